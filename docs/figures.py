@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from flash_attention import plotting, reference
 from flash_attention.problem import AttentionProblem, AttentionRules
-from flash_attention.problem.tiling import get_strategy
+from flash_attention.problem.tiling import tile_of
 
 IMAGES = Path(__file__).resolve().parent / "images"
 
@@ -114,7 +114,7 @@ def draw_mask(name: str, out: Path) -> Path:
     tiled = max(mask.seq_q, mask.seq_k) > 128
     colours = np.full((*visible.shape, 3), _rgb(SKIPPED))
     if tiled:
-        tile = get_strategy(mask.arguments.get("tiling_stgy_name", "sparse")).tile
+        tile = tile_of(mask.arguments.get("tiling_stgy_name", "sparse"))
         for query_tile in range(mask.seq_q // tile):
             for visit in mask.problem.band.key_tiles(query_tile, tile, tile):
                 rows, keys = (slice(at * tile, (at + 1) * tile) for at in (query_tile, visit.index))

@@ -33,16 +33,15 @@ from flash_attention.tensors import (
     Present,
     Turn,
     compile_time,
-    optional_specs,
-    prefix_tensor,
+    compiling,
+    fresh_seed,
+    int_tensor,
     read_rules,
     read_specs,
     refuse_names,
+    spec,
+    tensor_spec,
 )
-from flash_attention.tensors import compiling as _compiling
-from flash_attention.tensors import fresh_seed as _fresh_seed
-from flash_attention.tensors import spec as _spec
-from flash_attention.tensors import tensor_spec as _tensor_spec
 from flash_attention.varlen import flash_attention_varlen as flash_attention_varlen
 
 # Arguments of `flash_attention` that are fields of the problem.
@@ -149,24 +148,16 @@ def flash_attention(
             this call, see docs/usage.md about bfloat16.
     """
 
-    def fresh_seed():  # an inner function: mindspore.rewrite (amp level O1) leaves a function that has one alone
-        return _fresh_seed()
+    def drawn_seed():  # an inner function: mindspore.rewrite (amp level O1) leaves a function that has one alone
+        return fresh_seed()
 
     if len(unknown) > 0:
         refuse_names("flash_attention", tuple(unknown))
     if dropout_rate != 0.0 and seed is None and keep_bits is None:
-        seed = fresh_seed()
+        seed = drawn_seed()
     rules = read_rules(
-        causal,
-        causal_alignment,
-        window_size,
-        prev_block_num,
-        next_block_num,
-        tiling_stgy_name,
-        alibi,
-        dropout_rate,
-        scale,
-        softcap,
+        *(causal, causal_alignment, window_size, prev_block_num, next_block_num, tiling_stgy_name),
+        *(alibi, dropout_rate, scale, softcap),
     )
     return attend(
         (query, key, value),
@@ -186,15 +177,18 @@ def attend(tensors, inputs, rules, others, backend, argument_names, shards):
     def filled(inputs):  # an inner function as in `flash_attention`
         mask, bias, keep_bits, seed, sinks, prefix, segment_ids, kv_segment_ids, alibi_slopes = inputs
         if isinstance(prefix, (tuple, list)):
-            prefix = prefix_tensor(prefix)
+            prefix = int_tensor("prefix", prefix, 0)
         if segment_ids is not None and kv_segment_ids is None:
             kv_segment_ids = segment_ids
-        return mask, bias, keep_bits, seed, sinks, prefix, segment_ids, kv_segment_ids, alibi_slopes
+        # Not in a loop that adds to a tuple: a graph compiles each step of it, and takes a third longer.
+        first = spec(mask), spec(bias), spec(keep_bits), spec(seed), spec(sinks)
+        specs = first + (spec(prefix), spec(segment_ids), spec(kv_segment_ids), spec(alibi_slopes))
+        return (mask, bias, keep_bits, seed, sinks, prefix, segment_ids, kv_segment_ids, alibi_slopes), specs
 
     query, key, value = tensors
-    inputs, return_lse = filled(inputs), others[5]
-    specs = _spec(query), _spec(key), _spec(value), optional_specs(inputs)
-    run = _plan(specs, argument_names, rules, others, backend, shards, return_lse and _compiling())
+    inputs, specs = filled(inputs)
+    specs, return_lse = (spec(query), spec(key), spec(value), specs), others[5]
+    run = _plan(specs, argument_names, rules, others, backend, shards, return_lse and compiling())
     output, logsumexp = run(query, key, value, inputs)
     if return_lse:
         return output, logsumexp
@@ -240,10 +234,10 @@ def scaled_dot_product_attention(
     if len(unknown) > 0:
         refuse_names("scaled_dot_product_attention", tuple(unknown))
     shape, value_shape = query.shape, value.shape
-    shapes = _torch_shapes(_spec(query), _spec(key), _spec(value), enable_gqa, dropout_p)
+    shapes = _torch_shapes(spec(query), spec(key), spec(value), enable_gqa, dropout_p)
     mask, bias = None, None
     if attn_mask is not None:
-        new_axes, broadcast, reshape = _torch_mask(_spec(attn_mask), _spec(query), _spec(key), is_causal)
+        new_axes, broadcast, reshape = _torch_mask(spec(attn_mask), spec(query), spec(key), is_causal)
         if new_axes or broadcast is not None or reshape is not None:
             attn_mask = _reshapable(attn_mask)
         for _ in range(new_axes):
@@ -279,7 +273,7 @@ def _reshape(tensor, shape):
 
 def _reshapable(tensor):
     """The tensor in a dtype that MindSpore can reshape and broadcast in a compiled graph too, forward and backward."""
-    return ops.cast(tensor, mstype.float32) if _needs_float32(_spec(tensor)) else tensor
+    return ops.cast(tensor, mstype.float32) if _needs_float32(spec(tensor)) else tensor
 
 
 class _Call(nn.Cell):
@@ -382,8 +376,8 @@ class _TriangleCheck(nn.Cell):
 
 @compile_time
 def _plan(specs, names, rules, others, backend, shards, compiled_lse):
-    tensors = tuple(map(_tensor_spec, ("query", "key", "value"), specs[:3]))
-    inputs = read_specs(specs[3], (*names, *NAMES[2:]))
+    tensors = tuple(map(tensor_spec, ("query", "key", "value"), specs[:3]))
+    inputs = read_specs((*names, *NAMES[2:]), specs[3])
     forced, device = registry.forced_backend(backend), ms.get_context("device_target")
     key = tensors, inputs, names, rules, others, forced, device, sharding(shards)
     planned = _planned
@@ -402,9 +396,9 @@ def _plan(specs, names, rules, others, backend, shards, compiled_lse):
     return call
 
 
-def _lacks_operations(spec: TensorSpec) -> bool:
+def _lacks_operations(tensor: TensorSpec) -> bool:
     """Whether compiled graphs lack Reshape, ExpandDims, Transpose and AddN for a tensor."""
-    return spec.dtype == "bfloat16" and ms.get_context("device_target") == "CPU"
+    return tensor.dtype == "bfloat16" and ms.get_context("device_target") == "CPU"
 
 
 @functools.lru_cache(maxsize=512)
@@ -416,7 +410,8 @@ def _planned(tensors, inputs, names, rules, others, backend, device, shards) -> 
         bias_name=names[1],
         training=rules.dropout_rate > 0,
         device=device,
-        **dict(zip((*NAMES, *_OTHERS), (*inputs, *others))),
+        **dict(zip(NAMES, inputs)),
+        **dict(zip(_OTHERS, others)),
     )
     mask = inputs[0]
     shard = shards and shards.shard(problem, mask and mask.shape)
@@ -428,18 +423,16 @@ def _planned(tensors, inputs, names, rules, others, backend, device, shards) -> 
 
 
 @compile_time
-def _needs_float32(spec):
-    return _lacks_operations(_tensor_spec("tensor", spec))
+def _needs_float32(described):
+    return _lacks_operations(tensor_spec("tensor", described))
 
 
 @compile_time
 def _torch_shapes(query, key, value, enable_gqa, dropout_p):
     check_rate("dropout_p", dropout_p)
-    specs = (_tensor_spec(*pair) for pair in (("query", query), ("key", key), ("value", value)))
-    return tensor_shapes(*specs, enable_gqa)
+    return tensor_shapes(*map(tensor_spec, ("query", "key", "value"), (query, key, value)), enable_gqa)
 
 
 @compile_time
 def _torch_mask(mask, query, key, is_causal):
-    specs = (_tensor_spec(*pair) for pair in (("attn_mask", mask), ("query", query), ("key", key)))
-    return tuple(mask_plan(*specs, is_causal))
+    return tuple(mask_plan(*map(tensor_spec, ("attn_mask", "query", "key"), (mask, query, key)), is_causal))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 
 import mindspore as ms
 import numpy as np
@@ -25,7 +26,7 @@ from flash_attention.problem.paged import (
     stored_width,
     true_widths,
 )
-from flash_attention.tensors import Prepared, compile_time, spec, tensor_spec
+from flash_attention.tensors import Prepared, compile_time, read_specs, spec, tensor_spec
 
 
 def paged_caches(
@@ -221,16 +222,9 @@ def _plan(
     query, key_cache, value_cache, block_tables, context_lens, sinks, slopes, tokens,
     scale, softcap, causal, window_size, alibi, backend, max_length, widths, padding_side,
 ):  # fmt: skip
-    named = {
-        "query": query,
-        "key_cache": key_cache,
-        "value_cache": value_cache,
-        "block_tables": block_tables,
-        "context_lens": context_lens,
-    }
-    tensors = tuple(tensor_spec(name, described) for name, described in named.items())
-    tensors += (None if sinks is None else tensor_spec("sinks", sinks),)
-    tensors += (None if slopes is None else tensor_spec("alibi_slopes", slopes),)
+    names = "query", "key_cache", "value_cache", "block_tables", "context_lens"
+    tensors = tuple(map(tensor_spec, names, (query, key_cache, value_cache, block_tables, context_lens)))
+    tensors += read_specs(("sinks", "alibi_slopes"), (sinks, slopes))
     window_size = tuple(window_size) if isinstance(window_size, list) else window_size
     forced, device = registry.forced_backend(backend), ms.get_context("device_target")
     padding = None
@@ -302,9 +296,7 @@ def _padding(name, tensor, cache):
     return _padding_of(size, width)
 
 
-@functools.lru_cache(maxsize=64)
-def _padding_of(size: int, width: int) -> nn.Cell:
-    return _Padding(size, width)
+_padding_of = functools.lru_cache(maxsize=64)(_Padding)
 
 
 @compile_time
@@ -316,14 +308,10 @@ def _update(key, value, key_cache, value_cache, slot_mapping):
     check_cache_dtype("key", tensors["key"].dtype)
     caches = {name: tensors[name] for name in ("key_cache", "value_cache")}
     check_caches(caches, tensors["key"].dtype)
-    tokens = 1
-    for size in slots.shape:
-        tokens *= size
+    tokens = math.prod(slots.shape)
     for name in ("key", "value"):
         shape, cache = tensors[name].shape, caches[f"{name}_cache"].shape
-        rows = 1
-        for size in shape[:-2]:
-            rows *= size
+        rows = math.prod(shape[:-2])
         fits = shape[-2:] == cache[2:] or shape[-2:-1] + (stored_width(shape[-1]),) == cache[2:]
         if len(shape) not in (3, 4) or not fits or rows != tokens:
             raise ValueError(

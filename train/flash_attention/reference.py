@@ -92,13 +92,6 @@ def hidden(problem: AttentionProblem, mask=None, prefix=None, segment_ids=None, 
     return result
 
 
-def computed_alibi(problem: AttentionProblem) -> np.ndarray:
-    """float64 (1, heads, seq_q, seq_k): -slope * |position of the query - key|."""
-    position = np.arange(problem.seq_q)[:, None] + problem.offset
-    distance = np.abs(position - np.arange(problem.seq_k)[None, :])
-    return -np.asarray(alibi_slopes(problem))[None, :, None, None] * distance
-
-
 def unpack_keep_bits(bits: np.ndarray, seq_k: int) -> np.ndarray:
     """Boolean (..., seq_k) from packed keep decisions (..., ceil(seq_k / 8)), least significant bit first."""
     return np.unpackbits(np.asarray(bits, dtype=np.uint8), axis=-1, count=seq_k, bitorder="little").astype(bool)
@@ -175,7 +168,8 @@ def _composed(
         scores = store(squash * compute(problem.rules.softcap))
     added = None
     if problem.bias == "alibi":
-        added = computed_alibi(problem).astype(compute)
+        distance = np.abs(np.arange(problem.seq_q)[:, None] + problem.offset - np.arange(problem.seq_k))
+        added = (-np.asarray(alibi_slopes(problem))[None, :, None, None] * distance).astype(compute)
     elif problem.bias_shape is not None:
         added = np.asarray(bias, dtype=compute).reshape(problem.bias_shape)
     if added is not None:
@@ -301,20 +295,9 @@ def compare(actual: Attention, exact: Attention, low: Attention) -> list[Error]:
     """Errors of `actual`, one per result that it has, against `exact` (from `truth`) and `low` (from `baseline`)."""
     errors = []
     for name, value in actual.named().items():
-        error_max, error_mean = _distance(value, getattr(exact, name))
-        base_max, base_mean = _distance(getattr(low, name), getattr(exact, name))
-        least_max, least_mean = exact.unavoidable[name]
-        errors.append(
-            Error(
-                name,
-                error_max,
-                error_mean,
-                base_max,
-                base_mean,
-                max(2.0 * base_max, least_max),
-                max(2.0 * base_mean, least_mean),
-            )
-        )
+        base = _distance(getattr(low, name), getattr(exact, name))
+        allowed = (max(2.0 * own, least) for own, least in zip(base, exact.unavoidable[name]))
+        errors.append(Error(name, *_distance(value, getattr(exact, name)), *base, *allowed))
     return errors
 
 

@@ -15,7 +15,7 @@ from flash_attention.problem import AttentionProblem
 from flash_attention.problem.checks import check_int
 from flash_attention.problem.inputs import TensorSpec
 from flash_attention.problem.layout import UNKNOWN, Layout
-from flash_attention.problem.optional import NAMES, OPTIONAL
+from flash_attention.problem.optional import OPTIONAL
 from flash_attention.problem.other_names import refuse_unknown
 from flash_attention.problem.rules import RULE_ARGUMENTS, AttentionRules
 
@@ -40,15 +40,6 @@ def tensor_spec(name: str, described) -> TensorSpec:
     shape = tuple(UNKNOWN if size is None else size for size in described[0])
     # MindNLP gives dtypes another name: "mindspore.float32".
     return TensorSpec(shape, str(described[1]).lower().rpartition(".")[2])
-
-
-def optional_specs(inputs):
-    """`spec` of each of the optional inputs of a call.
-
-    Written out: a graph compiles each step of a loop that adds to a tuple, and takes a third longer.
-    """
-    a, b, c, d, e, f, g, h, i = inputs
-    return spec(a), spec(b), spec(c), spec(d), spec(e), spec(f), spec(g), spec(h), spec(i)
 
 
 class Present(nn.Cell):
@@ -94,12 +85,10 @@ def _rules(*arguments) -> AttentionRules:
 @compile_time
 def rules_of(constants):
     """The rules whose `AttentionRules.constants` these are: a graph passes on constants, and not every object."""
-    return _rules_of(constants)
+    return _rules_of(*constants)
 
 
-@functools.lru_cache(maxsize=512)
-def _rules_of(constants: tuple) -> AttentionRules:
-    return AttentionRules(*constants)
+_rules_of = functools.lru_cache(maxsize=512)(AttentionRules)
 
 
 class Turn(nn.Cell):
@@ -143,17 +132,17 @@ class Turn(nn.Cell):
         return ops.reshape(tensor, first + (self.apart if rank == 4 else (self.width,)))
 
 
-def read_specs(described: tuple, names: tuple = NAMES) -> tuple:
-    """What `optional_specs` made of the optional inputs, checked; `names` for messages."""
+def read_specs(names: tuple, described: tuple) -> tuple:
+    """What `spec` made of arguments of these names, checked; None of those that are None."""
     return tuple(None if one is None else tensor_spec(name, one) for name, one in zip(names, described))
 
 
 @constexpr(reuse_result=False)
-def prefix_tensor(prefix):
-    """Lengths of prefixes in a tuple or list as an int32 Tensor."""
-    for length in prefix:
-        check_int("prefix", length, 0)
-    return Tensor(np.array(prefix, np.int32))
+def int_tensor(name, numbers, low, high=None):
+    """Numbers of a tuple or list, from `low` to `high`, as an int32 Tensor."""
+    for number in numbers:
+        check_int(name, number, low, high)
+    return Tensor(np.array(numbers, np.int32))
 
 
 class _Compiling(nn.Cell):
@@ -183,11 +172,15 @@ fresh_seed = _FreshSeed()
 
 
 @constexpr(reuse_result=False)
-def refuse_names(function, names):
-    """Raises for keywords that a function of this package does not have."""
+def refuse_names(function, names, call=False):
+    """Raises for keywords that a function of this package, or the call of a layer, does not have."""
     import flash_attention
 
-    refuse_unknown(function, names, inspect.signature(getattr(flash_attention, function)).parameters)
+    of = getattr(flash_attention, function)
+    made_with = inspect.signature(of).parameters
+    if call:
+        refuse_unknown(f"a call of {function}", names, inspect.signature(of.construct).parameters, made_with)
+    refuse_unknown(function, names, made_with)
 
 
 @constexpr(reuse_result=False)
@@ -196,13 +189,3 @@ def _no_seed():
         "seed: a compiled graph needs it given when dropout_rate is not 0, as int64 Tensor of shape (2,) that changes "
         "from step to step; or use the FlashAttention layer, which keeps its own"
     )
-
-
-@constexpr(reuse_result=False)
-def refuse_names_of_call(layer, names):
-    """Raises for keywords that a call of a layer of this package does not have."""
-    import flash_attention
-
-    made = getattr(flash_attention, layer)
-    allowed, made_with = (inspect.signature(of).parameters for of in (made.construct, made))
-    refuse_unknown(f"a call of {layer}", names, allowed, made_with)

@@ -19,8 +19,7 @@ from flash_attention.tensors import (
     Prepared,
     compile_time,
     fresh_seed,
-    optional_specs,
-    prefix_tensor,
+    int_tensor,
     read_rules,
     read_specs,
     refuse_names,
@@ -111,24 +110,17 @@ def flash_attention_varlen(
     if dropout_rate != 0.0 and seed is None and keep_bits is None:
         seed = drawn_seed()
     if isinstance(prefix, (tuple, list)):
-        prefix = prefix_tensor(prefix)
+        prefix = int_tensor("prefix", prefix, 0)
     if segment_ids is not None or kv_segment_ids is not None:
         _refuse_segments()
     # In the order of OPTIONAL and _OTHERS: a graph passes constants in tuples.
     inputs = (None, bias, keep_bits, seed, sinks, prefix, None, None, alibi_slopes)
     rules = read_rules(
-        causal,
-        causal_alignment,
-        window_size,
-        prev_block_num,
-        next_block_num,
-        tiling_stgy_name,
-        alibi,
-        dropout_rate,
-        scale,
-        softcap,
+        *(causal, causal_alignment, window_size, prev_block_num, next_block_num, tiling_stgy_name),
+        *(alibi, dropout_rate, scale, softcap),
     )
-    specs = spec(query), spec(key), spec(value), spec(cu_seqlens_q), spec(cu_seqlens_k), optional_specs(inputs)
+    given = spec(bias), spec(keep_bits), spec(seed), spec(sinks), spec(prefix), None, None, spec(alibi_slopes)
+    specs = spec(query), spec(key), spec(value), spec(cu_seqlens_q), spec(cu_seqlens_k), (None,) + given
     run = _plan(specs, rules, (bias_grad, head_dim, value_head_dim, return_lse), backend)
     if bias is not None:
         inputs = (None, ops.reshape(bias, (1, bias.shape[0], 1, bias.shape[1]))) + inputs[2:]
@@ -153,7 +145,7 @@ def _plan(specs, rules, others, backend):
     tensors = tuple(map(tensor_spec, ("query", "key", "value"), specs[:3]))
     lengths = tuple(map(_lengths_spec, ("cu_seqlens_q", "cu_seqlens_k"), specs[3:5]))
     forced, device = registry.forced_backend(backend), ms.get_context("device_target")
-    return _planned(tensors, lengths, read_specs(specs[5]), rules, others, forced, device)
+    return _planned(tensors, lengths, read_specs(NAMES, specs[5]), rules, others, forced, device)
 
 
 def _lengths_spec(name: str, described):
@@ -171,6 +163,7 @@ def _planned(tensors, lengths, inputs, rules, others, backend, device):
         bias_name="bias",
         training=rules.dropout_rate > 0,
         device=device,
-        **dict(zip((*NAMES, *_OTHERS), (*inputs, *others))),
+        **dict(zip(NAMES, inputs)),
+        **dict(zip(_OTHERS, others)),
     )
     return fix_dtypes(Prepared(registry.build(problem, backend), problem.rows))

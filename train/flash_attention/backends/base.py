@@ -90,7 +90,8 @@ class Backend(ABC):
 
     def refuse_packed(self, problem: PackedProblem) -> str | None:
         """Why this backend cannot run packed sequences, or None. Called when it refuses neither itself nor the rows."""
-        return "it takes no packed sequences (flash_attention_varlen)"
+        builds = type(self).build_packed is not Backend.build_packed
+        return None if builds else "it takes no packed sequences (flash_attention_varlen)"
 
     def build_packed(self, problem: PackedProblem) -> Cell:
         """The Cell that runs a packed problem, otherwise as `build`.
@@ -109,7 +110,9 @@ class Backend(ABC):
 
     def refuse_paged(self, problem: PagedProblem) -> str | None:
         """Why this backend cannot run a paged problem, or None. Called when it does not refuse the whole."""
-        return "it takes no paged cache (paged_attention)"
+        return (
+            None if type(self).build_paged is not Backend.build_paged else "it takes no paged cache (paged_attention)"
+        )
 
     def build_paged(self, problem: PagedProblem) -> Cell:
         """The Cell that runs a paged problem, without a gradient: its inputs and output are those of `paged_attention`.

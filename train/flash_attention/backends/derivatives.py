@@ -61,9 +61,7 @@ class Differentiable(nn.Cell):
     def __init__(self, forward: nn.Cell, backward: nn.Cell, backend: str, count: int, primitive: bool = False):
         super().__init__()
         self.forward = forward
-        self.in_graph = _Plain(forward)
-        if not primitive:
-            self.in_graph = _Filled(_WithBprop(forward, backward, backend, count), count)
+        self.in_graph = forward if primitive else _Filled(_WithBprop(forward, backward, backend, count), count)
         self.in_jit = self.recorded = None
         if OLD:
             self.in_jit = _Branching(forward) if primitive else _Refused(backend)
@@ -107,19 +105,8 @@ class UnlessRecorded(nn.Cell):
         return self.cell(a, b, c, d)
 
 
-class _Plain(nn.Cell):
-    """The forward pass as it is: a primitive with a `bprop` of its own, or what is not differentiated."""
-
-    def __init__(self, forward: nn.Cell):
-        super().__init__()
-        self.forward = forward
-
-    def construct(self, query, key, value, others):
-        return self.forward(query, key, value, others)
-
-
 class _Branching(nn.Cell):
-    """The same beside a branch, which is never taken: no logsumexp is above infinity."""
+    """The forward pass beside a branch, which is never taken: no logsumexp is above infinity."""
 
     def __init__(self, forward: nn.Cell):
         super().__init__()
@@ -170,7 +157,7 @@ class _WithBprop(nn.Cell):
             query, key, value, others[: self.count], out[0], out[1], dout[0], dout[1]
         )
         gradients = self.first_derivatives(d_query, d_key, d_value, query, key, value)
-        return gradients + d_others + _zeros_like(others[self.count :])
+        return gradients + d_others + zeros_like(others[self.count :])
 
 
 class _Filled(nn.Cell):
@@ -265,7 +252,7 @@ class _GradientsOfResults(nn.Cell):
             query, key, value, others[: self.count], output, logsumexp, dout[0], dout[1]
         )
         gradients = _as_rows(d_query), _as_rows(d_key), _as_rows(d_value)
-        zeros = _zeros_like(others[self.count :] + (output, logsumexp))
+        zeros = zeros_like(others[self.count :] + (output, logsumexp))
         return self.first_derivatives(*gradients, query, key, value) + d_others + zeros
 
 
@@ -277,7 +264,8 @@ def _as_rows(tensor):
     return ops.reshape(ops.reshape(tensor, (-1,)), tensor.shape)
 
 
-def _zeros_like(tensors):
+def zeros_like(tensors):
+    """A tuple of zeros for one of tensors."""
     zeros = ()
     for tensor in tensors:
         zeros = zeros + (ops.zeros_like(tensor),)

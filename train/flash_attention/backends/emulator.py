@@ -56,11 +56,8 @@ class EmulatorBackend(OperatorBackend):
     def make_primitive(self, shard: Shard | None = None):
         return _emulated
 
-    def draw(self, problem: AttentionProblem, shard: Shard | None):
-        return _philox_bits(problem)
-
-    def draw_packed(self, problem: PackedProblem):
-        return _bits_of_sequences(problem)
+    def draw(self, problem: AttentionProblem | PackedProblem, shard: Shard | None = None):
+        return _bits_of_sequences(problem) if isinstance(problem, PackedProblem) else _philox_bits(problem)
 
     def check_lengths(self, problem: PackedProblem):
         return _CheckedLengths(problem)

@@ -44,15 +44,9 @@ class MathBackend(Backend):
     def build(self, problem: AttentionProblem, shard: Shard | None = None) -> nn.Cell:
         return _Attention(problem)
 
-    def refuse_packed(self, problem: PackedProblem) -> str | None:
-        return None
-
     def build_packed(self, problem: PackedProblem) -> nn.Cell:
         constant = problem.lengths_q is not None and problem.lengths_k is not None
         return PackedLoop(self, problem, "float32") if constant else PackedLoopOfTensors(self, problem)
-
-    def refuse_paged(self, problem: PagedProblem) -> str | None:
-        return None
 
     def build_paged(self, problem: PagedProblem) -> nn.Cell:
         return PagedGather(self, problem)

@@ -194,16 +194,12 @@ def _build(name: str, problem: Problem, shard: Shard | None) -> Cell:
     if isinstance(problem, PackedProblem):
         return backend.build_packed(problem)
     if isinstance(problem, PagedProblem):
-        return _build_paged(backend, problem)
+        if problem.padding is None and (problem.max_length is None or backend.takes_max_length):
+            return backend.build_paged(problem)
+        from flash_attention.backends.paged_end import PagedEnd
+
+        return PagedEnd(backend.build_paged(replace(problem, max_length=None, padding=None)), problem)
     return backend.build(problem) if shard is None else backend.build(problem, shard)
-
-
-def _build_paged(backend: Backend, problem: PagedProblem) -> Cell:
-    if problem.padding is None and (problem.max_length is None or backend.takes_max_length):
-        return backend.build_paged(problem)
-    from flash_attention.backends.paged_end import PagedEnd
-
-    return PagedEnd(backend.build_paged(replace(problem, max_length=None, padding=None)), problem)
 
 
 @contextlib.contextmanager

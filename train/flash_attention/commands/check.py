@@ -201,10 +201,12 @@ def ratio(error) -> str:
 def measure(name: str, problem: AttentionProblem, item: Item) -> tuple[dict, list[str]]:
     """Errors by result name, and what is wrong with the results in words."""
     from flash_attention import reference
+    from flash_attention.dropout import philox
 
     given, gradients = draw(problem, item)
-    if problem.dropout_threshold and draws_its_own_bits(name):
-        problem, given = by_bits(problem, given)
+    if problem.dropout_threshold and name == "tik":  # which follows no seed of the call: the same decisions, given
+        given = {**given, "keep_bits": philox.keep_bits(problem, SEED), "seed": None}
+        problem = replace(problem, keep_bits=True)
     keep = reference.keep_mask(problem, SEED) if problem.dropout_threshold else None
     tensors = given["query"], given["key"], given["value"]
     extras = {name: given[name] for name in problem.inputs if name not in ("keep_bits", "seed")}
@@ -219,19 +221,6 @@ def measure(name: str, problem: AttentionProblem, item: Item) -> tuple[dict, lis
     if not all(np.array_equal(value, second.named()[key]) for key, value in first.named().items()):
         faults.append("two runs differ")
     return errors, faults
-
-
-def draws_its_own_bits(name: str) -> bool:
-    """Whether dropout of this backend follows no seed of the call: that of a device."""
-    return name == "tik"
-
-
-def by_bits(problem: AttentionProblem, given: dict) -> tuple[AttentionProblem, dict]:
-    """The same dropout with the keep decisions given instead of a seed."""
-    from flash_attention.dropout import philox
-
-    bits = philox.keep_bits(problem, SEED)
-    return replace(problem, keep_bits=True), {**given, "keep_bits": bits, "seed": None}
 
 
 def draw(problem: AttentionProblem, item: Item) -> tuple[dict, dict]:

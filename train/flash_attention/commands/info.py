@@ -104,12 +104,8 @@ def bfloat16_arithmetic() -> str:
         kernel = load()
     except OSError:
         return "unknown, because the CPU kernel cannot be loaded"
-    forced, isa, missing, rate = (
-        os.environ.get(FORCED_ISA),
-        kernel.bfloat16_isa(),
-        kernel.tiles_missing(),
-        kernel.bfloat16_rate(),
-    )
+    forced, isa = os.environ.get(FORCED_ISA), kernel.bfloat16_isa()
+    missing, rate = kernel.tiles_missing(), kernel.bfloat16_rate()
     if isa is None:
         return f"none: {FORCED_ISA}={forced} cannot run here; {missing}"
     used = {DOT_PRODUCT_ISA: "dot product", TILES_ISA: "tiles"}.get(isa, "float32")

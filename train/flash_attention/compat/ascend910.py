@@ -19,6 +19,7 @@ import importlib.machinery
 import importlib.util
 import sys
 import types
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from flash_attention.nn.layer.flash_attention import FlashAttention as Layer
@@ -205,9 +206,9 @@ def install(*, replace: bool = False, flash_attn: bool = False) -> dict[str, str
     """
     check_bool("replace", replace)
     check_bool("flash_attn", flash_attn)
-    report = {path: _install(path, layer, replace) for path, layer in _CLASSES.items()}
+    report = {path: _install(path, _modules_of_layer(path, layer), replace) for path, layer in _CLASSES.items()}
     if flash_attn:
-        report["flash_attn"] = _install_flash_attn(replace)
+        report["flash_attn"] = _install("flash_attn", _modules_of_flash_attn(), replace)
     return report
 
 
@@ -224,41 +225,39 @@ def uninstall() -> None:
             _place(name, before)
 
 
-def _install(path: str, layer: type, replace: bool) -> str:
-    if path in _installed:
-        return "installed"
-    if _is_there(path) and not replace:
-        return "left alone: it is really installed; install(replace=True) replaces it"
+def _install(name: str, modules: Iterator[types.ModuleType], replace: bool) -> str:
+    if name not in _installed:
+        if _is_there(name) and not replace:
+            return "left alone: it is really installed; install(replace=True) replaces it"
+        for module in modules:
+            _installed[module.__name__] = sys.modules.get(module.__name__)
+            _place(module.__name__, module)
+    return "installed"
+
+
+def _modules_of_layer(path: str, layer: type) -> Iterator[types.ModuleType]:
+    """Those packages around the module that are not there, and it; each is in place before the next is asked for."""
     packages = path.split(".")
     for depth in range(1, len(packages)):
         package = ".".join(packages[:depth])
         if not _is_there(package):
             stand_in = types.ModuleType(package, f"Stands for {package}: flash_attention.install().")
             stand_in.__path__ = []
-            _remember(package)
-            _place(package, stand_in)
+            yield stand_in
     module: Any = types.ModuleType(path, f"{layer.__name__} of {layer.__module__}: flash_attention.install().")
     module.FlashAttention = layer
     module.__all__ = ["FlashAttention"]
-    _remember(path)
-    _place(path, module)
-    return "installed"
+    yield module
 
 
-def _install_flash_attn(replace: bool) -> str:
-    if "flash_attn" in _installed:
-        return "installed"
-    if _is_there("flash_attn") and not replace:
-        return "left alone: it is really installed; install(replace=True) replaces it"
+def _modules_of_flash_attn() -> Iterator[types.ModuleType]:
     for leaf in ("", ".flash_attn_interface", ".bert_padding", ".layers", ".layers.rotary"):
         ours = importlib.import_module(f"flash_attention.compat.flash_attn{leaf}")
         # With a spec, which client code asks for to see whether the package is there.
         found = importlib.machinery.ModuleSpec(f"flash_attn{leaf}", None, is_package=hasattr(ours, "__path__"))
         module = importlib.util.module_from_spec(found)
         vars(module).update({name: getattr(ours, name) for name in getattr(ours, "__all__", ())})
-        _remember(module.__name__)
-        _place(module.__name__, module)
-    return "installed"
+        yield module
 
 
 def _is_there(name: str) -> bool:
@@ -267,10 +266,6 @@ def _is_there(name: str) -> bool:
         return name in sys.modules or importlib.util.find_spec(name) is not None
     except ModuleNotFoundError:
         return False
-
-
-def _remember(name: str) -> None:
-    _installed[name] = sys.modules.get(name)
 
 
 def _place(name: str, module: types.ModuleType) -> None:

@@ -113,7 +113,9 @@ class MaskFunction:
         self, batch_size, cache_position, kv_length, kv_offset=0, mask_function=None, attention_mask=None, **options
     ):
         mask_function = self.masking.causal_mask_function if mask_function is None else mask_function
-        if not self._positional(mask_function) or not self._ends_at(cache_position, kv_offset + kv_length):
+        # Whether the last query stands at the last key. A cache of fixed length has room after it.
+        ends = int(cache_position[-1].asnumpy()) + 1 == kv_offset + kv_length
+        if not ends or not self._positional(mask_function):
             options["allow_is_causal_skip"] = False
             return self.masking.sdpa_mask(
                 batch_size=batch_size,
@@ -154,11 +156,6 @@ class MaskFunction:
             return False
         numbers = _contents(mask_function).asnumpy()
         return bool((numbers == numbers[:, :1]).all())
-
-    @staticmethod
-    def _ends_at(cache_position, length) -> bool:
-        """Whether the last query stands at the last key. A cache of fixed length has room after it."""
-        return int(cache_position[-1].asnumpy()) + 1 == length
 
 
 def _is_like(function, sample) -> bool:

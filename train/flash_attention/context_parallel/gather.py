@@ -9,7 +9,7 @@ from mindspore import dtype as mstype
 from mindspore import nn, ops
 
 from flash_attention.backends.constants import filled
-from flash_attention.backends.derivatives import Differentiable
+from flash_attention.backends.derivatives import Differentiable, zeros_like
 from flash_attention.context_parallel.communication import Processes
 from flash_attention.context_parallel.pieces import (
     Pair,
@@ -133,9 +133,7 @@ class _Backward(_Gathering):
         else:
             mine = self.reduce(ops.concat(gradients))
         d_key, d_value = self.pair.split(mine)
-        d_others = (self.of_sinks(sinks, output, logsumexp, d_output),)
-        for data in others[1:]:
-            d_others = d_others + (ops.zeros_like(data),)
+        d_others = (self.of_sinks(sinks, output, logsumexp, d_output),) + zeros_like(others[1:])
         d_query, d_key = ops.cast(d_query, self.dtype), ops.cast(d_key, self.dtype)
         return d_query, d_key, ops.cast(d_value, self.dtype), d_others
 

@@ -24,7 +24,7 @@ from flash_attention.context_parallel.plan import pieces, steps
 from flash_attention.context_parallel.split_attention import SplitAttention, read_sizes
 from flash_attention.problem import AttentionRules
 from flash_attention.problem.inputs import DTYPES, TensorSpec, read_tensors
-from flash_attention.tensors import spec
+from flash_attention.tensors import compiling, spec
 
 
 class RingAttention(SplitAttention):
@@ -71,11 +71,11 @@ class RingAttention(SplitAttention):
         ring = Ring()
         super().__init__(head_dim, ring, order, **rules)
         self.ring = ring
-        self.pynative = _PynativeOnly()
         self.compared: set[tuple] = set()
 
     def attend(self, query, key, value, sinks, prefix, segment_ids):
-        self.pynative()
+        if compiling():
+            _refuse_graph()
         specs = tuple(TensorSpec(tuple(tensor.shape), str(tensor.dtype).lower()) for tensor in (query, key, value))
         self.compare(specs)
         optional = tuple(map(spec, (sinks, prefix, segment_ids)))
@@ -161,16 +161,6 @@ class _RingCall(nn.Cell):
 @functools.lru_cache(maxsize=64)
 def _ring_call(ring, split, rules, backend, sizes) -> _RingCall:
     return _RingCall(ring, split, rules, backend, sizes)
-
-
-class _PynativeOnly(nn.Cell):
-    """Refuses compiled graphs: PYNATIVE calls a cell, a graph contains its `construct`."""
-
-    def __call__(self):
-        return None
-
-    def construct(self):
-        return _refuse_graph()
 
 
 @constexpr(reuse_result=False)

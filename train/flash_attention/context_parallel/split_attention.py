@@ -18,7 +18,7 @@ from flash_attention.problem.checks import check_int, check_name
 from flash_attention.problem.inputs import MAX_HEAD_DIM, MAX_VALUE_DIM, TensorSpec, read_tensors
 from flash_attention.problem.layout import LAYOUTS
 from flash_attention.problem.tiling import DEFAULT_STRATEGY
-from flash_attention.tensors import Turn, prefix_tensor, tensor_spec
+from flash_attention.tensors import Turn, int_tensor, read_specs
 
 # Arguments of FlashAttention that make no sense here, or cannot be had, and why.
 _REFUSED = {
@@ -105,7 +105,7 @@ class SplitAttention(nn.Cell):
         if alibi_mask is not None:
             _refuse_mask("alibi_mask", self.name, "alibi=True computes ALiBi from the distance")
         if isinstance(prefix, (tuple, list)):
-            prefix = prefix_tensor(prefix)
+            prefix = int_tensor("prefix", prefix, 0)
         query, key, value = self.turn_keys(query), self.turn_keys(key), self.turn_values(value)
         return self.turn_back(self.attend(query, key, value, sinks, prefix, segment_ids))
 
@@ -131,8 +131,7 @@ def read_sizes(
             f"key: got {found.seq_k} tokens, but query has {found.seq_q}; both are split alike over the processes"
         )
     check_length(split, rules, found.seq_q)
-    names = "sinks", "prefix", "segment_ids"
-    sinks, prefix, ids = (None if one is None else tensor_spec(name, one) for name, one in zip(names, optional))
+    sinks, prefix, ids = read_specs(("sinks", "prefix", "segment_ids"), optional)
     whole = (TensorSpec((*one.shape[:2], split.world * one.shape[2], one.shape[3]), one.dtype) for one in specs)
     AttentionProblem.from_inputs(*whole, sinks=sinks, prefix=prefix, segment_ids=ids, rules=rules)  # complains
     sizes = found.batch, found.heads, found.kv_heads, found.seq_q, found.head_dim, found.value_dim

@@ -49,8 +49,7 @@ class OptionalInput:
     Attributes:
         name: of the argument; callers may call mask and bias otherwise.
         read: read(name, spec, call) -> fields of the problem. Raises TypeError, ValueError: the tensor is not allowed.
-        has: which problems have it.
-        shape: of what a backend gets.
+        shape: of what a backend gets; None in problems that do not have it.
         axes: which of them is split by what, over devices.
         cast: dtype in which a backend gets it; None: as it is.
         gradient: in which problems it has one; elsewhere it is zero.
@@ -58,11 +57,14 @@ class OptionalInput:
 
     name: str
     read: Callable[[str, TensorSpec, Call], dict[str, Any]]
-    has: Callable[[Problem], bool]
     shape: Callable[[Problem], Any]
     axes: tuple = (None,)
     cast: str | None = None
     gradient: Callable[[Problem], bool] = lambda problem: False
+
+    def has(self, problem: Problem) -> bool:
+        """Whether a problem has it."""
+        return self.shape(problem) is not None
 
 
 def _read_mask(name: str, mask: TensorSpec, call: Call) -> dict:
@@ -177,10 +179,6 @@ def read_slopes(name: str, slopes: TensorSpec, heads: int, items: str, counts: s
     return {"slopes_shape": shape}
 
 
-def _read_slopes(name: str, slopes: TensorSpec, call: Call) -> dict:
-    return read_slopes(name, slopes, call.sizes.heads, call.items, call.counts)
-
-
 def _broadcast_sizes(scores: tuple) -> str:
     return f"({', '.join(map(_one_or, scores[:3]))}, {shown(scores[3])})"
 
@@ -190,39 +188,26 @@ def _one_or(size: int) -> str:
 
 
 OPTIONAL = (
-    OptionalInput("mask", _read_mask, lambda p: p.mask_shape is not None, lambda p: p.mask_shape, COVERS),
-    OptionalInput(
-        "bias",
-        _read_bias,
-        lambda p: p.bias_shape is not None,
-        lambda p: p.bias_shape,
-        COVERS,
-        gradient=lambda p: p.bias_grad,
-    ),
+    OptionalInput("mask", _read_mask, lambda p: p.mask_shape, COVERS),
+    OptionalInput("bias", _read_bias, lambda p: p.bias_shape, COVERS, gradient=lambda p: p.bias_grad),
     OptionalInput(
         "keep_bits",
         _read_keep_bits,
-        lambda p: p.dropout_threshold > 0 and p.keep_bits,
-        lambda p: p.shape_keep_bits(),
+        lambda p: p.shape_keep_bits() if p.dropout_threshold > 0 and p.keep_bits else None,
         COVERS,
     ),
-    OptionalInput("seed", _read_seed, lambda p: p.dropout_threshold > 0 and not p.keep_bits, lambda p: (2,)),
+    OptionalInput("seed", _read_seed, lambda p: (2,) if p.dropout_threshold > 0 and not p.keep_bits else None),
+    OptionalInput("sinks", _read_sinks, lambda p: (p.heads,) if p.sinks else None, ("mp",), "float32", lambda p: True),
+    OptionalInput("prefix", _read_prefix, lambda p: (p.batch,) if p.prefix else None, ("dp",)),
+    OptionalInput("segment_ids", _read_segments, lambda p: (p.batch, p.seq_q) if p.segments else None, ("dp", None)),
     OptionalInput(
-        "sinks",
-        _read_sinks,
-        lambda p: p.sinks,
-        lambda p: (p.heads,),
-        ("mp",),
-        "float32",
-        gradient=lambda p: True,
-    ),
-    OptionalInput("prefix", _read_prefix, lambda p: p.prefix, lambda p: (p.batch,), ("dp",)),
-    OptionalInput("segment_ids", _read_segments, lambda p: p.segments, lambda p: (p.batch, p.seq_q), ("dp", None)),
-    OptionalInput(
-        "kv_segment_ids", _read_kv_segments, lambda p: p.segments, lambda p: (p.batch, p.seq_k), ("dp", None)
+        "kv_segment_ids", _read_kv_segments, lambda p: (p.batch, p.seq_k) if p.segments else None, ("dp", None)
     ),
     OptionalInput(
-        "alibi_slopes", _read_slopes, lambda p: p.slopes_shape is not None, lambda p: p.slopes_shape, cast="float32"
+        "alibi_slopes",
+        lambda name, slopes, call: read_slopes(name, slopes, call.sizes.heads, call.items, call.counts),
+        lambda p: p.slopes_shape,
+        cast="float32",
     ),
 )
 NAMES = tuple(one.name for one in OPTIONAL)

@@ -68,12 +68,10 @@ class PagedProblem:
         check_caches({"key_cache": key_cache, "value_cache": value_cache}, query.dtype)
         if key_cache.shape[3] != dim:
             raise ValueError(f"key_cache: got head_dim {key_cache.shape[3]}, but query has {dim}; they must be equal")
-        for name, tensor in (("block_tables", block_tables), ("context_lens", context_lens)):
-            check_dtype(name, tensor.dtype, ("int32",))
+        check_dtype("block_tables", block_tables.dtype, ("int32",))
         if len(block_tables.shape) != 2 or block_tables.shape[0] != batch or block_tables.shape[1] < 1:
             raise ValueError(f"block_tables: got shape {block_tables.shape}, allowed is (batch, blocks), batch {batch}")
-        if context_lens.shape != (batch,):
-            raise ValueError(f"context_lens: got shape {context_lens.shape}, allowed is (batch,) = ({batch},)")
+        check_counts("context_lens", context_lens, batch)
         left, right = check_window(window_size)
         seq_q = query.shape[1] if len(query.shape) == 4 else 1
         keys = (batch, block_tables.shape[1] * key_cache.shape[1], key_cache.shape[2])
@@ -173,7 +171,7 @@ def check_tokens(
 
 
 def check_counts(name: str, tensor: TensorSpec, batch: int) -> None:
-    """Checks a tensor that holds a number for each sequence of a `KVCache`."""
+    """Checks a tensor that holds a number for each sequence."""
     check_dtype(name, tensor.dtype, ("int32",))
     if tensor.shape != (batch,):
         raise ValueError(f"{name}: got shape {tensor.shape}, allowed is (batch,) = ({batch},)")

@@ -7,7 +7,7 @@ from dataclasses import astuple, dataclass
 from typing import Any
 
 from flash_attention.problem.checks import check_bool, check_int, check_name, check_rate, check_real, check_window
-from flash_attention.problem.tiling import DEFAULT_STRATEGY, get_strategy
+from flash_attention.problem.tiling import DEFAULT_STRATEGY, tile_of
 from flash_attention.problem.visibility import ALIGNMENTS, ALL_BLOCKS, UNLIMITED, Band, query_offset
 
 # Arguments of the public functions that `AttentionRules.from_arguments` takes, in the order in which graphs pass them.
@@ -101,7 +101,7 @@ class AttentionRules:
             window_right=right,
             prev_blocks=prev_block_num,
             next_blocks=next_block_num,
-            tile=get_strategy(tiling_stgy_name).tile,
+            tile=tile_of(tiling_stgy_name),
             **others,
         )
 

@@ -1,36 +1,22 @@
 """Tiling strategies by name.
 
-A strategy says how many queries and keys one tile holds. That tile is the unit of prev_block_num and next_block_num and
-the side of the compact causal mask; how a kernel splits a tile further for its own memories is the kernel's business.
+A strategy says how many queries, and how many keys, one tile holds. That tile is the unit of prev_block_num and
+next_block_num and the side of the compact causal mask; how a kernel splits a tile further for its own memories is the
+kernel's business.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-
-@dataclass(frozen=True)
-class TilingStrategy:
-    """A named tile size, in tokens: the same for queries and keys."""
-
-    name: str
-    tile: int
-
-
-_STRATEGIES = {
-    strategy.name: strategy
-    for strategy in (
-        TilingStrategy("sparse", 128),  # the default: fills the Cube of an Ascend 910 at head_dim 64 and 128
-        TilingStrategy("sparse_64", 64),  # block windows twice as fine
-        TilingStrategy("sparse_256", 256),  # block windows twice as coarse
-    )
+STRATEGIES = {
+    "sparse": 128,  # the default: fills the Cube of an Ascend 910 at head_dim 64 and 128
+    "sparse_64": 64,  # block windows twice as fine
+    "sparse_256": 256,  # block windows twice as coarse
 }
-
 DEFAULT_STRATEGY = "sparse"
 
 
-def get_strategy(name: str) -> TilingStrategy:
-    """The strategy called `name`.
+def tile_of(name: str) -> int:
+    """Tokens of a tile of the strategy called `name`.
 
     Raises:
         TypeError: `name` is not a string.
@@ -38,6 +24,6 @@ def get_strategy(name: str) -> TilingStrategy:
     """
     if not isinstance(name, str):
         raise TypeError(f"tiling_stgy_name: expected a string, got {type(name).__name__} {name!r}")
-    if name not in _STRATEGIES:
-        raise ValueError(f"tiling_stgy_name: no strategy is called {name!r}; known are {', '.join(_STRATEGIES)}")
-    return _STRATEGIES[name]
+    if name not in STRATEGIES:
+        raise ValueError(f"tiling_stgy_name: no strategy is called {name!r}; known are {', '.join(STRATEGIES)}")
+    return STRATEGIES[name]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from flash_attention.problem import LAYOUTS, AttentionProblem
 from flash_attention.sharding.request import ShardRequest
-from flash_attention.sharding.strategy import ShardPlan
+from flash_attention.sharding.strategy import ShardPlan, axes_of
 
 TENSOR = LAYOUTS["BNSD"].sharding
 ROWS = ("dp", "mp", None)  # logsumexp and its gradient
@@ -23,7 +23,7 @@ class Shard:
     """One device's share of a call.
 
     Attributes:
-        mask_axes, bias_axes: how mask and bias of rank 4 are split, see `ShardPlan.axes`; None where there is none.
+        mask_axes, bias_axes: how mask and bias of rank 4 are split, see `axes_of`; None where there is none.
     """
 
     plan: ShardPlan
@@ -32,7 +32,7 @@ class Shard:
     bias_axes: tuple | None = None
 
     def glue(self, primitive, *axes: tuple):
-        """Gives one of MindSpore's own primitives the strategies of its inputs; `axes` as in `ShardPlan.axes`."""
+        """Gives one of MindSpore's own primitives the strategies of its inputs; `axes` as in `ShardPlan.strategy`."""
         return primitive.shard(tuple(self.plan.strategy(one) for one in axes))
 
     def whole(self, shape: tuple, axes: tuple) -> list:
@@ -96,16 +96,16 @@ class Sharding:
             )
         mask_axes = bias_axes = None
         if problem.mask_shape is not None:
-            mask_axes = plan.axes("attention_mask", problem.mask_shape)
+            mask_axes = axes_of(problem.mask_shape)
             if request.dp > 1 and "dp" in mask_axes and not request.mask_batch:
                 raise ValueError(
                     f"attention_mask: got shape {mask_shape} with have_attention_mask_batch=False and dp={request.dp}, "
                     "allowed is a mask without batch axis (or of batch 1); have_attention_mask_batch=True splits it"
                 )
-            _check("in_strategy[3] (attention_mask)", plan, "attention_mask", mask_shape, request.mask)
+            _check("in_strategy[3] (attention_mask)", plan, mask_shape, request.mask)
         if problem.bias_shape is not None:
-            bias_axes = plan.axes("alibi_mask", problem.bias_shape)
-            _check("in_strategy[4] (alibi_mask)", plan, "alibi_mask", problem.bias_shape, request.alibi)
+            bias_axes = axes_of(problem.bias_shape)
+            _check("in_strategy[4] (alibi_mask)", plan, problem.bias_shape, request.alibi)
         return Shard(plan, self.rank, mask_axes, bias_axes)
 
 
@@ -119,7 +119,7 @@ def sharding(request: tuple | None) -> Sharding | None:
     return Sharding(ShardRequest(*request), devices, _utils._get_global_rank() % devices)
 
 
-def _check(name: str, plan: ShardPlan, tensor: str, shape: tuple, requested: tuple) -> None:
-    wanted = plan.strategy(plan.axes(tensor, shape))
+def _check(name: str, plan: ShardPlan, shape: tuple, requested: tuple) -> None:
+    wanted = plan.strategy(axes_of(shape))
     if requested and tuple(requested) != wanted:
         raise ValueError(f"{name}: got {tuple(requested)} for a tensor of shape {shape}, allowed is {wanted}")

@@ -7,6 +7,7 @@ computed ALiBi are those of the whole. shard.py takes it from the layer to the p
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from flash_attention.problem import AttentionProblem
@@ -38,9 +39,7 @@ class ShardPlan:
             )
 
     @classmethod
-    def from_strategies(
-        cls, in_strategy: tuple, out_strategy: tuple | None, device_num: int | None = None, input_layout: str = "BNSD"
-    ) -> ShardPlan:
+    def from_strategies(cls, in_strategy: tuple, out_strategy: tuple | None, input_layout: str = "BNSD") -> ShardPlan:
         """The plan that MindSpore-style strategies ask for.
 
         Args:
@@ -48,7 +47,6 @@ class ShardPlan:
                 and then, where the layer has them, attention_mask and alibi_mask. () for one of these two leaves it to
                 dp and mp, as where the layer gets none.
             out_strategy: one such tuple for the output in a tuple, or None.
-            device_num: what dp * mp has to be; None: whatever it is.
 
         Raises:
             TypeError, ValueError: what a strategy asks for cannot be had; with what can.
@@ -60,7 +58,7 @@ class ShardPlan:
                 "alibi_mask"
             )
         dp, mp = _read("in_strategy[0] (query)", in_strategy[0], input_layout)
-        plan = cls(dp, mp, dp * mp if device_num is None else device_num, input_layout)
+        plan = cls(dp, mp, dp * mp, input_layout)
         for index, name in ((1, "key"), (2, "value")):
             if _read(f"in_strategy[{index}] ({name})", in_strategy[index], input_layout) != (dp, mp):
                 raise ValueError(
@@ -77,25 +75,8 @@ class ShardPlan:
                 raise ValueError(f"out_strategy[0]: got {out_strategy[0]}, allowed is that of query, {in_strategy[0]}")
         return plan
 
-    def axes(self, tensor: str, shape: tuple | None = None) -> tuple:
-        """Which axis of a tensor is split by what: "dp", "mp" or None each.
-
-        Args:
-            tensor: "query", "key", "value", "output", "logsumexp", "attention_mask" or "alibi_mask".
-            shape: of a mask: axes of size 1 are not split. A rank-3 mask is (batch, seq_q, seq_k).
-        """
-        if tensor in ("query", "key", "value", "output"):
-            return LAYOUTS[self.input_layout].sharding
-        if tensor == "logsumexp":
-            return "dp", "mp", None
-        check_name("tensor", tensor, ("query", "key", "value", "output", "logsumexp", "attention_mask", "alibi_mask"))
-        if shape is None or len(shape) not in (2, 3, 4):
-            raise ValueError(f"shape: got {shape} for {tensor}, allowed is rank 2, 3 or 4")
-        names = {2: (None, None), 3: ("dp", None, None), 4: ("dp", "mp", None, None)}[len(shape)]
-        return tuple(None if size == 1 else name for name, size in zip(names, shape))
-
     def strategy(self, axes: tuple) -> tuple:
-        """Tuple strategy of a tensor with these `axes`: into how many parts each axis is split."""
+        """Tuple strategy of a tensor whose axes are split by "dp", "mp" or None: into how many parts each is."""
         return tuple({"dp": self.dp, "mp": self.mp, None: 1}[axis] for axis in axes)
 
     def layout(self, axes: tuple):
@@ -117,17 +98,14 @@ class ShardPlan:
         def tensor_maps(tensors):
             return [[{"dp": 1, "mp": 0, None: -1}[axis] for axis in axes] for axes in tensors]
 
-        unused = [size for name, size in (("dp", self.dp), ("mp", self.mp)) if name not in outputs[0]]
-        divisor = 1
-        for size in unused:
-            divisor *= size
+        unused = (size for name, size in (("dp", self.dp), ("mp", self.mp)) if name not in outputs[0])
         return {
             "self_define_shard": True,
             "dev_matrix_shape": [self.dp, self.mp],
             "inputs_tensor_map": tensor_maps(inputs),
             "outputs_tensor_map": tensor_maps(outputs),
             # A loss made of the first output is counted this often, as so many devices hold the same part of it.
-            "as_loss_divisor": divisor,
+            "as_loss_divisor": math.prod(unused),
             "empty_mirror_ops": 0,
         }
 
@@ -163,14 +141,6 @@ class ShardPlan:
             head_offset=problem.head_offset + rank % self.mp * heads,
         )
 
-    def take(self, array, axes: tuple, rank: int):
-        """The part of a NumPy array or Tensor with these `axes` that device `rank` holds."""
-        index = []
-        for size, axis in zip(array.shape, axes):
-            parts, place = {"dp": (self.dp, rank // self.mp), "mp": (self.mp, rank % self.mp), None: (1, 0)}[axis]
-            index.append(slice(place * size // parts, (place + 1) * size // parts))
-        return array[tuple(index)]
-
     def _check_mask(self, name: str, strategy) -> None:
         parts = _integers(name, strategy)
         if not parts:
@@ -182,6 +152,12 @@ class ShardPlan:
         if allowed is None or parts not in allowed:
             shown = "() or rank 2, 3 or 4" if allowed is None else " or ".join(map(str, dict.fromkeys(allowed)))
             raise ValueError(f"{name}: got {strategy}, allowed is {shown} where query has dp={self.dp}, mp={self.mp}")
+
+
+def axes_of(shape: tuple) -> tuple:
+    """What splits each axis of a mask or bias; none those of size 1. One of rank 3 is (batch, seq_q, seq_k)."""
+    names = {2: (None, None), 3: ("dp", None, None), 4: ("dp", "mp", None, None)}[len(shape)]
+    return tuple(None if size == 1 else name for name, size in zip(names, shape))
 
 
 def _integers(name: str, strategy) -> tuple:

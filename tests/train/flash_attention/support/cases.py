@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 from flash_attention import reference
 from flash_attention.problem import ALL_BLOCKS, AttentionProblem, AttentionRules, TensorSpec
-from flash_attention.problem.tiling import get_strategy
+from flash_attention.problem.tiling import tile_of
 
 SEED = (20240607, 3)  # of dropout, as in Backend.build
 
@@ -314,7 +314,7 @@ def _mask(case: Case, random) -> np.ndarray | None:
     """The mask of a case, None where rules alone hide."""
     if case.mask in ("none", "causal"):
         return None
-    tile = get_strategy(case.tiling).tile
+    tile = tile_of(case.tiling)
     if case.mask in ("compact", "compact2d"):
         mask = np.triu(np.ones((tile, tile)), 1)
         mask = mask if case.mask == "compact2d" else mask[None]

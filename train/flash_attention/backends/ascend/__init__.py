@@ -32,15 +32,11 @@ class TikBackend(OperatorBackend):
 
         return functools.partial(registration.primitive, environment.route(ms.__version__), shard=shard)
 
-    def draw(self, problem: AttentionProblem, shard):
+    def draw(self, problem: AttentionProblem | PackedProblem, shard=None):
         from flash_attention.backends.ascend.keep_bits import GeneratedKeepBits
 
-        return GeneratedKeepBits(host.describe(problem), shard)
-
-    def draw_packed(self, problem: PackedProblem):
-        from flash_attention.backends.ascend.keep_bits import GeneratedKeepBits
-
-        return GeneratedKeepBits(host.describe_packed(problem))
+        describe = host.describe_packed if isinstance(problem, PackedProblem) else host.describe
+        return GeneratedKeepBits(describe(problem), shard)
 
 
 BACKEND = TikBackend()

@@ -5,7 +5,7 @@ What differs is where a primitive comes from and who decides which scores dropou
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
 
 import numpy as np
 from mindspore import Tensor, nn, ops
@@ -15,7 +15,7 @@ from flash_attention.backends.ascend import integers
 from flash_attention.backends.ascend.decode import DecodeKernels
 from flash_attention.backends.ascend.explicit_mask import ExplicitMask, with_mask
 from flash_attention.backends.ascend.stages import MakePrimitive, primitive_of
-from flash_attention.backends.derivatives import Differentiable
+from flash_attention.backends.derivatives import Differentiable, zeros_like
 from flash_attention.kernels.tik import host, operators
 from flash_attention.kernels.tik.decode import work as decode_scheduler
 from flash_attention.kernels.tik.layout import HIDDEN_BY_BIAS, KEEP_PADDING, SINK_LANES, placement
@@ -119,11 +119,12 @@ def kernels(
     shapes = {name: placement(p, name).shape for name in ("output", "d_query", "d_key", "d_value")}
     shapes["d_bias"] = (*p.bias_planes, p.seq_q, p.seq_k)
     forward, *backward = operators.stages(request)
+    made = functools.partial(
+        primitive_of, request=request, make_primitive=make_primitive, shapes=shapes, given_slopes=given_slopes
+    )
     return Differentiable(
-        _Decoding(request, make_primitive, given_slopes)
-        if decodes
-        else _Forward(request, forward, make_primitive, shapes, given_slopes),
-        _Backward(request, backward, make_primitive, shapes, given_slopes),
+        _Decoding(request, make_primitive, given_slopes) if decodes else _Forward(request, made(forward)),
+        _Backward(request, *map(made, backward)),
         "tik and emulator",
         count=8 if p.sequences else 5,
     )
@@ -160,9 +161,9 @@ class _Features(nn.Cell):
 
 
 class _Forward(nn.Cell):
-    def __init__(self, request: Request, stage: str, make_primitive: MakePrimitive, shapes: dict, given_slopes: bool):
+    def __init__(self, request: Request, forward: tuple):
         super().__init__()
-        self.forward, self.constants = primitive_of(stage, request, make_primitive, shapes, given_slopes)
+        self.forward, self.constants = forward
         self.features = _Features(request)
         self.has_sinks, self.packed = request.problem.sinks, request.problem.sequences > 0
         if self.packed:
@@ -182,12 +183,9 @@ class _Forward(nn.Cell):
 class _Backward(nn.Cell):
     """The kernel of the rows, the main kernel, and where that does not give d_query a last one."""
 
-    def __init__(
-        self, request: Request, stages: Sequence, make_primitive: MakePrimitive, shapes: dict, given_slopes: bool
-    ):
+    def __init__(self, request: Request, rows: tuple, main: tuple, *finish: tuple):
         super().__init__()
         p = request.problem
-        rows, main, *finish = (primitive_of(name, request, make_primitive, shapes, given_slopes) for name in stages)
         self.rows, self.rows_constants = rows
         self.main, self.main_constants = main
         self.finish = finish[0][0] if finish else None
@@ -226,9 +224,7 @@ class _Backward(nn.Cell):
             by_head = ops.ReduceSum(keep_dims=True)(rows[1], 2)
             d_sinks = ops.concat((by_head, d_sinks[:, :, 1:]), 2)
         d_others = (ops.zeros_like(mask), d_bias, ops.zeros_like(keep), d_sinks)
-        for tensor in others[4:]:
-            d_others = d_others + (ops.zeros_like(tensor),)
-        return d_query, gradients[0], gradients[1], d_others
+        return d_query, gradients[0], gradients[1], d_others + zeros_like(others[4:])
 
 
 class SpreadSinks(nn.Cell):

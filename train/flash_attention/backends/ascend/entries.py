@@ -26,15 +26,16 @@ _SOURCE = '''"""Entry of operator {type}; written by flash_attention {version}."
 
 def {name}(
     {parameters},
-    request,
     kernel_name="{name}",
     **others,
 ):
     """Compiles the kernel for these tensors; `request` is what Request.to_text writes."""
+    import os
     import sys
 
-    if {packages!r} not in sys.path:
-        sys.path.append({packages!r})
+    packages = {packages}
+    if packages not in sys.path:
+        sys.path.insert({place}, packages)
     from flash_attention.kernels.tik.operators import compile_entry
 
     tensors = dict({tensors})
@@ -63,19 +64,30 @@ def packages() -> str:
     return str(Path(flash_attention.__file__).resolve().parents[1])
 
 
-@functools.cache
-def entry(operator: Operator) -> Callable:
-    """The entry function of an operator; always the same one in a process."""
+def source(operator: Operator, packages: str, place: str, *attributes: str) -> str:
+    """The file of an operator's entry.
+
+    Args:
+        packages: expression for the folder that it finds flash_attention in.
+        place: expression for where in sys.path that comes.
+        attributes: what comes behind the tensors, the request among it.
+    """
     names = [argument.name for argument in (*operator.inputs, *operator.outputs)]
-    source = _SOURCE.format(
+    return _SOURCE.format(
         type=operator.type,
         version=flash_attention.__version__,
         name=operator.name,
-        parameters=",\n    ".join(names),
-        packages=packages(),
+        parameters=",\n    ".join((*names, *attributes)),
+        packages=packages,
+        place=place,
         tensors=", ".join(f"{name}={name}" for name in names),
     )
-    return load(operator.name, source)
+
+
+@functools.cache
+def entry(operator: Operator) -> Callable:
+    """The entry function of an operator; always the same one in a process."""
+    return load(operator.name, source(operator, repr(packages()), "len(sys.path)", "request"))
 
 
 def load(name: str, source: str) -> Callable:

@@ -29,12 +29,8 @@ class OperatorBackend(Backend):
         """Makes the primitive of a kernel, for the part that a shard has of a call."""
         raise NotImplementedError
 
-    def draw(self, problem: AttentionProblem, shard: Shard | None) -> Any:
-        """A Cell that draws the keep bits of a problem, see `OperatorAttention`."""
-        raise NotImplementedError
-
-    def draw_packed(self, problem: PackedProblem) -> Any:
-        """The same of packed sequences, see `PackedOperators`."""
+    def draw(self, problem: AttentionProblem | PackedProblem, shard: Shard | None = None) -> Any:
+        """A Cell that draws the keep bits of a problem, see `OperatorAttention` and `PackedOperators`."""
         raise NotImplementedError
 
     def check_lengths(self, problem: PackedProblem) -> Any:
@@ -65,7 +61,7 @@ class OperatorBackend(Backend):
 
         if runs_alone(problem):
             return PackedLoop(self, problem)
-        draw, check = self.draw_packed(problem), self.check_lengths(problem)
+        draw, check = self.draw(problem), self.check_lengths(problem)
         return PackedOperators(problem, self.make_primitive(), draw, self.chip(), check)
 
     def refuse_paged(self, problem: PagedProblem) -> str | None:

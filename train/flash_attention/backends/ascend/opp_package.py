@@ -11,6 +11,7 @@ import shutil
 from pathlib import Path
 
 import flash_attention
+from flash_attention.backends.ascend import entries
 from flash_attention.backends.ascend.environment import VENDOR
 from flash_attention.kernels.tik.signature import OPERATORS, Argument, Operator
 
@@ -40,10 +41,10 @@ def write(soc: str, out: Path) -> Path:
         raise ValueError(f"out: {out} is not empty, allowed is a new or empty folder")
     vendor = out / "vendors" / VENDOR
     tbe = vendor / "op_impl" / "ai_core" / "tbe"
-    entries = tbe / f"{VENDOR}_impl"
-    _bundle(entries / "bundle")
+    sources = tbe / f"{VENDOR}_impl"
+    _bundle(sources / "bundle")
     for operator in OPERATORS:
-        _text(entries / f"{operator.name}.py", entry_source(operator))
+        _text(sources / f"{operator.name}.py", entry_source(operator))
         _text(out / "op_info_cfg" / "ai_core" / soc / f"{operator.name}.ini", information_ini(operator))
     information = {operator.type: _information(operator) for operator in OPERATORS}
     _text(tbe / "config" / soc / f"aic-{soc}-ops-info.json", json.dumps(information, indent=2) + "\n")
@@ -83,32 +84,8 @@ def _information(operator: Operator) -> dict[str, dict[str, str]]:
 
 def entry_source(operator: Operator) -> str:
     """The file of an operator that CANN calls."""
-    tensors = [argument.name for argument in (*operator.inputs, *operator.outputs)]
-    listed = ",\n    ".join(tensors)
-    return f'''"""Entry of operator {operator.type}: CANN calls it to compile the kernel."""
-
-import os
-import sys
-
-_BUNDLE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "bundle")
-if _BUNDLE not in sys.path:
-    sys.path.insert(0, _BUNDLE)
-
-from flash_attention.kernels.tik.operators import compile_entry  # noqa: E402
-
-
-def {operator.name}(
-    {listed},
-    request,
-    output_shapes,
-    kernel_name="{operator.name}",
-    **others,
-):
-    """Compiles the kernel for these tensors; `request` is what Request.to_text writes."""
-    del output_shapes, others  # for the shape inference of the prototype; impl_mode, there is one implementation
-    tensors = dict({", ".join(f"{name}={name}" for name in tensors)})
-    return compile_entry("{operator.name}", tensors, request, kernel_name)
-'''
+    bundle = 'os.path.join(os.path.dirname(os.path.abspath(__file__)), "bundle")'
+    return entries.source(operator, bundle, "0", "request", "output_shapes")
 
 
 def _header() -> str:

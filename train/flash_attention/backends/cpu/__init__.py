@@ -58,20 +58,14 @@ class CpuBackend(Backend):
         return "BSH" if problem.layout == "TH" else problem.layout
 
     def build(self, problem: AttentionProblem, shard=None):
-        from flash_attention.backends.cpu.operators import Attention
+        from flash_attention.backends.cpu.operators import attention
 
-        return Attention(problem, shard)
-
-    def refuse_packed(self, problem: PackedProblem) -> str | None:
-        return None
+        return attention(problem, shard)
 
     def build_packed(self, problem: PackedProblem):
         from flash_attention.backends.cpu.packed import PackedAttention
 
         return PackedAttention(problem)
-
-    def refuse_paged(self, problem: PagedProblem) -> str | None:
-        return None
 
     def build_paged(self, problem: PagedProblem):
         from flash_attention.backends.cpu.paged import PagedAttention

@@ -52,10 +52,8 @@ class Library:
         if not path.exists():
             raise FileNotFoundError(f"the native kernel {path.name} is not built; build it with: {BUILD_COMMAND}")
         self.handle = ctypes.CDLL(str(path))
-        self.handle.flash_attention_message.restype = ctypes.c_char_p
-        self.handle.flash_attention_isa.restype = ctypes.c_char_p
-        self.handle.flash_attention_bfloat16_isa.restype = ctypes.c_char_p
-        self.handle.flash_attention_tiles_missing.restype = ctypes.c_char_p
+        for name in ("message", "isa", "bfloat16_isa", "tiles_missing"):
+            getattr(self.handle, f"flash_attention_{name}").restype = ctypes.c_char_p
         self.handle.flash_attention_bfloat16_rate.restype = ctypes.c_double
 
     def instruction_sets(self) -> tuple[str, ...]:
@@ -197,20 +195,9 @@ def paged_configuration(problem: PagedProblem) -> tuple[np.ndarray, np.ndarray]:
     return np.array(rules, np.int64), np.array(rates, np.float32)
 
 
-def append_configuration(max_length: int, refuses: bool, padding_side: str) -> np.ndarray:
-    """What the kernel has to know to append tokens: whether those past max_length are an error, or are left out."""
-    return np.array([_VERSION, max_length, int(refuses), int(padding_side == "left")], np.int64)
-
-
-def reorder_configuration(max_length: int) -> np.ndarray:
-    """What the kernel has to know to reorder the sequences of a cache."""
-    return np.array([_VERSION, max_length], np.int64)
-
-
-def rotary_configuration(interleaved: bool, layout: str, offset: int | None) -> np.ndarray:
-    """What the kernel has to know to turn heads, BSND or BNSD; an offset of None: each sequence's is in a tensor."""
-    heads_first = layout == "BNSD"
-    return np.array([_VERSION, int(interleaved), int(heads_first), int(offset is None), offset or 0], np.int64)
+def numbers(*values: int) -> np.ndarray:
+    """What the kernel has to know for anything else than attention."""
+    return np.array([_VERSION, *values], np.int64)
 
 
 def places(problem: AttentionProblem) -> tuple[int | None, ...]:

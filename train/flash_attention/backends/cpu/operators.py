@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import mindspore as ms
 import numpy as np
 from mindspore import Tensor, nn, ops
@@ -13,18 +15,10 @@ from flash_attention.problem.optional import OPTIONAL
 from flash_attention.sharding.shard import ROWS, Shard
 
 
-class Attention(nn.Cell):
-    """One problem; see Backend.build for the meaning of the tensors."""
-
-    def __init__(self, problem: AttentionProblem, shard: Shard | None = None):
-        super().__init__()
-        backward = _backward(problem, shard)
-        self.attention = differentiable(
-            problem, library.configuration(problem), _forward(problem, shard, backward), backward
-        )
-
-    def construct(self, query, key, value, inputs):
-        return self.attention(query, key, value, inputs)
+def attention(problem: AttentionProblem, shard: Shard | None = None) -> nn.Cell:
+    """The Cell of one problem; see Backend.build for the meaning of the tensors."""
+    backward = _backward(problem, shard)
+    return differentiable(problem, library.configuration(problem), _forward(problem, shard, backward), backward)
 
 
 def differentiable(
@@ -181,20 +175,26 @@ def _input_axes(problem: AttentionProblem, shard: Shard | None) -> tuple:
     return (*[LAYOUTS[problem.layout].sharding] * 3, *(_axes(name, problem, shard) for name in library.INPUTS))
 
 
+def entry_point(function: str, outputs, bprop=None, **known: Any) -> ops.Custom:
+    """A primitive of csrc; `outputs` tell it from others of the function, `known` is what MindSpore is told of them."""
+    custom = ops.Custom(f"{library.LIBRARY}:{function}", func_type="aot", bprop=bprop, **known)
+    # PYNATIVE takes primitives of the same function and attributes for one and the same, whatever their outputs.
+    custom.add_prim_attr("flash_attention_outputs", str(outputs))
+    return custom
+
+
 def custom_primitive(
     function: str, problem: AttentionProblem, outputs: tuple, bprop, shard: Shard | None = None, input_axes: tuple = ()
 ) -> ops.Custom:
-    """The primitive of an entry point of csrc; outputs are (shape, dtype, axes) each."""
+    """The primitive of a problem; outputs are (shape, dtype, axes) each."""
     shapes, dtypes, axes = zip(*outputs)
     known = {"out_shape": tuple(map(list, shapes)), "out_dtype": tuple(getattr(ms, dtype) for dtype in dtypes)}
     if problem.dynamic:
         known = {}  # MindSpore asks the library
     elif shard is not None:
         known["out_shape"] = shard.infer_shapes(_tensors(problem)[0][0], list(zip(shapes, axes)))
-    custom = ops.Custom(f"{library.LIBRARY}:{function}", func_type="aot", bprop=bprop, **known)
+    custom = entry_point(function, list(zip(shapes, dtypes)), bprop, **known)
     if problem.dynamic:
         custom.add_prim_attr("reg_op_name", function)
         custom.add_prim_attr("multi_output", True)
-    # PYNATIVE takes primitives of the same function and attributes for one and the same, whatever their outputs.
-    custom.add_prim_attr("flash_attention_outputs", str(list(zip(shapes, dtypes))))
     return custom if shard is None else shard.attach(custom, list(input_axes), list(axes))

@@ -6,6 +6,7 @@ import mindspore as ms
 from mindspore import Tensor, nn, ops
 
 from flash_attention.backends.cpu import library
+from flash_attention.backends.cpu.operators import entry_point
 from flash_attention.backends.derivatives import refuse_gradient
 from flash_attention.problem.paged import PagedProblem
 
@@ -25,10 +26,8 @@ class PagedAttention(nn.Cell):
             refuse_gradient("paged_attention")
             return query, keys, values, tables, lengths, sinks, rules, rates
 
-        path = f"{library.LIBRARY}:FlashAttentionPaged"
-        self.attention = ops.Custom(path, out_shape=list(shape), out_dtype=dtype, func_type="aot", bprop=bprop)
-        # PYNATIVE takes primitives of the same function and attributes for one and the same, whatever their outputs.
-        self.attention.add_prim_attr("flash_attention_outputs", str((shape, dtype)))
+        known = {"out_shape": list(shape), "out_dtype": dtype}
+        self.attention = entry_point("FlashAttentionPaged", (shape, dtype), bprop, **known)
 
     def construct(self, query, key_cache, value_cache, block_tables, context_lens, inputs):
         sinks, rates = self.absent, self.rates
@@ -45,7 +44,7 @@ class CacheAppend(nn.Cell):
     def __init__(self, batch: int, max_length: int, padding_side: str):
         super().__init__()
         self.strict, self.lenient = (
-            Tensor(library.append_configuration(max_length, refuses, padding_side)) for refuses in (True, False)
+            Tensor(library.numbers(max_length, refuses, padding_side == "left")) for refuses in (True, False)
         )
         self.append = _in_place("FlashAttentionCacheAppend", batch)
 
@@ -59,7 +58,7 @@ class CacheReorder(nn.Cell):
 
     def __init__(self, batch: int, max_length: int):
         super().__init__()
-        self.rules = Tensor(library.reorder_configuration(max_length))
+        self.rules = Tensor(library.numbers(max_length))
         self.reorder = _in_place("FlashAttentionCacheReorder", batch)
 
     def construct(self, key_cache, value_cache, block_tables, lengths, indices, strict):
@@ -79,8 +78,7 @@ class CacheUpdate(nn.Cell):
 
 def _in_place(function: str, size: int) -> ops.Custom:
     """A primitive that changes its inputs and gives int32 (size,)."""
-    primitive = ops.Custom(f"{library.LIBRARY}:{function}", out_shape=[size], out_dtype=ms.int32, func_type="aot")
+    primitive = entry_point(function, size, out_shape=[size], out_dtype=ms.int32)
     # A graph keeps such an operation, and its place among the reads of the caches.
     primitive.add_prim_attr("side_effect_mem", True)
-    primitive.add_prim_attr("flash_attention_outputs", str(size))
     return primitive

@@ -7,6 +7,7 @@ import numpy as np
 from mindspore import Tensor, nn, ops
 
 from flash_attention.backends.cpu import library
+from flash_attention.backends.cpu.operators import entry_point
 from flash_attention.problem.inputs import TensorSpec
 
 
@@ -22,7 +23,7 @@ class Rotary(nn.Cell):
         self, x: TensorSpec, cos: TensorSpec, sin: TensorSpec, offset: int | None, interleaved: bool, layout: str
     ):
         super().__init__()
-        self.config = Tensor(library.rotary_configuration(interleaved, layout, offset))
+        self.config = Tensor(library.numbers(interleaved, layout == "BNSD", offset is None, offset or 0))
         self.given = offset is None
         self.absent = Tensor(np.zeros(1, np.int32))
         self.turn = _turn(x, cos, sin)
@@ -59,8 +60,4 @@ def _turn(x: TensorSpec, cos: TensorSpec, sin: TensorSpec) -> ops.Custom:
 def _primitive(function: str, bprop, *outputs: TensorSpec) -> ops.Custom:
     shapes, dtypes = [list(one.shape) for one in outputs], [getattr(ms, one.dtype) for one in outputs]
     shape, dtype = (shapes[0], dtypes[0]) if len(outputs) == 1 else (tuple(shapes), tuple(dtypes))
-    path = f"{library.LIBRARY}:{function}"
-    custom = ops.Custom(path, out_shape=shape, out_dtype=dtype, func_type="aot", bprop=bprop)
-    # PYNATIVE takes primitives of the same function and attributes for one and the same, whatever their outputs.
-    custom.add_prim_attr("flash_attention_outputs", str((shapes, dtypes)))
-    return custom
+    return entry_point(function, (shapes, dtypes), bprop, out_shape=shape, out_dtype=dtype)

@@ -25,10 +25,10 @@ def run(cases: Sequence[Case], device: str, out: Path | None, state: Path) -> in
     Raises:
         RuntimeError: tikemu or the device is missing.
     """
-    timer, known = timer_of(device), State(state, device)
-    found = search(cases, timer, known)
+    times = Times(timer_of(device), state, device)
+    found = search(cases, times)
     print(report(found))
-    result = entries(found, timer, known)
+    result = entries(found, times)
     target = out or tuning.PATH
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(tuning.to_json(result), encoding="utf-8")
@@ -46,16 +46,16 @@ def timer_of(device: str) -> Timer:
     return emulated
 
 
-class State:
-    """What was measured, in a file that is written after each measurement.
+class Times:
+    """Times by a timer, in a file that is written after each measurement: what it holds is not measured again.
 
     Args:
         path: the file. What it holds of other kernels or another device is dropped.
         device: where times are taken.
     """
 
-    def __init__(self, path: Path, device: str) -> None:
-        self.path, self.of = path, {"device": device, "kernels": digest()}
+    def __init__(self, timer: Timer, path: Path, device: str) -> None:
+        self.timer, self.path, self.of = timer, path, {"device": device, "kernels": digest()}
         self.times: dict[str, dict[str, float]] = {}
         if path.exists():
             held = json.loads(path.read_text(encoding="utf-8"))
@@ -64,15 +64,16 @@ class State:
             else:
                 print(f"{path} holds times of other kernels or another device: the search starts anew")
 
-    def get(self, case: Case, variant: Variant) -> float | None:
-        return self.times.get(str(case), {}).get(str(variant))
-
-    def put(self, case: Case, variant: Variant, value: float) -> None:
-        self.times.setdefault(str(case), {})[str(variant)] = value
+    def __call__(self, case: Case, variant: Variant) -> float:
+        known = self.times.setdefault(str(case), {})
+        if str(variant) in known:
+            return known[str(variant)]
+        known[str(variant)] = self.timer(case, variant)
         self.path.parent.mkdir(parents=True, exist_ok=True)
         part = self.path.with_suffix(".part")  # an interrupted write leaves the old file
         part.write_text(json.dumps({**self.of, "times": self.times}, indent=1), encoding="utf-8")
         part.replace(self.path)
+        return known[str(variant)]
 
 
 def digest() -> str:
@@ -85,27 +86,19 @@ def digest() -> str:
 Found = dict[Case, dict[Variant, float]]
 
 
-def search(cases: Sequence[Case], timer: Timer, state: State) -> Found:
-    """Times of all variants of all cases; what the state holds is not measured again."""
+def search(cases: Sequence[Case], time: Timer) -> Found:
+    """Times of all variants of all cases."""
     from tqdm import tqdm
 
     pairs = [(case, variant) for case in cases for variant in variants(case)]
     found: Found = {}
     for case, variant in (bar := tqdm(pairs, unit="variant", leave=False)):
         bar.set_description(f"{case} {variant}")
-        found.setdefault(case, {})[variant] = _time(case, variant, timer, state)
+        found.setdefault(case, {})[variant] = time(case, variant)
     return found
 
 
-def _time(case: Case, variant: Variant, timer: Timer, state: State) -> float:
-    value = state.get(case, variant)
-    if value is None:
-        value = timer(case, variant)
-        state.put(case, variant, value)
-    return value
-
-
-def entries(found: Found, timer: Timer, state: State) -> list[tuple[tuning.Entry, dict]]:
+def entries(found: Found, time: Timer) -> list[tuple[tuning.Entry, dict]]:
     """Entries of the table with their gains, for the lengths around those at which a variant beat the usual one.
 
     Where it is slower than the usual one at the first or last of these, they begin or end with the one that was timed.
@@ -116,19 +109,18 @@ def entries(found: Found, timer: Timer, state: State) -> list[tuple[tuning.Entry
         if gain:
             lengths = sorted(other.seq for other in found if replace(other, seq=case.seq) == case)
             ends = [
-                end if _holds(replace(case, seq=end), variant, timer, state) else case.seq
-                for end in around(case.seq, lengths)
+                end if _holds(replace(case, seq=end), variant, time) else case.seq for end in around(case.seq, lengths)
             ]
             result.append((case.entry(variant, *ends), {"gain": round(gain, 4)}))
     return result
 
 
-def _holds(case: Case, variant: Variant, timer: Timer, state: State) -> bool:
+def _holds(case: Case, variant: Variant, time: Timer) -> bool:
     """Whether a variant is no slower than the usual one."""
     usual = variants(case)[0]
     if plan_of(case, (case.entry(variant),)) == plan_of(case, ()):
         return True
-    return _time(case, variant, timer, state) <= _time(case, usual, timer, state)
+    return time(case, variant) <= time(case, usual)
 
 
 def around(seq: int, lengths: Sequence[int]) -> tuple[int, int]:

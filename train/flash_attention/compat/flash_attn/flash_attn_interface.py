@@ -77,9 +77,7 @@ def flash_attn_func(
         input_layout="BSND",
         return_lse=return_attn_probs,
     )
-    if return_attn_probs:
-        return result[0], result[1], None
-    return result
+    return result + (None,) if return_attn_probs else result
 
 
 def flash_attn_kvpacked_func(
@@ -197,9 +195,7 @@ def flash_attn_varlen_func(
         alibi_slopes=alibi_slopes,
         return_lse=return_attn_probs,
     )
-    if return_attn_probs:
-        return result[0], result[1], None
-    return result
+    return result + (None,) if return_attn_probs else result
 
 
 def flash_attn_varlen_kvpacked_func(

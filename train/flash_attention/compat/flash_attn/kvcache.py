@@ -20,7 +20,7 @@ from flash_attention.problem.checks import check_bool, check_dtype, check_int, c
 from flash_attention.problem.inputs import TensorSpec
 from flash_attention.problem.optional import read_slopes
 from flash_attention.rotary import rotary_embedding
-from flash_attention.tensors import spec, tensor_spec
+from flash_attention.tensors import read_specs, spec, tensor_spec
 
 
 def flash_attn_with_kvcache(
@@ -265,25 +265,20 @@ def _refuse_length(length: int, new: int, capacity: int):
 
 @constexpr(reuse_result=False)
 def _plan(q, k_cache, v_cache, new, where, slopes, rules):
-    q, k_cache, v_cache = (
-        tensor_spec(name, given) for name, given in (("q", q), ("k_cache", k_cache), ("v_cache", v_cache))
-    )
-    names = "k", "v", "rotary_cos", "rotary_sin"
-    k, v, cos, sin = (None if given is None else tensor_spec(name, given) for name, given in zip(names, new))
+    tensors = tuple(map(tensor_spec, ("q", "k_cache", "v_cache"), (q, k_cache, v_cache)))
+    new = read_specs(("k", "v", "rotary_cos", "rotary_sin"), new)
     lengths, *others = where
     if isinstance(lengths, tuple):
         lengths = tensor_spec("cache_seqlens", lengths)
     elif lengths is not None:
         check_int("cache_seqlens", lengths, 0)
-    names = "cache_batch_idx", "cache_leftpad", "block_table"
-    index, leftpad, table = (None if given is None else tensor_spec(name, given) for name, given in zip(names, others))
+    where = (lengths, *read_specs(("cache_batch_idx", "cache_leftpad", "block_table"), others))
     scale, causal, window, softcap, interleaved, splits, return_lse = rules
     for name, flag in (("causal", causal), ("rotary_interleaved", interleaved), ("return_softmax_lse", return_lse)):
         check_bool(name, flag)
     check_int("num_splits", splits, 0)
     rules = scale, causal, check_window(window), softcap, interleaved, splits, return_lse
-    slopes = None if slopes is None else tensor_spec("alibi_slopes", slopes)
-    return _planned(q, k_cache, v_cache, (k, v, cos, sin), (lengths, index, leftpad, table), slopes, rules)
+    return _planned(*tensors, new, where, *read_specs(("alibi_slopes",), (slopes,)), rules)
 
 
 @functools.lru_cache(maxsize=256)

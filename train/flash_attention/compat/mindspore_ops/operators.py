@@ -12,7 +12,7 @@ from flash_attention.compat.mindspore_ops.call import PACKED, Settings
 from flash_attention.compat.mindspore_ops.cells import Score, Statistics
 from flash_attention.compat.mindspore_ops.layouts import read_call, shard_request
 from flash_attention.precision import fix_dtypes
-from flash_attention.tensors import compile_time, spec, tensor_spec
+from flash_attention.tensors import compile_time, read_specs, spec, tensor_spec
 
 
 def flash_attention_score(
@@ -70,12 +70,9 @@ def flash_attention_score(
         TypeError, ValueError: an argument is not allowed.
     """
     settings = (head_num, keep_prob, scalar_value, pre_tokens, next_tokens, inner_precise, input_layout, sparse_mode)
-    run = _score(
-        settings,
-        (spec(query), spec(key), spec(value), spec(real_shift), spec(drop_mask), spec(attn_mask)),
-        (spec(prefix), spec(padding_mask), spec(actual_seq_qlen), spec(actual_seq_kvlen)),
-        None,
-    )
+    specs = (spec(query), spec(key), spec(value), spec(real_shift), spec(drop_mask), spec(attn_mask))
+    rest = (spec(prefix), spec(padding_mask), spec(actual_seq_qlen), spec(actual_seq_kvlen))
+    run = _planned("output", settings, specs, rest, None)
     return run(query, key, value, real_shift, drop_mask, attn_mask, prefix, actual_seq_qlen, actual_seq_kvlen)
 
 
@@ -106,18 +103,8 @@ class FlashAttentionScore(Operator):
         sparse_mode=0,
     ):
         self.name = "FlashAttentionScore"
-        self.settings = (
-            head_num,
-            keep_prob,
-            scale_value,
-            pre_tokens,
-            next_tokens,
-            inner_precise,
-            input_layout,
-            sparse_mode,
-        )
-        self.input_layout = input_layout
-        self.request = None
+        settings = head_num, keep_prob, scale_value, pre_tokens, next_tokens, inner_precise, input_layout, sparse_mode
+        self.settings, self.input_layout, self.request = settings, input_layout, None
 
     def __call__(
         self,
@@ -134,8 +121,9 @@ class FlashAttentionScore(Operator):
     ):
         specs = (spec(query), spec(key), spec(value), spec(real_shift), spec(drop_mask), spec(attn_mask))
         rest = (spec(prefix), spec(padding_mask), spec(actual_seq_qlen), spec(actual_seq_kvlen))
-        run = _score(self.settings, specs, rest, self.request)
-        softmax_max, softmax_sum = _statistics(self.settings, specs, rest)(
+        run = _planned("output", self.settings, specs, rest, self.request)
+        statistics = _planned("statistics", self.settings, specs, rest, None)
+        softmax_max, softmax_sum = statistics(
             query, key, value, real_shift, attn_mask, prefix, actual_seq_qlen, actual_seq_kvlen
         )
         output = run(query, key, value, real_shift, drop_mask, attn_mask, prefix, actual_seq_qlen, actual_seq_kvlen)
@@ -153,21 +141,10 @@ class FlashAttentionScore(Operator):
 
 
 @compile_time
-def _score(settings, specs, rest, request):
-    return _built(Score, settings, specs, rest, request)
-
-
-@compile_time
-def _statistics(settings, specs, rest):
-    return _built(Statistics, settings, specs, rest, None)
-
-
-def _built(kind, settings, specs, rest, request):
-    names = ("query", "key", "value", "real_shift", "drop_mask", "attn_mask")
-    specs = tuple(
-        None if described is None and name in names[3:] else tensor_spec(name, described)
-        for name, described in zip(names, specs)
-    )
+def _planned(result, settings, specs, rest, request):
+    """The Cell of a call that gives its "output" or the "statistics" of its queries."""
+    tensors = map(tensor_spec, ("query", "key", "value"), specs[:3])
+    specs = (*tensors, *read_specs(("real_shift", "drop_mask", "attn_mask"), specs[3:]))
     prefix, padding_mask, *lengths = rest
     if padding_mask is not None:
         raise ValueError(
@@ -185,7 +162,7 @@ def _built(kind, settings, specs, rest, request):
         prefix = tensor_spec("prefix", prefix)
     elif prefix is not None:
         prefix = tuple(prefix)
-    cell = _cell(kind, settings, specs, prefix, request)
+    cell = _cell(Score if result == "output" else Statistics, settings, specs, prefix, request)
     if packed:
         _check_lengths(lengths[1], specs[3], specs[4])
     return cell

@@ -176,15 +176,10 @@ def check_tensors(signature: Signature, tensors: Mapping[str, Mapping | None]) -
 
 def _check_tensor(wanted: GlobalTensor, tensor: Mapping) -> None:
     shape = tuple(tensor["shape"])
-    if not _same(shape, wanted.shape):
+    first = len(shape) - len(wanted.shape) + 1  # axes that may make up the first one together
+    if first < 1 or (math.prod(shape[:first]), *shape[first:]) != wanted.shape:
         raise ValueError(f"{wanted.name}: got shape {shape}, allowed is {wanted.shape}")
     if wanted.format == "FRACTAL_NZ" and tensor.get("format", wanted.format) != wanted.format:
         raise ValueError(f"{wanted.name}: got format {tensor['format']}, allowed is {wanted.format}")
     if tensor["dtype"].lower() != wanted.dtype:
         raise TypeError(f"{wanted.name}: got dtype {tensor['dtype']}, allowed is {wanted.dtype}")
-
-
-def _same(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
-    """Whether a tensor lies in memory as wanted: its first axes may be several that make up the first one together."""
-    first = len(shape) - len(wanted) + 1
-    return first > 0 and (math.prod(shape[:first]), *shape[first:]) == wanted

@@ -155,7 +155,9 @@ class KernelProblem(AttentionProblem):
     @property
     def mask(self) -> str:
         """The explicit mask: "none", "per_key" (the same for every query) or "per_score"."""
-        return _kind(self.mask_shape)
+        if self.mask_shape is None:
+            return "none"
+        return "per_key" if self.mask_shape[2] == 1 else "per_score"
 
     @property
     def mask_planes(self) -> tuple[int, int]:
@@ -188,10 +190,6 @@ class KernelProblem(AttentionProblem):
     def post_scale(self) -> float:
         """Rest of the scale, applied to the scores in float32 by the Vector unit; 1.0 needs no pass."""
         return 1.0 if self.scale == 0 else self.scale / self.query_factor
-
-
-def _kind(shape: tuple[int, ...] | None) -> str:
-    return "none" if shape is None else "per_key" if shape[2] == 1 else "per_score"
 
 
 def _planes(shape: tuple[int, ...] | None) -> tuple[int, int]:

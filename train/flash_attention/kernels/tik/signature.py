@@ -137,14 +137,6 @@ def _row_numbers() -> np.ndarray:
     return np.arange(128, dtype=np.float32)
 
 
-def _one_hot() -> np.ndarray:
-    """float16 (16, 16, 16): the right operand that adds a row of the left one to one column of the result."""
-    result = np.zeros((16, 16, 16), np.float16)
-    for column in range(16):
-        result[column, column, :] = 1
-    return result
-
-
 def _backward_choice(request: Request) -> BackwardChoice:
     return backward_work.choose(request.problem, request.variant, request.bias_gradient)
 
@@ -190,7 +182,8 @@ def _grad(request: Request) -> dict:
     if plan.bias_kind == "per_score":
         result["d_bias"] = _Nz((math.prod(p.bias_planes), p.seq_q, p.seq_k))
     if plan.bias_kind == "per_key":
-        result["one_hot"] = _one_hot()
+        # (16, 16, 16): the right operand that adds a row of the left one to one column of the result.
+        result["one_hot"] = np.repeat(np.eye(16, dtype=np.float16)[:, :, None], 16, axis=2)
         result["d_bias_sums"] = p.batch * p.kv_heads, plan.bias_chunks, padded(p.seq_k), 16
     result["d_query"] = query if split.writes_d_query else None
     return result

@@ -19,23 +19,13 @@ from flash_attention.problem.layout import CALL_LAYOUTS, check_batch
 from flash_attention.problem.tiling import DEFAULT_STRATEGY
 from flash_attention.sharding.request import RequestedSharding, ShardRequest
 from flash_attention.sharding.strategy import ShardPlan
-from flash_attention.tensors import refuse_names, refuse_names_of_call, rules_of
+from flash_attention.tensors import refuse_names, rules_of
 
 # What `print(layer)` says, beside the seed of its dropout.
 _SHOWN = (
     *("head_dim", "dropout_rate", "prev_block_num", "next_block_num", "tiling_stgy_name", "dp", "mp"),
-    *(
-        "have_attention_mask_batch",
-        "alibi",
-        "backend",
-        "scale",
-        "softcap",
-        "input_layout",
-        "batch",
-        "window_size",
-        "causal",
-    ),
-    *("causal_alignment", "value_head_dim", "alibi_grad"),
+    *("have_attention_mask_batch", "alibi", "backend", "scale", "softcap", "input_layout", "batch", "window_size"),
+    *("causal", "causal_alignment", "value_head_dim", "alibi_grad"),
 )
 
 
@@ -217,7 +207,7 @@ class FlashAttention(nn.Cell):
         **unknown: Any,
     ) -> Tensor:
         if len(unknown) > 0:
-            refuse_names_of_call("FlashAttention", tuple(unknown))
+            refuse_names("FlashAttention", tuple(unknown), True)
         rules, seed = self.rules_without_dropout, None
         if self.training and self.dropout_rate > 0.0:
             rules, seed = self.rules_in_training, self.dropout_seed()

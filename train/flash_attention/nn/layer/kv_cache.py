@@ -5,13 +5,14 @@ from __future__ import annotations
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 from mindspore import dtype as mstype
-from mindspore.ops import constexpr
 
 from flash_attention.backends.cache_update import check_room, one_block_each
 from flash_attention.paged import append_tokens, limited_attention, paged_caches, reorder_sequences
 from flash_attention.problem.checks import check_dtype, check_int, check_name
 from flash_attention.problem.inputs import TensorSpec
-from flash_attention.tensors import compile_time, compiling, spec, tensor_spec
+from flash_attention.tensors import compile_time, compiling, int_tensor, spec, tensor_spec
+
+_INT32 = -(1 << 31), (1 << 31) - 1
 
 
 class KVCache(nn.Cell):
@@ -156,7 +157,7 @@ class KVCache(nn.Cell):
                 device cannot say so: the queries of that sequence give NaN until it is reset.
         """
         if isinstance(indices, (tuple, list)):
-            indices = _int_tensor(indices)
+            indices = _index_tensor(indices)
         caches = self.key_cache, self.value_cache, self.block_tables, self.lengths
         return reorder_sequences(*caches, indices, self.max_length, not compiling())
 
@@ -177,7 +178,7 @@ class KVCache(nn.Cell):
             kept = self.rows < 0
         else:
             if isinstance(indices, (tuple, list)):
-                indices = _int_tensor(indices if len(indices) > 0 else (-1,))
+                indices = _index_tensor(indices if len(indices) > 0 else (-1,))
             _check_indices(spec(indices))
             if not compiling():
                 self.check_room.indices(indices, self.batch)
@@ -237,11 +238,8 @@ class _RoomCheck(nn.Cell):
         return lengths
 
 
-@constexpr(reuse_result=False)
-def _int_tensor(indices):
-    for index in indices:
-        check_int("indices", index, -(1 << 31), (1 << 31) - 1)
-    return Tensor(np.array(indices, np.int32))
+def _index_tensor(indices):
+    return int_tensor("indices", indices, *_INT32)
 
 
 @compile_time

@@ -6,7 +6,10 @@ from flash_attention.backends import registry
 from flash_attention.context_parallel.communication import Ring
 from flash_attention.problem import AttentionProblem, AttentionRules
 from flash_attention.sharding import ShardPlan
+from flash_attention.sharding.shard import TENSOR
 from mindspore import Tensor, nn, ops
+
+from tests.train.flash_attention.support.shards import take
 
 
 class _Results(nn.Cell):
@@ -43,7 +46,7 @@ def check(rank: int, world: int) -> list:
     shapes = whole.shape_query(), whole.shape_key(), whole.shape_key(), whole.shape_query()
     arrays = [random.standard_normal(shape).astype(np.float32) for shape in shapes]
     plan, ring = ShardPlan(1, world, world), Ring()
-    parts = [Tensor(np.ascontiguousarray(plan.take(array, plan.axes("query"), rank))) for array in arrays]
+    parts = [Tensor(np.ascontiguousarray(take(plan, array, TENSOR, rank))) for array in arrays]
     wrong = []
     expected = _Results(whole).run(*map(Tensor, arrays))
     found = _Results(plan.local(whole, rank)).run(*parts)

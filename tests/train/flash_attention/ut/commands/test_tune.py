@@ -5,7 +5,7 @@ import json
 import pytest
 from flash_attention import cli
 from flash_attention.commands.tune import device, search, variants
-from flash_attention.commands.tune.search import State
+from flash_attention.commands.tune.search import Times
 from flash_attention.commands.tune.variants import Case, Variant
 from flash_attention.kernels.tik import tuning
 
@@ -38,9 +38,9 @@ def test_every_plan_that_fits_is_a_variant_once_and_the_usual_one_comes_first() 
 
 
 def test_a_variant_enters_the_table_for_the_lengths_around_it(tmp_path) -> None:
-    timer, state = StandIn(), State(tmp_path / "state.json", "emulator")
-    found = search.search(CASES, timer, state)
-    ((entry, beside),) = search.entries(found, timer, state)
+    times = Times(StandIn(), tmp_path / "state.json", "emulator")
+    found = search.search(CASES, times)
+    ((entry, beside),) = search.entries(found, times)
     assert entry == tuning.Entry("forward", 64, "full", 513, 2047, "single128")
     assert beside == {"gain": 0.25}
     usual, large = (line.split() for line in search.report(found).splitlines()[2:])
@@ -49,8 +49,8 @@ def test_a_variant_enters_the_table_for_the_lengths_around_it(tmp_path) -> None:
 
 
 def test_less_than_a_percent_changes_nothing(tmp_path) -> None:
-    timer, state = StandIn(1.009), State(tmp_path / "state.json", "emulator")
-    assert search.entries(search.search(CASES, timer, state), timer, state) == []
+    times = Times(StandIn(1.009), tmp_path / "state.json", "emulator")
+    assert search.entries(search.search(CASES, times), times) == []
 
 
 @pytest.mark.parametrize(("slow", "low", "high"), ((513, 1024, 2047), (2047, 513, 1024)))
@@ -58,28 +58,28 @@ def test_an_entry_ends_where_its_variant_is_slower_between_the_lengths(slow, low
     def timer(case: Case, variant: Variant) -> float:
         return 200.0 if variant == Variant("single128") and case.seq == slow else StandIn()(case, variant)
 
-    state = State(tmp_path / "state.json", "emulator")
-    ((entry, _),) = search.entries(search.search(CASES, timer, state), timer, state)
+    times = Times(timer, tmp_path / "state.json", "emulator")
+    ((entry, _),) = search.entries(search.search(CASES, times), times)
     assert (entry.low, entry.high) == (low, high)
 
 
 def test_an_interrupted_search_goes_on_where_it_was(tmp_path) -> None:
     state = tmp_path / "state.json"
     whole, first, rest = StandIn(), StandIn(fails_after=3), StandIn()
-    expected = search.search(CASES, whole, State(tmp_path / "other.json", "emulator"))
+    expected = search.search(CASES, Times(whole, tmp_path / "other.json", "emulator"))
     with pytest.raises(KeyboardInterrupt):
-        search.search(CASES, first, State(state, "emulator"))
-    assert search.search(CASES, rest, State(state, "emulator")) == expected
+        search.search(CASES, Times(first, state, "emulator"))
+    assert search.search(CASES, Times(rest, state, "emulator")) == expected
     assert first.calls + rest.calls == whole.calls
 
 
 @pytest.mark.parametrize("change", [{"kernels": "others"}, {"device": "ascend"}])
 def test_times_of_other_kernels_or_devices_are_dropped(change, tmp_path, capsys) -> None:
-    path = tmp_path / "state.json"
-    State(path, "emulator").put(CASES[0], Variant("pair128"), 1.0)
-    assert State(path, "emulator").get(CASES[0], Variant("pair128")) == 1.0
+    path, asked = tmp_path / "state.json", (CASES[0], Variant("pair128"))
+    assert Times(lambda *_: 1.0, path, "emulator")(*asked) == 1.0
+    assert Times(lambda *_: 2.0, path, "emulator")(*asked) == 1.0
     path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
-    assert State(path, "emulator").get(CASES[0], Variant("pair128")) is None
+    assert Times(lambda *_: 3.0, path, "emulator")(*asked) == 3.0
     assert "starts anew" in capsys.readouterr().out
 
 

@@ -137,7 +137,7 @@ def test_strategies_on_the_primitives_of_the_layer(layouts, monkeypatch):
     whole = make_problem(**{**SIZES, **MASKED, "head_dim": 16 if layouts else 8})
     shard = Sharding(ShardRequest(4, 2), 8, 3).shard(whole, (8, 24, 24))
     cell = registry.build(shard.plan.local(whole, 3), "cpu", shard)
-    attributes = cell.attention.forward.primitive.attrs
+    attributes = cell.forward.primitive.attrs
     assert attributes["self_define_shard"]
     if layouts:
         maps = [layout["tensor_map"] for layout in attributes["in_layout"]]

@@ -4,10 +4,12 @@ import mindspore as ms
 import numpy as np
 import pytest
 from flash_attention.backends import registry
-from flash_attention.problem import AttentionProblem, AttentionRules
-from flash_attention.sharding.strategy import ShardPlan
+from flash_attention.problem import LAYOUTS, AttentionProblem, AttentionRules
+from flash_attention.sharding.shard import ROWS, TENSOR
+from flash_attention.sharding.strategy import ShardPlan, axes_of
 from mindspore import Tensor
 
+from tests.train.flash_attention.support.shards import take
 from tests.train.flash_attention.support.versions import require
 
 Q = (4, 2, 1, 1)
@@ -15,13 +17,13 @@ Q = (4, 2, 1, 1)
 
 def test_tuples_and_attributes():
     plan = ShardPlan(4, 2, 8)
-    query, mask = plan.axes("query"), plan.axes("attention_mask", (8, 16, 16))
+    query, mask = TENSOR, axes_of((8, 16, 16))
     assert plan.strategy(query) == (4, 2, 1, 1)
     assert plan.strategy(mask) == (4, 1, 1)
-    assert plan.strategy(plan.axes("attention_mask", (1, 16, 16))) == (1, 1, 1)
-    assert plan.strategy(plan.axes("attention_mask", (16, 16))) == (1, 1)
-    assert plan.strategy(plan.axes("alibi_mask", (1, 4, 1, 16))) == (1, 2, 1, 1)
-    attributes = plan.primitive_attributes([query, query, query, mask], [query, plan.axes("logsumexp")])
+    assert plan.strategy(axes_of((1, 16, 16))) == (1, 1, 1)
+    assert plan.strategy(axes_of((16, 16))) == (1, 1)
+    assert plan.strategy(axes_of((1, 4, 1, 16))) == (1, 2, 1, 1)
+    attributes = plan.primitive_attributes([query, query, query, mask], [query, ROWS])
     assert attributes == {
         "self_define_shard": True,
         "dev_matrix_shape": [4, 2],
@@ -38,10 +40,10 @@ def test_tuples_and_attributes():
 )
 def test_layouts_of_tensors(layout, strategy):
     plan = ShardPlan(2, 4, 8, layout)
-    axes = plan.axes("query")
+    axes = LAYOUTS[layout].sharding
     assert plan.strategy(axes) == strategy
     require("Layout")
-    assert ShardPlan.from_strategies((strategy,) * 3, (strategy,), 8, layout) == plan
+    assert ShardPlan.from_strategies((strategy,) * 3, (strategy,), layout) == plan
     described = plan.layout(axes).to_dict()
     assert described["device_matrix"] == (2, 4)
     assert described["tensor_map"] == tuple({"dp": 1, "mp": 0, None: -1}[axis] for axis in axes)
@@ -50,23 +52,27 @@ def test_layouts_of_tensors(layout, strategy):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (((Q,) * 3, None, 4), r"4 \* 2 = 8 for 4 devices"),
-        ((((4, 1, 2, 1),) * 3, None, 8), r"splits seq into 2; allowed is 1 \(context parallelism.*RingAttention"),
-        ((((4, 1, 1, 2),) * 3, None, 8), r"splits head_dim into 2"),
-        (((Q, (4, 1, 1, 1), Q), None, 8), r"in_strategy\[1\] \(key\).*split alike"),
-        (((Q, Q), None, 8), "3 to 5 tuples"),
-        (((Q, Q, Q, (2, 1, 1)), None, 8), r"attention_mask.*allowed is \(4, 1, 1\) or \(1, 1, 1\)"),
-        (((Q, Q, Q, (1, 1), (4, 4, 1, 1)), None, 8), "alibi_mask.*allowed is"),
-        (((Q, Q, Q, (4,), ()), None, 8), r"attention_mask.*allowed is \(\) or rank 2, 3 or 4"),
-        (((Q, Q, ()), None, 8), r"in_strategy\[2\] \(value\): got \(\)"),
-        (((Q, Q, Q), ((8, 1, 1, 1),), 8), r"out_strategy\[0\]: got \(8, 1, 1, 1\)"),
-        ((((4, 2, 1),) * 3, None, 8), "one number per axis"),
-        ((((0, 2, 1, 1),) * 3, None, 8), "got 0"),
+        ((((4, 1, 2, 1),) * 3, None), r"splits seq into 2; allowed is 1 \(context parallelism.*RingAttention"),
+        ((((4, 1, 1, 2),) * 3, None), r"splits head_dim into 2"),
+        (((Q, (4, 1, 1, 1), Q), None), r"in_strategy\[1\] \(key\).*split alike"),
+        (((Q, Q), None), "3 to 5 tuples"),
+        (((Q, Q, Q, (2, 1, 1)), None), r"attention_mask.*allowed is \(4, 1, 1\) or \(1, 1, 1\)"),
+        (((Q, Q, Q, (1, 1), (4, 4, 1, 1)), None), "alibi_mask.*allowed is"),
+        (((Q, Q, Q, (4,), ()), None), r"attention_mask.*allowed is \(\) or rank 2, 3 or 4"),
+        (((Q, Q, ()), None), r"in_strategy\[2\] \(value\): got \(\)"),
+        (((Q, Q, Q), ((8, 1, 1, 1),)), r"out_strategy\[0\]: got \(8, 1, 1, 1\)"),
+        ((((4, 2, 1),) * 3, None), "one number per axis"),
+        ((((0, 2, 1, 1),) * 3, None), "got 0"),
     ],
 )
 def test_wrong_strategies_say_so(arguments, message):
     with pytest.raises((TypeError, ValueError), match=message):
         ShardPlan.from_strategies(*arguments)
+
+
+def test_devices_must_be_as_many_as_parts():
+    with pytest.raises(ValueError, match=r"4 \* 2 = 8 for 4 devices"):
+        ShardPlan(4, 2, 4)
 
 
 @pytest.mark.parametrize(
@@ -116,9 +122,9 @@ def test_shards_are_bit_equal_to_the_whole(mask_shape, bias):
 
     output, logsumexp = run(whole, *arrays, mask, added)
     for rank in range(4):
-        parts = [plan.take(array, plan.axes("query"), rank) for array in arrays]
-        for name, array in (("attention_mask", mask), ("alibi_mask", added)):
-            parts.append(None if array is None else plan.take(array, plan.axes(name, array.shape), rank))
+        parts = [take(plan, array, TENSOR, rank) for array in arrays]
+        for array in (mask, added):
+            parts.append(None if array is None else take(plan, array, axes_of(array.shape), rank))
         found = run(plan.local(whole, rank), *parts)
-        np.testing.assert_array_equal(found[0], plan.take(output, plan.axes("output"), rank))
-        np.testing.assert_array_equal(found[1], plan.take(logsumexp, plan.axes("logsumexp"), rank))
+        np.testing.assert_array_equal(found[0], take(plan, output, TENSOR, rank))
+        np.testing.assert_array_equal(found[1], take(plan, logsumexp, ROWS, rank))

@@ -109,12 +109,6 @@ def test_two_runs_are_bit_equal(tik, execute):
     assert np.array_equal(first[0], again[0]) and np.array_equal(first[1], again[1])
 
 
-@pytest.mark.parametrize("total", (1, 5, 31, 32, 33, 100))
-def test_parts_cover_the_stream(total):
-    split = work.Split(total, 32)
-    assert [tile for core in range(32) for tile in split.part(core)] == list(range(total))
-
-
 @pytest.mark.parametrize("rows", (1, 4, 8, 16, 64))
 @pytest.mark.parametrize("dim", (16, 80, 128, 256))
 def test_plans_fit_the_core(rows, dim):

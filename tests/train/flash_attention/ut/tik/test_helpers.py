@@ -40,7 +40,7 @@ def _load_operands(core) -> None:
     base = core.scalar("int64", "base", 0)
     load.fetch_query(core, core.on.stage[0], base, zero, core.plan.rows)
     load.place_query(core, row_reference.query_slots(core, 0), core.on.stage[0], zero)
-    load.load_key(core, 0, base, zero)
+    load.load_key(core, load.key_slot(core, 0), base, zero)
 
 
 def _scores(core, segment: int, key_terms):
@@ -173,12 +173,12 @@ def test_dropout_keeps_what_the_bits_say(tik, execute, rows, keys):
     program = Program(tik, execute, problem, inputs, {"y": ("float16", (rows * keys,))})
     with program.body(_tile(rows * keys)) as core:
         core.fill(core.on.zeros[0], 0.0, 128)
-        zero = core.scalar("int32", "zero", 0)
+        zero, zeros = core.scalar("int32", "zero", 0), core.on.zeros[0]
         dropout.fetch_keep(core, None, zero, zero, zero, rows)
         half = core.on.tile[0]
         copy_in(core, half, "x", rows * keys // 16)
         for at, elements in ((0, rows * keys // 2), (rows * keys // 2, rows * keys // 2)):
-            dropout.drop(core, half[at:], at, elements)
+            dropout.select(core, half[at:], half[at:], lambda first: zeros, at, elements)
         copy_out(core, "y", half, rows * keys // 16)
     kept = np.unpackbits(bits[0, 0], axis=-1, bitorder="little").astype(bool)
     assert np.array_equal(_unpack(program.run()["y"], rows, keys), np.where(kept, values, 0))

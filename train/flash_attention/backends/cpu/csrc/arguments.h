@@ -79,12 +79,22 @@ inline void check_count(const Tensors& t, int count, int expected) {
   for (int i = 0; i < count; ++i) require(t.present(i), kBadPointer);
 }
 
+// Numbers of a tensor of that dtype, which has the shape.
+template <class T>
+T* numbers(const Tensors& t, int i, const char* dtype, std::initializer_list<int64_t> expected) {
+  require(t.present(i), kBadPointer);
+  require(t.named(i, dtype), kBadDType);
+  t.check_shape(i, expected);
+  t.check_aligned(i, sizeof(T));
+  return static_cast<T*>(t.data[i]);
+}
+inline int32_t* integers(const Tensors& t, int i, std::initializer_list<int64_t> expected) {
+  return numbers<int32_t>(t, i, "int32", expected);
+}
+
 // An int64 configuration of so many numbers, which begins with the version.
-inline const int64_t* config_of(const Tensors& t, int i, int64_t numbers) {
-  require(t.named(i, "int64"), kBadDType);
-  t.check_shape(i, {numbers});
-  t.check_aligned(i, 8);
-  const int64_t* config = static_cast<const int64_t*>(t.data[i]);
+inline const int64_t* config_of(const Tensors& t, int i, int64_t length) {
+  const int64_t* config = numbers<int64_t>(t, i, "int64", {length});
   require(config[0] == kVersion, kBadConfig);
   return config;
 }
@@ -102,14 +112,6 @@ inline int64_t checked_product(const int64_t* sizes, int count) {
 inline int64_t in_range(int64_t value, int64_t low, int64_t high) {
   require(value >= low && value <= high, kBadValue);
   return value;
-}
-
-inline const int32_t* integers(const Tensors& t, int i, std::initializer_list<int64_t> expected) {
-  require(t.present(i), kBadPointer);
-  require(t.named(i, "int32"), kBadDType);
-  t.check_shape(i, expected);
-  t.check_aligned(i, 4);
-  return static_cast<const int32_t*>(t.data[i]);
 }
 
 // What an entry point gives for run(), which may throw; a Complaint goes on.

@@ -147,15 +147,13 @@ struct BackwardTile<Float32Math> : BackwardTileBase<Float32Math> {
     Pack<Float32Math>::rows(query_rows, q.count, q.padded, query);
     Pack<Float32Math>::rows(d_output_rows, q.count, q.padded, d_output);
   }
-  // Left operands: summed over rows (for d_key, d_value) and over keys (for d_query).
-  const float* probability_by_row(int64_t row, int64_t column) const { return probability + row * kStride + column; }
-  const float* gradient_by_row(int64_t row, int64_t column) const { return score_gradient + row * kStride + column; }
+  // Left operands: summed over rows (for d_key, d_value; `at` is the unit of a probability or score gradient) and over
+  // keys (for d_query).
+  static int64_t at(int64_t row, int64_t column) { return row * kStride + column; }
   static constexpr int64_t kByRowStride = kStride;
   static constexpr Left kByRow = Left::kStepMajor;
   const float* gradient_by_key(int64_t row, int64_t column) const { return score_gradient + row * kStride + column; }
   static constexpr int64_t kByKeyStride = kStride;
-
-  float probability_at(int64_t row, int64_t column) const { return probability[row * kStride + column]; }
 
   void clear(int64_t strip, int64_t panel) {
     for (int m = 0; m < kRows; ++m) {
@@ -231,22 +229,13 @@ struct BackwardTile<Bf16MathOf<S>> : PairedBackwardTile<Bf16MathOf<S>> {
     probability = arena.take<uint32_t>(kBackwardRows / 2 * kByRowStride);
     score_gradient = arena.take<uint32_t>(kBackwardRows / 2 * kByRowStride);
   }
-  const uint32_t* probability_by_row(int64_t row, int64_t column) const {
-    return probability + row / 2 * kByRowStride + column;
-  }
-  const uint32_t* gradient_by_row(int64_t row, int64_t column) const {
-    return score_gradient + row / 2 * kByRowStride + column;
-  }
-
-  float probability_at(int64_t row, int64_t column) const {
-    return Math::value(probability + row / 2 * kByRowStride + column, row % 2);
-  }
+  static int64_t at(int64_t row, int64_t column) { return row / 2 * kByRowStride + column; }
 
   void clear(int64_t strip, int64_t panel) {
     this->clear_gradient_rows(strip, panel);
     for (int m = 0; m < kRows; m += 2) {
-      std::memset(probability + (strip + m) / 2 * kByRowStride + panel, 0, kPanel * sizeof(uint32_t));
-      std::memset(score_gradient + (strip + m) / 2 * kByRowStride + panel, 0, kPanel * sizeof(uint32_t));
+      std::memset(probability + at(strip + m, panel), 0, kPanel * sizeof(uint32_t));
+      std::memset(score_gradient + at(strip + m, panel), 0, kPanel * sizeof(uint32_t));
     }
   }
   template <class Arithmetic, bool kKeep>
@@ -364,12 +353,12 @@ void add_key_gradients(BackwardTile<Math>& tile, const KeyTile& k) {
       if (steps <= 0) continue;
       if (d < value_width)
         accumulate<Arithmetic, BackwardTile<Math>::kByRow>(
-            tile.probability_by_row(first, column), tile.kByRowStride,
+            tile.probability + tile.at(first, column), tile.kByRowStride,
             tile.d_output_stacked + first / Math::kPerUnit * tile.output_stacked_stride + d, tile.output_stacked_stride,
             steps, tile.d_value + column * tile.value_sum_stride + d, tile.value_sum_stride, value_width - d);
       if (d < width)
         accumulate<Arithmetic, BackwardTile<Math>::kByRow>(
-            tile.gradient_by_row(first, column), tile.kByRowStride,
+            tile.score_gradient + tile.at(first, column), tile.kByRowStride,
             tile.query_stacked + first / Math::kPerUnit * tile.stacked_stride + d, tile.stacked_stride, steps,
             tile.d_key + column * tile.sum_stride + d, tile.sum_stride, width - d);
     }
@@ -380,7 +369,9 @@ void add_key_gradients(BackwardTile<Math>& tile, const KeyTile& k) {
       if (sees(tile.q, k, tile.sides, m, column)) use(column);
   };
   tile.nonfinite_d_output.each([&](int64_t m, const auto& add) {
-    each_key(m, [&](int64_t c) { add(tile.probability_at(m, c), tile.d_value + c * tile.value_sum_stride); });
+    each_key(m, [&](int64_t c) {
+      add(Math::value(tile.probability + tile.at(m, c), m % Math::kPerUnit), tile.d_value + c * tile.value_sum_stride);
+    });
   });
   tile.nonfinite_query.each([&](int64_t m, const auto& add) {
     each_key(m, [&](int64_t c) { add(Math::value(tile.gradient_by_key(m, 0), c), tile.d_key + c * tile.sum_stride); });

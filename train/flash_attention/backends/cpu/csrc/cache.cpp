@@ -44,15 +44,9 @@ enum PagedRates { kPagedScale, kPagedScaleRest, kPagedSoftcap, kPagedRateCount }
 
 // Bits of NaN in the elements of a row.
 void fill_nan(DType dtype, int64_t count, void* row) {
-  const uint32_t nan32 = 0x7FC00000;
-  const uint16_t nan16 = dtype == DType::kFloat16 ? 0x7E00 : 0x7FC0;
-  for (int64_t i = 0; i < count; ++i) {
-    if (dtype == DType::kFloat32) {
-      std::memcpy(static_cast<char*>(row) + 4 * i, &nan32, 4);
-    } else {
-      std::memcpy(static_cast<char*>(row) + 2 * i, &nan16, 2);
-    }
-  }
+  const uint32_t nan = dtype == DType::kFloat32 ? 0x7FC00000 : dtype == DType::kFloat16 ? 0x7E00 : 0x7FC0;
+  const int64_t size = size_of(dtype);
+  for (int64_t i = 0; i < count; ++i) std::memcpy(static_cast<char*>(row) + size * i, &nan, size);
 }
 
 int paged_entry(int count, const Tensors& t) {
@@ -174,11 +168,6 @@ int cache_entry(int count, const Tensors& t) {
   });
 }
 
-int32_t* writable(const Tensors& t, int i, std::initializer_list<int64_t> expected) {
-  integers(t, i, expected);
-  return static_cast<int32_t*>(t.data[i]);
-}
-
 // The storage of a KVCache. A negative entry of the table has no block yet; several sequences may name a block, but one
 // that a sequence writes into is its own. A block that no table names is free.
 struct Blocks {
@@ -189,12 +178,14 @@ struct Blocks {
   int64_t batch, width;
   int32_t* lengths;
 
-  Blocks(const Tensors& t, int keys, int values, int table, int ends) {
+  // Tensors from `keys` on: keys, values, table, lengths.
+  Blocks(const Tensors& t, int keys) {
+    const int table = keys + 2;
     require(t.ranks[keys] == 4 && t.ranks[table] == 2, kBadShape);
     const int64_t* stored = t.shape(keys);
     count = stored[0], size = stored[1];
     for (int i = 0; i < 2; ++i) {
-      const int tensor = i == 0 ? keys : values;
+      const int tensor = keys + i;
       require(t.ranks[tensor] == 4 && t.dtype(tensor) == t.dtype(keys), kBadShape);
       const int64_t element = size_of(t.dtype(keys)), dim = t.shape(tensor)[3];
       t.check_shape(tensor, {count, size, stored[2], dim});
@@ -204,8 +195,8 @@ struct Blocks {
       row_bytes[i] = stored[2] * dim * element;
     }
     batch = t.shape(table)[0], width = t.shape(table)[1];
-    tables = writable(t, table, {batch, width});
-    lengths = writable(t, ends, {batch});
+    tables = integers(t, table, {batch, width});
+    lengths = integers(t, table + 1, {batch});
     for (int64_t at = 0; at < batch * width; ++at) require(tables[at] < count, kBadTable);
     for (int64_t b = 0; b < batch; ++b) require(lengths[b] >= 0, kBadTable);
   }
@@ -257,7 +248,7 @@ int append_entry(int count, const Tensors& t) {
   return answer([&] {
     check_count(t, count, kAppendCount);
     const int64_t* config = config_of(t, kAppendConfig, kAppendConfigCount);
-    Blocks blocks(t, kGrownKeys, kGrownValues, kGrownTables, kGrownLengths);
+    Blocks blocks(t, kGrownKeys);
     require(t.ranks[kAddedKey] == 4, kBadShape);
     const int64_t batch = blocks.batch, seq = t.shape(kAddedKey)[1];
     for (int i = 0; i < 2; ++i) {
@@ -268,7 +259,7 @@ int append_entry(int count, const Tensors& t) {
       checked_product(t.shape(from), 4);
     }
     const int32_t* tokens = integers(t, kAddedTokens, {batch});
-    int32_t* results = writable(t, kAppendedLengths, {batch});
+    int32_t* results = integers(t, kAppendedLengths, {batch});
     const int64_t most = in_range(config[kAppendMost], 1, blocks.width * blocks.size);
     const bool refuses = in_range(config[kAppendRefuses], 0, 1);
     const bool padding_first = in_range(config[kAppendPaddingFirst], 0, 1);
@@ -331,11 +322,11 @@ int reorder_entry(int count, const Tensors& t) {
   return answer([&] {
     check_count(t, count, kReorderCount);
     const int64_t* config = config_of(t, kReorderConfig, kReorderConfigCount);
-    Blocks blocks(t, kOrderedKeys, kOrderedValues, kOrderedTables, kOrderedLengths);
+    Blocks blocks(t, kOrderedKeys);
     const int64_t batch = blocks.batch, width = blocks.width;
     const int64_t most = in_range(config[kReorderMost], 1, width * blocks.size);
     const int32_t* indices = integers(t, kOrder, {batch});
-    int32_t* results = writable(t, kReorderedLengths, {batch});
+    int32_t* results = integers(t, kReorderedLengths, {batch});
     std::vector<int32_t> tables(batch * width), lengths(batch);
     for (int64_t b = 0; b < batch; ++b) {
       if (indices[b] < 0 || indices[b] >= batch)

@@ -246,11 +246,8 @@ Problem parse(const Tensors& t, int config_index, int rates_index, int output_in
     require(std::isfinite(dropout.scale) && dropout.scale > 0.0f, kBadValue);
   }
   if (dropout.kind == Dropout::kPhilox) {
-    require(t.present(kSeed), kBadPointer);
-    require(t.named(kSeed, "int64"), kBadDType);
-    t.check_shape(kSeed, {2});
-    t.check_aligned(kSeed, 8);
-    for (int i = 0; i < 2; ++i) dropout.key[i] = static_cast<uint32_t>(static_cast<const int64_t*>(t.data[kSeed])[i]);
+    const int64_t* seed = numbers<int64_t>(t, kSeed, "int64", {2});
+    for (int i = 0; i < 2; ++i) dropout.key[i] = static_cast<uint32_t>(seed[i]);
     dropout.threshold = static_cast<uint32_t>(in_range(config[kDropoutThreshold], 1, 65535));
     dropout.batch_offset = static_cast<uint32_t>(in_range(config[kBatchOffset], 0, UINT32_MAX));
     dropout.head_offset = static_cast<uint32_t>(in_range(config[kHeadOffset], 0, UINT32_MAX));
@@ -267,19 +264,6 @@ Problem parse(const Tensors& t, int config_index, int rates_index, int output_in
     dropout.bits = static_cast<const uint8_t*>(t.data[kKeepBits]);
   }
   return p;
-}
-
-void* bias_gradient_of(const Tensors& t, int i, const Problem& p) {
-  require(p.bias.data != nullptr, kBadPointer);
-  const int64_t* shape = t.shape(kBias);
-  t.check(i, p.bias.dtype, {shape[0], shape[1], shape[2], shape[3]});
-  return t.data[i];
-}
-
-float* sink_gradient_of(const Tensors& t, int i, const Problem& p) {
-  require(p.sinks != nullptr, kBadPointer);
-  t.check(i, DType::kFloat32, {p.heads});
-  return static_cast<float*>(t.data[i]);
 }
 
 // Cumulative lengths that end at `total`, with a 0 in front; the caller's tensor may begin with it or not.
@@ -355,8 +339,15 @@ int backward_entry(int count, const Tensors& t, bool packed, bool bias_gradient,
                                 static_cast<const float*>(t.data[kDLogsumexp])};
     BackwardOutputs outputs{t.data[kDQuery + more], t.data[kDKey + more], t.data[kDValue + more], nullptr, nullptr};
     int next = kBackwardCount + more;
-    if (bias_gradient) outputs.d_bias = bias_gradient_of(t, next++, p);
-    if (sink_gradient) outputs.d_sinks = sink_gradient_of(t, next, p);
+    require((!bias_gradient || p.bias.data) && (!sink_gradient || p.sinks), kBadPointer);
+    if (bias_gradient) {
+      t.check_like(next, kBias);
+      outputs.d_bias = t.data[next++];
+    }
+    if (sink_gradient) {
+      t.check_like(next, kSinks);
+      outputs.d_sinks = static_cast<float*>(t.data[next]);
+    }
     return packed ? backward_packed(p, packing, inputs, outputs) : backward(p, inputs, outputs);
   });
 }

@@ -226,6 +226,13 @@ struct DecodeTask {
     total += Simd::sum(sum);
   }
 
+  // Calls use(m), m.value being `count`: kMostRows, 2 or 1.
+  template <class Use>
+  static FA_INLINE void with_rows(int64_t count, const Use& use) {
+    if (count == 4) return use(std::integral_constant<int, kMostRows>{});
+    count == 2 ? use(std::integral_constant<int, 2>{}) : use(std::integral_constant<int, 1>{});
+  }
+
   // Rows add only the values that they see: what a hidden key holds does not matter.
   template <DType kType>
   void add(int64_t first, const char* const* values, float* parts) const {
@@ -243,13 +250,9 @@ struct DecodeTask {
       float* output = parts + row * plan.part_width;
       const int64_t from = column(lo[row]), to = column(hi[row]);
       const int64_t count = kMostRows == 4 && alike(row, 4) ? 4 : alike(row, 2) ? 2 : 1;
-      if (count == 4) {
-        decode_sums<kType, kMostRows>(probability, values, from, to, value_width, output, plan.part_width);
-      } else if (count == 2) {
-        decode_sums<kType, 2>(probability, values, from, to, value_width, output, plan.part_width);
-      } else {
-        decode_sums<kType, 1>(probability, values, from, to, value_width, output, plan.part_width);
-      }
+      with_rows(count, [&](auto m) {
+        decode_sums<kType, m.value>(probability, values, from, to, value_width, output, plan.part_width);
+      });
       row += count;
     }
   }
@@ -261,25 +264,11 @@ struct DecodeTask {
     for (int64_t row = 0; row < rows;) {
       const float* left = query + row * query_stride;
       float* to = score + row * kDecodeTile + skipped;
-      const int64_t most = rows - row < kMostRows ? rows - row : kMostRows;
-      if (most == 4) {
-        decode_scores<kType, kMostRows>(left, query_stride, keys + skipped, count, width, to);
-      } else if (most >= 2) {
-        decode_scores<kType, 2>(left, query_stride, keys + skipped, count, width, to);
-      } else {
-        decode_scores<kType, 1>(left, query_stride, keys + skipped, count, width, to);
-      }
-      row += most == 3 ? 2 : most;
-    }
-  }
-
-  // Calls use(type), type.value being the dtype.
-  template <class Use>
-  static FA_INLINE void with_type(DType dtype, const Use& use) {
-    switch (dtype) {
-      case DType::kFloat32: return use(std::integral_constant<DType, DType::kFloat32>{});
-      case DType::kFloat16: return use(std::integral_constant<DType, DType::kFloat16>{});
-      default: return use(std::integral_constant<DType, DType::kBFloat16>{});
+      const int64_t together = rows - row >= kMostRows ? kMostRows : rows - row >= 2 ? 2 : 1;
+      with_rows(together, [&](auto m) {
+        decode_scores<kType, m.value>(left, query_stride, keys + skipped, count, width, to);
+      });
+      row += together;
     }
   }
 

@@ -58,7 +58,7 @@ struct Bf16MathOf {
   static constexpr int kWhole = 1;
   using Right = typename S::U;
   static FA_INLINE Right load(const Unit* p) { return S::u_load(p); }
-  static FA_INLINE F multiply_add(Unit a, Right b, F c) { return S::dot_bf16(S::u_broadcast(a), b, c); }
+  static FA_INLINE F multiply_add(Unit a, Right b, F c) { return S::dot_bf16(S::u_set1(a), b, c); }
   static FA_INLINE void store(Unit* to, F (&row)[kVectors]) { S::u_store(to, S::bf16_neighbours(row[0], row[1])); }
   static float value(const Unit* row, int64_t index) {
     const uint32_t bits = static_cast<uint32_t>(reinterpret_cast<const uint16_t*>(row)[index]) << 16;
@@ -79,7 +79,7 @@ struct Bf16MathOf {
 template <class S>
 struct Bf16ExactMathOf : Bf16MathOf<S> {
   using Unit = uint32_t;
-  static FA_INLINE F multiply_add(Unit a, typename S::U b, F c) { return S::dot_bf16_exact(S::u_broadcast(a), b, c); }
+  static FA_INLINE F multiply_add(Unit a, typename S::U b, F c) { return S::dot_bf16_exact(S::u_set1(a), b, c); }
   static FA_INLINE void store(Unit* to, F (&row)[kVectors]) {
     for (int n = 0; n < kVectors; ++n) S::store_bf16(reinterpret_cast<uint16_t*>(to) + n * kLanes, row[n]);
   }

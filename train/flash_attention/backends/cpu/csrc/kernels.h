@@ -9,6 +9,8 @@
 
 namespace flash_attention {
 
+constexpr int64_t kMostLanes = 16;  // of the widest vectors
+
 // Query rows per task of the forward pass, at most. They share the packing of a key tile.
 constexpr int64_t kForwardRows = 1024;
 
@@ -60,8 +62,7 @@ struct BackwardPlan {
   int64_t d_query_first;  // element of d_query_layout that d_query points to
   float* d_bias;          // float32 sums of a bias with a row axis, or null
   float* d_bias_columns;  // (batch, heads, seq_k) sums over rows of a bias without one, or null
-  int32_t* turns;         // (heads of the wave, query_tiles)
-  // Waits until turns[index] == turn; false when another thread failed.
+  // Waits until it is the turn of number `turn` at place `index` of (heads of the wave, query_tiles); false when another thread failed.
   bool (*wait)(const BackwardPlan& plan, int64_t index, int32_t turn);
   void (*advance)(const BackwardPlan& plan, int64_t index);
   void* state;  // of wait
@@ -134,6 +135,8 @@ struct Kernels {
   int64_t (*decode_scratch)(const DecodePlan& plan);
   void (*decode_task)(const DecodePlan& plan, int64_t batch, int64_t kv_head, int64_t chunk, char* scratch);
   void (*decode_merge)(const DecodePlan& plan, int64_t batch, int64_t head);
+  // Converts `count` values to float32, and fills up whole vectors, of at most kMostLanes, with zeros.
+  void (*widen)(DType dtype, const void* src, int64_t count, float* dst);
   // Converts `count` float32 values.
   void (*convert)(const float* src, float factor, int64_t count, DType dtype, void* dst);
   // So many multiplications and additions as products of tensors of that dtype do them, but in registers alone.

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include "gemm-inl.h"
 #include "problem.h"
@@ -55,24 +56,24 @@ inline void store_row_as(const float* src, float factor, int64_t count, char* ds
   }
 }
 
+// Calls use(type), type.value being the dtype.
+template <class Use>
+FA_INLINE void with_type(DType dtype, const Use& use) {
+  switch (dtype) {
+    case DType::kFloat32: return use(std::integral_constant<DType, DType::kFloat32>{});
+    case DType::kFloat16: return use(std::integral_constant<DType, DType::kFloat16>{});
+    default: return use(std::integral_constant<DType, DType::kBFloat16>{});
+  }
+}
+
 // Converts `count` values to float32 and fills up with zeros to a whole vector.
 inline void load_row(DType dtype, const void* src, int64_t count, float* dst) {
-  const char* bytes = static_cast<const char*>(src);
-  switch (dtype) {
-    case DType::kFloat32: return load_row_as<DType::kFloat32>(bytes, count, dst);
-    case DType::kFloat16: return load_row_as<DType::kFloat16>(bytes, count, dst);
-    default: return load_row_as<DType::kBFloat16>(bytes, count, dst);
-  }
+  with_type(dtype, [&](auto type) { load_row_as<type.value>(static_cast<const char*>(src), count, dst); });
 }
 
 // Writes `count` values of src * factor; src is readable to a whole vector.
 inline void store_row(DType dtype, const float* src, float factor, int64_t count, void* dst) {
-  char* bytes = static_cast<char*>(dst);
-  switch (dtype) {
-    case DType::kFloat32: return store_row_as<DType::kFloat32>(src, factor, count, bytes);
-    case DType::kFloat16: return store_row_as<DType::kFloat16>(src, factor, count, bytes);
-    default: return store_row_as<DType::kBFloat16>(src, factor, count, bytes);
-  }
+  with_type(dtype, [&](auto type) { store_row_as<type.value>(src, factor, count, static_cast<char*>(dst)); });
 }
 
 constexpr int64_t kNonFiniteRows = 128;  // of the largest tile

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
-#include <cstring>
 #include <limits>
 #include <vector>
 
@@ -74,31 +73,6 @@ Rotary rotary_of(const Tensors& t, int x, int table, int offsets, int config_ind
   return r;
 }
 
-float float_of_bits(uint32_t bits) {
-  float value;
-  std::memcpy(&value, &bits, 4);
-  return value;
-}
-
-// Values of any dtype as float32.
-void widen(DType dtype, const void* from, int64_t count, float* to) {
-  const uint16_t* bits = static_cast<const uint16_t*>(from);
-  if (dtype == DType::kFloat32) {
-    std::memcpy(to, from, count * sizeof(float));
-  } else if (dtype == DType::kBFloat16) {
-    for (int64_t i = 0; i < count; ++i) to[i] = float_of_bits(uint32_t{bits[i]} << 16);
-  } else {
-    // The exponent's bias grows by a product, which is exact, also of numbers that are subnormal as float16.
-    for (int64_t i = 0; i < count; ++i) {
-      const uint32_t size = uint32_t{bits[i]} & 0x7FFF, sign = (uint32_t{bits[i]} & 0x8000) << 16;
-      const float scaled = float_of_bits(size << 13) * 0x1p112f;
-      uint32_t wide;
-      std::memcpy(&wide, &scaled, 4);
-      to[i] = float_of_bits(sign | (size >= 0x7C00 ? 0x7F800000 | size << 13 : wide));
-    }
-  }
-}
-
 const char* element(const void* data, DType dtype, int64_t at) {
   return static_cast<const char*>(data) + at * size_of(dtype);
 }
@@ -130,7 +104,7 @@ int turn_entry(int count, const Tensors& t, bool back) {
     const bool converts = dtype != DType::kFloat32;
     const int64_t together = r.together(), chunk = together * r.dim;
     const int64_t blocks = (r.seq + r.per_task() - 1) / r.per_task(), tasks = r.batch * blocks;
-    const int64_t scratch_bytes = (2 * r.half + 2 * chunk) * sizeof(float);
+    const int64_t scratch_bytes = (2 * r.half + 2 * chunk + kMostLanes) * sizeof(float);
     std::atomic<bool> failed{false};
     const bool done = run_tasks(
         thread_count(r.elements(), tasks), tasks, scratch_bytes, failed, [&](int64_t task, char* scratch, const auto&) {
@@ -140,8 +114,8 @@ int turn_entry(int count, const Tensors& t, bool back) {
           for (int64_t at = start; at < std::min(r.seq, start + r.per_task()); ++at) {
             const int64_t position = r.first(item) + at;
             if (position >= 0 && position < r.rows) {
-              widen(t.dtype(kTurnCos), element(t.data[kTurnCos], t.dtype(kTurnCos), position * r.half), r.half, cos);
-              widen(t.dtype(kTurnSin), element(t.data[kTurnSin], t.dtype(kTurnSin), position * r.half), r.half, sin);
+              r.kernels->widen(t.dtype(kTurnCos), element(t.data[kTurnCos], t.dtype(kTurnCos), position * r.half), r.half, cos);
+              r.kernels->widen(t.dtype(kTurnSin), element(t.data[kTurnSin], t.dtype(kTurnSin), position * r.half), r.half, sin);
               for (int64_t i = 0; back && i < r.half; ++i) sin[i] = -sin[i];
             } else {
               std::fill_n(cos, 2 * r.half, std::numeric_limits<float>::quiet_NaN());
@@ -153,7 +127,7 @@ int turn_entry(int count, const Tensors& t, bool back) {
               const float* x = reinterpret_cast<const float*>(from);
               float* result = converts ? turned : reinterpret_cast<float*>(to);
               if (converts) {
-                widen(dtype, from, chunk, wide);
+                r.kernels->widen(dtype, from, chunk, wide);
                 x = wide;
               }
               for (int64_t first = 0; first < chunk; first += r.dim) {
@@ -179,7 +153,7 @@ int tables_entry(int count, const Tensors& t) {
     const int64_t step = r.interleaved ? 2 : 1, apart = r.interleaved ? 1 : r.half;
     std::atomic<bool> failed{false};
     const bool done = run_tasks(
-        thread_count(r.elements(), tasks), tasks, 3 * width * sizeof(float), failed,
+        thread_count(r.elements(), tasks), tasks, (3 * width + kMostLanes) * sizeof(float), failed,
         [&](int64_t task, char* scratch, const auto&) {
           float* cos = reinterpret_cast<float*>(scratch);
           float *sin = cos + r.half, *x = sin + r.half, *upstream = x + width;
@@ -189,8 +163,8 @@ int tables_entry(int count, const Tensors& t) {
               const int64_t at = row - r.first(item);
               for (int64_t head = 0; at >= 0 && at < r.seq && head < r.heads; ++head) {
                 const int64_t place = r.layout.at(item, head, at);
-                widen(r.dtype, element(t.data[kTableX], r.dtype, place), width, x);
-                widen(r.dtype, element(t.data[kTableUpstream], r.dtype, place), width, upstream);
+                r.kernels->widen(r.dtype, element(t.data[kTableX], r.dtype, place), width, x);
+                r.kernels->widen(r.dtype, element(t.data[kTableUpstream], r.dtype, place), width, upstream);
                 for (int64_t i = 0; i < r.half; ++i) {
                   const int64_t a = i * step, b = a + apart;
                   cos[i] += x[a] * upstream[a] + x[b] * upstream[b];

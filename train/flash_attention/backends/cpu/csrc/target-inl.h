@@ -17,31 +17,16 @@
 namespace flash_attention {
 namespace {
 
-using ForwardFunction = void (*)(const ForwardTask&, const NextTask<ForwardTask>&, char*);
-using BackwardFunction = void (*)(const BackwardTask&, const NextTask<BackwardTask>&, char*);
-
-Bias bias_of(const Problem& p) {
-  return p.capped() ? Bias::kCapped : p.bias.data ? Bias::kPerScore : p.slopes ? Bias::kAlibi : Bias::kNone;
-}
-
-template <class Math, bool kKeep>
-ForwardFunction forward_task_of(Bias bias) {
-  switch (bias) {
-    case Bias::kNone: return forward_rows<Math, Bias::kNone, kKeep>;
-    case Bias::kPerScore: return forward_rows<Math, Bias::kPerScore, kKeep>;
-    case Bias::kAlibi: return forward_rows<Math, Bias::kAlibi, kKeep>;
-    default: return forward_rows<Math, Bias::kCapped, kKeep>;
-  }
-}
-
-template <class Math, bool kKeep>
-BackwardFunction backward_task_of(Bias bias) {
-  switch (bias) {
-    case Bias::kNone: return backward_keys<Math, Bias::kNone, kKeep>;
-    case Bias::kPerScore: return backward_keys<Math, Bias::kPerScore, kKeep>;
-    case Bias::kAlibi: return backward_keys<Math, Bias::kAlibi, kKeep>;
-    default: return backward_keys<Math, Bias::kCapped, kKeep>;
-  }
+// Calls use(bias, keep), whose values are the bias of a problem and whether it has dropout.
+template <class Use>
+void with_rules(const Problem& p, const Use& use) {
+  const auto with_keep = [&](auto bias) {
+    p.dropout.kind != Dropout::kNone ? use(bias, std::true_type{}) : use(bias, std::false_type{});
+  };
+  if (p.capped()) return with_keep(std::integral_constant<Bias, Bias::kCapped>{});
+  if (p.bias.data) return with_keep(std::integral_constant<Bias, Bias::kPerScore>{});
+  if (p.slopes) return with_keep(std::integral_constant<Bias, Bias::kAlibi>{});
+  with_keep(std::integral_constant<Bias, Bias::kNone>{});
 }
 
 template <class Math>
@@ -53,11 +38,8 @@ struct Entry {
   }
   static void forward(const ForwardTask& task, const NextTask<ForwardTask>& next, char* scratch) {
     [[maybe_unused]] const typename Math::Session session;
-    const Problem& p = task.plan->problem;
-    const bool keep = p.dropout.kind != Dropout::kNone;
-    const ForwardFunction run =
-        keep ? forward_task_of<Math, true>(bias_of(p)) : forward_task_of<Math, false>(bias_of(p));
-    run(task, next, scratch);
+    with_rules(task.plan->problem,
+               [&](auto bias, auto keep) { forward_rows<Math, bias.value, keep.value>(task, next, scratch); });
   }
   static int64_t backward_scratch(const BackwardPlan& plan) {
     Arena arena(nullptr);
@@ -66,11 +48,8 @@ struct Entry {
   }
   static void backward(const BackwardTask& task, const NextTask<BackwardTask>& next, char* scratch) {
     [[maybe_unused]] const typename Math::Session session;
-    const Problem& p = task.plan->problem;
-    const bool keep = p.dropout.kind != Dropout::kNone;
-    const BackwardFunction run =
-        keep ? backward_task_of<Math, true>(bias_of(p)) : backward_task_of<Math, false>(bias_of(p));
-    run(task, next, scratch);
+    with_rules(task.plan->problem,
+               [&](auto bias, auto keep) { backward_keys<Math, bias.value, keep.value>(task, next, scratch); });
   }
 };
 
@@ -179,6 +158,7 @@ constexpr Kernels make_kernels(const char* isa) {
           Of::decode_scratch,
           Of::decode,
           Of::merge,
+          load_row,
           Of::convert,
           Of::multiply_adds};
 }

@@ -243,15 +243,7 @@ struct BackwardTile<TileMathOf<S, T>> : PairedBackwardTile<TileMathOf<S, T>> {
     strip_probability = arena.take<uint32_t>(kTileSide * kPanel);
     strip_score_gradient = arena.take<uint32_t>(kTileSide * kPanel);
   }
-  const uint32_t* probability_by_row(int64_t row, int64_t column) const {
-    return probability + column * kByRowStride + row / 2;
-  }
-  const uint32_t* gradient_by_row(int64_t row, int64_t column) const {
-    return score_gradient + column * kByRowStride + row / 2;
-  }
-  float probability_at(int64_t row, int64_t column) const {
-    return Math::value(probability + column * kByRowStride, row);
-  }
+  static int64_t at(int64_t row, int64_t column) { return column * kByRowStride + row / 2; }
 
   void clear(int64_t strip, int64_t panel) {
     this->clear_gradient_rows(strip, panel);

@@ -97,7 +97,15 @@ class KeyTileLoop:
         """Steps of an item; the keys of the next one are on their way in the meantime."""
         store_body = self._body("store_body", 1, bodies)
         with self.tik.for_range(0, bodies, name="body") as body:
-            self._plain_body(body, store_body)
+            for position in range(RING):
+                self._step(body, position)
+                self._store(body, store_body, position)
+                with self.core.when(body == 0, self.next_item["count"] > 0):
+                    if position == 1:
+                        self.loads.fetch_keys(self.next_item, 1 - self.epoch)
+                    # Steps later, because what comes after it in the queue of Vector waits with it.
+                    if position == 3:
+                        self.loads.place_keys(1 - self.epoch)
         # While the Cube works on the last gradients of queries.
         if self.plan.pipeline.deferred:
             for gradient in (self.results.values, self.results.keys):
@@ -109,17 +117,6 @@ class KeyTileLoop:
         self.query_sums.locate(last)
         self.query_sums.store(last)
 
-    def _plain_body(self, body: Number, store_body: Number) -> None:
-        for position in range(RING):
-            self._step(body, position)
-            self._store(body, store_body, position)
-            with self.core.when(body == 0, self.next_item["count"] > 0):
-                if position == 1:
-                    self.loads.fetch_keys(self.next_item, 1 - self.epoch)
-                # Steps later, because what comes after it in the queue of Vector waits with it.
-                if position == 3:
-                    self.loads.place_keys(1 - self.epoch)
-
     def _deferred(self, bodies: Number) -> None:
         """Steps of an item with the gradients of the one before; the keys of the next one follow in their place."""
         core, next_item = self.core, self.next_item
@@ -129,21 +126,17 @@ class KeyTileLoop:
         store_body = self._body("store_body", place_body - 2, bodies)
         fetch_body = self._body("fetch_body", place_body - 1, bodies)
         with self.tik.for_range(0, bodies, name="body") as body:
-            self._deferred_body(body, store_body, place_body)
+            for position in range(RING):
+                self._step(body, position)
+                self._store(body, store_body, position)
+                if position == PLACE_POSITION:
+                    with core.when(body == place_body, next_item["count"] > 0):
+                        self.loads.place_keys(1 - self.epoch)
             with core.when(body == fetch_body, next_item["count"] > 0):
                 self.loads.fetch_keys(next_item, 1 - self.epoch)
         with core.when(bodies <= place_body, next_item["count"] > 0):
             self.loads.place_keys(1 - self.epoch)
         self.results.keep(self.item)
-
-    def _deferred_body(self, body: Number, store_body: Number, place_body: Number) -> None:
-        core = self.core
-        for position in range(RING):
-            self._step(body, position)
-            self._store(body, store_body, position)
-            if position == PLACE_POSITION:
-                with core.when(body == place_body, self.next_item["count"] > 0):
-                    self.loads.place_keys(1 - self.epoch)
 
     def _store(self, body: Number, store_body: Number, position: int) -> None:
         """A part of the gradients of the item before."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from flash_attention.kernels.tik import instruction_forms, packed, tuning
 from flash_attention.kernels.tik.backward import record, row_block
 from flash_attention.kernels.tik.common import softcap
-from flash_attention.kernels.tik.common.score_terms import TERMS
+from flash_attention.kernels.tik.common.score_terms import TERMS, is_dynamic
 from flash_attention.kernels.tik.common.table_row import ITEMS_PER_CHUNK
 from flash_attention.kernels.tik.hardware import BYTES, FRACTAL, HALF_LANES, HALF_ROUND, WIDENED, Buffer, usage
 from flash_attention.kernels.tik.problem import KernelProblem, padded
@@ -228,14 +228,15 @@ def plans(problem: KernelProblem, bias_gradient: bool) -> list[BackwardPlan]:
         if len(names) > 1 and name == WIDEST and _computed(problem, strategy) > _computed(problem, STRATEGIES[WIDE]):
             continue
         bias = problem.bias if bias_gradient else "none"
-        head_dim = padded(problem.head_dim)
-        value_dim = padded(problem.value_dim)
+        head_dim, value_dim = padded(problem.head_dim), padded(problem.value_dim)
         chunks = -(-problem.group // 16) if bias == "per_key" else 0
-        single = max(head_dim, value_dim) not in HALF_FACTORS and not problem.dropout_threshold and bias != "per_score"
         widest = max(head_dim, value_dim)
+        single = widest not in HALF_FACTORS and not problem.dropout_threshold and bias != "per_score"
         # Where Vector is the bound, or dropout's selections fill the instruction cache, the former gains nothing.
         kinds = [(True, False), (False, False)] if not problem.dropout_threshold and not chunks else [(False, False)]
-        if kinds[0][0] and single and widest > 128 and strategy.rows == 32 and _plain(problem):
+        # Where L0C and Vector have nothing else to do than for scores, and lengths are known.
+        plain = not problem.rules.softcap and not problem.sequences
+        if kinds[0][0] and single and widest > 128 and strategy.rows == 32 and plain:
             kinds.insert(1, (True, True))
         if strategy.tight and len(names) > 1:
             kinds = [kind for kind in kinds if kind[1]]
@@ -257,11 +258,6 @@ def plans(problem: KernelProblem, bias_gradient: bool) -> list[BackwardPlan]:
             if plan not in result:
                 result.append(plan)
     return result
-
-
-def _plain(problem: KernelProblem) -> bool:
-    """Whether L0C and Vector have nothing else to do than for scores; lengths are known."""
-    return not problem.rules.softcap and not problem.sequences
 
 
 def _computed(problem: KernelProblem, strategy: Strategy) -> int:
@@ -293,7 +289,7 @@ def buffers(
     """
     rows, keys, depth, value_dim, area = plan.rows, plan.keys, plan.head_dim, plan.value_dim, plan.area
     dropout, capped = problem.dropout_threshold > 0, problem.rules.softcap > 0
-    dynamic = problem.bias in ("per_key", "alibi") or problem.mask == "per_key"
+    dynamic = is_dynamic(problem)
     width = max(plan.segments)
     queries = rows * 16 * plan.query_parts[0][1] // plan.query_halves
     # In equal parts an operand may hold more of the narrower head_dim at a time than of the wider one.
@@ -303,11 +299,8 @@ def buffers(
     lowering = rows * rows if tiles and lowers_on_cube(problem) else 0
     # In two tensors, whose products take turns, nothing waits for the end of the one before where the synchronisation
     # looks at whole tensors. Vector takes one after the other.
-    halves = (
-        len(plan.pieces)
-        if (plan.pipeline.single or plan.pipeline.apart) and not capped and len(plan.segments) > 1
-        else 1
-    )
+    in_turns = (plan.pipeline.single or plan.pipeline.apart) and not capped and len(plan.segments) > 1
+    halves = len(plan.pieces) if in_turns else 1
     piece = plan.pieces[0][1] if halves > 1 else area
     l0_keys = max(width * plan.widest, keys * part_keys, rows * 16 if lowering else 0)
     l0_other = rows * part_rows + keys * TERMS * (2 if dynamic else 1) + (rows * 16 if plan.bias_chunks else 0)
@@ -363,9 +356,7 @@ def buffers(
         Buffer("distance", "UB", "float16", half, 1 if distances else 0),
         Buffer("slope_value", "UB", "float32", 128, 1 if distances else 0),
         Buffer("value_gradient", "UB", "float16", keys * value_dim if deferred else 0),
-        Buffer(
-            "key_gradient", "UB", "float16", keys * depth if plan.pipeline.deferred and not plan.pipeline.single else 0
-        ),
+        Buffer("key_gradient", "UB", "float16", keys * depth if deferred and not plan.pipeline.single else 0),
         Buffer("query_half", "UB", "float16", rows * depth if writes_d_query else 0),
         Buffer("zeros", "UB", "float16", 128, 1 if dropout else 0),
         Buffer("term", "UB", "float16", 128, 1 if distances else 0),

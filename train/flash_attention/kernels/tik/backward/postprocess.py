@@ -7,7 +7,7 @@ from flash_attention.kernels.tik.backward.plan import FINISH_COPIES, BackwardPla
 from flash_attention.kernels.tik.backward.row_block import Place
 from flash_attention.kernels.tik.backward.work import choose
 from flash_attention.kernels.tik.common import softcap
-from flash_attention.kernels.tik.common.tiles import by_rows
+from flash_attention.kernels.tik.common.tiles import by_rows, if_rows
 from flash_attention.kernels.tik.core import Core
 from flash_attention.kernels.tik.hardware import HALF_ROUND
 from flash_attention.kernels.tik.kernel import Kernel, Recording
@@ -44,20 +44,13 @@ def build(recording: Recording) -> Kernel:
                 with core.when(item < share, index * share + item < total):
                     item.set_as(index * share + item)
                     places[copy].find()
-                    _tile(core, item, total, places[copy], slots, copy)
+                    with if_rows(core, places[copy].rows):
+                        _tile(core, item, total, places[copy], slots, copy)
 
     return recording.kernel(plan, finish_buffers(request.problem, plan, slots), cores, (share, total), record)
 
 
 def _tile(core: Core[BackwardPlan], item: Number, total: int, place: Place, slots: int, copy: int) -> None:
-    if not core.problem.sequences:
-        _round(core, item, total, place, slots, copy)
-        return
-    with core.tik.if_scope(place.rows > 0):
-        _round(core, item, total, place, slots, copy)
-
-
-def _round(core: Core[BackwardPlan], item: Number, total: int, place: Place, slots: int, copy: int) -> None:
     plan, tik, problem = core.plan, core.tik, core.problem
     whole = plan.rows * plan.head_dim
     total_of, half = core.on.total[copy], core.on.d_query[0]

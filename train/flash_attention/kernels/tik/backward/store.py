@@ -19,7 +19,7 @@ from flash_attention.kernels.tik.backward.plan import RING, BackwardPlan
 from flash_attention.kernels.tik.backward.work import BackwardSplit, KeyItem, Unit
 from flash_attention.kernels.tik.common import softcap
 from flash_attention.kernels.tik.common.table_row import Field, TableRow
-from flash_attention.kernels.tik.common.tiles import by_keys, by_rows, if_any
+from flash_attention.kernels.tik.common.tiles import by_keys, by_rows, if_any, if_rows
 from flash_attention.kernels.tik.core import Address, Core
 from flash_attention.kernels.tik.hardware import FRACTAL, HALF_ROUND
 from flash_attention.kernels.tik.language import Number, Tensor
@@ -219,16 +219,9 @@ class QuerySums:
     def _move(self, unit: Unit, record: Callable[[Tensor], object]) -> None:
         """Records a move of the step's place in the accumulators."""
         core, place = self.core, self._numbers[unit.position]
-
-        def move() -> None:
+        with if_rows(core, unit.rows):
             first = self.item.stored(core.wide(place, self._whole), core.plan.head_dim)
             record(core.gm["d_query_sums"][first])
-
-        if not core.problem.sequences:
-            move()
-            return
-        with core.tik.if_scope(unit.rows > 0):  # keys of a sequence without queries
-            move()
 
     def _finish(self, unit: Unit) -> None:
         """The last part of a query tile: sums and scale in float32, rounded once."""

@@ -44,7 +44,7 @@ from flash_attention.kernels.tik.common.work_split import (
     clip,
     deal,
     distance_tiles,
-    plane,
+    name_head,
     visibility_tiles,
 )
 from flash_attention.kernels.tik.core import Core
@@ -210,7 +210,8 @@ def split(problem: KernelProblem, plan: BackwardPlan, variant: str) -> BackwardS
         for row, (slot, (batch, head), tile) in zip(table[core], items):
             row["slot"], row["tile"] = slot, tile
             row["steps"] = row["count"] * problem.group
-            _planes(row, problem, batch, head)
+            # Of the first query head of the group; planes of the others follow where the input varies by head.
+            name_head(row, problem, batch, head * problem.group)
             if finals:
                 row["final"], row["final_end"] = finals[tile]
     visible = visibility_tiles(plan, tiles)
@@ -361,16 +362,6 @@ def _most_slots(problem: KernelProblem, plan: BackwardPlan) -> int:
     """Slots whose accumulators memory may be spent on."""
     one = int(np.prod(accumulator_shape(problem, plan, 1))) * BYTES["float32"]
     return max(1, ACCUMULATOR_LIMIT // one)
-
-
-def _planes(row: np.void, problem: KernelProblem, batch: int, head: int) -> None:
-    """Planes of the first query head of the group; those of the others follow where the input varies by head."""
-    first = head * problem.group
-    row["head"] = batch * problem.heads + first
-    row["kv_head"] = batch * problem.kv_heads + head
-    row["mask_plane"] = plane(*problem.mask_planes, batch, first)
-    row["bias_plane"] = plane(*problem.bias_planes, batch, first)
-    row["slope"], row["batch"] = batch * problem.slope_stride + first, batch
 
 
 def _key_tile(

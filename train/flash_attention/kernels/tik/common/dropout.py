@@ -52,12 +52,6 @@ def _fetch_of_sequence(core: Core[TilePlan], item: TableRow, head: Number, tile:
             tik.data_move(*moved, plan.rows // 16, (pitch - plan.rows) // 16, 0)
 
 
-def drop(core: Core[TilePlan], half: Tensor, at: int, elements: int) -> None:
-    """half, which holds elements at.. of a tile, = keep bit ? half : 0; `zeros` must hold 128 zeros."""
-    zeros = core.on.zeros[0]
-    select(core, half, half, lambda first: zeros, at, elements)
-
-
 def select(
     core: Core[TilePlan], target: Tensor, kept: Tensor, dropped: Callable[[int], Tensor], at: int, elements: int
 ) -> None:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from flash_attention.kernels.tik.common.tiles import by_keys
 from flash_attention.kernels.tik.core import Core
 from flash_attention.kernels.tik.hardware import FRACTAL
 from flash_attention.kernels.tik.language import Number, Tensor
@@ -134,8 +135,6 @@ def load_key_terms(core: Core[TilePlan], slot: Tensor, planes: Planes, tile: Num
     """Key terms of a key tile from global memory."""
     if not is_dynamic(core.problem):
         return
-    from flash_attention.kernels.tik.common.tiles import by_keys
-
     if core.problem.sequences:
         _groups(core, slot, planes, tile * core.plan.columns, 1, core.plan.columns)
         return

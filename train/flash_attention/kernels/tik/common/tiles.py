@@ -34,21 +34,14 @@ def by_keys(core: Core[TilePlan], tile: Number, record: Record, length: Number |
     Args:
         length: keys of a packed sequence; `record` then also gets a run-time number, which may be 0.
     """
+    whole, full = core.plan.keys, core.place("key").rows // core.plan.keys
     if length is not None:
-        keys = core.scalar("int32", "tile_keys", length - tile * core.plan.keys)
-        _whole_or(core, keys >= core.plan.keys, core.plan.keys <= core.place("key").rows, record, core.plan.keys, keys)
-        return
-    if not core.tail_keys:
-        record(core.plan.keys)
-        return
-    full = core.place("key").rows // core.plan.keys
-    if not full:
-        record(core.tail_keys)
-        return
-    with core.tik.if_scope(tile < full):
-        record(core.plan.keys)
-    with core.tik.else_scope():
-        record(core.tail_keys)
+        keys = core.scalar("int32", "tile_keys", length - tile * whole)
+        _whole_or(core, keys >= whole, full > 0, record, whole, keys)
+    elif core.tail_keys:
+        _whole_or(core, tile < full, full > 0, record, whole, core.tail_keys)
+    else:
+        record(whole)
 
 
 def _whole_or(
@@ -69,27 +62,22 @@ def if_any(core: Core[BlockPlan], count: Number) -> Scope:
     return contextlib.nullcontext() if isinstance(count, int) else core.tik.if_scope(count > 0)
 
 
+def if_rows(core: Core[BlockPlan], rows: Number) -> Scope:
+    """A scope that is left out where `rows` are those of a packed sequence without queries."""
+    return core.tik.if_scope(rows > 0) if core.problem.sequences else contextlib.nullcontext()
+
+
 def by_rows(core: Core[BlockPlan], rows: Number, record: Record) -> None:
     """Records `record(rows)` for whole row blocks and, where the query length asks for it, for the short last one.
 
     As in `by_keys`, what is stored per row beside the matrices is padded to 16. With packed sequences `record` also
     gets `rows` itself, which may be 0; what is stored per row is whole, see `stored_rows`.
     """
-    if core.problem.sequences:
-        _whole_or(
-            core, rows == core.plan.rows, core.plan.rows <= core.place("query").rows, record, core.plan.rows, rows
-        )
-        return
-    if not core.tail_rows:
-        record(core.plan.rows)
-        return
-    if core.place("query").rows < core.plan.rows:
-        record(core.tail_rows)
-        return
-    with core.tik.if_scope(rows == core.plan.rows):
-        record(core.plan.rows)
-    with core.tik.else_scope():
-        record(core.tail_rows)
+    whole, rest = core.plan.rows, rows if core.problem.sequences else core.tail_rows
+    if core.problem.sequences or core.tail_rows:
+        _whole_or(core, rows == whole, whole <= core.place("query").rows, record, whole, rest)
+    else:
+        record(whole)
 
 
 def stored_rows(core: Core[BlockPlan], have: Any) -> int:

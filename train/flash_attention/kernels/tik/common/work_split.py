@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from flash_attention.kernels.tik.plan import TilePlan
+from flash_attention.kernels.tik.problem import KernelProblem
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,15 @@ def neighbours(shares: list[list[int]], costs: list[int]) -> list[list[int]]:
     for index in sorted((index for share in shares for index in share), reverse=True):
         left.setdefault(costs[index], []).append(index)
     return [[left[costs[index]].pop() for index in share] for share in shares]
+
+
+def name_head(item: np.void, problem: KernelProblem, batch: int, head: int) -> None:
+    """Fills the fields of a record that say which query head it is of, the first one of several, and its planes."""
+    item["head"] = batch * problem.heads + head
+    item["kv_head"] = batch * problem.kv_heads + head // problem.group
+    item["mask_plane"] = plane(*problem.mask_planes, batch, head)
+    item["bias_plane"] = plane(*problem.bias_planes, batch, head)
+    item["slope"], item["batch"] = batch * problem.slope_stride + head, batch
 
 
 def plane(batches: int, heads: int, batch: int, head: int) -> int:

@@ -1,7 +1,7 @@
 """Positions in the stream of key tiles at run time: which tile of which sequence and head is next.
 
 Scalars all of them; the lengths of the sequences are read from the Unified Buffer. The formulas are those of
-`work.tiles_of` and `work.Split`.
+`work.tiles_of` and of the parts that work.py describes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
 """Who computes what: the key tiles of all sequences and heads are one stream, of which every core takes an equal part.
 
-The lengths are data, so the cores find their parts themselves (cursor.py), with the formulas of `Split`. A part that
-begins or ends inside a sequence leaves sums to be merged. Slots hold them: one per core for a pair of sequence and row
-block that began on another core, then one per pair for the core that has its first tile.
+The lengths are data, so the cores find their parts themselves (cursor.py): of `total` tiles a core takes those from
+core * total // cores on, up to those of the next one. With fewer tiles than cores only the first cores have one: the
+slots of a pair have no holes. A part that begins or ends inside a sequence leaves sums to be merged. Slots hold them:
+one per core for a pair of sequence and row block that began on another core, then one per pair for the core that has
+its first tile.
 """
 
 from __future__ import annotations
@@ -134,22 +136,6 @@ def tiles_of(problem: KernelProblem, plan: tiling.DecodePlan, length: int) -> tu
         return base, 0, 0
     first = start // plan.keys
     return base, first, -(-end // plan.keys) - first
-
-
-@dataclass(frozen=True)
-class Split:
-    """Parts of a stream of `total` tiles.
-
-    A core takes the tiles from core * total // cores on, up to those of the next one. With fewer tiles than cores only
-    the first cores have one: the slots of a pair have no holes.
-    """
-
-    total: int
-    cores: int
-
-    def part(self, core: int) -> range:
-        cores = min(self.cores, self.total)
-        return range(core * self.total // cores, (core + 1) * self.total // cores) if core < cores else range(0)
 
 
 def slots(problem: KernelProblem, plan: tiling.DecodePlan) -> int:

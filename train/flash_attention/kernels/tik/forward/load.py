@@ -13,34 +13,29 @@ from flash_attention.kernels.tik.hardware import FRACTAL, HALF_ROUND
 from flash_attention.kernels.tik.language import Factor, Number, Tensor
 
 
-def load_key(core: Core[ForwardPlan], ring: int, base: Number, tile: Number, length: Number | None = None) -> None:
+def load_key(
+    core: Core[ForwardPlan], slot: list[Tensor], base: Number, tile: Number, length: Number | None = None
+) -> None:
     """Key tile number `tile` of the head that starts at element `base`: per segment (head_dim / 16, keys, 16).
 
     One move per tensor: synchronisation by whole tensors has nothing to wait for between two of them. `length` as in
     `by_keys`.
     """
-    load_segments(core, key_slot(core, ring), base, tile, length)
 
+    def record(keys: Number) -> None:
+        # The segment that is used first comes last: waiting for it covers the others, with one event for the tile.
+        for segment, width in reversed(list(enumerate(core.plan.segments))):
+            start = core.plan.segment_start(segment)
+            have = segment_keys(core, keys, start, width)
+            core.load_operand((slot[segment], 0), "key", base + tile * (core.plan.keys * 16) + start * 16, have, width)
 
-def load_segments(
-    core: Core[ForwardPlan], slot: list[Tensor], base: Number, tile: Number, length: Number | None = None
-) -> None:
-    """`load_key` to other tensors, one per segment."""
-    by_keys(core, tile, lambda keys: _key_segments(core, slot, base, tile, keys), length)
+    by_keys(core, tile, record, length)
 
 
 def key_slot(core: Core[ForwardPlan], ring: int) -> list[Tensor]:
     """Tensors of the segments of a key tile in L1."""
     count = len(core.plan.segments)
     return core.on.key[ring * count : (ring + 1) * count]
-
-
-def _key_segments(core: Core[ForwardPlan], slot: list[Tensor], base: Number, tile: Number, keys: Number) -> None:
-    # The segment that is used first comes last: waiting for it covers the others, with one event for the tile.
-    for segment, width in reversed(list(enumerate(core.plan.segments))):
-        start = core.plan.segment_start(segment)
-        have = segment_keys(core, keys, start, width)
-        core.load_operand((slot[segment], 0), "key", base + tile * (core.plan.keys * 16) + start * 16, have, width)
 
 
 def load_sample(

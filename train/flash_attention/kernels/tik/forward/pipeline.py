@@ -78,7 +78,8 @@ class TileLoop:
         with core.when(tile < item["end"]):
             if score_terms.is_dynamic(self.problem):
                 score_terms.load_key_terms(core, core.on.key_terms[slot], item.planes(), tile)
-            load.load_key(core, slot, base, tile, item.keys)  # used first: waiting for it covers the terms
+            # Used first: waiting for it covers the terms.
+            load.load_key(core, load.key_slot(core, slot), base, tile, item.keys)
 
     def record(self, meanwhile: Sequence[Step]) -> None:
         """The loop over the key tiles of the item: scores two units ahead of the output, probabilities one ahead.

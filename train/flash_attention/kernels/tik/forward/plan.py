@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from flash_attention.kernels.tik import instruction_forms, tuning
 from flash_attention.kernels.tik.common import softcap
-from flash_attention.kernels.tik.common.score_terms import TERMS
+from flash_attention.kernels.tik.common.score_terms import TERMS, is_dynamic
 from flash_attention.kernels.tik.common.table_row import ITEMS_PER_CHUNK
 from flash_attention.kernels.tik.forward import record, score_bound
 from flash_attention.kernels.tik.hardware import FRACTAL, HALF_LANES, HALF_ROUND, LANES, WIDENED, Buffer
@@ -163,7 +163,9 @@ def cut(strategy: Strategy, problem: KernelProblem) -> ForwardPlan:
     half_scores = half_scores and (problem.post_scale == 1.0 or tuning.half_scores(problem))
     precise = rows <= PRECISE_ROWS or 0 < problem.rules.softcap <= LOW_CAP
     widths = padded(problem.head_dim), padded(problem.value_dim)
-    shared = memory_bound and _sees_first_key(problem)
+    # Every query that sees a key sees the first one, and neither bias nor mask says which keys matter.
+    plain = not problem.sequences and problem.bias == "none" and problem.mask != "per_score"
+    shared = memory_bound and plain and problem.band.keys(problem.seq_q - 1)[0] == 0
     shape = strategy.name, rows, keys, row_blocks, segments, slots, *widths
     return ForwardPlan(*shape, half_scores, precise, memory_bound, shared)
 
@@ -171,13 +173,6 @@ def cut(strategy: Strategy, problem: KernelProblem) -> ForwardPlan:
 def _is_memory_bound(problem: KernelProblem) -> bool:
     """Whether the memory would be the limit with 128 queries per item."""
     return problem.head_dim + problem.value_dim > 2 * WIDE
-
-
-def _sees_first_key(problem: KernelProblem) -> bool:
-    """Whether every query that sees a key sees the first one, and neither bias nor mask says which keys matter."""
-    if problem.sequences or problem.bias != "none" or problem.mask == "per_score":
-        return False
-    return problem.band.keys(problem.seq_q - 1)[0] == 0
 
 
 def buffers(problem: KernelProblem, plan: ForwardPlan, tiles: int, distances: int) -> list[Buffer]:
@@ -190,7 +185,7 @@ def buffers(problem: KernelProblem, plan: ForwardPlan, tiles: int, distances: in
     width, area = max(plan.segments), plan.rows * plan.keys
     piece = max(columns for _, _, columns in plan.pieces) * rows * 16
     work = max(area // 2 if plan.half_scores else area, plan.staging_slots * plan.staging_slot)
-    dynamic = problem.bias in ("per_key", "alibi") or problem.mask == "per_key"
+    dynamic = is_dynamic(problem)
     computed, dropout = problem.bias == "alibi", problem.dropout_threshold > 0
     variants = 2 if distances else 1
     # Core.add_half

@@ -163,7 +163,7 @@ def load_sample(core: Core[ForwardPlan], item: Item, a: int, search: Search) -> 
 
 def load_tile(core: Core[ForwardPlan], item: Item, a: int, tile: Number, search: Search) -> None:
     """Key tile number `tile` to where the sample of row block `a` stands."""
-    load.load_segments(core, _sample_keys(core, a), search.base, tile, item.keys)
+    load.load_key(core, _sample_keys(core, a), search.base, tile, item.keys)
     score_terms.load_key_terms(core, _sample_terms(core, a), item.planes(), tile)
 
 

@@ -273,5 +273,6 @@ class Piece:
                 mask.hide_explicit(core, values, self.at, self.elements)
             load.probability_to_l1(core, place, self.column, self.columns, values)
         if unit.dropped is not None:
-            dropout.drop(core, half, self.at, self.elements)
+            zeros = core.on.zeros[0]
+            dropout.select(core, half, half, lambda first: zeros, self.at, self.elements)
             load.probability_to_l1(core, unit.dropped, self.column, self.columns, half)

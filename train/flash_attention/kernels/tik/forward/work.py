@@ -22,8 +22,8 @@ from flash_attention.kernels.tik.common.work_split import (
     clip,
     deal,
     distance_tiles,
+    name_head,
     neighbours,
-    plane,
     visibility_strip,
 )
 from flash_attention.kernels.tik.core import Core
@@ -36,7 +36,6 @@ from flash_attention.kernels.tik.layout import placement
 from flash_attention.kernels.tik.packed import Limits
 from flash_attention.kernels.tik.plan import Choice
 from flash_attention.kernels.tik.problem import KernelProblem
-from flash_attention.problem.visibility import Band
 
 # Time of a unit whose key and value tiles serve one row block instead of two, at head_dim 128: the memory is its limit.
 UNSHARED = 1.4
@@ -123,7 +122,10 @@ def split(problem: KernelProblem, plan: ForwardPlan) -> WorkSplit:
     for core, share in enumerate(shares):
         # Heads in order, so that neighbouring cores meet in the same keys.
         for row, (head, group) in enumerate(sorted(share)):
-            _fill(table[core, row], problem, *heads[head], blocks[list(group)])
+            item, row_blocks = table[core, row], blocks[list(group)]
+            name_head(item, problem, *heads[head])
+            item["begin"], item["end"] = row_blocks["first"].min(), row_blocks["last"].max() + 1
+            item["row_blocks"][: len(row_blocks)] = row_blocks
     return WorkSplit(
         table,
         softmax.limits(problem, visible) if plan.half_scores else visible,
@@ -191,16 +193,6 @@ def _of_sequences(problem: KernelProblem, plan: ForwardPlan) -> WorkSplit:
     )
 
 
-def _fill(item: np.void, problem: KernelProblem, batch: int, head: int, row_blocks: np.ndarray) -> None:
-    item["head"] = batch * problem.heads + head
-    item["kv_head"] = batch * problem.kv_heads + head // problem.group
-    item["mask_plane"] = plane(*problem.mask_planes, batch, head)
-    item["bias_plane"] = plane(*problem.bias_planes, batch, head)
-    item["slope"], item["batch"] = batch * problem.slope_stride + head, batch
-    item["begin"], item["end"] = row_blocks["first"].min(), row_blocks["last"].max() + 1
-    item["row_blocks"][: len(row_blocks)] = row_blocks
-
-
 def _row_block(
     problem: KernelProblem, plan: ForwardPlan, index: int, words: np.void, tiles: Registry, distances: Registry
 ) -> bool:
@@ -212,7 +204,7 @@ def _row_block(
     words["rows"] = min(placement(problem, "query").rows - start, plan.rows)
     lo, hi = band.union(start, last_row)
     common = band.common(start, last_row)
-    bounds = _bounds(band, start, plan.rows)
+    bounds = [band.keys(row) for row in range(start, start + plan.rows)]
     misses = False
 
     def number(tile: int) -> int:
@@ -242,10 +234,6 @@ def _row_block(
     else:
         words["cross"] = words["after"] = NEVER
     return misses
-
-
-def _bounds(band: Band, start: int, rows: int) -> list[tuple[int, int]]:
-    return [band.keys(row) for row in range(start, start + rows)]
 
 
 def _shared_sample(

@@ -160,7 +160,6 @@ struct Simd {
     return _mm512_cmplt_epu16_mask(least, _mm512_set1_epi16(static_cast<short>(limit))) != 0;
   }
   static U u_load(const uint32_t* p) { return _mm512_loadu_si512(p); }
-  static U u_broadcast(uint32_t x) { return _mm512_set1_epi32(static_cast<int>(x)); }
   static U u_load16(const uint16_t* p) {
     return _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
   }
