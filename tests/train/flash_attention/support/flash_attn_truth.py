@@ -61,6 +61,19 @@ def exact(q, k, v, visible, *, scale=None, softcap=0.0, slopes=None, upstream=No
     )
 
 
+def turned(x, cos, sin, positions, interleaved) -> np.ndarray:
+    """One sequence, (seq, heads, dim), with its pairs turned by the angles of its positions."""
+    half = cos.shape[1]
+    first, second = np.arange(half), np.arange(half) + half
+    if interleaved:
+        first, second = np.arange(half) * 2, np.arange(half) * 2 + 1
+    factors = (cos.astype(np.float64) + 1j * sin.astype(np.float64))[positions][:, None]
+    pairs = (x[..., first].astype(np.float64) + 1j * x[..., second]) * factors
+    result = x.astype(np.float64)
+    result[..., first], result[..., second] = pairs.real, pairs.imag
+    return result
+
+
 def slopes_of(kind: str, batch: int, heads: int):
     """None, or slopes for the heads, or for each item too, as the caller gives them and as (batch, heads)."""
     values = np.random.default_rng(3).uniform(0.0, 0.3, (batch, heads)).astype(np.float32)

@@ -11,7 +11,7 @@ import pytest
 from flash_attention.compat.ascend910 import uninstall
 from mindspore import Tensor, ops
 
-from tests.train.flash_attention.support.flash_attn_truth import CLOSE, exact, random, shown, slopes_of
+from tests.train.flash_attention.support.flash_attn_truth import CLOSE, exact, random, shown, slopes_of, turned
 from tests.train.flash_attention.support.modes import in_mode
 
 HEAD_DIMS = (32, 40, 59, 64, 80, 96, 111, 128, 160, 192, 224, 256)
@@ -244,19 +244,6 @@ def test_kvcache(flash_attn, case):
         np.testing.assert_allclose(output.asnumpy()[item], expected[0], **CLOSE)
         np.testing.assert_allclose(plain.asnumpy()[item], expected[0], **CLOSE)
         np.testing.assert_allclose(logsumexp.asnumpy()[item], expected[1], rtol=1e-3, atol=2e-3)
-
-
-def turned(x, cos, sin, positions, interleaved) -> np.ndarray:
-    """One sequence with its pairs turned, float64."""
-    half = cos.shape[1]
-    first, second = np.arange(half), np.arange(half) + half
-    if interleaved:
-        first, second = np.arange(half) * 2, np.arange(half) * 2 + 1
-    factors = (cos.astype(np.float64) + 1j * sin.astype(np.float64))[positions][:, None]
-    pairs = (x[..., first].astype(np.float64) + 1j * x[..., second]) * factors
-    result = x.astype(np.float64)
-    result[..., first], result[..., second] = pairs.real, pairs.imag
-    return result
 
 
 def test_concatenated_sequences(flash_attn):
