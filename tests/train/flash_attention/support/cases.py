@@ -189,6 +189,15 @@ def check(case: Case, actual: reference.Attention) -> None:
     check_zeros(case, actual)
 
 
+def check_call(problem: AttentionProblem, tensors, actual: reference.Attention, **given) -> int:
+    """Asserts that the results of a call that is no case are right, and gives their number."""
+    exact, low = (run(problem, *tensors, **given) for run in (reference.truth, reference.baseline))
+    errors = reference.compare(actual, exact, low)
+    wrong = [str(error) for error in errors if not error.ok]
+    assert not wrong, "\n".join(wrong)
+    return len(errors)
+
+
 def check_random(case: Case, actual: reference.Attention) -> None:
     """Like `check` for one of very many random cases, which looks for wrong results rather than for rounding.
 

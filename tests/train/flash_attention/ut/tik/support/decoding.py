@@ -8,6 +8,7 @@ from flash_attention.kernels.tik.signature import DECODE_STAGES, Request
 
 from tests.train.flash_attention.support.problems import make_kernel_problem
 from tests.train.flash_attention.ut.tik.support import stored_arrays
+from tests.train.flash_attention.ut.tik.support.shared_cases import check_closely
 
 CAUSAL = {"causal": True, "causal_alignment": "bottom_right"}
 
@@ -74,28 +75,6 @@ class Paged:
 
 
 def check(problem: KernelProblem, query, key, value, output, logsumexp, factor: float = 2.0) -> None:
-    """Error at most `factor` times that of composed attention whose scores are not rounded; rows that see nothing."""
-    query, key, value = (array.astype(np.float64) for array in (query, key, value))
-    key, value = (np.repeat(array, problem.group, axis=1) for array in (key, value))
-    scores = query @ key.swapaxes(-1, -2) * problem.scale
-    cap = problem.rules.softcap
-    scores = cap * np.tanh(scores / cap) if cap else scores
-    if problem.rules.alibi:
-        distance = np.arange(problem.seq_q)[:, None] + problem.offset - np.arange(problem.seq_k)
-        scores = scores - np.array(problem.slopes)[:, None, None] * np.abs(distance)
-    scores = np.where(problem.band.dense(), scores, -np.inf)
-    sinks = SINKS[: problem.heads, None, None].astype(np.float64) if problem.sinks else -1e300
-    top = np.maximum(scores.max(-1, keepdims=True), sinks)
-    weights = np.exp(scores - top)
-    total = weights.sum(-1, keepdims=True) + np.exp(sinks - top) * problem.sinks
-    safe = np.where(total == 0, 1, total)
-    exact = weights @ value / safe
-    low = (weights.astype(np.float16).astype(np.float64) @ value / safe).astype(np.float16)
-    for measure in (np.max, np.mean):
-        error, allowed = measure(np.abs(output - exact)), factor * measure(np.abs(low - exact))
-        assert error <= allowed + 1e-7, f"{measure.__name__}: {error:.3g}, allowed {allowed:.3g}"
-    visible = total[..., 0] > 0
-    expected = (top + np.log(safe))[..., 0]
-    assert np.all(np.abs(logsumexp - expected)[visible] <= (2e-6 + 2.0**-22 * np.abs(expected))[visible])
-    assert np.all(logsumexp[~visible] <= -3.4e38)
-    assert not np.any(output[~visible])
+    """As `check_closely`, with the sinks of `run`, and a logsumexp of float32."""
+    sinks = SINKS[: problem.heads] if problem.sinks else None
+    check_closely(problem, (query, key, value), output, logsumexp, factor, 2e-6, sinks)
