@@ -225,6 +225,12 @@ def _beyond(case: Case, errors: list[reference.Error], factor: float = 3.0) -> l
     return [str(error) for error in errors if not within(error)]
 
 
+def assert_same(actual: reference.Attention, expected: reference.Attention, where: str = "") -> None:
+    """Asserts that results are equal bit by bit."""
+    for name, value in expected.named().items():
+        np.testing.assert_array_equal(getattr(actual, name), value, err_msg=f"{name} {where}")
+
+
 def check_zeros(case: Case, actual: reference.Attention) -> None:
     """Asserts exact zeros where nothing is visible."""
     exact, _ = case.expected()

@@ -11,7 +11,7 @@ from flash_attention.dropout.seed import DropoutSeed
 from flash_attention.problem import AttentionProblem, AttentionRules
 from mindspore import Tensor, nn, ops
 
-from tests.train.flash_attention.support.layer_inputs import draw
+from tests.train.flash_attention.support.layer_inputs import draw, near
 from tests.train.flash_attention.support.modes import MODES_AND_BACKENDS, in_mode
 
 pytestmark = pytest.mark.asynchronous  # what a step leaves to the next must not depend on when operators run
@@ -28,11 +28,6 @@ def truth(seed, rate=0.3):
     problem = AttentionProblem(2, 4, 12, 17, 8, 2, "float32", training=True, rules=AttentionRules(dropout_rate=rate))
     arrays = (tensor.asnumpy() for tensor in (QUERY, KEY, VALUE))
     return reference.truth(problem, *arrays, keep=reference.keep_mask(problem, seed), d_output=D_OUTPUT.asnumpy())
-
-
-def near(actual, expected):
-    """Equal up to rounding in float32."""
-    np.testing.assert_allclose(actual.asnumpy(), expected, atol=2e-5, rtol=2e-5)
 
 
 class Loss(nn.Cell):

@@ -82,8 +82,7 @@ def test_every_layout_is_right_and_gives_the_same_bits(name, dtype, mode):
     first = run_case(case, "cpu")
     cases.check(case, first)
     for layout in OTHER_LAYOUTS:
-        for what, value in run_case(case, "cpu", layout).named().items():
-            np.testing.assert_array_equal(value, getattr(first, what), err_msg=f"{what} of {layout}")
+        cases.assert_same(run_case(case, "cpu", layout), first, f"of {layout}")
 
 
 @pytest.mark.daily("pynative-*", "graph-float16-True")

@@ -46,12 +46,8 @@ def test_batches(call, packing):
         return (function(*tensors, **rules).astype(ms.float32) * Tensor(upstream).astype(ms.float32)).sum()
 
     gradients = ops.grad(loss, tuple(range(len(tensors))))(*tensors)
-    gradients = [gradients] if len(tensors) == 1 else list(gradients)
-    packed = gradients.pop().asnumpy()
-    if packing != "apart":
-        gradients = [gradient.asnumpy() for gradient in gradients] + list(np.moveaxis(packed, 2, 0))
-    else:
-        gradients = [gradient.asnumpy() for gradient in gradients] + [packed]
+    *gradients, last = (one.asnumpy() for one in (gradients if len(tensors) > 1 else [gradients]))
+    gradients += [last] if packing == "apart" else list(np.moveaxis(last, 2, 0))
     visible = shown(seq_q, seq_k, causal, window)
     for item in range(2):
         expected = exact(

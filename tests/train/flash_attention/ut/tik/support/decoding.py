@@ -6,6 +6,7 @@ import numpy as np
 from flash_attention.kernels.tik import KernelProblem, operators
 from flash_attention.kernels.tik.signature import DECODE_STAGES, Request
 
+from tests.train.flash_attention.support.arrays import random
 from tests.train.flash_attention.support.problems import make_kernel_problem
 from tests.train.flash_attention.ut.tik.support import stored_arrays
 from tests.train.flash_attention.ut.tik.support.shared_cases import check_closely
@@ -13,16 +14,11 @@ from tests.train.flash_attention.ut.tik.support.shared_cases import check_closel
 CAUSAL = {"causal": True, "causal_alignment": "bottom_right"}
 
 
-def random(*shape: int, seed: int = 0) -> np.ndarray:
-    """Normal float16 numbers."""
-    return np.random.default_rng(seed).standard_normal(shape).astype(np.float16)
-
-
 def arrays(problem: KernelProblem, seed: int = 0) -> list:
     """Query, key and value of a contiguous cache."""
     keys, query = (problem.batch, problem.kv_heads, problem.seq_k), (problem.batch, problem.heads, problem.seq_q)
     shapes = (*query, problem.head_dim), (*keys, problem.head_dim), (*keys, problem.value_dim)
-    return [random(*shape, seed=seed + index) for index, shape in enumerate(shapes)]
+    return [random(*shape, seed=seed + index, dtype=np.float16) for index, shape in enumerate(shapes)]
 
 
 SINKS = np.array([3.0, -2.0, 0.5, 60000.0, 7.0, -60000.0, 0.0, 1.0], np.float32)
@@ -55,7 +51,10 @@ class Paged:
         counts = [-(-length // block_size) for length in lengths]
         most = max(*counts, 1) + 1
         self.keys, self.values = (
-            [random(kv_heads, length, dim, seed=7 * index + other) for index, length in enumerate(lengths)]
+            [
+                random(kv_heads, length, dim, seed=7 * index + other, dtype=np.float16)
+                for index, length in enumerate(lengths)
+            ]
             for other in (1, 2)
         )
         order = list(np.random.default_rng(3).permutation(sum(counts) + 2))
@@ -68,7 +67,7 @@ class Paged:
                     part = tokens[sequence][:, index * block_size : (index + 1) * block_size].swapaxes(0, 1)
                     cache[block, : len(part)] = part
         self.pages = table, np.array(lengths, np.int32)
-        self.query = random(len(lengths), heads, seq_q, dim, seed=5)
+        self.query = random(len(lengths), heads, seq_q, dim, seed=5, dtype=np.float16)
         self.problem = make_kernel_problem(
             len(lengths), heads, seq_q, most * block_size, dim, kv_heads=kv_heads, **{**CAUSAL, **given}
         )
