@@ -5,12 +5,12 @@ A seed alone: PYTHONPATH=train:emulator python -m tests.train.flash_attention.st
 
 import sys
 
-import mindspore as ms
 import pytest
 from flash_attention.backends.cpu import library
 
 from tests.fuzz import Campaign
 from tests.train.flash_attention.support import cases, run
+from tests.train.flash_attention.support.modes import in_mode
 from tests.train.flash_attention.support.random_cases import random_case
 from tests.train.flash_attention.ut.native.support.calls import instruction_set, run_case
 
@@ -33,12 +33,8 @@ def native_case(seed: int) -> None:
 def mindspore_case(seed: int) -> None:
     """A case through `flash_attention`, the modes and the backends in turns."""
     case = random_case(1_000_000 + seed, longest=150)
-    before = ms.get_context("mode")
-    ms.set_context(mode=(ms.GRAPH_MODE, ms.PYNATIVE_MODE)[seed % 2])
-    try:
+    with in_mode(("graph", "pynative")[seed % 2]):
         cases.check_random(case, run.run_case(case, ("cpu", "cpu", "math")[seed % 3]))
-    finally:
-        ms.set_context(mode=before)
 
 
 @pytest.mark.parametrize("first", range(0, 500, 100))

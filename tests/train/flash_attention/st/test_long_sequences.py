@@ -5,16 +5,12 @@ import pytest
 from flash_attention import flash_attention, reference
 from mindspore import Tensor, ops
 
+from tests.train.flash_attention.support.arrays import random
 from tests.train.flash_attention.support.problems import make_problem
 
 pytestmark = pytest.mark.system
 
 SEQ, HEAD_DIM = 16384, 64
-
-
-def draw(seed, *shape):
-    """Normal random float32 elements."""
-    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
 def rows_of_truth(query, key, value, first, count, problem_rules, d_output):
@@ -31,7 +27,7 @@ def rows_of_truth(query, key, value, first, count, problem_rules, d_output):
 
 @pytest.mark.parametrize("rules", ({"window_left": 500}, {"prev_blocks": 4}), ids=("tokens", "blocks"))
 def test_windows_far_into_a_long_sequence(rules):
-    query, key, value, d_output = (draw(seed, 1, 1, SEQ, HEAD_DIM) for seed in range(4))
+    query, key, value, d_output = (random(seed, 1, 1, SEQ, HEAD_DIM) for seed in range(4))
     options = {"causal": True, "backend": "cpu"}
     options.update({"window_size": (500, -1)} if "window_left" in rules else {"prev_block_num": 4})
 
@@ -52,29 +48,21 @@ def test_windows_far_into_a_long_sequence(rules):
 MEMORY = """
 import resource, sys
 import numpy as np, mindspore as ms
-from mindspore import Tensor, nn, ops
+from mindspore import Tensor
 from flash_attention import FlashAttention
+from tests.train.flash_attention.support.cells import Gradients
 
 seq = int(sys.argv[1])
-
-class Gradients(nn.Cell):
-    def __init__(self, network):
-        super().__init__()
-        self.network, self.gradients = network, ops.GradOperation(get_all=True, sens_param=True)
-
-    def construct(self, *inputs):
-        return self.gradients(self.network)(*inputs)
-
 ms.set_context(mode=ms.GRAPH_MODE)
 layer = FlashAttention(64, 0.1, 8, causal=True, backend="cpu").set_train()
 run = Gradients(layer)
 
-def draw(length):
+def random(length):
     return [Tensor(np.random.default_rng(i).standard_normal((1, 1, length, 64)).astype(np.float16)) for i in range(4)]
 
-for tensor in run(*draw(256)):
+for tensor in run(*random(256)):
     tensor.asnumpy()
-inputs = draw(seq)
+inputs = random(seq)
 for tensor in inputs:
     tensor.asnumpy()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

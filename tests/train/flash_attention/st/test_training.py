@@ -6,6 +6,8 @@ import pytest
 from flash_attention import FlashAttention
 from mindspore import Tensor, nn, ops
 
+from tests.train.flash_attention.support.modes import in_mode
+
 # What a step leaves to the next must not depend on when operators run.
 pytestmark = [pytest.mark.asynchronous, pytest.mark.system]
 
@@ -63,16 +65,13 @@ class Model(nn.Cell):
 
 def losses(attention, mode, steps=STEPS, blocks=2):
     """Losses over some steps on text with a structure to learn."""
-    ms.set_context(mode={"graph": ms.GRAPH_MODE, "pynative": ms.PYNATIVE_MODE}[mode])
-    try:
+    with in_mode(mode):
         ms.set_seed(3)
         model = Model(attention, blocks)
         step = nn.TrainOneStepCell(model, nn.Adam(model.trainable_params(), 3e-3)).set_train()
         text = np.cumsum(np.random.default_rng(0).integers(0, 3, size=(4, SEQ + 1)), axis=1) % VOCABULARY
         tokens, following = Tensor(text[:, :-1].astype(np.int32)), Tensor(text[:, 1:].astype(np.int32))
         return np.array([float(step(tokens, following).asnumpy()) for _ in range(steps)])
-    finally:
-        ms.set_context(mode=ms.PYNATIVE_MODE)
 
 
 def test_flash_attention_trains_like_composed_attention():

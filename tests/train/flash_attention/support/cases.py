@@ -189,6 +189,15 @@ def check(case: Case, actual: reference.Attention) -> None:
     check_zeros(case, actual)
 
 
+def check_call(problem: AttentionProblem, tensors, actual: reference.Attention, **given) -> int:
+    """Asserts that the results of a call that is no case are right, and gives their number."""
+    exact, low = (run(problem, *tensors, **given) for run in (reference.truth, reference.baseline))
+    errors = reference.compare(actual, exact, low)
+    wrong = [str(error) for error in errors if not error.ok]
+    assert not wrong, "\n".join(wrong)
+    return len(errors)
+
+
 def check_random(case: Case, actual: reference.Attention) -> None:
     """Like `check` for one of very many random cases, which looks for wrong results rather than for rounding.
 
@@ -214,6 +223,12 @@ def _beyond(case: Case, errors: list[reference.Error], factor: float = 3.0) -> l
         return error.max <= factor * error.allowed_max + floor and error.mean <= factor * error.allowed_mean + floor
 
     return [str(error) for error in errors if not within(error)]
+
+
+def assert_same(actual: reference.Attention, expected: reference.Attention, where: str = "") -> None:
+    """Asserts that results are equal bit by bit."""
+    for name, value in expected.named().items():
+        np.testing.assert_array_equal(getattr(actual, name), value, err_msg=f"{name} {where}")
 
 
 def check_zeros(case: Case, actual: reference.Attention) -> None:

@@ -1,7 +1,10 @@
 """Attention as flash_attn defines it, in float64, for the tests of its functions."""
 
 import numpy as np
+from flash_attention import reference
 from mindspore import Tensor
+
+from tests.train.flash_attention.support.problems import make_problem
 
 # float16 results of sums in float32 on stored float16 tensors: a unit in the last place of numbers around one.
 CLOSE = {"rtol": 2e-3, "atol": 2e-3}
@@ -26,39 +29,34 @@ def shown(seq_q: int, seq_k: int, causal=False, window=(-1, -1), leftpad=0) -> n
     return visible
 
 
-def exact(q, k, v, visible, *, scale=None, softcap=0.0, slopes=None, upstream=None) -> tuple:
+def exact(q, k, v, visible, *, softcap=0.0, slopes=None, upstream=None) -> tuple:
     """One sequence, (seq, heads, dim) each: output, logsumexp (heads, seq), and gradients where `upstream` is given."""
-    q, k, v = (array.astype(np.float64) for array in (q, k, v))
-    group = q.shape[1] // k.shape[1]
-    wide_k, wide_v = np.repeat(k, group, axis=1), np.repeat(v, group, axis=1)
-    scale = q.shape[-1] ** -0.5 if scale is None else scale
-    scores = np.einsum("qhd,khd->hqk", q, wide_k) * scale
-    slope = 1.0
-    if softcap:
-        squashed = np.tanh(scores / softcap)
-        scores, slope = squashed * softcap, 1 - squashed**2
+    scores, given = (1, q.shape[1], len(q), len(k)), {"mask": ~visible[None, None]}
+    rules = {"softcap": softcap, "mask_shape": (1, 1, *visible.shape), "mask_dtype": "bool"}
     if slopes is not None:
         distance = np.abs(np.arange(len(q))[:, None] + len(k) - len(q) - np.arange(len(k)))
-        scores = scores - np.asarray(slopes, np.float64)[:, None, None] * distance
-    scores = np.where(visible, scores, -np.inf)
-    top = scores.max(-1, keepdims=True, initial=-1e300)
-    weights = np.exp(scores - top)
-    total = weights.sum(-1, keepdims=True)
-    probability = weights / np.where(total == 0, 1, total)
-    output = np.einsum("hqk,khd->qhd", probability, wide_v)
-    with np.errstate(divide="ignore"):
-        logsumexp = (np.log(total) + top)[..., 0]
-    if upstream is None:
-        return output, logsumexp
-    upstream = upstream.astype(np.float64)
-    d_probability = np.einsum("qhd,khd->hqk", upstream, wide_v)
-    d_scores = probability * (d_probability - (probability * d_probability).sum(-1, keepdims=True)) * slope * scale
-    d_k, d_v = np.einsum("hqk,qhd->khd", d_scores, q), np.einsum("hqk,qhd->khd", probability, upstream)
-    grouped = len(k), k.shape[1], group, -1
-    return (
-        *(output, logsumexp, np.einsum("hqk,khd->qhd", d_scores, wide_k)),
-        *(d_k.reshape(grouped).sum(2), d_v.reshape(grouped).sum(2)),
-    )
+        rules.update(bias_shape=scores, bias_dtype="float32")
+        given["bias"] = -np.asarray(slopes, np.float64)[None, :, None, None] * distance
+    if upstream is not None:
+        given["d_output"] = upstream.swapaxes(0, 1)[None]
+    problem = make_problem(*scores, q.shape[2], k.shape[1], dtype="float32", **rules)
+    right = reference.truth(problem, *(array.swapaxes(0, 1)[None] for array in (q, k, v)), **given)
+    gradients = () if upstream is None else (right.d_query, right.d_key, right.d_value)
+    output, *gradients = (array[0].swapaxes(0, 1) for array in (right.output, *gradients))
+    return output, right.logsumexp[0], *gradients
+
+
+def turned(x, cos, sin, positions, interleaved) -> np.ndarray:
+    """One sequence, (seq, heads, dim), with its pairs turned by the angles of its positions."""
+    half = cos.shape[1]
+    first, second = np.arange(half), np.arange(half) + half
+    if interleaved:
+        first, second = np.arange(half) * 2, np.arange(half) * 2 + 1
+    factors = (cos.astype(np.float64) + 1j * sin.astype(np.float64))[positions][:, None]
+    pairs = (x[..., first].astype(np.float64) + 1j * x[..., second]) * factors
+    result = x.astype(np.float64)
+    result[..., first], result[..., second] = pairs.real, pairs.imag
+    return result
 
 
 def slopes_of(kind: str, batch: int, heads: int):

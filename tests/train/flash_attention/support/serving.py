@@ -32,10 +32,10 @@ class Serving(nn.Cell):
         return self.cache(query, key, value, tokens)
 
 
-def garbage(cache: KVCache) -> KVCache:
+def garbage(cache: KVCache, number: float = np.nan) -> KVCache:
     """The cache with storage that holds what must not be seen."""
     for storage in (cache.key_cache, cache.value_cache):
-        storage.set_data(Tensor(np.full(storage.shape, np.nan, np.float32)).astype(storage.dtype))
+        storage.set_data(Tensor(np.full(storage.shape, number, np.float32)).astype(storage.dtype))
     return cache
 
 

@@ -8,9 +8,13 @@ import pytest
 from flash_attention import FlashAttention, flash_attention, flash_attention_varlen, paged_attention
 from flash_attention.problem import AttentionProblem, AttentionRules, alibi_slopes
 from flash_attention.problem.inputs import TensorSpec
-from flash_attention.reference import Attention, baseline, compare, truth
-from mindspore import Tensor, nn, ops
+from flash_attention.reference import Attention
+from mindspore import Tensor, nn
 
+from tests.train.flash_attention.support.arrays import random
+from tests.train.flash_attention.support.cases import check_call
+from tests.train.flash_attention.support.cells import Gradients
+from tests.train.flash_attention.support.layer_inputs import half
 from tests.train.flash_attention.support.modes import MODES_AND_BACKENDS, in_mode
 
 BATCH, HEADS, KV_HEADS, SEQ_Q, SEQ_K, DIM = 2, 4, 2, 37, 70, 24
@@ -19,11 +23,6 @@ RULES = {
     "causal": {"causal": True, "causal_alignment": "bottom_right"},
     "window": {"window_size": (30, 9), "softcap": 4.0, "causal_alignment": "bottom_right"},
 }
-
-
-def random(*shape, seed=0) -> np.ndarray:
-    """Normal random float32 elements."""
-    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
 def slopes(per_item: bool, items=BATCH) -> np.ndarray:
@@ -53,19 +52,15 @@ def bias_of(problem: AttentionProblem, falls: np.ndarray) -> np.ndarray:
     return -np.broadcast_to(falls, (problem.batch, HEADS)).astype(np.float64)[..., None, None] * distance
 
 
-class Net(nn.Cell):
-    """A call and the sum whose gradients are those of output and logsumexp."""
+class Sloped(nn.Cell):
+    """A function of tensors, of which the last are the slopes."""
 
-    def __init__(self, rules: dict, backend: str, d_output, d_logsumexp):
+    def __init__(self, function, **rules):
         super().__init__()
-        self.rules, self.backend = rules, backend
-        self.d_output, self.d_logsumexp = Tensor(d_output), Tensor(d_logsumexp)
+        self.function, self.rules = (function,), rules
 
-    def construct(self, query, key, value, falls):
-        output, logsumexp = flash_attention(
-            query, key, value, alibi_slopes=falls, return_lse=True, backend=self.backend, **self.rules
-        )
-        return (output * self.d_output).sum() + (logsumexp * self.d_logsumexp).sum(), output, logsumexp
+    def construct(self, *tensors):
+        return self.function[0](*tensors[:-1], alibi_slopes=tensors[-1], **self.rules)
 
 
 @pytest.mark.parametrize("per_item", (False, True), ids=("heads", "batch_heads"))
@@ -75,26 +70,17 @@ def test_truth(mode, backend, rules, per_item):
     if mode == "graph" and (rules != "window") != per_item:
         pytest.skip("a graph for each rule is enough")
     problem, falls = problem_of(RULES[rules]), slopes(per_item)
-    arrays = [random(*shape, seed=index) for index, shape in enumerate(
-        (problem.shape_query(), problem.shape_key(), problem.shape_value())
-    )]  # fmt: skip
+    shapes = problem.shape_query(), problem.shape_key(), problem.shape_value()
+    arrays = [random(*shape, seed=index) for index, shape in enumerate(shapes)]
     upstream = {
         "d_output": random(*problem.shape_output(), seed=8),
         "d_logsumexp": random(*problem.shape_lse(), seed=9),
     }
-    net = Net(RULES[rules], backend, **upstream)
+    net = Sloped(flash_attention, return_lse=True, backend=backend, **RULES[rules])
     inputs = [Tensor(array) for array in (*arrays, falls)]
-    _, output, logsumexp = net(*inputs)
-
-    def loss(query, key, value, falls):
-        return net(query, key, value, falls)[0]
-
-    *gradients, d_slopes = ops.grad(loss, (0, 1, 2, 3))(*inputs)
-    actual = Attention(*(tensor.asnumpy() for tensor in (output, logsumexp, *gradients)))
-    inputs = *arrays, {"bias": bias_of(problem, falls), **upstream}
-    exact, low = (function(problem, *inputs[:3], **inputs[3]) for function in (truth, baseline))
-    for error in compare(actual, exact, low):
-        assert error.ok, str(error)
+    *gradients, d_slopes = Gradients(net)(*inputs, tuple(map(Tensor, upstream.values())))
+    actual = Attention(*(tensor.asnumpy() for tensor in (*net(*inputs), *gradients)))
+    check_call(problem, arrays, actual, bias=bias_of(problem, falls), **upstream)
     assert not d_slopes.asnumpy().any()
 
 
@@ -108,28 +94,6 @@ def test_layer_takes_other_dtypes_and_standard_slopes(mode):
         FlashAttention(DIM)(query, key, key, None, None, None, None, None, None, Tensor(standard))
 
 
-class Packed(nn.Cell):
-    """A call and the sum whose gradients are those of the output."""
-
-    def __init__(self, ends: tuple, upstream, backend: str):
-        super().__init__()
-        self.ends, self.upstream, self.backend = ends, Tensor(upstream), backend
-
-    def construct(self, query, key, value, falls):
-        output = flash_attention_varlen(
-            query,
-            key,
-            value,
-            self.ends[0],
-            self.ends[1],
-            alibi_slopes=falls,
-            backend=self.backend,
-            causal=True,
-            causal_alignment="bottom_right",
-        )
-        return (output * self.upstream).sum(), output
-
-
 @pytest.mark.parametrize("per_item", (False, True), ids=("heads", "sequence_heads"))
 @pytest.mark.parametrize("mode, backend", MODES_AND_BACKENDS, indirect=["mode"])
 def test_varlen_is_a_call_for_each(mode, backend, per_item):
@@ -139,40 +103,20 @@ def test_varlen_is_a_call_for_each(mode, backend, per_item):
         random(length, heads, DIM, seed=seed)
         for seed, (length, heads) in enumerate(((60, HEADS), (400, KV_HEADS), (400, KV_HEADS), (60, HEADS)))
     )
-
-    packed = Packed((ends_q, ends_k), upstream, backend)
+    ends = {"cu_seqlens_q": ends_q, "cu_seqlens_k": ends_k}
+    packed = Sloped(flash_attention_varlen, backend=backend, **ends, **RULES["causal"])
     inputs = [Tensor(array) for array in (query, key, value, falls)]
-    output = packed(*inputs)[1].asnumpy()
-
-    def loss(query, key, value, falls):
-        return packed(query, key, value, falls)[0]
-
-    gradients = ops.grad(loss, (0, 1, 2))(*inputs)
+    output, gradients = packed(*inputs).asnumpy(), Gradients(packed)(*inputs, Tensor(upstream))
     for index in range(4):
         rows, keys = slice(*ends_q[index : index + 2]), slice(*ends_k[index : index + 2])
         if rows.start == rows.stop:
             continue
-        rules = {"causal": True, "causal_alignment": "bottom_right"}
-        problem = problem_of(rules, batch=1, seq_q=rows.stop - rows.start, seq_k=keys.stop - keys.start)
+        problem = problem_of(RULES["causal"], batch=1, seq_q=rows.stop - rows.start, seq_k=keys.stop - keys.start)
         parts = [array[part].swapaxes(0, 1)[None] for array, part in ((query, rows), (key, keys), (value, keys))]
-        given = {"bias": bias_of(problem, falls[index] if per_item else falls)}
-        given["d_output"] = upstream[rows].swapaxes(0, 1)[None]
+        bias, d_output = bias_of(problem, falls[index] if per_item else falls), upstream[rows].swapaxes(0, 1)[None]
         own = [tensor.asnumpy()[part].swapaxes(0, 1)[None] for tensor, part in zip(gradients, (rows, keys, keys))]
-        exact, low = truth(problem, *parts, **given), baseline(problem, *parts, **given)
-        actual = Attention(output[rows].swapaxes(0, 1)[None], exact.logsumexp, *own)
-        for error in compare(actual, exact, low):
-            assert error.ok, f"sequence {index}: {error}"
-
-
-class Paged(nn.Cell):
-    """A call that a graph compiles."""
-
-    def __init__(self, backend: str):
-        super().__init__()
-        self.backend = backend
-
-    def construct(self, query, key_cache, value_cache, tables, lengths, falls):
-        return paged_attention(query, key_cache, value_cache, tables, lengths, alibi_slopes=falls, backend=self.backend)
+        actual = Attention(output[rows].swapaxes(0, 1)[None], None, *own)
+        check_call(problem, parts, actual, bias=bias, d_output=d_output)
 
 
 @pytest.mark.parametrize("per_item", (False, True), ids=("heads", "batch_heads"))
@@ -182,16 +126,14 @@ def test_paged(mode, backend, per_item):
     cache = [random(6, 64, KV_HEADS, DIM, seed=seed) for seed in range(2)]
     tables, query = np.array([[5, 0, 3, 1, 2], [4, 9, 9, 9, 9]], np.int32), random(BATCH, 3, HEADS, DIM, seed=7)
     tensors = map(Tensor, (query, *cache, tables, np.array(lengths, np.int32), falls))
-    output = Paged(backend)(*tensors).asnumpy()
+    output = Sloped(paged_attention, backend=backend)(*tensors).asnumpy()
     for index, length in enumerate(lengths):
-        problem = problem_of({"causal": True, "causal_alignment": "bottom_right"}, batch=1, seq_q=3, seq_k=length)
+        problem = problem_of(RULES["causal"], batch=1, seq_q=3, seq_k=length)
         rows = tables[index, : -(-length // 64)]
         key, value = (part[rows].reshape(-1, KV_HEADS, DIM)[:length].swapaxes(0, 1)[None] for part in cache)
         inputs = query[index].swapaxes(0, 1)[None], key, value
-        given = {"bias": bias_of(problem, falls[index] if per_item else falls)}
-        exact, low = truth(problem, *inputs, **given), baseline(problem, *inputs, **given)
-        for error in compare(Attention(output[index].swapaxes(0, 1)[None], exact.logsumexp), exact, low):
-            assert error.ok, str(error)
+        actual = Attention(output[index].swapaxes(0, 1)[None], None)
+        check_call(problem, inputs, actual, bias=bias_of(problem, falls[index] if per_item else falls))
 
 
 def test_errors_and_refusals():
@@ -208,22 +150,6 @@ def test_errors_and_refusals():
     ends, rows = (SEQ_Q,), Tensor(random(SEQ_Q, HEADS, DIM))
     with pytest.raises(ValueError, match=r"allowed are \(heads,\) and \(sequences, heads\), here \(4,\) or \(1, 4\)"):
         flash_attention_varlen(rows, rows, rows, ends, ends, alibi_slopes=Tensor(slopes(True)))
-
-
-def half(*shape: int, seed: int) -> Tensor:
-    """Normal float16 numbers."""
-    return Tensor(np.random.default_rng(seed).standard_normal(shape).astype(np.float16))
-
-
-class Slanted(nn.Cell):
-    """Attention by slopes that are an input."""
-
-    def __init__(self, backend: str, rules: dict):
-        super().__init__()
-        self.backend, self.rules = backend, rules
-
-    def construct(self, query, key, value, falls):
-        return flash_attention(query, key, value, alibi_slopes=falls, backend=self.backend, **self.rules)
 
 
 OF_OPERATORS = {
@@ -249,14 +175,14 @@ def test_tik_operators_take_slopes_that_are_data(name, causal, mode):
     if layout == "BSND":
         shapes = tuple((batch, seq, heads, size) for batch, heads, seq, size in shapes)
     query, key, value, d_output = (half(*shape, seed=seed) for seed, shape in enumerate(shapes))
-    net, plain = Slanted("emulator", rules), Slanted("math", rules)
+    net, plain = (Sloped(flash_attention, backend=backend, **rules) for backend in ("emulator", "math"))
     for seed in (4, 5):  # other slopes in the same graph
         falls = Tensor(np.random.default_rng(seed).uniform(-0.1, 1.5, (2, 4) if per_item else 4).astype(np.float32))
         results = []
         for cell, dtype in ((net, ms.float16), (plain, ms.float32)):
             given = *(tensor.astype(dtype) for tensor in (query, key, value)), falls
             with in_mode(mode if cell is net else "pynative"):
-                gradient = ops.GradOperation(get_all=True, sens_param=True)(cell)(*given, d_output.astype(dtype))
+                gradient = Gradients(cell)(*given, d_output.astype(dtype))
                 results.append([tensor.astype(ms.float32).asnumpy() for tensor in (cell(*given), *gradient)])
         for index, (ours, right) in enumerate(zip(*results)):
             np.testing.assert_allclose(ours, right, atol=8e-3, err_msg=f"result {index}")
@@ -268,7 +194,8 @@ def test_tik_operators_take_slopes_that_are_data(name, causal, mode):
 def test_tik_operators_take_slopes_in_pages(per_item, mode):
     caches = half(9, 16, 2, 32, seed=1), half(9, 16, 2, 32, seed=2)
     tables = Tensor(np.array([[4, 1, 6], [2, 5, 8]], np.int32)), Tensor(np.array([41, 23], np.int32))
-    given, nets = (half(2, 3, 4, 32, seed=3), *caches, *tables), (Paged("emulator"), Paged("cpu"))
+    given = half(2, 3, 4, 32, seed=3), *caches, *tables
+    nets = [Sloped(paged_attention, backend=backend) for backend in ("emulator", "cpu")]
     for turn in range(2):
         falls = Tensor(slopes(per_item) * np.float32(1 + turn))
         ours, plain = (net(*given, falls).asnumpy() for net in nets)
@@ -281,28 +208,16 @@ def test_tik_operators_take_slopes_of_packed_sequences(name, mode):
     """Sequences of several blocks of rows, an empty one, and lengths that are data."""
     per_item, causal = name.startswith("items"), name.endswith("causal")
     rows = [half(size, heads, 32, seed=seed) for seed, (size, heads) in enumerate(((330, 4), (330, 2), (330, 2)))]
-    d_output, nets = half(330, 4, 32, seed=4), (Strung("emulator", causal), Strung("cpu", causal))
+    d_output = half(330, 4, 32, seed=4)
+    nets = [Sloped(flash_attention_varlen, causal=causal, backend=backend) for backend in ("emulator", "cpu")]
     for turn, ends in enumerate(([25, 25, 190, 330], [140, 150, 329, 330])):
         falls = Tensor(slopes(per_item, items=4) * np.float32(1 + turn))
-        given, results = (*rows, Tensor(ends, ms.int32), falls), []
+        given, results = (*rows, *[Tensor(ends, ms.int32)] * 2, falls), []
         for net in nets:
-            gradient = ops.GradOperation(get_all=True, sens_param=True)(net)(*given, d_output)
+            gradient = Gradients(net)(*given, d_output)
             results.append([tensor.asnumpy() for tensor in (net(*given), *gradient[:3])])
         for index, (ours, right) in enumerate(zip(*results)):
             np.testing.assert_allclose(ours, right, atol=8e-3, rtol=4e-3, err_msg=f"result {index}")
-
-
-class Strung(nn.Cell):
-    """A call for packed sequences of lengths and slopes that are inputs."""
-
-    def __init__(self, backend: str, causal: bool):
-        super().__init__()
-        self.backend, self.causal = backend, causal
-
-    def construct(self, query, key, value, ends, falls):
-        return flash_attention_varlen(
-            query, key, value, ends, ends, alibi_slopes=falls, causal=self.causal, backend=self.backend
-        )
 
 
 def test_fused_makes_a_shift_of_them():

@@ -11,16 +11,12 @@ from flash_attention.dropout.seed import DropoutSeed
 from flash_attention.problem import AttentionProblem, AttentionRules
 from mindspore import Tensor, nn, ops
 
-from tests.train.flash_attention.support.modes import MODES_AND_BACKENDS
+from tests.train.flash_attention.support.layer_inputs import draw, near
+from tests.train.flash_attention.support.modes import MODES_AND_BACKENDS, in_mode
 
 pytestmark = pytest.mark.asynchronous  # what a step leaves to the next must not depend on when operators run
 
 BACKENDS = ("math", "cpu")
-
-
-def draw(*shape, seed=0):
-    """Normal random float32 elements."""
-    return Tensor(np.random.default_rng([seed, *shape]).standard_normal(shape).astype(np.float32))
 
 
 QUERY, KEY, VALUE = draw(2, 4, 12, 8), draw(2, 2, 17, 8, seed=1), draw(2, 2, 17, 8, seed=2)
@@ -34,9 +30,16 @@ def truth(seed, rate=0.3):
     return reference.truth(problem, *arrays, keep=reference.keep_mask(problem, seed), d_output=D_OUTPUT.asnumpy())
 
 
-def near(actual, expected):
-    """Equal up to rounding in float32."""
-    np.testing.assert_allclose(actual.asnumpy(), expected, atol=2e-5, rtol=2e-5)
+class Loss(nn.Cell):
+    """A weighted sum of a network's output, and the output."""
+
+    def __init__(self, network):
+        super().__init__()
+        self.network = network
+
+    def construct(self, query, key, value):
+        output = self.network(query, key, value)
+        return (output * D_OUTPUT).sum(), output
 
 
 @pytest.mark.parametrize(("mode", "backend"), MODES_AND_BACKENDS, indirect=["mode"])
@@ -52,18 +55,8 @@ def test_only_training_drops(backend, mode):
 
 @pytest.mark.parametrize(("mode", "backend"), MODES_AND_BACKENDS, indirect=["mode"])
 def test_the_backward_pass_sees_the_seed_of_the_forward_pass(backend, mode):
-    layer = FlashAttention(8, 0.3, seed=7, backend=backend).set_train()
-
-    class Step(nn.Cell):
-        def __init__(self):
-            super().__init__()
-            self.layer = layer
-
-        def construct(self, query, key, value):
-            output = self.layer(query, key, value)
-            return (output * D_OUTPUT).sum(), output
-
-    step = ops.value_and_grad(Step().set_train(), grad_position=(0, 1, 2), has_aux=True)
+    layer = FlashAttention(8, 0.3, seed=7, backend=backend)
+    step = ops.value_and_grad(Loss(layer).set_train(), grad_position=(0, 1, 2), has_aux=True)
     if mode == "graph":
         step = ms.jit(step)
     for count in (1, 2, 3):
@@ -89,18 +82,6 @@ class Twice(nn.Cell):
         return output + self.first(query, key, value) + self.first(output, key, value)
 
 
-class Loss(nn.Cell):
-    """A weighted sum of a network's output, and the output."""
-
-    def __init__(self, network):
-        super().__init__()
-        self.network = network
-
-    def construct(self, query, key, value):
-        output = self.network(query, key, value)
-        return (output * D_OUTPUT).sum(), output
-
-
 def steps(backend, mode, count=2, recompute=False):
     """Outputs and gradients of a freshly made network over some steps."""
     step = ops.value_and_grad(Loss(Twice(backend, recompute)).set_train(), grad_position=(0, 1, 2), has_aux=True)
@@ -113,15 +94,20 @@ def steps(backend, mode, count=2, recompute=False):
     return results
 
 
+def assert_same(first, second, error=0.0):
+    """Results of two networks, step by step."""
+    for one, other in zip(first, second):
+        for left, right in zip(one, other):
+            np.testing.assert_allclose(left, right, atol=error, rtol=1e-7 if error else 0)
+
+
 @pytest.mark.daily("*cpu*")
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_set_seed_makes_runs_repeatable(backend, mode):
     ms.set_seed(5)
     first = steps(backend, mode)
     ms.set_seed(5)
-    for one, other in zip(first, steps(backend, mode)):
-        for left, right in zip(one, other):
-            np.testing.assert_array_equal(left, right)
+    assert_same(first, steps(backend, mode))
     ms.set_seed(6)
     assert np.abs(first[0][0] - steps(backend, mode)[0][0]).max() > 0.1
     assert np.abs(first[0][0] - first[1][0]).max() > 0.1
@@ -132,13 +118,10 @@ def test_set_seed_makes_runs_repeatable(backend, mode):
 def test_graph_and_pynative_drop_the_same(backend):
     results = []
     for mode in ("graph", "pynative"):
-        ms.set_context(mode=ms.GRAPH_MODE if mode == "graph" else ms.PYNATIVE_MODE)
         ms.set_seed(5)
-        results.append(steps(backend, mode))
-    ms.set_context(mode=ms.PYNATIVE_MODE)
-    for one, other in zip(*results):
-        for left, right in zip(one, other):
-            np.testing.assert_allclose(left, right, atol=1e-4)
+        with in_mode(mode):
+            results.append(steps(backend, mode))
+    assert_same(*results, 1e-4)
 
 
 @pytest.mark.daily("*cpu*")
@@ -149,9 +132,7 @@ def test_recomputation_gets_the_same_decisions(backend, mode):
     ms.set_seed(5)
     plain = steps(backend, mode)
     ms.set_seed(5)
-    for one, other in zip(plain, steps(backend, mode, recompute=True)):
-        for left, right in zip(one, other):
-            np.testing.assert_allclose(left, right, atol=1e-5)
+    assert_same(plain, steps(backend, mode, recompute=True), 1e-5)
 
 
 def test_without_set_seed_layers_differ():

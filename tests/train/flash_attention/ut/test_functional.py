@@ -9,15 +9,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from mindspore import Tensor, ops
 
+from tests.train.flash_attention.support.layer_inputs import draw
 from tests.train.flash_attention.support.modes import MODES_AND_BACKENDS
 from tests.train.flash_attention.support.problems import make_problem
 
 BACKENDS = ("math", "cpu")
-
-
-def draw(*shape, seed=0):
-    """Normal random float32 elements."""
-    return Tensor(np.random.default_rng([seed, *shape]).standard_normal(shape).astype(np.float32))
 
 
 def statement(query, key, value, attn_mask=None, is_causal=False, scale=None):
@@ -45,21 +41,20 @@ def check(arguments, backend, **options):
     np.testing.assert_allclose(got.asnumpy(), statement(*arguments, **options), atol=2e-5, rtol=2e-5)
 
 
-@pytest.mark.parametrize(("mode", "backend"), MODES_AND_BACKENDS, indirect=["mode"])
-@pytest.mark.parametrize("lead", ((), (3,), (2, 3), (2, 2, 3)), ids=str)
-def test_leading_dimensions(lead, backend, mode):
-    tensors = draw(*lead, 9, 16), draw(*lead, 13, 16, seed=1), draw(*lead, 13, 16, seed=2)
-    check(tensors, backend)
-    check(tensors, backend, is_causal=True)
-    check(tensors, backend, scale=0.3)
+def tensors_of(*lead, width=16):
+    """query, key and value."""
+    return draw(*lead, 9, 16), draw(*lead, 13, 16, seed=1), draw(*lead, 13, width, seed=2)
 
 
 @pytest.mark.parametrize(("mode", "backend"), MODES_AND_BACKENDS, indirect=["mode"])
 @pytest.mark.parametrize("lead", ((), (3,), (2, 3), (2, 2, 3)), ids=str)
-def test_values_of_another_width(lead, backend, mode):
-    tensors = draw(*lead, 9, 16), draw(*lead, 13, 16, seed=1), draw(*lead, 13, 5, seed=2)
+@pytest.mark.parametrize("width", (16, 5))
+def test_leading_dimensions_and_values_of_another_width(width, lead, backend, mode):
+    tensors = tensors_of(*lead, width=width)
     check(tensors, backend)
     check(tensors, backend, is_causal=True)
+    if width == 16:
+        check(tensors, backend, scale=0.3)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -71,7 +66,7 @@ def test_values_of_another_width(lead, backend, mode):
 )
 def test_masks_that_broadcast(shape, boolean, backend):
     lead = (2, 2, 3) if len(shape) == 5 else (2, 3)
-    tensors = draw(*lead, 9, 16), draw(*lead, 13, 16, seed=1), draw(*lead, 13, 16, seed=2)
+    tensors = tensors_of(*lead)
     mask = draw(*shape, seed=3)
     if boolean:
         mask = mask > -0.5
@@ -80,7 +75,7 @@ def test_masks_that_broadcast(shape, boolean, backend):
 
 @pytest.mark.parametrize(("mode", "backend"), MODES_AND_BACKENDS, indirect=["mode"])
 def test_true_takes_part_and_a_query_that_takes_part_in_nothing_gives_zero(backend, mode):
-    tensors = draw(2, 3, 9, 16), draw(2, 3, 13, 16, seed=1), draw(2, 3, 13, 16, seed=2)
+    tensors = tensors_of(2, 3)
     mask = np.random.default_rng(0).random((9, 13)) < 0.5
     mask[4] = False
     check(tensors, backend, attn_mask=Tensor(mask))
@@ -100,7 +95,7 @@ def test_grouped_queries_need_to_be_enabled(backend):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_gradient_of_an_added_mask(backend, mode):
-    tensors = draw(2, 3, 9, 16), draw(2, 3, 13, 16, seed=1), draw(2, 3, 13, 16, seed=2)
+    tensors = tensors_of(2, 3)
     mask, d_output = draw(3, 1, 13, seed=3), draw(2, 3, 9, 16, seed=4)
 
     def loss(query, key, value, mask):
@@ -131,7 +126,7 @@ def test_dropout_applies_whenever_it_is_asked_for_and_follows_set_seed():
 
 
 def test_a_graph_asks_for_a_seed():
-    tensors = draw(2, 3, 9, 16), draw(2, 3, 13, 16, seed=1), draw(2, 3, 13, 16, seed=2)
+    tensors = tensors_of(2, 3)
 
     @ms.jit
     def run(query, key, value):
@@ -185,7 +180,7 @@ def test_bad_arguments(change, error, message, mode):
 
 
 def test_seed_and_bits_are_checked():
-    tensors = draw(1, 2, 9, 16), draw(1, 2, 13, 16, seed=1), draw(1, 2, 13, 16, seed=2)
+    tensors = tensors_of(1, 2)
     with pytest.raises(ValueError, match=r"seed: got int32 of shape \(2,\), allowed is int64 of shape \(2,\)"):
         flash_attention(*tensors, dropout_rate=0.1, seed=Tensor([1, 2], ms.int32))
     with pytest.raises(TypeError, match="seed: got int, allowed is a Tensor"):

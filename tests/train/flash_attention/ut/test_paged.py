@@ -8,7 +8,9 @@ from flash_attention.backends.cache_update import ScatterUpdate
 from flash_attention.problem import TensorSpec
 from mindspore import Parameter, Tensor, nn, ops
 
+from tests.train.flash_attention.support.arrays import random
 from tests.train.flash_attention.support.modes import in_mode
+from tests.train.flash_attention.support.versions import dtype_named
 
 HEADS, KV_HEADS, DIM, VALUE_DIM = 4, 2, 24, 40
 LENGTHS = (70, 3, 0, 600)
@@ -20,11 +22,6 @@ RULES = (
     {"causal": False},
     {"causal": False, "window_size": (20, 1), "alibi": True},
 )
-
-
-def random(*shape, seed=0) -> np.ndarray:
-    """Normal random float32 elements."""
-    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
 def pages(block_size: int, lengths=LENGTHS) -> tuple:
@@ -91,24 +88,17 @@ def test_sinks_are_an_input_of_a_compiled_graph(backend):
     keys, values, *caches, tables = pages(16)
     query = random(len(LENGTHS), 3, HEADS, DIM)
     net, others = Net(), (Tensor(tables), Tensor(np.array(LENGTHS, np.int32)))
-    ms.set_context(mode=ms.GRAPH_MODE)
-    try:
-        for sinks in (net.sinks.asnumpy().copy(), np.array([-np.inf, 0.0, 3.0, 30.0], np.float32)):
-            net.sinks.set_data(Tensor(sinks))
+    for sinks in (net.sinks.asnumpy().copy(), np.array([-np.inf, 0.0, 3.0, 30.0], np.float32)):
+        net.sinks.set_data(Tensor(sinks))
+        with in_mode("graph"):
             result = net(Tensor(query), *map(Tensor, caches), *others).asnumpy()
-            ms.set_context(mode=ms.PYNATIVE_MODE)
-            np.testing.assert_allclose(result, expected(query, keys, values, sinks=Tensor(sinks)), atol=3e-6)
-            ms.set_context(mode=ms.GRAPH_MODE)
-    finally:
-        ms.set_context(mode=ms.PYNATIVE_MODE)
+        np.testing.assert_allclose(result, expected(query, keys, values, sinks=Tensor(sinks)), atol=3e-6)
     assert len(net.compile_cache) == 1
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_half_precision(dtype):
-    if not hasattr(ms, dtype):
-        pytest.skip(f"this MindSpore has no {dtype}")
-    dtype = getattr(ms, dtype)
+    dtype = dtype_named(dtype)
     keys, values, *caches, tables = pages(16)
     query = random(len(LENGTHS), 2, HEADS, DIM)
     tensors = (Tensor(array).astype(dtype) for array in (query, *caches))

@@ -6,16 +6,12 @@ import pytest
 from flash_attention import FlashAttention, explain, flash_attention
 from mindspore import Tensor, ops
 
+from tests.train.flash_attention.support.layer_inputs import draw
 from tests.train.flash_attention.support.modes import MODES_AND_BACKENDS
 from tests.train.flash_attention.support.problems import make_problem
 
 BACKENDS = ("math", "cpu")
 SEQ = 150
-
-
-def draw(*shape, seed=0, dtype=np.float32):
-    """Normal random elements."""
-    return Tensor(np.random.default_rng([seed, *shape]).standard_normal(shape).astype(dtype))
 
 
 QUERY, KEY, VALUE = draw(2, 4, SEQ, 24), draw(2, 2, SEQ, 24, seed=1), draw(2, 2, SEQ, 24, seed=2)

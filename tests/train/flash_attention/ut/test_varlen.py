@@ -8,6 +8,8 @@ import pytest
 from flash_attention import flash_attention, flash_attention_varlen
 from mindspore import Tensor, ops
 
+from tests.train.flash_attention.support.arrays import ends
+from tests.train.flash_attention.support.cells import Call
 from tests.train.flash_attention.support.modes import in_mode
 from tests.train.flash_attention.support.versions import dtype_named
 
@@ -26,11 +28,6 @@ RULES = {
     "softcap": {"softcap": 2.0, "causal": True, "alibi": True},
     "dropout": {"dropout_rate": 0.2, "seed": SEED},
 }
-
-
-def ends(lengths, zero: bool = True):
-    """Cumulative lengths."""
-    return tuple(np.cumsum((0, *lengths) if zero else lengths).tolist())
 
 
 def random_inputs(dtype=ms.float32, queries=LENGTHS_Q, keys=LENGTHS_K):
@@ -157,23 +154,18 @@ def test_merged_heads_give_the_same():
     np.testing.assert_array_equal(bits(output).reshape(expected.shape), expected)
 
 
-def test_lengths_are_data_to_a_compiled_graph():
-    class Net(ms.nn.Cell):
-        def construct(self, query, key, value, lengths):
-            return flash_attention_varlen(query, key, value, lengths, lengths, causal=True)
-
-    tensors, _ = random_inputs(queries=(40,), keys=(40,))
+@pytest.mark.parametrize("backend", ("cpu", pytest.param("emulator", marks=pytest.mark.slow)))
+def test_lengths_are_data_to_a_compiled_graph(backend):
+    dtype, error = (ms.float32, 0) if backend == "cpu" else (ms.float16, 4e-3)
+    tensors, _ = random_inputs(dtype, queries=(40,), keys=(40,))
     cases = [Tensor(ends(lengths), ms.int32) for lengths in ((10, 10, 20), (1, 38, 1), (0, 40, 0))]
-    expected = [flash_attention_varlen(*tensors, lengths, lengths, causal=True) for lengths in cases]
-    ms.set_context(mode=ms.GRAPH_MODE)
-    try:
-        net = Net()
-        outputs = [net(*tensors, lengths) for lengths in cases]
-    finally:
-        ms.set_context(mode=ms.PYNATIVE_MODE)
+    expected = [flash_attention_varlen(*tensors, lengths, lengths, causal=True, backend="cpu") for lengths in cases]
+    net = Call(flash_attention_varlen, causal=True, backend=backend)
+    with in_mode("graph"):
+        outputs = [net(*tensors, lengths, lengths) for lengths in cases]
     assert len(net.compile_cache) == 1
     for output, other in zip(outputs, expected):
-        np.testing.assert_array_equal(bits(output), bits(other))
+        np.testing.assert_allclose(bits(output), bits(other), atol=error, rtol=error)
 
 
 def test_lengths_are_checked():

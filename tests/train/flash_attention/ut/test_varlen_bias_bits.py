@@ -6,6 +6,7 @@ import pytest
 from flash_attention import flash_attention, flash_attention_varlen
 from mindspore import Tensor, ops
 
+from tests.train.flash_attention.support.arrays import ends
 from tests.train.flash_attention.support.modes import in_mode
 
 HEADS, KV_HEADS, DIM, RATE = 4, 2, 24, 0.3
@@ -17,11 +18,6 @@ KINDS = {
     "all": ("bias", "bits", "sinks"),
 }
 BACKENDS = ("cpu", "math")
-
-
-def ends(lengths) -> tuple:
-    """Cumulative lengths."""
-    return tuple(np.cumsum((0, *lengths)).tolist())
 
 
 def given(kind: str) -> tuple:

@@ -6,6 +6,7 @@ import pytest
 from flash_attention import flash_attention, flash_attention_varlen, reference
 from mindspore import Tensor, ops
 
+from tests.train.flash_attention.support.arrays import ends
 from tests.train.flash_attention.support.modes import MODES_AND_BACKENDS
 from tests.train.flash_attention.support.problems import make_problem
 
@@ -14,7 +15,7 @@ HEADS, KV_HEADS, DIM, VALUE_DIM = 4, 2, 24, 40
 LENGTHS_Q = (5, 0, 3, 130, 2)
 LENGTHS_K = (5, 4, 0, 140, 600)
 PREFIX = (2, 4, 0, 77, 590)
-ENDS_Q, ENDS_K = (tuple(np.cumsum((0, *lengths)).tolist()) for lengths in (LENGTHS_Q, LENGTHS_K))
+ENDS_Q, ENDS_K = ends(LENGTHS_Q), ends(LENGTHS_K)
 
 
 def draw(*shape, seed):

@@ -10,16 +10,16 @@ from flash_attention.backends import registry
 from flash_attention.backends.ascend import integers as of_graphs
 from flash_attention.kernels.tik import host, integers, operators
 from flash_attention.kernels.tik.signature import Request
-from flash_attention.problem import AttentionProblem, AttentionRules
 from flash_attention.problem.packed import PackedProblem
 from mindspore import Tensor, nn
 
+from tests.train.flash_attention.support.arrays import ends
 from tests.train.flash_attention.support.modes import in_mode
+from tests.train.flash_attention.support.problems import make_problem
 from tests.train.flash_attention.ut.test_varlen import (
     RESULTS,
     RULES,
     bits,
-    ends,
     packed,
     random_inputs,
     with_gradients,
@@ -49,13 +49,9 @@ def compare(found: list, expected: list) -> None:
         np.testing.assert_allclose(one, other, **TOLERANCE, err_msg=name)
 
 
-def test_gives_what_the_native_kernel_gives():
-    compare(*both((Tensor(ends(QUERIES), ms.int32), Tensor(ends(KEYS), ms.int64)), **TAKEN["bottom_right"]))
-
-
-@pytest.mark.slow
+@pytest.mark.daily("pynative-bottom_right")
 @pytest.mark.parametrize("rules", TAKEN.values(), ids=TAKEN)
-def test_gives_what_the_native_kernel_gives_in_every_mode(rules, mode):
+def test_gives_what_the_native_kernel_gives(rules, mode):
     compare(*both((Tensor(ends(QUERIES), ms.int32), Tensor(ends(KEYS), ms.int64)), **rules))
 
 
@@ -73,31 +69,10 @@ def test_dropout_goes_by_the_index_of_the_sequence(zero):
         np.testing.assert_allclose(found, expected, **TOLERANCE)
 
 
-@pytest.mark.slow
-def test_lengths_are_data_to_a_compiled_graph():
-    class Net(nn.Cell):
-        def construct(self, query, key, value, lengths):
-            return flash_attention_varlen(query, key, value, lengths, lengths, causal=True, backend="emulator")
-
-    tensors, _ = random_inputs(ms.float16, (40,), (40,))
-    with in_mode("graph"):
-        net = Net()
-        for lengths in ((10, 10, 20), (1, 38, 1), (0, 40, 0)):
-            tensor = Tensor(ends(lengths), ms.int32)
-            output = net(*tensors, tensor)
-            expected = flash_attention_varlen(*tensors, ends(lengths), ends(lengths), causal=True, backend="cpu")
-            np.testing.assert_allclose(bits(output), bits(expected), **TOLERANCE)
-        assert len(net.compile_cache) == 1
-
-
 def packed_problem(**given) -> PackedProblem:
     """Four sequences in all tokens."""
     tokens = given.pop("tokens", 300)
-    rules = AttentionRules(
-        **{name: given.pop(name) for name in list(given) if name in AttentionRules.__dataclass_fields__}
-    )
-    others = {"head_dim": 32, "layout": "BSND", "dtype": "float16", **given}
-    rows = AttentionProblem(1, 2, tokens, tokens, others.pop("head_dim"), rules=rules, **others)
+    rows = make_problem(1, 2, tokens, tokens, 32, **{"layout": "BSND", "dtype": "float16", **given})
     return PackedProblem(rows, sequences=4)
 
 

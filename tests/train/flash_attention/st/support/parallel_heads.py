@@ -31,17 +31,9 @@ class _Results(nn.Cell):
 def check(rank: int, world: int) -> list:
     """Names of the results that are not those of one process, bit by bit."""
     ms.set_context(mode=ms.PYNATIVE_MODE)
-    whole = AttentionProblem(
-        batch=2,
-        heads=8,
-        kv_heads=4,
-        seq_q=100,
-        seq_k=100,
-        head_dim=24,
-        dtype="float32",
-        training=True,
-        rules=AttentionRules(causal=True, alibi=True, dropout_rate=0.2),
-    )
+    sizes = {"batch": 2, "heads": 8, "kv_heads": 4, "seq_q": 100, "seq_k": 100, "head_dim": 24, "dtype": "float32"}
+    rules = AttentionRules(causal=True, alibi=True, dropout_rate=0.2)
+    whole = AttentionProblem(**sizes, training=True, rules=rules)
     random = np.random.default_rng(0)
     shapes = whole.shape_query(), whole.shape_key(), whole.shape_key(), whole.shape_query()
     arrays = [random.standard_normal(shape).astype(np.float32) for shape in shapes]

@@ -17,8 +17,10 @@ import parallel_memory
 from flash_attention import reference
 from flash_attention.context_parallel import GatherAttention, RingAttention, SequenceSplit, finalize, initialize
 from flash_attention.problem import ALL_BLOCKS, AttentionProblem
-from mindspore import Tensor, nn, ops
+from mindspore import Tensor, nn
 
+from tests.train.flash_attention.support.cells import with_gradients
+from tests.train.flash_attention.support.layouts import heads_first, laid_out
 from tests.train.flash_attention.support.problems import make_problem
 
 
@@ -107,20 +109,6 @@ CASES = (
 )
 
 
-class Gradients(nn.Cell):
-    """Gradients of query, key and value, and of sinks where there are any."""
-
-    def __init__(self, attention):
-        super().__init__()
-        self.attention = attention
-        self.differentiate = ops.GradOperation(get_all=True, sens_param=True)
-
-    def construct(self, query, key, value, sinks, d_output):
-        if sinks is None:
-            return self.differentiate(self.attention)(query, key, value, d_output)
-        return self.differentiate(self.attention)(query, key, value, sinks, d_output)
-
-
 class Attend(nn.Cell):
     """The layer with the inputs that have no gradient."""
 
@@ -132,24 +120,6 @@ class Attend(nn.Cell):
         return self.layer(query, key, value, None, None, sinks, self.prefix, self.segment_ids)
 
 
-def laid_out(array: np.ndarray, layout: str, dtype: str) -> Tensor:
-    """A (batch, heads, seq, head_dim) array as a tensor of another layout."""
-    if layout != "BNSD":
-        array = array.transpose((2, 0, 1, 3) if layout == "SBH" else (0, 2, 1, 3))
-        if layout != "BSND":
-            array = array.reshape(*array.shape[:2], -1)
-    return Tensor(np.ascontiguousarray(array), getattr(ms, dtype))
-
-
-def heads_first(tensor: Tensor, layout: str, head_dim: int) -> np.ndarray:
-    """The inverse of `laid_out`, as float32."""
-    array = tensor.astype(ms.float32).asnumpy()
-    if layout == "BNSD":
-        return array
-    array = array.reshape(*array.shape[:2], -1, head_dim)
-    return array.transpose((1, 2, 0, 3) if layout == "SBH" else (0, 2, 1, 3))
-
-
 def run(case: RingCase, layer: type, rank: int, world: int) -> list:
     """Names and figures of the results of this process that are wrong."""
     random = np.random.default_rng(len(case.name))
@@ -159,18 +129,21 @@ def run(case: RingCase, layer: type, rank: int, world: int) -> list:
         for shape in (problem.shape_query(), problem.shape_key(), problem.shape_value(), problem.shape_output())
     ]
     split = SequenceSplit(world, case.order)
-    tensors = [laid_out(split.split(array, rank, 2), case.layout, case.dtype) for array in arrays]
+    parts = (laid_out(split.split(array, rank, 2), case.layout) for array in arrays)
+    tensors = [Tensor(part, getattr(ms, case.dtype)) for part in parts]
     attention = layer(case.head_dim, order=case.order, input_layout=case.layout, backend=case.backend, **case.rules())
     optional = case.optional()
     sinks, prefix, ids = (
         Tensor(optional[name]) if name in optional else None for name in ("sinks", "prefix", "segment_ids")
     )
     attention = Attend(attention, prefix, ids)
-    output = attention(*tensors[:3], sinks)
-    found = output, *Gradients(attention)(*tensors[:3], sinks, tensors[3])
+    given = tensors[:3] if sinks is None else [*tensors[:3], sinks]
+    found = with_gradients(attention, *given, tensors[3])
     widths = [getattr(problem, f"{name}_dim") for name in ("value", "head", "head", "value")]
     d_sinks = [tensor.asnumpy() for tensor in found[4:]]
-    found = [heads_first(tensor, case.layout, width) for tensor, width in zip(found, widths)]
+    found = [
+        heads_first(tensor.astype(ms.float32).asnumpy(), case.layout, width) for tensor, width in zip(found, widths)
+    ]
     names = "output", "d_query", "d_key", "d_value"
     wrong = []
     exact, low = (

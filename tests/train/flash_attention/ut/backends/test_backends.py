@@ -44,8 +44,7 @@ def test_in_a_graph(case, backend):
 def test_a_seed_and_its_bits_given_are_the_same(backend, mode):
     by_seed = run_case(DROPOUT, backend)
     by_bits = run_case(DROPOUT, backend, keep_bits=philox.keep_bits(DROPOUT.problem, cases.SEED))
-    for name, expected in by_seed.named().items():
-        np.testing.assert_array_equal(getattr(by_bits, name), expected, err_msg=name)
+    cases.assert_same(by_bits, by_seed)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -78,5 +77,4 @@ def test_two_runs_are_bit_equal(backend, mode):
     case = Case(batch=2, heads=4, kv_heads=2, seq_q=300, seq_k=300, head_dim=64, mask="compact", dropout=0.1)
     first = run_case(case, backend)
     for _ in range(3):
-        for name, value in run_case(case, backend).named().items():
-            np.testing.assert_array_equal(value, getattr(first, name), err_msg=name)
+        cases.assert_same(run_case(case, backend), first)

@@ -4,8 +4,9 @@ import mindspore as ms
 import numpy as np
 import pytest
 from flash_attention import attention_backend, flash_attention, scaled_dot_product_attention
-from mindspore import Tensor, nn, ops
+from mindspore import Tensor, ops
 
+from tests.train.flash_attention.support.cells import Call, with_gradients
 from tests.train.flash_attention.support.modes import in_mode
 from tests.train.flash_attention.support.versions import dtype_named
 
@@ -24,42 +25,15 @@ def values(tensor):
     return tensor.astype(ms.float32).asnumpy()
 
 
-class Scaled(nn.Cell):
-    """The function as a cell."""
-
-    def construct(self, query, key, value, mask=None):
-        return scaled_dot_product_attention(query, key, value, mask)
-
-
-class Plain(nn.Cell):
-    """The same on tensors of rank 4."""
-
-    def construct(self, query, key, value, bias=None):
-        return flash_attention(query, key, value, None, bias)
-
-
-class Gradients(nn.Cell):
-    """Gradients of a network with regard to all inputs."""
-
-    def __init__(self, network):
-        super().__init__()
-        self.network, self.gradients = network, ops.GradOperation(get_all=True, sens_param=True)
-
-    def construct(self, query, key, value, mask, d_output):
-        if mask is None:
-            return self.gradients(self.network)(query, key, value, d_output)
-        return self.gradients(self.network)(query, key, value, mask, d_output)
-
-
 def both(lead, mask=None, bias=None):
     """Output and gradients of scaled_dot_product_attention, and of flash_attention with what it stands for."""
     tensors = [draw(*lead, *shape, seed=seed) for seed, shape in enumerate(((9, 16), (13, 16), (13, 16), (9, 16)))]
     shapes = [(int(np.prod(lead[:-1])), lead[-1] if lead else 1, *tensor.shape[-2:]) for tensor in tensors]
     flat = [Tensor(values(tensor).reshape(shape), ms.bfloat16) for tensor, shape in zip(tensors, shapes)]
     with attention_backend("cpu"):
-        found = Scaled()(*tensors[:3], mask), *Gradients(Scaled())(*tensors[:3], mask, tensors[3])
+        found = with_gradients(Call(scaled_dot_product_attention), *tensors[:3], mask, tensors[3])
         with in_mode("pynative"):  # compiles nothing
-            expected = Plain()(*flat[:3], bias), *Gradients(Plain())(*flat[:3], bias, flat[3])
+            expected = with_gradients(Call(flash_attention), *flat[:3], None, bias, flat[3])
     return list(map(values, found)), list(map(values, expected))
 
 
@@ -95,27 +69,17 @@ def test_boolean_masks(shape, mode):
     np.testing.assert_allclose(found[0], expected[0], rtol=2**-7, atol=1e-6)
 
 
-class InLayout(nn.Cell):
-    """Causal attention by backend math in a layout that it does not take as it is."""
-
-    def __init__(self, layout):
-        super().__init__()
-        self.layout, self.batch = layout, 2 if layout == "TH" else None
-
-    def construct(self, query, key, value):
-        return flash_attention(
-            *(query, key, value), causal=True, input_layout=self.layout, head_dim=16, batch=self.batch, backend="math"
-        )
-
-
 @pytest.mark.daily("SBH")
 @pytest.mark.parametrize("layout", ["BSND", "SBH", "BSH", "TH"])
 def test_backend_math_in_every_layout(layout):
+    """Those that it does not take as they are."""
     shape = {"BSND": (2, 9, 3, 16), "SBH": (9, 2, 48), "BSH": (2, 9, 48), "TH": (18, 48)}[layout]
     *tensors, d_output = (draw(*shape, seed=seed) for seed in range(4))
-    expected = InLayout(layout)(*tensors), *Gradients(InLayout(layout))(*tensors, None, d_output)
+    rules = {"causal": True, "input_layout": layout, "head_dim": 16, "batch": 2 if layout == "TH" else None}
+    network = Call(flash_attention, **rules, backend="math")
+    expected = with_gradients(network, *tensors, d_output)
     with in_mode("graph"):
-        found = InLayout(layout)(*tensors), *Gradients(InLayout(layout))(*tensors, None, d_output)
+        found = with_gradients(network, *tensors, d_output)
     for got, wanted in zip(found, expected):
         np.testing.assert_allclose(values(got), values(wanted), rtol=2**-7, atol=1e-6)
 

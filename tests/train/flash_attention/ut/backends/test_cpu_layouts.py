@@ -13,6 +13,7 @@ from mindspore import Tensor, nn, ops
 
 from tests.train.flash_attention.support import cases
 from tests.train.flash_attention.support.cases import Case
+from tests.train.flash_attention.support.cells import Call, Gradients
 from tests.train.flash_attention.support.layouts import OTHER_LAYOUTS, laid_out
 from tests.train.flash_attention.support.modes import in_mode
 from tests.train.flash_attention.support.run import run_case, tensor
@@ -30,35 +31,10 @@ CASES = {
 }
 
 
-class Attention(nn.Cell):
+def attention(layout, head_dim, logsumexp=False) -> Call:
     """What a user writes; with `logsumexp` it gives both results."""
-
-    def __init__(self, layout, head_dim, logsumexp=False):
-        super().__init__()
-        self.layout, self.head_dim, self.logsumexp = layout, head_dim, logsumexp
-
-    def construct(self, query, key, value):
-        return flash_attention(
-            query,
-            key,
-            value,
-            causal=True,
-            input_layout=self.layout,
-            head_dim=self.head_dim,
-            return_lse=self.logsumexp,
-            backend="cpu",
-        )
-
-
-class Gradients(nn.Cell):
-    """Gradients of a network with regard to all inputs."""
-
-    def __init__(self, network):
-        super().__init__()
-        self.network, self.gradients = network, ops.GradOperation(get_all=True, sens_param=True)
-
-    def construct(self, query, key, value, d_output):
-        return self.gradients(self.network)(query, key, value, d_output)
+    rules = {"causal": True, "input_layout": layout, "head_dim": head_dim, "return_lse": logsumexp}
+    return Call(flash_attention, **rules, backend="cpu")
 
 
 class Loss(nn.Cell):
@@ -66,7 +42,7 @@ class Loss(nn.Cell):
 
     def __init__(self, layout, head_dim):
         super().__init__()
-        self.attention = Attention(layout, head_dim, True)
+        self.attention = attention(layout, head_dim, True)
 
     def construct(self, query, key, value, d_output):
         output, logsumexp = self.attention(query, key, value)
@@ -106,8 +82,7 @@ def test_every_layout_is_right_and_gives_the_same_bits(name, dtype, mode):
     first = run_case(case, "cpu")
     cases.check(case, first)
     for layout in OTHER_LAYOUTS:
-        for what, value in run_case(case, "cpu", layout).named().items():
-            np.testing.assert_array_equal(value, getattr(first, what), err_msg=f"{what} of {layout}")
+        cases.assert_same(run_case(case, "cpu", layout), first, f"of {layout}")
 
 
 @pytest.mark.daily("pynative-*", "graph-float16-True")
@@ -117,7 +92,7 @@ def test_forward_alone_and_gradients_without_a_loss(logsumexp, dtype, mode):
     expected = None
     for layout in LAYOUTS:
         (*inputs, d_output), d_logsumexp = tensors(layout, dtype)
-        network = Attention(layout, SMALL.head_dim, logsumexp)
+        network = attention(layout, SMALL.head_dim, logsumexp)
         results = network(*inputs) if logsumexp else (network(*inputs),)
         gradients = Gradients(network)(*inputs, (d_output, d_logsumexp) if logsumexp else d_output)
         found = [bits(results[0]), *map(bits, gradients)]
@@ -131,7 +106,7 @@ def test_a_compiled_graph_moves_nothing_around_the_kernel(layout, tmp_path):
     (*inputs, d_output), d_logsumexp = tensors(layout, "float32")
     ms.set_context(mode=ms.GRAPH_MODE, save_graphs=2, save_graphs_path=str(tmp_path))
     try:
-        Gradients(Attention(layout, SMALL.head_dim, True))(*inputs, (d_output, d_logsumexp))
+        Gradients(attention(layout, SMALL.head_dim, True))(*inputs, (d_output, d_logsumexp))
     finally:
         ms.set_context(mode=ms.PYNATIVE_MODE, save_graphs=0)
     (dump,) = tmp_path.rglob("*_validate_*.ir")
@@ -151,7 +126,7 @@ def test_one_bfloat16_graph_for_all_sizes(layout):
         return Tensor(shape=shape.get(layout, (None, None, heads * 32)), dtype=dtype)
 
     ms.set_context(mode=ms.GRAPH_MODE)
-    dynamic, static = ((Attention(layout, 32, True), LossGradients(Loss(layout, 32))) for _ in range(2))
+    dynamic, static = ((attention(layout, 32, True), LossGradients(Loss(layout, 32))) for _ in range(2))
     dynamic[0].set_inputs(*map(unknown, (4, 2, 2)))
     dynamic[1].set_inputs(*map(unknown, (4, 2, 2)), unknown(4, ms.float32))
     for case in (SMALL, replace(SMALL, batch=1, seq_q=9, seq_k=300)):

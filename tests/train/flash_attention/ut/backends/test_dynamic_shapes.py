@@ -9,6 +9,7 @@ from flash_attention.problem import AttentionProblem
 from flash_attention.problem.inputs import UNKNOWN, TensorSpec
 from mindspore import Tensor, nn, ops
 
+from tests.train.flash_attention.support.layer_inputs import draw
 from tests.train.flash_attention.support.modes import in_mode
 
 BACKENDS = [name for name in ("math", "cpu") if get_backend(name).dynamic]
@@ -32,14 +33,19 @@ def graph_mode():
     ms.set_context(mode=ms.GRAPH_MODE)
 
 
-def draw(*shape, seed=0):
-    """Normal random float32 elements."""
-    return Tensor(np.random.default_rng([seed, *shape]).standard_normal(shape).astype(np.float32))
-
-
 def unknown(*shape, dtype=ms.float32):
     """A tensor that stands for unknown extents."""
     return Tensor(shape=shape, dtype=dtype)
+
+
+def sides(batch, seq_q, seq_k):
+    """Query, key and value."""
+    return draw(batch, 4, seq_q, 8), draw(batch, 2, seq_k, 8, seed=1), draw(batch, 2, seq_k, 8, seed=2)
+
+
+def unknown_sides():
+    """What stands for them in a graph for all sizes."""
+    return unknown(None, 4, None, 8), unknown(None, 2, None, 8), unknown(None, 2, None, 8)
 
 
 class Gradients(nn.Cell):
@@ -111,14 +117,12 @@ def test_one_graph_for_all_sizes(rules, backend):
 @pytest.mark.parametrize("rank", (2, 3, 4))
 def test_masks_of_unknown_size(rank, backend):
     dynamic, static = (FlashAttention(8, backend=backend) for _ in range(2))
-    tensors = unknown(None, 4, None, 8), unknown(None, 2, None, 8), unknown(None, 2, None, 8)
     mask_shape = {2: (None, None), 3: (None, None, None), 4: (None, 1, None, None)}[rank]
-    dynamic.set_inputs(*tensors, unknown(*mask_shape, dtype=ms.uint8))
+    dynamic.set_inputs(*unknown_sides(), unknown(*mask_shape, dtype=ms.uint8))
     for batch, seq_q, seq_k in SIZES:
         shape = {2: (seq_q, seq_k), 3: (batch, seq_q, seq_k), 4: (batch, 1, seq_q, seq_k)}[rank]
         mask = Tensor((np.random.default_rng(0).random(shape) < 0.3).astype(np.uint8))
-        arguments = draw(batch, 4, seq_q, 8), draw(batch, 2, seq_k, 8, seed=1), draw(batch, 2, seq_k, 8, seed=2), mask
-        assert_same(dynamic, static, arguments)
+        assert_same(dynamic, static, (*sides(batch, seq_q, seq_k), mask))
 
 
 @pytest.mark.daily(f"*{BACKENDS[-1]}*")
@@ -126,10 +130,9 @@ def test_masks_of_unknown_size(rank, backend):
 def test_a_compact_mask_of_known_shape(backend):
     triangle = Tensor(np.triu(np.ones((1, 128, 128), np.uint8), 1))
     dynamic, static = (FlashAttention(8, backend=backend) for _ in range(2))
-    dynamic.set_inputs(unknown(None, 4, None, 8), unknown(None, 2, None, 8), unknown(None, 2, None, 8), triangle)
+    dynamic.set_inputs(*unknown_sides(), triangle)
     for batch, seq_q, seq_k in (*SIZES, (1, 128, 128)):
-        arguments = draw(batch, 4, seq_q, 8), draw(batch, 2, seq_k, 8, seed=1), draw(batch, 2, seq_k, 8, seed=2)
-        assert_same(dynamic, static, (*arguments, triangle))
+        assert_same(dynamic, static, (*sides(batch, seq_q, seq_k), triangle))
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -139,13 +142,11 @@ def test_scaled_dot_product_attention(backend):
             return scaled_dot_product_attention(query, key, value, mask, enable_gqa=True)
 
     dynamic, static = Net(), Net()
-    tensors = unknown(None, 4, None, 8), unknown(None, 2, None, 8), unknown(None, 2, None, 8)
-    dynamic.set_inputs(*tensors, unknown(None, None, dtype=ms.bool_))
+    dynamic.set_inputs(*unknown_sides(), unknown(None, None, dtype=ms.bool_))
     with attention_backend(backend):
         for batch, seq_q, seq_k in SIZES:
             mask = Tensor(np.random.default_rng(0).random((seq_q, seq_k)) < 0.7)
-            arguments = draw(batch, 4, seq_q, 8), draw(batch, 2, seq_k, 8, seed=1), draw(batch, 2, seq_k, 8, seed=2)
-            assert_same(dynamic, static, (*arguments, mask))
+            assert_same(dynamic, static, (*sides(batch, seq_q, seq_k), mask))
 
 
 def test_what_has_to_be_known():

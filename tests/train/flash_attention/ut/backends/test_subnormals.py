@@ -13,10 +13,13 @@ from flash_attention import (
     paged_attention,
     reshape_and_cache,
 )
-from mindspore import Parameter, Tensor, nn, ops
+from mindspore import Parameter, Tensor, nn
+
+from tests.train.flash_attention.support.cells import Call, Gradients
 
 BITS = 0xAE398  # of 1e-39 in float32; a quarter and a fourfold are exact
 HEADS, DIM = 2, 16
+ENDS = {"cu_seqlens_q": (0, 4, 8), "cu_seqlens_k": (0, 4, 8)}
 
 
 def full(*shape: int, bits: int = BITS) -> Tensor:
@@ -27,20 +30,6 @@ def full(*shape: int, bits: int = BITS) -> Tensor:
 def assert_kept(tensor: Tensor) -> None:
     """Compares bits, but for rounding: the thread of the test may flush subnormal numbers itself."""
     np.testing.assert_allclose(tensor.asnumpy().view(np.uint32), BITS, rtol=1e-5)
-
-
-class Attention(nn.Cell):
-    """The layer as a network."""
-
-    def construct(self, query, key, value):
-        return flash_attention(query, key, value, backend="cpu")
-
-
-class Packed(nn.Cell):
-    """Packed sequences as a network."""
-
-    def construct(self, query, key, value):
-        return flash_attention_varlen(query, key, value, (0, 4, 8), (0, 4, 8), backend="cpu")
 
 
 class Paged(nn.Cell):
@@ -56,20 +45,20 @@ class Paged(nn.Cell):
 
 
 @pytest.mark.parametrize(
-    ("cell", "queries", "keys"),
+    ("function", "rules", "queries", "keys"),
     (
-        pytest.param(Attention, (1, HEADS, 4, DIM), (1, HEADS, 4, DIM), id="attention"),
-        pytest.param(Attention, (1, HEADS, 1, DIM), (1, HEADS, 256, DIM), id="decode"),
-        pytest.param(Packed, (8, HEADS, DIM), (8, HEADS, DIM), id="packed"),
+        pytest.param(flash_attention, {}, (1, HEADS, 4, DIM), (1, HEADS, 4, DIM), id="attention"),
+        pytest.param(flash_attention, {}, (1, HEADS, 1, DIM), (1, HEADS, 256, DIM), id="decode"),
+        pytest.param(flash_attention_varlen, ENDS, (8, HEADS, DIM), (8, HEADS, DIM), id="packed"),
     ),
 )
-def test_values_and_gradients(cell, queries: tuple, keys: tuple, mode: str) -> None:
+def test_values_and_gradients(function, rules: dict, queries: tuple, keys: tuple, mode: str) -> None:
     """The output is the value. Each value's gradient is that of the output for as many queries as keys."""
     tensors = full(*queries, bits=0), full(*keys, bits=0), full(*keys)
-    assert_kept(cell()(*tensors))
+    cell = Call(function, backend="cpu", **rules)
+    assert_kept(cell(*tensors))
     if queries == keys:
-        gradients = ops.GradOperation(get_all=True, sens_param=True)(cell())(*tensors, full(*queries))
-        assert_kept(gradients[2])
+        assert_kept(Gradients(cell)(*tensors, full(*queries))[2])
 
 
 def test_a_paged_cache(mode: str) -> None:

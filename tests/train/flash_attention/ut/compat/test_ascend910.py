@@ -98,6 +98,17 @@ def test_every_path_gives_the_layer_of_this_package(path, installed, mode):
         np.testing.assert_array_equal(layer(query, key, value, given).asnumpy(), expected.asnumpy())
 
 
+class Squares(nn.Cell):
+    """Sum of the squares of what a layer gives."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def construct(self, *tensors):
+        return (self.layer(*tensors).astype(mstype.float32) ** 2).sum()
+
+
 def test_the_call_of_a_910_model_trains(installed, mode):
     """The constructor call, the strategies and the recompute settings of MindFormers' models for the 910A."""
     layer = layer_class(ACCTRANSFORMER)(16, 4, 0.2, 65536, 0, dp=1, mp=1, high_precision=True)
@@ -106,30 +117,10 @@ def test_the_call_of_a_910_model_trains(installed, mode):
     layer.drop_gen_mask.recompute(False)
     layer.fill_v2.recompute(False)
     layer.set_train()
-
-    class Loss(nn.Cell):
-        def __init__(self):
-            super().__init__()
-            self.layer = layer
-
-        def construct(self, query, key, value, mask):
-            return self.layer(query, key, value, mask).astype(mstype.float32).sum()
-
     mask = Tensor(np.triu(np.ones((2, 40, 40), np.uint8), 1))
-    gradients = ops.grad(Loss(), (0, 1, 2))(*inputs(), mask)
+    gradients = ops.grad(Squares(layer), (0, 1, 2))(*inputs(), mask)
     assert all(np.isfinite(gradient.asnumpy()).all() for gradient in gradients)
     assert np.abs(gradients[2].asnumpy()).max() > 0
-
-
-class Squares(nn.Cell):
-    """Sum of the squares of what a layer gives."""
-
-    def __init__(self, layer):
-        super().__init__()
-        self.layer = layer
-
-    def construct(self, query, key, value):
-        return (self.layer(query, key, value) ** 2).sum()
 
 
 @pytest.mark.daily("pynative-*", "graph-mindspore.*")
@@ -169,16 +160,17 @@ def test_shard_without_arguments_keeps_dp_and_mp():
     assert (layer.dp, layer.mp) == (4, 2)
 
 
-@pytest.mark.parametrize("dropout_rate", [0.0, 0.1])
-def test_an_empty_strategy_of_what_the_layer_does_not_get(dropout_rate):
-    layer = ascend910.FlashAttention(16, 8, dropout_rate)
-    layer.shard(((4, 2, 1, 1),) * 3 + ((4, 1, 1), ()))
-    assert (layer.dp, layer.mp) == (4, 2)
-
-
-def test_a_dropout_strategy_between_mask_and_alibi_is_left_out():
-    layer = ascend910.FlashAttention(16, 8, 0.1, alibi=True)
-    layer.shard(((4, 2, 1, 1),) * 3 + ((4, 1, 1), (4, 2, 1, 1), (4, 2, 1, 1)))
+@pytest.mark.parametrize(
+    "dropout_rate, alibi, more",
+    [
+        pytest.param(0.0, False, ((),), id="empty"),
+        pytest.param(0.1, False, ((),), id="empty beside dropout"),
+        pytest.param(0.1, True, ((4, 2, 1, 1), (4, 2, 1, 1)), id="dropout between mask and alibi"),
+    ],
+)
+def test_strategies_of_what_the_layer_does_not_get_are_left_out(dropout_rate, alibi, more):
+    layer = ascend910.FlashAttention(16, 8, dropout_rate, alibi=alibi)
+    layer.shard(((4, 2, 1, 1),) * 3 + ((4, 1, 1), *more))
     assert (layer.dp, layer.mp) == (4, 2)
 
 

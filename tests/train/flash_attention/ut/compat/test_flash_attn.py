@@ -46,12 +46,8 @@ def test_batches(call, packing):
         return (function(*tensors, **rules).astype(ms.float32) * Tensor(upstream).astype(ms.float32)).sum()
 
     gradients = ops.grad(loss, tuple(range(len(tensors))))(*tensors)
-    gradients = [gradients] if len(tensors) == 1 else list(gradients)
-    packed = gradients.pop().asnumpy()
-    if packing != "apart":
-        gradients = [gradient.asnumpy() for gradient in gradients] + list(np.moveaxis(packed, 2, 0))
-    else:
-        gradients = [gradient.asnumpy() for gradient in gradients] + [packed]
+    *gradients, last = (one.asnumpy() for one in (gradients if len(tensors) > 1 else [gradients]))
+    gradients += [last] if packing == "apart" else list(np.moveaxis(last, 2, 0))
     visible = shown(seq_q, seq_k, causal, window)
     for item in range(2):
         expected = exact(
@@ -149,58 +145,33 @@ WRONG = {
     "qkv": ("flash_attn_varlen_qkvpacked_func", (FOUR, FOUR, 3), {}, "allowed is (total, 3, nheads, headdim)"),
     "deterministic": ("flash_attn_func", (FOUR,) * 3, {"deterministic": 1}, "deterministic: got int 1"),
     "pages": ("flash_attn_varlen_func", (FOUR,) * 5 + (8, 8), {"block_table": FOUR}, "block_table: got dtype float16"),
-    "one": ("flash_attn_with_kvcache", (FOUR, CACHE, CACHE, NEW), {"cache_seqlens": 3}, "v: got None"),
-    "where": ("flash_attn_with_kvcache", (FOUR, CACHE, CACHE, NEW, NEW), {}, "cache_seqlens: got None beside k"),
-    "room": (
-        *("flash_attn_with_kvcache", (FOUR, CACHE, CACHE, NEW, NEW), {"cache_seqlens": np.array([2, 22], np.int32)}),
-        "cache_seqlens: got 22 and 3 new keys, but the cache can hold 24",
-    ),
-    "more": (
-        *("flash_attn_with_kvcache", (FOUR, CACHE, CACHE, NEW, NEW), {"cache_seqlens": 22}),
-        "cache_seqlens: got 22 and 3 new keys, but the cache can hold 24",
-    ),
-    "rotary": (
-        "flash_attn_with_kvcache",
-        (FOUR, CACHE, CACHE, None, None, FOUR, FOUR),
-        {},
-        "rotary_cos: given without k",
-    ),
+}
+TABLE, BEFORE = np.array([[1, -1], [2, 0]], np.int32), np.array([2, -1], np.int32)
+FULL = "and 3 new keys, but the cache can hold 24"
+# New keys and values, and tables of rotary embeddings.
+WRONG_OF_CACHES = {
+    "one": ((NEW,), {"cache_seqlens": 3}, "v: got None"),
+    "where": ((NEW, NEW), {}, "cache_seqlens: got None beside k"),
+    "room": ((NEW, NEW), {"cache_seqlens": np.array([2, 22], np.int32)}, f"cache_seqlens: got 22 {FULL}"),
+    "more": ((NEW, NEW), {"cache_seqlens": 22}, f"cache_seqlens: got 22 {FULL}"),
+    "rotary": ((None, None, FOUR, FOUR), {}, "rotary_cos: given without k"),
     "both": (
-        *("flash_attn_with_kvcache", (FOUR, CACHE, CACHE)),
-        {"block_table": np.zeros((2, 1), np.int32), "cache_batch_idx": np.zeros(2, np.int32)},
+        *((), {"block_table": np.zeros((2, 1), np.int32), "cache_batch_idx": np.zeros(2, np.int32)}),
         "cache_batch_idx: given beside a block_table",
     ),
-    "slopes": (
-        *("flash_attn_with_kvcache", (FOUR, CACHE, CACHE), {"alibi_slopes": np.ones((3, 4), np.float32)}),
-        "alibi_slopes: got shape (3, 4)",
-    ),
-    "past": (
-        *("flash_attn_with_kvcache", (FOUR, CACHE, CACHE), {"cache_seqlens": np.array([2, 25], np.int32)}),
-        "cache_seqlens: got 25 and 0 new keys",
-    ),
-    "before": (
-        *("flash_attn_with_kvcache", (FOUR, CACHE, CACHE, NEW, NEW), {"cache_seqlens": np.array([2, -1], np.int32)}),
-        "cache_seqlens: got -1, allowed are 0 to 21",
-    ),
-    "row": (
-        *("flash_attn_with_kvcache", (FOUR, CACHE, CACHE), {"cache_batch_idx": np.array([0, -1], np.int32)}),
-        "cache_batch_idx: got -1, allowed are 0 to 1",
-    ),
-    "page": (
-        *("flash_attn_with_kvcache", (FOUR, CACHE, CACHE, NEW, NEW)),
-        {"cache_seqlens": 20, "block_table": np.array([[1, -1], [2, 0]], np.int32)},
-        "block_table: got 2, allowed are 0 to 1",
-    ),
+    "slopes": ((), {"alibi_slopes": np.ones((3, 4), np.float32)}, "alibi_slopes: got shape (3, 4)"),
+    "past": ((), {"cache_seqlens": np.array([2, 25], np.int32)}, "cache_seqlens: got 25 and 0 new keys"),
+    "before": ((NEW, NEW), {"cache_seqlens": BEFORE}, "cache_seqlens: got -1, allowed are 0 to 21"),
+    "row": ((), {"cache_batch_idx": np.array([0, -1], np.int32)}, "cache_batch_idx: got -1, allowed are 0 to 1"),
+    "page": ((NEW, NEW), {"cache_seqlens": 20, "block_table": TABLE}, "block_table: got 2, allowed are 0 to 1"),
     "padding": (
-        *("flash_attn_with_kvcache", (FOUR, CACHE, CACHE)),
-        {"cache_seqlens": 5, "cache_leftpad": np.array([0, 6], np.int32)},
+        *((), {"cache_seqlens": 5, "cache_leftpad": np.array([0, 6], np.int32)}),
         "cache_leftpad: got 6, allowed are 0 to 5",
     ),
-    "long": (
-        *("flash_attn_with_kvcache", (FOUR, CACHE, CACHE), {"cache_seqlens": np.zeros(2, np.int64)}),
-        "cache_seqlens: got dtype int64",
-    ),
+    "long": ((), {"cache_seqlens": np.zeros(2, np.int64)}, "cache_seqlens: got dtype int64"),
 }
+for name, (more, rules, message) in WRONG_OF_CACHES.items():
+    WRONG[name] = "flash_attn_with_kvcache", (FOUR, CACHE, CACHE, *more), rules, message
 
 
 @pytest.mark.parametrize("wrong", WRONG)

@@ -5,19 +5,8 @@ import pytest
 from flash_attention.compat import flash_attn
 from mindspore import Parameter, Tensor, nn
 
-from tests.train.flash_attention.support.flash_attn_truth import CLOSE, exact, random, shown, slopes_of
+from tests.train.flash_attention.support.flash_attn_truth import CLOSE, exact, random, shown, slopes_of, turned
 from tests.train.flash_attention.support.modes import in_mode
-
-
-def turned(x, cos, sin, positions, interleaved) -> np.ndarray:
-    """(seq, heads, dim) by the angles of its positions."""
-    result, half = x.astype(np.float64), cos.shape[1]
-    first = slice(0, 2 * half, 2) if interleaved else slice(0, half)
-    second = slice(1, 2 * half, 2) if interleaved else slice(half, 2 * half)
-    a, b = result[..., first].copy(), result[..., second].copy()
-    c, s = (table.astype(np.float64)[positions][:, None] for table in (cos, sin))
-    result[..., first], result[..., second] = a * c - b * s, a * s + b * c
-    return result
 
 
 class Decode(nn.Cell):

@@ -11,8 +11,9 @@ import pytest
 from flash_attention.compat.ascend910 import uninstall
 from mindspore import Tensor, ops
 
-from tests.train.flash_attention.support.flash_attn_truth import CLOSE, exact, random, shown, slopes_of
+from tests.train.flash_attention.support.flash_attn_truth import CLOSE, exact, random, shown, slopes_of, turned
 from tests.train.flash_attention.support.modes import in_mode
+from tests.train.flash_attention.support.versions import dtype_named
 
 HEAD_DIMS = (32, 40, 59, 64, 80, 96, 111, 128, 160, 192, 224, 256)
 LENGTHS = ((113, 203), (128, 217), (113, 211), (108, 256), (256, 512), (512, 256), (333, 332), (1, 147))
@@ -68,9 +69,7 @@ OUTPUTS = drawn(
 @pytest.mark.parametrize("case", OUTPUTS, ids=named)
 def test_output_and_gradients(flash_attn, case):
     (seq_q, seq_k), dim, kv_heads = case["lengths"], case["dim"], case["kv_heads"]
-    if not hasattr(ms, case["dtype"]):
-        pytest.skip("this MindSpore has no bfloat16")
-    window, kind = window_of(case["local"], seq_k, dim), getattr(ms, case["dtype"])
+    window, kind = window_of(case["local"], seq_k, dim), dtype_named(case["dtype"])
     given, slopes = slopes_of(case["alibi"], 2, 6)
     shapes = (2, seq_q, 6, dim), (2, seq_k, kv_heads, dim), (2, seq_k, kv_heads, dim), (2, seq_q, 6, dim)
     tensors = [Tensor(random(*shape, seed=seed).astype(np.float32)).astype(kind) for seed, shape in enumerate(shapes)]
@@ -244,19 +243,6 @@ def test_kvcache(flash_attn, case):
         np.testing.assert_allclose(output.asnumpy()[item], expected[0], **CLOSE)
         np.testing.assert_allclose(plain.asnumpy()[item], expected[0], **CLOSE)
         np.testing.assert_allclose(logsumexp.asnumpy()[item], expected[1], rtol=1e-3, atol=2e-3)
-
-
-def turned(x, cos, sin, positions, interleaved) -> np.ndarray:
-    """One sequence with its pairs turned, float64."""
-    half = cos.shape[1]
-    first, second = np.arange(half), np.arange(half) + half
-    if interleaved:
-        first, second = np.arange(half) * 2, np.arange(half) * 2 + 1
-    factors = (cos.astype(np.float64) + 1j * sin.astype(np.float64))[positions][:, None]
-    pairs = (x[..., first].astype(np.float64) + 1j * x[..., second]) * factors
-    result = x.astype(np.float64)
-    result[..., first], result[..., second] = pairs.real, pairs.imag
-    return result
 
 
 def test_concatenated_sequences(flash_attn):

@@ -12,6 +12,7 @@ from tests.train.flash_attention.support.problems import make_problem
 
 BATCH, HEADS, KV_HEADS, DIM = 2, 4, 2, 16
 SCALE = 0.3
+CALL = {"scalar_value": SCALE, "input_layout": "BNSD"}
 TRIANGLE = np.triu(np.ones((2048, 2048), np.uint8), 1)
 
 
@@ -61,9 +62,10 @@ def run(inputs, d_output, shift=None, primitive=False, **settings):
 
     Args:
         inputs: query, key, value in BNSD.
-        settings: arguments of `flash_attention_score`, tensors as arrays.
+        settings: arguments of `flash_attention_score`, tensors as arrays, beside CALL.
     """
-    layout = settings.get("input_layout", "BSH")
+    settings = {**CALL, "head_num": inputs[0].shape[1], **settings}
+    layout = settings["input_layout"]
     tensors = {name: settings.pop(name, None) for name in ("drop_mask", "attn_mask", "prefix")}
     tensors = {name: Tensor(value) if isinstance(value, np.ndarray) else value for name, value in tensors.items()}
     cell = Score(primitive, settings, tensors)
@@ -96,20 +98,10 @@ def exact(inputs, d_output, hidden=None, shift=None, keep=None, keep_prob=1.0):
         options.update(mask_shape=hidden.shape, mask_dtype="bool")
     if shift is not None:
         options.update(bias_shape=shift.shape, bias_dtype="float32")
-    problem = make_problem(
-        BATCH,
-        query.shape[1],
-        query.shape[2],
-        key.shape[2],
-        DIM,
-        key.shape[1],
-        dtype=str(query.dtype),
-        keep_bits=keep is not None,
-        training=keep is not None,
-        scale=SCALE,
-        dropout_rate=1.0 - keep_prob,
-        **options,
-    )
+    if keep is not None:
+        options.update(keep_bits=True, training=True)
+    sizes = BATCH, query.shape[1], query.shape[2], key.shape[2], DIM, key.shape[1]
+    problem = make_problem(*sizes, dtype=str(query.dtype), scale=SCALE, dropout_rate=1.0 - keep_prob, **options)
     assert problem.dropout_scale == pytest.approx(1.0 / keep_prob, rel=2.0**-17 / keep_prob)
     bias = None if shift is None else shift.astype(np.float64) * SCALE
     given = {"mask": hidden, "bias": bias, "keep": keep, "d_output": d_output}
@@ -132,9 +124,7 @@ def assert_right(found, expected):
 def test_every_layout_gives_attention_and_its_gradients(layout, mode):
     *inputs, d_output = arrays(24, 40)
     mask = explicit_mask(24, 40)
-    found, _ = run(
-        inputs, d_output, attn_mask=mask, head_num=HEADS, scalar_value=SCALE, input_layout=layout, sparse_mode=1
-    )
+    found, _ = run(inputs, d_output, attn_mask=mask, input_layout=layout, sparse_mode=1)
     assert_right(found, exact(inputs, d_output, mask))
 
 
@@ -173,16 +163,7 @@ def test_every_sparse_mode_hides_what_it_says(case, mode):
     if outside is not None:
         beyond = np.broadcast_to(outside(seq_q, seq_k), (BATCH, 1, seq_q, seq_k))
         hidden = beyond if hidden is None else hidden | beyond
-    found, _ = run(
-        inputs,
-        d_output,
-        attn_mask=mask,
-        head_num=HEADS,
-        scalar_value=SCALE,
-        input_layout="BNSD",
-        sparse_mode=sparse_mode,
-        **tokens,
-    )
+    found, _ = run(inputs, d_output, attn_mask=mask, sparse_mode=sparse_mode, **tokens)
     assert_right(found, exact(inputs, d_output, hidden))
 
 
@@ -192,16 +173,7 @@ def test_mode_5_shows_the_prefix_of_each_batch_item_besides_the_lower_right_tria
     *inputs, d_output = arrays(seq_q, seq_k)
     outside = band(seq_q, seq_k, 99, 0, seq_k - seq_q) & (np.arange(seq_k) >= np.reshape(lengths, (-1, 1, 1, 1)))
     mask = explicit_mask(seq_q, seq_k)
-    found, _ = run(
-        inputs,
-        d_output,
-        attn_mask=mask,
-        prefix=kind(lengths),
-        head_num=HEADS,
-        scalar_value=SCALE,
-        input_layout="BNSD",
-        sparse_mode=5,
-    )
+    found, _ = run(inputs, d_output, attn_mask=mask, prefix=kind(lengths), sparse_mode=5)
     assert_right(found, exact(inputs, d_output, outside | mask))
 
 
@@ -211,15 +183,7 @@ def test_bits_decide_what_is_kept_and_keep_prob_scales_it(keep_prob, dtype, mode
     *inputs, d_output = arrays(24, 40, dtype=dtype)
     keep = np.random.default_rng(2).random((BATCH, HEADS, 24, 40)) < keep_prob
     bits = np.packbits(keep, axis=-1, bitorder="little")
-    found, _ = run(
-        inputs,
-        d_output,
-        drop_mask=bits,
-        keep_prob=keep_prob,
-        head_num=HEADS,
-        scalar_value=SCALE,
-        input_layout="BNSD",
-    )
+    found, _ = run(inputs, d_output, drop_mask=bits, keep_prob=keep_prob)
     assert_right(found, exact(inputs, d_output, keep=keep, keep_prob=keep_prob))
 
 
@@ -228,17 +192,7 @@ def test_bits_decide_what_is_kept_and_keep_prob_scales_it(keep_prob, dtype, mode
 def test_real_shift_is_added_before_the_scale_and_has_a_gradient(batch, primitive, mode):
     *inputs, d_output = arrays(24, 40)
     shift = np.random.default_rng(4).standard_normal((batch, HEADS, 24, 40)).astype(np.float16) * 2
-    found, _ = run(
-        inputs,
-        d_output,
-        shift,
-        primitive,
-        attn_mask=TRIANGLE,
-        head_num=HEADS,
-        scalar_value=SCALE,
-        input_layout="BNSD",
-        sparse_mode=3,
-    )
+    found, _ = run(inputs, d_output, shift, primitive, attn_mask=TRIANGLE, sparse_mode=3)
     hidden = np.broadcast_to(band(24, 40, 99, 0, 16), (BATCH, 1, 24, 40))
     assert_right(found, exact(inputs, d_output, hidden, shift))
 
@@ -254,15 +208,7 @@ def test_the_last_1024_rows_of_alibi_stand_for_all_of_them(sparse_mode, seq_q, s
     shift = np.array([0.5, 0.0625]).reshape(1, 2, 1, 1) * np.minimum(distance, 0)
     hidden = np.broadcast_to(distance > 0, (BATCH, 1, seq_q, seq_k))
     found, results = run(
-        inputs,
-        d_output,
-        shift[:, :, -1024:].astype(np.float16),
-        True,
-        attn_mask=TRIANGLE,
-        head_num=2,
-        scalar_value=SCALE,
-        input_layout="BNSD",
-        sparse_mode=sparse_mode,
+        inputs, d_output, shift[:, :, -1024:].astype(np.float16), True, attn_mask=TRIANGLE, sparse_mode=sparse_mode
     )
     assert_right(found[:4], exact(inputs, d_output, hidden, shift))
     scores = masked_scores(inputs, hidden, shift)
@@ -287,15 +233,7 @@ def test_the_primitive_gives_the_true_maximum_and_sum_of_every_row(dtype, factor
     shift = np.zeros((1, HEADS, 24, 40), dtype)
     shift[0, 2] = np.random.default_rng(8).standard_normal((24, 40))
     _, (maximum, total, unused, output) = run(
-        inputs,
-        d_output,
-        shift,
-        True,
-        attn_mask=mask,
-        head_num=HEADS,
-        scalar_value=SCALE,
-        input_layout="SBH",
-        sparse_mode=1,
+        inputs, d_output, shift, True, attn_mask=mask, input_layout="SBH", sparse_mode=1
     )
     assert maximum.shape == total.shape == (BATCH, HEADS, 24, 8) and maximum.dtype == total.dtype == ms.float32
     assert unused.shape == () and unused.dtype == output.dtype
@@ -308,6 +246,7 @@ def test_the_primitive_gives_the_true_maximum_and_sum_of_every_row(dtype, factor
     np.testing.assert_allclose(total.asnumpy(), np.repeat(row_sum, 8, -1), rtol=1e-5 * factor)
 
 
+SHOWN = Tensor(np.zeros((2, 1, 8, 8), np.uint8))
 REFUSED = {
     "padding_mask": ({"padding_mask": Tensor(np.zeros((2, 4), np.uint8))}, ValueError, "padding_mask"),
     "lengths": ({"actual_seq_qlen": (4, 8)}, ValueError, "actual_seq_qlen"),
@@ -320,22 +259,10 @@ REFUSED = {
     "dilated": ({"sparse_mode": 7}, ValueError, "7 .dilated."),
     "block_local": ({"sparse_mode": 8}, ValueError, "8 .block_local."),
     "no-mask": ({"sparse_mode": 1}, ValueError, "attn_mask: got none with sparse_mode 1"),
-    "full-mask-for-2": (
-        {"sparse_mode": 2, "attn_mask": Tensor(np.zeros((8, 8), np.uint8))},
-        ValueError,
-        "2048",
-    ),
+    "full-mask-for-2": ({"sparse_mode": 2, "attn_mask": Tensor(np.zeros((8, 8), np.uint8))}, ValueError, "2048"),
     "float-mask": ({"sparse_mode": 1, "attn_mask": Tensor(np.zeros((8, 8), np.float16))}, TypeError, "attn_mask"),
-    "no-prefix": (
-        {"sparse_mode": 5, "attn_mask": Tensor(np.zeros((2, 1, 8, 8), np.uint8))},
-        ValueError,
-        "prefix: got none",
-    ),
-    "prefix-too-long": (
-        {"sparse_mode": 5, "attn_mask": Tensor(np.zeros((2, 1, 8, 8), np.uint8)), "prefix": (3, 9)},
-        ValueError,
-        "prefix: got 9",
-    ),
+    "no-prefix": ({"sparse_mode": 5, "attn_mask": SHOWN}, ValueError, "prefix: got none"),
+    "prefix-too-long": ({"sparse_mode": 5, "attn_mask": SHOWN, "prefix": (3, 9)}, ValueError, "prefix: got 9"),
     "shift": ({"real_shift": Tensor(np.zeros((1, 4, 1024, 8), np.float16))}, ValueError, "real_shift"),
 }
 

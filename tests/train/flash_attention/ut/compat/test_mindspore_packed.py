@@ -9,6 +9,7 @@ from mindspore import Tensor, ops
 HEADS, KV_HEADS, DIM, SCALE = 4, 2, 16, 0.3
 TRIANGLE = Tensor(np.triu(np.ones((2048, 2048), np.uint8), 1))
 ENDS_Q, ENDS_K = (5, 12, 20), (9, 16, 40)
+ENDS = {"actual_seq_qlen": ENDS_Q, "actual_seq_kvlen": ENDS_K}
 MODES = {
     "0": {"sparse_mode": 0, "pre_tokens": 1},
     "2": {"sparse_mode": 2, "attn_mask": TRIANGLE, "next_tokens": 0},
@@ -57,19 +58,10 @@ def test_each_sequence_is_a_call_of_its_own(case, layout, lengths):
 def test_packed_sequences_have_gradients(mode):
     tensors = inputs("TND")
 
+    settings = {"attn_mask": TRIANGLE, "scalar_value": SCALE, "input_layout": "TND", "sparse_mode": 3, **ENDS}
+
     def packed(query, key, value):
-        return flash_attention_score(
-            query,
-            key,
-            value,
-            HEADS,
-            attn_mask=TRIANGLE,
-            actual_seq_qlen=ENDS_Q,
-            actual_seq_kvlen=ENDS_K,
-            scalar_value=SCALE,
-            input_layout="TND",
-            sparse_mode=3,
-        )
+        return flash_attention_score(query, key, value, HEADS, **settings)
 
     gradients = ops.grad(packed, (0, 1, 2))(*tensors)
     # The output is linear in the value, and its rows are weighted means: both sums are those of ones.
@@ -98,7 +90,7 @@ def test_packed_sequences_have_gradients(mode):
     ],
 )
 def test_what_packed_layouts_do_not_have_is_refused_by_name(changes, message):
-    arguments = {"actual_seq_qlen": ENDS_Q, "actual_seq_kvlen": ENDS_K, "input_layout": "TND", **changes}
+    arguments = {**ENDS, "input_layout": "TND", **changes}
     with pytest.raises(ValueError, match=message):
         flash_attention_score(*inputs("TND"), HEADS, **arguments)
 
@@ -112,31 +104,17 @@ def test_drop_masks_are_those_of_each_sequence(mode):
     tensors = [Tensor(random.standard_normal(shape).astype(np.float32)) for shape in shapes]
     given = Tensor(np.concatenate([one.ravel() for one in bits]))
 
+    rules = {"keep_prob": 0.75, "scalar_value": SCALE}
+    packed_rules = {"actual_seq_qlen": ends, "actual_seq_kvlen": keys, "input_layout": "TND", **rules}
+
     def packed(query, key, value, drop_mask):
-        return flash_attention_score(
-            query,
-            key,
-            value,
-            HEADS,
-            drop_mask=drop_mask,
-            keep_prob=0.75,
-            scalar_value=SCALE,
-            actual_seq_qlen=ends,
-            actual_seq_kvlen=keys,
-            input_layout="TND",
-        )
+        return flash_attention_score(query, key, value, HEADS, drop_mask=drop_mask, **packed_rules)
 
     output = ms.jit(packed)(*tensors, given) if mode == "graph" else packed(*tensors, given)
     for one, first_q, end_q, first_k, end_k in zip(bits, (0, *ends), ends, (0, *keys), keys):
         parts = tensors[0][first_q:end_q], tensors[1][first_k:end_k], tensors[2][first_k:end_k]
-        right = flash_attention_score(
-            *(part.expand_dims(0) for part in parts),
-            HEADS,
-            drop_mask=Tensor(one),
-            keep_prob=0.75,
-            scalar_value=SCALE,
-            input_layout="BSND",
-        )
+        batches = (part.expand_dims(0) for part in parts)
+        right = flash_attention_score(*batches, HEADS, drop_mask=Tensor(one), input_layout="BSND", **rules)
         np.testing.assert_allclose(output[first_q:end_q].asnumpy(), right[0].asnumpy(), atol=1e-6)
 
 
@@ -146,7 +124,7 @@ def test_without_a_mask_decisions_are_drawn(layout):
     tensors[2] = ops.ones_like(tensors[2])
     settings = {"keep_prob": 0.75, "scalar_value": 0.0, "input_layout": layout}
     if layout == "TND":
-        settings.update(actual_seq_qlen=ENDS_Q, actual_seq_kvlen=ENDS_K)
+        settings.update(ENDS)
     else:
         tensors = [tensor.reshape(1, tensor.shape[0], -1) for tensor in tensors]
 

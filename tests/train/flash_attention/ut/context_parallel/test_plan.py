@@ -43,15 +43,8 @@ def test_pieces_make_up_the_whole_band_once(name, world, order):
         rows, keys = np.array(split.positions(rank, seq)), np.array(split.positions(source, seq))
         for piece in pieces(split, rules, length, rank, source):
             row, key = rows[piece.first_row : piece.end_row], keys[piece.first_key : piece.end_key]
-            band = Band(
-                len(row),
-                len(key),
-                left=piece.left,
-                right=piece.right,
-                prev_blocks=piece.prev_blocks,
-                next_blocks=piece.next_blocks,
-                block=rules.tile,
-            ).dense()
+            blocks = {"prev_blocks": piece.prev_blocks, "next_blocks": piece.next_blocks, "block": rules.tile}
+            band = Band(len(row), len(key), left=piece.left, right=piece.right, **blocks).dense()
             assert band.any(), piece
             seen[np.ix_(row, key)] += band
             if rules.alibi:

@@ -4,6 +4,16 @@ import ctypes
 from collections.abc import Callable, Iterator
 
 import pytest
+from flash_attention.backends.cpu import library
+
+from tests.train.flash_attention.ut.native.support.calls import instruction_set
+
+
+@pytest.fixture(params=library.instruction_sets())
+def isa(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Runs the test with every instruction set."""
+    with instruction_set(request.param):
+        yield request.param
 
 
 @pytest.fixture

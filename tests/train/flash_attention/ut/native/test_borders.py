@@ -2,24 +2,12 @@
 
 import numpy as np
 import pytest
-from flash_attention.backends.cpu import library
 
+from tests.train.flash_attention.support.arrays import random
 from tests.train.flash_attention.support.problems import make_problem
-from tests.train.flash_attention.ut.native.support.calls import instruction_set, run, values
+from tests.train.flash_attention.ut.native.support.calls import run, values
 
 SUBNORMAL = np.float32(2.0**-130)  # exact in bfloat16
-
-
-@pytest.fixture(params=library.instruction_sets())
-def isa(request):
-    """Runs the test with every instruction set."""
-    with instruction_set(request.param):
-        yield request.param
-
-
-def random(*shape, seed=0) -> np.ndarray:
-    """Normal random elements."""
-    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
 def one_key(head_dim) -> tuple:

@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -19,22 +20,13 @@ from tests.train.flash_attention.ut.native.support.remote import Remote, build_d
 CROSS_COMPILER, EMULATOR = "aarch64-linux-gnu-g++", "qemu-aarch64"
 
 # A spread over everything, kept small: these runs are slow.
+EVERYTHING = Case(batch=2, heads=4, kv_heads=2, seq_q=67, seq_k=150, head_dim=33, mask="3d", dropout=0.2, alibi="bias")
+NEWER = Case(batch=2, seq_q=70, seq_k=70, head_dim=24, value_dim=40, dtype="float32", mask="causal", softcap=3.0)
+# Decoded by chunks of keys.
+DECODED = Case(heads=4, kv_heads=1, seq_q=2, seq_k=300, head_dim=48, mask="causal", alignment="bottom_right")
 SPREAD = [
     *(
-        Case(
-            batch=2,
-            heads=4,
-            kv_heads=2,
-            seq_q=67,
-            seq_k=150,
-            head_dim=33,
-            dtype=dtype,
-            mask="3d",
-            dropout=0.2,
-            alibi="bias",
-            alignment="bottom_right",
-            window=(90, 30),
-        )  # fmt: skip
+        replace(EVERYTHING, dtype=dtype, alignment="bottom_right", window=(90, 30))
         for dtype in ("float32", "float16", "bfloat16")
     ),
     Case(seq_q=140, seq_k=131, head_dim=48, dtype="bfloat16", mask="compact", alibi="computed"),
@@ -43,33 +35,8 @@ SPREAD = [
     Case(heads=3, kv_heads=1, seq_q=33, seq_k=65, head_dim=1, dtype="float16", mask="padding", alibi="given"),
     Case(seq_q=1, seq_k=300, head_dim=129, dtype="float32", mask="rows", alibi="shared"),
     Case(seq_q=50, seq_k=50, head_dim=256, dtype="bfloat16", values="huge"),
-    Case(
-        batch=2,
-        seq_q=70,
-        seq_k=70,
-        head_dim=24,
-        value_dim=40,
-        dtype="float32",
-        mask="causal",
-        softcap=3.0,
-        sinks=True,
-        prefix=True,
-        segments="documents",
-    ),
-    # Decoded by chunks of keys.
-    Case(
-        heads=4,
-        kv_heads=1,
-        seq_q=2,
-        seq_k=300,
-        head_dim=48,
-        dtype="float16",
-        mask="causal",
-        alignment="bottom_right",
-        softcap=5.0,
-        sinks=True,
-        alibi="computed",
-    ),
+    replace(NEWER, sinks=True, prefix=True, segments="documents"),
+    replace(DECODED, softcap=5.0, sinks=True, alibi="computed"),
     Case(heads=3, kv_heads=3, seq_q=1, seq_k=270, head_dim=20, dtype="bfloat16"),
     Case(heads=4, kv_heads=2, seq_q=11, seq_k=270, head_dim=40, dtype="bfloat16", window=(100, 30)),
 ]

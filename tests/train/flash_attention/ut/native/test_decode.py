@@ -8,9 +8,9 @@ from flash_attention.backends.cpu import library
 from flash_attention.problem import AttentionProblem, AttentionRules
 
 from tests.train.flash_attention.support import cases
-from tests.train.flash_attention.ut.native.support.calls import instruction_set, run_case, stored, values
+from tests.train.flash_attention.support.arrays import random
+from tests.train.flash_attention.ut.native.support.calls import run_case, stored, values
 
-ISAS = library.instruction_sets()
 CASES = (
     cases.Case(batch=2, heads=6, kv_heads=2, seq_q=1, seq_k=1100, head_dim=40),
     cases.Case(heads=4, kv_heads=1, seq_q=3, seq_k=700, head_dim=64, mask="causal", alignment="bottom_right"),
@@ -25,13 +25,11 @@ CASES = (
 )
 
 
-@pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 def test_cases(isa, dtype):
-    with instruction_set(isa):
-        for case in CASES:
-            case = replace(case, dtype=dtype)
-            cases.check(case, run_case(case))
+    for case in CASES:
+        case = replace(case, dtype=dtype)
+        cases.check(case, run_case(case))
 
 
 def decode(problem, query, key, value):
@@ -40,12 +38,6 @@ def decode(problem, query, key, value):
     return values(output), logsumexp
 
 
-def random(*shape, seed=0):
-    """Normal random float32 elements."""
-    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
-
-
-@pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 def test_hidden_keys_may_hold_anything(isa, dtype):
     """Row i sees keys 590 + i - 200 .. 590 + i."""
@@ -53,12 +45,11 @@ def test_hidden_keys_may_hold_anything(isa, dtype):
     rules = AttentionRules(causal=True, causal_alignment="bottom_right", window_left=200)
     problem = AttentionProblem(**sizes, dtype=dtype, rules=rules)
     query, key, value = random(1, 2, 4, 24), random(1, 1, 600, 24, seed=1), random(1, 1, 600, 24, seed=2)
-    with instruction_set(isa):
-        expected = decode(problem, query, key, value)
-        for array in (key, value):
-            array[:, :, :396] = np.nan
-            array[:, :, 599] = np.inf  # the last row alone sees it
-        output, logsumexp = decode(problem, query, key, value)
+    expected = decode(problem, query, key, value)
+    for array in (key, value):
+        array[:, :, :396] = np.nan
+        array[:, :, 599] = np.inf  # the last row alone sees it
+    output, logsumexp = decode(problem, query, key, value)
     np.testing.assert_array_equal(output[:, :, :3], expected[0][:, :, :3])
     np.testing.assert_array_equal(logsumexp[:, :, :3], expected[1][:, :, :3])
     assert not np.isfinite(output[:, :, 3]).any()
@@ -86,21 +77,19 @@ def test_one_sequence_of_a_batch_has_the_bits_it_has_alone():
     np.testing.assert_array_equal(logsumexp[1:2], alone[1])
 
 
-@pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("head_dim", [64, 24])
 def test_a_query_head_has_the_bits_of_a_group_of_its_own(isa, dtype, head_dim):
     """Small groups convert keys and values where they lie, large ones beforehand."""
     sizes = {"batch": 1, "kv_heads": 1, "seq_q": 1, "seq_k": 555, "head_dim": head_dim, "dtype": dtype}
     query, key, value = random(1, 11, 1, head_dim), *(random(1, 1, 555, head_dim, seed=seed) for seed in (1, 2))
-    with instruction_set(isa):
-        output, logsumexp = (
-            np.concatenate(results, axis=1)
-            for results in zip(
-                *(decode(AttentionProblem(heads=1, **sizes), query[:, h : h + 1], key, value) for h in range(11))
-            )
+    output, logsumexp = (
+        np.concatenate(results, axis=1)
+        for results in zip(
+            *(decode(AttentionProblem(heads=1, **sizes), query[:, h : h + 1], key, value) for h in range(11))
         )
-        for heads in (2, 3, 4, 5, 8, 9, 11):
-            group = decode(AttentionProblem(heads=heads, **sizes), query[:, :heads], key, value)
-            np.testing.assert_array_equal(group[0], output[:, :heads])
-            np.testing.assert_array_equal(group[1], logsumexp[:, :heads])
+    )
+    for heads in (2, 3, 4, 5, 8, 9, 11):
+        group = decode(AttentionProblem(heads=heads, **sizes), query[:, :heads], key, value)
+        np.testing.assert_array_equal(group[0], output[:, :heads])
+        np.testing.assert_array_equal(group[1], logsumexp[:, :heads])

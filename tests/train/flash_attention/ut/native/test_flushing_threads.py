@@ -8,10 +8,9 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from flash_attention.backends.cpu import library
 from flash_attention.problem import AttentionProblem
 
-from tests.train.flash_attention.ut.native.support.calls import instruction_set, run, values
+from tests.train.flash_attention.ut.native.support.calls import run, values
 
 # Word of fenv_t that holds the bits, and those that flush: DAZ and FTZ of MXCSR; FZ and FZ16 of FPCR, of which those
 # before armv8.2 have the first alone.
@@ -55,14 +54,13 @@ def flushing() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("isa", library.instruction_sets())
 def test_subnormal_numbers_are_kept_and_the_flags_come_back(isa: str, dtype: str, threads) -> None:
     """Queries and keys of zero: the output is the value, and a value's gradient that of the output."""
     problem = AttentionProblem(1, 8, 128, 128, 64, dtype=dtype)
     zeros = np.zeros((1, 8, 128, 64), np.float32)
     small = np.full_like(zeros, SMALL)
     threads(THREADS)
-    with instruction_set(isa), flushing():
+    with flushing():
         before = flags_of_team()
         results = [run(problem, zeros, zeros, small, small) for _ in range(5)]
         after = flags_of_team()

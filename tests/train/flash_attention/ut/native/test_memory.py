@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from flash_attention import reference
 from flash_attention.backends.cpu import library
-from flash_attention.problem import LAYOUTS, AttentionRules
+from flash_attention.problem import LAYOUTS
 
 from tests.train.flash_attention.support import cases
 from tests.train.flash_attention.support.cases import Case
+from tests.train.flash_attention.support.problems import make_problem
 from tests.train.flash_attention.ut.native.support.calls import instruction_set, run, run_case, values
 
 PROT_NONE = 0  # which the mmap module has no name for
@@ -104,8 +105,7 @@ def test_alignment_does_not_matter(offset):
         with instruction_set(isa):
             for case in CASES:
                 expected = run_case(case)
-                for name, value in run_case(case, place=place).named().items():
-                    np.testing.assert_array_equal(value, getattr(expected, name), err_msg=f"{isa} {name}")
+                cases.assert_same(run_case(case, place=place), expected, f"on {isa}")
 
 
 def test_nothing_is_left_unwritten():
@@ -125,18 +125,7 @@ def peak_of_long_run(dtype: str) -> None:
     """Prints by how many MB a forward and a backward pass of 65536 tokens raise the peak memory of this process."""
     import resource
 
-    from flash_attention.problem import AttentionProblem
-
-    length = 65536
-    problem = AttentionProblem(
-        batch=1,
-        heads=1,
-        seq_q=length,
-        seq_k=length,
-        head_dim=128,
-        dtype=dtype,
-        rules=AttentionRules(causal=True, window_left=512),
-    )
+    problem = make_problem(1, 1, 65536, 65536, 128, dtype=dtype, causal=True, window_left=512)
     # Ones, for bfloat16 as bits: numbers too small to be normal take twenty times as long.
     one = {"float32": np.float32(1), "float16": np.float16(1), "bfloat16": np.uint16(0x3F80)}[dtype]
     made = [np.full(problem.shape_query(), one) for _ in range(8)]

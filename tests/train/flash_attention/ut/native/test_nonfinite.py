@@ -2,13 +2,12 @@
 
 import numpy as np
 import pytest
-from flash_attention.backends.cpu import library
-from flash_attention.problem import AttentionProblem, AttentionRules
+from flash_attention.problem import AttentionProblem
 
+from tests.train.flash_attention.support.arrays import random
 from tests.train.flash_attention.support.problems import make_problem
-from tests.train.flash_attention.ut.native.support.calls import instruction_set, run, values
+from tests.train.flash_attention.ut.native.support.calls import run, values
 
-ISAS = library.instruction_sets()
 DTYPES = ("float32", "float16", "bfloat16")
 RULES = {
     "causal": {"causal": True},
@@ -19,29 +18,17 @@ RULES = {
 NAMES = ("output", "logsumexp", "d_query", "d_key", "d_value", "d_bias")
 
 
-@pytest.fixture(params=ISAS)
-def isa(request):
-    """Runs the test with every instruction set."""
-    with instruction_set(request.param):
-        yield request.param
-
-
 def problem_of(seq_q=150, seq_k=203, dtype="float32", **more) -> AttentionProblem:
     """A problem of two heads that share keys."""
     sizes = {"batch": 1, "heads": 2, "kv_heads": 1, "head_dim": 40}
     return make_problem(seq_q=seq_q, seq_k=seq_k, dtype=dtype, **{**sizes, **more})
 
 
-def random(shape, seed) -> np.ndarray:
-    """Normal random float32 elements."""
-    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
-
-
 def tensors_of(problem) -> dict:
     """Random query, key, value and gradient of the output."""
     query, key = problem.shape_query(), problem.shape_key()
     shapes = {"query": query, "key": key, "value": key, "d_output": query}
-    return {name: random(shape, seed) for seed, (name, shape) in enumerate(shapes.items())}
+    return {name: random(*shape, seed=seed) for seed, (name, shape) in enumerate(shapes.items())}
 
 
 def named(problem, tensors, **optional) -> dict:
@@ -106,7 +93,7 @@ def test_padding_may_hold_anything(isa, dtype, more, seq_q):
     problem = problem_of(seq_q, dtype=dtype, mask_shape=(1, 1, 1, 203), mask_dtype="bool", **more)
     optional = {"mask": np.arange(203).reshape(1, 1, 1, 203) >= 77}
     if "bias_shape" in more:
-        bias = random((1, 2, seq_q, 203), 9).astype({"float16": np.float16}.get(dtype, np.float32))
+        bias = random(1, 2, seq_q, 203, seed=9).astype({"float16": np.float16}.get(dtype, np.float32))
         optional["bias"] = (bias.view(np.uint32) >> 16).astype(np.uint16) if dtype == "bfloat16" else bias
     tensors = tensors_of(problem)
     clean = named(problem, tensors, **optional)
@@ -142,7 +129,7 @@ def bfloat16_of(bits) -> np.ndarray:
 
 def test_subnormal_values_and_gradients_survive(isa):
     """One key: the output is the value and d_value the sum of d_output, however small in bfloat16."""
-    problem = AttentionProblem(batch=1, heads=1, seq_q=1, seq_k=1, head_dim=128, dtype="bfloat16")
+    problem = problem_of(1, 1, "bfloat16", heads=1, head_dim=128)
     small = bfloat16_of(np.arange(1, 129)).reshape(1, 1, 1, 128)
     ones = np.ones_like(small)
     output, _, _, _, d_value = run(problem, ones, ones, small, -small)
@@ -152,7 +139,7 @@ def test_subnormal_values_and_gradients_survive(isa):
 
 def test_subnormal_outputs_of_normal_values(isa):
     """Half of the smallest normal number is subnormal."""
-    problem = AttentionProblem(batch=1, heads=1, seq_q=1, seq_k=2, head_dim=64, dtype="bfloat16")
+    problem = problem_of(1, 2, "bfloat16", heads=1, head_dim=64)
     value = np.zeros((1, 1, 2, 64), np.float32)
     value[0, 0, 0] = 2.0**-126
     zeros = np.zeros_like(value)
@@ -162,8 +149,7 @@ def test_subnormal_outputs_of_normal_values(isa):
 
 def test_subnormal_outputs_of_small_probabilities(isa):
     """A small normal value times a small probability, of which neither is subnormal by itself."""
-    rules = AttentionRules(scale=float(np.log(2.0)))
-    problem = AttentionProblem(batch=1, heads=1, seq_q=1, seq_k=2, head_dim=16, dtype="bfloat16", rules=rules)
+    problem = problem_of(1, 2, "bfloat16", heads=1, head_dim=16, scale=float(np.log(2.0)))
     key, value = np.zeros((2, 1, 1, 2, 16), np.float32)
     key[0, 0, 1, 0] = -29.0
     value[0, 0, 1] = 2.0**-100
@@ -174,9 +160,7 @@ def test_subnormal_outputs_of_small_probabilities(isa):
 
 def test_subnormal_values_count_in_the_gradient_of_scores(isa):
     """Scores of zero, so probabilities of 1/2, and a gradient of the output that makes much of a subnormal value."""
-    problem = AttentionProblem(
-        batch=1, heads=1, seq_q=1, seq_k=2, head_dim=16, dtype="bfloat16", rules=AttentionRules(scale=1.0)
-    )
+    problem = problem_of(1, 2, "bfloat16", heads=1, head_dim=16, scale=1.0)
     key = np.ones((1, 1, 2, 16), np.float32) * [[[[1], [-1]]]]
     value = np.full_like(key, 2.0**-130) * [[[[1], [0]]]]
     query = np.zeros((1, 1, 1, 16), np.float32)
@@ -186,9 +170,7 @@ def test_subnormal_values_count_in_the_gradient_of_scores(isa):
 
 def test_subnormal_queries_and_keys_count(isa):
     """A subnormal query times a very large key is an ordinary score."""
-    problem = AttentionProblem(
-        batch=1, heads=1, seq_q=3, seq_k=2, head_dim=16, dtype="bfloat16", rules=AttentionRules(scale=1.0)
-    )
+    problem = problem_of(3, 2, "bfloat16", heads=1, head_dim=16, scale=1.0)
     query = np.full((1, 1, 3, 16), 2.0**-130, np.float32)
     key = np.zeros((1, 1, 2, 16), np.float32)
     key[0, 0, 0] = 2.0**126

@@ -8,7 +8,7 @@ import pytest
 from flash_attention.backends.cpu import library
 from flash_attention.problem import AttentionProblem
 
-from tests.train.flash_attention.support.cases import Case
+from tests.train.flash_attention.support.cases import Case, assert_same
 from tests.train.flash_attention.ut.native.support.calls import instruction_set, run, run_case
 
 ISAS = library.instruction_sets()
@@ -19,12 +19,6 @@ CASES = [
     # One bias for all batch elements: heads take turns.
     Case(batch=2, heads=2, seq_q=300, seq_k=300, head_dim=32, dtype="float32", alibi="bias"),
 ]
-
-
-def assert_same(actual, expected):
-    """Equal bit by bit, by name."""
-    for name, value in expected.named().items():
-        np.testing.assert_array_equal(getattr(actual, name), value, err_msg=name)
 
 
 @pytest.mark.parametrize("isa", dict.fromkeys((ISAS[0], ISAS[-1])))

@@ -2,12 +2,11 @@
 
 import numpy as np
 import pytest
-from flash_attention.backends.cpu import library
 from flash_attention.dropout import philox
 from flash_attention.problem import AttentionProblem
 
 from tests.train.flash_attention.support.problems import make_problem
-from tests.train.flash_attention.ut.native.support.calls import instruction_set, run
+from tests.train.flash_attention.ut.native.support.calls import run
 
 # Known answers of Random123, file tests/kat_vectors, "philox4x32 10": counter, key, result.
 KNOWN = [
@@ -48,7 +47,6 @@ def drawn_by_kernel(problem: AttentionProblem, seed) -> np.ndarray:
     return output != 0
 
 
-@pytest.mark.parametrize("isa", library.instruction_sets())
 @pytest.mark.parametrize(
     ("seed", "more"),
     [
@@ -62,11 +60,9 @@ def drawn_by_kernel(problem: AttentionProblem, seed) -> np.ndarray:
 def test_kernel_draws_the_same(isa, seed, more):
     problem = problem_of(**more)
     expected = np.unpackbits(philox.keep_bits(problem, seed), axis=-1, count=problem.seq_k, bitorder="little")
-    with instruction_set(isa):
-        np.testing.assert_array_equal(drawn_by_kernel(problem, seed), expected.astype(bool))
+    np.testing.assert_array_equal(drawn_by_kernel(problem, seed), expected.astype(bool))
 
 
-@pytest.mark.parametrize("isa", library.instruction_sets())
 def test_given_bits_equal_the_seed(isa):
     """Bit for bit, forward and backward, also over several tiles and a last byte that is partly used."""
     random = np.random.default_rng(0)
@@ -75,9 +71,8 @@ def test_given_bits_equal_the_seed(isa):
     by_bits = problem_of(**sizes, keep_bits=True)
     tensors = [random.standard_normal(shape) for shape in (by_seed.shape_query(), *[by_seed.shape_key()] * 2)]
     tensors.append(random.standard_normal(by_seed.shape_query()))
-    with instruction_set(isa):
-        first = run(by_seed, *tensors, seed=np.array((7, 8), np.int64))
-        second = run(by_bits, *tensors, keep_bits=philox.keep_bits(by_bits, (7, 8)))
+    first = run(by_seed, *tensors, seed=np.array((7, 8), np.int64))
+    second = run(by_bits, *tensors, keep_bits=philox.keep_bits(by_bits, (7, 8)))
     for one, other in zip(first, second):
         np.testing.assert_array_equal(one, other)
 

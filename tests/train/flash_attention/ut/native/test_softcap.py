@@ -2,19 +2,9 @@
 
 import numpy as np
 import pytest
-from flash_attention.backends.cpu import library
 
 from tests.train.flash_attention.support.problems import make_problem
-from tests.train.flash_attention.ut.native.support.calls import instruction_set, run
-
-ISAS = library.instruction_sets()
-
-
-@pytest.fixture(params=ISAS)
-def isa(request):
-    """Runs the test with every instruction set."""
-    with instruction_set(request.param):
-        yield request.param
+from tests.train.flash_attention.ut.native.support.calls import run
 
 
 def capped(scores: np.ndarray, softcap: float) -> np.ndarray:

@@ -3,20 +3,10 @@
 import numpy as np
 import pytest
 from flash_attention import reference
-from flash_attention.backends.cpu import library
 from flash_attention.problem import AttentionProblem
 
 from tests.train.flash_attention.support.problems import make_problem
-from tests.train.flash_attention.ut.native.support.calls import instruction_set, run, values
-
-ISAS = library.instruction_sets()
-
-
-@pytest.fixture(params=ISAS)
-def isa(request):
-    """Runs the test with every instruction set."""
-    with instruction_set(request.param):
-        yield request.param
+from tests.train.flash_attention.ut.native.support.calls import run, values
 
 
 def problem_of(seq_q, seq_k, head_dim, dtype="float32", **more) -> AttentionProblem:

@@ -6,6 +6,8 @@ import pytest
 from flash_attention import KVCache, attention_backend
 from mindspore import Tensor, nn
 
+from tests.train.flash_attention.support.serving import garbage
+
 pytestmark = pytest.mark.asynchronous  # what a step leaves to the next must not depend on when operators run
 
 BATCH, HEADS, KV_HEADS, DIM, VALUE_DIM, LENGTH = 2, 4, 2, 32, 16, 40
@@ -38,13 +40,6 @@ def truth(key: np.ndarray, value: np.ndarray, starts=(0,) * BATCH) -> np.ndarray
     return np.einsum("bhqk,bkhd->bqhd", weights / np.maximum(weights.sum(-1, keepdims=True), 1e-30), value)
 
 
-def with_garbage(cache: KVCache, garbage: float = np.nan) -> KVCache:
-    """The cache with storage that holds what must not be seen."""
-    for storage in (cache.key_cache, cache.value_cache):
-        storage.set_data(Tensor(np.full(storage.shape, garbage, np.float32)).astype(storage.dtype))
-    return cache
-
-
 def decoded(cache, *tensors: np.ndarray, steps=STEPS, dtype=ms.float32) -> list:
     """The outputs of all steps, one behind the other, for each of the outputs of `cache`."""
     parts = []
@@ -60,7 +55,7 @@ class Two(nn.Cell):
 
     def __init__(self, *sizes, **options):
         super().__init__()
-        self.first, self.second = (with_garbage(KVCache(*sizes, **options)) for _ in range(2))
+        self.first, self.second = (garbage(KVCache(*sizes, **options)) for _ in range(2))
 
     def construct(self, query, key, value, other_key, other_value):
         output = self.first(query, key, value)
@@ -109,7 +104,7 @@ def test_updates_of_a_device_are_right(way, composed, kind):
 
 @KINDS
 def test_a_graph_for_each_number_of_tokens(mode, options):
-    cache = with_garbage(KVCache(BATCH, 64, KV_HEADS, DIM, VALUE_DIM, ms.float32, **options))
+    cache = garbage(KVCache(BATCH, 64, KV_HEADS, DIM, VALUE_DIM, ms.float32, **options))
     (first,) = decoded(cache, QUERY, KEY, VALUE)
     assert cache.lengths.asnumpy().tolist() == [LENGTH] * BATCH
     if mode == "graph":
@@ -143,7 +138,7 @@ def test_a_graph_gives_nan_past_the_end(backend, update, kind):
     """Of a step that passes max_length the rows before it are right; then only NaN comes, of that sequence alone."""
     most, starts = 21, (0, 7)
     dtype, error = BACKENDS[backend]
-    cache = with_garbage(KVCache(BATCH, most, KV_HEADS, DIM, VALUE_DIM, dtype, **OPTIONS[kind]), 9.0)
+    cache = garbage(KVCache(BATCH, most, KV_HEADS, DIM, VALUE_DIM, dtype, **OPTIONS[kind]), 9.0)
     expected = truth(KEY, VALUE, starts)
     steps = [(7, 14), (14, 17), (17, 20), (20, 23), (23, 24), (24, 27), (27, 28), (28, 31)]
     ms.set_context(mode=ms.GRAPH_MODE)
@@ -162,7 +157,7 @@ def test_a_graph_gives_nan_past_the_end(backend, update, kind):
 
 @KINDS
 def test_pynative_refuses_tokens_past_the_end(options):
-    cache = with_garbage(KVCache(BATCH, 34, KV_HEADS, DIM, VALUE_DIM, ms.float32, **options))
+    cache = garbage(KVCache(BATCH, 34, KV_HEADS, DIM, VALUE_DIM, ms.float32, **options))
     for _ in range(2):
         cache.reset()
         decoded(cache, QUERY, KEY, VALUE, steps=STEPS[:2])
@@ -193,7 +188,7 @@ def test_pynative_refuses_what_a_graph_has_filled(update):
 def test_a_sequence_without_a_block_is_refused(update, mode):
     """On a device a graph cannot: there the sequence counts as one that is too long."""
     options = {"paged": True, "block_size": 16, "num_blocks": 5}
-    cache = with_garbage(KVCache(BATCH, 64, KV_HEADS, DIM, VALUE_DIM, ms.float32, **options))
+    cache = garbage(KVCache(BATCH, 64, KV_HEADS, DIM, VALUE_DIM, ms.float32, **options))
     decoded(cache, QUERY, KEY, VALUE, steps=STEPS[:2])
     if (update, mode) == ("composed", "graph"):
         output, again = (decoded(cache, QUERY, KEY, VALUE, steps=[step])[0] for step in STEPS[2:4])
@@ -209,22 +204,19 @@ def test_bad_inputs_are_named(mode):
     cache = KVCache(BATCH, 64, KV_HEADS, DIM, VALUE_DIM)
     query, key, value = (Tensor(array[:, :3]).astype(ms.float16) for array in (QUERY, KEY, VALUE))
     whose = "allowed are float16, the dtype of the KVCache"
-    with pytest.raises(TypeError, match=f"key: got dtype float32, {whose}"):
-        cache(query, key.astype(ms.float32), value)
-    with pytest.raises(TypeError, match=f"value: got dtype float32, {whose}"):
-        cache(query, key, value.astype(ms.float32))
-    with pytest.raises(TypeError, match=f"query: got dtype float32, {whose}"):
-        cache(query.astype(ms.float32), key, value)
-    with pytest.raises(ValueError, match=r"key: got shape \(2, 3, 2, 16\), allowed is \(2, seq, 2, 32\)"):
-        cache(query, value, value)
-    with pytest.raises(ValueError, match=r"key: got shape \(2, 2, 32\), allowed is \(2, seq, 2, 32\)"):
-        cache(query, key[:, 0], value)
-    with pytest.raises(ValueError, match=r"value: got shape \(2, 1, 2, 16\), allowed is \(2, 3, 2, 16\)"):
-        cache(query, key, value[:, :1])
-    with pytest.raises(ValueError, match=r"query: got shape \(1, 3, 4, 32\), allowed is \(2, seq, heads, 32\)"):
-        cache(query[:1], key, value)
-    with pytest.raises(TypeError, match="key: got int, allowed is a Tensor"):
-        cache(query, 3, value)
+    sizes = r"allowed is \(2, seq, 2, 32\)"
+    for given, error, message in (
+        ((query, key.astype(ms.float32), value), TypeError, f"key: got dtype float32, {whose}"),
+        ((query, key, value.astype(ms.float32)), TypeError, f"value: got dtype float32, {whose}"),
+        ((query.astype(ms.float32), key, value), TypeError, f"query: got dtype float32, {whose}"),
+        ((query, value, value), ValueError, rf"key: got shape \(2, 3, 2, 16\), {sizes}"),
+        ((query, key[:, 0], value), ValueError, rf"key: got shape \(2, 2, 32\), {sizes}"),
+        ((query, key, value[:, :1]), ValueError, r"value: got shape \(2, 1, 2, 16\), allowed is \(2, 3, 2, 16\)"),
+        ((query[:1], key, value), ValueError, r"query: got shape \(1, 3, 4, 32\), allowed is \(2, seq, heads, 32\)"),
+        ((query, 3, value), TypeError, "key: got int, allowed is a Tensor"),
+    ):
+        with pytest.raises(error, match=message):
+            cache(*given)
 
 
 def test_print_shows_the_sizes():

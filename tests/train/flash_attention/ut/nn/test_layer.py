@@ -9,6 +9,7 @@ from flash_attention import FlashAttention, attention_backend, reference
 from flash_attention.problem import AttentionProblem
 from mindspore import Tensor, nn, ops
 
+from tests.train.flash_attention.support.cells import Gradients
 from tests.train.flash_attention.support.layer_inputs import draw, inputs, near, truth
 from tests.train.flash_attention.support.layouts import laid_out
 from tests.train.flash_attention.support.modes import MODES_AND_BACKENDS
@@ -16,18 +17,6 @@ from tests.train.flash_attention.support.versions import dtype_named
 
 BACKENDS = ("math", "cpu")
 TRIANGLE = np.triu(np.ones((1, 128, 128), np.float16), 1)
-
-
-class Gradients(nn.Cell):
-    """All gradients of a network for a given output gradient, as users of MindSpore take them."""
-
-    def __init__(self, network):
-        super().__init__()
-        self.network = network
-        self.gradients = ops.GradOperation(get_all=True, sens_param=True)
-
-    def construct(self, *arguments):
-        return self.gradients(self.network)(*arguments)
 
 
 def test_the_positional_signature_is_the_one_users_have():

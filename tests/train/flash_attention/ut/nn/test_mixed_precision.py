@@ -10,12 +10,9 @@ import pytest
 from flash_attention import FlashAttention
 from mindspore import Tensor, nn, ops
 
+from tests.train.flash_attention.support.layer_inputs import draw
+
 BACKENDS = ("math", "cpu")
-
-
-def draw(*shape, seed=0):
-    """Normal random float32 elements."""
-    return Tensor(np.random.default_rng([seed, *shape]).standard_normal(shape).astype(np.float32))
 
 
 @pytest.fixture(autouse=True)

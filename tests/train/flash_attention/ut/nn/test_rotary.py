@@ -6,6 +6,9 @@ import pytest
 from flash_attention import rotary, rotary_embedding
 from mindspore import Tensor, nn, ops
 
+from tests.train.flash_attention.support.arrays import random
+from tests.train.flash_attention.support.versions import dtype_named
+
 BATCH, SEQ, HEADS, DIM, POSITIONS = 3, 7, 2, 20, 40
 OFFSETS = np.array([0, 33, 5], np.int32)
 
@@ -17,11 +20,6 @@ def form(request, monkeypatch):
         assert rotary.serves_native()
     monkeypatch.setattr(rotary, "serves_native", lambda: request.param == "native")
     return request.param
-
-
-def random(*shape, seed=0) -> np.ndarray:
-    """Normal random float32 elements."""
-    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
 def tables(rotary_dim: int) -> tuple:
@@ -152,9 +150,7 @@ def test_gradient_of_a_jit_function_in_pynative(layout, interleaved):
 @pytest.mark.parametrize("dtype", ("float16", "bfloat16"))
 def test_low_precision_gradients(mode, dtype):
     """Those of tables in another dtype than x, and numbers that are subnormal in it."""
-    if not hasattr(ms, dtype):
-        pytest.skip("this MindSpore has no bfloat16")
-    kind, (cos, sin) = getattr(ms, dtype), map(Tensor, tables(DIM))
+    kind, (cos, sin) = dtype_named(dtype), map(Tensor, tables(DIM))
     x, upstream = (
         Tensor(random(BATCH, SEQ, HEADS, DIM, seed=i) * scale).astype(kind) for i, scale in ((0, 1), (1, 3e-6))
     )
@@ -191,9 +187,7 @@ def test_jit_and_layout():
 
 @pytest.mark.parametrize("dtype", ("float16", "bfloat16"))
 def test_low_precision_rounds_once(mode, dtype):
-    if not hasattr(ms, dtype):
-        pytest.skip("this MindSpore has no bfloat16")
-    (cos, sin), kind = tables(DIM), getattr(ms, dtype)
+    (cos, sin), kind = tables(DIM), dtype_named(dtype)
     x = Tensor(random(BATCH, SEQ, HEADS, DIM)).astype(kind)
     held = x.astype(ms.float32).asnumpy()
     output = rotary_embedding(x, Tensor(cos), Tensor(sin), interleaved=True)
@@ -232,15 +226,13 @@ def test_every_finite_number_survives(dtype, form):
     """Turned by nothing each number of 16 bits is what it was, subnormal ones included."""
     if form == "composed":
         pytest.skip("threads of MindSpore may take subnormal numbers for zero")
-    if not hasattr(ms, dtype):
-        pytest.skip("this MindSpore has no bfloat16")
-    bits = np.arange(1 << 16, dtype=np.uint32)
+    kind, bits = dtype_named(dtype), np.arange(1 << 16, dtype=np.uint32)
     numbers = bits.astype(np.uint16).view(np.float16).astype(np.float32)
     if dtype == "bfloat16":
         numbers = (bits << 16).view(np.float32)
     numbers = np.where(np.isfinite(numbers), numbers, 0).reshape(1, 256, 2, 128)
     ones, zeros = (Tensor(np.full((256, 64), number, np.float32)) for number in (1, 0))
-    output = rotary_embedding(Tensor(numbers).astype(getattr(ms, dtype)), ones, zeros)
+    output = rotary_embedding(Tensor(numbers).astype(kind), ones, zeros)
     np.testing.assert_array_equal(output.astype(ms.float32).asnumpy(), numbers)
 
 

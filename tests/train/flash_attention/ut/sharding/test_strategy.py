@@ -93,21 +93,11 @@ def test_shards_must_divide(plan, message):
 def test_shards_are_bit_equal_to_the_whole(mask_shape, bias):
     ms.set_context(mode=ms.PYNATIVE_MODE)
     bias_shape = (1, 8, 1, 40) if bias == "per_key" else None
-    whole = AttentionProblem(
-        batch=4,
-        heads=8,
-        kv_heads=4,
-        seq_q=40,
-        seq_k=40,
-        head_dim=16,
-        dtype="float32",
-        mask_shape=mask_shape,
-        mask_dtype=None if mask_shape is None else "bool",
-        bias_shape=bias_shape,
-        bias_dtype="float32" if bias_shape else None,
-        training=True,
-        rules=AttentionRules(alibi=bias == "alibi", dropout_rate=0.3),
-    )
+    sizes = {"batch": 4, "heads": 8, "kv_heads": 4, "seq_q": 40, "seq_k": 40, "head_dim": 16, "dtype": "float32"}
+    given = {"mask_shape": mask_shape, "mask_dtype": mask_shape and "bool"}
+    given.update(bias_shape=bias_shape, bias_dtype=bias_shape and "float32")
+    rules = AttentionRules(alibi=bias == "alibi", dropout_rate=0.3)
+    whole = AttentionProblem(**sizes, **given, training=True, rules=rules)
     random = np.random.default_rng(0)
     arrays = [random.standard_normal(s).astype(np.float32) for s in (whole.shape_query(), *[whole.shape_key()] * 2)]
     mask = None if mask_shape is None else random.random(mask_shape) < 0.3

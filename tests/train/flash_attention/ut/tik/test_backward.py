@@ -76,6 +76,14 @@ def _attention(problem: AttentionProblem, seed: int = 0, sigma: float = 1.0, out
     return arrays, exact
 
 
+def _check(attention: AttentionProblem, arrays: dict, actual: dict) -> None:
+    """Gradients against those of composed attention."""
+    tensors = [arrays[name] for name in ("query", "key", "value")]
+    cases.check_call(
+        attention, tensors, reference.Attention(arrays["output"], None, **actual), d_output=arrays["d_output"]
+    )
+
+
 def _check_strictly(attention: AttentionProblem, arrays: dict, exact, actual: dict) -> None:
     """Against the strictest baseline: nothing is rounded but what the Cube takes in float16, and the results."""
     query, key, value, output, d_output = (
@@ -207,24 +215,28 @@ def test_variants_with_fewer_heads_than_cores(tik, execute, variant):
     attention = AttentionProblem(
         1, 2, 200, 900, 32, training=True, rules=AttentionRules(causal=True, causal_alignment="bottom_right")
     )
-    arrays, exact = _attention(attention)
+    arrays, _ = _attention(attention)
     problem = host.describe(attention, cores=7)
     operator = build_backward(problem, tik, variant=variant)
     assert (operator.main.cores > 2) == (variant != "deterministic")
     stored = operator.run(execute, **stored_arrays.backward_inputs(problem, **arrays))
     actual = stored_arrays.backward_outputs(problem, stored)
-    low = reference.baseline(attention, *(arrays[n] for n in ("query", "key", "value")), d_output=arrays["d_output"])
-    result = reference.Attention(arrays["output"], exact.logsumexp, **actual)
-    assert not [str(error) for error in reference.compare(result, exact, low) if not error.ok]
+    _check(attention, arrays, actual)
 
 
-def test_computed_alibi_with_tiles_on_either_side_of_the_queries(tik, execute):
-    attention = AttentionProblem(1, 3, 400, 420, 32, training=True, rules=AttentionRules(alibi=True))
-    arrays, exact = _attention(attention)
-    actual = gradients(tik, execute, host.describe(attention, cores=3), arrays)
-    low = reference.baseline(attention, *(arrays[n] for n in ("query", "key", "value")), d_output=arrays["d_output"])
-    result = reference.Attention(arrays["output"], exact.logsumexp, **actual)
-    assert not [str(error) for error in reference.compare(result, exact, low) if not error.ok]
+@pytest.mark.parametrize(
+    ("sizes", "alibi"),
+    (
+        pytest.param((3, 400, 420, 32), True, id="alibi_on_either_side_of_the_queries"),
+        pytest.param((1, 16, 66000, 48), False, id="many_keys", marks=pytest.mark.slow),
+        pytest.param((1, 66000, 16, 48), False, id="many_queries", marks=pytest.mark.slow),
+    ),
+)
+def test_against_composed_attention(tik, execute, sizes, alibi):
+    """Computed ALiBi, and more than 64K tokens, with strides beyond the field."""
+    attention = AttentionProblem(1, *sizes, training=True, rules=AttentionRules(alibi=alibi))
+    arrays, _ = _attention(attention)
+    _check(attention, arrays, gradients(tik, execute, host.describe(attention, cores=attention.heads), arrays))
 
 
 def test_gradient_of_a_bias_that_all_heads_and_batches_share(tik, execute):
@@ -261,17 +273,6 @@ def test_small_gradients_and_large_ones_keep_their_precision(tik, execute):
         for name, value in actual.items():
             wanted = getattr(exact, name) * factor
             assert np.abs(value - wanted).max() < 2.0**-8 * np.abs(wanted).max(), name
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("seq_q", "seq_k"), ((16, 66000), (66000, 16)))
-def test_past_64k_with_strides_beyond_the_field(tik, execute, seq_q, seq_k):
-    attention = AttentionProblem(1, 1, seq_q, seq_k, 48, training=True)
-    arrays, exact = _attention(attention)
-    actual = gradients(tik, execute, host.describe(attention, cores=1), arrays)
-    low = reference.baseline(attention, *(arrays[n] for n in ("query", "key", "value")), d_output=arrays["d_output"])
-    result = reference.Attention(arrays["output"], exact.logsumexp, **actual)
-    assert not [str(error) for error in reference.compare(result, exact, low) if not error.ok]
 
 
 @pytest.mark.slow

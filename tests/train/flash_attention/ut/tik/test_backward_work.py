@@ -21,6 +21,18 @@ PROBLEMS = (
 )
 
 
+def _planned(variant: str, *sizes, **fields) -> tuple:
+    """A problem, the plan that comes first for it, and its work."""
+    problem = make_kernel_problem(*sizes, **fields)
+    plan = plans(problem, False)[0]
+    return problem, plan, backward_work.split(problem, plan, variant)
+
+
+def _rows(split):
+    """(core, row) of every item."""
+    return ((core, row) for core, items in enumerate(split.table) for row in items[items["count"] > 0])
+
+
 def _seen(problem: KernelProblem, plan, split, row) -> np.ndarray:
     """Scores of an item by the table: bool (queries, keys) of the whole problem."""
     rows, keys = plan.rows, plan.keys
@@ -43,16 +55,13 @@ def _seen(problem: KernelProblem, plan, split, row) -> np.ndarray:
 @pytest.mark.parametrize("variant", backward_work.VARIANTS)
 @pytest.mark.parametrize("fields", PROBLEMS)
 def test_every_visible_pair_once(fields, variant):
-    problem = make_kernel_problem(2, 4, head_dim=64, cores=6, **fields)
-    plan = plans(problem, False)[0]
-    split = backward_work.split(problem, plan, variant)
+    problem, plan, split = _planned(variant, 2, 4, head_dim=64, cores=6, **fields)
     total = np.zeros((2 * problem.kv_heads, problem.seq_q, problem.seq_k), int)
     owners = {}
-    for core, items in enumerate(split.table):
-        for row in items[items["count"] > 0]:
-            total[row["kv_head"]] += _seen(problem, plan, split, row)
-            owners.setdefault((row["slot"], row["head"]), set()).add(core)
-            assert row["slot"] < split.slots
+    for core, row in _rows(split):
+        total[row["kv_head"]] += _seen(problem, plan, split, row)
+        owners.setdefault((row["slot"], row["head"]), set()).add(core)
+        assert row["slot"] < split.slots
     assert np.array_equal(total, np.broadcast_to(problem.band.dense(), total.shape))
     if variant != "atomic":
         assert all(len(cores) == 1 for cores in owners.values())
@@ -61,9 +70,7 @@ def test_every_visible_pair_once(fields, variant):
 @pytest.mark.parametrize("group", (1, 2))
 @pytest.mark.parametrize("fields", PROBLEMS)
 def test_every_query_tile_has_one_last_visitor(fields, group):
-    problem = make_kernel_problem(2, 2, head_dim=64, cores=3, **{**fields, "kv_heads": 2 // group})
-    plan = plans(problem, False)[0]
-    split = backward_work.split(problem, plan, "deterministic")
+    problem, plan, split = _planned("deterministic", 2, 2, head_dim=64, cores=3, **{**fields, "kv_heads": 2 // group})
     tiles = -(-problem.seq_q // plan.rows)
     seen = problem.band.dense().any(1)
     # Where the first or last rows see nothing, some tiles may have no visitor at all.
@@ -95,8 +102,7 @@ def test_several_cores_of_a_head_leave_its_sums_to_the_last_pass():
 
 @pytest.mark.parametrize(("variant", "heads"), (("deterministic", 32), ("split", 1), ("split", 40), ("atomic", 3)))
 def test_causal_work_is_balanced(variant, heads):
-    problem = make_kernel_problem(1, heads, 12288, 12288, 64, causal=True)
-    split = backward_work.split(problem, plans(problem, False)[0], variant)
+    problem, _, split = _planned(variant, 1, heads, 12288, 12288, 64, causal=True)
     assert max(split.units) <= 1.1 * sum(split.units) / problem.cores
 
 
@@ -112,9 +118,8 @@ def test_a_few_heads_too_many_are_shared_by_two_cores_each(heads, cores, limit, 
     places = {(row["kv_head"], row["tile"]) for row in items}
     assert len(items) == len(places) == heads * 11
     owners = {}
-    for core, share in enumerate(split.table):
-        for row in share[share["count"] > 0]:
-            owners.setdefault((row["head"], row["slot"]), set()).add(core)
+    for core, row in _rows(split):
+        owners.setdefault((row["head"], row["slot"]), set()).add(core)
     assert {len(cores) for cores in owners.values()} == {1}
 
 
@@ -160,17 +165,9 @@ def test_heads_that_share_a_bias_share_a_core():
     plan = plans(problem, True)[0]
     split = backward_work.split(problem, plan, "split")
     owners = {}
-    for core, items in enumerate(split.table):
-        for row in items[items["count"] > 0]:
-            owners.setdefault((row["head"] % 4, row["tile"]), set()).add(core)
+    for core, row in _rows(split):
+        owners.setdefault((row["head"] % 4, row["tile"]), set()).add(core)
     assert all(len(cores) == 1 for cores in owners.values())
-
-
-def test_range_with_more_partial_tiles_than_the_table_holds_is_refused():
-    # Queries of a block of 1000 stand at keys that begin in the middle of a tile.
-    problem = make_kernel_problem(1, 1, 8192, 8192, 32, causal=True, prev_blocks=1, tile=1000, tiling="rows16keys32")
-    with pytest.raises(ValueError, match="prev_blocks, next_blocks, tile"):
-        backward_work.split(problem, plans(problem, False)[0], "deterministic")
 
 
 def test_gradient_of_a_bias_per_score_leaves_the_float32_products_out():
@@ -186,20 +183,21 @@ def test_a_window_that_narrow_query_tiles_cannot_number_gets_another_strategy():
     assert backward_work.choose(problem, "deterministic", False).plan.strategy != narrow.strategy
 
 
+# Queries of a block of 1000 stand at keys that begin in the middle of a tile; middle tiles differ; a block ends before
+# the last of the rows that share one tile number.
 @pytest.mark.parametrize(
-    "fields", ({"prev_blocks": 1}, {"next_blocks": 1}, {"prev_blocks": 1, "next_blocks": 1}), ids=str
+    ("seq", "fields"),
+    (
+        (8192, {"causal": True, "prev_blocks": 1}),
+        (4000, {"prev_blocks": 1}),
+        (4000, {"next_blocks": 1}),
+        (4000, {"prev_blocks": 1, "next_blocks": 1}),
+        (18 * 64, {"tile": 10 * 64 - 1, "prev_blocks": 0, "next_blocks": 0, "tiling": "rows64keys192"}),
+    ),
+    ids=str,
 )
-def test_middle_tiles_that_differ_are_refused(fields):
-    problem = make_kernel_problem(1, 1, 4000, 4000, 32, tile=1000, tiling="rows16keys32", **fields)
-    with pytest.raises(ValueError, match="prev_blocks, next_blocks, tile"):
-        backward_work.split(problem, plans(problem, False)[0], "deterministic")
-
-
-def test_the_last_row_of_the_middle_differs():
-    """A block ends before the last of the rows that share one tile number."""
-    rows = 64
-    fields = {"tile": 10 * rows - 1, "prev_blocks": 0, "next_blocks": 0, "tiling": "rows64keys192"}
-    problem = make_kernel_problem(1, 1, 18 * rows, 18 * rows, 32, **fields)
+def test_ranges_with_more_tiles_than_the_table_holds_are_refused(seq, fields):
+    problem = make_kernel_problem(1, 1, seq, seq, 32, **{"tile": 1000, "tiling": "rows16keys32", **fields})
     with pytest.raises(ValueError, match="prev_blocks, next_blocks, tile"):
         backward_work.split(problem, plans(problem, False)[0], "deterministic")
 

@@ -13,6 +13,7 @@ from flash_attention.kernels.tik.problem import CAPACITY
 
 from tests.train.flash_attention.support.problems import make_kernel_problem
 from tests.train.flash_attention.ut.tik.support import stored_arrays
+from tests.train.flash_attention.ut.tik.support.passes import both_passes, random_data
 from tests.train.flash_attention.ut.tik.support.programs import forward as run_forward
 
 
@@ -49,16 +50,12 @@ def test_all_work_is_done_and_evenly(cores: int, causal: bool, head_dim: int) ->
 
 
 def test_the_same_bits_on_30_and_on_32_cores(tik, execute) -> None:
-    random = np.random.default_rng(0)
-    query, key, value, d_output = (random.standard_normal((1, 33, 40, 16)).astype(np.float16) for _ in range(4))
     results = []
     for cores in (30, 32):
         problem = make_kernel_problem(1, 33, 40, 40, 16, causal=True, cores=cores)
-        output, logsumexp = run_forward(tik, execute, problem, query, key, value)
         operator = build_backward(problem, tik)
         assert {kernel.cores for kernel in (operator.rows, operator.main)} == {cores}
-        stored = stored_arrays.backward_inputs(problem, query, key, value, output, logsumexp, d_output)
-        results.append({"output": output, **stored_arrays.backward_outputs(problem, operator.run(execute, **stored))})
+        results.append(both_passes(tik, execute, problem, random_data(problem))[0])
     for name, array in results[0].items():
         np.testing.assert_array_equal(array, results[1][name], err_msg=name)
 
@@ -100,19 +97,14 @@ def test_slots_of_a_head_add_up(tik, execute, heads: int, cores: int, slots: int
 @pytest.mark.parametrize("memory, size", [("UB", 160 * 1024), ("L1", 256 * 1024), ("L0C", 128 * 1024)])
 def test_plans_fit_smaller_memories(tik, execute, memory: str, size: int) -> None:
     """Other tilings, the same attention."""
-    random = np.random.default_rng(0)
-    query, key, value, d_output = (random.standard_normal((1, 1, 150, 128)).astype(np.float16) for _ in range(4))
     results = []
     for memories in (CAPACITY, {**CAPACITY, memory: size}):
         problem = make_kernel_problem(1, 1, 150, 150, 128, cores=1, memories=tuple(memories.values()))
-        output, logsumexp = run_forward(tik, execute, problem, query, key, value)
         operator = build_backward(problem, tik)
         kernels = (build_forward(problem, tik), operator.rows, operator.main, operator.finish)
         used = [kernel.memory() for kernel in kernels if kernel is not None]
         assert all(taken <= there <= memories[name] for one in used for name, (taken, there) in one.items())
-        stored = stored_arrays.backward_inputs(problem, query, key, value, output, logsumexp, d_output)
-        gradients = stored_arrays.backward_outputs(problem, operator.run(execute, **stored))
-        results.append((used, {"output": output, **gradients}))
+        results.append((used, both_passes(tik, execute, problem, random_data(problem))[0]))
     assert results[0][0] != results[1][0]
     for name, array in results[0][1].items():
         np.testing.assert_allclose(array.astype(np.float32), results[1][1][name], atol=4e-3, err_msg=name)

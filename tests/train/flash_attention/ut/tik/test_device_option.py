@@ -12,7 +12,7 @@ ROOT = HERE.parents[4]
 AS_CANN = "import tikemu; tikemu.install(soc='Ascend910A'); tikemu.run = None; "
 TESTS = (
     "test_helpers.py",
-    "test_forward.py::test_more_items_than_a_chunk_of_the_work_table",
+    "test_forward.py::test_sizes_out_of_the_ordinary[more_items_than_a_chunk_of_the_work_table]",
     "test_backward.py::test_representative_cases[B1-H2-S1-D40-float16-compact]",
 )
 

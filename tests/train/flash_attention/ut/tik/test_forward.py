@@ -37,9 +37,7 @@ def test_scores_of_any_spread_against_composed_attention(tik, execute, head_dim,
     arrays = random_arrays(problem, seed=3)
     arrays[0] = (arrays[0].astype(np.float32) * sigma).astype(np.float16)
     actual = reference.Attention(*forward(tik, execute, problem, *arrays))
-    attention = AttentionProblem(1, 1, 256, 640, head_dim)
-    exact, low = (of(attention, *arrays) for of in (reference.truth, reference.baseline))
-    assert [str(error) for error in reference.compare(actual, exact, low) if not error.ok] == []
+    cases.check_call(AttentionProblem(1, 1, 256, 640, head_dim), arrays, actual)
 
 
 def test_sample_that_misses_the_largest_score_is_found_out(tik, execute):
@@ -75,13 +73,8 @@ def test_scores_past_the_range_of_float16(tik, execute, size, factor, tiling):
 
 def test_two_runs_are_bit_equal_and_so_are_shards(tik, execute):
     whole = make_kernel_problem(2, 4, 150, 260, 64, kv_heads=2, causal=True, cores=5)
-    query, key, value = random_arrays(whole)
-    first, again = (forward(tik, execute, whole, query, key, value) for _ in range(2))
     shard = make_kernel_problem(1, 2, 150, 260, 64, kv_heads=1, causal=True, cores=2)
-    part = forward(tik, execute, shard, query[1:, 2:], key[1:, 1:], value[1:, 1:])
-    for a, b, c in zip(first, again, part):
-        assert np.array_equal(a, b)
-        assert np.array_equal(a[1:, 2:], c)
+    shared_cases.check_shards(tik, execute, whole, shard)
 
 
 @pytest.mark.parametrize("softcap", (0.0, 50.0))
@@ -98,8 +91,7 @@ def test_rows_whose_sample_is_hidden_are_found_out(tik, execute, hidden, softcap
     arrays = random_arrays(problem)
     arrays[0][..., 0], arrays[1][..., 0] = 8.0, -30 * 32**0.5 / 8
     actual = reference.Attention(*forward(tik, execute, problem, *arrays, mask=mask))
-    exact, low = (of(attention, *arrays, mask=mask) for of in (reference.truth, reference.baseline))
-    assert [str(error) for error in reference.compare(actual, exact, low) if not error.ok] == []
+    cases.check_call(attention, arrays, actual, mask=mask)
 
 
 @pytest.mark.parametrize("causal", (False, True))
@@ -107,20 +99,21 @@ def test_sinks_of_any_size(tik, execute, causal):
     sinks = np.array([-3e4, -90, -20, 0, 12, 90, 3e4, 3e38], np.float32)
     attention = AttentionProblem(1, 8, 20, 40, 16, sinks=True, rules=AttentionRules(causal=causal))
     arrays = random_arrays(host.describe(attention), sigma=3.0)
-    output, logsumexp = forward(tik, execute, host.describe(attention, cores=1), *arrays, sinks=sinks)
-    exact, low = (of(attention, *arrays, sinks=sinks) for of in (reference.truth, reference.baseline))
-    errors = reference.compare(reference.Attention(output, logsumexp), exact, low)
-    assert [str(error) for error in errors if not error.ok] == []
+    results = forward(tik, execute, host.describe(attention, cores=1), *arrays, sinks=sinks)
+    cases.check_call(attention, arrays, reference.Attention(*results), sinks=sinks)
 
 
-def test_more_items_than_a_chunk_of_the_work_table(tik, execute):
-    problem = KernelProblem(5, 14, 16, 16, 16, cores=1)
-    arrays = random_arrays(problem)
-    check_closely(problem, arrays, *forward(tik, execute, problem, *arrays), 3.0)
-
-
-def test_fewer_items_than_cores(tik, execute):
-    problem = KernelProblem(1, 1, 20, 40, 32, cores=32)
+@pytest.mark.parametrize(
+    "problem",
+    (
+        pytest.param(KernelProblem(5, 14, 16, 16, 16, cores=1), id="more_items_than_a_chunk_of_the_work_table"),
+        pytest.param(KernelProblem(1, 1, 20, 40, 32, cores=32), id="fewer_items_than_cores"),
+        pytest.param(
+            KernelProblem(1, 1, 16, 66000, 48, cores=1), id="strides_beyond_the_field", marks=pytest.mark.slow
+        ),
+    ),
+)
+def test_sizes_out_of_the_ordinary(tik, execute, problem):
     arrays = random_arrays(problem)
     assert build_forward(problem, tik).cores == 1
     check_closely(problem, arrays, *forward(tik, execute, problem, *arrays), 3.0)
@@ -137,24 +130,10 @@ def test_few_heads_are_spread_over_more_cores_with_the_same_bits(tik, execute):
 
 
 @pytest.mark.slow
-def test_past_64k_keys_with_strides_beyond_the_field(tik, execute):
-    problem = make_kernel_problem(1, 1, 16, 66000, 48, cores=1)
-    arrays = random_arrays(problem)
-    check_closely(problem, arrays, *forward(tik, execute, problem, *arrays), 3.0)
-
-
-@pytest.mark.slow
 def test_computed_alibi_is_precise_at_64k(tik, execute):
     length = 65536
-    attention = AttentionProblem(
-        1,
-        1,
-        16,
-        length,
-        32,
-        training=True,
-        rules=AttentionRules(causal=True, causal_alignment="bottom_right", alibi=True),
-    )
+    rules = AttentionRules(causal=True, causal_alignment="bottom_right", alibi=True)
+    attention = AttentionProblem(1, 1, 16, length, 32, training=True, rules=rules)
     problem = host.describe(attention, cores=1)
     arrays = random_arrays(problem)
     exact = reference.truth(attention, *arrays)

@@ -14,6 +14,13 @@ from hypothesis import strategies as st
 from tests.train.flash_attention.support.problems import ALIBI_FIELDS, make_kernel_problem
 
 
+def _planned(*sizes, **fields) -> tuple:
+    """A problem, the plan that comes first for it, and its work."""
+    problem = make_kernel_problem(*sizes, **fields)
+    plan = candidates(problem)[0]
+    return problem, plan, forward_work.split(problem, plan)
+
+
 def _row_blocks(work):
     """(core, item row, words) of every active row block."""
     for core in range(work.cores):
@@ -95,9 +102,7 @@ def test_visibility_at_either_end_of_a_range(fields):
 
 
 def test_every_row_block_of_every_head_is_done_once():
-    problem = make_kernel_problem(3, 6, 500, 300, 64, kv_heads=2, causal=True, cores=7)
-    plan = candidates(problem)[0]
-    work = forward_work.split(problem, plan)
+    _, _, work = _planned(3, 6, 500, 300, 64, kv_heads=2, causal=True, cores=7)
     done = [(row["head"], words["start"]) for _, row, words in _row_blocks(work)]
     assert len(done) == len(set(done)) == 18 * 4
     for _, row, _ in _row_blocks(work):
@@ -106,8 +111,7 @@ def test_every_row_block_of_every_head_is_done_once():
 
 @pytest.mark.parametrize(("heads", "seq"), ((32, 4096), (8, 4096), (1, 8192), (3, 2048)))
 def test_causal_work_is_balanced(heads, seq):
-    problem = make_kernel_problem(1, heads, seq, seq, 128, causal=True)
-    work = forward_work.split(problem, candidates(problem)[0])
+    _, _, work = _planned(1, heads, seq, seq, 128, causal=True)
     longest = max(block["last"] - block["first"] + 1 for _, _, block in _row_blocks(work))
     mean = sum(work.units) / 32
     # No core does more than its share by more than one item can be long.
@@ -115,17 +119,14 @@ def test_causal_work_is_balanced(heads, seq):
 
 
 def test_tiles_out_of_sight_are_never_visited():
-    problem = make_kernel_problem(1, 1, 4096, 4096, 64, window_left=200, window_right=0)
-    work = forward_work.split(problem, candidates(problem)[0])
+    _, _, work = _planned(1, 1, 4096, 4096, 64, window_left=200, window_right=0)
     assert all(words["last"] - words["first"] + 1 <= 4 for _, _, words in _row_blocks(work))
     assert sum(work.units) < 32 * 4
 
 
 @pytest.mark.parametrize("fields", ALIBI_FIELDS)
 def test_distances_count_tokens_after_the_query(fields):
-    problem = make_kernel_problem(1, 1, head_dim=32, alibi=True, **fields)
-    plan = candidates(problem)[0]
-    work = forward_work.split(problem, plan)
+    problem, plan, work = _planned(1, 1, head_dim=32, alibi=True, **fields)
     for _, _, words in _row_blocks(work):
         # The table has room for two numbers of tiles.
         assert words["cross"] <= words["after"] <= words["cross"] + 2
@@ -143,8 +144,7 @@ def test_distances_count_tokens_after_the_query(fields):
 
 
 def test_no_distances_where_nothing_comes_after_its_query():
-    problem = make_kernel_problem(1, 1, 300, 300, 32, alibi=True, causal=True)
-    work = forward_work.split(problem, candidates(problem)[0])
+    _, _, work = _planned(1, 1, 300, 300, 32, alibi=True, causal=True)
     assert not len(work.distances)
     for _, _, words in _row_blocks(work):
         assert min(words["cross"], words["after"]) > words["last"]
@@ -167,8 +167,7 @@ def test_words_of_an_item():
 
 
 def test_items_visit_no_tile_in_vain():
-    problem = make_kernel_problem(1, 3, 1200, 1200, 64, window_left=100, window_right=0, cores=2)
-    work = forward_work.split(problem, candidates(problem)[0])
+    _, _, work = _planned(1, 3, 1200, 1200, 64, window_left=100, window_right=0, cores=2)
     assert work.table.shape[0] == 2
     for items in work.table:
         for row in items:
@@ -207,9 +206,7 @@ SAMPLED = (
 @pytest.mark.parametrize("fields", SAMPLED)
 def test_first_references_come_from_keys_that_are_seen(fields):
     """Of keys that all rows see, spread as far as they reach; else of the tile at hand that most rows see."""
-    problem = make_kernel_problem(1, 1, head_dim=32, **fields)
-    plan = candidates(problem)[0]
-    work = forward_work.split(problem, plan)
+    problem, plan, work = _planned(1, 1, head_dim=32, **fields)
     groups, visible = plan.keys // 16, problem.band.dense()
     for _, _, words in _row_blocks(work):
         start, stride = words["sample"], words["stride"]
@@ -257,8 +254,7 @@ def test_range_with_more_partial_tiles_than_the_table_holds_is_refused(tile, fie
 
 def test_table_holds_as_many_partial_tiles_as_it_says():
     """Rows 384..511 see all of keys 0..509 or all of 510..1019: eight tiles of 128, none of them whole."""
-    problem = make_kernel_problem(1, 1, 1100, 1100, 32, tile=510, prev_blocks=0, next_blocks=0)
-    work = forward_work.split(problem, candidates(problem)[0])
+    _, _, work = _planned(1, 1, 1100, 1100, 32, tile=510, prev_blocks=0, next_blocks=0)
     (words,) = (words for _, _, words in _row_blocks(work) if words["start"] == 384)
     assert words["last"] - words["first"] + 1 == 2 * EDGE
     assert all(_number(words, tile) for tile in range(8))
@@ -313,7 +309,7 @@ def test_items_of_equal_cost_go_to_hands_that_have_their_neighbours():
 @pytest.mark.parametrize(("heads", "cores", "most"), ((32, 32, 1), (33, 32, 3), (32, 30, 3), (8, 32, 1)))
 def test_a_core_that_measures_keys_has_few_heads(heads, cores, most):
     # At head_dim 64 the lengths of all keys of a head are asked for by every core that begins with it.
-    work = forward_work.split(*_planned(heads, 4096, 64, cores))
+    work = forward_work.split(*_pairs(heads, 4096, 64, cores))
     of_core = [{row["head"] for row in share if row["end"]} for share in work.table]
     assert max(map(len, of_core)) <= most
 
@@ -321,13 +317,13 @@ def test_a_core_that_measures_keys_has_few_heads(heads, cores, most):
 @pytest.mark.parametrize(("heads", "seq", "cores", "units"), ((8, 1024, 30, 24), (33, 512, 32, 20), (32, 512, 32, 16)))
 def test_items_that_are_left_over_are_taken_apart(heads, seq, cores, units):
     # Pairs of row blocks of 8 or 4 tiles each; with whole ones the busiest core would have 32 and 24 of them.
-    work = forward_work.split(*_planned(heads, seq, 128, cores))
+    work = forward_work.split(*_pairs(heads, seq, 128, cores))
     assert max(work.units) == units and sum(work.units) == heads * (seq // 128) ** 2
     blocks = [(row["head"], words["start"]) for _, row, words in _row_blocks(work)]
     assert len(blocks) == len(set(blocks)) == heads * seq // 128
 
 
-def _planned(heads, seq, head_dim, cores):
+def _pairs(heads, seq, head_dim, cores):
     """A problem and the plan with two row blocks per item."""
     problem = make_kernel_problem(1, heads, seq, seq, head_dim, cores=cores, tiling="pair128")
     return problem, forward_work.choose(problem).plan

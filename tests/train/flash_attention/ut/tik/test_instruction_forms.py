@@ -11,20 +11,12 @@ from flash_attention.kernels.tik import KernelProblem, build_backward, build_for
 
 from benchmarks.tik_forms import form_costs
 from tests.train.flash_attention.support.problems import make_kernel_problem
-from tests.train.flash_attention.ut.tik.support import stored_arrays
-from tests.train.flash_attention.ut.tik.support.programs import forward
+from tests.train.flash_attention.ut.tik.support.passes import both_passes, random_data
 
 
 def _results(tik, execute, problem: KernelProblem) -> dict:
-    """Output and gradients for random inputs."""
-    random = np.random.default_rng(0)
-    shape = (1, problem.heads, problem.seq_q, problem.head_dim)
-    query, key, value, d_output = (random.standard_normal(shape).astype(np.float16) for _ in range(4))
-    bias = None if problem.bias_shape is None else random.standard_normal(problem.bias_shape).astype(np.float16)
-    output, logsumexp = forward(tik, execute, problem, query, key, value, bias=bias)
-    operator = build_backward(problem, tik, bias_gradient=bias is not None)
-    stored = stored_arrays.backward_inputs(problem, query, key, value, output, logsumexp, d_output, bias=bias)
-    return {"output": output, **stored_arrays.backward_outputs(problem, operator.run(execute, **stored))}
+    """All results for random inputs."""
+    return both_passes(tik, execute, problem, random_data(problem))[0]
 
 
 @functools.lru_cache

@@ -11,6 +11,7 @@ from flash_attention import reference
 from flash_attention.kernels.tik import KernelProblem, build_backward, build_forward, host
 from flash_attention.problem import AttentionProblem
 
+from tests.train.flash_attention.support.cases import check_call
 from tests.train.flash_attention.support.problems import make_problem
 from tests.train.flash_attention.ut.tik.support import stored_arrays
 
@@ -78,10 +79,7 @@ def _run(tik, execute, attention: AttentionProblem, arrays: list, d_saturates=Fa
 
 def _check(attention: AttentionProblem, arrays: list, actual: reference.Attention, **features) -> None:
     """Errors at most twice those of composed attention."""
-    query, key, value, d_output = arrays
-    optional = {**features, "d_output": d_output}
-    exact, low = (of(attention, query, key, value, **optional) for of in (reference.truth, reference.baseline))
-    assert [str(error) for error in reference.compare(actual, exact, low) if not error.ok] == []
+    check_call(attention, arrays[:3], actual, d_output=arrays[3], **features)
 
 
 @pytest.mark.parametrize("head_dim", (64, 80, 128))

@@ -161,19 +161,3 @@ def test_padding_of_the_matrices_is_zero(tik, execute):
     packing.run(tik, run, packing.request())
     for name in ("output", "d_query", "d_key", "d_value"):
         assert not stored[name].reshape(len(stored[name]), -1, 16)[:, 37:].any(), name
-
-
-def test_problems_without_a_meaning_are_refused():
-    sizes, packed = (1, 2, 40, 40, 32), {"layout": "TH", "sequences": 3}
-    with pytest.raises(ValueError, match="sequences: got 3 with batch 2 and layout TH, allowed are packed sequences"):
-        KernelProblem(2, *sizes[1:], **packed)
-    with pytest.raises(ValueError, match="sequences: got 3 with batch 1 and layout BNSD"):
-        KernelProblem(*sizes, sequences=3)
-    with pytest.raises(ValueError, match="mask_shape: got .* with packed sequences, allowed is None"):
-        KernelProblem(*sizes, mask_shape=(1, 1, 40, 40), **packed)
-    with pytest.raises(ValueError, match="prev_blocks, next_blocks: got a window in blocks with packed sequences"):
-        KernelProblem(*sizes, rules=AttentionRules(prev_blocks=1), **packed)
-    with pytest.raises(ValueError, match="prefix: got True without packed sequences"):
-        KernelProblem(*sizes, prefix=True)
-    with pytest.raises(ValueError, match="keep_blocks: got 0"):
-        KernelProblem(*sizes, rules=AttentionRules(dropout_rate=0.1), **packed)

@@ -15,6 +15,7 @@ from tests.train.flash_attention.ut.tik.support import stored_arrays
 
 GOOD = {"batch": 1, "heads": 4, "seq_q": 64, "seq_k": 64, "head_dim": 64}
 ALIBI = AttentionRules(alibi=True)
+PACKED = {"layout": "TH", "sequences": 3}
 
 
 @pytest.mark.parametrize(
@@ -37,6 +38,15 @@ ALIBI = AttentionRules(alibi=True)
         ({"rules": ALIBI, "slopes": (-2.0,) * 4, "seq_q": 200000}, "slopes: got 2.0"),
         ({"cores": 0}, "cores"),
         ({"rules": AttentionRules(softcap=1e5)}, "softcap: got 100000.0"),
+        ({**PACKED, "batch": 2}, "sequences: got 3 with batch 2 and layout TH, allowed are packed sequences"),
+        ({"sequences": 3}, "sequences: got 3 with batch 1 and layout BNSD"),
+        ({**PACKED, "mask_shape": (1, 1, 64, 64)}, "mask_shape: got .* with packed sequences, allowed is None"),
+        (
+            {**PACKED, "rules": AttentionRules(prev_blocks=1)},
+            "prev_blocks, next_blocks: got a window in blocks with pack",
+        ),
+        ({"prefix": True}, "prefix: got True without packed sequences"),
+        ({**PACKED, "rules": AttentionRules(dropout_rate=0.1)}, "keep_blocks: got 0"),
     ),
 )
 def test_bad_description_names_the_field(change, name):
@@ -95,20 +105,9 @@ def test_auto_finds_a_plan_that_fits(head_dim, seq):
 
 
 def test_describe_maps_an_attention_problem():
-    attention = AttentionProblem(
-        2,
-        4,
-        50,
-        70,
-        32,
-        kv_heads=2,
-        mask_shape=(2, 1, 1, 70),
-        mask_dtype="uint8",
-        bias_shape=(1, 4, 50, 70),
-        bias_dtype="float16",
-        training=True,
-        rules=AttentionRules(dropout_rate=0.25, window_left=5),
-    )
+    given = {"mask_shape": (2, 1, 1, 70), "mask_dtype": "uint8", "bias_shape": (1, 4, 50, 70), "bias_dtype": "float16"}
+    rules = AttentionRules(dropout_rate=0.25, window_left=5)
+    attention = AttentionProblem(2, 4, 50, 70, 32, kv_heads=2, **given, training=True, rules=rules)
     problem = host.describe(attention, cores=3)
     assert (problem.mask, problem.mask_planes) == ("per_key", (2, 1))
     assert (problem.bias, problem.bias_planes) == ("per_score", (1, 4))

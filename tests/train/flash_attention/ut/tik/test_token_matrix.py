@@ -4,13 +4,14 @@ import dataclasses
 
 import numpy as np
 import pytest
-from flash_attention.kernels.tik import KernelProblem, build_backward, build_forward, layout
+from flash_attention.kernels.tik import KernelProblem, layout
 from flash_attention.kernels.tik.hardware import Buffer
 from flash_attention.kernels.tik.layout import placement
 from flash_attention.kernels.tik.problem import LAYOUTS
 
 from tests.train.flash_attention.support.problems import make_kernel_problem
 from tests.train.flash_attention.ut.tik.support import stored_arrays
+from tests.train.flash_attention.ut.tik.support.passes import both_passes, random_data
 from tests.train.flash_attention.ut.tik.support.programs import Program
 from tests.train.flash_attention.ut.tik.support.programs import forward as forward_of
 
@@ -34,44 +35,6 @@ def _problem(sizes, **given) -> KernelProblem:
     return make_kernel_problem(*sizes, cores=3, **given)
 
 
-def _data(problem: KernelProblem, seed: int = 0) -> dict:
-    """query, key, value, d_output in BNSD, and what else the problem takes."""
-    random, p = np.random.default_rng(seed), problem
-    of_queries, of_keys = (p.batch, p.heads, p.seq_q, p.head_dim), (p.batch, p.kv_heads, p.seq_k, p.head_dim)
-    shapes = {"query": of_queries, "key": of_keys, "value": of_keys, "d_output": of_queries}
-    result = {name: random.standard_normal(shape).astype(np.float16) for name, shape in shapes.items()}
-    if p.mask_shape is not None:
-        result["mask"] = random.random(p.mask_shape) < 0.3
-    if p.bias_shape is not None:
-        result["bias"] = random.standard_normal(p.bias_shape).astype(np.float16)
-    if p.sinks:
-        result["sinks"] = random.standard_normal(p.heads).astype(np.float32)
-    if p.dropout_threshold:
-        result["keep_bits"] = random.integers(0, 256, (*of_queries[:3], -(-p.seq_k // 8))).astype(np.uint8)
-    return result
-
-
-def _run(tik, execute, problem: KernelProblem, data: dict, spoil=lambda name, stored: None) -> tuple[dict, dict]:
-    """(results in BNSD, results as stored) of forward and backward; `spoil` changes stored inputs in place."""
-    features = {name: data[name] for name in ("mask", "bias", "keep_bits", "sinks") if name in data}
-    given = data["query"], data["key"], data["value"]
-
-    def spoiled(arrays: dict) -> dict:
-        for name, array in arrays.items():
-            spoil(name, array)
-        return arrays
-
-    kernel = build_forward(problem, tik)
-    feed = kernel.feed(**spoiled(stored_arrays.forward_inputs(problem, *given, **features)))
-    stored = execute(kernel.tik, feed, [tensor.name for tensor in kernel.outputs])
-    output, logsumexp = stored_arrays.forward_outputs(problem, stored)
-    operator = build_backward(problem, tik, bias_gradient=problem.bias_shape is not None)
-    inputs = stored_arrays.backward_inputs(problem, *given, output, logsumexp, data["d_output"], **features)
-    gradients = operator.run(execute, **spoiled(inputs))
-    results = {"output": output, "logsumexp": logsumexp, **stored_arrays.backward_outputs(problem, gradients)}
-    return results, {**stored, **gradients}
-
-
 def _padding(problem: KernelProblem, name: str, stored: np.ndarray) -> np.ndarray:
     """The rows of a stored matrix of tokens that are no tokens: (columns / 16, rows, 16)."""
     return stored.reshape(len(stored), -1, 16)[:, placement(problem, name).shape[0] :]
@@ -82,7 +45,7 @@ def test_results_are_those_of_bnsd_bit_for_bit(tik, execute, case):
     results = {}
     for name in ("BNSD", "TH"):
         problem = _problem(**case, layout=name)
-        results[name], _ = _run(tik, execute, problem, _data(problem))
+        results[name], _ = both_passes(tik, execute, problem, random_data(problem))
     assert results["TH"].keys() == results["BNSD"].keys()
     for name, expected in results["BNSD"].items():
         np.testing.assert_array_equal(results["TH"][name], expected, err_msg=name)
@@ -91,13 +54,13 @@ def test_results_are_those_of_bnsd_bit_for_bit(tik, execute, case):
 def test_padding_of_inputs_is_not_read_and_that_of_outputs_is_zero(tik, execute):
     problem = _problem((3, 2, 15, 18, 32), layout="TH")
     assert (placement(problem, "query").padding, placement(problem, "key").padding) == (3, 10)
-    clean, _ = _run(tik, execute, problem, _data(problem))
+    clean, _ = both_passes(tik, execute, problem, random_data(problem))
 
     def spoil(name: str, stored: np.ndarray) -> None:
         if name in ("query", "key", "value", "output", "d_output"):
             _padding(problem, name, stored)[...] = np.nan
 
-    results, stored = _run(tik, execute, problem, _data(problem), spoil)
+    results, stored = both_passes(tik, execute, problem, random_data(problem), spoil)
     for name, expected in clean.items():
         np.testing.assert_array_equal(results[name], expected, err_msg=name)
     for name in ("output", "d_query", "d_key", "d_value"):
@@ -119,7 +82,7 @@ def test_an_item_of_nan_spoils_no_other(tik, device, name):
         options = tikemu.Options(progress=False)  # strict mode refuses NaN among the operands of mmad
         return tikemu.run(instance, feed, timing=False, options=options).outputs
 
-    data = _data(problem)
+    data = random_data(problem)
     expected = forward_of(tik, run, problem, *(data[what] for what in ("query", "key", "value")))
     for what in ("query", "key", "value"):
         data[what][0] = np.nan

@@ -16,14 +16,11 @@ from flash_attention.backends import registry
 from flash_attention.backends.ascend import decode
 from mindspore import Parameter, Tensor, nn
 
+from tests.train.flash_attention.support.layer_inputs import half
+
 pytest.importorskip("tikemu")
 HEADS, KV_HEADS, DIM, BLOCK = 4, 2, 32, 16
 SINKS = Tensor(np.array([1.0, -2.0, 0.5, 9.0], np.float32))
-
-
-def random(*shape: int, seed: int = 0) -> Tensor:
-    """Normal float16 numbers."""
-    return Tensor(np.random.default_rng(seed).standard_normal(shape).astype(np.float16))
 
 
 def results(query, key, value, sinks, backend: str) -> list:
@@ -43,7 +40,7 @@ def results(query, key, value, sinks, backend: str) -> list:
 
 
 def test_few_queries_are_decoded_and_have_gradients():
-    query, key, value = random(2, HEADS, 2, DIM), random(2, KV_HEADS, 70, DIM, seed=1), random(2, KV_HEADS, 70, DIM)
+    query, key, value = half(2, HEADS, 2, DIM), half(2, KV_HEADS, 70, DIM, seed=1), half(2, KV_HEADS, 70, DIM)
     for ours, plain in zip(*(results(query, key, value, SINKS, backend) for backend in ("emulator", "math"))):
         np.testing.assert_allclose(ours.asnumpy(), plain.asnumpy(), atol=3e-3)
 
@@ -59,9 +56,9 @@ def test_few_queries_are_decoded_and_have_gradients():
     ),
 )
 def test_paged_attention_by_every_rule(rules):
-    keys, values = random(9, BLOCK, KV_HEADS, DIM, seed=1), random(9, BLOCK, KV_HEADS, 48, seed=2)
+    keys, values = half(9, BLOCK, KV_HEADS, DIM, seed=1), half(9, BLOCK, KV_HEADS, 48, seed=2)
     tables = Tensor(np.array([[4, 1, 6], [2, 5, 8]], np.int32))
-    given = random(2, 3, HEADS, DIM), keys, values, tables, Tensor(np.array([41, 2], np.int32))
+    given = half(2, 3, HEADS, DIM), keys, values, tables, Tensor(np.array([41, 2], np.int32))
     ours, plain = (paged_attention(*given, backend=backend, **rules) for backend in ("emulator", "cpu"))
     np.testing.assert_allclose(ours.asnumpy(), plain.asnumpy(), atol=1e-3)
 
@@ -86,7 +83,7 @@ def test_a_cache_that_grows(mode):
     """One graph for all steps. What a token sees are all before it, read from a cache that is NaN elsewhere."""
     net = Decoder(7)
     tables, lengths = np.array([[4, 1, 6], [2, 5, 1 << 30]], np.int32), [30, 14]
-    every = [[random(length, KV_HEADS, DIM, seed=seed).asnumpy() for seed in (1, 2)] for length in lengths]
+    every = [[half(length, KV_HEADS, DIM, seed=seed).asnumpy() for seed in (1, 2)] for length in lengths]
     for cache, index in ((net.keys, 0), (net.values, 1)):
         filled = cache.asnumpy()
         for sequence, length in enumerate(lengths):
@@ -94,7 +91,7 @@ def test_a_cache_that_grows(mode):
                 filled[tables[sequence, token // BLOCK], token % BLOCK] = every[sequence][index][token]
         cache.set_data(Tensor(filled))
     for step in range(3):
-        query, new = random(2, HEADS, DIM, seed=9 + step), [random(2, KV_HEADS, DIM, seed=30 + step)] * 2
+        query, new = half(2, HEADS, DIM, seed=9 + step), [half(2, KV_HEADS, DIM, seed=30 + step)] * 2
         slots = [tables[b, length // BLOCK] * BLOCK + length % BLOCK for b, length in enumerate(lengths)]
         lengths = [length + 1 for length in lengths]
         numbers = (Tensor(np.array(array, np.int32)) for array in (slots, tables, lengths))
@@ -123,23 +120,23 @@ def eight_rows(monkeypatch):
 @pytest.mark.parametrize("rules", ({"window_size": (9, 0)}, {"causal": False}))
 def test_prompts_come_in_parts(rules, eight_rows):
     """20 queries are 8, 8 and 4; the second sequence is shorter than that."""
-    keys, values = random(9, BLOCK, KV_HEADS, DIM, seed=1), random(9, BLOCK, KV_HEADS, DIM, seed=2)
+    keys, values = half(9, BLOCK, KV_HEADS, DIM, seed=1), half(9, BLOCK, KV_HEADS, DIM, seed=2)
     tables = Tensor(np.array([[4, 1, 6], [2, 5, 8]], np.int32))
     lengths = Tensor(np.array([41, 7], np.int32))
-    given = random(2, 20, HEADS, DIM), keys, values, tables, lengths
+    given = half(2, 20, HEADS, DIM), keys, values, tables, lengths
     ours, plain = (paged_attention(*given, backend=backend, **rules) for backend in ("emulator", "cpu"))
     np.testing.assert_allclose(ours.asnumpy(), plain.asnumpy(), atol=1e-3)
 
 
 def test_what_the_decoding_kernels_lack_is_named():
-    caches, lengths = [random(4, 8, KV_HEADS, DIM)] * 2, Tensor(np.array([5], np.int32))
+    caches, lengths = [half(4, 8, KV_HEADS, DIM)] * 2, Tensor(np.array([5], np.int32))
     tables = Tensor(np.zeros((1, 1), np.int32))
     with pytest.raises(RuntimeError, match="got blocks of 8 keys, the decoding kernels take 16 and more"):
-        paged_attention(random(1, HEADS, DIM), *caches, tables, lengths, backend="emulator")
-    caches = [random(4, BLOCK, KV_HEADS, 40)] * 2
+        paged_attention(half(1, HEADS, DIM), *caches, tables, lengths, backend="emulator")
+    caches = [half(4, BLOCK, KV_HEADS, 40)] * 2
     with pytest.raises(RuntimeError, match="head_dim 40, allowed are multiples of 16; paged_caches makes"):
-        paged_attention(random(1, HEADS, 40), *caches, tables, lengths, backend="emulator")
-    query, caches = random(1, 200, HEADS, DIM), [random(20, BLOCK, KV_HEADS, DIM)] * 2
+        paged_attention(half(1, HEADS, 40), *caches, tables, lengths, backend="emulator")
+    query, caches = half(1, 200, HEADS, DIM), [half(20, BLOCK, KV_HEADS, DIM)] * 2
     tables, lengths = Tensor(np.arange(20, dtype=np.int32)[None]), Tensor(np.array([300], np.int32))
     with pytest.raises(RuntimeError, match="got 200 queries without causal, with a window or ALiBi"):
         paged_attention(query, *caches, tables, lengths, causal=False, alibi=True, backend="emulator")
@@ -151,8 +148,8 @@ def test_heads_of_any_size_in_caches_that_are_rounded_up(value_dim, backend, mod
     dim, length = 24, 20
     caches = paged_caches(3, BLOCK, KV_HEADS, dim, value_dim)
     assert [cache.shape[3] for cache in caches] == [32, -(-value_dim // 16) * 16]
-    query, key = random(1, 2, HEADS, dim), random(length, KV_HEADS, dim, seed=1)
-    value = random(length, KV_HEADS, value_dim, seed=2)
+    query, key = half(1, 2, HEADS, dim), half(length, KV_HEADS, dim, seed=1)
+    value = half(length, KV_HEADS, value_dim, seed=2)
     slots, tables = Tensor(np.arange(BLOCK, BLOCK + length, dtype=np.int32)), Tensor(np.array([[1, 2]], np.int32))
     lengths = Tensor(np.array([length], np.int32))
 
@@ -178,7 +175,7 @@ def test_heads_of_any_size_in_caches_that_are_rounded_up(value_dim, backend, mod
 def test_a_cache_of_rounded_heads():
     """Of a KVCache too, whose users see the true sizes."""
     cache = KVCache(1, 40, KV_HEADS, 24, 20, paged=True, block_size=BLOCK)
-    query, key, value = random(1, 5, HEADS, 24), random(1, 5, KV_HEADS, 24, seed=1), random(1, 5, KV_HEADS, 20, seed=2)
+    query, key, value = half(1, 5, HEADS, 24), half(1, 5, KV_HEADS, 24, seed=1), half(1, 5, KV_HEADS, 20, seed=2)
     outputs = []
     for backend in ("emulator", "cpu"):
         cache.reset()
@@ -190,7 +187,7 @@ def test_a_cache_of_rounded_heads():
         assert output.shape == (1, 5, HEADS, 20)
         np.testing.assert_allclose(output, right, atol=2e-3)
     with pytest.raises(ValueError, match=r"query: got shape \(1, 5, 4, 20\), allowed is \(1, seq, heads, 24\)"):
-        cache.attend(random(1, 5, HEADS, 20))
+        cache.attend(half(1, 5, HEADS, 20))
     with pytest.raises(ValueError, match=r"key: got shape \(1, 5, 2, 20\), allowed is \(1, seq, 2, 24\)"):
         cache.update(value, value)
     given = query, *paged_caches(2, BLOCK, KV_HEADS, 24, 40), Tensor([[0]], ms.int32), Tensor([5], ms.int32)

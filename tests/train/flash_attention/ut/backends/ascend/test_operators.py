@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import ModuleType
 
 import pytest
@@ -14,7 +14,6 @@ from flash_attention.kernels.tik.signature import DECODE_STAGES, OPERATORS, STAG
 from tests.train.flash_attention.support.problems import make_kernel_problem
 from tests.train.flash_attention.ut.backends.ascend.support.requests import PACKED, REQUESTS, described
 
-tikemu = pytest.importorskip("tikemu")
 ir = pytest.importorskip("tikemu.program.ir")
 
 _FEW = make_kernel_problem(2, 4, 2, 96, 32, kv_heads=2, causal=True, causal_alignment="bottom_right")
@@ -31,16 +30,6 @@ CHAINS.update((name, (("grad", "grad_finish"), request)) for name, request in SH
 BUILT = [name for index, name in enumerate(REQUESTS) if index % 9 == 0] + ["plain-alibi", "causal-alibi", *DECODING]
 BUILT += [name for index, name in enumerate(PACKED) if index % 5 == 0]
 BUILT += [name for index, name in enumerate(SHARED) if index % 25 == 0]
-
-
-@pytest.fixture(scope="module")
-def tik() -> Iterator[ModuleType]:
-    """The emulator's tik module."""
-    tikemu.install(soc="Ascend910A")
-    from tbe import tik
-
-    yield tik
-    tikemu.uninstall()
 
 
 @pytest.mark.parametrize("name", CHAINS)

@@ -23,21 +23,18 @@ ENTRIES = Path("op_impl/ai_core/tbe/flash_attention_impl")
 
 
 @pytest.fixture(scope="module")
-def tik():
-    """The emulator's tik module."""
-    tikemu.install(soc="Ascend910A")
-    from tbe import tik
-
-    yield tik
-    tikemu.uninstall()
-
-
-@pytest.fixture(scope="module")
 def package(tmp_path_factory):
     """The operator package that the command writes."""
     out = tmp_path_factory.mktemp("opp") / "package"
     assert cli.main(["opp", "--soc", "ascend910", "--out", str(out)]) == 0
     return out
+
+
+def install(package, *arguments, **variables) -> subprocess.CompletedProcess:
+    """The end of install.sh, without the folder of operators that this process may know."""
+    environment = {name: value for name, value in os.environ.items() if name != "ASCEND_OPP_PATH"}
+    environment.update((name, str(value)) for name, value in variables.items())
+    return subprocess.run(["bash", package / "install.sh", *arguments], env=environment, capture_output=True, text=True)
 
 
 def _sections(text):
@@ -123,13 +120,9 @@ def test_prototypes_are_correct_cpp_and_installed(package, tmp_path):
     header = tmp_path / "include/graph/operator_reg.h"
     header.parent.mkdir(parents=True)
     header.write_text(STUB)
-    environment = {
-        **os.environ,
-        "ASCEND_OPP_PATH": str(tmp_path / "opp"),
-        "ASCEND_TENSOR_COMPILER_INCLUDE": str(tmp_path / "include"),
-    }
+    folders = {"ASCEND_OPP_PATH": tmp_path / "opp", "ASCEND_TENSOR_COMPILER_INCLUDE": tmp_path / "include"}
     for _ in range(2):
-        subprocess.run(["bash", package / "install.sh"], check=True, env=environment, capture_output=True)
+        assert install(package, **folders).returncode == 0
     assert (tmp_path / "opp/vendors/flash_attention/op_proto/libcust_op_proto.so").exists()
     assert (tmp_path / "opp/vendors/config.ini").read_text() == "load_priority=flash_attention\n"
 
@@ -138,23 +131,13 @@ def test_install_keeps_other_vendors_and_tells_what_it_lacks(package, tmp_path):
     vendors = tmp_path / "opp/vendors"
     vendors.mkdir(parents=True)
     (vendors / "config.ini").write_text("load_priority=customize\n")
-    environment = {
-        **os.environ,
-        "ASCEND_OPP_PATH": str(tmp_path / "opp"),
-        "ASCEND_TENSOR_COMPILER_INCLUDE": str(tmp_path / "nowhere"),
-    }
-    done = subprocess.run(["bash", package / "install.sh"], check=True, env=environment, capture_output=True, text=True)
-    assert "prototypes were not compiled" in done.stderr
+    folders = {"ASCEND_OPP_PATH": tmp_path / "opp", "ASCEND_TENSOR_COMPILER_INCLUDE": tmp_path / "nowhere"}
+    done = install(package, **folders)
+    assert done.returncode == 0 and "prototypes were not compiled" in done.stderr
     assert (vendors / "config.ini").read_text() == "load_priority=flash_attention,customize\n"
     target = tmp_path / "elsewhere"
-    done = subprocess.run(
-        ["bash", package / "install.sh", f"--install-path={target}"],
-        check=True,
-        env=environment,
-        capture_output=True,
-        text=True,
-    )
-    assert f"export ASCEND_CUSTOM_OPP_PATH={target}/vendors/flash_attention" in done.stdout
+    done = install(package, f"--install-path={target}", **folders)
+    assert done.returncode == 0 and f"export ASCEND_CUSTOM_OPP_PATH={target}/vendors/flash_attention" in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -168,9 +151,8 @@ def test_uninstalled_it_leaves_nothing_but_other_vendors(package, tmp_path, othe
     before = f"load_priority={others}\n"
     if others:
         (vendors / "config.ini").write_text(before)
-    environment = {**os.environ, "ASCEND_OPP_PATH": str(tmp_path / "opp")}
     for arguments in ([], ["--uninstall"], ["--uninstall"]):
-        subprocess.run(["bash", package / "install.sh", *arguments], check=True, env=environment, capture_output=True)
+        assert install(package, *arguments, ASCEND_OPP_PATH=tmp_path / "opp").returncode == 0
     assert not (vendors / "flash_attention").exists()
     assert (vendors / "config.ini").exists() == bool(others)
     if others:
@@ -178,18 +160,15 @@ def test_uninstalled_it_leaves_nothing_but_other_vendors(package, tmp_path, othe
 
 
 def test_it_does_not_remove_itself(package):
-    command = ["bash", package / "install.sh", f"--install-path={package}"]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = install(package, f"--install-path={package}")
     assert done.returncode == 2 and "this package itself" in done.stderr
     assert (package / "vendors/flash_attention").exists()
 
 
 @pytest.mark.parametrize("arguments, said", [([], "ASCEND_OPP_PATH is not set"), (["--path"], "unknown argument")])
 def test_install_refuses(package, arguments, said):
-    environment = {name: value for name, value in os.environ.items() if name != "ASCEND_OPP_PATH"}
-    done = subprocess.run(["bash", package / "install.sh", *arguments], env=environment, capture_output=True, text=True)
-    assert done.returncode != 0
-    assert said in done.stderr
+    done = install(package, *arguments)
+    assert done.returncode != 0 and said in done.stderr
 
 
 REQUESTS = {

@@ -6,22 +6,19 @@ import numpy as np
 from flash_attention.kernels.tik import KernelProblem, operators
 from flash_attention.kernels.tik.signature import DECODE_STAGES, Request
 
+from tests.train.flash_attention.support.arrays import random
 from tests.train.flash_attention.support.problems import make_kernel_problem
 from tests.train.flash_attention.ut.tik.support import stored_arrays
+from tests.train.flash_attention.ut.tik.support.shared_cases import check_closely
 
 CAUSAL = {"causal": True, "causal_alignment": "bottom_right"}
-
-
-def random(*shape: int, seed: int = 0) -> np.ndarray:
-    """Normal float16 numbers."""
-    return np.random.default_rng(seed).standard_normal(shape).astype(np.float16)
 
 
 def arrays(problem: KernelProblem, seed: int = 0) -> list:
     """Query, key and value of a contiguous cache."""
     keys, query = (problem.batch, problem.kv_heads, problem.seq_k), (problem.batch, problem.heads, problem.seq_q)
     shapes = (*query, problem.head_dim), (*keys, problem.head_dim), (*keys, problem.value_dim)
-    return [random(*shape, seed=seed + index) for index, shape in enumerate(shapes)]
+    return [random(*shape, seed=seed + index, dtype=np.float16) for index, shape in enumerate(shapes)]
 
 
 SINKS = np.array([3.0, -2.0, 0.5, 60000.0, 7.0, -60000.0, 0.0, 1.0], np.float32)
@@ -54,7 +51,10 @@ class Paged:
         counts = [-(-length // block_size) for length in lengths]
         most = max(*counts, 1) + 1
         self.keys, self.values = (
-            [random(kv_heads, length, dim, seed=7 * index + other) for index, length in enumerate(lengths)]
+            [
+                random(kv_heads, length, dim, seed=7 * index + other, dtype=np.float16)
+                for index, length in enumerate(lengths)
+            ]
             for other in (1, 2)
         )
         order = list(np.random.default_rng(3).permutation(sum(counts) + 2))
@@ -67,35 +67,13 @@ class Paged:
                     part = tokens[sequence][:, index * block_size : (index + 1) * block_size].swapaxes(0, 1)
                     cache[block, : len(part)] = part
         self.pages = table, np.array(lengths, np.int32)
-        self.query = random(len(lengths), heads, seq_q, dim, seed=5)
+        self.query = random(len(lengths), heads, seq_q, dim, seed=5, dtype=np.float16)
         self.problem = make_kernel_problem(
             len(lengths), heads, seq_q, most * block_size, dim, kv_heads=kv_heads, **{**CAUSAL, **given}
         )
 
 
 def check(problem: KernelProblem, query, key, value, output, logsumexp, factor: float = 2.0) -> None:
-    """Error at most `factor` times that of composed attention whose scores are not rounded; rows that see nothing."""
-    query, key, value = (array.astype(np.float64) for array in (query, key, value))
-    key, value = (np.repeat(array, problem.group, axis=1) for array in (key, value))
-    scores = query @ key.swapaxes(-1, -2) * problem.scale
-    cap = problem.rules.softcap
-    scores = cap * np.tanh(scores / cap) if cap else scores
-    if problem.rules.alibi:
-        distance = np.arange(problem.seq_q)[:, None] + problem.offset - np.arange(problem.seq_k)
-        scores = scores - np.array(problem.slopes)[:, None, None] * np.abs(distance)
-    scores = np.where(problem.band.dense(), scores, -np.inf)
-    sinks = SINKS[: problem.heads, None, None].astype(np.float64) if problem.sinks else -1e300
-    top = np.maximum(scores.max(-1, keepdims=True), sinks)
-    weights = np.exp(scores - top)
-    total = weights.sum(-1, keepdims=True) + np.exp(sinks - top) * problem.sinks
-    safe = np.where(total == 0, 1, total)
-    exact = weights @ value / safe
-    low = (weights.astype(np.float16).astype(np.float64) @ value / safe).astype(np.float16)
-    for measure in (np.max, np.mean):
-        error, allowed = measure(np.abs(output - exact)), factor * measure(np.abs(low - exact))
-        assert error <= allowed + 1e-7, f"{measure.__name__}: {error:.3g}, allowed {allowed:.3g}"
-    visible = total[..., 0] > 0
-    expected = (top + np.log(safe))[..., 0]
-    assert np.all(np.abs(logsumexp - expected)[visible] <= (2e-6 + 2.0**-22 * np.abs(expected))[visible])
-    assert np.all(logsumexp[~visible] <= -3.4e38)
-    assert not np.any(output[~visible])
+    """As `check_closely`, with the sinks of `run`, and a logsumexp of float32."""
+    sinks = SINKS[: problem.heads] if problem.sinks else None
+    check_closely(problem, (query, key, value), output, logsumexp, factor, 2e-6, sinks)

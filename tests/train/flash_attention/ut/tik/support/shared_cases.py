@@ -87,24 +87,41 @@ def random_arrays(problem: KernelProblem, seed: int = 0, sigma: float = 1.0) -> 
     ]
 
 
+def check_shards(tik, execute, whole: KernelProblem, shard: KernelProblem) -> None:
+    """Two runs have the same bits, and so has the shard: one of two batch items, two of four heads."""
+    query, key, value = random_arrays(whole)
+    first, again = (forward(tik, execute, whole, query, key, value) for _ in range(2))
+    part = forward(tik, execute, shard, query[1:, 2:], key[1:, 1:], value[1:, 1:])
+    for one, other, own in zip(first, again, part):
+        np.testing.assert_array_equal(one, other)
+        np.testing.assert_array_equal(one[1:, 2:], own)
+
+
 def check_closely(
-    problem: KernelProblem, arrays: list, output, logsumexp, factor: float = 2.0, slack: float = 2.0**-11
+    problem: KernelProblem, arrays, output, logsumexp, factor: float = 2.0, slack: float = 2.0**-11, sinks=None
 ) -> None:
     """Error at most `factor` times that of composed attention whose scores are not rounded: the strictest baseline."""
     query, key, value = (array.astype(np.float64) for array in arrays)
     key, value = (np.repeat(array, problem.group, axis=1) for array in (key, value))
-    hidden = ~problem.band.dense()
-    scores = np.where(hidden, -np.inf, query @ key.swapaxes(-1, -2) * problem.scale)
-    top = np.maximum(scores.max(-1, keepdims=True), -1e300)
+    scores = query @ key.swapaxes(-1, -2) * problem.scale
+    if problem.rules.softcap:
+        scores = problem.rules.softcap * np.tanh(scores / problem.rules.softcap)
+    if problem.rules.alibi:
+        distance = np.arange(problem.seq_q)[:, None] + problem.offset - np.arange(problem.seq_k)
+        scores = scores - np.array(problem.slopes)[:, None, None] * np.abs(distance)
+    scores = np.where(problem.band.dense(), scores, -np.inf)
+    of_sinks = -1e300 if sinks is None else sinks[:, None, None].astype(np.float64)
+    top = np.maximum(scores.max(-1, keepdims=True), of_sinks)
     weights = np.exp(scores - top)
-    total = weights.sum(-1, keepdims=True)
-    exact = weights @ value / np.where(total == 0, 1, total)
-    low = (weights.astype(np.float16).astype(np.float64) @ value / np.where(total == 0, 1, total)).astype(np.float16)
+    total = weights.sum(-1, keepdims=True) + (0 if sinks is None else np.exp(of_sinks - top))
+    safe = np.where(total == 0, 1, total)
+    exact = weights @ value / safe
+    low = (weights.astype(np.float16).astype(np.float64) @ value / safe).astype(np.float16)
     for measure in (np.max, np.mean):
         error, allowed = measure(np.abs(output - exact)), factor * measure(np.abs(low - exact))
         assert error <= allowed + 1e-7, f"{measure.__name__}: {error:.3g}, allowed {allowed:.3g}"
     visible = total[..., 0] > 0
-    expected = (top + np.log(np.where(total == 0, 1, total)))[..., 0]
+    expected = (top + np.log(safe))[..., 0]
     slack = slack + 2.0**-22 * np.abs(expected)
     assert np.all(np.abs(logsumexp - expected)[visible] <= slack[visible])
     assert np.all(logsumexp[~visible] <= -3.4e38)

@@ -1,0 +1,13 @@
+"""NumPy arrays that many tests make."""
+
+import numpy as np
+
+
+def ends(lengths, zero: bool = True) -> tuple:
+    """Cumulative lengths."""
+    return tuple(np.cumsum((0, *lengths) if zero else lengths).tolist())
+
+
+def random(*shape: int, seed: int = 0, dtype: type = np.float32) -> np.ndarray:
+    """Normal random elements."""
+    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)

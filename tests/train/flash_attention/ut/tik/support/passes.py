@@ -1,0 +1,46 @@
+"""Forward and backward operators one after the other, on random data."""
+
+from __future__ import annotations
+
+import numpy as np
+from flash_attention.kernels.tik import KernelProblem, build_backward, build_forward
+
+from tests.train.flash_attention.ut.tik.support import stored_arrays
+
+
+def random_data(problem: KernelProblem, seed: int = 0) -> dict:
+    """query, key, value, d_output in BNSD, and what else the problem takes."""
+    random, p = np.random.default_rng(seed), problem
+    of_queries, of_keys = (p.batch, p.heads, p.seq_q, p.head_dim), (p.batch, p.kv_heads, p.seq_k, p.head_dim)
+    shapes = {"query": of_queries, "key": of_keys, "value": of_keys, "d_output": of_queries}
+    result = {name: random.standard_normal(shape).astype(np.float16) for name, shape in shapes.items()}
+    if p.mask_shape is not None:
+        result["mask"] = random.random(p.mask_shape) < 0.3
+    if p.bias_shape is not None:
+        result["bias"] = random.standard_normal(p.bias_shape).astype(np.float16)
+    if p.sinks:
+        result["sinks"] = random.standard_normal(p.heads).astype(np.float32)
+    if p.dropout_threshold:
+        result["keep_bits"] = random.integers(0, 256, (*of_queries[:3], -(-p.seq_k // 8))).astype(np.uint8)
+    return result
+
+
+def both_passes(tik, execute, problem: KernelProblem, data: dict, spoil=lambda name, stored: None) -> tuple[dict, dict]:
+    """(results in BNSD, results as stored) of forward and backward; `spoil` changes stored inputs in place."""
+    features = {name: data[name] for name in ("mask", "bias", "keep_bits", "sinks") if name in data}
+    given = data["query"], data["key"], data["value"]
+
+    def spoiled(arrays: dict) -> dict:
+        for name, array in arrays.items():
+            spoil(name, array)
+        return arrays
+
+    kernel = build_forward(problem, tik)
+    feed = kernel.feed(**spoiled(stored_arrays.forward_inputs(problem, *given, **features)))
+    stored = execute(kernel.tik, feed, [tensor.name for tensor in kernel.outputs])
+    output, logsumexp = stored_arrays.forward_outputs(problem, stored)
+    operator = build_backward(problem, tik, bias_gradient=problem.bias_shape is not None)
+    inputs = stored_arrays.backward_inputs(problem, *given, output, logsumexp, data["d_output"], **features)
+    gradients = operator.run(execute, **spoiled(inputs))
+    results = {"output": output, "logsumexp": logsumexp, **stored_arrays.backward_outputs(problem, gradients)}
+    return results, {**stored, **gradients}
