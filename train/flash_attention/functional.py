@@ -410,8 +410,7 @@ def _planned(tensors, inputs, names, rules, others, backend, device, shards) -> 
         bias_name=names[1],
         training=rules.dropout_rate > 0,
         device=device,
-        **dict(zip(NAMES, inputs)),
-        **dict(zip(_OTHERS, others)),
+        **dict(zip((*NAMES, *_OTHERS), (*inputs, *others))),
     )
     mask = inputs[0]
     shard = shards and shards.shard(problem, mask and mask.shape)

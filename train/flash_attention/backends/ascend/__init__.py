@@ -35,8 +35,9 @@ class TikBackend(OperatorBackend):
     def draw(self, problem: AttentionProblem | PackedProblem, shard=None):
         from flash_attention.backends.ascend.keep_bits import GeneratedKeepBits
 
-        describe = host.describe_packed if isinstance(problem, PackedProblem) else host.describe
-        return GeneratedKeepBits(describe(problem), shard)
+        if isinstance(problem, PackedProblem):
+            return GeneratedKeepBits(host.describe_packed(problem), shard)
+        return GeneratedKeepBits(host.describe(problem), shard)
 
 
 BACKEND = TikBackend()
