@@ -65,7 +65,7 @@ struct BackwardTileBase {
   const Problem& problem;
   const ScoreRule rule;
   QueryTile q;
-  Sides sides;
+  PairInputs inputs;
   // Of query, key and their gradients; of value, output and theirs.
   int64_t units, row_stride, stacked_stride, sum_stride;
   int64_t value_units, output_row_stride, output_stacked_stride, value_sum_stride;
@@ -111,7 +111,7 @@ struct BackwardTileBase {
     columns = arena.take<float>(kKeyTile);
     shift = arena.take<float>(kBackwardRows);
     delta = arena.take<float>(kBackwardRows);
-    sides.allocate(arena, problem, kBackwardRows);
+    inputs.allocate(arena, problem, kBackwardRows);
     scores.allocate(arena);
     probability_gradients.allocate(arena);
     if (problem.capped() && plan.outputs.d_bias) bias_gradient = arena.take<float>(kBackwardRows * kBiasStride);
@@ -262,8 +262,8 @@ struct BackwardCell {
   float distance = 0.0f;
 
   BackwardCell(Tile& t, const KeyTile& k, int64_t row, int64_t column) : tile(t), strip(row), panel(column) {
-    if (kBias == Bias::kPerScore || kBias == Bias::kCapped) bias = t.sides.bias + row * t.sides.bias_stride + column;
-    if (kBias == Bias::kAlibi || kBias == Bias::kCapped) distance = static_cast<float>(k.first + column - t.sides.position - row);
+    if (kBias == Bias::kPerScore || kBias == Bias::kCapped) bias = t.inputs.bias + row * t.inputs.bias_stride + column;
+    if (kBias == Bias::kAlibi || kBias == Bias::kCapped) distance = static_cast<float>(k.first + column - t.inputs.position - row);
   }
 
   // What is visible lies in the first kCount vectors.
@@ -285,7 +285,7 @@ struct BackwardCell {
         }
         const F squash = squashed<kBias>(acc[m][n], tile.rule);
         if constexpr (kBias == Bias::kCapped) Simd::store(squashes + m * kPanel + n * kLanes, squash);
-        const F s = score<kBias>(squash, tile.rule, tile.sides, bias, distance, m, n);
+        const F s = score<kBias>(squash, tile.rule, tile.inputs, bias, distance, m, n);
         F t = exponent<kBias>(s, Simd::set1(tile.shift[strip + m]), tile.rule.to_base2);
         if (kBits) t = Simd::select(bits[m] >> (n * kLanes), t, Simd::set1(-kInfinity));
         Simd::store(waiting + m * Tile::kWaitingStride + n * kLanes, exp2<Math::kExpDegree>(t));
@@ -307,7 +307,7 @@ struct BackwardCell {
         F gradient = Simd::mul(acc[m][n], scale);
         const F whole = p[m][n];
         if (kKeep) {
-          const uint32_t keep = tile.sides.keep[(strip + m) * kWords + panel / 32] >> (panel % 32 + n * kLanes);
+          const uint32_t keep = tile.inputs.keep[(strip + m) * kWords + panel / 32] >> (panel % 32 + n * kLanes);
           gradient = Simd::zero_unless(keep, gradient);
           p[m][n] = Simd::zero_unless(keep, p[m][n]);
         }
@@ -366,7 +366,7 @@ void add_key_gradients(BackwardTile<Math>& tile, const KeyTile& k) {
   if (!tile.plan.careful) return;
   const auto each_key = [&](int64_t m, const auto& use) {
     for (int64_t column = 0; column < k.count; ++column)
-      if (sees(tile.q, k, tile.sides, m, column)) use(column);
+      if (sees(tile.q, k, tile.inputs, m, column)) use(column);
   };
   tile.nonfinite_d_output.each([&](int64_t m, const auto& add) {
     each_key(m, [&](int64_t c) {
@@ -405,7 +405,7 @@ void add_query_gradients(BackwardTile<Math>& tile, const KeyTile& k, float* d_qu
   if (!tile.plan.careful) return;
   tile.nonfinite_keys.each([&](int64_t column, const auto& add) {
     for (int64_t m = 0; m < q.count; ++m)
-      if (sees(q, k, tile.sides, m, column))
+      if (sees(q, k, tile.inputs, m, column))
         add(Math::value(tile.gradient_by_key(m, 0), column), d_query + m * stride);
   });
 }
@@ -457,9 +457,9 @@ bool backward_rows_of(BackwardTile<Math>& tile, const KeyTile& k, int64_t batch,
   const int64_t row = (batch * p.heads + head) * p.seq_q + q.first;
   const int64_t first = (q.union_lo() <= k.first ? 0 : (q.union_lo() - k.first) / kPanel * kPanel);
   const int64_t last = k.column(q.union_hi());
-  const bool seen = tile.sides.load_mask(p, batch, head, q, k);
+  const bool seen = tile.inputs.load_mask(p, batch, head, q, k);
   if (seen) {
-    tile.sides.load_rest(p, batch, head, q, k);
+    tile.inputs.load_rest(p, batch, head, q, k);
     const Rows queries = query_rows(p, p.query, batch, head, q.first);
     const Rows d_outputs = output_rows(p, plan.inputs.d_output, batch, head, q.first);
     tile.load_rows(queries, d_outputs);
@@ -473,7 +473,7 @@ bool backward_rows_of(BackwardTile<Math>& tile, const KeyTile& k, int64_t batch,
       for (int64_t strip = 0; strip < q.padded; strip += kRows) {
         const BackwardCell<Math, Arithmetic, kBias, kKeep> cell(tile, k, strip, panel);
         uint32_t bits[kRows];
-        const Visibility visibility = visibility_of(q, k, tile.sides, strip, panel, bits);
+        const Visibility visibility = visibility_of(q, k, tile.inputs, strip, panel, bits);
         if (visibility != Visibility::kHidden) tile.fetch();
         switch (visibility) {
           case Visibility::kFull: cell.template run<false, kVectors>(nullptr); break;

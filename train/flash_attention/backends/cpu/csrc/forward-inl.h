@@ -64,7 +64,7 @@ struct ForwardTile {
   QueryTile blocks[kForwardRows / kQueryRows];
   // The block of rows at work, at most kQueryRows.
   const QueryTile* q;
-  Sides sides;
+  PairInputs inputs;
   Unit* query;
   float* output;
   float* shift;
@@ -94,7 +94,7 @@ struct ForwardTile {
     all_output = arena.take<float>(all * output_stride);
     all_shift = arena.take<float>(all);
     all_sums = arena.take<float>(all * kLanes);
-    sides.allocate(arena, p, most);
+    inputs.allocate(arena, p, most);
     probability = arena.take<Unit>(most * kProbabilityStride);
     key = arena.take<Unit>(kKeyTile * units);
     value = arena.take<Unit>(kKeyTile / Math::kPerUnit * value_stride);
@@ -149,8 +149,8 @@ struct ForwardCell {
 
   ForwardCell(Tile& t, const KeyTile& keys, int64_t row, int64_t column)
       : tile(t), k(keys), strip(row), panel(column) {
-    if (kBias == Bias::kPerScore || kBias == Bias::kCapped) bias = t.sides.bias + row * t.sides.bias_stride + column;
-    if (kBias == Bias::kAlibi || kBias == Bias::kCapped) distance = static_cast<float>(k.first + column - t.sides.position - row);
+    if (kBias == Bias::kPerScore || kBias == Bias::kCapped) bias = t.inputs.bias + row * t.inputs.bias_stride + column;
+    if (kBias == Bias::kAlibi || kBias == Bias::kCapped) distance = static_cast<float>(k.first + column - t.inputs.position - row);
   }
 
   template <int kCount>
@@ -159,7 +159,7 @@ struct ForwardCell {
                                                              panel, acc);
   }
   FA_INLINE F score_of(F product, int m, int n) const {
-    return score<kBias>(squashed<kBias>(product, tile.rule), tile.rule, tile.sides, bias, distance, m, n);
+    return score<kBias>(squashed<kBias>(product, tile.rule), tile.rule, tile.inputs, bias, distance, m, n);
   }
 
   // Stores the probabilities of a cell from its exponents, those of vectors behind kCount as zeros.
@@ -168,7 +168,7 @@ struct ForwardCell {
     // Local copies: the compiler has to assume that a store changes what `tile` holds.
     float* const sums = tile.sums + strip * kLanes;
     typename Math::Unit* const probability = tile.probabilities(strip, panel);
-    const uint32_t* const keep = kKeep ? tile.sides.keep + strip * kWords + panel / 32 : nullptr;
+    const uint32_t* const keep = kKeep ? tile.inputs.keep + strip * kWords + panel / 32 : nullptr;
     const int keep_from = static_cast<int>(panel % 32);
 #pragma GCC unroll 16
     for (int m = 0; m < kRows; ++m) {
@@ -268,7 +268,7 @@ void forward_block(ForwardTile<Math>& tile, const KeyTile& k) {
     for (int64_t strip = 0; strip < tile.q->padded; strip += kRows) {
       const ForwardCell<Math, Arithmetic, kBias, kKeep> cell(tile, k, strip, panel);
       uint32_t bits[kRows];
-      const Visibility visibility = visibility_of(*tile.q, k, tile.sides, strip, panel, bits);
+      const Visibility visibility = visibility_of(*tile.q, k, tile.inputs, strip, panel, bits);
       if (visibility != Visibility::kHidden) tile.fetch();
       switch (visibility) {
         case Visibility::kFull: cell.run_full(); break;
@@ -297,7 +297,7 @@ void forward_block(ForwardTile<Math>& tile, const KeyTile& k) {
   tile.nonfinite.each([&](int64_t index, const auto& add) {
     const int64_t column = index + tile.nonfinite_first;
     for (int64_t m = 0; m < tile.q->count; ++m)
-      if (sees(*tile.q, k, tile.sides, m, column))
+      if (sees(*tile.q, k, tile.inputs, m, column))
         add(tile.probability_at(m, column), tile.output + m * tile.output_stride);
   });
 }
@@ -353,8 +353,8 @@ bool add_keys(ForwardTile<Math>& tile, int64_t block, int64_t index) {
   const KeyTile k(index, p.seq_k);
   const int64_t lo = tile.q->union_lo(), hi = tile.q->union_hi();
   if (lo >= hi || lo >= k.first + k.count || hi <= k.first) return true;
-  if (!tile.sides.load_mask(p, tile.rows.batch, tile.rows.head, *tile.q, k)) return true;
-  tile.sides.load_rest(p, tile.rows.batch, tile.rows.head, *tile.q, k);
+  if (!tile.inputs.load_mask(p, tile.rows.batch, tile.rows.head, *tile.q, k)) return true;
+  tile.inputs.load_rest(p, tile.rows.batch, tile.rows.head, *tile.q, k);
   if (!tile.packed && !pack_keys(tile, k)) return false;
   look_ahead(tile, block, index);
   if (tile.careful) {

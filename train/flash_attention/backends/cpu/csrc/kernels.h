@@ -62,7 +62,8 @@ struct BackwardPlan {
   int64_t d_query_first;  // element of d_query_layout that d_query points to
   float* d_bias;          // float32 sums of a bias with a row axis, or null
   float* d_bias_columns;  // (batch, heads, seq_k) sums over rows of a bias without one, or null
-  // Waits until it is the turn of number `turn` at place `index` of (heads of the wave, query_tiles); false when another thread failed.
+  // Waits until it is the turn of number `turn` at place `index` of (heads of the wave, query_tiles); false when
+  // another thread failed.
   bool (*wait)(const BackwardPlan& plan, int64_t index, int32_t turn);
   void (*advance)(const BackwardPlan& plan, int64_t index);
   void* state;  // of wait

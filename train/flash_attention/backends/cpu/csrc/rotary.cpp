@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdint>
 #include <limits>
+#include <utility>
 #include <vector>
 
 #include "arguments.h"
@@ -114,8 +115,10 @@ int turn_entry(int count, const Tensors& t, bool back) {
           for (int64_t at = start; at < std::min(r.seq, start + r.per_task()); ++at) {
             const int64_t position = r.first(item) + at;
             if (position >= 0 && position < r.rows) {
-              r.kernels->widen(t.dtype(kTurnCos), element(t.data[kTurnCos], t.dtype(kTurnCos), position * r.half), r.half, cos);
-              r.kernels->widen(t.dtype(kTurnSin), element(t.data[kTurnSin], t.dtype(kTurnSin), position * r.half), r.half, sin);
+              for (const auto& [table, to] : {std::pair(kTurnCos, cos), std::pair(kTurnSin, sin)}) {
+                const DType type = t.dtype(table);
+                r.kernels->widen(type, element(t.data[table], type, position * r.half), r.half, to);
+              }
               for (int64_t i = 0; back && i < r.half; ++i) sin[i] = -sin[i];
             } else {
               std::fill_n(cos, 2 * r.half, std::numeric_limits<float>::quiet_NaN());

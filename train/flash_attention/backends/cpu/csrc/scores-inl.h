@@ -79,7 +79,7 @@ struct KeyTile {
 enum class Bias { kNone, kPerScore, kAlibi, kCapped };
 
 // Bits, bias and dropout of one (query tile, key tile) pair of one head.
-struct Sides {
+struct PairInputs {
   uint32_t* visible;  // [row][kWords] from the explicit mask and the segments
   uint32_t* keep;     // [row][kWords] from dropout
   float* bias;        // [row or 1][bias_stride] in float32
@@ -137,7 +137,7 @@ struct Sides {
     }
   };
 
-  // False when no id is on both sides. Sets `masked` and the words of the rows, unless all ids are the same.
+  // False when no id is of both. Sets `masked` and the words of the rows, unless all ids are the same.
   bool load_segments(const Problem& p, int64_t batch, const QueryTile& q, const KeyTile& k) {
     const int32_t* rows = p.segments + batch * p.seq_q + q.first;
     const int32_t* keys = p.kv_segments + batch * p.seq_k + k.first;
@@ -212,24 +212,24 @@ struct Sides {
 };
 
 // Whether row m of the tile sees column `column` of the key tile.
-inline bool sees(const QueryTile& q, const KeyTile& k, const Sides& sides, int64_t m, int64_t column) {
+inline bool sees(const QueryTile& q, const KeyTile& k, const PairInputs& inputs, int64_t m, int64_t column) {
   const int64_t key = k.first + column;
   if (key < q.lo[m] || key >= q.hi[m]) return false;
-  return !sides.masked || (sides.visible[m * kWords + column / 32] >> (column % 32) & 1);
+  return !inputs.masked || (inputs.visible[m * kWords + column / 32] >> (column % 32) & 1);
 }
 
 enum class Visibility { kHidden, kPartial, kFull };
 
 // Visibility of a cell: kRows rows from `strip`, kPanel keys from column `panel` of the key tile. bits[] is filled for
 // kPartial: bit c of bits[m] set when row strip + m sees column panel + c.
-inline Visibility visibility_of(const QueryTile& q, const KeyTile& k, const Sides& sides, int64_t strip, int64_t panel,
+inline Visibility visibility_of(const QueryTile& q, const KeyTile& k, const PairInputs& inputs, int64_t strip, int64_t panel,
                                 uint32_t (&bits)[kRows]) {
   const int64_t first = k.first + panel, last = first + kPanel;
   const int64_t end = strip + kRows - 1;
   if (first >= q.hi[end] || last <= q.lo[strip]) return Visibility::kHidden;
   // Rows that do not exist see nothing, or what a key holds would reach the sums through them.
   const bool inside = end < q.count && first >= q.lo[end] && last <= q.hi[strip];
-  if (inside && !sides.masked) return Visibility::kFull;
+  if (inside && !inputs.masked) return Visibility::kFull;
   constexpr uint32_t kAll = static_cast<uint32_t>((uint64_t{1} << kPanel) - 1);
   uint32_t any = 0, all = kAll;
   for (int64_t m = 0; m < kRows; ++m) {
@@ -243,7 +243,7 @@ inline Visibility visibility_of(const QueryTile& q, const KeyTile& k, const Side
     bits[m] = kAll;
     if (lo > 0) bits[m] &= kAll << lo;
     if (hi < kPanel) bits[m] &= ~(~uint32_t{0} << hi);
-    if (sides.masked) bits[m] &= sides.visible[(strip + m) * kWords + panel / 32] >> (panel % 32);
+    if (inputs.masked) bits[m] &= inputs.visible[(strip + m) * kWords + panel / 32] >> (panel % 32);
     any |= bits[m];
     all &= bits[m];
   }
@@ -287,14 +287,14 @@ FA_INLINE F squashed(F product, const ScoreRule& rule) {
 // Score of vector n of a cell's row m; `cell_bias` is the bias at the cell's first row and column, `distance` the key
 // minus the query position there.
 template <Bias kBias>
-FA_INLINE F score(F product, const ScoreRule& rule, const Sides& sides, const float* cell_bias, float distance, int m,
+FA_INLINE F score(F product, const ScoreRule& rule, const PairInputs& inputs, const float* cell_bias, float distance, int m,
                   int n) {
   const F factor = Simd::set1(kBias == Bias::kCapped ? rule.softcap : rule.factor);
   if (kBias == Bias::kNone) return Simd::mul(product, factor);
-  const F bias = kBias == Bias::kAlibi ? Simd::zero() : Simd::load(cell_bias + m * sides.bias_stride + n * kLanes);
+  const F bias = kBias == Bias::kAlibi ? Simd::zero() : Simd::load(cell_bias + m * inputs.bias_stride + n * kLanes);
   if (kBias == Bias::kPerScore) return Simd::fma(product, factor, bias);
   const F apart = Simd::abs(Simd::add(Simd::iota(), Simd::set1(distance + static_cast<float>(n * kLanes - m))));
-  const F slope = Simd::set1(-sides.slope);
+  const F slope = Simd::set1(-inputs.slope);
   return Simd::fma(product, factor, kBias == Bias::kAlibi ? Simd::mul(apart, slope) : Simd::fma(apart, slope, bias));
 }
 
