@@ -27,7 +27,7 @@ def rows_of_truth(query, key, value, first, count, problem_rules, d_output):
 
 @pytest.mark.parametrize("rules", ({"window_left": 500}, {"prev_blocks": 4}), ids=("tokens", "blocks"))
 def test_windows_far_into_a_long_sequence(rules):
-    query, key, value, d_output = (random(seed, 1, 1, SEQ, HEAD_DIM) for seed in range(4))
+    query, key, value, d_output = (random(1, 1, SEQ, HEAD_DIM, seed=seed) for seed in range(4))
     options = {"causal": True, "backend": "cpu"}
     options.update({"window_size": (500, -1)} if "window_left" in rules else {"prev_block_num": 4})
 
