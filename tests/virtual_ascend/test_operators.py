@@ -14,10 +14,15 @@ from tests.virtual_ascend.card import on_card, said, start
 
 pytestmark = pytest.mark.card
 PROGRAM = Path(__file__).with_name("operator_cases.py")
-FAMILIES = "elementwise", "indexing", "layout", "matmul", "normalisation", "optimizer", "reduce", "fused"
+FAMILIES = (
+    *("activations", "elementwise", "images", "indexing", "layout", "losses", "matmul", "normalisation", "optimizer"),
+    *("reduce", "fused", "networks"),
+)
 CARD = "card: "
 # Largest difference over the largest number: some roundings of float32, one or two of float16.
 BOUNDS = {"float32": 1e-5, "float16": 1e-3}
+# Of families whose float32 goes through float16 on the card: the Cube takes nothing else, nor does pooling.
+HALF = {"images": 2e-3, "networks": 2e-2}
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +50,7 @@ def test_family(results, family):
         assert (ours.shape, ours.dtype) == (theirs.shape, theirs.dtype), name
         if ours.dtype.kind == "f":
             error, largest = np.abs(ours.astype(float) - theirs).max(), np.abs(theirs.astype(float)).max()
-            assert error <= BOUNDS[str(ours.dtype)] * largest, (name, error, largest)
+            assert error <= HALF.get(family, BOUNDS[str(ours.dtype)]) * largest, (name, error, largest)
         else:
             np.testing.assert_array_equal(ours, theirs, name)
 

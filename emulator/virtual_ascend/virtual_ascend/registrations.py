@@ -32,7 +32,8 @@ def collect() -> list:
         info = json.loads(info) if isinstance(info, str) else info
         superfluous = SUPERFLUOUS.get(info["op_name"], ())
         info["attr"] = [attribute for attribute in info["attr"] if attribute["name"] not in superfluous]
-        for name in (info["op_name"], in_cann(info["kernel"])):
+        constant = info["kernel"].endswith("_d")  # of the form that takes attributes in place of tensors
+        for name in (info["op_name"], in_cann(info["kernel"]), *([info["op_name"] + "D"] if constant else [])):
             if name not in present:
                 kept.setdefault(name, {**info, "op_name": name})
         return lambda function: function

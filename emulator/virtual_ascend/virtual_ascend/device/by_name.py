@@ -18,8 +18,8 @@ FORMATS = {
 
 
 def entry_of(kind: str) -> str:
-    """Name of the entry of CANN's operator of this type: gelu_grad for GeluGrad."""
-    return re.sub(r"(?<=[a-z0-9])([A-Z])", r"_\1", kind).lower()
+    """Name of the entry of CANN's operator of this type: gelu_grad for GeluGrad, conv2d for Conv2D."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=.)(?=[A-Z][a-z])|(?<=V\d)(?=D$)", "_", kind).lower()
 
 
 def type_of(entry: str) -> str:
@@ -30,6 +30,11 @@ def type_of(entry: str) -> str:
 def both_forms(**operators: Callable[..., Any]) -> dict[str, Callable[..., Any]]:
     """Operators by entry, with what else they need as tensors, and by entry_d, with attributes in their place."""
     return {name + ending: operator for name, operator in operators.items() for ending in ("", "_d")}
+
+
+def attribute(kernel: Kernel, *names: str, otherwise: Any = None) -> Any:
+    """The first of these attributes that there is: CANN's name of it, then that of who asks by name."""
+    return next((kernel.attributes[name] for name in names if name in kernel.attributes), otherwise)
 
 
 def parse(message: bytes) -> tuple[Kernel, dict[int, bytes]]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from collections.abc import Sequence
+from typing import Any, Callable
 
 import numpy as np
 
@@ -24,45 +26,84 @@ def plain_shape(description: dict[str, Any]) -> tuple[int, ...]:
     return tuple(description[name])
 
 
-def to_plain(stored: np.ndarray, description: dict[str, Any]) -> np.ndarray:
-    """The tensor whose contents were stored in its format."""
-    kind = description["format"]
-    if kind in PLAIN:
+def to_plain(stored: np.ndarray, description: dict[str, Any], groups: int | None = None) -> np.ndarray:
+    """The tensor whose contents were stored in its format.
+
+    `groups`: of the convolution whose filters lie in FRACTAL_Z. An operator that knows of none works on all that lies
+    there, element by element.
+    """
+    rows = _rows(stored, description, groups)
+    if rows is None:
         return stored
-    shape = plain_shape(description)
-    if kind == "FRACTAL_NZ":
-        *_, columns, rows, height, width = stored.shape
-        matrix = np.moveaxis(stored, -4, -2).reshape(*stored.shape[:-4], rows * height, columns * width)
-        *_, used_rows, used_columns = (1, 1, *shape)
-        return matrix[..., :used_rows, :used_columns].reshape(shape)
-    if kind == "NC1HWC0":
-        batch, parts, height, width, part = stored.shape
-        images = stored.transpose(0, 1, 4, 2, 3).reshape(batch, parts * part, height, width)
-        return images[:, : _channels(description)].reshape(shape)
-    raise KernelError(f"format {kind} is not one that the virtual card knows")
+    view, shape, used = rows
+    return view.reshape(shape)[used].reshape(plain_shape(description))
 
 
-def store(plain: np.ndarray, target: np.ndarray, description: dict[str, Any]) -> None:
+def store(plain: np.ndarray, target: np.ndarray, description: dict[str, Any], groups: int | None = None) -> None:
     """Write a tensor in its format; what fills up fractals is zero."""
-    kind = description["format"]
-    if kind in PLAIN:
+    rows = _rows(target, description, groups)
+    if rows is None:
         target[...] = plain.reshape(target.shape)
-    elif kind == "FRACTAL_NZ":
-        *outer, columns, rows, height, width = target.shape
-        *_, used_rows, used_columns = (1, 1, *plain_shape(description))
-        matrix = np.zeros((*outer, rows * height, columns * width), target.dtype)
-        matrix[..., :used_rows, :used_columns] = plain.reshape(*outer, used_rows, used_columns)
-        target[...] = np.moveaxis(matrix.reshape(*outer, rows, height, columns, width), -2, -4)
-    elif kind == "NC1HWC0":
-        batch, parts, height, width, part = target.shape
-        images = np.zeros((batch, parts * part, height, width), target.dtype)
-        images[:, : _channels(description)] = plain.reshape(batch, _channels(description), height, width)
-        target[...] = images.reshape(batch, parts, part, height, width).transpose(0, 1, 3, 4, 2)
-    else:
+        return
+    view, shape, used = rows
+    filled = np.zeros(shape, target.dtype)
+    filled[used] = plain.reshape(filled[used].shape)
+    target[...] = 0
+    view[...] = filled.reshape(view.shape)
+
+
+#: Of memory in a format: its elements in the order of rows with what fills up, the shape of that, the tensor's place.
+Rows = tuple[np.ndarray, tuple[int, ...], tuple[Any, ...]]
+
+
+def _rows(stored: np.ndarray, description: dict[str, Any], groups: int | None) -> Rows | None:
+    """None: the order of elements is that of the shape."""
+    kind = description["format"]
+    if kind in PLAIN or stored.size == 1 or (kind == "FRACTAL_Z" and groups is None):
+        return None
+    if kind == "FRACTAL_Z":
+        return _filters(stored, description["ori_shape"], groups or 1)
+    if kind not in _FORMATS:
         raise KernelError(f"format {kind} is not one that the virtual card knows")
+    return _FORMATS[kind](stored, description)
 
 
-def _channels(description: dict[str, Any]) -> int:
-    """Channels of an image whose original format is NCHW; of one axis, C is it, as MindSpore pads."""
-    shape = description["ori_shape"]
-    return shape[1] if len(shape) > 1 else shape[0]
+def _matrices(stored: np.ndarray, description: dict[str, Any]) -> Rows:
+    *outer, columns, rows, height, width = stored.shape
+    *_, used_rows, used_columns = (1, 1, *plain_shape(description))
+    shape = (*outer, rows * height, columns * width)
+    return np.moveaxis(stored, -4, -2), shape, (..., slice(used_rows), slice(used_columns))
+
+
+def _images(stored: np.ndarray, description: dict[str, Any]) -> Rows:
+    batch, parts, height, width, part = stored.shape
+    original = description["ori_shape"]
+    channels = original[1] if len(original) > 1 else original[0]  # MindSpore takes one axis for that of channels
+    return stored.transpose(0, 1, 4, 2, 3), (batch, parts * part, height, width), (slice(None), slice(channels))
+
+
+def _filters(stored: np.ndarray, shape: Sequence[int], groups: int) -> Rows:
+    """Groups lie on the diagonal of larger filters, as many as fill up fractals."""
+    count, channels, height, width = shape
+    results = count // groups
+    together = min(groups, math.lcm(math.lcm(channels, 16) // channels, math.lcm(results, 16) // results))
+    blocks, parts = -(-groups // together), -(-channels * together // 16)
+    view = stored.reshape(blocks, parts, height, width, -1, 16).transpose(0, 4, 1, 5, 2, 3)
+    block, place = np.divmod(np.arange(count) // results, together)
+    row = place * results + np.arange(count) % results
+    column = place[:, None] * channels + np.arange(channels)
+    return view, (blocks, view.shape[1], parts * 16, height, width), (block[:, None], row[:, None], column)
+
+
+def _filters_of_channels(stored: np.ndarray, description: dict[str, Any]) -> Rows:
+    """On the diagonal of the last two axes."""
+    parts, height, width, count, part, _ = stored.shape
+    view = np.einsum("...ii->...i", stored).transpose(3, 0, 4, 1, 2)
+    return view, (count, parts * part, height, width), (slice(None), slice(description["ori_shape"][1]))
+
+
+_FORMATS: dict[str, Callable[[np.ndarray, dict[str, Any]], Rows]] = {
+    "C1HWNCoC0": _filters_of_channels,
+    "FRACTAL_NZ": _matrices,
+    "NC1HWC0": _images,
+}

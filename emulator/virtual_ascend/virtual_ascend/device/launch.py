@@ -108,7 +108,8 @@ class Launcher:
             side, number = ("input", index) if index < len(given) else ("output", index - len(given))
             name = f"kernel {kernel.name} ({kernel.type}), {side} {number}"
             stored.append(self.memory.view(address, dtype, shape, name))
-        plain = iter([to_plain(array, description) for array, description in zip(stored, given)])
+        groups = kernel.attributes.get("groups")
+        plain = iter([to_plain(array, description, groups) for array, description in zip(stored, given)])
         try:
             results = operator(kernel, *(_take(parameter, plain) for parameter in kernel.inputs))
         except QueueEmpty:
@@ -119,9 +120,11 @@ class Launcher:
                 f"{type(error).__name__}: {error}"
             ) from error
         arrays = [np.asarray(result) for result in (results if isinstance(results, (list, tuple)) else (results,))]
+        if len(arrays) < len(wanted):
+            raise KernelError(f"kernel {kernel.name} ({kernel.type}) gave {len(arrays)} of {len(wanted)} outputs")
         notice_overflow(arrays, stored[: len(given)])
         for array, target, description in zip(arrays, stored[len(given) :], wanted):
-            store(convert(array, target.dtype), target, description)
+            store(convert(array, target.dtype), target, description, groups)
 
     # ------------------------------------------------------------------------------------------------------------ TIK
     def _run_tik(self, kernel: Kernel, program: ir.Program, blocks: int, addresses: Sequence[Address]) -> None:

@@ -86,12 +86,22 @@ class Report:
 
 
 def _products(kernel: Kernel, given: Sequence[dict[str, Any]]) -> int:
-    """Multiplications of a product of matrices."""
+    """Multiplications of a product of matrices or a convolution."""
+    if kernel.function.startswith("conv2d"):
+        return _products_of_convolution(kernel, given)
     if "mat_mul" not in kernel.function and "matmul" not in kernel.function:
         return 0
     left = given[0]["ori_shape"]
     transposed = any(kernel.attributes.get(name) for name in ("transpose_x1", "adj_x1"))
     return math.prod(kernel.outputs[0]["ori_shape"]) * left[-2 if transposed else -1]
+
+
+def _products_of_convolution(kernel: Kernel, given: Sequence[dict[str, Any]]) -> int:
+    """As many for the result, or its gradient, the last input, whichever the operator is."""
+    output = kernel.outputs[0]["ori_shape"]
+    result = output if kernel.function == "conv2d" else given[-1]["ori_shape"]
+    filters = output if "filter" in kernel.function else given[-2 if "input" in kernel.function else 1]["ori_shape"]
+    return math.prod(result) * math.prod(filters[1:])
 
 
 def _columns(side: Sequence[dict[str, Any]]) -> list[str]:

@@ -10,17 +10,33 @@ from __future__ import annotations
 from typing import Any, Callable
 
 from .. import channels
-from . import elementwise, indexing, layout, matmul, normalisation, optimizer, random, reduce, status
+from . import (
+    activations,
+    batch_normalisation,
+    convolution,
+    elementwise,
+    indexing,
+    layout,
+    losses,
+    matmul,
+    normalisation,
+    optimizer,
+    pooling,
+    random,
+    reduce,
+    resizing,
+    status,
+)
 
 Operator = Callable[..., Any]
 
-_FAMILIES = elementwise, indexing, layout, matmul, normalisation, optimizer, random, reduce, status
+_FAMILIES = (
+    *(activations, batch_normalisation, convolution, elementwise, indexing, layout, losses, matmul, normalisation),
+    *(optimizer, pooling, random, reduce, resizing, status),
+)
+_ON_AI_CPU = channels, activations, elementwise, indexing, layout, losses, random, reduce, resizing
 
 #: Operators of the AI cores, by CANN's entry.
 TABLE: dict[str, Operator] = {name: function for family in _FAMILIES for name, function in family.TABLE.items()}
 #: Operators of the AI CPU, by type.
-AICPU: dict[str, Operator] = {
-    name: function
-    for family in (channels, elementwise, indexing, layout, random, reduce)
-    for name, function in family.AICPU.items()
-}
+AICPU: dict[str, Operator] = {name: function for family in _ON_AI_CPU for name, function in family.AICPU.items()}

@@ -12,15 +12,13 @@ from ...kernel import Kernel
 from ..by_name import type_of
 from ..numerics import listed, wide
 
-_GELU = math.sqrt(2 / math.pi)
-_CUBIC = 0.044715
 
+def of_arrays(function: Callable[..., Any], **attributes: Any) -> Callable[..., Any]:
+    """An operator whose attributes are these, by name, with what they are where the kernel has none."""
 
-def of_arrays(function: Callable[..., Any]) -> Callable[..., Any]:
-    """An operator that has no attributes."""
-
-    def operator(_kernel: Kernel, *arrays: np.ndarray) -> Any:
-        return function(*map(wide, arrays))
+    def operator(kernel: Kernel, *arrays: np.ndarray | None) -> Any:
+        given = {name: kernel.attributes.get(name, otherwise) for name, otherwise in attributes.items()}
+        return function(*(array if array is None else wide(array) for array in arrays), **given)
 
     return operator
 
@@ -35,33 +33,21 @@ def truncated_division(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return x / y
 
 
-def softplus(x: np.ndarray) -> np.ndarray:
-    return np.logaddexp(x, 0)
+def summed_to(x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """The gradient of what was broadcast from this shape."""
+    x = x.sum(tuple(range(x.ndim - len(shape))))
+    return x.sum(tuple(axis for axis, size in enumerate(shape) if size == 1), keepdims=True)
 
 
-def gelu(x: np.ndarray) -> np.ndarray:
-    """The approximation with tanh."""
-    return 0.5 * x * (1 + np.tanh(_GELU * (x + _CUBIC * x**3)))
+def _gradients_of_extreme(first: Callable[..., Any]) -> Callable[..., Any]:
+    """Gradients of both inputs, of which `first` says where the first is taken. Equal ones share, which is assumed: so
+    do they in MindSpore's kernel for the CPU."""
 
+    def gradients(gradient: np.ndarray, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        of_first = gradient * np.where(x == y, 0.5, first(x, y)).astype(gradient.dtype)
+        return summed_to(of_first, x.shape), summed_to(gradient - of_first, y.shape)
 
-def gelu_gradient(gradient: np.ndarray, x: np.ndarray, _y: np.ndarray) -> np.ndarray:
-    bent = np.tanh(_GELU * (x + _CUBIC * x**3))
-    slope = _GELU * (1 + 3 * _CUBIC * x**2)
-    return gradient * (0.5 * (1 + bent) + 0.5 * x * (1 - bent**2) * slope)
-
-
-def fast_gelu(x: np.ndarray) -> np.ndarray:
-    return x * sigmoid(1.702 * x)
-
-
-def fast_gelu_gradient(gradient: np.ndarray, x: np.ndarray) -> np.ndarray:
-    share = sigmoid(1.702 * x)
-    return gradient * (share + 1.702 * x * share * (1 - share))
-
-
-def swish(kernel: Kernel, x: np.ndarray) -> np.ndarray:
-    x = wide(x)
-    return x * sigmoid(kernel.attributes.get("scale", 1.0) * x)
+    return of_arrays(gradients)
 
 
 def _sum(_kernel: Kernel, *arrays: Any) -> np.ndarray:
@@ -86,15 +72,22 @@ erf = np.vectorize(math.erf, otypes=[np.float64])
 
 _ONE: dict[str, Callable[..., Any]] = {
     "abs": np.abs,
+    "acos": np.arccos,
+    "acosh": np.arccosh,
+    "asin": np.arcsin,
+    "asinh": np.arcsinh,
+    "atan": np.arctan,
+    "atanh": np.arctanh,
     "ceil": np.ceil,
+    "conj": np.conj,
     "cos": np.cos,
+    "cosh": np.cosh,
     "erf": erf,
     "erfc": lambda x: 1 - erf(x),
     "exp": np.exp,
     "expm1": np.expm1,
-    "fast_gelu": fast_gelu,
     "floor": np.floor,
-    "gelu": gelu,
+    "inv": np.reciprocal,
     "invert": np.invert,
     "is_finite": np.isfinite,
     "is_inf": np.isinf,
@@ -105,24 +98,29 @@ _ONE: dict[str, Callable[..., Any]] = {
     "neg": np.negative,
     "ones_like": np.ones_like,
     "reciprocal": np.reciprocal,
-    "relu": lambda x: np.maximum(x, 0),
     "rint": np.rint,
     "round": np.rint,
     "rsqrt": lambda x: 1 / np.sqrt(x),
     "sigmoid": sigmoid,
     "sign": np.sign,
     "sin": np.sin,
-    "softplus": softplus,
+    "sinh": np.sinh,
     "sqrt": np.sqrt,
     "square": np.square,
+    "tan": np.tan,
     "tanh": np.tanh,
+    "trunc": np.trunc,
     "zeros_like": np.zeros_like,
 }
 _TWO: dict[str, Callable[..., Any]] = {
     "add": np.add,
     "assign_add": np.add,
     "assign_sub": np.subtract,
+    "atan2": np.arctan2,
     "bias_add": lambda x, bias: x + (bias if x.ndim < 4 else bias[:, None, None]),
+    "bitwise_and": np.bitwise_and,
+    "bitwise_or": np.bitwise_or,
+    "bitwise_xor": np.bitwise_xor,
     "div": truncated_division,
     "div_no_nan": lambda x, y: np.where(y == 0, 0, x / np.where(y == 0, 1, y)),
     "equal": np.equal,
@@ -134,40 +132,54 @@ _TWO: dict[str, Callable[..., Any]] = {
     "less_equal": np.less_equal,
     "logical_and": np.logical_and,
     "logical_or": np.logical_or,
+    "logical_xor": np.logical_xor,
     "maximum": np.maximum,
     "minimum": np.minimum,
     "mod": np.fmod,
     "mul": np.multiply,
+    "mul_no_nan": lambda x, y: np.where(y == 0, 0, x * np.where(y == 0, 1, y)),
     "not_equal": np.not_equal,
     "pow": np.power,
     "real_div": np.divide,
     "squared_difference": lambda x, y: np.square(x - y),
     "sub": np.subtract,
     "truncate_div": truncated_division,
+    "truncate_mod": np.fmod,
+    "xdivy": lambda x, y: np.where(x == 0, 0, x / np.where(x == 0, 1, y)),
     "xlogy": lambda x, y: np.where(x == 0, 0, x * np.log(np.where(x == 0, 1, y))),
-    # Derivatives: of the gradient and the input, or of the output and the gradient.
-    "fast_gelu_grad": fast_gelu_gradient,
-    "relu_grad": lambda gradient, x: gradient * (x > 0),
+    # Derivatives: of the input and the gradient.
+    "abs_grad": lambda x, gradient: gradient * np.sign(x),
+    "acos_grad": lambda x, gradient: -gradient / np.sqrt(1 - x * x),
+    "asin_grad": lambda x, gradient: gradient / np.sqrt(1 - x * x),
+    "atan_grad": lambda x, gradient: gradient / (1 + x * x),
+    # Of the output and the gradient.
+    "acosh_grad": lambda y, gradient: gradient / np.sinh(y),
+    "asinh_grad": lambda y, gradient: gradient / np.cosh(y),
+    "inv_grad": lambda y, gradient: -gradient * y * y,
     "rsqrt_grad": lambda y, gradient: -0.5 * gradient * y**3,
     "sigmoid_grad": lambda y, gradient: gradient * y * (1 - y),
-    "softplus_grad": lambda gradient, x: gradient * sigmoid(x),
     "sqrt_grad": lambda y, gradient: gradient / (2 * y),
     "reciprocal_grad": lambda y, gradient: -gradient * y * y,
     "tanh_grad": lambda y, gradient: gradient * (1 - y * y),
 }
+_THREE: dict[str, Callable[..., Any]] = {
+    "clip_by_value": lambda x, low, high: np.minimum(np.maximum(x, low), high),
+    "fused_mul_add_n": lambda x, y, z: x * z + y,
+    "lerp": lambda x, y, weight: x + weight * (y - x),
+}
 TABLE: dict[str, Callable[..., Any]] = {
-    **{name: of_arrays(function) for name, function in {**_ONE, **_TWO}.items()},
+    **{name: of_arrays(function) for name, function in {**_ONE, **_TWO, **_THREE}.items()},
+    "addcdiv": of_arrays(lambda x, y, z, scale: x + scale * y / z),
+    "addcmul": of_arrays(lambda x, y, z, scale: x + scale * y * z),
     "add_n": _sum,
     "addn": _sum,
     "assign": lambda _kernel, _target, value: value,
     "cast": _converted,
-    "clip_by_value": of_arrays(lambda x, low, high: np.minimum(np.maximum(x, low), high)),
-    "fused_mul_add_n": of_arrays(lambda x, y, z: x * z + y),
-    "gelu_grad": of_arrays(gelu_gradient),
     "masked_fill": _masked_fill,
+    "maximum_grad": _gradients_of_extreme(np.greater),
+    "minimum_grad": _gradients_of_extreme(np.less),
     "select": _select,
     "selectv2": _select,
-    "swish": swish,
 }
 AICPU: dict[str, Callable[..., Any]] = {
     "Cast": _converted,

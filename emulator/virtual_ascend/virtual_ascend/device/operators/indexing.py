@@ -36,7 +36,7 @@ def _gather_along_gradient(kernel: Kernel, *arrays: np.ndarray) -> np.ndarray:
 
 
 def _gather_nd(_kernel: Kernel, x: np.ndarray, index: np.ndarray) -> np.ndarray:
-    return x[tuple(np.moveaxis(index, -1, 0))]
+    return x[_places(index)]
 
 
 def _one_hot(kernel: Kernel, index: np.ndarray, *given: np.ndarray) -> np.ndarray:
@@ -56,14 +56,44 @@ def _segment_sums(kernel: Kernel, x: np.ndarray, index: np.ndarray, *_count: np.
     return result
 
 
+def _places(index: np.ndarray) -> tuple[np.ndarray, ...]:
+    """The index whose last axis names a place."""
+    return tuple(np.moveaxis(index, -1, 0))
+
+
 def _scattered(_kernel: Kernel, target: np.ndarray, index: np.ndarray, updates: np.ndarray) -> np.ndarray:
     result = target.copy()
-    result[tuple(np.moveaxis(index, -1, 0))] = updates
+    result[_places(index)] = updates
+    return result
+
+
+def _scattered_by(combine: np.ufunc, of_rows: bool = False) -> Callable[..., Any]:
+    """Updates are combined with what stands where they go; an index of rows has no axis for the place."""
+
+    def operator(_kernel: Kernel, target: np.ndarray, index: np.ndarray, updates: np.ndarray) -> np.ndarray:
+        result = wide(target).copy()
+        combine.at(result, (index,) if of_rows else _places(index), wide(updates))
+        return result
+
+    return operator
+
+
+def _scattered_sums(kernel: Kernel, index: np.ndarray, updates: np.ndarray, *_shape: np.ndarray) -> np.ndarray:
+    """ScatterNd: into zeros."""
+    result = np.zeros(kernel.outputs[0]["ori_shape"], wide(updates).dtype)
+    np.add.at(result, _places(index), wide(updates))
+    return result
+
+
+def _scattered_elements(kernel: Kernel, target: np.ndarray, index: np.ndarray, updates: np.ndarray) -> np.ndarray:
+    """The index has the shape of the updates."""
+    result = target.copy()
+    np.put_along_axis(result, index, updates, kernel.attributes["axis"])
     return result
 
 
 def _top(kernel: Kernel, x: np.ndarray, *_rest: Any) -> tuple[np.ndarray, np.ndarray]:
-    count = kernel.attributes["k"]
+    count = kernel.outputs[0]["ori_shape"][-1]
     order = np.argsort(-wide(x), axis=-1, kind="stable")[..., :count]
     return np.take_along_axis(x, order, -1), order
 
@@ -77,15 +107,21 @@ def _sort(kernel: Kernel, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 TABLE: dict[str, Callable[..., Any]] = {
     "gather_nd": _gather_nd,
     **both_forms(gather_v2=_gather, one_hot=_one_hot, unsorted_segment_sum=_segment_sums),
+    **both_forms(scatter_nd=_scattered_sums),
+    "scatter_add": _scattered_by(np.add, of_rows=True),
+    "scatter_nd_add": _scattered_by(np.add),
+    "scatter_nd_sub": _scattered_by(np.subtract),
     "scatter_nd_update": _scattered,
     "scatter_update": _scattered,
     "sort": _sort,
-    "top_k_d": _top,
+    **both_forms(top_k=_top),
 }
 AICPU: dict[str, Callable[..., Any]] = {
     "GatherD": _gather_along,
     "GatherDGrad": _gather_along_gradient,
     "GatherDGradV2": _gather_along_gradient,
     "GatherNd": _gather_nd,
+    "ScatterElements": _scattered_elements,
+    "ScatterNd": _scattered_sums,
     **dict.fromkeys(("ScatterNdUpdate", "TensorScatterUpdate"), _scattered),
 }

@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Callable
 
 import numpy as np
 
 from ...kernel import Kernel
-from ..by_name import both_forms
+from ..by_name import attribute, both_forms
 from ..numerics import listed
 
 
 def _same(_kernel: Kernel, x: np.ndarray, *_rest: Any) -> np.ndarray:
     """The format is the store's concern, and so is the shape."""
+    return x
+
+
+def _converted_format(kernel: Kernel, x: np.ndarray) -> np.ndarray:
+    """Between formats of fractals the store does it; the order of axes of rows, if it changes, from and to NCHW."""
+    source, target = kernel.attributes["src_format"], kernel.attributes["dst_format"]
+    for other, to_images in (("HWCN", (3, 2, 0, 1)), ("NHWC", (0, 3, 1, 2))):
+        if source == other:
+            x = x.transpose(to_images)
+        if target == other:
+            x = x.transpose(np.argsort(to_images))
     return x
 
 
@@ -29,27 +41,22 @@ def _transpose_and_reshape(kernel: Kernel, x: np.ndarray) -> np.ndarray:
     return x.reshape(attributes["shape"]).transpose(attributes["perm"])
 
 
-def _attribute(kernel: Kernel, *names: str, otherwise: Any = None) -> Any:
-    """The first of these attributes that there is: CANN's name of it, then MindSpore's."""
-    return next((kernel.attributes[name] for name in names if name in kernel.attributes), otherwise)
-
-
 def _concatenate(kernel: Kernel, *arrays: Any) -> np.ndarray:
-    return np.concatenate(listed(arrays), _attribute(kernel, "concat_dim", "axis", otherwise=0))
+    return np.concatenate(listed(arrays), attribute(kernel, "concat_dim", "axis", otherwise=0))
 
 
 def _stack(kernel: Kernel, *arrays: Any) -> np.ndarray:
-    return np.stack(listed(arrays), _attribute(kernel, "axis", otherwise=0))
+    return np.stack(listed(arrays), attribute(kernel, "axis", otherwise=0))
 
 
 def _unstack(kernel: Kernel, x: np.ndarray) -> list[np.ndarray]:
-    axis = _attribute(kernel, "axis", otherwise=0)
+    axis = attribute(kernel, "axis", otherwise=0)
     return [np.take(x, index, axis) for index in range(x.shape[axis])]
 
 
 def _split(kernel: Kernel, x: np.ndarray) -> list[np.ndarray]:
-    count = _attribute(kernel, "num_split", "output_num")
-    return np.split(x, count, _attribute(kernel, "split_dim", "axis", otherwise=0))
+    count = attribute(kernel, "num_split", "output_num")
+    return np.split(x, count, attribute(kernel, "split_dim", "axis", otherwise=0))
 
 
 def _split_by_sizes(kernel: Kernel, x: np.ndarray) -> list[np.ndarray]:
@@ -98,7 +105,7 @@ def _strided_slice_gradient(kernel: Kernel, *arrays: np.ndarray) -> np.ndarray:
 
 def _slice(kernel: Kernel, x: np.ndarray, *bounds: np.ndarray) -> np.ndarray:
     given = [array.tolist() for array in bounds]
-    starts, sizes = given or (_attribute(kernel, "offsets", "begin"), kernel.attributes["size"])
+    starts, sizes = given or (attribute(kernel, "offsets", "begin"), kernel.attributes["size"])
     ends = (start + size if size >= 0 else None for start, size in zip(starts, sizes))
     return x[tuple(slice(start, end) for start, end in zip(starts, ends))]
 
@@ -115,12 +122,28 @@ def _broadcast(kernel: Kernel, x: np.ndarray, *_shape: Any) -> np.ndarray:
     return np.broadcast_to(x, kernel.outputs[0]["ori_shape"])
 
 
+def _diagonal_filled(_kernel: Kernel, x: np.ndarray, *_ones: np.ndarray) -> np.ndarray:
+    """As large in every axis as the tensor has elements."""
+    return np.diag(x.reshape(-1)).reshape(2 * x.shape)
+
+
+def _diagonal(_kernel: Kernel, x: np.ndarray, *_ones: np.ndarray) -> np.ndarray:
+    half = x.shape[: x.ndim // 2]
+    return np.diag(x.reshape(math.prod(half), -1)).reshape(half)
+
+
+def _trace_gradient(_kernel: Kernel, gradient: np.ndarray, shape: np.ndarray) -> np.ndarray:
+    rows, columns = shape.tolist()
+    return np.eye(rows, columns, dtype=gradient.dtype) * gradient
+
+
 TABLE: dict[str, Callable[..., Any]] = {
     **both_forms(broadcast_to=_broadcast, pad=_pad, slice=_slice, tile=_tile, transpose=_transpose),
     **both_forms(strided_slice=_strided_slice, strided_slice_grad=_strided_slice_gradient),
     "concat_d": _concatenate,
     "concat_v2_d": _concatenate,
     "confusion_transpose_d": _transpose_and_reshape,
+    **both_forms(diag=_diagonal_filled, diag_part=_diagonal),
     "expand_dims": _same,
     "fill_d": _broadcast,
     "identity": _same,
@@ -131,17 +154,22 @@ TABLE: dict[str, Callable[..., Any]] = {
     "split_d": _split,
     "split_v_d": _split_by_sizes,
     "tensor_move": _same,
-    "trans_data": _same,
+    "trans_data": _converted_format,
     "unpack": _unstack,
 }
 AICPU: dict[str, Callable[..., Any]] = {
     "Concat": _concatenate,
+    **dict.fromkeys(("Diag", "DiagD"), _diagonal_filled),
+    **dict.fromkeys(("DiagPart", "DiagPartD"), _diagonal),
     "Identity": _same,
+    "LinSpace": lambda _kernel, first, last, count: np.linspace(first, last, int(count), dtype=first.dtype),
     "Reshape": _same,
     "Slice": _slice,
     "Split": _split,
     "StridedSlice": _strided_slice,
     "StridedSliceGrad": _strided_slice_gradient,
+    "Trace": lambda _kernel, x: np.trace(x),
+    "TraceGrad": _trace_gradient,
     "Transpose": _transpose,
     "Tril": lambda kernel, x: np.tril(x, kernel.attributes["diagonal"]),
     "Triu": lambda kernel, x: np.triu(x, kernel.attributes["diagonal"]),

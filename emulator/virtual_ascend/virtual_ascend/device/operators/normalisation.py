@@ -1,4 +1,4 @@
-"""LayerNorm, softmax and the loss that rests on it, with their derivatives."""
+"""LayerNorm, softmax and the like, with their derivatives."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def softmax(x: np.ndarray, axes: Any = -1) -> np.ndarray:
     return powers / powers.sum(axes, keepdims=True)
 
 
-def _log_softmax(x: np.ndarray, axes: Any) -> np.ndarray:
+def log_softmax(x: np.ndarray, axes: Any) -> np.ndarray:
     shifted = x - x.max(axes, keepdims=True)
     return shifted - np.log(np.exp(shifted).sum(axes, keepdims=True))
 
@@ -90,12 +90,6 @@ def _log_softmax_gradient(kernel: Kernel, gradient: np.ndarray, y: np.ndarray) -
     return gradient - np.exp(y) * gradient.sum(axes_of(kernel, y), keepdims=True)
 
 
-@of_arrays
-def _cross_entropy(logits: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Loss of each row, and the gradient of its logits."""
-    return -(labels * _log_softmax(logits, -1)).sum(-1), softmax(logits) - labels
-
-
 def _normalise(kernel: Kernel, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, tuple[int, ...]]:
     """The result, lengths, and the axes that these go over."""
     attributes = kernel.attributes  # "dim" and "eps" where MindSpore asks by name
@@ -120,8 +114,7 @@ TABLE: dict[str, Callable[..., Any]] = {
     "layer_norm_grad": _layer_norm_gradient,
     "layer_norm_x_backprop_v2": _layer_norm_input_gradient,
     "log_softmax_grad": _log_softmax_gradient,
-    "log_softmax_v2": lambda kernel, x: _log_softmax(wide(x), axes_of(kernel, x)),
-    "softmax_cross_entropy_with_logits": _cross_entropy,
+    "log_softmax_v2": lambda kernel, x: log_softmax(wide(x), axes_of(kernel, x)),
     "softmax_grad_ext": _softmax_gradient_scaled,
     "softmax_v2": lambda kernel, x: softmax(wide(x), axes_of(kernel, x)),
 }

@@ -63,15 +63,18 @@ def _arg_with_value(position: Callable[..., Any], value: Callable[..., Any]) -> 
     return operator
 
 
-def _running_sum(kernel: Kernel, x: np.ndarray, axis: np.ndarray | None = None) -> np.ndarray:
-    along = kernel.attributes["axis"] if axis is None else int(axis)
-    x, reverse = wide(x), kernel.attributes.get("reverse")
-    if reverse:
-        x = np.flip(x, along)
-    if kernel.attributes.get("exclusive"):
-        x = np.insert(np.delete(x, -1, along), 0, 0, along)
-    sums = np.cumsum(x, axis=along)
-    return np.flip(sums, along) if reverse else sums
+def _running(function: np.ufunc) -> Callable[..., Any]:
+    def operator(kernel: Kernel, x: np.ndarray, axis: np.ndarray | None = None) -> np.ndarray:
+        along = kernel.attributes["axis"] if axis is None else int(axis)
+        x, reverse = wide(x), kernel.attributes.get("reverse")
+        if reverse:
+            x = np.flip(x, along)
+        if kernel.attributes.get("exclusive"):
+            x = np.insert(np.delete(x, -1, along), 0, function.identity, along)
+        results = function.accumulate(x, axis=along)
+        return np.flip(results, along) if reverse else results
+
+    return operator
 
 
 _OVER_AXES: dict[str, Callable[..., Any]] = {
@@ -84,7 +87,7 @@ _OVER_AXES: dict[str, Callable[..., Any]] = {
     "reduce_sum": _over_axes(np.sum),
 }
 TABLE: dict[str, Callable[..., Any]] = {
-    **both_forms(**_OVER_AXES, cumsum=_running_sum),
+    **both_forms(**_OVER_AXES, cumprod=_running(np.multiply), cumsum=_running(np.add)),
     "arg_max_d": _arg(np.argmax),
     "arg_min_d": _arg(np.argmin),
     "arg_max_with_value": _arg_with_value(np.argmax, np.max),
@@ -101,5 +104,6 @@ AICPU: dict[str, Callable[..., Any]] = {
     "ArgMinWithValue": TABLE["arg_min_with_value"],
     **{type_of(name): function for name, function in _OVER_AXES.items()},
     "Argmax": TABLE["arg_max_d"],
+    "CumProd": TABLE["cumprod_d"],
     "CumSum": TABLE["cumsum_d"],
 }

@@ -1,0 +1,113 @@
+"""Activations and their derivatives, which take the gradient first and then the input, or the output where said."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Callable
+
+import numpy as np
+
+from ...kernel import Kernel
+from ..by_name import type_of
+from .elementwise import of_arrays, sigmoid
+
+_GELU = math.sqrt(2 / math.pi)
+_CUBIC = 0.044715
+# Of arXiv:1706.02515, equation 14.
+_SELU_ALPHA, _SELU_SCALE = 1.6732632423543772, 1.0507009873554805
+
+
+def softplus(x: np.ndarray) -> np.ndarray:
+    return np.logaddexp(x, 0)
+
+
+def gelu(x: np.ndarray) -> np.ndarray:
+    """The approximation with tanh."""
+    return 0.5 * x * (1 + np.tanh(_GELU * (x + _CUBIC * x**3)))
+
+
+def gelu_gradient(gradient: np.ndarray, x: np.ndarray, _y: np.ndarray) -> np.ndarray:
+    bent = np.tanh(_GELU * (x + _CUBIC * x**3))
+    slope = _GELU * (1 + 3 * _CUBIC * x**2)
+    return gradient * (0.5 * (1 + bent) + 0.5 * x * (1 - bent**2) * slope)
+
+
+def fast_gelu(x: np.ndarray) -> np.ndarray:
+    return x * sigmoid(1.702 * x)
+
+
+def fast_gelu_gradient(gradient: np.ndarray, x: np.ndarray) -> np.ndarray:
+    share = sigmoid(1.702 * x)
+    return gradient * (share + 1.702 * x * share * (1 - share))
+
+
+def elu(x: np.ndarray, alpha: float) -> np.ndarray:
+    return np.where(x > 0, x, alpha * np.expm1(np.minimum(x, 0)))
+
+
+def celu(x: np.ndarray, alpha: float) -> np.ndarray:
+    return np.where(x > 0, x, alpha * np.expm1(np.minimum(x, 0) / alpha))
+
+
+def hard_sigmoid_gradient(gradient: np.ndarray, x: np.ndarray, alpha: float, beta: float) -> np.ndarray:
+    line = alpha * x + beta
+    return gradient * alpha * ((line > 0) & (line < 1))
+
+
+def hard_swish_gradient(gradient: np.ndarray, x: np.ndarray) -> np.ndarray:
+    return gradient * np.where(np.abs(x) < 3, (2 * x + 3) / 6, x >= 3)
+
+
+def shrink_gradient(gradient: np.ndarray, x: np.ndarray, lambd: float) -> np.ndarray:
+    """Of both shrinkages."""
+    return gradient * (np.abs(x) > lambd)
+
+
+def _relu_with_bits(_kernel: Kernel, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """A bit of the second, (batch, parts, height, width, 2), tells which of 16 channels are positive."""
+    batch, channels, height, width = x.shape
+    bits = np.zeros((batch, -(-channels // 16) * 16, height, width), np.uint8)
+    bits[:, :channels] = x > 0
+    parts = bits.reshape(batch, -1, 16, height, width)
+    return np.maximum(x, 0), np.packbits(parts.transpose(0, 1, 3, 4, 2), -1, "little")
+
+
+def _relu_gradient_of_bits(_kernel: Kernel, gradient: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    batch, channels, height, width = gradient.shape
+    bits = np.unpackbits(mask, axis=-1, bitorder="little").transpose(0, 1, 4, 2, 3)
+    return gradient * bits.reshape(batch, -1, height, width)[:, :channels]
+
+
+_PLAIN: dict[str, Callable[..., Any]] = {
+    "elu_grad": lambda gradient, y: gradient * np.where(y > 0, 1, y + 1),  # of the output
+    "fast_gelu": fast_gelu,
+    "fast_gelu_grad": fast_gelu_gradient,
+    "gelu": gelu,
+    "gelu_grad": gelu_gradient,
+    "hard_swish": lambda x: x * np.clip(x + 3, 0, 6) / 6,
+    "hard_swish_grad": hard_swish_gradient,
+    "mish": lambda x: x * np.tanh(softplus(x)),
+    "relu": lambda x: np.maximum(x, 0),
+    "relu6": lambda x: np.clip(x, 0, 6),
+    "relu6_grad": lambda gradient, x: gradient * ((x > 0) & (x < 6)),
+    "relu_grad": lambda gradient, x: gradient * (x > 0),
+    "selu": lambda x: _SELU_SCALE * elu(x, _SELU_ALPHA),
+    "softplus": softplus,
+    "softplus_grad": lambda gradient, x: gradient * sigmoid(x),
+    "softsign": lambda x: x / (1 + np.abs(x)),
+}
+TABLE: dict[str, Callable[..., Any]] = {
+    **{name: of_arrays(function) for name, function in _PLAIN.items()},
+    "celu_v2": of_arrays(celu, alpha=1.0),
+    "elu": of_arrays(elu, alpha=1.0),
+    "hard_shrink": of_arrays(lambda x, lambd: np.where(np.abs(x) > lambd, x, 0), lambd=0.5),
+    "hard_shrink_grad": of_arrays(shrink_gradient, lambd=0.5),
+    "hard_sigmoid": of_arrays(lambda x, alpha, beta: np.clip(alpha * x + beta, 0, 1), alpha=1 / 6, beta=0.5),
+    "hard_sigmoid_grad": of_arrays(hard_sigmoid_gradient, alpha=1 / 6, beta=0.5),
+    "relu_grad_v2": _relu_gradient_of_bits,
+    "relu_v2": _relu_with_bits,
+    "soft_shrink": of_arrays(lambda x, lambd: np.sign(x) * np.maximum(np.abs(x) - lambd, 0), lambd=0.5),
+    "soft_shrink_grad": of_arrays(shrink_gradient, lambd=0.5),
+    "swish": of_arrays(lambda x, scale: x * sigmoid(scale * x), scale=1.0),
+}
+AICPU: dict[str, Callable[..., Any]] = {type_of(name): TABLE[name] for name in _PLAIN}
