@@ -13,7 +13,7 @@ from virtual_ascend.device.report import AI_CPU
 from tests.virtual_ascend.card import on_card, said, start
 
 pytestmark = pytest.mark.card
-PROGRAM = Path(__file__).with_name("operator_cases.py")
+PROGRAM = Path(__file__).with_name("operator_cases")
 FAMILIES = (
     *("activations", "elementwise", "images", "indexing", "layout", "losses", "matmul", "normalisation", "optimizer"),
     *("reduce", "fused", "networks"),
@@ -110,6 +110,18 @@ def test_lamb_is_that_of_its_paper(results):
         update = mean / (1 - 0.9**count) / (np.sqrt(square / (1 - 0.999**count)) + 1e-6) + 0.01 * weights
         weights = weights - 0.1 * np.linalg.norm(weights) / np.linalg.norm(update) * update
     np.testing.assert_allclose(results[0][f"{CARD}Lamb: 0"], weights, atol=1e-4)
+
+
+def test_lars_is_that_of_its_paper(results):
+    """Algorithm 1 of arXiv:1708.03888, two steps; MindSpore has no LARS on a CPU."""
+    generator = np.random.default_rng(1)
+    weights, velocity = generator.standard_normal((20, 8)), 0.0
+    for _ in range(2):
+        gradient = generator.standard_normal((20, 8))
+        scale = 0.02 * np.linalg.norm(weights) / (np.linalg.norm(gradient) + 1e-5)
+        velocity = 0.9 * velocity + scale * gradient
+        weights = weights - 0.1 * velocity
+    np.testing.assert_allclose(results[0][f"{CARD}LARS: 0"], weights, atol=1e-5)
 
 
 def test_random_numbers(results):

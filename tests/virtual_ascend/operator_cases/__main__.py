@@ -1,0 +1,87 @@
+"""Operators of MindSpore on one device, to be compared with another: operator_cases DEVICE FILE.npz
+
+The cases run in PYNATIVE, so that each operator is compiled and launched by itself; those of GRAPHS in GRAPH, where
+MindSpore makes one of CANN's operators of several. Those of CARD have no kernel for another device.
+"""
+
+import sys
+
+import mindspore as ms
+import numpy as np
+from draws import a, b, half, restart, step
+from elementwise import ACTIVATIONS, ELEMENTWISE, REDUCTIONS
+from graphs import FUSED, NETWORKS, other_difference
+from mindspore import Tensor, nn, ops
+from mindspore.ops import operations as P
+from mindspore.ops.operations import math_ops
+from tensors import INDEXING, LAYOUT, MATMUL, NORMALISATION
+from training import IMAGES, LOSSES, OPTIMIZERS
+
+
+def status(number):
+    """The overflow status after `number` was doubled, as the operators of both kinds tell it, and cleared."""
+    state, order = P.NPUAllocFloatStatus()(), Tensor(np.zeros(8, np.int32))
+    P.NPUClearFloatStatus()(state)
+    ops.add(number, number).asnumpy()
+    P.NPUGetFloatStatus()(state)
+    told = state.asnumpy(), math_ops.NPUGetFloatStatusV2()(order).asnumpy()
+    math_ops.NPUClearFloatStatusV2()(order)
+    return tuple(map(Tensor, (*told, math_ops.NPUGetFloatStatusV2()(order).asnumpy())))
+
+
+CARD = [
+    ("other difference", ms.ms_function(other_difference), (a, b)),
+    ("overflow", status, (Tensor(np.full(4, 60000, half)),)),
+    ("no overflow", status, (Tensor(np.full(4, 100, half)),)),
+    ("Lamb", lambda: step(nn.Lamb, (20, 8), learning_rate=0.1, weight_decay=0.01), ()),
+    ("LARS", lambda: step(lambda parameters: nn.LARS(nn.Momentum(parameters, 0.1, 0.9), 1e-5, 0.02), (20, 8)), ()),
+    ("Roll", lambda x: ops.roll(x, 3, 0), (Tensor(np.arange(12, dtype=np.float32)),)),
+    ("SplitV", P.SplitV([10, 22], 1, 2), (Tensor(np.arange(96, dtype=np.float32).reshape(3, 32)),)),
+    ("StandardNormal", P.StandardNormal(), ((256, 256),)),
+    ("UniformReal", P.UniformReal(), ((256, 256),)),
+    ("dropout", lambda x: nn.Dropout(p=0.25).set_train()(x), (Tensor(np.ones((256, 256), np.float32)),)),
+]
+FAMILIES = {
+    "activations": ACTIVATIONS,
+    "elementwise": ELEMENTWISE,
+    "images": IMAGES,
+    "indexing": INDEXING,
+    "layout": LAYOUT,
+    "losses": LOSSES,
+    "matmul": MATMUL,
+    "normalisation": NORMALISATION,
+    "optimizer": OPTIMIZERS,
+    "reduce": REDUCTIONS,
+    "fused": FUSED,
+    "networks": NETWORKS,
+}
+GRAPHS = "fused", "networks"
+
+
+def arrays(result):
+    """All tensors of a result."""
+    if isinstance(result, (list, tuple)):
+        return [array for part in result for array in arrays(part)]
+    return [result.asnumpy()]
+
+
+def main():
+    """Runs all cases and stores the results."""
+    device, path = sys.argv[1:3]
+    ms.set_context(device_target=device)
+    results = {}
+    for family, cases in {**FAMILIES, **({"card": CARD} if device == "Ascend" else {})}.items():
+        ms.set_context(mode=ms.GRAPH_MODE if family in GRAPHS else ms.PYNATIVE_MODE)
+        for name, function, inputs in cases:
+            restart()
+            try:
+                found = arrays(function(*inputs))
+            except Exception as error:
+                raise RuntimeError(f"{family}: {name}") from error
+            for index, array in enumerate(found):
+                results[f"{family}: {name}: {index}"] = array
+    np.savez(path, **results)
+
+
+if __name__ == "__main__":
+    main()

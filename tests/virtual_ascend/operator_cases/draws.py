@@ -1,0 +1,82 @@
+"""What the cases draw: arrays, gradients, steps of optimizers and updated parameters."""
+
+import numpy as np
+from mindspore import Parameter, Tensor, ops
+
+RNG = np.random.default_rng(0)
+
+
+def restart():
+    """What is drawn from now on is the same on every device, whatever was drawn before."""
+    global RNG
+    RNG = np.random.default_rng(1)
+
+
+def normal(*shape, dtype=np.float32):
+    """Normal numbers."""
+    return Tensor(RNG.standard_normal(shape).astype(dtype))
+
+
+def positive(*shape, dtype=np.float32):
+    """Numbers from 0.5 to 1.5."""
+    return Tensor((RNG.random(shape) + 0.5).astype(dtype))
+
+
+def integers(*shape, low=0, high=8):
+    """int32 below `high`."""
+    return Tensor(RNG.integers(low, high, shape).astype(np.int32))
+
+
+def booleans(*shape):
+    """True or False."""
+    return Tensor(RNG.random(shape) < 0.5)
+
+
+def gradients(function, *inputs):
+    """Of all inputs, for a gradient of the output that is not constant."""
+    output = function(*inputs)
+    sens = Tensor(np.linspace(-1, 1, output.size).reshape(output.shape).astype(output.asnumpy().dtype))
+    return ops.GradOperation(get_all=True, sens_param=True)(lambda *tensors: function(*tensors))(*inputs, sens)
+
+
+def gradient_of(primitive):
+    """The gradient of an operator with one input, as a function."""
+    return lambda x: gradients(primitive, x)
+
+
+def step(optimizer, *shapes, **options):
+    """Parameters after two steps."""
+    parameters = [Parameter(normal(*shape), name=f"weight{index}") for index, shape in enumerate(shapes)]
+    update = optimizer(parameters, **options)
+    for _ in range(2):
+        update(tuple(normal(*shape) for shape in shapes))
+    return tuple(parameters)
+
+
+def by_name(function, x):
+    """The gradient of x times a function of x that has none, of a graph whose constant changes.
+
+    From the third one on MindSpore 2.0 takes all shapes for unknown, and reaches most operators by their names.
+    """
+    for constant in (Tensor(np.float32(number)) for number in (2, 3, 4)):
+        result = ops.GradOperation()(lambda y, constant=constant: y * constant * ops.stop_gradient(function(y)))(x)
+    return result
+
+
+def updated(primitive, target, *rest):
+    """What an operator makes of a parameter."""
+    parameter = Parameter(target, name="target")
+    primitive(parameter, *rest)
+    return parameter
+
+
+half = np.float16
+a, b = normal(48, 32), normal(48, 32)
+a16, b16 = normal(48, 32, dtype=half), normal(48, 32, dtype=half)
+row = normal(32)
+p, q = positive(48, 32), positive(48, 32)
+mask = booleans(48, 32)
+EXTREMES = Tensor(np.float32([1, np.inf, -np.inf, np.nan]))
+wide = Tensor(4 * a.asnumpy())
+fraction = Tensor((np.float32(1.8) * RNG.random((48, 32)) - 0.9).astype(np.float32))
+WITH_ZEROS = Tensor(np.where(mask.asnumpy(), a.asnumpy(), np.float32(0)))

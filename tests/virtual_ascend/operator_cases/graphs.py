@@ -1,0 +1,130 @@
+"""Cases that run in GRAPH: networks, and what MindSpore fuses."""
+
+import numpy as np
+from draws import a, b, half, normal, p, q, row
+from mindspore import Tensor, nn, ops
+from mindspore.ops import operations as P
+
+mul, transpose, reshape, product = P.Mul(), P.Transpose(), P.Reshape(), P.MatMul(transpose_b=True)
+kept_sum, total = P.ReduceSum(keep_dims=True), P.ReduceSum()
+
+
+class Function(nn.Cell):
+    """A function as a network."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def construct(self, *tensors):
+        return self.function(*tensors)
+
+
+def softmax_gradient(y, gradient, scale):
+    """Of a softmax with a scale before it."""
+    return mul(scale, mul(y, ops.sub(gradient, kept_sum(mul(y, gradient), -1))))
+
+
+def difference(y, gradient):
+    """Of a gradient and its sum, weighted with y."""
+    return ops.sub(gradient, kept_sum(mul(y, gradient), -1))
+
+
+def other_difference(y, gradient):
+    """The same with the factors the other way round."""
+    return ops.sub(gradient, kept_sum(mul(gradient, y), -1))
+
+
+def product_and_sum(x, y, z):
+    """A sum of two gradients, for an input and for a gain; fused where it is 768 wide."""
+    both = ops.addn((x, y))
+    return mul(z, both), total(mul(y, both), 0)
+
+
+def norm(x, zero, one, least):
+    """What clipping by norm makes of a sum of squares."""
+    larger = ops.greater(x, zero)
+    return ops.maximum(ops.select(larger, ops.sqrt(ops.select(larger, x, one)), x), least)
+
+
+def split_heads(x, weight):
+    """A projection, in heads."""
+    return transpose(reshape(product(x, weight), (2, 32, 2, 16)), (0, 2, 1, 3))
+
+
+def join_heads(x, weight):
+    """A projection of heads."""
+    return product(reshape(transpose(x, (0, 2, 1, 3)), (64, 32)), weight)
+
+
+def clipped(x, low, high):
+    """Between two numbers."""
+    return ops.maximum(ops.minimum(x, high), low)
+
+
+class LayerNormGradients(nn.Cell):
+    """Gradients of input, gain and shift."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.gradients = Function(P.LayerNorm(1, 1, 1e-12)), ops.GradOperation(get_all=True, sens_param=True)
+
+    def construct(self, x, gain, shift, sens):
+        def output(*tensors):
+            return self.norm(*tensors)[0]
+
+        return self.gradients(output)(x, gain, shift, sens)
+
+
+def weights(*shape):
+    """Of a convolution."""
+    return Tensor(0.1 * normal(*shape).asnumpy())
+
+
+class Images(nn.Cell):
+    """Loss of a network for images, as large in both directions."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Conv2d(3, 16, 3, stride=2, weight_init=weights(16, 3, 3, 3))
+        self.norm, self.pool = nn.BatchNorm2d(16), nn.MaxPool2d(2, 2)
+        self.channels = nn.Conv2d(16, 16, 3, group=16, weight_init=weights(16, 1, 3, 3))
+        self.groups = nn.Conv2d(16, 32, 1, group=2, weight_init=weights(32, 8, 1, 1))
+        self.average, self.parts = nn.AvgPool2d(2, 2), P.AdaptiveAvgPool2D((3, 2))
+        self.patches = nn.Conv2d(32, 24, 2, 2, "valid", has_bias=True, weight_init=weights(24, 32, 2, 2))
+
+    def construct(self, images):
+        x = ops.relu(self.norm(self.stem(images)))
+        x = self.pool(x + self.channels(x))
+        x = ops.relu(self.groups(x))
+        larger = ops.interpolate(x, size=(7, 9), mode="bilinear")  # with half_pixel_centers
+        results = self.patches(x), self.average(x), self.parts(x), larger
+        return sum([ops.square(result).mean() for result in results])
+
+
+def trained(network, *inputs):
+    """Losses of three steps, and the parameters behind them."""
+    optimizer = nn.Momentum(network.trainable_params(), 0.01, 0.9)
+    step = nn.TrainOneStepCell(network, optimizer).set_train()
+    return (*(step(*inputs) for _ in range(3)), *network.get_parameters())
+
+
+def squared_trace(x):
+    """Of a matrix."""
+    return ops.square(P.Trace()(x))
+
+
+NETWORKS = [
+    ("images", lambda x: trained(Images(), x), (normal(4, 3, 16, 16),)),
+    ("gradient of Trace", ops.GradOperation()(Function(squared_trace)), (normal(5, 7),)),
+]
+FUSED = [
+    ("gradient of a scaled softmax", Function(softmax_gradient), (a, b, row)),
+    ("difference", Function(difference), (a, b)),
+    ("product and sum", Function(product_and_sum), tuple(normal(16, 768) for _ in range(3))),
+    ("norm", Function(norm), (p, Tensor(np.zeros((48, 32), np.float32)), Tensor(np.ones((48, 32), np.float32)), q)),
+    ("heads", Function(split_heads), (normal(64, 32, dtype=half), normal(32, 32, dtype=half))),
+    ("heads joined", Function(join_heads), (normal(2, 2, 32, 16, dtype=half), normal(32, 32, dtype=half))),
+    ("clipped", Function(clipped), (a, Tensor(np.float32(-0.5)), Tensor(np.float32(0.5)))),
+    ("gradients of LayerNorm", LayerNormGradients(), (a, row, normal(32), b)),
+]
