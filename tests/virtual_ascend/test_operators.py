@@ -1,6 +1,7 @@
 """Built-in operators on the virtual card, against MindSpore's kernels for the CPU."""
 
 import csv
+import fcntl
 import re
 from pathlib import Path
 
@@ -26,11 +27,17 @@ HALF = {"images": 2e-3, "networks": 2e-2}
 
 
 @pytest.fixture(scope="module")
-def folder(python, tmp_path_factory):
-    """card.npz, cpu.npz: all results by case; report: what the card launched."""
-    place = tmp_path_factory.mktemp("operators")
-    said(on_card(python, PROGRAM, "Ascend", place / "card.npz", cwd=place, options=("--report", place / "report")))
-    said(start(python, PROGRAM, "CPU", place / "cpu.npz", cwd=place))
+def folder(python, tmp_path_factory, worker_id):
+    """card.npz, cpu.npz: all results by case; report: what the card launched. Once for all processes of pytest."""
+    own = tmp_path_factory.getbasetemp()
+    place = (own if worker_id == "master" else own.parent) / "operators"
+    place.mkdir(exist_ok=True)
+    with open(place / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (place / "cpu.npz").exists():
+            report = "--report", place / "report"
+            said(on_card(python, PROGRAM, "Ascend", place / "card.npz", cwd=place, options=report))
+            said(start(python, PROGRAM, "CPU", place / "cpu.npz", cwd=place))
     return place
 
 

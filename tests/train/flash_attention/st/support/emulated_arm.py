@@ -14,7 +14,15 @@ from tests.train.flash_attention.st.support.wheel_tools import ROOT, copy_source
 
 RELEASE, VERSION = "2.10.0", "3.11"
 PLATFORMS = ("manylinux2014_aarch64", "manylinux_2_28_aarch64")
-PACKAGES = (f"mindspore=={RELEASE}", "numpy<2", "tqdm", "pytest>=8", "pytest-timeout", "hypothesis>=6.100")
+PACKAGES = (
+    f"mindspore=={RELEASE}",
+    "numpy<2",
+    "tqdm",
+    "pytest>=8",
+    "pytest-timeout",
+    "pytest-xdist",
+    "hypothesis>=6.100",
+)
 # The Debian release whose Python has VERSION.
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 SUITE = "bookworm"
