@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from flash_attention.backends.fused import DEFAULT_MASK, UNLIMITED_TOKENS
 from flash_attention.problem.inputs import Sizes
 
-UNLIMITED_TOKENS = 2147483647
-DEFAULT_MASK, ALL_MASK, LEFT_UP_CAUSAL, RIGHT_DOWN_CAUSAL, BAND, PREFIX = range(6)  # sparse_mode
 PACKED = ("TND", "TH")
 
 
