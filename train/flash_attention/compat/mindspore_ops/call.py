@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from flash_attention.backends.fused import DEFAULT_MASK, UNLIMITED_TOKENS
 from flash_attention.problem.inputs import Sizes
 
 PACKED = ("TND", "TH")
@@ -14,13 +13,13 @@ class Settings(NamedTuple):
     """Attributes of the primitive; plain constants, because a graph passes them on."""
 
     head_num: int
-    keep_prob: float = 1.0
-    scale_value: float = 1.0
-    pre_tokens: int = UNLIMITED_TOKENS
-    next_tokens: int = UNLIMITED_TOKENS
-    inner_precise: int = 0
-    input_layout: str = "BSH"
-    sparse_mode: int = DEFAULT_MASK
+    keep_prob: float
+    scale_value: float
+    pre_tokens: int
+    next_tokens: int
+    inner_precise: int
+    input_layout: str
+    sparse_mode: int
 
 
 class Call(NamedTuple):
