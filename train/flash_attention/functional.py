@@ -25,7 +25,7 @@ from flash_attention.problem import ALL_BLOCKS, AttentionProblem
 from flash_attention.problem.checks import check_rate
 from flash_attention.problem.inputs import TensorSpec
 from flash_attention.problem.layout import CALL_LAYOUTS, Layout
-from flash_attention.problem.optional import NAMES
+from flash_attention.problem.optional import NAMES, in_order
 from flash_attention.problem.tiling import DEFAULT_STRATEGY
 from flash_attention.problem.torch_shapes import mask_plan, tensor_shapes
 from flash_attention.sharding.shard import TENSOR, Shard, sharding
@@ -161,9 +161,9 @@ def flash_attention(
     )
     return attend(
         (query, key, value),
-        # In the order of OPTIONAL and _OTHERS: a graph passes constants in tuples.
-        (attention_mask, bias, keep_bits, seed, sinks, prefix, segment_ids, kv_segment_ids, alibi_slopes),
+        in_order(attention_mask, bias, keep_bits, seed, sinks, prefix, segment_ids, kv_segment_ids, alibi_slopes),
         rules,
+        # In the order of _OTHERS: a graph passes constants in tuples.
         (bias_grad, input_layout, head_dim, value_head_dim, batch, return_lse),
         backend,
         argument_names,

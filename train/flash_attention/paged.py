@@ -16,6 +16,7 @@ from flash_attention.backends.cache_update import append_cell, reorder_cell, upd
 from flash_attention.backends.constants import filled
 from flash_attention.precision import fix_dtypes
 from flash_attention.problem.checks import check_bool, check_dtype, check_int
+from flash_attention.problem.optional import in_order
 from flash_attention.problem.paged import (
     PagedProblem,
     check_cache_dtype,
@@ -161,7 +162,7 @@ def limited_attention(
         *(spec(alibi_slopes), spec(tokens)),
         *(scale, softcap, causal, window_size, alibi, backend, max_length, widths, padding_side),
     )
-    inputs = (None, None, None, None, sinks, None, None, None, alibi_slopes)  # in the order of OPTIONAL
+    inputs = in_order(sinks=sinks, alibi_slopes=alibi_slopes)
     # Called from outside of a graph, in GRAPH mode, no Parameter may be part of a tuple.
     lengths = context_lens if tokens is None else (context_lens + 0, tokens)
     return run(query, key_cache, value_cache, block_tables, lengths, inputs)

@@ -12,7 +12,7 @@ from mindspore.ops import constexpr
 from flash_attention.backends import registry
 from flash_attention.precision import fix_dtypes
 from flash_attention.problem import ALL_BLOCKS
-from flash_attention.problem.optional import NAMES
+from flash_attention.problem.optional import NAMES, in_order
 from flash_attention.problem.packed import PackedProblem
 from flash_attention.problem.tiling import DEFAULT_STRATEGY
 from flash_attention.tensors import (
@@ -113,17 +113,24 @@ def flash_attention_varlen(
         prefix = int_tensor("prefix", prefix, 0)
     if segment_ids is not None or kv_segment_ids is not None:
         _refuse_segments()
-    # In the order of OPTIONAL and _OTHERS: a graph passes constants in tuples.
-    inputs = (None, bias, keep_bits, seed, sinks, prefix, None, None, alibi_slopes)
     rules = read_rules(
         *(causal, causal_alignment, window_size, prev_block_num, next_block_num, tiling_stgy_name),
         *(alibi, dropout_rate, scale, softcap),
     )
-    given = spec(bias), spec(keep_bits), spec(seed), spec(sinks), spec(prefix), None, None, spec(alibi_slopes)
-    specs = spec(query), spec(key), spec(value), spec(cu_seqlens_q), spec(cu_seqlens_k), (None,) + given
+    given = in_order(
+        bias=spec(bias),
+        keep_bits=spec(keep_bits),
+        seed=spec(seed),
+        sinks=spec(sinks),
+        prefix=spec(prefix),
+        alibi_slopes=spec(alibi_slopes),
+    )
+    specs = spec(query), spec(key), spec(value), spec(cu_seqlens_q), spec(cu_seqlens_k), given
+    # In the order of _OTHERS: a graph passes constants in tuples.
     run = _plan(specs, rules, (bias_grad, head_dim, value_head_dim, return_lse), backend)
     if bias is not None:
-        inputs = (None, ops.reshape(bias, (1, bias.shape[0], 1, bias.shape[1]))) + inputs[2:]
+        bias = ops.reshape(bias, (1, bias.shape[0], 1, bias.shape[1]))
+    inputs = in_order(bias=bias, keep_bits=keep_bits, seed=seed, sinks=sinks, prefix=prefix, alibi_slopes=alibi_slopes)
     lengths_q = cu_seqlens_q if isinstance(cu_seqlens_q, Tensor) else None
     lengths_k = cu_seqlens_k if isinstance(cu_seqlens_k, Tensor) else None
     output, logsumexp = run(query, key, value, lengths_q, lengths_k, inputs)

@@ -61,21 +61,7 @@ class Backend(ABC):
         query       (B, H, Sq, D)    in problem.dtype; its axes as problem.layout says, see `layout`
         key         (B, Hkv, Sk, D)  likewise
         value       (B, Hkv, Sk, Dv) likewise, Dv = problem.value_dim
-        inputs      a tuple of the tensors that `problem.inputs` names, in that order:
-        mask        problem.mask_shape, bool or uint8, non-zero = hidden. Any of the first three axes may be 1
-                    (broadcast). A compact causal mask never arrives: it is the rule causal.
-        bias        problem.bias_shape in problem.bias_dtype, added to scale * query @ key^T. -inf in it hides a key
-                    like the mask does. Any of the first three axes may be 1: its gradient is then the sum over that
-                    axis, accumulated in float32. When problem.bias_grad is false, no gradient is wanted (zeros, at no
-                    cost).
-        keep_bits   uint8 (B, H, Sq, ceil(Sk / 8)), bit k % 8 (from the least significant) of byte k // 8 set = key k is
-                    kept
-        seed        int64 (2,): Philox key lo = seed[0] mod 2**32, key hi = seed[1] mod 2**32
-        sinks       float32 (H,): logits that join the denominator of every row of a head and the logsumexp
-        prefix      int32 (B,): the keys before it are visible besides the causal ones
-        segment_ids, kv_segment_ids  int32 (B, Sq) and (B, Sk): a query sees keys of its own id only; negative ids see
-                    nothing and are seen by none
-        alibi_slopes  float32 problem.slopes_shape: -slope * |position of the query - key| is added
+        inputs      a tuple of the tensors that `problem.inputs` names, in that order; OPTIONAL says what they are
         output      (B, H, Sq, Dv)
         logsumexp   float32 (B, H, Sq): log of the sum of exp over visible keys of the scaled, biased scores, before
                     dropout; -inf for a row that sees nothing (its output and gradients are 0). May be None unless

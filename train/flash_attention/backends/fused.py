@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 UNLIMITED_TOKENS = 2147483647
 COMPRESSED_MASK = 2048  # side of the triangular mask that stands for any length in sparse modes 2 to 4
-DEFAULT_MASK, ALL_MASK, LEFT_UP_CAUSAL, RIGHT_DOWN_CAUSAL, BAND = 0, 1, 2, 3, 4
+DEFAULT_MASK, ALL_MASK, LEFT_UP_CAUSAL, RIGHT_DOWN_CAUSAL, BAND, PREFIX = range(6)  # sparse_mode
 _DEVICES = ("ascend910b", "ascend910_93")
 # MindSpore's own, and a copy, because `flash_attention.patch_mindspore` gives the function other code.
 flash_attention_score = getattr(ops, "flash_attention_score", None)

@@ -10,6 +10,7 @@ from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 
 from flash_attention.backends.base import Backend
+from flash_attention.backends.positional import alibi_bias, hidden_by_window
 from flash_attention.problem import AttentionRules, alibi_slopes
 from flash_attention.problem.paged import PagedProblem
 
@@ -31,11 +32,11 @@ class PagedGather(nn.Cell):
         self.rows = Tensor(np.arange(-seq_q, 0, dtype=np.int32).reshape(1, 1, -1, 1))
         self.columns = Tensor(np.arange(seq_k, dtype=np.int32).reshape(1, 1, 1, -1))
         self.first_block, self.last_block = (Tensor([block], mstype.int32) for block in (0, problem.blocks - 1))
-        self.falls = None
+        self.own_slopes = None
         self.heads, self.slopes, self.sinks = heads, whole.place("alibi_slopes"), whole.place("sinks")
         given: dict[str, Any] = {}
         if whole.bias == "alibi":
-            self.falls = Tensor(-np.array(alibi_slopes(whole), np.float32).reshape(1, -1, 1, 1))
+            self.own_slopes = Tensor(np.array(alibi_slopes(whole), np.float32))
             given = {
                 "bias_shape": (batch, heads, seq_q, seq_k),
                 "bias_dtype": "float32",
@@ -50,16 +51,10 @@ class PagedGather(nn.Cell):
         length = ops.reshape(context_lens, (-1, 1, 1, 1))
         position = length + self.rows
         hidden = self.columns > position if self.causal else self.columns >= length + self.rows * 0
-        if self.right >= 0:
-            hidden = ops.logical_or(hidden, self.columns > position + self.right)
-        if self.left >= 0:
-            hidden = ops.logical_or(hidden, self.columns < position - self.left)
-        given = (hidden,)
-        if self.falls is not None:
-            falls = self.falls
-            if self.slopes is not None:
-                falls = -ops.reshape(inputs[self.slopes], (-1, self.heads, 1, 1))
-            given = given + (falls * ops.cast(ops.abs(position - self.columns), mstype.float32),)
+        given = (hidden_by_window(hidden, position, self.columns, self.left, self.right),)
+        if self.own_slopes is not None:
+            slopes = self.own_slopes if self.slopes is None else inputs[self.slopes]
+            given = given + (alibi_bias(slopes, self.heads, position, self.columns),)
         if self.sinks is not None:
             given = given + (inputs[self.sinks],)
         query = ops.swapaxes(ops.reshape(ops.cast(query, mstype.float32), self.query_shape), 1, 2)

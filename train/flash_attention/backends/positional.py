@@ -35,11 +35,16 @@ class OutOfBand(nn.Cell):
         hidden = ops.logical_or(tiles < -self.prev_blocks, tiles > self.next_blocks)
         if self.causal:
             hidden = ops.logical_or(hidden, column > position)
-        if self.left >= 0:
-            hidden = ops.logical_or(hidden, column < position - self.left)
-        if self.right >= 0:
-            hidden = ops.logical_or(hidden, column > position + self.right)
-        return hidden
+        return hidden_by_window(hidden, position, column, self.left, self.right)
+
+
+def hidden_by_window(hidden, position, column, left, right):
+    """What is hidden, and keys outside of a window around the position of their query; -1 = no limit."""
+    if left >= 0:
+        hidden = ops.logical_or(hidden, column < position - left)
+    if right >= 0:
+        hidden = ops.logical_or(hidden, column > position + right)
+    return hidden
 
 
 class ComputedAlibi(nn.Cell):
@@ -51,15 +56,17 @@ class ComputedAlibi(nn.Cell):
     def __init__(self, problem: AttentionProblem):
         super().__init__()
         self.heads, self.given = problem.heads, problem.slopes_shape is not None
-        self.falls = Tensor(-np.array(alibi_slopes(problem), np.float32).reshape(1, -1, 1, 1))
+        self.slopes = Tensor(np.array(alibi_slopes(problem), np.float32))
         self.positions = Positions(problem)
 
     def construct(self, query, key, slopes):
-        falls = self.falls
-        if self.given:
-            falls = -ops.reshape(ops.stop_gradient(slopes), (-1, self.heads, 1, 1))
         position, column = self.positions(query, key)
-        return falls * ops.cast(ops.abs(position - column), mstype.float32)
+        return alibi_bias(ops.stop_gradient(slopes) if self.given else self.slopes, self.heads, position, column)
+
+
+def alibi_bias(slopes, heads, position, column):
+    """-slope * |position - column| for float32 slopes, (heads,) or (batch, heads)."""
+    return -ops.reshape(slopes, (-1, heads, 1, 1)) * ops.cast(ops.abs(position - column), mstype.float32)
 
 
 class Positions(nn.Cell):

@@ -17,7 +17,6 @@ from flash_attention.duplicate_installs import duplicate_installs, version_of
 from flash_attention.text_table import table
 
 DISTRIBUTIONS = ("mindspore", "numpy", "tikemu", "torch")
-FORCED_ISA = "FLASH_ATTENTION_CPU_ISA"
 # What a machine has whose MindSpore may compute on something else than the CPU: drivers' files, and CANN's variables.
 ACCELERATORS = ("/dev/davinci_manager", "/usr/local/Ascend", "/dev/nvidiactl")
 CANN_VARIABLES = ("ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME")
@@ -87,33 +86,33 @@ def processor() -> str:
 
 def cpu_kernel() -> str:
     """Instruction sets that the native kernel can use here, or why it cannot be loaded."""
-    from flash_attention.backends.cpu.library import instruction_sets
+    from flash_attention.backends.cpu.library import ISA_VARIABLE, instruction_sets
 
     try:
         names = instruction_sets()
     except OSError as error:
         return str(error)
-    return f"instruction sets {', '.join(names)}; uses {os.environ.get(FORCED_ISA) or 'the first'}"
+    return f"instruction sets {', '.join(names)}; uses {os.environ.get(ISA_VARIABLE) or 'the first'}"
 
 
 def bfloat16_arithmetic() -> str:
     """What the native kernel calculates bfloat16 in, and why."""
-    from flash_attention.backends.cpu.library import DOT_PRODUCT_ISA, TILES_ISA, load
+    from flash_attention.backends.cpu.library import DOT_PRODUCT_ISA, ISA_VARIABLE, TILES_ISA, load
 
     try:
         kernel = load()
     except OSError:
         return "unknown, because the CPU kernel cannot be loaded"
-    forced, isa = os.environ.get(FORCED_ISA), kernel.bfloat16_isa()
+    forced, isa = os.environ.get(ISA_VARIABLE), kernel.bfloat16_isa()
     missing, rate = kernel.tiles_missing(), kernel.bfloat16_rate()
     if isa is None:
-        return f"none: {FORCED_ISA}={forced} cannot run here; {missing}"
+        return f"none: {ISA_VARIABLE}={forced} cannot run here; {missing}"
     used = {DOT_PRODUCT_ISA: "dot product", TILES_ISA: "tiles"}.get(isa, "float32")
     dot_product = "no dot product that the kernel knows"
     if rate is not None:
         dot_product = f"the dot product was measured to do {rate:.2f} times the operations of float32"
     if forced:
-        return f"{used}, forced by {FORCED_ISA}; {missing or 'tiles are there'}; {dot_product}"
+        return f"{used}, forced by {ISA_VARIABLE}; {missing or 'tiles are there'}; {dot_product}"
     return f"{used}: {missing}; {dot_product}" if missing else f"{used}: the processor has them, and Linux permits them"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from flash_attention.problem import ALL_BLOCKS, AttentionProblem, AttentionRules
 
@@ -81,7 +81,3 @@ class Case:
         rules = ("" if self.causal else " full") + (f" {self.extra}" if self.extra else "")
         layout = "" if self.layout == "BNSD" else f" {self.layout}"
         return f"S={self.seq}{heads}{head_dim} {self.dtype}{rules}{layout}{window}"
-
-    def as_dict(self) -> dict:
-        """Fields by name, for JSON and CSV."""
-        return asdict(self)

@@ -9,7 +9,7 @@ import statistics
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from flash_attention.measuring.case import PASSES, Case
@@ -83,7 +83,7 @@ class Worker:
 
     def prepare(self, case: Case) -> str | None:
         """Makes the inputs of `case`; returns why the implementation cannot run it, or None."""
-        return self.ask(prepare=case.as_dict())["refused"]
+        return self.ask(prepare=asdict(case))["refused"]
 
     def require(self, case: Case) -> None:
         """Like `prepare`.

@@ -1,7 +1,8 @@
 """The optional inputs of a call: one table of their names, shapes, dtypes, gradients and places.
 
-Its order is that in which they travel, from `flash_attention` to the cell of a backend. A new one is a row here, a
-field of AttentionProblem, an argument of `flash_attention`, and what a backend that takes it does with it.
+Its order is that in which they travel, from `flash_attention` to the cell of a backend. A new one is a row here and an
+argument of `in_order`, a field of AttentionProblem, an argument of `flash_attention` and of the layer, and what a
+backend that takes it does with it.
 """
 
 from __future__ import annotations
@@ -188,21 +189,31 @@ def _one_or(size: int) -> str:
 
 
 OPTIONAL = (
+    # Non-zero = hidden; a backend gets it as bool or uint8. Any of the first three axes may be 1 (broadcast). A compact
+    # causal mask never arrives there: it is the rule causal.
     OptionalInput("mask", _read_mask, lambda p: p.mask_shape, COVERS),
+    # problem.bias_dtype, added to scale * query @ key^T. -inf in it hides a key like the mask does. Any of the first
+    # three axes may be 1: its gradient is then the sum over that axis, accumulated in float32.
     OptionalInput("bias", _read_bias, lambda p: p.bias_shape, COVERS, gradient=lambda p: p.bias_grad),
+    # uint8, bit k % 8 (from the least significant) of byte k // 8 set = key k is kept.
     OptionalInput(
         "keep_bits",
         _read_keep_bits,
         lambda p: p.shape_keep_bits() if p.dropout_threshold > 0 and p.keep_bits else None,
         COVERS,
     ),
+    # int64: Philox key lo = seed[0] mod 2**32, key hi = seed[1] mod 2**32.
     OptionalInput("seed", _read_seed, lambda p: (2,) if p.dropout_threshold > 0 and not p.keep_bits else None),
+    # Logits that join the denominator of every row of a head and the logsumexp.
     OptionalInput("sinks", _read_sinks, lambda p: (p.heads,) if p.sinks else None, ("mp",), "float32", lambda p: True),
+    # int32: the keys before it are visible besides the causal ones.
     OptionalInput("prefix", _read_prefix, lambda p: (p.batch,) if p.prefix else None, ("dp",)),
+    # int32: a query sees keys of its own id only; negative ids see nothing and are seen by none.
     OptionalInput("segment_ids", _read_segments, lambda p: (p.batch, p.seq_q) if p.segments else None, ("dp", None)),
     OptionalInput(
         "kv_segment_ids", _read_kv_segments, lambda p: (p.batch, p.seq_k) if p.segments else None, ("dp", None)
     ),
+    # -slope * |position of the query - key| is added.
     OptionalInput(
         "alibi_slopes",
         lambda name, slopes, call: read_slopes(name, slopes, call.sizes.heads, call.items, call.counts),
@@ -211,3 +222,18 @@ OPTIONAL = (
     ),
 )
 NAMES = tuple(one.name for one in OPTIONAL)
+
+
+def in_order(
+    mask=None,
+    bias=None,
+    keep_bits=None,
+    seed=None,
+    sinks=None,
+    prefix=None,
+    segment_ids=None,
+    kv_segment_ids=None,
+    alibi_slopes=None,
+) -> tuple:
+    """The tensors of a call as they travel. A graph compiles this, and each step of a loop would cost it time."""
+    return mask, bias, keep_bits, seed, sinks, prefix, segment_ids, kv_segment_ids, alibi_slopes

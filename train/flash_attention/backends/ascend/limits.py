@@ -14,7 +14,7 @@ MAX_KEEP_BYTES = 1 << 30
 MAX_MASK_BYTES = 1 << 32  # of the mask that prefixes and segments become, see explicit_mask
 
 
-def layout_on_910(problem: AttentionProblem, sharded: bool = False) -> str:
+def layout_on_910(problem: AttentionProblem, sharded: bool) -> str:
     """The layout in which the TIK operators take a problem, see `Backend.layout`.
 
     A matrix of tokens, whose heads are columns, wherever the caller's tensors are one or can be seen as one, and every

@@ -18,7 +18,7 @@ from flash_attention.kernels.tik.signature import OPERATORS, Argument, Operator
 SOCS = ("ascend910",)
 # Modules that the kernels need, copied beside the entries: operators are compiled in processes without this package.
 _BUNDLED = ("problem", "kernels")
-_NOT_BUNDLED = ("host.py", "report.py", "__pycache__")
+_NOT_BUNDLED = ("host.py", "__pycache__")
 _TENSOR_TYPES = {"float16": "DT_FLOAT16", "float32": "DT_FLOAT", "int32": "DT_INT32", "uint8": "DT_UINT8"}
 
 

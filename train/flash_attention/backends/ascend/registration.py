@@ -42,9 +42,7 @@ def primitive(
     shapes = [[int(size) for size in shape] for shape in shapes]
     shape, dtype = (shapes[0], dtypes[0]) if len(shapes) == 1 else (tuple(shapes), tuple(dtypes))
     if shard is not None:
-        inputs, outputs = (
-            [_axes(tensor, request, shard) for tensor in side] for side in (signature.inputs, signature.outputs)
-        )
+        inputs, outputs = ([_axes(tensor, shard) for tensor in side] for side in (signature.inputs, signature.outputs))
         p, first = request.problem, signature.inputs[0]
         width = p.value_dim if first.name == "output" else p.head_dim
         of_first = (p.batch, p.heads, p.seq_q, width) if inputs[0] == TENSOR else first.shape
@@ -67,7 +65,7 @@ def primitive(
     return result if shard is None else shard.attach(result, inputs, outputs)
 
 
-def _axes(tensor: GlobalTensor, request: Request, shard: Shard) -> tuple:
+def _axes(tensor: GlobalTensor, shard: Shard) -> tuple:
     """How a tensor of a kernel is split. What only passes between kernels, and constants, count as whole."""
     if tensor.name in ("query", "key", "value", "output", "d_output", "d_query", "d_key", "d_value"):
         return TENSOR

@@ -22,7 +22,7 @@ def primitive_of(
     request: Request,
     make_primitive: MakePrimitive,
     shapes: Mapping[str, tuple],
-    given_slopes: bool = False,
+    given_slopes: bool,
     slope_rows: np.ndarray | None = None,
 ) -> tuple:
     """(primitive of a stage, a Cell of its last inputs: the constants).

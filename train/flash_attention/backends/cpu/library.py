@@ -268,25 +268,16 @@ def _optional(**inputs) -> list:
     return [inputs.get(name) for name in INPUTS]
 
 
-def forward_packed(problem: PackedProblem, query, key, value, *, out: tuple | None = None) -> tuple:
-    """`forward` for packed sequences of constant lengths, without dropout, sinks and prefixes."""
-    rows = problem.rows
-    if out is None:
-        output = np.empty((*query.shape[:-1], value.shape[-1]), _NUMPY_DTYPES[rows.dtype])
-        out = output, np.empty((rows.heads, rows.seq_q), np.float32)
+def forward_packed(problem: PackedProblem, query, key, value, out: tuple) -> None:
+    """`forward` into `out` for packed sequences of constant lengths, without dropout, sinks and prefixes."""
     inputs = [query, key, value, *_optional(), *_packed_inputs(problem)]
     _run(None, "flash_attention_forward_packed", inputs, out)
-    return out
 
 
-def backward_packed(
-    problem: PackedProblem, query, key, value, output, logsumexp, d_output, *, out: tuple | None = None
-) -> tuple:
-    """`backward` for packed sequences of constant lengths, as `forward_packed`."""
-    out = out or tuple(map(np.empty_like, (query, key, value)))
+def backward_packed(problem: PackedProblem, query, key, value, output, logsumexp, d_output, out: tuple) -> None:
+    """`backward` likewise."""
     inputs = [query, key, value, *_optional(), output, logsumexp, d_output, None]
     _run(None, "flash_attention_backward_packed", [*inputs, *_packed_inputs(problem)], out)
-    return out
 
 
 def _packed_inputs(problem: PackedProblem) -> list:

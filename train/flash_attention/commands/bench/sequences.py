@@ -44,10 +44,8 @@ def packed(rounds: int, threads: int, quick: bool) -> list[Figure]:
         return lambda: library.backward(rows, *whole[:3], *whole_results, whole[3], out=whole_gradients) and None
 
     def documents():
-        library.forward_packed(problem, query, key, value, out=(output, lse))
-        return lambda: (
-            library.backward_packed(problem, query, key, value, output, lse, d_output, out=gradients) and None
-        )
+        library.forward_packed(problem, query, key, value, (output, lse))
+        return lambda: library.backward_packed(problem, query, key, value, output, lse, d_output, gradients)
 
     calls = {"one call": one_call, "packed": documents}
     if importlib.util.find_spec("torch"):

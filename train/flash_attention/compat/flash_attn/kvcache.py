@@ -13,6 +13,7 @@ from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 from mindspore.ops import constexpr
 
+from flash_attention.backends.positional import alibi_bias, hidden_by_window
 from flash_attention.functional import flash_attention
 from flash_attention.paged import paged_attention, reshape_and_cache
 from flash_attention.precision import fix_dtypes
@@ -177,8 +178,7 @@ class _Cached(nn.Cell):
         position = lengths + self.rows
         bias = None
         if slopes is not None:
-            falls = -ops.reshape(ops.cast(slopes, mstype.float32), (-1, self.heads, 1, 1))
-            bias = falls * ops.cast(ops.abs(position - self.columns), mstype.float32)
+            bias = alibi_bias(ops.cast(slopes, mstype.float32), self.heads, position, self.columns)
         return flash_attention(
             q,
             self.keys(k_cache, table),
@@ -214,11 +214,7 @@ class _Cached(nn.Cell):
         hidden = self.columns >= lengths
         if leftpad is not None:
             hidden = ops.logical_or(hidden, self.columns < ops.reshape(leftpad, (-1, 1, 1, 1)))
-        if self.right >= 0:
-            hidden = ops.logical_or(hidden, self.columns > position + self.right)
-        if self.left >= 0:
-            hidden = ops.logical_or(hidden, self.columns < position - self.left)
-        return hidden
+        return hidden_by_window(hidden, position, self.columns, self.left, self.right)
 
     def keys(self, cache, table):
         """(batch, keys, nheads_k, headdim) of the pages."""

@@ -6,8 +6,6 @@ from typing import Any, NamedTuple
 
 from flash_attention.problem.inputs import Sizes
 
-UNLIMITED_TOKENS = 2147483647
-DEFAULT_MASK, ALL_MASK, LEFT_UP_CAUSAL, RIGHT_DOWN_CAUSAL, BAND, PREFIX = range(6)  # sparse_mode
 PACKED = ("TND", "TH")
 
 
@@ -15,13 +13,13 @@ class Settings(NamedTuple):
     """Attributes of the primitive; plain constants, because a graph passes them on."""
 
     head_num: int
-    keep_prob: float = 1.0
-    scale_value: float = 1.0
-    pre_tokens: int = UNLIMITED_TOKENS
-    next_tokens: int = UNLIMITED_TOKENS
-    inner_precise: int = 0
-    input_layout: str = "BSH"
-    sparse_mode: int = DEFAULT_MASK
+    keep_prob: float
+    scale_value: float
+    pre_tokens: int
+    next_tokens: int
+    inner_precise: int
+    input_layout: str
+    sparse_mode: int
 
 
 class Call(NamedTuple):

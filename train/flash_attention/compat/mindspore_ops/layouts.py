@@ -2,15 +2,8 @@
 
 from __future__ import annotations
 
-from flash_attention.compat.mindspore_ops.call import (
-    ALL_MASK,
-    DEFAULT_MASK,
-    PACKED,
-    PREFIX,
-    UNLIMITED_TOKENS,
-    Call,
-    Settings,
-)
+from flash_attention.backends.fused import ALL_MASK, DEFAULT_MASK, PREFIX, UNLIMITED_TOKENS
+from flash_attention.compat.mindspore_ops.call import PACKED, Call, Settings
 from flash_attention.compat.mindspore_ops.real_shift import read_packed_shift, read_shift
 from flash_attention.compat.mindspore_ops.sparse_modes import check_mode, read_rules
 from flash_attention.problem.checks import check_int, check_name, check_real

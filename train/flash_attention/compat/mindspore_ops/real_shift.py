@@ -6,7 +6,8 @@ import numpy as np
 from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 
-from flash_attention.compat.mindspore_ops.call import LEFT_UP_CAUSAL, RIGHT_DOWN_CAUSAL, Call
+from flash_attention.backends.fused import LEFT_UP_CAUSAL, RIGHT_DOWN_CAUSAL
+from flash_attention.compat.mindspore_ops.call import Call
 from flash_attention.problem.inputs import TensorSpec, fits
 
 COMPRESSED_ROWS = 1024  # rows of a real_shift that follows the ALiBi rule and is given for the last rows only

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import numpy as np
 
-from flash_attention.compat.mindspore_ops.call import (
+from flash_attention.backends.fused import (
     BAND,
+    COMPRESSED_MASK,
     DEFAULT_MASK,
     LEFT_UP_CAUSAL,
     PREFIX,
     RIGHT_DOWN_CAUSAL,
     UNLIMITED_TOKENS,
-    Call,
 )
+from flash_attention.compat.mindspore_ops.call import Call
 from flash_attention.problem.checks import check_int
 from flash_attention.problem.inputs import Sizes, TensorSpec, fits
 from flash_attention.problem.layout import UNKNOWN
 
-COMPRESSED_MASK = 2048  # side of the triangle that stands for a mask of any length in sparse modes 2 to 4
 _NOT_THERE = {6: "global", 7: "dilated", 8: "block_local"}
 
 

@@ -20,19 +20,15 @@ if TYPE_CHECKING:
 __all__ = ["GlobalTensor", "Kernel", "KernelProblem", "build_backward", "build_forward"]
 
 
-def build_forward(
-    problem: KernelProblem, tik: TikModule, *, name: str = "flash_attention_forward", debug: bool = True
-) -> Kernel:
+def build_forward(problem: KernelProblem, tik: TikModule) -> Kernel:
     """Forward kernel, see operators.build."""
     from flash_attention.kernels.tik import operators
 
-    return operators.build("forward", Request(problem), tik, name, debug)
+    return operators.build("forward", Request(problem), tik, "flash_attention_forward", True)
 
 
-def build_backward(
-    problem: KernelProblem, tik: TikModule, *, name: str = "flash_attention_backward", debug: bool = True, **asked: Any
-) -> Backward:
+def build_backward(problem: KernelProblem, tik: TikModule, **asked: Any) -> Backward:
     """Kernels of the backward operator, see operators.build; `asked` are the other fields of a Request."""
     from flash_attention.kernels.tik import operators
 
-    return operators.build_backward(Request(problem, **asked), tik, name, debug)
+    return operators.build_backward(Request(problem, **asked), tik, "flash_attention_backward", True)

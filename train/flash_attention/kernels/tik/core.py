@@ -257,11 +257,6 @@ class Core(Generic[Plan]):
             self.with_scalar("vec_axpy", dst[at:], wide, scalar, count)
 
     # ---- moves
-    @property
-    def work_table(self) -> Tensor:
-        """The table of work items in global memory: a constant, or with packed sequences an input."""
-        return self.gm["work" if self.problem.sequences else "table"]
-
     def load_constant(self, name: str, tiles: np.ndarray) -> None:
         """Constant float16 tiles (n, ...) to the buffer of their name."""
         self.tik.data_move(self.on.copies(name)[0], self.gm[name], 0, len(tiles), tiles[0].size // 16, 0, 0)

@@ -16,6 +16,7 @@ from flash_attention.problem import ALL_BLOCKS, AttentionRules
 from flash_attention.problem.checks import check_bool, check_int, check_name
 from flash_attention.problem.inputs import MAX_HEAD_DIM, MAX_VALUE_DIM
 from flash_attention.problem.layout import CALL_LAYOUTS, check_batch
+from flash_attention.problem.optional import in_order
 from flash_attention.problem.tiling import DEFAULT_STRATEGY
 from flash_attention.sharding.request import RequestedSharding, ShardRequest
 from flash_attention.sharding.strategy import ShardPlan
@@ -217,17 +218,15 @@ class FlashAttention(nn.Cell):
             _refuse_alibi("alibi_slopes")
         return attend(
             (self.cast(query), self.cast(key), self.cast(value)),
-            # In the order of OPTIONAL.
-            (
-                attention_mask,
-                self.cast(alibi_mask),
-                None,
-                seed,
-                sinks,
-                prefix,
-                segment_ids,
-                kv_segment_ids,
-                alibi_slopes,
+            in_order(
+                mask=attention_mask,
+                bias=self.cast(alibi_mask),
+                seed=seed,
+                sinks=sinks,
+                prefix=prefix,
+                segment_ids=segment_ids,
+                kv_segment_ids=kv_segment_ids,
+                alibi_slopes=alibi_slopes,
             ),
             rules_of(rules),
             (self.alibi_grad, self.input_layout, self.head_dim, self.value_head_dim, self.batch, False),

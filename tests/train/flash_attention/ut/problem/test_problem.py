@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from flash_attention.problem import LAYOUTS, AttentionProblem, TensorSpec, alibi_slopes
 from flash_attention.problem.layout import CALL_LAYOUTS
+from flash_attention.problem.optional import NAMES, in_order
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -313,6 +314,10 @@ def test_shapes_are_laid_out():
 def test_values_are_as_wide_as_keys_unless_told():
     assert make_problem(**GOOD).value_dim == 16
     assert describe(value=(2, 4, 7, 3)).value_dim == 3
+
+
+def test_optional_inputs_travel_in_the_order_of_their_table():
+    assert in_order(**{name: name for name in NAMES}) == NAMES
 
 
 def test_dropout_is_inactive_outside_training():

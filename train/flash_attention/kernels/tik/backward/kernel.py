@@ -14,7 +14,7 @@ Dao, "FlashAttention-2" (2023), algorithm 2; two or three kernels run one after 
     dQ in float16, where several cores share those of a head    postprocess.py, a kernel
 
 dK and dV stay in the accumulator memory of the Cube while query tiles pass by. docs/kernels.md draws the pipeline,
-plan.py chooses the tiles and one of its PIPELINES.
+plan.py chooses the tiles and how their steps follow each other.
 """
 
 from __future__ import annotations

@@ -82,32 +82,15 @@ class Pipeline:
             queries leave it in halves: those of more keys fit.
     """
 
-    name: str
     single: bool
-    deferred: bool = False
-    apart: bool = False
-    tight: bool = False
+    deferred: bool
+    apart: bool
+    tight: bool
 
     @property
     def late(self) -> bool:
         """Whether the gradients of an item leave L0C during the next one."""
         return self.deferred and self.single
-
-
-PIPELINES = (
-    Pipeline("half", single=False),
-    Pipeline("single", single=True),
-    Pipeline("deferred half", single=False, deferred=True),
-    Pipeline("deferred single", single=True, deferred=True),
-    Pipeline("apart half", single=False, deferred=True, apart=True),
-    Pipeline("apart single", single=True, deferred=True, apart=True),
-    Pipeline("tight", single=True, deferred=True, tight=True),
-    Pipeline("tight apart", single=True, deferred=True, apart=True, tight=True),
-)
-
-
-def _pipeline(**wanted: bool) -> Pipeline:
-    return next(one for one in PIPELINES if all(getattr(one, name) == value for name, value in wanted.items()))
 
 
 @dataclass(frozen=True)
@@ -119,7 +102,6 @@ class BackwardPlan:
         keys: keys of a work item, whose gradients stay in L0C.
         operand: as in Strategy.
         head_dim, value_dim: padded to 16.
-        pipeline: one of PIPELINES.
         bias_kind: kind of the bias whose gradient is wanted, or "none".
         bias_chunks: groups of 16 query heads whose sums per key are kept, for bias_kind "per_key".
     """
@@ -251,7 +233,7 @@ def plans(problem: KernelProblem, bias_gradient: bool) -> list[BackwardPlan]:
                 strategy.operand,
                 head_dim,
                 value_dim,
-                _pipeline(single=single, deferred=deferred, apart=apart, tight=tight),
+                Pipeline(single=single, deferred=deferred, apart=apart, tight=tight),
                 bias,
                 chunks,
             )

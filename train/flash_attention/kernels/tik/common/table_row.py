@@ -42,8 +42,8 @@ def chunks(items: int) -> list[tuple[int, int]]:
 
 def load_chunk(core: Core[BlockPlan], record: RecordLayout, first: Number, count: int) -> None:
     """Brings `count` records of the work table from number `first` on to the Unified Buffer."""
-    source = core.work_table[first * record.size]
-    core.tik.data_move(core.on.table[0], source, 0, 1, count * record.size // 8, 0, 0)
+    table = core.gm["work" if core.problem.sequences else "table"]  # packed sequences have theirs as data
+    core.tik.data_move(core.on.table[0], table[first * record.size], 0, 1, count * record.size // 8, 0, 0)
 
 
 class TableRow:

@@ -13,9 +13,7 @@ from flash_attention.kernels.tik.hardware import FRACTAL, HALF_ROUND
 from flash_attention.kernels.tik.language import Factor, Number, Tensor
 
 
-def load_key(
-    core: Core[ForwardPlan], slot: list[Tensor], base: Number, tile: Number, length: Number | None = None
-) -> None:
+def load_key(core: Core[ForwardPlan], slot: list[Tensor], base: Number, tile: Number, length: Number | None) -> None:
     """Key tile number `tile` of the head that starts at element `base`: per segment (head_dim / 16, keys, 16).
 
     One move per tensor: synchronisation by whole tensors has nothing to wait for between two of them. `length` as in
@@ -54,7 +52,7 @@ def load_sample(
             core.move(target, source, place.columns, 16, place.column - 16, widths[segment] - 16)
 
 
-def load_value(core: Core[ForwardPlan], slot: Tensor, base: Number, tile: Number, length: Number | None = None) -> None:
+def load_value(core: Core[ForwardPlan], slot: Tensor, base: Number, tile: Number, length: Number | None) -> None:
     """Value tile: (value_dim / 16, keys, 16), in one move. `length` as in `by_keys`."""
 
     def record(keys: Number) -> None:

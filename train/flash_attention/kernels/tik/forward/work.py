@@ -230,7 +230,7 @@ def _row_block(
         else:
             misses = _sample(problem, plan, words, bounds[: last_row + 1 - start], common, number)
     if problem.bias == "alibi" and not problem.rules.causal:
-        _signs(problem, plan, words, start, last_row, distances)
+        _signs(problem, plan, words, start, distances)
     else:
         words["cross"] = words["after"] = NEVER
     return misses
@@ -292,9 +292,7 @@ def _sample(
     return masked or any(low < high and width == 0 for (low, high), width in zip(bounds, widths_in(tile)))
 
 
-def _signs(
-    problem: KernelProblem, plan: ForwardPlan, words: np.void, start: int, last_row: int, distances: Registry
-) -> None:
+def _signs(problem: KernelProblem, plan: ForwardPlan, words: np.void, start: int, distances: Registry) -> None:
     """Where keys change from before to after the queries: computed ALiBi takes the absolute distance."""
     keys = plan.keys
     position, last = start + problem.offset, start + plan.rows - 1 + problem.offset
