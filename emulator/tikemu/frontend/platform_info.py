@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from .. import settings
-from ..errors import TikParamError
 from ..program.dtypes import BITS
 from ..program.location import fail, warn
 from ..soc import ASCEND_910A, SocProfile, find
@@ -134,7 +133,7 @@ def current_soc() -> SocProfile:
         "set_current_compile_soc_info or tikemu.install(soc=...) first)"
     )
     if settings.default_options().checks("soc"):
-        fail(TikParamError, message)
+        fail(message)
     if not _assumed:
         _assumed = True
         warn(message)
@@ -158,7 +157,7 @@ def get_soc_spec(key: str) -> Any:
         TikParamError: unknown key.
     """
     if not isinstance(key, str) or key not in KEYS:
-        fail(TikParamError, f"get_soc_spec knows the keys {', '.join(KEYS)}, got {key!r}")
+        fail(f"get_soc_spec knows the keys {', '.join(KEYS)}, got {key!r}")
     soc = current_soc()
     if key == "UB_SIZE":
         return reported_ub_size()
@@ -184,7 +183,7 @@ def api_check_support(intrinsic: str, dtype: str = "") -> bool:
     from ..isa import registry
 
     if not isinstance(intrinsic, str) or not isinstance(dtype, str):
-        fail(TikParamError, f"api_check_support takes two strings, got {intrinsic!r} and {dtype!r}")
+        fail(f"api_check_support takes two strings, got {intrinsic!r} and {dtype!r}")
     prefix, _, name = intrinsic.rpartition(".")
     if prefix in _DSL_PREFIXES:
         name = _DSL_NAMES.get(name, name)
@@ -245,7 +244,7 @@ def intrinsic_check_support(intrinsic: str, dtype: str = "") -> bool:
     The answer is that of the API of the same name; for ``Intrinsic_vconv`` the mode names both types and the rounding.
     """
     if not isinstance(intrinsic, str) or not isinstance(dtype, str):
-        fail(TikParamError, f"intrinsic_check_support takes two strings, got {intrinsic!r} and {dtype!r}")
+        fail(f"intrinsic_check_support takes two strings, got {intrinsic!r} and {dtype!r}")
     name = intrinsic[len("Intrinsic_") :] if intrinsic.startswith("Intrinsic_") else intrinsic
     conversion = _CONVERSION.match(dtype)
     if name == "vconv" and dtype:

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import TikParamError
 from ..program.nodes import as_integer
 from .call import Call
 from .micro_op import Access, MicroOp
@@ -110,7 +109,7 @@ class QueueBits(Param):
 
     def check(self, value: Any, call: Call) -> None:
         if self._count(value) is None:
-            call.fail(TikParamError, f'{self.name} must be "0011", "0111" or "1111" (or 3, 7, 15), got {value!r}')
+            call.fail(f'{self.name} must be "0011", "0111" or "1111" (or 3, 7, 15), got {value!r}')
 
     def resolve(self, value: Any, call: Call) -> int:
         return self._count(value)
@@ -131,7 +130,7 @@ class Lengths(Param):
     def check(self, value: Any, call: Call) -> None:
         if isinstance(value, (list, tuple)):
             if len(value) not in (1, 4):
-                call.fail(TikParamError, f"{self.name} must be one number or a list of 4, got {len(value)} numbers")
+                call.fail(f"{self.name} must be one number or a list of 4, got {len(value)} numbers")
         else:
             value = (value,)
         for length in value:
@@ -171,9 +170,8 @@ def _check_repeated(call: Call, a: Any, count: int) -> None:
     )
     if not regular or count != 4 or a.if_exhausted_suspension:
         call.fail(
-            TikParamError,
             f"repeat_times {a.repeat_times} needs four contiguous queues of equal length, all "
-            "valid, and if_exhausted_suspension False",
+            "valid, and if_exhausted_suspension False"
         )
 
 

@@ -12,7 +12,6 @@ from typing import Any, Callable
 
 import numpy as np
 
-from ..errors import TikParamError
 from . import numerics
 from .call import Call
 from .micro_op import MicroOp
@@ -390,7 +389,7 @@ def _high_precision(call: Call, a: Any, *, name: str) -> Any:
             " (t[a] is one element: pass t[a:] or t[a:b])" if available == 1 else ""
         )
         if SCRATCH[name][2]:
-            call.fail(TikParamError, message)
+            call.fail(message)
         call.questionable("work-tensor", message)
     for walk in (dst, src):
         if int(np.prod(walk.operand.shape)) == 1 < a.mask.extent:

@@ -11,7 +11,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from ..errors import TikParamError, did_you_mean
+from ..errors import did_you_mean
 from ..frontend import platform_info
 from ..program.location import fail
 from ..soc import PROFILES
@@ -91,7 +91,7 @@ def install(soc: str | None = None, force: bool = False) -> bool:
         TikParamError: unknown ``soc``.
     """
     if soc is not None and platform_info.set_current_compile_soc_info(soc) != "success":
-        fail(TikParamError, f"soc must be Ascend910 or one of {', '.join(PROFILES)}, got {soc!r}")
+        fail(f"soc must be Ascend910 or one of {', '.join(PROFILES)}, got {soc!r}")
     present = _cann_present()
     if present and not force:
         return False
