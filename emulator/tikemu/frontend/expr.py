@@ -31,7 +31,29 @@ def reflected(op: str) -> Any:
 
 
 @short_operators
-class Expr(ScopedValue):
+class Operand(ScopedValue):
+    """What takes part in arithmetic and in comparisons of order: a run-time value, or an element of a tensor."""
+
+    __slots__ = ()
+
+    __add__, __radd__ = forward("+"), reflected("+")
+    __sub__, __rsub__ = forward("-"), reflected("-")
+    __mul__, __rmul__ = forward("*"), reflected("*")
+    __truediv__, __rtruediv__ = forward("/"), reflected("/")
+    __floordiv__, __rfloordiv__ = forward("//"), reflected("//")
+    __mod__, __rmod__ = forward("%"), reflected("%")
+    __and__, __rand__ = forward("&"), reflected("&")
+    __or__, __ror__ = forward("|"), reflected("|")
+    __lshift__, __rlshift__ = forward("<<"), reflected("<<")
+    __rshift__, __rrshift__ = forward(">>"), reflected(">>")
+    __lt__, __le__, __gt__, __ge__ = forward("<"), forward("<="), forward(">"), forward(">=")
+
+    def __neg__(self) -> Any:
+        return operation("-", 0, self)
+
+
+@short_operators
+class Expr(Operand):
     """A value known only when the kernel runs. Made by operators, not by hand.
 
     Attributes:
@@ -50,22 +72,8 @@ class Expr(ScopedValue):
     def dtype(self) -> str:
         return self._node.dtype
 
-    __add__, __radd__ = forward("+"), reflected("+")
-    __sub__, __rsub__ = forward("-"), reflected("-")
-    __mul__, __rmul__ = forward("*"), reflected("*")
-    __truediv__, __rtruediv__ = forward("/"), reflected("/")
-    __floordiv__, __rfloordiv__ = forward("//"), reflected("//")
-    __mod__, __rmod__ = forward("%"), reflected("%")
-    __and__, __rand__ = forward("&"), reflected("&")
-    __or__, __ror__ = forward("|"), reflected("|")
-    __lshift__, __rlshift__ = forward("<<"), reflected("<<")
-    __rshift__, __rrshift__ = forward(">>"), reflected(">>")
-    __lt__, __le__, __gt__, __ge__ = forward("<"), forward("<="), forward(">"), forward(">=")
     __eq__, __ne__ = forward("=="), forward("!=")
     __hash__ = object.__hash__
-
-    def __neg__(self) -> Any:
-        return operation("-", 0, self)
 
     def __pos__(self) -> Expr:
         return self
@@ -109,7 +117,7 @@ class Expr(ScopedValue):
         return self._node
 
 
-class Loadable(ScopedValue):
+class Loadable(Operand):
     """What stands for a number once it is loaded: an element of a tensor."""
 
     __slots__ = ()

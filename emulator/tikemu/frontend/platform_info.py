@@ -15,46 +15,15 @@ DEFAULT_SOC = ASCEND_910A
 CORE_TYPES = ("AiCore", "VectorCore")
 #: The names that programs use as keys; each constant is its own name.
 KEYS = (
-    "SOC_VERSION",
-    "FULL_SOC_VERSION",
-    "SHORT_SOC_VERSION",
-    "AICORE_TYPE",
-    "CORE_NUM",
-    "UB_SIZE",
-    "L2_SIZE",
-    "L1_SIZE",
-    "CUBE_SIZE",
-    "L0A_SIZE",
-    "L0B_SIZE",
-    "L0C_SIZE",
-    "SMASK_SIZE",
+    *("SOC_VERSION", "FULL_SOC_VERSION", "SHORT_SOC_VERSION", "AICORE_TYPE", "CORE_NUM", "UB_SIZE", "L2_SIZE"),
+    *("L1_SIZE", "CUBE_SIZE", "L0A_SIZE", "L0B_SIZE", "L0C_SIZE", "SMASK_SIZE"),
 )
 
 #: APIs of the container that exist besides the instructions.
 CONTAINER_APIS = (
-    "Tik",
-    "Dprofile",
-    "Tensor",
-    "Scalar",
-    "ScalarArray",
-    "InputScalar",
-    "for_range",
-    "if_scope",
-    "elif_scope",
-    "else_scope",
-    "new_stmt_scope",
-    "tik_break",
-    "tik_continue",
-    "tik_return",
-    "BuildCCE",
-    "all",
-    "any",
-    "negate",
-    "reshape",
-    "reinterpret_cast_to",
-    "set_as",
-    "start_debug",
-    "debug_print",
+    *("Tik", "Dprofile", "Tensor", "Scalar", "ScalarArray", "InputScalar", "for_range", "if_scope", "elif_scope"),
+    *("else_scope", "new_stmt_scope", "tik_break", "tik_continue", "tik_return", "BuildCCE", "all", "any", "negate"),
+    *("reshape", "reinterpret_cast_to", "set_as", "start_debug", "debug_print"),
 )
 
 
@@ -202,29 +171,11 @@ def api_check_support(intrinsic: str, dtype: str = "") -> bool:
 _DSL_PREFIXES = ("te.lang.cce", "te.lang.dynamic", "tbe.dsl")
 #: Functions of the DSL -> the instruction that decides which dtypes they take, where the names differ.
 _DSL_NAMES = {
-    "vlog": "vln",
-    "vcmpsel": "vsel",
-    "cast_to": "vconv",
-    "round": "vconv",
-    "floor": "vconv",
-    "ceil": "vconv",
-    "sum": "vadd",
-    "reduce_sum": "vadd",
-    "reduce_max": "vmax",
-    "reduce_min": "vmin",
+    **{"vlog": "vln", "vcmpsel": "vsel", "reduce_max": "vmax", "reduce_min": "vmin"},
+    **dict.fromkeys(("sum", "reduce_sum"), "vadd"),
+    **dict.fromkeys(("cast_to", "round", "floor", "ceil"), "vconv"),
 }
-_SHORT_DTYPES = {
-    "f16": "float16",
-    "f32": "float32",
-    "s8": "int8",
-    "u8": "uint8",
-    "s16": "int16",
-    "u16": "uint16",
-    "s32": "int32",
-    "u32": "uint32",
-    "s64": "int64",
-    "u64": "uint64",
-}
+_SHORT_DTYPES = {f"{'s' if name.startswith('int') else name[0]}{bits}": name for name, bits in BITS.items()}
 _CONVERSION = re.compile(r"(f16|f32|[su](?:8|16|32|64))2(f16|f32|[su](?:8|16|32|64))([rfcazo]|deq)?\Z")
 _ROUND_MODES = {
     "": "",

@@ -9,7 +9,7 @@ from ..program import ir
 from ..program.dtypes import BITS, INTEGERS, is_float, size_of
 from ..program.location import fail
 from ..program.nodes import as_number
-from .expr import Expr, InputScalar, Loadable, Scalar, assignable, forward, operation, reflected
+from .expr import Expr, InputScalar, Loadable, Scalar, assignable, operation
 from .extents import Extent, lower, lower_shape, product, row_major
 from .recorder import Scope
 from .signatures import checked_methods
@@ -215,21 +215,4 @@ class Tensor(Loadable):
         recorder.record(ir.Store, target=self._node, value=stored)
 
 
-for _name, _op in {
-    "add": "+",
-    "sub": "-",
-    "mul": "*",
-    "truediv": "/",
-    "floordiv": "//",
-    "mod": "%",
-    "and": "&",
-    "or": "|",
-    "lshift": "<<",
-    "rshift": ">>",
-}.items():
-    setattr(Tensor, f"__{_name}__", forward(_op))
-    setattr(Tensor, f"__r{_name}__", reflected(_op))
-for _name, _op in {"lt": "<", "le": "<=", "gt": ">", "ge": ">="}.items():
-    setattr(Tensor, f"__{_name}__", forward(_op))
 checked_methods(Tensor, ("reshape", "reinterpret_cast_to", "flatten", "set_as"))
-Tensor.__neg__ = lambda self: operation("-", 0, self)  # type: ignore[operator]

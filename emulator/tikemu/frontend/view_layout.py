@@ -69,16 +69,8 @@ class ViewLayout(NamedTuple):
                 f"with one entry per dimension ({len(self.shape)})"
             )
         offset = self.offset + (start if stride == 1 else start * stride)
-        return ViewLayout(
-            self.name,
-            scope,
-            self.dtype,
-            (extent,),
-            offset,
-            (stride,),
-            type(stride) is int and stride == 1 or extent == 1,
-            full and self.whole,
-        )
+        contiguous, whole = type(stride) is int and stride == 1 or extent == 1, full and self.whole
+        return ViewLayout(self.name, scope, self.dtype, (extent,), offset, (stride,), contiguous, whole)
 
     def select(self, index: tuple[Any, ...]) -> ViewLayout:
         """``t[i, a:b, :]``: one entry per dimension, every dimension is kept."""
@@ -106,16 +98,8 @@ class ViewLayout(NamedTuple):
             extents.append(extent)
         extents.reverse()
         shape = tuple(extents)
-        return ViewLayout(
-            self.name,
-            scope,
-            self.dtype,
-            shape,
-            offset,
-            self.strides,
-            contiguous or follows(shape, self.strides),
-            whole,
-        )
+        contiguous = contiguous or follows(shape, self.strides)
+        return ViewLayout(self.name, scope, self.dtype, shape, offset, self.strides, contiguous, whole)
 
     def _position(self, index: Any, size: Extent, axis: int, scope: Scope) -> tuple[Extent, Scope]:
         """A single index as distance from the start."""

@@ -13,7 +13,7 @@ from ..errors import TikUnsupportedArgumentError
 from ..program.dtypes import size_of
 from .access import BLOCK, FRACTAL, l0c_alignment
 from .call import Call
-from .cube import Gather, gather_fractals, load_fractals, multiply, window_blocks
+from .cube import Gather, IntegerList, gather_fractals, load_fractals, multiply, window_blocks
 from .highlevel import filled
 from .lowering import Lowering, chunks, window
 from .micro_op import MicroOp, Operand
@@ -165,18 +165,15 @@ def matmul(call: Call, a: Any) -> list[MicroOp]:
 
 
 # ------------------------------------------------------------------------------------------------------------ conv2d
-class Shape(Param):
+class Shape(IntegerList):
     """A list of immediates, each in a range of its own."""
 
-    def __init__(self, name: str, *entries: tuple[str, int, int]) -> None:
-        super().__init__(name)
-        self.entries = tuple(Integer(f"{name} ({label})", low, high, immediate=True) for label, low, high in entries)
+    noun = "ints"
 
-    def check(self, value: Any, call: Call) -> None:
-        if not isinstance(value, (list, tuple)) or len(value) != len(self.entries):
-            call.fail(f"{self.name} must be a list of {len(self.entries)} ints, got {describe(value)}")
-        for entry, item in zip(self.entries, value):
-            entry.check(item, call)
+    def __init__(self, name: str, *entries: tuple[str, int, int]) -> None:
+        super().__init__(
+            name, *(Integer(f"{name} ({label})", low, high, immediate=True) for label, low, high in entries)
+        )
 
 
 def _output_size(extent: int, before: int, after: int, kernel: int, stride: int, dilation: int) -> int:

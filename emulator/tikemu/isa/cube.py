@@ -33,15 +33,17 @@ class Switch(Integer):
 
 
 class IntegerList(Param):
-    """A list of integers of fixed length, each in one range."""
+    """A list of one integer for each of ``items``, which say their ranges."""
 
-    def __init__(self, name: str, count: int, low: int, high: int) -> None:
+    noun = "integers"
+
+    def __init__(self, name: str, *items: Integer) -> None:
         super().__init__(name)
-        self.items = tuple(Integer(f"{name}[{position}]", low, high) for position in range(count))
+        self.items = items
 
     def check(self, value: Any, call: Call) -> None:
         if not isinstance(value, (list, tuple)) or len(value) != len(self.items):
-            call.fail(f"{self.name} must be a list of {len(self.items)} integers, got {describe(value)}")
+            call.fail(f"{self.name} must be a list of {len(self.items)} {self.noun}, got {describe(value)}")
         for item, entry in zip(self.items, value):
             item.check(entry, call)
 
@@ -139,7 +141,7 @@ def load_fractals(
     params=(
         Tensor("dst", ("L0A", "L0B", "UB")),
         Tensor("src", ("L1",), align=BLOCK),
-        IntegerList("padding", 4, 0, 255),
+        IntegerList("padding", *(Integer(f"padding[{position}]", 0, 255) for position in range(4))),
         Integer("l1_h", 1, 32767),
         Integer("l1_w", 1, 32767),
         Integer("c1_index", 0, 4095),

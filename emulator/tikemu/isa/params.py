@@ -80,22 +80,12 @@ class Integer(Param):
 
     Args:
         low, high: inclusive range of an immediate.
-        dtypes: dtypes that a Scalar or Expr may have.
         immediate: True if only an immediate is allowed.
     """
 
-    def __init__(
-        self,
-        name: str,
-        low: int,
-        high: int,
-        *,
-        default: Any = REQUIRED,
-        dtypes: Sequence[str] = COUNT_DTYPES,
-        immediate: bool = False,
-    ) -> None:
+    def __init__(self, name: str, low: int, high: int, *, default: Any = REQUIRED, immediate: bool = False) -> None:
         super().__init__(name, default)
-        self.low, self.high, self.dtypes, self.immediate = low, high, tuple(dtypes), immediate
+        self.low, self.high, self.immediate = low, high, immediate
         self.runtime_low = low
 
     def check(self, value: Any, call: Call) -> None:
@@ -104,9 +94,9 @@ class Integer(Param):
         if not ir.is_immediate(value):
             if self.immediate:
                 call.fail(f"{self.name} must be an immediate, got a run-time value")
-            if value.dtype not in self.dtypes:
+            if value.dtype not in COUNT_DTYPES:
                 call.fail(
-                    f"{self.name} must be an int or a Scalar/Expr of {', '.join(self.dtypes)}, got one of {value.dtype}"
+                    f"{self.name} must be an int or a Scalar/Expr of {', '.join(COUNT_DTYPES)}, got one of {value.dtype}"
                 )
             return
         number = as_integer(value)
@@ -222,7 +212,7 @@ class Tensor(Param):
         align: int | Mapping[str, int] | Callable[[Any, Call], int] | None = None,
     ) -> None:
         super().__init__(name, default)
-        self.scopes = (scopes,) if isinstance(scopes, str) else tuple(scopes)
+        self.scopes = tuple(scopes)
         self.dtypes = None if dtypes is None else tuple(dtypes)
         self.like, self.align = like, align
 
@@ -277,17 +267,8 @@ class Tensor(Param):
 class TensorList(Tensor):
     """A list of exactly ``count`` tensor operands that share a dtype."""
 
-    def __init__(
-        self,
-        name: str,
-        count: int,
-        scopes: Sequence[str] = ("UB",),
-        dtypes: Sequence[str] | None = None,
-        *,
-        like: str | None = None,
-        align: int | None = None,
-    ) -> None:
-        super().__init__(name, scopes, dtypes, align=align)
+    def __init__(self, name: str, count: int, *, like: str | None = None) -> None:
+        super().__init__(name)
         self.count, self.same_as = count, like
 
     def check(self, value: Any, call: Call) -> None:

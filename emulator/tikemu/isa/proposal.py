@@ -13,7 +13,7 @@ from .micro_op import Access, MicroOp
 from .params import Count, Flag, Integer, Param, Tensor, TensorList, renamed, repeat
 from .region import Region
 from .registry import instruction
-from .vector_engine import Kernel, Walk, check_overlap, executor, micro_op, span_access
+from .vector_engine import Kernel, Walk, check_overlap, element_wise, executor, micro_op, span_access
 from .vector_mask import leading
 
 FIELDS = 8
@@ -95,10 +95,7 @@ def _sorted_proposals(x: np.ndarray) -> np.ndarray:
 def vrpsort16(call: Call, a: Any) -> MicroOp:
     """sort 16 proposals per repeat by score, largest first"""
     dst, src = (_rows(name, getattr(a, name), FIELDS * GROUP, a.repeat_times) for name in ("dst", "src"))
-    result = micro_op(call, "float16", dst, (src,))
-    ordered = check_overlap(call, dst, (src,))
-    result.run = executor(Kernel(_sorted_proposals, raw=True), dst, (src,), ordered)
-    return result
+    return element_wise(call, Kernel(_sorted_proposals, raw=True), dst, (src,), mask=None)
 
 
 # ------------------------------------------------------------------------------------------- merging

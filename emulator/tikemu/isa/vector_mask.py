@@ -83,8 +83,8 @@ class Mask(Param):
         widest: tensor parameters whose widest dtype sets the number of lanes, 256 bytes a repeat.
     """
 
-    def __init__(self, widest: Sequence[str] = ("dst",), name: str = "mask") -> None:
-        super().__init__(name)
+    def __init__(self, widest: Sequence[str] = ("dst",)) -> None:
+        super().__init__("mask")
         self.widest = tuple(widest)
 
     def width(self, call: Call) -> int:

@@ -28,12 +28,8 @@ def _tik() -> Namespace:
 
 def _queries() -> Namespace:
     names = (
-        "api_check_support",
-        "get_soc_spec",
-        "intrinsic_check_support",
-        "set_current_compile_soc_info",
-        "te_set_l2_mode",
-        "te_set_version",
+        *("api_check_support", "get_soc_spec", "intrinsic_check_support", "set_current_compile_soc_info"),
+        *("te_set_l2_mode", "te_set_version"),
     )
     return {name: getattr(platform_info, name) for name in names}
 

@@ -36,25 +36,8 @@ for _kind in _ATTRIBUTE_KINDS:
 
 TENSOR_KEYS = ("shape", "dtype", "format", "ori_shape", "ori_format")
 DATA_TYPES = (
-    "bool",
-    "int4",
-    "int8",
-    "uint8",
-    "int16",
-    "uint16",
-    "int32",
-    "uint32",
-    "int64",
-    "uint64",
-    "float16",
-    "bfloat16",
-    "float32",
-    "float64",
-    "float",
-    "double",
-    "complex64",
-    "complex128",
-    "string",
+    *("bool", "int4", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16"),
+    *("bfloat16", "float32", "float64", "float", "double", "complex64", "complex128", "string"),
 )
 MAX_KERNEL_NAME = 200
 DEFAULT_MAX_DIMENSIONS = 8
