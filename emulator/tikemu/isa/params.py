@@ -96,7 +96,8 @@ class Integer(Param):
                 call.fail(f"{self.name} must be an immediate, got a run-time value")
             if value.dtype not in COUNT_DTYPES:
                 call.fail(
-                    f"{self.name} must be an int or a Scalar/Expr of {', '.join(COUNT_DTYPES)}, got one of {value.dtype}"
+                    f"{self.name} must be an int or a Scalar/Expr of {', '.join(COUNT_DTYPES)}, "
+                    f"got one of {value.dtype}"
                 )
             return
         number = as_integer(value)
