@@ -48,10 +48,8 @@ class _Finder(importlib.abc.MetaPathFinder):
         self._packages = packages
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        root = fullname.split(".")[0]
-        if self._packages is not None and root not in self._packages:
-            return None
-        if not modules.is_offered(fullname):
+        wanted = self._packages is None or fullname.split(".")[0] in self._packages
+        if not wanted or not modules.is_offered(fullname):
             return None
         return ModuleSpec(fullname, _LOADER, is_package=True, origin="tikemu")
 
@@ -114,8 +112,7 @@ def complete(extra: Mapping[str, Mapping[str, Any]]) -> None:
     Args:
         extra: contents of further modules, by full name.
     """
-    for name, contents in extra.items():
-        modules.ADDED[name] = contents
+    modules.ADDED.update(extra)
     if _BACK not in sys.meta_path:
         sys.meta_path.append(_BACK)
 
