@@ -42,7 +42,7 @@ def run(
     program = tik_instance
     if not isinstance(program, ir.Program):
         if not tik_instance._recorder.built:
-            fail(TikBuildError, "run needs a built kernel: call BuildCCE first")
+            fail("run needs a built kernel: call BuildCCE first", TikBuildError)
         program = tik_instance._recorder.program
     options = default_options() if options is None else options
     return processes.run(program, inputs, numerics=numerics, timing=timing, options=options)

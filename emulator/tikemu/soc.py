@@ -147,12 +147,6 @@ class TimingModel:
                 raise TypeError(f"{name!r} is no constant of the timing model; known: {', '.join(self.names())}")
             # An instance attribute hides the class's descriptor.
             self.__dict__[name] = value
-        self._per_repeat = {
-            ("transcendental", "float16"): self.vector_transcendental_f16,
-            ("transcendental", "float32"): self.vector_transcendental_f32,
-            ("div", "float16"): self.vector_div_f16,
-            ("div", "float32"): self.vector_div_f32,
-        }
 
     @classmethod
     def names(cls) -> list[str]:
@@ -178,9 +172,6 @@ class TimingModel:
         Raises:
             KeyError: there is no such kind.
         """
-        specific = self._per_repeat.get((kind, dtype))
-        if specific is not None:
-            return specific
         name = self.vector_constant_name(kind, dtype)
         if name not in type(self).__dict__:
             raise KeyError(f"no cycle count for vector instructions of kind {kind!r} and dtype {dtype!r}")

@@ -22,13 +22,8 @@ def test_profile_matches_the_platform_file(name: str, cores: int, clock: int, tf
     profile = soc.find(name)
     assert (profile.core_count, profile.clock_mhz) == (cores, clock)
     assert profile.peak_f16_flops / 1e12 == pytest.approx(tflops, abs=0.06)
-    assert [profile.capacity(memory) for memory in ("UB", "L1", "L0A", "L0B", "L0C")] == [
-        262144,
-        1048576,
-        65536,
-        65536,
-        262144,
-    ]
+    capacities = [profile.capacity(memory) for memory in ("UB", "L1", "L0A", "L0B", "L0C")]
+    assert capacities == [262144, 1048576, 65536, 65536, 262144]
 
 
 def test_plain_910_is_the_910a_and_later_chips_are_unknown() -> None:

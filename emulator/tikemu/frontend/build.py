@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from .. import settings
-from ..errors import TikBuildError, TikMemoryError, TikParamError
+from ..errors import TikBuildError, TikMemoryError
 from ..machine import alloc
 from ..program import ir
 from ..program.location import fail
@@ -23,17 +23,16 @@ _KERNEL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 def build(recorder: Recorder, kernel_name: Any, inputs: Any, outputs: Any, config: Any, flowtable: Any) -> ir.Program:
     """Check the arguments and the program, and close it. For what is raised see ``Tik.BuildCCE``."""
     if recorder.built:
-        fail(TikBuildError, "BuildCCE was already called")
+        fail("BuildCCE was already called", TikBuildError)
     if len(recorder.frames) > 1:
-        fail(TikBuildError, "BuildCCE must stand outside all with blocks of the Tik instance")
+        fail("BuildCCE must stand outside all with blocks of the Tik instance", TikBuildError)
     if not isinstance(kernel_name, str) or not _KERNEL_NAME.match(kernel_name):
         fail(
-            TikParamError,
             f"kernel_name must consist of letters, digits and underscores and not start with a digit, "
-            f"got {kernel_name!r}",
+            f"got {kernel_name!r}"
         )
     if config is not None and not isinstance(config, Mapping):
-        fail(TikParamError, f"config must be a dict, got {config!r}")
+        fail(f"config must be a dict, got {config!r}")
     program = recorder.program
     program.name, program.config = kernel_name, dict(config or {})
     program.inputs = _arguments(recorder, inputs, "inputs", (Tensor, InputScalar))
@@ -57,25 +56,25 @@ def _arguments(recorder: Recorder, values: Any, label: str, kinds: tuple[Any, ..
     if isinstance(values, kinds):
         values = [values]
     if not isinstance(values, (list, tuple)):
-        fail(TikParamError, f"{label} must be a list or tuple, or one argument, got {type(values).__name__}")
+        fail(f"{label} must be a list or tuple, or one argument, got {type(values).__name__}")
     if len(values) > MAX_ARGUMENTS:
-        fail(TikParamError, f"at most {MAX_ARGUMENTS} {label} are allowed, got {len(values)}")
+        fail(f"at most {MAX_ARGUMENTS} {label} are allowed, got {len(values)}")
     lowered: list[Any] = []
     names: set[str] = set()
     for value in values:
         if not isinstance(value, kinds):
             allowed = " or ".join("InputScalar" if kind is InputScalar else "GM Tensor" for kind in kinds)
-            fail(TikParamError, f"{label} must hold {allowed}, got {type(value).__name__}")
+            fail(f"{label} must hold {allowed}, got {type(value).__name__}")
         node = recorder.lower(value)
         if isinstance(value, Tensor):
             if node.tensor.memory != "GM":
-                fail(TikParamError, f"{label} must hold tensors in scope_gm, tensor {value.name!r} is in {value.scope}")
+                fail(f"{label} must hold tensors in scope_gm, tensor {value.name!r} is in {value.scope}")
             if node.tensor.is_workspace:
-                fail(TikParamError, f"workspace tensor {value.name!r} must not appear in inputs or outputs")
+                fail(f"workspace tensor {value.name!r} must not appear in inputs or outputs")
             if not value._layout.whole:
-                fail(TikParamError, f"{label} must hold whole tensors, got a view of tensor {value.name!r}")
+                fail(f"{label} must hold whole tensors, got a view of tensor {value.name!r}")
         if value.name in names:
-            fail(TikParamError, f"{value.name!r} appears twice in {label}")
+            fail(f"{value.name!r} appears twice in {label}")
         names.add(value.name)
         lowered.append(node)
     return lowered
@@ -95,10 +94,7 @@ def _check_used(recorder: Recorder, program: ir.Program) -> None:
     owners: dict[str, int] = {}
     for node in (*given, *program.workspaces):
         if owners.setdefault(node.name, node.uid) != node.uid:
-            fail(
-                TikParamError,
-                f"two GM tensors or InputScalars of the kernel are named {node.name!r}; names must be unique",
-            )
+            fail(f"two GM tensors or InputScalars of the kernel are named {node.name!r}; names must be unique")
     for statement in ir.statements(program.body):
         for node in ir.leaves(statement):
             missing = None

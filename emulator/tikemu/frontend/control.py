@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from ..errors import TikBuildError, TikCallError, TikParamError, did_you_mean
+from ..errors import TikBuildError, TikCallError, did_you_mean
 from ..program import ir
 from ..program.dtypes import INTEGERS
 from ..program.location import fail, here
@@ -56,22 +56,22 @@ class ForRange(_Block):
         unknown = [key for key in later if key not in _RESERVED_LATER]
         if unknown:
             known = (*_ARGUMENTS, *_RESERVED_LATER)
-            fail(TikCallError, f"for_range has no argument {unknown[0]!r}{did_you_mean(unknown[0], known)}")
+            fail(f"for_range has no argument {unknown[0]!r}{did_you_mean(unknown[0], known)}", TikCallError)
         for label, value, allowed in (
             ("thread_type", thread_type, "whole"),
             ("dtype", dtype, "int32"),
             ("for_type", for_type, "serial"),
         ):
             if value != allowed:
-                fail(TikParamError, f"{label} of for_range must be {allowed!r}, got {value!r}")
+                fail(f"{label} of for_range must be {allowed!r}, got {value!r}")
         if not isinstance(name, str):
-            fail(TikParamError, f"name of for_range must be a str, got {name!r}")
+            fail(f"name of for_range must be a str, got {name!r}")
         begin, end = self._bound(begin, "begint"), self._bound(end, "endt")
         if isinstance(begin, int) and isinstance(end, int) and begin > end:
-            fail(TikParamError, f"for_range needs begint <= endt, got begint {begin} and endt {end}")
+            fail(f"for_range needs begint <= endt, got begint {begin} and endt {end}")
         threads = as_int(thread_num)
         if threads is None or not 0 <= threads <= 4:
-            fail(TikParamError, f"thread_num must be an immediate in [0, 4], got {thread_num!r}")
+            fail(f"thread_num must be an immediate in [0, 4], got {thread_num!r}")
         blocks = self._blocks(block_num)
         multi_core = not (isinstance(blocks, int) and blocks == 1)
         if multi_core:
@@ -87,38 +87,34 @@ class ForRange(_Block):
             return integer_node(value, f"{label} of for_range")
         number = as_int(value)
         if number is None:
-            fail(TikParamError, f"{label} of for_range must be an integer, a Scalar or an Expr, got {value!r}")
+            fail(f"{label} of for_range must be an integer, a Scalar or an Expr, got {value!r}")
         if not 0 <= number <= MAX_TRIP:
-            fail(TikParamError, f"{label} of for_range must be in [0, {MAX_TRIP}], got {number}")
+            fail(f"{label} of for_range must be in [0, {MAX_TRIP}], got {number}")
         return number
 
     def _blocks(self, value: Any) -> ir.Value:
         if isinstance(value, (Scalar, InputScalar)):
             self._recorder.require_alive(value)
             if value.dtype not in INTEGERS:
-                fail(TikParamError, f"block_num must be an integer, got a Scalar of {value.dtype}")
+                fail(f"block_num must be an integer, got a Scalar of {value.dtype}")
             return value._node
         number = as_int(value)
         if number is None or not 1 <= number <= MAX_BLOCKS:
-            fail(TikParamError, f"block_num must be an immediate in [1, {MAX_BLOCKS}] or a Scalar, got {value!r}")
+            fail(f"block_num must be an immediate in [1, {MAX_BLOCKS}] or a Scalar, got {value!r}")
         return number
 
     def _check_multi_core(self, begin: ir.Value, end: ir.Value, blocks: ir.Value, threads: int) -> None:
         recorder = self._recorder
         if begin != 0 or not ir.is_immediate(begin):
-            fail(TikParamError, f"the multi-core loop must begin at 0, got begint {begin!r}")
+            fail(f"the multi-core loop must begin at 0, got begint {begin!r}")
         if end is not blocks and (not isinstance(end, int) or end != blocks):
-            fail(
-                TikParamError,
-                f"endt of the multi-core loop must equal block_num, got endt {end!r} and block_num {blocks!r}",
-            )
+            fail(f"endt of the multi-core loop must equal block_num, got endt {end!r} and block_num {blocks!r}")
         if threads > 1:
-            fail(TikParamError, "block_num and thread_num cannot be enabled on the same for_range; nest two loops")
+            fail("block_num and thread_num cannot be enabled on the same for_range; nest two loops")
         if recorder.block_loop is not None:
             fail(
-                TikParamError,
                 "only one for_range of an operator may have block_num > 1; the first is at "
-                f"{recorder.block_loop.location}",
+                f"{recorder.block_loop.location}"
             )
         if recorder.enclosing_loop() is not None:
             recorder.questionable(
@@ -186,7 +182,7 @@ class _Branch(_Block):
     def __enter__(self) -> None:
         chain = self._chain
         if self._recorder.frame is not chain.frame:
-            fail(TikBuildError, "a branch must be entered where it was made")
+            fail("a branch must be entered where it was made", TikBuildError)
         self._open(chain.branch(self._recorder, self._condition), "if", dropped=chain.dropped)
 
     def __exit__(self, *exception: Any) -> Literal[False]:
@@ -205,9 +201,9 @@ class _Branch(_Block):
                 # What the conditions of one chain read is not changed between them: its branches exclude each other.
                 self._recorder.hoist_loads(frame.chain_length, chain.statement)
         if chain is None or not follows or chain.closed:
-            fail(TikBuildError, f"{what} must directly follow an if_scope or elif_scope at the same level")
+            fail(f"{what} must directly follow an if_scope or elif_scope at the same level", TikBuildError)
         if chain.length > MAX_BRANCHES:
-            fail(TikParamError, f"at most {MAX_BRANCHES} elif_scope and else_scope can follow one if_scope")
+            fail(f"at most {MAX_BRANCHES} elif_scope and else_scope can follow one if_scope")
         self._chain = chain
 
 
@@ -253,9 +249,9 @@ class StatementScope(_Block):
     def __init__(self, recorder: Recorder, disable_sync: Any) -> None:
         super().__init__(recorder)
         if not isinstance(disable_sync, (bool, int)):
-            fail(TikParamError, f"disable_sync must be a bool, got {disable_sync!r}")
+            fail(f"disable_sync must be a bool, got {disable_sync!r}")
         if recorder.unsynchronised:
-            fail(TikParamError, "new_stmt_scope cannot be used inside new_stmt_scope(disable_sync=True)")
+            fail("new_stmt_scope cannot be used inside new_stmt_scope(disable_sync=True)")
         self._statement = ir.Scope(here(), ir.Body(), bool(disable_sync))
 
     def __enter__(self) -> None:
@@ -267,9 +263,9 @@ def break_loop(recorder: Recorder) -> None:
     """``tik_break``."""
     loop = recorder.enclosing_loop()
     if loop is None:
-        fail(TikParamError, "tik_break is allowed only inside for_range")
+        fail("tik_break is allowed only inside for_range")
     if not (ir.is_immediate(loop.block_num) and loop.block_num == 1):
-        fail(TikParamError, "tik_break is not allowed directly in the multi-core loop")
+        fail("tik_break is not allowed directly in the multi-core loop")
     loop.thread_num = 1
     recorder.record(ir.Break)
 
@@ -277,7 +273,7 @@ def break_loop(recorder: Recorder) -> None:
 def continue_loop(recorder: Recorder) -> None:
     """``tik_continue``."""
     if recorder.enclosing_loop() is None:
-        fail(TikParamError, "tik_continue is allowed only inside for_range")
+        fail("tik_continue is allowed only inside for_range")
     recorder.questionable(
         "undocumented", "tik_continue has no documentation; taken as the next iteration of the innermost loop"
     )

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from .. import processes, settings
-from ..errors import TikDebugError, TikParamError
+from ..errors import TikDebugError
 from ..findings import Finding
 from ..program import ir
 from ..program.location import fail, warn
@@ -49,7 +49,7 @@ class Tikdb:
         """
         self._require_debug("start_debug")
         if not self._recorder.built:
-            fail(TikDebugError, "start_debug must follow BuildCCE")
+            fail("start_debug must follow BuildCCE", TikDebugError)
         if interactive:
             warn("tikemu has no debugger prompt; interactive=True is taken as False")
         program = self._recorder.program
@@ -73,13 +73,13 @@ class Tikdb:
         self._require_debug("debug_print")
         recorder = self._recorder
         if recorder.built:
-            fail(TikDebugError, "debug_print must stand between statements, before BuildCCE")
+            fail("debug_print must stand between statements, before BuildCCE", TikDebugError)
         if not isinstance(expression, str):
-            fail(TikParamError, f"debug_print takes a string, got {expression!r}")
+            fail(f"debug_print takes a string, got {expression!r}")
         try:
             compile(expression, "<debug_print>", "eval")
         except SyntaxError as error:
-            fail(TikParamError, f"debug_print: {expression!r} is no expression ({error.msg})")
+            fail(f"debug_print: {expression!r} is no expression ({error.msg})")
         names = {}
         for name, value in recorder.visible().items():
             variables = getattr(value, "_variables", None)
@@ -88,7 +88,7 @@ class Tikdb:
 
     def _require_debug(self, what: str) -> None:
         if not self._recorder.program.debug_enabled:
-            fail(TikDebugError, f"tikdb.{what} needs tik.Tik(disable_debug=False)")
+            fail(f"tikdb.{what} needs tik.Tik(disable_debug=False)", TikDebugError)
 
 
 checked_methods(Tikdb, ("start_debug", "debug_print"))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from ..errors import TikParamError
 from ..program import ir
 from ..program.dtypes import BITS, INTEGERS, check_dtype, size_of
 from ..program.location import fail, here
@@ -34,39 +33,33 @@ def define_tensor(
     check_dtype(dtype, f"dtype of tensor {name!r}")
     if scope not in ir.MEMORY_OF_SCOPE:
         fail(
-            TikParamError,
             f"scope of tensor {name!r} must be one of the tik.scope_ constants "
-            f"({', '.join(ir.MEMORY_OF_SCOPE)}), got {scope!r}",
+            f"({', '.join(ir.MEMORY_OF_SCOPE)}), got {scope!r}"
         )
     extents, _ = check_shape(shape, f"tensor {name!r}", recorder.scope)
     in_gm = ir.MEMORY_OF_SCOPE[scope] == "GM"
     for flag, value in (("is_workspace", is_workspace), ("is_atomic_add", is_atomic_add)):
         if value and not in_gm:
-            fail(TikParamError, f"{flag}=True needs scope_gm, tensor {name!r} is in {scope}")
+            fail(f"{flag}=True needs scope_gm, tensor {name!r} is in {scope}")
     if in_gm:
         _check_gm(recorder, name, start_addr)
     elif init_value is not None:
-        fail(TikParamError, f"init_value is for tensors in scope_gm, tensor {name!r} is in {scope}")
+        fail(f"init_value is for tensors in scope_gm, tensor {name!r} is in {scope}")
     runtime = any(isinstance(extent, Expr) for extent in extents)
     if max_mem_size is not None and (as_int(max_mem_size) is None or max_mem_size < 1):
-        fail(
-            TikParamError,
-            f"max_mem_size of tensor {name!r} must be a positive number of bytes, got {max_mem_size!r}",
-        )
+        fail(f"max_mem_size of tensor {name!r} must be a positive number of bytes, got {max_mem_size!r}")
     if runtime and not in_gm and max_mem_size is None:
         fail(
-            TikParamError,
             f"tensor {name!r}: the shape {tuple(shape)!r} holds run-time values, so max_mem_size "
-            "must give the bytes to reserve",
+            "must give the bytes to reserve"
         )
     if not runtime and max_mem_size is not None and product(extents) * size_of(dtype) > max_mem_size:
         fail(
-            TikParamError,
             f"The space required exceeds max_mem_size: tensor {name!r} needs "
-            f"{product(extents) * size_of(dtype)} bytes, max_mem_size is {max_mem_size}",
+            f"{product(extents) * size_of(dtype)} bytes, max_mem_size is {max_mem_size}"
         )
     if start_addr is not None and (as_int(start_addr) is None or start_addr < 0):
-        fail(TikParamError, f"start_addr of tensor {name!r} must be a byte address, got {start_addr!r}")
+        fail(f"start_addr of tensor {name!r} must be a byte address, got {start_addr!r}")
     info = ir.TensorInfo(
         name,
         dtype,
@@ -107,10 +100,10 @@ def define_scalar_array(recorder: Recorder, dtype: str, length: int, name: str, 
     name = _scalar_name(recorder, name, "reg_buf_list")
     count = as_int(length)
     if count is None or count < 1:
-        fail(TikParamError, f"length of ScalarArray {name!r} must be a positive integer, got {length!r}")
+        fail(f"length of ScalarArray {name!r} must be a positive integer, got {length!r}")
     values = list(init_value) if isinstance(init_value, (list, tuple)) else [init_value] * count
     if len(values) != count:
-        fail(TikParamError, f"init_value of ScalarArray {name!r} has {len(values)} values, its length is {count}")
+        fail(f"init_value of ScalarArray {name!r} has {len(values)} values, its length is {count}")
     check_dtype(dtype, f"dtype of ScalarArray {name!r}")
     variables = tuple(ir.Variable(f"{name}[{position}]", dtype, "scalar", recorder.uid()) for position in range(count))
     lowered = [
@@ -128,7 +121,7 @@ def define_scalar_array(recorder: Recorder, dtype: str, length: int, name: str, 
 def define_input_scalar(recorder: Recorder, dtype: str, name: str) -> InputScalar:
     """An argument of the kernel that is passed at launch."""
     if not isinstance(name, str) or not _NAME.match(name):
-        fail(TikParamError, f"name of an InputScalar must be an identifier, got {name!r}")
+        fail(f"name of an InputScalar must be an identifier, got {name!r}")
     variable = _variable(recorder, dtype, name, "input")
     # Its life time is the kernel, wherever it is defined.
     scalar = InputScalar(variable, recorder.frames[0].scope, dtype == "float16")
@@ -142,9 +135,7 @@ def _tensor_name(recorder: Recorder, name: Any) -> str:
         return recorder.default_name("auto_tensor_")
     if not isinstance(name, str) or not _NAME.match(name):
         fail(
-            TikParamError,
-            "name of a tensor must consist of letters, digits and underscores and not start with a "
-            f"digit, got {name!r}",
+            f"name of a tensor must consist of letters, digits and underscores and not start with a digit, got {name!r}"
         )
     return name
 
@@ -153,17 +144,17 @@ def _scalar_name(recorder: Recorder, name: Any, default: str) -> str:
     if name is None or name == default:
         return recorder.default_name(default)
     if not isinstance(name, str):
-        fail(TikParamError, f"name of a Scalar must be a str, got {name!r}")
+        fail(f"name of a Scalar must be a str, got {name!r}")
     return name
 
 
 def _check_gm(recorder: Recorder, name: str, start_addr: Any) -> None:
     if name == "__fake_tensor":
-        fail(TikParamError, "a GM tensor may not be named '__fake_tensor'")
+        fail("a GM tensor may not be named '__fake_tensor'")
     if recorder.enclosing_loop() is not None:
-        fail(TikParamError, f"GM tensor {name!r} must be defined outside for_range")
+        fail(f"GM tensor {name!r} must be defined outside for_range")
     if start_addr is not None:
-        fail(TikParamError, f"start_addr is for on-chip tensors, tensor {name!r} is in scope_gm")
+        fail(f"start_addr is for on-chip tensors, tensor {name!r} is in scope_gm")
 
 
 def _variable(recorder: Recorder, dtype: str, name: str, kind: str) -> ir.Variable:

@@ -23,8 +23,8 @@ class Dprofile:
     def __init__(self, arch: str | None = None, product_name: str | None = None) -> None:
         if (arch, product_name) not in ((None, None), ("v100", "cloud"), ("v100", "mini")):
             fail(
-                TikUnsupportedError,
                 f'Dprofile takes no arguments, ("v100", "cloud") or ("v100", "mini"), got ({arch!r}, {product_name!r})',
+                TikUnsupportedError,
             )
         self.arch, self.product_name = arch, product_name
 
@@ -34,7 +34,7 @@ class Dprofile:
 
     def _soc(self) -> SocProfile:
         if self._mini:
-            fail(TikUnsupportedError, 'Dprofile("v100", "mini") is Ascend 310; tikemu emulates the Ascend 910 family')
+            fail('Dprofile("v100", "mini") is Ascend 310; tikemu emulates the Ascend 910 family', TikUnsupportedError)
         if self.product_name == "cloud" and not platform_info.is_selected():
             return platform_info.DEFAULT_SOC
         return platform_info.current_soc()

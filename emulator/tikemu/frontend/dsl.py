@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..errors import TikParamError, TikUnknownApiError, did_you_mean
+from ..errors import TikUnknownApiError, did_you_mean
 from ..program import ir
 from ..program.location import fail
 from . import build, platform_info
@@ -47,13 +47,13 @@ class Tik:
         block_size: int = 32,
     ) -> None:
         if profiling is not None and not isinstance(profiling, Dprofile):
-            fail(TikParamError, f"profiling must be a Dprofile or None, got {profiling!r}")
+            fail(f"profiling must be a Dprofile or None, got {profiling!r}")
         if not isinstance(disable_debug, (bool, int)):
-            fail(TikParamError, f"disable_debug must be a bool, got {disable_debug!r}")
+            fail(f"disable_debug must be a bool, got {disable_debug!r}")
         if err_msg_level not in (0, 1):
-            fail(TikParamError, f"err_msg_level must be 0 or 1, got {err_msg_level!r}")
+            fail(f"err_msg_level must be 0 or 1, got {err_msg_level!r}")
         if block_size != 32:
-            fail(TikParamError, f"block_size must be 32, got {block_size!r}")
+            fail(f"block_size must be 32, got {block_size!r}")
         soc = platform_info.current_soc() if profiling is None else profiling._soc()
         self._recorder = Recorder(soc, debug_enabled=not disable_debug)
         self.d_profiling = Dprofile() if profiling is None else profiling
@@ -69,7 +69,7 @@ class Tik:
             raise AttributeError(name)
         known = [entry for entry in dir(type(self)) if not entry.startswith("_")]
         hint = did_you_mean(name, known)
-        fail(TikUnknownApiError, f"Tik has no API {name!r} that is known for Ascend 910{hint}")
+        fail(f"Tik has no API {name!r} that is known for Ascend 910{hint}", TikUnknownApiError)
 
     # ------------------------------------------------------------------------------------------ data
     def Tensor(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import Any, NoReturn
 
-from ..errors import TikIndexError, TikParamError, TikUnsupportedArgumentError
+from ..errors import TikIndexError, TikUnsupportedArgumentError
 from ..program import ir
 from ..program.dtypes import INTEGERS, is_float, limits
 from ..program.location import fail
@@ -31,7 +31,29 @@ def reflected(op: str) -> Any:
 
 
 @short_operators
-class Expr(ScopedValue):
+class Operand(ScopedValue):
+    """What takes part in arithmetic and in comparisons of order: a run-time value, or an element of a tensor."""
+
+    __slots__ = ()
+
+    __add__, __radd__ = forward("+"), reflected("+")
+    __sub__, __rsub__ = forward("-"), reflected("-")
+    __mul__, __rmul__ = forward("*"), reflected("*")
+    __truediv__, __rtruediv__ = forward("/"), reflected("/")
+    __floordiv__, __rfloordiv__ = forward("//"), reflected("//")
+    __mod__, __rmod__ = forward("%"), reflected("%")
+    __and__, __rand__ = forward("&"), reflected("&")
+    __or__, __ror__ = forward("|"), reflected("|")
+    __lshift__, __rlshift__ = forward("<<"), reflected("<<")
+    __rshift__, __rrshift__ = forward(">>"), reflected(">>")
+    __lt__, __le__, __gt__, __ge__ = forward("<"), forward("<="), forward(">"), forward(">=")
+
+    def __neg__(self) -> Any:
+        return operation("-", 0, self)
+
+
+@short_operators
+class Expr(Operand):
     """A value known only when the kernel runs. Made by operators, not by hand.
 
     Attributes:
@@ -50,39 +72,23 @@ class Expr(ScopedValue):
     def dtype(self) -> str:
         return self._node.dtype
 
-    __add__, __radd__ = forward("+"), reflected("+")
-    __sub__, __rsub__ = forward("-"), reflected("-")
-    __mul__, __rmul__ = forward("*"), reflected("*")
-    __truediv__, __rtruediv__ = forward("/"), reflected("/")
-    __floordiv__, __rfloordiv__ = forward("//"), reflected("//")
-    __mod__, __rmod__ = forward("%"), reflected("%")
-    __and__, __rand__ = forward("&"), reflected("&")
-    __or__, __ror__ = forward("|"), reflected("|")
-    __lshift__, __rlshift__ = forward("<<"), reflected("<<")
-    __rshift__, __rrshift__ = forward(">>"), reflected(">>")
-    __lt__, __le__, __gt__, __ge__ = forward("<"), forward("<="), forward(">"), forward(">=")
     __eq__, __ne__ = forward("=="), forward("!=")
     __hash__ = object.__hash__
-
-    def __neg__(self) -> Any:
-        return operation("-", 0, self)
 
     def __pos__(self) -> Expr:
         return self
 
     def __bool__(self) -> bool:
         fail(
-            TikParamError,
             f"the condition {describe(self._node)} is known only at run time, so Python's if, while, "
             "and, or, not and chained comparisons (1 < n < 4) cannot decide it; use if_scope, tik.all, "
-            "tik.any and tik.negate",
+            "tik.any and tik.negate"
         )
 
     def _no_number(self, what: str) -> NoReturn:
         fail(
-            TikParamError,
             f"{what} needs a number that is known when the program is built, got the run-time value "
-            f"{describe(self._node)}",
+            f"{describe(self._node)}"
         )
 
     def __int__(self) -> int:
@@ -104,14 +110,14 @@ class Expr(ScopedValue):
     def _as_source(self, dtype: str, what: str) -> ir.Value:
         if dtype == "float16" and not isinstance(self, (Scalar, InputScalar)):
             fail(
-                TikUnsupportedArgumentError,
                 f"{what}: on Ascend 910 an Expr cannot be assigned to float16; "
                 "compute it in float32 and convert it with scalar_conv",
+                TikUnsupportedArgumentError,
             )
         return self._node
 
 
-class Loadable(ScopedValue):
+class Loadable(Operand):
     """What stands for a number once it is loaded: an element of a tensor."""
 
     __slots__ = ()
@@ -214,9 +220,9 @@ class ScalarArray:
             return ScalarElement(self._variables, integer_node(index, "a ScalarArray index"), scope, half)
         number = as_int(index)
         if number is None:
-            fail(TikParamError, f"a ScalarArray index must be an integer or a run-time integer, got {index!r}")
+            fail(f"a ScalarArray index must be an integer or a run-time integer, got {index!r}")
         if not -self.length <= number < self.length:
-            fail(TikIndexError, f"index {number} is out of range for ScalarArray {self.name!r} of length {self.length}")
+            fail(f"index {number} is out of range for ScalarArray {self.name!r} of length {self.length}", TikIndexError)
         return Scalar(self._variables[number], self._scope, half)
 
     def __setitem__(self, index: Any, value: Any) -> None:
@@ -244,7 +250,7 @@ def negate(condition: Any) -> Any:
 
 def _logical(op: str, conditions: tuple[Any, ...], decisive: bool) -> Any:
     if not conditions:
-        fail(TikParamError, f"tik.{op} needs at least one condition")
+        fail(f"tik.{op} needs at least one condition")
     values = [condition_of(condition, f"tik.{op}") for condition in conditions]
     open_values = [value for value in values if not isinstance(value, bool)]
     if decisive in [value for value in values if isinstance(value, bool)]:
@@ -271,13 +277,10 @@ def condition_of(value: Any, what: str) -> bool | Expr:
     if not isinstance(value, Expr):
         number = as_number(value)
         if number is None:
-            fail(
-                TikParamError,
-                f"{what} takes an InputScalar, Scalar, Expr, number or bool, got {type(value).__name__} {value!r}",
-            )
+            fail(f"{what} takes an InputScalar, Scalar, Expr, number or bool, got {type(value).__name__} {value!r}")
         return bool(number)
     if value._half:
-        fail(TikUnsupportedArgumentError, f"{what}: a float16 Scalar cannot take part in a condition on Ascend 910")
+        fail(f"{what}: a float16 Scalar cannot take part in a condition on Ascend 910", TikUnsupportedArgumentError)
     if value.dtype == "bool":
         return value
     return Expr(ir.Operation("!=", (value._node, 0), "bool"), value._scope)
@@ -293,14 +296,14 @@ def integer_node(value: Expr, what: str) -> ir.Value:
     """The node of a living run-time integer. Raises TikParamError for other types."""
     value._scope.recorder.require_alive(value)
     if value.dtype not in INTEGERS:
-        fail(TikParamError, f"{what} must be an integer, got a run-time {value.dtype} value")
+        fail(f"{what} must be an integer, got a run-time {value.dtype} value")
     return value._node
 
 
 def deeper(one: Scope, other: Scope) -> Scope:
     """The inner of two scopes that are open at the same time: what depends on both lives as long as it."""
     if one.recorder is not other.recorder:
-        fail(TikParamError, "values of two different Tik instances cannot be combined")
+        fail("values of two different Tik instances cannot be combined")
     return one if one.depth >= other.depth else other
 
 
@@ -311,12 +314,12 @@ def assignable(recorder: Recorder, value: Any, dtype: str, what: str) -> ir.Valu
         return value._as_source(dtype, what)
     number = as_number(value)
     if number is None:
-        fail(TikParamError, f"{what} can be set to a number, Scalar, Expr or Tensor, got {type(value).__name__}")
+        fail(f"{what} can be set to a number, Scalar, Expr or Tensor, got {type(value).__name__}")
     if is_float(dtype):
         return float(number)
     if isinstance(number, float):
         if not math.isfinite(number):
-            fail(TikParamError, f"{what} of type {dtype} cannot hold {number!r}")
+            fail(f"{what} of type {dtype} cannot hold {number!r}")
         if not number.is_integer():
             recorder.questionable("value", f"{what} of type {dtype} is set to {number!r}, which becomes {int(number)}")
         number = int(number)

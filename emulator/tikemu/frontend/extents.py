@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Union
 
-from ..errors import TikParamError
 from ..program import ir
 from ..program.location import fail
 from .expr import Expr, as_int, deeper, integer_node
@@ -62,9 +61,9 @@ def check_shape(shape: Any, what: str, scope: Scope) -> tuple[tuple[Extent, ...]
         TikParamError: not a list or tuple of 1 to 8 positive integers and run-time integers.
     """
     if not isinstance(shape, (list, tuple)):
-        fail(TikParamError, f"shape of {what} must be a list or tuple, got {type(shape).__name__} {shape!r}")
+        fail(f"shape of {what} must be a list or tuple, got {type(shape).__name__} {shape!r}")
     if not 1 <= len(shape) <= 8:
-        fail(TikParamError, f"shape of {what} must have 1 to 8 dimensions, got {len(shape)}")
+        fail(f"shape of {what} must have 1 to 8 dimensions, got {len(shape)}")
     extents: list[Extent] = []
     for extent in shape:
         if isinstance(extent, Expr):
@@ -75,9 +74,8 @@ def check_shape(shape: Any, what: str, scope: Scope) -> tuple[tuple[Extent, ...]
         number = int(extent) if isinstance(extent, float) and extent.is_integer() else as_int(extent)
         if number is None or number < 1:
             fail(
-                TikParamError,
                 f"every extent of {what} must be a positive integer, a Scalar or an Expr, got "
-                f"{extent!r} in {tuple(shape)}",
+                f"{extent!r} in {tuple(shape)}"
             )
         extents.append(number)
     return tuple(extents), scope

@@ -42,7 +42,7 @@ def _method(spec: Any) -> Callable[..., Any]:
 
 def _refusal(name: str, reason: str) -> Callable[..., Any]:
     def method(self: Any, *args: Any, **kwargs: Any) -> None:
-        fail(TikUnsupportedError, f"{name} is not supported on {self._recorder.soc.name}: {reason}")
+        fail(f"{name} is not supported on {self._recorder.soc.name}: {reason}", TikUnsupportedError)
 
     method.__name__, method.__qualname__, method.__doc__ = name, f"Tik.{name}", f"Refused: {reason}"
     return short_traceback(method)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from .. import settings
-from ..errors import TikParamError
 from ..program.dtypes import BITS
 from ..program.location import fail, warn
 from ..soc import ASCEND_910A, SocProfile, find
@@ -16,46 +15,15 @@ DEFAULT_SOC = ASCEND_910A
 CORE_TYPES = ("AiCore", "VectorCore")
 #: The names that programs use as keys; each constant is its own name.
 KEYS = (
-    "SOC_VERSION",
-    "FULL_SOC_VERSION",
-    "SHORT_SOC_VERSION",
-    "AICORE_TYPE",
-    "CORE_NUM",
-    "UB_SIZE",
-    "L2_SIZE",
-    "L1_SIZE",
-    "CUBE_SIZE",
-    "L0A_SIZE",
-    "L0B_SIZE",
-    "L0C_SIZE",
-    "SMASK_SIZE",
+    *("SOC_VERSION", "FULL_SOC_VERSION", "SHORT_SOC_VERSION", "AICORE_TYPE", "CORE_NUM", "UB_SIZE", "L2_SIZE"),
+    *("L1_SIZE", "CUBE_SIZE", "L0A_SIZE", "L0B_SIZE", "L0C_SIZE", "SMASK_SIZE"),
 )
 
 #: APIs of the container that exist besides the instructions.
 CONTAINER_APIS = (
-    "Tik",
-    "Dprofile",
-    "Tensor",
-    "Scalar",
-    "ScalarArray",
-    "InputScalar",
-    "for_range",
-    "if_scope",
-    "elif_scope",
-    "else_scope",
-    "new_stmt_scope",
-    "tik_break",
-    "tik_continue",
-    "tik_return",
-    "BuildCCE",
-    "all",
-    "any",
-    "negate",
-    "reshape",
-    "reinterpret_cast_to",
-    "set_as",
-    "start_debug",
-    "debug_print",
+    *("Tik", "Dprofile", "Tensor", "Scalar", "ScalarArray", "InputScalar", "for_range", "if_scope", "elif_scope"),
+    *("else_scope", "new_stmt_scope", "tik_break", "tik_continue", "tik_return", "BuildCCE", "all", "any", "negate"),
+    *("reshape", "reinterpret_cast_to", "set_as", "start_debug", "debug_print"),
 )
 
 
@@ -134,7 +102,7 @@ def current_soc() -> SocProfile:
         "set_current_compile_soc_info or tikemu.install(soc=...) first)"
     )
     if settings.default_options().checks("soc"):
-        fail(TikParamError, message)
+        fail(message)
     if not _assumed:
         _assumed = True
         warn(message)
@@ -158,7 +126,7 @@ def get_soc_spec(key: str) -> Any:
         TikParamError: unknown key.
     """
     if not isinstance(key, str) or key not in KEYS:
-        fail(TikParamError, f"get_soc_spec knows the keys {', '.join(KEYS)}, got {key!r}")
+        fail(f"get_soc_spec knows the keys {', '.join(KEYS)}, got {key!r}")
     soc = current_soc()
     if key == "UB_SIZE":
         return reported_ub_size()
@@ -184,7 +152,7 @@ def api_check_support(intrinsic: str, dtype: str = "") -> bool:
     from ..isa import registry
 
     if not isinstance(intrinsic, str) or not isinstance(dtype, str):
-        fail(TikParamError, f"api_check_support takes two strings, got {intrinsic!r} and {dtype!r}")
+        fail(f"api_check_support takes two strings, got {intrinsic!r} and {dtype!r}")
     prefix, _, name = intrinsic.rpartition(".")
     if prefix in _DSL_PREFIXES:
         name = _DSL_NAMES.get(name, name)
@@ -203,29 +171,11 @@ def api_check_support(intrinsic: str, dtype: str = "") -> bool:
 _DSL_PREFIXES = ("te.lang.cce", "te.lang.dynamic", "tbe.dsl")
 #: Functions of the DSL -> the instruction that decides which dtypes they take, where the names differ.
 _DSL_NAMES = {
-    "vlog": "vln",
-    "vcmpsel": "vsel",
-    "cast_to": "vconv",
-    "round": "vconv",
-    "floor": "vconv",
-    "ceil": "vconv",
-    "sum": "vadd",
-    "reduce_sum": "vadd",
-    "reduce_max": "vmax",
-    "reduce_min": "vmin",
+    **{"vlog": "vln", "vcmpsel": "vsel", "reduce_max": "vmax", "reduce_min": "vmin"},
+    **dict.fromkeys(("sum", "reduce_sum"), "vadd"),
+    **dict.fromkeys(("cast_to", "round", "floor", "ceil"), "vconv"),
 }
-_SHORT_DTYPES = {
-    "f16": "float16",
-    "f32": "float32",
-    "s8": "int8",
-    "u8": "uint8",
-    "s16": "int16",
-    "u16": "uint16",
-    "s32": "int32",
-    "u32": "uint32",
-    "s64": "int64",
-    "u64": "uint64",
-}
+_SHORT_DTYPES = {f"{'s' if name.startswith('int') else name[0]}{bits}": name for name, bits in BITS.items()}
 _CONVERSION = re.compile(r"(f16|f32|[su](?:8|16|32|64))2(f16|f32|[su](?:8|16|32|64))([rfcazo]|deq)?\Z")
 _ROUND_MODES = {
     "": "",
@@ -245,7 +195,7 @@ def intrinsic_check_support(intrinsic: str, dtype: str = "") -> bool:
     The answer is that of the API of the same name; for ``Intrinsic_vconv`` the mode names both types and the rounding.
     """
     if not isinstance(intrinsic, str) or not isinstance(dtype, str):
-        fail(TikParamError, f"intrinsic_check_support takes two strings, got {intrinsic!r} and {dtype!r}")
+        fail(f"intrinsic_check_support takes two strings, got {intrinsic!r} and {dtype!r}")
     name = intrinsic[len("Intrinsic_") :] if intrinsic.startswith("Intrinsic_") else intrinsic
     conversion = _CONVERSION.match(dtype)
     if name == "vconv" and dtype:

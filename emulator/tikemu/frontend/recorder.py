@@ -46,7 +46,7 @@ class ScopedValue:
             raise AttributeError(name)
         kind = type(self)
         known = [entry for entry in dir(kind) if not entry.startswith("_")]
-        fail(TikUnknownApiError, f"{kind.__name__} has no attribute {name!r}{did_you_mean(name, known)}")
+        fail(f"{kind.__name__} has no attribute {name!r}{did_you_mean(name, known)}", TikUnknownApiError)
 
     @property
     def _label(self) -> str:
@@ -64,9 +64,9 @@ class ScopedValue:
 def scope_error(label: str, kind: str) -> NoReturn:
     """Report the use of something whose scope has ended."""
     fail(
-        TikScopeError,
         f"{kind} {label!r} is used outside the statement scope that defined it; it was released at the "
         "end of its with block",
+        TikScopeError,
     )
 
 
@@ -166,7 +166,7 @@ class Recorder:
         """Raise TikScopeError if the scope of a value or tensor has ended, TikParamError if it is another kernel's."""
         scope = value._scope
         if scope.recorder is not self:
-            fail(TikParamError, f"{value!r} belongs to another Tik instance")
+            fail(f"{value!r} belongs to another Tik instance")
         if not scope.alive:
             scope_error(value._label, value._kind)
 
@@ -188,7 +188,7 @@ class Recorder:
             return value
         number = as_number(value)
         if number is None:
-            fail(TikParamError, f"a {kind.__name__} cannot be an argument: {value!r}")
+            fail(f"a {kind.__name__} cannot be an argument: {value!r}")
         return number
 
     # -------------------------------------------------------------------------------------------- statements
@@ -282,7 +282,7 @@ class Recorder:
 
     def close(self, frame: Frame) -> None:
         if self.frames.pop() is not frame:
-            fail(TikBuildError, "with blocks of a Tik instance must be nested")
+            fail("with blocks of a Tik instance must be nested", TikBuildError)
         frame.scope.alive = False
         if self._bounds and self._bounds[-1][0] is frame.statement:
             self._bounds.pop()

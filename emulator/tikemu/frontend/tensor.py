@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..errors import TikParamError, TikUnsupportedArgumentError, TikUnsupportedError
+from ..errors import TikUnsupportedArgumentError, TikUnsupportedError
 from ..program import ir
 from ..program.dtypes import BITS, INTEGERS, is_float, size_of
 from ..program.location import fail
 from ..program.nodes import as_number
-from .expr import Expr, InputScalar, Loadable, Scalar, assignable, forward, operation, reflected
+from .expr import Expr, InputScalar, Loadable, Scalar, assignable, operation
 from .extents import Extent, lower, lower_shape, product, row_major
 from .recorder import Scope
 from .signatures import checked_methods
@@ -114,9 +114,8 @@ class Tensor(Loadable):
         self._require_alive()
         if not self._is_element:
             fail(
-                TikParamError,
                 f"only one element of a tensor can take part in an expression or a condition, tensor {self.name!r} has "
-                f"the shape {self.shape} here; index it, or read the element into a Scalar with set_as",
+                f"the shape {self.shape} here; index it, or read the element into a Scalar with set_as"
             )
         recorder = self._scope.recorder
         uid = recorder.uid()
@@ -128,9 +127,9 @@ class Tensor(Loadable):
     def _as_source(self, dtype: str, what: str) -> ir.View:
         if self._info.memory != "UB":
             fail(
-                TikUnsupportedArgumentError,
                 f"{what}: on Ascend 910 a value can be read only from a tensor in the "
                 f"Unified Buffer (scope_ubuf), tensor {self.name!r} is in {self.scope}",
+                TikUnsupportedArgumentError,
             )
         if BITS[self.dtype] != BITS[dtype] and (is_float(self.dtype) or is_float(dtype)):
             self._scope.recorder.questionable(
@@ -174,9 +173,9 @@ class Tensor(Loadable):
     def flatten(self) -> Tensor:
         """Refused: the documents say nothing about it."""
         fail(
-            TikUnsupportedError,
             "Tensor.flatten has no specification; use reshape((size,)) or index the tensor with "
             "one position, which flattens it",
+            TikUnsupportedError,
         )
 
     # ------------------------------------------------------------------------------------------ element writes
@@ -198,40 +197,22 @@ class Tensor(Loadable):
         what = f"tensor {self.name!r}"
         if self._info.memory != "UB":
             fail(
-                TikUnsupportedArgumentError,
                 f"{what}: on Ascend 910 elements can be written only in the Unified "
                 f"Buffer (scope_ubuf), the tensor is in {self.scope}",
+                TikUnsupportedArgumentError,
             )
         if isinstance(value, (Tensor, Scalar, InputScalar)):
             if value.dtype != self.dtype:
                 fail(
-                    TikParamError,
                     f"{what} of {self.dtype} cannot be set to {value.name!r} of {value.dtype}; the "
-                    "types must be the same",
+                    "types must be the same"
                 )
         elif isinstance(value, Expr):
             integers = value.dtype in INTEGERS or value.dtype == "bool"
             if self.dtype != "float16" and is_float(self.dtype) == integers:
-                fail(TikParamError, f"{what} of {self.dtype} cannot be set to an Expr of {value.dtype}")
+                fail(f"{what} of {self.dtype} cannot be set to an Expr of {value.dtype}")
         stored = assignable(recorder, value, self.dtype, what)
         recorder.record(ir.Store, target=self._node, value=stored)
 
 
-for _name, _op in {
-    "add": "+",
-    "sub": "-",
-    "mul": "*",
-    "truediv": "/",
-    "floordiv": "//",
-    "mod": "%",
-    "and": "&",
-    "or": "|",
-    "lshift": "<<",
-    "rshift": ">>",
-}.items():
-    setattr(Tensor, f"__{_name}__", forward(_op))
-    setattr(Tensor, f"__r{_name}__", reflected(_op))
-for _name, _op in {"lt": "<", "le": "<=", "gt": ">", "ge": ">="}.items():
-    setattr(Tensor, f"__{_name}__", forward(_op))
 checked_methods(Tensor, ("reshape", "reinterpret_cast_to", "flatten", "set_as"))
-Tensor.__neg__ = lambda self: operation("-", 0, self)  # type: ignore[operator]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from ..errors import TikAlignError, TikIndexError, TikParamError
+from ..errors import TikAlignError, TikIndexError
 from ..program.dtypes import BITS, check_dtype
 from ..program.location import fail
 from ..program.nodes import difference, exact_quotient
@@ -65,29 +65,20 @@ class ViewLayout(NamedTuple):
             return ViewLayout(self.name, scope, self.dtype, (1,), offset, (1,), True, False)
         else:
             fail(
-                TikParamError,
                 f"tensor {self.name!r}: a view that is not contiguous cannot be flattened; index it "
-                f"with one entry per dimension ({len(self.shape)})",
+                f"with one entry per dimension ({len(self.shape)})"
             )
         offset = self.offset + (start if stride == 1 else start * stride)
-        return ViewLayout(
-            self.name,
-            scope,
-            self.dtype,
-            (extent,),
-            offset,
-            (stride,),
-            type(stride) is int and stride == 1 or extent == 1,
-            full and self.whole,
-        )
+        contiguous, whole = type(stride) is int and stride == 1 or extent == 1, full and self.whole
+        return ViewLayout(self.name, scope, self.dtype, (extent,), offset, (stride,), contiguous, whole)
 
     def select(self, index: tuple[Any, ...]) -> ViewLayout:
         """``t[i, a:b, :]``: one entry per dimension, every dimension is kept."""
         rank = len(self.shape)
         if len(index) != rank:
             fail(
-                TikIndexError,
                 f"tensor {self.name!r} has {rank} dimensions, so an index tuple needs {rank} entries, got {len(index)}",
+                TikIndexError,
             )
         offset, scope, extents = self.offset, self.scope, []
         contiguous, whole, partial = self.contiguous, self.whole, False
@@ -107,16 +98,8 @@ class ViewLayout(NamedTuple):
             extents.append(extent)
         extents.reverse()
         shape = tuple(extents)
-        return ViewLayout(
-            self.name,
-            scope,
-            self.dtype,
-            shape,
-            offset,
-            self.strides,
-            contiguous or follows(shape, self.strides),
-            whole,
-        )
+        contiguous = contiguous or follows(shape, self.strides)
+        return ViewLayout(self.name, scope, self.dtype, shape, offset, self.strides, contiguous, whole)
 
     def _position(self, index: Any, size: Extent, axis: int, scope: Scope) -> tuple[Extent, Scope]:
         """A single index as distance from the start."""
@@ -125,24 +108,19 @@ class ViewLayout(NamedTuple):
             return index, deeper(scope, index._scope)
         number = index if type(index) is int else as_int(index)
         if number is None:
-            fail(
-                TikParamError,
-                f"tensor {self.name!r}: an index must be an integer, a Scalar or Expr, or a slice, got {index!r}",
-            )
+            fail(f"tensor {self.name!r}: an index must be an integer, a Scalar or Expr, or a slice, got {index!r}")
         if type(size) is int and not -size <= number < size:
             fail(
-                TikIndexError,
                 f"tensor {self.name!r}: index {number} is out of range for dimension {axis} of size "
                 f"{size}, allowed is [{-size}, {size})",
+                TikIndexError,
             )
         return (size + number if number < 0 else number), scope
 
     def _range(self, index: slice, size: Extent, axis: int, scope: Scope) -> tuple[Extent, Extent, bool, Scope]:
         """Start, extent, whether all of ``size`` is covered, and scope of a slice."""
         if index.step is not None and as_int(index.step) != 1:
-            fail(
-                TikParamError, f"tensor {self.name!r}: the step of a slice must be the immediate 1, got {index.step!r}"
-            )
+            fail(f"tensor {self.name!r}: the step of a slice must be the immediate 1, got {index.step!r}")
         start: Extent = 0
         stop = size
         if index.start is not None:
@@ -156,15 +134,15 @@ class ViewLayout(NamedTuple):
             extent = stop - start if known is None else known
         if type(extent) is int and extent < 1:
             fail(
-                TikIndexError,
                 f"tensor {self.name!r}: the slice [{index.start!r}:{index.stop!r}] of dimension {axis} "
                 "is empty; its stop must lie behind its start",
+                TikIndexError,
             )
         if type(extent) is int and type(size) is int and extent > size:
             fail(
-                TikIndexError,
                 f"tensor {self.name!r}: the slice [{index.start!r}:{index.stop!r}] has {extent} "
                 f"elements, dimension {axis} has {size}",
+                TikIndexError,
             )
         full = extent is size or type(extent) is int and type(size) is int and extent == size
         return start, extent, full, scope
@@ -182,14 +160,13 @@ class ViewLayout(NamedTuple):
         """
         shape, scope = check_shape(new_shape, f"reshape of tensor {self.name!r}", self.scope)
         if not self.whole:
-            fail(TikParamError, f"tensor {self.name!r}: a partial view of a tensor cannot be reshaped")
+            fail(f"tensor {self.name!r}: a partial view of a tensor cannot be reshaped")
         size, wanted = self.size, product(shape)
         distance = difference(lower(wanted), lower(size))
         if distance:
             fail(
-                TikParamError,
                 f"tensor {self.name!r} with shape {self.shape} has {size} elements and cannot be "
-                f"reshaped to {tuple(shape)} with {wanted}",
+                f"reshaped to {tuple(shape)} with {wanted}"
             )
         return ViewLayout(self.name, scope, self.dtype, shape, self.offset, row_major(shape), True, True)
 
@@ -214,15 +191,14 @@ class ViewLayout(NamedTuple):
             last = self.shape[-1]
             if type(last) is int and last % factor:
                 fail(
-                    TikParamError,
                     f"Error: Last dimension can't be divided. Tensor {self.name!r} has {last} elements "
-                    f"of {self.dtype} there, {dtype} needs a multiple of {factor}",
+                    f"of {self.dtype} there, {dtype} needs a multiple of {factor}"
                 )
             if type(self.offset) is int and self.offset % factor:
                 fail(
-                    TikAlignError,
                     f"the view of tensor {self.name!r} starts at element {self.offset} of "
                     f"{self.dtype}, which is inside an element of {dtype}",
+                    TikAlignError,
                 )
             shape = (*self.shape[:-1], self._quotient(last, factor))
             offset = self._quotient(self.offset, factor)
@@ -232,9 +208,7 @@ class ViewLayout(NamedTuple):
     def _quotient(self, value: Extent, factor: int) -> Extent:
         if not isinstance(value, Expr):
             if value % factor:
-                fail(
-                    TikParamError, f"rows of this view of tensor {self.name!r} start inside an element of the new dtype"
-                )
+                fail(f"rows of this view of tensor {self.name!r} start inside an element of the new dtype")
             return value // factor
         node = exact_quotient(value._node, factor)
         return node if type(node) is int else Expr(node, self.scope)

@@ -59,7 +59,7 @@ def outside_tensor(call: Call, operand: Operand, start: int, end: int, message: 
     if call.options.bounds == "buffer" and memory.kind != "GM" and start >= 0 and end <= len(memory.data):
         call.questionable("bounds", f"{message}; it stays inside {memory.kind}", TikBoundsError)
     else:
-        call.fail(TikBoundsError, message)
+        call.fail(message, TikBoundsError)
 
 
 def bursts(call: Call, label: str, operand: Operand, count: int, length: int, pitch: int) -> Access:

@@ -107,7 +107,7 @@ class Call:
             self.api, pipe or self.pipe, cycles, value, tuple(reads), tuple(writes), run, constants=constants, **more
         )
 
-    def fail(self, error: type, message: str) -> None:
+    def fail(self, message: str, error: type[TikError] = TikParamError) -> None:
         """Raise ``error`` with the API's name in front of the message."""
         message = f"{self.api}: {message}"
         if self.context is not None:
@@ -116,7 +116,7 @@ class Call:
 
     def fail_range(self, argument: str, value: Any, allowed: str) -> None:
         """Raise the error for a value outside its range."""
-        self.fail(TikBoundsError if self.runtime else TikParamError, f"{argument} must be {allowed}, got {value!r}")
+        self.fail(f"{argument} must be {allowed}, got {value!r}", TikBoundsError if self.runtime else TikParamError)
 
     def questionable(self, kind: str, message: str, error: type[TikError] = TikParamError) -> None:
         """Tell questionable use of a class of ``findings.CLASSES``: a TikWarning; in strict mode ``error``."""

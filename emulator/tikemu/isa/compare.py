@@ -8,7 +8,7 @@ from typing import Any, Callable
 
 import numpy as np
 
-from ..errors import TikParamError, TikUndefinedError, TikUnsupportedArgumentError
+from ..errors import TikUndefinedError, TikUnsupportedArgumentError
 from ..program import ir
 from .access import defined_view
 from .call import Call, CoreState
@@ -47,9 +47,8 @@ class CompareMask(Param):
             return
         if self.tensor is None or not is_tensor(value):
             call.fail(
-                TikParamError,
                 f"{self.name} must be what vcmp_* or mov_tensor_to_cmpmask returned"
-                f"{'' if self.tensor is None else ', or a Tensor'}, got {describe(value)}",
+                f"{'' if self.tensor is None else ', or a Tensor'}, got {describe(value)}"
             )
         self.tensor.check(value, call)
 
@@ -197,7 +196,7 @@ class SelectMode(Choice):
     def check(self, value: Any, call: Call) -> None:
         super().check(value, call)
         if value != 0:
-            call.fail(TikUnsupportedArgumentError, f"mode {value} does not exist on Ascend 910, only 0 does")
+            call.fail(f"mode {value} does not exist on Ascend 910, only 0 does", TikUnsupportedArgumentError)
 
 
 def _select(call: Call, a: Any, *, legacy: bool) -> MicroOp:

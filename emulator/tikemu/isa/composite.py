@@ -9,11 +9,11 @@ from typing import Any, Callable
 
 import numpy as np
 
-from ..errors import TikParamError, TikUnsupportedArgumentError
+from ..errors import TikUnsupportedArgumentError
 from ..program.dtypes import size_of
 from .access import BLOCK, FRACTAL, l0c_alignment
 from .call import Call
-from .cube import Gather, gather_fractals, load_fractals, multiply, window_blocks
+from .cube import Gather, IntegerList, gather_fractals, load_fractals, multiply, window_blocks
 from .highlevel import filled
 from .lowering import Lowering, chunks, window
 from .micro_op import MicroOp, Operand
@@ -165,18 +165,15 @@ def matmul(call: Call, a: Any) -> list[MicroOp]:
 
 
 # ------------------------------------------------------------------------------------------------------------ conv2d
-class Shape(Param):
+class Shape(IntegerList):
     """A list of immediates, each in a range of its own."""
 
-    def __init__(self, name: str, *entries: tuple[str, int, int]) -> None:
-        super().__init__(name)
-        self.entries = tuple(Integer(f"{name} ({label})", low, high, immediate=True) for label, low, high in entries)
+    noun = "ints"
 
-    def check(self, value: Any, call: Call) -> None:
-        if not isinstance(value, (list, tuple)) or len(value) != len(self.entries):
-            call.fail(TikParamError, f"{self.name} must be a list of {len(self.entries)} ints, got {describe(value)}")
-        for entry, item in zip(self.entries, value):
-            entry.check(item, call)
+    def __init__(self, name: str, *entries: tuple[str, int, int]) -> None:
+        super().__init__(
+            name, *(Integer(f"{name} ({label})", low, high, immediate=True) for label, low, high in entries)
+        )
 
 
 def _output_size(extent: int, before: int, after: int, kernel: int, stride: int, dilation: int) -> int:
@@ -213,19 +210,14 @@ def _check_conv2d(call: Call) -> None:
     shape, kernel = list(args["fm_shape"]), list(args["kernel_shape"])
     k0 = BLOCK // size_of(args["feature_map"].dtype)
     if shape[3] != k0 and not (shape[3] == 4 and shape[0] == 1):
-        call.fail(
-            TikParamError,
-            f"fm_shape must end in C0 = {k0} for {args['feature_map'].dtype} (or 4, with C1 = 1), got {shape}",
-        )
+        call.fail(f"fm_shape must end in C0 = {k0} for {args['feature_map'].dtype} (or 4, with C1 = 1), got {shape}")
     if (kernel[0], kernel[4]) != (shape[0], shape[3]):
-        call.fail(TikParamError, f"kernel_shape {kernel} and fm_shape {shape} must agree in C1 and C0")
+        call.fail(f"kernel_shape {kernel} and fm_shape {shape} must agree in C1 and C0")
     if kernel[3] % 16:
-        call.fail(TikParamError, f"Cout in kernel_shape must be a multiple of 16, got {kernel[3]}")
+        call.fail(f"Cout in kernel_shape must be a multiple of 16, got {kernel[3]}")
     sizes = _convolution(args)
     if sizes.out_h < 1 or sizes.out_w < 1:
-        call.fail(
-            TikParamError, f"the kernel does not fit the padded feature map: output {sizes.out_h} x {sizes.out_w}"
-        )
+        call.fail(f"the kernel does not fit the padded feature map: output {sizes.out_h} x {sizes.out_w}")
 
 
 @instruction(
@@ -322,32 +314,26 @@ class Extensions(Param):
         if value is None:
             return
         if not isinstance(value, dict):
-            call.fail(TikParamError, f"{self.name} must be a dict or None, got {describe(value)}")
+            call.fail(f"{self.name} must be a dict or None, got {describe(value)}")
         for key in value:
             if key not in _EXTENSIONS:
-                call.fail(TikParamError, f"{self.name} knows {', '.join(_EXTENSIONS)}, got {key!r}")
+                call.fail(f"{self.name} knows {', '.join(_EXTENSIONS)}, got {key!r}")
         self._check_bias(value.get("bias"), call)
         if not isinstance(value.get("relu", False), bool) and value["relu"] is not None:
-            call.fail(TikParamError, f"relu in {self.name} must be a bool, got {describe(value['relu'])}")
+            call.fail(f"relu in {self.name} must be a bool, got {describe(value['relu'])}")
         quantisation = value.get("quantize_params")
         if quantisation is not None and (
             not isinstance(quantisation, dict) or set(quantisation) - {"mode", "mode_param"}
         ):
-            call.fail(
-                TikParamError,
-                f"quantize_params in {self.name} must be a dict with mode and mode_param, got {quantisation!r}",
-            )
+            call.fail(f"quantize_params in {self.name} must be a dict with mode and mode_param, got {quantisation!r}")
 
     def _check_bias(self, bias: Any, call: Call) -> None:
         if bias is None:
             return
         if not is_tensor(bias) or memory_kind(bias) != "L1":
-            call.fail(TikParamError, f"bias in {self.name} must be a tensor in L1 (scope_cbuf), got {describe(bias)}")
+            call.fail(f"bias in {self.name} must be a tensor in L1 (scope_cbuf), got {describe(bias)}")
         if bias.dtype != call.args["src"].dtype:
-            call.fail(
-                TikParamError,
-                f"bias in {self.name} must have the dtype of src ({call.args['src'].dtype}), got {bias.dtype}",
-            )
+            call.fail(f"bias in {self.name} must have the dtype of src ({call.args['src'].dtype}), got {bias.dtype}")
 
 
 def _check_fixpipe(call: Call) -> None:
@@ -356,24 +342,21 @@ def _check_fixpipe(call: Call) -> None:
     mode, factor = quantisation.get("mode"), quantisation.get("mode_param")
     if mode is not None and mode not in _QUANTISATION:
         call.fail(
-            TikUnsupportedArgumentError, f"quantize_params mode must be one of {list(_QUANTISATION)!r}, got {mode!r}"
+            f"quantize_params mode must be one of {list(_QUANTISATION)!r}, got {mode!r}", TikUnsupportedArgumentError
         )
     if is_tensor(factor):
-        call.fail(TikUnsupportedArgumentError, "mode_param per channel is not specified for Ascend 910; pass a number")
+        call.fail("mode_param per channel is not specified for Ascend 910; pass a number", TikUnsupportedArgumentError)
     expected = (src, src) if mode is None else _QUANTISATION[mode]
     if (src, dst) != expected:
         hint = "" if mode else "; a conversion needs quantize_params"
-        call.fail(
-            TikParamError,
-            f"mode {mode!r} takes src {expected[0]} and dst {expected[1]}, got src {src} and dst {dst}{hint}",
-        )
+        call.fail(f"mode {mode!r} takes src {expected[0]} and dst {expected[1]}, got src {src} and dst {dst}{hint}")
     if mode == "int322fp16" and factor is None:
-        call.fail(TikParamError, "mode 'int322fp16' needs mode_param, the factor")
+        call.fail("mode 'int322fp16' needs mode_param, the factor")
     if mode == "fp322fp16" and factor is not None:
-        call.fail(TikParamError, f"mode 'fp322fp16' takes no mode_param, got {describe(factor)}")
+        call.fail(f"mode 'fp322fp16' takes no mode_param, got {describe(factor)}")
     rows = call.args["burst_len"]
     if isinstance(rows, int) and rows % 2:
-        call.fail(TikParamError, f"burst_len must be even (rows of 16 elements of {src} are 2 blocks), got {rows}")
+        call.fail(f"burst_len must be even (rows of 16 elements of {src} are 2 blocks), got {rows}")
 
 
 @instruction(
@@ -401,7 +384,7 @@ def fixpipe(call: Call, a: Any) -> list[MicroOp]:
     src_size, dst_size = size_of(a.src.dtype), size_of(a.dst.dtype)
     rows, rest = divmod(a.burst_len * BLOCK, 16 * src_size)
     if rest:
-        call.fail(TikParamError, f"burst_len must give whole rows of 16 elements of {a.src.dtype}, got {a.burst_len}")
+        call.fail(f"burst_len must give whole rows of 16 elements of {a.src.dtype}, got {a.burst_len}")
     padded = -(-rows // 16) * 16
     low = Lowering(call)
     factor = quantisation.get("mode_param")

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import TikParamError, TikUnsupportedArgumentError
+from ..errors import TikUnsupportedArgumentError
 from . import numerics
 from .call import Call
 from .params import Choice, Fixed, Number, Tensor, repeat
@@ -56,8 +56,8 @@ def check_round_mode(call: Call) -> tuple[str, str]:
     pair = (args["dst"].dtype, args["src"].dtype)
     if args["round_mode"] not in PAIRS[pair]:
         call.fail(
-            TikUnsupportedArgumentError,
             f"round_mode for {pair[1]} to {pair[0]} must be one of {list(PAIRS[pair])}, got {args['round_mode']!r}",
+            TikUnsupportedArgumentError,
         )
     return pair
 
@@ -67,9 +67,8 @@ def _check(call: Call) -> None:
     pair = check_round_mode(call)
     if (args["deqscale"] is not None) != (pair == ("float16", "int32")):
         call.fail(
-            TikParamError,
             "deqscale must be given for int32 to float16, and only there; "
-            f"got {args['deqscale']!r} for {pair[1]} to {pair[0]}",
+            f"got {args['deqscale']!r} for {pair[1]} to {pair[0]}"
         )
 
 

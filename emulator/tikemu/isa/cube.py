@@ -33,15 +33,17 @@ class Switch(Integer):
 
 
 class IntegerList(Param):
-    """A list of integers of fixed length, each in one range."""
+    """A list of one integer for each of ``items``, which say their ranges."""
 
-    def __init__(self, name: str, count: int, low: int, high: int) -> None:
+    noun = "integers"
+
+    def __init__(self, name: str, *items: Integer) -> None:
         super().__init__(name)
-        self.items = tuple(Integer(f"{name}[{position}]", low, high) for position in range(count))
+        self.items = items
 
     def check(self, value: Any, call: Call) -> None:
         if not isinstance(value, (list, tuple)) or len(value) != len(self.items):
-            call.fail(TikParamError, f"{self.name} must be a list of {len(self.items)} integers, got {describe(value)}")
+            call.fail(f"{self.name} must be a list of {len(self.items)} {self.noun}, got {describe(value)}")
         for item, entry in zip(self.items, value):
             item.check(entry, call)
 
@@ -60,12 +62,12 @@ def load_path(source: str, target: str) -> tuple[str, str, str]:
 def _check_load2d(call: Call) -> None:
     source, target = memory_kind(call.args["src"]), memory_kind(call.args["dst"])
     if (source, target) == ("L1", "L1"):
-        call.fail(TikUnsupportedArgumentError, "load2dv1 does not move from L1 to L1")
+        call.fail("load2dv1 does not move from L1 to L1", TikUnsupportedArgumentError)
     if call.args["if_transpose"]:
         if target == "L1" or source == "GM":
-            call.fail(TikUnsupportedArgumentError, "if_transpose works on the path from L1 to L0A or L0B only")
+            call.fail("if_transpose works on the path from L1 to L0A or L0B only", TikUnsupportedArgumentError)
         if size_of(call.args["src"].dtype) != 2:
-            call.fail(TikUnsupportedArgumentError, f"if_transpose takes 16-bit types, got {call.args['src'].dtype}")
+            call.fail(f"if_transpose takes 16-bit types, got {call.args['src'].dtype}", TikUnsupportedArgumentError)
     if call.args["addr_mode"] == "dec" and (source, target) != ("GM", "L1"):
         call.questionable(
             "argument", "addr_mode 'dec' is honoured from GM to L1 only; addresses increase", TikParamError
@@ -139,7 +141,7 @@ def load_fractals(
     params=(
         Tensor("dst", ("L0A", "L0B", "UB")),
         Tensor("src", ("L1",), align=BLOCK),
-        IntegerList("padding", 4, 0, 255),
+        IntegerList("padding", *(Integer(f"padding[{position}]", 0, 255) for position in range(4))),
         Integer("l1_h", 1, 32767),
         Integer("l1_w", 1, 32767),
         Integer("c1_index", 0, 4095),
@@ -290,7 +292,7 @@ def _runs(address: int, blocks: np.ndarray, unit: int) -> list[Piece]:
 def _check_mmad(call: Call) -> None:
     if call.args["extra"]:
         name = next(iter(call.args["extra"]))
-        call.fail(TikUnsupportedArgumentError, f"argument {name!r} does not exist on Ascend 910")
+        call.fail(f"argument {name!r} does not exist on Ascend 910", TikUnsupportedArgumentError)
 
 
 _OTHER_PROFILE = "a feature of other profiles"

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import TikAlignError, TikParamError, TikUnsupportedArgumentError
+from ..errors import TikAlignError, TikUnsupportedArgumentError
 from ..program.dtypes import BITS, INTEGERS, size_of
 from . import numerics
 from .access import BLOCK, access
@@ -259,11 +259,11 @@ def _values(operand: Any, dtype: str) -> Callable[[], np.ndarray]:
 def _mask_bits(call: Call, operand: Operand, elements: int) -> tuple[Any, np.ndarray]:
     """Footprint and bytes of a contiguous tensor of ``elements`` bits."""
     if len(rows(operand)) > 1 or rows(operand)[0].count > 1:
-        call.fail(TikParamError, "mask_tensor must be contiguous")
+        call.fail("mask_tensor must be contiguous")
     octets = -(-elements // 8)
     held = int(np.prod(operand.shape)) * size_of(operand.dtype)
     if held < octets:
-        call.fail(TikParamError, f"mask_tensor must hold {elements} bits ({octets} bytes), got {held} bytes")
+        call.fail(f"mask_tensor must hold {elements} bits ({octets} bytes), got {held} bytes")
     touched = access(call, "mask_tensor", operand, (operand.address, 1, 0, 1, 0, octets))
     return touched, operand.memory.view("uint8", operand.address, (octets,), (1,))
 
@@ -355,7 +355,7 @@ def h_sel(call: Call, a: Any) -> list[MicroOp]:
 def _check_copy(call: Call) -> None:
     path = memory_kind(call.args["src"]), memory_kind(call.args["dst"])
     if path not in PATHS:
-        call.fail(TikUnsupportedArgumentError, f"Ascend 910 has no data path from {path[0]} to {path[1]}")
+        call.fail(f"Ascend 910 has no data path from {path[0]} to {path[1]}", TikUnsupportedArgumentError)
     check_documented(call, path)
     _check_counts(call)
 
@@ -365,10 +365,7 @@ def _check_counts(call: Call) -> None:
     shapes = [getattr(call.args[name], "shape", ()) for name in ("dst", "src")]
     known = all(isinstance(extent, (int, np.integer)) for shape in shapes for extent in shape)
     if known and np.prod(shapes[0]) != np.prod(shapes[1]):
-        call.fail(
-            TikParamError,
-            f"dst and src must have the same number of elements, got {tuple(shapes[0])} and {tuple(shapes[1])}",
-        )
+        call.fail(f"dst and src must have the same number of elements, got {tuple(shapes[0])} and {tuple(shapes[1])}")
 
 
 @instruction(
@@ -391,7 +388,7 @@ def h_data_move(call: Call, a: Any) -> list[MicroOp]:
         length = group.elements * size_of(dst.dtype)
         if length % BLOCK and group.count > 1:
             call.fail(
-                TikAlignError, f"rows of a slice must be whole blocks of {BLOCK} bytes, got rows of {length} bytes"
+                f"rows of a slice must be whole blocks of {BLOCK} bytes, got rows of {length} bytes", TikAlignError
             )
         burst = -(-length // BLOCK) * BLOCK
         if burst != length:
@@ -416,4 +413,4 @@ def _matched(call: Call, dst: Operand, src: Operand) -> Any:
             strides = tuple(int(np.prod(other.shape[axis + 1 :])) for axis in range(len(other.shape)))
             flat = replace(one, shape=other.shape, strides=strides)
             return (flat, other) if one is dst else (other, flat)
-    call.fail(TikParamError, f"dst {dst.shape} and src {src.shape} are both strided and differ in shape")
+    call.fail(f"dst {dst.shape} and src {src.shape} are both strided and differ in shape")

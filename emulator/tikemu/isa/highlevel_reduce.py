@@ -13,7 +13,7 @@ from typing import Any, Callable
 
 import numpy as np
 
-from ..errors import TikAlignError, TikParamError
+from ..errors import TikAlignError
 from ..program.dtypes import size_of
 from ..program.nodes import as_integer
 from . import numerics
@@ -35,10 +35,7 @@ class AxisParam(Param):
         rank = len(call.args["src"].shape)
         number = as_integer(_only(value))
         if number is None or not -rank <= number < rank:
-            call.fail(
-                TikParamError,
-                f"axis must be one int in [{-rank}, {rank - 1}] for src of rank {rank}, got {describe(value)}",
-            )
+            call.fail(f"axis must be one int in [{-rank}, {rank - 1}] for src of rank {rank}, got {describe(value)}")
 
     def resolve(self, value: Any, call: Call) -> int:
         return int(_only(value)) % len(call.args["src"].shape)
@@ -55,10 +52,7 @@ def _check_shapes(call: Call) -> None:
     axis = int(_only(call.args["axis"])) % len(src)
     expected = (*src[:axis], *src[axis + 1 :])
     if squeezed(dst) != squeezed(expected):
-        call.fail(
-            TikParamError,
-            f"dst must have the shape of src without axis {axis}, {tuple(expected) or (1,)}; got {tuple(dst)}",
-        )
+        call.fail(f"dst must have the shape of src without axis {axis}, {tuple(expected) or (1,)}; got {tuple(dst)}")
 
 
 def _entry(name: str, dtypes: Sequence[Any], doc: str) -> Any:
@@ -84,31 +78,30 @@ class Reduction:
 
     def __init__(self, call: Call, dst: Operand, src: Operand, axis: int) -> None:
         if whole(call, "dst", dst).region.overlaps(whole(call, "src", src).region):
-            call.fail(TikParamError, "dst and src must not overlap")
+            call.fail("dst and src must not overlap")
         self.length, self.pitch = src.shape[axis], src.strides[axis]
         after = part(src, 0, src.shape[axis + 1 :] or (1,), src.strides[axis + 1 :] or (1,))
         before = part(src, 0, src.shape[:axis] or (1,), src.strides[:axis] or (1,))
         inner = axes(after)
         if len(inner) > 1 or (inner and inner[0][1] != 1):
-            call.fail(TikParamError, f"the axes of src behind axis {axis} must be contiguous")
+            call.fail(f"the axes of src behind axis {axis} must be contiguous")
         self.inner = inner[0][0] if inner else 1
         if self.inner == 1 and self.length > 1 and self.pitch != 1:
             call.fail(
-                TikParamError,
                 f"axis {axis} is the last one of src that is longer than 1, so its elements must "
-                f"be contiguous; they are {self.pitch} elements apart",
+                f"be contiguous; they are {self.pitch} elements apart"
             )
         result = axes(dst)
         if len(result) > 1 or (result and result[0][1] != 1):
-            call.fail(TikParamError, "dst must be contiguous")
+            call.fail("dst must be contiguous")
         self.outer = axes(before)
         pitches = [axis[1] for axis in self.outer] + ([] if self.inner == 1 else [self.pitch])
         for pitch in pitches:
             if pitch * size_of(src.dtype) % BLOCK:
                 call.fail(
-                    TikAlignError,
                     f"rows of src must start at multiples of {BLOCK} bytes; they are "
                     f"{pitch * size_of(src.dtype)} bytes apart",
+                    TikAlignError,
                 )
 
     def rows(self, dst: Operand, src: Operand) -> list[tuple[Operand, Operand, int, int]]:

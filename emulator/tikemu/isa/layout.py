@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import TikAlignError, TikParamError
+from ..errors import TikAlignError
 from ..program import ir
 from ..program.dtypes import size_of
 from .access import BLOCK, access
@@ -36,7 +36,7 @@ def require_equal_shapes(call: Call, names: Sequence[str]) -> None:
             shapes[name] = tuple(int(extent) for extent in shape)
     if len({squeezed(shape) for shape in shapes.values()}) > 1:
         listing = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
-        call.fail(TikParamError, f"operands must have equal shapes, axes of extent 1 apart; got {listing}")
+        call.fail(f"operands must have equal shapes, axes of extent 1 apart; got {listing}")
 
 
 def axes(*operands: Operand) -> list[Axis]:
@@ -85,9 +85,9 @@ def require_aligned_rows(call: Call, group: Rows, operands: Sequence[tuple[str, 
     for (name, operand), offset, pitch in zip(operands, group.offsets, group.pitches):
         if (operand.address + offset) % BLOCK or (group.count > 1 and pitch % BLOCK):
             call.fail(
-                TikAlignError,
                 f"rows of {name} (tensor {operand.name!r}) must start at multiples of {BLOCK} "
                 f"bytes; they start at byte {operand.address + offset}, {pitch} bytes apart",
+                TikAlignError,
             )
 
 
@@ -132,7 +132,7 @@ def require_exact_aliasing(call: Call, dst: Operand, sources: Sequence[tuple[str
         if source.memory is not dst.memory or not written.overlaps(whole(call, name, source).region):
             continue
         if (source.address, size_of(source.dtype), axes(source)) != (dst.address, size_of(dst.dtype), axes(dst)):
-            call.fail(TikParamError, f"dst and {name} overlap in part; {name} may be dst itself or apart from it")
+            call.fail(f"dst and {name} overlap in part; {name} may be dst itself or apart from it")
 
 
 class TensorOrNumber(Tensor):

@@ -80,11 +80,9 @@ class Lowering:
         return Operand(memory, start, start, end, dtype, (elements,), (1,), f"scratch of {call.api}")
 
 
-def window(operand: Operand, offset: int, elements: int = 1, dtype: str | None = None) -> Operand:
+def window(operand: Operand, offset: int, elements: int = 1) -> Operand:
     """A flat window ``offset`` bytes into an operand."""
-    return replace(
-        operand, address=operand.address + offset, shape=(elements,), strides=(1,), dtype=dtype or operand.dtype
-    )
+    return replace(operand, address=operand.address + offset, shape=(elements,), strides=(1,))
 
 
 def chunks(elements: int, lanes: int) -> Iterator[tuple[int, int, int]]:

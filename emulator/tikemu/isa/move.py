@@ -10,7 +10,7 @@ from typing import Any, Callable
 
 import numpy as np
 
-from ..errors import TikParamError, TikUnsupportedArgumentError, TikUnsupportedError, did_you_mean
+from ..errors import TikUnsupportedArgumentError, TikUnsupportedError, did_you_mean
 from ..program.dtypes import BITS, size_of
 from ..program.nodes import as_integer
 from . import numerics
@@ -56,10 +56,10 @@ _MISSING = {
 def _check_path(call: Call) -> tuple[str, str]:
     path = memory_kind(call.args["src"]), memory_kind(call.args["dst"])
     if path == ("UB", "L0C") and call.api != "data_move":
-        call.fail(TikUnsupportedArgumentError, "no move from UB to L0C: use data_move or broadcast_ub_to_l0c")
+        call.fail("no move from UB to L0C: use data_move or broadcast_ub_to_l0c", TikUnsupportedArgumentError)
     if path not in PATHS:
         reason = _MISSING.get(path, "Ascend 910 has no such data path")
-        call.fail(TikUnsupportedArgumentError, f"no move from {path[0]} to {path[1]}: {reason}")
+        call.fail(f"no move from {path[0]} to {path[1]}: {reason}", TikUnsupportedArgumentError)
     check_documented(call, path)
     return path
 
@@ -81,7 +81,7 @@ def _check_plain(call: Call) -> None:
     """Both sides of a plain copy have one dtype."""
     src, dst = call.args["src"].dtype, call.args["dst"].dtype
     if src != dst:
-        call.fail(TikParamError, f"src and dst must have the same dtype, got src {src}, dst {dst}")
+        call.fail(f"src and dst must have the same dtype, got src {src}, dst {dst}")
 
 
 # ------------------------------------------------------------------------------------------------------ plain copies
@@ -111,7 +111,7 @@ def move_blocks(call: Call, dst: Operand, src: Operand, nburst: int, burst: int,
         )
     if direction == "write" and call.core.atomic_add and memories == ("UB", "GM"):
         if dst.dtype not in ATOMIC_DTYPES:
-            call.fail(TikUnsupportedError, f"atomic add into GM exists for float32 only, got {dst.dtype}")
+            call.fail(f"atomic add into GM exists for float32 only, got {dst.dtype}", TikUnsupportedError)
         direction, run_defined = "atomic", None
         run = atomic_add(
             dst.memory.view("float32", dst.address, (nburst, burst // 4), (dst_pitch, 4)),
@@ -258,11 +258,11 @@ def _move_mode(call: Call) -> int:
     if keywords:
         name = next(iter(keywords))
         hint = did_you_mean(name, call.args)
-        call.fail(TikUnsupportedArgumentError, f"extension argument {name!r} has no specification{hint}")
+        call.fail(f"extension argument {name!r} has no specification{hint}", TikUnsupportedArgumentError)
     if len(extra) > 1 or (extra and extra[0] not in (None, 0, 1)):
         call.fail(
-            TikUnsupportedArgumentError,
             f"the only extension argument with a specification is the 8th, 0 or 1, got {extra!r}",
+            TikUnsupportedArgumentError,
         )
     return int(bool(extra and extra[0]))
 
@@ -273,10 +273,10 @@ def _check_data_move(call: Call) -> None:
         _check_plain(call)
     elif path[0] != "L0C" or (call.args["src"].dtype, call.args["dst"].dtype) != ("float32", "float16"):
         call.fail(
-            TikUnsupportedArgumentError,
             "the 8th argument 1 converts float32 in L0C to float16 in the Unified "
             f"Buffer, got {call.args['src'].dtype} in {path[0]} to "
             f"{call.args['dst'].dtype} in {path[1]}",
+            TikUnsupportedArgumentError,
         )
 
 
@@ -321,33 +321,33 @@ def _check_tensor_mov(call: Call) -> None:
     mode, deqscale, relu = args["block_mode"], args["deqscale"], args["relu"]
     src, dst = args["src"].dtype, args["dst"].dtype
     if args["extra"]:
-        call.fail(TikUnsupportedArgumentError, f"argument {next(iter(args['extra']))!r} has no specification")
+        call.fail(f"argument {next(iter(args['extra']))!r} has no specification", TikUnsupportedArgumentError)
     if mode == "":
         if path[0] == "L0C":
-            call.fail(TikUnsupportedArgumentError, "block_mode '' does not move out of L0C; use 'm'")
+            call.fail("block_mode '' does not move out of L0C; use 'm'", TikUnsupportedArgumentError)
         if deqscale is not None or relu:
-            call.fail(TikUnsupportedArgumentError, "deqscale and relu exist on the path from L0C only")
+            call.fail("deqscale and relu exist on the path from L0C only", TikUnsupportedArgumentError)
         _check_plain(call)
         return
     if path != ("L0C", "UB"):
-        call.fail(TikUnsupportedArgumentError, f"block_mode {mode!r} moves from L0C to UB, got {path[0]} to {path[1]}")
+        call.fail(f"block_mode {mode!r} moves from L0C to UB, got {path[0]} to {path[1]}", TikUnsupportedArgumentError)
     if mode == "v":
         _check_rows(call, as_integer(args["burst"]))
     if deqscale is not None:
         if (src, dst) not in (("int32", "float16"), ("float16", "float16")):
-            call.fail(TikUnsupportedArgumentError, f"deqscale converts int32 or float16 to float16, got {src} to {dst}")
+            call.fail(f"deqscale converts int32 or float16 to float16, got {src} to {dst}", TikUnsupportedArgumentError)
         if relu:
-            call.fail(TikUnsupportedArgumentError, "relu together with deqscale has no specification on Ascend 910")
+            call.fail("relu together with deqscale has no specification on Ascend 910", TikUnsupportedArgumentError)
     elif (src, dst) == ("int32", "float16"):
-        call.fail(TikParamError, "the move from int32 to float16 needs deqscale")
+        call.fail("the move from int32 to float16 needs deqscale")
     elif src != dst and (src, dst) != ("float32", "float16"):
-        call.fail(TikUnsupportedArgumentError, f"Ascend 910 does not convert {src} to {dst} on the path from L0C")
+        call.fail(f"Ascend 910 does not convert {src} to {dst} on the path from L0C", TikUnsupportedArgumentError)
 
 
 def _check_rows(call: Call, burst: int | None) -> None:
     """D23c; None stands for a value known at run time."""
     if burst not in (None, 1):
-        call.fail(TikUnsupportedArgumentError, f"block_mode 'v' is specified for burst 1 only, got {burst}")
+        call.fail(f"block_mode 'v' is specified for burst 1 only, got {burst}", TikUnsupportedArgumentError)
 
 
 class _Deqscale(Number):
@@ -356,8 +356,8 @@ class _Deqscale(Number):
     def check(self, value: Any, call: Call) -> None:
         if isinstance(value, (list, tuple)) or is_tensor(value):
             call.fail(
-                TikUnsupportedArgumentError,
                 "deqscale must be a number or Scalar; vectors of factors are for Ascend 310P",
+                TikUnsupportedArgumentError,
             )
         super().check(value, call)
 

@@ -80,22 +80,12 @@ class Integer(Param):
 
     Args:
         low, high: inclusive range of an immediate.
-        dtypes: dtypes that a Scalar or Expr may have.
         immediate: True if only an immediate is allowed.
     """
 
-    def __init__(
-        self,
-        name: str,
-        low: int,
-        high: int,
-        *,
-        default: Any = REQUIRED,
-        dtypes: Sequence[str] = COUNT_DTYPES,
-        immediate: bool = False,
-    ) -> None:
+    def __init__(self, name: str, low: int, high: int, *, default: Any = REQUIRED, immediate: bool = False) -> None:
         super().__init__(name, default)
-        self.low, self.high, self.dtypes, self.immediate = low, high, tuple(dtypes), immediate
+        self.low, self.high, self.immediate = low, high, immediate
         self.runtime_low = low
 
     def check(self, value: Any, call: Call) -> None:
@@ -103,17 +93,16 @@ class Integer(Param):
             return
         if not ir.is_immediate(value):
             if self.immediate:
-                call.fail(TikParamError, f"{self.name} must be an immediate, got a run-time value")
-            if value.dtype not in self.dtypes:
+                call.fail(f"{self.name} must be an immediate, got a run-time value")
+            if value.dtype not in COUNT_DTYPES:
                 call.fail(
-                    TikParamError,
-                    f"{self.name} must be an int or a Scalar/Expr of {', '.join(self.dtypes)}, "
-                    f"got one of {value.dtype}",
+                    f"{self.name} must be an int or a Scalar/Expr of {', '.join(COUNT_DTYPES)}, "
+                    f"got one of {value.dtype}"
                 )
             return
         number = as_integer(value)
         if number is None:
-            call.fail(TikParamError, f"{self.name} must be an integer, got {shown(value)}")
+            call.fail(f"{self.name} must be an integer, got {shown(value)}")
         elif not self.low <= number <= self.high:
             call.fail_range(self.name, number, f"in [{self.low}, {self.high}]")
 
@@ -158,7 +147,7 @@ class Choice(Param):
 
     def check(self, value: Any, call: Call) -> None:
         if not any(type(value) is type(option) and value == option for option in self.options):
-            call.fail(self.error, f"{self.name} must be one of {list(self.options)!r}, got {shown(value)}")
+            call.fail(f"{self.name} must be one of {list(self.options)!r}, got {shown(value)}", self.error)
 
 
 class Flag(Param):
@@ -166,7 +155,7 @@ class Flag(Param):
 
     def check(self, value: Any, call: Call) -> None:
         if not isinstance(value, (bool, np.bool_)) and as_integer(value) not in (0, 1):
-            call.fail(TikParamError, f"{self.name} must be a bool, got {shown(value)}")
+            call.fail(f"{self.name} must be a bool, got {shown(value)}")
 
 
 class Fixed(Param):
@@ -179,7 +168,7 @@ class Fixed(Param):
     def check(self, value: Any, call: Call) -> None:
         if not ir.is_immediate(value) or value != self.default:
             call.fail(
-                TikUnsupportedArgumentError, f"{self.name} must be {self.default!r} ({self.reason}), got {shown(value)}"
+                f"{self.name} must be {self.default!r} ({self.reason}), got {shown(value)}", TikUnsupportedArgumentError
             )
 
 
@@ -197,7 +186,7 @@ class MaskMode(Param):
                 TikUnsupportedArgumentError,
             )
         elif value != "normal":
-            call.fail(TikParamError, f'mask_mode must be "normal" or "counter", got {shown(value)}')
+            call.fail(f'mask_mode must be "normal" or "counter", got {shown(value)}')
 
 
 class Tensor(Param):
@@ -224,7 +213,7 @@ class Tensor(Param):
         align: int | Mapping[str, int] | Callable[[Any, Call], int] | None = None,
     ) -> None:
         super().__init__(name, default)
-        self.scopes = (scopes,) if isinstance(scopes, str) else tuple(scopes)
+        self.scopes = tuple(scopes)
         self.dtypes = None if dtypes is None else tuple(dtypes)
         self.like, self.align = like, align
 
@@ -245,21 +234,17 @@ class Tensor(Param):
     def check_tensor(self, value: Any, call: Call, label: str) -> None:
         """Type, memory, dtype and (where the offset is an immediate) alignment of one tensor as recorded."""
         if not is_tensor(value):
-            call.fail(TikParamError, f"{label} must be a Tensor, got {describe(value)}")
+            call.fail(f"{label} must be a Tensor, got {describe(value)}")
         memory = memory_kind(value)
         if memory not in self.scopes:
             call.fail(
-                TikParamError,
                 f"{label} must be in {' or '.join(MEMORY_NAMES[s] for s in self.scopes)}, "
-                f"but tensor {value.tensor.name!r} is in {MEMORY_NAMES[memory]}",
+                f"but tensor {value.tensor.name!r} is in {MEMORY_NAMES[memory]}"
             )
         if self.dtypes is not None and value.dtype not in self.dtypes:
-            call.fail(TikUnsupportedArgumentError, f"{label} must be of {', '.join(self.dtypes)}, got {value.dtype}")
+            call.fail(f"{label} must be of {', '.join(self.dtypes)}, got {value.dtype}", TikUnsupportedArgumentError)
         if self.like is not None and is_tensor(call.args[self.like]) and call.args[self.like].dtype != value.dtype:
-            call.fail(
-                TikParamError,
-                f"{label} must have the dtype of {self.like} ({call.args[self.like].dtype}), got {value.dtype}",
-            )
+            call.fail(f"{label} must have the dtype of {self.like} ({call.args[self.like].dtype}), got {value.dtype}")
         offset = as_integer(value.offset)
         if offset is not None:
             self._check_alignment(offset * size_of(value.dtype), value.tensor.name, value, call, label)
@@ -274,40 +259,31 @@ class Tensor(Param):
         if address % unit:
             what = "address" if call.runtime else "offset"
             call.fail(
-                TikAlignError,
                 f"{label} (tensor {tensor!r}) must start at a multiple of {unit} bytes in "
                 f"{memory_kind(value)}, got byte {what} {address}",
+                TikAlignError,
             )
 
 
 class TensorList(Tensor):
     """A list of exactly ``count`` tensor operands that share a dtype."""
 
-    def __init__(
-        self,
-        name: str,
-        count: int,
-        scopes: Sequence[str] = ("UB",),
-        dtypes: Sequence[str] | None = None,
-        *,
-        like: str | None = None,
-        align: int | None = None,
-    ) -> None:
-        super().__init__(name, scopes, dtypes, align=align)
+    def __init__(self, name: str, count: int, *, like: str | None = None) -> None:
+        super().__init__(name)
         self.count, self.same_as = count, like
 
     def check(self, value: Any, call: Call) -> None:
         if not isinstance(value, (list, tuple)):
-            call.fail(TikParamError, f"{self.name} must be a list of {self.count} tensors, got {describe(value)}")
+            call.fail(f"{self.name} must be a list of {self.count} tensors, got {describe(value)}")
         if len(value) != self.count:
-            call.fail(TikParamError, f"{self.name} must hold exactly {self.count} tensors, got {len(value)}")
+            call.fail(f"{self.name} must hold exactly {self.count} tensors, got {len(value)}")
         for position, tensor in enumerate(value):
             self.check_tensor(tensor, call, f"{self.name}[{position}]")
         dtypes = {tensor.dtype for tensor in value}
         if self.same_as is not None:
             dtypes |= {tensor.dtype for tensor in call.args[self.same_as]}
         if len(dtypes) > 1:
-            call.fail(TikParamError, f"{self.name} mixes dtypes {', '.join(sorted(dtypes))}; one is allowed")
+            call.fail(f"{self.name} mixes dtypes {', '.join(sorted(dtypes))}; one is allowed")
 
     def resolve(self, value: Any, call: Call) -> Any:
         for position, operand in enumerate(value):
@@ -342,20 +318,16 @@ class Number(Param):
             )
             if not same:
                 call.fail(
-                    TikParamError,
-                    f"{self.name} must be an immediate or a Scalar of {' or '.join(allowed)}, got one of {value.dtype}",
+                    f"{self.name} must be an immediate or a Scalar of {' or '.join(allowed)}, got one of {value.dtype}"
                 )
             return
         real = isinstance(value, numbers.Real) and not isinstance(value, (bool, np.bool_))
         if not real:
-            call.fail(
-                TikParamError,
-                f"{self.name} must be a number or a Scalar of {' or '.join(allowed)}, got {describe(value)}",
-            )
+            call.fail(f"{self.name} must be a number or a Scalar of {' or '.join(allowed)}, got {describe(value)}")
         kind: np.dtype[Any] = np.dtype(allowed[0])
         if kind.kind in "iu":
             if not float(value).is_integer():
-                call.fail(TikParamError, f"{self.name} must be an integer for {kind.name}, got {value!r}")
+                call.fail(f"{self.name} must be an integer for {kind.name}, got {value!r}")
             limits = np.iinfo(kind)
             if not limits.min <= value <= limits.max:
                 call.fail_range(self.name, value, f"in [{limits.min}, {limits.max}] for {kind.name}")
@@ -372,11 +344,9 @@ class Destination(Param):
 
     def check(self, value: Any, call: Call) -> None:
         if not isinstance(value, ir.Variable) or value.kind != "scalar":
-            call.fail(TikParamError, f"{self.name} must be a Scalar, got {describe(value)}")
+            call.fail(f"{self.name} must be a Scalar, got {describe(value)}")
         if value.dtype not in self.dtypes:
-            call.fail(
-                TikParamError, f"{self.name} must be a Scalar of {', '.join(self.dtypes)}, got one of {value.dtype}"
-            )
+            call.fail(f"{self.name} must be a Scalar of {', '.join(self.dtypes)}, got one of {value.dtype}")
 
 
 def describe(value: Any) -> str:

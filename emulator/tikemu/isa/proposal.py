@@ -7,14 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import TikParamError
 from ..program.nodes import as_integer
 from .call import Call
 from .micro_op import Access, MicroOp
 from .params import Count, Flag, Integer, Param, Tensor, TensorList, renamed, repeat
 from .region import Region
 from .registry import instruction
-from .vector_engine import Kernel, Walk, check_overlap, executor, micro_op, span_access
+from .vector_engine import Kernel, Walk, check_overlap, element_wise, executor, micro_op, span_access
 from .vector_mask import leading
 
 FIELDS = 8
@@ -96,10 +95,7 @@ def _sorted_proposals(x: np.ndarray) -> np.ndarray:
 def vrpsort16(call: Call, a: Any) -> MicroOp:
     """sort 16 proposals per repeat by score, largest first"""
     dst, src = (_rows(name, getattr(a, name), FIELDS * GROUP, a.repeat_times) for name in ("dst", "src"))
-    result = micro_op(call, "float16", dst, (src,))
-    ordered = check_overlap(call, dst, (src,))
-    result.run = executor(Kernel(_sorted_proposals, raw=True), dst, (src,), ordered)
-    return result
+    return element_wise(call, Kernel(_sorted_proposals, raw=True), dst, (src,), mask=None)
 
 
 # ------------------------------------------------------------------------------------------- merging
@@ -110,7 +106,7 @@ class QueueBits(Param):
 
     def check(self, value: Any, call: Call) -> None:
         if self._count(value) is None:
-            call.fail(TikParamError, f'{self.name} must be "0011", "0111" or "1111" (or 3, 7, 15), got {value!r}')
+            call.fail(f'{self.name} must be "0011", "0111" or "1111" (or 3, 7, 15), got {value!r}')
 
     def resolve(self, value: Any, call: Call) -> int:
         return self._count(value)
@@ -131,7 +127,7 @@ class Lengths(Param):
     def check(self, value: Any, call: Call) -> None:
         if isinstance(value, (list, tuple)):
             if len(value) not in (1, 4):
-                call.fail(TikParamError, f"{self.name} must be one number or a list of 4, got {len(value)} numbers")
+                call.fail(f"{self.name} must be one number or a list of 4, got {len(value)} numbers")
         else:
             value = (value,)
         for length in value:
@@ -171,9 +167,8 @@ def _check_repeated(call: Call, a: Any, count: int) -> None:
     )
     if not regular or count != 4 or a.if_exhausted_suspension:
         call.fail(
-            TikParamError,
             f"repeat_times {a.repeat_times} needs four contiguous queues of equal length, all "
-            "valid, and if_exhausted_suspension False",
+            "valid, and if_exhausted_suspension False"
         )
 
 

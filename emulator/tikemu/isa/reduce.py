@@ -9,7 +9,6 @@ from typing import Any, Callable
 import numpy as np
 
 from .. import native
-from ..errors import TikParamError
 from . import numerics
 from .call import Call
 from .micro_op import Access, MicroOp
@@ -196,7 +195,7 @@ def _scratch(call: Call, a: Any, needed: int, documented: bool) -> Access:
     if room < needed:
         message = f"work_tensor must hold at least {needed} elements, got {room}"
         if documented:
-            call.fail(TikParamError, message)
+            call.fail(message)
         call.questionable("work-tensor", message)
     return span_access(call, "work_tensor", a.work_tensor, min(needed, room))
 

@@ -93,10 +93,6 @@ class Region:
         start, end = max(self.start, other.start), min(self.end, other.end)
         return bool((self.bitmap(start, end) & other.bitmap(start, end)).any())
 
-    def nbytes(self) -> int:
-        """Number of distinct bytes."""
-        return int(np.count_nonzero(self.bitmap(self.start, self.end)))
-
 
 def _simplify(piece: Piece) -> Piece:
     """The same bytes with as few levels as possible."""

@@ -12,7 +12,7 @@ from typing import Any, Callable
 
 import numpy as np
 
-from ..errors import TikBoundsError, TikParamError, TikUnsupportedArgumentError
+from ..errors import TikBoundsError, TikUnsupportedArgumentError
 from ..program import ir
 from ..program.dtypes import is_float, limits
 from . import numerics
@@ -41,12 +41,9 @@ class Value(Param):
     def check(self, value: Any, call: Call) -> None:
         if isinstance(value, (ir.Variable, ir.Operation)):
             if value.dtype not in self.dtypes:
-                call.fail(TikParamError, f"{self.name} must be of {', '.join(self.dtypes)}, got {value.dtype}")
+                call.fail(f"{self.name} must be of {', '.join(self.dtypes)}, got {value.dtype}")
         elif not self.immediate or isinstance(value, bool) or not isinstance(value, (int, float)):
-            call.fail(
-                TikParamError,
-                f"{self.name} must be a Scalar{' or a number' if self.immediate else ''}, got {describe(value)}",
-            )
+            call.fail(f"{self.name} must be a Scalar{' or a number' if self.immediate else ''}, got {describe(value)}")
 
 
 # ------------------------------------------------------------------------------------------------------- scalar_conv
@@ -55,11 +52,10 @@ def _check_conv(call: Call) -> None:
     modes = _CONVERSIONS.get((source, target))
     if modes is None:
         pairs = ", ".join(f"{a} to {b}" for a, b in _CONVERSIONS)
-        call.fail(TikUnsupportedArgumentError, f"converts {pairs}; got {source} to {target}")
+        call.fail(f"converts {pairs}; got {source} to {target}", TikUnsupportedArgumentError)
     if call.args["round_mode"] not in modes:
         call.fail(
-            TikParamError,
-            f"round_mode for {source} to {target} must be one of {list(modes)!r}, got {call.args['round_mode']!r}",
+            f"round_mode for {source} to {target} must be one of {list(modes)!r}, got {call.args['round_mode']!r}"
         )
 
 
@@ -101,9 +97,9 @@ def _check_types(call: Call) -> None:
     for name, value in call.args.items():
         if isinstance(value, (ir.Variable, ir.Operation)):
             if is_float(value.dtype) != is_float(dst) or (is_float(dst) and value.dtype != dst):
-                call.fail(TikParamError, f"{name} must have the dtype of dst ({dst}), got {value.dtype}")
+                call.fail(f"{name} must have the dtype of dst ({dst}), got {value.dtype}")
         elif is_float(dst) is False and isinstance(value, float):
-            call.fail(TikParamError, f"{name} must be an integer for a dst of {dst}, got {value!r}")
+            call.fail(f"{name} must be an integer for a dst of {dst}, got {value!r}")
     other = sorted(
         {value.dtype for value in call.args.values() if isinstance(value, (ir.Variable, ir.Operation))}
         - set(_DOCUMENTED)

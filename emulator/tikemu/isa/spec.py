@@ -14,7 +14,7 @@ from functools import cached_property
 from types import SimpleNamespace
 from typing import Any, Callable, Union
 
-from ..errors import TikParamError, TikUnsupportedArgumentError
+from ..errors import TikUnsupportedArgumentError
 from ..options import Options
 from .call import BindContext, Call, Report
 from .micro_op import MicroOp
@@ -139,8 +139,8 @@ class InstructionSpec:
             return
         legal = ", ".join(entry if isinstance(entry, str) else "(" + ", ".join(entry) + ")" for entry in self.dtypes)
         if same is None and all(isinstance(entry, str) for entry in self.dtypes):
-            call.fail(TikParamError, f"{' and '.join(self.typed)} must have the same dtype, got {listing}")
-        call.fail(TikUnsupportedArgumentError, f"Ascend 910 takes {legal} for {', '.join(self.typed)}; got {listing}")
+            call.fail(f"{' and '.join(self.typed)} must have the same dtype, got {listing}")
+        call.fail(f"Ascend 910 takes {legal} for {', '.join(self.typed)}; got {listing}", TikUnsupportedArgumentError)
 
 
 def _dtype_of(value: Any) -> str:

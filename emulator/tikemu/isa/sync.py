@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..errors import TikParamError
 from ..soc import PIPES
 from .call import Call
 from .micro_op import MicroOp
@@ -25,7 +24,7 @@ class Pipe(Param):
     def check(self, value: Any, call: Call) -> None:
         if not isinstance(value, str) or value.removeprefix("PIPE_") not in self.allowed:
             names = ", ".join(f"PIPE_{pipe}" for pipe in self.allowed)
-            call.fail(TikParamError, f"{self.name} must be one of {names}, got {describe(value)}")
+            call.fail(f"{self.name} must be one of {names}, got {describe(value)}")
 
     def resolve(self, value: Any, call: Call) -> str:
         return value.removeprefix("PIPE_")
@@ -43,7 +42,7 @@ def pipe_barrier(call: Call, a: Any) -> MicroOp:
 
 def _check_pair(call: Call) -> None:
     if call.args["src_pipe"].removeprefix("PIPE_") == call.args["dst_pipe"].removeprefix("PIPE_"):
-        call.fail(TikParamError, "src_pipe and dst_pipe must differ; pipe_barrier orders one pipe")
+        call.fail("src_pipe and dst_pipe must differ; pipe_barrier orders one pipe")
 
 
 def _flag(call: Call, kind: str, a: Any) -> MicroOp:

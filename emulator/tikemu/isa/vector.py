@@ -12,7 +12,6 @@ from typing import Any, Callable
 
 import numpy as np
 
-from ..errors import TikParamError
 from . import numerics
 from .call import Call
 from .micro_op import MicroOp
@@ -84,20 +83,10 @@ def unary_kernel(name: str, dtype: str) -> Kernel:
     if dtype == "int32":
         return Kernel(lambda x: np.maximum(x, 0))
     function = numerics.UNARY[name]
-    compiled = {
-        "abs": None,
-        "relu": None,
-        "sqrt": None,
-        "rec": numerics.reciprocal_table,
-        "rsqrt": numerics.rsqrt_table,
-    }
-    table_of = compiled.get(name)
-    return Kernel(
-        lambda x: finish(function(x), dtype),
-        "float" if name in compiled else None,
-        name,
-        table_of() if table_of else None,
-    )
+    tables = {"rec": numerics.reciprocal_table, "rsqrt": numerics.rsqrt_table}
+    table = tables[name]() if name in tables else None
+    compiled = "float" if name in ("abs", "relu", "sqrt", *tables) else None
+    return Kernel(lambda x: finish(function(x), dtype), compiled, name, table)
 
 
 def binary_kernel(name: str, dtype: str) -> Kernel:
@@ -390,7 +379,7 @@ def _high_precision(call: Call, a: Any, *, name: str) -> Any:
             " (t[a] is one element: pass t[a:] or t[a:b])" if available == 1 else ""
         )
         if SCRATCH[name][2]:
-            call.fail(TikParamError, message)
+            call.fail(message)
         call.questionable("work-tensor", message)
     for walk in (dst, src):
         if int(np.prod(walk.operand.shape)) == 1 < a.mask.extent:

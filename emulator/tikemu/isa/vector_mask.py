@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import TikParamError
 from ..program import ir
 from ..program.dtypes import size_of
 from ..program.nodes import as_integer
@@ -84,8 +83,8 @@ class Mask(Param):
         widest: tensor parameters whose widest dtype sets the number of lanes, 256 bytes a repeat.
     """
 
-    def __init__(self, widest: Sequence[str] = ("dst",), name: str = "mask") -> None:
-        super().__init__(name)
+    def __init__(self, widest: Sequence[str] = ("dst",)) -> None:
+        super().__init__("mask")
         self.widest = tuple(widest)
 
     def width(self, call: Call) -> int:
@@ -96,8 +95,7 @@ class Mask(Param):
         if isinstance(value, (list, tuple)):
             if len(value) != 2:
                 call.fail(
-                    TikParamError,
-                    f"{self.name} must be a number of lanes or a list [mask_h, mask_l], got a list of {len(value)}",
+                    f"{self.name} must be a number of lanes or a list [mask_h, mask_l], got a list of {len(value)}"
                 )
             for label, word, limit in zip(("mask_h", "mask_l"), value, self._limits(call)):
                 self._check_word(label, word, limit, call)
@@ -106,13 +104,10 @@ class Mask(Param):
         elif not ir.is_immediate(value):
             if value.dtype not in COUNT_DTYPES:
                 call.fail(
-                    TikParamError,
-                    f"{self.name} must be an int or a Scalar of {', '.join(COUNT_DTYPES)}, got one of {value.dtype}",
+                    f"{self.name} must be an int or a Scalar of {', '.join(COUNT_DTYPES)}, got one of {value.dtype}"
                 )
         elif as_integer(value) is None:
-            call.fail(
-                TikParamError, f"{self.name} must be an integer or a list [mask_h, mask_l], got {describe(value)}"
-            )
+            call.fail(f"{self.name} must be an integer or a list [mask_h, mask_l], got {describe(value)}")
         elif not 1 <= value <= self.width(call):
             call.fail_range(self.name, value, f"in [1, {self.width(call)}]")
 
@@ -138,10 +133,10 @@ class Mask(Param):
     def _check_word(self, label: str, word: Any, limit: int, call: Call) -> None:
         if not ir.is_immediate(word):
             if np.dtype(word.dtype).kind not in "iu":
-                call.fail(TikParamError, f"{label} must be an int or an integer Scalar, got one of {word.dtype}")
+                call.fail(f"{label} must be an int or an integer Scalar, got one of {word.dtype}")
             return
         number = as_integer(word)
         if number is None:
-            call.fail(TikParamError, f"{label} must be an integer, got {describe(word)}")
+            call.fail(f"{label} must be an integer, got {describe(word)}")
         elif not 0 <= number <= limit:
             call.fail_range(label, number, f"in [0, {limit:#x}] for {self.width(call)} lanes")

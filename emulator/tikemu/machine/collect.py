@@ -19,14 +19,8 @@ from .tally import Tally
 #: Constants that every estimate rests on, and those of one that moves something between global memory and a core.
 _ALWAYS = ("issue_cycles", "queue_depth", "flag_cycles", "flag_handshake")
 _GM = (
-    "gm_read_latency",
-    "gm_read_bandwidth",
-    "gm_write_latency",
-    "gm_write_bandwidth",
-    "hbm_bandwidth",
-    "gm_line",
-    "gm_read_beat",
-    "gm_write_beat",
+    *("gm_read_latency", "gm_read_bandwidth", "gm_write_latency", "gm_write_bandwidth", "hbm_bandwidth", "gm_line"),
+    *("gm_read_beat", "gm_write_beat"),
 )
 
 

@@ -202,8 +202,7 @@ class Runtime:
         if len(self.clock.footprints) > footprints.LIMIT:
             self.invalidate()
             self.clock.forget()
-        op.reads = self._footprints(micro.reads)
-        op.writes = self._footprints(micro.writes)
+        op.touch(self._footprints(micro.reads), self._footprints(micro.writes))
         if micro.accumulate:
             operand = micro.writes[0].operand
             fractals = region_bytes(micro.writes[0].region) // (256 * size_of(operand.dtype))

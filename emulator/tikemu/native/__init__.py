@@ -24,23 +24,8 @@ HEADERS = ("vector.h",)
 FAMILIES = ("float", "int32", "bits16", "to_int32", "from_int32", "sum", "extreme", "compare")
 # Operation codes by family, in the order of the enums in vector.c.
 _FLOAT = (
-    "add",
-    "sub",
-    "mul",
-    "div",
-    "max",
-    "min",
-    "adds",
-    "muls",
-    "abs",
-    "relu",
-    "sqrt",
-    "rec",
-    "rsqrt",
-    "conv",
-    "axpy",
-    "mla",
-    "madd",
+    *("add", "sub", "mul", "div", "max", "min", "adds", "muls", "abs", "relu", "sqrt", "rec", "rsqrt", "conv"),
+    *("axpy", "mla", "madd"),
 )
 OPERATIONS: dict[str, tuple[str, ...]] = {
     "float": _FLOAT,

@@ -241,15 +241,8 @@ class _Run:
             raise _Met(_ALONE, "a block reads what another one wrote")
         if self._meet(self._added, share.reads):
             raise _Met(_ALONE, "a block reads what others add to")
-        if races and any(
-            self._meet(bits, accessed)
-            for bits, accessed in (
-                (self._written, share.writes),
-                (self._added, share.writes),
-                (self._read, share.writes),
-                (self._read, share.sums),
-            )
-        ):
+        touched = self._written, self._added, self._read
+        if races and (any(self._meet(bits, share.writes) for bits in touched) or self._meet(self._read, share.sums)):
             raise _Met(_ALONE, "blocks write to the same place")
         if self._meet(self._added, share.sums) and not self.adding:
             raise _Met(_ADDING, "blocks add to the same place")
@@ -321,16 +314,10 @@ def _send(pool: pools.Pool, process: int, *request: Any) -> None:
 
 def _traced(shown: list[tuple], entries: list[tuple[int, float, float]]) -> Iterator[tuple[Any, float, float]]:
     """Events as a trace keeps them."""
-    ops = [
-        SimpleNamespace(
-            name=name,
-            pipe=pipe,
-            category=category,
-            location=location,
-            micro=SimpleNamespace(reads=_accesses(reads), writes=_accesses(writes)),
-        )
-        for name, pipe, category, location, reads, writes in shown
-    ]
+    ops = []
+    for name, pipe, category, location, reads, writes in shown:
+        micro = SimpleNamespace(reads=_accesses(reads), writes=_accesses(writes))
+        ops.append(SimpleNamespace(name=name, pipe=pipe, category=category, location=location, micro=micro))
     return ((ops[number], start, end) for number, start, end in entries)
 
 

@@ -6,7 +6,6 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
-from ..errors import TikParamError
 from .location import fail
 
 BITS = {
@@ -40,7 +39,7 @@ def is_float(dtype: str) -> bool:
 def check_dtype(dtype: Any, what: str, allowed: Sequence[str] = tuple(BITS)) -> str:
     """``dtype`` if it is one of ``allowed``. Raises TikParamError."""
     if not isinstance(dtype, str) or dtype not in allowed:
-        fail(TikParamError, f"{what} must be one of {', '.join(allowed)}, got {dtype!r}")
+        fail(f"{what} must be one of {', '.join(allowed)}, got {dtype!r}")
     return dtype
 
 

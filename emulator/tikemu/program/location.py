@@ -9,7 +9,7 @@ import sys
 import warnings
 from typing import NoReturn
 
-from ..errors import TikError, TikWarning
+from ..errors import TikError, TikParamError, TikWarning
 from .ir import Location
 
 # As the interpreter knows it: sys.path may hold "..".
@@ -52,6 +52,6 @@ def warn(message: str, location: Location | None = None, told: dict | None = Non
     warnings.warn_explicit(TikWarning(message), None, location.file, location.line, registry=told)
 
 
-def fail(error: type[TikError], message: str) -> NoReturn:
+def fail(message: str, error: type[TikError] = TikParamError) -> NoReturn:
     """Raise ``error`` with the user's line."""
     raise error(message, here())

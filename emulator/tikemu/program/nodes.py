@@ -10,7 +10,6 @@ import numbers
 import operator
 from typing import Any, Union
 
-from ..errors import TikParamError
 from . import ir
 from .dtypes import BITS, is_float, limits, of_immediate, promote
 from .location import fail
@@ -53,16 +52,16 @@ def combine(op: str, left: Any, right: Any) -> ir.Value:
     dtype = promote(left_type, right_type)
     if is_float(dtype):
         if op in _INTEGER_ONLY:
-            fail(TikParamError, f"{op!r} needs integers, got {left_type} and {right_type}")
+            fail(f"{op!r} needs integers, got {left_type} and {right_type}")
         return ir.Operation(op, tuple(float(arg) if isinstance(arg, int) else arg for arg in (left, right)), dtype)
     if op in ("&", "|") and left_type == right_type == "bool":
         return ir.Operation(op, (left, right), "bool")
     if op in ("<<", ">>") and isinstance(right, int) and not 0 <= right < BITS[dtype]:
-        fail(TikParamError, f"the shift count must be in [0, {BITS[dtype] - 1}] for {dtype}, got {right}")
+        fail(f"the shift count must be in [0, {BITS[dtype] - 1}] for {dtype}, got {right}")
     if op == "//":
         op = "/"
     if op in ("/", "%") and isinstance(right, int) and right == 0:
-        fail(TikParamError, "division by zero")
+        fail("division by zero")
     return _fold(op, left, right, dtype)
 
 
@@ -154,24 +153,8 @@ def exact_quotient(value: ir.Value, divisor: int) -> ir.Value:
 
 
 # ------------------------------------------------------------------------------------------------ text
-_PRECEDENCE = {
-    "index": 9,
-    "*": 7,
-    "/": 7,
-    "%": 7,
-    "+": 6,
-    "-": 6,
-    "<<": 5,
-    ">>": 5,
-    "&": 4,
-    "|": 3,
-    "<": 2,
-    "<=": 2,
-    ">": 2,
-    ">=": 2,
-    "==": 2,
-    "!=": 2,
-}
+_RANKS = {9: ("index",), 7: ("*", "/", "%"), 6: ("+", "-"), 5: ("<<", ">>"), 4: ("&",), 3: ("|",)}
+_PRECEDENCE = {op: rank for rank, ops in {**_RANKS, 2: ("<", "<=", ">", ">=", "==", "!=")}.items() for op in ops}
 
 
 def describe(node: Any, outer: int = 0) -> str:

@@ -11,7 +11,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from ..errors import TikParamError, did_you_mean
+from ..errors import did_you_mean
 from ..frontend import platform_info
 from ..program.location import fail
 from ..soc import PROFILES
@@ -48,10 +48,8 @@ class _Finder(importlib.abc.MetaPathFinder):
         self._packages = packages
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        root = fullname.split(".")[0]
-        if self._packages is not None and root not in self._packages:
-            return None
-        if not modules.is_offered(fullname):
+        wanted = self._packages is None or fullname.split(".")[0] in self._packages
+        if not wanted or not modules.is_offered(fullname):
             return None
         return ModuleSpec(fullname, _LOADER, is_package=True, origin="tikemu")
 
@@ -91,7 +89,7 @@ def install(soc: str | None = None, force: bool = False) -> bool:
         TikParamError: unknown ``soc``.
     """
     if soc is not None and platform_info.set_current_compile_soc_info(soc) != "success":
-        fail(TikParamError, f"soc must be Ascend910 or one of {', '.join(PROFILES)}, got {soc!r}")
+        fail(f"soc must be Ascend910 or one of {', '.join(PROFILES)}, got {soc!r}")
     present = _cann_present()
     if present and not force:
         return False
@@ -114,8 +112,7 @@ def complete(extra: Mapping[str, Mapping[str, Any]]) -> None:
     Args:
         extra: contents of further modules, by full name.
     """
-    for name, contents in extra.items():
-        modules.ADDED[name] = contents
+    modules.ADDED.update(extra)
     if _BACK not in sys.meta_path:
         sys.meta_path.append(_BACK)
 

@@ -28,12 +28,8 @@ def _tik() -> Namespace:
 
 def _queries() -> Namespace:
     names = (
-        "api_check_support",
-        "get_soc_spec",
-        "intrinsic_check_support",
-        "set_current_compile_soc_info",
-        "te_set_l2_mode",
-        "te_set_version",
+        *("api_check_support", "get_soc_spec", "intrinsic_check_support", "set_current_compile_soc_info"),
+        *("te_set_l2_mode", "te_set_version"),
     )
     return {name: getattr(platform_info, name) for name in names}
 
@@ -54,35 +50,17 @@ def _cce_params() -> Namespace:
     """Sizes of the Cube in elements, scope names."""
     scopes = {name: value for name, value in _tik().items() if name.startswith("scope_")}
     return {
-        "BLOCK_IN": 16,
-        "BLOCK_OUT": 16,
-        "BLOCK_REDUCE": 16,
-        "BLOCK_REDUCE_INT8": 32,
-        "BLOCK_VECTOR": 1,
-        "C0_SIZE": 16,
-        "VECTOR_INST_BLOCK_WIDTH": 256,
-        "VECTOR_INST_BLOCK_NUM": 8,
+        **{"BLOCK_IN": 16, "BLOCK_OUT": 16, "BLOCK_REDUCE": 16, "BLOCK_REDUCE_INT8": 32, "BLOCK_VECTOR": 1},
+        **{"C0_SIZE": 16, "VECTOR_INST_BLOCK_WIDTH": 256, "VECTOR_INST_BLOCK_NUM": 8},
         **scopes,
     }
 
 
 def _platform() -> Namespace:
     keys = {key: key for key in platform_info.KEYS}
-    versions = {
-        "ASCEND_310": "Ascend310",
-        "ASCEND_910": "Ascend910",
-        "ASCEND_310P": "Ascend310P",
-        "ASCEND_910B": "Ascend910B",
-        "ASCEND_SD": "AscendSD",
-    }
-    return {
-        **keys,
-        **versions,
-        **_queries(),
-        "get_bit_len": get_bit_len,
-        "get_block_size": get_block_size,
-        **_cce_params(),
-    }
+    versions = {f"ASCEND_{name}": f"Ascend{name}" for name in ("310", "910", "310P", "910B", "SD")}
+    sizes = {"get_bit_len": get_bit_len, "get_block_size": get_block_size}
+    return {**keys, **versions, **_queries(), **sizes, **_cce_params()}
 
 
 class FusionManager:
@@ -175,28 +153,11 @@ def _adapter() -> Namespace:
 
 _IMPL_CONSTANTS = {
     **{f"DATA_TYPE_{name.upper()}": name for name in BITS},
-    "BLOCK_SIZE": 32,
-    "VECTOR_BYTE_SIZE": 256,
-    "MAX_REPEAT_TIMES": 255,
-    "MASK64": 64,
-    "MASK128": 128,
-    "REPEAT_STRIDE_EIGHT": 8,
-    "BLOCK_STRIDE_ONE": 1,
-    "STRIDE_ZERO": 0,
-    "STRIDE_ONE": 1,
-    "REPEAT_TIME_ONCE": 1,
-    "DEFAULT_NBURST": 1,
-    "DEFAULT_BURST_LEN": 1,
-    "SID": 0,
-    "DATA_SIZE_ONE": 1,
-    "DATA_SIZE_TWO": 2,
-    "DATA_SIZE_FOUR": 4,
-    "DATA_SIZE_EIGHT": 8,
-    "SIZE_ONE": 1,
-    "SIZE_TWO": 2,
-    "SIZE_FOUR": 4,
-    "SIZE_EIGHT": 8,
-    "SIZE_SIXTEEN": 16,
+    **{"BLOCK_SIZE": 32, "VECTOR_BYTE_SIZE": 256, "MAX_REPEAT_TIMES": 255, "MASK64": 64, "MASK128": 128},
+    **{"REPEAT_STRIDE_EIGHT": 8, "BLOCK_STRIDE_ONE": 1, "STRIDE_ZERO": 0, "STRIDE_ONE": 1, "REPEAT_TIME_ONCE": 1},
+    **{"DEFAULT_NBURST": 1, "DEFAULT_BURST_LEN": 1, "SID": 0},
+    **{"DATA_SIZE_ONE": 1, "DATA_SIZE_TWO": 2, "DATA_SIZE_FOUR": 4, "DATA_SIZE_EIGHT": 8},
+    **{"SIZE_ONE": 1, "SIZE_TWO": 2, "SIZE_FOUR": 4, "SIZE_EIGHT": 8, "SIZE_SIXTEEN": 16},
 }
 
 

@@ -45,8 +45,8 @@ class DslName:
 
     def _refuse(self, *_args: Any, **_kwargs: Any) -> NoReturn:
         fail(
-            TikUnsupportedError,
             f"{self._name} belongs to the TBE DSL, which is out of tikemu's scope: it runs TIK programs (tbe.tik)",
+            TikUnsupportedError,
         )
 
     __call__ = __enter__ = __bool__ = __iter__ = __getitem__ = __len__ = _refuse

@@ -18,43 +18,17 @@ REQUIRED_INPUT, OPTION_INPUT, DYNAMIC_INPUT = "required_input", "option_input", 
 REQUIRED_OUTPUT, OPTION_OUTPUT, DYNAMIC_OUTPUT = "required_output", "option_output", "dynamic_output"
 KERNEL_NAME = "kernel_name"
 
-_ATTRIBUTE_KINDS = (
-    "INT",
-    "FLOAT",
-    "STR",
-    "BOOL",
-    "TYPE",
-    "LIST_INT",
-    "LIST_FLOAT",
-    "LIST_STR",
-    "LIST_BOOL",
-    "LIST_LIST_INT",
-)
-for _kind in _ATTRIBUTE_KINDS:
-    globals()[f"REQUIRED_ATTR_{_kind}"] = f"required_attr_{_kind.lower()}"
-    globals()[f"OPTION_ATTR_{_kind}"] = f"option_attr_{_kind.lower()}"
+for _kind in (
+    *("int", "float", "str", "bool", "type"),
+    *("list_int", "list_float", "list_str", "list_bool", "list_list_int"),
+):
+    globals()[f"REQUIRED_ATTR_{_kind.upper()}"] = f"required_attr_{_kind}"
+    globals()[f"OPTION_ATTR_{_kind.upper()}"] = f"option_attr_{_kind}"
 
 TENSOR_KEYS = ("shape", "dtype", "format", "ori_shape", "ori_format")
 DATA_TYPES = (
-    "bool",
-    "int4",
-    "int8",
-    "uint8",
-    "int16",
-    "uint16",
-    "int32",
-    "uint32",
-    "int64",
-    "uint64",
-    "float16",
-    "bfloat16",
-    "float32",
-    "float64",
-    "float",
-    "double",
-    "complex64",
-    "complex128",
-    "string",
+    *("bool", "int4", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16"),
+    *("bfloat16", "float32", "float64", "float", "double", "complex64", "complex128", "string"),
 )
 MAX_KERNEL_NAME = 200
 DEFAULT_MAX_DIMENSIONS = 8
@@ -72,17 +46,9 @@ class OpParamInfoKey:
 class TensorFormat:
     """Names of data layouts."""
 
-    ND = "ND"
-    NCHW = "NCHW"
-    NHWC = "NHWC"
-    HWCN = "HWCN"
-    NC1HWC0 = "NC1HWC0"
-    FRACTAL_Z = "FRACTAL_Z"
-    FRACTAL_NZ = "FRACTAL_NZ"
-    NDHWC = "NDHWC"
-    NCDHW = "NCDHW"
-    NDC1HWC0 = "NDC1HWC0"
-    C1HWNCoC0 = "C1HWNCoC0"
+    ND, NCHW, NHWC, HWCN, NDHWC, NCDHW = "ND", "NCHW", "NHWC", "HWCN", "NDHWC", "NCDHW"
+    NC1HWC0, NDC1HWC0, C1HWNCoC0 = "NC1HWC0", "NDC1HWC0", "C1HWNCoC0"
+    FRACTAL_Z, FRACTAL_NZ = "FRACTAL_Z", "FRACTAL_NZ"
 
 
 ALL_FORMAT_LIST = tuple(value for name, value in vars(TensorFormat).items() if not name.startswith("_"))
@@ -157,7 +123,9 @@ def _check_parameter(op: str, kind: str | tuple[str, ...], name: str, value: Any
     if rest in ("input", "output"):
         _check_tensor(op, name, value)
     elif rest.startswith("attr_"):
-        _check_attribute(op, name, value, rest[len("attr_") :])
+        attribute = rest[len("attr_") :]
+        if not _attribute_matches(value, attribute):
+            _violation(f"{op}: attribute {name!r} must be of type {attribute}, got {value!r}")
     else:
         _violation(f"{op}: check_op_params does not know the constant {kind!r}")
 
@@ -193,11 +161,6 @@ _ATTRIBUTE_TESTS: dict[str, Callable[[Any], bool]] = {
     "bool": lambda value: isinstance(value, bool),
     "type": lambda value: isinstance(value, str) and value.lower() in DATA_TYPES,
 }
-
-
-def _check_attribute(op: str, name: str, value: Any, kind: str) -> None:
-    if not _attribute_matches(value, kind):
-        _violation(f"{op}: attribute {name!r} must be of type {kind}, got {value!r}")
 
 
 def _attribute_matches(value: Any, kind: str) -> bool:

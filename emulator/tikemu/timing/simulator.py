@@ -45,6 +45,7 @@ class TimedOp:
         pipe: index into PIPES.
         cycles, latency: see the module.
         reads, writes: footprints at the granularity of the automatic synchronisation.
+        accesses: both, each with whether it is written.
         mask: value of the mask register it needs, or None.
         chained: accumulates into what the previous instruction of its pipe writes, without waiting for the result.
         barrier, flag: as in MicroOp.
@@ -56,21 +57,21 @@ class TimedOp:
     """
 
     __slots__ = (
-        "name",
-        "pipe",
-        "cycles",
-        "latency",
-        "reads",
-        "writes",
-        "mask",
-        "chained",
-        "barrier",
-        "flag",
-        "gm",
-        "special",
-        "count",
-        "extra",
-        "location",
+        *(
+            "name",
+            "pipe",
+            "cycles",
+            "latency",
+            "reads",
+            "writes",
+            "accesses",
+            "mask",
+            "chained",
+            "barrier",
+            "flag",
+            "gm",
+        ),
+        *("special", "count", "extra", "location"),
     )
 
     def __init__(
@@ -83,7 +84,7 @@ class TimedOp:
         writes: tuple[Footprint, ...] = (),
     ) -> None:
         self.name, self.pipe, self.cycles, self.latency = name, pipe, cycles, latency
-        self.reads, self.writes = reads, writes
+        self.touch(reads, writes)
         self.mask: Any = None
         self.chained = False
         self.barrier: str | None = None
@@ -93,6 +94,11 @@ class TimedOp:
         self.count = 0
         self.extra = 0.0
         self.location: Any = None
+
+    def touch(self, reads: tuple[Footprint, ...], writes: tuple[Footprint, ...]) -> None:
+        """Set the footprints."""
+        self.reads, self.writes = reads, writes
+        self.accesses = (*((footprint, False) for footprint in reads), *((footprint, True) for footprint in writes))
 
     @property
     def category(self) -> str:
@@ -122,7 +128,7 @@ class PipeSimulator(PipeRecords):
             start = begin = free[pipe]
             known = known_by[pipe]
             needs = None
-            for footprint in op.reads:
+            for footprint, writes in op.accesses:
                 for other in footprint.conflicts:
                     done = other.write_done
                     source = other.write_pipe
@@ -134,19 +140,7 @@ class PipeSimulator(PipeRecords):
                             needs = {source: done}
                         elif done > needs.get(source, NEVER):
                             needs[source] = done
-            for footprint in op.writes:
-                for other in footprint.conflicts:
-                    done = other.write_done
-                    source = other.write_pipe
-                    if done > known[source]:
-                        if source == pipe:
-                            if done > start and not op.chained:
-                                start = done
-                        elif needs is None:
-                            needs = {source: done}
-                        elif done > needs.get(source, NEVER):
-                            needs[source] = done
-                    if other.readers:
+                    if writes and other.readers:
                         for source, done in other.readers.items():
                             if source != pipe and done > known[source]:
                                 if needs is None:

@@ -12,6 +12,7 @@ bit.
 from __future__ import annotations
 
 from collections.abc import Hashable
+from dataclasses import dataclass
 from typing import Any, Callable
 
 from .pipe_state import Records, capture, restore
@@ -36,34 +37,28 @@ def keep_most(total: dict[Any, int], counts: dict[Any, int]) -> None:
         total[key] = max(count, total.get(key, 0))
 
 
+@dataclass(eq=False)
 class Transition:
     """What happened between a state and the end of an iteration or a block.
 
     Attributes:
-        replays: how often it was replayed and not yet counted.
         cycles: time that passed.
         after: the state that follows; None at the end of a block.
         busy, flags: cycles of work of the scalar unit; flags inserted.
         waited: cycles by index, see :mod:`.waits`; without zeros.
         events: see :attr:`PipeRecords.events`.
         ops: the operations executed.
+        replays: how often it was replayed and not yet counted.
     """
 
-    __slots__ = ("replays", "cycles", "after", "busy", "flags", "waited", "events", "ops")
-
-    def __init__(
-        self,
-        cycles: float,
-        after: State | None,
-        busy: float,
-        flags: int,
-        waited: dict[int, float],
-        events: dict[tuple[int, int], int],
-        ops: list[TimedOp],
-    ) -> None:
-        self.replays, self.cycles, self.after, self.busy, self.flags = 0, cycles, after, busy, flags
-        self.waited = waited
-        self.events, self.ops = events, ops
+    cycles: float
+    after: State | None
+    busy: float
+    flags: int
+    waited: dict[int, float]
+    events: dict[tuple[int, int], int]
+    ops: list[TimedOp]
+    replays: int = 0
 
 
 class Place(dict):

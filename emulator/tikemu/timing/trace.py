@@ -56,40 +56,20 @@ class Trace:
         for core in sorted(self._events):
             events.append({"ph": "M", "name": "process_name", "pid": core, "args": {"name": f"{kernel} core {core}"}})
             for row, pipe in enumerate(PIPES):
-                events.append(
-                    {"ph": "M", "name": "thread_name", "pid": core, "tid": row, "args": {"name": f"PIPE_{pipe}"}}
-                )
-                events.append(
-                    {"ph": "M", "name": "thread_sort_index", "pid": core, "tid": row, "args": {"sort_index": row}}
-                )
+                for name, shown in (
+                    ("thread_name", {"name": f"PIPE_{pipe}"}),
+                    ("thread_sort_index", {"sort_index": row}),
+                ):
+                    events.append({"ph": "M", "name": name, "pid": core, "tid": row, "args": shown})
             for op, start, end in self._events[core][: self.limit]:
-                events.append(
-                    {
-                        "ph": "X",
-                        "name": op.name,
-                        "cat": op.category,
-                        "pid": core,
-                        "tid": op.pipe,
-                        "ts": start / clock_mhz,
-                        "dur": (end - start) / clock_mhz,
-                        "args": {
-                            "cycle": start,
-                            "cycles": end - start,
-                            "reads": _tensors(op.micro.reads),
-                            "writes": _tensors(op.micro.writes),
-                            "line": str(op.location),
-                        },
-                    }
-                )
+                what = {"ph": "X", "name": op.name, "cat": op.category, "pid": core, "tid": op.pipe}
+                when = {"ts": start / clock_mhz, "dur": (end - start) / clock_mhz}
+                accessed = {"reads": _tensors(op.micro.reads), "writes": _tensors(op.micro.writes)}
+                shown = {"cycle": start, "cycles": end - start, **accessed, "line": str(op.location)}
+                events.append({**what, **when, "args": shown})
+        other = {"kernel": kernel, "clock_mhz": clock_mhz, "truncated": self.full}
         with open(path, "w", encoding="utf-8") as file:
-            json.dump(
-                {
-                    "traceEvents": events,
-                    "displayTimeUnit": "ns",
-                    "otherData": {"kernel": kernel, "clock_mhz": clock_mhz, "truncated": self.full},
-                },
-                file,
-            )
+            json.dump({"traceEvents": events, "displayTimeUnit": "ns", "otherData": other}, file)
 
 
 def _tensors(accesses: Sequence[Any]) -> str:

@@ -158,13 +158,6 @@ def test_statements_after_the_multi_core_loop(kernel):
         kernel.Scalar("int32")
 
 
-def test_strict_mode_refuses_what_stands_before_the_multi_core_loop(soc, strict):
-    kernel = tik.Tik()
-    kernel.Tensor("float16", (16,), tik.scope_ubuf)
-    with pytest.raises(TikParamError, match="once per block"), kernel.for_range(0, 4, block_num=4):
-        pass
-
-
 def test_loop_jumps(kernel):
     for jump in (kernel.tik_break, kernel.tik_continue):
         with pytest.raises(TikParamError, match="only inside for_range"):

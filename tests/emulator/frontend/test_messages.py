@@ -19,19 +19,19 @@ def this_line(error: BaseException, word: str) -> None:
 
 
 # ------------------------------------------------------------------------------------------------ when
-def rows(kernel: Any, blocks: int, name: str = "row", limit: int = 8) -> Any:
-    """Blocks of a loop over rows of 64 halves; only ``limit`` rows per block lie inside the tensor."""
-    source = kernel.Tensor("float16", (64 * limit * blocks,), tik.scope_gm, "source")
+def rows(kernel: Any, blocks: int, name: str = "row") -> Any:
+    """Blocks of a loop over ten rows of 64 halves; only eight rows per block lie inside the tensor."""
+    source = kernel.Tensor("float16", (64 * 8 * blocks,), tik.scope_gm, "source")
     target = kernel.Tensor("float16", (64,), tik.scope_gm, "target")
     with kernel.for_range(0, blocks, block_num=blocks, name="part") as part:
         data = ub(kernel, "data", 64)
         with kernel.for_range(0, 2, name="half") as half:
             kernel.vec_dup(64, data, 0.0, 1, 4)
             with kernel.for_range(0, 5, name=name) as row:
-                kernel.data_move(data, source[64 * (limit * part + 5 * half + row)], 0, 1, 4, 0, 0)
+                kernel.data_move(data, source[64 * (8 * part + 5 * half + row)], 0, 1, 4, 0, 0)
         kernel.data_move(target, data, 0, 1, 4, 0, 0)
     kernel.BuildCCE("rows", [source], [target])
-    return {"source": np.zeros(64 * limit * blocks, np.float16)}
+    return {"source": np.zeros(64 * 8 * blocks, np.float16)}
 
 
 @pytest.mark.parametrize("numerics", [True, False])

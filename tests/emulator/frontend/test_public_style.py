@@ -68,16 +68,6 @@ def test_an_import_by_name_warns_at_the_line_that_asked():
     assert caught[0].filename == __file__
 
 
-def test_a_wrong_feed_is_answered_with_all_names(kernel):
-    copy_kernel(kernel, lambda k, x, y: k.BuildCCE("copy", [x], [y]))
-    with pytest.raises(TikParamError, match="'z'.*inputs x.*outputs y"):
-        tikemu.run(kernel, {"x": DATA, "z": DATA})
-    with pytest.raises(TikParamError, match="'x'.*missing.*got 'y'"):
-        tikemu.run(kernel, {"y": DATA})
-    with pytest.raises(TikParamError, match="'x'.*missing.*got nothing"):
-        tikemu.run(kernel, {})
-
-
 def test_cycles_are_whole(kernel):
     copy_kernel(kernel, lambda k, x, y: k.BuildCCE("copy", [x], [y]))
     result = tikemu.run(kernel, {"x": DATA})
@@ -86,14 +76,13 @@ def test_cycles_are_whole(kernel):
 
 
 # ------------------------------------------------------------------------------------------------ debugging
-def in_place(kernel, dtype="float16"):
+def in_place(kernel):
     """``x += 1`` in global memory; x is the only argument, and also what is returned."""
-    x = kernel.Tensor(dtype, (2, BLOCK), tik.scope_gm, "x")
-    ub = kernel.Tensor(dtype, (2, BLOCK), tik.scope_ubuf, "ub")
-    blocks = 2 * BLOCK * np.dtype(dtype).itemsize // 32
-    kernel.data_move(ub, x, 0, 1, blocks, 0, 0)
+    x = kernel.Tensor("float16", (2, BLOCK), tik.scope_gm, "x")
+    ub = kernel.Tensor("float16", (2, BLOCK), tik.scope_ubuf, "ub")
+    kernel.data_move(ub, x, 0, 1, 2, 0, 0)
     kernel.vec_adds(32, ub, ub, 1, 1, 8, 8)
-    kernel.data_move(x, ub, 0, 1, blocks, 0, 0)
+    kernel.data_move(x, ub, 0, 1, 2, 0, 0)
     kernel.BuildCCE("in_place", [x], [])
     return kernel
 

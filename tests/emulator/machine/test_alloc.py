@@ -9,24 +9,18 @@ import pytest
 import tikemu
 from tikemu import Options, TikAlignError, TikBoundsError, TikMemoryError, TikWarning, dump, tik, use_options
 from tikemu.machine import alloc
-from tikemu.machine.alloc import Limits, Placement
+from tikemu.machine.alloc import Placement
+from tikemu.program import ir
 
 KIB = 1024
 
 
-def placed(kernel: Any, limits: Limits | None = None) -> tuple[dict[str, Placement], dict[str, int]]:
+def placed(kernel: Any) -> tuple[dict[str, Placement], dict[str, int]]:
     """Placements by tensor name, and the peaks."""
     program = kernel._recorder.program
-    plan = alloc.plan(program, limits)
-    names = {info.uid: info.name for info in _tensors(program.body)}
-    return {names[uid]: placement for uid, placement in plan.placements.items()}, plan.peak
-
-
-def _tensors(body: Any) -> list[Any]:
-    """The tensors that a program defines, in order."""
-    from tikemu.program import ir
-
-    return [statement.tensor for statement in ir.statements(body) if isinstance(statement, ir.Define)]
+    plan = alloc.plan(program)
+    defined = [statement.tensor for statement in ir.statements(program.body) if isinstance(statement, ir.Define)]
+    return {tensor.name: plan.placements[tensor.uid] for tensor in defined if tensor.uid in plan.placements}, plan.peak
 
 
 def ub(kernel: Any, name: str, size: int, dtype: str = "uint8") -> Any:
@@ -60,14 +54,8 @@ def test_memory_is_released_at_the_end_of_a_scope(kernel: Any) -> None:
         ub(kernel, "otherwise", 128)
     ub(kernel, "last", 32)
     at, peak = placed(kernel)
-    assert {name: placement.address for name, placement in at.items()} == {
-        "outer": 0,
-        "first": 64,
-        "inner": 1088,
-        "then": 64,
-        "otherwise": 64,
-        "last": 64,
-    }
+    addresses = {name: placement.address for name, placement in at.items()}
+    assert addresses == {"outer": 0, "first": 64, "inner": 1088, "then": 64, "otherwise": 64, "last": 64}
     assert peak["UB"] == 64 + 1024 + 256
 
 
@@ -82,13 +70,8 @@ def test_multi_buffering_copies_what_the_loop_defines(kernel: Any) -> None:
         with kernel.for_range(0, 4, thread_num=0):
             ub(kernel, "single", 32)
     at, peak = placed(kernel)
-    assert {name: placement.copies for name, placement in at.items()} == {
-        "outside": 1,
-        "inside": 2,
-        "inherits": 2,
-        "both": 6,
-        "single": 1,
-    }
+    copies = {name: placement.copies for name, placement in at.items()}
+    assert copies == {"outside": 1, "inside": 2, "inherits": 2, "both": 6, "single": 1}
     assert at["inside"].stride == 128
     assert at["inherits"].address == 64 + 2 * 128
     assert peak["UB"] == 64 + 2 * 128 + 6 * 32
@@ -128,16 +111,10 @@ def test_l1out_and_l0c_are_one_pool(kernel: Any) -> None:
         placed(kernel)
 
 
-@pytest.mark.parametrize(
-    "scope, capacity",
-    [
-        (tik.scope_cbuf, 1024 * KIB),
-        (tik.scope_ca, 64 * KIB),
-        (tik.scope_cb, 64 * KIB),
-        (tik.scope_cc, 256 * KIB),
-        (tik.scope_ubuf, 256 * KIB),
-    ],
-)
+CAPACITIES = {tik.scope_cbuf: 1024, tik.scope_ca: 64, tik.scope_cb: 64, tik.scope_cc: 256, tik.scope_ubuf: 256}
+
+
+@pytest.mark.parametrize("scope, capacity", [(scope, size * KIB) for scope, size in CAPACITIES.items()])
 def test_capacities(kernel: Any, scope: str, capacity: int) -> None:
     kernel.Tensor("float16", (capacity // 2,), scope, "full")
     placed(kernel)

@@ -220,16 +220,13 @@ def test_run_time_slice_beyond_the_tensor(kernel: Any) -> None:
 def test_float_arguments_with_equal_keys_stay_apart(kernel: Any) -> None:
     """0.0 and -0.0 are equal as dictionary keys, but 1/x differs."""
     source = kernel.Tensor("float32", (8,), tik.scope_gm, "source")
-    target = kernel.Tensor("float32", (32,), tik.scope_gm, "target")
-    held = kernel.Tensor("float32", (8,), tik.scope_ubuf, "held")
-    out = kernel.Tensor("float32", (32,), tik.scope_ubuf, "out")
-    kernel.data_move(held, source, 0, 1, 1, 0, 0)
-    value = kernel.Scalar("float32")
-    with kernel.for_range(0, 4) as i:
-        value.set_as(held[i])
-        kernel.vector_dup(8, out[i * 8], value, 1, 1, 8)
-    kernel.data_move(target, out, 0, 1, 4, 0, 0)
-    kernel.BuildCCE("kernel", [source], [target])
+    with program(kernel, 32, "float32", [source]) as out:
+        held = kernel.Tensor("float32", (8,), tik.scope_ubuf, "held")
+        kernel.data_move(held, source, 0, 1, 1, 0, 0)
+        value = kernel.Scalar("float32")
+        with kernel.for_range(0, 4) as i:
+            value.set_as(held[i])
+            kernel.vector_dup(8, out[i * 8], value, 1, 1, 8)
     data = np.array([0.0, -0.0, np.nan, -0.0, 0, 0, 0, 0], np.float32)
     got = tikemu.run(kernel, {"source": data}).outputs["target"].reshape(4, 8)
     np.testing.assert_array_equal(got[:, 0].view(np.uint32), data[:4].view(np.uint32))

@@ -19,10 +19,9 @@ def tail(count, first, length, write=False):
     kernel.vec_dup(64, ub, -1.0, 1, 8)
     if write:
         kernel.data_move(x[offset], ub, 0, 1, length, 0, 0)
-        kernel.data_move(y, ub, 0, 1, 8, 0, 0)
     else:
         kernel.data_move(ub, x[offset], 0, 1, length, 0, 0)
-        kernel.data_move(y, ub, 0, 1, 8, 0, 0)
+    kernel.data_move(y, ub, 0, 1, 8, 0, 0)
     kernel.BuildCCE("tail", [offset, x], [y, x] if write else [y])
     return tikemu.run(kernel, {"offset": first, "x": np.arange(count, dtype=np.float32)}).outputs
 

@@ -48,10 +48,3 @@ def test_results_are_those_of_an_outermost_loop(soc):
 def test_strict_mode_refuses_it(soc, strict):
     with pytest.raises(TikParamError, match="outermost"):
         accumulate(tik.Tik(), True)
-
-
-def test_a_strict_run_of_a_program_recorded_in_default_mode_refuses_it(soc):
-    with pytest.warns(TikWarning, match="outermost"):
-        kernel = accumulate(tik.Tik(), True)
-    with pytest.raises(TikParamError, match="outermost"):
-        tikemu.run(kernel, {"x": np.zeros((ROWS, BLOCKS, WIDTH), np.float16)}, options=tikemu.Options(strict=True))

@@ -111,7 +111,7 @@ def test_strict_marks_move_too(monkeypatch, moves):
     np.testing.assert_array_equal(result.outputs["target"], FEEDS["source"] + np.float32(1))
     assert moves[0] > 64
     monkeypatch.setattr(site, "KEPT", EVERY)
-    with pytest.raises(TikUndefinedError, match=r"64|256 undefined bytes of tensor 'y' \(element 128"):
+    with pytest.raises(TikUndefinedError, match=r"undefined bytes of tensor 'y' \(element 128"):
         tikemu.run(_kernel(body, 1), FEEDS, options=Options(strict=True))
 
 

@@ -15,12 +15,8 @@ from tikemu.timing import steady_state
 from tests.emulator.support.element_kernel import tiled
 from tests.emulator.support.programs import zoo, zoo2
 
-MODES = {
-    "default": {},
-    "strict": {"strict": True},
-    "l2": {"l2": True},
-    "optimistic": {"sync": "optimistic"},
-}
+MODES = {"default": {}, "strict": {"strict": True}, "l2": {"l2": True}, "optimistic": {"sync": "optimistic"}}
+REPETITIONS = 400
 
 
 @pytest.fixture(autouse=True)
@@ -29,11 +25,11 @@ def shim() -> None:
     tikemu.install(soc="Ascend910A")
 
 
-def looped(repetitions: int = 400) -> tuple[Any, dict[str, np.ndarray]]:
+def looped() -> tuple[Any, dict[str, np.ndarray]]:
     """A program whose loop reuses everything: bindings at run-time offsets, relocated ones, and steady states."""
     instance = tik.Tik(disable_debug=False)
-    tiled(instance, 128, tiles=repetitions, compute=lambda ub: instance.vec_adds(128, ub, ub, 1.0, 1, 8, 8))
-    return instance, {"x": np.arange(repetitions * 128).astype(np.float16)}
+    tiled(instance, 128, tiles=REPETITIONS, compute=lambda ub: instance.vec_adds(128, ub, ub, 1.0, 1, 8, 8))
+    return instance, {"x": np.arange(REPETITIONS * 128).astype(np.float16)}
 
 
 @pytest.mark.parametrize("numerics", [True, False], ids=["numerics", "timing only"])
@@ -86,5 +82,5 @@ def test_nothing_is_looked_up_without_reuse(monkeypatch: pytest.MonkeyPatch) -> 
     instance, feeds = looped()
     for _ in range(2):
         tikemu.run(instance, feeds, options=tikemu.Options(reuse=False, trace=False))
-    assert len(bound) == 2 * 3 * 400
+    assert len(bound) == 2 * 3 * REPETITIONS
     assert len(sessions) == 2

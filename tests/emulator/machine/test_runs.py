@@ -186,7 +186,8 @@ def test_another_shape_of_the_same_size_is_reshaped_with_a_warning(kernel: Any) 
 @pytest.mark.parametrize(
     "feeds, message",
     [
-        ({}, "input 'source' of kernel 'kernel' is missing"),
+        ({}, "input 'source' of kernel 'kernel' is missing.*got nothing"),
+        ({"target": DATA}, "input 'source' of kernel 'kernel' is missing.*got 'target'"),
         ({"source": DATA, "sauce": DATA}, "no argument 'sauce'.*inputs source.*outputs target"),
         ({"source": DATA.astype(np.float32)}, "'source' is of float16, got an array of float32"),
         ({"source": DATA[:3]}, r"64 elements.*\(3, 16\)"),
@@ -258,7 +259,7 @@ def test_debug_print_shows_tensors_and_scalars(kernel: Any, capsys: pytest.Captu
             kernel.tikdb.debug_print("out[0] + total * i")
         kernel.tikdb.debug_print("out[:2]")
         kernel.tikdb.debug_print("nothing")
-    values(kernel)
+    kernel.tikdb.start_debug({}, interactive=False)
     assert capsys.readouterr().out.splitlines() == [
         "out[0] + total * i = 1",
         "out[0] + total * i = 4",

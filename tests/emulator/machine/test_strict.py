@@ -13,16 +13,13 @@ pytestmark = pytest.mark.usefixtures("quiet")
 
 
 @faulty
-def test_overlap_inside_an_instruction(kernel: Any, fault: bool) -> None:
+@pytest.mark.parametrize("move", [False, True], ids=["instruction", "move"])
+def test_overlap_of_what_is_read_and_written(kernel: Any, move: bool, fault: bool) -> None:
     a = filled(kernel, "a", 256)
-    kernel.vec_adds(64, a[16 if fault else 0], a, 1.0, 1, 8, 8)
-    check(kernel, fault, TikParamError, "overlap", result=a)
-
-
-@faulty
-def test_overlap_inside_a_move(kernel: Any, fault: bool) -> None:
-    a = filled(kernel, "a", 256)
-    kernel.data_move(a[16 if fault else 128], a, 0, 1, 8, 0, 0)
+    if move:
+        kernel.data_move(a[16 if fault else 128], a, 0, 1, 8, 0, 0)
+    else:
+        kernel.vec_adds(64, a[16 if fault else 0], a, 1.0, 1, 8, 8)
     check(kernel, fault, TikParamError, "overlap", result=a)
 
 

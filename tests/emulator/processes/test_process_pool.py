@@ -86,9 +86,9 @@ def idle_pids() -> list[int]:
     return [pid for pool in pools._idle for pid in pool.pids]
 
 
-def gone(pids: list[int], seconds: float = 20.0) -> bool:
-    """Whether processes end within some time. One that its parent has not waited for has ended too."""
-    end = time.monotonic() + seconds
+def gone(pids: list[int]) -> bool:
+    """Whether processes end within 20 seconds. One that its parent has not waited for has ended too."""
+    end = time.monotonic() + 20
     while time.monotonic() < end:
         if not any(running(pid) for pid in pids):
             return True

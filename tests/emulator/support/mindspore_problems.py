@@ -52,9 +52,9 @@ def zn(matrix_: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(matrix_.reshape(rows // 16, 16, columns // 16, 16).transpose(0, 2, 3, 1))
 
 
-def block_diagonal(square: np.ndarray, size: int = 128) -> np.ndarray:
-    """The matrix with everything outside its diagonal blocks set to zero."""
-    index = np.arange(len(square)) // size
+def block_diagonal(square: np.ndarray) -> np.ndarray:
+    """The matrix with everything outside its diagonal blocks of 128 set to zero."""
+    index = np.arange(len(square)) // 128
     return np.where(index[:, None] == index[None, :], square, 0)
 
 

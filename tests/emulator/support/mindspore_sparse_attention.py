@@ -183,13 +183,6 @@ def dds_grad(generator: np.random.Generator, sequence: int, heads: int) -> Probl
             "dq": {},
             "dk": {},
         },
-        {
-            "mat_q": q,
-            "mat_k": k,
-            "mat_lc": local,
-            "mat_gc": far,
-            "mat_lc_grad": local_grad,
-            "mat_gc_grad": far_grad,
-        },
+        {"mat_q": q, "mat_k": k, "mat_lc": local, "mat_gc": far, "mat_lc_grad": local_grad, "mat_gc_grad": far_grad},
         {"mat_dq": (nz(query_grad[0]), nz(query_grad[1])), "mat_dk": tuple(key_layout)},
     )

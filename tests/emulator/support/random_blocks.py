@@ -17,16 +17,15 @@ class BlockProgram:
 
     Args:
         seed: decides everything.
-        blocks: number of blocks; None: random.
 
     Attributes:
         tik: the built kernel.
     """
 
-    def __init__(self, seed: int, blocks: int | None = None) -> None:
+    def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
         self._seed = seed
-        self.blocks = blocks or self._random.choice((2, 3, 5, 9, 17, 40))
+        self.blocks = self._random.choice((2, 3, 5, 9, 17, 40))
         self.tik = tik.Tik(disable_debug=False)
         self._gm = [
             self.tik.Tensor("float32", (SIZE + PIECE,), tik.scope_gm, name, is_atomic_add=self._random.random() < 0.5)

@@ -15,13 +15,13 @@ from tests.emulator.support.element_kernel import tiled
 from tests.emulator.support.timing_bench import FLAGS, ISSUE, SYNC
 
 
-def vector_kernel(instance: Any, count: int = 3) -> Any:
-    """Load, ``count`` dependent additions, store."""
+def vector_kernel(instance: Any) -> Any:
+    """Load, three dependent exponentials, store."""
     source = instance.Tensor("float16", (1024,), tik.scope_gm, "source")
     target = instance.Tensor("float16", (1024,), tik.scope_gm, "target")
     a = instance.Tensor("float16", (1024,), tik.scope_ubuf, "a")
     instance.data_move(a, source, 0, 1, 64, 0, 0)
-    for _ in range(count):
+    for _ in range(3):
         instance.vec_exp(128, a, a, 8, 8, 8)
     instance.data_move(target, a, 0, 1, 64, 0, 0)
     instance.BuildCCE("chain", [source], [target])

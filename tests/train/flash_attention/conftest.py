@@ -33,15 +33,18 @@ def sources_are_read_once():
 
 @pytest.fixture(scope="session")
 def run_python():
-    """Runs a program in a fresh interpreter that finds what this one finds; returns what it printed."""
+    """Runs a program in a fresh interpreter that finds what this one finds; returns what it printed.
 
-    def run(*arguments: str, timeout: float = 240, **environment: str) -> str:
+    With `errors` that is what it wrote to stderr.
+    """
+
+    def run(*arguments: str, timeout: float = 240, errors: bool = False, **environment: str) -> str:
         variables = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **environment}
         done = subprocess.run(
             [sys.executable, *arguments], capture_output=True, text=True, timeout=timeout, env=variables
         )
         assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
+        return done.stderr if errors else done.stdout
 
     return run
 

@@ -6,12 +6,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.train.flash_attention.st.support.wheel_tools import (
-    ROOT,
-    environment,
-    kept_environment,
-    run,
-)
+from tests.train.flash_attention.st.support.wheel_tools import ROOT, environment, kept_environment, run
 
 
 class Client(NamedTuple):

@@ -4,18 +4,18 @@ import numpy as np
 from flash_attention import reference
 from mindspore import Tensor
 
-from tests.train.flash_attention.support.arrays import random
+from tests.train.flash_attention.support import arrays
 from tests.train.flash_attention.support.problems import make_problem
 
 
 def draw(*shape, dtype=np.float32, seed=0):
     """Normal random elements."""
-    return Tensor(np.random.default_rng([seed, *shape]).standard_normal(shape).astype(dtype))
+    return Tensor(arrays.draw(*shape, dtype=dtype, seed=seed))
 
 
 def half(*shape: int, seed: int = 0) -> Tensor:
     """Normal random float16 elements."""
-    return Tensor(random(*shape, seed=seed, dtype=np.float16))
+    return Tensor(arrays.random(*shape, seed=seed, dtype=np.float16))
 
 
 def inputs(batch=2, heads=4, kv_heads=2, seq_q=40, seq_k=56, head_dim=32, dtype=np.float32):

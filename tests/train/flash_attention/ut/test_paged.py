@@ -24,16 +24,16 @@ RULES = (
 )
 
 
-def pages(block_size: int, lengths=LENGTHS) -> tuple:
+def pages(block_size: int) -> tuple:
     """Keys and values of each sequence, and the caches, table and lengths that hold them. What no sequence has is NaN,
     table entries past an end are far away."""
-    keys = [random(length, KV_HEADS, DIM, seed=length) for length in lengths]
-    values = [random(length, KV_HEADS, VALUE_DIM, seed=length + 1) for length in lengths]
-    counts = [-(-length // block_size) for length in lengths]
+    keys = [random(length, KV_HEADS, DIM, seed=length) for length in LENGTHS]
+    values = [random(length, KV_HEADS, VALUE_DIM, seed=length + 1) for length in LENGTHS]
+    counts = [-(-length // block_size) for length in LENGTHS]
     order = np.random.default_rng(1).permutation(sum(counts) + 2)
     key_cache = np.full((len(order), block_size, KV_HEADS, DIM), np.nan, np.float32)
     value_cache = np.full((len(order), block_size, KV_HEADS, VALUE_DIM), np.nan, np.float32)
-    tables = np.full((len(lengths), max(counts) + 1), 1 << 30, np.int32)
+    tables = np.full((len(LENGTHS), max(counts) + 1), 1 << 30, np.int32)
     for sequence, count in enumerate(counts):
         for index in range(count):
             block, order = order[0], order[1:]

@@ -6,7 +6,7 @@ import pytest
 from flash_attention import flash_attention, flash_attention_varlen, reference
 from mindspore import Tensor, ops
 
-from tests.train.flash_attention.support.arrays import ends
+from tests.train.flash_attention.support.arrays import draw, ends
 from tests.train.flash_attention.support.modes import MODES_AND_BACKENDS
 from tests.train.flash_attention.support.problems import make_problem
 
@@ -16,11 +16,6 @@ LENGTHS_Q = (5, 0, 3, 130, 2)
 LENGTHS_K = (5, 4, 0, 140, 600)
 PREFIX = (2, 4, 0, 77, 590)
 ENDS_Q, ENDS_K = ends(LENGTHS_Q), ends(LENGTHS_K)
-
-
-def draw(*shape, seed):
-    """Standard normal float32 values."""
-    return np.random.default_rng([seed, *shape]).standard_normal(shape).astype(np.float32)
 
 
 QUERY, KEY = draw(ENDS_Q[-1], HEADS, DIM, seed=1), draw(ENDS_K[-1], KV_HEADS, DIM, seed=2)

@@ -16,14 +16,7 @@ from mindspore import Tensor, nn
 from tests.train.flash_attention.support.arrays import ends
 from tests.train.flash_attention.support.modes import in_mode
 from tests.train.flash_attention.support.problems import make_problem
-from tests.train.flash_attention.ut.test_varlen import (
-    RESULTS,
-    RULES,
-    bits,
-    packed,
-    random_inputs,
-    with_gradients,
-)
+from tests.train.flash_attention.ut.test_varlen import RESULTS, RULES, bits, packed, random_inputs, with_gradients
 
 pytest.importorskip("tikemu")
 

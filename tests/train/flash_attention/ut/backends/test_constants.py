@@ -8,12 +8,7 @@ import itertools
 
 import numpy as np
 import pytest
-from flash_attention import (
-    attention_backend,
-    flash_attention,
-    flash_attention_varlen,
-    scaled_dot_product_attention,
-)
+from flash_attention import attention_backend, flash_attention, flash_attention_varlen, scaled_dot_product_attention
 from flash_attention.functional import paged_attention
 from mindspore import Parameter, Tensor
 

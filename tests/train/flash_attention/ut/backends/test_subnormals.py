@@ -6,13 +6,7 @@ Queries and keys are zero, so that every visible key weighs the same, and all va
 import mindspore as ms
 import numpy as np
 import pytest
-from flash_attention import (
-    KVCache,
-    flash_attention,
-    flash_attention_varlen,
-    paged_attention,
-    reshape_and_cache,
-)
+from flash_attention import KVCache, flash_attention, flash_attention_varlen, paged_attention, reshape_and_cache
 from mindspore import Parameter, Tensor, nn
 
 from tests.train.flash_attention.support.cells import Call, Gradients

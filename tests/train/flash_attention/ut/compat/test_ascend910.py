@@ -21,10 +21,10 @@ def installed():
     compat.uninstall()
 
 
-def inputs(heads=4, kv_heads=None, seq=40, dim=16, dtype=mstype.float16):
-    """query, key and value, (2, heads, seq, dim)."""
+def inputs(kv_heads=4, dtype=mstype.float16):
+    """query, key and value, (2, heads, 40, 16)."""
     random = np.random.default_rng(3)
-    shapes = [(2, count, seq, dim) for count in (heads, kv_heads or heads, kv_heads or heads)]
+    shapes = [(2, heads, 40, 16) for heads in (4, kv_heads, kv_heads)]
     return [Tensor(random.standard_normal(shape).astype(np.float32)).astype(dtype) for shape in shapes]
 
 

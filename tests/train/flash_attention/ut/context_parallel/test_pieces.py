@@ -19,6 +19,7 @@ from flash_attention.context_parallel.split_attention import read_sizes
 from flash_attention.problem import AttentionRules, TensorSpec
 from mindspore import Tensor
 
+from tests.train.flash_attention.support.arrays import draw
 from tests.train.flash_attention.support.problems import make_problem
 
 BATCH, HEADS, KV_HEADS, DIM, VALUE_DIM, SEQ, WORLD = 2, 4, 2, 24, 40, 64, 2
@@ -27,11 +28,6 @@ PREFIX = np.array([41, 7], np.int32)
 # Documents in ascending order with padding behind, and ids in any order.
 IDS = np.stack([np.repeat([3, 5, -1], [20, 30, 14]), np.random.default_rng(0).integers(-1, 3, SEQ)]).astype(np.int32)
 NAMES = "output", "logsumexp", "d_query", "d_key", "d_value"
-
-
-def draw(*shape, seed):
-    """Standard normal float32 values."""
-    return np.random.default_rng([seed, *shape]).standard_normal(shape).astype(np.float32)
 
 
 QUERY, KEY = draw(BATCH, HEADS, SEQ, DIM, seed=1), draw(BATCH, KV_HEADS, SEQ, DIM, seed=2)

@@ -11,7 +11,7 @@ from flash_attention.backends.cpu import library
 from flash_attention.commands import info
 from flash_attention.problem import AttentionProblem
 
-from tests.train.flash_attention.ut.native.support.calls import instruction_set, run, values
+from tests.train.flash_attention.ut.native.support.calls import instruction_set, run, stored, values
 
 KERNEL = library.load()
 DOT_PRODUCT, FLOAT32 = library.DOT_PRODUCT_ISA, "avx512"
@@ -101,7 +101,7 @@ def test_bfloat16_is_not_slower_than_float32(isa: str | None, threads) -> None:
     calls = {}
     for dtype in seconds:
         problem = AttentionProblem(1, 2, length, length, width, dtype=dtype)
-        *inputs, d_output = tensors if dtype == "float32" else (tensors.view(np.uint32) >> 16).astype(np.uint16)
+        *inputs, d_output = stored(tensors, dtype)
         calls[dtype] = problem, inputs, d_output
     with instruction_set(isa or ""):
         for _ in range(5):

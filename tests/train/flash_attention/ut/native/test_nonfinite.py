@@ -6,7 +6,7 @@ from flash_attention.problem import AttentionProblem
 
 from tests.train.flash_attention.support.arrays import random
 from tests.train.flash_attention.support.problems import make_problem
-from tests.train.flash_attention.ut.native.support.calls import run, values
+from tests.train.flash_attention.ut.native.support.calls import run, stored, values
 
 DTYPES = ("float32", "float16", "bfloat16")
 RULES = {
@@ -94,7 +94,7 @@ def test_padding_may_hold_anything(isa, dtype, more, seq_q):
     optional = {"mask": np.arange(203).reshape(1, 1, 1, 203) >= 77}
     if "bias_shape" in more:
         bias = random(1, 2, seq_q, 203, seed=9).astype({"float16": np.float16}.get(dtype, np.float32))
-        optional["bias"] = (bias.view(np.uint32) >> 16).astype(np.uint16) if dtype == "bfloat16" else bias
+        optional["bias"] = stored(bias, dtype)
     tensors = tensors_of(problem)
     clean = named(problem, tensors, **optional)
     bits = np.random.default_rng(5).integers(0, 1 << 32, tensors["key"].shape, np.uint32).view(np.float32)

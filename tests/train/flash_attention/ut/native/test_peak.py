@@ -7,7 +7,7 @@ import pytest
 from flash_attention.backends.cpu import library
 from flash_attention.problem import AttentionProblem
 
-from tests.train.flash_attention.ut.native.support.calls import instruction_set
+from tests.train.flash_attention.ut.native.support.calls import instruction_set, stored
 
 OPERATIONS = 1 << 29
 
@@ -25,8 +25,7 @@ def fastest(call) -> float:
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_attention_comes_near_to_the_peak_and_stays_below(dtype: str, threads) -> None:
     problem = AttentionProblem(1, 1, 1024, 1024, 128, dtype=dtype)
-    values = np.random.default_rng(0).standard_normal((1, 1, 1024, 128), np.float32)
-    tensor = values if dtype == "float32" else (values.view(np.uint32) >> 16).astype(np.uint16)
+    tensor = stored(np.random.default_rng(0).standard_normal((1, 1, 1024, 128), np.float32), dtype)
     threads(1)
     peak = OPERATIONS / fastest(lambda: library.load().multiply_adds(dtype, OPERATIONS))
     reached = 4 * 1024 * 1024 * 128 / fastest(lambda: library.forward(problem, tensor, tensor, tensor))

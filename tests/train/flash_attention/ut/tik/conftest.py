@@ -46,3 +46,22 @@ def execute(device):
         return dict(zip(outputs, results))
 
     return run
+
+
+@pytest.fixture
+def on_emulator(device):
+    """Skips the test on a device, where there is nothing to check it with."""
+    if device != "emulator":
+        pytest.skip("a test of what only the emulator has")
+
+
+@pytest.fixture
+def execute_nan(on_emulator):
+    """Runs a built program as `execute` does, in default mode: strict mode refuses NaN among the operands of mmad,
+    and what the Cube makes of it is not specified."""
+    import tikemu
+
+    def run(instance, feed: dict, outputs: list) -> dict:
+        return tikemu.run(instance, feed, timing=False, options=tikemu.Options(progress=False)).outputs
+
+    return run

@@ -17,11 +17,7 @@ TESTS = (
 )
 
 
-@pytest.fixture(autouse=True)
-def on_emulator(device):
-    """Skips the test on a device."""
-    if device != "emulator":
-        pytest.skip("the emulator stands for CANN here")
+pytestmark = pytest.mark.usefixtures("on_emulator")
 
 
 def run(program: str) -> subprocess.CompletedProcess:

@@ -27,10 +27,8 @@ class _Far(np.ndarray):
 
 
 @pytest.fixture
-def run_blocks(monkeypatch, device):
+def run_blocks(monkeypatch, on_emulator):
     """Runs some blocks of a kernel: run(kernel, blocks, parts) with {name: (index, values)} written beforehand."""
-    if device != "emulator":
-        pytest.skip("a device has no virtual memory to spare")
     import tikemu
     from tikemu.machine import cores, memories
 

@@ -13,16 +13,9 @@ from benchmarks.required import bound_of
 from benchmarks.tik_kernels import measure_normal, table
 from tests.train.flash_attention.support.problems import make_kernel_problem
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.usefixtures("on_emulator")]
 
 measure = functools.lru_cache(tik_kernels.measure)  # several tests look at the same kernels
-
-
-@pytest.fixture(autouse=True)
-def on_emulator(device):
-    """Skips the test on a device."""
-    if device != "emulator":
-        pytest.skip("the timing model is the emulator's")
 
 
 @pytest.mark.parametrize("shape", tik.SHAPES, ids=tik.name_of)

@@ -8,7 +8,7 @@ from flash_attention.kernels.tik.signature import Request
 
 from tests.emulator.support.process_runs import check_same, modes
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.usefixtures("on_emulator")]
 
 CASES = {
     "forward": ("forward", {}, 176, set()),
@@ -20,9 +20,7 @@ CASES = {
 
 @pytest.mark.parametrize("strict", [False, True], ids=["default", "strict"])
 @pytest.mark.parametrize("case", CASES)
-def test_same_in_two_processes(case, strict, device, tmp_path, monkeypatch):
-    if device != "emulator":
-        pytest.skip("tikemu's processes")
+def test_same_in_two_processes(case, strict, tmp_path, monkeypatch):
     import tikemu
 
     monkeypatch.delenv("TIKEMU_PROCESSES", raising=False)

@@ -2,13 +2,7 @@
 
 import numpy as np
 import pytest
-from flash_attention.kernels.tik.layout import (
-    HIDDEN_BY_BIAS,
-    from_nz,
-    nz_shape,
-    pack_keep_bits,
-    to_nz,
-)
+from flash_attention.kernels.tik.layout import HIDDEN_BY_BIAS, from_nz, nz_shape, pack_keep_bits, to_nz
 
 from tests.train.flash_attention.support.problems import make_kernel_problem
 from tests.train.flash_attention.ut.tik.support.stored_arrays import pack_bias, pack_keys

@@ -101,21 +101,13 @@ def test_kernels_serve_any_lengths(tik, execute):
 
 
 @pytest.mark.parametrize("spoiled", (2, pytest.param(3, marks=pytest.mark.slow)))
-def test_a_sequence_of_nan_spoils_no_other(tik, device, spoiled):
-    if device != "emulator":
-        pytest.skip("what the Cube makes of NaN is not specified")
-    import tikemu
-
-    def run(instance, feed: dict, outputs: list) -> dict:
-        options = tikemu.Options(progress=False)  # strict mode refuses NaN among the operands of mmad
-        return tikemu.run(instance, feed, timing=False, options=options).outputs
-
+def test_a_sequence_of_nan_spoils_no_other(tik, execute_nan, spoiled):
     packing = Packing((5, 20, 60, 33), (5, 30, 70, 40), causal=True, heads=1)
-    expected = packing.run(tik, run, packing.request(cores=1))
+    expected = packing.run(tik, execute_nan, packing.request(cores=1))
     (_, rows, columns) = list(packing.sequences())[spoiled]
     for name, part in (("query", rows), ("key", columns), ("value", columns), ("d_output", rows)):
         packing.data[name][part] = np.nan
-    found = packing.run(tik, run, packing.request(cores=1))
+    found = packing.run(tik, execute_nan, packing.request(cores=1))
     for name, result in found.items():
         part = columns if name in ("d_key", "d_value") else rows
         axis = 1 if name == "logsumexp" else 0

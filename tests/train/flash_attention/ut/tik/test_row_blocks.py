@@ -96,10 +96,9 @@ def test_sample_that_misses_the_largest_scores_is_found_out(tik, execute, head_d
     check_closely(problem, arrays, *forward(tik, execute, problem, *arrays), 3.0)
 
 
-def test_sample_is_the_first_half_of_the_first_tile_and_groups_spread_over_the_others(tik, device):
+@pytest.mark.usefixtures("on_emulator")
+def test_sample_is_the_first_half_of_the_first_tile_and_groups_spread_over_the_others(tik):
     """Large scores of sampled keys are found at once; those of other keys have row blocks computed again."""
-    if device != "emulator":
-        pytest.skip("counts instructions")
     problem = make_kernel_problem(1, 1, 192, 1024, 256, cores=1, tiling="pair96")
     query, key, value = (array * np.float16(0.1) for array in random_arrays(problem))
     query[..., 0] = 16.0
@@ -117,20 +116,14 @@ def test_sample_is_the_first_half_of_the_first_tile_and_groups_spread_over_the_o
     assert len(set(sampled)) == 1 and min(missed) > 1.5 * sampled[0]
 
 
-def test_hidden_keys_may_hold_anything(tik):
+def test_hidden_keys_may_hold_anything(tik, execute_nan):
     """The sample that two row blocks share takes nothing that the first one does not see."""
-    import tikemu
-
-    def run(instance, feed, outputs):
-        options = tikemu.Options(progress=False)  # strict mode refuses NaN among the operands of mmad
-        return tikemu.run(instance, feed, timing=False, options=options).outputs
-
     problem = make_kernel_problem(1, 1, 384, 384, 256, causal=True, cores=1, tiling="pair96")
     query, key, value = random_arrays(problem)
-    expected, _ = forward(tik, run, problem, query, key, value)
+    expected, _ = forward(tik, execute_nan, problem, query, key, value)
     # Rows of tiles that see the diagonal meet what is hidden there in products with zeros: whole tiles behind them.
     key[..., 256:, :] = value[..., 256:, :] = np.nan
-    found, _ = forward(tik, run, problem, query, key, value)
+    found, _ = forward(tik, execute_nan, problem, query, key, value)
     np.testing.assert_array_equal(found[..., :192, :], expected[..., :192, :])
 
 
