@@ -33,7 +33,7 @@ SAID = {
 
 @pytest.mark.parametrize("program", SAID)
 def test_what_reaches_the_program(python, tmp_path, program):
-    options = ("--memory", "1.5") if program == "memory" else ()
+    options = ("--memory", "0.4") if program == "memory" else ()
     text = said(on_card(python, FOLDER / "failing_programs.py", program, cwd=tmp_path, options=options))
     expected, unexpected = SAID[program]
     for pattern in expected:

@@ -68,6 +68,7 @@ exec {python} "$@"
 """
 
 
+@pytest.mark.slow
 def test_the_example_is_started_by_rank_table_and_loop(python, tmp_path):
     """The lines of docs/parallel.md, for two cards: the losses are those of one card."""
     page = (ROOT / "docs/parallel.md").read_text(encoding="utf-8")
