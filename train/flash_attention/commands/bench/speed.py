@@ -30,6 +30,7 @@ _STYLES = {
     "torch": ("torch", "#4c72b0", "s"),
     "composed": ("composed MindSpore operators", "#8c8c8c", "^"),
 }
+_RESULTS = {"forward": 1, "both": 3}  # the output, or the gradients of query, key and value: they are no extra memory
 
 
 #: By implementation and tokens: seconds of forward and backward, and bytes beyond inputs and gradients.
@@ -148,14 +149,14 @@ def points(timings: Iterable[Timing], threads: int) -> Points:
     return found
 
 
-def extra_bytes(name: str, case: Case, threads: int) -> int:
-    """Growth of a fresh process through its first forward and backward of `case`, beyond the gradients."""
+def extra_bytes(name: str, case: Case, threads: int, kind: str = "both") -> int:
+    """Growth of a fresh process through its first forward, or forward and backward, of `case`, beyond the results."""
     with Worker(name, threads) as worker:
         # A small call first: what a library loads and allocates once is not this call's.
         for size in (replace(case, seq=64), case):
             worker.require(size)
-            grown = worker.extra_bytes("both")
-    return max(0, grown - 3 * case.tensor_bytes)  # the gradients of query, key and value
+            grown = worker.extra_bytes(kind)
+    return max(0, grown - _RESULTS[kind] * case.tensor_bytes)
 
 
 def memory_table(found: Points, dtype: str) -> str:
