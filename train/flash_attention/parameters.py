@@ -25,7 +25,7 @@ class Called(nn.Cell):
         if ms.get_context("mode") != ms.GRAPH_MODE:
             return super().__call__(*arguments, **named)
         sizes = tuple(len(one) if _holds_tensors(one) else -1 for one in arguments)
-        flat: list = []
+        flat = []
         for one, size in zip(arguments, sizes):
             flat.extend(one if size >= 0 else (one,))
         if _OLD and _may_switch() and any(isinstance(one, Parameter) for one in (*flat, *named.values())):

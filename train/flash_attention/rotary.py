@@ -11,8 +11,8 @@ from mindspore.ops import constexpr
 
 from flash_attention.backends.derivatives import UnlessRecorded
 from flash_attention.backends.registry import serves_native
-from flash_attention.precision import fix_dtypes
 from flash_attention.parameters import Called
+from flash_attention.precision import fix_dtypes
 from flash_attention.problem.checks import check_bool, check_dtype, check_int, check_name
 from flash_attention.problem.inputs import DTYPES, TensorSpec
 from flash_attention.problem.layout import UNKNOWN
