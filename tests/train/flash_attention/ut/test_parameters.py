@@ -25,15 +25,18 @@ TABLE, LENGTH = [[0, 1]], [6]
 
 
 def _random(*shape, seed=0):
+    """float32 Tensor of this shape, the same for the same seed."""
     return Tensor(np.random.default_rng(seed).standard_normal(shape).astype(np.float32))
 
 
 def _tokens():
+    """What stands for query, key or value where that is no Parameter."""
     return _random(1, 2, 8, 16)
 
 
 @functools.cache
 def _layer():
+    """One layer for all calls, which compiles once."""
     return FlashAttention(16, alibi=True)
 
 
@@ -82,6 +85,7 @@ class _Layers(nn.Cell):
         self.queries = Parameter(queries[0], name="query"), Parameter(queries[1], name="other_query")
 
     def weights(self):
+        """All Parameters."""
         return [*self.sinks, *self.biases, *self.queries]
 
     def construct(self, tokens):
