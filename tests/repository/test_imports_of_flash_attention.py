@@ -12,7 +12,7 @@ PACKAGE = Path(flash_attention.__file__).parent
 LAYERS = (
     ("duplicate_installs",),
     ("", "address", "text_table", "plotting"),  # "" is the version, and names that are imported when they are used
-    ("problem", "precision"),
+    ("problem", "precision", "parameters"),
     ("kernels", "dropout", "sharding"),
     ("backends", "reference", "tensors"),
     ("varlen", "paged", "rotary"),
@@ -24,8 +24,8 @@ LAYERS = (
 
 #: Only these may import MindSpore.
 MINDSPORE = (
-    *("nn", "functional", "context_parallel", "backends", "sharding", "precision", "dropout.seed"),
-    *("commands", "measuring", "tensors", "varlen", "paged", "rotary"),
+    *("nn", "functional", "context_parallel", "backends", "sharding", "precision", "parameters"),
+    *("commands", "measuring", "tensors", "varlen", "paged", "rotary", "dropout.seed"),
     *("compat.flash_attn", "compat.mindnlp", "compat.mindspore_ops", "compat.mindspore_patch", "compat.transformers"),
 )
 

@@ -20,6 +20,7 @@ from flash_attention.backends import registry
 from flash_attention.backends.comparison import Differs
 from flash_attention.paged import paged_attention as paged_attention
 from flash_attention.paged import reshape_and_cache as reshape_and_cache
+from flash_attention.parameters import Called
 from flash_attention.precision import fix_dtypes
 from flash_attention.problem import ALL_BLOCKS, AttentionProblem
 from flash_attention.problem.checks import check_rate
@@ -276,7 +277,7 @@ def _reshapable(tensor):
     return ops.cast(tensor, mstype.float32) if _needs_float32(spec(tensor)) else tensor
 
 
-class _Call(nn.Cell):
+class _Call(Called):
     """One kind of call: a backend's cell, and around it what turns the caller's tensors into the backend's."""
 
     def __init__(

@@ -14,6 +14,7 @@ from mindspore.common.initializer import initializer
 from flash_attention.backends import registry
 from flash_attention.backends.cache_update import append_cell, reorder_cell, update_cell
 from flash_attention.backends.constants import filled
+from flash_attention.parameters import Called
 from flash_attention.precision import fix_dtypes
 from flash_attention.problem.checks import check_bool, check_dtype, check_int
 from flash_attention.problem.optional import in_order
@@ -261,7 +262,7 @@ def _planned(tensors, scale, softcap, causal, window_size, alibi, backend, devic
     return fix_dtypes(run)
 
 
-class _Widened(nn.Cell):
+class _Widened(Called):
     """A paged problem whose caches are wider than query and values are."""
 
     def __init__(self, run: nn.Cell, head_dim: int, width: int, value_head_dim: int | None):

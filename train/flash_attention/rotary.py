@@ -11,6 +11,7 @@ from mindspore.ops import constexpr
 
 from flash_attention.backends.derivatives import UnlessRecorded
 from flash_attention.backends.registry import serves_native
+from flash_attention.parameters import Called
 from flash_attention.precision import fix_dtypes
 from flash_attention.problem.checks import check_bool, check_dtype, check_int, check_name
 from flash_attention.problem.inputs import DTYPES, TensorSpec
@@ -64,7 +65,7 @@ def rotary_embedding(
     return run(x, cos, sin, offsets)
 
 
-class _Composed(nn.Cell):
+class _Composed(Called):
     """One kind of call in MindSpore's operations; in float32, whose operations compiled graphs have on every device."""
 
     def __init__(self, x, cos, offset: int | None, interleaved: bool, layout: str):

@@ -11,6 +11,7 @@ from mindspore import dtype as mstype
 from mindspore.ops import constexpr
 
 from flash_attention.dropout.seed import draw_tensor, tracing
+from flash_attention.parameters import Called
 from flash_attention.problem import AttentionProblem
 from flash_attention.problem.checks import check_int
 from flash_attention.problem.inputs import TensorSpec
@@ -57,7 +58,7 @@ class Present(nn.Cell):
         return present
 
 
-class Prepared(nn.Cell):
+class Prepared(Called):
     """A backend's cell that takes five tensors and the optional inputs of a problem, for those of the call."""
 
     def __init__(self, run: nn.Cell, problem: AttentionProblem):

@@ -10,10 +10,11 @@ from mindspore import dtype as mstype
 
 from flash_attention.backends.constants import numbered
 from flash_attention.backends.registry import serves_native
+from flash_attention.parameters import Called
 from flash_attention.problem.inputs import TensorSpec
 
 
-class ScatterUpdate(nn.Cell):
+class ScatterUpdate(Called):
     """The plain statement of `reshape_and_cache`; the caches are Parameters."""
 
     def __init__(self, key_cache: TensorSpec, value_cache: TensorSpec):
@@ -38,7 +39,7 @@ class ScatterUpdate(nn.Cell):
         return self.done
 
 
-class ScatterAppend(nn.Cell):
+class ScatterAppend(Called):
     """The plain statement of `append_cell`."""
 
     def __init__(self, key_cache: TensorSpec, value_cache: TensorSpec, batch: int, max_length: int, padding_side: str):
@@ -83,7 +84,7 @@ class ScatterAppend(nn.Cell):
         return end
 
 
-class ScatterReorder(nn.Cell):
+class ScatterReorder(Called):
     """The plain statement of `reorder_cell`."""
 
     def __init__(self, key_cache: TensorSpec, value_cache: TensorSpec, batch: int, max_length: int):

@@ -18,6 +18,8 @@ import mindspore as ms
 from mindspore import Tensor, nn, ops
 from mindspore.ops import constexpr
 
+from flash_attention.parameters import result
+
 # Of 2.1 to 2.6 no release can be installed; the forms for 2.0 are right on every version.
 _VERSION = tuple(map(int, ms.__version__.split(".")[:2]))
 OLD = _VERSION < (2, 7)
@@ -97,7 +99,9 @@ class UnlessRecorded(nn.Cell):
 
     def __call__(self, a, b, c, d):
         # As in Differentiable.
-        return (self.composed if OLD and _pynative_executor.grad_flag() else self.cell)(a, b, c, d)
+        if OLD and _pynative_executor.grad_flag():
+            return self.composed(a, b, c, d)
+        return self.cell(a, b, c, d)
 
     def construct(self, a, b, c, d):
         if _differentiated_by_pynative():
@@ -193,7 +197,7 @@ class Alone(nn.Cell):
             return self.run(*inputs)
         _pynative_executor.set_grad_flag(False)
         try:
-            results = self.functions[0](*inputs)
+            results = self.functions[0](*map(result, inputs))
             results = tuple(map(_as_rows, results)) if isinstance(results, tuple) else _as_rows(results)
         finally:
             _pynative_executor.set_grad_flag(True)

@@ -73,7 +73,7 @@ class _Attention(nn.Cell):
         everything = not problem.dynamic and problem.band.unlimited()
         self.out_of_band = None if everything else OutOfBand(problem)
         self.alibi = ComputedAlibi(problem) if problem.bias == "alibi" else None
-        self.differs, self.hide = Differs(), _Hide(problem.dynamic)
+        self.differs, self.hide, self.drop = Differs(), _Hide(problem.dynamic), _Drop(problem.dynamic)
         hides = self.mask is not None or problem.segments or self.out_of_band is not None
         self.finite = _FiniteOnly() if hides else None
         self.product_nt = ops.BatchMatMul(transpose_b=True)
@@ -125,7 +125,7 @@ class _Attention(nn.Cell):
         if self.finite is not None:
             marked = ops.reshape(probability, (batch, self.kv_heads, -1, seq_k)) + ops.swapaxes(bad_value, -1, -2)
             marked = ops.reshape(marked, (batch, self.heads, -1, seq_k))
-            probability = ops.masked_fill(marked, hidden, 0.0)
+            probability = self.drop(marked, hidden)
         if self.decisions is not None:
             kept = ops.cast(self.dropout(query, key, inputs[self.decisions]), mstype.float32)
             probability = probability * kept * self.dropout_scale
@@ -178,6 +178,25 @@ class _Hide(nn.Cell):
             everywhere = ops.cast(ops.cast(hidden, mstype.float32) + zeros, mstype.bool_)
             return ops.select(everywhere, zeros - _INFINITY, scores)
         return ops.masked_fill(scores, hidden, -_INFINITY)
+
+
+class _Drop(nn.Cell):
+    """Probabilities with 0 where they are hidden.
+
+    In MindSpore 2.0 a mask that is an input of the graph may have one kind of operation behind it, as in `_Hide`: the
+    gradients that two kinds give it differ in dtype, and their sum fails.
+    """
+
+    def __init__(self, dynamic: bool):
+        super().__init__()
+        self.by_select = OLD and not dynamic
+
+    def construct(self, probability, hidden):
+        if self.by_select:
+            zeros = ops.zeros_like(probability)
+            everywhere = ops.cast(ops.cast(hidden, mstype.float32) + zeros, mstype.bool_)
+            return ops.select(everywhere, zeros, probability)
+        return ops.masked_fill(probability, hidden, 0.0)
 
 
 class _FiniteOnly(nn.Cell):

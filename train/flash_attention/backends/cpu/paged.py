@@ -8,6 +8,7 @@ from mindspore import Tensor, nn, ops
 from flash_attention.backends.cpu import library
 from flash_attention.backends.cpu.operators import entry_point
 from flash_attention.backends.derivatives import refuse_gradient
+from flash_attention.parameters import Called
 from flash_attention.problem.paged import PagedProblem
 
 
@@ -38,7 +39,7 @@ class PagedAttention(nn.Cell):
         return self.attention(query, key_cache, value_cache, block_tables, context_lens, sinks, self.rules, rates)
 
 
-class CacheAppend(nn.Cell):
+class CacheAppend(Called):
     """Appends tokens to the sequences of a `KVCache` in place; `append_cell` gives the meaning of the tensors."""
 
     def __init__(self, batch: int, max_length: int, padding_side: str):
@@ -53,7 +54,7 @@ class CacheAppend(nn.Cell):
         return self.append(key, value, key_cache, value_cache, block_tables, lengths, tokens, rules)
 
 
-class CacheReorder(nn.Cell):
+class CacheReorder(Called):
     """Reorders the sequences of a `KVCache` in place; `reorder_cell` gives the meaning of the tensors."""
 
     def __init__(self, batch: int, max_length: int):
@@ -65,7 +66,7 @@ class CacheReorder(nn.Cell):
         return self.reorder(key_cache, value_cache, block_tables, lengths, indices, self.rules)
 
 
-class CacheUpdate(nn.Cell):
+class CacheUpdate(Called):
     """Writes tokens into caches in place; `reshape_and_cache` gives the meaning of the tensors."""
 
     def __init__(self):

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import mindspore as ms
 import numpy as np
-from mindspore import Tensor, nn, ops
+from mindspore import Tensor, ops
 
 from flash_attention.backends.cpu import library
 from flash_attention.backends.cpu.operators import entry_point
+from flash_attention.parameters import Called
 from flash_attention.problem.inputs import TensorSpec
 
 
-class Rotary(nn.Cell):
+class Rotary(Called):
     """One kind of call; `flash_attention.rotary_embedding` gives the meaning of the tensors.
 
     Args:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from mindspore import Tensor, nn
+from mindspore import Tensor
 from mindspore.ops import constexpr
 
 from flash_attention.backends import registry
 from flash_attention.dropout.seed import DropoutSeed
 from flash_attention.functional import attend
+from flash_attention.parameters import Called
 from flash_attention.precision import MixedPrecisionCast, keeps_its_code
 from flash_attention.problem import ALL_BLOCKS, AttentionRules
 from flash_attention.problem.checks import check_bool, check_int, check_name
@@ -36,7 +37,7 @@ def _refuse_alibi(name: str):
 
 
 @keeps_its_code
-class FlashAttention(nn.Cell):
+class FlashAttention(Called):
     """Softmax attention in O(seq) memory: softmax(query @ key^T / sqrt(head_dim)) @ value over the visible keys.
 
     Args:

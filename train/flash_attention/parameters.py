@@ -1,0 +1,75 @@
+"""What a Python program hands to a Cell that MindSpore compiles at that, in GRAPH mode or by `mindspore.jit`.
+
+MindSpore 2.0 makes a Parameter that is an argument of a compiled Cell or function one and the same with that of any
+other call: the numbers of the second overwrite those of the first
+(tests/train/flash_attention/st/mindspore_faults/parameter_arguments.py). In a tuple all releases refuse a Parameter,
+and take a Tensor for a constant: they compile anew for each other one. What a graph reads from the Cell around it is
+another matter, and so is PYNATIVE.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import mindspore as ms
+from mindspore import Parameter, Tensor, nn, ops
+
+_OLD = tuple(map(int, ms.__version__.split(".")[:2])) < (2, 7)
+
+
+class Called(nn.Cell):
+    """A Cell that Python programs call in GRAPH mode too. Inside of graphs it is a Cell as any other."""
+
+    def __call__(self, *arguments, **named):
+        # A compiled graph contains `construct` instead.
+        if ms.get_context("mode") != ms.GRAPH_MODE:
+            return super().__call__(*arguments, **named)
+        sizes = tuple(len(one) if _holds_tensors(one) else -1 for one in arguments)
+        flat = []
+        for one, size in zip(arguments, sizes):
+            flat.extend(one if size >= 0 else (one,))
+        if _OLD and _may_switch() and any(isinstance(one, Parameter) for one in (*flat, *named.values())):
+            ms.set_context(mode=ms.PYNATIVE_MODE)
+            try:
+                return super().__call__(*arguments, **named)
+            finally:
+                ms.set_context(mode=ms.GRAPH_MODE)
+        if max(sizes, default=-1) < 0:
+            return super().__call__(*arguments, **named)
+        return _unpacked(self, sizes)(*flat)
+
+
+def _holds_tensors(argument) -> bool:
+    return isinstance(argument, tuple) and any(isinstance(one, Tensor) for one in argument)
+
+
+def _may_switch() -> bool:
+    """Whether MindSpore lets a program go from GRAPH mode to PYNATIVE."""
+    return ms.get_auto_parallel_context("parallel_mode") != "semi_auto_parallel"
+
+
+class _Unpacked(nn.Cell):
+    """A Cell that gets the members of tuples one by one; `sizes` are those of the tuples, -1 for what is none."""
+
+    def __init__(self, run: nn.Cell, sizes: tuple):
+        super().__init__()
+        self.run, self.sizes = run, sizes
+
+    def construct(self, *flat):
+        arguments, first = (), 0
+        for size in self.sizes:
+            if size < 0:
+                arguments = arguments + (flat[first],)
+                first += 1
+            else:
+                arguments = arguments + (flat[first : first + size],)
+                first += size
+        return self.run(*arguments)
+
+
+_unpacked = functools.lru_cache(maxsize=512)(_Unpacked)
+
+
+def result(argument):
+    """The argument, or what an operation gives for it if it is a Parameter."""
+    return ops.reshape(argument, argument.shape) if isinstance(argument, Parameter) else argument
