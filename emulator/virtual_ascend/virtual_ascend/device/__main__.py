@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import socket
 import struct
 import sys
@@ -117,6 +118,8 @@ def _end_with(connection: socket.socket) -> None:
 
 
 def main() -> None:
+    # Ctrl-C goes to all processes of a terminal. The program decides what it means, and this process ends with it.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     descriptor, file, size, pages = map(int, sys.argv[1:5])
     connection = socket.socket(fileno=descriptor)
     threading.Thread(target=_end_with, args=(connection,), daemon=True).start()
