@@ -15,6 +15,8 @@ from ..numerics import wide
 from .elementwise import sigmoid
 
 _PART = 16
+# Two float16 between 0 and 1 are less than this when they are read as one float32.
+_TAKEN_FOR_FLOAT32 = 2.0**-7
 
 
 def _filled(size: int) -> int:
@@ -105,6 +107,11 @@ def _lstm_step_gradient(kernel: Kernel, *arrays: np.ndarray) -> tuple[np.ndarray
     shape = kernel.outputs[1]["ori_shape"]
     before, *rest = (wide(array).reshape(shape) for array in arrays)
     of_output, of_hidden, of_cell, i, j, f, o, bent = rest
+    if max(i.max(), f.max(), o.max()) < _TAKEN_FOR_FLOAT32:
+        raise ValueError(
+            "no gate is open anywhere: these are float16 that MindSpore takes for float32, as its GRAPH of an LSTM "
+            "does; in PYNATIVE it trains"
+        )
     total = of_output + of_hidden
     cell = total * o * (1 - bent**2) + of_cell
     gates = [cell * j * i * (1 - i), cell * i * (1 - j**2), cell * before * f * (1 - f), total * bent * o * (1 - o)]
