@@ -27,6 +27,7 @@ SAID = {
     "data_end": (["RuntimeError", r"a GetNext waits for data, .*: the host sent \d+ batches to channel"], "trained"),
     "no_data": (["There is no valid data in dataset"], "trained"),
     "memory": (["RuntimeError", "memory"], "sum"),
+    "lstm": (["RuntimeError", "float16 that MindSpore takes for float32"], "gradient"),
     "missing": (["RuntimeError", "no operator", "(?i)cholesky"], "result"),
 }
 

@@ -47,6 +47,25 @@ def test_no_compiler(python, tmp_path):
     assert "there is no /nonexistent/g++: install g++" in text
 
 
+def test_a_cache_that_cannot_be_written(python, tmp_path):
+    text = told(python, tmp_path, "", VIRTUAL_ASCEND_CACHE=__file__)
+    assert f"cannot be kept in {__file__}: File exists; VIRTUAL_ASCEND_CACHE names another folder" in text
+
+
+def test_a_compiler_with_options(python, tmp_path):
+    """The first word is the compiler: the error that comes is its own."""
+    text = told(python, tmp_path, "", CXX="false --of", VIRTUAL_ASCEND_CACHE=tmp_path)
+    assert "false --of -std=c++17" in text and "failed" in text
+
+
+def test_without_pyelftools_the_python_is_what_is_said(python, tmp_path):
+    """As from a checkout in another Python, where nothing was installed."""
+    change = "sys.modules['elftools.common.exceptions'] = None\ninstallation.PYTHON = (3, 8)"
+    assert "needs Python 3.9 here" in told(python, tmp_path, change)
+    text = told(python, tmp_path, change.splitlines()[0], VIRTUAL_ASCEND_CACHE=tmp_path)
+    assert "pip install pyelftools" in text
+
+
 def test_a_plugin_with_other_symbols(python, tmp_path):
     shutil.copy(Path(__file__), tmp_path / "libmindspore_ascend.so.1")
     change = "real = installation.find()\nlibrary.missing = lambda found: ([], frozenset({'rtMalloc'}))\n"

@@ -15,6 +15,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 
+from . import folders
+
 #: Where files are memory.
 _MEMORY = Path("/dev/shm")
 _ROOM = 2**30  # bytes; containers often have little there
@@ -30,19 +32,22 @@ def run(command: Sequence[str], count: int, variables: Mapping[str, str]) -> int
     Raises:
         OSError: the command cannot be started.
     """
-    with tempfile.TemporaryDirectory(prefix="virtual_ascend_", dir=exchange_place()) as folder:
-        table = Path(folder) / "rank_table.json"
+    processes: list[subprocess.Popen[bytes]] = []
+    previous = signal.signal(signal.SIGTERM, _interrupt)
+    folder = folders.make(exchange_place())
+    try:
+        table = folder / "rank_table.json"
         table.write_text(json.dumps(rank_table(count), indent=1))
-        processes: list[subprocess.Popen[bytes]] = []
-        previous = signal.signal(signal.SIGTERM, _interrupt)
-        try:
-            for card in range(count):
-                own = {**variables, **_of_card(card, count, Path(folder), table, variables)}
-                processes.append(subprocess.Popen(command, env=own, preexec_fn=_end_with_parent))
-            return _watch(processes, Path(folder))
-        finally:
-            _stop(processes)
-            signal.signal(signal.SIGTERM, previous)
+        for card in range(count):
+            own = {**variables, **_of_card(card, count, folder, table, variables)}
+            processes.append(subprocess.Popen(command, env=own, preexec_fn=_end_with_parent))
+        return _watch(processes, folder)
+    except KeyboardInterrupt:  # the programs got it too
+        return 128 + signal.SIGINT
+    finally:
+        _stop(processes)
+        folders.remove(folder)
+        signal.signal(signal.SIGTERM, previous)
 
 
 def exchange_place() -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import os
 import sys
 import tempfile
@@ -11,13 +12,16 @@ from pathlib import Path
 
 import tikemu
 
-from . import __version__, cards, library
+from . import __version__, cards, folders, library
+from .device.operators import TABLE
 from .errors import SetupError
 from .installation import Installation, find
 
 CANN = Path(__file__).parent / "cann"
 #: AI cores of the first generation, and the chip that has them.
 CHIPS = {32: "Ascend910A", 30: "Ascend910ProB"}
+#: GiB, many times what any card has and less than what a process can address.
+MOST_MEMORY = 1024
 DESCRIPTION = """\
 Runs a program that says device_target="Ascend" on MindSpore's own Ascend backend and a stand-in for CANN and the chip.
 
@@ -33,19 +37,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; returns the exit status. A program on one card takes the place of this process."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     own, command = (words[: words.index("--")], words[words.index("--") + 1 :]) if "--" in words else (words, [])
-    options = _parser().parse_args(own)
+    options, unknown = _parser().parse_known_args(own)
+    if options.action not in (None, "info"):
+        _parser().error(f"got {options.action} before --; programs belong behind it: virtual-ascend -- python PROGRAM")
+    if unknown:
+        _parser().error(f"unrecognized arguments: {' '.join(unknown)}")
     try:
         if options.action == "info":
             print(describe(find()))
             return 0
         if not command:
             _parser().error("no program: virtual-ascend -- python PROGRAM")
-        if options.cards is not None and options.cards < 1:
-            _parser().error(f"--cards: got {options.cards}, allowed is 1 or more")
-        if options.memory <= 0:
-            _parser().error(f"--memory: got {options.memory}, allowed is a positive number")
-        if options.processes < 1:
-            _parser().error(f"--processes: got {options.processes}, allowed is 1 or more")
+        _check(options)
         installation = find()
         variables = environment(options, library.prepare(installation))
         if command[0] == "python":
@@ -58,8 +61,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"virtual-ascend: {error}", file=sys.stderr)
         return 2
     except OSError as error:
-        print(f"virtual-ascend: {command[0]}: {error.strerror}", file=sys.stderr)
+        print(f"virtual-ascend: {error.filename or command[0]}: {error.strerror}", file=sys.stderr)
         return 2
+
+
+def _check(options: argparse.Namespace) -> None:
+    """Ends with an error that names the option, what came and what is allowed."""
+    for name, least in (("cards", 1), ("processes", 1), ("seed", 0)):
+        given = getattr(options, name)
+        if given is not None and given < least:
+            _parser().error(f"--{name}: got {given}, allowed is {least} or more")
+    if not 0 < options.memory <= MOST_MEMORY:
+        _parser().error(f"--memory: got {options.memory}, allowed is more than 0 and at most {MOST_MEMORY} (GiB)")
+    for given in filter(None, ";".join(options.formats).split(";")):
+        entry, _, formats = given.partition("=")
+        if not formats:
+            _parser().error(f"--formats: got {given}, allowed is ENTRY=FORMAT,...")
+        if entry not in TABLE:
+            near = ", ".join(difflib.get_close_matches(entry, TABLE)) or "softmax_v2, say"
+            _parser().error(f"--formats: got {entry}, allowed is the entry of a built-in operator: {near}")
+    if options.report:
+        try:
+            options.report.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            _parser().error(f"--report: got {options.report}, allowed is a folder that can be made: {error.strerror}")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -69,7 +94,7 @@ def _parser() -> argparse.ArgumentParser:
         description=DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("action", nargs="?", choices=("info",), help="say what is there, and run nothing")
+    parser.add_argument("action", nargs="?", metavar="info", help="say what is there, and run nothing")
     parser.add_argument(
         "--cards",
         type=int,
@@ -125,7 +150,8 @@ def environment(options: argparse.Namespace, cann: Path) -> dict[str, str]:
         own["VIRTUAL_ASCEND_REPORT"] = options.report.resolve()
     variables.update({name: str(value) for name, value in own.items()})
     # Compiled kernels are of this run alone: the sources of an operator may change between two.
-    variables.setdefault("MS_COMPILER_CACHE_PATH", tempfile.mkdtemp(prefix="virtual_ascend_"))
+    if "MS_COMPILER_CACHE_PATH" not in variables:
+        variables["MS_COMPILER_CACHE_PATH"] = str(folders.make(Path(tempfile.gettempdir())))
     # The libraries lie in lib64; MindSpore warns where the other places are not named, though it needs nothing there.
     _put_first(variables, "LD_LIBRARY_PATH", [str(cann / "lib64"), str(cann / "add-ons")])
     _put_first(variables, "PATH", [str(cann / "compiler/ccec_compiler/bin")])

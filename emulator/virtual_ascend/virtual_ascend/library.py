@@ -10,6 +10,7 @@ import ctypes
 import fcntl
 import hashlib
 import os
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -17,7 +18,7 @@ from pathlib import Path
 
 from .errors import SetupError
 from .installation import Installation
-from .symbols import needed_libraries, read_symbols
+from .symbols import elftools, needed_libraries, read_symbols
 
 SOURCES = Path(__file__).parent / "runtime"
 # As the plugin was: names and layouts of std::string.
@@ -41,33 +42,44 @@ def prepare(installation: Installation) -> Path:
     Raises:
         SetupError: no compiler, or a plugin with other symbols than these sources are for.
     """
-    compiler = os.environ.get("CXX", "g++")
-    if not shutil.which(compiler):
-        raise SetupError(f"the runtime has to be compiled, and there is no {compiler}: install g++ (C++17), or set CXX")
-    key = hashlib.sha256("\0".join([compiler, *FLAGS]).encode())
+    compiler = shlex.split(os.environ.get("CXX") or "g++")  # such as "ccache g++"
+    if not compiler or not shutil.which(compiler[0]):
+        raise SetupError(
+            f"the runtime has to be compiled, and there is no {' '.join(compiler)}: install g++ (C++17), or set CXX"
+        )
+    key = hashlib.sha256("\0".join([*compiler, *FLAGS]).encode())
     for source in (*sorted(SOURCES.iterdir()), *sorted(Path(__file__).parent.glob("*.py"))):
         key.update(source.read_bytes())
     state = installation.plugin.stat()
     key.update(f"{installation.plugin} {state.st_size} {state.st_mtime_ns}".encode())
+    elftools()  # before anything is compiled
     cache = cache_folder()
-    cache.mkdir(parents=True, exist_ok=True)
     folder = cache / key.hexdigest()[:16]
-    with open(cache / "lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not folder.exists():
-            with tempfile.TemporaryDirectory(dir=cache) as place:
-                _make(Path(place) / "cann", compiler, installation)
-                os.rename(Path(place) / "cann", folder)
+    if folder.exists():  # a cache that was made once may be read-only
+        return folder
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        with open(cache / "lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not folder.exists():
+                with tempfile.TemporaryDirectory(dir=cache) as place:
+                    _make(Path(place) / "cann", compiler, installation)
+                    os.rename(Path(place) / "cann", folder)
+    except OSError as error:
+        raise SetupError(
+            f"the compiled runtime cannot be kept in {cache}: {error.strerror}; "
+            "VIRTUAL_ASCEND_CACHE names another folder"
+        ) from None
     return folder
 
 
-def _make(folder: Path, compiler: str, installation: Installation) -> None:
+def _make(folder: Path, compiler: list[str], installation: Installation) -> None:
     libraries = folder / "lib64"  # MindSpore finds CANN by the name of this folder
     libraries.mkdir(parents=True)
     objects = folder / "objects"
     objects.mkdir()
     for source in sorted(SOURCES.glob("*.cc")):
-        _run(compiler, *FLAGS, "-c", source, "-o", objects / f"{source.stem}.o")
+        _run(*compiler, *FLAGS, "-c", source, "-o", objects / f"{source.stem}.o")
     compiled = sorted(objects.glob("*.o"))
     implemented = frozenset().union(*(read_symbols(path, ".symtab").defined for path in compiled))
     names, wanted = missing(installation)
@@ -75,7 +87,7 @@ def _make(folder: Path, compiler: str, installation: Installation) -> None:
     stubs = folder / "stubs.cc"
     stubs.write_text(stubs_source(wanted - implemented))
     shared = libraries / "libruntime.so"
-    _run(compiler, *FLAGS, "-shared", "-Wl,-soname,libruntime.so", stubs, *compiled, "-o", shared, "-ldl", "-lpthread")
+    _run(*compiler, *FLAGS, "-shared", "-Wl,-soname,libruntime.so", stubs, *compiled, "-o", shared, "-ldl", "-lpthread")
     for name in names:
         if name != shared.name:
             (libraries / name).symlink_to(shared.name)

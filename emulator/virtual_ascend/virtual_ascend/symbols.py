@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from elftools.common.exceptions import ELFError
-from elftools.elf.elffile import ELFFile
 
 from .errors import SetupError
 
@@ -19,6 +17,16 @@ _UNDEFINED = 0
 _WEAK = 2  # the binding, the upper half of st_info: such a symbol may stay undefined
 # In .gnu.version: local, global without a version; whatever is larger is an index of one.
 _HIDDEN, _UNVERSIONED = 0x8000, 1
+
+
+def elftools() -> tuple[Any, Any]:
+    """The error and the reader of pyelftools, which only a supported installation has to have."""
+    try:
+        from elftools.common.exceptions import ELFError
+        from elftools.elf.elffile import ELFFile
+    except ImportError as error:
+        raise SetupError(f"pyelftools is missing ({error}): pip install pyelftools") from None
+    return ELFError, ELFFile
 
 
 class Symbols(NamedTuple):
@@ -40,6 +48,7 @@ def read_symbols(path: Path, table: str = ".dynsym") -> Symbols:
     Raises:
         SetupError: the file cannot be read or has no such table.
     """
+    ELFError, ELFFile = elftools()
     try:
         with open(path, "rb") as file:
             elf = ELFFile(file)
@@ -64,6 +73,7 @@ def read_symbols(path: Path, table: str = ".dynsym") -> Symbols:
 
 def needed_libraries(path: Path) -> list[str]:
     """Names of the libraries that a library loads, in its order."""
+    _, ELFFile = elftools()
     with open(path, "rb") as file:
         tags = ELFFile(file).get_section_by_name(".dynamic").iter_tags("DT_NEEDED")
         return [tag.needed for tag in tags]

@@ -11,9 +11,11 @@ import numpy as np
 from draws import a, b, half, restart, step
 from elementwise import ACTIVATIONS, ELEMENTWISE, REDUCTIONS
 from graphs import FUSED, NETWORKS, other_difference
+from layers import DISTANCES, FUNCTIONS, ON_CARD, ON_ROWS, RECURRENT
 from mindspore import Tensor, nn, ops
 from mindspore.ops import operations as P
 from mindspore.ops.operations import math_ops
+from moving import BLOCKS, DIAGONALS, OPEN, PADDING, SCATTERING, SEGMENTS, SEQUENCES
 from tensors import INDEXING, LAYOUT, MATMUL, NORMALISATION
 from training import IMAGES, LOSSES, OPTIMIZERS
 
@@ -35,6 +37,7 @@ CARD = [
     ("no overflow", status, (Tensor(np.full(4, 100, half)),)),
     ("Lamb", lambda: step(nn.Lamb, (20, 8), learning_rate=0.1, weight_decay=0.01), ()),
     ("LARS", lambda: step(lambda parameters: nn.LARS(nn.Momentum(parameters, 0.1, 0.9), 1e-5, 0.02), (20, 8)), ()),
+    *ON_CARD,
     ("Roll", lambda x: ops.roll(x, 3, 0), (Tensor(np.arange(12, dtype=np.float32)),)),
     ("SplitV", P.SplitV([10, 22], 1, 2), (Tensor(np.arange(96, dtype=np.float32).reshape(3, 32)),)),
     ("StandardNormal", P.StandardNormal(), ((256, 256),)),
@@ -43,15 +46,26 @@ CARD = [
 ]
 FAMILIES = {
     "activations": ACTIVATIONS,
+    "blocks": BLOCKS,
+    "diagonals": DIAGONALS,
+    "distances": DISTANCES,
     "elementwise": ELEMENTWISE,
+    "functions": FUNCTIONS,
     "images": IMAGES,
     "indexing": INDEXING,
     "layout": LAYOUT,
     "losses": LOSSES,
     "matmul": MATMUL,
     "normalisation": NORMALISATION,
+    "on rows": ON_ROWS,
+    "open shapes": OPEN,
     "optimizer": OPTIMIZERS,
+    "padding": PADDING,
+    "recurrent": RECURRENT,
     "reduce": REDUCTIONS,
+    "scattering": SCATTERING,
+    "segments": SEGMENTS,
+    "sequences": SEQUENCES,
     "fused": FUSED,
     "networks": NETWORKS,
 }

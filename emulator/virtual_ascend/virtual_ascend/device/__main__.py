@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import socket
 import struct
 import sys
@@ -80,9 +81,10 @@ class Server:
     def launch(self, number: int, blocks: int, contents: bytes) -> None:
         self.launcher.launch(number, blocks, [Address(*pair) for pair in _ADDRESS.iter_unpack(contents)])
 
-    def launch_aicpu(self, _number: int, count: int, contents: bytes) -> None:
-        addresses, definition = _split(count, contents)
-        self.launcher.launch_aicpu(aicpu.parse(definition), addresses)
+    def launch_aicpu(self, size: int, count: int, contents: bytes) -> None:
+        """The last address is that of the extension, which has so many bytes."""
+        (*addresses, extension), definition = _split(count, contents)
+        self.launcher.launch_aicpu(aicpu.parse(definition), addresses, extension, size)
 
     def launch_operator(self, _number: int, count: int, contents: bytes) -> None:
         addresses, description = _split(count, contents)
@@ -116,6 +118,8 @@ def _end_with(connection: socket.socket) -> None:
 
 
 def main() -> None:
+    # Ctrl-C goes to all processes of a terminal. The program decides what it means, and this process ends with it.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     descriptor, file, size, pages = map(int, sys.argv[1:5])
     connection = socket.socket(fileno=descriptor)
     threading.Thread(target=_end_with, args=(connection,), daemon=True).start()

@@ -12,6 +12,8 @@ from .errors import KernelError
 
 #: Formats whose order of elements is that of the shape.
 PLAIN = ("ND", "NCHW", "NHWC", "HWCN", "DefaultFormat", "NCDHW", "NDHWC", "NCL")
+#: Formats in which operators take tensors as they are stored, since only they know how these are divided.
+AS_STORED = ("FRACTAL_ZN_RNN", "ND_RNN_BIAS")
 DTYPES = {"float": "float32", "double": "float64"}
 
 
@@ -20,14 +22,22 @@ def dtype_of(description: dict[str, Any]) -> np.dtype:
     return np.dtype(DTYPES.get(description["dtype"], description["dtype"]))
 
 
+def with_filling(operator: Callable[..., Any]) -> Callable[..., Any]:
+    """Marks an operator that works on matrices in fractals with what fills these up."""
+    operator.with_filling = True  # type: ignore[attr-defined]
+    return operator
+
+
 def plain_shape(description: dict[str, Any]) -> tuple[int, ...]:
     """Shape of the tensor as operators see it."""
-    name = "shape" if description["format"] in PLAIN else "ori_shape"
+    name = "shape" if description["format"] in (*PLAIN, *AS_STORED) else "ori_shape"
     return tuple(description[name])
 
 
-def to_plain(stored: np.ndarray, description: dict[str, Any], groups: int | None = None) -> np.ndarray:
-    """The tensor whose contents were stored in its format.
+def to_plain(
+    stored: np.ndarray, description: dict[str, Any], groups: int | None = None, filling: bool = False
+) -> np.ndarray:
+    """The tensor whose contents were stored in its format, or with ``filling`` matrices with what fills them up.
 
     `groups`: of the convolution whose filters lie in FRACTAL_Z. An operator that knows of none works on all that lies
     there, element by element.
@@ -36,6 +46,8 @@ def to_plain(stored: np.ndarray, description: dict[str, Any], groups: int | None
     if rows is None:
         return stored
     view, shape, used = rows
+    if filling:
+        return view.reshape(shape)
     return view.reshape(shape)[used].reshape(plain_shape(description))
 
 
@@ -47,6 +59,10 @@ def store(plain: np.ndarray, target: np.ndarray, description: dict[str, Any], gr
         return
     view, shape, used = rows
     filled = np.zeros(shape, target.dtype)
+    if (
+        description["format"] == "FRACTAL_NZ" and plain.shape[-1:] == shape[-1:]
+    ):  # an operator that fills up columns itself
+        used = (*used[:-1], slice(None))
     filled[used] = plain.reshape(filled[used].shape)
     target[...] = 0
     view[...] = filled.reshape(view.shape)
@@ -59,9 +75,13 @@ Rows = tuple[np.ndarray, tuple[int, ...], tuple[Any, ...]]
 def _rows(stored: np.ndarray, description: dict[str, Any], groups: int | None) -> Rows | None:
     """None: the order of elements is that of the shape."""
     kind = description["format"]
-    if kind in PLAIN or stored.size == 1 or (kind == "FRACTAL_Z" and groups is None):
+    if kind in PLAIN or kind in AS_STORED or stored.size == 1:
+        return None
+    if kind == "FRACTAL_Z" and groups is None and len(description["ori_shape"]) > 2:
         return None
     if kind == "FRACTAL_Z":
+        if len(description["ori_shape"]) == 2:
+            return _matrix_of_weights(stored, description["ori_shape"])
         return _filters(stored, description["ori_shape"], groups or 1)
     if kind not in _FORMATS:
         raise KernelError(f"format {kind} is not one that the virtual card knows")
@@ -93,6 +113,12 @@ def _filters(stored: np.ndarray, shape: Sequence[int], groups: int) -> Rows:
     row = place * results + np.arange(count) % results
     column = place[:, None] * channels + np.arange(channels)
     return view, (blocks, view.shape[1], parts * 16, height, width), (block[:, None], row[:, None], column)
+
+
+def _matrix_of_weights(stored: np.ndarray, shape: Sequence[int]) -> Rows:
+    """As of filters that have one place, the columns being their number: parts of rows, of columns, columns, rows."""
+    down, across, width, height = stored.shape
+    return stored.transpose(0, 3, 1, 2), (down * height, across * width), (slice(shape[0]), slice(shape[1]))
 
 
 def _filters_of_channels(stored: np.ndarray, description: dict[str, Any]) -> Rows:

@@ -15,6 +15,7 @@ from tikemu.program import ir
 from ..kernel import Kernel, arguments_of, shape_of, tensors
 from .collectives import Call, as_kernel
 from .errors import KernelError, QueueEmpty
+from .extension import INPUTS, OUTPUTS, Extension
 from .formats import dtype_of, store, to_plain
 from .memory import Address, Memory
 from .numerics import STATUS, convert, notice_overflow
@@ -54,9 +55,15 @@ class Launcher:
             self._run_built_in(kernel, addresses, TABLE)
         self._note(kernel, AI_CORE, blocks)
 
-    def launch_aicpu(self, kernel: Kernel, addresses: Sequence[Address]) -> None:
-        """Run a kernel on the AI CPU."""
-        self._run_built_in(kernel, addresses, AICPU)
+    def launch_aicpu(self, kernel: Kernel, addresses: Sequence[Address], place: Address, size: int) -> None:
+        """Run a kernel on the AI CPU; its extension lies at `place`."""
+        extension = Extension(self.memory, place, size)
+        for kind, side in ((INPUTS, kernel.inputs), (OUTPUTS, kernel.outputs)):
+            for description, shape in zip(side, extension.shapes(kind)):
+                if any(size < 0 for size in description["shape"]):
+                    # Of an output it is the largest one; what comes out decides.
+                    description |= {"shape": shape, "ori_shape": shape, "open": kind == OUTPUTS}
+        extension.answer(self._run_built_in(kernel, addresses, AICPU))
         self._note(kernel, AI_CPU, 1)
 
     def launch_operator(self, kernel: Kernel, addresses: Sequence[Address], constants: dict[int, bytes]) -> None:
@@ -88,7 +95,8 @@ class Launcher:
         addresses: Sequence[Address],
         table: dict[str, Operator],
         constants: Mapping[int, bytes] = MappingProxyType({}),
-    ) -> None:
+    ) -> list[tuple[int, ...]]:
+        """Returns the shapes of the outputs: those that were open are what came out."""
         operator = table.get(kernel.function)
         if operator is None:
             raise KernelError(
@@ -99,18 +107,22 @@ class Launcher:
         if len(addresses) < len(given) + len(wanted):
             count = len(given) + len(wanted)
             raise KernelError(f"kernel {kernel.name} ({kernel.type}): {count} tensors, {len(addresses)} addresses")
-        stored = []
-        for index, (description, address) in enumerate(zip(given + wanted, addresses)):
-            dtype, shape = dtype_of(description), tuple(description["shape"])
-            if index in constants:
-                stored.append(np.frombuffer(constants[index], dtype).reshape(shape))
-                continue
-            side, number = ("input", index) if index < len(given) else ("output", index - len(given))
+        count = len(given)
+
+        def stored_at(place: int, description: dict[str, Any], side: str, number: int) -> np.ndarray:
             name = f"kernel {kernel.name} ({kernel.type}), {side} {number}"
-            stored.append(self.memory.view(address, dtype, shape, name))
+            return self.memory.view(addresses[place], dtype_of(description), tuple(description["shape"]), name)
+
+        stored = [
+            np.frombuffer(constants[index], dtype_of(one)).reshape(one["shape"])
+            if index in constants
+            else stored_at(index, one, "input", index)
+            for index, one in enumerate(given)
+        ]
         groups = kernel.attributes.get("groups")
-        plain = iter([to_plain(array, description, groups) for array, description in zip(stored, given)])
         try:
+            filling = getattr(operator, "with_filling", False)
+            plain = iter([to_plain(array, one, groups, filling) for array, one in zip(stored, given)])
             results = operator(kernel, *(_take(parameter, plain) for parameter in kernel.inputs))
         except QueueEmpty:
             raise
@@ -122,9 +134,19 @@ class Launcher:
         arrays = [np.asarray(result) for result in (results if isinstance(results, (list, tuple)) else (results,))]
         if len(arrays) < len(wanted):
             raise KernelError(f"kernel {kernel.name} ({kernel.type}) gave {len(arrays)} of {len(wanted)} outputs")
-        notice_overflow(arrays, stored[: len(given)])
-        for array, target, description in zip(arrays, stored[len(given) :], wanted):
-            store(convert(array, target.dtype), target, description, groups)
+        notice_overflow(arrays, stored)
+        for index, (array, description) in enumerate(zip(arrays, wanted)):
+            if description.get("open"):
+                description["shape"] = description["ori_shape"] = list(array.shape)
+            target = stored_at(count + index, description, "output", index)
+            try:
+                store(convert(array, target.dtype), target, description, groups)
+            except ValueError as error:
+                raise KernelError(
+                    f"kernel {kernel.name} ({kernel.type}) gave {list(array.shape)} for output {index}, "
+                    f"{_shown([description])} of {description['ori_shape']}: {error}"
+                ) from error
+        return [tuple(description["shape"]) for description in wanted]
 
     # ------------------------------------------------------------------------------------------------------------ TIK
     def _run_tik(self, kernel: Kernel, program: ir.Program, blocks: int, addresses: Sequence[Address]) -> None:

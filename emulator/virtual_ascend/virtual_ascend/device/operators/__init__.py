@@ -13,7 +13,10 @@ from .. import channels
 from . import (
     activations,
     batch_normalisation,
+    blocks,
     convolution,
+    diagonals,
+    distances,
     elementwise,
     indexing,
     layout,
@@ -21,20 +24,29 @@ from . import (
     matmul,
     normalisation,
     optimizer,
+    padding,
     pooling,
     random,
+    recurrent,
     reduce,
     resizing,
+    scattering,
+    segments,
+    sparse_optimizer,
     status,
 )
 
 Operator = Callable[..., Any]
 
 _FAMILIES = (
-    *(activations, batch_normalisation, convolution, elementwise, indexing, layout, losses, matmul, normalisation),
-    *(optimizer, pooling, random, reduce, resizing, status),
+    *(activations, batch_normalisation, blocks, convolution, diagonals, distances, elementwise, indexing, layout),
+    *(losses, matmul, normalisation, optimizer, padding, pooling, random, recurrent, reduce, resizing, scattering),
+    *(segments, sparse_optimizer, status),
 )
-_ON_AI_CPU = channels, activations, elementwise, indexing, layout, losses, random, reduce, resizing
+_ON_AI_CPU = (
+    *(channels, activations, diagonals, elementwise, indexing, layout, losses, padding, random, reduce, resizing),
+    scattering,
+)
 
 #: Operators of the AI cores, by CANN's entry.
 TABLE: dict[str, Operator] = {name: function for family in _FAMILIES for name, function in family.TABLE.items()}

@@ -9,6 +9,7 @@ import numpy as np
 
 from ...kernel import Kernel
 from ..by_name import type_of
+from ..numerics import wide
 from .elementwise import of_arrays, sigmoid
 
 _GELU = math.sqrt(2 / math.pi)
@@ -78,6 +79,29 @@ def _relu_gradient_of_bits(_kernel: Kernel, gradient: np.ndarray, mask: np.ndarr
     return gradient * bits.reshape(batch, -1, height, width)[:, :channels]
 
 
+def _of_channels(weight: np.ndarray, axes: int) -> np.ndarray:
+    """A number for each channel, or one for all; they are the second axis, or the only one."""
+    return weight.reshape(-1, *(1,) * max(axes - 2, 0))
+
+
+def _prelu(_kernel: Kernel, x: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    x = wide(x)
+    return np.where(x > 0, x, x * _of_channels(wide(weight), x.ndim))
+
+
+def _prelu_gradients(
+    _kernel: Kernel, gradient: np.ndarray, x: np.ndarray, weight: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    gradient, x = wide(gradient), wide(x)
+    shares = np.where(x > 0, 0, gradient * x)
+    channels = 1 if x.ndim > 1 else 0
+    if weight.size == 1:
+        of_weight = shares.sum().reshape(weight.shape)
+    else:
+        of_weight = shares.sum(tuple(axis for axis in range(x.ndim) if axis != channels))
+    return np.where(x > 0, gradient, gradient * _of_channels(wide(weight), x.ndim)), of_weight
+
+
 _PLAIN: dict[str, Callable[..., Any]] = {
     "elu_grad": lambda gradient, y: gradient * np.where(y > 0, 1, y + 1),  # of the output
     "fast_gelu": fast_gelu,
@@ -104,6 +128,10 @@ TABLE: dict[str, Callable[..., Any]] = {
     "hard_shrink_grad": of_arrays(shrink_gradient, lambd=0.5),
     "hard_sigmoid": of_arrays(lambda x, alpha, beta: np.clip(alpha * x + beta, 0, 1), alpha=1 / 6, beta=0.5),
     "hard_sigmoid_grad": of_arrays(hard_sigmoid_gradient, alpha=1 / 6, beta=0.5),
+    "p_relu": _prelu,
+    "p_relu_grad": _prelu_gradients,
+    "prelu": _prelu,
+    "prelu_grad": _prelu_gradients,
     "relu_grad_v2": _relu_gradient_of_bits,
     "relu_v2": _relu_with_bits,
     "soft_shrink": of_arrays(lambda x, lambd: np.sign(x) * np.maximum(np.abs(x) - lambd, 0), lambd=0.5),

@@ -70,6 +70,17 @@ def _converted(kernel: Kernel, x: np.ndarray) -> np.ndarray:
 
 erf = np.vectorize(math.erf, otypes=[np.float64])
 
+
+def erfinv(y: np.ndarray) -> np.ndarray:
+    """Newton's method on erf, from an estimate of erf(x)^2 as 1 - exp(-x^2 * 4 / pi)."""
+    y = y.astype(np.float64)
+    x = np.sign(y) * np.sqrt(-np.log1p(-(y**2)) * (math.pi / 4))
+    for _ in range(8):
+        step = (erf(np.where(np.isfinite(x), x, 0)) - y) * np.exp(x * x) * (math.sqrt(math.pi) / 2)
+        x = np.where(np.isfinite(step), x - step / (1 + x * step), x)  # Halley's correction
+    return x
+
+
 _ONE: dict[str, Callable[..., Any]] = {
     "abs": np.abs,
     "acos": np.arccos,
@@ -84,6 +95,7 @@ _ONE: dict[str, Callable[..., Any]] = {
     "cosh": np.cosh,
     "erf": erf,
     "erfc": lambda x: 1 - erf(x),
+    "erfinv": erfinv,
     "exp": np.exp,
     "expm1": np.expm1,
     "floor": np.floor,
@@ -117,7 +129,7 @@ _TWO: dict[str, Callable[..., Any]] = {
     "assign_add": np.add,
     "assign_sub": np.subtract,
     "atan2": np.arctan2,
-    "bias_add": lambda x, bias: x + (bias if x.ndim < 4 else bias[:, None, None]),
+    "bias_add": lambda x, bias: x + (bias if x.ndim < 4 else bias.reshape(-1, *(1,) * (x.ndim - 2))),
     "bitwise_and": np.bitwise_and,
     "bitwise_or": np.bitwise_or,
     "bitwise_xor": np.bitwise_xor,
@@ -126,6 +138,7 @@ _TWO: dict[str, Callable[..., Any]] = {
     "equal": np.equal,
     "floor_div": np.floor_divide,
     "floor_mod": np.mod,
+    "ger": lambda x, y: x[..., :, None] * y[..., None, :],
     "greater": np.greater,
     "greater_equal": np.greater_equal,
     "less": np.less,
@@ -183,6 +196,8 @@ TABLE: dict[str, Callable[..., Any]] = {
 }
 AICPU: dict[str, Callable[..., Any]] = {
     "Cast": _converted,
+    "LeftShift": of_arrays(np.left_shift),
+    "RightShift": of_arrays(np.right_shift),
     "Select": _select,
     **{type_of(name): TABLE[name] for name in (*_ONE, *_TWO)},
 }

@@ -1,4 +1,4 @@
-"""Gathering and scattering by index."""
+"""Gathering by index, and sorting."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 from ...kernel import Kernel
 from ..by_name import both_forms
 from ..numerics import wide
+from .scattering import places_of
 
 
 def _gather(kernel: Kernel, x: np.ndarray, index: np.ndarray, axis: np.ndarray | None = None) -> np.ndarray:
@@ -36,7 +37,7 @@ def _gather_along_gradient(kernel: Kernel, *arrays: np.ndarray) -> np.ndarray:
 
 
 def _gather_nd(_kernel: Kernel, x: np.ndarray, index: np.ndarray) -> np.ndarray:
-    return x[_places(index)]
+    return x[places_of(index)]
 
 
 def _one_hot(kernel: Kernel, index: np.ndarray, *given: np.ndarray) -> np.ndarray:
@@ -45,51 +46,6 @@ def _one_hot(kernel: Kernel, index: np.ndarray, *given: np.ndarray) -> np.ndarra
     count = int(depth[0]) if depth else kernel.attributes["depth"]
     axis = kernel.attributes.get("axis", -1)
     return np.moveaxis(np.where(index[..., None] == np.arange(count), on, off), -1, axis)
-
-
-def _segment_sums(kernel: Kernel, x: np.ndarray, index: np.ndarray, *_count: np.ndarray) -> np.ndarray:
-    rest = x.shape[index.ndim :]
-    result = np.zeros(kernel.outputs[0]["ori_shape"], wide(x).dtype)
-    flat = index.reshape(-1)
-    keep = flat >= 0  # a negative number belongs to no segment
-    np.add.at(result, flat[keep], wide(x).reshape(-1, *rest)[keep])
-    return result
-
-
-def _places(index: np.ndarray) -> tuple[np.ndarray, ...]:
-    """The index whose last axis names a place."""
-    return tuple(np.moveaxis(index, -1, 0))
-
-
-def _scattered(_kernel: Kernel, target: np.ndarray, index: np.ndarray, updates: np.ndarray) -> np.ndarray:
-    result = target.copy()
-    result[_places(index)] = updates
-    return result
-
-
-def _scattered_by(combine: np.ufunc, of_rows: bool = False) -> Callable[..., Any]:
-    """Updates are combined with what stands where they go; an index of rows has no axis for the place."""
-
-    def operator(_kernel: Kernel, target: np.ndarray, index: np.ndarray, updates: np.ndarray) -> np.ndarray:
-        result = wide(target).copy()
-        combine.at(result, (index,) if of_rows else _places(index), wide(updates))
-        return result
-
-    return operator
-
-
-def _scattered_sums(kernel: Kernel, index: np.ndarray, updates: np.ndarray, *_shape: np.ndarray) -> np.ndarray:
-    """ScatterNd: into zeros."""
-    result = np.zeros(kernel.outputs[0]["ori_shape"], wide(updates).dtype)
-    np.add.at(result, _places(index), wide(updates))
-    return result
-
-
-def _scattered_elements(kernel: Kernel, target: np.ndarray, index: np.ndarray, updates: np.ndarray) -> np.ndarray:
-    """The index has the shape of the updates."""
-    result = target.copy()
-    np.put_along_axis(result, index, updates, kernel.attributes["axis"])
-    return result
 
 
 def _top(kernel: Kernel, x: np.ndarray, *_rest: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -104,15 +60,40 @@ def _sort(kernel: Kernel, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.take_along_axis(x, order, axis), order
 
 
+def _left_by_mask(_kernel: Kernel, x: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    x, mask = np.broadcast_arrays(x, mask)
+    return x[mask]
+
+
+def _unique(_kernel: Kernel, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """In the order in which they come first, and where each element of x stands among them."""
+    _, first, inverse = np.unique(x, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    return x.reshape(-1)[first[order]], np.argsort(order)[inverse]
+
+
+def _reversed_parts(kernel: Kernel, x: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Of every sequence the beginning of the given length, the other way round."""
+    along, over = kernel.attributes["seq_dim"], kernel.attributes["batch_dim"]
+    moved = np.moveaxis(x, (over, along), (0, 1))
+    result = moved.copy()
+    for row, length in enumerate(lengths.tolist()):
+        result[row, :length] = moved[row, :length][::-1]
+    return np.moveaxis(result, (0, 1), (over, along))
+
+
+def _positions(kernel: Kernel, sequence: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Where each value belongs in its row of a sorted sequence."""
+    side: Any = "right" if kernel.attributes.get("right") else "left"
+    if sequence.ndim == 1:
+        return np.searchsorted(sequence, values, side)
+    rows = zip(sequence.reshape(-1, sequence.shape[-1]), values.reshape(-1, values.shape[-1]))
+    return np.array([np.searchsorted(row, value, side) for row, value in rows]).reshape(values.shape)
+
+
 TABLE: dict[str, Callable[..., Any]] = {
     "gather_nd": _gather_nd,
-    **both_forms(gather_v2=_gather, one_hot=_one_hot, unsorted_segment_sum=_segment_sums),
-    **both_forms(scatter_nd=_scattered_sums),
-    "scatter_add": _scattered_by(np.add, of_rows=True),
-    "scatter_nd_add": _scattered_by(np.add),
-    "scatter_nd_sub": _scattered_by(np.subtract),
-    "scatter_nd_update": _scattered,
-    "scatter_update": _scattered,
+    **both_forms(gather_v2=_gather, one_hot=_one_hot),
     "sort": _sort,
     **both_forms(top_k=_top),
 }
@@ -121,7 +102,9 @@ AICPU: dict[str, Callable[..., Any]] = {
     "GatherDGrad": _gather_along_gradient,
     "GatherDGradV2": _gather_along_gradient,
     "GatherNd": _gather_nd,
-    "ScatterElements": _scattered_elements,
-    "ScatterNd": _scattered_sums,
-    **dict.fromkeys(("ScatterNdUpdate", "TensorScatterUpdate"), _scattered),
+    "MaskedSelect": _left_by_mask,
+    "ReverseSequence": _reversed_parts,
+    "SearchSorted": _positions,
+    "Unique": _unique,
+    "Where": lambda _kernel, x: np.argwhere(x),
 }

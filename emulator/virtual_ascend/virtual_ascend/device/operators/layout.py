@@ -8,8 +8,9 @@ from typing import Any, Callable
 
 import numpy as np
 
-from ...kernel import Kernel
+from ...kernel import Kernel, tensors
 from ..by_name import attribute, both_forms
+from ..formats import with_filling
 from ..numerics import listed
 
 
@@ -21,6 +22,8 @@ def _same(_kernel: Kernel, x: np.ndarray, *_rest: Any) -> np.ndarray:
 def _converted_format(kernel: Kernel, x: np.ndarray) -> np.ndarray:
     """Between formats of fractals the store does it; the order of axes of rows, if it changes, from and to NCHW."""
     source, target = kernel.attributes["src_format"], kernel.attributes["dst_format"]
+    if source == "HWCN" and len(kernel.outputs[0]["ori_shape"]) == 2:  # a matrix, as filters that have one place
+        return x[0, 0]
     for other, to_images in (("HWCN", (3, 2, 0, 1)), ("NHWC", (0, 3, 1, 2))):
         if source == other:
             x = x.transpose(to_images)
@@ -59,8 +62,11 @@ def _split(kernel: Kernel, x: np.ndarray) -> list[np.ndarray]:
     return np.split(x, count, attribute(kernel, "split_dim", "axis", otherwise=0))
 
 
+@with_filling
 def _split_by_sizes(kernel: Kernel, x: np.ndarray) -> list[np.ndarray]:
-    return np.split(x, np.cumsum(kernel.attributes["size_splits"])[:-1], kernel.attributes["split_dim"])
+    """A part may be larger than the tensor: MindSpore splits what lies in fractals by what fills them up too."""
+    parts = np.split(x, np.cumsum(kernel.attributes["size_splits"])[:-1], kernel.attributes["split_dim"])
+    return [part[tuple(map(slice, output["ori_shape"]))] for part, output in zip(parts, tensors(kernel.outputs))]
 
 
 def _strides(kernel: Kernel, shape: Sequence[int], begin: Any, end: Any, steps: Any) -> tuple[Any, ...]:
@@ -108,6 +114,14 @@ def _slice(kernel: Kernel, x: np.ndarray, *bounds: np.ndarray) -> np.ndarray:
     starts, sizes = given or (attribute(kernel, "offsets", "begin"), kernel.attributes["size"])
     ends = (start + size if size >= 0 else None for start, size in zip(starts, sizes))
     return x[tuple(slice(start, end) for start, end in zip(starts, ends))]
+
+
+def _slice_gradient(_kernel: Kernel, gradient: np.ndarray, x: np.ndarray, *bounds: np.ndarray) -> np.ndarray:
+    """Zeros beside the slice."""
+    starts, sizes = (array.tolist() for array in bounds)
+    result = np.zeros(x.shape, gradient.dtype)
+    result[tuple(slice(start, start + size if size >= 0 else None) for start, size in zip(starts, sizes))] = gradient
+    return result
 
 
 def _tile(kernel: Kernel, x: np.ndarray, times: np.ndarray | None = None) -> np.ndarray:
@@ -163,8 +177,10 @@ AICPU: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(("DiagPart", "DiagPartD"), _diagonal),
     "Identity": _same,
     "LinSpace": lambda _kernel, first, last, count: np.linspace(first, last, int(count), dtype=first.dtype),
+    "Meshgrid": lambda kernel, *arrays: np.meshgrid(*arrays, indexing=kernel.attributes["indexing"]),
     "Reshape": _same,
     "Slice": _slice,
+    "SliceGrad": _slice_gradient,
     "Split": _split,
     "StridedSlice": _strided_slice,
     "StridedSliceGrad": _strided_slice_gradient,

@@ -111,9 +111,24 @@ def _likelihood_gradient(
     return np.where(np.arange(x.shape[1]) == labels[:, None], slopes[:, None], 0)
 
 
+def soft_margin(x: np.ndarray, labels: np.ndarray, reduction: str) -> np.ndarray:
+    return _reduced(softplus(-labels * x), reduction)
+
+
+def soft_margin_gradient(x: np.ndarray, labels: np.ndarray, gradient: np.ndarray, reduction: str) -> np.ndarray:
+    return -labels * sigmoid(-labels * x) * gradient / _count(x, reduction)
+
+
+def _in_top(kernel: Kernel, x: np.ndarray, index: np.ndarray) -> np.ndarray:
+    """Whether fewer than k elements of a row are larger than the one that the index names."""
+    chosen = np.take_along_axis(x, index[:, None], 1)
+    return (x > chosen).sum(1) < kernel.attributes["k"]
+
+
 TABLE: dict[str, Callable[..., Any]] = {
     "binary_cross_entropy": of_arrays(binary_cross_entropy, reduction="mean"),
     "binary_cross_entropy_grad": of_arrays(binary_cross_entropy_gradient, reduction="mean"),
+    "in_top_k": _in_top,
     "kl_div": of_arrays(divergence, reduction="mean"),
     "kl_div_loss_grad": of_arrays(divergence_gradient, reduction="mean"),
     "nll_loss": _likelihood,
@@ -123,6 +138,8 @@ TABLE: dict[str, Callable[..., Any]] = {
     "sigmoid_cross_entropy_with_logits_v2": of_arrays(sigmoid_cross_entropy, reduction="mean"),
     "smooth_l1_loss_grad_v2": _smooth_l1_gradient,
     "smooth_l1_loss_v2": _smooth_l1,
+    "soft_margin_loss": of_arrays(soft_margin, reduction="mean"),
+    "soft_margin_loss_grad": of_arrays(soft_margin_gradient, reduction="mean"),
     "softmax_cross_entropy_with_logits": of_arrays(cross_entropy),
 }
 AICPU: dict[str, Callable[..., Any]] = {

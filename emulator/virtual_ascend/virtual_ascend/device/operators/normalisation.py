@@ -104,6 +104,26 @@ def _normalise_gradient(kernel: Kernel, x: np.ndarray, _y: np.ndarray, gradient:
     return (wide(gradient) - y * (y * wide(gradient)).sum(axes, keepdims=True)) / lengths
 
 
+def _sums_of_squares(x: np.ndarray, radius: int) -> np.ndarray:
+    """Of every channel and so many on either side of it."""
+    padded = np.pad(np.square(x), ((0, 0), (radius, radius), (0, 0), (0, 0)))
+    return sum(padded[:, shift : shift + x.shape[1]] for shift in range(2 * radius + 1))  # type: ignore[return-value]
+
+
+def local_response(x: np.ndarray, depth_radius: int, bias: float, alpha: float, beta: float) -> np.ndarray:
+    return x * (bias + alpha * _sums_of_squares(x, depth_radius)) ** -beta
+
+
+def local_response_gradient(
+    gradient: np.ndarray, x: np.ndarray, y: np.ndarray, depth_radius: int, bias: float, alpha: float, beta: float
+) -> np.ndarray:
+    base = bias + alpha * _sums_of_squares(x, depth_radius)
+    shares = np.pad(gradient * y / base, ((0, 0), (depth_radius, depth_radius), (0, 0), (0, 0)))
+    around = sum(shares[:, shift : shift + x.shape[1]] for shift in range(2 * depth_radius + 1))
+    return gradient * base**-beta - 2 * alpha * beta * x * around
+
+
+_RESPONSE: dict[str, Any] = {"depth_radius": 5, "bias": 1.0, "alpha": 1.0, "beta": 0.5}
 TABLE: dict[str, Callable[..., Any]] = {
     "clip_by_norm_no_div_sum": _norm_not_below,
     "confusion_softmax_grad": _confused_softmax_gradient,
@@ -115,6 +135,8 @@ TABLE: dict[str, Callable[..., Any]] = {
     "layer_norm_x_backprop_v2": _layer_norm_input_gradient,
     "log_softmax_grad": _log_softmax_gradient,
     "log_softmax_v2": lambda kernel, x: log_softmax(wide(x), axes_of(kernel, x)),
+    "lrn": of_arrays(local_response, **_RESPONSE),
+    "lrn_grad": of_arrays(local_response_gradient, **_RESPONSE),
     "softmax_grad_ext": _softmax_gradient_scaled,
     "softmax_v2": lambda kernel, x: softmax(wide(x), axes_of(kernel, x)),
 }

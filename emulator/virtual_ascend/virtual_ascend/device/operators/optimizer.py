@@ -66,7 +66,7 @@ def _adagrad(kernel: Kernel, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
     return weights - rate * gradient / np.sqrt(squares), squares
 
 
-def _proximal_adagrad(
+def proximal_adagrad(
     weights: np.ndarray, squares: np.ndarray, rate: np.ndarray, l1: np.ndarray, l2: np.ndarray, gradient: np.ndarray
 ) -> tuple[np.ndarray, ...]:
     squares = squares + gradient**2
@@ -75,14 +75,14 @@ def _proximal_adagrad(
     return np.sign(moved) * np.maximum(np.abs(moved) - rates * l1, 0) / (1 + rates * l2), squares
 
 
-def _adadelta(*arrays: np.ndarray) -> tuple[np.ndarray, ...]:
+def adadelta(*arrays: np.ndarray) -> tuple[np.ndarray, ...]:
     weights, squares, updates, rate, kept, epsilon, gradient = arrays
     squares = kept * squares + (1 - kept) * gradient**2
     update = np.sqrt(updates + epsilon) / np.sqrt(squares + epsilon) * gradient
     return weights - rate * update, squares, kept * updates + (1 - kept) * update**2
 
 
-def _rms_prop(*arrays: np.ndarray, rho: float, momentum: float, epsilon: float) -> tuple[np.ndarray, ...]:
+def rms_prop(*arrays: np.ndarray, rho: float, momentum: float, epsilon: float) -> tuple[np.ndarray, ...]:
     weights, squares, velocity, rate, gradient = arrays
     squares = rho * squares + (1 - rho) * gradient**2
     velocity = momentum * velocity + rate * gradient / np.sqrt(squares + epsilon)
@@ -118,12 +118,20 @@ def _lars(*arrays: np.ndarray, hyperpara: float, epsilon: float, use_clip: bool)
     return (np.clip(scale / rate, 0, 1) if use_clip else scale) * (gradient + decay * weights)
 
 
-def _ftrl(_kernel: Kernel, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
-    weights, squares, linear, gradient, rate, l1, l2, power = arrays
-    gradient = wide(gradient)
+def ftrl(
+    weights: np.ndarray,
+    squares: np.ndarray,
+    linear: np.ndarray,
+    gradient: np.ndarray,
+    rate: Any,
+    l1: Any,
+    l2: Any,
+    power: Any,
+    shrinking: Any = 0.0,
+) -> tuple[np.ndarray, ...]:
     root, squares = squares ** (-power), squares + gradient**2
     next_root = squares ** (-power)
-    linear = linear + gradient - (next_root - root) / rate * weights
+    linear = linear + gradient + shrinking - (next_root - root) / rate * weights
     kept = np.abs(linear) > l1
     return np.where(kept, (np.sign(linear) * l1 - linear) / (next_root / rate + 2 * l2), 0), squares, linear
 
@@ -152,13 +160,13 @@ TABLE: dict[str, Callable[..., Any]] = {
     **both_forms(apply_adam=_adam, apply_momentum=_momentum),
     "apply_gradient_descent": lambda _kernel, weights, rate, gradient: weights - rate * wide(gradient),
     "apply_ada_max_d": of_arrays(_ada_max),
-    "apply_adadelta_d": of_arrays(_adadelta),
+    "apply_adadelta_d": of_arrays(adadelta),
     "apply_adagrad_d": _adagrad,
     "apply_adam_with_amsgrad_d": of_arrays(_amsgrad, beta1=0.9, beta2=0.999, epsilon=1e-8),
     "apply_centered_rms_prop_d": of_arrays(_centered_rms_prop),
-    "apply_ftrl_d": _ftrl,
-    "apply_proximal_adagrad_d": of_arrays(_proximal_adagrad),
-    "apply_rms_prop_d": of_arrays(_rms_prop, rho=0.9, momentum=0.0, epsilon=1e-10),
+    "apply_ftrl_d": of_arrays(ftrl),
+    "apply_proximal_adagrad_d": of_arrays(proximal_adagrad),
+    "apply_rms_prop_d": of_arrays(rms_prop, rho=0.9, momentum=0.0, epsilon=1e-10),
     "lamb_apply_optimizer_assign": _lamb_update,
     "lamb_apply_weight_assign": _lamb_weights,
     "lars_v2_update": of_arrays(_lars, hyperpara=0.001, epsilon=1e-5, use_clip=False),

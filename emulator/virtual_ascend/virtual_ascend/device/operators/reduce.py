@@ -29,6 +29,13 @@ def _over_axes(function: Callable[..., Any]) -> Callable[..., Any]:
     return operator
 
 
+def _deviation(kernel: Kernel, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Standard deviation, and the mean."""
+    x, axes, keep = wide(x), axes_of(kernel, x), bool(kernel.attributes.get("keep_dims", False))
+    freedom = int(bool(kernel.attributes.get("unbiased", True)))
+    return np.std(x, axes, ddof=freedom, keepdims=keep), np.mean(x, axes, keepdims=keep)
+
+
 def _product_and_sum(kernel: Kernel, x: np.ndarray, y: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """MindSpore's fusion of two Mul and a ReduceSum."""
     x, y, z = wide(x), wide(y), wide(z)
@@ -77,6 +84,14 @@ def _running(function: np.ufunc) -> Callable[..., Any]:
     return operator
 
 
+def _running_least(kernel: Kernel, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The least so far, and the place of the last such."""
+    axis = kernel.attributes["axis"]
+    least = np.minimum.accumulate(x, axis)
+    places = np.moveaxis(np.broadcast_to(np.arange(x.shape[axis]), np.moveaxis(x, axis, -1).shape), -1, axis)
+    return least, np.maximum.accumulate(np.where(x == least, places, 0), axis)
+
+
 _OVER_AXES: dict[str, Callable[..., Any]] = {
     "reduce_all": _over_axes(np.all),
     "reduce_any": _over_axes(np.any),
@@ -94,7 +109,9 @@ TABLE: dict[str, Callable[..., Any]] = {
     "arg_min_with_value": _arg_with_value(np.argmin, np.min),
     "bias_add_grad": _bias_gradient,
     "confusion_mul_grad": _product_and_sum,
+    "cummin": _running_least,
     "l2_loss": lambda _kernel, x: np.square(wide(x)).sum() / 2,
+    "reduce_std": _deviation,
     "square_sum_all": lambda _kernel, x, y: (np.square(wide(x)).sum(), np.square(wide(y)).sum()),
     "square_sum_v1": _over_axes(lambda x, **over: np.square(x).sum(**over)),
 }

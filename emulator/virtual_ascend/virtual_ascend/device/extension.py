@@ -1,0 +1,53 @@
+"""Extensions of AI CPU kernels: shapes that a node definition leaves open, as graphengine's fwk_adpt_struct.h has them.
+
+Entries follow each other: their kind, their length, and here for each tensor a type and eight sizes, of which one
+mark ends those that count.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from .memory import Address, Memory
+
+INPUTS, OUTPUTS = 1, 2
+_HEAD = struct.Struct("=iI")
+_TENSOR = np.dtype([("type", "<i4"), ("sizes", "<i8", 8)])
+_END = np.iinfo(np.int64).min
+
+
+class Extension:
+    """The shapes of the inputs and outputs of one launch, on the card."""
+
+    def __init__(self, memory: Memory, address: Address, size: int) -> None:
+        self._tensors: dict[int, np.ndarray] = {}
+        if size:
+            contents = memory.view(address, np.dtype(np.uint8), (size,), "the extension of an AI CPU kernel")
+            self._tensors = {kind: part.view(_TENSOR) for kind, part in _entries(contents) if kind in (INPUTS, OUTPUTS)}
+
+    def shapes(self, kind: int) -> list[list[int]]:
+        """Of all tensors of a kind, or none where it says nothing of them."""
+        tensors = self._tensors.get(kind, np.zeros(0, _TENSOR))
+        return [_until_end(sizes.tolist()) for sizes in tensors["sizes"]]
+
+    def answer(self, shapes: Sequence[Sequence[int]]) -> None:
+        """Say which shapes the outputs have got."""
+        for tensor, shape in zip(self._tensors.get(OUTPUTS, ()), shapes):
+            tensor["sizes"][: len(shape)] = shape
+            tensor["sizes"][len(shape) : len(shape) + 1] = _END
+
+
+def _entries(contents: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
+    place = 0
+    while place + _HEAD.size <= len(contents):
+        kind, length = _HEAD.unpack(contents[place : place + _HEAD.size].tobytes())
+        place += _HEAD.size
+        yield kind, contents[place : place + length]
+        place += length
+
+
+def _until_end(sizes: list[int]) -> list[int]:
+    return sizes[: sizes.index(_END)] if _END in sizes else sizes

@@ -1,0 +1,122 @@
+"""Scattering by index: what stands at a place is replaced by, or combined with, an update."""
+
+from __future__ import annotations
+
+from typing import Any, Callable
+
+import numpy as np
+
+from ...kernel import Kernel
+from ..by_name import both_forms
+from ..numerics import wide
+from .elementwise import truncated_division
+
+
+def places_of(index: np.ndarray) -> tuple[np.ndarray, ...]:
+    """The index whose last axis names a place."""
+    return tuple(np.moveaxis(index, -1, 0))
+
+
+def _rows(index: np.ndarray) -> tuple[np.ndarray, ...]:
+    """The index of rows, which has no axis for the place."""
+    return (index,)
+
+
+Places = Callable[[np.ndarray], "tuple[np.ndarray, ...]"]
+
+
+def _replaced(places: Places) -> Callable[..., Any]:
+    def operator(_kernel: Kernel, target: np.ndarray, index: np.ndarray, updates: np.ndarray) -> np.ndarray:
+        result = target.copy()
+        result[places(index)] = updates
+        return result
+
+    return operator
+
+
+def _updated(kernel: Kernel, *arrays: np.ndarray) -> np.ndarray:
+    """CANN's entry of two operators: rows of a parameter, and places of a tensor."""
+    return _replaced(places_of if kernel.type.startswith("TensorScatter") else _rows)(kernel, *arrays)
+
+
+def _combined(combine: np.ufunc, places: Places) -> Callable[..., Any]:
+    """Updates are combined with what stands where they go."""
+
+    def operator(_kernel: Kernel, target: np.ndarray, index: np.ndarray, updates: np.ndarray) -> np.ndarray:
+        result = wide(target).copy()
+        combine.at(result, places(index), wide(updates))
+        return result
+
+    return operator
+
+
+def _in_place(combine: np.ufunc) -> Callable[..., Any]:
+    """On the AI CPU the parameter is updated where it lies, and MindSpore takes nothing from the output."""
+
+    def operator(kernel: Kernel, target: np.ndarray, index: np.ndarray, updates: np.ndarray) -> np.ndarray:
+        combine.at(target, places_of(index), updates)
+        return target
+
+    return operator
+
+
+def _divided(_kernel: Kernel, target: np.ndarray, index: np.ndarray, updates: np.ndarray) -> np.ndarray:
+    """Row by row, since a row may be divided several times."""
+    result = wide(target).copy()
+    rest = result.shape[1:]
+    for row, update in zip(index.reshape(-1), wide(updates).reshape(-1, *rest)):
+        result[row] = truncated_division(result[row], update)
+    return result
+
+
+def _scattered_sums(kernel: Kernel, index: np.ndarray, updates: np.ndarray, *_shape: np.ndarray) -> np.ndarray:
+    """ScatterNd: into zeros."""
+    result = np.zeros(kernel.outputs[0]["ori_shape"], wide(updates).dtype)
+    np.add.at(result, places_of(index), wide(updates))
+    return result
+
+
+def _elements(kernel: Kernel, target: np.ndarray, index: np.ndarray, updates: np.ndarray) -> np.ndarray:
+    """The index has the shape of the updates."""
+    result = target.copy()
+    np.put_along_axis(result, index, updates, kernel.attributes["axis"])
+    return result
+
+
+def _in_rows(combine: Callable[..., Any]) -> Callable[..., Any]:
+    """Rows that an attribute names, each of them once."""
+
+    def operator(kernel: Kernel, target: np.ndarray, updates: np.ndarray) -> np.ndarray:
+        rows = kernel.attributes["indices"]
+        result = wide(target).copy()
+        result[rows] = combine(result[rows], wide(updates))
+        return result
+
+    return operator
+
+
+_COMBINED: dict[str, np.ufunc] = {
+    "add": np.add,
+    "max": np.maximum,
+    "min": np.minimum,
+    "mul": np.multiply,
+    "sub": np.subtract,
+}
+TABLE: dict[str, Callable[..., Any]] = {
+    "inplace_add_d": _in_rows(np.add),
+    "inplace_sub_d": _in_rows(np.subtract),
+    **{f"scatter_{name}": _combined(combine, _rows) for name, combine in _COMBINED.items()},
+    "scatter_div": _divided,
+    **both_forms(scatter_nd=_scattered_sums),
+    **dict.fromkeys(("scatter_nd_add", "scatter_non_aliasing_add"), _combined(np.add, places_of)),
+    "scatter_nd_sub": _combined(np.subtract, places_of),
+    "scatter_nd_update": _replaced(places_of),
+    "scatter_update": _updated,
+}
+AICPU: dict[str, Callable[..., Any]] = {
+    "ScatterElements": _elements,
+    "ScatterNd": _scattered_sums,
+    "ScatterNdMax": _in_place(np.maximum),
+    "ScatterNdMin": _in_place(np.minimum),
+    **dict.fromkeys(("ScatterNdUpdate", "TensorScatterUpdate"), _replaced(places_of)),
+}
