@@ -45,7 +45,7 @@ def _holds_tensors(argument) -> bool:
 
 def _may_switch() -> bool:
     """Whether MindSpore lets a program go from GRAPH mode to PYNATIVE."""
-    return ms.get_auto_parallel_context("parallel_mode") != "semi_auto_parallel"
+    return ms.get_auto_parallel_context("parallel_mode") not in ("semi_auto_parallel", "hybrid_parallel")
 
 
 class _Unpacked(nn.Cell):
