@@ -59,10 +59,8 @@ def store(plain: np.ndarray, target: np.ndarray, description: dict[str, Any], gr
         return
     view, shape, used = rows
     filled = np.zeros(shape, target.dtype)
-    if (
-        description["format"] == "FRACTAL_NZ" and plain.shape[-1:] == shape[-1:]
-    ):  # an operator that fills up columns itself
-        used = (*used[:-1], slice(None))
+    if description["format"] == "FRACTAL_NZ" and plain.shape[-1:] == shape[-1:]:
+        used = (*used[:-1], slice(None))  # the operator fills up columns itself
     filled[used] = plain.reshape(filled[used].shape)
     target[...] = 0
     view[...] = filled.reshape(view.shape)

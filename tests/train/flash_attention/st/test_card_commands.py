@@ -20,6 +20,9 @@ CHEAP = {
     "flash-attention info": r"tik +",
     "flash-attention info --all": r"tik +ready",
     "flash-attention opp --out opp": "",
+}
+# What they print that compute on the processor and on the model.
+WITHOUT_CARD = {
     "flash-attention bench --quick": r"S=256 float32",
     "flash-attention tune --operator forward --head-dim 64 --seq 512 --out tuning.json": r"written: tuning.json",
 }
@@ -44,7 +47,7 @@ ELSEWHERE = ("pip ", "flash-attention check", "flash-attention profile", "flash-
 
 def test_every_command_of_the_page_is_run_here():
     """But for those ELSEWHERE."""
-    run = {*CHEAP, DEVICE_TUNING, MODEL, SELFTEST, *PACKAGE, *TRAINING}
+    run = {*CHEAP, *WITHOUT_CARD, DEVICE_TUNING, MODEL, SELFTEST, *PACKAGE, *TRAINING}
     blocks = re.findall(r"^```\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
     printed = {line.partition("  #")[0].rstrip() for block in blocks for line in block.splitlines()}
     assert {line for line in printed if not line.startswith(ELSEWHERE)} == run
@@ -73,6 +76,12 @@ def called(folder, command):
 @pytest.mark.parametrize("command", CHEAP)
 def test_cheap_commands(tmp_path, command):
     assert re.search(CHEAP[command], said(called(tmp_path, command)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", WITHOUT_CARD)
+def test_commands_that_need_no_card(tmp_path, command):
+    assert re.search(WITHOUT_CARD[command], said(called(tmp_path, command)))
 
 
 def test_the_operator_package_comes_and_goes(tmp_path):
