@@ -34,7 +34,7 @@ class Called(nn.Cell):
                 return super().__call__(*arguments, **named)
             finally:
                 ms.set_context(mode=ms.GRAPH_MODE)
-        if max(sizes, default=-1) < 0:
+        if named or max(sizes, default=-1) < 0:
             return super().__call__(*arguments, **named)
         return _unpacked(self, sizes)(*flat)
 
