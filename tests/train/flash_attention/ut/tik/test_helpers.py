@@ -40,7 +40,7 @@ def _load_operands(core) -> None:
     base = core.scalar("int64", "base", 0)
     load.fetch_query(core, core.on.stage[0], base, zero, core.plan.rows)
     load.place_query(core, row_reference.query_slots(core, 0), core.on.stage[0], zero)
-    load.load_key(core, load.key_slot(core, 0), base, zero)
+    load.load_key(core, load.key_slot(core, 0), base, zero, None)
 
 
 def _scores(core, segment: int, key_terms):
