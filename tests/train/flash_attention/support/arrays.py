@@ -1,5 +1,7 @@
 """NumPy arrays that many tests make."""
 
+from __future__ import annotations
+
 import numpy as np
 
 
