@@ -29,10 +29,12 @@ def lines(python, folder, *arguments, options=()):
     return [line.split() for line in said(done).splitlines()]
 
 
-LAYOUTS = ("graph", "TH"), ("graph", "BNSD"), ("pynative", "TH"), ("pynative", "BSH")
+# The others are slow: the shared cases have them too.
+EVERY_RUN = ("graph", "BNSD"), ("pynative", "TH")
+SLOW = [pytest.param(*one, marks=pytest.mark.slow) for one in (("graph", "TH"), ("pynative", "BSH"))]
 
 
-@pytest.mark.parametrize("mode, layout", LAYOUTS)
+@pytest.mark.parametrize("mode, layout", [*EVERY_RUN, *SLOW])
 def test_output_and_gradients_of_two_calls(python, tmp_path, mode, layout):
     found = lines(python, tmp_path, "attention", mode, layout)
     assert len(found) == 12
