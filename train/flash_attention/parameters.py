@@ -14,7 +14,9 @@ import functools
 import mindspore as ms
 from mindspore import Parameter, Tensor, nn, ops
 
-_OLD = tuple(map(int, ms.__version__.split(".")[:2])) < (2, 7)
+# Of 2.1 to 2.6 no release can be installed; the forms for 2.0 are right on every version.
+VERSION = tuple(map(int, ms.__version__.split(".")[:2]))
+OLD = VERSION < (2, 7)
 
 
 class Called(nn.Cell):
@@ -28,7 +30,7 @@ class Called(nn.Cell):
         flat = []
         for one, size in zip(arguments, sizes):
             flat.extend(one if size >= 0 else (one,))
-        if _OLD and _may_switch() and any(isinstance(one, Parameter) for one in (*flat, *named.values())):
+        if OLD and _may_switch() and any(isinstance(one, Parameter) for one in (*flat, *named.values())):
             ms.set_context(mode=ms.PYNATIVE_MODE)
             try:
                 return super().__call__(*arguments, **named)

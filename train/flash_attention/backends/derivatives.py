@@ -18,11 +18,8 @@ import mindspore as ms
 from mindspore import Tensor, nn, ops
 from mindspore.ops import constexpr
 
-from flash_attention.parameters import result
+from flash_attention.parameters import OLD, VERSION, result
 
-# Of 2.1 to 2.6 no release can be installed; the forms for 2.0 are right on every version.
-_VERSION = tuple(map(int, ms.__version__.split(".")[:2]))
-OLD = _VERSION < (2, 7)
 if OLD:
     from mindspore.nn.cell import _pynative_executor
 
@@ -299,7 +296,7 @@ def stopped(tensor):
 
     MindSpore 2.7 cannot differentiate a Cell that stops something and is recomputed: there it is the tensor itself.
     """
-    return tensor if _VERSION[1] == 7 else ops.stop_gradient(tensor)
+    return tensor if VERSION[1] == 7 else ops.stop_gradient(tensor)
 
 
 def without_influence(tensor):
