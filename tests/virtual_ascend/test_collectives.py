@@ -48,6 +48,7 @@ def test_a_card_that_never_calls_is_an_error(python, tmp_path):
     assert "waited 3 seconds (HCCL_EXEC_TIMEOUT) for card 1, which did not call it" in found[0, "never"]
 
 
+@pytest.mark.slow
 def test_cards_that_call_something_else_are_an_error(python, tmp_path):
     found = verdicts(python, tmp_path, 2, "pynative", "other")
     assert "card 0 calls HcomAllReduce of 128 float32 (sum" in found[0, "other"]

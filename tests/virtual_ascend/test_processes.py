@@ -38,7 +38,7 @@ def test_a_large_launch_that_turns_out_short_is_not_shared_again():
     assert processes.choose("k", 32, LARGE) == 1
 
 
-@pytest.mark.parametrize("count", (1, 2))
+@pytest.mark.parametrize("count", (pytest.param(1, marks=pytest.mark.slow), 2))
 def test_launches(python, tmp_path, count):
     printed = said(on_card(python, PROGRAM, 2, cwd=tmp_path, options=("--processes", count)))
     launch, computed = map(float, re.search(r"launch (\S+) ms computation (\S+) ms", printed).groups())

@@ -36,4 +36,4 @@ def test_nothing_runs_before_somebody_waits(python, tmp_path):
 
 
 def test_a_wait_that_cannot_end_is_an_error(python, tmp_path):
-    assert ask(python, tmp_path, "stuck") == ["stuck 507011"]
+    assert ask(python, tmp_path, "stuck", VIRTUAL_ASCEND_PATIENCE=1) == ["stuck 507011"]

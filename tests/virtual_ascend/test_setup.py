@@ -1,8 +1,5 @@
 """What is needed, said before anything runs."""
 
-import shutil
-from pathlib import Path
-
 import pytest
 
 from tests.virtual_ascend.card import on_card, said, start
@@ -67,9 +64,14 @@ def test_without_pyelftools_the_python_is_what_is_said(python, tmp_path):
 
 
 def test_a_plugin_with_other_symbols(python, tmp_path):
-    shutil.copy(Path(__file__), tmp_path / "libmindspore_ascend.so.1")
-    change = "real = installation.find()\nlibrary.missing = lambda found: ([], frozenset({'rtMalloc'}))\n"
-    assert "does not ask for" in told(python, tmp_path, change, VIRTUAL_ASCEND_CACHE=tmp_path)
+    """It does not want a function that the sources implement; one source stands for all of them."""
+    (tmp_path / "sources").mkdir()
+    (tmp_path / "sources/runtime_api.cc").write_text(
+        'extern "C" int rtMalloc() { return 0; } extern "C" int rtOther() { return 0; }'
+    )
+    change = "library.SOURCES = library.Path('sources')"
+    text = told(python, tmp_path, change, VIRTUAL_ASCEND_CACHE=tmp_path)
+    assert "does not ask for rtOther, which" in text and "unchanged" in text
 
 
 def test_no_program(python, tmp_path):

@@ -67,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _check(options: argparse.Namespace) -> None:
     """Ends with an error that names the option, what came and what is allowed."""
-    for name, least in (("cards", 1), ("processes", 1), ("seed", 0)):
+    for name, least in (("cards", 1), ("processes", 1), ("seed", 0), ("patience", 1)):
         given = getattr(options, name)
         if given is not None and given < least:
             _parser().error(f"--{name}: got {given}, allowed is {least} or more")
@@ -115,6 +115,14 @@ def _parser() -> argparse.ArgumentParser:
         "(default: one per core)",
     )
     parser.add_argument(
+        "--patience",
+        type=int,
+        metavar="SECONDS",
+        default=60,
+        help="how long the card waits for an event or for the next batch of a sunk dataset while nothing else happens, "
+        "before that is an error (default: 60)",
+    )
+    parser.add_argument(
         "--formats",
         metavar="ENTRY=FORMAT,...",
         action="append",
@@ -139,6 +147,7 @@ def environment(options: argparse.Namespace, cann: Path) -> dict[str, str]:
         "VIRTUAL_ASCEND_MEMORY": int(options.memory * 2**30),
         "VIRTUAL_ASCEND_SEED": options.seed,
         "VIRTUAL_ASCEND_PROCESSES": options.processes,
+        "VIRTUAL_ASCEND_PATIENCE": options.patience,
         "VIRTUAL_ASCEND_FORMATS": ";".join(options.formats),
         "VIRTUAL_ASCEND_PYTHON": sys.executable,
         "VIRTUAL_ASCEND_PYTHONPATH": os.pathsep.join(ours),

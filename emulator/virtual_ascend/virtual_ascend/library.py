@@ -14,6 +14,7 @@ import shlex
 import shutil
 import subprocess
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from .errors import SetupError
@@ -78,8 +79,11 @@ def _make(folder: Path, compiler: list[str], installation: Installation) -> None
     libraries.mkdir(parents=True)
     objects = folder / "objects"
     objects.mkdir()
-    for source in sorted(SOURCES.glob("*.cc")):
-        _run(*compiler, *FLAGS, "-c", source, "-o", objects / f"{source.stem}.o")
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        commands = [
+            (*compiler, *FLAGS, "-c", source, "-o", objects / f"{source.stem}.o") for source in SOURCES.glob("*.cc")
+        ]
+        list(pool.map(lambda command: _run(*command), commands))
     compiled = sorted(objects.glob("*.o"))
     implemented = frozenset().union(*(read_symbols(path, ".symtab").defined for path in compiled))
     names, wanted = missing(installation)

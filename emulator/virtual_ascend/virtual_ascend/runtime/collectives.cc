@@ -18,7 +18,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 // Seconds that a card waits for the others: the variable is HCCL's, whose own default is half an hour.
-int64_t Patience() {
+int64_t SecondsForCards() {
   const char *seconds = getenv("HCCL_EXEC_TIMEOUT");
   return seconds ? atol(seconds) : 300;
 }
@@ -59,7 +59,7 @@ struct Exchange {
       const std::string ended = Cards::Instance().Ended(card);
       if (!ended.empty()) return "card " + std::to_string(card) + " has ended: " + ended;
       if (Clock::now() > deadline) {
-        return "waited " + std::to_string(Patience()) + " seconds (HCCL_EXEC_TIMEOUT) for card " +
+        return "waited " + std::to_string(SecondsForCards()) + " seconds (HCCL_EXEC_TIMEOUT) for card " +
                std::to_string(card) + ", which did not call it";
       }
     }
@@ -95,7 +95,7 @@ Status Begin(Exchange *exchange) {
   exchange->mine.clear();
   exchange->former.clear();
   exchange->taken = sends;
-  exchange->deadline = Clock::now() + std::chrono::seconds(Patience());
+  exchange->deadline = Clock::now() + std::chrono::seconds(SecondsForCards());
   if (sends || receives) {
     const uint32_t from = sends ? group.rank : call.peer, to = sends ? call.peer : group.rank;
     const std::string pair = std::to_string(from) + "-" + std::to_string(to) + "-" + std::to_string(call.tag);

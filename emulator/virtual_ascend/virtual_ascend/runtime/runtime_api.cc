@@ -71,9 +71,6 @@ struct __attribute__((packed)) AicpuHead {
   uint64_t extension_address;
 };
 
-// For the next batch of a sunk dataset.
-constexpr auto kDataPatience = std::chrono::seconds(10);
-
 Status RunAicpu(const std::string &bytes) {
   AicpuHead head{};
   uint32_t length = 0;
@@ -96,8 +93,9 @@ Status RunAicpu(const std::string &bytes) {
                              message.data(), message.size(), &missing);
     if (code == kSuccess) traffic.Note();
     if (code != kQueueEmpty) return code;
-    if (!traffic.WaitFor(seen, kDataPatience)) {
-      return Fail(kStuck, "a GetNext waits for data, and none came in ten seconds: " + missing);
+    if (!traffic.WaitFor(seen, Patience())) {
+      return Fail(kStuck, "a GetNext waits for data, and none came in " + std::to_string(Patience().count()) +
+                           " seconds (--patience): " + missing);
     }
   }
 }

@@ -9,10 +9,14 @@ namespace {
 
 // A program that is this far ahead of the card waits, as on a card; the number is what rtGetMaxStreamAndTask says.
 constexpr size_t kMostTasks = 1024;
-constexpr auto kPatience = std::chrono::seconds(10);
 constexpr auto kPoll = std::chrono::milliseconds(1);  // between two looks at what other cards have done
 
 }  // namespace
+
+std::chrono::seconds Patience() {
+  const char *given = getenv("VIRTUAL_ASCEND_PATIENCE");
+  return std::chrono::seconds(given ? atol(given) : 60);
+}
 
 thread_local uint32_t Streams::last_task = 0, Streams::last_stream = 0;
 
@@ -127,7 +131,7 @@ Status Streams::WaitUntil(const Condition &done, const std::string &what) {
       added_.wait_for(lock, kPoll);
       continue;
     }
-    if (added_.wait_for(lock, kPatience) == std::cv_status::timeout && !done() && !Step(lock)) {
+    if (added_.wait_for(lock, Patience()) == std::cv_status::timeout && !done() && !Step(lock)) {
       failed_ = Fail(kStuck, "waiting for " + what + ", but nothing can run: " + Waiting());
     }
   }

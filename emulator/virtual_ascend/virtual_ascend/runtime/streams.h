@@ -17,6 +17,9 @@
 
 namespace virtual_ascend {
 
+// How long a wait lasts in which nothing happens, before it is an error: VIRTUAL_ASCEND_PATIENCE.
+std::chrono::seconds Patience();
+
 struct Stream;
 struct Model;
 

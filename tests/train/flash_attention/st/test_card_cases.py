@@ -70,10 +70,9 @@ def test_training(python, tmp_path, mode):
     verdicts(python, tmp_path, "card_training.py", mode, *names)
 
 
-@pytest.mark.parametrize("mode, names", [("graph", ("train", "export", "sink by two")), ("pynative", ("checkpoint",))])
-def test_around_a_network(python, tmp_path, mode, names):
+def test_around_a_network(python, tmp_path):
     """Model.train, sunk data, checkpoints, export."""
-    verdicts(python, tmp_path, "card_data.py", mode, *names)
+    verdicts(python, tmp_path, "card_data.py", "graph", "train", "checkpoint", "export", "sink by two")
 
 
 @pytest.mark.slow

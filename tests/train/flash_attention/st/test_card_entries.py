@@ -12,7 +12,7 @@ PROGRAM = Path(__file__).with_name("support") / "card_entries.py"
 CASE = "B2-H4-Sq45-Sk61-D32-float16-compact-alibi.bias_all"
 
 
-@pytest.mark.parametrize("way", ("file", "copied"))
+@pytest.mark.parametrize("way", (pytest.param("file", marks=pytest.mark.slow), "copied"))
 def test_entries(tmp_path, way):
     variables = {"FLASH_ATTENTION_ENTRIES": tmp_path / "entries"}
     done = on_card(card_python(), PROGRAM, ROOT / "train", way, CASE, cwd=tmp_path, packages=(ROOT,), **variables)

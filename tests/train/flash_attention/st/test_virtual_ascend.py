@@ -5,14 +5,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.train.flash_attention.st.support.card_kernels import BOUND
 from tests.train.flash_attention.st.support.wheel_tools import ROOT
 from tests.virtual_ascend.card import card_python, on_card, said, start
 
 pytestmark = pytest.mark.card
 PROGRAM = Path(__file__).with_name("support") / "card_attention.py"
 PACKAGES = (ROOT / "train",)
-# A result of the whole chain of float16 operators over its largest number.
-BOUND = 2e-3
 
 
 @pytest.fixture(scope="module")
@@ -29,12 +28,9 @@ def lines(python, folder, *arguments, options=()):
     return [line.split() for line in said(done).splitlines()]
 
 
-# The others are slow: the shared cases have them too.
-EVERY_RUN = ("graph", "BNSD"), ("pynative", "TH")
-SLOW = [pytest.param(*one, marks=pytest.mark.slow) for one in (("graph", "TH"), ("pynative", "BSH"))]
-
-
-@pytest.mark.parametrize("mode, layout", [*EVERY_RUN, *SLOW])
+# Every run has the gradients of test_card_kernels.py and the shared cases.
+@pytest.mark.slow
+@pytest.mark.parametrize("mode, layout", [("graph", "BNSD"), ("graph", "TH"), ("pynative", "TH"), ("pynative", "BSH")])
 def test_output_and_gradients_of_two_calls(python, tmp_path, mode, layout):
     found = lines(python, tmp_path, "attention", mode, layout)
     assert len(found) == 12

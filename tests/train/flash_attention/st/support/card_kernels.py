@@ -21,6 +21,8 @@ from tests.virtual_ascend.card import on_card, said
 LISTS = Path(__file__).with_suffix(".txt")
 MODES = "graph", "pynative"
 LAYOUTS = ("TH", 64), ("BSH", 64), ("BSND", 64), ("SBH", 64), ("BNSD", 64), ("BSH", 24)
+# A result of the whole chain of float16 operators over its largest number.
+BOUND = 2e-3
 TRANSPOSES = "Transpose", "TransposeD", "ConfusionTransposeD"
 
 
@@ -35,16 +37,18 @@ def launched(folder: Path) -> list[dict[str, str]]:
 
 
 def kernels(python: Path, mode: str, layout: str, head_dim: int, seed: int = 0) -> list[str]:
-    """Types of all that two calls launch."""
+    """Types of all that two calls launch; their gradients have to be right."""
     with tempfile.TemporaryDirectory() as folder:
         options = "--report", folder, "--seed", seed
         program = Path(__file__).with_name("card_attention.py"), "gradients", mode, layout, head_dim
-        said(
+        printed = said(
             on_card(
                 python, *program, cwd=Path(folder), options=options, packages=(ROOT / "train",),
                 EXAMPLES=ROOT / "examples",
             )
         )  # fmt: skip
+        errors = [line.split() for line in printed.splitlines()]
+        assert len(errors) == 10 and all(float(error) <= BOUND for *_, error in errors), printed
         return [row["OP Type"] for row in launched(Path(folder))]
 
 
