@@ -8,11 +8,10 @@ from tests.virtual_ascend.card import card_python
 pytestmark = pytest.mark.card
 MODES = "graph", "pynative"
 # Between them: masks, biases, windows, dropout by bits, shared keys, a soft cap, sinks, prefixes, segments, values of
-# another width, few queries on many keys, and the layouts.
+# another width, few queries on many keys, and the layouts. test_card_entries.py has another.
 CASES = (
     "B2-H4-KV2-Sq97-Sk150-D64-float16-compact-drop0.1",
     "BSH:B1-H4-KV1-Sq45-Sk61-D32-float16-heads-alibi.computed",
-    "B2-H4-Sq45-Sk61-D32-float16-compact-alibi.bias_all",
     "B2-H2-S64-D80-float16-rows-alibi.given-drop0.5",
     "TH:B1-H2-S113-D32-float16-all-alibi.computed-sinks",
     "SBH:B2-H2-S140-D32-float16-3d-window40_0",
@@ -27,7 +26,10 @@ PARTS = 12
 # For what is slow, on a machine that others use too.
 MINUTES = 20
 # Of card_calls.py and card_training.py, those that show most for their time.
-CALLS = "dropout_by_seed", "packed.sinks_prefix", "paged.sinks", "cache.paged", "server.paged", "slopes_per_item"
+CALLS = {
+    "graph": ("packed.sinks_prefix", "dropout_by_seed", "server.paged"),
+    "pynative": ("paged.sinks", "cache.paged", "slopes_per_item"),
+}
 TRAINING = "two alike", "accumulated", "dropout"
 
 
@@ -50,7 +52,7 @@ def test_every_shared_case(python, tmp_path, mode, part):
     assert len(verdicts(python, tmp_path, "card_cases.py", mode, f"{part}/{PARTS}", minutes=MINUTES)) > 400 // PARTS
 
 
-@pytest.mark.parametrize("mode, names", [("graph", CALLS[1::2]), ("pynative", CALLS[::2])], ids=MODES)
+@pytest.mark.parametrize("mode, names", CALLS.items(), ids=CALLS)
 def test_calls(python, tmp_path, mode, names):
     """Dropout by seed, packed sequences, caches."""
     assert set(verdicts(python, tmp_path, "card_calls.py", mode, *names)) == set(names)
