@@ -277,7 +277,7 @@ class _Widened(Called):
         return output
 
 
-class _Padding(nn.Cell):
+class _Padding(Called):
     """Zeros behind the last axis, through float32: a compiled graph on a CPU joins no bfloat16."""
 
     def __init__(self, size: int, width: int):

@@ -13,6 +13,7 @@ from flash_attention.context_parallel.communication import Processes
 from flash_attention.context_parallel.pieces import Sizes
 from flash_attention.context_parallel.plan import check_length
 from flash_attention.context_parallel.sequence import SequenceSplit
+from flash_attention.parameters import OLD, result
 from flash_attention.problem import ALL_BLOCKS, AttentionProblem, AttentionRules
 from flash_attention.problem.checks import check_int, check_name
 from flash_attention.problem.inputs import MAX_HEAD_DIM, MAX_VALUE_DIM, TensorSpec, read_tensors
@@ -88,6 +89,13 @@ class SplitAttention(nn.Cell):
         self.turn_values = Turn(given, heads_first, -1, value_head_dim or head_dim)
         self.turn_back = Turn(heads_first, given, -1, value_head_dim or head_dim)
         self.nothing, self.none = Tensor(np.zeros(1, np.float32)), Tensor(np.zeros(1, np.int32))
+
+    def __call__(self, *arguments, **named):
+        # See flash_attention.parameters. MindSpore 2.0 gathers in GRAPH mode only, which this therefore does not leave.
+        if OLD and ms.get_context("mode") == ms.GRAPH_MODE:
+            arguments = tuple(map(result, arguments))
+            named = {name: result(argument) for name, argument in named.items()}
+        return super().__call__(*arguments, **named)
 
     def construct(
         self,

@@ -1,6 +1,7 @@
 """Parameters as arguments: the weights, sinks, biases and caches of several layers, in turns."""
 
 import functools
+from types import SimpleNamespace
 
 import mindspore as ms
 import numpy as np
@@ -16,6 +17,9 @@ from flash_attention import (
     reshape_and_cache,
     rotary_embedding,
 )
+from flash_attention.compat.flash_attn import flash_attn_with_kvcache
+from flash_attention.compat.mindspore_ops.operators import FlashAttentionScore, flash_attention_score
+from flash_attention.context_parallel import GatherAttention, gather
 from mindspore import Parameter, Tensor, nn
 
 from tests.train.flash_attention.support.modes import in_mode
@@ -40,6 +44,25 @@ def _layer():
     return FlashAttention(16, alibi=True)
 
 
+@functools.cache
+def _cache():
+    """One cache for all calls, wider than its keys."""
+    return KVCache(batch=1, max_length=8, kv_heads=2, head_dim=10, dtype=ms.float32)
+
+
+def _cached(query, key, value):
+    cache = _cache()
+    cache.reset()
+    return cache(query, key, value)
+
+
+def _stored(key, value):
+    cache = _cache()
+    cache.reset()
+    cache.update(key, value)
+    return cache.attend(_random(1, 3, 2, 10))
+
+
 #: A call for each kind of argument that may be a Parameter: shapes of those, and the call.
 CALLS = {
     "query": ([(1, 2, 8, 16)], lambda query: flash_attention(query, _tokens(), _tokens())),
@@ -53,6 +76,14 @@ CALLS = {
         [(2, 4, 2, 16)] * 2,
         lambda *caches: paged_attention(_random(1, 2, 16), *caches, *(Tensor(x, ms.int32) for x in (TABLE, LENGTH))),
     ),
+    "cache of a layer": ([(1, 3, 2, 10)] * 3, _cached),
+    "what a cache takes": ([(1, 3, 2, 10)] * 2, _stored),
+    "cache of flash_attn": (
+        [(1, 2, 2, 16), (1, 8, 2, 16), (1, 8, 2, 16)],
+        lambda query, *caches: flash_attn_with_kvcache(query, *caches, cache_seqlens=5, causal=True),
+    ),
+    "score": ([(1, 8, 32)] * 3, lambda *tensors: flash_attention_score(*tensors, 2)),
+    "statistics": ([(1, 8, 32)] * 3, lambda *tensors: FlashAttentionScore(2)(*tensors)[0]),
 }
 
 
@@ -68,6 +99,31 @@ def test_calls_in_turns(kind, mode):
     for before, own in zip(arrays, given):
         for array, parameter in zip(before, own):
             np.testing.assert_array_equal(parameter.asnumpy(), array)
+
+
+class _OfOneProcess(nn.Cell):
+    """Gathers what a single process has."""
+
+    def construct(self, tensor):
+        return tensor
+
+
+def test_gathered_keys_in_turns(monkeypatch, mode):
+    """GatherAttention, of one process."""
+    monkeypatch.setattr(gather, "Processes", lambda: SimpleNamespace(rank=0, world=1))
+    monkeypatch.setattr(gather.ops, "AllGather", _OfOneProcess)
+    layer = GatherAttention(16, causal=True)
+    given = [Parameter(_random(1, 2, 8, 16, seed=i), name=f"p{i}") for i in range(4)]
+    sinks = [Parameter(_random(2, seed=i), name=f"s{i}") for i in range(4)]
+    for _ in range(2):
+        for turn in range(4):
+            tensors = [_random(1, 2, 8, 16, seed=(turn + i) % 4) for i in range(3)]
+            expected = flash_attention(*tensors, causal=True, sinks=_random(2, seed=turn)).asnumpy()
+            output = layer(*(given[(turn + i) % 4] for i in range(3)), sinks=sinks[turn])
+            np.testing.assert_allclose(output.asnumpy(), expected, rtol=1e-5, atol=1e-6)
+    for seed, (one, other) in enumerate(zip(given, sinks)):
+        np.testing.assert_array_equal(one.asnumpy(), _random(1, 2, 8, 16, seed=seed).asnumpy())
+        np.testing.assert_array_equal(other.asnumpy(), _random(2, seed=seed).asnumpy())
 
 
 class _Layers(nn.Cell):

@@ -16,6 +16,7 @@ from mindspore.ops import constexpr
 from flash_attention.backends.positional import alibi_bias, hidden_by_window
 from flash_attention.functional import flash_attention
 from flash_attention.paged import paged_attention, reshape_and_cache
+from flash_attention.parameters import Called
 from flash_attention.precision import fix_dtypes
 from flash_attention.problem.checks import check_bool, check_dtype, check_int, check_window
 from flash_attention.problem.inputs import TensorSpec
@@ -109,7 +110,7 @@ def flash_attn_with_kvcache(
     )
 
 
-class _Cached(nn.Cell):
+class _Cached(Called):
     """One kind of call.
 
     Args:

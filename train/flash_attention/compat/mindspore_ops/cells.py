@@ -10,6 +10,7 @@ from mindspore.ops import constexpr
 from flash_attention.compat.mindspore_ops.call import PACKED, Call
 from flash_attention.compat.mindspore_ops.real_shift import Alibi, Float32, Slopes
 from flash_attention.functional import flash_attention
+from flash_attention.parameters import Called
 from flash_attention.sharding.request import RequestedSharding, ShardRequest
 from flash_attention.tensors import compiling
 from flash_attention.varlen import flash_attention_varlen
@@ -112,7 +113,7 @@ def _refuse_drawing():
     )
 
 
-class Score(nn.Cell):
+class Score(Called):
     """The attention of a call."""
 
     def __init__(self, call: Call, shift_shape: tuple | None, request: ShardRequest | None):
@@ -126,7 +127,7 @@ class Score(nn.Cell):
         return self.attend(query, key, value, mask, bias, drop_mask, prefix, lengths_q, lengths_k, self.scale)
 
 
-class Statistics(nn.Cell):
+class Statistics(Called):
     """Maximum and sum of each query's softmax, (B, N, S1, 8) or (T1, N, 8), without a gradient."""
 
     def __init__(self, call: Call, shift_shape: tuple | None, request: None):

@@ -8,6 +8,7 @@ from mindspore import dtype as mstype
 
 from flash_attention.backends.cache_update import check_room, one_block_each
 from flash_attention.paged import append_tokens, limited_attention, paged_caches, reorder_sequences
+from flash_attention.parameters import Called
 from flash_attention.problem.checks import check_dtype, check_int, check_name
 from flash_attention.problem.inputs import TensorSpec
 from flash_attention.tensors import compile_time, compiling, int_tensor, spec, tensor_spec
@@ -15,7 +16,7 @@ from flash_attention.tensors import compile_time, compiling, int_tensor, spec, t
 _INT32 = -(1 << 31), (1 << 31) - 1
 
 
-class KVCache(nn.Cell):
+class KVCache(Called):
     """Keys and values of a batch of sequences, each of a length of its own, and attention against them.
 
     Args:
