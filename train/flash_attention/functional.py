@@ -6,7 +6,6 @@ compile-time function, puts the chosen backend's cell into the graph.
 
 from __future__ import annotations
 
-import functools
 from dataclasses import replace
 from typing import Any
 
@@ -40,6 +39,7 @@ from flash_attention.tensors import (
     read_rules,
     read_specs,
     refuse_names,
+    remembered,
     spec,
     tensor_spec,
 )
@@ -234,8 +234,8 @@ def scaled_dot_product_attention(
     """
     if len(unknown) > 0:
         refuse_names("scaled_dot_product_attention", tuple(unknown))
-    shape, value_shape = query.shape, value.shape
     shapes = _torch_shapes(spec(query), spec(key), spec(value), enable_gqa, dropout_p)
+    shape, value_shape = query.shape, value.shape
     mask, bias = None, None
     if attn_mask is not None:
         new_axes, broadcast, reshape = _torch_mask(spec(attn_mask), spec(query), spec(key), is_causal)
@@ -380,13 +380,7 @@ def _plan(specs, names, rules, others, backend, shards, compiled_lse):
     tensors = tuple(map(tensor_spec, ("query", "key", "value"), specs[:3]))
     inputs = read_specs((*names, *NAMES[2:]), specs[3])
     forced, device = registry.forced_backend(backend), ms.get_context("device_target")
-    key = tensors, inputs, names, rules, others, forced, device, sharding(shards)
-    planned = _planned
-    try:
-        hash(key)
-    except TypeError:  # a list among the arguments is an error
-        planned = _planned.__wrapped__
-    call = planned(*key)
+    call = _planned(tensors, inputs, names, rules, others, forced, device, sharding(shards))
     # Both results of the kernel are parts of a pair, and MindSpore then adds the gradients of its parts, even zeros.
     if compiled_lse and call.backend == "cpu" and _lacks_operations(tensors[0]) and _pynative_executor.grad_flag():
         raise RuntimeError(
@@ -402,7 +396,7 @@ def _lacks_operations(tensor: TensorSpec) -> bool:
     return tensor.dtype == "bfloat16" and ms.get_context("device_target") == "CPU"
 
 
-@functools.lru_cache(maxsize=512)
+@remembered
 def _planned(tensors, inputs, names, rules, others, backend, device, shards) -> _Call:
     problem = AttentionProblem.from_inputs(
         *tensors,

@@ -28,7 +28,7 @@ from flash_attention.problem.paged import (
     stored_width,
     true_widths,
 )
-from flash_attention.tensors import Prepared, compile_time, read_specs, spec, tensor_spec
+from flash_attention.tensors import Prepared, compile_time, read_specs, remembered, spec, tensor_spec
 
 
 def paged_caches(
@@ -59,14 +59,15 @@ def paged_caches(
         TypeError, ValueError: an argument is not allowed.
     """
     value_head_dim = head_dim if value_head_dim is None else value_head_dim
-    sizes = {"blocks": blocks, "block_size": block_size, "kv_heads": kv_heads, "head_dim": head_dim}
-    for name, size in {**sizes, "value_head_dim": value_head_dim}.items():
+    given = {"blocks": blocks, "block_size": block_size, "kv_heads": kv_heads, "head_dim": head_dim}
+    for name, size in {**given, "value_head_dim": value_head_dim}.items():
         check_int(name, size, 1)
     check_cache_dtype("dtype", str(dtype).lower())
-    widths = {"key_cache": stored_width(head_dim), "value_cache": stored_width(value_head_dim)}
+    sizes = int(blocks), int(block_size), int(kv_heads)  # `initializer` takes no NumPy integer
+    widths = {"key_cache": stored_width(int(head_dim)), "value_cache": stored_width(int(value_head_dim))}
     # A device of MindSpore 2.0 cannot run `ops.zeros` in PYNATIVE: an operator whose output shape is data.
     key_cache, value_cache = (
-        Parameter(initializer("zeros", (blocks, block_size, kv_heads, width), dtype), name=name, requires_grad=False)
+        Parameter(initializer("zeros", (*sizes, width), dtype), name=name, requires_grad=False)
         for name, width in widths.items()
     )
     return key_cache, value_cache
@@ -237,7 +238,7 @@ def _plan(
     return _planned(tensors, scale, softcap, causal, window_size, alibi, forced, device, max_length, widths, padding)
 
 
-@functools.lru_cache(maxsize=512)
+@remembered
 def _planned(tensors, scale, softcap, causal, window_size, alibi, backend, device, max_length, widths, padding):
     (query, *others), (head_dim, value_head_dim) = tensors, widths
     if max_length is not None:
@@ -314,8 +315,8 @@ def _update(key, value, key_cache, value_cache, slot_mapping):
     for name in ("key", "value"):
         shape, cache = tensors[name].shape, caches[f"{name}_cache"].shape
         rows = math.prod(shape[:-2])
-        fits = shape[-2:] == cache[2:] or shape[-2:-1] + (stored_width(shape[-1]),) == cache[2:]
-        if len(shape) not in (3, 4) or not fits or rows != tokens:
+        fits = len(shape) in (3, 4) and cache[2:] in (shape[-2:], (shape[-2], stored_width(shape[-1])))
+        if not fits or rows != tokens:
             raise ValueError(
                 f"{name}: got shape {shape}, allowed are (tokens, kv_heads, width) and (batch, seq, kv_heads, width) "
                 f"with {tokens} tokens as in slot_mapping, and {cache[2:]} as in {name}_cache"

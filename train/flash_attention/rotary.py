@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-
 import numpy as np
 from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
@@ -16,7 +14,7 @@ from flash_attention.precision import fix_dtypes
 from flash_attention.problem.checks import check_bool, check_dtype, check_int, check_name
 from flash_attention.problem.inputs import DTYPES, TensorSpec
 from flash_attention.problem.layout import UNKNOWN
-from flash_attention.tensors import spec, tensor_spec
+from flash_attention.tensors import remembered, spec, tensor_spec
 
 _LAYOUTS = ("BSND", "BNSD")
 
@@ -62,7 +60,7 @@ def rotary_embedding(
         (2, 100, 8, 64)
     """
     run = _plan(spec(x), spec(cos), spec(sin), spec(offsets), interleaved, input_layout)
-    return run(x, cos, sin, offsets)
+    return run(x, cos, sin, offsets if isinstance(offsets, Tensor) else None)  # the Cell has a number
 
 
 class _Composed(Called):
@@ -122,7 +120,7 @@ def _plan(x, cos, sin, offsets, interleaved, input_layout):
     return _planned(*specs, offsets, interleaved, input_layout, serves_native())
 
 
-@functools.lru_cache(maxsize=512)
+@remembered
 def _planned(x, cos, sin, offsets, interleaved, input_layout, native) -> nn.Cell:
     check_name("input_layout", input_layout, _LAYOUTS)
     for name, tensor in (("x", x), ("cos", cos), ("sin", sin)):

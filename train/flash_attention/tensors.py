@@ -25,6 +25,22 @@ from flash_attention.problem.rules import RULE_ARGUMENTS, AttentionRules
 compile_time = functools.partial(constexpr, reuse_result=False, check=False)
 
 
+def remembered(function):
+    """`functools.lru_cache`; arguments that have no hash, a list in a wrong place, are for the function to refuse."""
+    cached = functools.lru_cache(maxsize=512, typed=True)(function)
+
+    @functools.wraps(function)
+    def call(*arguments):
+        try:
+            hash(arguments)
+        except TypeError:
+            return function(*arguments)
+        return cached(*arguments)
+
+    call.cache_clear = cached.cache_clear
+    return call
+
+
 def spec(tensor):
     """(shape, dtype) of a tensor, None of None; whatever else stays for `tensor_spec` to complain about."""
     if tensor is None:
@@ -72,13 +88,10 @@ class Prepared(Called):
 @compile_time
 def read_rules(*arguments):
     """The rules that arguments of the public functions stand for, in the order of RULE_ARGUMENTS."""
-    try:
-        return _rules(*arguments)
-    except TypeError:  # what has no hash: a list is fine for window_size, an error in any other place
-        return _rules.__wrapped__(*arguments)
+    return _rules(*arguments)
 
 
-@functools.lru_cache(maxsize=512, typed=True)
+@remembered
 def _rules(*arguments) -> AttentionRules:
     return AttentionRules.from_arguments(**dict(zip(RULE_ARGUMENTS, arguments)))
 

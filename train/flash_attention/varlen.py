@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import mindspore as ms
@@ -23,6 +22,7 @@ from flash_attention.tensors import (
     read_rules,
     read_specs,
     refuse_names,
+    remembered,
     spec,
     tensor_spec,
 )
@@ -162,7 +162,7 @@ def _lengths_spec(name: str, described):
     return tuple(described) if isinstance(described, (tuple, list)) else described
 
 
-@functools.lru_cache(maxsize=512)
+@remembered
 def _planned(tensors, lengths, inputs, rules, others, backend, device):
     problem = PackedProblem.from_inputs(
         *(*tensors, *lengths),

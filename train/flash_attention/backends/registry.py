@@ -16,6 +16,7 @@ from flash_attention import __version__
 from flash_attention.backends.base import Backend
 from flash_attention.duplicate_installs import warn_of_duplicate_installs
 from flash_attention.problem import AttentionProblem
+from flash_attention.problem.checks import check_name
 from flash_attention.problem.packed import PackedProblem
 from flash_attention.problem.paged import PagedProblem
 
@@ -227,8 +228,7 @@ def attention_backend(name: str) -> Iterator[None]:
 
 
 def _check_name(argument: str, name: object) -> None:
-    if name not in _MODULES:
-        raise ValueError(f"{argument}: got {name!r}, allowed are {', '.join(_MODULES)}")
+    check_name(argument, name, _MODULES)
 
 
 @functools.cache

@@ -153,7 +153,7 @@ def true_widths(query: TensorSpec, key_cache: TensorSpec, value_cache: TensorSpe
             f"{values} and what is rounded up to that as a multiple of 16"
         )
     wide = query._replace(shape=(*query.shape[:-1], width)) if rounded else query
-    return wide, None if value_head_dim == values else value_head_dim
+    return wide, None if value_head_dim == values else int(value_head_dim)
 
 
 def check_tokens(

@@ -1,9 +1,17 @@
 """`scaled_dot_product_attention` with torch's meaning, and what `flash_attention` adds to the layer."""
 
+import re
+
 import mindspore as ms
 import numpy as np
 import pytest
-from flash_attention import attention_backend, flash_attention, reference, scaled_dot_product_attention
+from flash_attention import (
+    attention_backend,
+    flash_attention,
+    flash_attention_varlen,
+    reference,
+    scaled_dot_product_attention,
+)
 from flash_attention.problem import AttentionProblem, AttentionRules
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -177,6 +185,30 @@ def test_bad_arguments(change, error, message, mode):
     mask = None if mask_shape is None else Tensor(np.ones(mask_shape, mask_dtype))
     with pytest.raises(error, match=message):
         scaled_dot_product_attention(*tensors, attn_mask=mask, **change)
+
+
+@pytest.mark.parametrize("place", range(3))
+@pytest.mark.parametrize("wrong", [None, 3, np.ones((2, 3, 9, 16), np.float32)], ids=["none", "int", "numpy"])
+def test_what_is_no_tensor_is_named(place, wrong):
+    tensors = [draw(2, 3, 9, 16)] * 3
+    tensors[place] = wrong
+    name = ("query", "key", "value")[place]
+    for function in (flash_attention, scaled_dot_product_attention):
+        with pytest.raises(TypeError, match=f"{name}: got {type(wrong).__name__}, allowed is a Tensor"):
+            function(*tensors)
+
+
+@pytest.mark.parametrize("wrong", [[1], {}], ids=["list", "dict"])
+def test_arguments_without_a_hash_are_named(wrong):
+    rows, ends = draw(8, 2, 16), (0, 8)
+    for name in ("backend", "head_dim", "scale"):
+        message = f"{name}: got .*{re.escape(repr(wrong))}"
+        with pytest.raises((TypeError, ValueError), match=message):
+            flash_attention(*[draw(2, 3, 9, 16)] * 3, **{name: wrong})
+        with pytest.raises((TypeError, ValueError), match=message):
+            flash_attention_varlen(rows, rows, rows, ends, ends, **{name: wrong})
+    with pytest.raises(TypeError, match="cu_seqlens_k: got"):
+        flash_attention_varlen(rows, rows, rows, ends, np.array(ends))
 
 
 def test_seed_and_bits_are_checked():

@@ -174,3 +174,5 @@ def test_slots_are_checked():
         ms.runtime.synchronize()
     with pytest.raises(ValueError, match="value: got shape"):
         net(key, key, Tensor(np.array([1], np.int32)))
+    with pytest.raises(ValueError, match=r"key: got shape \(\), allowed are \(tokens, kv_heads, width\)"):
+        net(Tensor(np.float32(1)), value, Tensor(np.array([1], np.int32)))

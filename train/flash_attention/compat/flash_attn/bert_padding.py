@@ -6,6 +6,8 @@ import numpy as np
 from mindspore import Tensor, ops
 from mindspore import dtype as mstype
 
+from flash_attention.tensors import spec, tensor_spec
+
 __all__ = [
     "index_first_axis",
     "index_put_first_axis",
@@ -80,8 +82,8 @@ def unpad_input_for_concatenated_sequences(hidden_states: Tensor, attention_mask
         TypeError: the lengths are no integers.
         ValueError: they are not (batch, seqlen), one is negative, or those of an item add up to more than seqlen.
     """
-    name, seqlen = "attention_mask_in_length", hidden_states.shape[1]
-    lengths = _read(name, attention_mask_in_length, hidden_states)
+    name = "attention_mask_in_length"
+    lengths, seqlen = _read(name, attention_mask_in_length, hidden_states), hidden_states.shape[1]
     if not np.issubdtype(lengths.dtype, np.integer):
         raise TypeError(f"{name}: got dtype {lengths.dtype}, allowed are integers")
     if lengths.min(initial=0) < 0:
@@ -118,6 +120,7 @@ def pad_input(hidden_states: Tensor, indices: Tensor, batch: int, seqlen: int) -
 
 
 def _read(name: str, mask: Tensor, hidden_states: Tensor) -> np.ndarray:
-    if mask.shape != hidden_states.shape[:2]:
+    given, hidden = tensor_spec(name, spec(mask)), tensor_spec("hidden_states", spec(hidden_states))
+    if given.shape != hidden.shape[:2]:
         raise ValueError(f"{name}: got shape {mask.shape}, allowed is (batch, seqlen), here {hidden_states.shape[:2]}")
     return mask.asnumpy()

@@ -6,8 +6,6 @@ padding or a logsumexp the pages are gathered and what is hidden becomes a mask.
 
 from __future__ import annotations
 
-import functools
-
 import numpy as np
 from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
@@ -22,7 +20,7 @@ from flash_attention.problem.checks import check_bool, check_dtype, check_int, c
 from flash_attention.problem.inputs import TensorSpec
 from flash_attention.problem.optional import read_slopes
 from flash_attention.rotary import rotary_embedding
-from flash_attention.tensors import read_specs, spec, tensor_spec
+from flash_attention.tensors import read_specs, remembered, spec, tensor_spec
 
 
 def flash_attn_with_kvcache(
@@ -102,7 +100,7 @@ def flash_attn_with_kvcache(
         v,
         rotary_cos,
         rotary_sin,
-        cache_seqlens,
+        cache_seqlens if isinstance(cache_seqlens, Tensor) else None,  # the Cell has a number
         cache_batch_idx,
         cache_leftpad,
         block_table,
@@ -278,7 +276,7 @@ def _plan(q, k_cache, v_cache, new, where, slopes, rules):
     return _planned(*tensors, new, where, *read_specs(("alibi_slopes",), (slopes,)), rules)
 
 
-@functools.lru_cache(maxsize=256)
+@remembered
 def _planned(q, k_cache, v_cache, new, where, slopes, rules) -> nn.Cell:
     (k, v, cos, sin), (lengths, index, leftpad, table) = new, where
     for name, tensor in (("q", q), ("k_cache", k_cache), ("v_cache", v_cache)):

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import functools
-
 import mindspore as ms
-from mindspore import nn, ops
+from mindspore import Tensor, nn, ops
 
 from flash_attention.compat.ascend910 import Operator
 from flash_attention.compat.mindspore_ops.call import PACKED, Settings
 from flash_attention.compat.mindspore_ops.cells import Score, Statistics
 from flash_attention.compat.mindspore_ops.layouts import read_call, shard_request
 from flash_attention.precision import fix_dtypes
-from flash_attention.tensors import compile_time, read_specs, spec, tensor_spec
+from flash_attention.problem.checks import check_int
+from flash_attention.tensors import compile_time, read_specs, remembered, spec, tensor_spec
 
 
 def flash_attention_score(
@@ -69,6 +68,9 @@ def flash_attention_score(
     Raises:
         TypeError, ValueError: an argument is not allowed.
     """
+    prefix = _plain("prefix", prefix)
+    actual_seq_qlen = _plain("actual_seq_qlen", actual_seq_qlen)
+    actual_seq_kvlen = _plain("actual_seq_kvlen", actual_seq_kvlen)
     settings = (head_num, keep_prob, scalar_value, pre_tokens, next_tokens, inner_precise, input_layout, sparse_mode)
     specs = (spec(query), spec(key), spec(value), spec(real_shift), spec(drop_mask), spec(attn_mask))
     rest = (spec(prefix), spec(padding_mask), spec(actual_seq_qlen), spec(actual_seq_kvlen))
@@ -119,6 +121,9 @@ class FlashAttentionScore(Operator):
         actual_seq_qlen=None,
         actual_seq_kvlen=None,
     ):
+        prefix = _plain("prefix", prefix)
+        actual_seq_qlen = _plain("actual_seq_qlen", actual_seq_qlen)
+        actual_seq_kvlen = _plain("actual_seq_kvlen", actual_seq_kvlen)
         specs = (spec(query), spec(key), spec(value), spec(real_shift), spec(drop_mask), spec(attn_mask))
         rest = (spec(prefix), spec(padding_mask), spec(actual_seq_qlen), spec(actual_seq_kvlen))
         run = _planned("output", self.settings, specs, rest, self.request)
@@ -138,6 +143,20 @@ class FlashAttentionScore(Operator):
         if in_strategy is not None:
             self.request = shard_request(in_strategy[0], self.input_layout)
         return self
+
+
+def _plain(name, given):
+    return given if given is None or isinstance(given, Tensor) else _numbers(name, given)
+
+
+@compile_time
+def _numbers(name, given):
+    """Integers of Python, because a graph of MindSpore 2.0 takes none of NumPy."""
+    if not isinstance(given, (tuple, list)):
+        raise TypeError(f"{name}: got {type(given).__name__} {given!r}, allowed are a Tensor, a tuple and a list")
+    for number in given:
+        check_int(name, number, 0)
+    return tuple(map(int, given))
 
 
 @compile_time
@@ -160,8 +179,6 @@ def _planned(result, settings, specs, rest, request):
             )
     if isinstance(prefix, tuple) and len(prefix) == 2 and isinstance(prefix[0], tuple):
         prefix = tensor_spec("prefix", prefix)
-    elif prefix is not None:
-        prefix = tuple(prefix)
     cell = _cell(Score if result == "output" else Statistics, settings, specs, prefix, request)
     if packed:
         _check_lengths(lengths[1], specs[3], specs[4])
@@ -181,7 +198,7 @@ def _check_lengths(ends, shift, drop) -> None:
         )
 
 
-@functools.lru_cache(maxsize=256)
+@remembered
 def _cell(kind, settings, specs, prefix, request) -> nn.Cell:
     shift = None if specs[3] is None else specs[3].shape
     return fix_dtypes(kind(read_call(settings, specs, prefix), shift, request))

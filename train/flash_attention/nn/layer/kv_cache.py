@@ -9,7 +9,7 @@ from mindspore import dtype as mstype
 from flash_attention.backends.cache_update import check_room, one_block_each
 from flash_attention.paged import append_tokens, limited_attention, paged_caches, reorder_sequences
 from flash_attention.parameters import Called
-from flash_attention.problem.checks import check_dtype, check_int, check_name
+from flash_attention.problem.checks import check_bool, check_dtype, check_int, check_name
 from flash_attention.problem.inputs import TensorSpec
 from flash_attention.tensors import compile_time, compiling, int_tensor, spec, tensor_spec
 
@@ -90,6 +90,8 @@ class KVCache(Called):
         sizes = {"batch": batch, "max_length": max_length, "kv_heads": kv_heads, "head_dim": head_dim}
         for name, size in {**sizes, "value_head_dim": value_head_dim, "block_size": block_size}.items():
             check_int(name, size, 1)
+        check_bool("paged", paged)
+        batch, max_length, block_size = int(batch), int(max_length), int(block_size)  # which may be integers of NumPy
         self.batch, self.max_length, self.paged = batch, max_length, paged
         # A contiguous cache is one block for each sequence.
         self.block_size = block_size if paged else max_length
@@ -99,7 +101,7 @@ class KVCache(Called):
         check_int("num_blocks", num_blocks, 1)
         check_name("padding_side", padding_side, ("left", "right"))
         self.num_blocks, self.padding_side = num_blocks, padding_side
-        self.widths = head_dim, value_head_dim
+        self.widths = int(head_dim), int(value_head_dim)
         self.key_cache, self.value_cache = paged_caches(num_blocks, self.block_size, kv_heads, *self.widths, dtype)
         tables = np.full((batch, width), -1, np.int32)
         self.keeps_blocks = one_block_each(TensorSpec(self.key_cache.shape, str(dtype)), batch, max_length)
@@ -158,7 +160,7 @@ class KVCache(Called):
                 device cannot say so: the queries of that sequence give NaN until it is reset.
         """
         if isinstance(indices, (tuple, list)):
-            indices = _index_tensor(indices)
+            indices = int_tensor("indices", indices, 0, self.batch - 1)
         caches = self.key_cache, self.value_cache, self.block_tables, self.lengths
         return reorder_sequences(*caches, indices, self.max_length, not compiling())
 

@@ -143,6 +143,8 @@ NEW = random(2, 3, 2, 16)
 WRONG = {
     "kv": ("flash_attn_kvpacked_func", (FOUR, FOUR), {}, "kv: got shape"),
     "qkv": ("flash_attn_varlen_qkvpacked_func", (FOUR, FOUR, 3), {}, "allowed is (total, 3, nheads, headdim)"),
+    "no kv": ("flash_attn_kvpacked_func", (FOUR, None), {}, "kv: got NoneType, allowed is a Tensor"),
+    "no qkv": ("flash_attn_qkvpacked_func", (3,), {}, "qkv: got int, allowed is a Tensor"),
     "deterministic": ("flash_attn_func", (FOUR,) * 3, {"deterministic": 1}, "deterministic: got int 1"),
     "pages": ("flash_attn_varlen_func", (FOUR,) * 5 + (8, 8), {"block_table": FOUR}, "block_table: got dtype float16"),
 }
@@ -150,6 +152,7 @@ TABLE, BEFORE = np.array([[1, -1], [2, 0]], np.int32), np.array([2, -1], np.int3
 FULL = "and 3 new keys, but the cache can hold 24"
 # New keys and values, and tables of rotary embeddings.
 WRONG_OF_CACHES = {
+    "scale": ((), {"cache_seqlens": 3, "softmax_scale": [1]}, "scale: got list [1]"),
     "one": ((NEW,), {"cache_seqlens": 3}, "v: got None"),
     "where": ((NEW, NEW), {}, "cache_seqlens: got None beside k"),
     "room": ((NEW, NEW), {"cache_seqlens": np.array([2, 22], np.int32)}, f"cache_seqlens: got 22 {FULL}"),

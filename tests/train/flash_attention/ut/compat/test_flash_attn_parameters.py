@@ -264,6 +264,9 @@ def test_concatenated_sequences(flash_attn):
         (lengths[:2], "got shape"),
         (lengths / 2, "got dtype float64"),
     )
+    for given in ((x, Tensor(lengths)), (Tensor(x), lengths)):
+        with pytest.raises(TypeError, match="got ndarray, allowed is a Tensor"):
+            padding.unpad_input(*given)
     for wrong, message in wrongs:
         with pytest.raises((TypeError, ValueError), match=f"attention_mask_in_length: {message}"):
             padding.unpad_input_for_concatenated_sequences(Tensor(x), Tensor(wrong))
