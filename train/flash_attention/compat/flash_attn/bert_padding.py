@@ -57,7 +57,7 @@ def unpad_input(hidden_states: Tensor, attention_mask: Tensor, unused_mask: Tens
         (batch + 1,) cumulative lengths; the largest length, an int; int32 (batch,) lengths by attention_mask alone.
 
     Raises:
-        ValueError: the mask is not (batch, seqlen).
+        TypeError, ValueError: the mask is no Tensor, or not (batch, seqlen).
     """
     own = _read("attention_mask", attention_mask, hidden_states) != 0
     kept = own if unused_mask is None else own | (_read("unused_mask", unused_mask, hidden_states) != 0)
@@ -118,6 +118,8 @@ def pad_input(hidden_states: Tensor, indices: Tensor, batch: int, seqlen: int) -
 
 
 def _read(name: str, mask: Tensor, hidden_states: Tensor) -> np.ndarray:
+    if not isinstance(mask, Tensor):
+        raise TypeError(f"{name}: got {type(mask).__name__}, allowed is a Tensor")
     if mask.shape != hidden_states.shape[:2]:
         raise ValueError(f"{name}: got shape {mask.shape}, allowed is (batch, seqlen), here {hidden_states.shape[:2]}")
     return mask.asnumpy()

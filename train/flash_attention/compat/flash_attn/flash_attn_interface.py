@@ -99,7 +99,7 @@ def flash_attn_kvpacked_func(
 
     All other arguments, the result and the errors are those of `flash_attn_func`.
     """
-    _check_packed("kv", kv.shape, 5, 2)
+    _check_packed("kv", spec(kv), 5, 2)
     k, v = _part(kv, 0), _part(kv, 1)
     return flash_attn_func(
         q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs
@@ -124,7 +124,7 @@ def flash_attn_qkvpacked_func(
 
     All other arguments, the result and the errors are those of `flash_attn_func`.
     """
-    _check_packed("qkv", qkv.shape, 5, 3)
+    _check_packed("qkv", spec(qkv), 5, 3)
     q, k, v = _part(qkv, 0), _part(qkv, 1), _part(qkv, 2)
     return flash_attn_func(
         q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs
@@ -221,7 +221,7 @@ def flash_attn_varlen_kvpacked_func(
 
     All other arguments, the result and the errors are those of `flash_attn_varlen_func`.
     """
-    _check_packed("kv", kv.shape, 4, 2)
+    _check_packed("kv", spec(kv), 4, 2)
     k, v = _part(kv, 0), _part(kv, 1)
     options = dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs
     return flash_attn_varlen_func(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, *options)
@@ -247,7 +247,7 @@ def flash_attn_varlen_qkvpacked_func(
 
     All other arguments, the result and the errors are those of `flash_attn_varlen_func`.
     """
-    _check_packed("qkv", qkv.shape, 4, 3)
+    _check_packed("qkv", spec(qkv), 4, 3)
     q, k, v = _part(qkv, 0), _part(qkv, 1), _part(qkv, 2)
     options = dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs
     return flash_attn_varlen_func(q, k, v, cu_seqlens, cu_seqlens, max_seqlen, max_seqlen, *options)
@@ -310,7 +310,8 @@ def _check(deterministic, return_attn_probs):
 
 
 @constexpr(reuse_result=False)
-def _check_packed(name, shape, rank, parts):
+def _check_packed(name, described, rank, parts):
+    shape = tensor_spec(name, described).shape
     if len(shape) != rank or shape[-3] != parts:
         tokens = "batch, seqlen" if rank == 5 else "total"
         raise ValueError(f"{name}: got shape {shape}, allowed is ({tokens}, {parts}, nheads, headdim)")

@@ -161,6 +161,8 @@ def _planned(result, settings, specs, rest, request):
     if isinstance(prefix, tuple) and len(prefix) == 2 and isinstance(prefix[0], tuple):
         prefix = tensor_spec("prefix", prefix)
     elif prefix is not None:
+        if not isinstance(prefix, (tuple, list)):
+            raise TypeError(f"prefix: got {type(prefix).__name__} {prefix!r}, allowed is a Tensor, tuple or list")
         prefix = tuple(prefix)
     cell = _cell(Score if result == "output" else Statistics, settings, specs, prefix, request)
     if packed:

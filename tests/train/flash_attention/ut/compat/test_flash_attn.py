@@ -143,6 +143,7 @@ NEW = random(2, 3, 2, 16)
 WRONG = {
     "kv": ("flash_attn_kvpacked_func", (FOUR, FOUR), {}, "kv: got shape"),
     "qkv": ("flash_attn_varlen_qkvpacked_func", (FOUR, FOUR, 3), {}, "allowed is (total, 3, nheads, headdim)"),
+    "none": ("flash_attn_qkvpacked_func", (None,), {}, "qkv: got NoneType, allowed is a Tensor"),
     "deterministic": ("flash_attn_func", (FOUR,) * 3, {"deterministic": 1}, "deterministic: got int 1"),
     "pages": ("flash_attn_varlen_func", (FOUR,) * 5 + (8, 8), {"block_table": FOUR}, "block_table: got dtype float16"),
 }
@@ -182,6 +183,11 @@ def test_errors(wrong):
     with pytest.raises((TypeError, ValueError)) as caught:
         getattr(flash_attn, name)(*tensors, **rules)
     assert message in str(caught.value)
+
+
+def test_a_mask_that_is_no_tensor_is_refused_by_name():
+    with pytest.raises(TypeError, match="attention_mask: got NoneType, allowed is a Tensor"):
+        unpad_input(Tensor(np.ones((2, 3, 4), np.float32)), None)
 
 
 def test_on_the_emulated_operators():

@@ -263,6 +263,8 @@ REFUSED = {
     "float-mask": ({"sparse_mode": 1, "attn_mask": Tensor(np.zeros((8, 8), np.float16))}, TypeError, "attn_mask"),
     "no-prefix": ({"sparse_mode": 5, "attn_mask": SHOWN}, ValueError, "prefix: got none"),
     "prefix-too-long": ({"sparse_mode": 5, "attn_mask": SHOWN, "prefix": (3, 9)}, ValueError, "prefix: got 9"),
+    "one-prefix": ({"sparse_mode": 5, "attn_mask": SHOWN, "prefix": 3}, TypeError, "prefix: got int 3"),
+    "scale": ({"scalar_value": None}, TypeError, "scalar_value, scale_value: got NoneType"),
     "shift": ({"real_shift": Tensor(np.zeros((1, 4, 1024, 8), np.float16))}, ValueError, "real_shift"),
 }
 
