@@ -235,8 +235,8 @@ def scaled_dot_product_attention(
     """
     if len(unknown) > 0:
         refuse_names("scaled_dot_product_attention", tuple(unknown))
-    shape, value_shape = query.shape, value.shape
     shapes = _torch_shapes(spec(query), spec(key), spec(value), enable_gqa, dropout_p)
+    shape, value_shape = query.shape, value.shape
     mask, bias = None, None
     if attn_mask is not None:
         new_axes, broadcast, reshape = _torch_mask(spec(attn_mask), spec(query), spec(key), is_causal)

@@ -179,6 +179,13 @@ def test_bad_arguments(change, error, message, mode):
         scaled_dot_product_attention(*tensors, attn_mask=mask, **change)
 
 
+def test_what_is_no_tensor_is_named():
+    query, key, value = tensors_of(1, 2)
+    for name, tensors in (("query", (None, key, value)), ("value", (query, key, None))):
+        with pytest.raises(TypeError, match=f"{name}: got NoneType, allowed is a Tensor"):
+            scaled_dot_product_attention(*tensors)
+
+
 def test_seed_and_bits_are_checked():
     tensors = tensors_of(1, 2)
     with pytest.raises(ValueError, match=r"seed: got int32 of shape \(2,\), allowed is int64 of shape \(2,\)"):
