@@ -23,8 +23,8 @@ from flash_attention.parameters import Called
 from flash_attention.precision import fix_dtypes
 from flash_attention.problem import ALL_BLOCKS, AttentionProblem
 from flash_attention.problem.checks import check_rate
-from flash_attention.problem.inputs import TensorSpec
-from flash_attention.problem.layout import CALL_LAYOUTS, Layout
+from flash_attention.problem.inputs import TensorSpec, read_tensors
+from flash_attention.problem.layout import CALL_LAYOUTS, UNKNOWN, Layout
 from flash_attention.problem.optional import NAMES, in_order
 from flash_attention.problem.tiling import DEFAULT_STRATEGY
 from flash_attention.problem.torch_shapes import mask_plan, tensor_shapes
@@ -175,10 +175,10 @@ def flash_attention(
 def attend(tensors, inputs, rules, others, backend, argument_names, shards):
     """`flash_attention` with its optional inputs and the arguments in _OTHERS in tuples, and its rules validated."""
 
-    def filled(inputs):  # an inner function as in `flash_attention`
+    def filled(inputs, of_tensors, others):  # an inner function as in `flash_attention`
         mask, bias, keep_bits, seed, sinks, prefix, segment_ids, kv_segment_ids, alibi_slopes = inputs
         if isinstance(prefix, (tuple, list)):
-            prefix = int_tensor("prefix", prefix, 0)
+            prefix = int_tensor("prefix", prefix, 0, _seq_k(of_tensors, others))
         if segment_ids is not None and kv_segment_ids is None:
             kv_segment_ids = segment_ids
         # Not in a loop that adds to a tuple: a graph compiles each step of it, and takes a third longer.
@@ -187,8 +187,9 @@ def attend(tensors, inputs, rules, others, backend, argument_names, shards):
         return (mask, bias, keep_bits, seed, sinks, prefix, segment_ids, kv_segment_ids, alibi_slopes), specs
 
     query, key, value = tensors
-    inputs, specs = filled(inputs)
-    specs, return_lse = (spec(query), spec(key), spec(value), specs), others[5]
+    of_tensors = spec(query), spec(key), spec(value)
+    inputs, specs = filled(inputs, of_tensors, others)
+    specs, return_lse = of_tensors + (specs,), others[5]
     run = _plan(specs, argument_names, rules, others, backend, shards, return_lse and compiling())
     output, logsumexp = run(query, key, value, inputs)
     if return_lse:
@@ -414,6 +415,14 @@ def _planned(tensors, inputs, names, rules, others, backend, device, shards) -> 
     layout = chosen.layout(local, shard is not None)
     run = registry.build(replace(local, layout=layout), chosen, shard)
     return fix_dtypes(_Call(problem, run, chosen.name, layout, 0 if mask is None else len(mask.shape), shard))
+
+
+@compile_time
+def _seq_k(specs, others):
+    """How many keys a batch item of a call has; None where that is unknown."""
+    tensors = map(tensor_spec, ("query", "key", "value"), specs)
+    seq_k = read_tensors(*tensors, *others[1:5]).seq_k
+    return None if seq_k == UNKNOWN else seq_k
 
 
 @compile_time

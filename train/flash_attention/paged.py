@@ -170,6 +170,15 @@ def limited_attention(
     return run(query, key_cache, value_cache, block_tables, lengths, inputs)
 
 
+def check_attention(query, caches, max_length, widths, tokens, padding_side):
+    """Raises as `limited_attention` of these arguments would; in PYNATIVE, before something is written."""
+    key_cache, value_cache, block_tables, context_lens = caches
+    _plan(
+        *(spec(query), spec(key_cache), spec(value_cache), spec(block_tables), spec(context_lens), None),
+        *(None, spec(tokens), None, 0.0, True, (-1, -1), False, None, max_length, widths, padding_side),
+    )
+
+
 def append_tokens(
     key, value, key_cache, value_cache, block_tables, lengths, tokens, max_length: int, widths, padding_side, strict
 ) -> Tensor:

@@ -14,6 +14,8 @@ from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 
 from flash_attention.functional import flash_attention
+from flash_attention.problem.checks import check_int
+from flash_attention.tensors import compile_time, spec, tensor_spec
 
 NAME = "flash_attention"
 # What calls may carry that changes the result and that we do not compute.
@@ -64,6 +66,7 @@ def attention_forward(
             raise ValueError(f"{name}: got one, allowed is None; it is not supported")
     if kwargs.get("output_attentions"):
         raise ValueError("output_attentions: got True, allowed is False; use attn_implementation='eager' for it")
+    _check(spec(attention_mask), sliding_window)
     mask, bias, causal, window = None, None, False, -1
     if attention_mask is not None and attention_mask.ndim == 4:
         attention_mask = attention_mask[:, :, :, : key.shape[2]]
@@ -94,6 +97,14 @@ def attention_forward(
         argument_names=("attention_mask", "attention_mask"),
     )
     return ops.transpose(output, (0, 2, 1, 3)), None
+
+
+@compile_time
+def _check(mask, sliding_window):
+    if mask is not None:
+        tensor_spec("attention_mask", mask)
+    if sliding_window is not None:
+        check_int("sliding_window", sliding_window, 1)
 
 
 class MaskFunction:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from numbers import Integral, Real
 
+# A side of a window with this many tokens, or more, reaches to the end of any sequence.
+ALL_TOKENS = 2**31 - 1
+
 
 def check_int(name: str, value, low: int, high: int | None = None) -> None:
     """Raises unless `value` is an integer in [low, high]."""
@@ -48,7 +51,7 @@ def check_dtype(name: str, dtype, allowed: tuple, hint: str = "") -> None:
 
 
 def check_window(window_size) -> tuple[int, int]:
-    """(left, right) of a token window; raises unless it is a pair of integers >= -1."""
+    """(left, right) of a token window, -1 for what hides nothing; raises unless it is a pair of integers >= -1."""
     if not isinstance(window_size, (tuple, list)) or len(window_size) != 2:
         raise TypeError(f"window_size: got {window_size!r}, allowed is a pair (left, right) of integers")
     for side, size in zip(("left", "right"), window_size):
@@ -56,4 +59,5 @@ def check_window(window_size) -> tuple[int, int]:
             raise TypeError(f"window_size: got {side} {type(size).__name__} {size!r}, allowed is an integer")
         if size < -1:
             raise ValueError(f"window_size: got {side} {size}, allowed is a number of tokens, or -1 for unlimited")
-    return tuple(window_size)
+    left, right = (-1 if size >= ALL_TOKENS else int(size) for size in window_size)
+    return left, right

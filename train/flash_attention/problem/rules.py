@@ -60,9 +60,14 @@ class AttentionRules:
     def __post_init__(self) -> None:
         check_bool("causal", self.causal)
         check_name("causal_alignment", self.causal_alignment, ALIGNMENTS)
-        check_window((self.window_left, self.window_right))
+        left, right = check_window((self.window_left, self.window_right))
         check_int("prev_block_num", self.prev_blocks, 0)
         check_int("next_block_num", self.next_blocks, 0)
+        # Kernels take integers of 64 bits.
+        object.__setattr__(self, "window_left", left)
+        object.__setattr__(self, "window_right", right)
+        object.__setattr__(self, "prev_blocks", min(int(self.prev_blocks), ALL_BLOCKS))
+        object.__setattr__(self, "next_blocks", min(int(self.next_blocks), ALL_BLOCKS))
         check_int("tile", self.tile, 1)
         check_bool("alibi", self.alibi)
         object.__setattr__(self, "dropout_rate", check_rate("dropout_rate", self.dropout_rate))

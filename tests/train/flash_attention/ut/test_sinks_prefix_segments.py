@@ -91,11 +91,18 @@ def test_half_precision_sinks_are_taken_as_they_are(backend):
     np.testing.assert_array_equal(by_half.asnumpy(), by_single.asnumpy())
 
 
-def test_a_prefix_beyond_the_keys_is_refused():
-    with pytest.raises(RuntimeError, match="out of range"):
-        flash_attention(QUERY, KEY, VALUE, prefix=(3, SEQ + 1), causal=True, backend="cpu").asnumpy()
+@pytest.mark.parametrize(("mode", "backend"), MODES_AND_BACKENDS, indirect=["mode"])
+def test_a_prefix_beyond_the_keys_is_refused(mode, backend):
+    with pytest.raises(ValueError, match=f"prefix: got {SEQ + 1}, allowed is an integer from 0 to {SEQ}"):
+        flash_attention(QUERY, KEY, VALUE, prefix=(3, SEQ + 1), causal=True, backend=backend)
     with pytest.raises(ValueError, match="prefix: got -1"):
-        flash_attention(QUERY, KEY, VALUE, prefix=(3, -1), causal=True)
+        flash_attention(QUERY, KEY, VALUE, prefix=(3, -1), causal=True, backend=backend)
+
+
+def test_a_prefix_in_a_tensor_is_checked_by_the_kernel():
+    with pytest.raises(RuntimeError, match="out of range"):
+        beyond = Tensor([3, SEQ + 1], ms.int32)
+        flash_attention(QUERY, KEY, VALUE, prefix=beyond, causal=True, backend="cpu").asnumpy()
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ def unpad_input(hidden_states: Tensor, attention_mask: Tensor, unused_mask: Tens
         (batch + 1,) cumulative lengths; the largest length, an int; int32 (batch,) lengths by attention_mask alone.
 
     Raises:
-        ValueError: the mask is not (batch, seqlen).
+        TypeError, ValueError: the mask is no Tensor, or not (batch, seqlen).
     """
     own = _read("attention_mask", attention_mask, hidden_states) != 0
     kept = own if unused_mask is None else own | (_read("unused_mask", unused_mask, hidden_states) != 0)

@@ -75,7 +75,7 @@ def _check(settings: Settings) -> None:
     keep_prob = check_real("keep_prob", settings.keep_prob)
     if not 0.0 < keep_prob <= 1.0:
         raise ValueError(f"keep_prob: got {keep_prob}, allowed is 0 < keep_prob <= 1")
-    check_real("scalar_value", settings.scale_value)
+    check_real("scalar_value, scale_value", settings.scale_value)
     check_mode(settings.sparse_mode)
     for name in ("pre_tokens", "next_tokens"):
         check_int(name, getattr(settings, name), -UNLIMITED_TOKENS - 1)

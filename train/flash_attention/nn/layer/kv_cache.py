@@ -7,7 +7,7 @@ from mindspore import Parameter, Tensor, nn, ops
 from mindspore import dtype as mstype
 
 from flash_attention.backends.cache_update import check_room, one_block_each
-from flash_attention.paged import append_tokens, limited_attention, paged_caches, reorder_sequences
+from flash_attention.paged import append_tokens, check_attention, limited_attention, paged_caches, reorder_sequences
 from flash_attention.parameters import Called
 from flash_attention.problem.checks import check_bool, check_dtype, check_int, check_name
 from flash_attention.problem.inputs import TensorSpec
@@ -114,6 +114,9 @@ class KVCache(Called):
         self.check_room = _RoomCheck(max_length)
 
     def construct(self, query, key, value, tokens=None):
+        if not compiling():  # what is refused must not have changed the cache
+            caches = self.key_cache, self.value_cache, self.block_tables, self.lengths
+            check_attention(query, caches, self.max_length, self.widths, tokens, self.padding_side)
         self.update(key, value, tokens)
         return self.attend(query, tokens)
 

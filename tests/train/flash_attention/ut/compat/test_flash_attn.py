@@ -187,6 +187,11 @@ def test_errors(wrong):
     assert message in str(caught.value)
 
 
+def test_a_mask_that_is_no_tensor_is_refused_by_name():
+    with pytest.raises(TypeError, match="attention_mask: got NoneType, allowed is a Tensor"):
+        unpad_input(Tensor(np.ones((2, 3, 4), np.float32)), None)
+
+
 def test_on_the_emulated_operators():
     q, k, v = random(1, 20, 2, 16), *(random(1, 33, 1, 16, seed=seed) for seed in (1, 2))
     cache = [np.zeros((1, 48, 1, 16), np.float16) for _ in range(2)]

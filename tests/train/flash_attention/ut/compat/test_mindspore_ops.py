@@ -264,7 +264,7 @@ REFUSED = {
     "no-prefix": ({"sparse_mode": 5, "attn_mask": SHOWN}, ValueError, "prefix: got none"),
     "prefix-too-long": ({"sparse_mode": 5, "attn_mask": SHOWN, "prefix": (3, 9)}, ValueError, "prefix: got 9"),
     "a number for a prefix": ({"sparse_mode": 5, "attn_mask": SHOWN, "prefix": 3}, TypeError, "prefix: got int 3"),
-    "scale": ({"scalar_value": "x"}, TypeError, "scalar_value: got str 'x'"),
+    "scale": ({"scalar_value": "x"}, TypeError, "scalar_value, scale_value: got str 'x'"),
     "no-hash": ({"head_num": [4]}, TypeError, r"head_num: got list \[4\]"),
     "shift": ({"real_shift": Tensor(np.zeros((1, 4, 1024, 8), np.float16))}, ValueError, "real_shift"),
 }

@@ -118,6 +118,13 @@ def test_what_would_change_the_result_is_refused_by_name(name, value):
         call(inputs(4, 4), **{name: value})
 
 
+def test_a_window_of_no_key_and_a_mask_that_is_no_tensor_are_refused_by_name():
+    with pytest.raises(ValueError, match="sliding_window: got 0, allowed is an integer >= 1"):
+        call(inputs(4, 4), sliding_window=0)
+    with pytest.raises(TypeError, match="attention_mask: got int, allowed is a Tensor"):
+        call(inputs(4, 4), 1)
+
+
 def test_arguments_that_change_nothing_are_taken():
     call(inputs(4, 4), position_ids=None, output_attentions=False, cache_position=Tensor(np.arange(4)))
 

@@ -215,9 +215,11 @@ def test_bad_inputs_are_named(mode):
         ((query, key, value[:, :1]), ValueError, r"value: got shape \(2, 1, 2, 16\), allowed is \(2, 3, 2, 16\)"),
         ((query[:1], key, value), ValueError, r"query: got shape \(1, 3, 4, 32\), allowed is \(2, seq, heads, 32\)"),
         ((query, 3, value), TypeError, "key: got int, allowed is a Tensor"),
+        ((3, key, value), TypeError, "query: got int, allowed is a Tensor"),
     ):
         with pytest.raises(error, match=message):
             cache(*(Tensor(one) if isinstance(one, np.ndarray) else one for one in given))
+        assert cache.lengths.asnumpy().tolist() == [0, 0]  # what is refused is not stored either
     with pytest.raises(ValueError, match="indices: got 2, allowed is an integer from 0 to 1"):
         cache.reorder([0, 2])
     with pytest.raises(TypeError, match="paged: got int 1, allowed is True or False"):

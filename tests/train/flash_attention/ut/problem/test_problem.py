@@ -296,6 +296,12 @@ def test_no_block_and_no_token_beyond_is_a_legal_window():
     np.testing.assert_array_equal(problem.band.dense(), np.eye(5, 7, dtype=bool))
 
 
+def test_a_window_wider_than_any_sequence_is_none():
+    for wide in (2**31 - 1, 2**63, 10**30):
+        problem = make_problem(prev_blocks=wide, next_blocks=wide, window_left=wide, window_right=wide, **GOOD)
+        assert problem == make_problem(**GOOD)
+
+
 def test_bias_is_of_the_dtype_of_query_or_float32():
     for dtype, bias_dtype in (("float16", "float16"), ("bfloat16", "float32"), ("float32", "float32")):
         bias = spec(1, 4, 1, 7, dtype=bias_dtype)
