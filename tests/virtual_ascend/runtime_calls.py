@@ -4,7 +4,10 @@ Copies stand for kernels: like them they run on the card when their stream comes
 """
 
 import ctypes
+import os
 import sys
+import time
+from pathlib import Path
 
 import numpy as np
 from virtual_ascend import installation, library
@@ -28,6 +31,9 @@ for function in ("rtFree", "rtStreamSynchronize"):
     getattr(runtime, function).argtypes = [ctypes.c_void_p]
 for function in ("rtStreamWaitEvent", "rtEventRecord"):
     getattr(runtime, function).argtypes = [ctypes.c_void_p, ctypes.c_void_p]
+create_channel = runtime.acltdtCreateChannelWithCapacity
+create_channel.argtypes, create_channel.restype = [ctypes.c_uint32, ctypes.c_char_p, ctypes.c_size_t], ctypes.c_void_p
+runtime.acltdtQueryChannelSize.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
 
 
 def create(function, *arguments):
@@ -118,5 +124,32 @@ def stuck():
     print("stuck", runtime.rtStreamSynchronize(stream))
 
 
+def waiting():
+    """Code of a request to the device process."""
+    channel = create_channel(0, b"channel", 1)
+    return runtime.acltdtQueryChannelSize(channel, ctypes.byref(ctypes.c_size_t()))
+
+
+def forked():
+    """A process that the program forks has no card, and does not keep the program's once that has ended."""
+    print("program", waiting(), flush=True)
+    (device,) = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    program = os.pipe()
+    child = os.fork()
+    if child:
+        _, status = os.waitpid(child, os.WNOHANG)
+        os.close(program[0])
+        os._exit(status)
+    os.close(program[1])
+    os.read(program[0], 1)  # the program has ended
+    print("child", waiting())
+    for _ in range(100):
+        if not Path(f"/proc/{device}/cmdline").exists() or not Path(f"/proc/{device}/cmdline").read_bytes():
+            break
+        time.sleep(0.1)
+    else:
+        print("the device process goes on")
+
+
 if __name__ == "__main__":
-    {function.__name__: function for function in (fresh, bounds, order, lazy, stuck)}[sys.argv[1]]()
+    {function.__name__: function for function in (fresh, bounds, order, lazy, stuck, forked)}[sys.argv[1]]()

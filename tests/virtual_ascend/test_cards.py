@@ -40,14 +40,17 @@ table = Path(os.environ["RANK_TABLE_FILE"]).read_text()
 
 def test_one_that_fails_is_said_and_the_others_may_end(tmp_path, capfd):
     program = """
+exchange = Path(os.environ["VIRTUAL_ASCEND_EXCHANGE"])
 if os.environ["RANK_ID"] == "1":
+    (out / "room").write_text(str((exchange / "unfinished-1").stat().st_size))
     raise SystemExit(5)
-ended = Path(os.environ["VIRTUAL_ASCEND_EXCHANGE"], "ended-1")
+ended = exchange / "ended-1"
 while not ended.exists():
     time.sleep(0.01)
-(out / "reason").write_text(ended.read_text())
+(out / "reason").write_text(ended.read_text().splitlines()[0])
 """
     assert run(tmp_path, 2, program) == 5
+    assert int((tmp_path / "room").read_text()) > len("exit status 255\n")  # also when there is none left by then
     assert (tmp_path / "reason").read_text() == "exit status 5"
     assert capfd.readouterr().err == "virtual-ascend: card 1 has ended: exit status 5\n"
 

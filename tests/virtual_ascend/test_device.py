@@ -7,7 +7,7 @@ import struct
 import numpy as np
 import pytest
 from tikemu.soc import ASCEND_910A
-from virtual_ascend.device import aicpu, by_name, channels, formats
+from virtual_ascend.device import aicpu, by_name, channels, collectives, formats
 from virtual_ascend.device.errors import KernelError, QueueEmpty, QueueFull
 from virtual_ascend.device.memory import PAGE, Address, Memory
 from virtual_ascend.device.numerics import STATUS, convert, notice_overflow
@@ -202,3 +202,10 @@ def test_products_of_a_convolution(tmp_path, monkeypatch, function):
 )
 def test_entry_of_an_operator(kind, entry):
     assert by_name.entry_of(kind) == entry
+
+
+def test_a_collective_without_room_for_what_it_gives_says_so(tmp_path):
+    (tmp_path / "call.unfinished").symlink_to("/dev/full")
+    call = collectives.Call("HcomBroadcast", 4, 4, 0, 0, 1, [0, 1], [], [], [], [], str(tmp_path / "call"), [])
+    with pytest.raises(KernelError, match=rf"HcomBroadcast of 4 float32.* in {tmp_path}: No space left on device"):
+        collectives.give(None, call, None)

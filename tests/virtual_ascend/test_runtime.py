@@ -1,10 +1,11 @@
 """The runtime by itself: memory that tells, and streams in any order that events allow."""
 
+import os
 from pathlib import Path
 
 import pytest
 
-from tests.virtual_ascend.card import said, start
+from tests.virtual_ascend.card import PACKAGES, said, start
 
 pytestmark = pytest.mark.card
 PROGRAM = Path(__file__).with_name("runtime_calls.py")
@@ -37,3 +38,8 @@ def test_nothing_runs_before_somebody_waits(python, tmp_path):
 
 def test_a_wait_that_cannot_end_is_an_error(python, tmp_path):
     assert ask(python, tmp_path, "stuck", VIRTUAL_ASCEND_PATIENCE=1) == ["stuck 507011"]
+
+
+def test_what_a_program_forks_has_no_card_and_does_not_keep_it(python, tmp_path):
+    variables = {"VIRTUAL_ASCEND_PYTHON": python, "VIRTUAL_ASCEND_PYTHONPATH": os.pathsep.join(map(str, PACKAGES))}
+    assert ask(python, tmp_path, "forked", **variables) == ["program 0", "child 507000"]

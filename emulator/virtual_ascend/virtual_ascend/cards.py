@@ -23,6 +23,7 @@ _ROOM = 2**30  # bytes; containers often have little there
 #: Seconds that the other programs have to end by themselves after one has failed: it learns why at its next collective.
 GRACE = 30.0
 _STEP = 0.02
+_NOTE = 80  # bytes, for how a card has ended
 _PR_SET_PDEATHSIG = 1
 
 
@@ -39,6 +40,8 @@ def run(command: Sequence[str], count: int, variables: Mapping[str, str]) -> int
         table = folder / "rank_table.json"
         table.write_text(json.dumps(rank_table(count), indent=1))
         for card in range(count):
+            # Its end can be told even when what the cards exchange has filled the place.
+            (folder / f"unfinished-{card}").write_text(_NOTE * " ")
             own = {**variables, **_of_card(card, count, folder, table, variables)}
             processes.append(subprocess.Popen(command, env=own, preexec_fn=_end_with_parent))
         return _watch(processes, folder)
@@ -95,7 +98,8 @@ def _watch(processes: Sequence[subprocess.Popen[bytes]], folder: Path) -> int:
             del going[card]
             text = f"signal {-status}" if status < 0 else f"exit status {status}"
             unfinished = folder / f"unfinished-{card}"
-            unfinished.write_text(text)
+            with open(unfinished, "r+") as note:
+                note.write(f"{text}\n")
             unfinished.rename(folder / f"ended-{card}")  # the runtime reads it
             if status and not failed:
                 failed, deadline = status, time.monotonic() + GRACE

@@ -61,7 +61,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"virtual-ascend: {error}", file=sys.stderr)
         return 2
     except OSError as error:
-        print(f"virtual-ascend: {error.filename or command[0]}: {error.strerror}", file=sys.stderr)
+        place = f"{error.filename}: " if error.filename else ""
+        print(f"virtual-ascend: {place}{error.strerror}", file=sys.stderr)
         return 2
 
 

@@ -116,6 +116,7 @@ REDUCTIONS = [
     ("Argmax", P.Argmax(-1), (a,)),
     ("Argmax of integers", P.Argmax(-1), (integers(48, 32, high=9999),)),
     ("Argmin", P.Argmin(), (a,)),
+    ("Argmin of integers", P.Argmin(0), (integers(48, 32, high=9999),)),
     ("ArgMinWithValue", P.ArgMinWithValue(1), (a,)),
     ("largest of integers", lambda x: x.max(axis=1), (integers(48, 32, high=9999),)),
     ("L2Loss", P.L2Loss(), (a,)),

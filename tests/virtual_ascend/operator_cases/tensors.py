@@ -48,6 +48,7 @@ INDEXING = [
     ("GatherD", P.GatherD(), (a, 1, integers(48, 5, high=32))),
     ("OneHot", P.OneHot(), (integers(9), 8, Tensor(np.float32(1)), Tensor(np.float32(0)))),
     *((f"Sort {down}", P.Sort(1, down), (normal(6, 10, dtype=half),)) for down in (False, True)),
+    *((f"Sort of integers {down}", P.Sort(1, down), (integers(6, 10),)) for down in (False, True)),
     ("TopK", P.TopK(), (a16, 5)),  # of float32 MindSpore makes float16 for an Ascend
     ("ScatterNdUpdate", lambda x, y: updated(P.ScatterNdUpdate(), x, ROWS, y), (a, normal(2, 32))),
     ("ScatterNdUpdate of integers", lambda x, y: updated(P.ScatterNdUpdate(), x, ROWS, y), (c, integers(2, 32))),

@@ -108,14 +108,24 @@ def parse(message: bytes) -> Call:
 
 
 def give(memory: Memory, call: Call, address: Address) -> None:
-    """Write what this card gives."""
+    """Write what this card gives.
+
+    Raises:
+        KernelError: there is no room for it.
+    """
     elements = np.empty(0, call.type)
     if call.given:
         elements = memory.view(address, call.type, (call.given,), f"{call}, input")
     line = json.dumps(asdict(call)).encode() + b"\n"
     unfinished = Path(f"{call.file}.unfinished")
-    unfinished.write_bytes(line + elements.tobytes())
-    os.rename(unfinished, call.file)  # the others find it whole or not at all
+    try:
+        unfinished.write_bytes(line + elements.tobytes())
+        os.rename(unfinished, call.file)  # the others find it whole or not at all
+    except OSError as error:
+        size = elements.nbytes
+        raise KernelError(
+            f"{call}: {size} bytes for the other cards in {unfinished.parent}: {error.strerror}"
+        ) from None
 
 
 def take(memory: Memory, call: Call, address: Address) -> None:

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -222,6 +223,14 @@ void Device::Start() {
   if (posix_spawnp(&process_, python, nullptr, nullptr, arguments.data(), variables.data())) Die("device process");
   close(ends[1]);
   socket_ = ends[0];
+  // What the program forks, workers of a dataset say, neither talks in its place nor keeps the device process.
+  pthread_atfork(nullptr, nullptr, [] { Instance().Leave(); });
+}
+
+void Device::Leave() {
+  if (socket_ >= 0) close(socket_);
+  socket_ = -1;
+  lost_ = true;
 }
 
 bool Device::Exchange(bool send, void *data, uint64_t size) {
@@ -238,8 +247,11 @@ bool Device::Exchange(bool send, void *data, uint64_t size) {
 
 Status Device::Ask(Request request, uint32_t blocks, uint64_t id, const void *data, uint64_t size,
                    std::string *answered) {
+  // Asked before the lock too, which a thread may have held that was not forked.
+  const std::string gone = "the device process is gone, or this process was forked and has no card";
+  if (lost_) return Fail(kDeviceLost, gone);
   std::lock_guard<std::mutex> talking(conversation_);
-  if (lost_) return Fail(kDeviceLost, "the device process is gone");
+  if (lost_) return Fail(kDeviceLost, gone);
   if (process_ < 0) Start();
   Header header{static_cast<uint32_t>(request), blocks, id, size};
   Answer answer{kSuccess, 0};

@@ -3,6 +3,7 @@
 
 #include <sys/types.h>
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <mutex>
@@ -51,6 +52,7 @@ class Device {
  private:
   Device();
   void Start();
+  void Leave();  // in a process that was forked
   bool Exchange(bool send, void *data, uint64_t size);
   uint64_t Room(uint64_t offset);
   uint8_t *View(const void *pointer, uint64_t size, const char *what);
@@ -64,7 +66,7 @@ class Device {
   uint8_t *touched_ = nullptr;    // a byte for each page, shared with the device process
   int file_ = -1, socket_ = -1;
   pid_t process_ = -1;
-  bool lost_ = false;
+  std::atomic<bool> lost_{false};
   std::map<uint64_t, uint64_t> blocks_;  // offset: bytes asked for
 };
 

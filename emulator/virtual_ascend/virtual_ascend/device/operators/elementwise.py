@@ -28,6 +28,7 @@ def sigmoid(x: np.ndarray) -> np.ndarray:
 
 
 def truncated_division(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Of integers; floats are divided, since MindSpore makes CANN's TruncateDiv of its Div."""
     if x.dtype.kind in "iu":
         return (np.sign(x) * np.sign(y)) * (np.abs(x) // np.abs(y))
     return x / y

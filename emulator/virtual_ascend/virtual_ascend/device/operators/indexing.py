@@ -105,6 +105,7 @@ AICPU: dict[str, Callable[..., Any]] = {
     "MaskedSelect": _left_by_mask,
     "ReverseSequence": _reversed_parts,
     "SearchSorted": _positions,
+    "Sort": _sort,
     "Unique": _unique,
     "Where": lambda _kernel, x: np.argwhere(x),
 }

@@ -117,6 +117,7 @@ TABLE: dict[str, Callable[..., Any]] = {
 }
 AICPU: dict[str, Callable[..., Any]] = {
     "ArgMax": _arg_along(np.argmax),
+    "ArgMin": _arg_along(np.argmin),
     "ArgMaxWithValue": TABLE["arg_max_with_value"],
     "ArgMinWithValue": TABLE["arg_min_with_value"],
     **{type_of(name): function for name, function in _OVER_AXES.items()},
