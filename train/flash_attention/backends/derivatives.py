@@ -1,7 +1,12 @@
 """How attention gets its derivative, and what says that second derivatives are not supported.
 
-A Cell with a `bprop`, or a primitive with one, is the usual way. MindSpore 2.0 gets both wrong in places, mostly
-without a word, as tests/train/flash_attention/st/mindspore_faults shows without this package:
+A Cell with a `bprop`, or a primitive with one, is the usual way. MindSpore gets both wrong in places, mostly without a
+word, as tests/train/flash_attention/st/mindspore_faults shows without this package. MindSpore 2.7 to 2.10:
+
+* `@jit` functions that PYNATIVE differentiates: the `bprop` of a Cell that is called several times receives as `out`
+  what another of its calls returned.
+
+MindSpore 2.0:
 
 * PYNATIVE: the `bprop` of a Cell receives as `out` what its first call returned, in every later call. What such a Cell
   returns is not known to the operations behind it as the result of anything; what a reshape returns is.
@@ -61,7 +66,8 @@ class Differentiable(nn.Cell):
         super().__init__()
         self.forward = forward
         self.in_graph = forward if primitive else _Filled(_WithBprop(forward, backward, backend, count), count)
-        self.in_jit = self.recorded = None
+        self.in_jit = self.in_graph if primitive else _Filled(_OfInputs(forward, backward, backend, count), count)
+        self.recorded = None
         if OLD:
             self.in_jit = _Branching(forward) if primitive else _Refused(backend)
             self.recorded = _Filled(_Recorded(forward, backward, backend, count), count)
@@ -75,15 +81,15 @@ class Differentiable(nn.Cell):
         return self.forward(query, key, value, others)
 
     def construct(self, query, key, value, others):
-        if _differentiated_by_pynative():
+        if _in_jit():
             return self.in_jit(query, key, value, others)
         return self.in_graph(query, key, value, others)
 
 
 @constexpr(reuse_result=False)
-def _differentiated_by_pynative() -> bool:
-    """Whether the graph that is being compiled is a `@jit` function whose gradient MindSpore 2.0 takes outside."""
-    return OLD and ms.get_context("mode") == ms.PYNATIVE_MODE and _pynative_executor.grad_flag()
+def _in_jit() -> bool:
+    """Whether the graph that is being compiled is a `@jit` function that PYNATIVE may differentiate."""
+    return ms.get_context("mode") == ms.PYNATIVE_MODE and (not OLD or _pynative_executor.grad_flag())
 
 
 class UnlessRecorded(nn.Cell):
@@ -101,7 +107,7 @@ class UnlessRecorded(nn.Cell):
         return self.cell(a, b, c, d)
 
     def construct(self, a, b, c, d):
-        if _differentiated_by_pynative():
+        if OLD and _in_jit():
             return self.composed(a, b, c, d)
         return self.cell(a, b, c, d)
 
@@ -223,6 +229,29 @@ class _Recorded(nn.Cell):
         results = self.results(query, key, value, *others[: self.count])
         output, logsumexp = self.gradients(query, key, value, *others, *results)
         return _known(output), _known(logsumexp)
+
+
+class _OfInputs(nn.Cell):
+    """The form for `@jit` functions: as there, from MindSpore 2.7 on."""
+
+    def __init__(self, forward: nn.Cell, backward: nn.Cell, backend: str, count: int):
+        super().__init__()
+        self.forward, self.count = forward, count
+        self.gradients = _GradientsOfResults(backward, backend, count)
+
+    def construct(self, query, key, value, a, b, c, d, e, f, g, h):
+        others = (a, b, c, d, e, f, g, h)
+        inputs = _all_stopped((query, key, value, *others))
+        results = self.forward(inputs[0], inputs[1], inputs[2], inputs[3 : 3 + self.count])
+        return self.gradients(query, key, value, *others, *_all_stopped(results))
+
+
+def _all_stopped(tensors):
+    """The tensors, whose derivatives are not wanted."""
+    result = ()
+    for tensor in tensors:
+        result = result + (ops.stop_gradient(tensor),)
+    return result
 
 
 class _Flat(nn.Cell):
