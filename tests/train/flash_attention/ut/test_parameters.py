@@ -51,12 +51,14 @@ def _cache():
 
 
 def _cached(query, key, value):
+    """Attention by the cache, which holds nothing before."""
     cache = _cache()
     cache.reset()
     return cache(query, key, value)
 
 
 def _stored(key, value):
+    """Attention to what the cache was given."""
     cache = _cache()
     cache.reset()
     cache.update(key, value)

@@ -16,8 +16,8 @@ LAYERS = ("one layer", "two alike")
 @pytest.mark.parametrize("backend", ("cpu", "math", "emulator"))
 @pytest.mark.parametrize("layers", LAYERS)
 def test_several_calls(backend, layers):
-    if OLD and backend == "emulator":
-        pytest.skip("is refused by name there")
+    if OLD and backend != "math":
+        pytest.skip("MindSpore 2.0: emulator is refused by name, and cpu meets closure_around_branch.py")
     first = FlashAttention(16, causal=True, backend=backend)
     second = first if layers == LAYERS[0] else FlashAttention(16, causal=True, backend=backend)
 
