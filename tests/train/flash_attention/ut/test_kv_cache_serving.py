@@ -108,7 +108,7 @@ def test_bad_numbers_are_refused(update):
 
     refused("tokens: got 4, allowed are 0 to 3", cache.update, rows, rows, Tensor([1, 4], ms.int32))
     refused("tokens: got -1, allowed are 0 to 3", cache.update, rows, rows, Tensor([-1, 0], ms.int32))
-    refused("indices: got 2, allowed are 0 to 1", cache.reorder, [0, 2])
+    refused("indices: got 2, allowed is an integer from 0 to 1", cache.reorder, [0, 2])
     refused("indices: got -1, allowed are 0 to 1", cache.reorder, Tensor([-1, 0], ms.int32))
     refused("indices: got 2, allowed are 0 to 1, and negative numbers for none", cache.reset, [2])
     cache.update(rows, rows, Tensor([3, 1], ms.int32))
