@@ -42,6 +42,7 @@ def test_a_card_that_ends_is_named(python, tmp_path):
     assert "on card 0: card 1 has ended: exit status 7" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_card_that_never_calls_is_an_error(python, tmp_path):
     found = verdicts(python, tmp_path, 2, "pynative", "never", HCCL_EXEC_TIMEOUT=3)
     assert found[1, "never"] == "right"

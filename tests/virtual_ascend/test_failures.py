@@ -12,6 +12,8 @@ FOLDER = Path(__file__).parent
 
 
 KILLED = "the device process has ended: it was killed"
+#: Killed at work is the harder case.
+SLOW = ("killed",)
 #: What a program prints, and what not.
 SAID = {
     # An access outside a tensor: kernel, tensor and line.
@@ -37,7 +39,7 @@ SAID = {
 }
 
 
-@pytest.mark.parametrize("program", SAID)
+@pytest.mark.parametrize("program", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in SAID])
 def test_what_reaches_the_program(python, tmp_path, program):
     options = {"memory": ("--memory", "0.4"), "data_end": ("--patience", "2")}.get(program, ())
     text = said(on_card(python, FOLDER / "failing_programs.py", program, cwd=tmp_path, options=options))
