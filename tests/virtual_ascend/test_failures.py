@@ -12,7 +12,7 @@ FOLDER = Path(__file__).parent
 
 
 KILLED = "the device process has ended: it was killed"
-#: Killed at work is the harder case.
+#: Every run has the harder case, where the device process is killed at work.
 SLOW = ("killed",)
 #: What a program prints, and what not.
 SAID = {

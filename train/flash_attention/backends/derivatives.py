@@ -232,7 +232,7 @@ class _Recorded(nn.Cell):
 
 
 class _OfInputs(nn.Cell):
-    """The form for `@jit` functions: as there, from MindSpore 2.7 on."""
+    """The form for `@jit` functions from MindSpore 2.7 on: the backward pass takes nothing from `out`."""
 
     def __init__(self, forward: nn.Cell, backward: nn.Cell, backend: str, count: int):
         super().__init__()
