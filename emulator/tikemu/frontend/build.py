@@ -6,7 +6,6 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from .. import settings
 from ..errors import TikBuildError, TikMemoryError
 from ..machine import alloc
 from ..program import ir
@@ -110,7 +109,7 @@ def _check_used(recorder: Recorder, program: ir.Program) -> None:
 
 def _check_memory(recorder: Recorder, program: ir.Program) -> None:
     """Place the on-chip tensors (D1, D3)."""
-    limits = alloc.Limits.of(program.soc, recorder.options.raises("memory"), settings.default_options().ub_limit)
+    limits = alloc.Limits.of(program.soc, recorder.options.raises("memory"))
     plan = alloc.plan(program, limits)
     if plan.peak["UB"] > limits.ub_comfort:
         recorder.questionable(

@@ -37,12 +37,10 @@ class Limits:
     ub_comfort: int
 
     @staticmethod
-    def of(soc: SocProfile, planned: bool = False, ub_limit: int | None = None) -> Limits:
-        """Limits of a chip (D1): all of the Unified Buffer, if ``planned`` only that part of it, or ``ub_limit``."""
+    def of(soc: SocProfile, planned: bool = False) -> Limits:
+        """Return the limits of a chip (D1): all of the Unified Buffer, or only its ``planned`` part."""
         capacity = {memory: soc.capacity(memory) for memory in ON_CHIP}
-        if ub_limit is not None:
-            capacity["UB"] = min(ub_limit, capacity["UB"])
-        elif planned:
+        if planned:
             capacity["UB"] = soc.ub_planned
         return Limits(capacity, soc.ub_planned)
 

@@ -119,7 +119,7 @@ class _Run:
         self._traced = 0
         options = self.runtime.options
         if cores.trace is not None and options.max_trace_events > 0:
-            self._traced = options.max_trace_cores
+            self._traced = cores.trace.cores
 
     def run(self, count: int, scalars: dict[str, Any], tensors: list[Contents]) -> None:
         """Execute all blocks in ``count`` processes.

@@ -12,8 +12,6 @@ from .errors import KernelError
 
 #: Formats whose order of elements is that of the shape.
 PLAIN = ("ND", "NCHW", "NHWC", "HWCN", "DefaultFormat", "NCDHW", "NDHWC", "NCL")
-#: Formats in which operators take tensors as they are stored, since only they know how these are divided.
-AS_STORED = ("FRACTAL_ZN_RNN", "ND_RNN_BIAS")
 DTYPES = {"float": "float32", "double": "float64"}
 
 
@@ -30,7 +28,7 @@ def with_filling(operator: Callable[..., Any]) -> Callable[..., Any]:
 
 def plain_shape(description: dict[str, Any]) -> tuple[int, ...]:
     """Shape of the tensor as operators see it."""
-    name = "shape" if description["format"] in (*PLAIN, *AS_STORED) else "ori_shape"
+    name = "shape" if description["format"] in PLAIN else "ori_shape"
     return tuple(description[name])
 
 
@@ -73,7 +71,7 @@ Rows = tuple[np.ndarray, tuple[int, ...], tuple[Any, ...]]
 def _rows(stored: np.ndarray, description: dict[str, Any], groups: int | None) -> Rows | None:
     """None: the order of elements is that of the shape."""
     kind = description["format"]
-    if kind in PLAIN or kind in AS_STORED or stored.size == 1:
+    if kind in PLAIN or stored.size == 1:
         return None
     if kind == "FRACTAL_Z" and groups is None and len(description["ori_shape"]) > 2:
         return None

@@ -146,11 +146,6 @@ def _diagonal(_kernel: Kernel, x: np.ndarray, *_ones: np.ndarray) -> np.ndarray:
     return np.diag(x.reshape(math.prod(half), -1)).reshape(half)
 
 
-def _trace_gradient(_kernel: Kernel, gradient: np.ndarray, shape: np.ndarray) -> np.ndarray:
-    rows, columns = shape.tolist()
-    return np.eye(rows, columns, dtype=gradient.dtype) * gradient
-
-
 TABLE: dict[str, Callable[..., Any]] = {
     **both_forms(broadcast_to=_broadcast, pad=_pad, slice=_slice, tile=_tile, transpose=_transpose),
     **both_forms(strided_slice=_strided_slice, strided_slice_grad=_strided_slice_gradient),
@@ -184,8 +179,6 @@ AICPU: dict[str, Callable[..., Any]] = {
     "Split": _split,
     "StridedSlice": _strided_slice,
     "StridedSliceGrad": _strided_slice_gradient,
-    "Trace": lambda _kernel, x: np.trace(x),
-    "TraceGrad": _trace_gradient,
     "Transpose": _transpose,
     "Tril": lambda kernel, x: np.tril(x, kernel.attributes["diagonal"]),
     "Triu": lambda kernel, x: np.triu(x, kernel.attributes["diagonal"]),
