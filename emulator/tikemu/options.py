@@ -1,4 +1,4 @@
-"""How a program is run."""
+"""Define the options of a run."""
 
 from __future__ import annotations
 
@@ -91,9 +91,9 @@ class Options:
         object.__setattr__(self, "constants", pairs)
 
     def checks(self, kind: str) -> bool:
-        """Whether questionable use of this class is a finding; else default mode's rules hold."""
+        """Return whether questionable use of this class is a finding. Else default mode's rules hold."""
         return self.strict and kind not in self.leave_out
 
     def raises(self, kind: str) -> bool:
-        """Whether it is an error at once."""
+        """Return whether it is an error at once."""
         return self.checks(kind) and self.findings == "first"

@@ -80,8 +80,7 @@ def _arguments(recorder: Recorder, values: Any, label: str, kinds: tuple[Any, ..
 
 
 def _check_used(recorder: Recorder, program: ir.Program) -> None:
-    """Every GM tensor and InputScalar that a statement uses must be an argument, a workspace or a constant, under a
-    name of its own."""
+    """Check that every GM tensor and InputScalar in use is an argument, workspace or constant."""
     given = [node.tensor if isinstance(node, ir.View) else node for node in (*program.inputs, *program.outputs)]
     arguments = {node.uid for node in given}
     for value in recorder.candidates:

@@ -81,7 +81,7 @@ def _bank(rows: np.ndarray) -> np.ndarray:
 
 
 def _read_write(dst: Stream, dst_rows: np.ndarray, src_rows: list[np.ndarray], reads: np.ndarray) -> np.ndarray:
-    """Per repeat, the accesses of the busiest bank among those that serve a read and the write belonging to it."""
+    """Count per repeat the accesses of the busiest bank of a read and write."""
     banks = 4 * GROUPS
     dst_bank = _bank(dst_rows)
     shared = np.zeros((len(dst_rows), banks), bool)

@@ -213,7 +213,7 @@ class PipeSimulator(PipeRecords):
         return start + cycles, start + cycles + latency
 
     def _wait(self, pipe: int, needs: dict[int, float], start: float) -> tuple[float, int]:
-        """Flags from every pipe in ``needs`` to ``pipe``; returns the earliest start after them, and whose it is."""
+        """Flag from every pipe in ``needs`` to ``pipe``; return the earliest start and its cause."""
         known, last = self.known[pipe], pipe
         for source, done in needs.items():
             known[source] = done
