@@ -23,7 +23,6 @@ LEFT = {
     "docs": 37,
     "docs/tik": 1,
     "emulator": 1,
-    "emulator/virtual_ascend": 75,
     "examples": 25,
     "tests": 4,
     "tests/benchmarks": 4,

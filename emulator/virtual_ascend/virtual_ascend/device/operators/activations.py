@@ -1,4 +1,6 @@
-"""Activations and their derivatives, which take the gradient first and then the input, or the output where said."""
+"""Compute activations and their derivatives. A derivative takes the gradient first, then the input, or the output if
+said.
+"""
 
 from __future__ import annotations
 
@@ -60,12 +62,12 @@ def hard_swish_gradient(gradient: np.ndarray, x: np.ndarray) -> np.ndarray:
 
 
 def shrink_gradient(gradient: np.ndarray, x: np.ndarray, lambd: float) -> np.ndarray:
-    """Of both shrinkages."""
+    """Compute the gradient of both shrinkages."""
     return gradient * (np.abs(x) > lambd)
 
 
 def _of_channels(weight: np.ndarray, axes: int) -> np.ndarray:
-    """A number for each channel, or one for all; they are the second axis, or the only one."""
+    """Shape a number for each channel, or one for all. Channels are the second axis, or the only one."""
     return weight.reshape(-1, *(1,) * max(axes - 2, 0))
 
 

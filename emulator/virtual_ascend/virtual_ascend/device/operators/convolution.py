@@ -15,12 +15,12 @@ Pair = tuple[int, int]
 
 
 def plane(numbers: Sequence[int], first: int = 2) -> Pair:
-    """Of height and width, the first of which stands there."""
+    """Return the sizes of height and width, which begin at ``first``."""
     return numbers[first], numbers[first + 1]
 
 
 class Windows:
-    """Where a kernel of this size stands on images of this shape.
+    """Place a kernel of this size on images of this shape.
 
     Attributes:
         size, strides, dilation: along height and width.
@@ -41,7 +41,7 @@ class Windows:
         return np.moveaxis(np.array(parts), (0, 1), (-2, -1))
 
     def put(self, parts: np.ndarray) -> np.ndarray:
-        """Images in which every element is the sum of all parts that were taken from it."""
+        """Return images whose elements are sums of all parts taken from them."""
         padded = np.zeros(self.padded, parts.dtype)
         for i in range(self.size[0]):
             for j in range(self.size[1]):
@@ -50,7 +50,7 @@ class Windows:
         return padded[..., top : top + self.shape[2], left : left + self.shape[3]]
 
     def _under(self, i: int, j: int) -> tuple[Any, ...]:
-        """What element (i, j) of the kernel meets at all its places."""
+        """Return the slice that element (i, j) of the kernel meets at all its places."""
         starts = i * self.dilation[0], j * self.dilation[1]
         ends = (start + step * count for start, step, count in zip(starts, self.strides, self.counts))
         return (..., *(slice(start, end, step) for start, end, step in zip(starts, ends, self.strides)))
@@ -85,7 +85,7 @@ def _convolution_of_images(kernel: Kernel, *arrays: np.ndarray) -> np.ndarray:
 
 
 def _convolution_of_filters(kernel: Kernel, x: np.ndarray, *arrays: np.ndarray) -> np.ndarray:
-    """The gradient of the filters; before that of the result their shape may stand."""
+    """Compute the gradient of the filters. Their shape may stand before the gradient of the result."""
     gradient = arrays[-1]
     shape = kernel.outputs[0]["ori_shape"]
     parts = _groups(kernel, _of_convolution(kernel, x.shape, shape).take(wide(x)), 1)

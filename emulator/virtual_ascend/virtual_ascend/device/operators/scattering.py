@@ -51,7 +51,7 @@ def _combined(combine: np.ufunc, places: Places) -> Callable[..., Any]:
 
 
 def _in_place(combine: np.ufunc) -> Callable[..., Any]:
-    """On the AI CPU the parameter is updated where it lies, and MindSpore takes nothing from the output."""
+    """Update the parameter in place. MindSpore takes nothing from the output of the AI CPU."""
 
     def operator(kernel: Kernel, target: np.ndarray, index: np.ndarray, updates: np.ndarray) -> np.ndarray:
         combine.at(target, places_of(index), updates)
@@ -105,7 +105,7 @@ _COMBINED: dict[str, np.ufunc] = {
 
 
 def _sums_of_segments(kernel: Kernel, x: np.ndarray, index: np.ndarray, *_count: np.ndarray) -> np.ndarray:
-    """Add rows to the segments that an index names; a negative number belongs to no segment."""
+    """Add rows to the segments that an index names. A negative number belongs to no segment."""
     result = np.zeros(kernel.outputs[0]["ori_shape"], wide(x).dtype)
     keep = index.reshape(-1) >= 0
     np.add.at(result, index.reshape(-1)[keep], wide(x).reshape(-1, *x.shape[index.ndim :])[keep])
