@@ -30,7 +30,7 @@ class Mask:
 
     Attributes:
         title: above the picture.
-        seq_q, seq_k: tokens; with `tiles` the pixels are tokens and the lines are those of tiles.
+        seq_q, seq_k: tokens; with `tiles` the pixels are tokens and the lines are edges of tiles.
         arguments: of the layer, beside head_dim.
         inputs: NumPy arrays that the call gets beside query, key and value, by the names of the layer.
     """
@@ -106,7 +106,7 @@ MASKS = {
 
 
 def draw_mask(name: str, out: Path) -> Path:
-    """mask_NAME.png: visible pairs; where the lengths are those of several tiles, also what each tile costs."""
+    """mask_NAME.png: visible pairs; with several tiles also what each tile costs."""
     mask = MASKS[name]
     visible = mask.visible()
     figure, axes = plotting.subplots(1, 1, (2.7, 2.7 * min(1.0, 0.35 + 0.65 * mask.seq_q / mask.seq_k)))
@@ -218,7 +218,7 @@ def draw_tiles(out: Path) -> Path:
 
 @dataclass(frozen=True)
 class Box:
-    """A box of a diagram at (column, row), with a bold first line and where it lives."""
+    """Draw a box of a diagram at (column, row). Its first line is bold, others say where it lives."""
 
     column: float
     row: float

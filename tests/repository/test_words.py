@@ -13,17 +13,15 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-NO_VERBS = "What Who Whose Where How Of Those That Whether Which".split()
+NO_VERBS = ["What", "Who", "Whose", "Where", "How", "Of", "Those", "That", "Whether", "Which"]
 MOST_WORDS = 15
 RIDDLES = re.compile(r"\b(?:that|those) of\b", re.IGNORECASE)
 #: Findings that are left, by folder; a folder that has none is not here. No number may grow.
 LEFT = {
     ".": 3,
-    "benchmarks": 34,
-    "docs": 37,
+    "benchmarks": 1,
+    "docs": 22,
     "docs/tik": 1,
-    "emulator": 1,
-    "examples": 25,
     "tests": 4,
     "tests/benchmarks": 4,
     "tests/emulator": 85,
@@ -89,7 +87,9 @@ def test_no_folder_has_more_findings_than_it_had() -> None:
     counts = {folder: len(of_folder) for folder, of_folder in sorted(found.items()) if of_folder}
     more = {folder: found[folder] for folder, count in counts.items() if count > LEFT.get(folder, 0)}
     assert more == {}, "\n".join(one for of_folder in more.values() for one in of_folder)
-    assert {folder: LEFT[folder] for folder in LEFT if counts.get(folder, 0) < LEFT[folder]} == {}, "lower these numbers"
+    assert {folder: LEFT[folder] for folder in LEFT if counts.get(folder, 0) < LEFT[folder]} == {}, (
+        "lower these numbers"
+    )
 
 
 @pytest.mark.parametrize(
