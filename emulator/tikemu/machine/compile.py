@@ -27,13 +27,13 @@ from ..errors import Moment, TikError
 from ..program import ir
 from ..program.dtypes import is_float, limits, size_of
 from ..program.location import GENERATED
+from .backward_slice import Needs
 from .calls.compiler import CallCompiler
 from .code_size import code_bytes
 from .debug_print import DebugPrint
 from .definitions import define, reserve
 from .element_site import ElementSite
 from .expressions import Text, convert, name_of
-from .needs import Needs
 from .progress import Progress
 from .runtime import Runtime
 from .values import Undefined, pick

@@ -20,8 +20,8 @@ from ..timing.clock import CoreClock
 from ..timing.gm import GlobalMemory
 from ..timing.reuse import Reusable
 from ..timing.simulator import PIPE_INDEX, TimedOp, exact
+from .access_log import Journal
 from .alloc import Plan
-from .journal import Journal
 from .memories import CoreMemories, GlobalTensor
 from .races import BlockRaces, PipeRaces
 from .strict import guarded

@@ -9,8 +9,8 @@ from ...errors import TikError
 from ...isa.call import BindContext
 from ...program import ir
 from ...timing.reuse import Reusable
+from ..counters import Tally, reset
 from ..runtime import BoundOp, Ops, Runtime
-from ..tally import Tally, reset
 from .arguments import KeyField, OperandTemplate, RuntimeArguments, resolve
 from .relocation import Relocator
 
