@@ -94,6 +94,14 @@ class TimingModel:
     vector_two_sources = Constant(
         1, "cycles/repeat", f"least of an instruction that reads two operands: 2 in {_FIT_A2}", ASSUMED, 1, 2
     )
+    vector_reads_add = Constant(
+        1,
+        "0 or 1",
+        f"1: the reads of both sources add to a write in their bank; 0 fits in-place additions of the {_DELTA}",
+        ASSUMED,
+        0,
+        1,
+    )
     vector_simple = Constant(
         1, "cycles/repeat", "256 B a cycle; 3390 GFLOPS measured per chip (AIBench 2024)", MEASURED_910
     )

@@ -387,7 +387,8 @@ def micro_op(
     per_repeat = timing.vector_cycles(cost, dtype)
     if len(streams) > 1:
         per_repeat = max(per_repeat, timing.vector_two_sources)
-    cycles = conflict_cycles(per_repeat, repeats, dst.stream() if dst else NOTHING, streams)
+    adds = bool(timing.vector_reads_add)
+    cycles = conflict_cycles(per_repeat, repeats, dst.stream() if dst else NOTHING, streams, adds)
     cycles, constants = max(cycles, timing.vector_minimum), (timing.vector_constant_name(cost, dtype),)
     register = None if mask is None else mask.register
     return call.operation(cycles, "vector_latency", reads, writes, mask=register, constants=constants)

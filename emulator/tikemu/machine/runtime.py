@@ -194,7 +194,8 @@ class Runtime:
     def prepare(self, micro: MicroOp, location: ir.Location) -> BoundOp:
         """Footprints, cost and checks of one micro-operation."""
         head = self.soc.timing.vector_head * micro.instructions if micro.pipe == "V" else 0.0
-        op = BoundOp(micro.name, PIPE_INDEX[micro.pipe], exact(micro.cycles + head), exact(micro.latency))
+        latency = max(0.0, micro.latency - head)  # the result is under way while the instruction still holds Vector
+        op = BoundOp(micro.name, PIPE_INDEX[micro.pipe], exact(micro.cycles + head), exact(latency))
         op.micro, op.location, op.status = micro, location, getattr(micro.run, "status", None)
         op.run = self.checked(micro, location) or micro.run or _nothing
         op.barrier, op.flag, op.mask = micro.barrier, micro.flag, micro.mask
