@@ -1,10 +1,12 @@
 """What other constants of the timing model do to the figures of the TIK operators."""
 
+import re
 from dataclasses import replace
 
 import pytest
 from flash_attention.commands.tune.variants import Case, Variant
 from flash_attention.measuring import tik_kernels
+from flash_attention.measuring.readings import READINGS, STALLS
 
 from benchmarks import tik_sensitivity as sensitivity
 from benchmarks.tik_sensitivity import Setting
@@ -26,7 +28,7 @@ def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("narrow")
 def test_less_bandwidth_of_the_memory_costs_speed(capsys) -> None:
-    assert sensitivity.run(256) == 0
+    assert sensitivity.run(256, compare_variants=True) == 0
     (line,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("forward D=128 full"))
     model, half, double = (float(cell) for cell in line.replace("/", " ").split()[3:])
     assert half < model < double
@@ -35,10 +37,28 @@ def test_less_bandwidth_of_the_memory_costs_speed(capsys) -> None:
 def test_every_group_names_constants_of_the_model() -> None:
     from tikemu.soc import ASCEND_910A
 
-    for setting in sensitivity.SETTINGS:
+    for setting in (Setting(group, factor) for group in sensitivity.GROUPS for factor in sensitivity.FACTORS):
         usual = {name: getattr(ASCEND_910A.timing, name) for name in sensitivity.GROUPS[setting.group]}
         assert setting.constants == {name: value * setting.factor for name, value in usual.items()}
     assert Setting().constants == {}
+    assert all(hasattr(ASCEND_910A.timing, name) for reading in (*READINGS.values(), STALLS) for name in reading)
+
+
+@pytest.mark.usefixtures("narrow")
+def test_the_range_of_a_share_is_that_of_the_readings(capsys) -> None:
+    assert sensitivity.run(512, compare_variants=False) == 0
+    header, _, line = capsys.readouterr().out.splitlines()[2:5]
+    model, least, most, *shares = re.findall(r"\d+\.?\d*", line.partition("full")[2])
+    *shares, stalls = map(float, shares)
+    assert len(shares) == len(READINGS) - 1 and all(name in header for name in READINGS)
+    assert int(least) == round(min(shares)) and int(most) == round(max(float(model), *shares)) and stalls < float(model)
+
+
+def test_the_ends_of_the_ranges_are_the_model_and_the_slowest_reading() -> None:
+    """`bench --tik` looks at these two alone."""
+    kernel = tik_kernels.build(tik_kernels.problem_of(1024, 128), "forward")
+    cycles = {name: tik_kernels.simulate(kernel, constants=given).cycles for name, given in READINGS.items()}
+    assert cycles["model"] < 1.005 * min(cycles.values()) and cycles["slowest"] == max(cycles.values())
 
 
 def measured(usual: float, other: float) -> dict:
