@@ -192,8 +192,8 @@ class Result:
         timing = self.soc.timing
         lines += [
             f"estimate: {self.duration(self.cycles)} at {self.soc.clock_mhz:,} MHz; "
-            f"launch ({timing.launch_seconds_low * 1e6:.0f} to {timing.launch_seconds_high * 1e6:.0f} us) "
-            "excluded",
+            f"launch ({timing.launch_seconds_queued * 1e6:.1f} us queued, "
+            f"{timing.launch_seconds_synchronised * 1e6:.1f} us synchronised) excluded",
             f"cores: fastest {self.duration(min(self.core_cycles))}, slowest {self.duration(max(self.core_cycles))}; "
             f"traffic alone {self.duration(self.memory_floor)}",
             "",

@@ -258,8 +258,9 @@ def _scalar_extremes(call: Call, name: str, dst: Operand, src: Operand) -> Micro
 
 def _scalar_op(call: Call, run: Any, loads: int, stores: int, reads: Any, writes: Any) -> MicroOp:
     timing = call.soc.timing
-    cycles = loads * (timing.ub_scalar_read + timing.scalar_cycles) + stores * timing.issue_cycles
-    constants = ("ub_scalar_read", "scalar_cycles", "issue_cycles")
+    delivery = timing.ub_scalar_latency - timing.ub_scalar_read  # of the last value
+    cycles = loads * (timing.ub_scalar_read + timing.scalar_cycles) + delivery + stores * timing.issue_cycles
+    constants = ("ub_scalar_read", "ub_scalar_latency", "scalar_cycles", "issue_cycles")
     return call.operation(cycles, "", (reads,), (writes,), run, pipe="S", constants=constants)
 
 

@@ -69,7 +69,7 @@ class MicroOp:
         run_defined: for pure copies: moves the "defined" bits instead of checking the sources. None: all bytes read
             must be defined, all bytes written become so.
         transfer: set on GM traffic.
-        code_bytes: estimated size of the instruction and its argument set-up in the unrolled program.
+        instructions: how many instructions of the chip it stands for.
         accumulate: an ``mmad`` that reads its own destination: ordering inside PIPE_M as in timing.md 3.1.
         barrier: for ``pipe_barrier``: the pipe drained, "ALL" for every pipe; "BLOCKS" for ``block_barrier``.
         flag: for ``set_flag`` and ``wait_flag``: ("set" | "wait", source pipe, destination pipe, event id).
@@ -92,7 +92,7 @@ class MicroOp:
     undefined: tuple[Access, ...] = ()
     run_defined: Callable[[], Any] | None = None
     transfer: Transfer | None = None
-    code_bytes: int = 32
+    instructions: int = 1
     accumulate: bool = False
     barrier: str | None = None
     flag: tuple[str, str, str, int] | None = None

@@ -218,7 +218,7 @@ def _whole(call: Call, a: Any, src: Walk, dst: Walk, scratch: Access, levels: Se
     result.cycles += sum(
         timing.vector_latency + timing.vector_cycles("whole_reduce", a.src.dtype) * repeats for repeats in levels
     )
-    result.code_bytes = int((-(-src.repeats // 255) + len(levels)) * timing.instruction_bytes)
+    result.instructions = -(-src.repeats // 255) + len(levels)
     result.writes = (dst.access(call), scratch)
     result.undefined = (scratch,)
     require_different(

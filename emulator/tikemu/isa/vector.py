@@ -402,7 +402,7 @@ def _high_precision(call: Call, a: Any, *, name: str) -> Any:
     # float16 is computed as float32: twice the repeats.
     width = 2 if name != "ln" and a.src.dtype == "float16" and work.dtype == "float32" else 1
     result.cycles = PASSES[name] * (width * result.cycles + result.latency)
-    result.code_bytes = int(PASSES[name] * call.soc.timing.instruction_bytes)
+    result.instructions = PASSES[name]
     result.writes += (scratch,)
     result.undefined = (scratch,)
     return result

@@ -387,7 +387,11 @@ def micro_op(
     if reads_dst:
         reads, streams = reads + writes, (*streams, dst.stream())
     repeats = (dst or sources[0]).repeats
-    cycles = conflict_cycles(timing.vector_cycles(cost, dtype), repeats, dst.stream() if dst else NOTHING, streams)
+    per_repeat = timing.vector_cycles(cost, dtype)
+    if len(streams) > 1:
+        per_repeat = max(per_repeat, timing.vector_two_sources)
+    adds = bool(timing.vector_reads_add)
+    cycles = conflict_cycles(per_repeat, repeats, dst.stream() if dst else NOTHING, streams, adds)
     cycles, constants = max(cycles, timing.vector_minimum), (timing.vector_constant_name(cost, dtype),)
     register = None if mask is None else mask.register
     return call.operation(cycles, "vector_latency", reads, writes, mask=register, constants=constants)

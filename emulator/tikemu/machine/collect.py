@@ -13,8 +13,8 @@ from ..timing.trace import Trace
 from ..timing.waits import named
 from .calls.site import CallSite
 from .compile import Compiled
+from .counters import Tally
 from .runtime import Runtime
-from .tally import Tally
 
 #: Constants that every estimate rests on, and the constants of an estimate with global memory.
 _ALWAYS = ("issue_cycles", "queue_depth", "flag_cycles", "flag_handshake")

@@ -13,16 +13,16 @@ from ..options import Options
 from ..program import ir
 from ..program.dtypes import size_of
 from ..result import Result
-from . import garbage
+from . import gc_pause
+from .access_log import Journal
 from .alloc import Limits, plan
+from .backward_slice import Needs
 from .collect import collect
 from .compile import Compiler
 from .cores import Cores
 from .expressions import name_of
 from .inputs import Contents, block_count, contents, feeds, scalar_inputs
-from .journal import Journal
 from .memories import GlobalTensor
-from .needs import Needs
 from .progress import Progress
 from .runtime import Runtime
 from .strict import undefined_output
@@ -73,7 +73,7 @@ def run(
     # Whoever takes a session owns it until it is put back; taking it is one step, so threads cannot share it.
     session = vars(program).pop("_session", None)
     # Saturation and infinities are part of the arithmetic.
-    with np.errstate(all="ignore"), garbage.patience():
+    with np.errstate(all="ignore"), gc_pause.patience():
         if session is None or session.key != key:
             session = Session(key, program, tensors)
         result = session.run(scalars, tensors, elsewhere)

@@ -14,11 +14,11 @@ import numpy as np
 
 from ..errors import TikProcessError
 from ..isa.move import atomic_add
+from ..machine.access_log import Addition, Spans, fill, meets, scatter
 from ..machine.calls.site import CallSite
 from ..machine.cores import Cores
 from ..machine.execute import Session
 from ..machine.inputs import Contents
-from ..machine.journal import Addition, Spans, fill, meets, scatter
 from ..options import Options
 from ..program import ir
 from ..program.location import warn

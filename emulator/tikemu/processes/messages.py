@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
 from ..findings import Finding
-from ..machine.journal import Addition, Spans
-from ..machine.tally import Tally
+from ..machine.access_log import Addition, Spans
+from ..machine.counters import Tally
 from ..program.ir import Location
 
 _LENGTH = struct.Struct("<Q")

@@ -162,6 +162,20 @@ class CoreClock:
         """The scalar unit stores into a tensor: earlier accesses of other pipes come first."""
         self._scalar_access((footprint, True), self.simulator.scalar_write)
 
+    def await_value(self, in_pipe: bool) -> None:
+        """Wait for the value that the scalar unit read last, see :meth:`PipeSimulator.await_value`."""
+        replay = self.replay
+        place = replay.place
+        if place is None:
+            self.simulator.await_value(in_pipe)
+            return
+        key = ("value", in_pipe)
+        following = place.get(key)
+        if following is None:
+            replay.extend(key, self.simulator.await_value, in_pipe)
+        else:
+            replay.place = following
+
     def _scalar_access(self, access: tuple[Footprint, bool], function: Callable[[Footprint], None]) -> None:
         replay = self.replay
         place = replay.place

@@ -48,6 +48,7 @@ class Transition:
         waited: cycles by index, see :mod:`.waits`; without zeros.
         events: see :attr:`PipeRecords.events`.
         ops: the operations executed.
+        extra: see :attr:`PipeRecords.extra`.
         replays: how often it was replayed and not yet counted.
     """
 
@@ -58,6 +59,7 @@ class Transition:
     waited: dict[int, float]
     events: dict[tuple[int, int], int]
     ops: list[TimedOp]
+    extra: dict[TimedOp, float]
     replays: int = 0
 
 
@@ -190,7 +192,7 @@ class SteadyStateReplay(Reusable):
         simulator = self.simulator
         self._before = simulator.now, simulator.scalar_busy, simulator.flags, simulator.waited[:]
         keep_most(self.events, simulator.events)
-        simulator.events = {}
+        simulator.events, simulator.extra = {}, {}
 
     def extend(
         self, key: Hashable, function: Callable[[Any], None], argument: Any, ops: tuple[TimedOp, ...] = ()
@@ -273,6 +275,7 @@ class SteadyStateReplay(Reusable):
             {i: time - earlier for i, (time, earlier) in enumerate(zip(simulator.waited, waited)) if time != earlier},
             dict(simulator.events),
             ops,
+            dict(simulator.extra),
         )
         self._transitions.append(transition)
         return transition
@@ -330,3 +333,5 @@ class SteadyStateReplay(Reusable):
                 keep_most(self.events, transition.events)
                 for op in transition.ops:
                     op.count += replays
+                for op, extra in transition.extra.items():
+                    op.extra += replays * extra

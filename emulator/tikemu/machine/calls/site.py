@@ -9,8 +9,8 @@ from ...errors import TikError
 from ...isa.call import BindContext
 from ...program import ir
 from ...timing.reuse import Reusable
+from ..counters import Tally, reset
 from ..runtime import BoundOp, Ops, Runtime
-from ..tally import Tally, reset
 from .arguments import KeyField, OperandTemplate, RuntimeArguments, resolve
 from .relocation import Relocator
 
@@ -110,7 +110,8 @@ class CallSite(Reusable):
             raise error.at(location) from None
         ops = tuple(runtime.prepare(micro, location) for micro in micros)
         if self.code_bytes is None:
-            self.code_bytes = sum(micro.code_bytes for micro in micros)
+            size = self.runtime.soc.timing.instruction_bytes
+            self.code_bytes = int(sum(micro.instructions for micro in micros) * size)
         return ops
 
     def prepared(self) -> list[Ops]:
