@@ -1,4 +1,4 @@
-"""Readings of the evidence on the chip, and what they do to the figures of the TIK operators."""
+"""Print ranges of figures under readings of the evidence on the chip."""
 
 import re
 
