@@ -23,7 +23,7 @@ LEFT = {
     "docs/tik": 1,
     "tests": 4,
     "tests/benchmarks": 4,
-    "tests/emulator": 85,
+    "tests/emulator": 87,
     "tests/repository": 11,
     "tests/train": 240,
     "tests/virtual_ascend": 37,
