@@ -9,7 +9,7 @@ from typing import Generic, Protocol
 
 import numpy as np
 
-from flash_attention.kernels.tik import instruction_forms, packed
+from flash_attention.kernels.tik import instruction_forms
 from flash_attention.kernels.tik.hardware import (
     BLOCK_HALVES,
     FRACTAL,
@@ -20,10 +20,9 @@ from flash_attention.kernels.tik.hardware import (
     WIDENED,
     Buffer,
 )
-from flash_attention.kernels.tik.language import Factor, Number, RunTime, Scalar, Scope, Tensor, Tik, TikModule
-from flash_attention.kernels.tik.layout import Placement, placement, stored_rows
-from flash_attention.kernels.tik.plan import Plan
+from flash_attention.kernels.tik.layout import Placement, placement, stored_rows, zero_blocks
 from flash_attention.kernels.tik.problem import KernelProblem, padded
+from flash_attention.kernels.tik.tik_types import Factor, Number, Plan, RunTime, Scalar, Scope, Tensor, Tik, TikModule
 
 Address = tuple[Tensor, Number]  # a tensor and its first element
 
@@ -183,9 +182,6 @@ class Core(Generic[Plan]):
 
     def repeat_fractal(self, dst: Tensor, src: Tensor, count: int, transposed: bool) -> None:
         """load2dv1 of `count` copies of the one fractal at `src` to L0A or L0B."""
-        if instruction_forms.current().repeated_source:
-            self.tik.load2dv1(dst, src, 0, count, 0, 0, transposed)
-            return
         for index in range(count):
             self.tik.load2dv1(dst[index * FRACTAL], src, 0, 1, 1, 0, transposed)
 
@@ -300,7 +296,7 @@ class Core(Generic[Plan]):
     def _load_short(self, target: Address, name: str, start: Number, rows: RunTime, height: int) -> None:
         """`load_operand` of a run-time number of rows, 0 to height."""
         place, (tensor, at), tiles = self.place(name), target, self.gm["tiles"]
-        zeros = (tiles.shape[0] - packed.zero_blocks(self.problem, self.plan)) * BLOCK_HALVES
+        zeros = (tiles.shape[0] - zero_blocks(self.problem, self.plan)) * BLOCK_HALVES
         with self.tik.if_scope(rows < height):
             inside = tensor[at + rows * BLOCK_HALVES]
             self.tik.data_move(inside, tiles[zeros], 0, place.columns, height - rows, 0, rows)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from typing import Any, Callable, Protocol, Union
+from typing import Any, Callable, Protocol, TypeVar, Union
 
 
 class RunTime(Protocol):
@@ -27,8 +27,8 @@ class RunTime(Protocol):
 
 Number = Union[int, RunTime]
 Factor = Union[float, RunTime]  # of elements
-Step = Callable[[], object]  # records some statements
-Record = Callable[[Any], None]  # the same for an int or, with packed sequences, a Number
+Step = Callable[[], object]  # emits some statements
+Emit = Callable[[Any], None]  # the same for an int or, with packed sequences, a Number
 
 
 class Scalar(RunTime, Protocol):
@@ -76,3 +76,41 @@ class TikModule(Protocol):
     any: Callable[..., RunTime]
 
     def __getattr__(self, name: str) -> Any: ...
+
+
+class BlockPlan(Protocol):
+    """What the shared modules ask of any tiling plan.
+
+    Attributes:
+        rows: queries of a row block.
+        head_dim: padded to 16.
+    """
+
+    @property
+    def strategy(self) -> str: ...
+    @property
+    def rows(self) -> int: ...
+    @property
+    def keys(self) -> int: ...
+    @property
+    def head_dim(self) -> int: ...
+    @property
+    def row_blocks(self) -> int: ...
+
+
+class TilePlan(BlockPlan, Protocol):
+    """What they ask of one with tiles of scores.
+
+    Attributes:
+        columns: fractal columns of a tile.
+        segments: widths in keys of its matrix instructions.
+    """
+
+    @property
+    def columns(self) -> int: ...
+    @property
+    def segments(self) -> tuple[int, ...]: ...
+    def segment_start(self, index: int) -> int: ...
+
+
+Plan = TypeVar("Plan", bound=BlockPlan, covariant=True)

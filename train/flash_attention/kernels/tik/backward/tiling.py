@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from flash_attention.kernels.tik import instruction_forms, packed, tuning
-from flash_attention.kernels.tik.backward import record, row_block
+from flash_attention.kernels.tik import instruction_forms
+from flash_attention.kernels.tik.backward import row_block
 from flash_attention.kernels.tik.common import softcap
 from flash_attention.kernels.tik.common.score_terms import TERMS, is_dynamic
 from flash_attention.kernels.tik.common.table_row import ITEMS_PER_CHUNK
+from flash_attention.kernels.tik.common.work_split import TableOfWork
 from flash_attention.kernels.tik.hardware import BYTES, FRACTAL, HALF_LANES, HALF_ROUND, WIDENED, Buffer, usage
+from flash_attention.kernels.tik.layout import BLOCK
 from flash_attention.kernels.tik.problem import KernelProblem, padded
 
 FINISH_COPIES = 2  # tiles that the last pass has in work at a time
@@ -193,7 +195,7 @@ def plans(problem: KernelProblem, bias_gradient: bool) -> list[BackwardPlan]:
     Raises:
         ValueError: problem.tiling names no strategy of the backward operator.
     """
-    names = tuning.order("backward", problem, list(STRATEGIES))
+    names = list(STRATEGIES)
     if problem.tiling in STRATEGIES:
         names = [problem.tiling]
     elif problem.tiling != "auto":
@@ -201,7 +203,7 @@ def plans(problem: KernelProblem, bias_gradient: bool) -> list[BackwardPlan]:
     result = []
     for name in names:
         strategy = STRATEGIES[name]
-        if problem.sequences and packed.BLOCK % strategy.rows:
+        if problem.sequences and BLOCK % strategy.rows:
             continue  # a block of stored rows would end inside a tile
         waste = NARROW_WASTE if max(problem.head_dim, problem.value_dim) <= NARROW else WASTE
         computed = padded(problem.seq_k, strategy.keys)
@@ -261,15 +263,16 @@ def lowers_on_cube(problem: KernelProblem) -> bool:
 
 
 def buffers(
-    problem: KernelProblem, plan: BackwardPlan, tiles: int, distances: int, writes_d_query: bool, kept: int = 0
+    problem: KernelProblem, plan: BackwardPlan, work: TableOfWork, writes_d_query: bool, kept: int = 0
 ) -> list[Buffer]:
-    """Every on-chip buffer of the main kernel, in the order of allocation; arguments as in the forward operator.
+    """Return every on-chip buffer of the main kernel, in the order of allocation.
 
     Args:
         writes_d_query: see BackwardSplit.
         kept: query tiles of a head that stay in L1.
     """
     rows, keys, depth, value_dim, area = plan.rows, plan.keys, plan.head_dim, plan.value_dim, plan.area
+    tiles, distances = work.tiles.size, work.distances.size
     dropout, capped = problem.dropout_threshold > 0, problem.rules.softcap > 0
     dynamic = is_dynamic(problem)
     width = max(plan.segments)
@@ -343,7 +346,7 @@ def buffers(
         Buffer("zeros", "UB", "float16", 128, 1 if dropout else 0),
         Buffer("term", "UB", "float16", 128, 1 if distances else 0),
         Buffer("widened", "UB", "float32", 0 if instruction_forms.current().mixed_axpy else WIDENED),
-        Buffer("table", "UB", "int32", ITEMS_PER_CHUNK * record.item(problem).size),
+        Buffer("table", "UB", "int32", ITEMS_PER_CHUNK * work.words.shape[-1]),
         *softcap.buffers(problem, rows, keys, keys, 1),
     ]
     return [buffer for buffer in result if buffer.copies and buffer.size]

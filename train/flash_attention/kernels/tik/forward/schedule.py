@@ -2,21 +2,26 @@
 
 A kernel reads its share of the work from a table in global memory, so that every visibility rule stays in
 `flash_attention.problem.visibility`. Tiles that are partly visible refer to a tile of zeros and ones by number.
+
+Of packed sequences the table is data: `table` has the same formulas for lengths at run time. Items are then the row
+blocks of every sequence and head, longest first, dealt to the cores in turns that change direction: each core has as
+many items as any other, and about as much to do.
 """
 
 from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import Callable
+from typing import Any, Callable
 
 import numpy as np
 
-from flash_attention.kernels.tik import instruction_forms, tuning
+from flash_attention.kernels.tik import instruction_forms, varlen
 from flash_attention.kernels.tik.common import band
 from flash_attention.kernels.tik.common.score_terms import Planes
 from flash_attention.kernels.tik.common.table_row import Field, TableRow
 from flash_attention.kernels.tik.common.work_split import (
+    Choice,
     Registry,
     TableOfWork,
     clip,
@@ -26,17 +31,46 @@ from flash_attention.kernels.tik.common.work_split import (
     neighbours,
     visibility_strip,
 )
-from flash_attention.kernels.tik.core import Core
-from flash_attention.kernels.tik.forward import packed, record, score_bound, softmax
-from flash_attention.kernels.tik.forward.plan import ForwardPlan, buffers, candidates
-from flash_attention.kernels.tik.forward.record import EDGE, ITEM, ITEM_COST, MOST_STRIDE, NEVER, PACKED_ITEM, ROW_BLOCK
+from flash_attention.kernels.tik.forward import score_bound, softmax
+from flash_attention.kernels.tik.forward.tiling import ForwardPlan, buffers, candidates
 from flash_attention.kernels.tik.hardware import excess
-from flash_attention.kernels.tik.language import Number, RunTime, Scalar
-from flash_attention.kernels.tik.layout import placement
-from flash_attention.kernels.tik.packed import Limits
-from flash_attention.kernels.tik.plan import Choice
+from flash_attention.kernels.tik.layout import capacity, placement
 from flash_attention.kernels.tik.problem import KernelProblem
+from flash_attention.kernels.tik.recorder import Core
+from flash_attention.kernels.tik.row_layout import RowLayout, Words
+from flash_attention.kernels.tik.tik_types import Number, RunTime, Scalar
+from flash_attention.kernels.tik.varlen import FAR, SEQUENCE_ROW, Array, Limits, Sequences
 
+ROW_BLOCKS = 2  # of an item at most
+EDGE = 4  # key tiles at either end of a row block's range that may be partly visible
+NEVER = FAR  # key tile that no row block visits
+MOST_STRIDE = 4000  # of a sample, in groups of 16 keys
+ITEM_COST = 2  # of an item beside its tiles
+
+
+def _rows(edges: dict[str, Words]) -> tuple[RowLayout, RowLayout]:
+    """Return the rows of a row block and of an item.
+
+    A row block has rows from `start` on, key tiles from first to last, and the sample of keys that the row references
+    start from. cross and after: first key tile with keys after a query, and with all keys after all queries; distance:
+    numbers of the distance tiles of tiles cross and cross + 1.
+    """
+    row_block = RowLayout(
+        {
+            **dict.fromkeys(("start", "rows", "first", "last"), 1),
+            **edges,
+            **dict.fromkeys(("strided", "sample", "stride", "sample_tile", "cross", "after"), 1),
+            "distance": 2,
+        }
+    )
+    fields = ("head", "kv_head", "mask_plane", "bias_plane", "slope", "begin", "end", "batch")
+    return row_block, RowLayout({**dict.fromkeys(fields, 1), "row_blocks": (row_block, ROW_BLOCKS)})
+
+
+# Numbers of visibility tiles of the first and, counted backwards, of the last EDGE tiles; 0 = all visible.
+ROW_BLOCK, ITEM = _rows({"left": EDGE, "right": EDGE})
+# With packed sequences, whose tiles have no numbers, the first row block holds the sequence of the item there.
+_, PACKED_ITEM = _rows({"sequence": SEQUENCE_ROW})
 # Time of a unit whose key and value tiles serve one row block instead of two, at head_dim 128: the memory is its limit.
 UNSHARED = 1.4
 APART = 0.97  # of the load of the busiest core, from which on the last items are taken apart
@@ -47,7 +81,7 @@ class WorkSplit(TableOfWork):
     """The work of a kernel.
 
     Attributes:
-        table: see record.item; records of items that do not exist are inactive. With packed sequences it is an input
+        table: see ITEM; those of items that do not exist are inactive. With packed sequences it is an input
             of the kernel, see forward.packed, and this one is empty.
         tiles: float16 (n, rows, 16), columns of 16 keys, 1 = visible and 0 = hidden, or softmax.limits of them where
             scores are float16; n may be 0. Tile number i is keys / 16 columns from column i - 1 on.
@@ -71,17 +105,17 @@ def choose(problem: KernelProblem) -> ForwardChoice:
     Raises:
         ValueError: no tiling strategy fits the memories of a core.
     """
-    return _choose(problem, instruction_forms.current(), tuning.current())
+    return _choose(problem, instruction_forms.current())
 
 
 @functools.lru_cache(maxsize=4)
-def _choose(problem: KernelProblem, _: instruction_forms.InstructionForms, __: tuning.Table) -> ForwardChoice:
+def _choose(problem: KernelProblem, _: instruction_forms.InstructionForms) -> ForwardChoice:
     reasons, chosen = [], None
     for plan in candidates(problem):
         if chosen is not None and (plan.rows, plan.keys) != (chosen.plan.rows, chosen.plan.keys):
             continue
         work = split(problem, plan)
-        parts = buffers(problem, plan, work.tiles.size, work.distances.size)
+        parts = buffers(problem, plan, work)
         reason = excess(parts, problem)
         if reason:
             reasons.append(f"{plan.strategy} needs {reason}")
@@ -180,14 +214,14 @@ def _shares(
 
 def _of_sequences(problem: KernelProblem, plan: ForwardPlan) -> WorkSplit:
     """The work of packed sequences: room for the table, which is data; the units count row blocks."""
-    ranks, _ = packed.deal(problem, plan)
+    ranks, _ = _deal_items(problem, plan)
     signed = problem.bias == "alibi" and not problem.rules.causal
     visible = band.tiles(problem, plan)
     return WorkSplit(
         PACKED_ITEM.zeros(*ranks.shape),
         softmax.limits(problem, visible) if plan.half_scores else visible,
         band.distances(plan) if signed else np.zeros((0, 16), np.float16),
-        tuple(int(count) * plan.row_blocks for count in (ranks < packed.groups(problem, plan)).sum(axis=1)),
+        tuple(int(count) * plan.row_blocks for count in (ranks < _groups(problem, plan)).sum(axis=1)),
         Limits.of(problem).bounded,
         0,
     )
@@ -312,7 +346,7 @@ class Item(TableRow):
 
     def __init__(self, core: Core[ForwardPlan], name: str, sample: bool):
         problem = core.problem
-        layout = record.item(problem)
+        layout = PACKED_ITEM if problem.sequences else ITEM
         words: dict[Field, int] = dict(layout.single().items())
         if problem.sequences:
             words.update(layout.single("row_blocks", 0, "sequence"))
@@ -362,10 +396,10 @@ class Item(TableRow):
             core.band.number(number, self.position(a), tile, self["keys"], self.get("prefix"))
             return
         number.set_as(0)
-        with core.tik.if_scope(tile - self["first", a] < record.EDGE):
-            number.set_as(table[self.row + (tile - self["first", a]) + self.record.word("row_blocks", a, "left")])
-        with core.tik.else_scope(), core.tik.if_scope(self["last", a] - tile < record.EDGE):
-            number.set_as(table[self.row + (self["last", a] - tile) + self.record.word("row_blocks", a, "right")])
+        with core.tik.if_scope(tile - self["first", a] < EDGE):
+            number.set_as(table[self.row + (tile - self["first", a]) + self.layout.word("row_blocks", a, "left")])
+        with core.tik.else_scope(), core.tik.if_scope(self["last", a] - tile < EDGE):
+            number.set_as(table[self.row + (self["last", a] - tile) + self.layout.word("row_blocks", a, "right")])
 
     def distance_number(self, number: Scalar, a: int, tile: Number) -> None:
         """Sets `number` to the distance tile of a tile with keys on both sides of its queries, else to 0."""
@@ -375,8 +409,129 @@ class Item(TableRow):
             return
         number.set_as(0)
         with core.when(tile >= self["cross", a], tile < self["after", a]):
-            number.set_as(table[self.row + (tile - self["cross", a]) + self.record.word("row_blocks", a, "distance")])
+            number.set_as(table[self.row + (tile - self["cross", a]) + self.layout.word("row_blocks", a, "distance")])
 
     def planes(self) -> Planes:
         """Planes of inputs with one vector per plane."""
         return Planes(self.get("bias_plane"), self.get("mask_plane"))
+
+
+_OF_ROW_BLOCK = ("start", "rows", "first", "last", "strided", "sample", "stride", "cross", "after")
+
+
+def _groups(problem: KernelProblem, plan: ForwardPlan) -> int:
+    """Work items of a head at most."""
+    return capacity(problem.seq_q, problem.sequences, plan.rows * plan.row_blocks)
+
+
+def _deal_items(problem: KernelProblem, plan: ForwardPlan) -> tuple[np.ndarray, np.ndarray]:
+    """(rank, head) of the item in every place of the table, (cores, items) each; the rank of nothing is the last."""
+    count = _groups(problem, plan)
+    total = count * problem.heads
+    cores = min(problem.cores, total)
+    turn, core = np.arange(-(-total // cores))[None, :], np.arange(cores)[:, None]
+    number = turn * cores + np.where(turn % 2 == 0, core, cores - 1 - core)
+    exists = number < total
+    return np.where(exists, number // problem.heads, count), np.where(exists, number % problem.heads, 0)
+
+
+def table(xp: Any, problem: KernelProblem, plan: ForwardPlan) -> Callable[[tuple], Array]:
+    """make(sequences) -> the table, int32 (cores, items, PACKED_ITEM.size)."""
+    count = _groups(problem, plan) + 1  # one more than there can be: the last does not exist
+    rows, row_blocks = plan.rows, plan.row_blocks
+    ranks, heads = _deal_items(problem, plan)
+    own = PACKED_ITEM.zeros(*ranks.shape)
+    own["head"] = own["slope"] = heads
+    own["kv_head"] = heads // problem.group
+    of_sequence = len(Sequences._fields)
+    words = [PACKED_ITEM.word(name) for name in ("begin", "end", *(["slope"] if problem.slope_stride else []))]
+    words += PACKED_ITEM.single("row_blocks", 0, "sequence").values()
+    for a in range(row_blocks):
+        words += [PACKED_ITEM.word("row_blocks", a, name) for name in _OF_ROW_BLOCK]
+    ranked, tiles = varlen.ranked(xp, count, words, ranks, PACKED_ITEM.words(own)), varlen.tiles(xp, problem, count)
+    row_block, unit = _row_blocks_at_run_time(xp, problem, plan), rows * row_blocks
+    # As in `split`: of two row blocks the one that sees more keys first.
+    swaps, slope_stride = problem.rules.causal and row_blocks == 2, problem.slope_stride
+
+    def make(described):  # type: ignore[no-untyped-def]
+        _, _, _, keys, offset, prefix, queries, _ = described
+        owner, inside, active = tiles((queries + (unit - 1)) // unit)
+        nothing = inside * 0
+        zero, length, before = xp.take(offset, owner, 0), xp.take(keys, owner, 0), xp.take(prefix, owner, 0)
+        begin, end, cost, of_blocks = nothing + FAR, nothing, nothing, ()
+        swapped = xp.as_int(xp.take(queries, owner, 0) - inside * unit > rows)
+        for a in range(row_blocks):
+            start = inside * unit + a * rows
+            if swaps:
+                start = inside * unit + rows * (swapped if a == 0 else 1 - swapped)
+            have = xp.minimum(xp.maximum(xp.take(queries, owner, 0) - start, 0), rows) * xp.as_int(active)
+            block = row_block(start, have, start + zero, length, before)
+            _, _, first, last, _, _, _, _, _ = block
+            exists = have > 0
+            begin = xp.where(exists, xp.minimum(begin, first), begin)
+            end = xp.where(exists, xp.maximum(end, last + 1), end)
+            cost = cost + (last - first + 1) * xp.as_int(exists)
+            of_blocks = of_blocks + block
+        active = xp.as_int(active)
+        values = (begin * active, end)
+        if slope_stride > 0:
+            values = values + (owner * slope_stride,)
+        for index in range(of_sequence):
+            values = values + (xp.take(described[index], owner, 0),)
+        return ranked(values + of_blocks, (cost + ITEM_COST) * active)
+
+    return make
+
+
+def _row_blocks_at_run_time(xp: Any, problem: KernelProblem, plan: ForwardPlan) -> Callable[..., tuple]:
+    """row_block(start, rows, position, keys, prefix) -> the words of a row block, as in _OF_ROW_BLOCK.
+
+    Keys that all of its rows see give the sample of the row maxima, spread over them; where there are too few, the tile
+    that shows something to most rows does.
+    """
+    left, right, prefixed = Limits.of(problem)
+    whole, columns, stride_at_most, gaps = plan.keys, plan.keys // 16, MOST_STRIDE, max(plan.keys // 16 - 1, 1)
+    spread, by_distance = problem.bias == "none" and columns > 1, problem.bias == "alibi"
+    signed, rows_of_tile = by_distance and not problem.rules.causal, plan.rows
+
+    def bounds(position: Array, keys: Array, prefix: Array) -> tuple:
+        """Keys [low, high) that the query at a position sees."""
+        low = keys * 0 if left == FAR else xp.minimum(xp.maximum(position - left, 0), keys)
+        high = keys if right == FAR else xp.minimum(xp.maximum(position + (right + 1), 0), keys)
+        return low, xp.maximum(high, xp.minimum(prefix, keys)) if prefixed else high
+
+    def seen(tile: Array, rows: Array, position: Array, keys: Array, prefix: Array) -> Array:
+        """Rows that see a key of a tile."""
+        stop = rows if left == FAR else xp.minimum((tile + 1) * whole + left - position, rows)
+        start = rows * 0 if right == FAR else xp.maximum(tile * whole - right - position, 0)
+        if prefixed:
+            start = start * xp.as_int(prefix <= tile * whole)
+        return xp.maximum(stop - start, 0) * xp.as_int(tile * whole < keys)
+
+    def make(start: Array, rows: Array, position: Array, keys: Array, prefix: Array) -> tuple:
+        exists, nothing = rows > 0, rows * 0
+        ending = position + rows - 1
+        first_low, first_high = bounds(position, keys, prefix)
+        last_low, last_high = bounds(ending, keys, prefix)
+        sees = last_high > first_low
+        sees = xp.as_int(sees)
+        first, last = first_low // whole * sees, (last_high - 1) // whole * sees
+        low, high = (last_low + 15) // 16, first_high // 16
+        strided = high - low >= columns if spread else rows < 0
+        stride = xp.minimum(xp.maximum((high - low - 1) // gaps, 1), stride_at_most)
+        diagonal, middle = position // whole, (position + rows // 2) // whole
+        tile, most = nothing, nothing - 1
+        for choice in (diagonal, diagonal + 1) if by_distance else (diagonal, diagonal + 1, last, first, middle):
+            clipped = xp.minimum(xp.maximum(choice, first), last)
+            count = seen(clipped, rows, position, keys, prefix)
+            tile, most = xp.where(count > most, clipped, tile), xp.maximum(count, most)
+        cross = after = nothing + FAR
+        if signed:
+            cross = xp.minimum(xp.maximum((position + 1) // whole, first), last + 1)
+            after = (position + (rows_of_tile - 1) + (whole - 1)) // whole
+            after = xp.minimum(xp.maximum(xp.maximum(after, (position + 1) // whole), first), last + 1)
+        exists = xp.as_int(exists)
+        sample = xp.as_int(strided), xp.where(strided, low, tile), stride
+        return (start, rows, first * exists + (1 - exists), last * exists) + sample + (cross, after)
+
+    return make

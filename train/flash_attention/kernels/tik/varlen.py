@@ -15,31 +15,15 @@ from typing import Any, Callable, NamedTuple
 
 import numpy as np
 
-from flash_attention.kernels.tik.plan import BlockPlan
-from flash_attention.kernels.tik.problem import KernelProblem, padded
-from flash_attention.kernels.tik.record_layout import RecordLayout
+from flash_attention.kernels.tik.layout import BLOCK, capacity, stored_rows
+from flash_attention.kernels.tik.problem import KernelProblem
+from flash_attention.kernels.tik.row_layout import RowLayout
 
-BLOCK = 128
 # A block of rows: first row among all tokens, rows that exist, position of the first one, number of the sequence.
-BLOCK_RECORD = RecordLayout({"first_row": 1, "rows": 1, "position": 1, "sequence": 1, "padding": 4})
+BLOCK_ROW = RowLayout({"first_row": 1, "rows": 1, "position": 1, "sequence": 1, "padding": 4})
 FAR = 1 << 30  # stands for no limit
 
 Array = Any
-
-
-def capacity(tokens: int, sequences: int, unit: int) -> int:
-    """Tiles of `unit` rows that so many sequences of so many tokens in all have at most."""
-    return (tokens + (unit - 1) * min(sequences, tokens)) // unit
-
-
-def stored_rows(problem: KernelProblem) -> int:
-    """Rows of what the kernels keep per row of a head."""
-    return BLOCK * capacity(problem.seq_q, problem.sequences, BLOCK)
-
-
-def zero_blocks(problem: KernelProblem, plan: BlockPlan) -> int:
-    """Blocks of 16 zeros behind the tiles of visibility: as many as a tile of queries, keys or values has."""
-    return max(plan.rows, plan.keys) * padded(max(problem.head_dim, problem.value_dim)) // 16
 
 
 def keep_blocks(queries: int, keys: int, sequences: int, lengths: list[tuple[int, int]] | None) -> int:
@@ -78,7 +62,7 @@ class Sequences(NamedTuple):
     keep: Array
 
 
-SEQUENCE_RECORD = RecordLayout(dict.fromkeys(Sequences._fields, 1))
+SEQUENCE_ROW = RowLayout(dict.fromkeys(Sequences._fields, 1))
 
 
 def sequences(xp, problem: KernelProblem) -> Callable[[Array, Array, Array], tuple]:
@@ -120,8 +104,8 @@ def tiles(xp, problem: KernelProblem, count: int):
 
 
 def blocks(xp, problem: KernelProblem) -> Callable[[tuple], Array]:
-    """make(sequences) -> int32 (blocks, BLOCK_RECORD.size): the rows of every block of BLOCK stored rows."""
-    numbered, unused = tiles(xp, problem, stored_rows(problem) // BLOCK), BLOCK_RECORD.size - 4
+    """make(sequences) -> int32 (blocks, BLOCK_ROW.size): the rows of every block of BLOCK stored rows."""
+    numbered, unused = tiles(xp, problem, stored_rows(problem) // BLOCK), BLOCK_ROW.size - 4
 
     def make(described):
         query_row, _, _, _, offset, _, queries, _ = described

@@ -3,29 +3,28 @@
 A work item is one key tile of one key/value head against all query tiles that see it, for every query head of the
 group, so that the gradients of the keys and values are summed where they are. The gradients of the queries are sums
 over key tiles: every core adds its part to a float32 accumulator in global memory. Where one core does all of a head,
-it rounds the gradients of a query tile itself when it adds the last part of it (BackwardSplit.writes_d_query).
+it rounds the gradients of a query tile itself when it adds the last part of it (BackwardSplit.writes_d_query). Where
+heads are few, or their number leaves cores without work, the key tiles of a head are divided into slots, each with an
+accumulator and a core of its own: the same bits for the same shapes and cores.
 
-Variants by name (VARIANTS):
-    "deterministic": each accumulator has one core that adds to it, in the order of its table; the same bits whatever
-        the number of heads and cores.
-    "split", the default: where heads are few, or their number leaves cores without work, the key tiles of a head are
-        divided into slots, each with an accumulator and a core of its own; the same bits for the same shapes and cores.
-    "atomic": all cores add to one accumulator, in any order.
+Of packed sequences the table is data: `table` has the same formulas for lengths at run time. The key tiles of all
+sequences, longest first, are dealt to the slots of a head in turns that change direction. Without a limit to the left,
+tiles further on in a sequence have no more query tiles than those before, and so come later.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, Callable, NamedTuple
 
 import numpy as np
 
-from flash_attention.kernels.tik import instruction_forms, tuning
-from flash_attention.kernels.tik.backward import cost, packed, record
-from flash_attention.kernels.tik.backward.plan import (
+from flash_attention.kernels.tik import instruction_forms, varlen
+from flash_attention.kernels.tik.backward.tiling import (
     RING,
     WASTE,
     BackwardPlan,
@@ -34,11 +33,11 @@ from flash_attention.kernels.tik.backward.plan import (
     lowers_on_cube,
     plans,
 )
-from flash_attention.kernels.tik.backward.record import DISTANCES, EDGE, ITEM, PACKED_ITEM
 from flash_attention.kernels.tik.common import band
 from flash_attention.kernels.tik.common.mask import LOWEST
 from flash_attention.kernels.tik.common.table_row import Field, TableRow
 from flash_attention.kernels.tik.common.work_split import (
+    Choice,
     Registry,
     TableOfWork,
     clip,
@@ -47,14 +46,80 @@ from flash_attention.kernels.tik.common.work_split import (
     name_head,
     visibility_tiles,
 )
-from flash_attention.kernels.tik.core import Core
 from flash_attention.kernels.tik.hardware import BYTES, Buffer, excess, usage
-from flash_attention.kernels.tik.language import Number, Scalar
-from flash_attention.kernels.tik.layout import accumulator_shape
-from flash_attention.kernels.tik.plan import Choice
+from flash_attention.kernels.tik.layout import accumulator_shape, capacity
 from flash_attention.kernels.tik.problem import KernelProblem
+from flash_attention.kernels.tik.recorder import Core
+from flash_attention.kernels.tik.row_layout import RowLayout, Words
+from flash_attention.kernels.tik.tik_types import Number, Scalar
+from flash_attention.kernels.tik.varlen import FAR, SEQUENCE_ROW, Array, Limits, Sequences
 
-VARIANTS = ("deterministic", "split", "atomic")
+EDGE = 8  # query tiles at either end of a key tile's range that may be partly visible
+DISTANCES = 8  # query tiles with keys on both sides
+
+_FIELDS = (
+    *("head", "kv_head", "mask_plane", "bias_plane", "slope", "slot", "tile", "first", "count", "steps", "middle"),
+    *("cross", "before", "batch"),
+    # Query tiles final .. final_end - 1 are visited by no later item of the head, see BackwardSplit.writes_d_query.
+    *("final", "final_end"),
+)
+
+
+def _item(numbers: dict[str, Words]) -> RowLayout:
+    return RowLayout({**dict.fromkeys(_FIELDS, 1), **numbers, "right": EDGE, "distance": DISTANCES})
+
+
+# left, right: numbers of the visibility tiles of the first and, counted backwards, of the last EDGE query tiles.
+ITEM = _item({"left": EDGE})
+# The tiles of packed sequences have no numbers.
+PACKED_ITEM = _item({"sequence": SEQUENCE_ROW})
+
+
+def row_of(problem: KernelProblem) -> RowLayout:
+    """Return the row of an item of a problem."""
+    return PACKED_ITEM if problem.sequences else ITEM
+
+
+# What plans cost, coarsely: the Cube, Vector, loads of operands or the memory are the limit of a step, or the way from
+# pipe to pipe. It decides where cores lack work.
+ITEM_STEPS = 3  # steps that an item costs beside its own
+LEAST_STEP = 500  # cycles: a step, however small, passes through all pipes
+START = 8000  # cycles of the first item's way on chip and the last one's way out
+FINISH_START = 1200  # cycles of the last pass beside what its traffic takes
+VECTOR_PASSES = 7  # over 64 numbers each, of a score
+L0B_BANDWIDTH = 256  # bytes a cycle from L1, twice as many to L0A
+CORE_BANDWIDTH, BANDWIDTH = 78, 1160  # bytes a cycle that one core, and all of them, get from global memory
+
+
+def _bandwidth(cores: int) -> float:
+    """Bytes a cycle of each of so many cores."""
+    return min(CORE_BANDWIDTH, BANDWIDTH / cores)
+
+
+def _step(plan: BackwardPlan, cores: int) -> float:
+    """Cycles of a step on one of so many busy cores."""
+    both = plan.head_dim + plan.value_dim
+    cube = plan.area * (2 * plan.head_dim + both * 1.5) / 4096
+    vector = (plan.area * VECTOR_PASSES + plan.rows * plan.head_dim) / 64
+    right, left = plan.keys * (both + plan.head_dim) + plan.rows * both, plan.rows * both + 3 * plan.area
+    loads = BYTES["float16"] * (right + left / 2) / L0B_BANDWIDTH
+    moved = plan.rows * (both * BYTES["float16"] + plan.head_dim * BYTES["float32"])
+    return max(cube, vector, loads, moved / _bandwidth(cores), LEAST_STEP)
+
+
+def _finish(problem: KernelProblem, plan: BackwardPlan, slots: int) -> float:
+    """Cycles of the last pass over the accumulators of so many slots."""
+    _, heads, tiles, *tile = accumulator_shape(problem, plan, slots)
+    cores = min(problem.cores, heads * tiles)
+    moved = math.prod(tile) * (slots * BYTES["float32"] + BYTES["float16"])
+    return FINISH_START + -(-heads * tiles // cores) * moved / _bandwidth(cores)
+
+
+def _main(plan: BackwardPlan, cores: int, steps: int, items: int) -> float:
+    """Cycles of the main kernel on so many cores, of which the busiest has so many steps and items."""
+    return START + (steps + ITEM_STEPS * items) * _step(plan, cores)
+
+
 ACCUMULATOR_LIMIT = 2**31  # bytes of accumulators beyond which no further slots are used
 GAIN = 0.95  # of the estimated time of the usual plan, from which on another one takes its place
 
@@ -64,8 +129,8 @@ class BackwardSplit(TableOfWork):
     """The work of the main kernel.
 
     Attributes:
-        table: see record.item; items with count 0 do not exist. As in forward.work.WorkSplit.
-        tiles, distances: as in forward.work.WorkSplit, of (rows, keys) of the plan; where the Cube lowers hidden
+        table: see ITEM; items with count 0 do not exist. As in forward.schedule.WorkSplit.
+        tiles, distances: as in forward.schedule.WorkSplit, of (rows, keys) of the plan; where the Cube lowers hidden
             scores, tiles hold LOWEST for them and 0 elsewhere.
         slots: accumulators per query head.
         writes_d_query: the main kernel gives d_query itself: each accumulator has one core, which visits all of it.
@@ -87,44 +152,40 @@ class PartialTilesError(ValueError):
     """
 
 
-def choose(problem: KernelProblem, variant: str, bias_gradient: bool) -> BackwardChoice:
+def choose(problem: KernelProblem, bias_gradient: bool) -> BackwardChoice:
     """The first plan that fits.
 
     Raises:
         ValueError: an argument is not allowed, or no tiling strategy fits the memories of a core.
     """
-    if variant not in VARIANTS:
-        raise ValueError(f"variant: got {variant!r}, allowed are {', '.join(VARIANTS)}")
     if bias_gradient and problem.bias_shape is None:
         raise ValueError(f"bias_gradient: got True, allowed with a bias per_key or per_score, got {problem.bias}")
-    return _choose(problem, variant, bias_gradient, instruction_forms.current(), tuning.current())
+    return _choose(problem, bias_gradient, instruction_forms.current())
 
 
 @functools.lru_cache(maxsize=4)
-def _choose(
-    problem: KernelProblem, variant: str, bias_gradient: bool, _: instruction_forms.InstructionForms, __: tuning.Table
-) -> BackwardChoice:
+def _choose(problem: KernelProblem, bias_gradient: bool, _: instruction_forms.InstructionForms) -> BackwardChoice:
     reasons: list[str] = []
-    usual = next(_fitting(problem, variant, bias_gradient, reasons), None)
+    usual = next(_fitting(problem, bias_gradient, reasons), None)
     if usual is None:
         raise ValueError(f"tiling: no strategy fits this problem: {'; '.join(reasons)}")
-    if variant != "split" or problem.tiling != "auto" or problem.sequences or not _idle(problem, variant, usual.split):
+    if problem.tiling != "auto" or problem.sequences or not _idle(problem, usual.split):
         return usual
     # Key tiles are so few that the busiest core has much more than its share: smaller ones are faster.
-    choices = [usual, *_fitting(problem, variant, bias_gradient, [])]
+    choices = [usual, *_fitting(problem, bias_gradient, [])]
     costs = [_cost(problem, choice) for choice in choices]
     return choices[costs.index(min(costs))] if min(costs) < GAIN * costs[0] else usual
 
 
-def _fitting(problem: KernelProblem, variant: str, bias_gradient: bool, reasons: list[str]) -> Iterator[BackwardChoice]:
+def _fitting(problem: KernelProblem, bias_gradient: bool, reasons: list[str]) -> Iterator[BackwardChoice]:
     """Plans that fit, the fastest first for cores that have enough to do; why others do not goes to `reasons`."""
     for plan in plans(problem, bias_gradient):
         try:
-            work = split(problem, plan, variant)
+            work = split(problem, plan)
         except PartialTilesError as error:
             reasons.append(f"{plan.strategy}: {error}")
             continue
-        if plan.pipeline.tight and problem.tiling == "auto" and _idle(problem, variant, work):
+        if plan.pipeline.tight and problem.tiling == "auto" and _idle(problem, work):
             continue
         parts, reason = _parts(problem, plan, work)
         if reason and work.writes_d_query:
@@ -145,21 +206,21 @@ def _cost(problem: KernelProblem, choice: BackwardChoice) -> float:
     plan, work = choice.plan, choice.split
     busiest = int(np.argmax(work.units))
     items = int(np.count_nonzero(work.table["count"][busiest]))
-    last = 0.0 if work.writes_d_query else cost.finish(problem, plan, work.slots)
-    return cost.main(plan, work.cores, work.units[busiest], items) + last
+    last = 0.0 if work.writes_d_query else _finish(problem, plan, work.slots)
+    return _main(plan, work.cores, work.units[busiest], items) + last
 
 
 def _parts(problem: KernelProblem, plan: BackwardPlan, work: BackwardSplit) -> tuple[list[Buffer], str]:
     """Buffers of the main kernel, and what does not fit in it or the last pass."""
     kept = work.kept[1] - work.kept[0]
-    parts = buffers(problem, plan, work.tiles.size, work.distances.size, work.writes_d_query, kept)
+    parts = buffers(problem, plan, work, work.writes_d_query, kept)
     last = [] if work.writes_d_query else finish_buffers(problem, plan, work.slots)
     return parts, excess(parts, problem) or excess(last, problem)
 
 
-def _idle(problem: KernelProblem, variant: str, work: BackwardSplit) -> bool:
+def _idle(problem: KernelProblem, work: BackwardSplit) -> bool:
     """Whether key tiles are so few that the busiest core has much more than its share: smaller ones are faster."""
-    return variant != "deterministic" and max(work.units) * problem.cores > WASTE * sum(work.units)
+    return max(work.units) * problem.cores > WASTE * sum(work.units)
 
 
 def _kept(problem: KernelProblem, plan: BackwardPlan, work: BackwardSplit, parts: list[Buffer]) -> tuple[int, int]:
@@ -183,25 +244,19 @@ def _kept(problem: KernelProblem, plan: BackwardPlan, work: BackwardSplit, parts
     return (first, end) if total > 2 * loading else (0, 0)
 
 
-def split(problem: KernelProblem, plan: BackwardPlan, variant: str) -> BackwardSplit:
+def split(problem: KernelProblem, plan: BackwardPlan) -> BackwardSplit:
     """Divides the key tiles of all key/value heads among the cores."""
     if problem.sequences:
-        return _of_sequences(problem, plan, variant)
+        return _of_sequences(problem, plan)
     tiles, distances = Registry(), Registry()
     count = -(-problem.seq_k // plan.keys)
     blocks = ITEM.zeros(count)
     for index in range(count):
         _key_tile(problem, plan, index, blocks[index], tiles, distances)
-    costs = (blocks["count"] * problem.group + cost.ITEM_STEPS).tolist()
-    families = _families(problem, plan.bias_kind == "per_score" and variant != "atomic")
-    finals = _finals(blocks, -(-problem.seq_q // plan.rows)) if variant != "atomic" else None
-    if variant == "atomic":
-        units = [(costs[tile], 0, [(head, tile)]) for family in families for head in family for tile in range(count)]
-        hands = _dealt(units, 1, problem.cores)
-    elif variant == "split":
-        hands = _shared(problem, plan, families, costs, finals is not None)
-    else:
-        hands = _dealt(_units(families, costs, 1), 1, problem.cores)
+    costs = (blocks["count"] * problem.group + ITEM_STEPS).tolist()
+    families = _families(problem, plan.bias_kind == "per_score")
+    finals = _finals(blocks, -(-problem.seq_q // plan.rows))
+    hands = _shared(problem, plan, families, costs, finals is not None)
     finals = finals if hands.slots == 1 else None
     rows = [[(slot, *item) for slot, items in share for item in items] for share in hands.shares]
     table = ITEM.zeros(len(rows), max(map(len, rows)))
@@ -227,18 +282,18 @@ def split(problem: KernelProblem, plan: BackwardPlan, variant: str) -> BackwardS
     )
 
 
-def _of_sequences(problem: KernelProblem, plan: BackwardPlan, variant: str) -> BackwardSplit:
+def _of_sequences(problem: KernelProblem, plan: BackwardPlan) -> BackwardSplit:
     """The work of packed sequences: room for the table, which is data; the units count key tiles."""
-    slots = packed.slots(problem, plan, _most_slots(problem, plan)) if variant == "split" else 1
-    ranks, _, _ = packed.deal(problem, plan, slots)
+    slots = _slots_of_sequences(problem, plan, _most_slots(problem, plan))
+    ranks, _, _ = _deal_items(problem, plan, slots)
     signed = problem.bias == "alibi" and not problem.rules.causal
     return BackwardSplit(
         PACKED_ITEM.zeros(*ranks.shape),
         band.tiles(problem, plan),
         band.distances(plan) if signed else np.zeros((0, 16), np.float16),
-        tuple(int(count) * problem.group for count in (ranks < packed.key_tiles(problem, plan)).sum(axis=1)),
+        tuple(int(count) * problem.group for count in (ranks < _key_tiles(problem, plan)).sum(axis=1)),
         slots,
-        variant != "atomic" and packed.writes_d_query(problem, slots),
+        slots == 1 and Limits.of(problem).left == FAR,
     )
 
 
@@ -347,10 +402,10 @@ def _shared(
             break
     if len(families) <= 4 * problem.cores:
         found.append(_runs(families, costs, problem.cores))
-    step = cost.step(plan, problem.cores)
+    step = _step(plan, problem.cores)
 
     def cycles(hands: Hands) -> float:
-        last = 0.0 if hands.slots == 1 and writes_d_query else cost.finish(problem, plan, hands.slots)
+        last = 0.0 if hands.slots == 1 and writes_d_query else _finish(problem, plan, hands.slots)
         return hands.span * step + last
 
     found = [hands for hands in found if hands.slots <= most]
@@ -429,7 +484,7 @@ _FINAL = ("final", "final_end")
 
 def words(problem: KernelProblem) -> dict[str, int]:
     """Places of the fields of an item and of its sequence."""
-    layout = record.item(problem)
+    layout = row_of(problem)
     return {**layout.single(), **(layout.single("sequence") if problem.sequences else {})}
 
 
@@ -466,7 +521,7 @@ class KeyItem(TableRow):
         fields: dict[Field, int] = {
             field: word for field, word in words(core.problem).items() if writes_d_query or field not in _FINAL
         }
-        super().__init__(core, name, record.item(core.problem), fields)
+        super().__init__(core, name, row_of(core.problem), fields)
         self._member, self._tile = core.scalar("int32", "next_member", 0), core.scalar("int32", "next_tile", 0)
         self.units = [self._unit(place, kept[1] > 0) for place in range(RING)]
         self.kept = kept
@@ -540,13 +595,13 @@ class KeyItem(TableRow):
         if core.band:
             core.band.number(number, self.position(tile), self["tile"], self["keys"], self.get("prefix"))
             return
-        with core.tik.if_scope(tile - self["first"] < record.EDGE):
-            number.set_as(table[self.row + (tile - self["first"]) + self.record.word("left")])
+        with core.tik.if_scope(tile - self["first"] < EDGE):
+            number.set_as(table[self.row + (tile - self["first"]) + self.layout.word("left")])
         with core.tik.else_scope():
             number.set_as(self["middle"])
-            with core.tik.if_scope(self["first"] + self["count"] - tile <= record.EDGE):
+            with core.tik.if_scope(self["first"] + self["count"] - tile <= EDGE):
                 number.set_as(
-                    table[self.row + (self["first"] + self["count"] - tile) + (self.record.word("right") - 1)]
+                    table[self.row + (self["first"] + self["count"] - tile) + (self.layout.word("right") - 1)]
                 )
 
     def distance_number(self, number: Scalar, tile: Number) -> None:
@@ -558,9 +613,92 @@ class KeyItem(TableRow):
             return
         number.set_as(0)
         with core.when(tile >= self["cross"], tile < self["before"]):
-            number.set_as(table[self.row + (tile - self["cross"]) + self.record.word("distance")])
+            number.set_as(table[self.row + (tile - self["cross"]) + self.layout.word("distance")])
 
     def plane(self, name: str, unit: Unit) -> Number:
         """Plane of the mask or the bias for the query head of a step."""
         heads, plane = getattr(self.core.problem, f"{name}_planes")[1], self.get(f"{name}_plane")
         return plane if heads == 1 else plane + unit.member
+
+
+def _key_tiles(problem: KernelProblem, plan: BackwardPlan) -> int:
+    """Key tiles of a key/value head at most. Every sequence with queries has one, so that somebody writes d_query."""
+    return capacity(problem.seq_k + problem.sequences, problem.sequences, plan.keys)
+
+
+def _slots_of_sequences(problem: KernelProblem, plan: BackwardPlan, most: int) -> int:
+    """The fewest slots, up to `most`, that come within 5 % of the best balance of the cores."""
+    most = max(1, min(most, _key_tiles(problem, plan), problem.cores))
+    spans = [-(-problem.kv_heads * count // problem.cores) / count for count in range(1, most + 1)]
+    return next(count for count, span in enumerate(spans, 1) if span <= 1.05 * min(spans))
+
+
+def _deal_items(problem: KernelProblem, plan: BackwardPlan, slots: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(rank, key/value head, slot) of the item in every place of the table, (cores, items) each, as in the forward."""
+    count = _key_tiles(problem, plan)
+    units = problem.kv_heads * slots
+    cores = min(problem.cores, units)
+    turns = -(-count // slots)
+    place = np.arange(-(-units // cores) * turns)[None, :]
+    unit, turn = place // turns * cores + np.arange(cores)[:, None], place % turns
+    slot = unit % slots
+    rank = turn * slots + np.where(turn % 2 == 0, slot, slots - 1 - slot)
+    exists = (unit < units) & (rank < count)
+    rank = np.where(exists, rank, count)
+    order = np.argsort(rank, axis=1, kind="stable")  # what does not exist comes last on every core
+    parts = rank, np.where(exists, unit // slots, 0), np.where(exists, slot, 0)
+    rank, head, slot = (np.take_along_axis(part, order, 1) for part in parts)
+    return rank, head, slot
+
+
+def table(xp: Any, problem: KernelProblem, plan: BackwardPlan, slots: int) -> Callable[[tuple], Array]:
+    """make(sequences) -> the table, int32 (cores, items, PACKED_ITEM.size)."""
+    items = _key_tiles(problem, plan) + 1  # one more than there can be: the last does not exist
+    ranks, heads, of_slots = _deal_items(problem, plan, slots)
+    own = PACKED_ITEM.zeros(*ranks.shape)
+    own["head"] = own["slope"] = heads * problem.group
+    own["kv_head"], own["slot"] = heads, of_slots
+    of_sequence = len(Sequences._fields)
+    fields = ["tile", "first", "count", "steps", "cross", "before", "final", "final_end"]
+    if problem.slope_stride:
+        fields.append("slope")
+    words = [*(PACKED_ITEM.word(field) for field in fields), *PACKED_ITEM.single("sequence").values()]
+    ranked, tiles = varlen.ranked(xp, items, words, ranks, PACKED_ITEM.words(own)), varlen.tiles(xp, problem, items)
+    left, right, prefixed = Limits.of(problem)
+    whole, rows, group = plan.keys, plan.rows, problem.group
+    signed, slope_stride = problem.bias == "alibi" and not problem.rules.causal, problem.slope_stride
+
+    def make(described):  # type: ignore[no-untyped-def]
+        _, _, _, keys, offset, prefix, queries, _ = described
+        owner, tile, active = tiles((xp.maximum(keys, xp.as_int(queries > 0)) + (whole - 1)) // whole)
+        nothing, zero, rows_of = tile * 0, xp.take(offset, owner, 0), xp.take(queries, owner, 0)
+        active, start = xp.as_int(active), tile * whole
+        stop = xp.minimum(start + whole, xp.take(keys, owner, 0))
+        top, following = nothing, nothing  # first query that sees a key of the tile, and of the next one
+        if right != FAR:
+            top, following = (xp.minimum(xp.maximum(at - right - zero, 0), rows_of) for at in (start, start + whole))
+        if prefixed:
+            top = top * xp.as_int(xp.take(prefix, owner, 0) <= start)
+            following = following * xp.as_int(xp.take(prefix, owner, 0) <= start + whole)
+        top = top * xp.as_int(tile > 0)  # every query tile has a visitor
+        end = rows_of if left == FAR else xp.minimum(xp.maximum(stop + left - zero, 0), rows_of)
+        seen = xp.as_int(end > top)
+        first = top // rows * seen
+        # Keys that nobody sees have one tile, with everything hidden, which makes their gradients zero.
+        count = (((end - 1) // rows - first) * seen + 1) * active
+        # Query tiles that the next key tile does not visit.
+        after = xp.as_int(xp.take(keys, owner, 0) > start + whole) * xp.as_int(rows_of > following)
+        final_end = (first + count - after * (first + count - following // rows)) * seen
+        cross = before = nothing + FAR
+        if signed:
+            cross = (start - zero - (rows - 1)) // rows + 1
+            before = (start + (whole - 1) - zero + (rows - 1)) // rows
+            cross, before = (xp.minimum(xp.maximum(one, first), first + count) for one in (cross, before))
+        values = (tile, first, count, count * group, cross, before, first, final_end)
+        if slope_stride > 0:
+            values = values + (owner * slope_stride,)
+        for index in range(of_sequence):
+            values = values + (xp.take(described[index], owner, 0),)
+        return ranked(values, (count * group + ITEM_STEPS) * active)
+
+    return make

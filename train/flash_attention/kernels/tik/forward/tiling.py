@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flash_attention.kernels.tik import instruction_forms, tuning
+from flash_attention.kernels.tik import instruction_forms
 from flash_attention.kernels.tik.common import softcap
 from flash_attention.kernels.tik.common.score_terms import TERMS, is_dynamic
 from flash_attention.kernels.tik.common.table_row import ITEMS_PER_CHUNK
-from flash_attention.kernels.tik.forward import record, score_bound
+from flash_attention.kernels.tik.common.work_split import TableOfWork
+from flash_attention.kernels.tik.forward import score_bound
 from flash_attention.kernels.tik.hardware import FRACTAL, HALF_LANES, HALF_ROUND, LANES, WIDENED, Buffer
-from flash_attention.kernels.tik.layout import SINK_LANES
-from flash_attention.kernels.tik.packed import BLOCK
+from flash_attention.kernels.tik.layout import BLOCK, SINK_LANES
 from flash_attention.kernels.tik.problem import KernelProblem, padded
 
 # Buffers with one number per row of a row block, float32 and float16.
@@ -75,7 +75,7 @@ class ForwardPlan:
         precise_total: the logsumexp is that of unrounded probabilities. With few rows Vector has the time for it; with
             a low soft cap many keys share a probability, and rounding moves all of them the same way.
         memory_bound: the memory is the limit, or nearly so.
-        shared_sample: two neighbouring row blocks take their references from the same keys, see work._sample.
+        shared_sample: two neighbouring row blocks take their references from the same keys, see schedule._sample.
             Spares the memory.
     """
 
@@ -159,8 +159,6 @@ def cut(strategy: Strategy, problem: KernelProblem) -> ForwardPlan:
     long = problem.post_scale in (1.0, 4.0, 16.0) or problem.seq_k >= LONG * max(1, problem.sequences)
     half_scores = plain and long and rows > PRECISE_ROWS
     half_scores = half_scores and problem.head_dim + problem.value_dim <= 2 * MOST_HALF
-    # Where Vector does not scale scores, only those in float16 are looked at for how far they can lie from zero.
-    half_scores = half_scores and (problem.post_scale == 1.0 or tuning.half_scores(problem))
     precise = rows <= PRECISE_ROWS or 0 < problem.rules.softcap <= LOW_CAP
     widths = padded(problem.head_dim), padded(problem.value_dim)
     # Every query that sees a key sees the first one, and neither bias nor mask says which keys matter.
@@ -175,16 +173,13 @@ def _is_memory_bound(problem: KernelProblem) -> bool:
     return problem.head_dim + problem.value_dim > 2 * WIDE
 
 
-def buffers(problem: KernelProblem, plan: ForwardPlan, tiles: int, distances: int) -> list[Buffer]:
-    """Every on-chip buffer of the forward kernel, in the order of allocation.
-
-    Args:
-        tiles, distances: elements of the visibility tiles and distance tiles of the work split.
-    """
+def buffers(problem: KernelProblem, plan: ForwardPlan, work: TableOfWork) -> list[Buffer]:
+    """Return every on-chip buffer of the forward kernel, in the order of allocation."""
+    tiles, distances = work.tiles.size, work.distances.size
     rows, keys, depth, value_dim = plan.rows, plan.keys, plan.head_dim, plan.value_dim
     width, area = max(plan.segments), plan.rows * plan.keys
     piece = max(columns for _, _, columns in plan.pieces) * rows * 16
-    work = max(area // 2 if plan.half_scores else area, plan.staging_slots * plan.staging_slot)
+    scores = max(area // 2 if plan.half_scores else area, plan.staging_slots * plan.staging_slot)
     dynamic = is_dynamic(problem)
     computed, dropout = problem.bias == "alibi", problem.dropout_threshold > 0
     variants = 2 if distances else 1
@@ -193,7 +188,7 @@ def buffers(problem: KernelProblem, plan: ForwardPlan, tiles: int, distances: in
     widens = added and not plan.half_scores and not instruction_forms.current().mixed_axpy
     near = score_bound.is_needed(problem, plan.half_scores)
     if near:
-        work = max(work, 2 * score_bound.SQUARES)
+        scores = max(scores, 2 * score_bound.SQUARES)
     norm = max(rows, keys) * depth if near else 0
     room = softcap.RAW if problem.rules.softcap else 0
     result = [
@@ -228,7 +223,7 @@ def buffers(problem: KernelProblem, plan: ForwardPlan, tiles: int, distances: in
         Buffer("floor", "UB", "float16", piece if plan.half_scores else 0),
         Buffer("ceiling", "UB", "float16", piece + 256 if plan.half_scores else 0),
         # More than a tile: operands of an instruction stand half a round of the banks apart, see hardware.HALF_ROUND.
-        Buffer("score", "UB", "float32", work + padded(64 * (len(plan.segments) + 1), 128) + room),
+        Buffer("score", "UB", "float32", scores + padded(64 * (len(plan.segments) + 1), 128) + room),
         # A tensor per piece: then Vector goes on while a piece leaves, whatever the synchronisation knows of addresses.
         Buffer("probability_piece", "UB", "float16", piece + 512, len(plan.pieces)),
         Buffer("ceiling_row", "UB", "float32", 0 if plan.half_scores else 64),
@@ -260,7 +255,7 @@ def buffers(problem: KernelProblem, plan: ForwardPlan, tiles: int, distances: in
         ),
         Buffer("negated_term", "UB", "float16", 128 if distances else 0),
         Buffer("row_numbers", "UB", "float32", 128 if computed else 0),
-        Buffer("table", "UB", "int32", ITEMS_PER_CHUNK * record.item(problem).size),
+        Buffer("table", "UB", "int32", ITEMS_PER_CHUNK * work.words.shape[-1]),
         Buffer("flags", "UB", "int32", ITEMS_PER_CHUNK * 16),
         Buffer("flag", "UB", "int32", 8, plan.row_blocks),
         *(Buffer(name, "UB", "float32", LANES if near else 0) for name in ("query_norm", "key_norm")),
@@ -299,7 +294,7 @@ def candidates(problem: KernelProblem) -> list[ForwardPlan]:
         alone = problem.dropout_threshold > 0 and (problem.head_dim <= 128 or problem.mask == "per_score")
         strategies = [s for s in STRATEGIES.values() if s.row_blocks == 1 or not alone]
         names = [s.name for s in strategies if s.keys % s.rows == 0 or _takes_any_rows(problem, s)]
-        return [cut(STRATEGIES[name], problem) for name in tuning.order("forward", problem, names)]
+        return [cut(STRATEGIES[name], problem) for name in names]
     if problem.tiling not in STRATEGIES:
         raise ValueError(f"tiling: got {problem.tiling!r}, allowed are auto, {', '.join(STRATEGIES)}")
     strategy = STRATEGIES[problem.tiling]

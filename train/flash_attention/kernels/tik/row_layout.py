@@ -1,6 +1,6 @@
-"""Records of int32 words, as the work tables hold them: one layout for who writes them and for who reads them.
+"""Rows of int32 words, as the work tables hold them: one layout for who writes them and for who reads them.
 
-On the host a table is a structured NumPy array, `table["field"]`; a kernel reads the words of a record by their places.
+On the host a table is a structured NumPy array, `table["field"]`; a kernel reads the words of a row by their places.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ from typing import Union
 
 import numpy as np
 
-Words = Union[int, "RecordLayout", tuple["RecordLayout", int]]
+Words = Union[int, "RowLayout", tuple["RowLayout", int]]
 
 
-class RecordLayout:
+class RowLayout:
     """Fields one behind the other.
 
     Args:
-        fields: by name: how many words, another record, or several of one kind as (record, how many).
+        fields: by name: how many words, another row, or several of one kind as (row, how many).
 
     Attributes:
-        dtype: of a record in NumPy.
-        size: words of a record.
+        dtype: of a row in NumPy.
+        size: words of a row.
     """
 
     def __init__(self, fields: Mapping[str, Words]):
@@ -29,19 +29,19 @@ class RecordLayout:
         self.size = self.dtype.itemsize // 4
 
     def zeros(self, *shape: int) -> np.ndarray:
-        """Records of zeros."""
+        """Return rows of zeros."""
         return np.zeros(shape, self.dtype)
 
-    def words(self, records: np.ndarray) -> np.ndarray:
-        """int32 (..., size) of records (...)."""
-        return np.ascontiguousarray(records).view(np.int32).reshape(*records.shape, self.size)
+    def words(self, rows: np.ndarray) -> np.ndarray:
+        """int32 (..., size) of rows (...)."""
+        return np.ascontiguousarray(rows).view(np.int32).reshape(*rows.shape, self.size)
 
     def word(self, *path: str | int) -> int:
-        """The first word of a field, by its name, or names and numbers where it stands in records inside this one."""
+        """The first word of a field, by its name, or names and numbers where it stands in rows inside this one."""
         return self._find(path)[0]
 
     def single(self, *path: str | int) -> dict[str, int]:
-        """Words of the fields of one word, in the record itself or in one inside it."""
+        """Words of the fields of one word, in the row itself or in one inside it."""
         first, dtype = self._find(path)
         fields: Mapping = dtype.fields or {}
         return {name: first + fields[name][1] // 4 for name in dtype.names or () if fields[name][0] == np.int32}
@@ -60,7 +60,7 @@ class RecordLayout:
 
 
 def _parts(field: Words) -> tuple:
-    if isinstance(field, RecordLayout):
+    if isinstance(field, RowLayout):
         return (field.dtype,)
     if isinstance(field, tuple):
         return field[0].dtype, field[1]
