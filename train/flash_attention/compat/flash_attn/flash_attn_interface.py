@@ -179,8 +179,7 @@ def flash_attn_varlen_func(
     _check(deterministic, return_attn_probs)
     if block_table is not None:
         _check_pages(spec(k), spec(v), spec(cu_seqlens_q), spec(cu_seqlens_k), spec(block_table))
-        places, missing = _places(cu_seqlens_k, block_table, k.shape[0], k.shape[1], max_seqlen_k)
-        k, v = _gathered(k, places, missing), _gathered(v, places, missing)
+        k, v = _gathered(k, v, cu_seqlens_k, block_table, max_seqlen_k)
     _check_ends(spec(q), spec(cu_seqlens_q), spec(cu_seqlens_k), spec(alibi_slopes))
     # Two more sequences are what lies behind the last one: queries without keys, and keys without queries.
     cu_seqlens_q = _with_rest(cu_seqlens_q, q.shape[0], True)
@@ -267,28 +266,32 @@ def _part(packed, index):
     return ops.cast(ops.cast(packed, mstype.float32)[..., index, :, :], packed.dtype)
 
 
-class _Places(nn.Cell):
-    """Finds the rows of a cache in pages that hold the keys of packed sequences, and which of them no page holds.
+class _Gathered(nn.Cell):
+    """Gathers the keys and values of packed sequences from caches in pages; NaN where no page holds them.
 
-    PYNATIVE finds those of the keys in use; a compiled graph those of `most` keys for each sequence, of which the last
-    mean nothing.
+    PYNATIVE takes those in use; a compiled graph `most` for each sequence, of which the last mean nothing.
     """
 
-    def __call__(self, cu_seqlens, table, blocks, size, most):
+    def __call__(self, k, v, cu_seqlens, table, most):
         ends, table = cu_seqlens.asnumpy().astype(np.int64), table.asnumpy()
         if ends[0] != 0 or (np.diff(ends) < 0).any():
             raise ValueError(f"cu_seqlens_k: got {ends.tolist()}, allowed are cumulative lengths, which ascend from 0")
+        blocks, size = k.shape[:2]
         owner = np.repeat(np.arange(len(table)), np.diff(ends))
         inside = np.arange(len(owner)) - ends[owner]
         block = table[owner, np.minimum(inside // size, table.shape[1] - 1)]
         known = (block >= 0) & (block < blocks) & (inside < table.shape[1] * size)
-        places = np.where(known, block * size + inside % size, 0).astype(np.int32)
+        places = np.stack((np.where(known, block, 0), inside % size), -1).astype(np.int32)
         if len(places) == 0:
-            places = np.zeros(1, np.int32)
-        return Tensor(places), None if known.all() else Tensor(~known.reshape(-1, 1, 1))
+            places = np.zeros((1, 2), np.int32)
+        missing = None if known.all() else Tensor(~known.reshape(-1, 1, 1))
+        if k.dtype == getattr(mstype, "bfloat16", None):  # which is cast, the pages in use alone
+            used, places[:, 0] = np.unique(places[:, 0], return_inverse=True)
+            k, v = (ops.concat([cache[page : page + 1] for page in used.tolist()], 0) for cache in (k, v))
+        return self.rows(k, Tensor(places), missing), self.rows(v, Tensor(places), missing)
 
-    def construct(self, cu_seqlens, table, blocks, size, most):
-        batch, width = table.shape
+    def construct(self, k, v, cu_seqlens, table, most):
+        (blocks, size), (batch, width) = k.shape[:2], table.shape
         row = ops.reshape(numbered(batch * min(most, width * size)), (-1, 1))
         ends = ops.cast(cu_seqlens, mstype.int32)
         owner = ops.cast(row >= ops.reshape(ends[1:], (1, -1)), mstype.float32).sum(1)
@@ -298,22 +301,21 @@ class _Places(nn.Cell):
         page = ops.minimum(inside // size, width - 1)
         block = ops.gather(ops.reshape(table, (-1,)), owner * width + page, 0)
         known = ops.logical_and(ops.logical_and(block >= 0, block < blocks), inside < width * size)
-        missing = ops.logical_and(exists, ops.logical_not(known))
-        places = ops.minimum(ops.maximum(block, 0), blocks - 1) * size + inside % size
-        return places, ops.reshape(missing, (-1, 1, 1))
+        missing = ops.reshape(ops.logical_and(exists, ops.logical_not(known)), (-1, 1, 1))
+        places = ops.stack((ops.minimum(ops.maximum(block, 0), blocks - 1), inside % size), -1)
+        return self.rows(k, places, missing), self.rows(v, places, missing)
+
+    def rows(self, cache, places, missing):
+        dtype = cache.dtype
+        if dtype == getattr(mstype, "bfloat16", None):  # which a CPU does not gather
+            cache = ops.cast(cache, mstype.float32)
+        rows = ops.gather_nd(cache, places)
+        if missing is not None:
+            rows = ops.masked_fill(rows, missing, float("nan"))
+        return ops.cast(rows, dtype)
 
 
-_places = _Places()
-
-
-def _gathered(cache, places, missing):
-    """Rows of a cache in pages; NaN where they are missing."""
-    # A CPU gathers no bfloat16.
-    rows = ops.reshape(cache, (-1,) + cache.shape[2:])
-    rows = ops.gather(ops.cast(rows, mstype.float32), places, 0)
-    if missing is not None:
-        rows = ops.masked_fill(rows, missing, float("nan"))
-    return ops.cast(rows, cache.dtype)
+_gathered = _Gathered()
 
 
 def _with_rest(ends, rows, of_queries):
