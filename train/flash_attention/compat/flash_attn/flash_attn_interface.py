@@ -285,7 +285,7 @@ class _Gathered(nn.Cell):
         if len(places) == 0:
             places = np.zeros((1, 2), np.int32)
         missing = None if known.all() else Tensor(~known.reshape(-1, 1, 1))
-        if k.dtype == getattr(mstype, "bfloat16", None):  # which is cast, the pages in use alone
+        if k.dtype not in (mstype.float32, mstype.float16):  # which `rows` casts: the pages in use alone
             used, places[:, 0] = np.unique(places[:, 0], return_inverse=True)
             k, v = (ops.concat([cache[page : page + 1] for page in used.tolist()], 0) for cache in (k, v))
         return self.rows(k, Tensor(places), missing), self.rows(v, Tensor(places), missing)
@@ -307,7 +307,7 @@ class _Gathered(nn.Cell):
 
     def rows(self, cache, places, missing):
         dtype = cache.dtype
-        if dtype == getattr(mstype, "bfloat16", None):  # which a CPU does not gather
+        if dtype != mstype.float32 and dtype != mstype.float16:  # a CPU gathers no bfloat16
             cache = ops.cast(cache, mstype.float32)
         rows = ops.gather_nd(cache, places)
         if missing is not None:
