@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 
+import mindspore as ms
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 from mindspore import dtype as mstype
@@ -22,8 +23,11 @@ class Written(nn.Cell):
     """
 
     def __call__(self, name, tensor):
-        if isinstance(tensor, Parameter) or not hasattr(tensor, "data_ptr") or not serves_native():
+        if isinstance(tensor, Parameter) or not hasattr(tensor, "data_ptr"):
             return tensor  # where the method is not, MindSpore has no views, or the kernel refuses them
+        device = ms.get_context("device_target")
+        if device != "CPU":
+            raise ValueError(f"{name}: got a Tensor on {device}, allowed there is a Parameter")
         if not tensor.is_contiguous():
             raise ValueError(
                 f"{name}: got a view of shape {tensor.shape} and strides {tuple(tensor.stride())}; allowed are a "

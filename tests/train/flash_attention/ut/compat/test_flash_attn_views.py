@@ -4,6 +4,7 @@ import mindspore as ms
 import numpy as np
 import pytest
 from flash_attention import paged_attention, reshape_and_cache
+from flash_attention.backends import cache_update
 from flash_attention.compat.flash_attn import flash_attn_with_kvcache
 from mindspore import Parameter, Tensor, nn, ops
 
@@ -34,8 +35,8 @@ def new_whole(kind, dtype=ms.float32):
 
 def check(outputs, *caches):
     """Outputs of a token of ones behind nothing, then of one of twos behind it."""
-    seen = 1 + 1 / (1 + np.exp(-8.0))
-    np.testing.assert_allclose([output[0, 0, 0, 0].astype(ms.float32).asnumpy() for output in outputs], [1, seen], 1e-2)
+    for output, seen in zip(outputs, (1, 1 + 1 / (1 + np.exp(-8.0)))):
+        np.testing.assert_allclose(output[0, 0, 0].astype(ms.float32).asnumpy(), seen, 1e-2)
     for cache in caches:
         rows = cache.astype(ms.float32).asnumpy().reshape(-1, 4, 16)
         np.testing.assert_array_equal(rows, np.broadcast_to([[[1], [2], [0], [0]]], rows.shape))
@@ -80,6 +81,18 @@ def test_views_are_written(view, kind, dtype):
         return grown(q.astype(dtype), *others)
 
     check(two_steps(step, k_cache, v_cache), whole, k_cache, v_cache)
+
+
+@has_views
+def test_views_are_written_without_the_kernel(monkeypatch):
+    monkeypatch.setattr(cache_update, "serves_native", lambda: False)
+    cache_update.update_cell.cache_clear()
+    whole = new_whole("tensor")
+    for at in (0, 1):
+        token = ONE[0] * (at + 1)
+        reshape_and_cache(token, token, whole[0], whole[1], Tensor([at], ms.int32))
+    cache_update.update_cell.cache_clear()
+    check([], whole)
 
 
 @has_views
