@@ -66,8 +66,9 @@ class PackedProblem:
         if slopes is not None and len(slopes.shape) == 2:
             counts = {slopes.shape[0]} & counts or counts
         rows = AttentionProblem.from_inputs(*batched, input_layout=layout, items=(PACKED_ITEMS, counts), **others)
-        known = prefix is not None and counts != {UNKNOWN}
-        return cls(rows, ends_q, ends_k, prefix.shape[0] if known else max(counts))
+        if prefix is not None and counts != {UNKNOWN}:
+            counts = {prefix.shape[0]}
+        return cls(rows, ends_q, ends_k, max(counts))
 
     @property
     def device(self) -> str:

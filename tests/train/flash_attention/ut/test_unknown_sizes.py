@@ -62,10 +62,12 @@ class FlashAttnPacked(nn.Cell):
 
 
 def integers(*numbers):
+    """An int32 Tensor."""
     return Tensor(np.array(numbers, np.int32))
 
 
 def tokens(*sizes):
+    """Query, key and value."""
     return [Tensor(random(*sizes, heads, DIM, seed=seed)) for seed, heads in ((1, HEADS), (2, KV_HEADS), (3, KV_HEADS))]
 
 
@@ -105,6 +107,7 @@ def dynamic(calls):
 
 
 def arrays(result):
+    """One result or a tuple of them as arrays."""
     return [one.asnumpy() for one in (result if isinstance(result, tuple) else (result,))]
 
 

@@ -47,7 +47,7 @@ class CpuBackend(Backend):
         # An operation of several outputs takes their shapes from the library in 2.7 and later, in 2.0 it does not.
         return tuple(map(int, mindspore.__version__.split(".")[:2])) >= (2, 7)
 
-    dynamic_sequences = dynamic  # type: ignore[assignment]
+    dynamic_sequences = dynamic
 
     def refuse(self, problem: AttentionProblem) -> str | None:
         if problem.device != "CPU":
