@@ -27,6 +27,8 @@ class Paged(nn.Cell):
 
 
 class FlashAttn(nn.Cell):
+    """Appends to a row for each sequence."""
+
     def __init__(self, **rules):
         super().__init__()
         self.keys, self.values = (
@@ -39,6 +41,8 @@ class FlashAttn(nn.Cell):
 
 
 class Cached(nn.Cell):
+    """Calls a cache."""
+
     def __init__(self, **options):
         super().__init__()
         self.cache = KVCache(2, 16, KV_HEADS, DIM, dtype=ms.float32, **options)
@@ -48,6 +52,8 @@ class Cached(nn.Cell):
 
 
 class Packed(nn.Cell):
+    """Packed sequences."""
+
     def __init__(self, **rules):
         super().__init__()
         self.rules = rules
@@ -57,6 +63,8 @@ class Packed(nn.Cell):
 
 
 class FlashAttnPacked(nn.Cell):
+    """The same by flash_attn's function."""
+
     def construct(self, query, key, value, ends_q, ends_k):
         return flash_attn_varlen_func(query, key, value, ends_q, ends_k, 9, 9, causal=True)
 

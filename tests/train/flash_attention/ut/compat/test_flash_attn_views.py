@@ -123,6 +123,8 @@ def test_views_that_cannot_be_written_are_refused():
 
 
 class Attributes(nn.Cell):
+    """Caches that are attributes, but no Parameters."""
+
     def __init__(self):
         super().__init__()
         self.k_cache, self.v_cache = (Tensor(np.zeros((1, 4, 1, 16), np.float32)) for _ in range(2))
@@ -132,6 +134,8 @@ class Attributes(nn.Cell):
 
 
 class Cell(nn.Cell):
+    """Runs a step."""
+
     def __init__(self, step):
         super().__init__()
         self.step = (step,)
