@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from flash_attention.kernels.tik import host
-from flash_attention.kernels.tik.decode.work import MOST_QUERIES
+from flash_attention.kernels.tik import describe
+from flash_attention.kernels.tik.decode.schedule import MOST_QUERIES
 from flash_attention.kernels.tik.problem import ALIBI_TOKENS, LEAST_SCALE, MAX_HEAD_DIM, SOFTCAPS
 from flash_attention.problem import AttentionProblem
 
@@ -33,7 +33,7 @@ def refuse_on_910(problem: AttentionProblem) -> str | None:
             f"the TIK operators take a head_dim up to {MAX_HEAD_DIM} for query, key and value, got "
             f"{problem.head_dim} and {problem.value_dim} of value"
         )
-    mask_bytes = 2 * math.prod(host.mask_shape(problem) or ()) if problem.prefix or problem.segments else 0
+    mask_bytes = 2 * math.prod(describe.mask_shape(problem) or ()) if problem.prefix or problem.segments else 0
     if mask_bytes > MAX_MASK_BYTES:
         return (
             f"prefix and segment_ids become a mask of a float16 number per score, {mask_bytes} bytes for this problem; "

@@ -113,13 +113,6 @@ def _shifted(device: Device) -> str:
     return _require(wrong == 0, f"{wrong} of {SIZE} products are wrong")
 
 
-def _repeated_source(device: Device) -> str:
-    a, b = _random(4, 16, 16, dtype=np.float16), _random(16, 16, dtype=np.float16, seed=1)
-    exact = a.astype(np.float64).sum(0) @ b.astype(np.float64).T
-    c = device.run("repeated_source", a=a.reshape(-1), b=b.reshape(-1)).outputs["c"].reshape(16, 16)
-    return _require(np.allclose(c, exact, atol=1e-3), f"largest error {np.abs(c - exact).max():.2e}")
-
-
 def _mixed_axpy(device: Device) -> str:
     x, y = _random(SIZE), _random(SIZE, dtype=np.float16, seed=1)
     error = np.abs(device.run("mixed_axpy", x=x, y=y).outputs["z"] - (x + 0.75 * y.astype(np.float32))).max()
@@ -222,12 +215,6 @@ EXPERIMENTS = (
         "a product whose first source overlaps the destination, 256 bytes further on, is that of the old values",
         "FLASH_ATTENTION_FORMS=shifted_operands=0 (kernels/tik/instruction_forms.py)",
         _shifted,
-    ),
-    Experiment(
-        "repeated source",
-        "load2dv1 with src_stride 0 repeats a fractal",
-        "nothing: the kernels do not use it; keep repeated_source off (kernels/tik/instruction_forms.py)",
-        _repeated_source,
     ),
     Experiment(
         "float16 axpy to float32",

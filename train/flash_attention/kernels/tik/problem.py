@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import math
 from dataclasses import dataclass
 from numbers import Real
@@ -9,6 +11,7 @@ from typing import NamedTuple
 
 from flash_attention.problem import AttentionProblem
 from flash_attention.problem.checks import check_int, check_name
+from flash_attention.problem.rules import AttentionRules
 
 MAX_CORES = 65535
 # Bytes that a kernel may use of the memories of a core. The Unified Buffer has 256 KiB, of which the compiler keeps 8.
@@ -56,7 +59,7 @@ class KernelProblem(AttentionProblem):
         tiling: name of a tiling strategy of `flash_attention.kernels.tik.forward.plan`.
         sequences: how many packed sequences there may be in the rows of one batch item with layout "TH", each by itself
             as far as all rules go; their lengths are data. 0: a batch item is a sequence.
-        keep_blocks: with packed sequences and dropout: room for the keep decisions of a head, see packed.keep_blocks.
+        keep_blocks: with packed sequences and dropout: room for the keep decisions of a head, see varlen.keep_blocks.
 
     Raises:
         TypeError, ValueError: naming the field, what came and what is allowed.
@@ -202,6 +205,45 @@ class KernelProblem(AttentionProblem):
 
 def _planes(shape: tuple[int, ...] | None) -> tuple[int, int]:
     return (1, 1) if shape is None else (shape[0], shape[1])
+
+
+@dataclass(frozen=True)
+class Request:
+    """What an operator is compiled for, the value of its attribute `request`.
+
+    Attributes:
+        problem: see KernelProblem.
+        bias_gradient: the backward operators also give the gradient of a given bias.
+        logsumexp_gradient: the backward operators take the gradient of the logsumexp.
+        pages: of a paged cache, (blocks, keys of a block); problem.seq_k is then as many keys as the table can name.
+    """
+
+    problem: KernelProblem
+    bias_gradient: bool = False
+    logsumexp_gradient: bool = False
+    pages: tuple[int, int] | None = None
+
+    def to_text(self) -> str:
+        """Return the request as the operators' string attribute."""
+        return json.dumps(dataclasses.asdict(self), separators=(",", ":"))
+
+    @staticmethod
+    def from_text(text: str) -> Request:
+        """Invert `to_text`.
+
+        Raises:
+            ValueError: the text is not what `to_text` writes.
+        """
+        try:
+            fields = _with_tuples(json.loads(text))
+            problem = _with_tuples(fields.pop("problem"))
+            return Request(KernelProblem(**{**problem, "rules": AttentionRules(**problem["rules"])}), **fields)
+        except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"request: got {text!r}, allowed is what Request.to_text writes ({error})") from None
+
+
+def _with_tuples(fields: dict) -> dict:
+    return {name: tuple(x) if isinstance(x, list) else x for name, x in fields.items()}
 
 
 def padded(size: int, unit: int = 16) -> int:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 
 from flash_attention.kernels.tik.backward.load import Loads
-from flash_attention.kernels.tik.backward.plan import PAIR, BackwardPlan, lowers_on_cube
-from flash_attention.kernels.tik.backward.work import KeyItem, Unit
+from flash_attention.kernels.tik.backward.schedule import KeyItem, Unit
+from flash_attention.kernels.tik.backward.tiling import PAIR, BackwardPlan, lowers_on_cube
 from flash_attention.kernels.tik.common import alibi, dropout, mask, softcap
 from flash_attention.kernels.tik.common.tiles import by_keys, by_rows
-from flash_attention.kernels.tik.core import Core
 from flash_attention.kernels.tik.hardware import FRACTAL, HALF_ROUND
-from flash_attention.kernels.tik.language import Scalar, Scope, Tensor
 from flash_attention.kernels.tik.problem import padded
+from flash_attention.kernels.tik.recorder import Core
+from flash_attention.kernels.tik.tik_types import Scalar, Scope, Tensor
 
 Part = tuple[int, int, Tensor]  # first element in a tile, elements, where they are
 
@@ -208,7 +208,7 @@ class VectorWork:
         core.to_single(score[HALF_ROUND:], half, plan.area)
         core.with_scalar("vec_muls", score, score[HALF_ROUND:], core.problem.dropout_scale, plan.area)
 
-        def record(have: int) -> None:
+        def emit(have: int) -> None:
             plane = item.plane("bias", unit)
 
             def store(keys: int) -> None:
@@ -220,5 +220,5 @@ class VectorWork:
             by_keys(core, item["tile"], store)
 
         tik.set_atomic_add(1)
-        by_rows(core, unit.rows, record)
+        by_rows(core, unit.rows, emit)
         tik.set_atomic_add(0)

@@ -16,11 +16,10 @@ from typing import NamedTuple
 import numpy as np
 
 from flash_attention.kernels.tik.common.tiles import by_keys
-from flash_attention.kernels.tik.core import Core
 from flash_attention.kernels.tik.hardware import FRACTAL
-from flash_attention.kernels.tik.language import Number, Tensor
-from flash_attention.kernels.tik.plan import TilePlan
 from flash_attention.kernels.tik.problem import KernelProblem, padded
+from flash_attention.kernels.tik.recorder import Core
+from flash_attention.kernels.tik.tik_types import Number, Tensor, TilePlan
 
 TERMS = 16  # depth of the extra block
 REFERENCE = (0, 1, 2)  # minus the row reference in up to three float16 terms, times 1

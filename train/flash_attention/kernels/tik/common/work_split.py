@@ -5,12 +5,24 @@ from __future__ import annotations
 import heapq
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from flash_attention.kernels.tik.plan import TilePlan
+from flash_attention.kernels.tik.hardware import Buffer
 from flash_attention.kernels.tik.problem import KernelProblem
+from flash_attention.kernels.tik.tik_types import Plan, TilePlan
+
+Split = TypeVar("Split", covariant=True)
+
+
+@dataclass(frozen=True)
+class Choice(Generic[Plan, Split]):
+    """How a kernel computes a problem: tile shapes, work of the cores, on-chip buffers in the order of allocation."""
+
+    plan: Plan
+    split: Split
+    buffers: tuple[Buffer, ...]
 
 
 @dataclass(frozen=True)
@@ -18,7 +30,7 @@ class TableOfWork:
     """The work of a kernel as a table.
 
     Attributes:
-        table: records of work items (cores, items).
+        table: rows of work items (cores, items).
         tiles, distances: tiles that the items name by number.
         units: tile steps of each core, the measure of balance.
     """
@@ -40,7 +52,7 @@ class TableOfWork:
 
     @property
     def words(self) -> np.ndarray:
-        """The table as kernels read it: int32 (cores, items, words of a record)."""
+        """The table as kernels read it: int32 (cores, items, words of a row)."""
         return self.table.view(np.int32).reshape(*self.table.shape, -1)
 
 
@@ -77,7 +89,7 @@ def neighbours(shares: list[list[int]], costs: list[int]) -> list[list[int]]:
 
 
 def name_head(item: np.void, problem: KernelProblem, batch: int, head: int) -> None:
-    """Fills the fields of a record that say which query head it is of, the first one of several, and its planes."""
+    """Fills the fields of a row that say which query head it is of, the first one of several, and its planes."""
     item["head"] = batch * problem.heads + head
     item["kv_head"] = batch * problem.kv_heads + head // problem.group
     item["mask_plane"] = plane(*problem.mask_planes, batch, head)

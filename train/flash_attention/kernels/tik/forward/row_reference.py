@@ -12,14 +12,14 @@ from dataclasses import dataclass
 
 from flash_attention.kernels.tik.common import alibi, mask, score_terms, softcap, tiles
 from flash_attention.kernels.tik.common.mask import LOWEST
-from flash_attention.kernels.tik.core import Core
 from flash_attention.kernels.tik.forward import load
-from flash_attention.kernels.tik.forward.plan import RING, ForwardPlan
+from flash_attention.kernels.tik.forward.schedule import Item
 from flash_attention.kernels.tik.forward.score_bound import ScoreBound
-from flash_attention.kernels.tik.forward.work import Item
+from flash_attention.kernels.tik.forward.tiling import RING, ForwardPlan
 from flash_attention.kernels.tik.hardware import FRACTAL, HALF_ROUND
-from flash_attention.kernels.tik.language import Factor, Number, RunTime, Scalar, Tensor
 from flash_attention.kernels.tik.problem import padded
+from flash_attention.kernels.tik.recorder import Core
+from flash_attention.kernels.tik.tik_types import Factor, Number, RunTime, Scalar, Tensor
 
 EXACT_SWEEPS = len(score_terms.REFERENCE)
 CAPPED_SWEEPS = 2  # over the sample: many scores may stand at the cap, whose probabilities float16 then holds exactly
@@ -293,14 +293,14 @@ def _fetch_sampled(
 
 
 def _fetch_columns(core: Core[ForwardPlan], name: str, buffer: str, item: Item, plane: str, a: int) -> None:
-    def record(have: int) -> None:
+    def emit(have: int) -> None:
         for column in range(core.plan.columns):
             group = item[plane] * (core.seq_k // 16) + item["sample", a] + item["stride", a] * column
             source = core.wide(group, core.seq_q * 16) + item["start", a] * 16
             target = core.on.copies(buffer)[0][column * core.plan.rows * 16]
             core.tik.data_move(target, core.gm[name][source], 0, 1, padded(have), 0, 0)
 
-    tiles.by_rows(core, item["rows", a], record)
+    tiles.by_rows(core, item["rows", a], emit)
 
 
 def query_operand(

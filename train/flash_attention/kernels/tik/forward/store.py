@@ -5,12 +5,12 @@ from __future__ import annotations
 import functools
 
 from flash_attention.kernels.tik.common.tiles import by_rows, stored_rows
-from flash_attention.kernels.tik.core import Core
-from flash_attention.kernels.tik.forward.plan import ForwardPlan
-from flash_attention.kernels.tik.forward.work import Item
+from flash_attention.kernels.tik.forward.schedule import Item
+from flash_attention.kernels.tik.forward.tiling import ForwardPlan
 from flash_attention.kernels.tik.hardware import FRACTAL, LARGEST_SINGLE
-from flash_attention.kernels.tik.language import Number, Step, Tensor
 from flash_attention.kernels.tik.layout import SINK_LANES
+from flash_attention.kernels.tik.recorder import Core
+from flash_attention.kernels.tik.tik_types import Number, Step, Tensor
 
 LEAST_TOTAL = 2.0**-120
 SATURATED = 59000  # a row total beyond this may hold a probability whose exponent was cut at softmax.CEILING
@@ -102,7 +102,7 @@ def store(core: Core[ForwardPlan], item: Item, a: int, core_index: Number, items
     """Records the moves of output, logsumexp and flag of row block `a` to global memory."""
     tik = core.tik
 
-    def record(have: Number) -> None:
+    def emit(have: Number) -> None:
         start = core.start("output", item["head"], item.origin("output")) + item["start", a] * 16
         core.store("output", start, (core.on.stage[a], 0), have, core.plan.rows)
         place = core.gm["logsumexp"][core.wide(item["head"], core.seq_q) + item.stored(item["start", a])]
@@ -110,7 +110,7 @@ def store(core: Core[ForwardPlan], item: Item, a: int, core_index: Number, items
         row = (core_index * items + item.index) * 2 + a
         tik.data_move(core.gm["flags"][row * 8], core.on.flag[a], 0, 1, 1, 0, 0)
 
-    by_rows(core, item["rows", a], record)
+    by_rows(core, item["rows", a], emit)
 
 
 def _inverse_steps(core: Core[ForwardPlan], a: int) -> list[Step]:
