@@ -16,7 +16,7 @@ from mindspore import dtype as mstype
 from mindspore.nn.cell import _pynative_executor
 
 from flash_attention.backends import registry
-from flash_attention.backends.comparison import Differs
+from flash_attention.backends.comparison import Hides
 from flash_attention.paged import paged_attention as paged_attention
 from flash_attention.paged import reshape_and_cache as reshape_and_cache
 from flash_attention.parameters import Called
@@ -94,9 +94,9 @@ def flash_attention(
         query (Tensor): (B, H, Sq, D), float16, bfloat16 or float32.
         key (Tensor): (B, Hkv, Sk, D), dtype of query; Hkv divides H.
         value (Tensor): (B, Hkv, Sk, Dv), dtype of query.
-        attention_mask (Tensor): 1 = hidden, 0 = visible; bool, uint8 or floating. (Sq, Sk), (1, Sq, Sk), (B, Sq, Sk),
-            or rank 4 with B or 1, H or 1, Sq or 1, Sk. (T, T) or (1, T, T), T the tile of the tiling strategy, strictly
-            upper triangular, stands for a causal mask of any length. Default: None.
+        attention_mask (Tensor): 0 = visible, anything else = hidden; bool, uint8 or floating. (Sq, Sk),
+            (1, Sq, Sk), (B, Sq, Sk), or rank 4 with B or 1, H or 1, Sq or 1, Sk. (T, T) or (1, T, T), T the tile of
+            the tiling strategy, strictly upper triangular, stands for a causal mask of any length. Default: None.
         bias (Tensor): added to the scaled scores; rank 4 with B or 1, H or 1, Sq or 1, Sk; dtype of query, or float32.
             -inf in it hides a key. Default: None.
         dropout_rate (float): share of the probabilities set to zero, 0 <= rate < 1. Default: 0.0.
@@ -304,7 +304,7 @@ class _Call(Called):
             [Turn(given, taken, *sizes, problem.batch, widens) for sizes in (of_query, of_key, of_value)]
         )
         self.turn_back = Turn(taken, given, problem.heads, problem.value_dim, problem.batch, widens)
-        self.differs, self.expand = Differs(), (ops.ExpandDims(), ops.ExpandDims())
+        self.hides, self.expand = Hides(), (ops.ExpandDims(), ops.ExpandDims())
         if shard is not None:
             self._give_strategies(shard, given)
 
@@ -315,7 +315,7 @@ class _Call(Called):
         self.turn_back.transpose = shard.glue(ops.Transpose(), TENSOR)
         if shard.mask_axes is not None:
             axes = {2: shard.mask_axes[2:], 3: (shard.mask_axes[0], *shard.mask_axes[2:]), 4: shard.mask_axes}
-            self.differs.shard(shard, axes[self.mask_rank], ())
+            self.hides.shard(shard, axes[self.mask_rank])
             last = axes[3] if self.mask_rank == 3 else (None, *shard.mask_axes[2:])
             shard.glue(self.expand[0], axes[2])
             shard.glue(self.expand[1], last)
@@ -330,9 +330,8 @@ class _Call(Called):
         return self.turn_back(output), logsumexp
 
     def rank_4(self, mask):
-        """A mask as backends take it, bool or uint8."""
-        if mask.dtype != mstype.bool_ and mask.dtype != mstype.uint8:
-            mask = self.differs(ops.cast(mask, mstype.float32), 0.0)  # a CPU compares no bfloat16
+        """A mask as backends take it."""
+        mask = self.hides(mask)
         if self.mask_rank == 2:
             mask = self.expand[0](mask, 0)
         if self.mask_rank < 4:

@@ -153,8 +153,7 @@ class _Attention(nn.Cell):
             apart = ops.expand_dims(ops.logical_or(self.differs(own, other), own < 0), 1)
             hidden = apart if hidden is None else ops.logical_or(hidden, apart)
         if self.mask is not None:
-            by_mask = ops.cast(inputs[self.mask], mstype.bool_)
-            hidden = by_mask if hidden is None else ops.logical_or(hidden, by_mask)
+            hidden = inputs[self.mask] if hidden is None else ops.logical_or(hidden, inputs[self.mask])
         return hidden
 
 

@@ -189,8 +189,8 @@ def _one_or(size: int) -> str:
 
 
 OPTIONAL = (
-    # Non-zero = hidden; a backend gets it as bool or uint8. Any of the first three axes may be 1 (broadcast). A compact
-    # causal mask never arrives there: it is the rule causal.
+    # Bool, True = hidden. Any of the first three axes may be 1 (broadcast). A compact causal mask never arrives at a
+    # backend: it is the rule causal.
     OptionalInput("mask", _read_mask, lambda p: p.mask_shape, COVERS),
     # problem.bias_dtype, added to scale * query @ key^T. -inf in it hides a key like the mask does. Any of the first
     # three axes may be 1: its gradient is then the sum over that axis, accumulated in float32.

@@ -76,9 +76,9 @@ class FlashAttention(Called):
         - **query** (Tensor) - (batch, heads, seq_q, head_dim), float16, bfloat16 or float32.
         - **key** (Tensor) - (batch, kv_heads, seq_k, head_dim), dtype of query; kv_heads divides heads.
         - **value** (Tensor) - (batch, kv_heads, seq_k, value_head_dim), dtype of query.
-        - **attention_mask** (Tensor) - 1 = hidden, 0 = visible; bool, uint8 or floating; (batch, seq_q, seq_k),
-          (1, seq_q, seq_k), (seq_q, seq_k), (batch, 1, seq_q, seq_k); or the compact causal mask (1, T, T) or (T, T),
-          ones strictly above the diagonal, which means causal for any length. Default: None.
+        - **attention_mask** (Tensor) - 0 = visible, anything else = hidden; bool, uint8 or floating;
+          (batch, seq_q, seq_k), (1, seq_q, seq_k), (seq_q, seq_k), (batch, 1, seq_q, seq_k); or the compact causal mask
+          (1, T, T) or (T, T), ones strictly above the diagonal, which means causal for any length. Default: None.
         - **alibi_mask** (Tensor) - (batch or 1, heads, 1, seq_k), added to the scores, dtype of query or float32.
           Default: None.
         - **sinks** (Tensor) - (heads,), float32 or the dtype of query: one more logit in the denominator of every
