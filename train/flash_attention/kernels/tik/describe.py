@@ -322,8 +322,8 @@ _KINDS = {
     ("uint8", "ND"): "keep",
 }
 _KIND_OF = {name: kind for kind, names in _KINDS.items() for name in names.split()}
-_CONSTANTS = "table tiles one_hot slopes positions row_numbers distances limits row_slopes".split()
-_ADDED = "d_query_sums d_bias".split()
+_CONSTANTS = ["table", "tiles", "one_hot", "slopes", "positions", "row_numbers", "distances", "limits", "row_slopes"]
+_ADDED = ["d_query_sums", "d_bias"]
 # Of each kernel what a request has, inputs, and outputs: all that it may have, of which a problem has some.
 _STAGES: dict[str, tuple[Callable[[Request], dict], str, str]] = {
     "forward": (
