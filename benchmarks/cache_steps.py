@@ -1,4 +1,4 @@
-"""What a token costs with a `KVCache`, on one core.
+"""Measure a token's cost with a `KVCache`, on one core.
 
     PYTHONPATH=train python -m benchmarks.gates caches
 
@@ -63,7 +63,7 @@ def measure(steps: int) -> dict[str, tuple[float, float]]:
 
 
 def _times(step: Callable, steps: int) -> tuple[float, float]:
-    """Of `step`, which is called 2 * (ROUNDS + 1) * steps times."""
+    """Return the seconds of `step`. It is called 2 * (ROUNDS + 1) * steps times."""
     following, waiting = [], []
     for _ in range(ROUNDS + 1):
         start = time.perf_counter()

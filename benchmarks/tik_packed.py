@@ -35,7 +35,7 @@ def cycles(ends: np.ndarray, operator: str) -> list[float]:
 
 
 def figures(quick: bool) -> list[Figure]:
-    """What single calls of the sequences take beside what the packed ones do, in percent.
+    """Compare single calls of the sequences with packed calls, in percent.
 
     Args:
         quick: fewer tokens, whose figures mean nothing.

@@ -1,4 +1,4 @@
-"""What a run gives: outputs, and an estimate of where the time goes."""
+"""Hold the outputs of a run, and an estimate of its time."""
 
 from __future__ import annotations
 
@@ -192,8 +192,8 @@ class Result:
         timing = self.soc.timing
         lines += [
             f"estimate: {self.duration(self.cycles)} at {self.soc.clock_mhz:,} MHz; "
-            f"launch ({timing.launch_seconds_low * 1e6:.0f} to {timing.launch_seconds_high * 1e6:.0f} us) "
-            "excluded",
+            f"launch ({timing.launch_seconds_queued * 1e6:.1f} us queued, "
+            f"{timing.launch_seconds_synchronised * 1e6:.1f} us synchronised) excluded",
             f"cores: fastest {self.duration(min(self.core_cycles))}, slowest {self.duration(max(self.core_cycles))}; "
             f"traffic alone {self.duration(self.memory_floor)}",
             "",
@@ -233,7 +233,7 @@ class Result:
         return "\n".join([*lines, "", *self._constant_lines()])
 
     def _wait_lines(self) -> list[str]:
-        """Who waited for whom, and what is left where a pipe has nothing more to do."""
+        """Return the table of waits, and what is left after a pipe's last instruction."""
         whole = (self.cycles or 0) * self.cores
         lines = [f"{'who waited for whom':<28} {'cycles':>12} {'us':>12}   share"]
         for pipe, use in self.pipes.items():

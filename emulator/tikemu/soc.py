@@ -1,4 +1,4 @@
-"""What is known of one chip: capacities, cores, clock, and every constant of the timing model with its source.
+"""Describe one chip: capacities, cores, clock, and timing constants with their sources.
 
 Sizes and the five members of the family come from the public platform description files ``Ascend910{A,B,ProA,ProB,
 PremiumA}.ini``. They are equal except for cores, clock and AI CPUs.
@@ -33,6 +33,8 @@ _CORE_PAPER = "HotChips-31 (2019) and HPCA 2021, Ascend core"
 _DOC_A2 = "Ascend C documentation: Mmad and LoadData pages, dav-2201 architecture page"
 _FIT_A2 = "public cost model of hicann/pto-isa, fits to 910B3"
 _SIM_A2 = "public pipe-simulator constants of hicann/pypto"
+_DELTA = "recurrent kernel on a first-generation 910 (lvyufeng/relic-engine)"
+_SMALL = "small kernels of XieMenghuan21/legacy-ascend-qwen38, CANN 8.5.0, around a whole graph"
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,8 @@ class Constant:
     unit: str
     source: str
     confidence: str
+    low: float | None = None  # with high: what the evidence allows
+    high: float | None = None
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else self.value
@@ -69,8 +73,35 @@ class TimingModel:
     accumulate_blocks = Constant(10, "fractals", f"{_DOC_A2}: mmad into the same tile needs a barrier below", VENDOR_A2)
 
     # -- vector
-    vector_latency = Constant(20, "cycles", f"start-up of a dependent vector instruction, {_FIT_A2}", MEASURED_A2)
+    vector_latency = Constant(
+        15,
+        "cycles",
+        f"from a result to the instruction that needs it, sums in 1 to 8 parts of the {_DELTA}",
+        MEASURED_910,
+        9,
+        15,
+    )
     vector_minimum = Constant(1, "cycles", "shortest occupation of a pipe by an instruction", INFERRED)
+    vector_head = Constant(
+        0,
+        "cycles",
+        "occupation of Vector by an instruction beside its repeats: 11 to 14 in short instructions of the "
+        f"{_DELTA}, at most 5 in long ones of AIBench 2024",
+        ASSUMED,
+        0,
+        15,
+    )
+    vector_two_sources = Constant(
+        1, "cycles/repeat", f"least of an instruction that reads two operands: 2 in {_FIT_A2}", ASSUMED, 1, 2
+    )
+    vector_reads_add = Constant(
+        1,
+        "0 or 1",
+        f"1: the reads of both sources add to a write in their bank; 0 fits in-place additions of the {_DELTA}",
+        ASSUMED,
+        0,
+        1,
+    )
     vector_simple = Constant(
         1, "cycles/repeat", "256 B a cycle; 3390 GFLOPS measured per chip (AIBench 2024)", MEASURED_910
     )
@@ -93,12 +124,29 @@ class TimingModel:
     vector_proposal = Constant(2, "cycles/repeat", "256 B of proposals read and written", ASSUMED)
 
     # -- scalar unit and issue
-    issue_cycles = Constant(4, "cycles", "address arithmetic for an instruction or a loop iteration, 3 to 6", INFERRED)
+    issue_cycles = Constant(
+        4, "cycles", f"address arithmetic for an instruction or a loop iteration; bound by the {_DELTA}", INFERRED, 4, 8
+    )
     scalar_cycles = Constant(1, "cycles", "one scalar arithmetic instruction (Ascend C documentation)", VENDOR_A2)
     mask_write_cycles = Constant(
         1, "cycles", "writing the mask register when it changes (Ascend C documentation)", VENDOR_A2
     )
-    ub_scalar_read = Constant(12, "cycles", "access to the Unified Buffer by the scalar unit, 6 to 20", INFERRED)
+    mask_every = Constant(
+        0, "0 or 1", "1: the compiler writes the mask before every vector instruction, as Ascend C does", ASSUMED, 0, 1
+    )
+    mask_drain = Constant(
+        0,
+        "0 to 2",
+        "1: Vector drains before an instruction with another mask, which explains the "
+        f"{_DELTA} with vector_latency 10 as well as vector_head does; 2: the scalar unit waits for it",
+        ASSUMED,
+        0,
+        2,
+    )
+    ub_scalar_read = Constant(
+        4, "cycles", f"occupation of the scalar unit by a read from the Unified Buffer, {_DELTA}", MEASURED_910, 2, 8
+    )
+    ub_scalar_latency = Constant(12, "cycles", "from the start of that read to its value, 6 to 20", INFERRED, 6, 20)
     gm_scalar_read = Constant(350, "cycles", "miss of the scalar data cache", INFERRED)
     queue_depth = Constant(32, "instructions", f"waiting per pipe, {_SIM_A2}", VENDOR_A2)
     instruction_bytes = Constant(32, "B", "an instruction with its argument set-up: eight 4-byte words", ASSUMED)
@@ -127,9 +175,26 @@ class TimingModel:
 
     # -- global memory
     gm_read_latency = Constant(350, "cycles", _SIM_A2, VENDOR_A2)
-    l2_read_latency = Constant(150, "cycles", f"hit of the L2 buffer, {_FIT_A2}", MEASURED_A2)
+    l2_read_latency = Constant(
+        150, "cycles", "hit of the L2 buffer; decode attention of lvyufeng/relic-engine", MEASURED_910, 130, 240
+    )
     gm_write_latency = Constant(200, "cycles", _SIM_A2, VENDOR_A2)
-    hbm_bandwidth = Constant(1.16e12, "B/s", "GM to L1 of a whole 910A (arXiv 2507.23387)", MEASURED_910)
+    hbm_bandwidth = Constant(
+        1.16e12,
+        "B/s",
+        "GM to L1 of a whole 910A (arXiv 2507.23387); 1.148e12 in the read probe of lvyufeng/relic-engine",
+        MEASURED_910,
+        1.148e12,
+        1.229e12,
+    )
+    hbm_borrow_cycles = Constant(
+        1024,
+        "cycles",
+        "a core that paused for so long catches up with the bandwidth that the others left",
+        ASSUMED,
+        0,
+        4096,
+    )
     gm_read_bandwidth = Constant(78, "B/cycle", f"one core alone, {_FIT_A2}", MEASURED_A2)
     gm_write_bandwidth = Constant(64, "B/cycle", f"{_INI}: ub_to_ddr, ub_to_l2", VENDOR_910)
     l2_read_bandwidth = Constant(110, "B/cycle", f"{_INI}: hit of the L2 buffer", VENDOR_910)
@@ -138,8 +203,13 @@ class TimingModel:
     gm_line = Constant(128, "B", "cache line of the L2 buffer, 128 to 512 by chip", ASSUMED)
 
     # -- launch (reported beside the kernel's cycles, never added)
-    launch_seconds_low = Constant(63e-6, "s", "host-synchronised launch of a small kernel, CANN 8.5.0", MEASURED_910)
-    launch_seconds_high = Constant(107e-6, "s", "host-synchronised launch of a small kernel, CANN 8.5.0", MEASURED_910)
+    launch_seconds_queued = Constant(
+        10.5e-6, "s", "an addition behind others in a stream, lvyufeng/relic-engine, CANN 9.0.0", MEASURED_910
+    )
+    launch_seconds_synchronised = Constant(
+        19.5e-6, "s", "a memset and a synchronisation, lvyufeng/relic-engine, CANN 9.0.0", MEASURED_910
+    )
+    launch_seconds_graph = Constant(63e-6, "s", _SMALL, MEASURED_910, 63e-6, 107e-6)
 
     def __init__(self, **overrides: float) -> None:
         for name, value in overrides.items():

@@ -47,6 +47,8 @@ def test_every_constant_tells_unit_source_and_confidence() -> None:
         constant = soc.ASCEND_910A.timing.constant(name)
         assert isinstance(constant, Constant)
         assert constant.unit and constant.source and constant.confidence in CONFIDENCES, name
+        if constant.low is not None and constant.high is not None:
+            assert constant.low <= constant.value <= constant.high and constant.low < constant.high, name
         assert getattr(soc.ASCEND_910A.timing, name) == constant.value
 
 
@@ -56,7 +58,11 @@ def test_every_constant_tells_unit_source_and_confidence() -> None:
         ("mmad_latency", 20),
         ("load2d_latency", 28),
         ("load3d_latency", 50),
-        ("vector_latency", 20),
+        ("vector_latency", 15),
+        ("vector_head", 0),
+        ("vector_two_sources", 1),
+        ("mask_every", 0),
+        ("mask_drain", 0),
         ("l0c_to_ub_latency", 20),
         ("ub_l1_latency", 20),
         ("gm_read_latency", 350),
@@ -72,7 +78,8 @@ def test_every_constant_tells_unit_source_and_confidence() -> None:
         ("mask_write_cycles", 1),
         ("flag_cycles", 1),
         ("flag_handshake", 10),
-        ("ub_scalar_read", 12),
+        ("ub_scalar_read", 4),
+        ("ub_scalar_latency", 12),
         ("gm_scalar_read", 350),
         ("gm_line", 128),
         ("gm_read_bandwidth", 78),

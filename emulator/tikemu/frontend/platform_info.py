@@ -9,7 +9,7 @@ from typing import Any
 from .. import settings
 from ..program.dtypes import BITS
 from ..program.location import fail, warn
-from ..soc import ASCEND_910A, SocProfile, find
+from ..soc import ASCEND_910A, PROFILES, SocProfile, find
 
 DEFAULT_SOC = ASCEND_910A
 CORE_TYPES = ("AiCore", "VectorCore")
@@ -29,7 +29,7 @@ CONTAINER_APIS = (
 
 @dataclass(frozen=True)
 class Selection:
-    """What ``set_current_compile_soc_info`` was told."""
+    """Hold the arguments of ``set_current_compile_soc_info``."""
 
     version: str
     soc: SocProfile
@@ -54,18 +54,37 @@ def set_current_compile_soc_info(
         l1_fusion: accepted, no effect.
 
     Returns:
-        "success", or "error" if an argument is not legal; then the selection stays as it was.
+        "success", or "error" if an argument is not legal; then the selection stays as it was, and a warning at the
+        program's line says why (in strict mode an error): programs seldom look at what is returned.
     """
+    refused = select(soc_version, core_type, aicore_num, l1_fusion)
+    if refused is None:
+        return "success"
+    message = f"set_current_compile_soc_info: {refused}; the selection stays {_selected_name()}"
+    if settings.default_options().checks("soc"):
+        fail(message)
+    warn(message)
+    return "error"
+
+
+def select(soc_version: Any, core_type: Any = "AiCore", aicore_num: Any = None, l1_fusion: Any = None) -> str | None:
+    """Select the SoC; returns why an argument is not legal, or None."""
     global _selection
     soc = find(soc_version) if isinstance(soc_version, str) else None
-    if soc is None or core_type not in CORE_TYPES:
-        return "error"
+    if soc is None:
+        return f"soc_version must be Ascend910 or one of {', '.join(PROFILES)}, got {soc_version!r}"
+    if core_type not in CORE_TYPES:
+        return f"core_type must be one of {', '.join(CORE_TYPES)}, got {core_type!r}"
     if aicore_num is not None:
         if isinstance(aicore_num, bool) or not isinstance(aicore_num, int) or not 1 <= aicore_num <= soc.core_count:
-            return "error"
+            return f"aicore_num must be an int in [1, {soc.core_count}], got {aicore_num!r}"
         soc = soc.with_cores(aicore_num)
     _selection = Selection(soc_version, soc, core_type, bool(l1_fusion))
-    return "success"
+    return None
+
+
+def _selected_name() -> str:
+    return f"{DEFAULT_SOC.name}, which is assumed" if _selection is None else _selection.version
 
 
 te_set_version = set_current_compile_soc_info  # the older name
@@ -77,7 +96,7 @@ def te_set_l2_mode(mode: int) -> str:
 
 
 def is_selected() -> bool:
-    """Whether a SoC was selected."""
+    """Return whether a SoC was selected."""
     return _selection is not None
 
 
@@ -143,7 +162,7 @@ def get_soc_spec(key: str) -> Any:
 
 
 def api_check_support(intrinsic: str, dtype: str = "") -> bool:
-    """Whether Ascend 910 has a TIK API ("tik.vadd"), with a dtype where one is given (D2e).
+    """Return whether Ascend 910 has a TIK API such as "tik.vadd" for a dtype (D2e).
 
     The answer comes from the table that the instructions themselves use. ``dtype`` of a conversion may be its short
     form ("f322f16", "f322s32r"). A function of the DSL ("te.lang.cce.vdiv", "tbe.dsl.vdiv") has the dtypes of the
@@ -190,9 +209,9 @@ _ROUND_MODES = {
 
 
 def intrinsic_check_support(intrinsic: str, dtype: str = "") -> bool:
-    """Whether Ascend 910 has a hardware intrinsic ("Intrinsic_vconv", mode "f322s32r").
+    """Return whether Ascend 910 has a hardware intrinsic, such as "Intrinsic_vconv" in mode "f322s32r".
 
-    The answer is that of the API of the same name; for ``Intrinsic_vconv`` the mode names both types and the rounding.
+    The API of the same name decides; for ``Intrinsic_vconv`` the mode names both types and the rounding.
     """
     if not isinstance(intrinsic, str) or not isinstance(dtype, str):
         fail(f"intrinsic_check_support takes two strings, got {intrinsic!r} and {dtype!r}")

@@ -48,7 +48,9 @@ def _unique_rows(rows: np.ndarray, stream: Stream) -> np.ndarray:
 
 
 @lru_cache(maxsize=4096)
-def conflict_cycles(per_repeat: float, repeats: int, dst: Stream, sources: tuple[Stream, ...] = ()) -> float:
+def conflict_cycles(
+    per_repeat: float, repeats: int, dst: Stream, sources: tuple[Stream, ...] = (), reads_add: bool = True
+) -> float:
     """Cycles of a vector instruction with its bank conflicts.
 
     Each repeat takes the largest of ``per_repeat``; the reads of all sources that meet in one group; the writes that
@@ -60,6 +62,7 @@ def conflict_cycles(per_repeat: float, repeats: int, dst: Stream, sources: tuple
         repeats: number of repeats.
         dst: blocks written.
         sources: blocks read, one stream per source.
+        reads_add: whether reads of all sources add to a write in their bank; else reads of one source do.
 
     Returns:
         Cycles of all repeats together.
@@ -72,7 +75,7 @@ def conflict_cycles(per_repeat: float, repeats: int, dst: Stream, sources: tuple
         src_rows = [_rows(source, repeats) for source in sources]
         reads = np.concatenate([_unique_rows(rows, source) for rows, source in zip(src_rows, sources)], axis=1)
         cycles = np.maximum(cycles, _count(reads % GROUPS, GROUPS).max(1))
-        cycles = np.maximum(cycles, _read_write(dst, dst_rows, src_rows, reads))
+        cycles = np.maximum(cycles, _read_write(dst, dst_rows, src_rows, [reads] if reads_add else src_rows))
     return float(cycles.sum())
 
 
@@ -80,8 +83,11 @@ def _bank(rows: np.ndarray) -> np.ndarray:
     return rows % GROUPS + GROUPS * (rows // (LAYER // BLOCK) % 4)
 
 
-def _read_write(dst: Stream, dst_rows: np.ndarray, src_rows: list[np.ndarray], reads: np.ndarray) -> np.ndarray:
-    """Per repeat, the accesses of the busiest bank among those that serve a read and the write belonging to it."""
+def _read_write(dst: Stream, dst_rows: np.ndarray, src_rows: list[np.ndarray], reads: list[np.ndarray]) -> np.ndarray:
+    """Count per repeat the accesses of the busiest bank of a read and write.
+
+    The largest of ``reads`` counts, rows that are read one after another.
+    """
     banks = 4 * GROUPS
     dst_bank = _bank(dst_rows)
     shared = np.zeros((len(dst_rows), banks), bool)
@@ -91,5 +97,6 @@ def _read_write(dst: Stream, dst_rows: np.ndarray, src_rows: list[np.ndarray], r
         shared[repeat, dst_bank[repeat, block]] = True
     if not shared.any():
         return np.zeros(len(dst_rows))
-    accesses = _count(_bank(_unique_rows(dst_rows, dst)), banks) + _count(_bank(reads), banks)
+    accesses = _count(_bank(_unique_rows(dst_rows, dst)), banks)
+    accesses = accesses + np.maximum.reduce([_count(_bank(rows), banks) for rows in reads])
     return np.where(shared, accesses, 0).max(1)

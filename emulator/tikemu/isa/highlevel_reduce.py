@@ -258,8 +258,9 @@ def _scalar_extremes(call: Call, name: str, dst: Operand, src: Operand) -> Micro
 
 def _scalar_op(call: Call, run: Any, loads: int, stores: int, reads: Any, writes: Any) -> MicroOp:
     timing = call.soc.timing
-    cycles = loads * (timing.ub_scalar_read + timing.scalar_cycles) + stores * timing.issue_cycles
-    constants = ("ub_scalar_read", "scalar_cycles", "issue_cycles")
+    delivery = timing.ub_scalar_latency - timing.ub_scalar_read  # of the last value
+    cycles = loads * (timing.ub_scalar_read + timing.scalar_cycles) + delivery + stores * timing.issue_cycles
+    constants = ("ub_scalar_read", "ub_scalar_latency", "scalar_cycles", "issue_cycles")
     return call.operation(cycles, "", (reads,), (writes,), run, pipe="S", constants=constants)
 
 
@@ -281,7 +282,7 @@ def h_reduce_argmax(call: Call, a: Any) -> list[MicroOp]:
 
 
 def _argmax_rows(low: Lowering, dst: Operand, src: Operand, rows: int, columns: int, pitch: int) -> None:
-    """Value and index per repeat, then the scalar unit takes the best repeat of every row."""
+    """Reduce each repeat to value and index, then take the best repeat of every row."""
     parts, lanes = -(-columns // 128), 128
     pairs = low.scratch("UB", "float16", rows * parts * 2)
     if parts == 1 and pitch // 16 <= MAX_PITCH:

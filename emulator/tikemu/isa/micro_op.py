@@ -1,4 +1,4 @@
-"""What executing an instruction yields: micro-operations on operands, with their byte-exact footprints."""
+"""Describe micro-operations on operands, with their byte-exact footprints."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Access:
 
 @dataclass(frozen=True)
 class Transfer:
-    """A move between global memory and a core, costed by the timing engine (bandwidth is shared by the cores).
+    """Describe a move between global memory and a core. Cores share the bandwidth that the timing engine charges.
 
     ``bursts`` x ``burst_bytes`` bytes, ``pitch`` bytes start to start on the GM side.
     """
@@ -69,7 +69,7 @@ class MicroOp:
         run_defined: for pure copies: moves the "defined" bits instead of checking the sources. None: all bytes read
             must be defined, all bytes written become so.
         transfer: set on GM traffic.
-        code_bytes: estimated size of the instruction and its argument set-up in the unrolled program.
+        instructions: how many instructions of the chip it stands for.
         accumulate: an ``mmad`` that reads its own destination: ordering inside PIPE_M as in timing.md 3.1.
         barrier: for ``pipe_barrier``: the pipe drained, "ALL" for every pipe; "BLOCKS" for ``block_barrier``.
         flag: for ``set_flag`` and ``wait_flag``: ("set" | "wait", source pipe, destination pipe, event id).
@@ -92,7 +92,7 @@ class MicroOp:
     undefined: tuple[Access, ...] = ()
     run_defined: Callable[[], Any] | None = None
     transfer: Transfer | None = None
-    code_bytes: int = 32
+    instructions: int = 1
     accumulate: bool = False
     barrier: str | None = None
     flag: tuple[str, str, str, int] | None = None

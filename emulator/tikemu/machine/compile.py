@@ -27,13 +27,13 @@ from ..errors import Moment, TikError
 from ..program import ir
 from ..program.dtypes import is_float, limits, size_of
 from ..program.location import GENERATED
+from .backward_slice import Needs
 from .calls.compiler import CallCompiler
 from .code_size import code_bytes
 from .debug_print import DebugPrint
 from .definitions import define, reserve
 from .element_site import ElementSite
 from .expressions import Text, convert, name_of
-from .needs import Needs
 from .progress import Progress
 from .runtime import Runtime
 from .values import Undefined, pick
@@ -102,6 +102,8 @@ class Compiler(CallCompiler):
         super().__init__(runtime, needs)
         self.progress = progress
         self.loops = 0
+        #: Variables that were read from the Unified Buffer and not used yet.
+        self.loaded: set[int] = set()
 
     def compile(self) -> Compiled:
         """Translate the whole program."""
@@ -126,13 +128,24 @@ class Compiler(CallCompiler):
         )
 
     # -------------------------------------------------------------------------------------------- statements
+    def await_value(self, statement: ir.Statement) -> None:
+        """Wait for scalar reads of the Unified Buffer that ``statement`` uses."""
+        used = [leaf for leaf in ir.leaves(statement) if leaf.uid in self.loaded]
+        if used:
+            self.flush()
+            is_call = isinstance(statement, ir.Instruction) and statement.spec.kind != "scalar"
+            self.emit(f"_await({is_call and all(is_float(leaf.dtype) for leaf in used)})")
+            self.loaded.clear()
+
     def body(self, body: ir.Body) -> None:
         """All statements of one scope."""
-        live = set(self.live)
+        live, loaded = set(self.live), set(self.loaded)
         before = len(self.lines)
         for statement in body.statements:
             if not (isinstance(statement, ir.Instruction) and statement.spec.kind != "scalar"):
                 self.flush()
+            if self.loaded:
+                self.await_value(statement)
             handler = getattr(self, f"_on_{type(statement).__name__}")
             try:
                 handler(statement)
@@ -142,6 +155,7 @@ class Compiler(CallCompiler):
         if len(self.lines) == before:
             self.emit("pass")
         self.live = live
+        self.loaded |= loaded  # the scope may be one that is not entered
 
     def nested(self, body: ir.Body) -> None:
         self.depth += 1
@@ -188,6 +202,8 @@ class Compiler(CallCompiler):
             if not needed:
                 self.scalar_cost(cost)
                 return
+        if isinstance(value, ir.View) and value.tensor.memory == "UB" and self.runtime.timing:
+            self.loaded.update(target.uid for target in targets)
         if index is None:
             self.emit(f"{name_of(targets[0])} = {source}" if needed else source, statement.location)
         else:

@@ -20,8 +20,8 @@ from ..timing.clock import CoreClock
 from ..timing.gm import GlobalMemory
 from ..timing.reuse import Reusable
 from ..timing.simulator import PIPE_INDEX, TimedOp, exact
+from .access_log import Journal
 from .alloc import Plan
-from .journal import Journal
 from .memories import CoreMemories, GlobalTensor
 from .races import BlockRaces, PipeRaces
 from .strict import guarded
@@ -103,7 +103,7 @@ class Runtime:
 
     @property
     def strict(self) -> bool:
-        """Whether operations are guarded by the checks of strict mode."""
+        """Return whether operations are guarded by the checks of strict mode."""
         return self.marks or self.block_races is not None
 
     # -------------------------------------------------------------------------------------------- blocks
@@ -193,7 +193,9 @@ class Runtime:
     # -------------------------------------------------------------------------------------------- preparing
     def prepare(self, micro: MicroOp, location: ir.Location) -> BoundOp:
         """Footprints, cost and checks of one micro-operation."""
-        op = BoundOp(micro.name, PIPE_INDEX[micro.pipe], exact(micro.cycles), exact(micro.latency))
+        head = self.soc.timing.vector_head * micro.instructions if micro.pipe == "V" else 0.0
+        latency = max(0.0, micro.latency - head)  # the result is under way while the instruction still holds Vector
+        op = BoundOp(micro.name, PIPE_INDEX[micro.pipe], exact(micro.cycles + head), exact(latency))
         op.micro, op.location, op.status = micro, location, getattr(micro.run, "status", None)
         op.run = self.checked(micro, location) or micro.run or _nothing
         op.barrier, op.flag, op.mask = micro.barrier, micro.flag, micro.mask
@@ -212,7 +214,9 @@ class Runtime:
         return op
 
     def checked(self, micro: MicroOp, location: ir.Location) -> Callable[[], None] | None:
-        """The numerics of a micro-operation with the checks of strict mode and the journal; None where neither is."""
+        """Return the numerics of a micro-operation with strict checks and journal. None if there is nothing to do. None
+        if there is nothing to do.
+        """
         run = None
         if self.strict:
             run = guarded(micro, self.marks, self.block_races, partial(self.report, location))
@@ -226,7 +230,7 @@ class Runtime:
         return tuple(found.values())
 
     def footprint(self, static: bool, region: Region, start: int, end: int) -> footprints.Footprint:
-        """What the automatic synchronisation takes for the bytes of ``region``, a part of the tensor [start, end)."""
+        """Return the bytes that automatic synchronisation assumes for ``region`` of a tensor [start, end)."""
         sync = self.options.sync
         if sync == "optimistic" or (sync == "auto" and static):
             return self.clock.footprints.exact(region)
@@ -238,19 +242,19 @@ class Runtime:
         region = next(access.region for access in accesses if access.region.memory.kind == "GM")
         model = self.gm_cost
         cost = model.cost(micro.transfer, region)
-        op.cycles, op.latency = exact(cost.cycles), exact(cost.latency)
+        op.cycles, op.latency, op.share = exact(cost.cycles), exact(cost.latency), exact(cost.share)
         if model.l2 is not None:
             lines, memory, transfer = model.lines(micro.transfer, region), id(region.memory), micro.transfer
 
-            def current() -> tuple[float, float]:
+            def current() -> tuple[float, float, float]:
                 now = model.cached_cost(transfer, cost, memory, lines)
-                return now.cycles, now.latency
+                return now.cycles, now.latency, now.share
 
             op.gm = current
 
     # -------------------------------------------------------------------------------------------- tensors
     def place(self, view: ir.View) -> TensorPlace:
-        """Where the tensor of ``view`` lives."""
+        """Return the place of the tensor of ``view``."""
         tensor = view.tensor
         if tensor.memory == "GM":
             found = self.gm.get(tensor.uid)

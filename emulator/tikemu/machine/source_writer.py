@@ -35,6 +35,7 @@ class SourceWriter:
                 _scalar=clock.scalar,
                 _iteration=clock.iteration,
                 _step=clock.step,
+                _await=clock.await_value,
                 _step_unsynced=clock.step_unsynced,
                 _enter=clock.enter_unsynced,
                 _leave=clock.leave_unsynced,

@@ -9,7 +9,7 @@ them. So a run may hand them to other processes. What it gives is the same to th
   and what the blocks leave comes back through one.
 * Each process executes shares of consecutive blocks on a global memory of its own, which holds the contents at the
   start and what its own blocks have written, and keeps a journal of what they access (:mod:`.worker`,
-  :mod:`tikemu.machine.journal`).
+  :mod:`tikemu.machine.access_log`).
 * The caller enters what the shares wrote into global memory in the order of the blocks (:mod:`.blocks`). Before, it
   looks whether a share has read bytes that an earlier one wrote, or in strict mode whether two of them met in a way
   that is a race. Then what that share did is worth nothing, and the program is executed by the caller alone, from the

@@ -20,11 +20,11 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from ..errors import TikError
+from ..machine.access_log import gather
 from ..machine.calls.site import CallSite
 from ..machine.cores import begin_block
 from ..machine.execute import KEEP_BYTES, Session
 from ..machine.inputs import Contents
-from ..machine.journal import gather
 from ..program.ir import Program, View
 from .messages import Counts, Share, read, write
 

@@ -14,7 +14,6 @@ from typing import Any
 from ..errors import did_you_mean
 from ..frontend import platform_info
 from ..program.location import fail
-from ..soc import PROFILES
 from . import modules, out_of_scope
 
 #: Packages that only CANN has; ``impl`` and ``topi`` are names that a project of the user may have too.
@@ -88,8 +87,9 @@ def install(soc: str | None = None, force: bool = False) -> bool:
     Raises:
         TikParamError: unknown ``soc``.
     """
-    if soc is not None and platform_info.set_current_compile_soc_info(soc) != "success":
-        fail(f"soc must be Ascend910 or one of {', '.join(PROFILES)}, got {soc!r}")
+    refused = None if soc is None else platform_info.select(soc)
+    if refused is not None:
+        fail(refused.replace("soc_version", "soc"))
     present = _cann_present()
     if present and not force:
         return False

@@ -116,8 +116,9 @@ class CoreClock:
         self.replay.settle()
 
     def forget(self) -> None:
-        """Drop what is remembered, and the footprints that can no longer delay anything; prepared operations must
-        not refer to them."""
+        """Drop what is remembered, and footprints that can no longer delay anything. Prepared operations must not refer
+        to them.
+        """
         self.replay.forget()
         self.footprints.prune(self.simulator.now)
 
@@ -160,6 +161,20 @@ class CoreClock:
     def scalar_write(self, footprint: Footprint) -> None:
         """The scalar unit stores into a tensor: earlier accesses of other pipes come first."""
         self._scalar_access((footprint, True), self.simulator.scalar_write)
+
+    def await_value(self, in_pipe: bool) -> None:
+        """Wait for the value that the scalar unit read last, see :meth:`PipeSimulator.await_value`."""
+        replay = self.replay
+        place = replay.place
+        if place is None:
+            self.simulator.await_value(in_pipe)
+            return
+        key = ("value", in_pipe)
+        following = place.get(key)
+        if following is None:
+            replay.extend(key, self.simulator.await_value, in_pipe)
+        else:
+            replay.place = following
 
     def _scalar_access(self, access: tuple[Footprint, bool], function: Callable[[Footprint], None]) -> None:
         replay = self.replay

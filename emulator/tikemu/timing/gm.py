@@ -1,7 +1,8 @@
-"""Global memory as one core sees it: its share of the bandwidth, and optionally the L2 buffer.
+"""Global memory as one core sees it: its port, its share of the bandwidth, and optionally the L2 buffer.
 
 Cost of a move (timing.md 7): the larger of the bytes over the bandwidth and the beats of its bursts. Reads fetch whole
-lines of the L2 buffer.
+lines of the L2 buffer. A share of the bandwidth that a core leaves is used by the others, see
+:meth:`tikemu.timing.simulator.PipeSimulator._transfer`.
 """
 
 from __future__ import annotations
@@ -21,13 +22,15 @@ class GmCost:
     """Cost of one move.
 
     Attributes:
-        cycles, latency: occupation of the pipe, and from its end until the data are there.
+        cycles, latency: occupation of the pipe at the least, and from its end until the data are there.
         beats: cycles that the bursts take at the port of the core.
+        share: cycles at an equal share of the memory's bandwidth.
     """
 
     cycles: float
     latency: float
     beats: float
+    share: float
 
 
 class GlobalMemory:
@@ -54,29 +57,20 @@ class GlobalMemory:
         if self.l2 is not None:
             self.l2.clear()
 
-    @property
-    def read_bandwidth(self) -> float:
-        """Bytes per cycle that miss the L2 buffer."""
-        return min(self.timing.gm_read_bandwidth, self.soc.gm_share(self.active_cores))
-
-    @property
-    def write_bandwidth(self) -> float:
-        """Bytes per cycle."""
-        return min(self.timing.gm_write_bandwidth, self.soc.gm_share(self.active_cores))
-
     def cost(self, transfer: Transfer, region: Region) -> GmCost:
         """Cost of ``transfer``, whose side in global memory is ``region``; without the L2 model."""
-        timing = self.timing
+        timing, share = self.timing, self.soc.gm_share(self.active_cores)
         total = transfer.bursts * transfer.burst_bytes
         if transfer.direction != "read":
             beats = transfer.bursts * -(-transfer.burst_bytes // timing.gm_write_beat)
-            return GmCost(max(total / self.write_bandwidth, beats), timing.gm_write_latency, beats)
+            cycles = max(total / timing.gm_write_bandwidth, beats)
+            return GmCost(cycles, timing.gm_write_latency, beats, total / share)
         beats = transfer.bursts * -(-transfer.burst_bytes // timing.gm_read_beat)
         fetched = len(self.lines(transfer, region)) * timing.gm_line
-        return GmCost(max(fetched / self.read_bandwidth, beats), timing.gm_read_latency, beats)
+        return GmCost(max(fetched / timing.gm_read_bandwidth, beats), timing.gm_read_latency, beats, fetched / share)
 
     def lines(self, transfer: Transfer, region: Region) -> range | np.ndarray:
-        """Numbers of the L2 lines that the bursts touch, counted from the start of the tensor."""
+        """Return the numbers of L2 lines that bursts touch, from the start of the tensor."""
         line = int(self.timing.gm_line)
         start, length, pitch = region.start, transfer.burst_bytes, transfer.pitch
         if transfer.bursts == 1 or pitch == length:
@@ -95,9 +89,10 @@ class GlobalMemory:
         timing = self.timing
         line = timing.gm_line
         self.hit_bytes += transfer.bursts * transfer.burst_bytes * (1 - misses / len(lines))
-        cycles = misses * line / self.read_bandwidth + (len(lines) - misses) * line / timing.l2_read_bandwidth
+        cycles = misses * line / timing.gm_read_bandwidth + (len(lines) - misses) * line / timing.l2_read_bandwidth
         latency = timing.gm_read_latency if misses else timing.l2_read_latency
-        return GmCost(max(cycles, cost.beats), latency, cost.beats)
+        share = misses * line / self.soc.gm_share(self.active_cores)
+        return GmCost(max(cycles, cost.beats), latency, cost.beats, share)
 
 
 class L2Cache:

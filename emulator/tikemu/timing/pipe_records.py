@@ -11,7 +11,7 @@ from .waits import SIZE
 
 
 class PipeRecords:
-    """What is complete when on the pipes of one core, and what was counted.
+    """Record completion times on the pipes of one core, and counters.
 
     Args:
         soc: the chip.
@@ -31,6 +31,9 @@ class PipeRecords:
         starts: per pipe, when the last instructions left its queue.
         waits: per pair of pipes, the ends of the waits for its events.
         mask: contents of the mask register.
+        delivered: when the value that the scalar unit read last is there.
+        entitled: per pipe, when its transfers would be complete if the cores had equal shares of the memory.
+        extra: what executions took beyond the cycles of their operation, by operation; SteadyStateReplay clears it.
     """
 
     def __init__(
@@ -42,10 +45,13 @@ class PipeRecords:
         timing = soc.timing
         self._issue = timing.issue_cycles
         self._mask_write = timing.mask_write_cycles
+        self._mask_every, self._mask_drain = bool(timing.mask_every), timing.mask_drain
         self._flag_issue = timing.flag_cycles
         self.flag_delay = timing.flag_cycles + timing.flag_handshake
         self._depth = int(timing.queue_depth)
         self._ub_read = timing.ub_scalar_read
+        self._ub_delivery = timing.ub_scalar_latency - timing.ub_scalar_read
+        self.borrow = timing.hbm_borrow_cycles
         self._gm_read = timing.gm_scalar_read
         self.footprints = FootprintTable()
         self.trace: list | None = None
@@ -62,6 +68,7 @@ class PipeRecords:
         self.scalar_busy = 0.0
         self.flags = 0
         self.waited = [0.0] * SIZE
+        self.extra: dict[Any, float] = {}
         self.reset(0.0)
 
     def reset(self, start: float) -> None:
@@ -73,6 +80,8 @@ class PipeRecords:
         for ring in self.starts:
             ring.extend([start] * self._depth)
         self.mask: Any = None
+        self.delivered = self._operand_ready = start
+        self.entitled = [start] * len(PIPES)
         self.waits: dict[tuple[int, int], deque] = {}
         self._tokens: dict[tuple[int, int, int], deque] = {}
         self._unsynced = None
@@ -85,6 +94,7 @@ class PipeRecords:
 
     @property
     def repeatable(self) -> bool:
-        """Whether what happens next depends on the records alone: no events are kept, no unsynchronised scope is open,
-        no explicit flag waits."""
+        """Return whether the next event depends on the records alone. No events are kept, no unsynchronised scope is
+        open, no explicit flag waits.
+        """
         return self.trace is None and self._unsynced is None and not any(self._tokens.values())

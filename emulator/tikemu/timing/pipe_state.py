@@ -16,7 +16,7 @@ from .simulator import PipeSimulator
 #: Code of the newest time in the past; older ones are below it. Times that still matter are above it.
 _PAST = -1e6
 
-#: Mask, and times relative to the present: free, done, known, starts, waits, accesses.
+#: Mask, and times relative to the present: delivered, entitled, free, done, known, starts, waits, accesses.
 Records = tuple[Any, ...]
 
 
@@ -57,8 +57,12 @@ def capture(simulator: PipeSimulator) -> tuple[Hashable, Records]:
         gone = next((number for number, c in enumerate(codes) if c > _PAST - len(order[source])), len(codes))
         if codes[gone:]:
             waits.append((source, pipe, tuple(codes[gone:])))
+    delivered = max(0.0, simulator.delivered - now)
+    entitled = [max(-simulator.borrow, time - now) for time in simulator.entitled]
     key = (
         simulator.mask,
+        delivered,
+        tuple(entitled),
         tuple([time - now if time > now else 0.0 for time in simulator.free]),
         tuple([code(pipe, simulator.done[pipe]) if complete[pipe] else None for pipe in pipes]),
         tuple([code(source, row[source]) for pipe, row in enumerate(known) for source in pipes if source != pipe]),
@@ -78,6 +82,8 @@ def capture(simulator: PipeSimulator) -> tuple[Hashable, Records]:
     )
     records = (
         simulator.mask,
+        delivered,
+        entitled,
         [time - now for time in simulator.free],
         [time - now for time in simulator.done],
         [[time - now for time in row] for row in known],
@@ -102,8 +108,10 @@ def restore(simulator: PipeSimulator, records: Records | None) -> None:
     if records is None:
         simulator.reset(now)
         return
-    mask, free, done, known, starts, waits, accesses = records
+    mask, delivered, entitled, free, done, known, starts, waits, accesses = records
     simulator.mask = mask
+    simulator.delivered = now + delivered
+    simulator.entitled[:] = [now + time for time in entitled]
     simulator.free[:] = [now + time for time in free]
     simulator.done[:] = [now + time for time in done]
     for row, times in zip(simulator.known, known):

@@ -25,7 +25,7 @@ from .waits import BARRIER, ISSUE, OPERAND, QUEUE_FULL, ROW
 PIPE_INDEX = {name: index for index, name in enumerate(PIPES)}
 #: All times are multiples of this many cycles; sums are exact up to 2**33 cycles.
 QUANTUM = 2.0**-20
-_S = 0
+_S, _V = PIPE_INDEX["S"], PIPE_INDEX["V"]
 _WORK_BAR = Bar("scalar", _S, PIPES[_S])
 _ISSUE_BARS = [Bar("waits for S", index) for index in range(len(PIPES))]
 _QUEUE_BARS = [Bar(f"queue of {name} full", _S) for name in PIPES]
@@ -49,7 +49,8 @@ class TimedOp:
         mask: value of the mask register it needs, or None.
         chained: accumulates into what the previous instruction of its pipe writes, without waiting for the result.
         barrier, flag: as in MicroOp.
-        gm: called for the current (cycles, latency) where they depend on the L2 buffer; None otherwise.
+        share: cycles of a transfer at an equal share of the memory's bandwidth; 0 for everything else.
+        gm: called for the current (cycles, latency, share) where they depend on the L2 buffer; None otherwise.
         special: a barrier, a flag, or an instruction of the scalar unit.
         count: executions.
         extra: cycles that the executions took beyond ``count * cycles``.
@@ -69,6 +70,7 @@ class TimedOp:
             "chained",
             "barrier",
             "flag",
+            "share",
             "gm",
         ),
         *("special", "count", "extra", "location"),
@@ -89,6 +91,7 @@ class TimedOp:
         self.chained = False
         self.barrier: str | None = None
         self.flag: tuple[str, str, str, int] | None = None
+        self.share = 0.0
         self.gm: Any = None
         self.special = pipe == _S
         self.count = 0
@@ -126,6 +129,8 @@ class PipeSimulator(PipeRecords):
                 continue
             pipe = op.pipe
             start = begin = free[pipe]
+            if self._operand_ready > start:
+                start = self._operand_ready
             known = known_by[pipe]
             needs = None
             for footprint, writes in op.accesses:
@@ -150,8 +155,8 @@ class PipeSimulator(PipeRecords):
             operand = start
             if needs is not None:
                 start, last = self._wait(pipe, needs, start)
-            if op.mask is not self.mask:
-                self._write_mask(op.mask)
+            if (op.mask is not self.mask or self._mask_every) and self._write_mask(op.mask) > start:
+                start = operand = done_by[pipe]
             now = self.now + issue
             if trace is not None:
                 self._show_work(self.now, now)
@@ -176,12 +181,13 @@ class PipeSimulator(PipeRecords):
                     waited[pipe * ROW + last] += start - begin
             else:
                 start = begin
+            self._operand_ready = NEVER
             ring.append(start)
-            if op.gm is None:
-                end = start + op.cycles
-                done = end + op.latency
-            else:
+            end = start + op.cycles
+            if op.share or op.gm is not None:
                 end, done = self._transfer(op, start)
+            else:
+                done = end + op.latency
             free[pipe] = end
             if done > done_by[pipe]:
                 done_by[pipe] = done
@@ -200,20 +206,35 @@ class PipeSimulator(PipeRecords):
         if trace is not None and len(trace) >= self.trace_limit:
             self.trace = None
 
-    def _write_mask(self, mask: Any) -> None:
-        """The scalar unit writes the mask register if an instruction needs another value."""
-        if mask is not None and mask != self.mask:
-            self.mask = mask
-            self.scalar(self._mask_write)
+    def _write_mask(self, mask: Any) -> float:
+        """Write the mask register if an instruction needs it; return when Vector has drained."""
+        if mask is None or mask == self.mask and not self._mask_every:
+            return NEVER
+        self.mask = mask
+        drained = self.done[_V] if self._mask_drain else NEVER
+        if self._mask_drain == 2 and drained > self.now:
+            self._wait_of_s(BARRIER + _V, drained, _EVENT_BARS[_V])
+            self.now = drained
+        self.scalar(self._mask_write)
+        return drained
 
     def _transfer(self, op: TimedOp, start: float) -> tuple[float, float]:
-        """End, and time of completion, of a move whose cost depends on the L2 buffer."""
-        cycles, latency = op.gm()
-        op.extra += cycles - op.cycles
-        return start + cycles, start + cycles + latency
+        """Return end and completion of a move: as fast as the port, once its core's share of the memory allows it.
+
+        The cores are alike and drift apart: a core that has moved less than its share for a while moves more later,
+        while others pause.
+        """
+        cycles, latency, share = (op.cycles, op.latency, op.share) if op.gm is None else op.gm()
+        entitled = max(self.entitled[op.pipe], start - self.borrow) + share
+        self.entitled[op.pipe] = entitled
+        end = max(start + cycles, entitled)
+        beyond = end - start - op.cycles
+        op.extra += beyond
+        self.extra[op] = self.extra.get(op, 0.0) + beyond
+        return end, end + latency
 
     def _wait(self, pipe: int, needs: dict[int, float], start: float) -> tuple[float, int]:
-        """Flags from every pipe in ``needs`` to ``pipe``; returns the earliest start after them, and whose it is."""
+        """Flag from every pipe in ``needs`` to ``pipe``; return the earliest start and its cause."""
         known, last = self.known[pipe], pipe
         for source, done in needs.items():
             known[source] = done
@@ -281,8 +302,18 @@ class PipeSimulator(PipeRecords):
             source = other.write_pipe
             if source != _S and other.write_done > self.known[_S][source]:
                 needs[source] = self.done[source]
-        self._scalar_access(needs, self._ub_read if footprint.region.memory.kind == "UB" else self._gm_read)
+        near = footprint.region.memory.kind == "UB"
+        self._scalar_access(needs, self._ub_read if near else self._gm_read)
+        self.delivered = self.now + self._ub_delivery if near else self.now
         self._record(footprint, _S, self.now, False)
+
+    def await_value(self, in_pipe: bool) -> None:
+        """Wait for the value read last: the next instruction's pipe does, where it is an operand, else the scalar unit
+        itself."""
+        if in_pipe:
+            self._operand_ready = self.delivered
+        elif self.delivered > self.now:
+            self.scalar(self.delivered - self.now)
 
     def scalar_write(self, footprint: Footprint) -> None:
         """The scalar unit stores into a tensor: earlier accesses of other pipes come first."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 import tikemu
-from tikemu.errors import TikParamError
+from tikemu import Options
+from tikemu.errors import TikParamError, TikWarning
 from tikemu.frontend import platform_info
 from tikemu.frontend.platform_info import (
     api_check_support,
@@ -49,8 +50,17 @@ def test_the_family(version, cores):
 )
 def test_illegal_selections_change_nothing(arguments):
     set_current_compile_soc_info("Ascend910ProB")
-    assert set_current_compile_soc_info(*arguments) == "error"
+    message = "set_current_compile_soc_info: .* got .*; the selection stays Ascend910ProB"
+    with pytest.warns(TikWarning, match=message) as told:
+        assert set_current_compile_soc_info(*arguments) == "error"
+    assert told[0].filename == __file__
     assert get_soc_spec("SOC_VERSION") == "Ascend910ProB"
+
+
+def test_illegal_selections_are_errors_in_strict_mode():
+    message = "soc_version must be Ascend910 or one of .*, got 'Ascend310B1'"
+    with tikemu.use_options(Options(strict=True)), pytest.raises(TikParamError, match=message):
+        set_current_compile_soc_info("Ascend310B1")
 
 
 def test_cores_and_core_type():

@@ -15,10 +15,10 @@ FLAGS = 2 * FLAG  # issue of set_flag and wait_flag by the scalar unit
 
 
 class Bench:
-    """One core, tensors in its Unified Buffer, and operations on them."""
+    """One core, tensors in its Unified Buffer, and operations on them; ``constants`` replace those of the model."""
 
-    def __init__(self, **options: Any) -> None:
-        self.clock = CoreClock(ASCEND_910A, 1000)
+    def __init__(self, **constants: float) -> None:
+        self.clock = CoreClock(ASCEND_910A.with_constants(constants), 1000)
         self.clock.trace = []
         self.ub = Memory("UB", "UB", 65536, False)
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tikemu
 from tikemu.isa.region import Memory, Region
+from tikemu.machine import cores
 from tikemu.soc import ASCEND_910A
 from tikemu.timing import steady_state
 from tikemu.timing.clock import CoreClock
@@ -22,7 +23,8 @@ class Clock:
     """A clock with operations, scalar accesses and loops drawn from a seed; two of the same seed do the same."""
 
     def __init__(self, seed: int, replay: bool) -> None:
-        self.clock = CoreClock(ASCEND_910A, replay=replay)
+        drain = {"mask_drain": seed % 3, "mask_every": seed % 2}
+        self.clock = CoreClock(ASCEND_910A.with_constants(drain), replay=replay)
         self.rng = np.random.default_rng(seed)
         table = self.clock.footprints
         starts = self.rng.integers(0, 40, 12) * 32
@@ -46,17 +48,20 @@ class Clock:
         operation = TimedOp("work", int(rng.integers(1, 6)), cycles, float(rng.choice([0, 20, 350])), reads, writes)
         operation.mask = [None, (0, 1), (0, 3)][rng.integers(3)]
         operation.chained = bool(rng.integers(4) == 0)
+        operation.share = exact(float(rng.choice([0, 0, 90.3, 400])))
         if rng.integers(12) == 0:
             operation.barrier, operation.special = ["V", "ALL"][rng.integers(2)], True
         return operation
 
     def action(self) -> tuple[str, Any]:
         rng = self.rng
-        kind = ("step", "step", "step", "scalar", "read", "write")[rng.integers(6)]
+        kind = ("step", "step", "step", "scalar", "await", "read", "write")[rng.integers(7)]
         if kind == "step":
             return "step", self.groups[rng.integers(6)]
         if kind == "scalar":
             return "scalar", float(rng.integers(1, 4))
+        if kind == "await":
+            return "await_value", bool(rng.integers(2))
         return f"scalar_{kind}", self.footprints[rng.integers(12)]
 
     def block(self, start: float, several: bool) -> float:
@@ -80,7 +85,7 @@ class Clock:
         for _ in range(2):
             self.clock.restart()
             for op in self.ops:
-                op.count = 0
+                op.count, op.extra = 0, 0.0
             start = 0.0
             for block in range(6):
                 self.rng = np.random.default_rng(block // 4)
@@ -88,6 +93,7 @@ class Clock:
                 seen.append(start)
             self.clock.settle()
             seen += [self.clock.scalar_busy, self.clock.flags, self.clock.events, [op.count for op in self.ops]]
+            seen += [[op.extra for op in self.ops]]
             seen.append(self.clock.waited[:])
         return seen
 
@@ -103,11 +109,12 @@ def test_random_loops(seed: int, several: bool, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("build", (*zoo.PROGRAMS, *zoo2.PROGRAMS), ids=lambda build: build.__name__)
-def test_programs(build: Any) -> None:
+def test_programs(build: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A kept trace needs every event, so nothing is replayed; without one the same comes out."""
     tikemu.install(soc="Ascend910A")
     instance, feeds, _ = build()
-    simulated = tikemu.run(instance, feeds, options=tikemu.Options(max_trace_cores=64))
+    monkeypatch.setattr(cores, "TRACED_CORES", 64)
+    simulated = tikemu.run(instance, feeds, options=tikemu.Options())
     for numerics in (True, False):
         replayed = tikemu.run(instance, feeds, numerics=numerics, options=tikemu.Options(trace=False))
         assert replayed.report() == simulated.report()

@@ -114,13 +114,61 @@ def test_a_scalar_read_drains_the_producer(bench: Bench) -> None:
     bench.op("V", writes=[A])
     bench.op("V", cycles=100, writes=[B])
     bench.clock.scalar_read(bench.bytes(0, 2))
-    assert bench.clock.now == ISSUE + 10 + 100 + 20 + SYNC + 12
+    assert bench.clock.now == ISSUE + 10 + 100 + 20 + SYNC + 4
 
 
 def test_a_scalar_read_of_idle_bytes_costs_the_access(bench: Bench) -> None:
     bench.op("V", cycles=1000, writes=[A])
     bench.clock.scalar_read(bench.bytes(*B))
-    assert bench.clock.now == ISSUE + 12
+    assert bench.clock.now == ISSUE + 4
+
+
+def test_a_value_from_the_unified_buffer_is_delivered_later(bench: Bench) -> None:
+    bench.clock.scalar_read(bench.bytes(*B))
+    bench.clock.await_value(in_pipe=True)
+    assert bench.op("V")[0] == 12  # the pipe waits, the scalar unit goes on
+    assert bench.op("M")[0] == bench.clock.now == 4 + 2 * ISSUE
+    bench.clock.scalar_read(bench.bytes(*B))
+    bench.clock.await_value(in_pipe=False)
+    assert bench.clock.now == 4 + 2 * ISSUE + 12
+
+
+@pytest.mark.parametrize(
+    "drain, start, now", [(0, 1 + ISSUE + 10, 2 * ISSUE + 2), (1, 1 + ISSUE + 10 + 20, 2 * ISSUE + 2)]
+)
+def test_vector_may_drain_at_a_mask_write(drain: int, start: float, now: float) -> None:
+    bench = Bench(mask_drain=drain)
+    bench.op("V", mask=(0, 255))
+    assert bench.op("V", mask=(0, 1))[0] == start
+    assert bench.clock.now == now
+
+
+def test_the_scalar_unit_may_wait_for_that(bench: Bench) -> None:
+    bench = Bench(mask_drain=2)
+    bench.op("V", mask=(0, 255))
+    assert bench.op("V", mask=(0, 255))[0] == 1 + ISSUE + 10  # the same mask
+    bench.op("V", mask=(0, 1))
+    assert bench.clock.now == 1 + ISSUE + 2 * 10 + 20 + 1 + ISSUE
+
+
+def test_the_mask_may_be_written_before_every_instruction() -> None:
+    bench = Bench(mask_every=1)
+    for mask in ((0, 255), (0, 255), None, (0, 255)):
+        bench.op("V", cycles=1, mask=mask)
+    assert bench.clock.now == 4 * ISSUE + 3
+
+
+def test_a_core_moves_faster_where_it_has_moved_less_than_its_share(bench: Bench) -> None:
+    assert bench.op("MTE2", cycles=100, share=300) == (ISSUE, 300)  # the share counts from the start of the block
+    assert bench.op("MTE2", cycles=100, share=300) == (300, 600)
+    bench.clock.scalar(1000)
+    start, end = bench.op("MTE2", cycles=100, share=300)
+    assert end == start + 100  # the other cores had its share meanwhile
+    assert bench.op("MTE2", cycles=100, share=300)[1] == start + 200
+    assert bench.op("MTE2", cycles=100, share=300)[1] == 600 + 3 * 300  # all in all no more than its share
+    bench.clock.scalar(10_000)
+    ends = [bench.op("MTE2", cycles=100, share=300)[1] for _ in range(9)]
+    assert ends[-1] == ends[0] - 100 - 1024 + 9 * 300  # what they left long ago is lost
 
 
 def test_a_vector_instruction_waits_for_a_scalar_store(bench: Bench) -> None:

@@ -20,11 +20,11 @@ def gm_region(start: int, transfer: Transfer) -> Region:
     return Region.strided(memory, start, transfer.bursts, transfer.pitch, transfer.burst_bytes)
 
 
-@pytest.mark.parametrize("cores, bandwidth", [(1, 78), (8, 78), (16, 72.5), (32, 36.25)])
+@pytest.mark.parametrize("cores, bandwidth", [(1, 1160), (16, 72.5), (32, 36.25)])
 def test_cores_share_the_bandwidth(cores: int, bandwidth: float) -> None:
     transfer = Transfer("read", 1, 65536, 65536)
     cost = gm(cores).cost(transfer, gm_region(0, transfer))
-    assert cost.cycles == pytest.approx(65536 / bandwidth)
+    assert (cost.cycles, cost.share) == (pytest.approx(65536 / 78), pytest.approx(65536 / bandwidth))
     assert cost.latency == 350
 
 
@@ -51,7 +51,7 @@ def test_reads_fetch_whole_lines_and_whole_beats(
     "cores, bursts, length, cycles",
     [
         (1, 1, 6400, 100),
-        (32, 1, 6400, 6400 / 36.25),
+        (32, 1, 6400, 100),
         (1, 100, 32, 100),
         (1, 10, 96, 20),
     ],
@@ -59,7 +59,7 @@ def test_reads_fetch_whole_lines_and_whole_beats(
 def test_writes(cores: int, bursts: int, length: int, cycles: float) -> None:
     transfer = Transfer("write", bursts, length, length)
     cost = gm(cores).cost(transfer, gm_region(0, transfer))
-    assert cost.cycles == pytest.approx(cycles)
+    assert (cost.cycles, cost.share) == (cycles, pytest.approx(bursts * length * cores / 1160))
     assert cost.latency == 200
 
 
@@ -70,8 +70,8 @@ def test_l2_serves_what_was_read_before() -> None:
     cost, lines = model.cost(transfer, region), model.lines(transfer, region)
     first = model.cached_cost(transfer, cost, 1, lines)
     again = model.cached_cost(transfer, cost, 1, lines)
-    assert (first.cycles, first.latency) == (pytest.approx(65536 / 36.25), 350)
-    assert (again.cycles, again.latency) == (pytest.approx(65536 / 110), 150)
+    assert (first.cycles, first.share, first.latency) == (pytest.approx(65536 / 78), pytest.approx(65536 / 36.25), 350)
+    assert (again.cycles, again.share, again.latency) == (pytest.approx(65536 / 110), 0, 150)
     assert model.cached_cost(transfer, cost, 2, lines).latency == 350  # another tensor
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ...program import ir
+from ..backward_slice import Needs
 from ..expressions import name_of
-from ..needs import Needs
 from ..runtime import Runtime
 from ..source_writer import INDENT, SourceWriter
 from .arguments import OperandTemplate, RuntimeArguments, float_key

@@ -1,4 +1,4 @@
-"""What stands behind one call of the compiled program."""
+"""Execute one call of the compiled program."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from ...errors import TikError
 from ...isa.call import BindContext
 from ...program import ir
 from ...timing.reuse import Reusable
+from ..counters import Tally, reset
 from ..runtime import BoundOp, Ops, Runtime
-from ..tally import Tally, reset
 from .arguments import KeyField, OperandTemplate, RuntimeArguments, resolve
 from .relocation import Relocator
 
@@ -110,7 +110,8 @@ class CallSite(Reusable):
             raise error.at(location) from None
         ops = tuple(runtime.prepare(micro, location) for micro in micros)
         if self.code_bytes is None:
-            self.code_bytes = sum(micro.code_bytes for micro in micros)
+            size = self.runtime.soc.timing.instruction_bytes
+            self.code_bytes = int(sum(micro.instructions for micro in micros) * size)
         return ops
 
     def prepared(self) -> list[Ops]:
@@ -155,7 +156,7 @@ class CallGroup(Reusable):
         runtime.sites.append(self)
 
     def first(self) -> Ops:
-        """Prepare and run call after call, so that each is bound with the registers as the one before left them."""
+        """Prepare and run call after call. Each is bound with the registers as the call before left them."""
         self.ops = ()
         prepared: list[BoundOp] = []
         for site in self.sites:

@@ -11,16 +11,22 @@ from flash_attention.text_table import table
 
 @dataclass(frozen=True)
 class Figure:
-    """What was measured. `reached` is None when an implementation was missing; `note` says why."""
+    """What was measured. `reached` is None when an implementation was missing; `note` says why.
+
+    Attributes:
+        span: of an estimate, the least and the most that the evidence allows.
+    """
 
     name: str
     reached: float | None
     unit: str
     note: str = ""
+    span: tuple[float, float] | None = None
 
     def row(self, *more: str) -> list[str]:
         """Cells of a table: the name, what was reached, `more`, and the note."""
-        return [self.name, f"{self.reached:.2f} {self.unit}", *more, self.note]
+        span = "" if self.span is None else f" ({self.span[0]:.0f} to {self.span[1]:.0f})"
+        return [self.name, f"{self.reached:.2f} {self.unit}{span}", *more, self.note]
 
 
 def text(figures: Sequence[Figure]) -> str:

@@ -20,8 +20,9 @@ def test_bench_prints_shares_of_the_peak(capsys, monkeypatch):
     assert "S=256" in printed
     for shape in shapes:
         for sync in tik.SYNC:
-            (reached,) = re.findall(rf"^ *{re.escape(tik.figure_name(shape, sync))} +(\S+) %", printed, re.MULTILINE)
-            assert 0 < float(reached) < 50
+            pattern = rf"^ *{re.escape(tik.figure_name(shape, sync))} +(\S+) % \((\d+) to (\d+)\)"
+            ((reached, least, most),) = re.findall(pattern, printed, re.MULTILINE)
+            assert int(least) < float(reached) < 50 and int(most) == round(float(reached))
 
 
 def test_bench_takes_one_length(capsys):

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tikemu
 from tikemu import tik
-from tikemu.machine import garbage
+from tikemu.machine import gc_pause
 
 USUAL = (700, 10, 10)
 PATIENT = (50_000, 10, 10)
@@ -51,13 +51,13 @@ def test_while_a_program_runs(kernel: Any, fails: bool, monkeypatch: pytest.Monk
 @pytest.mark.parametrize("chosen", [(0, 10, 10), (100_000, 5, 5)])
 def test_what_the_user_has_chosen_before(chosen: tuple[int, int, int]) -> None:
     gc.set_threshold(*chosen)
-    with garbage.patience():
+    with gc_pause.patience():
         assert gc.get_threshold() == chosen
     assert gc.get_threshold() == chosen
 
 
 def test_what_the_user_chooses_meanwhile() -> None:
-    with garbage.patience():
+    with gc_pause.patience():
         gc.set_threshold(900, 7, 7)
     assert gc.get_threshold() == (900, 7, 7)
 
@@ -66,12 +66,12 @@ def test_threads() -> None:
     inside, go_on = threading.Event(), threading.Event()
 
     def work() -> None:
-        with garbage.patience():
+        with gc_pause.patience():
             inside.set()
             go_on.wait(10)
 
     thread = threading.Thread(target=work)
-    with garbage.patience():
+    with gc_pause.patience():
         thread.start()
         inside.wait(10)
     assert gc.get_threshold() == PATIENT
