@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 import traceback
 from collections.abc import Callable
@@ -107,9 +108,9 @@ def _flag(device: Device) -> str:
     return _require((quiet, loud, after) == (False, True, False), found)
 
 
-def _shifted(device: Device) -> str:
+def _shifted(device: Device, program: str = "shifted", **others: np.ndarray) -> str:
     x, y = _random(SIZE), _random(SIZE, seed=1)
-    wrong = np.count_nonzero(device.run("shifted", x=x, y=y).outputs["z"] != x * y)
+    wrong = np.count_nonzero(device.run(program, x=x, y=y, **others).outputs["z"] != x * y)
     return _require(wrong == 0, f"{wrong} of {SIZE} products are wrong")
 
 
@@ -215,6 +216,12 @@ EXPERIMENTS = (
         "a product whose first source overlaps the destination, 256 bytes further on, is that of the old values",
         "FLASH_ATTENTION_FORMS=shifted_operands=0 (kernels/tik/instruction_forms.py)",
         _shifted,
+    ),
+    Experiment(
+        "unused argument",
+        "a kernel may leave an input alone that is among its arguments",
+        "kernels/tik/operators.py, build: each kernel then has to read its stand-ins",
+        functools.partial(_shifted, program="unused", a=np.zeros(8, np.float32)),
     ),
     Experiment(
         "float16 axpy to float32",

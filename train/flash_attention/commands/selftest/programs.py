@@ -158,6 +158,7 @@ PROGRAMS = {
         Program("convert", _convert, _X, {"y": ("float16", SIZE)}),
         Program("sum", _sum, {"x": ("float16", 128), "y": ("float16", 128)}, {"z": ("float16", 128)}),
         Program("shifted", _shifted, {**_X, **_Y}, _Z),
+        Program("unused", _shifted, {**_X, "a": ("float32", 8), **_Y}, _Z),
         Program("mixed_axpy", _mixed_axpy, {**_X, "y": ("float16", SIZE)}, _Z),
         Program(
             "slice", _slice, {"a": ("float16", 2 * FRACTAL), "b": ("float16", FRACTAL)}, {"c": ("float32", 2 * FRACTAL)}

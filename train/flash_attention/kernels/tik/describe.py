@@ -311,90 +311,41 @@ def _decode(request: Request) -> dict:
     return result
 
 
-def _arguments(dtype: str, *names: str, **options: Any) -> tuple[Argument, ...]:
-    return tuple(Argument(name, dtype, **options) for name in names)
-
-
-_FEATURES = (
-    *_arguments("float16", "mask", format=NZ),
-    *_arguments("float16", "key_mask"),
-    *_arguments("float16", "bias", format=NZ),
-    *_arguments("float16", "key_bias"),
-    *_arguments("uint8", "keep"),
-)
-_TABLES = (
-    *_arguments("int32", "work"),
-    *_arguments("int32", "table", constant=True),
-    *_arguments("float16", "tiles", constant=True),
-)
+# What tensors are stored as; those of the decoding kernels are ND.
+_KINDS = {
+    ("float16", NZ): "query key value output d_output d_key d_value d_query mask bias",
+    ("float16", "ND"): "key_mask key_bias row_lanes tiles positions distances one_hot",
+    ("float32", NZ): "d_bias",
+    ("float32", "ND"): "logsumexp d_logsumexp sinks d_sink_rows slopes row_numbers d_query_sums d_bias_sums limits "
+    "row_slopes sums statistics row_sinks",
+    ("int32", "ND"): "blocks work table block_tables context_lens",
+    ("uint8", "ND"): "keep",
+}
+_KIND_OF = {name: kind for kind, names in _KINDS.items() for name in names.split()}
+_CONSTANTS = ["table", "tiles", "one_hot", "slopes", "positions", "row_numbers", "distances", "limits", "row_slopes"]
+_ADDED = ["d_query_sums", "d_bias"]
 # Of each kernel what a request has, inputs, and outputs: all that it may have, of which a problem has some.
-_STAGES: dict[str, tuple[Callable[[Request], dict], tuple[Argument, ...], tuple[Argument, ...]]] = {
+_STAGES: dict[str, tuple[Callable[[Request], dict], str, str]] = {
     "forward": (
         _forward,
-        (
-            *_arguments("float16", "query", "key", "value", format=NZ),
-            *_FEATURES,
-            *_arguments("float32", "sinks"),
-            *_arguments("int32", "blocks"),
-            *_TABLES,
-            *_arguments("float32", "slopes", constant=True),
-            *_arguments("float16", "positions", constant=True),
-            *_arguments("float32", "row_numbers", constant=True),
-            *_arguments("float16", "distances", constant=True),
-        ),
-        (*_arguments("float16", "output", format=NZ), *_arguments("float32", "logsumexp")),
+        "query key value mask key_mask bias key_bias keep sinks blocks work table tiles slopes positions row_numbers "
+        "distances",
+        "output logsumexp",
     ),
     "grad_rows": (
         _grad_rows,
-        (
-            *_arguments("float16", "output", "d_output", format=NZ),
-            *_arguments("float32", "logsumexp", "d_logsumexp", "sinks"),
-            *_arguments("int32", "blocks"),
-            *_arguments("float32", "slopes", "row_numbers", constant=True),
-        ),
-        (*_arguments("float16", "row_lanes"), *_arguments("float32", "d_sink_rows")),
+        "output d_output logsumexp d_logsumexp sinks blocks slopes row_numbers",
+        "row_lanes d_sink_rows",
     ),
     "grad": (
         _grad,
-        (
-            *_arguments("float16", "query", "key", "value", "d_output", format=NZ),
-            *_arguments("float16", "row_lanes"),
-            *_FEATURES,
-            *_TABLES,
-            *_arguments("float16", "one_hot", "positions", "distances", constant=True),
-            *_arguments("float32", "slopes", constant=True),
-        ),
-        (
-            *_arguments("float16", "d_key", "d_value", format=NZ),
-            *_arguments("float32", "d_query_sums", added=True),
-            *_arguments("float32", "d_bias", format=NZ, added=True),
-            *_arguments("float32", "d_bias_sums"),
-            *_arguments("float16", "d_query", format=NZ),
-        ),
+        "query key value d_output row_lanes mask key_mask bias key_bias keep work table tiles one_hot positions "
+        "distances slopes",
+        "d_key d_value d_query_sums d_bias d_bias_sums d_query",
     ),
-    "grad_finish": (
-        _grad_finish,
-        (*_arguments("float32", "d_query_sums"), *_arguments("int32", "blocks")),
-        _arguments("float16", "d_query", format=NZ),
-    ),
-    "decode": (
-        _decode,
-        (
-            *_arguments("float16", "query", "key", "value"),
-            *_arguments("int32", "block_tables", "context_lens"),
-            *_arguments("float32", "limits", "row_slopes", constant=True),
-        ),
-        _arguments("float32", "sums", "statistics"),
-    ),
-    "decode_merge": (
-        _decode,
-        (
-            *_arguments("float32", "sums", "statistics"),
-            *_arguments("int32", "context_lens"),
-            *_arguments("float32", "row_sinks"),
-        ),
-        (*_arguments("float16", "output"), *_arguments("float32", "logsumexp")),
-    ),
+    "grad_finish": (_grad_finish, "d_query_sums blocks", "d_query"),
+    "decode": (_decode, "query key value block_tables context_lens limits row_slopes", "sums statistics"),
+    "decode_merge": (_decode, "sums statistics context_lens row_sinks", "output logsumexp"),
 }
 DECODE_STAGES = ("decode", "decode_merge")  # few queries against many keys, in the order in which the kernels run
 STAGES = tuple(name for name in _STAGES if name not in DECODE_STAGES)  # forward, pre-pass, main backward, last pass
@@ -408,13 +359,18 @@ _EXTRAS: dict[str, tuple[tuple[str, ...], ...]] = {
 
 
 def _operators(stage: str) -> list[Operator]:
-    _, *sides = _STAGES[stage]
+    def argument(name: str, added: bool) -> Argument:
+        dtype, stored = _KIND_OF[name]
+        return Argument(name, dtype, "ND" if stage in DECODE_STAGES else stored, name in _CONSTANTS, added)
+
+    _, inputs, outputs = _STAGES[stage]
     result, extras = [], _EXTRAS.get(stage, ((),))
     for extra in extras:
         lacks = set(extras[-1]) - set(extra)
         name = "_".join(("flash_attention", stage, *extra[-1:]))
-        has = (tuple(one for one in side if one.name not in lacks) for side in sides)
-        result.append(Operator(name.title().replace("_", ""), name, stage, *has))
+        given = tuple(argument(one, False) for one in inputs.split() if one not in lacks)
+        made = tuple(argument(one, one in _ADDED) for one in outputs.split() if one not in lacks)
+        result.append(Operator(name.title().replace("_", ""), name, stage, given, made))
     return result
 
 
@@ -427,12 +383,13 @@ def arguments(stage: str, request: Request) -> tuple[Operator, Signature]:
     Raises:
         ValueError: no tiling strategy fits the memories of a core.
     """
-    stored, *sides = _STAGES[stage]
-    has = stored(request)
-    inputs, outputs = (tuple(_tensor(one, has[one.name]) for one in side if one.name in has) for side in sides)
-    names = {tensor.name for tensor in (*inputs, *outputs)}
-    of_stage = (one for one in OPERATORS if one.stage == stage)
-    operator = next(one for one in of_stage if names <= {argument.name for argument in (*one.inputs, *one.outputs)})
+    has = _STAGES[stage][0](request)
+    for operator in (one for one in OPERATORS if one.stage == stage):
+        sides = operator.inputs, operator.outputs
+        inputs, outputs = (tuple(_tensor(one, has[one.name]) for one in side if one.name in has) for side in sides)
+        missing = {name for extra in _EXTRAS.get(stage, ()) for name in extra} & set(has)
+        if missing <= {tensor.name for tensor in (*inputs, *outputs)}:
+            break
     return operator, Signature(inputs, outputs)
 
 

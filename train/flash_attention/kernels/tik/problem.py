@@ -83,7 +83,14 @@ class KernelProblem(AttentionProblem):
             check_int(name, getattr(self, name), 1)
         for name in ("head_dim", "value_dim"):
             check_int(name, getattr(self, name), 1, MAX_HEAD_DIM)
-        self._check_layout()
+        check_name("layout", self.layout, LAYOUTS)
+        for name in ("head_dim", "value_dim"):
+            dim = getattr(self, name)
+            if self.layout != "BNSD" and dim % 16:
+                raise ValueError(
+                    f"{name}: got {dim} with layout {self.layout}, allowed are multiples of 16; others go with "
+                    "layout BNSD"
+                )
         if self.dtype != "float16":
             raise TypeError(
                 f"dtype: got {self.dtype!r}, allowed is 'float16': this chip's Cube multiplies nothing wider"
@@ -105,16 +112,6 @@ class KernelProblem(AttentionProblem):
     def slope_stride(self) -> int:
         """Slopes from those of one batch item or packed sequence to those of the next."""
         return self.heads if len(self.slopes) > self.heads else 0
-
-    def _check_layout(self) -> None:
-        check_name("layout", self.layout, LAYOUTS)
-        for name in ("head_dim", "value_dim"):
-            dim = getattr(self, name)
-            if self.layout != "BNSD" and dim % 16:
-                raise ValueError(
-                    f"{name}: got {dim} with layout {self.layout}, allowed are multiples of 16; others go with "
-                    "layout BNSD"
-                )
 
     def _check_sequences(self) -> None:
         check_int("sequences", self.sequences, 0)

@@ -87,6 +87,7 @@ def _nothing(tik) -> Callable:
 # By experiment: program, instruction, what it does instead.
 BROKEN = {
     "shifted operands": ("shifted", "vec_mul", _own_source),
+    "unused argument": ("unused", "vec_mul", _own_source),
     "float16 axpy to float32": ("mixed_axpy", "vec_axpy", _other_scalar),
     "slice of L0C": ("slice", "mmad", _doubled),
     "exponential": ("exponential", "vec_exp", _after("vec_exp", "vec_muls", 1.0001)),

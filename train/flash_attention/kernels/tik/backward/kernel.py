@@ -191,7 +191,8 @@ class Backward:
         with core.when(step < steps):
             self._scores(ahead)
         with core.when(step >= 1, step < steps + 1):
-            self._value_gradient(behind, step)
+            values, on = self.plan.value_dim, core.on
+            self._add_transposed_product(values, on.value_sum[0], on.probability[0], "d_output", behind, step)
         with core.when(step < steps):
             self.vector.take_scores()
             if late:
@@ -375,10 +376,6 @@ class Backward:
             tik.mmad(target, left, right, plan.keys, plan.rows, columns, 0)
         with tik.else_scope():
             tik.mmad(target, left, right, plan.keys, plan.rows, columns, 1)
-
-    def _value_gradient(self, unit: Unit, step: Number) -> None:
-        on = self.core.on
-        self._add_transposed_product(self.plan.value_dim, on.value_sum[0], on.probability[0], "d_output", unit, step)
 
     def _key_gradient(self, unit: Unit, step: Number) -> None:
         on, plan = self.core.on, self.plan

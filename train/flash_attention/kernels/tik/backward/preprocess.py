@@ -18,7 +18,7 @@ from flash_attention.kernels.tik.hardware import FRACTAL, Buffer, excess
 from flash_attention.kernels.tik.layout import SINK_LANES, row_term_kinds, row_terms_shape, stored_rows
 from flash_attention.kernels.tik.problem import KernelProblem, Request, padded
 from flash_attention.kernels.tik.recorder import Core
-from flash_attention.kernels.tik.tik_types import Number, Scalar, Tensor
+from flash_attention.kernels.tik.tik_types import Number, Tensor
 
 ROWS = (128, 64, 32, 16)  # queries of a block
 # Kinds of terms: of d_output . value, of the scores, of the scores of keys after queries.
@@ -212,7 +212,14 @@ class Preprocess:
         for number in score_terms.REFERENCE:
             self._terms(number, ((delta, (DELTA,)), (lse, tuple(range(SCORE, len(core.on.terms))))))
         if self.slopes:
-            self.slopes.load(self._slope(place))
+            number = core.scalar("int32", "slope_head")
+            if place.sequence is not None:
+                number.set_as(place.head + place.sequence * problem.heads)
+            elif problem.slope_stride:
+                number.set_as(place.head)
+            else:
+                number.set_as(place.head - place.head // problem.heads * problem.heads)
+            self.slopes.load(number)
             self.slopes.row_block(place.position, 0, 0)
 
         def store(have: Number) -> None:
@@ -250,17 +257,6 @@ class Preprocess:
         core.unary("vec_exp", share, share, 128)
         core.binary("vec_mul", share, share, delta, 128)
         core.with_scalar("vec_muls", share, share, -1.0, 128)
-
-    def _slope(self, place: Place) -> Scalar:
-        """Number of the slope of a head."""
-        problem, number = self.core.problem, self.core.scalar("int32", "slope_head")
-        if place.sequence is not None:
-            number.set_as(place.head + place.sequence * problem.heads)
-        elif problem.slope_stride:
-            number.set_as(place.head)
-        else:
-            number.set_as(place.head - place.head // problem.heads * problem.heads)
-        return number
 
     def _row_sums(self, delta: Tensor, copy: int) -> None:
         """delta (rows,) = rowsum(d_output * output)."""

@@ -115,11 +115,6 @@ def _finish(problem: KernelProblem, plan: BackwardPlan, slots: int) -> float:
     return FINISH_START + -(-heads * tiles // cores) * moved / _bandwidth(cores)
 
 
-def _main(plan: BackwardPlan, cores: int, steps: int, items: int) -> float:
-    """Cycles of the main kernel on so many cores, of which the busiest has so many steps and items."""
-    return START + (steps + ITEM_STEPS * items) * _step(plan, cores)
-
-
 ACCUMULATOR_LIMIT = 2**31  # bytes of accumulators beyond which no further slots are used
 GAIN = 0.95  # of the estimated time of the usual plan, from which on another one takes its place
 
@@ -207,7 +202,7 @@ def _cost(problem: KernelProblem, choice: BackwardChoice) -> float:
     busiest = int(np.argmax(work.units))
     items = int(np.count_nonzero(work.table["count"][busiest]))
     last = 0.0 if work.writes_d_query else _finish(problem, plan, work.slots)
-    return _main(plan, work.cores, work.units[busiest], items) + last
+    return START + (work.units[busiest] + ITEM_STEPS * items) * _step(plan, work.cores) + last
 
 
 def _parts(problem: KernelProblem, plan: BackwardPlan, work: BackwardSplit) -> tuple[list[Buffer], str]:
@@ -284,7 +279,10 @@ def split(problem: KernelProblem, plan: BackwardPlan) -> BackwardSplit:
 
 def _of_sequences(problem: KernelProblem, plan: BackwardPlan) -> BackwardSplit:
     """The work of packed sequences: room for the table, which is data; the units count key tiles."""
-    slots = _slots_of_sequences(problem, plan, _most_slots(problem, plan))
+    # The fewest slots that come within 5 % of the best balance of the cores.
+    most = max(1, min(_most_slots(problem, plan), _key_tiles(problem, plan), problem.cores))
+    spans = [-(-problem.kv_heads * count // problem.cores) / count for count in range(1, most + 1)]
+    slots = next(count for count, span in enumerate(spans, 1) if span <= 1.05 * min(spans))
     ranks, _, _ = _deal_items(problem, plan, slots)
     signed = problem.bias == "alibi" and not problem.rules.causal
     return BackwardSplit(
@@ -624,13 +622,6 @@ class KeyItem(TableRow):
 def _key_tiles(problem: KernelProblem, plan: BackwardPlan) -> int:
     """Key tiles of a key/value head at most. Every sequence with queries has one, so that somebody writes d_query."""
     return capacity(problem.seq_k + problem.sequences, problem.sequences, plan.keys)
-
-
-def _slots_of_sequences(problem: KernelProblem, plan: BackwardPlan, most: int) -> int:
-    """The fewest slots, up to `most`, that come within 5 % of the best balance of the cores."""
-    most = max(1, min(most, _key_tiles(problem, plan), problem.cores))
-    spans = [-(-problem.kv_heads * count // problem.cores) / count for count in range(1, most + 1)]
-    return next(count for count, span in enumerate(spans, 1) if span <= 1.05 * min(spans))
 
 
 def _deal_items(problem: KernelProblem, plan: BackwardPlan, slots: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -30,16 +30,6 @@ class VectorWork:
         possible = asked and not plan.pipeline.single and len(plan.pieces) > 1
         self._hidden = core.scalar("int32", "hidden_piece", 0) if possible else None
 
-    def _look(self, unit: Unit) -> None:
-        """Sets the flag."""
-        if self._hidden is None:
-            return
-        plan, item = self.core.plan, self.item
-        self._hidden.set_as(0)
-        last, first = item.position(unit.tile) + (plan.rows - 1), plan.pieces[1][0] // plan.rows
-        with self.core.tik.if_scope(item["tile"] * plan.keys + first > last):
-            self._hidden.set_as(1)
-
     def _if_seen(self, at: int) -> Scope:
         """Scope of work on the piece from element `at` on, which is left out where nobody sees it."""
         return (
@@ -93,7 +83,12 @@ class VectorWork:
         if self.loads.distance is not None and self.slopes is not None:
             self._distances(self.loads.distance, self.slopes, exponents, unit)
         self._lower_hidden(exponents, halves)
-        self._look(unit)
+        if self._hidden is not None:
+            plan, item = core.plan, self.item
+            self._hidden.set_as(0)
+            last, first = item.position(unit.tile) + (plan.rows - 1), plan.pieces[1][0] // plan.rows
+            with core.tik.if_scope(item["tile"] * plan.keys + first > last):
+                self._hidden.set_as(1)
         for at, elements, exponent in exponents:
             with self._if_seen(at):
                 core.unary("vec_exp", exponent, exponent, elements)

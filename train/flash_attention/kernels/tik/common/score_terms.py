@@ -135,20 +135,12 @@ def load_key_terms(core: Core[TilePlan], slot: Tensor, planes: Planes, tile: Num
     if not is_dynamic(core.problem):
         return
     if core.problem.sequences:
-        _groups(core, slot, planes, tile * core.plan.columns, 1, core.plan.columns)
+        load_groups(core, slot, planes, tile * core.plan.columns, 1, core.plan.columns)
         return
-    by_keys(core, tile, lambda keys: _groups(core, slot, planes, tile * core.plan.columns, 1, padded(keys) // 16))
+    by_keys(core, tile, lambda keys: load_groups(core, slot, planes, tile * core.plan.columns, 1, padded(keys) // 16))
 
 
-def load_sample_terms(
-    core: Core[TilePlan], slot: Tensor, planes: Planes, first_group: Number, stride: Number, skip: int
-) -> None:
-    """Key terms of a sample of keys, see forward.load.load_sample; `skip` groups of the tile come from elsewhere."""
-    if is_dynamic(core.problem):
-        _groups(core, slot[skip * FRACTAL :], planes, first_group, stride, core.plan.columns - skip)
-
-
-def _groups(core: Core[TilePlan], slot: Tensor, planes: Planes, first: Number, stride: Number, count: int) -> None:
+def load_groups(core: Core[TilePlan], slot: Tensor, planes: Planes, first: Number, stride: Number, count: int) -> None:
     if core.problem.bias == "alibi":
         core.tik.data_move(slot, core.gm["positions"][first * FRACTAL], 0, count, 16, (stride - 1) * 16, 0)
     sources: list[tuple[str, Number, int]] = []

@@ -56,7 +56,10 @@ class TableRow:
     def __init__(self, core: Core[BlockPlan], name: str, layout: RowLayout, words: Mapping[Field, int]):
         self.core, self.layout, absent = core, layout, _absent(core.problem)
         self._words = {field: word for field, word in words.items() if field not in absent}
-        self._scalars = {field: core.scalar("int32", f"{name}_{_suffix(field)}", 0) for field in self._words}
+        self._scalars = {
+            field: core.scalar("int32", "_".join(map(str, (name, *((field,) if isinstance(field, str) else field)))), 0)
+            for field in self._words
+        }
         self.row = core.scalar("int32", f"{name}_row", 0)
 
     def __getitem__(self, field: Field) -> Scalar:
@@ -97,7 +100,3 @@ class TableRow:
         for field, scalar in self._scalars.items():
             scalar.set_as(other[field])
         self.row.set_as(other.row)
-
-
-def _suffix(field: Field) -> str:
-    return field if isinstance(field, str) else "_".join(map(str, field))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 
@@ -153,7 +153,10 @@ def visibility_strip(plan: TilePlan, tiles: Registry) -> tuple[np.ndarray, list[
     A tile is keys / 16 columns of it.
     """
     columns = Registry()
-    split = [tuple(columns.number(part) for part in _columns_of(plan, bounds)) for bounds in tiles.numbers]
+    split = []
+    for bounds in tiles.numbers:
+        parts = [tuple(clip(pair, first, 16) for pair in bounds) for first in range(0, plan.keys, 16)]
+        split.append(tuple(columns.number(part) for part in parts))  # the bounds of its rows inside each column
     strip, starts = overlapped(split)
     key = np.arange(16)
     patterns = [
@@ -162,11 +165,6 @@ def visibility_strip(plan: TilePlan, tiles: Registry) -> tuple[np.ndarray, list[
     ]
     shaped = np.array([patterns[number - 1] for number in strip], np.float16)
     return shaped.reshape(len(strip), plan.rows, 16), starts
-
-
-def _columns_of(plan: TilePlan, bounds: Any) -> list[tuple]:
-    """The bounds of a tile's rows inside each of its fractal columns."""
-    return [tuple(clip(pair, first, 16) for pair in bounds) for first in range(0, plan.keys, 16)]
 
 
 def distance_tiles(plan: TilePlan, distances: Registry) -> np.ndarray:

@@ -22,7 +22,7 @@ import functools
 from flash_attention.kernels.tik.decode import load, softmax, store
 from flash_attention.kernels.tik.decode.schedule import Current, Stream, choose, tiles_of
 from flash_attention.kernels.tik.decode.tiling import DecodePlan
-from flash_attention.kernels.tik.hardware import FRACTAL
+from flash_attention.kernels.tik.hardware import FRACTAL, LANES
 from flash_attention.kernels.tik.problem import Request
 from flash_attention.kernels.tik.recorder import Core
 from flash_attention.kernels.tik.tik_types import Number, Tensor
@@ -68,7 +68,10 @@ class Decode:
             with tik.if_scope(stream.fresh > 0):
                 load.load_query(self.core, stream, self.core.on.query[parity])
                 if self.core.problem.rules.alibi:
-                    load.load_slopes(self.core, stream, self.core.on.next_slopes[parity])
+                    core, size = self.core, self.plan.row_groups * LANES
+                    block = stream.head * self.plan.row_blocks + stream.block
+                    source = core.gm["row_slopes"][(stream.pair if core.problem.slope_stride else block) * size]
+                    tik.data_move(core.on.next_slopes[parity], source, 0, 1, size // 8, 0, 0)
             self.rows.load("key", self._slots("key", parity))
             self.rows.load("value", self._slots("value", parity))
         with tik.if_scope(current.active > 0):

@@ -10,7 +10,7 @@ from typing import Callable
 
 from flash_attention.kernels.tik.decode.schedule import Stream
 from flash_attention.kernels.tik.decode.tiling import WINDOW, DecodePlan
-from flash_attention.kernels.tik.hardware import BLOCK_HALVES, LANES
+from flash_attention.kernels.tik.hardware import BLOCK_HALVES
 from flash_attention.kernels.tik.recorder import Core
 from flash_attention.kernels.tik.tik_types import Number, Tensor
 from flash_attention.kernels.tik.varlen import FAR
@@ -153,13 +153,6 @@ def by_block(core: Core[DecodePlan], block: Number, emit: Callable[[int], None])
         emit(plan.group_heads)
     with core.tik.else_scope():
         emit(rest)
-
-
-def load_slopes(core: Core[DecodePlan], stream: Stream, slot: Tensor) -> None:
-    """Slopes of the rows of the stream's row block."""
-    size = core.plan.row_groups * LANES
-    pair = stream.pair if core.problem.slope_stride else stream.head * core.plan.row_blocks + stream.block
-    core.tik.data_move(slot, core.gm["row_slopes"][pair * size], 0, 1, size // 8, 0, 0)
 
 
 def scatter(core: Core[DecodePlan], target: Tensor, stage: Tensor, rows: int, dim: int) -> None:

@@ -330,20 +330,15 @@ class Stream:
                 self.head.set_as(self.head + 1)
                 with tik.if_scope(self.head == core.problem.kv_heads):
                     self.head.set_as(0)
-                    self._next_sequence()
+                    # The next one that has tiles; there is one.
+                    self.batch.set_as(self.batch + 1)
+                    sequence.load(self.batch)
+                    if sequence.paged:
+                        with tik.for_range(0, core.problem.batch, name="skipped"), tik.if_scope(sequence.tiles == 0):
+                            self.batch.set_as(self.batch + 1)
+                            self.pair.set_as(self.pair + per_sequence(core))
+                            sequence.load(self.batch)
             self.slot.set_as(core.problem.cores + self.pair)
-
-    def _next_sequence(self) -> None:
-        """The next one that has tiles; there is one."""
-        core, tik = self.core, self.core.tik
-        self.batch.set_as(self.batch + 1)
-        self.sequence.load(self.batch)
-        if not self.sequence.paged:
-            return
-        with tik.for_range(0, core.problem.batch, name="skipped"), tik.if_scope(self.sequence.tiles == 0):
-            self.batch.set_as(self.batch + 1)
-            self.pair.set_as(self.pair + per_sequence(core))
-            self.sequence.load(self.batch)
 
 
 class Current:

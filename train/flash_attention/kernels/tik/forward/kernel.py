@@ -28,8 +28,8 @@ from flash_attention.kernels.tik.forward import load, row_reference, score_bound
 from flash_attention.kernels.tik.forward.schedule import Item, choose
 from flash_attention.kernels.tik.forward.score_bound import Verdict
 from flash_attention.kernels.tik.forward.tiling import ITEMS_PER_CHUNK, RING, ForwardPlan
-from flash_attention.kernels.tik.hardware import FRACTAL
-from flash_attention.kernels.tik.layout import BLOCK
+from flash_attention.kernels.tik.hardware import FRACTAL, HALF_ROUND
+from flash_attention.kernels.tik.layout import BLOCK, SINK_LANES
 from flash_attention.kernels.tik.problem import Request
 from flash_attention.kernels.tik.recorder import Core
 from flash_attention.kernels.tik.tik_types import Number, Scalar, Scope, Step, Tensor
@@ -89,8 +89,13 @@ class TileLoop:
                 self._load_value(item, value_base, item["begin"] + ahead, ahead)
 
     def _load_value(self, item: Item, base: Number, tile: Number, slot: int) -> None:
-        with self.core.when(tile < item["end"]):
-            load.load_value(self.core, self.core.on.value[slot], base, tile, item.keys)
+        core, place, whole = self.core, (self.core.on.value[slot], 0), self.plan.keys
+
+        def emit(keys: Number) -> None:
+            core.load_operand(place, "value", base + tile * (whole * 16), keys, whole)
+
+        with core.when(tile < item["end"]):
+            tiles.by_keys(core, tile, emit, item.keys)
 
     def _load_key(self, item: Item, base: Number, tile: Number, slot: int) -> None:
         core = self.core
@@ -316,7 +321,11 @@ class Forward:
             verdict=self.verdict,
         )
         failed = core.scalar("int32", "failed", 1)
-        self._clear_flags()
+        # Row blocks that do not exist have not failed.
+        core.fill(core.on.flags[0], 0, ITEMS_PER_CHUNK * 16)
+        for start, count in chunks(self.split.items):
+            target = core.gm["flags"][(index * self.split.items + start) * 16]
+            tik.data_move(target, core.on.flags[0], 0, 1, count * 2, 0, 0)
         with tik.for_range(0, 2, name="attempt") as attempt:
             self.search = row_reference.Search(
                 *(attempt, sweeps, sweep_tiles, tile, number, distance, base, value_base),
@@ -424,7 +433,9 @@ class Forward:
         samples = range(self.plan.samples)[::-1]
         loads = [(next_query, a) for a in range(blocks)] + [(next_sample, a) for a in samples]
         if self.problem.sinks:
-            store.load_sink(core, current)
+            with tik.if_scope(current["end"] > 0):
+                source = core.gm["sinks"][current["head"] * SINK_LANES]
+                tik.data_move(core.on.sink[0], source, 0, 1, SINK_LANES // 8, 0, 0)
         meanwhile: list[Step] = [functools.partial(emit, a) for emit, a in loads]
         if self.score_bound:
             meanwhile.insert(blocks, self._with_next(self.score_bound.place))
@@ -436,7 +447,8 @@ class Forward:
             with tik.if_scope(nxt["rows", a] > 0):
                 if self.score_bound:
                     with tik.if_scope(self.score_bound.far > 0):
-                        load.scale_query(core, core.on.stage[a], 1 / score_bound.FAR_UNIT)
+                        queries, size = core.on.stage[a][2 * HALF_ROUND :], core.plan.rows * core.plan.head_dim
+                        core.with_scalar("vec_muls", queries, queries, 1 / score_bound.FAR_UNIT, size)
                 load.place_query(core, row_reference.query_slots(core, a), core.on.stage[a], self.epoch)
         # The end of the row block whose last unit came first fills the time until the Cube has the scores of the
         # sample; its stores wait, lest they delay the reference on their pipe. The end of the other one covers the
@@ -509,14 +521,6 @@ class Forward:
     def _store(self, a: int) -> None:
         with self.tik.if_scope(self.current["rows", a] > 0):
             store.store(self.core, self.current, a, self.index, self.split.items)
-
-    def _clear_flags(self) -> None:
-        """Row blocks that do not exist have not failed."""
-        core, items = self.core, self.split.items
-        core.fill(core.on.flags[0], 0, ITEMS_PER_CHUNK * 16)
-        for start, count in chunks(items):
-            target = core.gm["flags"][(self.index * items + start) * 16]
-            self.tik.data_move(target, core.on.flags[0], 0, 1, count * 2, 0, 0)
 
     def _load_flags(self, start: int, count: int) -> None:
         """Flags of `count` items of this core from number `start` on."""

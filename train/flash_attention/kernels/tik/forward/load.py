@@ -10,7 +10,7 @@ from flash_attention.kernels.tik.common.tiles import by_keys, by_rows, each_epoc
 from flash_attention.kernels.tik.forward.tiling import ForwardPlan
 from flash_attention.kernels.tik.hardware import FRACTAL, HALF_ROUND
 from flash_attention.kernels.tik.recorder import Core
-from flash_attention.kernels.tik.tik_types import Factor, Number, Tensor
+from flash_attention.kernels.tik.tik_types import Number, Tensor
 
 
 def load_key(core: Core[ForwardPlan], slot: list[Tensor], base: Number, tile: Number, length: Number | None) -> None:
@@ -52,15 +52,6 @@ def load_sample(
             core.move(target, source, place.columns, 16, place.column - 16, widths[segment] - 16)
 
 
-def load_value(core: Core[ForwardPlan], slot: Tensor, base: Number, tile: Number, length: Number | None) -> None:
-    """Value tile: (value_dim / 16, keys, 16), in one move. `length` as in `by_keys`."""
-
-    def emit(keys: Number) -> None:
-        core.load_operand((slot, 0), "value", base + tile * (core.plan.keys * 16), keys, core.plan.keys)
-
-    by_keys(core, tile, emit, length)
-
-
 def fetch_query(core: Core[ForwardPlan], stage: Tensor, base: Number, start: Number, rows: Number) -> None:
     """Row block from row `start` to the Unified Buffer: (head_dim / 16, rows, 16)."""
     height = core.plan.rows
@@ -71,12 +62,6 @@ def fetch_query(core: Core[ForwardPlan], stage: Tensor, base: Number, start: Num
         core.load((stage, 2 * HALF_ROUND), "query", base + start * 16, have, height)
 
     by_rows(core, rows, emit)
-
-
-def scale_query(core: Core[ForwardPlan], stage: Tensor, factor: Factor) -> None:
-    """Multiplies a fetched row block."""
-    queries = stage[2 * HALF_ROUND :]
-    core.with_scalar("vec_muls", queries, queries, factor, core.plan.rows * core.plan.head_dim)
 
 
 def place_query(core: Core[ForwardPlan], slots: list[Tensor], stage: Tensor, epoch: Number) -> None:

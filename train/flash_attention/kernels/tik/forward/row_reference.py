@@ -155,7 +155,9 @@ def load_sample(core: Core[ForwardPlan], item: Item, a: int, search: Search) -> 
     with core.tik.if_scope(item["strided", a] > 0):
         groups, slot = (item["sample", a], item["stride", a]), _sample_keys(core, a)
         load.load_sample(core, slot, search.base, *groups, range(near, len(core.plan.segments)))
-        score_terms.load_sample_terms(core, _sample_terms(core, a), item.planes(), *groups, skip)
+        if score_terms.is_dynamic(core.problem):
+            terms = _sample_terms(core, a)[skip * FRACTAL :]
+            score_terms.load_groups(core, terms, item.planes(), *groups, core.plan.columns - skip)
     if not core.plan.shared_sample:  # there the tile is the first one of the item
         with core.tik.else_scope():
             load_tile(core, item, a, item["sample", a], search)
