@@ -51,9 +51,9 @@ class Emulator:
     """tikemu in strict mode."""
 
     backend, timed = "emulator", False
-    soc = "Ascend910A"
 
-    def __init__(self):
+    def __init__(self, soc: str = "Ascend910A"):
+        self.soc = soc
         tik_kernels.require_tikemu("--device emulator")
         import tikemu
 
