@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import time
 import traceback
 from collections.abc import Callable
@@ -46,9 +45,10 @@ def perform(experiment: Experiment, device: Device) -> dict:
     start = time.perf_counter()
     times: dict[str, Any] = {}
     try:
-        result, found = "ok", experiment.perform(device)
-        if isinstance(found, Timed):
-            found, times = found.found, {"times": list(found.seconds)}
+        result, answer = "ok", experiment.perform(device)
+        found = answer
+        if isinstance(answer, Timed):
+            found, times = answer.found, {"times": list(answer.seconds)}
     except AssertionError as error:
         result, found = "FAILED", str(error)
     except NotRun as error:
@@ -225,7 +225,6 @@ def _milliseconds(heads: int, seq: int, head_dim: int) -> float:
     return best * 1e3
 
 
-@functools.lru_cache(maxsize=1)
 def _clock(device: Device) -> float:
     """Cycles a second of the device."""
     long, short = (device.seconds(loop) for loop in loops.LOOPS[:2])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from flash_attention.commands.selftest.programs import PROGRAMS, Body, Program
 
@@ -20,13 +21,16 @@ TILE = 64 * 256  # float16 numbers of a read of the whole chip
 TILES = 6
 FAR = 16 * 1024  # float16 numbers from one miss of the L2 buffer to the next
 
+#: Records an iteration, given what it uses and its number, a TIK expression.
+Statements = Callable[[Body, Any], None]
+
 
 @dataclass(frozen=True)
 class Loop:
     """One question about time.
 
     Attributes:
-        statements: an iteration, given the body and the number of the iteration, a TIK expression.
+        statements: an iteration.
         count: instructions an iteration, or bytes an iteration and core where the answer is a rate.
         separates: what the answer decides between.
         constants: of the timing model that follow from it.
@@ -37,7 +41,7 @@ class Loop:
     """
 
     name: str
-    statements: Callable[[Body, object], None]
+    statements: Statements
     separates: str
     constants: str
     count: int = UNROLLED
@@ -76,8 +80,8 @@ def _targets(body: Body, repeats: int) -> list:
     return [body.buffer(f"target_{i}", "float32", repeats * LANES) for i in range(count)]
 
 
-def _dup(repeats: int, masks: tuple[int, ...] = (LANES,)) -> Callable[[Body, object], None]:
-    def statements(body: Body, turn: object) -> None:
+def _dup(repeats: int, masks: tuple[int, ...] = (LANES,)) -> Statements:
+    def statements(body: Body, turn: Any) -> None:
         targets = _targets(body, repeats)
         for i in range(UNROLLED):
             body.tik.vec_dup(masks[i % len(masks)], targets[i % len(targets)], 1.0, repeats, 8)
@@ -85,8 +89,8 @@ def _dup(repeats: int, masks: tuple[int, ...] = (LANES,)) -> Callable[[Body, obj
     return statements
 
 
-def _axpy(targets: int) -> Callable[[Body, object], None]:
-    def statements(body: Body, turn: object) -> None:
+def _axpy(targets: int) -> Statements:
+    def statements(body: Body, turn: Any) -> None:
         space = body.buffer("space", "float32", 2 * LAYER)
         for i in range(UNROLLED):
             body.tik.vec_axpy(LANES, space[LAYER + i % targets * 2 * LANES], space, 0.5, 2, 8, 8)
@@ -94,10 +98,10 @@ def _axpy(targets: int) -> Callable[[Body, object], None]:
     return statements
 
 
-def _add(apart: int, in_place: bool = False) -> Callable[[Body, object], None]:
+def _add(apart: int, in_place: bool = False) -> Statements:
     """Additions of 64 repeats, whose second source begins `apart` bytes off a round of the banks after the first."""
 
-    def statements(body: Body, turn: object) -> None:
+    def statements(body: Body, turn: Any) -> None:
         size = 64 * LANES
         space = body.buffer("space", "float32", 2 * LAYER)
         targets = [0] if in_place else [LAYER, LAYER + size]
@@ -107,8 +111,8 @@ def _add(apart: int, in_place: bool = False) -> Callable[[Body, object], None]:
     return statements
 
 
-def _exp(dtype: str) -> Callable[[Body, object], None]:
-    def statements(body: Body, turn: object) -> None:
+def _exp(dtype: str) -> Statements:
+    def statements(body: Body, turn: Any) -> None:
         lanes = LANES if dtype == "float32" else 2 * LANES
         source = body.buffer("source", dtype, 255 * lanes)
         targets = [body.buffer(f"target_{i}", dtype, 255 * lanes) for i in range(2)]
@@ -118,7 +122,7 @@ def _exp(dtype: str) -> Callable[[Body, object], None]:
     return statements
 
 
-def _scalar_reads(body: Body, turn: object) -> None:
+def _scalar_reads(body: Body, turn: Any) -> None:
     values = body.buffer("values", "float32", UNROLLED)
     total = body.tik.Scalar("float32", "total", 0.0)
     read = [body.tik.Scalar("float32", f"read_{i}", values[i]) for i in range(UNROLLED)]
@@ -127,16 +131,16 @@ def _scalar_reads(body: Body, turn: object) -> None:
     values[0].set_as(total)
 
 
-def _l0c(body: Body, turn: object) -> None:
+def _l0c(body: Body, turn: Any) -> None:
     product = body.buffer("product", "float32", 32 * 256, "scope_cc")
     for target in [body.buffer(f"target_{i}", "float32", 32 * 256) for i in range(2)] * (UNROLLED // 2):
         body.tik.tensor_mov(target, product, "m", 1, 32, 0, 0)
 
 
-def _latency(step: int) -> Callable[[Body, object], None]:
+def _latency(step: int) -> Statements:
     """A move of 32 bytes that the scalar unit waits for."""
 
-    def statements(body: Body, turn: object) -> None:
+    def statements(body: Body, turn: Any) -> None:
         target = body.buffer("target", "float16", 16)
         body.tik.data_move(target, body.gm["x"][turn * step], 0, 1, 1, 0, 0)
         body.tik.Scalar("float16", "read", target[0])
@@ -144,13 +148,13 @@ def _latency(step: int) -> Callable[[Body, object], None]:
     return statements
 
 
-def _stream(cores: int, turns: int) -> Callable[[Body, object], None]:
+def _stream(cores: int, turns: int) -> Statements:
     """Six moves of 32 KiB on every core, each of new bytes."""
 
-    def statements(body: Body, turn: object) -> None:
+    def statements(body: Body, turn: Any) -> None:
         for i in range(TILES):
             target = body.buffer(f"tile_{i}", "float16", TILE)
-            first = ((body.core * turns + turn) * TILES + i) * TILE  # type: ignore[operator]
+            first = ((body.core * turns + turn) * TILES + i) * TILE
             body.move(target, body.gm["x"][first], TILE // 16)
 
     return statements
