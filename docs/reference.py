@@ -102,7 +102,7 @@ def signature(shown: Any, name: str) -> str:
     stars = {"variadic positional": "*", "variadic keyword": "**"}
     parts, keyword_only = [], False
     for one in parameters:
-        if one.name in ("self", "cls", "unknown"):  # what is unknown is an error that names it
+        if one.name in ("self", "cls"):
             continue
         kind = one.kind.value
         if kind == "keyword-only" and not keyword_only:

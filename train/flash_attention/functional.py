@@ -38,7 +38,6 @@ from flash_attention.tensors import (
     int_tensor,
     read_rules,
     read_specs,
-    refuse_names,
     remembered,
     spec,
     tensor_spec,
@@ -82,7 +81,6 @@ def flash_attention(
     backend: str | None = None,
     argument_names: tuple[str, str] = ("attention_mask", "bias"),
     shards: Any = None,
-    **unknown: Any,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Softmax attention: softmax(scale * query @ key^T + bias) @ value over the visible keys.
 
@@ -152,8 +150,6 @@ def flash_attention(
     def drawn_seed():  # an inner function: mindspore.rewrite (amp level O1) leaves a function that has one alone
         return fresh_seed()
 
-    if len(unknown) > 0:
-        refuse_names("flash_attention", tuple(unknown))
     if dropout_rate != 0.0 and seed is None and keep_bits is None:
         seed = drawn_seed()
     rules = read_rules(
@@ -208,7 +204,6 @@ def scaled_dot_product_attention(
     enable_gqa: bool = False,
     *,
     seed: Tensor | None = None,
-    **unknown: Any,
 ) -> Tensor:
     """Attention with the meaning of `torch.nn.functional.scaled_dot_product_attention`.
 
@@ -233,8 +228,6 @@ def scaled_dot_product_attention(
     Raises:
         TypeError, ValueError: an input is not allowed.
     """
-    if len(unknown) > 0:
-        refuse_names("scaled_dot_product_attention", tuple(unknown))
     shapes = _torch_shapes(spec(query), spec(key), spec(value), enable_gqa, dropout_p)
     shape, value_shape = query.shape, value.shape
     mask, bias = None, None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 
 import numpy as np
 from mindspore import Tensor, nn, ops
@@ -17,7 +16,6 @@ from flash_attention.problem.checks import check_int
 from flash_attention.problem.inputs import TensorSpec
 from flash_attention.problem.layout import UNKNOWN, Layout
 from flash_attention.problem.optional import OPTIONAL
-from flash_attention.problem.other_names import refuse_unknown
 from flash_attention.problem.rules import RULE_ARGUMENTS, AttentionRules
 
 # Decorator of what a graph computes from shapes while it compiles. With `check`, MindSpore warns of each extent that is
@@ -183,18 +181,6 @@ class _FreshSeed(nn.Cell):
 
 
 fresh_seed = _FreshSeed()
-
-
-@constexpr(reuse_result=False)
-def refuse_names(function, names, call=False):
-    """Raises for keywords that a function of this package, or the call of a layer, does not have."""
-    import flash_attention
-
-    of = getattr(flash_attention, function)
-    made_with = inspect.signature(of).parameters
-    if call:
-        refuse_unknown(f"a call of {function}", names, inspect.signature(of.construct).parameters, made_with)
-    refuse_unknown(function, names, made_with)
 
 
 @constexpr(reuse_result=False)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import mindspore as ms
 from mindspore import Tensor, ops
 from mindspore.ops import constexpr
@@ -21,7 +19,6 @@ from flash_attention.tensors import (
     int_tensor,
     read_rules,
     read_specs,
-    refuse_names,
     remembered,
     spec,
     tensor_spec,
@@ -61,7 +58,6 @@ def flash_attention_varlen(
     value_head_dim: int | None = None,
     return_lse: bool = False,
     backend: str | None = None,
-    **unknown: Any,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """`flash_attention` on sequences that lie one behind the other, each by itself, without padding.
 
@@ -105,8 +101,6 @@ def flash_attention_varlen(
     def drawn_seed():  # an inner function: mindspore.rewrite (amp level O1) leaves a function that has one alone
         return fresh_seed()
 
-    if len(unknown) > 0:
-        refuse_names("flash_attention_varlen", tuple(unknown))
     if dropout_rate != 0.0 and seed is None and keep_bits is None:
         seed = drawn_seed()
     if isinstance(prefix, (tuple, list)):

@@ -21,43 +21,34 @@ from flash_attention.problem.layout import LAYOUTS
 from flash_attention.problem.tiling import DEFAULT_STRATEGY
 from flash_attention.tensors import Turn, int_tensor, read_specs
 
-# Arguments of FlashAttention that make no sense here, or cannot be had, and why.
-_REFUSED = {
-    "dropout_rate": "dropout of a part of the keys would not be that of the whole sequence; use 0",
-    "causal_alignment": "queries and keys are split alike, so both alignments are the same",
-    "dp": "split the batch over other processes yourself",
-    "mp": "split the heads over other processes yourself",
-}
-
 
 class SplitAttention(nn.Cell):
-    """Base class; subclasses define `attend` on (batch, heads, seq, head_dim) tensors."""
+    """Base class; subclasses define `attend` on (batch, heads, seq, head_dim) tensors, and by what processes talk."""
+
+    connection: type[Processes] = Processes
 
     def __init__(
         self,
-        head_dim,
-        processes: Processes,
-        order: str,
+        head_dim: int,
         *,
-        causal=False,
-        window_size=(-1, -1),
-        prev_block_num=ALL_BLOCKS,
-        next_block_num=ALL_BLOCKS,
-        tiling_stgy_name=DEFAULT_STRATEGY,
-        alibi=False,
-        scale=None,
-        softcap=0.0,
-        input_layout="BNSD",
-        value_head_dim=None,
-        backend=None,
-        **others,
-    ):
+        order: str = "zigzag",
+        causal: bool = False,
+        window_size: tuple[int, int] = (-1, -1),
+        prev_block_num: int = ALL_BLOCKS,
+        next_block_num: int = ALL_BLOCKS,
+        tiling_stgy_name: str = DEFAULT_STRATEGY,
+        alibi: bool = False,
+        scale: float | None = None,
+        softcap: float = 0.0,
+        input_layout: str = "BNSD",
+        value_head_dim: int | None = None,
+        backend: str | None = None,
+    ) -> None:
+        processes = self.connection()
         super().__init__()
         name = self.name = type(self).__name__
-        for argument in others:
-            if argument in _REFUSED:
-                raise ValueError(f"{argument}: not an argument of {name}: {_REFUSED[argument]}")
-            raise TypeError(f"{argument}: {name} has no such argument")
+        self.processes = processes
+        self.compared: set[tuple] = set()  # sizes that all processes are known to share
         self.split = SequenceSplit(processes.world, order)
         self.rules = AttentionRules.from_arguments(
             causal=causal,
@@ -83,6 +74,9 @@ class SplitAttention(nn.Cell):
         registry.forced_backend(backend)
         self.backend = backend
         self.head_dim, self.value_head_dim, self.input_layout = head_dim, value_head_dim, input_layout
+        # Constants that a graph passes on while it is compiled.
+        self.place, self.constants = (processes.rank, processes.world, order), self.rules.constants()
+        self.widths = head_dim, value_head_dim
         given, heads_first = LAYOUTS[input_layout], LAYOUTS["BNSD"]
         # Whatever number of heads; where a value may have any width, its layout shows it.
         self.turn_keys = Turn(given, heads_first, -1, head_dim)

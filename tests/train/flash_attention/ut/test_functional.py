@@ -173,7 +173,10 @@ def test_a_given_seed_decides_what_dropout_drops_in_a_graph_too(backend, mode):
         ({"query": (9,)}, ValueError, r"query: got shape \(9,\)"),
         ({"key": (3, 13, 16), "value": (3, 13, 16)}, ValueError, "key, value: got shapes"),
         ({"key": (2, 3, 13, 8), "value": (2, 3, 13, 8)}, ValueError, "key: got head_dim 8"),
-        ({"dropout_p": 1.0}, ValueError, "dropout_p: got 1.0"),
+        ({"attn_mask": (9, 13), "mask_dtype": np.int16}, TypeError, r"and float32 \(added\)$"),
+        ({"dropout_p": 1.0}, ValueError, "dropout_p: got 1.0, allowed is 0 <= dropout_p < 1$"),
+        ({"dropout_p": float("nan")}, ValueError, "dropout_p: got nan"),
+        ({"dropout_p": "half"}, TypeError, "dropout_p: got str"),
         ({"scale": float("inf")}, ValueError, "scale: got inf"),
     ],
 )
