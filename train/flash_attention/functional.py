@@ -104,11 +104,11 @@ def flash_attention(
             byte k // 8 set = key k is kept. Default: None.
         sinks (Tensor): (H,), float32 or the dtype of query: one more logit in the denominator of every row of a head
             and in the logsumexp. Default: None.
-        prefix (Tensor or tuple): int32 (B,): every query of an item also sees the keys before its number, 0 to Sk. With
+        prefix (Tensor or tuple): ints (B,): every query of an item also sees the keys before its number, 0 to Sk. With
             causal, and without windows. Default: None.
-        segment_ids (Tensor): int32 (B, Sq): a query sees keys of its own id only. Negative ids, of padding, see nothing
+        segment_ids (Tensor): ints (B, Sq): a query sees keys of its own id only. Negative ids, of padding, see nothing
             and are seen by none. Default: None.
-        kv_segment_ids (Tensor): int32 (B, Sk), the ids of the keys. Default: None, segment_ids.
+        kv_segment_ids (Tensor): ints (B, Sk), the ids of the keys. Default: None, segment_ids.
         alibi_slopes (Tensor): (H,) or (B, H), float32, float16 or bfloat16: add -slope * distance inside, whether
             alibi is set or not; without a bias. They get no gradient.
             Default: None.

@@ -57,18 +57,26 @@ def tensor_spec(name: str, described) -> TensorSpec:
     return TensorSpec(shape, str(described[1]).lower().rpartition(".")[2])
 
 
+def as_int32(tensor):
+    """Return an integer tensor, or None, in the dtype in which backends take positions and ids."""
+    return tensor if tensor is None or tensor.dtype == mstype.int32 else ops.cast(tensor, mstype.int32)
+
+
 class Present(nn.Cell):
     """Those of the optional inputs of a call, None among them, that a problem has, in the dtypes of backends."""
 
     def __init__(self, problem: AttentionProblem):
         super().__init__()
-        #: Of each its place among all, and whether it is cast.
-        self.places = tuple((place, one.cast == "float32") for place, one in enumerate(OPTIONAL) if one.has(problem))
+        #: Of each its place among all, and the dtype in which a backend gets it, None as it is.
+        self.places = tuple(
+            (place, one.cast and getattr(mstype, one.cast)) for place, one in enumerate(OPTIONAL) if one.has(problem)
+        )
 
     def construct(self, inputs):
         present = ()
-        for place, cast in self.places:
-            present = present + (ops.cast(inputs[place], mstype.float32) if cast else inputs[place],)
+        for place, dtype in self.places:
+            tensor = inputs[place]
+            present = present + (tensor if dtype is None or tensor.dtype == dtype else ops.cast(tensor, dtype),)
         return present
 
 

@@ -77,7 +77,7 @@ def flash_attention_varlen(
         bias (Tensor): (heads or 1, Tk), float32 or the dtype of query: a number for each key of each head, added to the
             scores of its sequence; -inf hides the key. It has a gradient, unless bias_grad=False.
         sinks (Tensor): (heads,), float32 or the dtype of query, those of every sequence.
-        prefix (Tensor or tuple): int32 (sequences,): the keys of a sequence before its number are visible to all of its
+        prefix (Tensor or tuple): ints (sequences,): the keys of a sequence before its number are visible to all of its
             queries besides the causal ones.
         segment_ids (Tensor): refused; the cumulative lengths say what they would.
         kv_segment_ids (Tensor): refused likewise.

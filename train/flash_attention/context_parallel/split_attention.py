@@ -19,7 +19,7 @@ from flash_attention.problem.checks import check_int, check_name
 from flash_attention.problem.inputs import MAX_HEAD_DIM, MAX_VALUE_DIM, TensorSpec, read_tensors
 from flash_attention.problem.layout import LAYOUTS
 from flash_attention.problem.tiling import DEFAULT_STRATEGY
-from flash_attention.tensors import Turn, int_tensor, read_specs
+from flash_attention.tensors import Turn, as_int32, int_tensor, read_specs
 
 
 class SplitAttention(nn.Cell):
@@ -114,6 +114,7 @@ class SplitAttention(nn.Cell):
     def present(self, sinks, prefix, segment_ids):
         """The optional inputs with stand-ins for those that are None, around which a bprop cannot be written."""
         sinks = self.nothing if sinks is None else ops.cast(sinks, mstype.float32)
+        prefix, segment_ids = as_int32(prefix), as_int32(segment_ids)
         return sinks, self.none if prefix is None else prefix, self.none if segment_ids is None else segment_ids
 
 

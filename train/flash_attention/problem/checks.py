@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from numbers import Integral, Real
 
+# Of lengths, positions, indices and ids.
+INTEGERS = ("int32", "int64")
 # A side of a window with this many tokens, or more, reaches to the end of any sequence.
 ALL_TOKENS = 2**31 - 1
 

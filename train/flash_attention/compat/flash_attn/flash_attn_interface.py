@@ -9,9 +9,8 @@ from mindspore.ops import constexpr
 from flash_attention.backends.constants import filled, numbered
 from flash_attention.compat.flash_attn.kvcache import flash_attn_with_kvcache
 from flash_attention.functional import flash_attention
-from flash_attention.problem.checks import check_bool, check_dtype
-from flash_attention.problem.packed import LENGTH_DTYPES
-from flash_attention.tensors import spec, tensor_spec
+from flash_attention.problem.checks import INTEGERS, check_bool, check_dtype
+from flash_attention.tensors import as_int32, spec, tensor_spec
 from flash_attention.varlen import flash_attention_varlen
 
 __all__ = [
@@ -155,10 +154,10 @@ def flash_attn_varlen_func(
         q (Tensor): (total_q, nheads, headdim).
         k (Tensor): (total_k, nheads_k, headdim).
         v (Tensor): like k.
-        cu_seqlens_q (Tensor): int32 (batch + 1,), cumulative lengths from 0 to total_q.
+        cu_seqlens_q (Tensor): ints (batch + 1,), cumulative lengths from 0 to total_q.
         cu_seqlens_k (Tensor): likewise, to total_k.
         max_seqlen_q (int): no effect, as max_seqlen_k.
-        block_table (Tensor): int32 (batch, most pages of a sequence): k and v then are (num_blocks, page_block_size,
+        block_table (Tensor): ints (batch, most pages of a sequence): k and v then are (num_blocks, page_block_size,
             nheads_k, headdim), and key j of sequence b is in page block_table[b, j // page_block_size]. The pages are
             gathered first. Entries past the end of a sequence may be anything; a key that no page holds is NaN.
 
@@ -264,7 +263,7 @@ def _gathered(cache, cu_seqlens, table):
     blocks, size = cache.shape[0], cache.shape[1]
     batch, width = table.shape
     row = ops.reshape(numbered(batch * width * size), (-1, 1))
-    ends = ops.cast(cu_seqlens, mstype.int32)
+    ends, table = ops.cast(cu_seqlens, mstype.int32), as_int32(table)
     owner = ops.cast(row >= ops.reshape(ends[1:], (1, -1)), mstype.float32).sum(1)
     exists = owner < batch
     owner = ops.minimum(ops.cast(owner, mstype.int32), batch - 1)
@@ -287,7 +286,7 @@ def _with_last(cu_seqlens, rows):
 @constexpr(reuse_result=False)
 def _check_pages(k, v, cu_seqlens_q, cu_seqlens_k, block_table):
     k, v, table = tensor_spec("k", k), tensor_spec("v", v), tensor_spec("block_table", block_table)
-    check_dtype("block_table", table.dtype, ("int32",))
+    check_dtype("block_table", table.dtype, INTEGERS)
     if len(table.shape) != 2:
         raise ValueError(f"block_table: got shape {table.shape}, allowed is (batch, pages)")
     for name, tensor in (("k", k), ("v", v)):
@@ -298,7 +297,7 @@ def _check_pages(k, v, cu_seqlens_q, cu_seqlens_k, block_table):
             )
     for name, given in (("cu_seqlens_q", cu_seqlens_q), ("cu_seqlens_k", cu_seqlens_k)):
         ends = tensor_spec(name, given)
-        check_dtype(name, ends.dtype, LENGTH_DTYPES)
+        check_dtype(name, ends.dtype, INTEGERS)
         if ends.shape != (table.shape[0] + 1,):
             raise ValueError(f"{name}: got shape {ends.shape}, allowed is (batch + 1,) = ({table.shape[0] + 1},)")
 

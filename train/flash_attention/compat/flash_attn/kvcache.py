@@ -16,11 +16,11 @@ from flash_attention.functional import flash_attention
 from flash_attention.paged import paged_attention, reshape_and_cache
 from flash_attention.parameters import Called
 from flash_attention.precision import fix_dtypes
-from flash_attention.problem.checks import check_bool, check_dtype, check_int, check_window
+from flash_attention.problem.checks import INTEGERS, check_bool, check_dtype, check_int, check_window
 from flash_attention.problem.inputs import TensorSpec
 from flash_attention.problem.optional import read_slopes
 from flash_attention.rotary import rotary_embedding
-from flash_attention.tensors import read_specs, remembered, spec, tensor_spec
+from flash_attention.tensors import as_int32, read_specs, remembered, spec, tensor_spec
 
 
 def flash_attn_with_kvcache(
@@ -59,13 +59,13 @@ def flash_attn_with_kvcache(
         rotary_cos (Tensor): (seqlen_ro, rotary_dim / 2). The new keys are turned by their positions, and the queries:
             with causal or a window each by its own, otherwise all by that of the first new key. Only with `k`.
         rotary_sin (Tensor): like rotary_cos.
-        cache_seqlens (int or Tensor): keys that the cache has, those of padding included: int32 (batch,), or one number
+        cache_seqlens (int or Tensor): keys that the cache has, those of padding included: ints (batch,), or one number
             for all. Default: None, as many as the cache can hold; needed with `k`.
-        cache_batch_idx (Tensor): int32 (batch,): the row of the cache for each sequence. Not with a block_table.
+        cache_batch_idx (Tensor): ints (batch,): the row of the cache for each sequence. Not with a block_table.
             Default: None, its own number.
-        cache_leftpad (Tensor): int32 (batch,): so many keys at the start are padding, which nothing sees. They take
+        cache_leftpad (Tensor): ints (batch,): so many keys at the start are padding, which nothing sees. They take
             part in the positions all the same.
-        block_table (Tensor): int32 (batch, most pages of a sequence). Default: None, a row for each sequence.
+        block_table (Tensor): ints (batch, most pages of a sequence). Default: None, a row for each sequence.
         softmax_scale (float): factor on the scores. Default: None, 1 / sqrt(headdim).
         causal (bool): query i sees keys 0 to i + length - seqlen, with the length after the new keys. Default: False.
         window_size (tuple): (left, right) of keys that a query sees around that position; -1 = all.
@@ -141,8 +141,8 @@ class _Cached(Called):
         self.check_numbers = _NumberCheck(self.capacity, new, cache.shape[:2])
 
     def construct(self, q, k_cache, v_cache, k, v, cos, sin, lengths, index, leftpad, table, slopes):
-        if self.length is not None:
-            lengths = self.length
+        lengths = as_int32(lengths) if self.length is None else self.length
+        index, leftpad, table = as_int32(index), as_int32(leftpad), as_int32(table)
         if table is None:
             table = self.table if index is None else ops.reshape(index, (-1, 1))
         if self.new > 0 or self.seq > 1 or not self.by_pages:
@@ -301,7 +301,7 @@ def _planned(q, k_cache, v_cache, new, where, slopes, rules) -> nn.Cell:
         if index is None and k_cache.shape[0] < batch:
             raise ValueError(f"k_cache: got {k_cache.shape[0]} rows, allowed are at least the {batch} of q")
     else:
-        check_dtype("block_table", table.dtype, ("int32",))
+        check_dtype("block_table", table.dtype, INTEGERS)
         if len(table.shape) != 2 or table.shape[0] != batch:
             raise ValueError(f"block_table: got shape {table.shape}, allowed is (batch, pages), batch {batch}")
         if index is not None:
@@ -310,7 +310,7 @@ def _planned(q, k_cache, v_cache, new, where, slopes, rules) -> nn.Cell:
     named = {"cache_seqlens": lengths, "cache_batch_idx": index, "cache_leftpad": leftpad}
     for name, tensor in named.items():
         if isinstance(tensor, TensorSpec):
-            check_dtype(name, tensor.dtype, ("int32",))
+            check_dtype(name, tensor.dtype, INTEGERS)
             if tensor.shape != (batch,):
                 raise ValueError(f"{name}: got shape {tensor.shape}, allowed is (batch,) = ({batch},)")
     capacity = width * k_cache.shape[1]

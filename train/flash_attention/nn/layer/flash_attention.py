@@ -83,11 +83,11 @@ class FlashAttention(Called):
           Default: None.
         - **sinks** (Tensor) - (heads,), float32 or the dtype of query: one more logit in the denominator of every
           row of a head. Default: None.
-        - **prefix** (Tensor) - int32 (batch,): every query of an item also sees the keys before this number; with
+        - **prefix** (Tensor) - ints (batch,): every query of an item also sees the keys before this number; with
           `causal`, and without windows. Default: None.
-        - **segment_ids** (Tensor) - int32 (batch, seq_q): a query sees keys of its own id only; negative ids, of
+        - **segment_ids** (Tensor) - ints (batch, seq_q): a query sees keys of its own id only; negative ids, of
           padding, see nothing and are seen by none. Default: None.
-        - **kv_segment_ids** (Tensor) - int32 (batch, seq_k). Default: None, segment_ids.
+        - **kv_segment_ids** (Tensor) - ints (batch, seq_k). Default: None, segment_ids.
         - **alibi_slopes** (Tensor) - (heads,) or (batch, heads), float32, float16 or bfloat16: slopes instead of the
           standard ones, without alibi_mask; they get no gradient.
           Default: None.
