@@ -63,7 +63,7 @@ class SplitAttention(nn.Cell):
         check_int("head_dim", head_dim, 1, MAX_HEAD_DIM)
         if value_head_dim is not None:
             check_int("value_head_dim", value_head_dim, 1, MAX_VALUE_DIM)
-        if self.rules.in_blocks and tuple(window_size) != (-1, -1):
+        if self.rules.in_blocks and (self.rules.window_left, self.rules.window_right) != (-1, -1):
             raise ValueError(
                 f"window_size: got {window_size} beside prev_block_num {prev_block_num} and next_block_num "
                 f"{next_block_num}; {name} takes a window in tokens or one in tiles"

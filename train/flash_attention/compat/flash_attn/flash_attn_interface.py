@@ -8,12 +8,22 @@ from mindspore.ops import constexpr
 
 from flash_attention.backends.constants import filled, numbered
 from flash_attention.compat.flash_attn.kvcache import flash_attn_with_kvcache
+from flash_attention.compat.flash_attn.passes import (
+    _flash_attn_backward,
+    _flash_attn_forward,
+    _flash_attn_varlen_backward,
+    _flash_attn_varlen_forward,
+)
 from flash_attention.functional import flash_attention
 from flash_attention.problem.checks import INTEGERS, check_bool, check_dtype
 from flash_attention.tensors import as_int32, spec, tensor_spec
 from flash_attention.varlen import flash_attention_varlen
 
 __all__ = [
+    "_flash_attn_backward",
+    "_flash_attn_forward",
+    "_flash_attn_varlen_backward",
+    "_flash_attn_varlen_forward",
     "flash_attn_func",
     "flash_attn_kvpacked_func",
     "flash_attn_qkvpacked_func",

@@ -258,3 +258,10 @@ def test_install_leaves_another_package_alone(run_python, tmp_path):
         "import flash_attn; print(flash_attn.flash_attn_func.__name__)\n"
     )
     assert run_python("-c", program).split("\n")[:3] == ["left alone", "True", "flash_attn_func"]
+
+
+def test_any_negative_window_is_unlimited():
+    q, k = Tensor(random(1, 9, 2, 16)), Tensor(random(1, 12, 2, 16, seed=1))
+    for window, same in (((-1, -3), (-1, -1)), ((-7, 2), (-1, 2)), ((3, -2), (3, -1))):
+        found, expected = (flash_attn.flash_attn_func(q, k, k, window_size=one).asnumpy() for one in (window, same))
+        assert np.array_equal(found, expected)
