@@ -23,9 +23,14 @@ from flash_attention.problem.rules import RULE_ARGUMENTS, AttentionRules
 compile_time = functools.partial(constexpr, reuse_result=False, check=False)
 
 
+def _types(value):
+    """Return the types in a tuple of tuples: 1 equals True, but where one is allowed the other is not."""
+    return tuple(map(_types, value)) if isinstance(value, tuple) else type(value)
+
+
 def remembered(function):
     """`functools.lru_cache`; arguments that have no hash, a list in a wrong place, are for the function to refuse."""
-    cached = functools.lru_cache(maxsize=512, typed=True)(function)
+    cached = functools.lru_cache(maxsize=512)(lambda types, *arguments: function(*arguments))
 
     @functools.wraps(function)
     def call(*arguments):
@@ -33,7 +38,7 @@ def remembered(function):
             hash(arguments)
         except TypeError:
             return function(*arguments)
-        return cached(*arguments)
+        return cached(_types(arguments), *arguments)
 
     call.cache_clear = cached.cache_clear
     return call

@@ -9,6 +9,7 @@ from mindspore.ops import constexpr
 from flash_attention.backends import registry
 from flash_attention.precision import fix_dtypes
 from flash_attention.problem import ALL_BLOCKS
+from flash_attention.problem.checks import check_int
 from flash_attention.problem.optional import NAMES, in_order
 from flash_attention.problem.packed import PackedProblem
 from flash_attention.problem.tiling import DEFAULT_STRATEGY
@@ -70,7 +71,7 @@ def flash_attention_varlen(
         value (Tensor): like key; it may have a width of its own.
         cu_seqlens_q (Tensor, tuple or list): where the sequences of queries end, ascending to Tq, with or without a 0
             in front. A sequence may be empty; if the first one is, the 0 in front is needed. A Tensor, int32 or
-            int64, is data: a compiled graph serves any lengths in it. Backend "math" takes Tensors in PYNATIVE only.
+            int64, is data: a compiled graph serves any lengths in it.
         cu_seqlens_k (Tensor, tuple or list): likewise for the keys, ascending to Tk.
         keep_bits (Tensor): uint8 (bytes,): the keep decisions of `flash_attention` for each sequence, (heads, queries,
             ceil(keys / 8)) bytes, one sequence behind the other.
@@ -104,6 +105,7 @@ def flash_attention_varlen(
     if dropout_rate != 0.0 and seed is None and keep_bits is None:
         seed = drawn_seed()
     if isinstance(prefix, (tuple, list)):
+        _check_prefix(prefix, cu_seqlens_k if isinstance(cu_seqlens_k, (tuple, list)) else ())
         prefix = int_tensor("prefix", prefix, 0)
     if segment_ids is not None or kv_segment_ids is not None:
         _refuse_segments()
@@ -131,6 +133,16 @@ def flash_attention_varlen(
     if return_lse:
         return output, logsumexp
     return output
+
+
+@constexpr(reuse_result=False)
+def _check_prefix(prefix, ends):
+    """Raises for numbers that are more than the keys of their sequences, where both are constants."""
+    ends = [end for end in ends[:1] if end != 0] + list(ends[1:])
+    for index, (number, start, end) in enumerate(zip(prefix, [0, *ends], ends)):
+        check_int("prefix", number, 0)
+        if number > end - start:
+            raise ValueError(f"prefix: got {number} for sequence {index}, allowed are 0 to its {end - start} keys")
 
 
 @constexpr(reuse_result=False)

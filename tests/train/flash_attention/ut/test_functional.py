@@ -190,6 +190,18 @@ def test_bad_arguments(change, error, message, mode):
         scaled_dot_product_attention(*tensors, attn_mask=mask, **change)
 
 
+def test_1_is_no_true_after_a_call_with_true_either():
+    query, ends = draw(2, 3, 9, 16), (4, 9)
+    packed = draw(9, 3, 16)
+    flash_attention(query, query, query, bias_grad=True, window_size=(1, 1), return_lse=True)
+    flash_attention_varlen(packed, packed, packed, ends, ends, bias_grad=True)
+    for wrong in ({"bias_grad": 1}, {"return_lse": 1}, {"window_size": (True, True)}):
+        with pytest.raises(TypeError, match=f"{next(iter(wrong))}: got .*, allowed is"):
+            flash_attention(query, query, query, **{"return_lse": True, **wrong})
+    with pytest.raises(TypeError, match="bias_grad: got int 1, allowed is True or False"):
+        flash_attention_varlen(packed, packed, packed, ends, ends, bias_grad=1)
+
+
 @pytest.mark.parametrize("place", range(3))
 @pytest.mark.parametrize("wrong", [None, 3, np.ones((2, 3, 9, 16), np.float32)], ids=["none", "int", "numpy"])
 def test_what_is_no_tensor_is_named(place, wrong):

@@ -10,7 +10,7 @@ from flash_attention.backends.cache_update import check_room, one_block_each
 from flash_attention.paged import append_tokens, check_attention, limited_attention, paged_caches, reorder_sequences
 from flash_attention.parameters import Called
 from flash_attention.problem.checks import INTEGERS, check_bool, check_dtype, check_int, check_name
-from flash_attention.problem.inputs import TensorSpec
+from flash_attention.problem.inputs import MAX_HEAD_DIM, MAX_VALUE_DIM, TensorSpec
 from flash_attention.tensors import as_int32, compile_time, compiling, int_tensor, spec, tensor_spec
 
 _INT32 = -(1 << 31), (1 << 31) - 1
@@ -88,8 +88,9 @@ class KVCache(Called):
         super().__init__()
         value_head_dim = head_dim if value_head_dim is None else value_head_dim
         sizes = {"batch": batch, "max_length": max_length, "kv_heads": kv_heads, "head_dim": head_dim}
+        widest = {"head_dim": MAX_HEAD_DIM, "value_head_dim": MAX_VALUE_DIM}
         for name, size in {**sizes, "value_head_dim": value_head_dim, "block_size": block_size}.items():
-            check_int(name, size, 1)
+            check_int(name, size, 1, widest.get(name))
         check_bool("paged", paged)
         batch, max_length, block_size = int(batch), int(max_length), int(block_size)  # which may be integers of NumPy
         self.batch, self.max_length, self.paged = batch, max_length, paged
