@@ -40,13 +40,21 @@ class PackedRows(nn.Cell):
         self.places = tuple(map(rows.place, ("bias", "sinks", "prefix", "alibi_slopes")))
         self.alibi = rows.bias == "alibi"
         self.slopes = Tensor(np.array(alibi_slopes(rows), np.float32).reshape(1, -1)) if self.alibi else None
-        scores = 1, rows.heads, rows.seq_q, rows.seq_k
-        changes = {"bias_shape": scores, "bias_dtype": "float32", "bias_grad": False} if self.alibi else {}
         alone = replace(
-            replace(rows, prefix=False, training=False, keep_bits=False, slopes_shape=None, **changes),
-            **{"rules": replace(PLAIN_RULES, scale=rows.rules.scale, softcap=rows.rules.softcap), "layout": "BNSD"},
-            **{"dtype": "float32", "mask_shape": (1, 1, rows.seq_q, rows.seq_k), "mask_dtype": "bool"},
+            rows,
+            rules=replace(PLAIN_RULES, scale=rows.rules.scale, softcap=rows.rules.softcap),
+            layout="BNSD",
+            dtype="float32",
+            mask_shape=(1, 1, rows.seq_q, rows.seq_k),
+            mask_dtype="bool",
+            prefix=False,
+            training=False,
+            keep_bits=False,
+            slopes_shape=None,
         )
+        if self.alibi:
+            scores = 1, rows.heads, rows.seq_q, rows.seq_k
+            alone = replace(alone, bias_shape=scores, bias_dtype="float32", bias_grad=False)
         self.attention = backend.build(alone)
 
     def construct(self, query, key, value, lengths_q, lengths_k, inputs):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from numbers import Integral, Real
 
 # Of lengths, positions, indices and ids.
@@ -38,6 +39,14 @@ def check_rate(name: str, value) -> float:
     if not 0.0 <= rate < 1.0:
         raise ValueError(f"{name}: got {rate!r}, allowed is 0 <= {name} < 1")
     return rate
+
+
+def check_scale(name: str, value) -> float:
+    """`value` as a float; raises unless it is finite."""
+    scale = check_real(name, value)
+    if not math.isfinite(scale):
+        raise ValueError(f"{name}: got {scale!r}, allowed is any finite number, or None for 1 / sqrt(head_dim)")
+    return scale
 
 
 def check_name(name: str, value, allowed) -> None:

@@ -168,6 +168,10 @@ def test_a_given_seed_decides_what_dropout_drops_in_a_graph_too(backend, mode):
         ({"is_causal": True, "attn_mask": (9, 13)}, ValueError, "attn_mask: given together with is_causal=True"),
         ({"attn_mask": (9, 12)}, ValueError, r"attn_mask: got shape \(9, 12\), allowed is any that broadcasts to"),
         ({"attn_mask": (1, 2, 3, 9, 13)}, ValueError, "attn_mask: got shape"),
+        (
+            {"query": (3, 9, 16), "key": (3, 13, 16), "value": (3, 13, 16), "attn_mask": (2, 9, 13)},
+            *(ValueError, r"attn_mask: got shape \(2, 9, 13\), allowed is any that broadcasts to \(3, 9, 13\)"),
+        ),
         ({"attn_mask": (9, 13), "mask_dtype": np.int32}, TypeError, "attn_mask: got dtype int32, allowed are bool"),
         ({"attn_mask": (9, 13), "mask_dtype": np.float16}, TypeError, "attn_mask: got dtype float16"),
         ({"query": (9,)}, ValueError, r"query: got shape \(9,\)"),

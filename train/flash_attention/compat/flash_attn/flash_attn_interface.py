@@ -15,7 +15,7 @@ from flash_attention.compat.flash_attn.passes import (
     _flash_attn_varlen_forward,
 )
 from flash_attention.functional import flash_attention
-from flash_attention.problem.checks import INTEGERS, check_bool, check_dtype
+from flash_attention.problem.checks import INTEGERS, check_bool, check_dtype, check_rate, check_scale
 from flash_attention.tensors import as_int32, spec, tensor_spec
 from flash_attention.varlen import flash_attention_varlen
 
@@ -71,7 +71,7 @@ def flash_attn_func(
     Raises:
         TypeError, ValueError: an input is not allowed; before anything runs.
     """
-    _check(deterministic, return_attn_probs)
+    _check(deterministic, return_attn_probs, dropout_p, softmax_scale)
     result = flash_attention(
         q,
         k,
@@ -179,7 +179,7 @@ def flash_attn_varlen_func(
     Raises:
         TypeError, ValueError: an input is not allowed; before anything runs.
     """
-    _check(deterministic, return_attn_probs)
+    _check(deterministic, return_attn_probs, dropout_p, softmax_scale)
     if block_table is not None:
         _check_pages(spec(k), spec(v), spec(cu_seqlens_q), spec(cu_seqlens_k), spec(block_table))
         k, v = _gathered(k, cu_seqlens_k, block_table), _gathered(v, cu_seqlens_k, block_table)
@@ -313,9 +313,12 @@ def _check_pages(k, v, cu_seqlens_q, cu_seqlens_k, block_table):
 
 
 @constexpr(reuse_result=False)
-def _check(deterministic, return_attn_probs):
+def _check(deterministic, return_attn_probs, dropout_p, softmax_scale):
     check_bool("deterministic", deterministic)
     check_bool("return_attn_probs", return_attn_probs)
+    check_rate("dropout_p", dropout_p)
+    if softmax_scale is not None:
+        check_scale("softmax_scale", softmax_scale)
 
 
 @constexpr(reuse_result=False)

@@ -16,7 +16,7 @@ from flash_attention.functional import flash_attention
 from flash_attention.paged import paged_attention, reshape_and_cache
 from flash_attention.parameters import Called
 from flash_attention.precision import fix_dtypes
-from flash_attention.problem.checks import INTEGERS, check_bool, check_dtype, check_int, check_window
+from flash_attention.problem.checks import INTEGERS, check_bool, check_dtype, check_int, check_scale, check_window
 from flash_attention.problem.inputs import TensorSpec
 from flash_attention.problem.optional import read_slopes
 from flash_attention.rotary import rotary_embedding
@@ -272,6 +272,8 @@ def _plan(q, k_cache, v_cache, new, where, slopes, rules):
     for name, flag in (("causal", causal), ("rotary_interleaved", interleaved), ("return_softmax_lse", return_lse)):
         check_bool(name, flag)
     check_int("num_splits", splits, 0)
+    if scale is not None:
+        check_scale("softmax_scale", scale)
     rules = scale, causal, check_window(window), softcap, interleaved, splits, return_lse
     return _planned(*tensors, new, where, *read_specs(("alibi_slopes",), (slopes,)), rules)
 
