@@ -38,7 +38,6 @@ from flash_attention.tensors import (
     int_tensor,
     read_rules,
     read_specs,
-    refuse_names,
     remembered,
     spec,
     tensor_spec,
@@ -82,7 +81,6 @@ def flash_attention(
     backend: str | None = None,
     argument_names: tuple[str, str] = ("attention_mask", "bias"),
     shards: Any = None,
-    **unknown: Any,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Softmax attention: softmax(scale * query @ key^T + bias) @ value over the visible keys.
 
@@ -106,11 +104,11 @@ def flash_attention(
             byte k // 8 set = key k is kept. Default: None.
         sinks (Tensor): (H,), float32 or the dtype of query: one more logit in the denominator of every row of a head
             and in the logsumexp. Default: None.
-        prefix (Tensor or tuple): int32 (B,): every query of an item also sees the keys before its number, 0 to Sk. With
+        prefix (Tensor or tuple): ints (B,): every query of an item also sees the keys before its number, 0 to Sk. With
             causal, and without windows. Default: None.
-        segment_ids (Tensor): int32 (B, Sq): a query sees keys of its own id only. Negative ids, of padding, see nothing
+        segment_ids (Tensor): ints (B, Sq): a query sees keys of its own id only. Negative ids, of padding, see nothing
             and are seen by none. Default: None.
-        kv_segment_ids (Tensor): int32 (B, Sk), the ids of the keys. Default: None, segment_ids.
+        kv_segment_ids (Tensor): ints (B, Sk), the ids of the keys. Default: None, segment_ids.
         alibi_slopes (Tensor): (H,) or (B, H), float32, float16 or bfloat16: add -slope * distance inside, whether
             alibi is set or not; without a bias. They get no gradient.
             Default: None.
@@ -152,8 +150,6 @@ def flash_attention(
     def drawn_seed():  # an inner function: mindspore.rewrite (amp level O1) leaves a function that has one alone
         return fresh_seed()
 
-    if len(unknown) > 0:
-        refuse_names("flash_attention", tuple(unknown))
     if dropout_rate != 0.0 and seed is None and keep_bits is None:
         seed = drawn_seed()
     rules = read_rules(
@@ -208,7 +204,6 @@ def scaled_dot_product_attention(
     enable_gqa: bool = False,
     *,
     seed: Tensor | None = None,
-    **unknown: Any,
 ) -> Tensor:
     """Attention with the meaning of `torch.nn.functional.scaled_dot_product_attention`.
 
@@ -233,8 +228,6 @@ def scaled_dot_product_attention(
     Raises:
         TypeError, ValueError: an input is not allowed.
     """
-    if len(unknown) > 0:
-        refuse_names("scaled_dot_product_attention", tuple(unknown))
     shapes = _torch_shapes(spec(query), spec(key), spec(value), enable_gqa, dropout_p)
     shape, value_shape = query.shape, value.shape
     mask, bias = None, None

@@ -14,7 +14,7 @@ from flash_attention.backends import registry
 from flash_attention.backends.cache_update import append_cell, reorder_cell, update_cell, written
 from flash_attention.parameters import Called
 from flash_attention.precision import fix_dtypes
-from flash_attention.problem.checks import check_bool, check_dtype, check_int
+from flash_attention.problem.checks import INTEGERS, check_bool, check_dtype, check_int
 from flash_attention.problem.inputs import TensorSpec, fits
 from flash_attention.problem.layout import UNKNOWN
 from flash_attention.problem.optional import in_order
@@ -29,7 +29,7 @@ from flash_attention.problem.paged import (
     stored_width,
     true_widths,
 )
-from flash_attention.tensors import Prepared, compile_time, read_specs, remembered, spec, tensor_spec
+from flash_attention.tensors import Prepared, as_int32, compile_time, read_specs, remembered, spec, tensor_spec
 
 
 def paged_caches(
@@ -102,9 +102,9 @@ def paged_attention(
         key_cache (Tensor): (blocks, block_size, kv_heads, head_dim), dtype of query; kv_heads divides heads, and
             block_size is free. head_dim may be rounded up to a multiple of 16, as `paged_caches` does.
         value_cache (Tensor): (blocks, block_size, kv_heads, value_head_dim), rounded up likewise.
-        block_tables (Tensor): int32 (batch, most blocks of a sequence): key j of sequence b is key j % block_size of
+        block_tables (Tensor): ints (batch, most blocks of a sequence): key j of sequence b is key j % block_size of
             block block_tables[b, j // block_size]. Entries past its end are not looked at.
-        context_lens (Tensor): int32 (batch,), keys of each sequence, those of the query tokens included.
+        context_lens (Tensor): ints (batch,), keys of each sequence, those of the query tokens included.
         value_head_dim (int): size of a head of the value. Default: None, head_dim where that of the keys is rounded up,
             else the width of value_cache.
         sinks (Tensor): (heads,), float32 or the dtype of query: one more logit in the denominator of every row of a
@@ -157,7 +157,7 @@ def limited_attention(
 
     widths are head_dim and value_head_dim, or None each.
 
-    With `tokens`, int32 (batch,), so many of the queries of each sequence count. The others are padding, on
+    With `tokens`, ints (batch,), so many of the queries of each sequence count. The others are padding, on
     padding_side, and give 0.
     """
     run = _plan(
@@ -167,8 +167,10 @@ def limited_attention(
     )
     inputs = in_order(sinks=sinks, alibi_slopes=alibi_slopes)
     # Called from outside of a graph, in GRAPH mode, no Parameter may be part of a tuple.
-    lengths = context_lens if tokens is None else (context_lens + 0, tokens)
-    return run(query, key_cache, value_cache, block_tables, lengths, inputs)
+    lengths = as_int32(context_lens)
+    if tokens is not None:
+        lengths = (lengths + 0, as_int32(tokens))
+    return run(query, key_cache, value_cache, as_int32(block_tables), lengths, inputs)
 
 
 def check_attention(query, caches, max_length, widths, tokens, padding_side):
@@ -195,13 +197,13 @@ def append_tokens(
             tokens = lengths * 0 + key.shape[1]
     pad_key, pad_value = _padding("key", spec(key), spec(key_cache)), _padding("value", spec(value), spec(value_cache))
     key, value = pad_key(key), pad_value(value)
-    return run(key, value, key_cache, value_cache, block_tables, lengths, tokens, strict)
+    return run(key, value, key_cache, value_cache, block_tables, lengths, as_int32(tokens), strict)
 
 
 def reorder_sequences(key_cache, value_cache, block_tables, lengths, indices, max_length: int, strict: bool) -> Tensor:
     """Reorders the sequences of a `KVCache`; `reorder_cell` gives the meaning of the tensors."""
     run = _reorder(spec(key_cache), spec(value_cache), spec(lengths), spec(indices), max_length)
-    return run(key_cache, value_cache, block_tables, lengths, indices, strict)
+    return run(key_cache, value_cache, block_tables, lengths, as_int32(indices), strict)
 
 
 def reshape_and_cache(
@@ -219,7 +221,7 @@ def reshape_and_cache(
             the other. Inside a graph a slice is a new tensor: what is written there is lost. head_dim may be rounded up
             to a multiple of 16, as `paged_caches` does.
         value_cache (Parameter): likewise, as wide as the value.
-        slot_mapping (Tensor): int32, a number per token in the order of the keys: block * block_size + offset; a
+        slot_mapping (Tensor): ints, a number per token in the order of the keys: block * block_size + offset; a
             token of a negative number is left out. No slot may come twice.
 
     Returns:
@@ -234,7 +236,7 @@ def reshape_and_cache(
     run = _update(spec(key), spec(value), spec(key_cache), spec(value_cache), spec(slot_mapping))
     pad_key, pad_value = _padding("key", spec(key), spec(key_cache)), _padding("value", spec(value), spec(value_cache))
     key_cache, value_cache = written("key_cache", key_cache), written("value_cache", value_cache)
-    return run(pad_key(key), pad_value(value), key_cache, value_cache, slot_mapping)
+    return run(pad_key(key), pad_value(value), key_cache, value_cache, as_int32(slot_mapping))
 
 
 @compile_time
@@ -326,7 +328,7 @@ def _update(key, value, key_cache, value_cache, slot_mapping):
     named = {"key": key, "value": value, "key_cache": key_cache, "value_cache": value_cache}
     tensors = {name: tensor_spec(name, described) for name, described in named.items()}
     slots = tensor_spec("slot_mapping", slot_mapping)
-    check_dtype("slot_mapping", slots.dtype, ("int32",))
+    check_dtype("slot_mapping", slots.dtype, INTEGERS)
     check_cache_dtype("key", tensors["key"].dtype)
     caches = {name: tensors[name] for name in ("key_cache", "value_cache")}
     check_caches(caches, tensors["key"].dtype)

@@ -15,6 +15,7 @@ from flash_attention.backends.base import Backend
 from flash_attention.backends.comparison import Differs
 from flash_attention.backends.derivatives import OLD, FirstDerivativeOnlyInPynative, stopped, without_influence
 from flash_attention.backends.packed_loop import PackedLoop, PackedLoopOfTensors
+from flash_attention.backends.packed_rows import PackedRows
 from flash_attention.backends.paged_gather import PagedGather
 from flash_attention.backends.positional import ComputedAlibi, OutOfBand, counted
 from flash_attention.problem import AttentionProblem
@@ -46,7 +47,9 @@ class MathBackend(Backend):
 
     def build_packed(self, problem: PackedProblem) -> nn.Cell:
         constant = problem.lengths_q is not None and problem.lengths_k is not None
-        return PackedLoop(self, problem, "float32") if constant else PackedLoopOfTensors(self, problem)
+        if constant:
+            return PackedLoop(self, problem, "float32")
+        return PackedLoopOfTensors(self, problem, PackedRows(self, problem))
 
     def build_paged(self, problem: PagedProblem) -> nn.Cell:
         return PagedGather(self, problem)

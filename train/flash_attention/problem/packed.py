@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from numbers import Integral
 
-from flash_attention.problem.checks import check_dtype
+from flash_attention.problem.checks import INTEGERS, check_dtype
 from flash_attention.problem.inputs import TensorSpec, fits
 from flash_attention.problem.layout import UNKNOWN
 from flash_attention.problem.optional import PACKED_ITEMS
 from flash_attention.problem.problem import AttentionProblem
-
-LENGTH_DTYPES = ("int32", "int64")
 
 
 @dataclass(frozen=True)
@@ -100,7 +98,7 @@ def _counts(ends: tuple | None, lengths) -> set[int]:
 def _read_lengths(name: str, lengths, total: int) -> tuple | None:
     if not isinstance(lengths, TensorSpec):
         return check_lengths(name, lengths, total)
-    check_dtype(name, lengths.dtype, LENGTH_DTYPES)
+    check_dtype(name, lengths.dtype, INTEGERS)
     if len(lengths.shape) != 1 or lengths.shape[0] == 0:
         raise ValueError(f"{name}: got shape {lengths.shape}, allowed is (sequences,) or (sequences + 1,)")
     return None

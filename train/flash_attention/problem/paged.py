@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from flash_attention.problem.checks import check_dtype, check_int, check_window
+from flash_attention.problem.checks import INTEGERS, check_dtype, check_int, check_window
 from flash_attention.problem.inputs import DTYPES, TensorSpec, fits
 from flash_attention.problem.layout import UNKNOWN
 from flash_attention.problem.problem import AttentionProblem
@@ -70,7 +70,7 @@ class PagedProblem:
         check_caches({"key_cache": key_cache, "value_cache": value_cache}, query.dtype)
         if key_cache.shape[3] != dim:
             raise ValueError(f"key_cache: got head_dim {key_cache.shape[3]}, but query has {dim}; they must be equal")
-        check_dtype("block_tables", block_tables.dtype, ("int32",))
+        check_dtype("block_tables", block_tables.dtype, INTEGERS)
         if len(block_tables.shape) != 2 or not fits(block_tables.shape[0], batch) or block_tables.shape[1] == 0:
             raise ValueError(f"block_tables: got shape {block_tables.shape}, allowed is (batch, blocks), batch {batch}")
         check_counts("context_lens", context_lens, batch)
@@ -183,7 +183,7 @@ def check_tokens(
 
 def check_counts(name: str, tensor: TensorSpec, batch: int) -> None:
     """Checks a tensor that holds a number for each sequence."""
-    check_dtype(name, tensor.dtype, ("int32",))
+    check_dtype(name, tensor.dtype, INTEGERS)
     if len(tensor.shape) != 1 or not fits(tensor.shape[0], batch):
         raise ValueError(f"{name}: got shape {tensor.shape}, allowed is (batch,) = ({batch},)")
 

@@ -9,15 +9,24 @@ from mindspore.ops import constexpr
 
 from flash_attention.backends.constants import filled, numbered
 from flash_attention.compat.flash_attn.kvcache import flash_attn_with_kvcache
+from flash_attention.compat.flash_attn.passes import (
+    _flash_attn_backward,
+    _flash_attn_forward,
+    _flash_attn_varlen_backward,
+    _flash_attn_varlen_forward,
+)
 from flash_attention.functional import flash_attention
-from flash_attention.problem.checks import check_bool, check_dtype
+from flash_attention.problem.checks import INTEGERS, check_bool, check_dtype, check_rate, check_scale
 from flash_attention.problem.layout import UNKNOWN
 from flash_attention.problem.optional import read_slopes
-from flash_attention.problem.packed import LENGTH_DTYPES
-from flash_attention.tensors import spec, tensor_spec
+from flash_attention.tensors import as_int32, spec, tensor_spec
 from flash_attention.varlen import flash_attention_varlen
 
 __all__ = [
+    "_flash_attn_backward",
+    "_flash_attn_forward",
+    "_flash_attn_varlen_backward",
+    "_flash_attn_varlen_forward",
     "flash_attn_func",
     "flash_attn_kvpacked_func",
     "flash_attn_qkvpacked_func",
@@ -65,7 +74,7 @@ def flash_attn_func(
     Raises:
         TypeError, ValueError: an input is not allowed; before anything runs.
     """
-    _check(deterministic, return_attn_probs)
+    _check(deterministic, return_attn_probs, dropout_p, softmax_scale)
     result = flash_attention(
         q,
         k,
@@ -158,13 +167,13 @@ def flash_attn_varlen_func(
         q (Tensor): (total_q, nheads, headdim).
         k (Tensor): (total_k, nheads_k, headdim).
         v (Tensor): like k.
-        cu_seqlens_q (Tensor): int32 (batch + 1,), cumulative lengths from 0 to total_q or less; what lies behind gives
+        cu_seqlens_q (Tensor): ints (batch + 1,), cumulative lengths from 0 to total_q or less; what lies behind gives
             zeros.
         cu_seqlens_k (Tensor): likewise, to total_k or less.
         max_seqlen_q (int): no effect.
         max_seqlen_k (int): no effect, except with a block_table in a compiled graph, which makes room for so many keys
             of each sequence on average.
-        block_table (Tensor): int32 (batch, most pages of a sequence): k and v then are (num_blocks, page_block_size,
+        block_table (Tensor): ints (batch, most pages of a sequence): k and v then are (num_blocks, page_block_size,
             nheads_k, headdim), and key j of sequence b is in page block_table[b, j // page_block_size]. The keys in use
             are gathered first. Entries past the end of a sequence may be anything; a key that no page holds is NaN.
 
@@ -176,7 +185,7 @@ def flash_attn_varlen_func(
     Raises:
         TypeError, ValueError: an input is not allowed; before anything runs.
     """
-    _check(deterministic, return_attn_probs)
+    _check(deterministic, return_attn_probs, dropout_p, softmax_scale)
     if block_table is not None:
         _check_pages(spec(k), spec(v), spec(cu_seqlens_q), spec(cu_seqlens_k), spec(block_table))
         k, v = _gathered(k, v, cu_seqlens_k, block_table, max_seqlen_k)
@@ -293,7 +302,7 @@ class _Gathered(nn.Cell):
     def construct(self, k, v, cu_seqlens, table, most):
         (blocks, size), (batch, width) = k.shape[:2], table.shape
         row = ops.reshape(numbered(batch * min(most, width * size)), (-1, 1))
-        ends = ops.cast(cu_seqlens, mstype.int32)
+        ends, table = ops.cast(cu_seqlens, mstype.int32), as_int32(table)
         owner = ops.cast(row >= ops.reshape(ends[1:], (1, -1)), mstype.float32).sum(1)
         exists = owner < batch
         owner = ops.minimum(ops.cast(owner, mstype.int32), batch - 1)
@@ -334,7 +343,7 @@ def _check_ends(q, cu_seqlens_q, cu_seqlens_k, alibi_slopes):
             counts |= {len(given) - 1, len(given)}
         else:
             ends = tensor_spec(name, given)
-            check_dtype(name, ends.dtype, LENGTH_DTYPES)
+            check_dtype(name, ends.dtype, INTEGERS)
             if len(ends.shape) != 1 or ends.shape[0] == 0:
                 raise ValueError(f"{name}: got shape {ends.shape}, allowed is (batch + 1,)")
             counts |= {ends.shape[0] - 1, ends.shape[0]}
@@ -349,7 +358,7 @@ def _check_pages(k, v, cu_seqlens_q, cu_seqlens_k, block_table):
     for name, shape in (("k", k.shape), ("v", v.shape), ("block_table", table.shape)):
         if UNKNOWN in shape:
             raise ValueError(f"{name}: got shape {shape} in a graph for dynamic shapes, {UNKNOWN} is not known")
-    check_dtype("block_table", table.dtype, ("int32",))
+    check_dtype("block_table", table.dtype, INTEGERS)
     if len(table.shape) != 2:
         raise ValueError(f"block_table: got shape {table.shape}, allowed is (batch, pages)")
     for name, tensor in (("k", k), ("v", v)):
@@ -360,15 +369,18 @@ def _check_pages(k, v, cu_seqlens_q, cu_seqlens_k, block_table):
             )
     for name, given in (("cu_seqlens_q", cu_seqlens_q), ("cu_seqlens_k", cu_seqlens_k)):
         ends = tensor_spec(name, given)
-        check_dtype(name, ends.dtype, LENGTH_DTYPES)
+        check_dtype(name, ends.dtype, INTEGERS)
         if ends.shape != (table.shape[0] + 1,):
             raise ValueError(f"{name}: got shape {ends.shape}, allowed is (batch + 1,) = ({table.shape[0] + 1},)")
 
 
 @constexpr(reuse_result=False)
-def _check(deterministic, return_attn_probs):
+def _check(deterministic, return_attn_probs, dropout_p, softmax_scale):
     check_bool("deterministic", deterministic)
     check_bool("return_attn_probs", return_attn_probs)
+    check_rate("dropout_p", dropout_p)
+    if softmax_scale is not None:
+        check_scale("softmax_scale", softmax_scale)
 
 
 @constexpr(reuse_result=False)

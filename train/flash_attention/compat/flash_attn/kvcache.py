@@ -19,12 +19,12 @@ from flash_attention.functional import flash_attention
 from flash_attention.paged import check_known, paged_attention, reshape_and_cache
 from flash_attention.parameters import Called
 from flash_attention.precision import fix_dtypes
-from flash_attention.problem.checks import check_bool, check_dtype, check_int, check_window
+from flash_attention.problem.checks import INTEGERS, check_bool, check_dtype, check_int, check_scale, check_window
 from flash_attention.problem.inputs import TensorSpec, fits
 from flash_attention.problem.layout import UNKNOWN
 from flash_attention.problem.optional import read_slopes
 from flash_attention.rotary import rotary_embedding
-from flash_attention.tensors import compiling, read_specs, remembered, spec, tensor_spec
+from flash_attention.tensors import as_int32, compiling, read_specs, remembered, spec, tensor_spec
 
 
 def flash_attn_with_kvcache(
@@ -63,13 +63,13 @@ def flash_attn_with_kvcache(
         rotary_cos (Tensor): (seqlen_ro, rotary_dim / 2). The new keys are turned by their positions, and the queries:
             with causal or a window each by its own, otherwise all by that of the first new key. Only with `k`.
         rotary_sin (Tensor): like rotary_cos.
-        cache_seqlens (int or Tensor): keys that the cache has, those of padding included: int32 (batch,), or one number
+        cache_seqlens (int or Tensor): keys that the cache has, those of padding included: ints (batch,), or one number
             for all. Default: None, as many as the cache can hold; needed with `k`.
-        cache_batch_idx (Tensor): int32 (batch,): the row of the cache for each sequence. Not with a block_table.
+        cache_batch_idx (Tensor): ints (batch,): the row of the cache for each sequence. Not with a block_table.
             Default: None, its own number.
-        cache_leftpad (Tensor): int32 (batch,): so many keys at the start are padding, which nothing sees. They take
+        cache_leftpad (Tensor): ints (batch,): so many keys at the start are padding, which nothing sees. They take
             part in the positions all the same.
-        block_table (Tensor): int32 (batch, most pages of a sequence). Default: None, a row for each sequence.
+        block_table (Tensor): ints (batch, most pages of a sequence). Default: None, a row for each sequence.
         softmax_scale (float): factor on the scores. Default: None, 1 / sqrt(headdim).
         causal (bool): query i sees keys 0 to i + length - seqlen, with the length after the new keys. Default: False.
         window_size (tuple): (left, right) of keys that a query sees around that position; -1 = all.
@@ -149,9 +149,12 @@ class _Cached(Called):
         self.inference = _Inference()
 
     def construct(self, q, k_cache, v_cache, k, v, cos, sin, lengths, index, leftpad, table, slopes):
+        index, leftpad, table = as_int32(index), as_int32(leftpad), as_int32(table)
         items = self.items if self.known else counted(q.shape[0])
         if self.length is not None:
             lengths = self.lengths if self.known else items * 0 + self.length
+        else:
+            lengths = as_int32(lengths)
         if table is None:
             table = ops.reshape(items if index is None else index, (-1, 1))
         if self.new != 0 or self.seq != 1 or not self.by_pages:
@@ -306,6 +309,8 @@ def _plan(q, k_cache, v_cache, new, where, slopes, rules):
     for name, flag in (("causal", causal), ("rotary_interleaved", interleaved), ("return_softmax_lse", return_lse)):
         check_bool(name, flag)
     check_int("num_splits", splits, 0)
+    if scale is not None:
+        check_scale("softmax_scale", scale)
     rules = scale, causal, check_window(window), softcap, interleaved, splits, return_lse
     return _planned(*tensors, new, where, *read_specs(("alibi_slopes",), (slopes,)), rules)
 
@@ -335,7 +340,7 @@ def _planned(q, k_cache, v_cache, new, where, slopes, rules) -> nn.Cell:
         if index is None and k_cache.shape[0] < batch:
             raise ValueError(f"k_cache: got {k_cache.shape[0]} rows, allowed are at least the {batch} of q")
     else:
-        check_dtype("block_table", table.dtype, ("int32",))
+        check_dtype("block_table", table.dtype, INTEGERS)
         if len(table.shape) != 2 or not fits(table.shape[0], batch):
             raise ValueError(f"block_table: got shape {table.shape}, allowed is (batch, pages), batch {batch}")
         if index is not None:
@@ -344,7 +349,7 @@ def _planned(q, k_cache, v_cache, new, where, slopes, rules) -> nn.Cell:
     named = {"cache_seqlens": lengths, "cache_batch_idx": index, "cache_leftpad": leftpad}
     for name, tensor in named.items():
         if isinstance(tensor, TensorSpec):
-            check_dtype(name, tensor.dtype, ("int32",))
+            check_dtype(name, tensor.dtype, INTEGERS)
             if len(tensor.shape) != 1 or not fits(tensor.shape[0], batch):
                 raise ValueError(f"{name}: got shape {tensor.shape}, allowed is (batch,) = ({batch},)")
     check_known(**{name: one for name, one in {"q": q, "k": k, **named}.items() if isinstance(one, TensorSpec)})
