@@ -28,7 +28,7 @@ class Differs(nn.Cell):
 
 
 class Hides(nn.Cell):
-    """Boolean: where a mask hides a key, which is where it is not 0. The only place that says so."""
+    """Say where a mask hides a key: where it is not 0. No other place says so."""
 
     def __init__(self):
         super().__init__()
@@ -42,5 +42,5 @@ class Hides(nn.Cell):
         return self.differs(ops.cast(mask, mstype.float32), 0)  # a CPU compares no bfloat16
 
     def shard(self, shard: Shard, axes: tuple) -> None:
-        """Strategies for a mask of these axes. A cast, which has none, is made on a CPU only."""
+        """Give strategies for a mask of these axes. A cast, which has none, is made on a CPU only."""
         self.differs.shard(shard, axes, ())

@@ -1,4 +1,4 @@
-"""Rows whose biases are all very negative, as those of padding in many models: right outputs and gradients."""
+"""Check rows whose biases are all very negative, as padding makes them in many models."""
 
 import mindspore as ms
 import numpy as np
@@ -17,12 +17,12 @@ if hasattr(ms, "bfloat16"):
 
 
 def draw(seed, *shape):
-    """Small integers, whose products are scores in steps of 1/4."""
+    """Draw small integers, whose products are scores in steps of 1/4."""
     return np.random.default_rng(seed).integers(-1, 2, shape).astype(np.float32)
 
 
 def truth(query, key, value, bias, d_output):
-    """Output, logsumexp and gradients, in float64 from scores in float32."""
+    """Return output, logsumexp and gradients, in float64 from scores in float32."""
     scores = (query @ key.swapaxes(-1, -2) * np.float32(0.25) + bias).astype(np.float64)
     top = scores.max(-1, keepdims=True)
     weights = np.exp(scores - top)
@@ -37,7 +37,7 @@ def truth(query, key, value, bias, d_output):
 
 
 def computed(call, dtype, query, key, value, bias, d_output):
-    """The same of a call."""
+    """Return the same of a call."""
     tensors = [Tensor(array).astype(dtype) for array in (query, key, value)]
 
     def total(*tensors):
@@ -49,7 +49,7 @@ def computed(call, dtype, query, key, value, bias, d_output):
 
 
 def assert_near(found, wanted, bound):
-    """Within the rounding of the dtype, relative to the largest number."""
+    """Compare within the rounding of the dtype, relative to the largest number."""
     for name, one, other in zip(NAMES, found, wanted):
         error = np.abs(one - other).max() / max(np.abs(other).max(), 1)
         assert error < bound, (name, error)

@@ -1,4 +1,4 @@
-"""A mask hides where it is not 0, whatever its dtype, on every backend and entry."""
+"""Check that a mask hides where it is not 0, on every backend and entry."""
 
 import mindspore as ms
 import numpy as np
@@ -17,7 +17,7 @@ SEGMENTS = np.array([[0, 0, 0, 1]], np.int32)
 
 
 class Call(nn.Cell):
-    """Attention on equal keys: averages of the values that are seen."""
+    """Compute attention on equal keys: averages of the values that are seen."""
 
     def __init__(self, mask, options):
         super().__init__()
@@ -28,7 +28,7 @@ class Call(nn.Cell):
 
 
 def near(call, hidden):
-    """Compares output and gradient of value with the averages."""
+    """Compare output and gradient of value with the averages."""
     value = Tensor(np.arange(1, 9, dtype=np.float16).reshape(1, 2, 4, 1).repeat(16, 3))
     seen = np.broadcast_to(~hidden, (1, 2, 4, 4))
     weights = seen / seen.sum(-1, keepdims=True)
@@ -38,7 +38,7 @@ def near(call, hidden):
 
 
 def mask_of(hidden, dtype):
-    """A mask with all the values of the dtype."""
+    """Return a mask with all the values of the dtype."""
     mask = np.where(hidden, np.resize(np.array(VALUES[dtype], dtype), hidden.shape), 0).astype(dtype)
     assert ((mask != 0) == hidden).all()
     return Tensor(mask)

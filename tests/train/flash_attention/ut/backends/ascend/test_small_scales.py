@@ -1,4 +1,4 @@
-"""Small scales on the TIK operators: right from 1/1024 on, forward and backward, and refused below."""
+"""Check small scales on the TIK operators: right from 1/1024 on, and refused below."""
 
 import mindspore as ms
 import numpy as np
@@ -14,7 +14,7 @@ MASK = Tensor((np.arange(20) > 12)[None, None, None])
 
 
 def results(backend, scale, **inputs):
-    """Output, logsumexp and the gradients of query, key and value."""
+    """Return output, logsumexp and the gradients of query, key and value."""
 
     def total(query, key, value):
         output, logsumexp = flash_attention(query, key, value, scale=scale, backend=backend, return_lse=True, **inputs)
