@@ -1,4 +1,4 @@
-"""A record's words are where its NumPy type has its fields, in itself and in records inside it."""
+"""Test that a record's words are at its NumPy fields, also in inner records."""
 
 import numpy as np
 from flash_attention.kernels.tik.backward import schedule as backward
