@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from numbers import Integral, Real
 
+import numpy as np
+
 # A side of a window with this many tokens, or more, reaches to the end of any sequence.
 ALL_TOKENS = 2**31 - 1
 
@@ -36,6 +38,13 @@ def check_rate(name: str, value) -> float:
     if not 0.0 <= rate < 1.0:
         raise ValueError(f"{name}: got {rate!r}, allowed is 0 <= {name} < 1")
     return rate
+
+
+def check_range(name: str, numbers: np.ndarray, most) -> None:
+    """Raises unless the numbers of an array are within 0 and `most`, an integer or an array that broadcasts."""
+    for at in np.argwhere((numbers < 0) | (numbers > most))[:1]:
+        number, top = (array[tuple(at)] for array in np.broadcast_arrays(numbers, most))
+        raise ValueError(f"{name}: got {number}, allowed are 0 to {top}")
 
 
 def check_name(name: str, value, allowed) -> None:

@@ -6,6 +6,7 @@ import numpy as np
 from mindspore import Tensor, ops
 from mindspore import dtype as mstype
 
+from flash_attention.backends.constants import filled
 from flash_attention.tensors import spec, tensor_spec
 
 __all__ = [
@@ -27,6 +28,8 @@ def index_first_axis(input: Tensor, indices: Tensor) -> Tensor:
     Returns:
         Tensor (count, ...), differentiable in input.
     """
+    if indices.shape[0] == 0:
+        return ops.cast(filled((0,) + input.shape[1:], 0), input.dtype)
     return ops.cast(ops.gather(ops.cast(input, mstype.float32), indices, 0), input.dtype)
 
 
@@ -42,6 +45,8 @@ def index_put_first_axis(values: Tensor, indices: Tensor, first_axis_dim: int) -
         Tensor (first_axis_dim, ...), differentiable in values.
     """
     shape = (first_axis_dim,) + values.shape[1:]
+    if 0 in shape or values.shape[0] == 0:
+        return ops.cast(filled(shape, 0), values.dtype)
     rows = ops.scatter_nd(ops.expand_dims(indices, 1), ops.cast(values, mstype.float32), shape)
     return ops.cast(rows, values.dtype)
 

@@ -6,6 +6,8 @@ padding or a logsumexp the pages are gathered and what is hidden becomes a mask.
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
@@ -13,14 +15,14 @@ from mindspore.ops import constexpr
 
 from flash_attention.backends.positional import alibi_bias, hidden_by_window
 from flash_attention.functional import flash_attention
-from flash_attention.paged import paged_attention, reshape_and_cache
+from flash_attention.paged import limited_attention, update_cache
 from flash_attention.parameters import Called
 from flash_attention.precision import fix_dtypes
-from flash_attention.problem.checks import check_bool, check_dtype, check_int, check_window
+from flash_attention.problem.checks import check_bool, check_dtype, check_int, check_range, check_window
 from flash_attention.problem.inputs import TensorSpec
 from flash_attention.problem.optional import read_slopes
 from flash_attention.rotary import rotary_embedding
-from flash_attention.tensors import read_specs, remembered, spec, tensor_spec
+from flash_attention.tensors import NumberCheck, read_specs, remembered, spec, tensor_spec
 
 
 def flash_attn_with_kvcache(
@@ -138,33 +140,33 @@ class _Cached(Called):
         self.rows = Tensor(np.arange(-self.seq, 0, dtype=np.int32).reshape(1, 1, -1, 1))
         self.columns = Tensor(np.arange(self.capacity, dtype=np.int32).reshape(1, 1, 1, -1))
         self.last = Tensor(self.capacity - 1, mstype.int32)
-        self.check_numbers = _NumberCheck(self.capacity, new, cache.shape[:2])
+        self.check_numbers = NumberCheck(functools.partial(_check_numbers, self.capacity, new, cache.shape[:2]))
 
     def construct(self, q, k_cache, v_cache, k, v, cos, sin, lengths, index, leftpad, table, slopes):
         if self.length is not None:
             lengths = self.length
+        self.check_numbers(lengths, table, index, leftpad)
         if table is None:
             table = self.table if index is None else ops.reshape(index, (-1, 1))
-        if self.new > 0 or self.seq > 1 or not self.by_pages:
-            # For a token `paged_attention` does it, without waiting for the numbers.
-            self.check_numbers(lengths, table, "block_table" if index is None else "cache_batch_idx", leftpad)
         if self.new > 0:
             if cos is not None:
                 k = rotary_embedding(k, cos, sin, interleaved=self.interleaved, offsets=lengths)
                 q = self.turn_query(q, cos, sin, lengths)
-            reshape_and_cache(k, v, k_cache, v_cache, self.slots(table, lengths))
+            update_cache(k, v, k_cache, v_cache, self.slots(table, lengths))
             lengths = lengths + self.new
         if self.by_pages:
             return self.attend_by_pages(q, k_cache, v_cache, table, lengths, slopes)
         return self.attend(q, k_cache, v_cache, table, lengths, leftpad, slopes)
 
     def attend_by_pages(self, q, k_cache, v_cache, table, lengths, slopes):
-        return paged_attention(
+        return limited_attention(
             q,
             k_cache,
             v_cache,
             table,
             lengths,
+            None,
+            (None, None),
             scale=self.scale,
             softcap=self.softcap,
             causal=self.causal,
@@ -222,36 +224,26 @@ class _Cached(Called):
         shape = cache.shape
         # A CPU gathers no bfloat16. Entries past the end of a sequence may be anything.
         pages = ops.minimum(ops.maximum(table, 0), Tensor(shape[0] - 1, mstype.int32))
-        keys = ops.reshape(ops.gather(ops.cast(cache, mstype.float32), pages, 0), (self.batch, -1) + shape[2:])
+        keys = ops.reshape(
+            ops.gather(ops.cast(cache, mstype.float32), pages, 0), (self.batch, self.capacity) + shape[2:]
+        )
         return ops.cast(keys, self.dtype)
 
 
-class _NumberCheck(nn.Cell):
-    """Refuses lengths, entries of tables and padding that are not in the cache. Only PYNATIVE can."""
-
-    def __init__(self, capacity: int, new: int, blocks: tuple):
-        super().__init__()
-        self.capacity, self.new, (self.blocks, self.block_size) = capacity, new, blocks
-
-    def __call__(self, lengths, table, name, leftpad):
-        have, entries = lengths.asnumpy().astype(np.int64), table.asnumpy()
-        longest = int(have.max()) + self.new
-        if longest > self.capacity:
-            _refuse_length(longest - self.new, self.new, self.capacity)
-        self.refuse_outside("cache_seqlens", have, self.capacity - self.new)
-        used = np.arange(entries.shape[1]) * self.block_size < (have + self.new)[:, None]
-        self.refuse_outside(name, entries[used], self.blocks - 1)
-        if leftpad is not None:
-            self.refuse_outside("cache_leftpad", leftpad.asnumpy(), have + self.new)
-
-    @staticmethod
-    def refuse_outside(name, numbers, most):
-        for number, top in zip(numbers, np.broadcast_to(most, numbers.shape)):
-            if not 0 <= number <= top:
-                raise ValueError(f"{name}: got {number}, allowed are 0 to {top}")
-
-    def construct(self, lengths, table, name, leftpad):
-        return lengths
+def _check_numbers(capacity: int, new: int, blocks: tuple, lengths, table, index, leftpad) -> None:
+    """Refuses lengths, entries of tables and padding that are not in the cache."""
+    have = lengths.astype(np.int64)
+    longest = int(have.max(initial=0)) + new
+    if longest > capacity:
+        _refuse_length(longest - new, new, capacity)
+    check_range("cache_seqlens", have, capacity - new)
+    if table is not None:
+        used = np.arange(table.shape[1]) * blocks[1] < (have + new)[:, None]
+        check_range("block_table", table[used], blocks[0] - 1)
+    if index is not None:
+        check_range("cache_batch_idx", index, blocks[0] - 1)
+    if leftpad is not None:
+        check_range("cache_leftpad", leftpad, have + new)
 
 
 def _refuse_length(length: int, new: int, capacity: int):
