@@ -96,8 +96,8 @@ def flash_attention(
         key (Tensor): (B, Hkv, Sk, D), dtype of query; Hkv divides H.
         value (Tensor): (B, Hkv, Sk, Dv), dtype of query.
         attention_mask (Tensor): 1 = hidden, 0 = visible; bool, uint8 or floating. (Sq, Sk), (1, Sq, Sk), (B, Sq, Sk),
-            (B, 1, Sk), or rank 4 with B or 1, H or 1, Sq or 1, Sk. (T, T) or (1, T, T), T the tile of the tiling strategy, strictly
-            upper triangular, stands for a causal mask of any length. Default: None.
+            (B, 1, Sk), or rank 4 with B or 1, H or 1, Sq or 1, Sk. (T, T) or (1, T, T), T the tile of the tiling
+            strategy, strictly upper triangular, stands for a causal mask of any length. Default: None.
         bias (Tensor): added to the scaled scores; rank 4 with B or 1, H or 1, Sq or 1, Sk; dtype of query, or float32.
             -inf in it hides a key. Default: None.
         dropout_rate (float): share of the probabilities set to zero, 0 <= rate < 1. Default: 0.0.

@@ -133,8 +133,8 @@ def paged_attention(
         Tensor like query, as wide as the values; 0 for a query that sees nothing.
 
     Raises:
-        TypeError, ValueError: an input is not allowed; before anything runs. Lengths and entries of the table are looked
-            at in PYNATIVE on a CPU; in a graph with backend "cpu" the output of wrong ones is NaN.
+        TypeError, ValueError: an input is not allowed; before anything runs. Lengths and entries of the table are
+            looked at in PYNATIVE on a CPU; in a graph with backend "cpu" the output of wrong ones is NaN.
         RuntimeError: the backend asked for cannot run this.
     """
     return limited_attention(
