@@ -419,7 +419,8 @@ def _planned(tensors, inputs, names, rules, others, backend, device, shards) -> 
     chosen = registry.choose(local, backend, shard is not None)
     layout = problem.layout if problem.empty else chosen.layout(local, shard is not None)
     run = registry.build(replace(local, layout=layout), chosen, shard)
-    return fix_dtypes(_Call(problem, run, chosen.name, layout, 0 if mask is None else len(mask.shape), shard))
+    mask_rank = 0 if mask is None or problem.empty else len(mask.shape)
+    return fix_dtypes(_Call(problem, run, chosen.name, layout, mask_rank, shard))
 
 
 @compile_time

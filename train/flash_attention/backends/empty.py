@@ -6,7 +6,6 @@ from mindspore import dtype as mstype
 from mindspore import nn, ops
 
 from flash_attention.backends.constants import filled
-from flash_attention.parameters import OLD
 from flash_attention.problem import AttentionProblem
 
 
@@ -24,8 +23,6 @@ class EmptyAttention(nn.Cell):
 
     def __init__(self, problem: AttentionProblem, output: tuple, rows: tuple | None = None):
         super().__init__()
-        if OLD and 0 in output:
-            raise ValueError(f"query: got an output of shape {output}, MindSpore before 2.7 holds no empty Tensor")
         self.output, self.rows, self.dtype = output, rows, getattr(mstype, problem.dtype)
         self.sinks = problem.place("sinks")
 

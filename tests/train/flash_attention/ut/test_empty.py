@@ -13,6 +13,7 @@ from flash_attention import (
     reshape_and_cache,
     scaled_dot_product_attention,
 )
+from flash_attention.backends.constants import tensor_of
 from flash_attention.compat.ascend910 import FlashAttention as EarlierLayer
 from flash_attention.compat.flash_attn import flash_attn_varlen_func, flash_attn_with_kvcache
 from flash_attention.compat.flash_attn.bert_padding import pad_input, unpad_input
@@ -23,19 +24,26 @@ from mindspore import Tensor, nn, ops
 from tests.train.flash_attention.support.cells import Call, Gradients
 from tests.train.flash_attention.support.modes import MODES_AND_BACKENDS, in_mode
 
-pytestmark = pytest.mark.skipif(OLD, reason="this MindSpore holds no Tensor without elements")
-
 BACKENDS = (*MODES_AND_BACKENDS, ("pynative", "emulator"), pytest.param("graph", "emulator", marks=pytest.mark.slow))
 #: (batch, heads, seq_q, seq_k)
 SIZES = {"batch": (0, 2, 3, 4), "heads": (2, 0, 3, 4), "queries": (2, 2, 0, 4), "keys": (2, 2, 3, 0)}
 LAYOUTS = {"BNSD": (0, 1, 2, 3), "BSND": (0, 2, 1, 3)}
 
 
+@pytest.fixture(autouse=True)
+def graphs_hold_empty_tensors(request):
+    """Skips graphs of MindSpore 2.0, which hold none."""
+    if OLD and "pynative" not in request.node.name:
+        pytest.skip("a graph of this MindSpore holds no Tensor without elements")
+
+
 def ones(*shape, dtype=np.float16) -> Tensor:
-    return Tensor(np.ones(shape, dtype))
+    """A tensor of ones."""
+    return tensor_of(np.ones(shape, dtype))
 
 
 def integers(*shape) -> Tensor:
+    """Zeros, int32."""
     return ones(*shape, dtype=np.int32) * 0
 
 
@@ -74,7 +82,7 @@ def test_packed_sequences_without_tokens(mode, backend, as_tensor, lengths):
     queries, keys = (max(ends, default=0) for ends in lengths)
     rules = {"return_lse": True, "backend": backend}
     if as_tensor:
-        net, others = Call(flash_attention_varlen, **rules), [Tensor(np.array(ends, np.int32)) for ends in lengths]
+        net, others = Call(flash_attention_varlen, **rules), [tensor_of(np.array(ends, np.int32)) for ends in lengths]
     else:
         net, others = Call(flash_attention_varlen, cu_seqlens_q=lengths[0], cu_seqlens_k=lengths[1], **rules), ()
     check(net, [ones(queries, 2, 16), ones(keys, 2, 16), ones(keys, 2, 16)], (2, queries), others)
@@ -95,6 +103,8 @@ def test_without_keys_the_sinks_are_the_logsumexp(mode):
 
 @pytest.mark.parametrize("shape", [(0, 16), (0, 3, 16), (0, 2, 3, 16), (2, 0, 2, 3, 16), (2, 2, 0, 16)])
 def test_scaled_dot_product_attention(mode, shape):
+    if OLD and len(shape) != 4:
+        pytest.skip("Reshape of this MindSpore takes no Tensor without elements")
     assert Call(scaled_dot_product_attention)(*[ones(*shape)] * 3).shape == shape
 
 
@@ -140,6 +150,9 @@ def test_caches_take_no_token(mode):
 @pytest.mark.parametrize("with_lse", [False, True])
 @pytest.mark.parametrize("batch, seq, new", [(0, 1, 1), (2, 0, 1), (2, 1, 0), (2, 0, 0)])
 def test_a_cache_of_flash_attn(mode, batch, seq, new, with_lse):
+    if OLD and batch == 0 and with_lse:
+        pytest.skip("Gather of this MindSpore takes no Tensor without elements")
+
     class Step(nn.Cell):
         def __init__(self):
             super().__init__()
@@ -155,7 +168,8 @@ def test_a_cache_of_flash_attn(mode, batch, seq, new, with_lse):
     assert Step()(ones(batch, seq, 2, 16), token, token, integers(batch)).shape == (batch, seq, 2, 16)
 
 
-def test_padding_alone():
+@pytest.mark.parametrize("mode", ["pynative"], indirect=True)
+def test_padding_alone(mode):
     hidden, mask = ones(2, 3, 4), integers(2, 3)
 
     def call(hidden):

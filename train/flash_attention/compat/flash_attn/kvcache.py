@@ -13,6 +13,7 @@ from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 from mindspore.ops import constexpr
 
+from flash_attention.backends.constants import tensor_of
 from flash_attention.backends.positional import alibi_bias, hidden_by_window
 from flash_attention.functional import flash_attention
 from flash_attention.paged import limited_attention, update_cache
@@ -134,11 +135,11 @@ class _Cached(Called):
         self.causal = causal
         self.by_pages = not (padded or self.return_lse)  # by `paged_attention`
         self.positional = self.right >= 0 or self.left >= 0 or self.seq == 1
-        self.table = Tensor(np.arange(self.batch, dtype=np.int32).reshape(-1, 1))
-        self.length = None if length is None else Tensor(np.full(self.batch, length, np.int32))
+        self.table = tensor_of(np.arange(self.batch, dtype=np.int32).reshape(-1, 1))
+        self.length = None if length is None else tensor_of(np.full(self.batch, length, np.int32))
         self.added = Tensor(np.arange(max(1, new), dtype=np.int32).reshape(1, -1))
-        self.rows = Tensor(np.arange(-self.seq, 0, dtype=np.int32).reshape(1, 1, -1, 1))
-        self.columns = Tensor(np.arange(self.capacity, dtype=np.int32).reshape(1, 1, 1, -1))
+        self.rows = tensor_of(np.arange(-self.seq, 0, dtype=np.int32).reshape(1, 1, -1, 1))
+        self.columns = tensor_of(np.arange(self.capacity, dtype=np.int32).reshape(1, 1, 1, -1))
         self.last = Tensor(self.capacity - 1, mstype.int32)
         self.check_numbers = NumberCheck(functools.partial(_check_numbers, self.capacity, new, cache.shape[:2]))
 
@@ -307,7 +308,7 @@ def _planned(q, k_cache, v_cache, new, where, slopes, rules) -> nn.Cell:
                 raise ValueError(f"{name}: got shape {tensor.shape}, allowed is (batch,) = ({batch},)")
     capacity = width * k_cache.shape[1]
     constant = capacity if lengths is None else None if isinstance(lengths, TensorSpec) else int(lengths)
-    added = 0 if k is None else k.shape[1]
+    added = 0 if k is None or batch == 0 else k.shape[1]
     if constant is not None and constant + added > capacity:
         _refuse_length(constant, added, capacity)
     in_rows = table is None and index is None
