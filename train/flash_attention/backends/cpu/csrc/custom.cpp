@@ -1,5 +1,6 @@
 // Entry points of attention, see arguments.h. The configuration says which of the optional inputs count; the others may be
 // anything, because None does not pass through every MindSpore version.
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -314,7 +315,7 @@ void check_rows(const Tensors& t, int i, const Problem& p, bool packed) {
 
 // Whether there is not a single score, as a graph for unknown sizes may find.
 bool empty(const Tensors& t) {
-  const auto has_none = [&](int i) { return elements(t, i) == 0; };
+  const auto has_none = [&](int i) { return std::count(t.shape(i), t.shape(i) + t.ranks[i], 0) > 0; };
   return has_none(kQuery) || has_none(kKey);
 }
 
