@@ -36,7 +36,7 @@ PER_ITERATION = 8
 
 
 def tensors(dtype: str, size: int, piece: int, names: str) -> tuple[Any, Any, Any, list]:
-    """A program without statements, its source and target of one size, and the named tensors on chip of another."""
+    """Make an empty program with source, target and named tensors on chip."""
     tikemu.install(soc="Ascend910A")
     from tbe import tik
 
@@ -46,7 +46,7 @@ def tensors(dtype: str, size: int, piece: int, names: str) -> tuple[Any, Any, An
 
 
 def kernel(dtype: str, iterations: int) -> tuple[Any, Any]:
-    """A loop over eight element-wise instructions on four tensors of 64 repeats; no value grows beyond 3."""
+    """Loop over eight element-wise instructions on four tensors of 64 repeats. No value grows beyond 3."""
     lanes = 256 // np.dtype(dtype).itemsize
     count = REPEATS * lanes
     instance, source, target, (a, b, c, d) = tensors(dtype, count, count, "abcd")
@@ -69,7 +69,7 @@ def kernel(dtype: str, iterations: int) -> tuple[Any, Any]:
 
 
 def moving_kernel(dtype: str, iterations: int) -> tuple[Any, Any]:
-    """A loop that moves a piece of global memory in, computes on it and moves it out, at another place each time."""
+    """Loop over moves from and to global memory at changing places, with arithmetic between."""
     lanes = 256 // np.dtype(dtype).itemsize
     piece = 16 * lanes
     instance, source, target, (a, b) = tensors(dtype, iterations * piece, piece, "ab")
@@ -136,7 +136,7 @@ def runs(
 
 
 def processor_seconds() -> float:
-    """Processor time of this process, and of the one that has worked most among those that execute blocks."""
+    """Return processor time of this process, and of the busiest process that executes blocks."""
     ticks = os.sysconf("SC_CLK_TCK")
     workers = [0.0]
     for pool in list(pools._pools):

@@ -1,4 +1,4 @@
-"""What stands behind the emulator's results, as tables.
+"""Print the evidence for the emulator's results, as tables.
 
 python benchmarks/emulator_validation.py --mindspore          TIK kernels in MindSpore's wheel against NumPy
 python benchmarks/emulator_validation.py --mindspore --all    and the shapes that take long
@@ -55,7 +55,7 @@ def mindspore_table(everything: bool) -> bool:
                 modes.append("runs")
             except tikemu.TikError as error:
                 options = ", ".join(f"{name}={value!r}" for name, value in case.options.items())
-                modes.append(note(f"{_shown(error)}. The result is that of Options({options})."))
+                modes.append(note(f"{_shown(error)}. The result is from Options({options})."))
         start = time.perf_counter()
         outcome = mindspore_kernels.run(case)
         elapsed = time.perf_counter() - start

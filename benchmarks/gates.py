@@ -67,7 +67,7 @@ QUICK = Plan(
 
 
 def measure_bench(options: argparse.Namespace, plan: Plan) -> list[Figure]:
-    """What the bench measures."""
+    """Measure what the bench measures."""
     return beside_torch(options, [Case(seq, dtype) for dtype in DTYPES for seq in plan.bench_lengths])
 
 
@@ -93,7 +93,7 @@ def measure_short(options: argparse.Namespace, plan: Plan) -> list[Figure]:
 
 
 def beside_torch(options: argparse.Namespace, cases: Sequence[Case]) -> list[Figure]:
-    """How many times faster than torch forward and backward of the cases are, in turns."""
+    """Return how many times faster than torch each pass of the cases is, in turns."""
     names, absent = speed.here()
     timings, _ = speed.measure(options, [name for name in names if name != "composed"], cases)
     print(speed.times_table(timings) + "\n", flush=True)
@@ -132,7 +132,7 @@ def measure_layouts(options: argparse.Namespace, plan: Plan) -> list[Figure]:
 
 
 def measure_first(options: argparse.Namespace, plan: Plan) -> list[Figure]:
-    """The first call of a shape after MindSpore has compiled its graph, beyond the time of a later one."""
+    """Measure the first call of a shape beyond MindSpore's compilation and a later call."""
     result = []
     for case in (Case(plan.lengths[0]), Case(plan.lengths[0], "float16", causal=False)):
         with Worker("flash", options.threads) as worker:
@@ -158,7 +158,7 @@ def measure_window(options: argparse.Namespace, plan: Plan) -> list[Figure]:
 
 
 def measure_flat(options: argparse.Namespace, plan: Plan) -> list[Figure]:
-    """The windowed forward and backward over lengths, in float16, whose tensors still fit at the longest."""
+    """Time windowed forward and backward over lengths, in float16, whose tensors still fit."""
     cases = [Case(seq, "float16", window_blocks=WINDOW_BLOCKS) for seq in plan.flat_lengths]
     timings, _ = speed.measure(options, ["flash"], cases)
     return [flatness([timing for timing in timings if timing.kind == kind]) for kind in speed.KINDS]
@@ -172,7 +172,7 @@ def measure_memory(options: argparse.Namespace, plan: Plan) -> list[Figure]:
 
 
 def side_by_side(options: argparse.Namespace, works: Sequence[tuple[str, Case]]) -> list[Timing]:
-    """Timings of implementations, each in a process of its own with its own case, in turns."""
+    """Time implementations in turns, each in a process of its own with its own case."""
     with contextlib.ExitStack() as stack:
         workers = [stack.enter_context(Worker(name, options.threads)) for name, _ in works]
         timings, _ = time_in_turns(workers, [case for _, case in works], options.rounds, options.budget)
@@ -180,7 +180,7 @@ def side_by_side(options: argparse.Namespace, works: Sequence[tuple[str, Case]])
 
 
 def rate(timings: Sequence[Timing], cases: Sequence[Case], product: float, has_bfloat16: bool) -> list[Figure]:
-    """float32 beside a product of that many GFLOP/s, and the other dtypes of one size beside float32.
+    """Compare float32 with a product of that rate, and other dtypes with float32.
 
     Args:
         cases: of one size, in all dtypes.
@@ -200,7 +200,7 @@ def rate(timings: Sequence[Timing], cases: Sequence[Case], product: float, has_b
 
 
 def layouts(timings: Sequence[Timing], cases: Sequence[Case]) -> list[Figure]:
-    """Each case's speed in percent of that of the first."""
+    """Return each case's speed in percent of the first case's speed."""
     found = []
     for kind in speed.KINDS:
         of = {timing.case: timing.median for timing in timings if timing.kind == kind}
@@ -211,7 +211,7 @@ def layouts(timings: Sequence[Timing], cases: Sequence[Case]) -> list[Figure]:
 
 
 def window(full: Sequence[Timing], windowed: Sequence[Timing]) -> list[Figure]:
-    """Gain of the window beside the gain in visible pairs, which no run exceeds, for both passes."""
+    """Return the window's gain beside the gain in visible pairs, for both passes."""
     found = []
     for kind in speed.KINDS:
         slow, fast = (next(timing for timing in timings if timing.kind == kind) for timings in (full, windowed))

@@ -1,4 +1,4 @@
-"""Cycles of the CPU kernel's loops on Kunpeng 920, by LLVM's model of that processor (tsv110), on any machine.
+"""Predict cycles of the CPU kernel's loops on Kunpeng 920 with LLVM's model (tsv110).
 
     PYTHONPATH=train python -m benchmarks.kunpeng_model [--library libflash_attention_cpu.so]
 
@@ -67,7 +67,7 @@ class Code:
     instructions: tuple[str, ...]
 
     def target(self, index: int) -> int | None:
-        """Index of the instruction that a condition leads to; None where it leaves the function, or there is none."""
+        """Return the index of a jump's target, or None if it leaves the function."""
         found = re.match(r"(?:b\.\w+|cbn?z\s+\w+,|tbn?z\s+\w+,\s*#\d+,)\s+([0-9a-f]+)\b", self.instructions[index])
         address = int(found[1], 16) if found else -1
         return self.addresses.index(address) if address in self.addresses else None
@@ -80,7 +80,7 @@ class Code:
 
 @dataclass(frozen=True)
 class Loop:
-    """What the model says of instructions that are repeated."""
+    """Hold the model's figures of repeated instructions."""
 
     instructions: int
     cycles: float
@@ -104,7 +104,7 @@ def function(binary: Path, name: re.Pattern) -> Code:
 
 
 def analysed(instructions: Sequence[str]) -> Loop:
-    """What the model says of them, repeated a hundred times; branches are left out."""
+    """Return the model's figures of instructions that repeat a hundred times, without branches."""
     plain = [re.sub(r"<.*|//.*", "", text).strip() for text in instructions]
     plain = [text for text in plain if not re.match(r"(b|b\.\w+|cbn?z|tbn?z|ret)\b", text)]
     command = [ANALYSER, f"-mtriple={MACHINE}", f"-mcpu={MODEL}", "-iterations=100"]
@@ -146,7 +146,7 @@ def measure(library: Path, exponential: Path) -> tuple[dict[str, Loop], list[Fig
 
 
 def compiled(source: str, made: Path) -> Path:
-    """An object for AArch64 of C++ that may include the kernel's sources, with the flags of the library."""
+    """Compile C++ that may include the kernel's sources for AArch64, with the library's flags."""
     flags = [*build.COMMON_FLAGS, *build.target_flags("neon", MACHINE), "-w", "-I", str(build.SOURCES)]
     subprocess.run([COMPILER, *flags, "-x", "c++", "-", "-c", "-o", str(made)], input=source, check=True, text=True)
     return made

@@ -1,4 +1,4 @@
-"""Kernels whose times on a first-generation Ascend 910 are published, written in TIK after their description.
+"""Write kernels with published times on a first-generation Ascend 910, after their description.
 
 A recurrence over tokens ("gated delta": the state S of a head is a float32 matrix in the Unified Buffer; a token scales
 it, takes k S, adds an outer product and takes q S), its ablations, a convolution of four taps, and a probe that reads
@@ -199,7 +199,7 @@ class Convolution:
 
 @dataclass(frozen=True)
 class MemoryProbe:
-    """All cores read; the scalar unit looks at some numbers of each batch before the buffers are filled again."""
+    """Read with all cores. The scalar unit looks at some numbers of each batch before the buffers are filled again."""
 
     lengths, active_cores = (4, 12), None
 
@@ -233,7 +233,7 @@ Kernel = Union[Recurrence, Convolution, MemoryProbe]
 
 @dataclass(frozen=True)
 class Published:
-    """What was measured: ``low`` to ``high`` in ``unit``."""
+    """Hold a measurement: ``low`` to ``high`` in ``unit``."""
 
     name: str
     kernel: Kernel

@@ -1,4 +1,4 @@
-"""What is required of the figures of this package: benchmarks/required.json, patterns with bounds under titles."""
+"""Hold required figures: benchmarks/required.json has patterns with bounds under titles."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ _LARGER_IS_BETTER = ("x", "%")  # "x spread", "ms", "MB" and "cycles" are better
 
 
 def bound_of(name: str, bounds: Mapping[str, float] = BOUNDS) -> float | None:
-    """What is required of the figure of that name, None if nothing."""
+    """Return the bound of the figure of that name, or None."""
     return next((bound for pattern, bound in bounds.items() if fnmatch.fnmatchcase(name, pattern)), None)
 
 
 def is_met(figure: Figure, bound: float) -> bool:
-    """Whether a figure is at least, or at most, the bound; one that was not measured is not."""
+    """Return whether a figure keeps its bound. A figure that was not measured does not."""
     if figure.reached is None:
         return False
     return figure.reached >= bound if figure.unit in _LARGER_IS_BETTER else figure.reached <= bound
 
 
 def report(figures: Sequence[Figure], bounds: Mapping[str, float] = BOUNDS) -> int:
-    """Prints required figures beside reached ones; gives the exit status, 1 when one is missed or not measured."""
+    """Print required beside reached figures; return status 1 if one is missed or absent."""
     rows, status = [], 0
     for figure in figures:
         bound, cells = bound_of(figure.name, bounds), ("-", "")

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 from flash_attention.commands.bench import tik
 from flash_attention.commands.bench.figures import Figure
+from flash_attention.kernels.tik.describe import DECODE_STAGES
 from flash_attention.kernels.tik.hardware import EVENTS
-from flash_attention.kernels.tik.problem import KernelProblem
-from flash_attention.kernels.tik.signature import DECODE_STAGES, Request
+from flash_attention.kernels.tik.problem import KernelProblem, Request
 from flash_attention.measuring import tik_kernels
 from flash_attention.problem.rules import AttentionRules
 
@@ -37,11 +37,11 @@ class Decoding:
 
     @property
     def bytes(self) -> int:
-        """Of keys and values."""
+        """Return the bytes of keys and values."""
         return 4 * self.batch * self.kv_heads * self.seq_k * self.head_dim
 
     def request(self, cores: int) -> Request:
-        """What the kernels are built for."""
+        """Return the request that the kernels are built for."""
         rules = AttentionRules(causal=True, causal_alignment="bottom_right")
         sizes = self.batch, self.heads, self.seq_q, self.seq_k, self.head_dim, self.kv_heads
         pages = (self.batch * self.seq_k // self.block_size, self.block_size) if self.block_size else None
@@ -62,8 +62,9 @@ CASES = (
 
 
 def measure(case: Decoding, sync: str = "auto") -> tuple[float, dict]:
-    """Times both kernels on all cores of the modelled chip without computing anything; block tables are in random
-    order. Gives the share of the memory's rate, as if keys and values were all that is read, and results by stage.
+    """Time both kernels on all cores of the modelled chip, without numerics. Block tables are in random order. Gives
+    the share of the memory's rate, as if keys and values were all that is read, and results by stage. Gives the
+    share of the memory's rate, as if keys and values were all that is read, and results by stage.
     """
     from tikemu.soc import ASCEND_910A as chip
 

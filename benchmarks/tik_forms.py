@@ -1,8 +1,8 @@
-"""What doubtful forms of instructions gain in the TIK kernels: the time that the usual form costs instead.
+"""Measure what doubtful forms of instructions gain in the TIK kernels.
 
     PYTHONPATH=train:emulator python -m benchmarks.tik_forms [--seq 2048]
 
-The forms are those of kernels/tik/instruction_forms.py. Estimates of tikemu's timing model; nothing ran on a device.
+The forms stand in kernels/tik/instruction_forms.py. Estimates of tikemu's timing model; nothing ran on a device.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def form_costs(seq: int) -> list[list[str]]:
     """Cells of every doubtful form: whether the kernels use it, and how much longer they take without it."""
 
     def cycles() -> list[float]:
-        """Of each case, with the forms that are used now."""
+        """Return the cycles of each case with the forms in use."""
         problems = [(tik_kernels.problem_of(seq, head_dim, **rules), name) for name, head_dim, rules in FORM_CASES]
         return [tik_kernels.measure(problem, operator=name).cycles for problem, name in problems]
 

@@ -1,4 +1,5 @@
-"""Speed and needs of TIK kernels on the modelled core, one core's share of 32 heads. From the root of the repository:
+"""Measure TIK kernels on the modelled core, one core's share of 32 heads. From the root of the repository: From the
+root of the repository:
 
     export PYTHONPATH=train:emulator
     python -m benchmarks.tik_kernels [--seq 4096] [--head-dim 128 64] [--sync auto conservative]
@@ -60,7 +61,7 @@ LETTERS = {
 
 
 def timeline(trace: Path, start: float, length: float, width: int = 104) -> str:
-    """The pipes of core 0 between two times as text, one character per length / width cycles, from a saved trace.
+    """Draw the pipes of core 0 as text from a trace, a character a slice.
 
     A character names the instruction that holds the pipe longest in its slice: see LETTERS, others are "o".
     """

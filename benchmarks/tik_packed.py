@@ -12,8 +12,7 @@ from flash_attention.commands.bench import tik
 from flash_attention.commands.bench.figures import Figure
 from flash_attention.commands.bench.sequences import DIM, DOCUMENTS, TOKENS, document_ends
 from flash_attention.kernels.tik import integers, operators
-from flash_attention.kernels.tik.problem import KernelProblem
-from flash_attention.kernels.tik.signature import Request
+from flash_attention.kernels.tik.problem import KernelProblem, Request
 from flash_attention.measuring import tik_kernels
 from flash_attention.problem.rules import AttentionRules
 
@@ -36,7 +35,7 @@ def cycles(ends: np.ndarray, operator: str) -> list[float]:
 
 
 def figures(quick: bool) -> list[Figure]:
-    """What single calls of the sequences take beside what the packed ones do, in percent.
+    """Compare single calls of the sequences with packed calls, in percent.
 
     Args:
         quick: fewer tokens, whose figures mean nothing.

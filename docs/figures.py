@@ -30,7 +30,7 @@ class Mask:
 
     Attributes:
         title: above the picture.
-        seq_q, seq_k: tokens; with `tiles` the pixels are tokens and the lines are those of tiles.
+        seq_q, seq_k: tokens; with `tiles` the pixels are tokens and the lines are edges of tiles.
         arguments: of the layer, beside head_dim.
         inputs: NumPy arrays that the call gets beside query, key and value, by the names of the layer.
     """
@@ -106,7 +106,7 @@ MASKS = {
 
 
 def draw_mask(name: str, out: Path) -> Path:
-    """mask_NAME.png: visible pairs; where the lengths are those of several tiles, also what each tile costs."""
+    """mask_NAME.png: visible pairs; with several tiles also what each tile costs."""
     mask = MASKS[name]
     visible = mask.visible()
     figure, axes = plotting.subplots(1, 1, (2.7, 2.7 * min(1.0, 0.35 + 0.65 * mask.seq_q / mask.seq_k)))
@@ -218,7 +218,7 @@ def draw_tiles(out: Path) -> Path:
 
 @dataclass(frozen=True)
 class Box:
-    """A box of a diagram at (column, row), with a bold first line and where it lives."""
+    """Draw a box of a diagram at (column, row). Its first line is bold, others say where it lives."""
 
     column: float
     row: float
@@ -305,10 +305,70 @@ def draw_design_tikemu(out: Path) -> Path:
     return _diagram(boxes, arrows, (10, 5.6), out / "design_tikemu.png")
 
 
+# ---------------------------------------------------------------- kernels.md
+
+
+def draw_kernels_memories(out: Path) -> Path:
+    """kernels_memories.png: the memories of a core, and the pipe behind every way between them."""
+    memory, unit = "#e8eef7", "#f7e8e8"
+    boxes = [
+        Box(1.5, 0, "global memory", "shared by 32 cores", memory),
+        Box(0.5, 1, "L1", "1 MiB, fractals", memory),
+        Box(3, 1, "Unified Buffer", "256 KiB, rows", memory),
+        Box(0, 2, "L0A", "64 KiB, left", memory),
+        Box(1, 2, "L0B", "64 KiB, right", memory),
+        Box(2, 2, "L0C", "256 KiB, float32 sums", memory),
+        Box(3, 3, "Vector", "128 float16 a cycle", unit),
+        Box(0.5, 3, "Cube", "16 x 16 x 16 a cycle", unit),
+    ]
+    arrows = [(0, 1, "MTE2"), (0, 2, ""), (1, 3, "MTE1"), (1, 4, "MTE1"), (3, 7, ""), (4, 7, ""), (7, 5, "M")]
+    arrows += [(5, 2, "V"), (2, 6, ""), (6, 2, "V"), (2, 1, "MTE3"), (2, 0, "MTE2 in, MTE3 out")]
+    return _diagram(boxes, arrows, (9, 4.6), out / "kernels_memories.png")
+
+
+def draw_kernels_tile(out: Path) -> Path:
+    """kernels_tile.png: which tile every pipe of a core works on at one time."""
+    rows = {
+        "MTE2: load key, value": [("t+3", 0, 4), ("t+4", 4, 4)],
+        "MTE1: operands to L0": [("t+2", 0, 2), ("P t", 2, 1.5), ("t+3", 4, 2), ("P t+1", 6, 1.5)],
+        "M: products": [("S t+2", 0.3, 1.8), ("O t", 2.3, 1.6), ("S t+3", 4.3, 1.8), ("O t+1", 6.3, 1.6)],
+        "V: softmax": [("exp t+1", 0, 2.6), ("S t+2 out", 2.6, 1.4), ("exp t+2", 4, 2.6), ("S t+3 out", 6.6, 1.4)],
+        "MTE3: P to L1": [("t", 0, 1.0), ("t+1", 2.6, 1.2), ("t+2", 6.6, 1.2)],
+    }
+    figure, axes = plotting.subplots(1, 1, (9, 2.9))
+    axis = axes[0, 0]
+    colours = ["#e8eef7", "#9db7dc", "#eef5ea", "#f7e8e8", "#f2e7c9"]
+    for row, (bars, colour) in enumerate(zip(rows.values(), colours)):
+        for text, start, length in bars:
+            axis.broken_barh([(start, length)], (row - 0.38, 0.76), facecolor=colour, edgecolor="gray")
+            axis.text(start + length / 2, row, text, ha="center", va="center", fontsize=8)
+    axis.set_yticks(range(len(rows)), rows)
+    axis.set(xlim=(0, 8), ylim=(len(rows) - 0.5, -0.5), xticks=[], xlabel="time: two key tiles")
+    axis.set_title("S: scores of a tile, P: its probabilities, O: the sum of P V", fontsize=9)
+    return plotting.save(figure, out / "kernels_tile.png")
+
+
+def draw_kernels_waits(out: Path) -> Path:
+    """kernels_waits.png: what a pipe waits for, if it waits."""
+    pipe = "#eef5ea"
+    boxes = [
+        Box(0, 0, "MTE2", "from global memory", pipe),
+        Box(1.5, 0, "MTE1", "L1 to L0", pipe),
+        Box(3, 0, "M", "Cube", pipe),
+        Box(3, 1.4, "V", "Vector", pipe),
+        Box(1.5, 1.4, "MTE3", "Unified Buffer to L1", pipe),
+    ]
+    arrows = [(0, 1, "keys"), (1, 2, "operands"), (2, 3, "scores"), (3, 4, "P"), (4, 1, "P in L1")]
+    return _diagram(boxes, arrows, (8, 3.2), out / "kernels_waits.png")
+
+
 FIGURES: dict[str, Callable[[Path], Path]] = {
     **{f"mask_{name}": lambda out, name=name: draw_mask(name, out) for name in MASKS},  # type: ignore[misc]
     "tutorial_online_softmax": draw_online_softmax,
     "tutorial_tiles": draw_tiles,
+    "kernels_memories": draw_kernels_memories,
+    "kernels_tile": draw_kernels_tile,
+    "kernels_waits": draw_kernels_waits,
     "design_query": draw_design_query,
     "design_tikemu": draw_design_tikemu,
 }

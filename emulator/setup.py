@@ -1,4 +1,4 @@
-"""Puts the compiled helper into the wheel when TIKEMU_HELPER names the machine that it is for; CC is the compiler.
+"""Put the compiled helper into the wheel, for the machine that TIKEMU_HELPER names. CC is the compiler.
 
 Without it the wheel is for every machine, and `python -m tikemu.build_native` adds the helper. The rest stands in
 pyproject.toml.

@@ -5,8 +5,8 @@
 
 Each length and attention is a process of its own, which makes two steps of the same training; the second one counts,
 and the peak of the memory. Attention written in MindSpore's operators stores all scores: its memory grows with the
-square. Where that of the length before, so grown, is more than this machine has free, the step is not tried, and the
-plot shows what it would take. FlashAttention goes on. Figures go to --out: steps.json and steps.png (matplotlib).
+square. If a length would take more than this machine has free, its step is not tried, and the plot shows what it
+would take. FlashAttention goes on. Figures go to --out: steps.json and steps.png (matplotlib).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def attention_of(kind: str, seq: int) -> nn.Cell:
 
 
 def measure(kind: str, seq: int) -> None:
-    """Prints seconds of a step, megabytes that the process took beyond those before training, and losses, as JSON."""
+    """Print seconds of a step, megabytes that training added, and losses, as JSON."""
     ms.set_context(mode=ms.GRAPH_MODE)
     ms.set_seed(0)
     np.random.seed(0)
@@ -58,7 +58,7 @@ def free_megabytes() -> float:
 
 
 def measured(kind: str, lengths: list[int]) -> tuple[list[dict], dict[int, float]]:
-    """A row for each length that fits, and for the others the megabytes that it would take."""
+    """Return a row for each length. A length that does not fit has the megabytes it would take."""
     rows: list[dict] = []
     beyond: dict[int, float] = {}
     for seq in lengths:

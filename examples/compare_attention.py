@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Trains the same GPT with FlashAttention and with composed attention, and prints loss, speed and memory side by side.
+"""Train the same GPT with FlashAttention and composed attention; print loss, speed and memory.
 
 Each training is a process of its own, so that peak memory is that run's. The composed run makes only the first
 --compare-steps steps of the same schedule; the comparison is over those. Further options go to train_gpt.py.

@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Trains a small GPT for about a minute, then continues prompts with and without a cache.
+"""Train a small GPT for a minute, then continue prompts with and without a cache.
 
     python examples/generate.py
     python examples/generate.py --paged

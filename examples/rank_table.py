@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Prints the rank table of this server, which MindSpore 2.0 to 2.2 wants for several Ascend cards:
+"""Print the rank table of this server, for MindSpore 2.0 to 2.2 and several cards:
 
     python examples/rank_table.py > rank_table.json
 
@@ -20,7 +20,7 @@ def rank_table(server: str, addresses: dict[int, str]) -> dict:
 
     Args:
         server: its address.
-        addresses: those of the cards, by their numbers.
+        addresses: of the cards, by their numbers.
     """
     devices = [
         {"device_id": str(card), "device_ip": addresses[card], "rank_id": str(rank)}
@@ -33,7 +33,7 @@ def rank_table(server: str, addresses: dict[int, str]) -> dict:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--conf", type=Path, default=Path("/etc/hccn.conf"), help="file with lines address_CARD=IP")
-    parser.add_argument("--server", default="", help="address of this server (default: that of its name)")
+    parser.add_argument("--server", default="", help="address of this server (default: from its name)")
     options = parser.parse_args()
     try:
         text = options.conf.read_text(encoding="utf-8")

@@ -3,7 +3,7 @@
 
     msrun --worker_num=2 --local_worker_num=2 --join=True examples/ring_attention.py --seq 4096
 
-Process 0 prints by how much output and gradients differ from those of FlashAttention on the whole sequence.
+Process 0 prints how far output and gradients are from FlashAttention on the whole sequence.
 """
 
 from __future__ import annotations

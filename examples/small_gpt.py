@@ -1,4 +1,4 @@
-"""What the examples share: text, a small GPT, its training, and how well it predicts text that it has not seen."""
+"""Share text, a small GPT, its training and its test between the examples."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ def batches(text: np.ndarray, batch: int, seq: int, seed: int) -> Iterator[np.nd
 
 
 def pieces(text: np.ndarray, seq: int, count: int) -> np.ndarray:
-    """`count` pieces of seq + 1 bytes, spread evenly over the text (all of it, if it is shorter)."""
+    """Return `count` pieces of seq + 1 bytes, spread evenly over the text. A shorter text gives fewer."""
     count = min(count, (len(text) - 1) // seq)
     starts = np.linspace(0, len(text) - seq - 1, count).astype(int)
     return np.stack([text[start : start + seq + 1] for start in starts]).astype(np.int32)
 
 
 def gzip_bits_per_byte(texts: list[bytes]) -> float:
-    """Bits that gzip -9 takes for a byte, each text compressed for itself, its frame left out."""
+    """Return the bits that gzip -9 takes for a byte. Each text is compressed for itself, its frame left out."""
     compressed = sum(len(gzip.compress(text, 9)) - GZIP_FRAME for text in texts)
     return 8 * compressed / sum(map(len, texts))
 
@@ -112,7 +112,7 @@ class GPT(nn.Cell):
             and to know positions (ALiBi) where `positions` is 0.
         kv_heads: heads of key and value. Default: heads.
         dtype: of query, key and value.
-        positions: learned vectors of so many positions are added to those of the tokens. Default: 0, none.
+        positions: learned vectors of so many positions are added to the tokens' vectors. Default: 0, none.
     """
 
     def __init__(
@@ -171,7 +171,7 @@ class TrainStep(nn.TrainOneStepCell):
 
 
 def learning_rates(peak: float, steps: int) -> list:
-    """Linear warm-up over a twentieth of the steps, then a cosine down to a twentieth of the peak."""
+    """Warm up over a twentieth of the steps, then follow a cosine to a twentieth."""
     warm_up = max(1, steps // 20)
     rise = [peak * (step + 1) / warm_up for step in range(warm_up)]
     fall = np.linspace(0, np.pi, max(1, steps - warm_up))

@@ -4,7 +4,7 @@
     python examples/tik_softmax.py
     python examples/tik_softmax.py --rows 4096 --threads 1 --trace softmax.json
 
-Prints where the estimated time on the chip goes, and the largest error beside that of NumPy in float16. Needs tikemu
+Prints where the estimated time on the chip goes, and the largest error beside NumPy's error in float16. Needs tikemu
 and NumPy only.
 """
 
@@ -43,7 +43,7 @@ def softmax(rows: int, columns: int, cores: int, threads: int):
             full = kernel.Tensor("float32", (columns,), tik.scope_ubuf, "full")
             sums = kernel.Tensor("float32", (columns,), tik.scope_ubuf, "sums")
             kernel.data_move(half, x[first + row, 0], 0, 1, burst, 0, 0)
-            # The chip has no maximum of float32, and that of float16 values is exact.
+            # The chip has no maximum of float32, and the maximum of float16 values is exact.
             kernel.vec_reduce_max(2 * LANES, work, half, work[BLOCK:], repeats // 2, 8)
             largest = kernel.Scalar("float16", init_value=work[0])
             kernel.vec_dup(2 * LANES, work, largest, repeats // 2, 8)

@@ -36,7 +36,7 @@ from tqdm import tqdm
 
 
 class ComposedAttention(nn.Cell):
-    """What FlashAttention(alibi=True, causal=True) computes, written out: the scores stand in memory."""
+    """Compute FlashAttention(alibi=True, causal=True) as written out: the scores stand in memory."""
 
     def __init__(self, head_dim: int, heads: int, seq: int, dropout: float):
         super().__init__()
@@ -86,7 +86,7 @@ def generate(model: GPT, prompt: bytes, length: int, window: int, temperature: f
 
 
 def held_out_figures(model: GPT, text: np.ndarray, seq: int, count: int) -> dict[str, float]:
-    """Bits per byte of the model and of gzip over pieces of text that the training left out; prints them."""
+    """Print bits per byte of model and gzip over text that training left out."""
     crops = pieces(text, seq, count)
     ours = held_out_loss(model, crops) / float(np.log(2))
     # The first byte of a piece is given to the model only.

@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Trains a small GPT whose batch is split over dp devices and whose heads and inner widths are split over mp.
+"""Train a small GPT, its batch split over dp devices and its heads over mp.
 
     python examples/train_parallel.py                                                     # one process
     msrun --worker_num=8 --local_worker_num=8 --join=True examples/train_parallel.py --device CPU --dp 4 --mp 2
@@ -32,7 +32,7 @@ except ImportError:  # older MindSpore, where the context says it
 
 # ------------------------------------------------------------------------------------------------ who has what
 class ByMindSpore:
-    """The whole is written down; MindSpore gives every device its part, by the strategies of the operators."""
+    """Write down the whole model; MindSpore splits it by the operators' strategies."""
 
     def __init__(self, dp: int, mp: int):
         self.dp, self.mp = dp, mp
@@ -58,7 +58,7 @@ class ByMindSpore:
 
 
 class ByHand:
-    """Every process holds its part of the weights and of the batch, and sums over the others where that is due.
+    """Hold a part of weights and batch in every process, and sum over the others.
 
     Neighbours share items and have different heads: process r has part r // mp of the batch and r % mp of the heads.
     """
@@ -130,7 +130,7 @@ _groups: set[str] = set()
 
 # ------------------------------------------------------------------------------------------------ model
 class Sizes:
-    """Of the model."""
+    """Return the parameters of the model."""
 
     def __init__(self, seq: int, heads: int, head_dim: int, vocabulary: int, layers: int, backend: str):
         self.seq, self.heads, self.head_dim = seq, heads, head_dim
@@ -140,13 +140,14 @@ class Sizes:
 
 
 def weight(generator: np.random.Generator, how, *shape: int, axis: int | None = None) -> Parameter:
-    """A parameter, of which every process draws the whole; `axis` is that which is split over mp."""
+    """Make a parameter whose `axis` is split over mp. Every process draws the whole."""
     whole = (generator.standard_normal(shape) / np.sqrt(shape[0])).astype(np.float32)
     return Parameter(Tensor(np.ascontiguousarray(how.part(whole, axis))))
 
 
 class Linear(nn.Cell):
-    """x (tokens, inputs) times a weight (inputs, outputs) whose columns, or rows, are split over mp; plus a bias.
+    """Multiply x (tokens, inputs) with a weight (inputs, outputs); add a bias. Columns or rows of the weight are split
+    over mp.
 
     Columns: each process has its own outputs. Rows: each has a part of every sum.
     """
@@ -239,7 +240,7 @@ class Loss(nn.Cell):
 
 
 class StepByHand(nn.TrainOneStepCell):
-    """A step with the mean of the gradients over those that have other parts of the batch."""
+    """Take a step with gradients averaged over processes with other parts of the batch."""
 
     def __init__(self, network: nn.Cell, optimizer: nn.Optimizer, how: ByHand):
         super().__init__(network, optimizer)

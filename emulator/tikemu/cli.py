@@ -171,7 +171,7 @@ def _load(path: Path) -> ModuleType:
 
 
 def _build(module: ModuleType, function_name: str, texts: Sequence[str]) -> Any:
-    """Call the function; the kernel is what it returns, or else the last one that was built."""
+    """Call the function and return its kernel, or the last kernel that was built."""
     function = getattr(module, function_name, None)
     if not callable(function):
         raise CommandError(f"{module.__file__} has no function {function_name!r}")

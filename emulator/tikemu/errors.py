@@ -15,7 +15,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Moment:
-    """How far a run has come.
+    """Hold the progress of a run.
 
     Attributes:
         block: index of the block; None in a program without a multi-core loop.
@@ -52,7 +52,7 @@ class TikError(RuntimeError):
         self.findings: tuple[Any, ...] = ()
 
     def at(self, location: Any, moment: Moment | None = None) -> TikError:
-        """This error with the line of the user's program, and the moment, unless it has them already."""
+        """Add the line of the user's program and the moment, unless the error has them."""
         if self.location is None:
             self.location = location
         if self.moment is None:
@@ -95,11 +95,11 @@ class TikScopeError(TikError):
 
 
 class TikUnsupportedError(TikError):
-    """The API, dtype, mode or data path does not exist on the selected SoC, or has no specification."""
+    """Report an API, dtype, mode or data path that the selected SoC lacks."""
 
 
 class TikUnsupportedArgumentError(TikUnsupportedError, TikParamError):
-    """The API exists on the selected SoC, but not with this dtype, mode or data path."""
+    """Report a dtype, mode or data path that an API lacks on the selected SoC."""
 
 
 class TikUnknownApiError(TikUnsupportedError, AttributeError):
@@ -115,8 +115,7 @@ class TikUndefinedError(TikError):
 
 
 class TikProcessError(TikError):
-    """A process that executes blocks (``Options(processes=...)``) could not be started, has ended or has run out of
-    memory."""
+    """Report a process that did not start, ended early or ran out of memory."""
 
 
 class TikBuildError(TikError):

@@ -1,4 +1,4 @@
-"""How a program is run."""
+"""Define the options of a run."""
 
 from __future__ import annotations
 
@@ -29,8 +29,6 @@ class Options:
             ``Result.findings`` lists them. Default: "first".
         leave_out: classes of findings that strict mode leaves out, keys of ``tikemu.findings.CLASSES``: they are
             judged as in default mode. Default: none.
-        ub_limit: bytes of Unified Buffer a program may allocate. Default: None, which is all 262144 bytes, with a
-            warning above 253952; strict mode refuses more than 253952.
         ub_reported: what ``get_soc_spec("UB_SIZE")`` answers. Default: None, which is 262144.
         bounds: what accesses to on-chip tensors are checked against. "tensor": the tensor; "buffer": the memory that
             holds it, with a warning (strict: error) where an access leaves its tensor. What it meets there depends on
@@ -46,8 +44,7 @@ class Options:
         constants: constants of the timing model (``soc.timing.names()``) that have another value in this run, by name.
             Kept as a tuple of pairs. Default: none.
         trace: keep the events for ``Result.save_trace``. Default: True.
-        max_trace_cores: cores whose events are kept, the first ones. Default: 2.
-        max_trace_events: events kept per core, the first ones. Default: 200000.
+        max_trace_events: events kept for each of the first two cores, the first ones. Default: 200000.
         reuse: keep what was bound, simulated and compiled for later executions and runs
             (see :mod:`tikemu.timing.reuse`). False: everything is done anew each time, which takes much longer and
             gives the same. Default: True.
@@ -60,7 +57,6 @@ class Options:
     strict: bool = False
     findings: str = "first"
     leave_out: tuple[str, ...] = ()
-    ub_limit: int | None = None
     ub_reported: int | None = None
     bounds: str = "tensor"
     placement: str = "definition"
@@ -69,7 +65,6 @@ class Options:
     active_cores: int | None = None
     constants: Mapping[str, float] | tuple[tuple[str, float], ...] = ()
     trace: bool = True
-    max_trace_cores: int = 2
     max_trace_events: int = 200_000
     reuse: bool = True
     processes: int | None = None
@@ -80,7 +75,7 @@ class Options:
         for name, allowed in choices:
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}")
-        for name in ("ub_limit", "ub_reported", "active_cores", "processes"):
+        for name in ("ub_reported", "active_cores", "processes"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1 or None, got {value!r}")
@@ -96,9 +91,9 @@ class Options:
         object.__setattr__(self, "constants", pairs)
 
     def checks(self, kind: str) -> bool:
-        """Whether questionable use of this class is a finding; else default mode's rules hold."""
+        """Return whether questionable use of this class is a finding. Else default mode's rules hold."""
         return self.strict and kind not in self.leave_out
 
     def raises(self, kind: str) -> bool:
-        """Whether it is an error at once."""
+        """Return whether it is an error at once."""
         return self.checks(kind) and self.findings == "first"

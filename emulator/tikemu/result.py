@@ -1,4 +1,4 @@
-"""What a run gives: outputs, and an estimate of where the time goes."""
+"""Hold the outputs of a run, and an estimate of its time."""
 
 from __future__ import annotations
 
@@ -233,7 +233,7 @@ class Result:
         return "\n".join([*lines, "", *self._constant_lines()])
 
     def _wait_lines(self) -> list[str]:
-        """Who waited for whom, and what is left where a pipe has nothing more to do."""
+        """Return the table of waits, and what is left after a pipe's last instruction."""
         whole = (self.cycles or 0) * self.cores
         lines = [f"{'who waited for whom':<28} {'cycles':>12} {'us':>12}   share"]
         for pipe, use in self.pipes.items():

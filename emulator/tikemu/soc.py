@@ -1,4 +1,4 @@
-"""What is known of one chip: capacities, cores, clock, and every constant of the timing model with its source.
+"""Describe one chip: capacities, cores, clock, and timing constants with their sources.
 
 Sizes and the five members of the family come from the public platform description files ``Ascend910{A,B,ProA,ProB,
 PremiumA}.ini``. They are equal except for cores, clock and AI CPUs.

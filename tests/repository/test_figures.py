@@ -19,8 +19,6 @@ IMAGES = ROOT / "docs/images"
 MEASURED = {
     "beyond.png": "examples/beyond_composed.py",
     "overview.png": "flash-attention bench",
-    "tik_lengths.png": "benchmarks.tik_lengths",
-    "timeline.png": "profile forward,S=2048 --backend emulator",
 }
 LARGEST = 100_000  # bytes
 STRIP = 320  # keys of a call whose value is a part of the identity

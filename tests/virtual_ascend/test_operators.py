@@ -16,15 +16,14 @@ from tests.virtual_ascend.card import on_card, said, start
 pytestmark = pytest.mark.card
 PROGRAM = Path(__file__).with_name("operator_cases")
 FAMILIES = (
-    *("activations", "blocks", "diagonals", "distances", "elementwise", "functions", "images", "indexing", "layout"),
-    *("losses", "matmul", "normalisation", "on rows", "open shapes", "optimizer", "padding", "recurrent", "reduce"),
-    *("scattering", "segments", "sequences", "fused", "networks"),
+    *("activations", "elementwise", "functions", "images", "indexing", "layout", "losses", "matmul", "normalisation"),
+    *("open shapes", "optimizer", "padding", "reduce", "scattering", "sequences", "fused"),
 )
 CARD = "card: "
 # Largest difference over the largest number: some roundings of float32, one or two of float16.
 BOUNDS = {"float32": 1e-5, "float16": 1e-3}
-# Of families whose float32 goes through float16 on the card: the Cube takes nothing else, nor does pooling.
-HALF = {"images": 2e-3, "networks": 2e-2, "recurrent": 5e-3}
+# Of families whose float32 goes through float16 on the card: the Cube takes nothing else.
+HALF = {"images": 2e-3}
 
 
 @pytest.fixture(scope="module")
@@ -137,38 +136,6 @@ def of_case(results, name):
     card, _ = results
     found = [key for key in card.files if key.startswith(f"{CARD}{name}: ")]
     return [card[f"{CARD}{name}: {index}"] for index in range(len(found))]
-
-
-def test_steps_on_rows_are_those_of_the_documents(results):
-    """Formulas of MindSpore's documents; rows without a gradient stay."""
-    weights, squares, linear, gradient, order, *ours = of_case(results, "steps on rows")
-    g, rows = gradient[:2], order[:2]
-    w, s, c = weights[rows], squares[rows], linear[rows]
-    more = s + g**2
-    proximal = w - 0.1 * g / np.sqrt(more)
-    rates = 0.1 / np.sqrt(more)
-    shrunk = np.sign(proximal) * np.maximum(np.abs(proximal) - rates * 0.02, 0) / (1 + rates * 0.01)
-    sums = c + g + 2 * 0.03 * w - (np.sqrt(more) - np.sqrt(s)) / 0.1 * w
-    kept = np.where(np.abs(sums) > 0.02, (np.sign(sums) * 0.02 - sums) / (np.sqrt(more) / 0.1 + 2 * 0.01), 0)
-    expected = [w - 0.1 * g / (np.sqrt(more) + 0.5), more, shrunk, more, kept, more, sums]
-    for array, before, values in zip(ours, [weights, squares] * 2 + [weights, squares, linear], expected):
-        whole = before.copy()
-        whole[rows] = values
-        np.testing.assert_allclose(array, whole, atol=1e-5)
-    mean = 0.9 * squares[order] + 0.1 * gradient**2
-    update = np.sqrt(linear[order] + 1e-3) / np.sqrt(mean + 1e-3) * gradient
-    expected = [weights[order] - 0.1 * update, mean, 0.9 * linear[order] + 0.1 * update**2]
-    for array, values in zip(ours[7:], expected):
-        np.testing.assert_allclose(array[order], values, atol=1e-5)
-
-
-def test_diagonals_of_matrices(results):
-    matrices, rows, filled, part, replaced = of_case(results, "diagonals")
-    np.testing.assert_array_equal(filled, rows[..., None] * np.eye(4))
-    np.testing.assert_array_equal(part, np.diagonal(matrices, axis1=1, axis2=2))
-    beside = ~np.eye(4, 5, dtype=bool)
-    np.testing.assert_array_equal(replaced[:, beside], matrices[:, beside])
-    np.testing.assert_array_equal(np.diagonal(replaced, axis1=1, axis2=2), rows)
 
 
 def test_the_soft_margin_loss(results):

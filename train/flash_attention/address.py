@@ -1,4 +1,4 @@
-"""The address of this software, in one place; `scripts/address.py URL` sets it here and wherever it is repeated."""
+"""The address of this software: the one place that names it."""
 
 from __future__ import annotations
 

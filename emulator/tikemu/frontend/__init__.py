@@ -1,1 +1,1 @@
-"""What programs write to: the container of a kernel, tensors, values, blocks, instructions. Calls are recorded."""
+"""Record the calls of a program: container, tensors, values, blocks and instructions. Calls are recorded."""

@@ -6,7 +6,6 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from .. import settings
 from ..errors import TikBuildError, TikMemoryError
 from ..machine import alloc
 from ..program import ir
@@ -81,8 +80,7 @@ def _arguments(recorder: Recorder, values: Any, label: str, kinds: tuple[Any, ..
 
 
 def _check_used(recorder: Recorder, program: ir.Program) -> None:
-    """Every GM tensor and InputScalar that a statement uses must be an argument, a workspace or a constant, under a
-    name of its own."""
+    """Check that every GM tensor and InputScalar in use is an argument, workspace or constant."""
     given = [node.tensor if isinstance(node, ir.View) else node for node in (*program.inputs, *program.outputs)]
     arguments = {node.uid for node in given}
     for value in recorder.candidates:
@@ -110,7 +108,7 @@ def _check_used(recorder: Recorder, program: ir.Program) -> None:
 
 def _check_memory(recorder: Recorder, program: ir.Program) -> None:
     """Place the on-chip tensors (D1, D3)."""
-    limits = alloc.Limits.of(program.soc, recorder.options.raises("memory"), settings.default_options().ub_limit)
+    limits = alloc.Limits.of(program.soc, recorder.options.raises("memory"))
     plan = alloc.plan(program, limits)
     if plan.peak["UB"] > limits.ub_comfort:
         recorder.questionable(

@@ -152,7 +152,7 @@ class _Chain:
         self.length = 0
 
     def branch(self, recorder: Recorder, condition: Any) -> ir.Body:
-        """The body of the next branch; a body that is dropped if the branch is never taken."""
+        """Return the body of the next branch, which is dropped if the branch cannot run."""
         body = ir.Body()
         self.length += 1
         self.dropped = self.decided or condition is False
@@ -192,7 +192,9 @@ class _Branch(_Block):
         return False
 
     def _continue(self, what: str, loads: bool = False) -> None:
-        """Take up the chain directly before; with ``loads``, those of the condition's elements may stand between."""
+        """Continue the chain directly before this statement. With ``loads``, loads of the condition's elements may
+        stand between.
+        """
         frame = self._recorder.frame
         chain, follows = frame.chain, frame.chain_length == len(frame.body.statements)
         if chain is not None and loads and not follows and self._recorder.only_loads(frame.chain_length):

@@ -62,7 +62,7 @@ class Tikdb:
         return [result.outputs[view.tensor.name] for view in program.outputs]
 
     def debug_print(self, expression: str) -> None:
-        """Print the value of a tensor, scalar or expression of them whenever the kernel comes to this point.
+        """Print the value of a tensor, scalar or expression at this point of the kernel.
 
         Args:
             expression: names of tensors and scalars that are in scope here, with Python's operators and indexing.

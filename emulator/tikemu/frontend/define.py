@@ -28,7 +28,7 @@ def define_tensor(
     init_value: Any,
     start_addr: int | None,
 ) -> Tensor:
-    """A tensor in the open statement scope; for the arguments and what is raised see ``Tik.Tensor``."""
+    """Define a tensor in the open statement scope; see ``Tik.Tensor``."""
     name = _tensor_name(recorder, name)
     check_dtype(dtype, f"dtype of tensor {name!r}")
     if scope not in ir.MEMORY_OF_SCOPE:
@@ -96,7 +96,9 @@ def define_scalar(recorder: Recorder, dtype: str, name: str, init_value: Any) ->
 
 
 def define_scalar_array(recorder: Recorder, dtype: str, length: int, name: str, init_value: Any) -> ScalarArray:
-    """``length`` run-time variables in the open statement scope; ``init_value`` is one value for all, or a list."""
+    """Define ``length`` run-time variables in the open statement scope. ``init_value`` is one value, or a list.
+    ``init_value`` is one value for all, or a list.
+    """
     name = _scalar_name(recorder, name, "reg_buf_list")
     count = as_int(length)
     if count is None or count < 1:

@@ -32,7 +32,7 @@ def reflected(op: str) -> Any:
 
 @short_operators
 class Operand(ScopedValue):
-    """What takes part in arithmetic and in comparisons of order: a run-time value, or an element of a tensor."""
+    """Represent an operand of arithmetic and comparisons: a run-time value or a tensor element."""
 
     __slots__ = ()
 
@@ -118,7 +118,7 @@ class Expr(Operand):
 
 
 class Loadable(Operand):
-    """What stands for a number once it is loaded: an element of a tensor."""
+    """Represent a tensor element, which is a number once it is loaded."""
 
     __slots__ = ()
 
@@ -155,7 +155,7 @@ class Scalar(Expr):
         return self._node.name
 
     def set_as(self, value: Any, src_offset: Any = None) -> None:
-        """Assign a number, Scalar, Expr, or the first element of a Tensor in the Unified Buffer.
+        """Assign a number, Scalar, Expr or the first element of a Unified Buffer tensor.
 
         Integers wrap to the declared width, floats convert as C does (tik/README.md D5). The bits of an element of
         equal width are copied, whatever the types: so the index that ``vcmax`` leaves in a float16 tensor is read
@@ -198,7 +198,7 @@ checked_methods(ScalarElement, ("set_as",))
 
 @short_operators
 class ScalarArray:
-    """``length`` Scalars under one name; ``array[i]`` is a Scalar, ``i`` an immediate or a run-time value.
+    """Hold ``length`` Scalars under one name. ``array[i]`` is a Scalar, ``i`` an immediate or a run-time value.
 
     Attributes:
         dtype, length, name: as defined.
@@ -266,7 +266,7 @@ def _logical(op: str, conditions: tuple[Any, ...], decisive: bool) -> Any:
 
 
 def condition_of(value: Any, what: str) -> bool | Expr:
-    """A condition as a bool where it is known, else as an Expr of type "bool".
+    """Return a condition as a bool if it is known, else as an Expr.
 
     Raises:
         TikParamError: it is neither a number nor a run-time value.
@@ -308,7 +308,7 @@ def deeper(one: Scope, other: Scope) -> Scope:
 
 
 def assignable(recorder: Recorder, value: Any, dtype: str, what: str) -> ir.Value | ir.View:
-    """The node for ``what = value`` where ``what`` is a Scalar (or a tensor element) of type ``dtype``."""
+    """Return the node that assigns ``value`` to a Scalar or tensor element of type ``dtype``."""
     if isinstance(value, ScopedValue):
         recorder.require_alive(value)
         return value._as_source(dtype, what)
@@ -334,7 +334,7 @@ def assignable(recorder: Recorder, value: Any, dtype: str, what: str) -> ir.Valu
 
 # ------------------------------------------------------------------------------------------------ building nodes
 def operation(op: str, left: Any, right: Any) -> Any:
-    """The value of a binary operator, at least one side of which is an Expr or an element of a tensor."""
+    """Return the value of a binary operator on an Expr or tensor element."""
     scope, half, operands = None, False, []
     for side in (left, right):
         if isinstance(side, Loadable):

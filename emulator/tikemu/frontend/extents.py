@@ -43,7 +43,7 @@ def row_major(shape: tuple[Extent, ...]) -> tuple[Extent, ...]:
 
 
 def follows(shape: tuple[Extent, ...], strides: tuple[Extent, ...]) -> bool:
-    """Whether the elements of a view are known to follow each other in memory."""
+    """Return whether the elements of a view are known to follow each other in memory."""
     expected = 1
     for extent, stride in zip(reversed(shape), reversed(strides)):
         if type(extent) is not int or type(stride) is not int:
@@ -55,7 +55,7 @@ def follows(shape: tuple[Extent, ...], strides: tuple[Extent, ...]) -> bool:
 
 
 def check_shape(shape: Any, what: str, scope: Scope) -> tuple[tuple[Extent, ...], Scope]:
-    """A shape as tuple of positive ints and run-time integers, and the scope of what depends on it.
+    """Return a shape of positive and run-time integers, and the scope it depends on.
 
     Raises:
         TikParamError: not a list or tuple of 1 to 8 positive integers and run-time integers.

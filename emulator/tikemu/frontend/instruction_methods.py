@@ -49,6 +49,6 @@ def _refusal(name: str, reason: str) -> Callable[..., Any]:
 
 
 def instruction_methods() -> dict[str, Callable[..., Any]]:
-    """A method for every instruction of the table, and a refusing one for every unsupported name."""
+    """Add a method for every instruction, and a refusing method for every unsupported name."""
     methods = {name: _method(spec) for name, spec in registry.specs().items()}
     return {**methods, **{name: _refusal(name, reason) for name, reason in registry.unsupported().items()}}

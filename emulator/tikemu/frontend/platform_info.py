@@ -29,7 +29,7 @@ CONTAINER_APIS = (
 
 @dataclass(frozen=True)
 class Selection:
-    """What ``set_current_compile_soc_info`` was told."""
+    """Hold the arguments of ``set_current_compile_soc_info``."""
 
     version: str
     soc: SocProfile
@@ -96,7 +96,7 @@ def te_set_l2_mode(mode: int) -> str:
 
 
 def is_selected() -> bool:
-    """Whether a SoC was selected."""
+    """Return whether a SoC was selected."""
     return _selection is not None
 
 
@@ -162,7 +162,7 @@ def get_soc_spec(key: str) -> Any:
 
 
 def api_check_support(intrinsic: str, dtype: str = "") -> bool:
-    """Whether Ascend 910 has a TIK API ("tik.vadd"), with a dtype where one is given (D2e).
+    """Return whether Ascend 910 has a TIK API such as "tik.vadd" for a dtype (D2e).
 
     The answer comes from the table that the instructions themselves use. ``dtype`` of a conversion may be its short
     form ("f322f16", "f322s32r"). A function of the DSL ("te.lang.cce.vdiv", "tbe.dsl.vdiv") has the dtypes of the
@@ -209,9 +209,9 @@ _ROUND_MODES = {
 
 
 def intrinsic_check_support(intrinsic: str, dtype: str = "") -> bool:
-    """Whether Ascend 910 has a hardware intrinsic ("Intrinsic_vconv", mode "f322s32r").
+    """Return whether Ascend 910 has a hardware intrinsic, such as "Intrinsic_vconv" in mode "f322s32r".
 
-    The answer is that of the API of the same name; for ``Intrinsic_vconv`` the mode names both types and the rounding.
+    The API of the same name decides; for ``Intrinsic_vconv`` the mode names both types and the rounding.
     """
     if not isinstance(intrinsic, str) or not isinstance(dtype, str):
         fail(f"intrinsic_check_support takes two strings, got {intrinsic!r} and {dtype!r}")

@@ -28,7 +28,7 @@ class Scope:
 
 
 class ScopedValue:
-    """What the author of a kernel holds: a run-time value or a tensor, usable until the scope that defined it ends.
+    """Represent a run-time value or tensor, usable until the scope that defined it ends.
 
     Attributes:
         _kind: "value" or "tensor", for messages.
@@ -53,7 +53,7 @@ class ScopedValue:
         raise NotImplementedError
 
     def _as_source(self, dtype: str, what: str) -> ir.Value | ir.View:
-        """The node for ``what = self`` where ``what`` is a Scalar or a tensor element of type ``dtype``.
+        """Return the node that assigns this value to a Scalar or tensor element.
 
         Raises:
             TikUnsupportedArgumentError: Ascend 910 has no such assignment.
@@ -140,7 +140,7 @@ class Recorder:
 
     @property
     def unsynchronised(self) -> bool:
-        """Whether a ``new_stmt_scope(disable_sync=True)`` is open."""
+        """Return whether a ``new_stmt_scope(disable_sync=True)`` is open."""
         return self._unsynchronised > 0
 
     def questionable(self, kind: str, message: str, error: type[TikError] = TikParamError) -> None:
@@ -163,7 +163,7 @@ class Recorder:
         self.questionable(kind, message, error)
 
     def require_alive(self, value: ScopedValue) -> None:
-        """Raise TikScopeError if the scope of a value or tensor has ended, TikParamError if it is another kernel's."""
+        """Refuse a value or tensor of another kernel, or of a scope that has ended."""
         scope = value._scope
         if scope.recorder is not self:
             fail(f"{value!r} belongs to another Tik instance")
@@ -202,13 +202,13 @@ class Recorder:
             self._loads.add(self.append(statement))
 
     def hoist_loads(self, start: int, target: ir.Statement) -> None:
-        """Move the loads from place ``start`` of the open scope to its end in front of the statement ``target``."""
+        """Move loads from place ``start`` of the open scope in front of statement ``target``."""
         statements = self.frame.body.statements
         place = statements.index(target)
         statements[place:] = [*statements[start:], *statements[place:start]]
 
     def only_loads(self, start: int) -> bool:
-        """Whether nothing but loads of hidden Scalars stands in the open scope from place ``start`` on."""
+        """Return whether only loads of hidden Scalars follow place ``start`` of the open scope."""
         return self._loads.issuperset(self.frame.body.statements[start:])
 
     def append(self, statement: ir.Statement) -> ir.Statement:

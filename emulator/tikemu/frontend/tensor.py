@@ -161,7 +161,7 @@ class Tensor(Loadable):
         return Tensor(self._info, self._layout.reshape(new_shape))
 
     def reinterpret_cast_to(self, dtype: str) -> Tensor:
-        """The same bytes read as another type; the last dimension grows or shrinks with the size of an element.
+        """View the same bytes as another type. The last dimension grows or shrinks with the size of an element.
 
         Raises:
             TikParamError: unknown dtype, or the last dimension does not hold whole elements of it.

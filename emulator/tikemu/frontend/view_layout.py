@@ -1,4 +1,4 @@
-"""Where the elements of a tensor and of its views lie: indexing, reshape, other element types (core.md 2.2 to 2.5)."""
+"""Compute addresses of views: indexing, reshape, other element types (core.md 2.2 to 2.5)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .recorder import Scope
 
 
 class ViewLayout(NamedTuple):
-    """Where the elements of a tensor or a view lie in the tensor's memory.
+    """Hold shape and strides of a tensor or view inside the tensor's memory.
 
     Attributes:
         name: name of the tensor, for messages.
@@ -171,7 +171,7 @@ class ViewLayout(NamedTuple):
         return ViewLayout(self.name, scope, self.dtype, shape, self.offset, row_major(shape), True, True)
 
     def reinterpret_cast_to(self, dtype: str) -> ViewLayout:
-        """The same bytes read as another type; the last dimension grows or shrinks with the size of an element.
+        """View the same bytes as another type. The last dimension grows or shrinks with the size of an element.
 
         Raises:
             TikParamError: unknown dtype, or the last dimension does not hold whole elements of it.

@@ -75,8 +75,7 @@ def defined_view(memory: Memory, address: int, shape: tuple[int, ...], strides: 
 def copiers(
     dst: Memory, to: int, src: Memory, at: int, shape: Steps, to_steps: Steps, steps: Steps
 ) -> tuple[Callable[[], None], Callable[[], None] | None]:
-    """Closures that copy bytes from ``at`` with strides ``steps`` to ``to`` with strides ``to_steps``, and their
-    "defined" bits where both memories have them."""
+    """Return closures that copy strided bytes, and their "defined" bits if both memories have them."""
     run = copier(dst.view("uint8", to, shape, to_steps), src.view("uint8", at, shape, steps))
     if dst.defined is None or src.defined is None:
         return run, None

@@ -62,7 +62,7 @@ def conflict_cycles(
         repeats: number of repeats.
         dst: blocks written.
         sources: blocks read, one stream per source.
-        reads_add: whether the reads of all sources add to a write in their bank; else those of one source do.
+        reads_add: whether reads of all sources add to a write in their bank; else reads of one source do.
 
     Returns:
         Cycles of all repeats together.
@@ -84,7 +84,7 @@ def _bank(rows: np.ndarray) -> np.ndarray:
 
 
 def _read_write(dst: Stream, dst_rows: np.ndarray, src_rows: list[np.ndarray], reads: list[np.ndarray]) -> np.ndarray:
-    """Per repeat, the accesses of the busiest bank among those that serve a read and the write belonging to it.
+    """Count per repeat the accesses of the busiest bank of a read and write.
 
     The largest of ``reads`` counts, rows that are read one after another.
     """

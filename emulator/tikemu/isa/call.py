@@ -26,7 +26,7 @@ class CoreState:
 
 @dataclass(eq=False)
 class BindContext:
-    """What an instruction may look at while it is bound.
+    """Hold what an instruction may look at while it is bound.
 
     ``report(kind, error_class, message)`` tells questionable use: a TikWarning, a finding or an error;
     ``fault(error_class, message)`` raises with the user's line appended.

@@ -67,7 +67,7 @@ def check_current(call: Call, handle: ir.CmpMask) -> None:
 
 
 def _marks(walk: Walk) -> np.ndarray | None:
-    """The "defined" marks of the bytes that the register is loaded from or stored to (strict mode)."""
+    """Return the "defined" marks of bytes that the register is loaded from or stored to."""
     operand = walk.operand
     if operand.memory.defined is None:
         return None

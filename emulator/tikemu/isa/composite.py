@@ -43,7 +43,7 @@ def _product(
     load_left: Callable[[Tile], None],
     load_right: Callable[[Tile], None],
 ) -> list[MicroOp]:
-    """C (+)= A B, or bias + A B, over tiles of L0A and L0B; a tile of C is what its ``mmad`` leaves contiguous in L0C.
+    """Compute C (+)= A B, or bias + A B, over tiles. A tile of C is what its ``mmad`` leaves contiguous in L0C.
 
     ``a``: the arguments ``dst``, ``bias`` and ``init_l1out``.
     """
@@ -157,7 +157,9 @@ def _check_matmul(call: Call) -> None:
     pipe="MTE1/M",
 )
 def matmul(call: Call, a: Any) -> list[MicroOp]:
-    """dst [N1, M, 16] = a [K1, M, K0] times b [K1, N, K0] (the transposed right matrix) in L1; m, k, n may be odd."""
+    """Multiply matrices of L1 into dst [N1, M, 16]. The left is a [K1, M, K0], the right b [K1, N, K0], transposed; m,
+    k, n may be odd.
+    """
     low = Lowering(call)
     load_left = partial(_load_rows, low, a.a, -(-a.m // 16))
     load_right = partial(_load_columns, low, a.b, -(-a.n // 16))
@@ -242,7 +244,9 @@ def _check_conv2d(call: Call) -> None:
     pipe="MTE1/M",
 )
 def conv2d(call: Call, a: Any) -> list[MicroOp]:
-    """dst [Cout/16, Ho*Wo, 16] = convolution of [C1, H, W, C0] with [C1, Kh, Kw, Cout, C0], all in L1."""
+    """Convolve a feature map with filters in L1. The map is [C1, H, W, C0], the filters [C1, Kh, Kw, Cout, C0], dst
+    [Cout/16, Ho*Wo, 16]. The filters are [C1, Kh, Kw, Cout, C0].
+    """
     low = Lowering(call)
     sizes = _convolution(vars(a))
     load_image = partial(_load_windows, low, a.feature_map, sizes, a.pad_value)
@@ -273,7 +277,7 @@ def _windows(sizes: SimpleNamespace, row: int, first_k: int, count: int) -> tupl
 
 
 def _load_windows(low: Lowering, src: Operand, sizes: SimpleNamespace, pad_value: Any, tile: Tile) -> None:
-    """Windows of the feature map into L0A; with C0 = 4 a row of a fractal holds several kernel points."""
+    """Load windows of the feature map into L0A. With C0 = 4 a row of a fractal holds several kernel points."""
     unit = sizes.c0 * size_of(src.dtype)
     per_row = BLOCK // unit
     first, points = tile.first_k * per_row, tile.count_k * per_row

@@ -174,7 +174,7 @@ def load3dv1(call: Call, a: Any) -> MicroOp:
 
 @dataclass(frozen=True)
 class Gather:
-    """Where the rows of fractals come from.
+    """Describe the source of the rows of fractals.
 
     Attributes:
         unit: bytes that are read from one place.
@@ -190,7 +190,7 @@ class Gather:
 
 
 def window_blocks(a: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """What every row of every fractal of a load3d reads.
+    """Compute the source addresses of every row of every fractal of a load3d.
 
     Returns:
         Arrays (repeats, 16): number of the 32-byte block in the feature map; whether it lies inside the image; whether
@@ -325,7 +325,7 @@ _OTHER_PROFILE = "a feature of other profiles"
     pipe="M",
 )
 def mmad(call: Call, a: Any) -> MicroOp:
-    """C = A B (is_bias 0) or C = C + A B (is_bias 1) on the tiles in L0A, L0B and L0C."""
+    """Multiply the tiles of L0A and L0B into L0C. C = A B (is_bias 0) or C = C + A B (is_bias 1)."""
     return multiply(call, a.dst_fm, a.src_fm, a.src_filter, a.matrix_m, a.matrix_k, a.matrix_n, bool(a.is_bias))
 
 
@@ -451,7 +451,7 @@ def _product(
 
 
 def _has_nan(left: np.ndarray, right: np.ndarray, k: int) -> bool:
-    """Whether a valid lane holds NaN."""
+    """Return whether a valid lane holds NaN."""
     k0 = left.shape[2]
     lanes = (np.arange(len(left) * k0) < k).reshape(len(left), k0)
     return bool((np.isnan(left).any(axis=1) & lanes).any() or (np.isnan(right).any(axis=2) & lanes).any())

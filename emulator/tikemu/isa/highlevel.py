@@ -107,7 +107,7 @@ def elementwise(low: Lowering, name: str, dst: Operand, *sources: Operand, **mor
 
 
 def one_to_one(call: Call, a: Any) -> Lowering:
-    """The lowering of a call that maps the elements of ``src`` to those of ``dst``."""
+    """Lower a call that maps elements of ``src`` to elements of ``dst``."""
     require_equal_shapes(call, ("dst", "src"))
     require_exact_aliasing(call, a.dst, [("src", a.src)])
     return Lowering(call)
@@ -247,7 +247,7 @@ def h_duplicate(call: Call, a: Any) -> list[MicroOp]:
 
 # -------------------------------------------------------------------------------------------------- compare, select
 def _values(operand: Any, dtype: str) -> Callable[[], np.ndarray]:
-    """A closure that gives all elements, flat, as stored (float16 as bits); a number stands for itself."""
+    """Return a closure that gives all elements, flat, as stored. float16 comes as bits; a number stands for itself."""
     if not isinstance(operand, Operand):
         value = numerics.scalar(operand, dtype)
         stored = value.view(np.uint16) if dtype == "float16" else value
@@ -330,7 +330,7 @@ def h_cmpv(call: Call, a: Any) -> list[MicroOp]:
     pipe="V",
 )
 def h_sel(call: Call, a: Any) -> list[MicroOp]:
-    """dst[i] = src0[i] where bit i of mask_tensor is set, else src1[i]; src1 may be a number."""
+    """Select src0[i] for set bits of mask_tensor, else src1[i], which may be a number."""
     require_equal_shapes(call, ("dst", "src0", "src1"))
     operands = _operands(call, a, "dst", "src0", "src1")
     require_exact_aliasing(call, a.dst, operands[1:])
@@ -380,7 +380,7 @@ def _check_counts(call: Call) -> None:
     pipe="MTE2/MTE3/MTE1/V",
 )
 def h_data_move(call: Call, a: Any) -> list[MicroOp]:
-    """Copy a whole tensor or slice; rows of a slice are whole blocks of 32 bytes."""
+    """Copy a whole tensor or slice, whose rows are whole blocks of 32 bytes."""
     _check_counts(call)
     dst, src = _matched(call, a.dst, a.src)
     low = Lowering(call)

@@ -282,7 +282,7 @@ def h_reduce_argmax(call: Call, a: Any) -> list[MicroOp]:
 
 
 def _argmax_rows(low: Lowering, dst: Operand, src: Operand, rows: int, columns: int, pitch: int) -> None:
-    """Value and index per repeat, then the scalar unit takes the best repeat of every row."""
+    """Reduce each repeat to value and index, then take the best repeat of every row."""
     parts, lanes = -(-columns // 128), 128
     pairs = low.scratch("UB", "float16", rows * parts * 2)
     if parts == 1 and pitch // 16 <= MAX_PITCH:

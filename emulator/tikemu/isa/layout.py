@@ -27,7 +27,7 @@ def squeezed(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def require_equal_shapes(call: Call, names: Sequence[str]) -> None:
-    """Tensors among the arguments ``names`` must agree in shape, axes of extent 1 apart (where shapes are known)."""
+    """Check that tensors among ``names`` agree in shape, except for axes of extent 1."""
     shapes = {}
     for name in names:
         value = call.args.get(name)
@@ -67,7 +67,7 @@ class Rows:
 
 
 def rows(*operands: Operand) -> list[Rows]:
-    """Operands of equal shape as groups of evenly spaced rows; a contiguous region is one row."""
+    """Return operands of equal shape as groups of evenly spaced rows. A contiguous region is one row."""
     common = axes(*operands)
     sizes = [size_of(item.dtype) for item in operands]
     contiguous = bool(common) and all(step == 1 for step in common[-1][1:])
@@ -136,7 +136,7 @@ def require_exact_aliasing(call: Call, dst: Operand, sources: Sequence[tuple[str
 
 
 class TensorOrNumber(Tensor):
-    """A tensor in the Unified Buffer like another one, or a number or Scalar of its dtype."""
+    """Check a Unified Buffer tensor like another, or a number or Scalar of its dtype."""
 
     def __init__(self, name: str, like: str) -> None:
         super().__init__(name, like=like)

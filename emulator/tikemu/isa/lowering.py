@@ -1,4 +1,4 @@
-"""How a composite API becomes instructions: calls of other entries of the table, and scratch memory."""
+"""Lower a composite API to instructions: calls of other entries, and scratch memory."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ class Lowering:
         """Append micro-operations, reported as ``api.name``."""
         for op in ops:
             op.name = f"{self.call.api}.{name}"
-            op.operands, op.moved = (), None  # its operands are not those of the call
+            op.operands, op.moved = (), None  # the call has other operands
             self.ops.append(op)
 
     def free(self, kind: str) -> int:
-        """Bytes of an on-chip memory that the user's live tensors leave; all of it where that is not known."""
+        """Return the bytes of an on-chip memory that the user's live tensors leave. All of it if that is not known."""
         return self.call.context.free_bytes.get(kind, self.call.soc.capacity(kind))
 
     def scratch(self, kind: str, dtype: str, elements: int) -> Operand:

@@ -25,7 +25,7 @@ def widen(bits: np.ndarray) -> np.ndarray:
 
 
 def _blocks(a: np.ndarray, b: np.ndarray, k: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Split (K1, M, K0) and (K1, K0, N) into batches of equal depth that hold only the ``k`` valid lanes."""
+    """Split both operands into batches of equal depth that hold only ``k`` valid lanes."""
     k0 = a.shape[2]
     full, tail = divmod(k, k0)
     chunk = max(1, _CHUNK_ELEMENTS // (a.shape[1] * b.shape[2]))
@@ -37,7 +37,7 @@ def _blocks(a: np.ndarray, b: np.ndarray, k: int) -> Iterator[tuple[np.ndarray, 
 
 
 def accumulate_float(c: np.ndarray, a: np.ndarray, b: np.ndarray, k: int) -> np.ndarray:
-    """Accumulator plus product for float16 operands.
+    """Add a product of 8-bit operands to an accumulator: exact, saturating in its dtype.
 
     Args:
         c: float32 (M, N), the accumulator before; not modified.
@@ -63,7 +63,7 @@ def accumulate_float(c: np.ndarray, a: np.ndarray, b: np.ndarray, k: int) -> np.
 
 
 def accumulate_integer(c: np.ndarray, a: np.ndarray, b: np.ndarray, k: int) -> np.ndarray:
-    """Accumulator plus product for 8-bit operands; exact, saturating in the dtype of ``c`` (int32 or uint32).
+    """Add a product of 8-bit operands, exact and saturating, to an accumulator.
 
     ``a``, ``b``: float64 (K1, M, 32) and (K1, 32, N) holding integers; every partial sum is exact in float64.
     """

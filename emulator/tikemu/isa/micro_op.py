@@ -1,4 +1,4 @@
-"""What executing an instruction yields: micro-operations on operands, with their byte-exact footprints."""
+"""Describe micro-operations on operands, with their byte-exact footprints."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Access:
 
 @dataclass(frozen=True)
 class Transfer:
-    """A move between global memory and a core, costed by the timing engine (bandwidth is shared by the cores).
+    """Describe a move between global memory and a core. Cores share the bandwidth that the timing engine charges.
 
     ``bursts`` x ``burst_bytes`` bytes, ``pitch`` bytes start to start on the GM side.
     """

@@ -303,7 +303,7 @@ def _gap(name: str) -> Integer:
     pipe="MTE2/MTE3/MTE1/V",
 )
 def data_move(call: Call, a: Any) -> MicroOp:
-    """Copy bursts of 32-byte blocks between memories; out of and into L0C, bursts of fractals (D22)."""
+    """Copy bursts of 32-byte blocks between memories, or fractals for L0C (D22)."""
     if a.src.memory.kind == "L0C":
         return move_fractals(call, a.dst, a.src, a.nburst, a.burst, a.src_stride, a.dst_stride)
     if a.dst.memory.kind == "L0C":
@@ -427,7 +427,7 @@ def tensor_mov(call: Call, a: Any) -> MicroOp:
     pipe="V",
 )
 def broadcast_ub_to_l0c(call: Call, a: Any) -> MicroOp:
-    """Repeat each group of 16 elements of the Unified Buffer over the 16 rows of a fractal in L0C."""
+    """Repeat each group of 16 Unified Buffer elements over 16 rows of an L0C fractal."""
     size = size_of(a.dst.dtype)
     src_pitch = a.burst_len * 16 * size + a.src_gap * BLOCK
     dst_pitch = (a.burst_len + a.dst_gap) * 256 * size
@@ -453,7 +453,7 @@ def broadcast_ub_to_l0c(call: Call, a: Any) -> MicroOp:
     pipe="S",
 )
 def set_atomic_add(call: Call, a: Any) -> MicroOp:
-    """Switch atomic float32 addition of later moves from the Unified Buffer to GM on (1, "float32") or off (0)."""
+    """Switch atomic addition of later moves to GM: on (1, "float32") or off (0)."""
     core, on = call.core, a.value != 0
 
     def run() -> None:

@@ -29,7 +29,7 @@ _HALF_VALUES = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.fl
 
 # ------------------------------------------------------------------------------------------- overflow status
 class _Saturated(threading.local):
-    """What saturated since the list was last cleared: an array of truth values per operation, or True."""
+    """Hold what saturated since the list was cleared: arrays of truth values, or True."""
 
     def __init__(self) -> None:
         self.found: list[Any] = []
@@ -53,7 +53,7 @@ def note_saturated(where: Any) -> None:
 
 
 def any_saturated() -> bool:
-    """Whether anything was noted since a watched function began."""
+    """Return whether anything was noted since a watched function began."""
     return bool(_saturated.found)
 
 
@@ -87,7 +87,7 @@ def widen(bits: np.ndarray) -> np.ndarray:
 
 
 def _finite(x: np.ndarray) -> bool:
-    """Whether a contiguous float32 array holds neither infinity nor NaN: 0 times either is NaN."""
+    """Return whether a contiguous float32 array is free of infinity and NaN. 0 times either is NaN."""
     flat = x.reshape(-1)
     return all(
         np.dot(flat[i : i + _ZEROS.size], _ZEROS[: flat[i : i + _ZEROS.size].size]) == 0
@@ -153,7 +153,7 @@ def rsqrt_table() -> np.ndarray:
 
 
 def _split(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mantissa bits (of 1.f, 23 bits) and exponent of |x| for finite non-zero x; subnormals are normalised."""
+    """Return mantissa (23 bits of 1.f) and exponent of |x| for finite non-zero x. Subnormals are normalised."""
     fraction, exponent = np.frexp(np.abs(x))
     bits = (fraction * np.float32(2.0)).view(np.uint32) & 0x7FFFFF
     return bits, exponent - 1
@@ -214,7 +214,9 @@ UNARY: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 
 @cache
 def half_table(name: str) -> np.ndarray:
-    """All 65536 results of a unary function on float16, as bits, saturated; bit 16 (uint32) marks those that did."""
+    """Tabulate a unary function on all float16 values, as saturated bits. Bit 16 (uint32) marks saturation. Bit 16
+    (uint32) marks those that saturated.
+    """
     with np.errstate(all="ignore"):
         if name in ROUNDED_ONCE:
             result = ROUNDED_ONCE[name](_HALF_VALUES, np.float16).astype(np.float32)
@@ -327,7 +329,7 @@ def dequantise(x: np.ndarray, factor: float) -> np.ndarray:
 
 # ------------------------------------------------------------------------------------------- reductions
 def tree_sum(x: np.ndarray, levels: int, half: bool) -> np.ndarray:
-    """Sums of adjacent pairs along the last axis, ``levels`` times over, every node rounded and saturated (D11a).
+    """Sum adjacent pairs along the last axis ``levels`` times; round every node (D11a).
 
     Args:
         x: float32 values, last axis a multiple of ``2**levels`` long.

@@ -37,7 +37,7 @@ MEMORY_NAMES = {
 
 
 def is_tensor(value: Any) -> bool:
-    """Whether ``value`` is a tensor, recorded or resolved."""
+    """Return whether ``value`` is a tensor, recorded or resolved."""
     return isinstance(value, (ir.View, Operand))
 
 
@@ -115,7 +115,7 @@ class Integer(Param):
 
 
 class Count(Integer):
-    """How often something happens: immediate low..high, run-time 0..high; with 0 the call does nothing (D16c)."""
+    """Describe a count: immediate low..high, run-time 0..high. With 0 the call does nothing (D16c)."""
 
     def __init__(self, name: str, high: int, low: int = 1, default: Any = REQUIRED) -> None:
         super().__init__(name, low, high, default=default)
@@ -159,7 +159,7 @@ class Flag(Param):
 
 
 class Fixed(Param):
-    """An argument with one legal value on this SoC; any other is refused with the reason."""
+    """Describe an argument with one legal value on this SoC; refuse others with the reason."""
 
     def __init__(self, name: str, default: Any, reason: str) -> None:
         super().__init__(name, default)
@@ -232,7 +232,7 @@ class Tensor(Param):
         self.check_tensor(value, call, self.name)
 
     def check_tensor(self, value: Any, call: Call, label: str) -> None:
-        """Type, memory, dtype and (where the offset is an immediate) alignment of one tensor as recorded."""
+        """Check type, memory, dtype and, for an immediate offset, alignment of a recorded tensor."""
         if not is_tensor(value):
             call.fail(f"{label} must be a Tensor, got {describe(value)}")
         memory = memory_kind(value)
@@ -350,7 +350,7 @@ class Destination(Param):
 
 
 def describe(value: Any) -> str:
-    """What came, for an error message."""
+    """Describe a value for an error message."""
     if is_tensor(value):
         return f"a Tensor of {value.dtype}"
     if isinstance(value, (ir.Variable, ir.Operation)):

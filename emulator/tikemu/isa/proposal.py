@@ -140,8 +140,7 @@ class Lengths(Param):
 
 
 def merge_order(queues: list[np.ndarray], suspend: bool) -> np.ndarray:
-    """Order in which the elements of concatenated queues leave a merge that always takes the largest head (the lower
-    queue on ties).
+    """Return the order of a merge of queues that always takes the largest head. Ties go to the lower queue.
 
     An element cannot leave before the smaller ones in front of it, so that the running minimum is its effective score.
 
@@ -160,7 +159,7 @@ def merge_order(queues: list[np.ndarray], suspend: bool) -> np.ndarray:
 
 
 def _check_repeated(call: Call, a: Any, count: int) -> None:
-    """Several merges in one call need four equal queues, one behind the other, all of them exhausted."""
+    """Check that several merges in one call have four equal, adjacent, exhausted queues."""
     first, size = a.src_list[0], a.element_lengths[0] * 2 * FIELDS
     regular = len(set(a.element_lengths)) == 1 and all(
         queue.memory is first.memory and queue.address == first.address + i * size for i, queue in enumerate(a.src_list)

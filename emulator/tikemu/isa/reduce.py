@@ -32,7 +32,7 @@ from .vector_mask import Lanes, Mask, lanes, leading
 
 # ------------------------------------------------------------------------------------------- array functions
 def sum_function(enabled: Lanes, width: int, levels: int, half: bool, outputs: int) -> Callable[..., np.ndarray]:
-    """Tree sums over groups of ``2**levels`` of ``width`` lanes; lanes outside the mask count as 0 (D11)."""
+    """Sum groups of ``2**levels`` of ``width`` lanes as trees; masked lanes count 0 (D11)."""
     where = np.flatnonzero(enabled.array)
 
     def function(x: np.ndarray) -> np.ndarray:
@@ -63,7 +63,7 @@ def _clean(bits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def extreme_function(enabled: Lanes, name: str) -> Callable[..., np.ndarray]:
-    """Value and lane number of the largest (smallest) enabled float16, the lowest lane on ties (D12a)."""
+    """Find the largest (smallest) enabled float16 and its lane, the lowest on ties (D12a)."""
     where, choose = np.flatnonzero(enabled.array), np.argmax if name == "max" else np.argmin
 
     def function(bits: np.ndarray) -> np.ndarray:
@@ -97,7 +97,7 @@ def _element_size(value: Any, call: Call) -> int:
 
 # ------------------------------------------------------------------------------------------- legacy family
 def _check_result_stride(call: Call, dst_rep_stride: Any, repeat_times: Any) -> None:
-    """Ascend 910 does not allow a result stride of 0; with one repeat it plays no part."""
+    """Refuse a result stride of 0, which Ascend 910 forbids for more than one repeat."""
     if isinstance(dst_rep_stride, int) and isinstance(repeat_times, int) and dst_rep_stride == 0:
         if repeat_times > 1:
             call.fail_range("dst_rep_stride", 0, "in [1, 255]")
@@ -189,8 +189,9 @@ def _room(operand: Any) -> int:
 
 
 def _scratch(call: Call, a: Any, needed: int, documented: bool) -> Access:
-    """Footprint of ``work_tensor``, which must hold ``needed`` elements; a size that the documents do not pin down only
-    gives a warning (D17)."""
+    """Return the footprint of ``work_tensor``, which must hold ``needed`` elements. A size that the documents do not
+    pin down only gives a warning (D17).
+    """
     room = _room(a.work_tensor)
     if room < needed:
         message = f"work_tensor must hold at least {needed} elements, got {room}"

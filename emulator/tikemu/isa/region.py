@@ -63,16 +63,18 @@ class Region:
 
     @staticmethod
     def strided(memory: Memory, start: int, count: int, pitch: int, width: int) -> Region:
-        """``count`` pieces of ``width`` bytes, ``pitch`` bytes start to start (bursts of a move, rows of a matrix)."""
+        """Return ``count`` pieces of ``width`` bytes, ``pitch`` apart: bursts of a move, rows of a matrix."""
         return Region(memory, ((start, count, pitch, 1, 0, width),))
 
     @property
     def contiguous(self) -> bool:
-        """Whether the region is one span without holes."""
+        """Return whether the region is one span without holes."""
         return len(self.pieces) == 1 and self.pieces[0][1] == 1 and self.pieces[0][3] == 1
 
     def views(self, array: np.ndarray) -> Iterator[np.ndarray]:
-        """The region's bytes in ``array`` (a uint8 array as long as the memory), one strided view per piece."""
+        """Return the region's bytes in ``array``, one strided view per piece. ``array`` is uint8, as long as the
+        memory.
+        """
         for base, n0, s0, n1, s1, width in self.pieces:
             yield np.ndarray((n0, n1, width), np.uint8, array, base, (s0, s1, 1))
 
@@ -85,7 +87,7 @@ class Region:
         return bits[start - low : end - low].view(bool)
 
     def overlaps(self, other: Region) -> bool:
-        """Whether the two regions share a byte (exact, holes included)."""
+        """Return whether the two regions share a byte (exact, holes included)."""
         if self.memory is not other.memory or self.start >= other.end or other.start >= self.end:
             return False
         if self.contiguous and other.contiguous:

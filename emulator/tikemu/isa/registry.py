@@ -37,7 +37,7 @@ def add(spec: InstructionSpec) -> None:
 
 
 def instruction(*names: str, params: Sequence[Param], **fields: Any) -> Callable[[Any], Any]:
-    """Enter a function into the instruction table under one or several names (see InstructionSpec for ``fields``).
+    """Enter a function into the instruction table under one or several names. See InstructionSpec for ``fields``.
 
     For ``kind="scalar"`` the decorated function is ``evaluate``; otherwise it is the binder.
     """

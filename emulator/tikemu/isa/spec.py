@@ -1,4 +1,4 @@
-"""What one entry of the instruction table is.
+"""Define an entry of the instruction table.
 
 The front end turns every :class:`InstructionSpec` into a method of ``Tik`` (its signature comes from ``params``) and
 calls :meth:`InstructionSpec.check` when the call is recorded. The machine calls :meth:`InstructionSpec.bind` once per
@@ -102,7 +102,7 @@ class InstructionSpec:
         return (result,) if isinstance(result, MicroOp) else tuple(result)
 
     def supported(self, dtype: str = "") -> bool:
-        """Whether Ascend 910 has the API (with ``dtype`` for one of its operands, or "src2dst")."""
+        """Return whether Ascend 910 has the API, for a dtype or a direction like "src2dst"."""
         if not dtype or not self.dtypes:
             return True
         return any(

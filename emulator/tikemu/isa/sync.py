@@ -64,7 +64,7 @@ def wait_flag(call: Call, a: Any) -> MicroOp:
 
 @instruction("block_barrier", params=(Rest("args"), Rest("argv", keywords=True)), pipe="S")
 def block_barrier(call: Call, a: Any) -> MicroOp:
-    """Suspend the block until all blocks have arrived; arguments (a GM workspace, in use) have no effect."""
+    """Suspend the block until all blocks have arrived. Arguments (a GM workspace, in use) have no effect."""
     timing = call.soc.timing
     cycles = timing.gm_write_latency + timing.gm_read_latency  # a flag goes through global memory
     return call.operation(cycles, barrier="BLOCKS", constants=("gm_write_latency", "gm_read_latency"))

@@ -1,4 +1,4 @@
-"""Names that programs use and that have no meaning on Ascend 910 or no description (D13c, D22, D25b, D30c)."""
+"""List names without meaning on Ascend 910 or without description (D13c, D22, D25b, D30c)."""
 
 from __future__ import annotations
 

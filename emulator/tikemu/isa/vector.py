@@ -22,7 +22,7 @@ from .vector_mask import Lanes, Mask
 
 FLOATS = ("float16", "float32")
 BITS16 = ("int16", "uint16")
-BLK_WIDE = 65535  # block strides of one-source instructions are 16-bit fields, those of two-source ones 8-bit (D16a)
+BLK_WIDE = 65535  # block strides are 16-bit fields of one-source instructions, 8-bit of two-source ones (D16a)
 
 
 def legacy_tail() -> tuple[Param, ...]:
@@ -47,13 +47,15 @@ def walks(a: Any, names: tuple[str, ...], lanes: Lanes, repeats: int, legacy: bo
 
 # ------------------------------------------------------------------------------------------- parameter lists
 def strides(names: tuple[str, ...], legacy: bool, blk_high: int) -> tuple[Param, ...]:
-    """Parameters of the strides of the named operands: in the legacy family those of the blocks first."""
+    """Return parameters for strides of the named operands. In the legacy family block strides come first."""
     blocks = tuple(stride(f"{name}_blk_stride", blk_high) for name in names) if legacy else ()
     return blocks + tuple(stride(f"{name}_rep_stride") for name in names)
 
 
 def parameters(names: tuple[str, ...], legacy: bool, *scalar: Param, tail: tuple[Param, ...] = ()) -> tuple[Param, ...]:
-    """Mask, operands, scalar, repeats and strides; ``tail`` ends the list of ``vec_*``, the legacy one has its own."""
+    """List mask, operands, scalar, repeats and strides. ``tail`` ends the list of ``vec_*``, the legacy one has its
+    own.
+    """
     high = BLK_WIDE if len(names) < 3 else 255
     end = legacy_tail() if legacy else tail
     return (Mask(), *map(Tensor, names), *scalar, repeat(), *strides(names, legacy, high), *end)
@@ -292,7 +294,7 @@ for _legacy in (False, True):
 
 # ------------------------------------------------------------------------------------------- shifts
 class _Amount(Number):
-    """How far to shift: at most the bits of an element."""
+    """Check the distance of a shift: at most the bits of an element."""
 
     def resolve(self, value: Any, call: Call) -> int:
         dtype = call.args["dst"].dtype

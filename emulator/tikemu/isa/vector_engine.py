@@ -1,4 +1,4 @@
-"""How vector instructions run: addressing, overlap rules, cost, and execution on NumPy views or the native helper.
+"""Run vector instructions: addressing, overlap rules, cost, execution in NumPy or the native helper.
 
 An instruction's entry describes *what* is computed (a :class:`Kernel`); this module walks over repeats and lanes.
 """
@@ -26,7 +26,7 @@ from .vector_mask import Lanes
 
 @dataclass(eq=False)
 class Walk:
-    """How an instruction walks over one operand; addressing as in vector.md 1.1.
+    """Describe the walk of an instruction over one operand; addressing as in vector.md 1.1.
 
     Attributes:
         label: parameter name, for messages.
@@ -87,7 +87,7 @@ class Walk:
         )
 
     def meets(self, other: Walk) -> bool:
-        """Whether the two walks share a byte."""
+        """Return whether the two walks share a byte."""
         if (
             self.operand.memory is not other.operand.memory
             or self.span[0] >= other.span[1]
@@ -134,11 +134,11 @@ class Walk:
     # ---------------------------------------------------------------------------------------------- overlap
     @property
     def revisits(self) -> bool:
-        """Whether two repeats may touch the same bytes."""
+        """Return whether two repeats may touch the same bytes."""
         return self.repeats > 1 and self.pitch < self.reach
 
     def same_place(self, other: Walk) -> bool:
-        """Whether both walks touch the same addresses in the same order."""
+        """Return whether both walks touch the same addresses in the same order."""
         return (
             self.operand.memory is other.operand.memory
             and self.operand.address == other.operand.address
@@ -148,7 +148,7 @@ class Walk:
         )
 
     def feeds_later(self, other: Walk) -> bool:
-        """Whether a repeat of this (written) walk touches bytes that a later repeat of ``other`` reads."""
+        """Return whether a repeat of this written walk touches bytes that ``other`` reads later."""
         if self.repeats == 1 or (self.same_place(other) and not self.revisits):
             return False
         low, high = min(self.span[0], other.span[0]), max(self.span[1], other.span[1])
@@ -172,12 +172,14 @@ class Walk:
 
     @property
     def regular(self) -> bool:
-        """Whether the elements of a repeat are evenly spaced."""
+        """Return whether the elements of a repeat are evenly spaced."""
         return self.block_pitch == BLOCK or self.lanes.extent * self.itemsize <= BLOCK
 
     @cached_property
     def _view(self) -> np.ndarray | None:
-        """Elements of all lanes below ``lanes.extent``, shape (repeats, extent); None if they are not evenly spaced."""
+        """Return the elements of lanes below ``lanes.extent``, shape (repeats, extent). None if they are not evenly
+        spaced.
+        """
         if not self.regular:
             return None
         return self.operand.memory.view(
@@ -195,8 +197,9 @@ class Walk:
         return flat, index
 
     def loader(self, raw: bool = False) -> Callable[[Any], np.ndarray]:
-        """``f(rows)`` reads the elements of some repeats (an index or slice), C-contiguous; float16 is widened unless
-        ``raw``."""
+        """Return ``f(rows)``, which reads the elements of some repeats, C-contiguous. Rows are an index or slice;
+        float16 is widened unless ``raw``.
+        """
         widen = self.dtype == "float16" and not raw
         view = self._view
         if view is None:
@@ -247,7 +250,7 @@ def finish(values: np.ndarray, dtype: str) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class Kernel:
-    """What an instruction computes per element.
+    """Describe the arithmetic of an instruction per element.
 
     Attributes:
         function: ``f(*sources)`` on whole arrays (float16 as float32), giving storage form; the old destination comes
@@ -278,7 +281,7 @@ def executor(
 
     Args:
         ordered: repeats depend on one another and are executed one by one.
-        lanes: enabled source lanes, where they differ from those of the destination (reductions).
+        lanes: enabled source lanes, if they differ from the destination's lanes (reductions).
         pairs: the native helper writes value-index pairs.
     """
     # A kernel with lanes of its own accounts for them; of the others, disabled lanes do not count.
@@ -323,7 +326,7 @@ def executor(
 
 
 def check_overlap(call: Call, dst: Walk, sources: Sequence[Walk], accumulates: bool = False) -> bool:
-    """Apply the overlap rules of vector.md 1.5 and return whether the repeats must run in order.
+    """Apply the overlap rules (vector.md 1.5); return whether repeats run in order.
 
     Args:
         accumulates: the instruction is one of those that may accumulate into src1 (rule 3).
@@ -441,7 +444,7 @@ def make_movable(op: MicroOp, dst: Walk, sources: Sequence[Walk]) -> None:
 
 
 def make_rescalable(op: MicroOp) -> MicroOp:
-    """Let a movable operation be used again with another value of its scalar, one of the operand's type."""
+    """Let a movable operation be used again with another scalar of the operand's type."""
     if op.moved is not None:
         record = getattr(op.run, "record")  # noqa: B009 - the native helper's
         op.rescale = partial(setattr, record, "scalar")

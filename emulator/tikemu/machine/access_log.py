@@ -1,4 +1,4 @@
-"""What blocks read and write in global memory, noted while they run.
+"""Note what blocks read and write in global memory while they run.
 
 A process that executes some of the blocks keeps a journal (see :mod:`tikemu.processes`), so that another one can tell
 whether they met with other blocks, and can repeat what they left in global memory.
@@ -61,7 +61,9 @@ class Journal:
 
     # -------------------------------------------------------------------------------------------- noting
     def noted(self, micro: MicroOp, run: Callable[[], None] | None) -> Callable[[], None] | None:
-        """``run`` of a micro-operation, noting what it accesses; None where ``run`` is and nothing is to be noted."""
+        """Wrap ``run`` of a micro-operation to note its accesses. None if there is nothing to run or note. None if
+        ``run`` is None and nothing is to be noted.
+        """
         reads, writes = _global(micro.reads), _global((*micro.writes, *micro.undefined))
         if micro.transfer is not None and micro.transfer.direction == "atomic":
             return self._noted_addition(micro, run)
@@ -152,7 +154,7 @@ def scatter(data: np.ndarray, where: Spans, content: bytes) -> None:
 
 
 def meets(bits: np.ndarray, where: Spans) -> bool:
-    """Whether ``bits`` is set anywhere in these spans."""
+    """Return whether ``bits`` is set anywhere in these spans."""
     return any(bits[start:end].any() for start, end in zip(*_lists(where)))
 
 

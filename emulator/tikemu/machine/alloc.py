@@ -1,4 +1,4 @@
-"""Where tensors live: a stack allocator per memory (tik/README.md D3a, D3b, D1).
+"""Place tensors with a stack allocator per memory (tik/README.md D3a, D3b, D1).
 
 Tensors get addresses in the order of their definition and are released where the statement scope that defined them
 ends. A tensor defined inside a multi-buffered loop (``thread_num = n``) has n copies. L1OUT and L0C are one memory.
@@ -37,12 +37,10 @@ class Limits:
     ub_comfort: int
 
     @staticmethod
-    def of(soc: SocProfile, planned: bool = False, ub_limit: int | None = None) -> Limits:
-        """Limits of a chip (D1): all of the Unified Buffer, if ``planned`` only that part of it, or ``ub_limit``."""
+    def of(soc: SocProfile, planned: bool = False) -> Limits:
+        """Return the limits of a chip (D1): all of the Unified Buffer, or only its ``planned`` part."""
         capacity = {memory: soc.capacity(memory) for memory in ON_CHIP}
-        if ub_limit is not None:
-            capacity["UB"] = min(ub_limit, capacity["UB"])
-        elif planned:
+        if planned:
             capacity["UB"] = soc.ub_planned
         return Limits(capacity, soc.ub_planned)
 
@@ -116,7 +114,7 @@ def plan(program: ir.Program, limits: Limits | None = None, order: str = "defini
 
     Args:
         program: the recorded program.
-        limits: capacities. Default: those of ``program.soc`` in default mode.
+        limits: capacities. Default: the capacities of ``program.soc`` in default mode.
         order: "definition", or "first use" for tensors defined one after another in the same scope.
 
     Raises:
@@ -232,12 +230,14 @@ class _Allocator:
 
 
 def copies_of(loop: ir.For) -> int:
-    """Copies that a loop makes of the tensors in its body; a loop with ``tik_break`` makes none (core.md 3.1)."""
+    """Return the copies a loop makes of tensors in its body. A loop with ``tik_break`` makes none (core.md 3.1). A loop
+    with ``tik_break`` makes none (core.md 3.1).
+    """
     return 1 if loop.thread_num < 2 or has_break(loop.body) else loop.thread_num
 
 
 def has_break(body: ir.Body) -> bool:
-    """Whether ``tik_break`` leaves the loop that ``body`` belongs to."""
+    """Return whether ``tik_break`` leaves the loop that ``body`` belongs to."""
     for statement in body.statements:
         if isinstance(statement, ir.Break):
             return True

@@ -1,4 +1,4 @@
-"""What a run without numerics must still compute: everything that decides the course of the program.
+"""Find what a run without numerics must still compute: the course of the program.
 
 Loop bounds, conditions, addresses and integer arguments are needed. A Scalar read from a tensor makes the tensor
 needed, and with it all instructions that write the tensor and all they read (a backward slice, tensor by tensor).
@@ -39,15 +39,17 @@ class Needs:
                     self._propagate(statement)
 
     def variable(self, variable: ir.Variable) -> bool:
-        """Whether the value of a variable is needed."""
+        """Return whether the value of a variable is needed."""
         return self.everything or variable.uid in self.variables
 
     def tensor(self, tensor: ir.TensorInfo) -> bool:
-        """Whether the contents of a tensor are needed."""
+        """Return whether the contents of a tensor are needed."""
         return self.everything or tensor.uid in self.tensors
 
     def instruction(self, statement: ir.Instruction) -> bool:
-        """Whether a call must be computed. The switch of atomic addition decides what later moves are."""
+        """Return whether a call must be computed. The switch of atomic addition decides what later moves are. The
+        switch of atomic addition decides what later moves are.
+        """
         return self.everything or id(statement) in self.instructions or statement.spec.name == "set_atomic_add"
 
     def _seed(self, statement: ir.Statement) -> None:
@@ -87,7 +89,7 @@ class Needs:
                 self.tensors.add(_CMPMASK)
 
     def _feeds(self, statement: ir.Instruction) -> bool:
-        """Whether a call writes something that is needed."""
+        """Return whether a call writes something that is needed."""
         return not (self.tensors.isdisjoint(written(statement)) and self.variables.isdisjoint(_assigned(statement)))
 
     def _need_source(self, value: Any) -> None:

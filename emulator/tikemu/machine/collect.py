@@ -16,7 +16,7 @@ from .compile import Compiled
 from .counters import Tally
 from .runtime import Runtime
 
-#: Constants that every estimate rests on, and those of one that moves something between global memory and a core.
+#: Constants that every estimate rests on, and the constants of an estimate with global memory.
 _ALWAYS = ("issue_cycles", "queue_depth", "flag_cycles", "flag_handshake")
 _GM = (
     *("gm_read_latency", "gm_read_bandwidth", "gm_write_latency", "gm_write_bandwidth", "hbm_bandwidth", "gm_line"),

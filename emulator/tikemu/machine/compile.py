@@ -129,7 +129,7 @@ class Compiler(CallCompiler):
 
     # -------------------------------------------------------------------------------------------- statements
     def await_value(self, statement: ir.Statement) -> None:
-        """Wait for what the scalar unit has read from the Unified Buffer if ``statement`` uses it."""
+        """Wait for scalar reads of the Unified Buffer that ``statement`` uses."""
         used = [leaf for leaf in ir.leaves(statement) if leaf.uid in self.loaded]
         if used:
             self.flush()

@@ -13,6 +13,8 @@ from .compile import Compiled
 from .progress import Progress
 from .runtime import Runtime
 
+#: Cores whose events a trace keeps, the first ones.
+TRACED_CORES = 2
 #: With no more blocks, remembering what one did is not worth while.
 FEW_BLOCKS = 4
 
@@ -41,7 +43,7 @@ class Cores:
         options = runtime.options
         self.trace: Trace | None = None
         if options.trace and runtime.timing:
-            self.trace = Trace(options.max_trace_cores, options.max_trace_events)
+            self.trace = Trace(TRACED_CORES, options.max_trace_events)
 
     def run(self) -> None:
         """Execute all blocks."""

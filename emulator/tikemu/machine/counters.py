@@ -1,4 +1,4 @@
-"""What prepared operations have executed."""
+"""Count what prepared operations have executed."""
 
 from __future__ import annotations
 

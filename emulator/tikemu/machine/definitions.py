@@ -1,4 +1,4 @@
-"""What happens where the definition of a tensor is reached."""
+"""Execute the definition of a tensor."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def reserve(tensor: ir.TensorInfo) -> Callable[[int], None]:
 
 
 def space_message(tensor: ir.TensorInfo, needed: int) -> str:
-    """What the debugger says of a tensor that grows beyond its reserve."""
+    """Return the debugger's message about a tensor that grows beyond its reserve."""
     return (
         f"The space required exceeds max_mem_size: tensor {tensor.name!r} needs {needed} bytes, max_mem_size is "
         f"{tensor.max_mem_size}"

@@ -88,7 +88,7 @@ def run(
 
 
 class Session:
-    """A program compiled for one kind of run, with its memories; runs as often as wanted.
+    """Hold a program compiled for one kind of run, with its memories.
 
     Args:
         key: options, numerics, timing, number of blocks, shapes of the GM tensors.
@@ -110,7 +110,7 @@ class Session:
             program = dataclasses.replace(program, soc=program.soc.with_constants(dict(options.constants)))
         marks = options.checks("undefined") and numerics
         self.gm = {info.uid: GlobalTensor(info, shape, marks) for info, shape, _ in tensors}
-        limits = Limits.of(program.soc, options.raises("memory"), options.ub_limit)
+        limits = Limits.of(program.soc, options.raises("memory"))
         placed = plan(program, limits, options.placement)
         journal = None if keep_additions is None else Journal(self.gm, keep_additions)
         self.runtime = Runtime(program, placed, options, numerics, timing, self.gm, blocks, journal)
@@ -123,7 +123,9 @@ class Session:
 
     @property
     def reusable(self) -> bool:
-        """Whether another run may use the prepared operations: none of them has complained, and memory is not short."""
+        """Return whether another run may use the prepared operations. None of them has complained, and memory is not
+        short.
+        """
         size = sum(tensor.size for tensor in self.gm.values())
         said = self.runtime.warned or self.runtime.findings
         return self.key[0].reuse and not said and self.key[3] is not None and size <= KEEP_BYTES

@@ -75,7 +75,7 @@ class Expressions:
         return convert(self.text(value), dtype)
 
     def copy_number(self, selectors: tuple[tuple[ir.Variable, int], ...]) -> str:
-        """Source of the number of a tensor's copy inside multi-buffered loops; "" where there is one copy."""
+        """Return source text for a tensor's copy inside multi-buffered loops, or "" for one copy."""
         source = ""
         for variable, copies in selectors:
             part = f"{self.wrapped(variable).source} % {copies}"

@@ -1,7 +1,7 @@
 """Python's garbage collector while a program runs.
 
 The first run makes objects by the million, nearly all of which stay. By default the collector looks at the new ones
-after every 700, and at all that there are, those of MindSpore too: up to half of the time of such a run.
+after every 700, and at all objects, MindSpore's too: up to half of the time of such a run.
 While a program is recorded, in the user's code, it takes too little to change what belongs to the user.
 """
 

@@ -1,4 +1,4 @@
-"""What a run is given: scalars and arrays by name, checked, and the sizes that follow from them (D30a)."""
+"""Check the scalars and arrays of a run, and derive sizes from them (D30a)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _told: dict = {}  # warnings
 
 
 class Contents(NamedTuple):
-    """A GM tensor with its shape in this run; ``fed`` is None where nothing is given."""
+    """Hold a GM tensor with its shape in this run; ``fed`` may be None."""
 
     info: ir.TensorInfo
     shape: tuple[int, ...]

@@ -13,7 +13,7 @@ _PATIENCE = 2.0
 
 
 class Progress:
-    """Share of the work that is done, from blocks and the outer loops of a block.
+    """Compute the share of the work that is done, from blocks and outer loops.
 
     Args:
         show: True, False, or None for "only on a terminal".

@@ -54,8 +54,9 @@ class BlockRaces:
         return clash
 
     def write(self, region: Region, before: list[np.ndarray], atomic: bool, who: str) -> str | None:
-        """The current block has written ``region``, which held ``before`` (one array per piece); returns with what it
-        clashes."""
+        """Record a write of ``region`` by the current block; return its clashes. ``before`` holds the bytes before it,
+        one array per piece.
+        """
         me, message = self.block + 1, None
         writer, kind, reader = self._marks(region.memory)
         pieces = zip(

@@ -103,7 +103,7 @@ class Runtime:
 
     @property
     def strict(self) -> bool:
-        """Whether operations are guarded by the checks of strict mode."""
+        """Return whether operations are guarded by the checks of strict mode."""
         return self.marks or self.block_races is not None
 
     # -------------------------------------------------------------------------------------------- blocks
@@ -214,7 +214,9 @@ class Runtime:
         return op
 
     def checked(self, micro: MicroOp, location: ir.Location) -> Callable[[], None] | None:
-        """The numerics of a micro-operation with the checks of strict mode and the journal; None where neither is."""
+        """Return the numerics of a micro-operation with strict checks and journal. None if there is nothing to do. None
+        if there is nothing to do.
+        """
         run = None
         if self.strict:
             run = guarded(micro, self.marks, self.block_races, partial(self.report, location))
@@ -228,7 +230,7 @@ class Runtime:
         return tuple(found.values())
 
     def footprint(self, static: bool, region: Region, start: int, end: int) -> footprints.Footprint:
-        """What the automatic synchronisation takes for the bytes of ``region``, a part of the tensor [start, end)."""
+        """Return the bytes that automatic synchronisation assumes for ``region`` of a tensor [start, end)."""
         sync = self.options.sync
         if sync == "optimistic" or (sync == "auto" and static):
             return self.clock.footprints.exact(region)
@@ -252,7 +254,7 @@ class Runtime:
 
     # -------------------------------------------------------------------------------------------- tensors
     def place(self, view: ir.View) -> TensorPlace:
-        """Where the tensor of ``view`` lives."""
+        """Return the place of the tensor of ``view``."""
         tensor = view.tensor
         if tensor.memory == "GM":
             found = self.gm.get(tensor.uid)

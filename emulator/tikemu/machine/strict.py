@@ -1,4 +1,4 @@
-"""What strict mode adds to the execution of a micro-operation: defined bytes and races between blocks."""
+"""Add strict mode to a micro-operation: defined bytes, and races between blocks."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def mark(region: Region, value: int) -> None:
 
 
 def undefined_bytes(access: Access, who: str) -> str | None:
-    """What is wrong if a byte of ``access`` holds nothing that was written."""
+    """Return the finding for a byte of ``access`` that was never written."""
     defined = access.region.memory.defined
     for base, n0, s0, n1, s1, width in access.region.pieces:
         bits: np.ndarray = np.ndarray((n0, n1, width), np.uint8, defined, base, (s0, s1, 1))
@@ -98,7 +98,7 @@ def undefined_bytes(access: Access, who: str) -> str | None:
 
 
 def undefined_output(memory: Memory, size: int, itemsize: int) -> str | None:
-    """What is wrong if a byte of an output tensor holds nothing that was written."""
+    """Return the finding for a byte of an output tensor that was never written."""
     holes = np.flatnonzero(memory.defined[:size] == 0)
     if not len(holes):
         return None

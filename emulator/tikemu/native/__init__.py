@@ -62,7 +62,7 @@ def library_name() -> str:
 
 
 def library_folder() -> Path:
-    """Where the library is compiled to: the user's cache.
+    """Return the folder for the compiled library: the user's cache.
 
     Raises:
         RuntimeError: there is no XDG_CACHE_HOME, and the user has no home.
@@ -101,7 +101,7 @@ def _helper() -> _Helper | None:
 
 
 def available() -> bool:
-    """Whether the compiled helper is in use."""
+    """Return whether the compiled helper is in use."""
     return _helper() is not None
 
 
@@ -126,7 +126,7 @@ def runner(family: str, op: str, keep: tuple[Any, ...], **fields: Any) -> Callab
 
 
 class Marks:
-    """Tests the marks of what an operation reads, and sets those of what it writes.
+    """Test the marks of bytes that an operation reads, and mark its results.
 
     Args:
         reads, writes: pieces of bytes as in ``isa.region``, whose first entry is an address in this process.

@@ -50,7 +50,7 @@ class _Met(Exception):
 
 
 def wanted(options: Options) -> int:
-    """The number of processes: that of the options, or of the environment."""
+    """Return the number of processes from the options or the environment."""
     if options.processes is not None:
         return options.processes
     text = os.environ.get(VARIABLE, "").strip()
@@ -89,8 +89,9 @@ def run_in_processes(session: Session, cores: Cores, scalars: Mapping[str, Any],
 
 
 def _needs_order(session: Session) -> bool:
-    """Whether blocks have to run one after another in one process: they wait for each other, share the L2 buffer or
-    print; or which ones are traced depends on how long others take."""
+    """Return whether blocks must run one after another in one process. They do if they wait for each other, share the
+    L2 buffer or print, or if which blocks are traced depends on how long others take.
+    """
     options, numerics, timing, blocks, _ = session.key
     if session.compiled.barriers or options.l2 and timing:
         return True
@@ -119,7 +120,7 @@ class _Run:
         self._traced = 0
         options = self.runtime.options
         if cores.trace is not None and options.max_trace_events > 0:
-            self._traced = options.max_trace_cores
+            self._traced = cores.trace.cores
 
     def run(self, count: int, scalars: dict[str, Any], tensors: list[Contents]) -> None:
         """Execute all blocks in ``count`` processes.

@@ -17,7 +17,7 @@ _LENGTH = struct.Struct("<Q")
 
 @dataclass
 class Share:
-    """What consecutive blocks did.
+    """Hold the results of consecutive blocks.
 
     Attributes:
         first: number of the first block.
@@ -46,7 +46,7 @@ class Share:
 
 @dataclass
 class Counts:
-    """What all shares of one process have counted.
+    """Hold the counters of all shares of one process.
 
     Attributes:
         tallies: by number of the site.

@@ -77,7 +77,7 @@ class Pool:
 
     @property
     def alive(self) -> bool:
-        """Whether all of them run."""
+        """Return whether all of them run."""
         return all(process.poll() is None for process in self._processes)
 
     def send(self, number: int, request: bytes) -> None:

@@ -1,4 +1,4 @@
-"""The ten data types of TIK, and the type of an expression over two of them."""
+"""Define the ten data types of TIK, and the type of an expression."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ Value = Union[int, float, bool, Variable, Operation]
 
 
 def is_immediate(value: Any) -> TypeIs[int | float | bool]:
-    """Whether ``value`` is known when the program is recorded."""
+    """Return whether ``value`` is known when the program is recorded."""
     return not isinstance(value, (Variable, Operation))
 
 
@@ -127,7 +127,7 @@ class Define(Statement):
 
 @dataclass(eq=False)
 class DefineScalar(Statement):
-    """Definition of a Scalar, or of all elements of a ScalarArray; undefined until the first Assign."""
+    """Define a Scalar, or the elements of a ScalarArray; undefined until the first Assign."""
 
     variables: tuple[Variable, ...]
 

@@ -141,7 +141,7 @@ def difference(left: ir.Value, right: ir.Value) -> int | None:
 
 
 def exact_quotient(value: ir.Value, divisor: int) -> ir.Value:
-    """``value / divisor`` for an integer value that is a multiple of it at run time."""
+    """Return ``value / divisor`` for an integer value that is a multiple at run time."""
     terms, constant = _linear(value)
     if constant % divisor or any(factor % divisor for factor in terms.values()):
         return combine("/", value, divisor)

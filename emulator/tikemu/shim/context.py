@@ -51,7 +51,7 @@ def add_compile_info(key: str, value: Any) -> None:
 
 
 def get_compile_info() -> dict[str, Any]:
-    """Of the innermost context."""
+    """Return the attribute of the innermost context."""
     return get_context().get_compile_info()
 
 

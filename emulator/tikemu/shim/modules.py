@@ -1,4 +1,4 @@
-"""Which modules the shim offers, and what is in them."""
+"""List the modules that the shim offers, and their contents."""
 
 from __future__ import annotations
 
@@ -244,12 +244,12 @@ ADDED: dict[str, Mapping[str, Any]] = {}
 
 
 def is_offered(name: str) -> bool:
-    """Whether the shim has a module of this name."""
+    """Return whether the shim has a module of this name."""
     return name in ADDED or name in CATALOGUE or is_dsl(name)
 
 
 def is_dsl(name: str) -> bool:
-    """Whether a module belongs to the TBE DSL."""
+    """Return whether a module belongs to the TBE DSL."""
     return name not in CATALOGUE and any(name == root or name.startswith(root + ".") for root in DSL_ROOTS)
 
 

@@ -209,7 +209,7 @@ def check_shape(
     max_size: int = SHAPE_SIZE_LIMIT,
     param_name: str = "shape",
 ) -> None:
-    """A list or tuple of integers within bounds for every extent, their number and their product.
+    """Check a list or tuple of integers: every extent, their number and their product.
 
     Extents of -1 and -2 stand for unknown ones; -1 as ``max_dim`` means no limit.
     """

@@ -116,8 +116,9 @@ class CoreClock:
         self.replay.settle()
 
     def forget(self) -> None:
-        """Drop what is remembered, and the footprints that can no longer delay anything; prepared operations must
-        not refer to them."""
+        """Drop what is remembered, and footprints that can no longer delay anything. Prepared operations must not refer
+        to them.
+        """
         self.replay.forget()
         self.footprints.prune(self.simulator.now)
 

@@ -1,4 +1,4 @@
-"""Which bytes were accessed last by whom: footprints with their conflicts found once.
+"""Remember the last accesses to bytes: footprints, with conflicts found once.
 
 Programs use the same few footprints again and again. Each is interned, together with the list of those that share a
 byte with it, so that one step of the timing engine only walks short lists.
@@ -42,7 +42,7 @@ class Footprint:
         self.readers.clear()
 
     def busy(self, now: float) -> bool:
-        """Whether an access is complete only after ``now``."""
+        """Return whether an access is complete only after ``now``."""
         return self.write_done > now or any(done > now for done in self.readers.values())
 
 

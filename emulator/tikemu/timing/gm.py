@@ -70,7 +70,7 @@ class GlobalMemory:
         return GmCost(max(fetched / timing.gm_read_bandwidth, beats), timing.gm_read_latency, beats, fetched / share)
 
     def lines(self, transfer: Transfer, region: Region) -> range | np.ndarray:
-        """Numbers of the L2 lines that the bursts touch, counted from the start of the tensor."""
+        """Return the numbers of L2 lines that bursts touch, from the start of the tensor."""
         line = int(self.timing.gm_line)
         start, length, pitch = region.start, transfer.burst_bytes, transfer.pitch
         if transfer.bursts == 1 or pitch == length:

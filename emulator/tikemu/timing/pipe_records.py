@@ -11,7 +11,7 @@ from .waits import SIZE
 
 
 class PipeRecords:
-    """What is complete when on the pipes of one core, and what was counted.
+    """Record completion times on the pipes of one core, and counters.
 
     Args:
         soc: the chip.
@@ -94,6 +94,7 @@ class PipeRecords:
 
     @property
     def repeatable(self) -> bool:
-        """Whether what happens next depends on the records alone: no events are kept, no unsynchronised scope is open,
-        no explicit flag waits."""
+        """Return whether the next event depends on the records alone. No events are kept, no unsynchronised scope is
+        open, no explicit flag waits.
+        """
         return self.trace is None and self._unsynced is None and not any(self._tokens.values())

@@ -1,4 +1,4 @@
-"""What is kept from one execution for the next, so that a loop need not be prepared and simulated again and again.
+"""Keep results of an execution for the next, so that loops are simulated once.
 
 Kept are the operations bound for a call (:mod:`tikemu.machine.calls`), the footprints of element accesses, the steady
 states of the pipes (:mod:`tikemu.timing.steady_state`), and the compiled program between two runs.

@@ -207,7 +207,7 @@ class PipeSimulator(PipeRecords):
             self.trace = None
 
     def _write_mask(self, mask: Any) -> float:
-        """Write the mask register if an instruction needs it; gives when Vector has drained where it has to."""
+        """Write the mask register if an instruction needs it; return when Vector has drained."""
         if mask is None or mask == self.mask and not self._mask_every:
             return NEVER
         self.mask = mask
@@ -234,7 +234,7 @@ class PipeSimulator(PipeRecords):
         return end, end + latency
 
     def _wait(self, pipe: int, needs: dict[int, float], start: float) -> tuple[float, int]:
-        """Flags from every pipe in ``needs`` to ``pipe``; returns the earliest start after them, and whose it is."""
+        """Flag from every pipe in ``needs`` to ``pipe``; return the earliest start and its cause."""
         known, last = self.known[pipe], pipe
         for source, done in needs.items():
             known[source] = done

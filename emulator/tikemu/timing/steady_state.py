@@ -39,7 +39,7 @@ def keep_most(total: dict[Any, int], counts: dict[Any, int]) -> None:
 
 @dataclass(eq=False)
 class Transition:
-    """What happened between a state and the end of an iteration or a block.
+    """Hold the events between a state and the end of an iteration or block.
 
     Attributes:
         cycles: time that passed.
@@ -64,7 +64,7 @@ class Transition:
 
 
 class Place(dict):
-    """A place in the tree of actions; maps the key of an action to the next place.
+    """Hold a place in the tree of actions. It maps the key of an action to the next place.
 
     Attributes:
         parent: the place before; None for a State.
@@ -102,7 +102,7 @@ class SteadyStateReplay(Reusable):
 
     Attributes:
         place: the place in the tree while it is followed, else None. While it is followed, the simulator's records are
-            those of an earlier place, ``_simulated``, or (where that is None) older still; ``simulator.now`` is then
+            records of an earlier place, ``_simulated``, or (if None) older still; ``simulator.now`` is then
             the time of the state.
         events: :attr:`PipeRecords.events` of what was counted.
     """
@@ -181,14 +181,14 @@ class SteadyStateReplay(Reusable):
         self._enter(self._capture())
 
     def _enter(self, state: State) -> None:
-        """The simulator's records are those of ``state``."""
+        """Set the simulator's records from ``state``."""
         self.place = self._simulated = state
         self._actions += self._new_actions
         self._new_actions = 0
         self._begin_transition()
 
     def _begin_transition(self) -> None:
-        """What is counted from here on belongs to one transition."""
+        """Start to count for one transition."""
         simulator = self.simulator
         self._before = simulator.now, simulator.scalar_busy, simulator.flags, simulator.waited[:]
         keep_most(self.events, simulator.events)
@@ -260,7 +260,7 @@ class SteadyStateReplay(Reusable):
         self.count()
 
     def _transition(self, place: Place, end: float, after: State | None) -> Transition:
-        """What happened from the state to ``place``."""
+        """Return the events from the state to ``place``."""
         simulator, (now, busy, flags, waited) = self.simulator, self._before
         ops: list[TimedOp] = []
         step: Place | None = place
@@ -281,7 +281,7 @@ class SteadyStateReplay(Reusable):
         return transition
 
     def _catch_up(self, place: Any) -> None:
-        """Simulate what was skipped, so that the simulator's records are those of ``place``."""
+        """Simulate what was skipped, so that the simulator's records belong to ``place``."""
         simulated, path = self._simulated, []
         while place is not simulated and place.parent is not None:
             path.append(place)
@@ -297,7 +297,7 @@ class SteadyStateReplay(Reusable):
         self.place = self._simulated
 
     def _worthwhile(self) -> bool:
-        """Whether most of the iterations were replayed, and there is room for more."""
+        """Return whether most of the iterations were replayed, and there is room for more."""
         self.count()
         if self._replays <= 4 * self._captures or self._actions > ALL_ACTIONS:
             return False

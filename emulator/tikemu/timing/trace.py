@@ -11,7 +11,7 @@ from ..soc import PIPES
 
 
 class Bar:
-    """What a trace shows besides instructions: work of the scalar unit, and waits.
+    """List the events of a trace besides instructions: scalar work, and waits.
 
     Attributes:
         name: what it shows.
@@ -39,7 +39,7 @@ class Trace:
         self._events: dict[int, list] = {}
 
     def open(self, core: int) -> list | None:
-        """Where the events of ``core`` go; None if it is not watched, or if enough events are kept."""
+        """Return the list for the events of ``core``, or None if none are kept."""
         if core >= self.cores:
             return None
         events = self._events.setdefault(core, [])
@@ -47,7 +47,7 @@ class Trace:
 
     @property
     def full(self) -> bool:
-        """Whether later events of a core were dropped."""
+        """Return whether later events of a core were dropped."""
         return any(len(events) >= self.limit for events in self._events.values())
 
     def save(self, path: str, kernel: str, clock_mhz: float) -> None:

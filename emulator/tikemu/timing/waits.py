@@ -1,4 +1,4 @@
-"""Who waited for whom: the time that a pipe was free and the next instruction did not start, by reason.
+"""Attribute the time of a free pipe before its next instruction, by reason.
 
 The time until S hands an instruction out is a wait for S (issue); what follows until the results of its own pipe are
 there is one for itself (operand), and the rest one for the pipe whose flag comes last (event). S waits where the queue
@@ -25,7 +25,7 @@ Waits = dict[tuple[str, str, str], float]
 
 
 def named(waited: Sequence[float]) -> Waits:
-    """Cycles by (waiting pipe, pipe waited for, reason), without zeros, the longest wait of each pipe first."""
+    """Return cycles by (waiting pipe, pipe waited for, reason), longest wait of each pipe first."""
     found: Waits = {}
     for pipe, name in enumerate(PIPES):
         row = pipe * ROW

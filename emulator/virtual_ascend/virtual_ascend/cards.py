@@ -28,7 +28,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def run(command: Sequence[str], count: int, variables: Mapping[str, str]) -> int:
-    """Run the command once for each of ``count`` cards; returns the exit status of the first that failed, or 0.
+    """Run the command once for each card; return the first failing status, or 0.
 
     Raises:
         OSError: the command cannot be started.
@@ -54,7 +54,7 @@ def run(command: Sequence[str], count: int, variables: Mapping[str, str]) -> int
 
 
 def exchange_place() -> Path:
-    """Where the cards' common folder is made: in memory, if there is room."""
+    """Make the cards' common folder: in memory, if there is room."""
     fits = os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free >= _ROOM
     return _MEMORY if fits else Path(tempfile.gettempdir())
 
@@ -70,7 +70,7 @@ def rank_table(count: int) -> dict[str, object]:
 
 
 def _of_card(card: int, count: int, folder: Path, table: Path, variables: Mapping[str, str]) -> dict[str, str]:
-    """What the variables of one card are beside those of all."""
+    """Return the environment variables of one card beside the common ones."""
     own: dict[str, object] = {
         "RANK_ID": card,
         "RANK_SIZE": count,

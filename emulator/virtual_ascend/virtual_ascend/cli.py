@@ -174,7 +174,7 @@ def _put_first(variables: dict[str, str], name: str, entries: Sequence[str]) -> 
 
 
 def describe(installation: Installation) -> str:
-    """What ``virtual-ascend info`` prints."""
+    """Return the text of ``virtual-ascend info``."""
     folder = library.prepare(installation)
     names, wanted = library.missing(installation)
     return "\n".join(

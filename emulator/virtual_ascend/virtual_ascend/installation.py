@@ -1,4 +1,4 @@
-"""What has to be installed: the one MindSpore whose plugin the stand-in is for."""
+"""Find the one MindSpore whose plugin the stand-in is for."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ADVICE = 'in an environment of Python 3.9 on Linux x86-64: pip install mindspor
 
 
 class Installation(NamedTuple):
-    """Where things are.
+    """Hold the paths of an installation.
 
     Attributes:
         python: the interpreter that has MindSpore.

@@ -28,7 +28,7 @@ _OBJECTS = ("_ZTV", "_ZTI", "_ZTS")
 
 
 def cache_folder() -> Path:
-    """Where compiled libraries are kept: VIRTUAL_ASCEND_CACHE, or the user's cache."""
+    """Return the folder of compiled libraries: VIRTUAL_ASCEND_CACHE, or the user's cache."""
     chosen = os.environ.get("VIRTUAL_ASCEND_CACHE")
     if chosen:
         return Path(chosen)
@@ -112,7 +112,7 @@ def _run(*command: object, cwd: Path | None = None) -> None:
 
 
 def missing(installation: Installation) -> tuple[list[str], frozenset[str]]:
-    """Names of the libraries that the plugins load and that are not there, and the symbols that nobody else offers."""
+    """Return the missing libraries that plugins load, and the symbols that nobody else offers."""
     folder = installation.plugin.parent.parent
     plugins = installation.plugin, installation.collectives
     offered: set[str] = set()
@@ -131,7 +131,7 @@ def missing(installation: Installation) -> tuple[list[str], frozenset[str]]:
 
 
 def check(implemented: frozenset[str], wanted: frozenset[str]) -> None:
-    """That the plugin is one that the sources are for: it wants every C function of CANN that they implement."""
+    """Check that the sources implement every C function of CANN that the plugin wants."""
     functions = {name for name in implemented if name.startswith(("rt", "acl")) and name.isalnum()}
     unwanted = sorted(functions - wanted)
     if unwanted:
@@ -142,7 +142,7 @@ def check(implemented: frozenset[str], wanted: frozenset[str]) -> None:
 
 
 def stubs_source(names: frozenset[str]) -> str:
-    """Functions that say who was called and abort, and tables of such functions where a symbol is an object."""
+    """Return functions that name themselves and abort, and tables of them for objects."""
     lines = ['extern "C" {', "[[noreturn]] void virtual_ascend_missing(const char *name);"]
     for name in sorted(names):
         function = name

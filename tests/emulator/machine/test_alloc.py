@@ -150,13 +150,6 @@ def test_strict_refuses_more_than_the_planned_part(strict: None, kernel: Any) ->
         build(kernel, 253952 + 32)
 
 
-def test_the_limit_is_configurable(soc: str) -> None:
-    with use_options(Options(ub_limit=1024)):
-        build(tik.Tik(), 1024)
-        with pytest.raises(TikMemoryError, match="1024 bytes"):
-            build(tik.Tik(), 1056)
-
-
 def test_start_addr_is_honoured(kernel: Any) -> None:
     kernel.Tensor("float16", (16,), tik.scope_ubuf, "fixed", start_addr=4096)
     ub(kernel, "next", 32)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tikemu
 from tikemu.isa.region import Memory, Region
+from tikemu.machine import cores
 from tikemu.soc import ASCEND_910A
 from tikemu.timing import steady_state
 from tikemu.timing.clock import CoreClock
@@ -108,11 +109,12 @@ def test_random_loops(seed: int, several: bool, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("build", (*zoo.PROGRAMS, *zoo2.PROGRAMS), ids=lambda build: build.__name__)
-def test_programs(build: Any) -> None:
+def test_programs(build: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A kept trace needs every event, so nothing is replayed; without one the same comes out."""
     tikemu.install(soc="Ascend910A")
     instance, feeds, _ = build()
-    simulated = tikemu.run(instance, feeds, options=tikemu.Options(max_trace_cores=64))
+    monkeypatch.setattr(cores, "TRACED_CORES", 64)
+    simulated = tikemu.run(instance, feeds, options=tikemu.Options())
     for numerics in (True, False):
         replayed = tikemu.run(instance, feeds, numerics=numerics, options=tikemu.Options(trace=False))
         assert replayed.report() == simulated.report()

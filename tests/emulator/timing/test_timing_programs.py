@@ -195,7 +195,7 @@ def test_code_size_counts_loops_once_and_copies_separately(kernel: Any) -> None:
 
 
 def test_trace_has_a_row_per_core_and_pipe(kernel: Any, tmp_path: Any) -> None:
-    result = tikemu.run(copy_kernel(kernel, 3, 2, 1), {}, numerics=False, options=Options(max_trace_cores=2))
+    result = tikemu.run(copy_kernel(kernel, 3, 2, 1), {}, numerics=False)
     result.save_trace(tmp_path / "trace.json")
     trace = json.loads((tmp_path / "trace.json").read_text())
     events = [event for event in trace["traceEvents"] if event["ph"] == "X"]

@@ -10,12 +10,12 @@ import mindspore as ms
 import numpy as np
 from draws import a, b, half, restart, step
 from elementwise import ACTIVATIONS, ELEMENTWISE, REDUCTIONS
-from graphs import FUSED, NETWORKS, other_difference
-from layers import DISTANCES, FUNCTIONS, ON_CARD, ON_ROWS, RECURRENT
+from graphs import FUSED, other_difference
+from layers import FUNCTIONS, ON_CARD
 from mindspore import Tensor, nn, ops
 from mindspore.ops import operations as P
 from mindspore.ops.operations import math_ops
-from moving import BLOCKS, DIAGONALS, OPEN, PADDING, SCATTERING, SEGMENTS, SEQUENCES
+from moving import OPEN, PADDING, SCATTERING, SEQUENCES
 from tensors import INDEXING, LAYOUT, MATMUL, NORMALISATION
 from training import IMAGES, LOSSES, OPTIMIZERS
 
@@ -46,9 +46,6 @@ CARD = [
 ]
 FAMILIES = {
     "activations": ACTIVATIONS,
-    "blocks": BLOCKS,
-    "diagonals": DIAGONALS,
-    "distances": DISTANCES,
     "elementwise": ELEMENTWISE,
     "functions": FUNCTIONS,
     "images": IMAGES,
@@ -57,19 +54,15 @@ FAMILIES = {
     "losses": LOSSES,
     "matmul": MATMUL,
     "normalisation": NORMALISATION,
-    "on rows": ON_ROWS,
     "open shapes": OPEN,
     "optimizer": OPTIMIZERS,
     "padding": PADDING,
-    "recurrent": RECURRENT,
     "reduce": REDUCTIONS,
     "scattering": SCATTERING,
-    "segments": SEGMENTS,
     "sequences": SEQUENCES,
     "fused": FUSED,
-    "networks": NETWORKS,
 }
-GRAPHS = "fused", "networks"
+GRAPHS = ("fused",)
 
 
 def arrays(result):

@@ -1,4 +1,4 @@
-"""Cases that run in GRAPH: networks, and what MindSpore fuses."""
+"""Cases that run in GRAPH: operators that MindSpore fuses."""
 
 import numpy as np
 from draws import a, b, half, normal, p, q, row
@@ -76,48 +76,6 @@ class LayerNormGradients(nn.Cell):
         return self.gradients(output)(x, gain, shift, sens)
 
 
-def weights(*shape):
-    """Of a convolution."""
-    return Tensor(0.1 * normal(*shape).asnumpy())
-
-
-class Images(nn.Cell):
-    """Loss of a network for images, as large in both directions."""
-
-    def __init__(self):
-        super().__init__()
-        self.stem = nn.Conv2d(3, 16, 3, stride=2, weight_init=weights(16, 3, 3, 3))
-        self.norm, self.pool = nn.BatchNorm2d(16), nn.MaxPool2d(2, 2)
-        self.channels = nn.Conv2d(16, 16, 3, group=16, weight_init=weights(16, 1, 3, 3))
-        self.groups = nn.Conv2d(16, 32, 1, group=2, weight_init=weights(32, 8, 1, 1))
-        self.average, self.parts = nn.AvgPool2d(2, 2), P.AdaptiveAvgPool2D((3, 2))
-        self.patches = nn.Conv2d(32, 24, 2, 2, "valid", has_bias=True, weight_init=weights(24, 32, 2, 2))
-
-    def construct(self, images):
-        x = ops.relu(self.norm(self.stem(images)))
-        x = self.pool(x + self.channels(x))
-        x = ops.relu(self.groups(x))
-        larger = ops.interpolate(x, size=(7, 9), mode="bilinear")  # with half_pixel_centers
-        results = self.patches(x), self.average(x), self.parts(x), larger
-        return sum([ops.square(result).mean() for result in results])
-
-
-def trained(network, *inputs):
-    """Losses of three steps, and the parameters behind them."""
-    optimizer = nn.Momentum(network.trainable_params(), 0.01, 0.9)
-    step = nn.TrainOneStepCell(network, optimizer).set_train()
-    return (*(step(*inputs) for _ in range(3)), *network.get_parameters())
-
-
-def squared_trace(x):
-    """Of a matrix."""
-    return ops.square(P.Trace()(x))
-
-
-NETWORKS = [
-    ("images", lambda x: trained(Images(), x), (normal(4, 3, 16, 16),)),
-    ("gradient of Trace", ops.GradOperation()(Function(squared_trace)), (normal(5, 7),)),
-]
 FUSED = [
     ("gradient of a scaled softmax", Function(softmax_gradient), (a, b, row)),
     ("difference", Function(difference), (a, b)),

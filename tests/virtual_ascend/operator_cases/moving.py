@@ -1,4 +1,4 @@
-"""Cases: scattering, segments, blocks of images, borders, diagonals."""
+"""Cases: scattering, borders, open shapes, sequences."""
 
 import numpy as np
 from draws import a, gradients, integers, normal, positive, updated
@@ -39,31 +39,6 @@ SCATTERING = [
         for name in ("inplace_add", "inplace_sub")
     ),
 ]
-NUMBERS = Tensor(np.int32([0, 1, 1, -1, 3, 3, 0]))
-SEGMENTS = [
-    *(
-        (
-            f"unsorted_segment_{name}",
-            lambda x, name=name: (getattr(ops, f"unsorted_segment_{name}")(x, NUMBERS, 5),),
-            (normal(7, 6),),
-        )
-        for name in ("max", "min", "prod", "sum")
-    ),
-    *(
-        (
-            f"gradient of unsorted_segment_{name}",
-            lambda x, name=name: gradients(lambda y: getattr(ops, f"unsorted_segment_{name}")(y, NUMBERS, 5), x),
-            (normal(7, 6),),
-        )
-        for name in ("max", "min", "sum")
-    ),
-]
-BLOCKS = [
-    ("SpaceToDepth", both(P.SpaceToDepth(2)), (normal(2, 3, 4, 6),)),
-    ("DepthToSpace", both(P.DepthToSpace(2)), (normal(2, 8, 3, 5),)),
-    ("SpaceToBatchND", both(P.SpaceToBatchND([2, 3], [[0, 1], [2, 1]])), (normal(2, 3, 5, 6),)),
-    ("BatchToSpaceND", both(P.BatchToSpaceND([2, 2], [[0, 1], [1, 0]])), (normal(8, 3, 4, 3),)),
-]
 WIDTHS = ((0, 0), (0, 0), (1, 2), (2, 1))
 PADDING = [
     *((f"Pad, {how}", both(nn.Pad(WIDTHS, how)), (normal(2, 3, 4, 5),)) for how in ("SYMMETRIC", "REFLECT")),
@@ -72,11 +47,6 @@ PADDING = [
         for layer in (nn.ReplicationPad2d, nn.ReflectionPad2d, nn.ZeroPad2d)
     ),
     ("Slice and its gradient", both(lambda x: ops.slice(x, (1, 2), (7, 8))), (a,)),
-]
-DIAGONALS = [
-    ("matrix_diag", ops.matrix_diag, (normal(3, 5),)),
-    ("matrix_diag of a band", lambda x: ops.matrix_diag(x, Tensor(np.int32([-1, 1]))), (normal(2, 3, 4),)),
-    ("matrix_band_part", lambda x: ops.matrix_band_part(x, 1, 2), (normal(2, 5, 6),)),
 ]
 CHOSEN = Tensor(np.arange(48 * 32).reshape(48, 32) % 3 == 0)
 #: Shapes that only the contents tell.

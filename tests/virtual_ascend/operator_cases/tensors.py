@@ -35,7 +35,6 @@ LAYOUT = [
     ("LinSpace", lambda: P.LinSpace()(Tensor(np.float32(-1)), Tensor(np.float32(3)), 7), ()),
     ("Diag", P.Diag(), (row,)),
     ("DiagPart", P.DiagPart(), (normal(9, 9),)),
-    ("Trace", P.Trace(), (normal(5, 7),)),
     ("gradient of StridedSlice", lambda x: gradients(lambda y: y[2:30:3, 1:], x), (a,)),
     ("gradient of Concat", lambda x, y: gradients(lambda u, v: ops.concat((u, v), 0), x, y), (a, b)),
 ]

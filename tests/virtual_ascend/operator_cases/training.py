@@ -1,8 +1,8 @@
-"""Cases: losses, operators of images, optimizers."""
+"""Cases: losses, convolutions, optimizers."""
 
 import numpy as np
 from draws import RNG, a, b, gradients, integers, normal, p, positive, q, step, updated
-from mindspore import Parameter, Tensor, nn, ops
+from mindspore import Tensor, nn
 from mindspore.ops import operations as P
 
 shares, labels = (
@@ -70,47 +70,12 @@ def convolution(filters, **options):
     return run
 
 
-def both(function, *further):
-    """A function and its gradients."""
-    return lambda x: (function(x, *further), *gradients(lambda y: function(y, *further), x))
-
-
-def batch_norm(training):
-    """Of images, with gain, shift and running numbers: result and gradients of the first three."""
-
-    def run(x, gain, shift, mean, variance):
-        kept = [Parameter(value, name=name) for name, value in (("mean", mean), ("variance", variance))]
-        norm = P.BatchNorm(training, 1e-5, 0.1)
-
-        def result(*tensors):
-            return norm(*tensors, *kept)[0]
-
-        return (result(x, gain, shift), *gradients(result, x, gain, shift))
-
-    return run
-
-
 IMAGES = [
     ("Conv2D", convolution(normal(7, 5, 3, 2)), (pixels,)),
     ("Conv2D same", convolution(normal(7, 5, 3, 3), pad_mode="same", stride=2), (pixels,)),
     ("Conv2D padded", convolution(normal(20, 5, 3, 3), pad_mode="pad", pad=(1, 2, 0, 3), dilation=2), (pixels,)),
     ("Conv2D of two groups", convolution(normal(8, 8, 3, 3), group=2), (small,)),
     ("Conv2D of each channel", convolution(normal(16, 1, 3, 3), group=16, pad_mode="same"), (small,)),
-    *((f"MaxPool {how}", both(P.MaxPool(3, 2, how)), (pixels,)) for how in ("valid", "same")),
-    *((f"AvgPool {how}", both(P.AvgPool(3, 2, how)), (pixels,)) for how in ("valid", "same")),
-    *(
-        (f"BatchNorm {name}", batch_norm(training), (small, positive(16), normal(16), normal(16), positive(16)))
-        for name, training in (("in training", True), ("in use", False))
-    ),
-    (
-        "ResizeBilinear",
-        both(lambda x: ops.interpolate(x, size=(12, 5), mode="bilinear", align_corners=True)),
-        (pixels,),
-    ),
-    *(
-        (f"ResizeNearestNeighbor {how}", both(P.ResizeNearestNeighbor((12, 5), how)), (pixels,))
-        for how in (False, True)
-    ),
 ]
 OPTIMIZERS = [
     ("Adam", lambda: step(nn.Adam, (20, 8), (5,), learning_rate=0.1, weight_decay=0.01), ()),

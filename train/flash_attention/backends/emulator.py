@@ -133,11 +133,11 @@ class _Packed(nn.Cell):
 
 def _philox_bits(problem: AttentionProblem):
     """A primitive that draws the keep bits of a problem for the kernels: those of every other backend for a seed."""
-    from flash_attention.kernels.tik import host, layout
+    from flash_attention.kernels.tik import describe, layout
 
     if problem.dropout_threshold == 0:
         return None
-    kernel_problem = host.describe(problem)
+    kernel_problem = describe.kernel_problem(problem)
 
     def draw(seed):
         return layout.pack_keep_bits(philox.keep_bits(problem, seed), kernel_problem)
@@ -147,12 +147,12 @@ def _philox_bits(problem: AttentionProblem):
 
 def _bits_of_sequences(problem: PackedProblem):
     """A primitive that draws the keep bits of packed sequences: those of a call for each, see `PackedProblem.rows`."""
-    from flash_attention.kernels.tik import host, layout
+    from flash_attention.kernels.tik import describe, layout
 
     rows = problem.rows
     if rows.dropout_threshold == 0:
         return None
-    kernel_problem = host.describe_packed(problem)
+    kernel_problem = describe.varlen_problem(problem)
 
     def draw(seed, ends_q, ends_k):
         parts, before, before_k = [], 0, 0

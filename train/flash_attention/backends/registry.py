@@ -100,7 +100,8 @@ def refusal(name: str, problem: Problem, sharded: bool = False) -> str | None:
     """
     backend = get_backend(name)
     reason = backend.unavailable()
-    if reason is None and problem.dynamic and not backend.dynamic:
+    takes_dynamic = backend.dynamic if isinstance(problem, AttentionProblem) else backend.dynamic_sequences
+    if reason is None and problem.dynamic and not takes_dynamic:
         reason = "takes no dynamic shapes in a graph: compile it for each shape (no set_inputs), or use PYNATIVE"
     if reason is None and sharded and not backend.shards:
         reason = "has no shard strategies for semi-automatic parallelism"

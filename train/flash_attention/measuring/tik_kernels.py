@@ -13,10 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from flash_attention.kernels.tik import operators
-from flash_attention.kernels.tik.backward import work as scheduler
+from flash_attention.kernels.tik.backward import schedule as scheduler
 from flash_attention.kernels.tik.hardware import CUBE_FLOPS, EVENTS, INSTRUCTION_CACHE
-from flash_attention.kernels.tik.problem import CAPACITY, KernelProblem
-from flash_attention.kernels.tik.signature import Request
+from flash_attention.kernels.tik.problem import CAPACITY, KernelProblem, Request
 from flash_attention.problem.rules import AttentionRules
 
 TILE = 128 * 128
@@ -69,7 +68,7 @@ def excess(peak_bytes: Mapping[str, int], code_bytes: int, events: int, most_eve
 
 def passes(problem: KernelProblem) -> tuple[str, ...]:
     """Names in OPERATORS of the passes around the main kernel of the backward operator."""
-    writes_d_query = scheduler.choose(problem, "split", False).split.writes_d_query
+    writes_d_query = scheduler.choose(problem, False).split.writes_d_query
     return ("rows",) if writes_d_query else ("rows", "finish")
 
 

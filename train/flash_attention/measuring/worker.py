@@ -24,7 +24,6 @@ from pathlib import Path
 KNOWN = {
     **{name: f"measuring.implementations.{name.capitalize()}" for name in ("flash", "torch", "composed", "gemm")},
     "multiply_adds": "measuring.implementations.MultiplyAdds",
-    "steps": "commands.profile.composed_steps.ComposedSteps",
 }
 
 

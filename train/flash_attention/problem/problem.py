@@ -44,7 +44,7 @@ class AttentionProblem:
         value_dim: head_dim of value and output; 0 = head_dim.
         mask_shape: of an explicit mask, non-zero = hidden: (batch or 1, heads or 1, seq_q or 1, seq_k). A compact
             causal mask is not here: it became rules.causal.
-        mask_dtype: of that mask. Backends receive it as bool or uint8 all the same.
+        mask_dtype: of that mask. Backends receive it as bool all the same.
         bias_shape: of a bias, (batch or 1, heads or 1, seq_q or 1, seq_k), added to the scaled scores instead of
             rules.alibi.
         bias_dtype: the dtype of query, or float32.
@@ -129,8 +129,8 @@ class AttentionProblem:
             query: in `input_layout`; float16, bfloat16 or float32.
             key: likewise, dtype of query.
             value: likewise, dtype of query.
-            mask: 1 = hidden; (Sq, Sk), (1, Sq, Sk), (B, Sq, Sk), a rank-4 shape that broadcasts to (B, H, Sq, Sk) with
-                a full last axis, or the compact causal (T, T) or (1, T, T) with T = rules.tile.
+            mask: not 0 = hidden; (Sq, Sk), (1, Sq, Sk), (B, Sq, Sk), a rank-4 shape that broadcasts to (B, H, Sq, Sk)
+                with a full last axis, or the compact causal (T, T) or (1, T, T) with T = rules.tile.
             bias: added to the scaled scores; rank 4, broadcasts to (B, H, Sq, Sk) with a full last axis.
             keep_bits: uint8 (B, H, Sq, ceil(Sk / 8)), bit k % 8 of byte k // 8 set = key k is kept.
             rules: of the call; a compact causal mask makes them causal.

@@ -94,12 +94,12 @@ class OperandTemplate:
 
     @property
     def moves(self) -> bool:
-        """Whether the offset is a run-time value."""
+        """Return whether the offset is a run-time value."""
         return isinstance(self.offset, KeyField)
 
     @property
     def copied(self) -> bool:
-        """Whether the tensor has several copies."""
+        """Return whether the tensor has several copies."""
         return isinstance(self.copy, KeyField)
 
     def extent(self, operand: Operand) -> int:

@@ -66,7 +66,7 @@ class Relocatable:
                     self.pairs.append((first, second, addresses[second] - addresses[first] if near else None))
 
     def fits(self, addresses: list[int], starts: list[int], ends: list[int]) -> bool:
-        """Whether the operations can be used at ``addresses``."""
+        """Return whether the operations can be used at ``addresses``."""
         for address, start, end, (low, high) in zip(addresses, starts, ends, self.reach):
             if address + low < start or address + high > end:
                 return False
@@ -196,7 +196,7 @@ class Relocator:
         return template
 
     def _same_layers(self, template: Relocatable, addresses: list[int]) -> bool:
-        """Whether vector operands lie inside one layer of banks, as the cost of the template supposes."""
+        """Return whether vector operands lie in one layer of banks, as the cost supposes."""
         operands = template.ops[0].micro.operands
         for address, operand, (low, high), (_, layered) in zip(addresses, operands, template.reach, self.units):
             if layered and (_crosses(address, low, high) or _crosses(operand.address, low, high)):

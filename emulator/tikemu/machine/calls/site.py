@@ -1,4 +1,4 @@
-"""What stands behind one call of the compiled program."""
+"""Execute one call of the compiled program."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ class CallGroup(Reusable):
         runtime.sites.append(self)
 
     def first(self) -> Ops:
-        """Prepare and run call after call, so that each is bound with the registers as the one before left them."""
+        """Prepare and run call after call. Each is bound with the registers as the call before left them."""
         self.ops = ()
         prepared: list[BoundOp] = []
         for site in self.sites:

@@ -1,1 +1,1 @@
-"""What MindSpore's processes find in place of CANN's compiler: see ../cann."""
+"""Replace CANN's compiler in MindSpore's processes: see ../cann."""

@@ -1,4 +1,4 @@
-"""What CANN answers about its built-in operators, which is CANN's to say and was found in no public source.
+"""Answer for CANN about built-in operators, which no public source describes.
 
 Each entry says on what it rests. ``--formats`` replaces entries, to see what another answer would do.
 """
@@ -64,7 +64,7 @@ PATTERN = "Opaque"
 
 
 def replaced_formats() -> dict[str, tuple[str, ...]]:
-    """What ``--formats`` says: formats besides ND by entry."""
+    """Return formats besides ND by entry, from ``--formats``."""
     chosen = {}
     for item in filter(None, os.environ.get("VIRTUAL_ASCEND_FORMATS", "").split(";")):
         name, _, formats = item.partition("=")
@@ -77,12 +77,14 @@ def _formats(entry: str) -> tuple[str, ...]:
 
 
 def check_supported(_entry: str, _inputs: Sequence[Any], _outputs: Sequence[Any]) -> bool:
-    """Whether a built-in operator takes these tensors. Assumed: it does; what it cannot, the device process refuses."""
+    """Return whether a built-in operator takes these tensors. Assumed: it does; the device process refuses what it
+    cannot. Assumed: it does; what it cannot, the device process refuses.
+    """
     return True
 
 
 def op_select_format(entry: str, inputs: Sequence[Any], outputs: Sequence[Any]) -> str:
-    """Formats and dtypes that a built-in operator takes for these tensors, in the form that CANN answers in."""
+    """Return formats and dtypes of a built-in operator for these tensors, as CANN answers."""
     if entry in FIXED:
         return json.dumps(
             {key: {"name": key, "dtype": dtype, "format": kind} for key, (dtype, kind) in FIXED[entry].items()}

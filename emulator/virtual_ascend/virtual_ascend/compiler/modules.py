@@ -12,7 +12,7 @@ from tikemu.frontend import platform_info
 
 
 def _set_version(soc: str, *_: Any) -> bool:
-    """Select the chip for what is compiled from now on; MindSpore gives its settings of fusion and tuning too."""
+    """Select the chip for later compilations. MindSpore gives its settings of fusion and tuning too."""
     cores = int(os.environ["VIRTUAL_ASCEND_CORES"])
     return platform_info.select(soc, aicore_num=cores) is None
 

@@ -1,4 +1,4 @@
-"""Compiles operators: what ``te_fusion`` of ../cann hands on. Signatures are those of MindSpore 2.0.0's calls."""
+"""Compile operators for ``te_fusion`` of ../cann, with the signatures of MindSpore 2.0.0's calls."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def call_op_func(arguments: Sequence[Any], module: str, question: str, *_: Any) 
 
 
 def check_op_impl_mode(_module: str, _function: str) -> bool:
-    """Whether an operator has modes of precision. No built-in one here has."""
+    """Return whether an operator has modes of precision. No built-in operator here has. No built-in one here has."""
     return False
 
 
 def save_op_params(_name: str, _kind: str, _parameters: Any) -> None:
-    """What tuning would need; nothing is tuned."""
+    """Return what tuning needs: nothing is tuned."""
 
 
 def op_params_to_json(_name: str) -> str:
@@ -64,7 +64,7 @@ def sync_syspath(_folder: str) -> None:
 
 # ---------------------------------------------------------------------------------------------------------- compilation
 def dispatch_prebuild_task(source_id: int, job_id: int, *_: Any) -> None:
-    """Which operators may be fused."""
+    """Return the operators that may be fused."""
     _finish(source_id, job_id, lambda: None)
 
 
@@ -110,7 +110,7 @@ def build_single_op_from_c(*_: Any) -> None:
 
 
 def take_finished(_source_id: int) -> list[dict[str, Any]]:
-    """What was compiled since the last call."""
+    """Return what was compiled since the last call."""
     taken = list(_finished)
     _finished.clear()
     return taken

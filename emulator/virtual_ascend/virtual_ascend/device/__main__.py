@@ -82,7 +82,7 @@ class Server:
         self.launcher.launch(number, blocks, [Address(*pair) for pair in _ADDRESS.iter_unpack(contents)])
 
     def launch_aicpu(self, size: int, count: int, contents: bytes) -> None:
-        """The last address is that of the extension, which has so many bytes."""
+        """Read the extension, whose address comes last and which has so many bytes."""
         (*addresses, extension), definition = _split(count, contents)
         self.launcher.launch_aicpu(aicpu.parse(definition), addresses, extension, size)
 

@@ -28,17 +28,17 @@ def type_of(entry: str) -> str:
 
 
 def both_forms(**operators: Callable[..., Any]) -> dict[str, Callable[..., Any]]:
-    """Operators by entry, with what else they need as tensors, and by entry_d, with attributes in their place."""
+    """Return operators by entry with tensors, and by entry_d with attributes in their place."""
     return {name + ending: operator for name, operator in operators.items() for ending in ("", "_d")}
 
 
 def attribute(kernel: Kernel, *names: str, otherwise: Any = None) -> Any:
-    """The first of these attributes that there is: CANN's name of it, then that of who asks by name."""
+    """Return the first of these attributes: by CANN's name, then by the name in calls by name."""
     return next((kernel.attributes[name] for name in names if name in kernel.attributes), otherwise)
 
 
 def parse(message: bytes) -> tuple[Kernel, dict[int, bytes]]:
-    """The kernel, and the contents of the tensors that do not lie on the card, by place among all that are there."""
+    """Return the kernel, and tensors that do not lie on the card by their place."""
     described = json.loads(message)
     constants: dict[int, bytes] = {}
     place = 0

@@ -18,7 +18,7 @@ from .errors import QueueEmpty, QueueFull
 
 @dataclass
 class _Channel:
-    """Batches that nobody has taken yet, how many have come, and whether the host has said that there are no more."""
+    """Hold batches in wait, their number, and whether the host has sent all."""
 
     batches: deque[list[np.ndarray]] = field(default_factory=deque)
     count: int = 0

@@ -87,7 +87,7 @@ class Call:
 
 
 def as_kernel(call: Call) -> Kernel:
-    """What the report says of it."""
+    """Return the row of the report."""
     tensors = [
         {"shape": [size], "dtype": DTYPES[call.dtype], "format": "ND", "ori_shape": [size]}
         for size in (call.given, call.taken)
@@ -164,7 +164,7 @@ def _result(call: Call, arrays: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def _read(file: Path, mine: Call) -> tuple[Call, np.ndarray]:
-    """A call of another card, which has to fit to this one's, and what it gives."""
+    """Check a call of another card against this card's, and return its data."""
     line, _, elements = file.read_bytes().partition(b"\n")
     call = Call(**json.loads(line))
     if mine.kind == "HcomReceive":

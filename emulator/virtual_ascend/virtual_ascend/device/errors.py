@@ -1,4 +1,4 @@
-"""What a kernel did wrong, what it cannot do, and what it has to wait for."""
+"""Report what a kernel did wrong, cannot do, or waits for."""
 
 
 class KernelError(Exception):
@@ -6,7 +6,7 @@ class KernelError(Exception):
 
 
 class QueueEmpty(Exception):
-    """A kernel needs a batch that has not come yet; the message says what came before."""
+    """Report a batch that has not come yet; the message says what came before."""
 
 
 class QueueFull(Exception):

@@ -29,7 +29,7 @@ class Extension:
             self._tensors = {kind: part.view(_TENSOR) for kind, part in _entries(contents) if kind in (INPUTS, OUTPUTS)}
 
     def shapes(self, kind: int) -> list[list[int]]:
-        """Of all tensors of a kind, or none where it says nothing of them."""
+        """Return a property of all tensors of a kind, or none if it is silent."""
         tensors = self._tensors.get(kind, np.zeros(0, _TENSOR))
         return [_until_end(sizes.tolist()) for sizes in tensors["sizes"]]
 

@@ -1,4 +1,4 @@
-"""How tensors lie in memory: from and to plain rows, the one place that knows formats."""
+"""Convert tensors from and to plain rows: the one place that knows formats."""
 
 from __future__ import annotations
 
@@ -10,10 +10,8 @@ import numpy as np
 
 from .errors import KernelError
 
-#: Formats whose order of elements is that of the shape.
+#: Formats whose elements lie in the order of the shape.
 PLAIN = ("ND", "NCHW", "NHWC", "HWCN", "DefaultFormat", "NCDHW", "NDHWC", "NCL")
-#: Formats in which operators take tensors as they are stored, since only they know how these are divided.
-AS_STORED = ("FRACTAL_ZN_RNN", "ND_RNN_BIAS")
 DTYPES = {"float": "float32", "double": "float64"}
 
 
@@ -30,14 +28,14 @@ def with_filling(operator: Callable[..., Any]) -> Callable[..., Any]:
 
 def plain_shape(description: dict[str, Any]) -> tuple[int, ...]:
     """Shape of the tensor as operators see it."""
-    name = "shape" if description["format"] in (*PLAIN, *AS_STORED) else "ori_shape"
+    name = "shape" if description["format"] in PLAIN else "ori_shape"
     return tuple(description[name])
 
 
 def to_plain(
     stored: np.ndarray, description: dict[str, Any], groups: int | None = None, filling: bool = False
 ) -> np.ndarray:
-    """The tensor whose contents were stored in its format, or with ``filling`` matrices with what fills them up.
+    """Return the tensor that was stored in its format. With ``filling`` the result has what fills matrices up.
 
     `groups`: of the convolution whose filters lie in FRACTAL_Z. An operator that knows of none works on all that lies
     there, element by element.
@@ -71,9 +69,9 @@ Rows = tuple[np.ndarray, tuple[int, ...], tuple[Any, ...]]
 
 
 def _rows(stored: np.ndarray, description: dict[str, Any], groups: int | None) -> Rows | None:
-    """None: the order of elements is that of the shape."""
+    """Return a view as rows, or None if elements lie in shape order."""
     kind = description["format"]
-    if kind in PLAIN or kind in AS_STORED or stored.size == 1:
+    if kind in PLAIN or stored.size == 1:
         return None
     if kind == "FRACTAL_Z" and groups is None and len(description["ori_shape"]) > 2:
         return None
@@ -96,7 +94,7 @@ def _matrices(stored: np.ndarray, description: dict[str, Any]) -> Rows:
 def _images(stored: np.ndarray, description: dict[str, Any]) -> Rows:
     batch, parts, height, width, part = stored.shape
     original = description["ori_shape"]
-    channels = original[1] if len(original) > 1 else original[0]  # MindSpore takes one axis for that of channels
+    channels = original[1] if len(original) > 1 else original[0]  # MindSpore takes one axis for the channels
     return stored.transpose(0, 1, 4, 2, 3), (batch, parts * part, height, width), (slice(None), slice(channels))
 
 

@@ -32,7 +32,7 @@ def wide(array: np.ndarray) -> np.ndarray:
 
 
 def listed(arrays: Sequence[Any]) -> list[np.ndarray]:
-    """A list of tensors, which comes as one parameter or, of an operator asked for by name, as several."""
+    """Return a list of tensors. It comes as one parameter or, of an operator asked for by name, as several."""
     return list(arrays[0]) if len(arrays) == 1 and isinstance(arrays[0], list) else list(arrays)
 
 
@@ -51,7 +51,7 @@ def convert(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
 
 
 def notice_overflow(results: Sequence[np.ndarray], inputs: Sequence[np.ndarray]) -> None:
-    """Set the overflow status if results are not finite though all inputs are; infinities may be moved about."""
+    """Set the overflow status if finite inputs give results that are not finite. Infinities may be moved about."""
     if not all(map(_finite, results)) and all(map(_finite, inputs)):
         STATUS.is_set = True
 

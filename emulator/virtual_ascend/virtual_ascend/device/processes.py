@@ -1,4 +1,6 @@
-"""How many processes execute the blocks of a kernel in TIK: several where that is quicker, with the same results."""
+"""Choose the number of processes for the blocks of a kernel in TIK. Several run if that is quicker, with the same
+results.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ class Processes:
         self._least: dict[tuple[str, int], float] = {}  # seconds, by kernel and number of processes
 
     def choose(self, kernel: str, blocks: int, size: int) -> int:
-        """The number for the next launch of a kernel with so many blocks, whose tensors have ``size`` bytes."""
+        """Return the number for the next launch of a kernel with these blocks and bytes."""
         if min(self.count, blocks) == 1:
             return 1
         alone, shared = self._least.get((kernel, 1)), self._least.get((kernel, self.count))

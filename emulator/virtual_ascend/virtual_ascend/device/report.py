@@ -1,4 +1,4 @@
-"""What was launched: a table in msprof's columns, and a trace for https://ui.perfetto.dev.
+"""Report launches: a table in msprof's columns, and a trace for https://ui.perfetto.dev.
 
 Times are estimates: of operators in TIK from tikemu's model, of built-in ones the larger of what their bytes need at
 the bandwidth of the memory and their products at the peak of the Cube. One launch follows the other.

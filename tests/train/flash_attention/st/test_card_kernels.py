@@ -6,7 +6,7 @@ from tests.train.flash_attention.st.support.card_kernels import expected, kernel
 from tests.virtual_ascend.card import card_python
 
 EVERY_RUN = "graph TH 64", "pynative BSH 64"
-FORWARD = "flash_attention_forward_tiles"
+FORWARD = "flash_attention_forward"
 
 
 def second_call(name):
@@ -33,7 +33,7 @@ def test_no_conversion_between_the_projections_and_the_operators(layout):
     assert types[backward : backward + 3] == [
         "flash_attention_grad_rows",
         "AtomicAddrClean",
-        "flash_attention_grad_tiles_query",
+        "flash_attention_grad",
     ]
 
 

@@ -13,7 +13,7 @@ pytest.importorskip("tikemu")
 
 def alive() -> int:
     """Recorded kernels in this process."""
-    from flash_attention.kernels.tik.kernel import Kernel
+    from flash_attention.kernels.tik.operators import Kernel
 
     gc.collect()
     return sum(type(thing) is Kernel for thing in gc.get_objects())

@@ -94,5 +94,10 @@ def test_bench_of_packed_sequences_and_decoding(run_python, kind: str, figure: s
 
 
 def test_profile_as_a_whole(run_python) -> None:
-    printed = run_python("-m", "flash_attention.cli", "profile", "--seq", "256", "--rounds", "1", "--threads", "1")
-    assert "GFLOP/s" in printed and "S=256 float32" in printed
+    dtypes = ("float32", "float16", "bfloat16")
+    options = ("--seq", "1024", "--rounds", "3", "--threads", "1", "--dtype", *dtypes)
+    printed = run_python("-m", "flash_attention.cli", "profile", *options)
+    rows = [line for line in printed.splitlines() if line.startswith("S=1024")]
+    assert len(rows) == 6 and "GFLOP/s" in printed
+    # The second share of a row is of what the processor can do.
+    assert all(int(re.findall(r"(\d+)%", row)[1]) <= 110 for row in rows), printed

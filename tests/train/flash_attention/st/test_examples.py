@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import gzip
 import importlib
-import io
 import json
 import re
 import subprocess
@@ -57,53 +55,6 @@ def rows(printed: str, pattern: str) -> list[list[float]]:
 TINY = ["--layers", "1", "--batch", "2", "--seq", "16", "--steps", "2", "--head-dim", "16", "--held-out", "1"]
 
 
-def test_alibi_extrapolation(example: Callable[..., str]) -> None:
-    printed = example("alibi_extrapolation", *TINY, "--heads", "1")
-    assert rows(printed, "bytes") == [[16, 32, 64]]
-    (alibi,), (learned,) = rows(printed, "ALiBi"), rows(printed, "learned positions")
-    assert all(3 < loss < 7 for loss in (*alibi, *learned)) and alibi != learned
-
-
-def test_lengths_are_compared_on_the_same_bytes(shared: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    alibi = importlib.import_module("alibi_extrapolation")
-    seen = []
-    monkeypatch.setattr(alibi, "held_out_loss", lambda model, crops: seen.append(crops) or 0.0)
-    text = np.arange(200, dtype=np.uint8)
-    alibi.losses_by_length(None, text, 8, 3)
-    assert [crops.shape for crops in seen] == [(12, 9), (6, 17), (3, 33)]
-    targets = [sorted(crops[:, 1:].reshape(-1)) for crops in seen]
-    assert targets[0] == targets[1] == targets[2]
-
-
-def test_grouped_query(example: Callable[..., str]) -> None:
-    sizes = ["--heads", "2", "--kv-heads", "2", "1", "--context", "256", "--sequences", "2"]
-    printed = example("grouped_query", *TINY, *sizes)
-    (two,), (one,) = rows(printed, r"2(?= +\d)"), rows(printed, r"1(?= +\d)")
-    megabytes = 2 * 2 * 256 * 2 * 16 * 4 / 1e6
-    assert two[0] == pytest.approx(megabytes, abs=0.06) and one[0] == pytest.approx(megabytes / 2, abs=0.06)
-    assert two[1] > 0 and one[1] > 0 and all(3 < row[2] < 7 for row in (one, two))
-
-
-def test_long_context(example: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
-    module = importlib.import_module("long_context")
-
-    def in_this_process(command: list[str], **_: Any) -> Any:
-        with contextlib.redirect_stdout(io.StringIO()) as printed:
-            module.measure(command[-1], module.parse_arguments())
-        return subprocess.CompletedProcess(command, 0, printed.getvalue())
-
-    monkeypatch.setattr(module.subprocess, "run", in_this_process)
-    peaks = iter(range(100, 200, 10))
-    monkeypatch.setattr(module, "peak_megabytes", lambda: next(peaks))
-    sizes = ["--heads", "1", "--head-dim", "16", "--window", "32", "--lengths", "160", "64", "--composed-limit", "64"]
-    printed = example("long_context", *sizes)
-    # Seconds and megabytes of composed, full and window; peaks are taken at the short length and at each of the others.
-    (short,), (long,) = rows(printed, "64"), rows(printed, "160")
-    assert short[1::2] == [10, 10, 10] and long[1::2] == [20, 20]
-    assert re.search(r"^ +160 +- ", printed, re.MULTILINE)
-    assert "composed attention takes 1 times the memory at 64 tokens" in printed
-
-
 def test_beyond_composed(example: Callable[..., str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """What would take more than the free memory is not tried, is drawn, and everything else is."""
     module = importlib.import_module("beyond_composed")
@@ -124,19 +75,6 @@ def test_beyond_composed(example: Callable[..., str], monkeypatch: pytest.Monkey
     assert rows(printed, "200") == [[20, 200, 20, 400]] and rows(printed, "400") == [[40, 400, 2]]
     assert "losses differ by at most 0e+00" in printed
     assert (tmp_path / "steps.png").stat().st_size > 1000
-
-
-def test_the_window_of_a_long_context(example: Callable[..., str]) -> None:
-    """A query sees as many tokens as the window says, itself included."""
-    module = importlib.import_module("long_context")
-    random = np.random.default_rng(0)
-    query, key, value = (ms.Tensor(random.standard_normal((1, 48, 16)).astype(np.float32)) for _ in range(3))
-    composed, full, window = (
-        module.attention_of(kind, 1, 16, 8, 48)(query, key, value).asnumpy() for kind in module.KINDS
-    )
-    np.testing.assert_allclose(full, composed, atol=1e-5)
-    np.testing.assert_allclose(window[:, :8], full[:, :8], atol=1e-6)
-    assert np.abs(window[:, 8:] - full[:, 8:]).max(axis=-1).min() > 1e-4
 
 
 def test_tik_softmax(example: Callable[..., str], tmp_path: Path) -> None:
@@ -206,18 +144,3 @@ def test_page_names_every_example(script: str) -> None:
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_every_example_has_a_help(run_python: Callable[..., str], script: str) -> None:
     assert "options:" in run_python(str(EXAMPLES / script), "--help")
-
-
-PROGRAMS = {
-    "alibi_extrapolation.py": [*TINY, "--heads", "1"],
-    "grouped_query.py": [*TINY, "--heads", "2", "--kv-heads", "2", "1", "--context", "256"],
-    "long_context.py": ["--heads", "1", "--head-dim", "16", "--window", "64", "--lengths", "256", "1024"],
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("script", PROGRAMS)
-def test_programs_as_a_whole(run_python: Callable[..., str], script: str) -> None:
-    printed = run_python(str(EXAMPLES / script), *PROGRAMS[script])
-    table = [line for line in printed.splitlines() if len(re.findall(r"\d+\.\d+", line)) >= 3]
-    assert len(table) == 2

@@ -81,19 +81,23 @@ def test_sinks_go_by_heads_and_prefix_and_segments_by_batch(compiled):
 
 def test_masks_and_bias_of_the_tik_operators_are_split(compiled):
     forward = only(compiled["tik"]["sharded"], "FlashAttentionForward")
-    assert forward["split"][3:5] == [[1, -1, -1, -1], [-1, 1, 0, -1, -1]]
+    # Between them the stand-in for a mask per key, and behind them others: whole on every device.
+    assert forward["split"][3:8] == [[1, -1, -1, -1], [-1], [-1, 1, 0, -1, -1], [-1], [-1]]
     for name, place in (("FlashAttentionForward", 3), ("FlashAttentionGrad", 5)):
         operator = only(compiled["tik"]["last"], name)
-        assert operator["shapes"][place : place + 2] == [[2, 1, 40, 40], [2, 2, 2, 1, 48]]
+        assert operator["shapes"][place : place + 3] == [[2, 1, 40, 40], [16], [2, 2, 2, 1, 48]]
     rows = only(compiled["tik"]["last"], "FlashAttentionGradRows")
-    assert rows["split"] == [TENSOR, TENSOR, ROWS]  # nobody sees the logsumexp
+    assert rows["split"][:3] == [TENSOR, TENSOR, ROWS]
+    assert rows["shapes"][3] == [8]  # nobody sees the logsumexp
 
 
 def test_prefix_segments_and_sinks_of_the_tik_operators_are_split(compiled):
     whole, last = (compiled["tik-sinks-prefix-segments"][stage] for stage in ("sharded", "last"))
-    # The mask that prefix and segments become, then the sinks.
-    assert only(whole, "FlashAttentionForward")["split"][3:5] == [[1, -1, -1, -1], [1, 0, -1]]
-    assert only(last, "FlashAttentionForward")["shapes"][3:5] == [[2, 1, 40, 40], [2, 2, 128]]
+    # The mask that prefix and segments become, and the sinks.
+    forward = only(whole, "FlashAttentionForward")
+    assert [forward["split"][place] for place in (3, 7)] == [[1, -1, -1, -1], [1, 0, -1]]
+    forward = only(last, "FlashAttentionForward")
+    assert [forward["shapes"][place] for place in (3, 7)] == [[2, 1, 40, 40], [2, 2, 128]]
 
 
 def test_a_device_knows_where_its_heads_and_its_batch_are(compiled):

@@ -136,3 +136,19 @@ def test_prefixes_are_checked_by_the_kernel():
         call(ENDS_Q, ENDS_K, (2, 4, 0, 141, 590))
     with pytest.raises(ValueError, match="prefix: got -1"):
         call(ENDS_Q, ENDS_K, (2, 4, 0, -1, 590))
+
+
+@pytest.mark.parametrize("backend", ["cpu", "math"])
+def test_a_prefix_longer_than_the_keys_is_refused(backend, mode):
+    x, ends = Tensor(draw(8, 2, 16)), (3, 8)
+
+    def call(prefix, ends):
+        return flash_attention_varlen(x, x, x, ends, ends, causal=True, prefix=prefix, backend=backend)
+
+    with pytest.raises(ValueError, match="prefix: got 4 for sequence 0, allowed are 0 to its 3 keys"):
+        call((4, 5), ends)
+    call((3, 5), (0, *ends))
+    if backend == "math":  # the kernel of cpu raises by itself
+        for given in (ends, Tensor(ends, ms.int32)):
+            found = call(Tensor([3, 6], ms.int32), given).asnumpy()
+            assert np.isnan(found[3:]).all()

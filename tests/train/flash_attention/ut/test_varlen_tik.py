@@ -8,8 +8,8 @@ import pytest
 from flash_attention import flash_attention_varlen
 from flash_attention.backends import registry
 from flash_attention.backends.ascend import integers as of_graphs
-from flash_attention.kernels.tik import host, integers, operators
-from flash_attention.kernels.tik.signature import Request
+from flash_attention.kernels.tik import describe, integers, operators
+from flash_attention.kernels.tik.problem import Request
 from flash_attention.problem.packed import PackedProblem
 from mindspore import Tensor, nn
 
@@ -77,7 +77,7 @@ def packed_problem(**given) -> PackedProblem:
     ),
 )
 def test_tables_made_in_a_graph_are_those_of_the_host(rules):
-    request = Request(host.describe_packed(packed_problem(**rules), cores=5))
+    request = Request(describe.varlen_problem(packed_problem(**rules), cores=5))
     stages = ("forward", "grad", "blocks")
 
     class Tables(nn.Cell):

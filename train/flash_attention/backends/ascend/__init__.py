@@ -6,7 +6,7 @@ import functools
 
 from flash_attention.backends.ascend import environment
 from flash_attention.backends.ascend.operator_backend import OperatorBackend
-from flash_attention.kernels.tik import host
+from flash_attention.kernels.tik import describe
 from flash_attention.problem import AttentionProblem
 from flash_attention.problem.packed import PackedProblem
 
@@ -36,8 +36,8 @@ class TikBackend(OperatorBackend):
         from flash_attention.backends.ascend.keep_bits import GeneratedKeepBits
 
         if isinstance(problem, PackedProblem):
-            return GeneratedKeepBits(host.describe_packed(problem), shard)
-        return GeneratedKeepBits(host.describe(problem), shard)
+            return GeneratedKeepBits(describe.varlen_problem(problem), shard)
+        return GeneratedKeepBits(describe.kernel_problem(problem), shard)
 
 
 BACKEND = TikBackend()

@@ -16,11 +16,10 @@ from flash_attention.backends.ascend.decode import DecodeKernels
 from flash_attention.backends.ascend.explicit_mask import ExplicitMask, with_mask
 from flash_attention.backends.ascend.stages import MakePrimitive, primitive_of
 from flash_attention.backends.derivatives import Differentiable, zeros_like
-from flash_attention.kernels.tik import host, operators
-from flash_attention.kernels.tik.decode import work as decode_scheduler
+from flash_attention.kernels.tik import describe, operators
+from flash_attention.kernels.tik.decode import schedule as decode_scheduler
 from flash_attention.kernels.tik.layout import HIDDEN_BY_BIAS, KEEP_PADDING, SINK_LANES, placement
-from flash_attention.kernels.tik.problem import Chip, KernelProblem, padded
-from flash_attention.kernels.tik.signature import Request
+from flash_attention.kernels.tik.problem import Chip, KernelProblem, Request, padded
 from flash_attention.problem import AttentionProblem
 from flash_attention.sharding.shard import Shard
 
@@ -48,7 +47,7 @@ class OperatorAttention(nn.Cell):
         shard: Shard | None = None,
     ):
         super().__init__()
-        kernel_problem = host.describe(problem, **chip._asdict(), layout=problem.layout)
+        kernel_problem = describe.kernel_problem(problem, **chip._asdict(), layout=problem.layout)
         bias_gradient = problem.bias_shape is not None and problem.bias_grad
         request = Request(kernel_problem, bias_gradient, logsumexp_gradient=problem.return_lse)
         # The decoding kernels have no strategies for sharded graphs. Where they can run they do: their modelled time is
@@ -65,6 +64,9 @@ class OperatorAttention(nn.Cell):
         self.mask = self.bias = None
         self.explicit_mask = ExplicitMask(problem, shard) if problem.prefix or problem.segments else None
         shard = with_mask(shard, problem)
+        self.to_half = ops.Cast()
+        if shard is not None and shard.mask_axes is not None:
+            shard.glue(self.to_half, shard.mask_axes)
         if kernel_problem.mask == "per_key":
             self.mask = _PerKey(kernel_problem.mask_shape, False, shard, None if shard is None else shard.mask_axes)
         if kernel_problem.bias == "per_key":
@@ -79,9 +81,9 @@ class OperatorAttention(nn.Cell):
     def construct(self, query, key, value, inputs):
         hidden, bias, keep, spread = self.nothing, self.nothing, self.nothing, self.nothing
         if self.explicit_mask is not None:
-            hidden = ops.stop_gradient(self.explicit_mask(inputs))
+            hidden = ops.stop_gradient(self.to_half(self.explicit_mask(inputs), mstype.float16))
         elif self.mask_place is not None:
-            hidden = ops.cast(inputs[self.mask_place], mstype.float16)
+            hidden = self.to_half(inputs[self.mask_place], mstype.float16)
         if self.mask is not None:
             hidden = self.mask(hidden)
         if self.bias_place is not None:

@@ -9,11 +9,11 @@ from mindspore import Tensor, nn, ops
 
 from flash_attention.backends.ascend.stages import MakePrimitive, primitive_of
 from flash_attention.backends.derivatives import refuse_gradient
-from flash_attention.kernels.tik import host
-from flash_attention.kernels.tik.decode import plan as tiling
-from flash_attention.kernels.tik.decode import work as scheduler
-from flash_attention.kernels.tik.problem import Chip, padded
-from flash_attention.kernels.tik.signature import DECODE_STAGES, Request
+from flash_attention.kernels.tik import describe
+from flash_attention.kernels.tik.decode import schedule as scheduler
+from flash_attention.kernels.tik.decode import tiling as tiling
+from flash_attention.kernels.tik.describe import DECODE_STAGES
+from flash_attention.kernels.tik.problem import Chip, Request, padded
 from flash_attention.problem.paged import PagedProblem
 
 
@@ -126,7 +126,7 @@ class _PagedKernels(nn.Cell):
 
 def paged_request(problem: PagedProblem, chip: Chip, queries: int) -> Request:
     """What the kernels are built for, with so many queries at a time."""
-    part = host.describe(replace(problem.whole, seq_q=queries), **chip._asdict())
+    part = describe.kernel_problem(replace(problem.whole, seq_q=queries), **chip._asdict())
     return Request(part, pages=(problem.blocks, problem.block_size))
 
 
@@ -134,7 +134,7 @@ def refuse_paged(problem: PagedProblem) -> str | None:
     """Why the decoding kernels cannot run a paged problem that the operators do not refuse otherwise, or None."""
     if problem.block_size < 16:
         return f"got blocks of {problem.block_size} keys, the decoding kernels take 16 and more"
-    described = host.describe(replace(problem.whole, seq_q=1))
+    described = describe.kernel_problem(replace(problem.whole, seq_q=1))
     reason, rules = scheduler.refuse(described), problem.whole.rules
     if problem.whole.head_dim % 16 or problem.whole.value_dim % 16:
         return f"{reason}; paged_caches makes caches that are wide enough"

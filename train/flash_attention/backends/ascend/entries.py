@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Callable
 
 import flash_attention
-from flash_attention.kernels.tik.signature import Operator
+from flash_attention.kernels.tik.describe import Operator
 
 _SOURCE = '''"""Entry of operator {type}; written by flash_attention {version}."""
 

@@ -1,4 +1,4 @@
-"""Arithmetic of small integer tensors under NumPy's names, for `flash_attention.kernels.tik.packed` inside a graph.
+"""Arithmetic of small integer tensors under NumPy's names, for `flash_attention.kernels.tik.varlen` inside a graph.
 
 Each is a primitive or little more: mindspore.numpy has the names too, and takes a graph ten times as long to compile.
 Sums and the search of places go through float32, which holds such integers exactly and which every device adds up.

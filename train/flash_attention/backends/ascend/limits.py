@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
-from flash_attention.kernels.tik import host
-from flash_attention.kernels.tik.decode.work import MOST_QUERIES
-from flash_attention.kernels.tik.problem import ALIBI_TOKENS, MAX_HEAD_DIM, SOFTCAPS
+from flash_attention.kernels.tik import describe
+from flash_attention.kernels.tik.decode.schedule import MOST_QUERIES
+from flash_attention.kernels.tik.problem import ALIBI_TOKENS, LEAST_SCALE, MAX_HEAD_DIM, SOFTCAPS
 from flash_attention.problem import AttentionProblem
 
 # Keep decisions are made for a whole call, one bit a score, because the Vector unit cannot draw them cheaply.
@@ -33,7 +33,7 @@ def refuse_on_910(problem: AttentionProblem) -> str | None:
             f"the TIK operators take a head_dim up to {MAX_HEAD_DIM} for query, key and value, got "
             f"{problem.head_dim} and {problem.value_dim} of value"
         )
-    mask_bytes = 2 * math.prod(host.mask_shape(problem) or ()) if problem.prefix or problem.segments else 0
+    mask_bytes = 2 * math.prod(describe.mask_shape(problem) or ()) if problem.prefix or problem.segments else 0
     if mask_bytes > MAX_MASK_BYTES:
         return (
             f"prefix and segment_ids become a mask of a float16 number per score, {mask_bytes} bytes for this problem; "
@@ -41,6 +41,8 @@ def refuse_on_910(problem: AttentionProblem) -> str | None:
         )
     if problem.rules.softcap and not SOFTCAPS[0] <= problem.rules.softcap <= SOFTCAPS[1]:
         return f"the TIK operators take a softcap from {SOFTCAPS[0]} to {SOFTCAPS[1]}, got {problem.rules.softcap}"
+    if 0 < abs(problem.scale) < LEAST_SCALE:
+        return f"the TIK operators take a scale of {LEAST_SCALE} or more, of either sign, or 0, got {problem.scale}"
     if problem.bias_dtype not in (None, "float16"):
         return f"the TIK operators take a float16 bias, got {problem.bias_dtype}"
     if problem.bias == "alibi" and max(problem.seq_q, problem.seq_k) > ALIBI_TOKENS:

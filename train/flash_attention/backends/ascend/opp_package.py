@@ -13,12 +13,12 @@ from pathlib import Path
 import flash_attention
 from flash_attention.backends.ascend import entries
 from flash_attention.backends.ascend.environment import VENDOR
-from flash_attention.kernels.tik.signature import OPERATORS, Argument, Operator
+from flash_attention.kernels.tik.describe import OPERATORS, Argument, Operator
 
 SOCS = ("ascend910",)
 # Modules that the kernels need, copied beside the entries: operators are compiled in processes without this package.
 _BUNDLED = ("problem", "kernels")
-_NOT_BUNDLED = ("host.py", "__pycache__")
+_NOT_BUNDLED = ("__pycache__",)
 _TENSOR_TYPES = {"float16": "DT_FLOAT16", "float32": "DT_FLOAT", "int32": "DT_INT32", "uint8": "DT_UINT8"}
 
 

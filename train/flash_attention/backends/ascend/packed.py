@@ -12,9 +12,8 @@ from flash_attention.backends.ascend.limits import MAX_KEEP_BYTES, refuse_on_910
 from flash_attention.backends.ascend.stages import MakePrimitive
 from flash_attention.backends.constants import filled
 from flash_attention.backends.packed_loop import sequences_alone
-from flash_attention.kernels.tik import host, layout, packed
-from flash_attention.kernels.tik.problem import Chip, padded
-from flash_attention.kernels.tik.signature import Request
+from flash_attention.kernels.tik import describe, layout, varlen
+from flash_attention.kernels.tik.problem import Chip, Request, padded
 from flash_attention.problem.packed import PackedProblem
 
 
@@ -43,7 +42,7 @@ class PackedOperators(nn.Cell):
     ):
         super().__init__()
         rows = problem.rows
-        described = host.describe_packed(problem, **chip._asdict())
+        described = describe.varlen_problem(problem, **chip._asdict())
         self.slopes = rows.place("alibi_slopes")
         request = Request(described, logsumexp_gradient=rows.return_lse)
         self.core = kernels(request, make_primitive, self.slopes is not None)
@@ -59,8 +58,8 @@ class PackedOperators(nn.Cell):
         self.output_shape = rows.laid_out(rows.shape_output())[1:]
         self.return_lse = rows.return_lse
         if rows.return_lse:
-            self.describe = (packed.sequences(integers, described),)
-            self.stored = (packed.stored_rows_of_tokens(integers, described),)
+            self.describe = (varlen.sequences(integers, described),)
+            self.stored = (varlen.stored_rows_of_tokens(integers, described),)
         self.spread, self.draw = SpreadSinks(1, None), draw
         self.seed, self.sinks, self.prefix = map(rows.place, ("seed", "sinks", "prefix"))
         self.nothing = Tensor(np.zeros(1, np.float16))
@@ -131,7 +130,7 @@ def refuse_packed(problem: PackedProblem) -> str | None:
     if alone:
         reasons = (refuse_on_910(one) for one in sequences_alone(problem) if one is not None)
         return next((reason for reason in reasons if reason is not None), None)
-    keep_bytes = layout.keep_shape(host.describe_packed(problem))[0] if problem.rows.dropout_threshold else 0
+    keep_bytes = layout.keep_shape(describe.varlen_problem(problem))[0] if problem.rows.dropout_threshold else 0
     if keep_bytes > MAX_KEEP_BYTES:
         return (
             f"dropout takes its keep decisions packed, up to {keep_bytes} bytes for these sequences, whose lengths are "

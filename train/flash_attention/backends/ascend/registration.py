@@ -4,17 +4,19 @@ tbe   MindSpore 2.0 to 2.2 compile the Python function of an operator in their o
 opp   Later versions find the operator by its type in the installed operator package, see `opp_package`.
 
 Either way MindSpore keeps, for a whole process, what was said first of a function's or a type's inputs and outputs. So
-a type stands for one set of arguments, `signature.Operator`.
+a type has one list of arguments, all required; stand-ins take the places of those that a problem lacks.
 """
 
 from __future__ import annotations
 
+import numpy as np
+from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
-from mindspore import ops
 from mindspore.ops import CustomRegOp, DataType, TBERegOp
 
 from flash_attention.backends.ascend import entries
-from flash_attention.kernels.tik.signature import GlobalTensor, Operator, Request, Signature
+from flash_attention.kernels.tik.describe import GlobalTensor, Operator, Signature
+from flash_attention.kernels.tik.problem import Request
 from flash_attention.sharding.shard import ROWS, TENSOR, Shard
 
 _MSTYPES = {"float16": mstype.float16, "float32": mstype.float32, "int32": mstype.int32, "uint8": mstype.uint8}
@@ -30,15 +32,19 @@ _FORMATS = {
 
 def primitive(
     route: str, operator: Operator, signature: Signature, request: Request, shapes: list, shard: Shard | None = None
-) -> ops.Custom:
-    """The primitive of one operator.
+) -> ops.Custom | Filled:
+    """Return the primitive of one operator, which takes and gives what the signature has.
 
     Args:
         route: "tbe" or "opp".
         shapes: of the outputs as MindSpore sees them: FRACTAL_NZ is a storage format, not a shape.
         shard: whose part of a sharded call the kernel is for.
     """
+    seen = dict(zip((tensor.name for tensor in signature.outputs), shapes))
+    signature = operator.fill(signature)
     dtypes = [_MSTYPES[tensor.dtype] for tensor in signature.outputs]
+    of_nz = {"FRACTAL_NZ": (1, 1)}  # of stand-ins
+    shapes = [seen.get(tensor.name) or of_nz.get(tensor.format, tensor.shape) for tensor in signature.outputs]
     shapes = [[int(size) for size in shape] for shape in shapes]
     shape, dtype = (shapes[0], dtypes[0]) if len(shapes) == 1 else (tuple(shapes), tuple(dtypes))
     if shard is not None:
@@ -62,11 +68,46 @@ def primitive(
     # MindSpore 2.0 names only the last one.
     result.add_prim_attr("output_names", [tensor.name for tensor in signature.outputs])
     result.add_prim_attr("request", request.to_text())
-    return result if shard is None else shard.attach(result, inputs, outputs)
+    result = result if shard is None else shard.attach(result, inputs, outputs)
+    absent = any(tensor.absent for tensor in (*signature.inputs, *signature.outputs))
+    return Filled(result, signature) if absent else result
+
+
+class Filled(nn.Cell):
+    """A primitive with stand-ins for the tensors that a problem lacks, which the caller neither gives nor gets."""
+
+    def __init__(self, primitive: ops.Custom, signature: Signature):
+        super().__init__()
+        self.primitive = primitive
+        self.present = tuple(not tensor.absent for tensor in signature.inputs)
+        self.stand_ins = tuple(
+            Tensor(np.zeros((1, 1) if t.format == "FRACTAL_NZ" else t.shape if t.absent else 1, t.dtype))
+            for t in signature.inputs
+        )
+        self.wanted = tuple(index for index, tensor in enumerate(signature.outputs) if not tensor.absent)
+        self.several = len(signature.outputs) > 1
+
+    def construct(self, *given):
+        inputs, place = (), 0
+        for present, stand_in in zip(self.present, self.stand_ins):
+            if present:
+                inputs = inputs + (given[place],)
+                place = place + 1
+            else:
+                inputs = inputs + (stand_in,)
+        results = self.primitive(*inputs)
+        if not self.several:
+            return results
+        wanted = ()
+        for index in self.wanted:
+            wanted = wanted + (results[index],)
+        return wanted
 
 
 def _axes(tensor: GlobalTensor, shard: Shard) -> tuple:
     """How a tensor of a kernel is split. What only passes between kernels, and constants, count as whole."""
+    if tensor.absent:
+        return (None,) * (2 if tensor.format == "FRACTAL_NZ" else len(tensor.shape))
     if tensor.name in ("query", "key", "value", "output", "d_output", "d_query", "d_key", "d_value"):
         return TENSOR
     if tensor.name in ("logsumexp", "d_logsumexp", "d_sink_rows"):

@@ -9,9 +9,9 @@ import numpy as np
 from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 
-from flash_attention.kernels.tik import operators
-from flash_attention.kernels.tik.problem import ALIBI_LARGEST, KernelProblem
-from flash_attention.kernels.tik.signature import Operator, Request, Signature
+from flash_attention.kernels.tik import describe
+from flash_attention.kernels.tik.describe import Operator, Signature
+from flash_attention.kernels.tik.problem import ALIBI_LARGEST, KernelProblem, Request
 
 # make_primitive(operator, its signature, request, shapes of the outputs as MindSpore sees them) -> primitive
 MakePrimitive = Callable[[Operator, Signature, Request, list], ops.Custom]
@@ -32,7 +32,7 @@ def primitive_of(
         given_slopes: whether the slopes of ALiBi are data, see `Constants`.
         slope_rows: of the decoding kernel: numbers of the slopes of its rows.
     """
-    operator, signature = operators.describe(name, request)
+    operator, signature = describe.arguments(name, request)
     seen = [shapes.get(tensor.name, tensor.shape) for tensor in signature.outputs]
     constants = {one.name: one.constant for one in signature.inputs if one.constant is not None}
     return make_primitive(operator, signature, request, seen), Constants(

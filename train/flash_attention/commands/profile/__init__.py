@@ -17,15 +17,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--backend", choices=("cpu", "emulator"), default="cpu")
     parser.add_argument(
-        "--operators",
-        action="store_true",
-        help="cpu, instead: time by operator, of composed attention and of ours; takes no --window-blocks",
-    )
-    parser.add_argument(
         "--out",
         type=Path,
         default=Path("results/profile"),
-        help="emulator: folder for the text, the trace and the plots",
+        help="emulator: folder for the text and the trace",
     )
     parser.add_argument("--seq", type=int, nargs="+", default=[512, 2048, 8192], help="cpu: sequence lengths")
     parser.add_argument("--dtype", choices=DTYPES, nargs="+", default=["float32"], help="cpu")
@@ -39,8 +34,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     if options.backend == "emulator":
-        if options.operators:
-            raise ValueError("--operators: got it with --backend emulator, allowed is --backend cpu")
         from flash_attention.commands.profile import emulator
 
         return emulator.run(options.case or "", options.out)
@@ -52,12 +45,6 @@ def run(options: argparse.Namespace) -> int:
         raise ValueError(f"--window-blocks: got {options.window_blocks}, allowed is 0 (all) or more")
     if options.case is not None:
         raise ValueError(f"CASE: got {options.case!r}, allowed is one with --backend emulator only")
-    if options.operators:
-        if options.window_blocks:
-            raise ValueError(f"--window-blocks: got {options.window_blocks}, allowed with --operators is 0")
-        from flash_attention.commands.profile import operators
-
-        return operators.run(options)
     from flash_attention.commands.profile import cpu
 
     return cpu.run(options)

@@ -1,4 +1,4 @@
-"""A TIK operator on tikemu's model of one core: report, trace, picture of the steady state, roofline over lengths.
+"""Profile a TIK operator on tikemu's model of one core: stages of the steady state, report, trace, lengths.
 
 Estimates of a timing model; nothing here runs on a device.
 """
@@ -11,15 +11,13 @@ from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
-from flash_attention import plotting
-from flash_attention.kernels.tik.hardware import CUBE_FLOPS
 from flash_attention.measuring import tik_kernels
 from flash_attention.text_table import table
 
 PIPES = ("M", "V", "MTE1", "MTE2", "MTE3", "S")
-MOST_COLOURS = 20  # stages in the legend of the picture, the longest ones; the others are gray
-LENGTHS = (256, 512, 1024, 2048, 4096)  # of the roofline
-SHOWN_TILES = 4  # tiles of 128 x 128 scores in the picture
+LENGTHS = (256, 512, 1024, 2048, 4096)  # of the table over lengths
+SHOWN_TILES = 4  # tiles of 128 x 128 scores in the steady state
+SHOWN_STAGES = 6  # stages that a pipe's row names, the longest first
 RULES: dict[str, dict] = {
     "full": {},
     "causal": {"causal": True},
@@ -84,14 +82,13 @@ class Event:
 
 
 def run(text: str, out: Path) -> int:
-    """Profiles a case and writes profile.txt, trace.json, timeline.png and roofline.png into `out`.
+    """Profile a case; write profile.txt and trace.json into `out`.
 
     Raises:
         ValueError: the text is no case.
-        RuntimeError: tikemu or matplotlib is missing.
+        RuntimeError: tikemu is missing.
     """
     case = KernelCase.parse(text)
-    plotting.require()
     tik_kernels.require_tikemu("--backend emulator")
     out.mkdir(parents=True, exist_ok=True)
     trace = out / "trace.json"
@@ -102,22 +99,18 @@ def run(text: str, out: Path) -> int:
     start, end = window(every, measured.cycles_per_tile * SHOWN_TILES)
     shown = [event for event in every if event.end > start and event.start < end]
     points = [tik_kernels.measure(case.problem(seq), operator=case.operator) for seq in LENGTHS]
-    title = f"{case}, one of 32 busy cores (tikemu's model of the Ascend 910A, no device)"
     text = "\n\n".join(
         [
-            title,
+            f"{case}, one of 32 busy cores (tikemu's model of the Ascend 910A, no device)",
             f"steady state, cycles {start:.0f} to {end:.0f}, by pipe and the tensor that is written\n"
             + stages(shown, start, end),
             result.report(),
-            roofline_table(points),
+            table_of_lengths(points),
         ]
     )
     print(text)
     (out / "profile.txt").write_text(text + "\n", encoding="utf-8")
-    written = [out / "profile.txt", trace, draw_timeline(shown, start, end, title, out / "timeline.png")]
-    if all(point.gm_bytes_per_tile and point.utilisation for point in points):  # passes multiply nothing
-        written.append(draw_roofline(points, f"{case.operator} D={case.head_dim} {case.rules}", out / "roofline.png"))
-    print("\nwritten: " + ", ".join(map(str, written)) + "; open trace.json in https://ui.perfetto.dev")
+    print(f"\nwritten: {out / 'profile.txt'}, {trace}; open trace.json in https://ui.perfetto.dev")
     return 0
 
 
@@ -146,20 +139,23 @@ def window(every: list[Event], length: float) -> tuple[float, float]:
 
 
 def stages(shown: list[Event], start: float, end: float) -> str:
-    """Table of the share of the time that each pipe spends on each stage."""
+    """Return a table of the share of the time that each pipe spends on its longest stages."""
     busy: defaultdict[tuple[str, str], float] = defaultdict(float)
     for event in shown:
         busy[event.pipe, event.stage] += min(event.end, end) - max(event.start, start)
     rows = []
     for pipe in PIPES:
         own = sorted(((stage, cycles) for (name, stage), cycles in busy.items() if name == pipe), key=lambda x: -x[1])
-        parts = ", ".join(f"{stage} {cycles / (end - start):.0%}" for stage, cycles in own)
-        rows.append([pipe, f"{sum(cycles for _, cycles in own) / (end - start):.0%}", parts])
+        named = [(stage, cycles / (end - start)) for stage, cycles in own[:SHOWN_STAGES]]
+        parts = [f"{stage} {share:.0%}" for stage, share in named if share >= 0.005]
+        if len(own) > len(parts):
+            parts.append(f"{len(own) - len(parts)} more")
+        rows.append([pipe, f"{sum(cycles for _, cycles in own) / (end - start):.0%}", ", ".join(parts)])
     return table(["pipe", "busy", "stages"], rows)
 
 
-def roofline_table(points: list) -> str:
-    """Work per byte and speed of the case at several lengths."""
+def table_of_lengths(points: list) -> str:
+    """Return a table of the work per byte and the speed of the case at several lengths."""
     rows = [
         [
             p.problem.seq_q,
@@ -171,55 +167,3 @@ def roofline_table(points: list) -> str:
         for p in points
     ]
     return table(["S", "operations per byte of global memory", "of the Cube's peak", "V busy", "M busy"], rows)
-
-
-def draw_timeline(shown: list[Event], start: float, end: float, title: str, path: Path) -> Path:
-    """One row a pipe, coloured by stage; returns the path."""
-    figure, axes = plotting.subplots(1, 1, (14, 4.5))
-    import matplotlib
-
-    axis = axes[0, 0]
-    busy: dict[str, float] = {}
-    for event in shown:
-        busy[event.stage] = busy.get(event.stage, 0.0) + event.end - event.start
-    coloured = sorted(busy, key=lambda stage: -busy[stage])[:MOST_COLOURS]
-    names = [stage for stage in dict.fromkeys(e.stage for e in sorted(shown, key=_row)) if stage in coloured]
-    for stage in (*names, *(stage for stage in busy if stage not in coloured)):
-        colour = matplotlib.colormaps["tab20"](names.index(stage)) if stage in coloured else "lightgray"
-        for row, pipe in enumerate(PIPES):
-            bars = [(e.start, e.end - e.start) for e in shown if (e.stage, e.pipe) == (stage, pipe)]
-            if bars:
-                axis.broken_barh(bars, (row - 0.4, 0.8), color=colour, edgecolor="white", linewidth=0.3)
-        if stage in coloured:
-            axis.plot([], [], color=colour, linewidth=6, label=stage)
-    axis.set_yticks(range(len(PIPES)), PIPES)
-    axis.set(xlim=(start, end), ylim=(len(PIPES) - 0.5, -0.5), xlabel="cycles", title=title)
-    axis.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=7, title="writes", frameon=False)
-    return plotting.save(figure, path)
-
-
-def draw_roofline(points: list, title: str, path: Path) -> Path:
-    """Speed over work per byte, a point a length, under the limits of the Cube and of the memory; returns the path."""
-    from tikemu.soc import ASCEND_910A
-
-    figure, axes = plotting.subplots(1, 1, (7, 4.5))
-    axis = axes[0, 0]
-    share = ASCEND_910A.gm_share(32)
-    low = min(point.flops_per_byte for point in points) / 2
-    high = max(2 * CUBE_FLOPS / share, *(point.flops_per_byte * 2 for point in points))
-    corner = CUBE_FLOPS / share
-    line = sorted({low, min(max(low, corner), high), high})
-    axis.plot(line, [min(CUBE_FLOPS, share * x) for x in line], color="black", label="Cube, memory share of 32 cores")
-    for point in points:
-        speed = point.utilisation * CUBE_FLOPS
-        axis.plot(point.flops_per_byte, speed, "o", color="#4c72b0")
-        axis.annotate(f"S={point.problem.seq_q}", (point.flops_per_byte, speed), fontsize=7, rotation=30)
-    axis.set(xscale="log", yscale="log", xlabel="operations per byte of global memory", title=title)
-    axis.set(ylabel="operations per cycle and core", ylim=(None, CUBE_FLOPS * 1.6))
-    axis.grid(alpha=0.3)
-    axis.legend(loc="lower right", fontsize=8)
-    return plotting.save(figure, path)
-
-
-def _row(event: Event) -> int:
-    return PIPES.index(event.pipe)

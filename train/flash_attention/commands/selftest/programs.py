@@ -120,18 +120,6 @@ def _operand(body: Body, side: str, fractals: int):
     return body.buffer(side, "float16", fractals * FRACTAL, scope)
 
 
-def _repeated_source(body: Body) -> None:
-    a, b = _operands(body, 4)
-    left, right = _operand(body, "left", 4), _operand(body, "right", 4)
-    product = body.buffer("product", "float32", FRACTAL, "scope_cc")
-    result = body.buffer("result", "float32", FRACTAL)
-    body.tik.load2dv1(left, a, 0, 4, 1, 0, False)
-    body.tik.load2dv1(right, b, 0, 4, 0, 0, False)
-    body.tik.mmad(product, left, right, 16, 64, 16, 0)
-    body.tik.tensor_mov(result, product, "m", 1, 1, 0, 0)
-    body.move(body.gm["c"], result, FRACTAL // 8)
-
-
 def _slice(body: Body) -> None:
     a, b = _operands(body, 2)
     left, right = _operand(body, "left", 2), _operand(body, "right", 1)
@@ -164,7 +152,6 @@ def _atomic(body: Body) -> None:
 
 
 _X, _Y, _Z = ({name: ("float32", SIZE)} for name in "xyz")
-_FRACTALS = {"a": ("float16", 4 * FRACTAL), "b": ("float16", FRACTAL)}
 PROGRAMS = {
     program.name: program
     for program in (
@@ -172,9 +159,11 @@ PROGRAMS = {
         Program("convert", _convert, _X, {"y": ("float16", SIZE)}),
         Program("sum", _sum, {"x": ("float16", 128), "y": ("float16", 128)}, {"z": ("float16", 128)}),
         Program("shifted", _shifted, {**_X, **_Y}, _Z),
+        Program("unused", _shifted, {**_X, "a": ("float32", 8), **_Y}, _Z),
         Program("mixed_axpy", _mixed_axpy, {**_X, "y": ("float16", SIZE)}, _Z),
-        Program("repeated_source", _repeated_source, _FRACTALS, {"c": ("float32", FRACTAL)}),
-        Program("slice", _slice, {**_FRACTALS, "a": ("float16", 2 * FRACTAL)}, {"c": ("float32", 2 * FRACTAL)}),
+        Program(
+            "slice", _slice, {"a": ("float16", 2 * FRACTAL), "b": ("float16", FRACTAL)}, {"c": ("float32", 2 * FRACTAL)}
+        ),
         Program("workspace", _workspace, _X, _Y, workspace={"space": ("float32", SIZE)}),
         Program("atomic", _atomic, _X, _Y, added=("y",), cores=CORES),
     )

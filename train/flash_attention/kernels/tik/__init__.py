@@ -8,27 +8,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from flash_attention.kernels.tik.arguments import GlobalTensor
-from flash_attention.kernels.tik.kernel import Kernel
-from flash_attention.kernels.tik.language import TikModule
-from flash_attention.kernels.tik.problem import KernelProblem
-from flash_attention.kernels.tik.request import Request
+from flash_attention.kernels.tik.problem import KernelProblem, Request
+from flash_attention.kernels.tik.tik_types import TikModule
 
 if TYPE_CHECKING:
-    from flash_attention.kernels.tik.operators import Backward
+    from flash_attention.kernels.tik.operators import Backward, Kernel
 
-__all__ = ["GlobalTensor", "Kernel", "KernelProblem", "build_backward", "build_forward"]
+__all__ = ["KernelProblem", "Request", "build_backward", "build_forward"]
 
 
 def build_forward(problem: KernelProblem, tik: TikModule) -> Kernel:
-    """Forward kernel, see operators.build."""
+    """Record and build the forward kernel, see operators.build."""
     from flash_attention.kernels.tik import operators
 
     return operators.build("forward", Request(problem), tik, "flash_attention_forward", True)
 
 
 def build_backward(problem: KernelProblem, tik: TikModule, **asked: Any) -> Backward:
-    """Kernels of the backward operator, see operators.build; `asked` are the other fields of a Request."""
+    """Record and build the backward kernels, see operators.build; `asked` are the other fields of a Request."""
     from flash_attention.kernels.tik import operators
 
     return operators.build_backward(Request(problem, **asked), tik, "flash_attention_backward", True)

@@ -2,7 +2,7 @@
 
 One switch each, off where the usual form costs less than 1 % on the modelled core; `benchmarks/tik_forms.py`
 prints what each costs, `flash-attention selftest` tries each. FLASH_ATTENTION_FORMS changes them where operators are
-compiled, by name: "shifted_operands=0,repeated_source=1".
+compiled, by name: "shifted_operands=0,tensor_move=1".
 """
 
 from __future__ import annotations
@@ -22,13 +22,11 @@ class InstructionForms:
             of the banks further on. Otherwise in place, which meets bank conflicts.
         mixed_axpy: vec_axpy from float16 to float32. Otherwise a conversion, then float32 throughout.
         tensor_move: tensor_mov out of parts of L0C. Otherwise data_move, as in operators that MindSpore ships.
-        repeated_source: load2dv1 with src_stride 0, which repeats a fractal. Otherwise an instruction per fractal.
     """
 
     shifted_operands: bool = True
     mixed_axpy: bool = True
     tensor_move: bool = False
-    repeated_source: bool = False
 
     @staticmethod
     def from_text(text: str) -> InstructionForms:

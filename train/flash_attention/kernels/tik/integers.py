@@ -1,4 +1,4 @@
-"""Arithmetic of integer arrays on the host, under the names that `packed` uses.
+"""Arithmetic of integer arrays on the host, under the names that `varlen` uses.
 
 `flash_attention.backends.ascend.integers` has the same names for tensors in a graph. `where` takes arrays of one shape;
 indices and counts are those of the last axis.

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flash_attention.kernels.tik import packed
-from flash_attention.kernels.tik.plan import BlockPlan
 from flash_attention.kernels.tik.problem import KernelProblem, padded
+from flash_attention.kernels.tik.tik_types import BlockPlan
 
 SIDE = 16  # of a fractal, and its columns
+BLOCK = 128  # stored rows of a packed sequence come in blocks of as many
 OF_QUERIES = ("query", "output", "d_output", "d_query")  # tensors with a row for every query
 
 
@@ -96,6 +96,11 @@ def from_nz(array: np.ndarray, rows: int, columns: int) -> np.ndarray:
     return np.ascontiguousarray(flat[..., :rows, :columns])
 
 
+def capacity(tokens: int, sequences: int, unit: int) -> int:
+    """Tiles of `unit` rows that so many sequences of so many tokens in all have at most."""
+    return (tokens + (unit - 1) * min(sequences, tokens)) // unit
+
+
 def row_term_kinds(problem: KernelProblem) -> int:
     """Kinds of terms per query row in the backward operator: three where keys stand on both sides of the queries."""
     return 3 if problem.bias == "alibi" and not problem.rules.causal else 2
@@ -109,7 +114,12 @@ def row_terms(problem: KernelProblem) -> int:
 
 def stored_rows(problem: KernelProblem) -> int:
     """Rows of a head in what the kernels keep per row."""
-    return packed.stored_rows(problem) if problem.sequences else padded(problem.seq_q)
+    return BLOCK * capacity(problem.seq_q, problem.sequences, BLOCK) if problem.sequences else padded(problem.seq_q)
+
+
+def zero_blocks(problem: KernelProblem, plan: BlockPlan) -> int:
+    """Blocks of 16 zeros behind the tiles of visibility: as many as a tile of queries, keys or values has."""
+    return max(plan.rows, plan.keys) * padded(max(problem.head_dim, problem.value_dim)) // 16
 
 
 def row_terms_shape(problem: KernelProblem) -> tuple[int, ...]:
@@ -137,7 +147,7 @@ def keep_shape(problem: KernelProblem) -> tuple[int, ...]:
     """Shape of the packed keep decisions, uint8: flat, see `pack_keep_bits`.
 
     Those of packed sequences are (heads, keep_blocks, 16, 2): one sequence behind the other, (seq_k / 16, seq_q, 2)
-    each with seq_k padded to 16 and seq_q to packed.BLOCK.
+    each with seq_k padded to 16 and seq_q to BLOCK.
     """
     if problem.sequences:
         return (problem.heads * problem.keep_blocks * 32 + KEEP_PADDING,)
@@ -150,7 +160,7 @@ def pack_keep_bits_of_sequences(parts: list[np.ndarray], problem: KernelProblem)
     start = 0
     for bits in parts:
         heads, queries, wide = bits.shape
-        padding = (0, 0), (0, padded(queries, packed.BLOCK) - queries), (0, wide % 2)
+        padding = (0, 0), (0, padded(queries, BLOCK) - queries), (0, wide % 2)
         words = np.pad(bits, padding).reshape(heads, -1, (wide + 1) // 2, 2).transpose(0, 2, 1, 3).reshape(heads, -1)
         result[:, start : start + words.shape[1]] = words
         start += words.shape[1]

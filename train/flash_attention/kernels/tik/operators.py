@@ -1,41 +1,90 @@
-"""The kernels as operators: which ones run for a request, how they are built, and what a registered entry does.
-
-Every registration (MindSpore's in-process TBE compiler, an operator package) describes its tensors from
-`signature.OPERATORS`; its entry calls `compile_entry` with what it was called with.
-"""
+"""The kernels as operators: which ones run for a request, how they are built, and what a registered entry does."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Callable
+from typing import Any, Callable, Protocol
 
 import numpy as np
 
-from flash_attention.kernels.tik import packed
+from flash_attention.kernels.tik import describe, varlen
 from flash_attention.kernels.tik.backward import kernel as backward
-from flash_attention.kernels.tik.backward import packed as backward_packed
 from flash_attention.kernels.tik.backward import postprocess, preprocess
-from flash_attention.kernels.tik.backward import work as backward_work
+from flash_attention.kernels.tik.backward import schedule as backward_schedule
 from flash_attention.kernels.tik.decode import kernel as decode
 from flash_attention.kernels.tik.decode import merge
+from flash_attention.kernels.tik.describe import OPERATORS, STAGES, GlobalTensor, Operator, Request, Signature
 from flash_attention.kernels.tik.forward import kernel as forward
-from flash_attention.kernels.tik.forward import packed as forward_packed
-from flash_attention.kernels.tik.forward import work as forward_work
-from flash_attention.kernels.tik.hardware import check_chip
-from flash_attention.kernels.tik.kernel import Kernel, Recording
-from flash_attention.kernels.tik.language import TikModule
-from flash_attention.kernels.tik.signature import OPERATORS, STAGES, GlobalTensor, Request, Signature, describe
+from flash_attention.kernels.tik.forward import schedule as forward_schedule
+from flash_attention.kernels.tik.hardware import Buffer, check_chip, usage
+from flash_attention.kernels.tik.problem import KernelProblem
+from flash_attention.kernels.tik.recorder import Core
+from flash_attention.kernels.tik.tik_types import BlockPlan, Number, Tik, TikModule
+
+
+class StageKernel(Protocol):
+    """A kernel class.
+
+    It is made from a request and chooses how to compute it, then emits the statements of every core.
+
+    Attributes:
+        units: tile steps of the busiest core, and of all cores together.
+        flags: int32 numbers of the global tensor `flags`, for what a core notes for itself.
+    """
+
+    plan: Any
+    buffers: Any
+    cores: int
+    units: tuple[int, int]
+    flags: int
+
+    def emit(self, core: Any, index: Number) -> None: ...
+
+
+_KERNELS: dict[str, Callable[[Request], StageKernel]] = {
+    "forward": forward.Forward,
+    "grad_rows": preprocess.Preprocess,
+    "grad": backward.Backward,
+    "grad_finish": postprocess.Postprocess,
+    "decode": decode.Decode,
+    "decode_merge": merge.Merge,
+}
+
+
+@dataclass(frozen=True)
+class Kernel(Signature):
+    """A recorded and built TIK kernel.
+
+    Attributes:
+        tik: the Tik instance, after BuildCCE.
+        buffers: on-chip allocations.
+        cores: blocks the kernel is launched with.
+        units: (row block, key tile) steps of the busiest core, and of all cores together.
+    """
+
+    name: str
+    tik: Tik
+    problem: KernelProblem
+    plan: BlockPlan
+    buffers: tuple[Buffer, ...]
+    cores: int
+    units: tuple[int, int]
+
+    def memory(self) -> dict[str, tuple[int, int]]:
+        """Bytes used and available per memory of a core."""
+        used = usage(list(self.buffers))
+        return {name: (used[name], size) for name, size in self.problem.capacity.items()}
 
 
 def stages(request: Request) -> tuple[str, ...]:
-    """Those of signature.STAGES that run for a request, in their order.
+    """Return the stages of training that run for a request, in their order.
 
     Raises:
         ValueError: no tiling strategy fits the memories of a core.
     """
-    choice = backward_work.choose(request.problem, request.variant, request.bias_gradient)
+    choice = backward_schedule.choose(request.problem, request.bias_gradient)
     return tuple(stage for stage in STAGES if stage != "grad_finish" or not choice.split.writes_d_query)
 
 
@@ -43,7 +92,7 @@ def work_tables(xp, request: Request, stages: tuple[str, ...]):
     """make(ends_q, ends_k, prefix) -> the work table or blocks of each of some stages, for packed sequences.
 
     Args:
-        xp: a module of array operations, see `packed`.
+        xp: a module of array operations, see `varlen`.
         request: of packed sequences.
         stages: of "forward", "grad", and "blocks" for the two others.
 
@@ -51,15 +100,15 @@ def work_tables(xp, request: Request, stages: tuple[str, ...]):
     is not there is empty: its end is that of the one before.
     """
     problem = request.problem
-    described, makers = packed.sequences(xp, problem), []
+    described, makers = varlen.sequences(xp, problem), []
     for stage in stages:
         if stage == "forward":
-            makers.append(forward_packed.table(xp, problem, forward_work.choose(problem).plan))
+            makers.append(forward_schedule.table(xp, problem, forward_schedule.choose(problem).plan))
         elif stage == "grad":
-            choice = backward_work.choose(problem, request.variant, request.bias_gradient)
-            makers.append(backward_packed.table(xp, problem, choice.plan, choice.split.slots))
+            choice = backward_schedule.choose(problem, request.bias_gradient)
+            makers.append(backward_schedule.table(xp, problem, choice.plan, choice.split.slots))
         else:
-            makers.append(packed.blocks(xp, problem))
+            makers.append(varlen.blocks(xp, problem))
 
     def make(ends_q, ends_k, prefix):
         sequences = described(ends_q, ends_k, prefix)
@@ -68,49 +117,59 @@ def work_tables(xp, request: Request, stages: tuple[str, ...]):
     return make
 
 
-_BUILDERS: dict[str, Callable[[Recording], Kernel]] = {
-    "forward": forward.build,
-    "grad_rows": preprocess.build,
-    "grad": backward.build,
-    "grad_finish": postprocess.build,
-    "decode": decode.build,
-    "decode_merge": merge.build,
-}
-
-
-def build(stage: str, request: Request, tik: TikModule, name: str, debug: bool) -> Kernel:
-    """Records and builds the kernel of a stage.
+def build(
+    stage: str, request: Request, tik: TikModule, name: str, debug: bool, operator: Operator | None = None
+) -> Kernel:
+    """Record and build the kernel of a stage.
 
     Args:
-        stage: one of signature.STAGES or DECODE_STAGES.
+        stage: one of describe.STAGES or DECODE_STAGES.
         tik: the tik module: `from tbe import tik`.
         name: kernel name.
         debug: keep the kernel runnable by tikdb.
+        operator: whose arguments the kernel gets, stand-ins among them; without it those that it uses.
 
     Raises:
         ValueError: the request is not allowed, or no tiling strategy fits the memories of a core.
     """
-    _, arguments = describe(stage, request)
-    return _BUILDERS[stage](Recording(request, arguments, tik, name, debug))
+    _, arguments = describe.arguments(stage, request)
+    kernel = _KERNELS[stage](request)
+    instance = tik.Tik(disable_debug=not debug)
+    gm = {
+        t.name: instance.Tensor(t.dtype, t.shape, tik.scope_gm, t.name, is_atomic_add=t.added)
+        for t in (*arguments.inputs, *arguments.outputs)
+    }
+    if kernel.flags:
+        gm["flags"] = instance.Tensor("int32", (kernel.flags,), tik.scope_gm, "flags", is_workspace=True)
+    core = Core(tik, instance, request.problem, kernel.plan, gm)
+    with instance.for_range(0, kernel.cores, name="core", block_num=kernel.cores) as index:
+        core.allocate(kernel.buffers)
+        kernel.emit(core, index)
+    called = arguments if operator is None else operator.fill(arguments)
+    for t in (*called.inputs, *called.outputs):
+        if t.absent:
+            gm[t.name] = instance.Tensor(t.dtype, t.shape, tik.scope_gm, t.name, is_atomic_add=t.added)
+    inputs, outputs = ([gm[tensor.name] for tensor in side] for side in (called.inputs, called.outputs))
+    instance.BuildCCE(kernel_name=name, inputs=inputs, outputs=outputs)
+    shape = kernel.plan, tuple(kernel.buffers), kernel.cores, kernel.units
+    return Kernel(arguments.inputs, arguments.outputs, name, instance, request.problem, *shape)
 
 
 @dataclass(frozen=True)
 class Backward:
     """The kernels of the backward operator in the order in which they run; outputs of one are inputs of a later one.
 
-    `finish` is None where the main kernel gives d_query itself, see BackwardSplit.writes_d_query.
+    The last one of three is absent where the main kernel gives d_query itself, see BackwardSplit.writes_d_query.
     """
 
-    rows: Kernel
-    main: Kernel
-    finish: Kernel | None = None
+    kernels: tuple[Kernel, ...]
 
     @property
-    def kernels(self) -> tuple[Kernel, ...]:
-        return (self.rows, self.main) if self.finish is None else (self.rows, self.main, self.finish)
+    def main(self) -> Kernel:
+        return self.kernels[1]
 
     def run(self, execute: Callable[..., dict[str, np.ndarray]], **arrays: Any) -> dict:
-        """Runs the chain.
+        """Run the chain.
 
         Args:
             execute: execute(instance, feed, output_names) gives arrays by output name.
@@ -127,18 +186,17 @@ class Backward:
 
 
 def build_backward(request: Request, tik: TikModule, name: str, debug: bool) -> Backward:
-    """Records and builds the kernels of the backward operator; arguments as in `build`."""
+    """Record and build the kernels of the backward operator; arguments as in `build`."""
     _, *chain = stages(request)
-    return Backward(*(build(stage, request, tik, f"{name}_{stage}", debug) for stage in chain))
+    return Backward(tuple(build(stage, request, tik, f"{name}_{stage}", debug) for stage in chain))
 
 
 def compile_entry(name: str, tensors: Mapping[str, Mapping | None], request: str, kernel_name: str) -> Kernel:
-    """Compiles an operator for the tensors of one call.
+    """Compile an operator for the tensors of one call.
 
     Args:
         name: of the operator.
-        tensors: inputs and outputs by name, as dictionaries with "shape", "dtype" and, where it is known, "format";
-            ones that are None count as absent.
+        tensors: inputs and outputs by name, as dictionaries with "shape", "dtype" and, where it is known, "format".
         request: see `Request.to_text`.
         kernel_name: name of the kernel.
 
@@ -151,15 +209,15 @@ def compile_entry(name: str, tensors: Mapping[str, Mapping | None], request: str
     described = Request.from_text(request)
     check_chip(get_soc_spec, described.problem)
     stage = next(one.stage for one in OPERATORS if one.name == name)
-    operator, signature = describe(stage, described)
+    operator, signature = describe.arguments(stage, described)
     if operator.name != name:
         raise ValueError(f"request: got one for {operator.name}, allowed for this entry is {name}")
-    check_tensors(signature, tensors)
-    return build(stage, described, tik, kernel_name, False)
+    check_tensors(operator.fill(signature), tensors)
+    return build(stage, described, tik, kernel_name, False, operator)
 
 
 def check_tensors(signature: Signature, tensors: Mapping[str, Mapping | None]) -> None:
-    """Compares the tensors of a call, by name, with a signature.
+    """Compare the tensors of a call, by name, with a signature.
 
     Raises:
         ValueError, TypeError: naming the tensor, what came and what is allowed.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import math
 from dataclasses import dataclass
 from numbers import Real
@@ -9,6 +11,7 @@ from typing import NamedTuple
 
 from flash_attention.problem import AttentionProblem
 from flash_attention.problem.checks import check_int, check_name
+from flash_attention.problem.rules import AttentionRules
 
 MAX_CORES = 65535
 # Bytes that a kernel may use of the memories of a core. The Unified Buffer has 256 KiB, of which the compiler keeps 8.
@@ -21,6 +24,9 @@ ALIBI_TOKENS = 2048 * 128
 ALIBI_LARGEST = 4 * 65504.0
 # Soft caps whose doubles, and quotients with them, float16 holds to its full precision.
 SOFTCAPS = (2.0**-13, 2.0**14)
+# From here on post_scale is at least 16 where it has to be: below, what is hidden comes back beside great biases, and
+# what the Cube adds to the scores no longer fits in float16.
+LEAST_SCALE = 2.0**-10
 
 
 class Chip(NamedTuple):
@@ -53,7 +59,7 @@ class KernelProblem(AttentionProblem):
         tiling: name of a tiling strategy of `flash_attention.kernels.tik.forward.plan`.
         sequences: how many packed sequences there may be in the rows of one batch item with layout "TH", each by itself
             as far as all rules go; their lengths are data. 0: a batch item is a sequence.
-        keep_blocks: with packed sequences and dropout: room for the keep decisions of a head, see packed.keep_blocks.
+        keep_blocks: with packed sequences and dropout: room for the keep decisions of a head, see varlen.keep_blocks.
 
     Raises:
         TypeError, ValueError: naming the field, what came and what is allowed.
@@ -77,7 +83,14 @@ class KernelProblem(AttentionProblem):
             check_int(name, getattr(self, name), 1)
         for name in ("head_dim", "value_dim"):
             check_int(name, getattr(self, name), 1, MAX_HEAD_DIM)
-        self._check_layout()
+        check_name("layout", self.layout, LAYOUTS)
+        for name in ("head_dim", "value_dim"):
+            dim = getattr(self, name)
+            if self.layout != "BNSD" and dim % 16:
+                raise ValueError(
+                    f"{name}: got {dim} with layout {self.layout}, allowed are multiples of 16; others go with "
+                    "layout BNSD"
+                )
         if self.dtype != "float16":
             raise TypeError(
                 f"dtype: got {self.dtype!r}, allowed is 'float16': this chip's Cube multiplies nothing wider"
@@ -87,6 +100,8 @@ class KernelProblem(AttentionProblem):
             raise ValueError(
                 f"softcap: got {self.rules.softcap}, allowed are {SOFTCAPS[0]} to {SOFTCAPS[1]}, or 0 for none"
             )
+        if 0 < abs(self.scale) < LEAST_SCALE:
+            raise ValueError(f"scale: got {self.scale}, allowed are {LEAST_SCALE} or more, of either sign, and 0")
         check_int("cores", self.cores, 1, MAX_CORES)
         if len(self.memories) != len(CAPACITY):
             raise ValueError(f"memories: got {self.memories}, allowed are sizes of {', '.join(CAPACITY)}")
@@ -97,16 +112,6 @@ class KernelProblem(AttentionProblem):
     def slope_stride(self) -> int:
         """Slopes from those of one batch item or packed sequence to those of the next."""
         return self.heads if len(self.slopes) > self.heads else 0
-
-    def _check_layout(self) -> None:
-        check_name("layout", self.layout, LAYOUTS)
-        for name in ("head_dim", "value_dim"):
-            dim = getattr(self, name)
-            if self.layout != "BNSD" and dim % 16:
-                raise ValueError(
-                    f"{name}: got {dim} with layout {self.layout}, allowed are multiples of 16; others go with "
-                    "layout BNSD"
-                )
 
     def _check_sequences(self) -> None:
         check_int("sequences", self.sequences, 0)
@@ -188,12 +193,54 @@ class KernelProblem(AttentionProblem):
 
     @property
     def post_scale(self) -> float:
-        """Rest of the scale, applied to the scores in float32 by the Vector unit; 1.0 needs no pass."""
-        return 1.0 if self.scale == 0 else self.scale / self.query_factor
+        """Rest of the scale, applied to the scores in float32 by the Vector unit; 1.0 needs no pass.
+
+        Without a scale what hides a key still counts.
+        """
+        return 16.0 if self.scale == 0 else self.scale / self.query_factor
 
 
 def _planes(shape: tuple[int, ...] | None) -> tuple[int, int]:
     return (1, 1) if shape is None else (shape[0], shape[1])
+
+
+@dataclass(frozen=True)
+class Request:
+    """What an operator is compiled for, the value of its attribute `request`.
+
+    Attributes:
+        problem: see KernelProblem.
+        bias_gradient: the backward operators also give the gradient of a given bias.
+        logsumexp_gradient: the backward operators take the gradient of the logsumexp.
+        pages: of a paged cache, (blocks, keys of a block); problem.seq_k is then as many keys as the table can name.
+    """
+
+    problem: KernelProblem
+    bias_gradient: bool = False
+    logsumexp_gradient: bool = False
+    pages: tuple[int, int] | None = None
+
+    def to_text(self) -> str:
+        """Return the request as the operators' string attribute."""
+        return json.dumps(dataclasses.asdict(self), separators=(",", ":"))
+
+    @staticmethod
+    def from_text(text: str) -> Request:
+        """Invert `to_text`.
+
+        Raises:
+            ValueError: the text is not what `to_text` writes.
+        """
+        try:
+            fields = _with_tuples(json.loads(text))
+            problem = _with_tuples(fields.pop("problem"))
+            return Request(KernelProblem(**{**problem, "rules": AttentionRules(**problem["rules"])}), **fields)
+        except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"request: got {text!r}, allowed is what Request.to_text writes ({error})") from None
+
+
+def _with_tuples(fields: dict) -> dict:
+    return {name: tuple(x) if isinstance(x, list) else x for name, x in fields.items()}
 
 
 def padded(size: int, unit: int = 16) -> int:

@@ -12,11 +12,7 @@ from typing import Any, Callable
 from .. import channels
 from . import (
     activations,
-    batch_normalisation,
-    blocks,
     convolution,
-    diagonals,
-    distances,
     elementwise,
     indexing,
     layout,
@@ -25,28 +21,19 @@ from . import (
     normalisation,
     optimizer,
     padding,
-    pooling,
     random,
-    recurrent,
     reduce,
-    resizing,
     scattering,
-    segments,
-    sparse_optimizer,
     status,
 )
 
 Operator = Callable[..., Any]
 
 _FAMILIES = (
-    *(activations, batch_normalisation, blocks, convolution, diagonals, distances, elementwise, indexing, layout),
-    *(losses, matmul, normalisation, optimizer, padding, pooling, random, recurrent, reduce, resizing, scattering),
-    *(segments, sparse_optimizer, status),
+    *(activations, convolution, elementwise, indexing, layout, losses, matmul, normalisation, optimizer, padding),
+    *(random, reduce, scattering, status),
 )
-_ON_AI_CPU = (
-    *(channels, activations, diagonals, elementwise, indexing, layout, losses, padding, random, reduce, resizing),
-    scattering,
-)
+_ON_AI_CPU = (channels, activations, elementwise, indexing, layout, losses, padding, random, reduce, scattering)
 
 #: Operators of the AI cores, by CANN's entry.
 TABLE: dict[str, Operator] = {name: function for family in _FAMILIES for name, function in family.TABLE.items()}

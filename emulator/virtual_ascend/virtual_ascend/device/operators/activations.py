@@ -1,4 +1,6 @@
-"""Activations and their derivatives, which take the gradient first and then the input, or the output where said."""
+"""Compute activations and their derivatives. A derivative takes the gradient first, then the input, or the output if
+said.
+"""
 
 from __future__ import annotations
 
@@ -60,27 +62,12 @@ def hard_swish_gradient(gradient: np.ndarray, x: np.ndarray) -> np.ndarray:
 
 
 def shrink_gradient(gradient: np.ndarray, x: np.ndarray, lambd: float) -> np.ndarray:
-    """Of both shrinkages."""
+    """Compute the gradient of both shrinkages."""
     return gradient * (np.abs(x) > lambd)
 
 
-def _relu_with_bits(_kernel: Kernel, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """A bit of the second, (batch, parts, height, width, 2), tells which of 16 channels are positive."""
-    batch, channels, height, width = x.shape
-    bits = np.zeros((batch, -(-channels // 16) * 16, height, width), np.uint8)
-    bits[:, :channels] = x > 0
-    parts = bits.reshape(batch, -1, 16, height, width)
-    return np.maximum(x, 0), np.packbits(parts.transpose(0, 1, 3, 4, 2), -1, "little")
-
-
-def _relu_gradient_of_bits(_kernel: Kernel, gradient: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    batch, channels, height, width = gradient.shape
-    bits = np.unpackbits(mask, axis=-1, bitorder="little").transpose(0, 1, 4, 2, 3)
-    return gradient * bits.reshape(batch, -1, height, width)[:, :channels]
-
-
 def _of_channels(weight: np.ndarray, axes: int) -> np.ndarray:
-    """A number for each channel, or one for all; they are the second axis, or the only one."""
+    """Shape a number for each channel, or one for all. Channels are the second axis, or the only one."""
     return weight.reshape(-1, *(1,) * max(axes - 2, 0))
 
 
@@ -132,8 +119,6 @@ TABLE: dict[str, Callable[..., Any]] = {
     "p_relu_grad": _prelu_gradients,
     "prelu": _prelu,
     "prelu_grad": _prelu_gradients,
-    "relu_grad_v2": _relu_gradient_of_bits,
-    "relu_v2": _relu_with_bits,
     "soft_shrink": of_arrays(lambda x, lambd: np.sign(x) * np.maximum(np.abs(x) - lambd, 0), lambd=0.5),
     "soft_shrink_grad": of_arrays(shrink_gradient, lambd=0.5),
     "swish": of_arrays(lambda x, scale: x * sigmoid(scale * x), scale=1.0),

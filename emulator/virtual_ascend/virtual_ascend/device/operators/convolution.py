@@ -10,7 +10,50 @@ import numpy as np
 from ...kernel import Kernel
 from ..by_name import attribute, both_forms
 from ..numerics import wide
-from .windows import Windows, plane
+
+Pair = tuple[int, int]
+
+
+def plane(numbers: Sequence[int], first: int = 2) -> Pair:
+    """Return the sizes of height and width, which begin at ``first``."""
+    return numbers[first], numbers[first + 1]
+
+
+class Windows:
+    """Place a kernel of this size on images of this shape.
+
+    Attributes:
+        size, strides, dilation: along height and width.
+        padding: rows above and below, columns left and right.
+    """
+
+    def __init__(self, shape: Sequence[int], size: Pair, strides: Pair, dilation: Pair, padding: Sequence[int]) -> None:
+        self.shape, self.size, self.strides, self.dilation = tuple(shape), size, strides, dilation
+        self.padding = (0, 0), (0, 0), tuple(padding[:2]), tuple(padding[2:])
+        self.padded = *self.shape[:2], self.shape[2] + sum(padding[:2]), self.shape[3] + sum(padding[2:])
+        reach = [step * (count - 1) + 1 for step, count in zip(dilation, size)]
+        self.counts = tuple((full - one) // step + 1 for full, one, step in zip(self.padded[2:], reach, strides))
+
+    def take(self, images: np.ndarray) -> np.ndarray:
+        """(batch, channels, places down, places across, kernel height, kernel width)"""
+        padded = np.pad(images, self.padding)
+        parts = [[padded[self._under(i, j)] for j in range(self.size[1])] for i in range(self.size[0])]
+        return np.moveaxis(np.array(parts), (0, 1), (-2, -1))
+
+    def put(self, parts: np.ndarray) -> np.ndarray:
+        """Return images whose elements are sums of all parts taken from them."""
+        padded = np.zeros(self.padded, parts.dtype)
+        for i in range(self.size[0]):
+            for j in range(self.size[1]):
+                padded[self._under(i, j)] += parts[..., i, j]
+        (top, _), (left, _) = self.padding[2:]
+        return padded[..., top : top + self.shape[2], left : left + self.shape[3]]
+
+    def _under(self, i: int, j: int) -> tuple[Any, ...]:
+        """Return the slice that element (i, j) of the kernel meets at all its places."""
+        starts = i * self.dilation[0], j * self.dilation[1]
+        ends = (start + step * count for start, step, count in zip(starts, self.strides, self.counts))
+        return (..., *(slice(start, end, step) for start, end, step in zip(starts, ends, self.strides)))
 
 
 def _of_convolution(kernel: Kernel, images: Sequence[int], filters: Sequence[int]) -> Windows:
@@ -42,7 +85,7 @@ def _convolution_of_images(kernel: Kernel, *arrays: np.ndarray) -> np.ndarray:
 
 
 def _convolution_of_filters(kernel: Kernel, x: np.ndarray, *arrays: np.ndarray) -> np.ndarray:
-    """The gradient of the filters; before that of the result their shape may stand."""
+    """Compute the gradient of the filters. Their shape may stand before the gradient of the result."""
     gradient = arrays[-1]
     shape = kernel.outputs[0]["ori_shape"]
     parts = _groups(kernel, _of_convolution(kernel, x.shape, shape).take(wide(x)), 1)

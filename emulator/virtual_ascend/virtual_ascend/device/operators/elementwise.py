@@ -14,7 +14,7 @@ from ..numerics import listed, wide
 
 
 def of_arrays(function: Callable[..., Any], **attributes: Any) -> Callable[..., Any]:
-    """An operator whose attributes are these, by name, with what they are where the kernel has none."""
+    """Make an operator with these attributes, by name, and their defaults."""
 
     def operator(kernel: Kernel, *arrays: np.ndarray | None) -> Any:
         given = {name: kernel.attributes.get(name, otherwise) for name, otherwise in attributes.items()}
@@ -28,7 +28,7 @@ def sigmoid(x: np.ndarray) -> np.ndarray:
 
 
 def truncated_division(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Of integers; floats are divided, since MindSpore makes CANN's TruncateDiv of its Div."""
+    """Divide integers and truncate. Floats are divided, since MindSpore makes CANN's TruncateDiv of its Div."""
     if x.dtype.kind in "iu":
         return (np.sign(x) * np.sign(y)) * (np.abs(x) // np.abs(y))
     return x / y
@@ -73,7 +73,7 @@ erf = np.vectorize(math.erf, otypes=[np.float64])
 
 
 def erfinv(y: np.ndarray) -> np.ndarray:
-    """Newton's method on erf, from an estimate of erf(x)^2 as 1 - exp(-x^2 * 4 / pi)."""
+    """Invert erf by Newton's method. The estimate of erf(x)^2 is 1 - exp(-x^2 * 4 / pi)."""
     y = y.astype(np.float64)
     x = np.sign(y) * np.sqrt(-np.log1p(-(y**2)) * (math.pi / 4))
     for _ in range(8):

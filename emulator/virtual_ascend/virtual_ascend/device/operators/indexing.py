@@ -26,7 +26,7 @@ def _gather_along(kernel: Kernel, x: np.ndarray, axis: np.ndarray, index: np.nda
 
 
 def _gather_along_gradient(kernel: Kernel, *arrays: np.ndarray) -> np.ndarray:
-    """Of the index and the gradient; what stands before them describes the shape."""
+    """Scatter the gradient by the index. Tensors before them describe the shape."""
     index, gradient = arrays[-2:]
     axis = kernel.attributes["dim"]
     result = np.zeros(kernel.outputs[0]["ori_shape"], np.float32)
@@ -41,7 +41,9 @@ def _gather_nd(_kernel: Kernel, x: np.ndarray, index: np.ndarray) -> np.ndarray:
 
 
 def _one_hot(kernel: Kernel, index: np.ndarray, *given: np.ndarray) -> np.ndarray:
-    """The depth is an attribute or the first of the further tensors, behind which stand the two values."""
+    """Make one-hot rows. The depth is an attribute or the first of the further tensors, behind which stand the two
+    values.
+    """
     *depth, on, off = given
     count = int(depth[0]) if depth else kernel.attributes["depth"]
     axis = kernel.attributes.get("axis", -1)
@@ -66,14 +68,14 @@ def _left_by_mask(_kernel: Kernel, x: np.ndarray, mask: np.ndarray) -> np.ndarra
 
 
 def _unique(_kernel: Kernel, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """In the order in which they come first, and where each element of x stands among them."""
+    """Return distinct elements in order of appearance, and the place of each element among them."""
     _, first, inverse = np.unique(x, return_index=True, return_inverse=True)
     order = np.argsort(first)
     return x.reshape(-1)[first[order]], np.argsort(order)[inverse]
 
 
 def _reversed_parts(kernel: Kernel, x: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Of every sequence the beginning of the given length, the other way round."""
+    """Reverse the beginning of every sequence, of the given length."""
     along, over = kernel.attributes["seq_dim"], kernel.attributes["batch_dim"]
     moved = np.moveaxis(x, (over, along), (0, 1))
     result = moved.copy()
@@ -83,7 +85,7 @@ def _reversed_parts(kernel: Kernel, x: np.ndarray, lengths: np.ndarray) -> np.nd
 
 
 def _positions(kernel: Kernel, sequence: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Where each value belongs in its row of a sorted sequence."""
+    """Return the place of each value in its row of a sorted sequence."""
     side: Any = "right" if kernel.attributes.get("right") else "left"
     if sequence.ndim == 1:
         return np.searchsorted(sequence, values, side)

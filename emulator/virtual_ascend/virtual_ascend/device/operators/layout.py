@@ -20,7 +20,7 @@ def _same(_kernel: Kernel, x: np.ndarray, *_rest: Any) -> np.ndarray:
 
 
 def _converted_format(kernel: Kernel, x: np.ndarray) -> np.ndarray:
-    """Between formats of fractals the store does it; the order of axes of rows, if it changes, from and to NCHW."""
+    """Change the order of axes from and to NCHW; the store converts formats of fractals."""
     source, target = kernel.attributes["src_format"], kernel.attributes["dst_format"]
     if source == "HWCN" and len(kernel.outputs[0]["ori_shape"]) == 2:  # a matrix, as filters that have one place
         return x[0, 0]
@@ -101,7 +101,7 @@ def _strided_slice(kernel: Kernel, x: np.ndarray, *bounds: np.ndarray) -> np.nda
 
 
 def _strided_slice_gradient(kernel: Kernel, *arrays: np.ndarray) -> np.ndarray:
-    """Of the shape, begin, end and strides where they are tensors, and the gradient."""
+    """Scatter the gradient of a strided slice. Shape, begin, end and strides may be tensors."""
     *bounds, gradient = arrays
     result = np.zeros(kernel.outputs[0]["ori_shape"], gradient.dtype)
     index = _strides(kernel, result.shape, *_bounds(kernel, (*bounds[1:], None, None, None)[:3]))
@@ -146,11 +146,6 @@ def _diagonal(_kernel: Kernel, x: np.ndarray, *_ones: np.ndarray) -> np.ndarray:
     return np.diag(x.reshape(math.prod(half), -1)).reshape(half)
 
 
-def _trace_gradient(_kernel: Kernel, gradient: np.ndarray, shape: np.ndarray) -> np.ndarray:
-    rows, columns = shape.tolist()
-    return np.eye(rows, columns, dtype=gradient.dtype) * gradient
-
-
 TABLE: dict[str, Callable[..., Any]] = {
     **both_forms(broadcast_to=_broadcast, pad=_pad, slice=_slice, tile=_tile, transpose=_transpose),
     **both_forms(strided_slice=_strided_slice, strided_slice_grad=_strided_slice_gradient),
@@ -184,8 +179,6 @@ AICPU: dict[str, Callable[..., Any]] = {
     "Split": _split,
     "StridedSlice": _strided_slice,
     "StridedSliceGrad": _strided_slice_gradient,
-    "Trace": lambda _kernel, x: np.trace(x),
-    "TraceGrad": _trace_gradient,
     "Transpose": _transpose,
     "Tril": lambda kernel, x: np.tril(x, kernel.attributes["diagonal"]),
     "Triu": lambda kernel, x: np.triu(x, kernel.attributes["diagonal"]),

@@ -25,7 +25,7 @@ def _reduced(losses: np.ndarray, reduction: str) -> np.ndarray:
 
 
 def _count(losses: np.ndarray, reduction: str) -> int:
-    """What a reduction divides by."""
+    """Return the divisor of a reduction."""
     return {"mean": losses.size, "batchmean": len(losses)}.get(reduction, 1)
 
 
@@ -120,7 +120,7 @@ def soft_margin_gradient(x: np.ndarray, labels: np.ndarray, gradient: np.ndarray
 
 
 def _in_top(kernel: Kernel, x: np.ndarray, index: np.ndarray) -> np.ndarray:
-    """Whether fewer than k elements of a row are larger than the one that the index names."""
+    """Return whether fewer than k elements of a row exceed the named element."""
     chosen = np.take_along_axis(x, index[:, None], 1)
     return (x > chosen).sum(1) < kernel.attributes["k"]
 

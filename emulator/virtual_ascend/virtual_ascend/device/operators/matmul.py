@@ -6,9 +6,8 @@ from typing import Any, Callable
 
 import numpy as np
 
-from ...kernel import Kernel, tensors
+from ...kernel import Kernel
 from ..numerics import wide
-from .recurrent import matrix_of
 
 
 def _transposed(kernel: Kernel, *names: str) -> bool:
@@ -17,8 +16,6 @@ def _transposed(kernel: Kernel, *names: str) -> bool:
 
 def matmul(kernel: Kernel, a: np.ndarray, b: np.ndarray, bias: np.ndarray | None = None, *_: Any) -> np.ndarray:
     """Also over a batch."""
-    if tensors(kernel.inputs)[1]["format"] == "FRACTAL_ZN_RNN":  # what fills up stands in the other factor too
-        b = matrix_of(b)
     a, b = wide(a), wide(b)
     if _transposed(kernel, "transpose_x1", "adj_x1", "transpose_a"):
         a = np.swapaxes(a, -1, -2)

@@ -30,7 +30,7 @@ _EPSILON = 1e-12
 def _layer_norm_input_gradient(
     gradient: np.ndarray, x: np.ndarray, variance: np.ndarray, mean: np.ndarray, gain: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Gradient of the input, and the normalised input for that of the gain."""
+    """Return the gradient of the input. The normalised input, for the gradient of the gain, comes with it."""
     axes = tuple(range(x.ndim - gain.ndim, x.ndim))
     inverse = 1 / np.sqrt(variance + _EPSILON)
     normalised = (x - mean) * inverse
@@ -50,7 +50,7 @@ def _gain_and_shift_gradients(
 def _layer_norm_gradient(
     kernel: Kernel, gradient: np.ndarray, x: np.ndarray, variance: np.ndarray, mean: np.ndarray, gain: np.ndarray
 ) -> tuple[np.ndarray, ...]:
-    """Of input, gain and shift; MindSpore takes it apart where it compiles the operator itself."""
+    """Compute the gradients of input, gain and shift. MindSpore takes them apart if it compiles the operator itself."""
     of_input, normalised = _layer_norm_input_gradient(kernel, gradient, x, variance, mean, gain)
     axes = tuple(range(x.ndim - gain.ndim))
     return of_input, (wide(gradient) * normalised).sum(axes), wide(gradient).sum(axes)
@@ -105,7 +105,7 @@ def _normalise_gradient(kernel: Kernel, x: np.ndarray, _y: np.ndarray, gradient:
 
 
 def _sums_of_squares(x: np.ndarray, radius: int) -> np.ndarray:
-    """Of every channel and so many on either side of it."""
+    """Sum over every channel and its neighbours on either side."""
     padded = np.pad(np.square(x), ((0, 0), (radius, radius), (0, 0), (0, 0)))
     return sum(padded[:, shift : shift + x.shape[1]] for shift in range(2 * radius + 1))  # type: ignore[return-value]
 

@@ -111,7 +111,7 @@ def _amsgrad(*arrays: np.ndarray, beta1: float, beta2: float, epsilon: float) ->
 
 
 def _lars(*arrays: np.ndarray, hyperpara: float, epsilon: float, use_clip: bool) -> np.ndarray:
-    """The gradient, weights' decay in it, as long as the layer's weights want it; arXiv:1708.03888, algorithm 1."""
+    """Scale the gradient with weight decay to the layer's weights (arXiv:1708.03888, algorithm 1)."""
     weights, gradient, weights_square, gradient_square, decay, rate = arrays
     length = np.sqrt(weights_square)
     scale = hyperpara * length / (np.sqrt(gradient_square) + decay * length + epsilon)

@@ -44,7 +44,7 @@ def _product_and_sum(kernel: Kernel, x: np.ndarray, y: np.ndarray, z: np.ndarray
 
 
 def _bias_gradient(kernel: Kernel, x: np.ndarray) -> np.ndarray:
-    """The sum over all axes but that of the channels: the last one, in images the second."""
+    """Sum over all axes but the channels: the last axis, in images the second."""
     channels = 1 if x.ndim >= 4 else x.ndim - 1
     return wide(x).sum(tuple(axis for axis in range(x.ndim) if axis != channels))
 
@@ -58,7 +58,7 @@ def _arg(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _arg_along(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Of a tensor and the axis, which is one too."""
+    """Reduce a tensor along the axis, which is a tensor too."""
     return lambda _kernel, x, axis: function(x, axis=int(axis))
 
 

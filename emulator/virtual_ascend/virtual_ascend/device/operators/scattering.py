@@ -51,7 +51,7 @@ def _combined(combine: np.ufunc, places: Places) -> Callable[..., Any]:
 
 
 def _in_place(combine: np.ufunc) -> Callable[..., Any]:
-    """On the AI CPU the parameter is updated where it lies, and MindSpore takes nothing from the output."""
+    """Update the parameter in place. MindSpore takes nothing from the output of the AI CPU."""
 
     def operator(kernel: Kernel, target: np.ndarray, index: np.ndarray, updates: np.ndarray) -> np.ndarray:
         combine.at(target, places_of(index), updates)
@@ -102,12 +102,22 @@ _COMBINED: dict[str, np.ufunc] = {
     "mul": np.multiply,
     "sub": np.subtract,
 }
+
+
+def _sums_of_segments(kernel: Kernel, x: np.ndarray, index: np.ndarray, *_count: np.ndarray) -> np.ndarray:
+    """Add rows to the segments that an index names. A negative number belongs to no segment."""
+    result = np.zeros(kernel.outputs[0]["ori_shape"], wide(x).dtype)
+    keep = index.reshape(-1) >= 0
+    np.add.at(result, index.reshape(-1)[keep], wide(x).reshape(-1, *x.shape[index.ndim :])[keep])
+    return result
+
+
 TABLE: dict[str, Callable[..., Any]] = {
     "inplace_add_d": _in_rows(np.add),
     "inplace_sub_d": _in_rows(np.subtract),
     **{f"scatter_{name}": _combined(combine, _rows) for name, combine in _COMBINED.items()},
     "scatter_div": _divided,
-    **both_forms(scatter_nd=_scattered_sums),
+    **both_forms(scatter_nd=_scattered_sums, unsorted_segment_sum=_sums_of_segments),
     **dict.fromkeys(("scatter_nd_add", "scatter_non_aliasing_add"), _combined(np.add, places_of)),
     "scatter_nd_sub": _combined(np.subtract, places_of),
     "scatter_nd_update": _replaced(places_of),

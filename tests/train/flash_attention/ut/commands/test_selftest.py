@@ -13,7 +13,7 @@ from flash_attention import cli
 from flash_attention.backends import registry
 from flash_attention.backends.ascend import entries
 from flash_attention.commands.selftest import card, experiments, loops, programs
-from flash_attention.kernels.tik import host
+from flash_attention.kernels.tik import describe
 
 pytest.importorskip("tikemu")
 
@@ -87,7 +87,7 @@ def _nothing(tik) -> Callable:
 # By experiment: program, instruction, what it does instead.
 BROKEN = {
     "shifted operands": ("shifted", "vec_mul", _own_source),
-    "repeated source": ("repeated_source", "mmad", _doubled),
+    "unused argument": ("unused", "vec_mul", _own_source),
     "float16 axpy to float32": ("mixed_axpy", "vec_axpy", _other_scalar),
     "slice of L0C": ("slice", "mmad", _doubled),
     "exponential": ("exponential", "vec_exp", _after("vec_exp", "vec_muls", 1.0001)),
@@ -135,14 +135,14 @@ def test_a_broken_instruction_is_found(emulator: card.Emulator, monkeypatch, nam
 
 @pytest.mark.parametrize("name", last_is_slow(ATTENTION))
 def test_a_broken_kernel_is_found(emulator: card.Emulator, monkeypatch, name: str) -> None:
-    right = host.describe
+    right = describe.kernel_problem
 
-    def describe(problem, **options):
+    def wrong(problem, **options):
         described = right(problem, **options)
         rules = dataclasses.replace(described.rules, scale=1.02 * described.scale)
         return dataclasses.replace(described, rules=rules)
 
-    monkeypatch.setattr(host, "describe", describe)
+    monkeypatch.setattr(describe, "kernel_problem", wrong)
     registry._build.cache_clear()
     result = experiments.perform(BY_NAME[name], emulator)
     registry._build.cache_clear()

@@ -61,7 +61,6 @@ def test_the_positional_signature_is_the_one_users_have():
         ({"input_layout": "BHSD"}, ValueError, "input_layout: got 'BHSD'"),
         ({"input_layout": "TH"}, ValueError, "batch: needed with input_layout TH"),
         ({"batch": 2}, ValueError, "batch: got 2 with input_layout BNSD, allowed only with TH"),
-        ({"window_size": (-3, 1)}, ValueError, "window_size: got left -3"),
         ({"window_size": 8}, TypeError, "window_size: got 8"),
         ({"causal": "yes"}, TypeError, "causal: got str"),
         ({"causal_alignment": "bottom"}, ValueError, "causal_alignment: got 'bottom'"),
@@ -288,9 +287,16 @@ def test_repr_and_attributes():
         **{"causal_alignment": "bottom_right", "value_head_dim": 32, "alibi_grad": False, "seed": 11},
     }
     signature = inspect.signature(FlashAttention.__init__).parameters
-    assert list(settings) == [name for name in signature if name not in ("self", "unknown")]
+    assert list(settings) == [name for name in signature if name != "self"]
     layer = FlashAttention(**settings)
     for name, value in settings.items():
         assert getattr(layer, name) == value
         assert f"{name}={value!r}" in repr(layer)
     assert "seed" not in FlashAttention(64, 0.1).extend_repr()
+
+
+def test_the_number_of_heads_in_second_place_leads_to_the_layer_that_takes_it():
+    with pytest.raises(ValueError, match=r"dropout_rate: got 8, .* number of heads, .* flash_attention.install\(\)"):
+        FlashAttention(64, 8)
+    with pytest.raises(ValueError, match="dropout_rate: got 1.5, allowed is 0 <= dropout_rate < 1$"):
+        FlashAttention(64, 1.5)

@@ -154,8 +154,6 @@ BAD_INPUTS = {
     "prev blocks": ({"prev_block_num": -1}, ValueError, "prev_block_num: got -1, allowed is an integer >= 0"),
     "next blocks": ({"next_block_num": -2}, ValueError, "next_block_num: got -2"),
     "blocks type": ({"next_block_num": 1.5}, TypeError, "next_block_num: got float 1.5"),
-    "window": ({"window_size": (-2, 0)}, ValueError, "window_size: got left -2"),
-    "window right": ({"window_size": (3, -5)}, ValueError, "window_size: got right -5"),
     "window type": ({"window_size": 3}, TypeError, "window_size: got 3"),
     "window item": ({"window_size": (3, None)}, TypeError, "window_size: got right NoneType"),
     "alignment": ({"causal_alignment": "left"}, ValueError, "causal_alignment: got 'left', allowed are top_left"),

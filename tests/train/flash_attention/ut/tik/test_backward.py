@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 from flash_attention import reference
 from flash_attention.dropout import philox
-from flash_attention.kernels.tik import KernelProblem, build_backward, host, operators
-from flash_attention.kernels.tik.backward import work
-from flash_attention.kernels.tik.problem import padded
-from flash_attention.kernels.tik.signature import Request
+from flash_attention.kernels.tik import KernelProblem, build_backward, describe, operators
+from flash_attention.kernels.tik.backward import schedule
+from flash_attention.kernels.tik.problem import Request, padded
 from flash_attention.problem import AttentionProblem, AttentionRules
 
 from tests.train.flash_attention.support import case_list, cases
@@ -19,12 +18,11 @@ from tests.train.flash_attention.ut.tik.support.programs import forward
 from tests.train.flash_attention.ut.tik.support.shared_cases import features_of, is_representative, within_limits
 
 
-def gradients(tik, execute, problem: KernelProblem, arrays: dict, variant: str = "deterministic", **features) -> dict:
+def gradients(tik, execute, problem: KernelProblem, arrays: dict, **features) -> dict:
     """d_query, d_key, d_value and, with a bias, d_bias of BNSD arrays."""
     operator = build_backward(
         problem,
         tik,
-        variant=variant,
         bias_gradient=problem.bias_shape is not None,
         logsumexp_gradient="d_logsumexp" in arrays,
     )
@@ -32,13 +30,13 @@ def gradients(tik, execute, problem: KernelProblem, arrays: dict, variant: str =
     return stored_arrays.backward_outputs(problem, stored)
 
 
-def run_case(tik, execute, case, variant: str = "deterministic") -> reference.Attention:
+def run_case(tik, execute, case) -> reference.Attention:
     """Forward and backward kernels of a case."""
-    data, problem = case.inputs(), host.describe(case.problem, cores=4)
+    data, problem = case.inputs(), describe.kernel_problem(case.problem, cores=4)
     features = features_of(case)
     output, logsumexp = forward(tik, execute, problem, data.query, data.key, data.value, **features)
     arrays = {name: getattr(data, name) for name in ("query", "key", "value", "d_output", "d_logsumexp")}
-    result = gradients(tik, execute, problem, {**arrays, "output": output, "logsumexp": logsumexp}, variant, **features)
+    result = gradients(tik, execute, problem, {**arrays, "output": output, "logsumexp": logsumexp}, **features)
     return reference.Attention(output, logsumexp, **result)
 
 
@@ -48,11 +46,9 @@ def test_representative_cases(tik, execute, case):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("variant", ("deterministic", "split", "atomic"))
 @pytest.mark.parametrize("case", case_list.params(within_limits, dtype="float16"))
-def test_all_cases(tik, execute, case, variant):
-    if variant == "deterministic" or is_representative(case):
-        cases.check(case, run_case(tik, execute, case, variant))
+def test_all_cases(tik, execute, case):
+    cases.check(case, run_case(tik, execute, case))
 
 
 def _attention(problem: AttentionProblem, seed: int = 0, sigma: float = 1.0, outliers: float = 1.0) -> tuple:
@@ -111,14 +107,16 @@ def _check_strictly(attention: AttentionProblem, arrays: dict, exact, actual: di
 def test_against_a_baseline_that_rounds_no_scores(tik, execute, head_dim, sigma, outliers):
     attention = AttentionProblem(1, 1, 256, 640, head_dim, training=True)
     arrays, exact = _attention(attention, 3, sigma, outliers)
-    _check_strictly(attention, arrays, exact, gradients(tik, execute, host.describe(attention, cores=1), arrays))
+    _check_strictly(
+        attention, arrays, exact, gradients(tik, execute, describe.kernel_problem(attention, cores=1), arrays)
+    )
 
 
 @pytest.mark.parametrize(("head_dim", "keys"), ((144, 192), (160, 176), (192, 144), (208, 128), (256, 112)))
 def test_wide_heads_have_key_tiles_of_their_own(tik, execute, head_dim, keys):
     attention = AttentionProblem(1, 1, 70, 2 * keys, head_dim, training=True, rules=AttentionRules(causal=True))
-    problem = dataclasses.replace(host.describe(attention, cores=1), tiling=f"rows32keys{keys}")
-    assert work.choose(problem, "deterministic", False).plan.pipeline.tight
+    problem = dataclasses.replace(describe.kernel_problem(attention, cores=1), tiling=f"rows32keys{keys}")
+    assert schedule.choose(problem, False).plan.pipeline.tight
     arrays, exact = _attention(attention, 5)
     _check_strictly(attention, arrays, exact, gradients(tik, execute, problem, arrays))
 
@@ -127,8 +125,8 @@ def test_wide_heads_have_key_tiles_of_their_own(tik, execute, head_dim, keys):
 @pytest.mark.parametrize(("head_dim", "value_dim", "keys"), ((112, 80, 80), (80, 128, 80), (208, 128, 1056)))
 def test_parts_of_the_narrower_head_dim_have_room(tik, execute, head_dim, value_dim, keys):
     attention = AttentionProblem(1, 1, 40, keys, head_dim, value_dim=value_dim, training=True)
-    problem = host.describe(attention, cores=1)
-    plan = work.choose(problem, "deterministic", False).plan
+    problem = describe.kernel_problem(attention, cores=1)
+    plan = schedule.choose(problem, False).plan
     wide, narrow = (plan.column_parts(plan.rows, dim)[0][1] for dim in sorted((head_dim, value_dim), reverse=True))
     assert narrow > wide
     arrays, exact = _attention(attention, 7)
@@ -140,8 +138,8 @@ def test_parts_of_the_narrower_head_dim_have_room(tik, execute, head_dim, value_
 def test_query_tiles_that_stay_on_chip_are_those_of_their_head(tik, execute, causal, seq_q, loads):
     rules = AttentionRules(causal=causal, causal_alignment="bottom_right")
     attention = AttentionProblem(1, 2, seq_q, 230, 256, training=True, rules=rules)
-    problem = dataclasses.replace(host.describe(attention, cores=1), tiling="rows32keys112")
-    first, end = work.choose(problem, "deterministic", False).split.kept
+    problem = dataclasses.replace(describe.kernel_problem(attention, cores=1), tiling="rows32keys112")
+    first, end = schedule.choose(problem, False).split.kept
     assert (end - first, end) == (loads, seq_q // 32)
     arrays, exact = _attention(attention, 6)
     actual = gradients(tik, execute, problem, arrays)
@@ -154,8 +152,8 @@ def test_query_tiles_that_stay_on_chip_are_those_of_their_head(tik, execute, cau
 @pytest.mark.parametrize("seq_q", (20, 130, 300, 420))
 def test_items_of_any_length_hand_over_to_the_next(tik, execute, seq_q):
     attention = AttentionProblem(1, 1, seq_q, 390, 128, training=True)
-    problem = host.describe(attention, cores=1)
-    assert work.choose(problem, "deterministic", False).plan.pipeline.deferred
+    problem = describe.kernel_problem(attention, cores=1)
+    assert schedule.choose(problem, False).plan.pipeline.deferred
     arrays, exact = _attention(attention, 4)
     _check_strictly(attention, arrays, exact, gradients(tik, execute, problem, arrays))
 
@@ -174,15 +172,16 @@ def test_bits_do_not_depend_on_runs_cores_or_shards(tik, execute):
                 sums.append(results["d_query_sums"].reshape(problem.batch, problem.heads, -1))
             return results
 
-        result = gradients(tik, recording, host.describe(problem, cores=cores), given)
+        result = gradients(tik, recording, describe.kernel_problem(problem, cores=cores), given)
         return {**result, "d_query_sums": sums[0]}
 
-    whole = [run(attention, cores, arrays) for cores in (9, 9, 2)]
+    # Of more cores than heads a head's sums are divided; with whole heads the number of cores changes nothing.
+    divided, whole = ([run(attention, cores, arrays) for cores in numbers] for numbers in ((9, 9), (4, 2)))
     shard = AttentionProblem(1, 2, 40, 400, 32, kv_heads=1, training=True)
     heads = {name: slice(1, None) if name in ("key", "value") else slice(2, None) for name in arrays}
-    part = run(shard, 3, {name: array[1:, heads[name]] for name, array in arrays.items()})
+    part = run(shard, 1, {name: array[1:, heads[name]] for name, array in arrays.items()})
     for name, value in whole[0].items():
-        assert np.array_equal(value, whole[1][name]) and np.array_equal(value, whole[2][name])
+        assert np.array_equal(value, whole[1][name]) and np.array_equal(divided[0][name], divided[1][name])
         assert np.array_equal(value[1:, slice(2, None) if name.startswith("d_query") else slice(1, None)], part[name])
 
 
@@ -195,30 +194,35 @@ def test_bits_do_not_depend_on_runs_cores_or_shards(tik, execute):
         (48, {"causal": True, "softcap": 20.0, "dropout_rate": 0.2}, "TH"),
     ),
 )
-def test_the_last_part_of_a_sum_is_added_and_rounded_as_by_the_last_pass(tik, execute, head_dim, rules, layout):
+def test_the_last_part_of_a_sum_is_added_and_rounded_as_by_the_last_pass(
+    tik, execute, monkeypatch, head_dim, rules, layout
+):
     attention = AttentionProblem(1, 4, 406, 406, head_dim, kv_heads=2, training=True, rules=AttentionRules(**rules))
     arrays, _ = _attention(dataclasses.replace(attention, rules=AttentionRules()))
-    problem = dataclasses.replace(host.describe(attention, cores=1), layout=layout)
+    problem = dataclasses.replace(describe.kernel_problem(attention, cores=1), layout=layout)
     bits = philox.keep_bits(attention, cases.SEED) if attention.rules.dropout_rate else None
     results = []
-    for variant, passes in (("deterministic", 2), ("atomic", 3)):  # of one core, which adds in the same order
-        operator = build_backward(problem, tik, variant=variant)
+    for passes in (2, 3):  # of one core, which adds in the same order
+        if passes == 3:
+            monkeypatch.setattr(schedule, "_finals", lambda *_: None)
+        schedule._choose.cache_clear()
+        operator = build_backward(problem, tik)
         assert len(operator.kernels) == passes
         stored = operator.run(execute, **stored_arrays.backward_inputs(problem, **arrays, keep_bits=bits))
         results.append(stored_arrays.backward_outputs(problem, stored))
+    schedule._choose.cache_clear()
     for name, array in results[0].items():
         assert np.array_equal(array, results[1][name]), name
 
 
-@pytest.mark.parametrize("variant", work.VARIANTS)
-def test_variants_with_fewer_heads_than_cores(tik, execute, variant):
+def test_fewer_heads_than_cores(tik, execute):
     attention = AttentionProblem(
         1, 2, 200, 900, 32, training=True, rules=AttentionRules(causal=True, causal_alignment="bottom_right")
     )
     arrays, _ = _attention(attention)
-    problem = host.describe(attention, cores=7)
-    operator = build_backward(problem, tik, variant=variant)
-    assert (operator.main.cores > 2) == (variant != "deterministic")
+    problem = describe.kernel_problem(attention, cores=7)
+    operator = build_backward(problem, tik)
+    assert operator.main.cores > 2
     stored = operator.run(execute, **stored_arrays.backward_inputs(problem, **arrays))
     actual = stored_arrays.backward_outputs(problem, stored)
     _check(attention, arrays, actual)
@@ -236,7 +240,9 @@ def test_against_composed_attention(tik, execute, sizes, alibi):
     """Computed ALiBi, and more than 64K tokens, with strides beyond the field."""
     attention = AttentionProblem(1, *sizes, training=True, rules=AttentionRules(alibi=alibi))
     arrays, _ = _attention(attention)
-    _check(attention, arrays, gradients(tik, execute, host.describe(attention, cores=attention.heads), arrays))
+    _check(
+        attention, arrays, gradients(tik, execute, describe.kernel_problem(attention, cores=attention.heads), arrays)
+    )
 
 
 def test_gradient_of_a_bias_that_all_heads_and_batches_share(tik, execute):
@@ -259,7 +265,7 @@ def test_gradient_of_a_bias_that_all_heads_and_batches_share(tik, execute):
 def test_more_items_than_a_chunk_of_the_work_table(tik, execute):
     attention = AttentionProblem(5, 14, 16, 16, 16, training=True)
     arrays, exact = _attention(attention)
-    actual = gradients(tik, execute, host.describe(attention, cores=1), arrays)
+    actual = gradients(tik, execute, describe.kernel_problem(attention, cores=1), arrays)
     for name, value in actual.items():
         assert np.abs(value - getattr(exact, name)).max() < 4e-3
 
@@ -269,7 +275,7 @@ def test_small_gradients_and_large_ones_keep_their_precision(tik, execute):
     arrays, exact = _attention(attention)
     for factor in (2.0**-6, 2.0**9):
         scaled = {**arrays, "d_output": arrays["d_output"] * np.float16(factor)}
-        actual = gradients(tik, execute, host.describe(attention, cores=1), scaled)
+        actual = gradients(tik, execute, describe.kernel_problem(attention, cores=1), scaled)
         for name, value in actual.items():
             wanted = getattr(exact, name) * factor
             assert np.abs(value - wanted).max() < 2.0**-8 * np.abs(wanted).max(), name
@@ -283,7 +289,7 @@ def test_computed_alibi_in_a_window_of_64k_tokens(tik, execute):
     attention = AttentionProblem(
         1, 2, length, length, 32, rules=AttentionRules(causal=True, window_left=window, alibi=True)
     )
-    problem, random = host.describe(attention, cores=2), np.random.default_rng(0)
+    problem, random = describe.kernel_problem(attention, cores=2), np.random.default_rng(0)
     arrays = {
         name: random.standard_normal((1, 2, length, 32)).astype(np.float16)
         for name in ("query", "key", "value", "d_output")
@@ -309,7 +315,6 @@ def test_computed_alibi_in_a_window_of_64k_tokens(tik, execute):
 @pytest.mark.parametrize(
     ("fields", "options", "word"),
     (
-        ({}, {"variant": "fast"}, "variant"),
         ({}, {"bias_gradient": True}, "bias_gradient"),
         ({"alibi": True}, {"bias_gradient": True}, "bias_gradient"),
         ({"tiling": "pair128"}, {}, "tiling"),

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 from flash_attention.kernels.tik import KernelProblem
-from flash_attention.kernels.tik.backward import work as backward_work
-from flash_attention.kernels.tik.backward.plan import plans
-from flash_attention.kernels.tik.backward.record import DISTANCES, EDGE
+from flash_attention.kernels.tik.backward import schedule as backward_work
+from flash_attention.kernels.tik.backward.schedule import DISTANCES, EDGE
+from flash_attention.kernels.tik.backward.tiling import plans
 
 from tests.train.flash_attention.support.problems import ALIBI_FIELDS, make_kernel_problem
 
@@ -21,11 +21,11 @@ PROBLEMS = (
 )
 
 
-def _planned(variant: str, *sizes, **fields) -> tuple:
+def _planned(*sizes, **fields) -> tuple:
     """A problem, the plan that comes first for it, and its work."""
     problem = make_kernel_problem(*sizes, **fields)
     plan = plans(problem, False)[0]
-    return problem, plan, backward_work.split(problem, plan, variant)
+    return problem, plan, backward_work.split(problem, plan)
 
 
 def _rows(split):
@@ -52,10 +52,9 @@ def _seen(problem: KernelProblem, plan, split, row) -> np.ndarray:
     return wide[: problem.seq_q, : problem.seq_k]
 
 
-@pytest.mark.parametrize("variant", backward_work.VARIANTS)
 @pytest.mark.parametrize("fields", PROBLEMS)
-def test_every_visible_pair_once(fields, variant):
-    problem, plan, split = _planned(variant, 2, 4, head_dim=64, cores=6, **fields)
+def test_every_visible_pair_once(fields):
+    problem, plan, split = _planned(2, 4, head_dim=64, cores=6, **fields)
     total = np.zeros((2 * problem.kv_heads, problem.seq_q, problem.seq_k), int)
     owners = {}
     for core, row in _rows(split):
@@ -63,14 +62,13 @@ def test_every_visible_pair_once(fields, variant):
         owners.setdefault((row["slot"], row["head"]), set()).add(core)
         assert row["slot"] < split.slots
     assert np.array_equal(total, np.broadcast_to(problem.band.dense(), total.shape))
-    if variant != "atomic":
-        assert all(len(cores) == 1 for cores in owners.values())
+    assert all(len(cores) == 1 for cores in owners.values())
 
 
 @pytest.mark.parametrize("group", (1, 2))
 @pytest.mark.parametrize("fields", PROBLEMS)
 def test_every_query_tile_has_one_last_visitor(fields, group):
-    problem, plan, split = _planned("deterministic", 2, 2, head_dim=64, cores=3, **{**fields, "kv_heads": 2 // group})
+    problem, plan, split = _planned(2, 2, head_dim=64, cores=1, **{**fields, "kv_heads": 2 // group})
     tiles = -(-problem.seq_q // plan.rows)
     seen = problem.band.dense().any(1)
     # Where the first or last rows see nothing, some tiles may have no visitor at all.
@@ -95,14 +93,14 @@ def test_every_query_tile_has_one_last_visitor(fields, group):
 
 
 def test_several_cores_of_a_head_leave_its_sums_to_the_last_pass():
-    problem = make_kernel_problem(1, 2, 1024, 1024, 64, cores=6)
-    for variant in backward_work.VARIANTS:
-        assert backward_work.choose(problem, variant, False).split.writes_d_query == (variant == "deterministic")
+    for cores in (2, 6):
+        problem = make_kernel_problem(1, 2, 1024, 1024, 64, cores=cores)
+        assert backward_work.choose(problem, False).split.writes_d_query == (cores == 2)
 
 
-@pytest.mark.parametrize(("variant", "heads"), (("deterministic", 32), ("split", 1), ("split", 40), ("atomic", 3)))
-def test_causal_work_is_balanced(variant, heads):
-    problem, _, split = _planned(variant, 1, heads, 12288, 12288, 64, causal=True)
+@pytest.mark.parametrize("heads", (32, 1, 40, 3))
+def test_causal_work_is_balanced(heads):
+    problem, _, split = _planned(1, heads, 12288, 12288, 64, causal=True)
     assert max(split.units) <= 1.1 * sum(split.units) / problem.cores
 
 
@@ -111,7 +109,7 @@ def test_causal_work_is_balanced(variant, heads):
 def test_a_few_heads_too_many_are_shared_by_two_cores_each(heads, cores, limit, causal):
     # Tiles of 192 keys; with whole heads the busiest core would have twice its share, or nearly.
     problem = make_kernel_problem(1, heads, 2048, 2048, 128, causal=causal, cores=cores)
-    split = backward_work.choose(problem, "split", False).split
+    split = backward_work.choose(problem, False).split
     assert split.slots == 2 and not split.writes_d_query
     assert max(split.units) < limit * sum(split.units) / cores
     items = np.concatenate([share[share["count"] > 0] for share in split.table])
@@ -139,23 +137,21 @@ def test_runs_are_as_even_as_neighbours_allow():
 @pytest.mark.parametrize("causal", (False, True))
 def test_few_heads_have_smaller_key_tiles(head_dim, causal):
     few, many = (
-        backward_work.choose(make_kernel_problem(1, heads, 1024, 1024, head_dim, causal=causal), "split", False)
+        backward_work.choose(make_kernel_problem(1, heads, 1024, 1024, head_dim, causal=causal), False)
         for heads in (1, 32)
     )
     assert few.plan.keys < many.plan.keys
-    # A name, and whole heads, keep their tiles.
+    # A name keeps its tiles.
     named = make_kernel_problem(1, 1, 1024, 1024, head_dim, causal=causal, tiling=many.plan.strategy)
-    wide = backward_work.choose(named, "split", False)
+    wide = backward_work.choose(named, False)
     assert wide.plan == many.plan
     assert max(few.split.units) * few.plan.area < 0.9 * max(wide.split.units) * wide.plan.area
-    plain = make_kernel_problem(1, 1, 1024, 1024, head_dim, causal=causal)
-    assert backward_work.choose(plain, "deterministic", False).plan == many.plan
 
 
 def test_accumulators_stay_below_their_limit():
     problem = KernelProblem(1, 16, 65536, 65536, 128, kv_heads=1)
     plan = plans(problem, False)[0]
-    split = backward_work.split(problem, plan, "split")
+    split = backward_work.split(problem, plan)
     size = 4 * np.prod(backward_work.accumulator_shape(problem, plan, split.slots))
     assert size <= max(backward_work.ACCUMULATOR_LIMIT, size // split.slots)
 
@@ -163,7 +159,7 @@ def test_accumulators_stay_below_their_limit():
 def test_heads_that_share_a_bias_share_a_core():
     problem = make_kernel_problem(2, 4, 500, 500, 64, bias="per_score", bias_planes=(1, 4), cores=8)
     plan = plans(problem, True)[0]
-    split = backward_work.split(problem, plan, "split")
+    split = backward_work.split(problem, plan)
     owners = {}
     for core, row in _rows(split):
         owners.setdefault((row["head"] % 4, row["tile"]), set()).add(core)
@@ -179,8 +175,8 @@ def test_a_window_that_narrow_query_tiles_cannot_number_gets_another_strategy():
     problem = make_kernel_problem(1, 1, 2048, 2048, 208, window_left=200, cores=1)
     narrow = next(plan for plan in plans(problem, False) if plan.strategy == "rows16keys128")
     with pytest.raises(backward_work.PartialTilesError):
-        backward_work.split(problem, narrow, "deterministic")
-    assert backward_work.choose(problem, "deterministic", False).plan.strategy != narrow.strategy
+        backward_work.split(problem, narrow)
+    assert backward_work.choose(problem, False).plan.strategy != narrow.strategy
 
 
 # Queries of a block of 1000 stand at keys that begin in the middle of a tile; middle tiles differ; a block ends before
@@ -199,7 +195,7 @@ def test_a_window_that_narrow_query_tiles_cannot_number_gets_another_strategy():
 def test_ranges_with_more_tiles_than_the_table_holds_are_refused(seq, fields):
     problem = make_kernel_problem(1, 1, seq, seq, 32, **{"tile": 1000, "tiling": "rows16keys32", **fields})
     with pytest.raises(ValueError, match="prev_blocks, next_blocks, tile"):
-        backward_work.split(problem, plans(problem, False)[0], "deterministic")
+        backward_work.split(problem, plans(problem, False)[0])
 
 
 # The first item of a head loads the tiles that are kept: none where it visits all but the first or the last of them,
@@ -217,14 +213,14 @@ def test_ranges_with_more_tiles_than_the_table_holds_are_refused(seq, fields):
 )
 def test_kept_tiles_are_those_that_every_first_item_of_a_head_loads(fields, kept):
     given = {"batch": 1, "heads": 2, "seq_k": 336, "head_dim": 256, "cores": 1, "tiling": "rows32keys112"}
-    assert backward_work.choose(make_kernel_problem(**given, **fields), "deterministic", False).split.kept == kept
+    assert backward_work.choose(make_kernel_problem(**given, **fields), False).split.kept == kept
 
 
 def test_words_of_an_item():
     """The first query head of the group, planes of its mask and bias, and the steps of all of its heads."""
     shapes = {"mask_shape": (3, 1, 1, 400), "bias_shape": (1, 6, 1, 400)}
     problem = KernelProblem(3, 6, 500, 400, 64, kv_heads=2, cores=5, **shapes)
-    split = backward_work.split(problem, plans(problem, False)[0], "deterministic")
+    split = backward_work.split(problem, plans(problem, False)[0])
     items = split.table[split.table["count"] > 0]
     batch, head = np.divmod(items["kv_head"], 2)
     assert sorted(set(items["kv_head"])) == list(range(6))
@@ -243,7 +239,7 @@ _ASKEW = {"seq_q": 300, "seq_k": 232, "head_dim": 256, "softcap": 30.0, "causal_
 @pytest.mark.parametrize("fields", (*ALIBI_FIELDS, _ASKEW), ids=str)
 def test_distances_count_tokens_after_the_query(fields):
     problem = make_kernel_problem(1, 1, **{"head_dim": 32, "alibi": True, **fields})
-    choice = backward_work.choose(problem, "deterministic", False)
+    choice = backward_work.choose(problem, False)
     plan, split = choice.plan, choice.split
     for row in split.table[split.table["count"] > 0]:
         assert row["first"] <= row["cross"] <= row["before"] <= row["first"] + row["count"]
@@ -261,14 +257,12 @@ def test_distances_count_tokens_after_the_query(fields):
 
 def test_no_distances_where_nothing_comes_after_its_query():
     problem = make_kernel_problem(1, 1, 300, 300, 32, alibi=True, causal=True)
-    assert not len(backward_work.split(problem, plans(problem, False)[0], "deterministic").distances)
+    assert not len(backward_work.split(problem, plans(problem, False)[0]).distances)
 
 
 def test_arguments_and_problems_that_fit_nothing_are_refused():
     problem = make_kernel_problem(1, 1, 100, 100, 32)
-    with pytest.raises(ValueError, match="variant: got 'fast', allowed are deterministic, split, atomic"):
-        backward_work.choose(problem, "fast", False)
     with pytest.raises(ValueError, match="bias_gradient: got True, allowed with a bias"):
-        backward_work.choose(problem, "split", True)
+        backward_work.choose(problem, True)
     biased = make_kernel_problem(1, 1, 100, 100, 32, bias="per_key")
-    assert backward_work.choose(biased, "split", True).plan.bias_kind == "per_key"
+    assert backward_work.choose(biased, True).plan.bias_kind == "per_key"

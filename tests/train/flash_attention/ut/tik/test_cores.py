@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 
 import numpy as np
 import pytest
 from flash_attention.kernels.tik import build_backward, build_forward, hardware
-from flash_attention.kernels.tik.backward import work as backward
-from flash_attention.kernels.tik.forward import work as forward
+from flash_attention.kernels.tik.backward import schedule as backward
+from flash_attention.kernels.tik.forward import schedule as forward
 from flash_attention.kernels.tik.problem import CAPACITY
 
 from tests.train.flash_attention.support.problems import make_kernel_problem
@@ -36,17 +37,14 @@ def test_all_work_is_done_and_evenly(cores: int, causal: bool, head_dim: int) ->
     assert set(items) == {(head, first) for head in range(32) for first in range(0, 4096, rows)}
     assert set(items.values()) == {1}
 
-    for variant in backward.VARIANTS:
-        chosen = backward.choose(problem, variant, False)
-        steps = chosen.split.table[chosen.split.table["count"] > 0]
-        tiles = -(-4096 // chosen.plan.keys)
-        done = Counter((row["kv_head"], row["tile"]) for row in steps)
-        assert set(done) == {(head, tile) for head in range(32) for tile in range(tiles)}
-        assert set(done.values()) == {1}
-        assert chosen.split.cores <= cores
-        # The deterministic variant gives whole heads: with 30 cores two of them have two.
-        limit = {"deterministic": 2.0, "split": 1.2, "atomic": 1.1}[variant]
-        assert max(chosen.split.units) < limit * sum(chosen.split.units) / cores
+    chosen = backward.choose(problem, False)
+    steps = chosen.split.table[chosen.split.table["count"] > 0]
+    tiles = -(-4096 // chosen.plan.keys)
+    done = Counter((row["kv_head"], row["tile"]) for row in steps)
+    assert set(done) == {(head, tile) for head in range(32) for tile in range(tiles)}
+    assert set(done.values()) == {1}
+    assert chosen.split.cores <= cores
+    assert max(chosen.split.units) < 1.2 * sum(chosen.split.units) / cores
 
 
 def test_the_same_bits_on_30_and_on_32_cores(tik, execute) -> None:
@@ -54,7 +52,7 @@ def test_the_same_bits_on_30_and_on_32_cores(tik, execute) -> None:
     for cores in (30, 32):
         problem = make_kernel_problem(1, 33, 40, 40, 16, causal=True, cores=cores)
         operator = build_backward(problem, tik)
-        assert {kernel.cores for kernel in (operator.rows, operator.main)} == {cores}
+        assert {kernel.cores for kernel in operator.kernels[:2]} == {cores}
         results.append(both_passes(tik, execute, problem, random_data(problem))[0])
     for name, array in results[0].items():
         np.testing.assert_array_equal(array, results[1][name], err_msg=name)
@@ -83,9 +81,9 @@ def test_slots_of_a_head_add_up(tik, execute, heads: int, cores: int, slots: int
     forward_problem = make_kernel_problem(1, heads, 310, 310, 16, cores=1)
     output, logsumexp = run_forward(tik, execute, forward_problem, query, key, value)
     results = []
-    for variant in ("deterministic", "split"):
-        assert variant == "deterministic" or backward.choose(problem, variant, False).split.slots == slots
-        operator = build_backward(problem, tik, variant=variant)
+    for one in (dataclasses.replace(problem, cores=1), problem):
+        assert backward.choose(one, False).split.slots == (1 if one.cores == 1 else slots)
+        operator = build_backward(one, tik)
         stored = stored_arrays.backward_inputs(problem, query, key, value, output, logsumexp, d_output)
         results.append(stored_arrays.backward_outputs(problem, operator.run(execute, **stored)))
     alone, shared = results
@@ -101,8 +99,7 @@ def test_plans_fit_smaller_memories(tik, execute, memory: str, size: int) -> Non
     for memories in (CAPACITY, {**CAPACITY, memory: size}):
         problem = make_kernel_problem(1, 1, 150, 150, 128, cores=1, memories=tuple(memories.values()))
         operator = build_backward(problem, tik)
-        kernels = (build_forward(problem, tik), operator.rows, operator.main, operator.finish)
-        used = [kernel.memory() for kernel in kernels if kernel is not None]
+        used = [kernel.memory() for kernel in (build_forward(problem, tik), *operator.kernels)]
         assert all(taken <= there <= memories[name] for one in used for name, (taken, there) in one.items())
         results.append((used, both_passes(tik, execute, problem, random_data(problem))[0]))
     assert results[0][0] != results[1][0]

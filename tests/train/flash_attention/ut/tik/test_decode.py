@@ -5,8 +5,8 @@ import dataclasses
 import numpy as np
 import pytest
 from flash_attention.kernels.tik import KernelProblem
-from flash_attention.kernels.tik.decode import plan as tiling
-from flash_attention.kernels.tik.decode import work
+from flash_attention.kernels.tik.decode import schedule
+from flash_attention.kernels.tik.decode import tiling as tiling
 
 from tests.train.flash_attention.support.problems import make_kernel_problem
 from tests.train.flash_attention.ut.tik.support.decoding import CAUSAL, Paged, arrays, check, run
@@ -53,13 +53,13 @@ PAGED = {
 @pytest.mark.parametrize("name", PAGED)
 def test_paged_cache(tik, execute, name, monkeypatch):
     if "tables" in name:
-        monkeypatch.setattr("flash_attention.kernels.tik.decode.plan.WINDOW", 24)
+        monkeypatch.setattr("flash_attention.kernels.tik.decode.tiling.WINDOW", 24)
         monkeypatch.setattr("flash_attention.kernels.tik.decode.load.WINDOW", 24)
-        work.choose.cache_clear()
+        schedule.choose.cache_clear()
     lengths, block_size, heads, kv_heads, dim, seq_q, rules = PAGED[name]
     paged = Paged(lengths, block_size, heads, kv_heads, dim, seq_q, **rules)
     output, logsumexp, _ = run(tik, execute, paged.problem, paged.query, *paged.caches, pages=paged.pages)
-    work.choose.cache_clear()
+    schedule.choose.cache_clear()
     for index, (key, value) in enumerate(zip(paged.keys, paged.values)):
         own = slice(index, index + 1)
         if not key.shape[1]:
@@ -114,16 +114,16 @@ def test_two_runs_are_bit_equal(tik, execute):
 def test_plans_fit_the_core(rows, dim):
     for seq_q in (1, 16):
         problem = make_kernel_problem(2, rows, seq_q, 5000, dim, kv_heads=1, **CAUSAL)
-        plan = work.choose(problem, True).plan
+        plan = schedule.choose(problem, True).plan
         assert plan.group_heads * seq_q <= plan.rows <= 128
         assert plan.segment * dim <= tiling.OPERAND and plan.rows * dim <= tiling.OPERAND
 
 
 def test_what_the_kernels_lack_is_named():
-    assert work.refuse(KernelProblem(1, 1, 17, 40, 16)) == "got 17 queries, allowed are 16"
+    assert schedule.refuse(KernelProblem(1, 1, 17, 40, 16)) == "got 17 queries, allowed are 16"
     with pytest.raises(ValueError, match="got 129 queries, allowed are 128"):
-        work.choose(KernelProblem(1, 1, 129, 140, 16), False)
+        schedule.choose(KernelProblem(1, 1, 129, 140, 16), False)
     with pytest.raises(ValueError, match="got head_dim 24, allowed are multiples of 16"):
-        work.choose(KernelProblem(1, 1, 1, 40, 16, value_dim=24), False)
+        schedule.choose(KernelProblem(1, 1, 1, 40, 16, value_dim=24), False)
     with pytest.raises(ValueError, match="got head_dim 40, allowed are multiples of 16"):
-        work.choose(KernelProblem(1, 1, 1, 40, 40), False)
+        schedule.choose(KernelProblem(1, 1, 1, 40, 40), False)

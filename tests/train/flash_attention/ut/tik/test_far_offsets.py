@@ -6,8 +6,8 @@ Only what lies at the far end is there: memory is virtual until it is touched, a
 import numpy as np
 import pytest
 from flash_attention.kernels.tik import build_backward, build_forward
-from flash_attention.kernels.tik.backward import work as backward_work
-from flash_attention.kernels.tik.forward import work as forward_work
+from flash_attention.kernels.tik.backward import schedule as backward_work
+from flash_attention.kernels.tik.forward import schedule as forward_work
 from flash_attention.kernels.tik.layout import from_nz, to_nz
 from flash_attention.kernels.tik.problem import padded
 
@@ -98,12 +98,12 @@ def test_the_last_head_of_tensors_past_32_bits(tik, run_blocks):
     far = PROBLEM.batch - 1, PROBLEM.heads - 1, slice(FIRST, None)
     parts["logsumexp"] = [(far, found["logsumexp"][far])]
 
-    rows, main, finish = build_backward(PROBLEM, tik, variant="atomic").kernels
+    rows, main, finish = build_backward(PROBLEM, tik).kernels
     run(rows, _numbers(rows.plan.rows) % rows.cores)
     far = slice(None), PLANE, slice(FIRST // 16, None)
     parts["row_lanes"] = [(far, found["row_lanes"][far])]
 
-    items = backward_work.choose(PROBLEM, "atomic", False).split.table
+    items = backward_work.choose(PROBLEM, False).split.table
     mine = (items["head"] == PLANE) & (items["steps"] > 0)
     ends = (items["tile"] + 1) * main.plan.keys  # FIRST may lie inside a tile of keys
     run(main, np.flatnonzero((mine & (ends > FIRST)).any(1)))

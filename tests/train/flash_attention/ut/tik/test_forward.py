@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from flash_attention import reference
-from flash_attention.kernels.tik import KernelProblem, build_forward, host
+from flash_attention.kernels.tik import KernelProblem, build_forward, describe
 from flash_attention.problem import AttentionProblem, AttentionRules
 
 from tests.train.flash_attention.support import case_list, cases
@@ -87,7 +87,7 @@ def test_rows_whose_sample_is_hidden_are_found_out(tik, execute, hidden, softcap
         mask[..., :100, :140] = mask[..., 100:, 110:] = 1  # nobody sees what stands near
         fields = {"mask_shape": mask.shape, "mask_dtype": "uint8"}
     attention = make_problem(1, 1, 200, 250, 32, softcap=softcap, **fields)
-    problem = host.describe(attention, cores=1)
+    problem = describe.kernel_problem(attention, cores=1)
     arrays = random_arrays(problem)
     arrays[0][..., 0], arrays[1][..., 0] = 8.0, -30 * 32**0.5 / 8
     actual = reference.Attention(*forward(tik, execute, problem, *arrays, mask=mask))
@@ -98,8 +98,8 @@ def test_rows_whose_sample_is_hidden_are_found_out(tik, execute, hidden, softcap
 def test_sinks_of_any_size(tik, execute, causal):
     sinks = np.array([-3e4, -90, -20, 0, 12, 90, 3e4, 3e38], np.float32)
     attention = AttentionProblem(1, 8, 20, 40, 16, sinks=True, rules=AttentionRules(causal=causal))
-    arrays = random_arrays(host.describe(attention), sigma=3.0)
-    results = forward(tik, execute, host.describe(attention, cores=1), *arrays, sinks=sinks)
+    arrays = random_arrays(describe.kernel_problem(attention), sigma=3.0)
+    results = forward(tik, execute, describe.kernel_problem(attention, cores=1), *arrays, sinks=sinks)
     cases.check_call(attention, arrays, reference.Attention(*results), sinks=sinks)
 
 
@@ -134,7 +134,7 @@ def test_computed_alibi_is_precise_at_64k(tik, execute):
     length = 65536
     rules = AttentionRules(causal=True, causal_alignment="bottom_right", alibi=True)
     attention = AttentionProblem(1, 1, 16, length, 32, training=True, rules=rules)
-    problem = host.describe(attention, cores=1)
+    problem = describe.kernel_problem(attention, cores=1)
     arrays = random_arrays(problem)
     exact = reference.truth(attention, *arrays)
     output, logsumexp = forward(tik, execute, problem, *arrays)

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from flash_attention.kernels.tik import KernelProblem
 from flash_attention.kernels.tik.common.work_split import clip, deal, neighbours, plane
-from flash_attention.kernels.tik.forward import work as forward_work
-from flash_attention.kernels.tik.forward.plan import STRATEGIES, candidates
-from flash_attention.kernels.tik.forward.record import EDGE
+from flash_attention.kernels.tik.forward import schedule as forward_work
+from flash_attention.kernels.tik.forward.schedule import EDGE
+from flash_attention.kernels.tik.forward.tiling import STRATEGIES, candidates
 from flash_attention.kernels.tik.problem import padded
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -5,8 +5,8 @@ import pytest
 from flash_attention.kernels.tik import KernelProblem
 from flash_attention.kernels.tik.common import alibi, dropout, mask, score_terms
 from flash_attention.kernels.tik.forward import load, row_reference, softmax, store
+from flash_attention.kernels.tik.forward.schedule import Item
 from flash_attention.kernels.tik.forward.score_bound import Verdict
-from flash_attention.kernels.tik.forward.work import Item
 from flash_attention.kernels.tik.hardware import Buffer
 from flash_attention.kernels.tik.layout import from_nz, pack_keep_bits, to_nz
 

@@ -3,19 +3,13 @@
 import numpy as np
 import pytest
 from flash_attention.kernels.tik import operators
-from flash_attention.kernels.tik.problem import KernelProblem
-from flash_attention.kernels.tik.signature import Request
+from flash_attention.kernels.tik.problem import KernelProblem, Request
 
 from tests.emulator.support.process_runs import check_same, modes
 
 pytestmark = [pytest.mark.system, pytest.mark.usefixtures("on_emulator")]
 
-CASES = {
-    "forward": ("forward", {}, 176, set()),
-    "backward": ("grad", {}, 176, set()),
-    "backward, one core a head": ("grad", {"variant": "deterministic"}, 176, set()),
-    "backward, cores add to each other's sums": ("grad", {"variant": "atomic"}, 304, {"adding"}),
-}
+CASES = {"forward": "forward", "backward": "grad"}
 
 
 @pytest.mark.parametrize("strict", [False, True], ids=["default", "strict"])
@@ -27,12 +21,11 @@ def test_same_in_two_processes(case, strict, tmp_path, monkeypatch):
     tikemu.install(soc="Ascend910A")
     from tbe import tik
 
-    stage, settings, keys, expected = CASES[case]
-    problem = KernelProblem(batch=1, heads=2, seq_q=keys - 32, seq_k=keys, head_dim=64)
-    built = operators.build(stage, Request(problem, **settings), tik, "kernel", False)
+    problem = KernelProblem(batch=1, heads=2, seq_q=144, seq_k=176, head_dim=64)
+    built = operators.build(CASES[case], Request(problem), tik, "kernel", False)
     random = np.random.default_rng(0)
     given = [tensor for tensor in built.inputs if tensor.constant is None]
     feed = built.feed(**{tensor.name: random.standard_normal(tensor.shape).astype(tensor.dtype) for tensor in given})
     found = check_same(built.tik, feed, tmp_path, strict=strict)
     assert found["block_count"] > 1 and found["outputs"]
-    assert modes(built.tik) == expected
+    assert modes(built.tik) == set()

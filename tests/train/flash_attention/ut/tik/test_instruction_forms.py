@@ -47,10 +47,8 @@ def test_names_of_scalars_are_unique(tik) -> None:
 
 
 def test_instruction_forms_come_from_the_environment(monkeypatch) -> None:
-    monkeypatch.setenv("FLASH_ATTENTION_FORMS", "shifted_operands=0,repeated_source=1")
-    assert instruction_forms.current() == instruction_forms.InstructionForms(
-        shifted_operands=False, repeated_source=True
-    )
+    monkeypatch.setenv("FLASH_ATTENTION_FORMS", "shifted_operands=0,tensor_move=1")
+    assert instruction_forms.current() == instruction_forms.InstructionForms(shifted_operands=False, tensor_move=True)
     monkeypatch.setenv("FLASH_ATTENTION_FORMS", "shifted_operands=no")
     with pytest.raises(ValueError, match="FLASH_ATTENTION_FORMS: got 'shifted_operands=no', allowed are shifted_op"):
         instruction_forms.current()

@@ -8,7 +8,7 @@ import functools
 import numpy as np
 import pytest
 from flash_attention import reference
-from flash_attention.kernels.tik import KernelProblem, build_backward, build_forward, host
+from flash_attention.kernels.tik import KernelProblem, build_backward, build_forward, describe
 from flash_attention.problem import AttentionProblem
 
 from tests.train.flash_attention.support.cases import check_call
@@ -62,7 +62,7 @@ def _operators(problem: KernelProblem, tik) -> tuple:
 
 def _run(tik, execute, attention: AttentionProblem, arrays: list, d_saturates=False, **features) -> reference.Attention:
     """Output, logsumexp and gradients of the operators."""
-    problem = host.describe(attention, cores=1)
+    problem = describe.kernel_problem(attention, cores=1)
     query, key, value, d_output = arrays
     forward, backward = _operators(problem, tik)
     feed = forward.feed(**stored_arrays.forward_inputs(problem, query, key, value, **features))

@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 import pytest
-from flash_attention.kernels.tik import KernelProblem, build_forward, host
-from flash_attention.kernels.tik.forward.plan import buffers, candidates
-from flash_attention.kernels.tik.forward.work import split
+from flash_attention.kernels.tik import KernelProblem, build_forward, describe
+from flash_attention.kernels.tik.forward.schedule import split
+from flash_attention.kernels.tik.forward.tiling import buffers, candidates
 from flash_attention.kernels.tik.hardware import usage
 from flash_attention.kernels.tik.problem import CAPACITY
 from flash_attention.problem import AttentionProblem, AttentionRules
@@ -38,6 +38,7 @@ PACKED = {"layout": "TH", "sequences": 3}
         ({"rules": ALIBI, "slopes": (-2.0,) * 4, "seq_q": 200000}, "slopes: got 2.0"),
         ({"cores": 0}, "cores"),
         ({"rules": AttentionRules(softcap=1e5)}, "softcap: got 100000.0"),
+        ({"rules": AttentionRules(scale=-1e-10)}, "scale: got -1e-10"),
         ({**PACKED, "batch": 2}, "sequences: got 3 with batch 2 and layout TH, allowed are packed sequences"),
         ({"sequences": 3}, "sequences: got 3 with batch 1 and layout BNSD"),
         ({**PACKED, "mask_shape": (1, 1, 64, 64)}, "mask_shape: got .* with packed sequences, allowed is None"),
@@ -97,7 +98,7 @@ def test_auto_finds_a_plan_that_fits(head_dim, seq):
         fitting = 0
         for plan in candidates(problem):
             work = split(problem, plan)
-            used = usage(buffers(problem, plan, work.tiles.size, work.distances.size))
+            used = usage(buffers(problem, plan, work))
             fitting += all(used[memory] <= CAPACITY[memory] for memory in used)
             assert sum(plan.segments) == plan.keys and plan.rows % 16 == 0
             assert sum(columns for _, _, columns in plan.pieces) == plan.columns
@@ -108,10 +109,12 @@ def test_describe_maps_an_attention_problem():
     given = {"mask_shape": (2, 1, 1, 70), "mask_dtype": "uint8", "bias_shape": (1, 4, 50, 70), "bias_dtype": "float16"}
     rules = AttentionRules(dropout_rate=0.25, window_left=5)
     attention = AttentionProblem(2, 4, 50, 70, 32, kv_heads=2, **given, training=True, rules=rules)
-    problem = host.describe(attention, cores=3)
+    problem = describe.kernel_problem(attention, cores=3)
     assert (problem.mask, problem.mask_planes) == ("per_key", (2, 1))
     assert (problem.bias, problem.bias_planes) == ("per_score", (1, 4))
     assert (problem.dropout_threshold, problem.rules.window_left, problem.cores) == (16384, 5, 3)
-    assert problem == host.describe(replace(attention, rules=replace(attention.rules, tile=64, alibi=True)), cores=3)
+    assert problem == describe.kernel_problem(
+        replace(attention, rules=replace(attention.rules, tile=64, alibi=True)), cores=3
+    )
     with pytest.raises(TypeError, match="bias"):
-        host.describe(AttentionProblem(1, 1, 8, 8, 8, bias_shape=(1, 1, 1, 8), bias_dtype="float32"))
+        describe.kernel_problem(AttentionProblem(1, 1, 8, 8, 8, bias_shape=(1, 1, 1, 8), bias_dtype="float32"))

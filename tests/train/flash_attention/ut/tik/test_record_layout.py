@@ -1,13 +1,13 @@
 """A record's words are where its NumPy type has its fields, in itself and in records inside it."""
 
 import numpy as np
-from flash_attention.kernels.tik.backward import record as backward
-from flash_attention.kernels.tik.forward import record as forward
-from flash_attention.kernels.tik.packed import Sequences
-from flash_attention.kernels.tik.record_layout import RecordLayout
+from flash_attention.kernels.tik.backward import schedule as backward
+from flash_attention.kernels.tik.forward import schedule as forward
+from flash_attention.kernels.tik.row_layout import RowLayout
+from flash_attention.kernels.tik.varlen import Sequences
 
-INNER = RecordLayout({"low": 1, "pair": 2})
-OUTER = RecordLayout({"first": 1, "inner": (INNER, 2), "one": INNER, "last": 1})
+INNER = RowLayout({"low": 1, "pair": 2})
+OUTER = RowLayout({"first": 1, "inner": (INNER, 2), "one": INNER, "last": 1})
 
 
 def test_words_are_the_places_of_what_was_written() -> None:

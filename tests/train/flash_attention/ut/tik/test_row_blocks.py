@@ -4,12 +4,12 @@ import dataclasses
 
 import numpy as np
 import pytest
-from flash_attention.kernels.tik import build_forward, host
+from flash_attention.kernels.tik import build_forward, describe
 from flash_attention.kernels.tik.common.work_split import overlapped
-from flash_attention.kernels.tik.forward import work
-from flash_attention.kernels.tik.forward.plan import STRATEGIES, buffers, candidates
+from flash_attention.kernels.tik.forward import schedule
+from flash_attention.kernels.tik.forward.tiling import STRATEGIES, buffers, candidates
 from flash_attention.kernels.tik.hardware import excess
-from flash_attention.kernels.tik.packed import BLOCK
+from flash_attention.kernels.tik.layout import BLOCK
 from flash_attention.measuring import tik_kernels
 
 from tests.train.flash_attention.support import cases
@@ -55,13 +55,15 @@ NAMES = ("pair112", "pair96", "single112", "single96")
 def _fits(problem) -> bool:
     """Whether the strategy that a problem names fits on chip."""
     (plan,) = candidates(problem)
-    split = work.split(problem, plan)
-    return not excess(buffers(problem, plan, split.tiles.size, split.distances.size), problem)
+    split = schedule.split(problem, plan)
+    return not excess(buffers(problem, plan, split), problem)
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_every_rule(tik, execute, case):
-    name = next(name for name in NAMES[CASES.index(case) % 2 :] if _fits(host.describe(case.problem, tiling=name)))
+    name = next(
+        name for name in NAMES[CASES.index(case) % 2 :] if _fits(describe.kernel_problem(case.problem, tiling=name))
+    )
     pair, single = (run_forward(tik, execute, case, 3, tiling) for tiling in (name, name.replace("pair", "single")))
     cases.check(case, pair)
     np.testing.assert_array_equal(pair.output, single.output)
@@ -81,8 +83,8 @@ def test_shards_and_runs_have_the_same_bits(tik, execute, head_dim, tiling, caus
     whole = make_kernel_problem(2, 4, 450, 560, head_dim, kv_heads=2, causal=causal, cores=5)
     # Four heads of 450 rows are too few items of two row blocks for 30 cores.
     shard = make_kernel_problem(1, 2, 450, 560, head_dim, kv_heads=1, causal=causal, cores=30)
-    assert work.choose(whole).plan.strategy == tiling or head_dim == 160
-    assert work.choose(shard).plan.row_blocks == 1
+    assert schedule.choose(whole).plan.strategy == tiling or head_dim == 160
+    assert schedule.choose(shard).plan.row_blocks == 1
     check_shards(tik, execute, whole, shard)
 
 
@@ -102,7 +104,7 @@ def test_sample_is_the_first_half_of_the_first_tile_and_groups_spread_over_the_o
     problem = make_kernel_problem(1, 1, 192, 1024, 256, cores=1, tiling="pair96")
     query, key, value = (array * np.float16(0.1) for array in random_arrays(problem))
     query[..., 0] = 16.0
-    row_block = work.choose(problem).split.table["row_blocks"][0, 0, 0]
+    row_block = schedule.choose(problem).split.table["row_blocks"][0, 0, 0]
     group, stride = row_block["sample"], row_block["stride"]
     kernel = build_forward(problem, tik)
 
@@ -129,7 +131,7 @@ def test_hidden_keys_may_hold_anything(tik, execute_nan):
 
 def _chosen(seq: int, head_dim: int, **fields) -> str:
     """Name of the strategy for 32 heads."""
-    return work.choose(make_kernel_problem(1, 32, seq, seq, head_dim, **fields)).plan.strategy
+    return schedule.choose(make_kernel_problem(1, 32, seq, seq, head_dim, **fields)).plan.strategy
 
 
 def test_which_row_blocks_are_chosen():
@@ -154,7 +156,7 @@ def test_which_row_blocks_are_chosen():
 def test_packed_sequences_have_row_blocks_that_divide_their_blocks():
     problem = make_kernel_problem(1, 2, 2048, 2048, 256, causal=True, layout="TH", sequences=2)
     assert all(BLOCK % plan.rows == 0 for plan in candidates(problem))
-    assert work.choose(problem).plan.strategy == "pair64"
+    assert schedule.choose(problem).plan.strategy == "pair64"
     with pytest.raises(ValueError, match="tiling: got 'pair96' with packed sequences, allowed are .*pair64"):
         candidates(dataclasses.replace(problem, tiling="pair96"))
 
@@ -164,7 +166,7 @@ def test_tiles_on_the_diagonal_take_little_room(name):
     """As many columns of 16 keys as the rows have diagonals, and the columns of a tile before and behind them."""
     problem = make_kernel_problem(1, 1, 4096, 4096, 144, causal=True, tiling=name)
     (plan,) = candidates(problem)
-    assert len(work.split(problem, plan).tiles) < 2 * plan.columns + plan.rows // 16
+    assert len(schedule.split(problem, plan).tiles) < 2 * plan.columns + plan.rows // 16
 
 
 def test_tiles_overlap_as_far_as_they_can():
@@ -177,7 +179,7 @@ def test_tiles_overlap_as_far_as_they_can():
 @pytest.mark.parametrize("causal", (False, True))
 def test_row_blocks_of_an_item_share_their_sample(causal):
     problem = make_kernel_problem(1, 1, 2000, 2000, 256, causal=causal, cores=1)
-    plan, split = work.choose(problem).plan, work.choose(problem).split
+    plan, split = schedule.choose(problem).plan, schedule.choose(problem).split
     assert plan.shared_sample and plan.samples == 1
     for blocks in split.table["row_blocks"].reshape(-1, 2):
         pairs = blocks[blocks["first"] <= blocks["last"]]

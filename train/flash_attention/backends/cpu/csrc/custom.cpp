@@ -359,14 +359,18 @@ using Types = std::vector<int>;
 
 std::vector<int64_t> shape_of(const int* ranks, int64_t* const* shapes, int i) { return {shapes[i], shapes[i] + ranks[i]}; }
 
-// `batch` and `seq` are axes of query; the rates tell the heads.
+// `batch` and `seq` are axes of query, a batch of -1 that of packed sequences; the rates tell the heads.
 Shapes forward_shapes(const int* ranks, int64_t* const* shapes, int batch, int seq) {
+  const bool packed = batch < 0;
+  const int last = ranks[kQuery] - 1;
   const int64_t* query = shapes[kQuery];
-  const int64_t heads = shapes[kForwardRates][0] - kRateCount;
+  const int64_t heads = shapes[kForwardRates + (packed ? kLengths : 0)][0] - kRateCount;
   std::vector<int64_t> output = shape_of(ranks, shapes, kQuery);
   // The last axis is the width of the value, or that of all its heads.
-  const int64_t kv_heads = ranks[kQuery] == 4 ? heads : heads * shapes[kKey][2] / query[2];
-  output.back() = shapes[kValue][ranks[kValue] - 1] * heads / kv_heads;
+  const bool merged = last == (packed ? 1 : 2);
+  const int64_t kv_heads = merged ? heads * shapes[kKey][last] / query[last] : heads;
+  output.back() = shapes[kValue][last] * heads / kv_heads;
+  if (packed) return {output, {heads, query[seq]}};
   return {output, {query[batch], heads, query[seq]}};
 }
 
@@ -398,45 +402,40 @@ int flash_attention_forward(FA_PARAMETERS) { return fa::forward_entry(count, FA_
 int flash_attention_forward_packed(FA_PARAMETERS) { return fa::forward_entry(count, FA_TENSORS, true); }
 
 // For MindSpore. The forward pass has a name for each layout, because inference has to know where batch and seq are.
-#define FA_FORWARD(layout, batch, seq)                                                                    \
+#define FA_FORWARD(layout, function, packed, batch, seq)                                                  \
   int FlashAttentionForward##layout(FA_PARAMETERS) {                                                      \
-    return fa::or_throw("flash_attention forward", fa::forward_entry(count, FA_TENSORS, false));          \
+    return fa::or_throw(function " forward", fa::forward_entry(count, FA_TENSORS, packed));               \
   }                                                                                                       \
   fa::Shapes FlashAttentionForward##layout##InferShape(int* ranks, int64_t** shapes, void*) {             \
     return fa::forward_shapes(ranks, shapes, batch, seq);                                                 \
   }                                                                                                       \
   fa::Types FlashAttentionForward##layout##InferType(fa::Types types, void*) {                            \
-    return {types[fa::kQuery], types[fa::kForwardRates]};                                                 \
+    return {types[fa::kQuery], types[fa::kForwardRates + (packed ? fa::kLengths : 0)]};                   \
   }
-FA_FORWARD(BNSD, 0, 2)
-FA_FORWARD(BSND, 0, 1)
-FA_FORWARD(BSH, 0, 1)
-FA_FORWARD(SBH, 1, 0)
+FA_FORWARD(BNSD, "flash_attention", false, 0, 2)
+FA_FORWARD(BSND, "flash_attention", false, 0, 1)
+FA_FORWARD(BSH, "flash_attention", false, 0, 1)
+FA_FORWARD(SBH, "flash_attention", false, 1, 0)
+FA_FORWARD(Packed, "flash_attention_varlen", true, -1, 0)
 
 // The backward pass has names for what its results are; each for MindSpore, and for ctypes.
 #define FA_BACKWARD(name, plain, function, packed, bias, sinks)                                                       \
   int plain(FA_PARAMETERS) { return fa::backward_entry(count, FA_TENSORS, packed, bias, sinks); }                     \
   int name(FA_PARAMETERS) {                                                                                           \
     return fa::or_throw(function " backward", fa::backward_entry(count, FA_TENSORS, packed, bias, sinks));            \
-  }
+  }                                                                                                                   \
+  fa::Shapes name##InferShape(int* ranks, int64_t** shapes, void*) {                                                  \
+    return fa::backward_shapes(ranks, shapes, bias, sinks);                                                           \
+  }                                                                                                                   \
+  fa::Types name##InferType(fa::Types types, void*) { return fa::backward_types(types, bias, sinks); }
 #define FA_BACKWARDS(name, plain, bias, sinks)                                                                        \
   FA_BACKWARD(FlashAttentionBackward##name, flash_attention_backward##plain, "flash_attention", false, bias, sinks)   \
   FA_BACKWARD(FlashAttentionBackwardPacked##name, flash_attention_backward_packed##plain, "flash_attention_varlen", true,\
-              bias, sinks)                                                                                            \
-  fa::Shapes FlashAttentionBackward##name##InferShape(int* ranks, int64_t** shapes, void*) {                          \
-    return fa::backward_shapes(ranks, shapes, bias, sinks);                                                           \
-  }                                                                                                                   \
-  fa::Types FlashAttentionBackward##name##InferType(fa::Types types, void*) {                                         \
-    return fa::backward_types(types, bias, sinks);                                                                    \
-  }
+              bias, sinks)
 FA_BACKWARDS(, , false, false)
 FA_BACKWARDS(Bias, _bias, true, false)
 FA_BACKWARDS(Sinks, _sinks, false, true)
 FA_BACKWARDS(BiasSinks, _bias_sinks, true, true)
-
-int FlashAttentionForwardPacked(FA_PARAMETERS) {
-  return fa::or_throw("flash_attention_varlen forward", fa::forward_entry(count, FA_TENSORS, true));
-}
 
 const char* flash_attention_message(int status) { return fa::message(status); }
 

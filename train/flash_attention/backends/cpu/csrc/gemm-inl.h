@@ -175,31 +175,28 @@ struct CellProducts {
   }
 };
 
-// The arithmetic of a micro-kernel on operands that stay in registers: its rate is what no product exceeds. An operation is
-// a multiplication or an addition.
+// Multiply-adds on operands that stay in registers: no product of this arithmetic is faster. An operation is a multiplication
+// or an addition. The sums are independent and as many as the registers hold: two units of a latency of four to six need
+// twelve of them, more than a micro-kernel of a target with sixteen registers has.
 template <class Math>
 FA_NOINLINE void multiply_adds(int64_t operations) {
+  constexpr int kSums = kRows * kVectors >= 16 ? 24 : 12;
   typename Math::Unit ones[kLanes];
   for (int i = 0; i < kLanes; ++i) ones[i] = 1;
-  float start[kRows * kPanel] = {};
+  float start[kSums * kLanes] = {};
   // The compiler must not know what they hold: it would do equal sums once.
   asm volatile("" : : "r"(ones), "r"(start) : "memory");
-  F acc[kRows][kVectors];
-#pragma GCC unroll 16
-  for (int m = 0; m < kRows; ++m)
-#pragma GCC unroll 8
-    for (int n = 0; n < kVectors; ++n) acc[m][n] = Simd::load(start + m * kPanel + n * kLanes);
+  F acc[kSums];
+#pragma GCC unroll 24
+  for (int n = 0; n < kSums; ++n) acc[n] = Simd::load(start + n * kLanes);
   const typename Math::Right right = Math::load(ones);
   const typename Math::Unit left = ones[0];
 #pragma GCC unroll 4
-  for (int64_t left_over = operations; left_over > 0; left_over -= 2 * Math::kPerUnit * kRows * kPanel)
-#pragma GCC unroll 16
-    for (int m = 0; m < kRows; ++m)
-#pragma GCC unroll 8
-      for (int n = 0; n < kVectors; ++n) acc[m][n] = Math::multiply_add(left, right, acc[m][n]);
+  for (int64_t left_over = operations; left_over > 0; left_over -= 2 * Math::kPerUnit * kSums * kLanes)
+#pragma GCC unroll 24
+    for (int n = 0; n < kSums; ++n) acc[n] = Math::multiply_add(left, right, acc[n]);
   F sum = Simd::zero();
-  for (int m = 0; m < kRows; ++m)
-    for (int n = 0; n < kVectors; ++n) sum = Simd::add(sum, acc[m][n]);
+  for (int n = 0; n < kSums; ++n) sum = Simd::add(sum, acc[n]);
   volatile float used = Simd::sum(sum);
   static_cast<void>(used);
 }

@@ -3,29 +3,420 @@
 Dao, "FlashAttention-2" (2023), algorithm 2; two or three kernels run one after another, of which this is the main one:
 
     D = rowsum(dO * O), D and logsumexp as terms                preprocess.py, a kernel
-    for K, V in work of this core:                              work.py deals and reads, load.py
-        for Q, dO in query tiles that see K:                    pipeline.py, load.py
-            S = Q K^T - logsumexp                               pipeline.py
+    for K, V in work of this core:                              schedule.py, load.py
+        for Q, dO in query tiles that see K:                    load.py
+            S = Q K^T - logsumexp                               here
             P = exp(S), masks, dropout                          softmax.probabilities
-            dV += P^T dO, dP = dO V^T - D                       pipeline.py
+            dV += P^T dO, dP = dO V^T - D                       here
             dS = P * dP, the gradient of a bias per score       softmax.d_scores
-            dK += dS^T Q, dQ += dS K                            pipeline.py (Cube), store.QuerySums
+            dK += dS^T Q, dQ += dS K                            here (Cube), store.QuerySums
         dK, dV                                                  store.Results
     dQ in float16, where several cores share those of a head    postprocess.py, a kernel
 
 dK and dV stay in the accumulator memory of the Cube while query tiles pass by. docs/kernels.md draws the pipeline,
-plan.py chooses the tiles and how their steps follow each other.
+tiling.py chooses the tiles and how their steps follow each other.
 """
 
 from __future__ import annotations
 
-from flash_attention.kernels.tik.backward.pipeline import KeyTileLoop
-from flash_attention.kernels.tik.backward.work import choose
-from flash_attention.kernels.tik.kernel import Kernel, Recording
+from collections.abc import Iterable, Iterator
+
+from flash_attention.kernels.tik.backward.load import Loads
+from flash_attention.kernels.tik.backward.schedule import KeyItem, Unit, choose
+from flash_attention.kernels.tik.backward.softmax import VectorWork
+from flash_attention.kernels.tik.backward.store import QuerySums, Results
+from flash_attention.kernels.tik.backward.tiling import ITEMS_PER_CHUNK, PAIR, RING, BackwardPlan, in_turn
+from flash_attention.kernels.tik.common import alibi, score_terms, softcap
+from flash_attention.kernels.tik.common.band import BandAtRunTime
+from flash_attention.kernels.tik.common.score_terms import TERMS
+from flash_attention.kernels.tik.common.table_row import chunks, load_chunk
+from flash_attention.kernels.tik.common.tiles import each_epoch
+from flash_attention.kernels.tik.hardware import FRACTAL
+from flash_attention.kernels.tik.problem import Request
+from flash_attention.kernels.tik.recorder import Core
+from flash_attention.kernels.tik.tik_types import Number, Scalar, Tensor
+
+# Where gradients are deferred: the loop body of an item in which the keys of the next one are placed. They are fetched
+# at the end of the body before it, or of the last one if there are fewer; one earlier yet the gradients of the keys of
+# the item before are stored. It is that late because what comes after it in the queue of Vector waits with it; but in
+# items with few bodies the rows of the next item would wait behind its keys.
+PLACE_BODY, EARLY_BODY, FEW_BODIES = 3, 2, 8
+PLACE_POSITION = 1
 
 
-def build(recording: Recording) -> Kernel:
-    """Records and builds the main kernel."""
-    request = recording.request
-    choice = choose(request.problem, request.variant, request.bias_gradient)
-    return recording.of_table(choice, lambda core, index: KeyTileLoop(core, choice.split, index).record())
+class Backward:
+    """The main backward kernel: steps of query tiles, item after item, on one core."""
+
+    flags = 0
+
+    def __init__(self, request: Request):
+        self.problem = request.problem
+        choice = choose(request.problem, request.bias_gradient)
+        self.plan, self.split, self.buffers = choice.plan, choice.split, choice.buffers
+        self.cores, self.units = self.split.cores, (max(self.split.units), sum(self.split.units))
+        self.behind = 2 if self.plan.pipeline.late else 1  # steps of an item's loop beyond its own
+
+    def emit(self, core: Core[BackwardPlan], index: Number) -> None:
+        """Emit the statements of one core."""
+        self.core, self.tik, self.turn = core, core.tik, 0
+        tik, items = core.tik, self.split.items
+        self.item, self.next_item = (
+            KeyItem(core, name, self.split.writes_d_query, self.split.kept) for name in ("item", "next_item")
+        )
+        self.epoch = core.scalar("int32", "epoch", 0)  # parity of the item in work
+        if self.problem.sequences:
+            core.band = BandAtRunTime(core)
+        slopes = alibi.Slopes(core) if len(self.split.distances) else None
+        self.loads = Loads(core, self.item, numbered=len(self.split.tiles) > 0, signed=slopes is not None)
+        self.vector = VectorWork(core, self.item, self.loads, slopes)
+        self.results = Results(core)
+        self.query_sums = QuerySums(core, self.item, self.split)
+        self.loads.constants(self.split.tiles, self.split.distances)
+        for name in ("d_key", "d_value", *(("d_query",) if self.split.writes_d_query else ())):
+            core.clear_padding(name, core.on.d_score_half[0], index, self.split.cores)
+        size = min(items, ITEMS_PER_CHUNK)
+        with tik.for_range(0, -(-items // ITEMS_PER_CHUNK), name="chunk") as chunk:
+            for start, count in chunks(items):
+                with tik.if_scope(chunk == start // ITEMS_PER_CHUNK):
+                    load_chunk(core, self.item.layout, index * items + start, count)
+            first = chunk * ITEMS_PER_CHUNK
+            self._read_next_item(first, 0, size)
+            with tik.if_scope(self.next_item["count"] > 0):
+                self.loads.fetch_keys(self.next_item, self.epoch)
+                self.loads.place_keys(self.epoch)
+            with tik.for_range(0, size, name="position") as position:
+                self.item.copy(self.next_item)
+                self._read_next_item(first, position + 1, size)
+                with tik.if_scope(self.item["count"] > 0):
+                    self._item()
+                    self.epoch.set_as(1 - self.epoch)
+        if self.plan.pipeline.deferred:
+            with tik.if_scope(self.results.pending > 0):
+                for gradient in (self.results.values, self.results.keys):
+                    if self.plan.pipeline.late:
+                        self.results.take(gradient)
+                    for part in range(RING):
+                        self.results.store(gradient, part)
+
+    def _read_next_item(self, first: Number, position: Number, size: int) -> None:
+        """Reads the item whose keys are loaded next; its count is 0 where there is none."""
+        self.next_item["count"].set_as(0)
+        with self.core.when(position < size, first + position < self.split.items):
+            self.next_item.load(position)
+
+    def _item(self) -> None:
+        core, item = self.core, self.item
+        item.rewind()
+        for ahead in range(2):
+            with core.when(ahead < item["steps"]):
+                self.loads.rows(item.advance(ahead))
+        self.loads.scores_extra(item.units[0])
+        bodies = core.scalar("int32", "bodies")
+        bodies.set_as((item["steps"] + (self.behind + RING - 1)) // RING)
+        (self._deferred if self.plan.pipeline.late else self._plain)(bodies)
+
+    def _plain(self, bodies: Number) -> None:
+        """Steps of an item; the keys of the next one are on their way in the meantime."""
+        store_body = self._body("store_body", 1, bodies)
+        with self.tik.for_range(0, bodies, name="body") as body:
+            for position in range(RING):
+                self._step(body, position)
+                self._store(body, store_body, position)
+                with self.core.when(body == 0, self.next_item["count"] > 0):
+                    if position == 1:
+                        self.loads.fetch_keys(self.next_item, 1 - self.epoch)
+                    # Steps later, because what comes after it in the queue of Vector waits with it.
+                    if position == 3:
+                        self.loads.place_keys(1 - self.epoch)
+        # While the Cube works on the last gradients of queries.
+        if self.plan.pipeline.deferred:
+            for gradient in (self.results.values, self.results.keys):
+                self.results.take(gradient)
+            self.results.keep(self.item)
+        else:
+            self.results.finish(self.item)
+        last = self.item.last()
+        self.query_sums.locate(last)
+        self.query_sums.store(last)
+
+    def _deferred(self, bodies: Number) -> None:
+        """Steps of an item with the gradients of the one before; the keys of the next one follow in their place."""
+        core, next_item = self.core, self.next_item
+        place_body = core.scalar("int32", "place_body", PLACE_BODY)
+        with self.tik.if_scope(bodies <= FEW_BODIES):
+            place_body.set_as(EARLY_BODY)
+        store_body = self._body("store_body", place_body - 2, bodies)
+        fetch_body = self._body("fetch_body", place_body - 1, bodies)
+        with self.tik.for_range(0, bodies, name="body") as body:
+            for position in range(RING):
+                self._step(body, position)
+                self._store(body, store_body, position)
+                if position == PLACE_POSITION:
+                    with core.when(body == place_body, next_item["count"] > 0):
+                        self.loads.place_keys(1 - self.epoch)
+            with core.when(body == fetch_body, next_item["count"] > 0):
+                self.loads.fetch_keys(next_item, 1 - self.epoch)
+        with core.when(bodies <= place_body, next_item["count"] > 0):
+            self.loads.place_keys(1 - self.epoch)
+        self.results.keep(self.item)
+
+    def _store(self, body: Number, store_body: Number, position: int) -> None:
+        """A part of the gradients of the item before."""
+        core, results = self.core, self.results
+        if not self.plan.pipeline.deferred:
+            return
+        with core.when(body == 0, results.pending > 0):
+            results.store(results.values, position)
+        with core.when(body == store_body, results.pending > 0):
+            results.store(results.keys, position)
+
+    def _body(self, name: str, wanted: Number, bodies: Number) -> Scalar:
+        """Number of a loop body: the wanted one, or the last where there are fewer."""
+        result = self.core.scalar("int32", name, wanted)
+        with self.tik.if_scope(bodies <= result):
+            result.set_as(bodies - 1)
+        return result
+
+    def _step(self, body: Number, position: int) -> None:
+        """One step of the pipeline: scores of one tile, gradients of the one before, stores of the one before that."""
+        core, item, steps = self.core, self.item, self.item["steps"]
+        step = body * RING + position
+        ahead, behind, done = (item.units[(position - lag) % RING] for lag in range(3))
+        # Where Vector is the limit, it takes them while it waits for the scores that it has just taken.
+        late = not self.plan.pipeline.single
+        with core.when(step >= 2, *((step >= steps,) if late else ()), step < steps + self.behind):
+            self.query_sums.store(done)
+        if not late:
+            self._load_rows(step, position)
+        with core.when(step < steps):
+            self._scores(ahead)
+        with core.when(step >= 1, step < steps + 1):
+            values, on = self.plan.value_dim, core.on
+            self._add_transposed_product(values, on.value_sum[0], on.probability[0], "d_output", behind, step)
+        with core.when(step < steps):
+            self.vector.take_scores()
+            if late:
+                with self.tik.if_scope(step >= 2):
+                    self.query_sums.store(done)
+        if late:
+            self._load_rows(step, position)
+        with core.when(step < steps):
+            self.vector.probabilities(ahead)
+            self._take(body, position, exact=True)
+            self._d_probability(ahead)
+            self.vector.take_d_probability()
+            if not self.plan.pipeline.tight:
+                self.vector.d_scores(ahead)
+                self._take(body, position, exact=False)
+        if self.plan.pipeline.tight:
+            self._halves(body, position)
+        else:
+            with core.when(step >= 1, step < steps + 1):
+                # Ahead of what waits for the gradients of the scores: fewer events are in flight then.
+                self.query_sums.fetch(behind)
+                (part,) = self.plan.query_parts
+                columns = self._key_columns(*self.plan.key_parts(part)[0])
+                self._key_gradient(behind, step)
+                self._query_gradient(behind, part, columns)
+        with core.when(step + 1 < steps):
+            self.loads.scores_extra(item.units[(position + 1) % RING])
+
+    def _halves(self, body: Number, position: int) -> None:
+        """The end of a step where L0C holds half of the gradients of the queries.
+
+        The Cube makes the first half ahead of the gradients of the keys, and Vector takes it in the meantime.
+        """
+        core, steps = self.core, self.item["steps"]
+        step = body * RING + position
+        ahead, behind = (self.item.units[(position - lag) % RING] for lag in range(2))
+        first, second = self.plan.query_parts
+        with core.when(step >= 1, step < steps + 1):
+            self.query_sums.fetch(behind)
+            self._query_gradient(behind, first, self._key_columns(*self.plan.key_parts(first)[0]))
+            self.query_sums.take(first)
+        with core.when(step < steps):
+            self.vector.d_scores(ahead)
+            self._take(body, position, exact=False)
+        with core.when(step >= 1, step < steps + 1):
+            self._key_gradient(behind, step)
+            self._query_gradient(behind, second)
+
+    def _load_rows(self, step: Number, position: int) -> None:
+        """Rows of the step after the next one, in the place of those whose gradients have just been stored."""
+        with self.core.when(step + 2 < self.item["steps"]):
+            self.loads.rows(self.item.advance((position + 2) % RING))
+
+    def _take(self, body: Number, position: int, exact: bool) -> None:
+        """Gradients of the item before out of L0C, in the first step: those of factor 1 first, which need no space."""
+        results = self.results
+        gradients = [one for one in (results.values, results.keys) if (one.factor == 1.0) == exact]
+        if not self.plan.pipeline.late or position > 0 or not gradients:
+            return
+        with self.core.when(body == 0, results.pending > 0):
+            for gradient in gradients:
+                results.take(gradient)
+
+    # ---- Cube
+    def _operand(self) -> Tensor:
+        """Place in L0B for the next operand made of keys: the one that was used longest ago."""
+        copies = self.core.on.l0_keys
+        self.turn += 1
+        return copies[self.turn % len(copies)]
+
+    def _product(
+        self,
+        dim: int,
+        target: list[Tensor],
+        left: Iterable[Tensor],
+        left_terms: Tensor,
+        l0_terms: Tensor,
+        right: list[Tensor],
+        right_terms: Tensor,
+        key_terms: Tensor | None = None,
+        linear: Tensor | None = None,
+    ) -> None:
+        """target (rows, keys) = left . right + terms, segment by segment of keys; key_terms (L1) fill right_terms.
+
+        target is one tensor, or two of half the keys each. left, as of `_rows_in_l1`, and right are `dim` wide. Where
+        `linear` is given it gets the terms instead.
+        """
+        core, tik, plan = self.core, self.tik, self.plan
+        operand = core.on.l0_rows[0]
+        tik.load2dv1(l0_terms, left_terms, 0, plan.rows // 16, 1, 0, True)
+        groups, columns = plan.rows // 16, dim // 16
+        for rows in left:
+            for group in range(groups):
+                tik.load2dv1(operand[group * columns * FRACTAL], rows, group, columns, groups, 0, False)
+        if key_terms is not None:
+            tik.load2dv1(right_terms, key_terms, 0, plan.columns, 1, 0, True)
+        starts = [at // plan.rows for at, _ in plan.pieces]  # first keys of the tensors
+        for index, part in in_turn(range(len(plan.segments)), len(target)):
+            width, start = plan.segments[index], plan.segment_start(index)
+            size = plan.keys if len(target) == 1 else plan.pieces[part][1] // plan.rows
+            keys, inside = self._operand(), start - starts[part]
+            for slot in each_epoch(core, right, self.epoch):
+                tik.load2dv1(keys, slot, start * dim // FRACTAL, width * dim // FRACTAL, 1, 0, False)
+            tik.mmad(target[part][inside * plan.rows], operand, keys, plan.rows, dim, width, 0)
+            if linear is None and inside + width == size:
+                terms = right_terms[starts[part] * TERMS]
+                tik.mmad(target[part], l0_terms, terms, plan.rows, 16, size, 1)
+        if linear is not None:
+            columns = softcap.terms_width(self.problem, plan.keys)
+            tik.mmad(linear, l0_terms, right_terms, plan.rows, 16, columns, 0)
+
+    def _rows_in_l1(self, name: str, unit: Unit) -> Iterator[Tensor]:
+        """Yields where the query or output gradient of a step is, in the ring or among those that are kept."""
+        slot = self.core.on.copies(name)[unit.position]
+        if unit.kept is None:
+            yield slot
+            return
+        with self.tik.if_scope(unit.kept < 0):
+            yield slot
+        with self.tik.else_scope():
+            yield self.core.on.copies(f"kept_{name}")[0][unit.kept * slot.shape[0]]
+
+    def _scores(self, unit: Unit) -> None:
+        on, ring = self.core.on, unit.position
+        l0_keys, keys = on.l0_ones[0], None
+        if score_terms.is_dynamic(self.problem):
+            l0_keys, keys = on.l0_key_terms[0], on.key_terms[ring]
+        left, rows = self._rows_in_l1("query", unit), on.logsumexp_terms[ring]
+        linear = on.linear[0] if self.problem.rules.softcap else None
+        dim, l0_rows = self.plan.head_dim, on.l0_logsumexp_terms[0]
+        self._product(dim, on.scores, left, rows, l0_rows, on.key, l0_keys, keys, linear)
+        if self.loads.number is not None and on.copies("lowering"):
+            with self.tik.if_scope(self.loads.number > 0):
+                self._lower_hidden(self.loads.number)
+
+    def _lower_hidden(self, number: Number) -> None:
+        """Lowers hidden scores to where the exponential is zero: no product with them, however large, then saturates.
+
+        A product of a diagonal matrix with a tile of LOWEST and zeros takes Vector, which is the limit there, no time.
+        """
+        tik, plan, on, groups = self.tik, self.plan, self.core.on, self.plan.rows // 16
+        left, tile = on.l0_turned[0], on.tiles[0][(number - 1) * plan.area]
+        tik.load2dv1(left, on.lowering[0], 0, groups * groups, 1, 0, False)
+        size = min(plan.columns, on.l0_keys[0].shape[0] // (plan.rows * 16))
+        parts = plan.pieces if len(on.scores) > 1 else ((0, plan.area),)
+        for (at, elements), target in zip(parts, on.scores):
+            columns = elements // (plan.rows * 16)
+            for first in range(0, columns, size):
+                right, count = self._operand(), min(size, columns - first)
+                start = (at // (plan.rows * 16) + first) * groups
+                for group in range(groups):
+                    tik.load2dv1(right[group * count * FRACTAL], tile, start + group, count, groups, 0, True)
+                tik.mmad(target[first * plan.rows * 16], left, right, plan.rows, plan.rows, count * 16, 1)
+
+    def _d_probability(self, unit: Unit) -> None:
+        on, ring = self.core.on, unit.position
+        ones = on.l0_ones[0]
+        left, rows = self._rows_in_l1("d_output", unit), on.delta_terms[ring]
+        target = on.copies("d_probability") or on.scores
+        self._product(self.plan.value_dim, target, left, rows, on.l0_delta_terms[0], on.value, ones)
+        if self.problem.dropout_threshold:
+            self.tik.mmad(on.delta[0], on.l0_delta_terms[0], ones, self.plan.rows, 16, 16, 0)
+
+    def _add_transposed_product(
+        self, dim: int, target: Tensor, weights: Tensor, name: str, unit: Unit, step: Number
+    ) -> None:
+        """target (keys, dim) += weights^T . rows of `name`; it starts over at the first step of an item."""
+        core, tik, plan = self.core, self.tik, self.plan
+        left, right = core.on.l0_turned[0], core.on.l0_columns[0]
+        tik.load2dv1(left, weights, 0, plan.area // FRACTAL, 1, 0, True)
+        groups = plan.rows // 16
+        for first, count in plan.column_parts(plan.rows, dim):
+            for rows in self._rows_in_l1(name, unit):
+                for group in range(groups):
+                    tik.load2dv1(right[group * count * FRACTAL], rows, first * groups + group, count, groups, 0, True)
+            self._accumulate(target[first * plan.keys * 16], left, right, count * 16, step == 1)
+
+    def _accumulate(self, target: Tensor, left: Tensor, right: Tensor, columns: int, fresh: Number) -> None:
+        tik, plan = self.tik, self.plan
+        with tik.if_scope(fresh):
+            tik.mmad(target, left, right, plan.keys, plan.rows, columns, 0)
+        with tik.else_scope():
+            tik.mmad(target, left, right, plan.keys, plan.rows, columns, 1)
+
+    def _key_gradient(self, unit: Unit, step: Number) -> None:
+        on, plan = self.core.on, self.plan
+        weights = on.d_score[unit.position % PAIR]
+        self._add_transposed_product(plan.head_dim, on.key_sum[0], weights, "query", unit, step)
+        if not plan.bias_chunks:
+            return
+        # Sums per key, one column of 16 per query head of the group.
+        if self.problem.rules.softcap:
+            self.tik.load2dv1(on.l0_turned[0], on.d_biased[unit.position % PAIR], 0, plan.area // FRACTAL, 1, 0, True)
+        column = on.l0_one_hot[0]
+        for chunk in range(plan.bias_chunks):
+            with self.core.when(unit.member >= 16 * chunk, unit.member < 16 * (chunk + 1)):
+                fractal = on.one_hot[0][(unit.member - 16 * chunk) * FRACTAL]
+                self.core.repeat_fractal(column, fractal, plan.rows // 16, False)
+                fresh = self.core.scalar("int32", "fresh", 0)
+                with self.core.when(unit.member == 16 * chunk, unit.tile == self.item["first"]):
+                    fresh.set_as(1)
+                self._accumulate(on.bias_sum[chunk], on.l0_turned[0], column, 16, fresh > 0)
+
+    def _key_columns(self, first: int, count: int) -> Tensor:
+        """Fractal columns of the keys in L0B."""
+        right, size = self._operand(), self.plan.columns
+        for slot in each_epoch(self.core, self.core.on.key_rows, self.epoch):
+            self.tik.load2dv1(right, slot, first * size, count * size, 1, 0, True)
+        return right
+
+    def _query_gradient(self, unit: Unit, part: tuple[int, int], columns: Tensor | None = None) -> None:
+        """query_sum (rows, some columns) = d_score . keys.
+
+        Args:
+            part: one of plan.query_parts.
+            columns: the first columns of the keys in L0B; None for another part than the first one.
+        """
+        tik, plan, on = self.tik, self.plan, self.core.on
+        left, weights = on.l0_d_score[0], on.d_score[unit.position % PAIR]
+        if columns is not None:
+            for group in range(plan.rows // 16):
+                tik.load2dv1(left[group * plan.keys * 16], weights, group, plan.columns, plan.rows // 16, 0, False)
+        size = part[1] // len(on.query_sum)
+        for (first, count), tensor in in_turn(self.plan.key_parts(part), len(on.query_sum)):
+            right = columns if first == 0 else self._key_columns(first, count)
+            target = on.query_sum[tensor][(first - part[0] - tensor * size) * plan.rows * 16]
+            tik.mmad(target, left, right, plan.rows, plan.keys, count * 16, 0)

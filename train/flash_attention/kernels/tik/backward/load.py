@@ -7,15 +7,15 @@ import contextlib
 import numpy as np
 
 from flash_attention.kernels.tik.backward import preprocess
-from flash_attention.kernels.tik.backward.plan import BackwardPlan, lowers_on_cube
-from flash_attention.kernels.tik.backward.work import KeyItem, Unit
+from flash_attention.kernels.tik.backward.schedule import KeyItem, Unit
+from flash_attention.kernels.tik.backward.tiling import BackwardPlan, lowers_on_cube
 from flash_attention.kernels.tik.common import alibi, dropout, mask, score_terms, softcap
 from flash_attention.kernels.tik.common.score_terms import TERMS, Planes
 from flash_attention.kernels.tik.common.tiles import by_keys, by_rows, each_epoch, if_any, segment_keys, stored_rows
-from flash_attention.kernels.tik.core import Core
 from flash_attention.kernels.tik.hardware import FRACTAL, HALF_ROUND
-from flash_attention.kernels.tik.language import Number, Scalar, Tensor
 from flash_attention.kernels.tik.layout import row_term_kinds, row_terms, row_terms_shape
+from flash_attention.kernels.tik.recorder import Core
+from flash_attention.kernels.tik.tik_types import Number, Scalar, Tensor
 
 
 class Loads:
@@ -146,7 +146,7 @@ class Loads:
         on, place = core.on, unit.position
         head = item["head"] + unit.member
 
-        def record(have: Number) -> None:
+        def emit(have: Number) -> None:
             _, heads, groups, terms, _ = row_terms_shape(core.problem)
             at = unit.tile * (plan.rows * 16)
 
@@ -192,7 +192,7 @@ class Loads:
                 with tik.else_scope():
                     load(on.logsumexp_terms[place], preprocess.SCORE)
 
-        by_rows(core, unit.rows, record)
+        by_rows(core, unit.rows, emit)
 
     def scores_extra(self, unit: Unit) -> None:
         """What Vector needs besides the products for the next scores: masks, bias, distances, keep bits."""

@@ -3,33 +3,38 @@
 from __future__ import annotations
 
 from flash_attention.kernels.tik.backward import row_block
-from flash_attention.kernels.tik.backward.plan import FINISH_COPIES, BackwardPlan, finish_buffers
 from flash_attention.kernels.tik.backward.row_block import Place
-from flash_attention.kernels.tik.backward.work import choose
+from flash_attention.kernels.tik.backward.schedule import choose
+from flash_attention.kernels.tik.backward.tiling import FINISH_COPIES, BackwardPlan, finish_buffers
 from flash_attention.kernels.tik.common import softcap
 from flash_attention.kernels.tik.common.tiles import by_rows, if_rows
-from flash_attention.kernels.tik.core import Core
 from flash_attention.kernels.tik.hardware import HALF_ROUND
-from flash_attention.kernels.tik.kernel import Kernel, Recording
-from flash_attention.kernels.tik.language import Number
 from flash_attention.kernels.tik.layout import accumulator_shape
+from flash_attention.kernels.tik.problem import Request
+from flash_attention.kernels.tik.recorder import Core
+from flash_attention.kernels.tik.tik_types import Number
 
 
-def build(recording: Recording) -> Kernel:
-    """Records and builds the last pass for the accumulators of a request's main kernel."""
-    request = recording.request
-    choice = choose(request.problem, request.variant, request.bias_gradient)
-    plan, slots = choice.plan, choice.split.slots
-    _, heads, tiles, *_ = accumulator_shape(request.problem, plan, slots)
-    total = heads * tiles
-    cores = min(request.problem.cores, total)
-    share = -(-total // cores)  # neighbouring tiles belong to one core
+class Postprocess:
+    """The last pass over the accumulators of a request's main kernel, tile after tile."""
 
-    def record(core: Core[BackwardPlan], index: Number) -> None:
+    flags = 0
+
+    def __init__(self, request: Request):
+        problem, choice = request.problem, choose(request.problem, request.bias_gradient)
+        self.plan, self.slots = choice.plan, choice.split.slots
+        _, heads, self.tiles, *_ = accumulator_shape(problem, self.plan, self.slots)
+        self.cores = min(problem.cores, heads * self.tiles)
+        self.units = -(-heads * self.tiles // self.cores), heads * self.tiles  # neighbouring tiles belong to one core
+        self.buffers = finish_buffers(problem, self.plan, self.slots)
+
+    def emit(self, core: Core[BackwardPlan], index: Number) -> None:
+        """Emit the statements of one core."""
+        (share, total), cores = self.units, self.cores
         tik = core.tik
         core.clear_padding("d_query", core.on.d_query[0], index, cores)
         item = core.scalar("int32", "number", 0)
-        places = [Place(core, tiles, copy) for copy in range(FINISH_COPIES)]
+        places = [Place(core, self.tiles, copy) for copy in range(FINISH_COPIES)]
         row_block.load(core)
 
         def fetch(number: Number, copy: int) -> None:
@@ -45,9 +50,7 @@ def build(recording: Recording) -> Kernel:
                     item.set_as(index * share + item)
                     places[copy].find()
                     with if_rows(core, places[copy].rows):
-                        _tile(core, item, total, places[copy], slots, copy)
-
-    return recording.kernel(plan, finish_buffers(request.problem, plan, slots), cores, (share, total), record)
+                        _tile(core, item, total, places[copy], self.slots, copy)
 
 
 def _tile(core: Core[BackwardPlan], item: Number, total: int, place: Place, slots: int, copy: int) -> None:

@@ -14,12 +14,11 @@ from flash_attention.kernels.tik.backward import row_block
 from flash_attention.kernels.tik.backward.row_block import Place
 from flash_attention.kernels.tik.common import alibi, score_terms
 from flash_attention.kernels.tik.common.tiles import by_rows
-from flash_attention.kernels.tik.core import Core
 from flash_attention.kernels.tik.hardware import FRACTAL, Buffer, excess
-from flash_attention.kernels.tik.kernel import Kernel, Recording
-from flash_attention.kernels.tik.language import Number, Scalar, Tensor
 from flash_attention.kernels.tik.layout import SINK_LANES, row_term_kinds, row_terms_shape, stored_rows
-from flash_attention.kernels.tik.problem import KernelProblem, padded
+from flash_attention.kernels.tik.problem import KernelProblem, Request, padded
+from flash_attention.kernels.tik.recorder import Core
+from flash_attention.kernels.tik.tik_types import Number, Tensor
 
 ROWS = (128, 64, 32, 16)  # queries of a block
 # Kinds of terms: of d_output . value, of the scores, of the scores of keys after queries.
@@ -80,26 +79,6 @@ def buffers(problem: KernelProblem, plan: RowPlan) -> list[Buffer]:
     ]
 
 
-def build(recording: Recording) -> Kernel:
-    """Records and builds the pre-pass.
-
-    Raises:
-        ValueError: it does not fit the memories of a core.
-    """
-    request = recording.request
-    problem, plan = request.problem, RowPlan(request.problem)
-    blocks = -(-stored_rows(problem) // plan.rows)
-    total = problem.batch * problem.heads * blocks
-    cores = min(problem.cores, total)
-    return recording.kernel(
-        plan,
-        plan.buffers,
-        cores,
-        (-(-total // cores), total),
-        lambda core, index: _Rows(core, request.logsumexp_gradient, blocks).record(index, total, cores),
-    )
-
-
 class _RowSlopes(alibi.Slopes[RowPlan]):
     """Query terms of computed ALiBi, to their place in the Unified Buffer."""
 
@@ -110,15 +89,27 @@ class _RowSlopes(alibi.Slopes[RowPlan]):
             core.tik.vec_muls(16, target, half, sign, core.plan.rows // 16, 16, 1)
 
 
-class _Rows:
-    """Records the statements of one core."""
+class Preprocess:
+    """The pre-pass, block after block.
 
-    def __init__(self, core: Core[RowPlan], with_gradient: bool, blocks: int):
-        self.core, self.with_gradient, self.blocks = core, with_gradient, blocks
+    Raises:
+        ValueError: it does not fit the memories of a core.
+    """
+
+    flags = 0
+
+    def __init__(self, request: Request):
+        problem = request.problem
+        self.plan, self.with_gradient = RowPlan(problem), request.logsumexp_gradient
+        self.blocks, self.buffers = -(-stored_rows(problem) // self.plan.rows), self.plan.buffers
+        total = problem.batch * problem.heads * self.blocks
+        self.cores = min(problem.cores, total)
+        self.units = -(-total // self.cores), total
+
+    def emit(self, core: Core[RowPlan], index: Number) -> None:
+        """Emit the statements of one core."""
+        self.core, cores, (_, total) = core, self.cores, self.units
         self.slopes = _RowSlopes(core) if core.problem.bias == "alibi" else None
-
-    def record(self, index: Number, total: int, cores: int) -> None:
-        core = self.core
         self._constants()
         share, rest = divmod(total, cores)
         count = core.scalar("int32", "count", share)
@@ -179,7 +170,7 @@ class _Rows:
             with tik.if_scope(have > 0):
                 tik.data_move(target, source, 0, 1, (have + 7) // 8, 0, 0)
 
-        def record(have: Number) -> None:
+        def emit(have: Number) -> None:
             vector(logsumexp, "logsumexp", have)
             if self.with_gradient:
                 vector(d_logsumexp, "d_logsumexp", have)
@@ -197,7 +188,7 @@ class _Rows:
                     tik.data_move(tensor[have * 16], core.on.zeros[0], 0, core.value_columns, rest, 0, plan.rows - rest)
                 core.load((tensor, 0), name, first, have, plan.rows)
 
-        by_rows(core, place.rows, record)
+        by_rows(core, place.rows, emit)
 
     def _load_short(self, tensor: Tensor, name: str, first: Number, have: Number) -> None:
         """A run-time number of rows, and zeros in those behind: what is stored per row is whole."""
@@ -221,7 +212,14 @@ class _Rows:
         for number in score_terms.REFERENCE:
             self._terms(number, ((delta, (DELTA,)), (lse, tuple(range(SCORE, len(core.on.terms))))))
         if self.slopes:
-            self.slopes.load(self._slope(place))
+            number = core.scalar("int32", "slope_head")
+            if place.sequence is not None:
+                number.set_as(place.head + place.sequence * problem.heads)
+            elif problem.slope_stride:
+                number.set_as(place.head)
+            else:
+                number.set_as(place.head - place.head // problem.heads * problem.heads)
+            self.slopes.load(number)
             self.slopes.row_block(place.position, 0, 0)
 
         def store(have: Number) -> None:
@@ -259,17 +257,6 @@ class _Rows:
         core.unary("vec_exp", share, share, 128)
         core.binary("vec_mul", share, share, delta, 128)
         core.with_scalar("vec_muls", share, share, -1.0, 128)
-
-    def _slope(self, place: Place) -> Scalar:
-        """Number of the slope of a head."""
-        problem, number = self.core.problem, self.core.scalar("int32", "slope_head")
-        if place.sequence is not None:
-            number.set_as(place.head + place.sequence * problem.heads)
-        elif problem.slope_stride:
-            number.set_as(place.head)
-        else:
-            number.set_as(place.head - place.head // problem.heads * problem.heads)
-        return number
 
     def _row_sums(self, delta: Tensor, copy: int) -> None:
         """delta (rows,) = rowsum(d_output * output)."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from flash_attention.kernels.tik import packed
-from flash_attention.kernels.tik.core import Core
 from flash_attention.kernels.tik.hardware import Buffer
-from flash_attention.kernels.tik.language import Number, RunTime, Scalar
-from flash_attention.kernels.tik.layout import stored_rows
-from flash_attention.kernels.tik.plan import BlockPlan
+from flash_attention.kernels.tik.layout import BLOCK, stored_rows
 from flash_attention.kernels.tik.problem import KernelProblem
+from flash_attention.kernels.tik.recorder import Core
+from flash_attention.kernels.tik.tik_types import BlockPlan, Number, RunTime, Scalar
+from flash_attention.kernels.tik.varlen import BLOCK_ROW
 
 # Of packed sequences: blocks whose places are on chip all the time. Otherwise the scalar unit waits for each of them,
 # and nothing is on its way meanwhile.
@@ -17,7 +16,7 @@ MOST_BLOCKS = 2048
 
 def _all_blocks(problem: KernelProblem) -> int:
     """Blocks of packed sequences where all of their places are on chip, else 0."""
-    count = stored_rows(problem) // packed.BLOCK if problem.sequences else 0
+    count = stored_rows(problem) // BLOCK if problem.sequences else 0
     return count if count <= MOST_BLOCKS else 0
 
 
@@ -26,14 +25,14 @@ def buffers(problem: KernelProblem, copies: int) -> list[Buffer]:
     if not problem.sequences:
         return []
     count = _all_blocks(problem)
-    return [Buffer("block", "UB", "int32", packed.BLOCK_RECORD.size * max(count, 1), 1 if count else copies)]
+    return [Buffer("block", "UB", "int32", BLOCK_ROW.size * max(count, 1), 1 if count else copies)]
 
 
 def load(core: Core[BlockPlan]) -> None:
     """Brings the places of all blocks on chip, where there is room; once, before the first `find`."""
     count = _all_blocks(core.problem)
     if count:
-        core.tik.data_move(core.on.block[0], core.gm["blocks"], 0, 1, count * packed.BLOCK_RECORD.size // 8, 0, 0)
+        core.tik.data_move(core.on.block[0], core.gm["blocks"], 0, 1, count * BLOCK_ROW.size // 8, 0, 0)
 
 
 class Place:
@@ -66,8 +65,8 @@ class Place:
         self.block.set_as(number - self.head * self.blocks)
         self.start.set_as(self.block * core.plan.rows)
         if core.problem.sequences and not _all_blocks(core.problem):
-            source = core.gm["blocks"][self.start // packed.BLOCK * packed.BLOCK_RECORD.size]
-            core.tik.data_move(core.on.block[self.copy], source, 0, 1, packed.BLOCK_RECORD.size // 8, 0, 0)
+            source = core.gm["blocks"][self.start // BLOCK * BLOCK_ROW.size]
+            core.tik.data_move(core.on.block[self.copy], source, 0, 1, BLOCK_ROW.size // 8, 0, 0)
 
     def find(self) -> None:
         """Sets the other scalars to the block that was fetched."""
@@ -85,20 +84,20 @@ class Place:
         words = core.on.block[0 if _all_blocks(core.problem) else self.copy]
         at: Number = 0
         if _all_blocks(core.problem):
-            at = core.scalar("int32", "block_words", self.start // packed.BLOCK * packed.BLOCK_RECORD.size)
-        inside.set_as(self.start % packed.BLOCK)
-        first.set_as(words[at + packed.BLOCK_RECORD.word("first_row")])
+            at = core.scalar("int32", "block_words", self.start // BLOCK * BLOCK_ROW.size)
+        inside.set_as(self.start % BLOCK)
+        first.set_as(words[at + BLOCK_ROW.word("first_row")])
         first.set_as(first + inside)
-        self.rows.set_as(words[at + packed.BLOCK_RECORD.word("rows")])
+        self.rows.set_as(words[at + BLOCK_ROW.word("rows")])
         self.rows.set_as(self.rows - inside)
         with core.tik.if_scope(self.rows < 0):
             self.rows.set_as(0)
         with core.tik.if_scope(self.rows > core.plan.rows):
             self.rows.set_as(core.plan.rows)
         if self.sequence is not None:
-            self.sequence.set_as(words[at + packed.BLOCK_RECORD.word("sequence")])
+            self.sequence.set_as(words[at + BLOCK_ROW.word("sequence")])
         start = core.scalar("int32", "block_position")
-        start.set_as(words[at + packed.BLOCK_RECORD.word("position")])
+        start.set_as(words[at + BLOCK_ROW.word("position")])
         inside.set_as(start + inside)
 
     @property

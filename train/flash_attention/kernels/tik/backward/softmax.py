@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 
 from flash_attention.kernels.tik.backward.load import Loads
-from flash_attention.kernels.tik.backward.plan import PAIR, BackwardPlan, lowers_on_cube
-from flash_attention.kernels.tik.backward.work import KeyItem, Unit
+from flash_attention.kernels.tik.backward.schedule import KeyItem, Unit
+from flash_attention.kernels.tik.backward.tiling import PAIR, BackwardPlan, lowers_on_cube
 from flash_attention.kernels.tik.common import alibi, dropout, mask, softcap
 from flash_attention.kernels.tik.common.tiles import by_keys, by_rows
-from flash_attention.kernels.tik.core import Core
 from flash_attention.kernels.tik.hardware import FRACTAL, HALF_ROUND
-from flash_attention.kernels.tik.language import Scalar, Scope, Tensor
 from flash_attention.kernels.tik.problem import padded
+from flash_attention.kernels.tik.recorder import Core
+from flash_attention.kernels.tik.tik_types import Scalar, Scope, Tensor
 
 Part = tuple[int, int, Tensor]  # first element in a tile, elements, where they are
 
@@ -29,16 +29,6 @@ class VectorWork:
         plan, asked = core.plan, core.problem.rules.causal and not core.problem.prefix
         possible = asked and not plan.pipeline.single and len(plan.pieces) > 1
         self._hidden = core.scalar("int32", "hidden_piece", 0) if possible else None
-
-    def _look(self, unit: Unit) -> None:
-        """Sets the flag."""
-        if self._hidden is None:
-            return
-        plan, item = self.core.plan, self.item
-        self._hidden.set_as(0)
-        last, first = item.position(unit.tile) + (plan.rows - 1), plan.pieces[1][0] // plan.rows
-        with self.core.tik.if_scope(item["tile"] * plan.keys + first > last):
-            self._hidden.set_as(1)
 
     def _if_seen(self, at: int) -> Scope:
         """Scope of work on the piece from element `at` on, which is left out where nobody sees it."""
@@ -93,7 +83,12 @@ class VectorWork:
         if self.loads.distance is not None and self.slopes is not None:
             self._distances(self.loads.distance, self.slopes, exponents, unit)
         self._lower_hidden(exponents, halves)
-        self._look(unit)
+        if self._hidden is not None:
+            plan, item = core.plan, self.item
+            self._hidden.set_as(0)
+            last, first = item.position(unit.tile) + (plan.rows - 1), plan.pieces[1][0] // plan.rows
+            with core.tik.if_scope(item["tile"] * plan.keys + first > last):
+                self._hidden.set_as(1)
         for at, elements, exponent in exponents:
             with self._if_seen(at):
                 core.unary("vec_exp", exponent, exponent, elements)
@@ -208,7 +203,7 @@ class VectorWork:
         core.to_single(score[HALF_ROUND:], half, plan.area)
         core.with_scalar("vec_muls", score, score[HALF_ROUND:], core.problem.dropout_scale, plan.area)
 
-        def record(have: int) -> None:
+        def emit(have: int) -> None:
             plane = item.plane("bias", unit)
 
             def store(keys: int) -> None:
@@ -220,5 +215,5 @@ class VectorWork:
             by_keys(core, item["tile"], store)
 
         tik.set_atomic_add(1)
-        by_rows(core, unit.rows, record)
+        by_rows(core, unit.rows, emit)
         tik.set_atomic_add(0)

@@ -14,17 +14,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Callable
 
-from flash_attention.kernels.tik.backward import record, work
-from flash_attention.kernels.tik.backward.plan import RING, BackwardPlan
-from flash_attention.kernels.tik.backward.work import BackwardSplit, KeyItem, Unit
+from flash_attention.kernels.tik.backward.schedule import BackwardSplit, KeyItem, Unit, row_of, words
+from flash_attention.kernels.tik.backward.tiling import RING, BackwardPlan
 from flash_attention.kernels.tik.common import softcap
 from flash_attention.kernels.tik.common.table_row import Field, TableRow
 from flash_attention.kernels.tik.common.tiles import by_keys, by_rows, if_any, if_rows
-from flash_attention.kernels.tik.core import Address, Core
 from flash_attention.kernels.tik.hardware import FRACTAL, HALF_ROUND
-from flash_attention.kernels.tik.language import Number, Tensor
 from flash_attention.kernels.tik.layout import accumulator_shape
 from flash_attention.kernels.tik.problem import padded
+from flash_attention.kernels.tik.recorder import Address, Core
+from flash_attention.kernels.tik.tik_types import Number, Tensor
 
 _PLACE = ("kv_head", "batch", "tile", "key_row", "keys")  # of an item's gradients
 
@@ -61,9 +60,9 @@ class Results:
         self.keys = Gradient("d_key", "key_sum", "key_stage" if core.plan.pipeline.single else "key_gradient", factor)
         if core.plan.pipeline.deferred:
             self.pending = core.scalar("int32", "pending", 0)
-            words = work.words(problem)
-            place: dict[Field, int] = {field: words[field] for field in _PLACE if field in words}
-            self._item = TableRow(core, "ended", record.item(problem), place)
+            places = words(problem)
+            place: dict[Field, int] = {field: places[field] for field in _PLACE if field in places}
+            self._item = TableRow(core, "ended", row_of(problem), place)
 
     def keep(self, item: TableRow) -> None:
         """Notes an item that has ended, for `take` and `store`."""
@@ -136,12 +135,12 @@ class Results:
         core, plan = self.core, self.core.plan
         base = core.start(gradient.name, item["kv_head"], item.origin(gradient.name))
 
-        def record(have: Number) -> None:
+        def emit(have: Number) -> None:
             start = base + first * core.place(gradient.name).column * 16 + item["tile"] * (plan.keys * 16)
             with if_any(core, have):
                 core.store(gradient.name, start, half, have, plan.keys, count)
 
-        by_keys(core, item["tile"], record, item.keys)
+        by_keys(core, item["tile"], emit, item.keys)
 
     def _bias(self, item: TableRow) -> None:
         """Sums per key of the gradient of a bias per key."""
@@ -151,12 +150,12 @@ class Results:
             core.from_l0c(score[HALF_ROUND], core.on.bias_sum[chunk], plan.columns)
             core.with_scalar("vec_muls", score, score[HALF_ROUND:], core.problem.dropout_scale, column)
 
-            def record(have: int, chunk: int = chunk) -> None:
+            def emit(have: int, chunk: int = chunk) -> None:
                 line = core.wide(item["kv_head"] * plan.bias_chunks + chunk, core.seq_k * 16)
                 target = core.gm["d_bias_sums"][line + item["tile"] * column]
                 core.tik.data_move(target, score, 0, 1, padded(have) * 2, 0, 0)
 
-            by_keys(core, item["tile"], record)
+            by_keys(core, item["tile"], emit)
 
 
 class QuerySums:
@@ -216,12 +215,12 @@ class QuerySums:
     def _is_final(self, unit: Unit) -> tuple[Number, Number]:
         return unit.tile >= self.item["final"], unit.tile < self.item["final_end"]
 
-    def _move(self, unit: Unit, record: Callable[[Tensor], object]) -> None:
+    def _move(self, unit: Unit, emit: Callable[[Tensor], object]) -> None:
         """Records a move of the step's place in the accumulators."""
         core, place = self.core, self._numbers[unit.position]
         with if_rows(core, unit.rows):
             first = self.item.stored(core.wide(place, self._whole), core.plan.head_dim)
-            record(core.gm["d_query_sums"][first])
+            emit(core.gm["d_query_sums"][first])
 
     def _finish(self, unit: Unit) -> None:
         """The last part of a query tile: sums and scale in float32, rounded once."""

@@ -10,9 +10,8 @@ from __future__ import annotations
 from typing import Generic
 
 from flash_attention.kernels.tik.common import score_terms
-from flash_attention.kernels.tik.core import Core
-from flash_attention.kernels.tik.language import Factor, Number, Scalar, Tensor
-from flash_attention.kernels.tik.plan import BlockPlan, Plan, TilePlan
+from flash_attention.kernels.tik.recorder import Core
+from flash_attention.kernels.tik.tik_types import BlockPlan, Factor, Number, Plan, Scalar, Tensor, TilePlan
 
 
 class Slopes(Generic[Plan]):

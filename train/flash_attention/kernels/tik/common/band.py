@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from flash_attention.kernels.tik.core import Core
 from flash_attention.kernels.tik.hardware import HALF_LANES
-from flash_attention.kernels.tik.language import Number, Scalar
-from flash_attention.kernels.tik.packed import FAR, Limits
-from flash_attention.kernels.tik.plan import TilePlan
 from flash_attention.kernels.tik.problem import KernelProblem
+from flash_attention.kernels.tik.recorder import Core
+from flash_attention.kernels.tik.tik_types import Number, Scalar, TilePlan
+from flash_attention.kernels.tik.varlen import FAR, Limits
 
 
 class Ramp:

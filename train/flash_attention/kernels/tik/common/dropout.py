@@ -11,10 +11,9 @@ from typing import Callable
 
 from flash_attention.kernels.tik.common.table_row import TableRow
 from flash_attention.kernels.tik.common.tiles import by_keys, by_rows
-from flash_attention.kernels.tik.core import Core
-from flash_attention.kernels.tik.language import Number, Tensor
-from flash_attention.kernels.tik.plan import TilePlan
 from flash_attention.kernels.tik.problem import padded
+from flash_attention.kernels.tik.recorder import Core
+from flash_attention.kernels.tik.tik_types import Number, Tensor, TilePlan
 
 GROUP = 128  # scores per instruction
 STEP = 16  # bytes of bits per instruction; operands must start at multiples of 32
@@ -28,13 +27,13 @@ def fetch_keep(core: Core[TilePlan], item: TableRow, head: Number, tile: Number,
         return
     height = core.plan.rows
 
-    def record(have: int, columns: int) -> None:
+    def emit(have: int, columns: int) -> None:
         source = core.wide(head * (core.seq_k // 16) + tile * core.plan.columns, core.seq_q * 2) + start * 2
         for copy, buffer in enumerate(core.on.keep):
             gaps = (core.seq_q - have) // 16, (height - have) // 16
             core.tik.data_move(buffer, core.gm["keep"][source + copy * STEP], 0, columns, have // 16, *gaps)
 
-    by_rows(core, rows, lambda have: by_keys(core, tile, lambda keys: record(padded(have), padded(keys) // 16)))
+    by_rows(core, rows, lambda have: by_keys(core, tile, lambda keys: emit(padded(have), padded(keys) // 16)))
 
 
 def _fetch_of_sequence(core: Core[TilePlan], item: TableRow, head: Number, tile: Number, start: Number) -> None:

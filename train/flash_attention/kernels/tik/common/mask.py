@@ -11,10 +11,9 @@ from __future__ import annotations
 import math
 
 from flash_attention.kernels.tik.common.tiles import by_keys, by_rows
-from flash_attention.kernels.tik.core import Core
-from flash_attention.kernels.tik.language import Number, Tensor
-from flash_attention.kernels.tik.plan import TilePlan
 from flash_attention.kernels.tik.problem import padded
+from flash_attention.kernels.tik.recorder import Core
+from flash_attention.kernels.tik.tik_types import Number, Tensor, TilePlan
 
 LOWEST = -65504.0
 LARGE = 64.0  # times any positive limit it is more than 1
@@ -43,7 +42,7 @@ def fetch_plane(
     """
     target = core.on.copies(buffer)[0]
 
-    def record(have: int, columns: int) -> None:
+    def emit(have: int, columns: int) -> None:
         # Piece by piece, so that a piece can come as soon as Vector is done with the one before in its place.
         for first in range(0, columns, 2):
             column = plane * (core.seq_k // 16) + tile * core.plan.columns + first
@@ -51,7 +50,7 @@ def fetch_plane(
             place, count = (target, first * core.plan.rows * 16), min(2, columns - first)
             core.move(place, (core.gm[name], source), count, have, core.seq_q - have, core.plan.rows - have)
 
-    by_rows(core, rows, lambda have: by_keys(core, tile, lambda keys: record(padded(have), padded(keys) // 16)))
+    by_rows(core, rows, lambda have: by_keys(core, tile, lambda keys: emit(padded(have), padded(keys) // 16)))
 
 
 def hide_visible(core: Core[TilePlan], half: Tensor, at: int, elements: int) -> None:

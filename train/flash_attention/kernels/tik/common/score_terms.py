@@ -16,11 +16,10 @@ from typing import NamedTuple
 import numpy as np
 
 from flash_attention.kernels.tik.common.tiles import by_keys
-from flash_attention.kernels.tik.core import Core
 from flash_attention.kernels.tik.hardware import FRACTAL
-from flash_attention.kernels.tik.language import Number, Tensor
-from flash_attention.kernels.tik.plan import TilePlan
 from flash_attention.kernels.tik.problem import KernelProblem, padded
+from flash_attention.kernels.tik.recorder import Core
+from flash_attention.kernels.tik.tik_types import Number, Tensor, TilePlan
 
 TERMS = 16  # depth of the extra block
 REFERENCE = (0, 1, 2)  # minus the row reference in up to three float16 terms, times 1
@@ -136,20 +135,12 @@ def load_key_terms(core: Core[TilePlan], slot: Tensor, planes: Planes, tile: Num
     if not is_dynamic(core.problem):
         return
     if core.problem.sequences:
-        _groups(core, slot, planes, tile * core.plan.columns, 1, core.plan.columns)
+        load_groups(core, slot, planes, tile * core.plan.columns, 1, core.plan.columns)
         return
-    by_keys(core, tile, lambda keys: _groups(core, slot, planes, tile * core.plan.columns, 1, padded(keys) // 16))
+    by_keys(core, tile, lambda keys: load_groups(core, slot, planes, tile * core.plan.columns, 1, padded(keys) // 16))
 
 
-def load_sample_terms(
-    core: Core[TilePlan], slot: Tensor, planes: Planes, first_group: Number, stride: Number, skip: int
-) -> None:
-    """Key terms of a sample of keys, see forward.load.load_sample; `skip` groups of the tile come from elsewhere."""
-    if is_dynamic(core.problem):
-        _groups(core, slot[skip * FRACTAL :], planes, first_group, stride, core.plan.columns - skip)
-
-
-def _groups(core: Core[TilePlan], slot: Tensor, planes: Planes, first: Number, stride: Number, count: int) -> None:
+def load_groups(core: Core[TilePlan], slot: Tensor, planes: Planes, first: Number, stride: Number, count: int) -> None:
     if core.problem.bias == "alibi":
         core.tik.data_move(slot, core.gm["positions"][first * FRACTAL], 0, count, 16, (stride - 1) * 16, 0)
     sources: list[tuple[str, Number, int]] = []

@@ -10,11 +10,10 @@ from key to key, else 16 equal columns.
 from __future__ import annotations
 
 from flash_attention.kernels.tik.common import score_terms
-from flash_attention.kernels.tik.core import Core
 from flash_attention.kernels.tik.hardware import FRACTAL, HALF_ROUND, Buffer
-from flash_attention.kernels.tik.language import Tensor
-from flash_attention.kernels.tik.plan import BlockPlan, TilePlan
 from flash_attention.kernels.tik.problem import KernelProblem
+from flash_attention.kernels.tik.recorder import Core
+from flash_attention.kernels.tik.tik_types import BlockPlan, Tensor, TilePlan
 
 # Largest y: beyond it tanh is 1 in float32, and its exponential is far from the end of the range.
 LARGEST_EXPONENT = 30.0

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Union
 
-from flash_attention.kernels.tik import layout
-from flash_attention.kernels.tik.core import Core
-from flash_attention.kernels.tik.language import Number, RunTime, Scalar
-from flash_attention.kernels.tik.packed import BLOCK
-from flash_attention.kernels.tik.plan import BlockPlan
+from flash_attention.kernels.tik.layout import BLOCK, OF_QUERIES
 from flash_attention.kernels.tik.problem import KernelProblem
-from flash_attention.kernels.tik.record_layout import RecordLayout
+from flash_attention.kernels.tik.recorder import Core
+from flash_attention.kernels.tik.row_layout import RowLayout
+from flash_attention.kernels.tik.tik_types import BlockPlan, Number, RunTime, Scalar
 
 Field = Union[str, tuple[str, int]]
 ITEMS_PER_CHUNK = 48  # rows of the work table held in the Unified Buffer at a time
@@ -40,25 +38,28 @@ def chunks(items: int) -> list[tuple[int, int]]:
     return [(start, min(ITEMS_PER_CHUNK, items - start)) for start in range(0, items, ITEMS_PER_CHUNK)]
 
 
-def load_chunk(core: Core[BlockPlan], record: RecordLayout, first: Number, count: int) -> None:
-    """Brings `count` records of the work table from number `first` on to the Unified Buffer."""
+def load_chunk(core: Core[BlockPlan], row: RowLayout, first: Number, count: int) -> None:
+    """Bring `count` rows of the work table from number `first` on to the Unified Buffer."""
     table = core.gm["work" if core.problem.sequences else "table"]  # packed sequences have theirs as data
-    core.tik.data_move(core.on.table[0], table[first * record.size], 0, 1, count * record.size // 8, 0, 0)
+    core.tik.data_move(core.on.table[0], table[first * row.size], 0, 1, count * row.size // 8, 0, 0)
 
 
 class TableRow:
     """Scalars of one row, by field. `row` is its first word in the table on chip.
 
     Args:
-        record: of the table.
+        layout: of the table.
         words: place of each field in the row. A field is a name, or a name and a number. Those of inputs that the
             problem does not have are left out.
     """
 
-    def __init__(self, core: Core[BlockPlan], name: str, record: RecordLayout, words: Mapping[Field, int]):
-        self.core, self.record, absent = core, record, _absent(core.problem)
+    def __init__(self, core: Core[BlockPlan], name: str, layout: RowLayout, words: Mapping[Field, int]):
+        self.core, self.layout, absent = core, layout, _absent(core.problem)
         self._words = {field: word for field, word in words.items() if field not in absent}
-        self._scalars = {field: core.scalar("int32", f"{name}_{_suffix(field)}", 0) for field in self._words}
+        self._scalars = {
+            field: core.scalar("int32", "_".join(map(str, (name, *((field,) if isinstance(field, str) else field)))), 0)
+            for field in self._words
+        }
         self.row = core.scalar("int32", f"{name}_row", 0)
 
     def __getitem__(self, field: Field) -> Scalar:
@@ -70,7 +71,7 @@ class TableRow:
 
     def origin(self, name: str) -> Number:
         """Where the matrices of an input or output begin, for `Core.start`."""
-        row = "query_row" if name in layout.OF_QUERIES else "key_row"
+        row = "query_row" if name in OF_QUERIES else "key_row"
         return self._scalars.get(row, self._scalars.get("batch", 0))
 
     def keep_pitch(self) -> RunTime:
@@ -89,7 +90,7 @@ class TableRow:
 
     def load(self, position: Number) -> None:
         """Reads the fields of a row of the table on chip, by its number."""
-        row, table = position * self.record.size, self.core.on.table[0]
+        row, table = position * self.layout.size, self.core.on.table[0]
         self.row.set_as(row)
         for field, scalar in self._scalars.items():
             scalar.set_as(table[row + self._words[field]])
@@ -99,7 +100,3 @@ class TableRow:
         for field, scalar in self._scalars.items():
             scalar.set_as(other[field])
         self.row.set_as(other.row)
-
-
-def _suffix(field: Field) -> str:
-    return field if isinstance(field, str) else "_".join(map(str, field))

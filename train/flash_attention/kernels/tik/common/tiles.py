@@ -6,10 +6,9 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
-from flash_attention.kernels.tik.core import Core
-from flash_attention.kernels.tik.language import Number, Record, Scope
-from flash_attention.kernels.tik.plan import BlockPlan, TilePlan
 from flash_attention.kernels.tik.problem import padded
+from flash_attention.kernels.tik.recorder import Core
+from flash_attention.kernels.tik.tik_types import BlockPlan, Emit, Number, Scope, TilePlan
 
 _Slot = TypeVar("_Slot")
 
@@ -26,35 +25,33 @@ def segment_keys(core: Core[TilePlan], keys: Number, start: int, width: int) -> 
     return have
 
 
-def by_keys(core: Core[TilePlan], tile: Number, record: Record, length: Number | None = None) -> None:
+def by_keys(core: Core[TilePlan], tile: Number, emit: Emit, length: Number | None = None) -> None:
     """Records the load of a whole tile and, where the key length asks for it, of the short last one.
 
-    `record` gets the keys that a tile of key or value has; what is stored per key beside them is padded to 16.
+    `emit` gets the keys that a tile of key or value has; what is stored per key beside them is padded to 16.
 
     Args:
-        length: keys of a packed sequence; `record` then also gets a run-time number, which may be 0.
+        length: keys of a packed sequence; `emit` then also gets a run-time number, which may be 0.
     """
     whole, full = core.plan.keys, core.place("key").rows // core.plan.keys
     if length is not None:
         keys = core.scalar("int32", "tile_keys", length - tile * whole)
-        _whole_or(core, keys >= whole, full > 0, record, whole, keys)
+        _whole_or(core, keys >= whole, full > 0, emit, whole, keys)
     elif core.tail_keys:
-        _whole_or(core, tile < full, full > 0, record, whole, core.tail_keys)
+        _whole_or(core, tile < full, full > 0, emit, whole, core.tail_keys)
     else:
-        record(whole)
+        emit(whole)
 
 
-def _whole_or(
-    core: Core[BlockPlan], is_whole: Number, possible: bool, record: Record, whole: int, number: Number
-) -> None:
-    """Records `record(whole)` under a run-time condition that is possible or not, and `record(number)` otherwise."""
+def _whole_or(core: Core[BlockPlan], is_whole: Number, possible: bool, emit: Emit, whole: int, number: Number) -> None:
+    """Records `emit(whole)` under a run-time condition that is possible or not, and `emit(number)` otherwise."""
     if not possible:
-        record(number)
+        emit(number)
         return
     with core.tik.if_scope(is_whole):
-        record(whole)
+        emit(whole)
     with core.tik.else_scope():
-        record(number)
+        emit(number)
 
 
 def if_any(core: Core[BlockPlan], count: Number) -> Scope:
@@ -67,17 +64,17 @@ def if_rows(core: Core[BlockPlan], rows: Number) -> Scope:
     return core.tik.if_scope(rows > 0) if core.problem.sequences else contextlib.nullcontext()
 
 
-def by_rows(core: Core[BlockPlan], rows: Number, record: Record) -> None:
-    """Records `record(rows)` for whole row blocks and, where the query length asks for it, for the short last one.
+def by_rows(core: Core[BlockPlan], rows: Number, emit: Emit) -> None:
+    """Records `emit(rows)` for whole row blocks and, where the query length asks for it, for the short last one.
 
-    As in `by_keys`, what is stored per row beside the matrices is padded to 16. With packed sequences `record` also
+    As in `by_keys`, what is stored per row beside the matrices is padded to 16. With packed sequences `emit` also
     gets `rows` itself, which may be 0; what is stored per row is whole, see `stored_rows`.
     """
     whole, rest = core.plan.rows, rows if core.problem.sequences else core.tail_rows
     if core.problem.sequences or core.tail_rows:
-        _whole_or(core, rows == whole, whole <= core.place("query").rows, record, whole, rest)
+        _whole_or(core, rows == whole, whole <= core.place("query").rows, emit, whole, rest)
     else:
-        record(whole)
+        emit(whole)
 
 
 def stored_rows(core: Core[BlockPlan], have: Any) -> int:

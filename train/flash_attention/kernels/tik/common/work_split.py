@@ -5,12 +5,24 @@ from __future__ import annotations
 import heapq
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Generic, TypeVar
 
 import numpy as np
 
-from flash_attention.kernels.tik.plan import TilePlan
+from flash_attention.kernels.tik.hardware import Buffer
 from flash_attention.kernels.tik.problem import KernelProblem
+from flash_attention.kernels.tik.tik_types import Plan, TilePlan
+
+Split = TypeVar("Split", covariant=True)
+
+
+@dataclass(frozen=True)
+class Choice(Generic[Plan, Split]):
+    """How a kernel computes a problem: tile shapes, work of the cores, on-chip buffers in the order of allocation."""
+
+    plan: Plan
+    split: Split
+    buffers: tuple[Buffer, ...]
 
 
 @dataclass(frozen=True)
@@ -18,7 +30,7 @@ class TableOfWork:
     """The work of a kernel as a table.
 
     Attributes:
-        table: records of work items (cores, items).
+        table: rows of work items (cores, items).
         tiles, distances: tiles that the items name by number.
         units: tile steps of each core, the measure of balance.
     """
@@ -40,7 +52,7 @@ class TableOfWork:
 
     @property
     def words(self) -> np.ndarray:
-        """The table as kernels read it: int32 (cores, items, words of a record)."""
+        """The table as kernels read it: int32 (cores, items, words of a row)."""
         return self.table.view(np.int32).reshape(*self.table.shape, -1)
 
 
@@ -77,7 +89,7 @@ def neighbours(shares: list[list[int]], costs: list[int]) -> list[list[int]]:
 
 
 def name_head(item: np.void, problem: KernelProblem, batch: int, head: int) -> None:
-    """Fills the fields of a record that say which query head it is of, the first one of several, and its planes."""
+    """Fills the fields of a row that say which query head it is of, the first one of several, and its planes."""
     item["head"] = batch * problem.heads + head
     item["kv_head"] = batch * problem.kv_heads + head // problem.group
     item["mask_plane"] = plane(*problem.mask_planes, batch, head)
@@ -141,7 +153,10 @@ def visibility_strip(plan: TilePlan, tiles: Registry) -> tuple[np.ndarray, list[
     A tile is keys / 16 columns of it.
     """
     columns = Registry()
-    split = [tuple(columns.number(part) for part in _columns_of(plan, bounds)) for bounds in tiles.numbers]
+    split = []
+    for bounds in tiles.numbers:
+        parts = [tuple(clip(pair, first, 16) for pair in bounds) for first in range(0, plan.keys, 16)]
+        split.append(tuple(columns.number(part) for part in parts))  # the bounds of its rows inside each column
     strip, starts = overlapped(split)
     key = np.arange(16)
     patterns = [
@@ -150,11 +165,6 @@ def visibility_strip(plan: TilePlan, tiles: Registry) -> tuple[np.ndarray, list[
     ]
     shaped = np.array([patterns[number - 1] for number in strip], np.float16)
     return shaped.reshape(len(strip), plan.rows, 16), starts
-
-
-def _columns_of(plan: TilePlan, bounds: Any) -> list[tuple]:
-    """The bounds of a tile's rows inside each of its fractal columns."""
-    return [tuple(clip(pair, first, 16) for pair in bounds) for first in range(0, plan.keys, 16)]
 
 
 def distance_tiles(plan: TilePlan, distances: Registry) -> np.ndarray:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import Callable
 
-from flash_attention.kernels.tik.core import Core
-from flash_attention.kernels.tik.decode.cursor import Stream
-from flash_attention.kernels.tik.decode.plan import WINDOW, DecodePlan
-from flash_attention.kernels.tik.hardware import BLOCK_HALVES, LANES
-from flash_attention.kernels.tik.language import Number, Tensor
-from flash_attention.kernels.tik.packed import FAR
+from flash_attention.kernels.tik.decode.schedule import Stream
+from flash_attention.kernels.tik.decode.tiling import WINDOW, DecodePlan
+from flash_attention.kernels.tik.hardware import BLOCK_HALVES
+from flash_attention.kernels.tik.recorder import Core
+from flash_attention.kernels.tik.tik_types import Number, Tensor
+from flash_attention.kernels.tik.varlen import FAR
 
 
 class Rows:
@@ -135,31 +135,24 @@ def load_query(core: Core[DecodePlan], stream: Stream, slot: Tensor) -> None:
     heads = stream.batch * problem.heads + stream.head * problem.group + stream.block * plan.group_heads
     source = core.gm["query"][core.wide(heads, problem.seq_q * dim)]
 
-    def record(heads: int) -> None:
+    def emit(heads: int) -> None:
         tik.data_move(stage, source, 0, 1, heads * problem.seq_q * dim // BLOCK_HALVES, 0, 0)
 
-    by_block(core, stream.block, record)
+    by_block(core, stream.block, emit)
     scatter(core, slot, stage, plan.rows, dim)
 
 
-def by_block(core: Core[DecodePlan], block: Number, record: Callable[[int], None]) -> None:
-    """Records `record(query heads)` for row blocks of full size and, where the group asks for it, for the last one."""
+def by_block(core: Core[DecodePlan], block: Number, emit: Callable[[int], None]) -> None:
+    """Records `emit(query heads)` for row blocks of full size and, where the group asks for it, for the last one."""
     plan = core.plan
     rest = core.problem.group - (plan.row_blocks - 1) * plan.group_heads
     if rest == plan.group_heads:
-        record(rest)
+        emit(rest)
         return
     with core.tik.if_scope(block < plan.row_blocks - 1):
-        record(plan.group_heads)
+        emit(plan.group_heads)
     with core.tik.else_scope():
-        record(rest)
-
-
-def load_slopes(core: Core[DecodePlan], stream: Stream, slot: Tensor) -> None:
-    """Slopes of the rows of the stream's row block."""
-    size = core.plan.row_groups * LANES
-    pair = stream.pair if core.problem.slope_stride else stream.head * core.plan.row_blocks + stream.block
-    core.tik.data_move(slot, core.gm["row_slopes"][pair * size], 0, 1, size // 8, 0, 0)
+        emit(rest)
 
 
 def scatter(core: Core[DecodePlan], target: Tensor, stage: Tensor, rows: int, dim: int) -> None:

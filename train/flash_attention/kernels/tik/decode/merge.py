@@ -5,52 +5,44 @@ With references m, totals l and sums s of the slots of a row: w = exp(m - max m)
 
 from __future__ import annotations
 
-from flash_attention.kernels.tik.core import Core
-from flash_attention.kernels.tik.decode import softmax, work
-from flash_attention.kernels.tik.decode.cursor import Sequences, per_sequence
+from flash_attention.kernels.tik.decode import schedule, softmax
 from flash_attention.kernels.tik.decode.load import by_block
-from flash_attention.kernels.tik.decode.plan import MERGED, DecodePlan
+from flash_attention.kernels.tik.decode.schedule import Sequences, per_sequence
+from flash_attention.kernels.tik.decode.tiling import MERGED, DecodePlan
 from flash_attention.kernels.tik.hardware import LANES, LARGEST_SINGLE
-from flash_attention.kernels.tik.kernel import Kernel, Recording
-from flash_attention.kernels.tik.language import Number, RunTime, Step, Tensor
+from flash_attention.kernels.tik.problem import Request
+from flash_attention.kernels.tik.recorder import Core
+from flash_attention.kernels.tik.tik_types import Number, RunTime, Step, Tensor
 
 BLOCKS = 2 * LANES // 8  # of the statistics of a group of rows
 
 
-def build(recording: Recording) -> Kernel:
-    """Records and builds the merging kernel; see kernel.build."""
-    problem = recording.request.problem
-    choice = work.choose(problem, recording.request.pages is not None)
-    plan, columns = choice.plan, choice.split.columns
-    pieces = plan.row_groups * plan.value_dim // columns
-    units = problem.batch * problem.kv_heads * plan.row_blocks * pieces
-    return recording.kernel(
-        plan,
-        choice.split.merge_buffers,
-        problem.cores,
-        (-(-units // problem.cores), units),
-        lambda core, index: _Merge(core, index, pieces, columns).record(),
-    )
+class Merge:
+    """The merging kernel. A unit is `columns` of the output of 16 rows; pairs are as in schedule.py."""
 
+    flags = 0
 
-class _Merge:
-    """Records the statements of one core. A unit is `columns` of the output of 16 rows; pairs are as in cursor.py."""
+    def __init__(self, request: Request):
+        problem = request.problem
+        choice = schedule.choose(problem, request.pages is not None)
+        self.plan, self.columns, self.buffers = choice.plan, choice.split.columns, choice.split.merge_buffers
+        self.pieces = self.plan.row_groups * self.plan.value_dim // self.columns
+        self.share = problem.kv_heads * self.plan.row_blocks * self.pieces
+        self.cores, total = problem.cores, problem.batch * self.share
+        self.units = -(-total // problem.cores), total
 
-    def __init__(self, core: Core[DecodePlan], index: Number, pieces: int, columns: int):
-        self.core, self.tik, self.pieces = core, core.tik, pieces
+    def emit(self, core: Core[DecodePlan], index: Number) -> None:
+        """Emit the statements of one core."""
+        self.core, self.tik, cores, (_, total) = core, core.tik, self.cores, self.units
         core.fill(core.on.ones[0], 1.0, LANES)
         self.sequence = Sequences(core, "merged")
-        self.total, self.cores = self.sequence.totals()
-        self.share = per_sequence(core) * pieces
-        units, cores = core.problem.batch * self.share, core.problem.cores
-        self.begin = core.scalar("int32", "begin", index * units // cores)
-        self.end = core.scalar("int32", "end", (index + 1) * units // cores)
+        self.total, self.busy = self.sequence.totals()
+        self.begin = core.scalar("int32", "begin", index * total // cores)
+        self.end = core.scalar("int32", "end", (index + 1) * total // cores)
         # Sequence of the next unit, unit inside it, and tiles before the sequence.
         self.batch, self.inside, self.before = (core.scalar("int32", name, 0) for name in ("batch", "inside", "before"))
-        self.units = [_Unit(core, number, columns) for number in range(min(MERGED, -(-units // cores)))]
-
-    def record(self) -> None:
-        tik, width = self.tik, len(self.units)
+        units = [_Unit(core, number, self.columns) for number in range(min(MERGED, -(-total // cores)))]
+        tik, width = core.tik, len(units)
         with tik.if_scope(self.begin < self.end):
             self.sequence.load(0)
             if self.sequence.paged:
@@ -62,21 +54,21 @@ class _Merge:
             self.batch.set_as(self.begin // self.share)
             self.inside.set_as(self.begin % self.share)
             with tik.for_range(0, (self.end - self.begin + (width - 1)) // width, name="turn") as turn:
-                for number, unit in enumerate(self.units):
+                for number, unit in enumerate(units):
                     self._find(unit, self.begin + turn * width + number)
                 # Their instructions are short and depend on each other: those of the units take turns.
-                for steps in zip(*(unit.weights() for unit in self.units)):
+                for steps in zip(*(unit.weights() for unit in units)):
                     for step in steps:
                         step()
-                for unit in self.units if self.core.problem.cores > 1 else ():
+                for unit in units if self.core.problem.cores > 1 else ():
                     unit.add_others()
-                for steps in zip(*(unit.finish() for unit in self.units)):
+                for steps in zip(*(unit.finish() for unit in units)):
                     for step in steps:
                         step()
                 # The last one waits for Vector, and so for all. The places are different, which nobody can see.
-                self.units[-1].store()
+                units[-1].store()
                 with tik.new_stmt_scope(disable_sync=True):
-                    for unit in self.units[:-1]:
+                    for unit in units[:-1]:
                         unit.store()
 
     def _find(self, unit: _Unit, number: Number) -> None:
@@ -96,8 +88,8 @@ class _Merge:
             unit.pair.set_as(self.inside // self.pieces)
             with tik.if_scope(sequence.tiles > 0):
                 first = self.before + unit.pair * sequence.tiles
-                unit.first_core.set_as(((first + 1) * self.cores - 1) // self.total)
-                last = ((first + sequence.tiles) * self.cores - 1) // self.total
+                unit.first_core.set_as(((first + 1) * self.busy - 1) // self.total)
+                last = ((first + sequence.tiles) * self.busy - 1) // self.total
                 unit.count.set_as(last + 1 - unit.first_core)
             unit.pair.set_as(unit.pair + self.batch * per_sequence(core))
             self.inside.set_as(self.inside + 1)
@@ -159,7 +151,7 @@ class _Unit:
             tik.data_move(target, core.gm["statistics"][source], 0, self.count - 1, BLOCKS, gap, 0)
 
     def _slot(self, index: Number) -> RunTime:
-        """Slot number `index` of the pair, see work."""
+        """Slot number `index` of the pair, see schedule."""
         if isinstance(index, int) and index == 0:
             return self.pair + self.core.problem.cores
         return self.first_core + index
@@ -243,7 +235,7 @@ class _Unit:
         dim, blocks = plan.value_dim, self.columns // 16
         block = core.scalar("int32", "row_block")
 
-        def record(heads: int) -> None:
+        def emit(heads: int) -> None:
             first_head = self.pair // plan.row_blocks * problem.group + block * plan.group_heads
             target = core.gm["output"][core.wide(first_head * problem.seq_q + self.group * 16, dim) + self.first]
             whole, rest = divmod(heads * problem.seq_q, 16)
@@ -256,7 +248,7 @@ class _Unit:
 
         with tik.if_scope(self.active > 0):
             block.set_as(self.pair % plan.row_blocks)
-            by_block(core, block, record)
+            by_block(core, block, emit)
             with tik.if_scope(self.first == 0):
                 place = core.gm["logsumexp"][self.pair * plan.rows + self.group * 16]
                 tik.data_move(place, self._on("row_lse"), 0, 1, 2, 0, 0)

@@ -10,12 +10,11 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from flash_attention.kernels.tik.common import softcap
-from flash_attention.kernels.tik.core import Core
-from flash_attention.kernels.tik.decode.cursor import Current
-from flash_attention.kernels.tik.decode.plan import HIDDEN_KEYS, DecodePlan
-from flash_attention.kernels.tik.decode.work import OUT_OF_REACH, VisibleKeys
+from flash_attention.kernels.tik.decode.schedule import OUT_OF_REACH, Current, VisibleKeys
+from flash_attention.kernels.tik.decode.tiling import HIDDEN_KEYS, DecodePlan
 from flash_attention.kernels.tik.hardware import FRACTAL, HALF_ROUND, LANES
-from flash_attention.kernels.tik.language import Scalar, Step, Tensor
+from flash_attention.kernels.tik.recorder import Core
+from flash_attention.kernels.tik.tik_types import Scalar, Step, Tensor
 
 # Probabilities are multiplied by this before they become float16: small ones keep their precision then, and the largest
 # one is exact.

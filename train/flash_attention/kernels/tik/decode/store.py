@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from flash_attention.kernels.tik.core import Core
-from flash_attention.kernels.tik.decode.plan import DecodePlan
-from flash_attention.kernels.tik.language import Number
+from flash_attention.kernels.tik.decode.tiling import DecodePlan
+from flash_attention.kernels.tik.recorder import Core
+from flash_attention.kernels.tik.tik_types import Number
 
 
 def fill(core: Core[DecodePlan], slot: Number) -> None:

@@ -7,10 +7,10 @@ to L0. The order is made by the bursts of the move from global memory.
 from __future__ import annotations
 
 from flash_attention.kernels.tik.common.tiles import by_keys, by_rows, each_epoch, segment_keys
-from flash_attention.kernels.tik.core import Core
-from flash_attention.kernels.tik.forward.plan import ForwardPlan
+from flash_attention.kernels.tik.forward.tiling import ForwardPlan
 from flash_attention.kernels.tik.hardware import FRACTAL, HALF_ROUND
-from flash_attention.kernels.tik.language import Factor, Number, Tensor
+from flash_attention.kernels.tik.recorder import Core
+from flash_attention.kernels.tik.tik_types import Number, Tensor
 
 
 def load_key(core: Core[ForwardPlan], slot: list[Tensor], base: Number, tile: Number, length: Number | None) -> None:
@@ -20,14 +20,14 @@ def load_key(core: Core[ForwardPlan], slot: list[Tensor], base: Number, tile: Nu
     `by_keys`.
     """
 
-    def record(keys: Number) -> None:
+    def emit(keys: Number) -> None:
         # The segment that is used first comes last: waiting for it covers the others, with one event for the tile.
         for segment, width in reversed(list(enumerate(core.plan.segments))):
             start = core.plan.segment_start(segment)
             have = segment_keys(core, keys, start, width)
             core.load_operand((slot[segment], 0), "key", base + tile * (core.plan.keys * 16) + start * 16, have, width)
 
-    by_keys(core, tile, record, length)
+    by_keys(core, tile, emit, length)
 
 
 def key_slot(core: Core[ForwardPlan], ring: int) -> list[Tensor]:
@@ -52,31 +52,16 @@ def load_sample(
             core.move(target, source, place.columns, 16, place.column - 16, widths[segment] - 16)
 
 
-def load_value(core: Core[ForwardPlan], slot: Tensor, base: Number, tile: Number, length: Number | None) -> None:
-    """Value tile: (value_dim / 16, keys, 16), in one move. `length` as in `by_keys`."""
-
-    def record(keys: Number) -> None:
-        core.load_operand((slot, 0), "value", base + tile * (core.plan.keys * 16), keys, core.plan.keys)
-
-    by_keys(core, tile, record, length)
-
-
 def fetch_query(core: Core[ForwardPlan], stage: Tensor, base: Number, start: Number, rows: Number) -> None:
     """Row block from row `start` to the Unified Buffer: (head_dim / 16, rows, 16)."""
     height = core.plan.rows
 
-    def record(have: Number) -> None:
+    def emit(have: Number) -> None:
         if not isinstance(have, int) or have < height:
             core.fill(stage[2 * HALF_ROUND :], 0.0, height * core.plan.head_dim)
         core.load((stage, 2 * HALF_ROUND), "query", base + start * 16, have, height)
 
-    by_rows(core, rows, record)
-
-
-def scale_query(core: Core[ForwardPlan], stage: Tensor, factor: Factor) -> None:
-    """Multiplies a fetched row block."""
-    queries = stage[2 * HALF_ROUND :]
-    core.with_scalar("vec_muls", queries, queries, factor, core.plan.rows * core.plan.head_dim)
+    by_rows(core, rows, emit)
 
 
 def place_query(core: Core[ForwardPlan], slots: list[Tensor], stage: Tensor, epoch: Number) -> None:

@@ -12,14 +12,14 @@ from dataclasses import dataclass
 
 from flash_attention.kernels.tik.common import alibi, mask, score_terms, softcap, tiles
 from flash_attention.kernels.tik.common.mask import LOWEST
-from flash_attention.kernels.tik.core import Core
 from flash_attention.kernels.tik.forward import load
-from flash_attention.kernels.tik.forward.plan import RING, ForwardPlan
+from flash_attention.kernels.tik.forward.schedule import Item
 from flash_attention.kernels.tik.forward.score_bound import ScoreBound
-from flash_attention.kernels.tik.forward.work import Item
+from flash_attention.kernels.tik.forward.tiling import RING, ForwardPlan
 from flash_attention.kernels.tik.hardware import FRACTAL, HALF_ROUND
-from flash_attention.kernels.tik.language import Factor, Number, RunTime, Scalar, Tensor
 from flash_attention.kernels.tik.problem import padded
+from flash_attention.kernels.tik.recorder import Core
+from flash_attention.kernels.tik.tik_types import Factor, Number, RunTime, Scalar, Tensor
 
 EXACT_SWEEPS = len(score_terms.REFERENCE)
 CAPPED_SWEEPS = 2  # over the sample: many scores may stand at the cap, whose probabilities float16 then holds exactly
@@ -155,7 +155,9 @@ def load_sample(core: Core[ForwardPlan], item: Item, a: int, search: Search) -> 
     with core.tik.if_scope(item["strided", a] > 0):
         groups, slot = (item["sample", a], item["stride", a]), _sample_keys(core, a)
         load.load_sample(core, slot, search.base, *groups, range(near, len(core.plan.segments)))
-        score_terms.load_sample_terms(core, _sample_terms(core, a), item.planes(), *groups, skip)
+        if score_terms.is_dynamic(core.problem):
+            terms = _sample_terms(core, a)[skip * FRACTAL :]
+            score_terms.load_groups(core, terms, item.planes(), *groups, core.plan.columns - skip)
     if not core.plan.shared_sample:  # there the tile is the first one of the item
         with core.tik.else_scope():
             load_tile(core, item, a, item["sample", a], search)
@@ -293,14 +295,14 @@ def _fetch_sampled(
 
 
 def _fetch_columns(core: Core[ForwardPlan], name: str, buffer: str, item: Item, plane: str, a: int) -> None:
-    def record(have: int) -> None:
+    def emit(have: int) -> None:
         for column in range(core.plan.columns):
             group = item[plane] * (core.seq_k // 16) + item["sample", a] + item["stride", a] * column
             source = core.wide(group, core.seq_q * 16) + item["start", a] * 16
             target = core.on.copies(buffer)[0][column * core.plan.rows * 16]
             core.tik.data_move(target, core.gm[name][source], 0, 1, padded(have), 0, 0)
 
-    tiles.by_rows(core, item["rows", a], record)
+    tiles.by_rows(core, item["rows", a], emit)
 
 
 def query_operand(

@@ -11,11 +11,10 @@ import math
 from typing import NamedTuple
 
 from flash_attention.kernels.tik.common.table_row import TableRow
-from flash_attention.kernels.tik.core import Core
 from flash_attention.kernels.tik.hardware import FRACTAL, LANES
-from flash_attention.kernels.tik.language import Number, Scalar, Tensor
-from flash_attention.kernels.tik.plan import TilePlan
 from flash_attention.kernels.tik.problem import KernelProblem
+from flash_attention.kernels.tik.recorder import Core
+from flash_attention.kernels.tik.tik_types import Number, Scalar, Tensor, TilePlan
 
 CEILING = 11.0  # of the exponent: the largest probability is 59872, so that float16 holds all of them
 FAR_UNIT = 4.0

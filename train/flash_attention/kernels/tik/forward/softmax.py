@@ -15,13 +15,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from flash_attention.kernels.tik.common import dropout, mask, softcap
-from flash_attention.kernels.tik.core import Core
 from flash_attention.kernels.tik.forward import load
-from flash_attention.kernels.tik.forward.plan import ForwardPlan
 from flash_attention.kernels.tik.forward.score_bound import CEILING, FAR_UNIT, Verdict
+from flash_attention.kernels.tik.forward.tiling import ForwardPlan
 from flash_attention.kernels.tik.hardware import FRACTAL, HALF_ROUND
-from flash_attention.kernels.tik.language import Number, Scalar, Step, Tensor
 from flash_attention.kernels.tik.problem import KernelProblem
+from flash_attention.kernels.tik.recorder import Core
+from flash_attention.kernels.tik.tik_types import Number, Scalar, Step, Tensor
 
 
 @dataclass(frozen=True)

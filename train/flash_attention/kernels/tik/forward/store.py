@@ -5,12 +5,11 @@ from __future__ import annotations
 import functools
 
 from flash_attention.kernels.tik.common.tiles import by_rows, stored_rows
-from flash_attention.kernels.tik.core import Core
-from flash_attention.kernels.tik.forward.plan import ForwardPlan
-from flash_attention.kernels.tik.forward.work import Item
+from flash_attention.kernels.tik.forward.schedule import Item
+from flash_attention.kernels.tik.forward.tiling import ForwardPlan
 from flash_attention.kernels.tik.hardware import FRACTAL, LARGEST_SINGLE
-from flash_attention.kernels.tik.language import Number, Step, Tensor
-from flash_attention.kernels.tik.layout import SINK_LANES
+from flash_attention.kernels.tik.recorder import Core
+from flash_attention.kernels.tik.tik_types import Number, Step, Tensor
 
 LEAST_TOTAL = 2.0**-120
 SATURATED = 59000  # a row total beyond this may hold a probability whose exponent was cut at softmax.CEILING
@@ -28,13 +27,6 @@ def initialise(core: Core[ForwardPlan]) -> None:
     core.fill(core.on.row_total[0], 0.0, 2048)
     for vector in core.on.copies("largest_sink"):
         core.fill(vector, LARGEST_SINK, 128)
-
-
-def load_sink(core: Core[ForwardPlan], item: Item) -> None:
-    """Records the load of the sink of an item's head."""
-    with core.tik.if_scope(item["end"] > 0):
-        source = core.gm["sinks"][item["head"] * SINK_LANES]
-        core.tik.data_move(core.on.sink[0], source, 0, 1, SINK_LANES // 8, 0, 0)
 
 
 def finish(core: Core[ForwardPlan], item: Item, a: int) -> None:
@@ -102,7 +94,7 @@ def store(core: Core[ForwardPlan], item: Item, a: int, core_index: Number, items
     """Records the moves of output, logsumexp and flag of row block `a` to global memory."""
     tik = core.tik
 
-    def record(have: Number) -> None:
+    def emit(have: Number) -> None:
         start = core.start("output", item["head"], item.origin("output")) + item["start", a] * 16
         core.store("output", start, (core.on.stage[a], 0), have, core.plan.rows)
         place = core.gm["logsumexp"][core.wide(item["head"], core.seq_q) + item.stored(item["start", a])]
@@ -110,7 +102,7 @@ def store(core: Core[ForwardPlan], item: Item, a: int, core_index: Number, items
         row = (core_index * items + item.index) * 2 + a
         tik.data_move(core.gm["flags"][row * 8], core.on.flag[a], 0, 1, 1, 0, 0)
 
-    by_rows(core, item["rows", a], record)
+    by_rows(core, item["rows", a], emit)
 
 
 def _inverse_steps(core: Core[ForwardPlan], a: int) -> list[Step]:
@@ -122,11 +114,17 @@ def _inverse_steps(core: Core[ForwardPlan], a: int) -> list[Step]:
     tiny, kept, factor = core.on.least_total[0], core.on.kept_scale[0], core.on.reference_part[0]
     gather, turn = _compact_steps(core, compact)
     spread = _spread_steps(core, core.on.inverse[0], factor)
-    limit = [lambda: core.with_row("vec_max", whole, compact, tiny, 128)]
+    limit: list[Step] = [lambda: core.with_row("vec_max", whole, compact, tiny, 128)]
+
+    def add_sink() -> None:
+        core.binary("vec_sub", share, core.on.sink[0], core.on.current_reference[0][a * 128 :], 128)
+        core.with_row("vec_min", share, share, core.on.largest_sink[0], 128)
+        core.unary("vec_exp", share, share, 128)
+
     if core.problem.sinks:
         share = core.on.sink_share[0]
         limit = [
-            lambda: _sink_share(core, a),
+            add_sink,
             lambda: core.binary("vec_add", whole, compact, share, 128),
             lambda: core.with_row("vec_max", whole, whole, tiny, 128),
         ]
@@ -173,14 +171,6 @@ def _small_steps(core: Core[ForwardPlan], a: int) -> list[Step]:
         lambda: core.binary("vec_add", lse, lse, compact, 128),
         *last,
     ]
-
-
-def _sink_share(core: Core[ForwardPlan], a: int) -> None:
-    """sink_share = what the sink adds to the row totals of row block `a`."""
-    share = core.on.sink_share[0]
-    core.binary("vec_sub", share, core.on.sink[0], core.on.current_reference[0][a * 128 :], 128)
-    core.with_row("vec_min", share, share, core.on.largest_sink[0], 128)
-    core.unary("vec_exp", share, share, 128)
 
 
 def _spread_steps(core: Core[ForwardPlan], target: Tensor, source: Tensor) -> list[Step]:

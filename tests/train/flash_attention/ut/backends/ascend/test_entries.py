@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from flash_attention.backends.ascend import entries, opp_package
-from flash_attention.kernels.tik import operators
-from flash_attention.kernels.tik.operators import describe
-from flash_attention.kernels.tik.signature import STAGES, Operator, Request
+from flash_attention.kernels.tik import describe, operators
+from flash_attention.kernels.tik.describe import STAGES, Operator
+from flash_attention.kernels.tik.problem import Request
 
 from tests.train.flash_attention.ut.backends.ascend.support.requests import REQUESTS, described
 
@@ -35,8 +35,8 @@ def built(monkeypatch, tmp_path) -> Iterator[list]:
     """What entries would have built: (stage, request, kernel name); building all takes minutes."""
     result: list = []
 
-    def build(stage: str, request: Request, tik: object, name: str, debug: bool) -> None:
-        assert not debug
+    def build(stage: str, request: Request, tik: object, name: str, debug: bool, operator: Operator) -> None:
+        assert not debug and operator == describe.arguments(stage, request)[0]
         result.append((stage, request, name))
 
     monkeypatch.setattr(operators, "build", build)
@@ -53,9 +53,9 @@ def test_entries_take_what_the_kernels_take(built: list, route: Callable) -> Non
     functions: dict[Operator, Callable] = {}
     for request in REQUESTS.values():
         for stage in STAGES:
-            operator, signature = describe(stage, request)
+            operator, signature = describe.arguments(stage, request)
             entry = functions.setdefault(operator, functions.get(operator) or route(operator))
-            of_name = described(signature)
+            of_name = described(operator.fill(signature))
             arguments = [argument.name for argument in (*operator.inputs, *operator.outputs)]
             assert list(of_name) == arguments
             entry([of_name[name] for name in arguments], request.to_text())
@@ -66,8 +66,8 @@ def test_entries_take_what_the_kernels_take(built: list, route: Callable) -> Non
 def test_entries_refuse_other_tensors(built: list, route: Callable) -> None:
     request = REQUESTS["causal-key_mask-bias-dropout-gqa-sinks-d_bias-d_lse"]
     for stage in STAGES:
-        operator, signature = describe(stage, request)
-        tensors = list(described(signature).values())
+        operator, signature = describe.arguments(stage, request)
+        tensors = list(described(operator.fill(signature)).values())
         with pytest.raises(ValueError, match="got None, allowed is a tensor"):
             route(operator)([None, *tensors[1:]], request.to_text())
         with pytest.raises((ValueError, TypeError), match="got (shape|format|dtype)"):

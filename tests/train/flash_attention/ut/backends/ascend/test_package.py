@@ -12,8 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from flash_attention import cli
-from flash_attention.kernels.tik.operators import build, describe
-from flash_attention.kernels.tik.signature import DECODE_STAGES, OPERATORS, STAGES, KernelProblem, Request
+from flash_attention.kernels.tik import describe
+from flash_attention.kernels.tik.describe import DECODE_STAGES, OPERATORS, STAGES
+from flash_attention.kernels.tik.operators import build
+from flash_attention.kernels.tik.problem import KernelProblem, Request
 
 from tests.train.flash_attention.support.problems import make_kernel_problem
 
@@ -198,8 +200,8 @@ tikemu.install(soc="Ascend910A")
 for name, tensors, text, feed, results in CALLED:
     entry = getattr(importlib.import_module(name), name)
     entry(*tensors, text, [[1]], kernel_name="compiled")
-    from flash_attention.kernels.tik import signature
-    assert signature.__file__.startswith(FOLDER), signature.__file__
+    from flash_attention.kernels.tik import describe
+    assert describe.__file__.startswith(FOLDER), describe.__file__
     kernel = entry(*tensors, text, [[1]], kernel_name="compiled", impl_mode="high_precision")
     options = tikemu.Options(strict=True, progress=False)
     numpy.savez(results, **tikemu.run(kernel.tik, dict(numpy.load(feed)), timing=False, options=options).outputs)
@@ -219,13 +221,15 @@ def called(package, tmp_path_factory):
     folder = tmp_path_factory.mktemp("entries")
     entries, found = [], {}
     for name, stage in ENTRIES_OF:
-        operator, signature = describe(stage, REQUESTS[name])
+        operator, signature = describe.arguments(stage, REQUESTS[name])
+        called = operator.fill(signature)
         feed = signature.feed(**{t.name: _array(t) for t in signature.inputs if t.constant is None})
         files = [str(folder / f"{name}-{stage}-{what}.npz") for what in ("feed", "results")]
-        np.savez(files[0], **feed)
+        absent = {t.name: np.zeros(t.shape, t.dtype) for t in called.inputs if t.absent}
+        np.savez(files[0], **feed, **absent)
         tensors = [
             {"shape": t.shape, "dtype": t.dtype, "format": t.format, "ori_shape": t.shape, "ori_format": "ND"}
-            for t in (*signature.inputs, *signature.outputs)
+            for t in (*called.inputs, *called.outputs)
         ]
         entries.append((operator.name, tensors, REQUESTS[name].to_text(), *files))
         found[name, stage] = feed, files[1]
@@ -250,7 +254,7 @@ def test_an_entry_works_without_the_python_package(tik, called, name, stage):
     options = tikemu.Options(strict=True, progress=False)
     expected = tikemu.run(kernel.tik, feed, timing=False, options=options).outputs
     with np.load(file) as results:
-        assert sorted(results) == sorted(expected)
+        assert set(results) >= set(expected)
         for one, array in expected.items():
             np.testing.assert_array_equal(results[one], array)
 

@@ -14,10 +14,9 @@ from flash_attention.backends import registry
 from flash_attention.backends.ascend import entries, environment, limits, registration
 from flash_attention.backends.ascend.cell import OperatorAttention, _KeepOrder
 from flash_attention.backends.ascend.keep_bits import GeneratedKeepBits
-from flash_attention.kernels.tik import KernelProblem, host, layout
-from flash_attention.kernels.tik.operators import describe
-from flash_attention.kernels.tik.problem import CAPACITY, Chip
-from flash_attention.kernels.tik.signature import STAGES, Request
+from flash_attention.kernels.tik import KernelProblem, describe, layout
+from flash_attention.kernels.tik.describe import STAGES
+from flash_attention.kernels.tik.problem import CAPACITY, Chip, Request
 from mindspore import Tensor, ops
 from mindspore._c_expression import Oplib
 
@@ -140,6 +139,7 @@ def test_the_backend_explains_itself():
         ({"head_dim": 576, "value_dim": 512}, "head_dim up to 256 for query, key and value, got 576 and 512 of value"),
         ({"prefix": True, "causal": True, "seq_q": 1 << 16, "seq_k": 1 << 16}, "become a mask of a float16 number"),
         ({"segments": True, "seq_q": 1 << 16, "seq_k": 1 << 16}, "17179869184 bytes for this problem; allowed are"),
+        ({"scale": 9e-4}, "a scale of 0.0009765625 or more, of either sign, or 0, got 0.0009"),
         ({"softcap": 30000.0}, "softcap from 0.0001220703125 to 16384.0, got 30000.0"),
     ],
 )
@@ -166,10 +166,12 @@ def primitives(route, **rules):
     """The primitives for a problem."""
     problem = make_problem(**SIZES, **rules)
     make_primitive = functools.partial(registration.primitive, route)
-    core = OperatorAttention(problem, make_primitive, GeneratedKeepBits(host.describe(problem)), Chip(30)).core
+    core = OperatorAttention(
+        problem, make_primitive, GeneratedKeepBits(describe.kernel_problem(problem)), Chip(30)
+    ).core
     backward = core.in_graph.run.backward
     primitives = core.forward.forward, backward.rows, backward.main, backward.finish
-    return tuple(one for one in primitives if one is not None)
+    return tuple(getattr(one, "primitive", one) for one in primitives if one is not None)
 
 
 @pytest.mark.parametrize("route", ROUTES)
@@ -198,7 +200,7 @@ def test_any_sequence_of_problems_in_one_process(no_tik, monkeypatch, route):
     sequence = ("causal", "plain", "causal-alibi", "mask-alibi-dropout", "plain", "dropout", "bias", "causal")
     sequence = [PROBLEMS.get(name, {"causal": {"causal": True}, "dropout": DROPPED}.get(name)) for name in sequence]
     for stage, made in ((stage, made) for rules in sequence for stage, made in zip(STAGES, primitives(route, **rules))):
-        operator, _ = describe(stage, Request.from_text(made.attrs["request"]))
+        operator, _ = describe.arguments(stage, Request.from_text(made.attrs["request"]))
         information = registered[made.uniq_name]
         inputs = [argument.name for argument in operator.inputs]
         assert [one["name"] for one in information["inputs"]] == inputs
@@ -213,7 +215,7 @@ def test_any_sequence_of_problems_in_one_process(no_tik, monkeypatch, route):
 
 
 def test_an_entry_is_written_once_and_again_when_it_differs(no_tik):
-    operator, _ = describe("forward", Request(KernelProblem(1, 1, 16, 16, 16)))
+    operator, _ = describe.arguments("forward", Request(KernelProblem(1, 1, 16, 16, 16)))
     entries.entry.cache_clear()
     function = entries.entry(operator)
     path = Path(function.__code__.co_filename)

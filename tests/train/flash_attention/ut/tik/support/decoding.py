@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 from flash_attention.kernels.tik import KernelProblem, operators
-from flash_attention.kernels.tik.signature import DECODE_STAGES, Request
+from flash_attention.kernels.tik.describe import DECODE_STAGES
+from flash_attention.kernels.tik.problem import Request
 
 from tests.train.flash_attention.support.arrays import random
 from tests.train.flash_attention.support.problems import make_kernel_problem

@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 from flash_attention import reference
 from flash_attention.dropout import philox
-from flash_attention.kernels.tik import host, integers, layout, operators, packed
-from flash_attention.kernels.tik.signature import Request
+from flash_attention.kernels.tik import describe, integers, layout, operators
+from flash_attention.kernels.tik.problem import Request
 from flash_attention.problem import AttentionProblem, AttentionRules
 from flash_attention.problem.packed import PackedProblem
 
@@ -67,7 +67,7 @@ class Packing:
 
     def request(self, cores: int = 3, tiling: str = "auto") -> Request:
         """What the kernels are built for."""
-        described = host.describe_packed(self.problem, cores=cores, tiling=tiling)
+        described = describe.varlen_problem(self.problem, cores=cores, tiling=tiling)
         return Request(described, logsumexp_gradient=self.logsumexp_gradient)
 
     def tables(self, request: Request, *stages: str) -> tuple:
@@ -154,9 +154,9 @@ class Packing:
 
 def _stored(values: np.ndarray, blocks: np.ndarray) -> np.ndarray:
     """(H, T) as what is stored per row, (1, H, rows); zeros where no row is."""
-    result = np.zeros((1, len(values), len(blocks) * packed.BLOCK), np.float32)
+    result = np.zeros((1, len(values), len(blocks) * layout.BLOCK), np.float32)
     for index, (first, rows, *_) in enumerate(blocks):
-        result[0, :, index * packed.BLOCK :][:, :rows] = values[:, first : first + rows]
+        result[0, :, index * layout.BLOCK :][:, :rows] = values[:, first : first + rows]
     return result
 
 
@@ -164,5 +164,5 @@ def _unstored(stored: np.ndarray, blocks: np.ndarray, tokens: int) -> np.ndarray
     """Inverse of `_stored`."""
     result = np.zeros((len(stored), tokens), np.float32)
     for index, (first, rows, *_) in enumerate(blocks):
-        result[:, first : first + rows] = stored[:, index * packed.BLOCK :][:, :rows]
+        result[:, first : first + rows] = stored[:, index * layout.BLOCK :][:, :rows]
     return result

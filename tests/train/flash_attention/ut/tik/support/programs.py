@@ -6,10 +6,10 @@ from contextlib import contextmanager
 
 import numpy as np
 from flash_attention.kernels.tik import build_forward
-from flash_attention.kernels.tik.core import Core
-from flash_attention.kernels.tik.forward import work
-from flash_attention.kernels.tik.forward.plan import buffers, candidates
+from flash_attention.kernels.tik.forward import schedule
+from flash_attention.kernels.tik.forward.tiling import buffers, candidates
 from flash_attention.kernels.tik.hardware import Buffer
+from flash_attention.kernels.tik.recorder import Core
 
 from tests.train.flash_attention.ut.tik.support import stored_arrays
 
@@ -24,7 +24,7 @@ class Program:
         self.tik, self.execute = tik, execute
         self.instance = tik.Tik(disable_debug=False)
         self.problem, self.plan = problem, candidates(problem)[0]
-        self.split = work.split(problem, self.plan)
+        self.split = schedule.split(problem, self.plan)
         self.inputs = {name: np.ascontiguousarray(array) for name, array in inputs.items()}
         self.outputs = outputs
         specs = {name: (str(array.dtype), array.shape) for name, array in self.inputs.items()} | outputs
@@ -37,7 +37,7 @@ class Program:
     def body(self, *extra: Buffer):
         """Scope in which the buffers of the kernel and the extra ones are allocated."""
         with self.instance.new_stmt_scope():
-            parts = buffers(self.problem, self.plan, self.split.tiles.size, self.split.distances.size)
+            parts = buffers(self.problem, self.plan, self.split)
             self.core.allocate(parts + list(extra))
             yield self.core
 

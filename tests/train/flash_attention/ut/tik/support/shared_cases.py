@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from flash_attention import reference
 from flash_attention.dropout import philox
-from flash_attention.kernels.tik import KernelProblem, host
+from flash_attention.kernels.tik import KernelProblem, describe
 from flash_attention.kernels.tik.problem import MAX_HEAD_DIM
 
 from tests.train.flash_attention.support import cases
@@ -70,7 +70,7 @@ def features_of(case: cases.Case) -> dict:
 
 def run_forward(tik, execute, case: cases.Case, cores: int = 4, tiling: str = "auto") -> reference.Attention:
     """Output and logsumexp of a case on the forward operator."""
-    problem, inputs = host.describe(case.problem, cores=cores, tiling=tiling), case.inputs()
+    problem, inputs = describe.kernel_problem(case.problem, cores=cores, tiling=tiling), case.inputs()
     tensors = inputs.query, inputs.key, inputs.value
     return reference.Attention(*forward(tik, execute, problem, *tensors, **features_of(case)))
 

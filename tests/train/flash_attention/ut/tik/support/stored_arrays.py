@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 from flash_attention.kernels.tik import layout
-from flash_attention.kernels.tik.decode import work
-from flash_attention.kernels.tik.decode.plan import DecodePlan
+from flash_attention.kernels.tik.decode import schedule
+from flash_attention.kernels.tik.decode.tiling import DecodePlan
 from flash_attention.kernels.tik.problem import KernelProblem, padded
 from flash_attention.problem import AttentionProblem
 
@@ -171,7 +171,7 @@ def page_inputs(block_tables, context_lens) -> dict[str, np.ndarray]:
 
 def sink_rows(problem: KernelProblem, plan: DecodePlan, sinks) -> np.ndarray:
     """Sinks (heads,) as the merging kernel takes them: one per row."""
-    return np.asarray(sinks, np.float32)[work.head_rows(problem, plan)]
+    return np.asarray(sinks, np.float32)[schedule.head_rows(problem, plan)]
 
 
 def decode_logsumexp(problem: KernelProblem, plan: DecodePlan, stored: np.ndarray) -> np.ndarray:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 
-from flash_attention.kernels.tik.signature import Request, Signature
+from flash_attention.kernels.tik.describe import Signature
+from flash_attention.kernels.tik.problem import Request
 
 from tests.train.flash_attention.support.problems import make_kernel_problem
 

@@ -1,0 +1,104 @@
+"""The rule for English of CONTRIBUTING.md: first lines of docstrings, and words that make a sentence a riddle."""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import subprocess
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+NO_VERBS = ["What", "Who", "Whose", "Where", "How", "Of", "Those", "That", "Whether", "Which"]
+MOST_WORDS = 15
+RIDDLES = re.compile(r"\b(?:that|those) of\b", re.IGNORECASE)
+#: Findings that are left, by folder; a folder that has none is not here. No number may grow.
+LEFT = {
+    ".": 3,
+    "docs": 22,
+    "docs/tik": 1,
+    "tests": 4,
+    "tests/benchmarks": 4,
+    "tests/emulator": 87,
+    "tests/repository": 11,
+    "tests/train": 240,
+    "tests/virtual_ascend": 37,
+    "train": 2,
+    "train/flash_attention": 619,
+}
+
+
+def docstrings(text: str) -> Iterator[str]:
+    """Yield the docstrings of a module, its classes and functions; a test's says what holds and is no verb."""
+    for node in ast.walk(ast.parse(text)):
+        kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Module)
+        if isinstance(node, kinds) and not getattr(node, "name", "").startswith("test_"):
+            found = ast.get_docstring(node)
+            if found:
+                yield found
+
+
+def comments(text: str) -> Iterator[str]:
+    """Yield the comments of a module."""
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.string
+
+
+def findings_of_docstring(docstring: str) -> list[str]:
+    """Return what is wrong with the first line of a docstring."""
+    first = re.split(r"(?<=[.:])\s|\n\n", docstring.strip(), maxsplit=1)[0].replace("\n", " ")
+    words = first.split()
+    found = [first] if words[0].strip("`:,.") in NO_VERBS else []
+    return found + [first] * (len(words) > MOST_WORDS)
+
+
+def findings(path: Path) -> list[str]:
+    """Return what is wrong in a file: a Python module or a page."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".md":
+        return RIDDLES.findall(text)
+    of_docstrings = [found for one in docstrings(text) for found in findings_of_docstring(one)]
+    return of_docstrings + [one for one in (*docstrings(text), *comments(text)) for _ in RIDDLES.findall(one)]
+
+
+def folder_of(name: str) -> str:
+    """Return the first two parts of a path, or the one folder of a file."""
+    parts = name.split("/")[:-1]
+    return "/".join(parts[:2]) or "."
+
+
+def files() -> list[str]:
+    """Return every Python module and English page that git has."""
+    names = subprocess.run(["git", "ls-files", "*.py", "*.md"], cwd=ROOT, capture_output=True, text=True, check=True)
+    return [name for name in names.stdout.split() if not name.startswith(("docs/zh/", "README_CN"))]
+
+
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="no checkout of Git, which knows the files")
+def test_no_folder_has_more_findings_than_it_had() -> None:
+    found: dict[str, list[str]] = {}
+    for name in files():
+        found.setdefault(folder_of(name), []).extend(f"{name}: {one}" for one in findings(ROOT / name))
+    counts = {folder: len(of_folder) for folder, of_folder in sorted(found.items()) if of_folder}
+    more = {folder: found[folder] for folder, count in counts.items() if count > LEFT.get(folder, 0)}
+    assert more == {}, "\n".join(one for of_folder in more.values() for one in of_folder)
+    assert {folder: LEFT[folder] for folder in LEFT if counts.get(folder, 0) < LEFT[folder]} == {}, (
+        "lower these numbers"
+    )
+
+
+@pytest.mark.parametrize(
+    ("docstring", "count"),
+    [
+        ("Return the tiles a row block visits.", 0),
+        ("What `spec` made of arguments.", 1),
+        ("Return " + "very " * MOST_WORDS + "long lines.", 1),
+        ("Return a tile. " + "Explain " * 30, 0),
+    ],
+)
+def test_first_lines_that_break_the_rule_are_found(docstring: str, count: int) -> None:
+    assert len(findings_of_docstring(docstring)) == count

@@ -1,0 +1,537 @@
+"""Who computes what: row blocks paired into work items, balanced over the cores, described by integer tables.
+
+A kernel reads its share of the work from a table in global memory, so that every visibility rule stays in
+`flash_attention.problem.visibility`. Tiles that are partly visible refer to a tile of zeros and ones by number.
+
+Of packed sequences the table is data: `table` has the same formulas for lengths at run time. Items are then the row
+blocks of every sequence and head, longest first, dealt to the cores in turns that change direction: each core has as
+many items as any other, and about as much to do.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any, Callable
+
+import numpy as np
+
+from flash_attention.kernels.tik import instruction_forms, varlen
+from flash_attention.kernels.tik.common import band
+from flash_attention.kernels.tik.common.score_terms import Planes
+from flash_attention.kernels.tik.common.table_row import Field, TableRow
+from flash_attention.kernels.tik.common.work_split import (
+    Choice,
+    Registry,
+    TableOfWork,
+    clip,
+    deal,
+    distance_tiles,
+    name_head,
+    neighbours,
+    visibility_strip,
+)
+from flash_attention.kernels.tik.forward import score_bound, softmax
+from flash_attention.kernels.tik.forward.tiling import ForwardPlan, buffers, candidates
+from flash_attention.kernels.tik.hardware import excess
+from flash_attention.kernels.tik.layout import capacity, placement
+from flash_attention.kernels.tik.problem import KernelProblem
+from flash_attention.kernels.tik.recorder import Core
+from flash_attention.kernels.tik.row_layout import RowLayout, Words
+from flash_attention.kernels.tik.tik_types import Number, RunTime, Scalar
+from flash_attention.kernels.tik.varlen import FAR, SEQUENCE_ROW, Array, Limits, Sequences
+
+ROW_BLOCKS = 2  # of an item at most
+EDGE = 4  # key tiles at either end of a row block's range that may be partly visible
+NEVER = FAR  # key tile that no row block visits
+MOST_STRIDE = 4000  # of a sample, in groups of 16 keys
+ITEM_COST = 2  # of an item beside its tiles
+
+
+def _rows(edges: dict[str, Words]) -> tuple[RowLayout, RowLayout]:
+    """Return the rows of a row block and of an item.
+
+    A row block has rows from `start` on, key tiles from first to last, and the sample of keys that the row references
+    start from. cross and after: first key tile with keys after a query, and with all keys after all queries; distance:
+    numbers of the distance tiles of tiles cross and cross + 1.
+    """
+    row_block = RowLayout(
+        {
+            **dict.fromkeys(("start", "rows", "first", "last"), 1),
+            **edges,
+            **dict.fromkeys(("strided", "sample", "stride", "sample_tile", "cross", "after"), 1),
+            "distance": 2,
+        }
+    )
+    fields = ("head", "kv_head", "mask_plane", "bias_plane", "slope", "begin", "end", "batch")
+    return row_block, RowLayout({**dict.fromkeys(fields, 1), "row_blocks": (row_block, ROW_BLOCKS)})
+
+
+# Numbers of visibility tiles of the first and, counted backwards, of the last EDGE tiles; 0 = all visible.
+ROW_BLOCK, ITEM = _rows({"left": EDGE, "right": EDGE})
+# With packed sequences, whose tiles have no numbers, the first row block holds the sequence of the item there.
+_, PACKED_ITEM = _rows({"sequence": SEQUENCE_ROW})
+# Time of a unit whose key and value tiles serve one row block instead of two, at head_dim 128: the memory is its limit.
+UNSHARED = 1.4
+APART = 0.97  # of the load of the busiest core, from which on the last items are taken apart
+
+
+@dataclass(frozen=True)
+class WorkSplit(TableOfWork):
+    """The work of a kernel.
+
+    Attributes:
+        table: see ITEM; those of items that do not exist are inactive. With packed sequences it is an input
+            of the kernel, see forward.packed, and this one is empty.
+        tiles: float16 (n, rows, 16), columns of 16 keys, 1 = visible and 0 = hidden, or softmax.limits of them where
+            scores are float16; n may be 0. Tile number i is keys / 16 columns from column i - 1 on.
+        distances: float16 (n, keys / 16, rows, 16), tokens by which a key lies after its query; n may be 0.
+        sample_misses: there are row blocks whose sample may show a row nothing although it sees keys.
+        whole: number of the tile in which everything is visible, where it may be needed as a tile of limits; else 0.
+    """
+
+    sample_misses: bool
+    whole: int
+
+
+ForwardChoice = Choice[ForwardPlan, WorkSplit]
+
+
+def choose(problem: KernelProblem) -> ForwardChoice:
+    """The first plan that fits; where it gives the cores too few work items, one with the same tiles and more items.
+
+    The tiles stay, so that a part of the heads gets the same bits as all of them.
+
+    Raises:
+        ValueError: no tiling strategy fits the memories of a core.
+    """
+    return _choose(problem, instruction_forms.current())
+
+
+@functools.lru_cache(maxsize=4)
+def _choose(problem: KernelProblem, _: instruction_forms.InstructionForms) -> ForwardChoice:
+    reasons, chosen = [], None
+    for plan in candidates(problem):
+        if chosen is not None and (plan.rows, plan.keys) != (chosen.plan.rows, chosen.plan.keys):
+            continue
+        work = split(problem, plan)
+        parts = buffers(problem, plan, work)
+        reason = excess(parts, problem)
+        if reason:
+            reasons.append(f"{plan.strategy} needs {reason}")
+        elif chosen is None or UNSHARED * max(work.units) < max(chosen.split.units):
+            chosen = Choice(plan, work, tuple(parts))
+        if chosen is not None and (problem.sequences or chosen.split.cores == problem.cores):
+            break
+    if chosen is None:
+        raise ValueError(f"tiling: no strategy fits this problem: {'; '.join(reasons)}")
+    return chosen
+
+
+def split(problem: KernelProblem, plan: ForwardPlan) -> WorkSplit:
+    """Divides the row blocks of all heads among the cores, longest items first to the core with the least work."""
+    if problem.sequences:
+        return _of_sequences(problem, plan)
+    tiles, distances = Registry(), Registry()
+    count = -(-problem.seq_q // plan.rows)
+    blocks = ROW_BLOCK.zeros(count)
+    misses = [_row_block(problem, plan, index, blocks[index], tiles, distances) for index in range(count)]
+    counts = len(tiles.numbers) > 0 and score_bound.is_needed(problem, plan.half_scores)
+    whole = tiles.number(((0, plan.keys),) * plan.rows) if counts else 0
+    visible, starts = visibility_strip(plan, tiles)
+    numbers = np.array([0, *(start + 1 for start in starts)], np.int32)
+    for field in ("left", "right", "sample_tile"):
+        blocks[field] = numbers[blocks[field]]
+    # Neighbouring row blocks share the key tiles they both visit.
+    groups = [tuple(range(count))[i : i + plan.row_blocks] for i in range(0, count, plan.row_blocks)]
+    if problem.rules.causal:
+        # The one that sees more keys first: then no unit is missing between the last ones of an item.
+        groups = [group[::-1] for group in groups]
+    heads = [(b, h) for b in range(problem.batch) for h in range(problem.heads)]
+    units = (blocks["last"] - blocks["first"] + 1).tolist()
+    shares = _shares(groups, units, len(heads), problem.cores, score_bound.is_needed(problem, plan.half_scores))
+
+    table = ITEM.zeros(len(shares), max(map(len, shares)))
+    table["row_blocks"]["first"] = 1  # beyond the last: inactive
+    for core, share in enumerate(shares):
+        # Heads in order, so that neighbouring cores meet in the same keys.
+        for row, (head, group) in enumerate(sorted(share)):
+            item, row_blocks = table[core, row], blocks[list(group)]
+            name_head(item, problem, *heads[head])
+            item["begin"], item["end"] = row_blocks["first"].min(), row_blocks["last"].max() + 1
+            item["row_blocks"][: len(row_blocks)] = row_blocks
+    return WorkSplit(
+        table,
+        softmax.limits(problem, visible) if plan.half_scores else visible,
+        distance_tiles(plan, distances),
+        tuple(sum(units[index] for _, group in share for index in group) for share in shares),
+        any(misses),
+        int(numbers[whole]),
+    )
+
+
+#: A head and the numbers of the row blocks of a work item.
+_Item = tuple[int, tuple[int, ...]]
+
+
+def _shares(
+    groups: list[tuple[int, ...]], units: list[int], heads: int, cores: int, gathered: bool
+) -> list[list[_Item]]:
+    """Items of every core, those of `groups` for all heads.
+
+    Where items do not go round, those that are left over are taken apart into their row blocks, if that helps.
+
+    Args:
+        units: of each row block.
+        gathered: a core should have few heads: it measures their keys.
+    """
+    whole = [(head, group) for head in range(heads) for group in groups]
+    spare = len(whole) % cores if len(whole) > cores else 0
+
+    def cost(item: _Item) -> int:
+        blocks = item[1]
+        shared = 1.0 if len(blocks) > 1 or len(groups[0]) == 1 else UNSHARED
+        return round(10 * (sum(units[block] for block in blocks) * shared + ITEM_COST))
+
+    def dealt(items: list[_Item]) -> tuple[list[list[_Item]], int]:
+        costs = [cost(item) for item in items]
+        hands, loads = deal(costs, cores)
+        if gathered:
+            hands = neighbours(hands, costs)
+        return [[items[index] for index in hand] for hand in hands], max(loads)
+
+    usual, busiest = dealt(whole)
+    order = sorted(range(len(whole)), key=lambda index: (cost(whole[index]), -index))
+    left = set(order[:spare])
+    apart = [
+        (head, part)
+        for index, (head, group) in enumerate(whole)
+        for part in ([(block,) for block in group] if index in left else [group])
+    ]
+    other, load = dealt(apart) if len(apart) > len(whole) else (usual, busiest)
+    return other if load < APART * busiest else usual
+
+
+def _of_sequences(problem: KernelProblem, plan: ForwardPlan) -> WorkSplit:
+    """The work of packed sequences: room for the table, which is data; the units count row blocks."""
+    ranks, _ = _deal_items(problem, plan)
+    signed = problem.bias == "alibi" and not problem.rules.causal
+    visible = band.tiles(problem, plan)
+    return WorkSplit(
+        PACKED_ITEM.zeros(*ranks.shape),
+        softmax.limits(problem, visible) if plan.half_scores else visible,
+        band.distances(plan) if signed else np.zeros((0, 16), np.float16),
+        tuple(int(count) * plan.row_blocks for count in (ranks < _groups(problem, plan)).sum(axis=1)),
+        Limits.of(problem).bounded,
+        0,
+    )
+
+
+def _row_block(
+    problem: KernelProblem, plan: ForwardPlan, index: int, words: np.void, tiles: Registry, distances: Registry
+) -> bool:
+    """Fills the record of a row block. Returns whether its sample may show a row nothing although it sees keys."""
+    band, keys = problem.band, plan.keys
+    start = index * plan.rows
+    last_row = min(start + plan.rows, problem.seq_q) - 1
+    words["start"] = start
+    words["rows"] = min(placement(problem, "query").rows - start, plan.rows)
+    lo, hi = band.union(start, last_row)
+    common = band.common(start, last_row)
+    bounds = [band.keys(row) for row in range(start, start + plan.rows)]
+    misses = False
+
+    def number(tile: int) -> int:
+        if common[0] <= tile * keys and (tile + 1) * keys <= common[1]:
+            return 0
+        return tiles.number(tuple(clip(pair, tile * keys, keys) for pair in bounds))
+
+    if lo >= hi:  # nothing visible: one tile with everything hidden gives output 0
+        words["left"][0] = words["right"][0] = words["sample_tile"] = tiles.number(((0, 0),) * plan.rows)
+    else:
+        first, last = lo // keys, (hi - 1) // keys
+        words["first"], words["last"] = first, last
+        for edge in range(min(EDGE, last - first + 1)):
+            words["left"][edge] = number(first + edge)
+            words["right"][edge] = number(last - edge)
+        if last - first + 1 > 2 * EDGE and (number(first + EDGE) or number(last - EDGE)):
+            raise ValueError(
+                f"prev_blocks, next_blocks, tile: partly visible key tiles of rows {start}..{last_row} "
+                f"reach further than {EDGE} tiles of {keys} keys into their range"
+            )
+        if plan.shared_sample:
+            _shared_sample(problem, plan, words, index - index % 2, number)
+        else:
+            misses = _sample(problem, plan, words, bounds[: last_row + 1 - start], common, number)
+    if problem.bias == "alibi" and not problem.rules.causal:
+        _signs(problem, plan, words, start, distances)
+    else:
+        words["cross"] = words["after"] = NEVER
+    return misses
+
+
+def _shared_sample(
+    problem: KernelProblem, plan: ForwardPlan, words: np.void, index: int, number: Callable[[int], int]
+) -> None:
+    """As `_sample`, for two row blocks from number `index` on: what all rows of the first one see, else the first tile.
+
+    The second one sees these keys, too, whether or not it is computed beside the first. The first tile is part of the
+    sample in any case.
+    """
+    start = index * plan.rows
+    _, high = problem.band.common(start, min(start + plan.rows, problem.seq_q) - 1)
+    low = plan.segment_start(plan.near_segments) // 16
+    if high < plan.keys or not _spread(words, plan.columns - low, low, high // 16):
+        words["sample_tile"] = number(0)
+
+
+def _spread(words: np.void, groups: int, low: int, high: int) -> bool:
+    """A sample of groups of 16 keys, spread over those from `low` to `high`. Returns whether there are enough."""
+    if not high - low >= groups > 1:
+        return False
+    stride = min((high - low - 1) // (groups - 1), MOST_STRIDE)
+    words["strided"], words["sample"], words["stride"] = 1, low, stride
+    return True
+
+
+def _sample(
+    problem: KernelProblem, plan: ForwardPlan, words: np.void, bounds: list, common: tuple, number: Callable[[int], int]
+) -> bool:
+    """Keys whose scores give the first reference of the row maxima: spread over what all rows see, else one tile.
+
+    A mask per score may leave a query little more than its neighbours: then it is one tile, too.
+
+    Returns:
+        Whether it may show a row nothing that sees other keys.
+    """
+    masked = problem.mask == "per_score"
+    if problem.bias == "none" and not masked and _spread(words, plan.columns, -(-common[0] // 16), common[1] // 16):
+        return False
+
+    def widths_in(tile: int) -> list[int]:
+        return [max(0, min(b, (tile + 1) * plan.keys) - max(a, tile * plan.keys)) for a, b in bounds]
+
+    def seen(tile: int) -> tuple[int, int]:
+        widths = widths_in(tile)
+        return sum(width > 0 for width in widths), sum(widths)
+
+    first, last = int(words["first"]), int(words["last"])
+    middle = (bounds[len(bounds) // 2][0] + bounds[len(bounds) // 2][1]) // 2 // plan.keys
+    diagonal = (int(words["start"]) + problem.offset) // plan.keys
+    choices = [min(max(tile, first), last) for tile in (diagonal, diagonal + 1, last, first, middle)]
+    if problem.bias != "none":  # a bias by distance: what lies nearest is largest
+        choices = choices[:2]
+    tile = max(choices, key=seen)
+    words["sample"], words["sample_tile"] = tile, number(tile)
+    return masked or any(low < high and width == 0 for (low, high), width in zip(bounds, widths_in(tile)))
+
+
+def _signs(problem: KernelProblem, plan: ForwardPlan, words: np.void, start: int, distances: Registry) -> None:
+    """Where keys change from before to after the queries: computed ALiBi takes the absolute distance."""
+    keys = plan.keys
+    position, last = start + problem.offset, start + plan.rows - 1 + problem.offset
+    cross, after = (position + 1) // keys, -(-last // keys)
+    cross, after = (min(max(tile, int(words["first"])), int(words["last"]) + 1) for tile in (cross, max(after, cross)))
+    words["cross"], words["after"] = cross, after
+    for index, tile in enumerate(range(cross, after)):
+        words["distance"][index] = distances.number(tile * keys - position)
+
+
+_SAMPLE = ("strided", "sample", "stride", "sample_tile")
+_SIGNS = ("cross", "after")
+
+
+class Item(TableRow):
+    """One work item, with or without the fields of its sample. The kernel sets `index`, its number on this core."""
+
+    def __init__(self, core: Core[ForwardPlan], name: str, sample: bool):
+        problem = core.problem
+        layout = PACKED_ITEM if problem.sequences else ITEM
+        words: dict[Field, int] = dict(layout.single().items())
+        if problem.sequences:
+            words.update(layout.single("row_blocks", 0, "sequence"))
+        absent = (() if sample else _SAMPLE) + (() if problem.bias == "alibi" else _SIGNS)
+        for a in range(core.plan.row_blocks):
+            per_block = layout.single("row_blocks", a)
+            words.update({(field, a): word for field, word in per_block.items() if field not in absent})
+        super().__init__(core, name, layout, words)
+        self.index = core.scalar("int32", f"{name}_index", 0)
+
+    def skip(self, a: int) -> None:
+        """Makes row block `a` inactive."""
+        self["rows", a].set_as(0)
+        self["first", a].set_as(1)
+        self["last", a].set_as(0)
+
+    def skip_all(self) -> None:
+        """Makes the item inactive: no stage of the pipeline runs for it."""
+        for a in range(self.core.plan.row_blocks):
+            self.skip(a)
+        self["begin"].set_as(0)
+        self["end"].set_as(0)
+
+    def visits(self, a: int, tile: Number) -> tuple[Number, Number]:
+        """Conditions for row block `a` to visit a key tile."""
+        return tile >= self["first", a], tile <= self["last", a]
+
+    def position(self, a: int) -> RunTime:
+        """Position of the first row of row block `a` among the keys of its sequence."""
+        offset = self._scalars.get("offset", self.core.problem.offset)
+        return self["start", a] + offset
+
+    def sample_number(self, number: Scalar, a: int) -> None:
+        """Sets `number` to the visibility tile of the sample of row block `a`."""
+        if not self.core.band:
+            number.set_as(self["sample_tile", a])
+            return
+        with self.core.tik.if_scope(self["strided", a] > 0):
+            number.set_as(0)
+        with self.core.tik.else_scope():
+            self.tile_number(number, a, self["sample", a])
+
+    def tile_number(self, number: Scalar, a: int, tile: Number) -> None:
+        """Sets `number` to the visibility tile of (row block, key tile), 0 where everything is visible."""
+        core, table = self.core, self.core.on.table[0]
+        if core.band:
+            core.band.number(number, self.position(a), tile, self["keys"], self.get("prefix"))
+            return
+        number.set_as(0)
+        with core.tik.if_scope(tile - self["first", a] < EDGE):
+            number.set_as(table[self.row + (tile - self["first", a]) + self.layout.word("row_blocks", a, "left")])
+        with core.tik.else_scope(), core.tik.if_scope(self["last", a] - tile < EDGE):
+            number.set_as(table[self.row + (self["last", a] - tile) + self.layout.word("row_blocks", a, "right")])
+
+    def distance_number(self, number: Scalar, a: int, tile: Number) -> None:
+        """Sets `number` to the distance tile of a tile with keys on both sides of its queries, else to 0."""
+        core, table = self.core, self.core.on.table[0]
+        if core.band:
+            core.band.distance_number(number, self.position(a), tile, tile, self["cross", a], self["after", a])
+            return
+        number.set_as(0)
+        with core.when(tile >= self["cross", a], tile < self["after", a]):
+            number.set_as(table[self.row + (tile - self["cross", a]) + self.layout.word("row_blocks", a, "distance")])
+
+    def planes(self) -> Planes:
+        """Planes of inputs with one vector per plane."""
+        return Planes(self.get("bias_plane"), self.get("mask_plane"))
+
+
+_OF_ROW_BLOCK = ("start", "rows", "first", "last", "strided", "sample", "stride", "cross", "after")
+
+
+def _groups(problem: KernelProblem, plan: ForwardPlan) -> int:
+    """Work items of a head at most."""
+    return capacity(problem.seq_q, problem.sequences, plan.rows * plan.row_blocks)
+
+
+def _deal_items(problem: KernelProblem, plan: ForwardPlan) -> tuple[np.ndarray, np.ndarray]:
+    """(rank, head) of the item in every place of the table, (cores, items) each; the rank of nothing is the last."""
+    count = _groups(problem, plan)
+    total = count * problem.heads
+    cores = min(problem.cores, total)
+    turn, core = np.arange(-(-total // cores))[None, :], np.arange(cores)[:, None]
+    number = turn * cores + np.where(turn % 2 == 0, core, cores - 1 - core)
+    exists = number < total
+    return np.where(exists, number // problem.heads, count), np.where(exists, number % problem.heads, 0)
+
+
+def table(xp: Any, problem: KernelProblem, plan: ForwardPlan) -> Callable[[tuple], Array]:
+    """make(sequences) -> the table, int32 (cores, items, PACKED_ITEM.size)."""
+    count = _groups(problem, plan) + 1  # one more than there can be: the last does not exist
+    rows, row_blocks = plan.rows, plan.row_blocks
+    ranks, heads = _deal_items(problem, plan)
+    own = PACKED_ITEM.zeros(*ranks.shape)
+    own["head"] = own["slope"] = heads
+    own["kv_head"] = heads // problem.group
+    of_sequence = len(Sequences._fields)
+    words = [PACKED_ITEM.word(name) for name in ("begin", "end", *(["slope"] if problem.slope_stride else []))]
+    words += PACKED_ITEM.single("row_blocks", 0, "sequence").values()
+    for a in range(row_blocks):
+        words += [PACKED_ITEM.word("row_blocks", a, name) for name in _OF_ROW_BLOCK]
+    ranked, tiles = varlen.ranked(xp, count, words, ranks, PACKED_ITEM.words(own)), varlen.tiles(xp, problem, count)
+    row_block, unit = _row_blocks_at_run_time(xp, problem, plan), rows * row_blocks
+    # As in `split`: of two row blocks the one that sees more keys first.
+    swaps, slope_stride = problem.rules.causal and row_blocks == 2, problem.slope_stride
+
+    def make(described):  # type: ignore[no-untyped-def]
+        _, _, _, keys, offset, prefix, queries, _ = described
+        owner, inside, active = tiles((queries + (unit - 1)) // unit)
+        nothing = inside * 0
+        zero, length, before = xp.take(offset, owner, 0), xp.take(keys, owner, 0), xp.take(prefix, owner, 0)
+        begin, end, cost, of_blocks = nothing + FAR, nothing, nothing, ()
+        swapped = xp.as_int(xp.take(queries, owner, 0) - inside * unit > rows)
+        for a in range(row_blocks):
+            start = inside * unit + a * rows
+            if swaps:
+                start = inside * unit + rows * (swapped if a == 0 else 1 - swapped)
+            have = xp.minimum(xp.maximum(xp.take(queries, owner, 0) - start, 0), rows) * xp.as_int(active)
+            block = row_block(start, have, start + zero, length, before)
+            _, _, first, last, _, _, _, _, _ = block
+            exists = have > 0
+            begin = xp.where(exists, xp.minimum(begin, first), begin)
+            end = xp.where(exists, xp.maximum(end, last + 1), end)
+            cost = cost + (last - first + 1) * xp.as_int(exists)
+            of_blocks = of_blocks + block
+        active = xp.as_int(active)
+        values = (begin * active, end)
+        if slope_stride > 0:
+            values = values + (owner * slope_stride,)
+        for index in range(of_sequence):
+            values = values + (xp.take(described[index], owner, 0),)
+        return ranked(values + of_blocks, (cost + ITEM_COST) * active)
+
+    return make
+
+
+def _row_blocks_at_run_time(xp: Any, problem: KernelProblem, plan: ForwardPlan) -> Callable[..., tuple]:
+    """row_block(start, rows, position, keys, prefix) -> the words of a row block, as in _OF_ROW_BLOCK.
+
+    Keys that all of its rows see give the sample of the row maxima, spread over them; where there are too few, the tile
+    that shows something to most rows does.
+    """
+    left, right, prefixed = Limits.of(problem)
+    whole, columns, stride_at_most, gaps = plan.keys, plan.keys // 16, MOST_STRIDE, max(plan.keys // 16 - 1, 1)
+    spread, by_distance = problem.bias == "none" and columns > 1, problem.bias == "alibi"
+    signed, rows_of_tile = by_distance and not problem.rules.causal, plan.rows
+
+    def bounds(position: Array, keys: Array, prefix: Array) -> tuple:
+        """Keys [low, high) that the query at a position sees."""
+        low = keys * 0 if left == FAR else xp.minimum(xp.maximum(position - left, 0), keys)
+        high = keys if right == FAR else xp.minimum(xp.maximum(position + (right + 1), 0), keys)
+        return low, xp.maximum(high, xp.minimum(prefix, keys)) if prefixed else high
+
+    def seen(tile: Array, rows: Array, position: Array, keys: Array, prefix: Array) -> Array:
+        """Rows that see a key of a tile."""
+        stop = rows if left == FAR else xp.minimum((tile + 1) * whole + left - position, rows)
+        start = rows * 0 if right == FAR else xp.maximum(tile * whole - right - position, 0)
+        if prefixed:
+            start = start * xp.as_int(prefix <= tile * whole)
+        return xp.maximum(stop - start, 0) * xp.as_int(tile * whole < keys)
+
+    def make(start: Array, rows: Array, position: Array, keys: Array, prefix: Array) -> tuple:
+        exists, nothing = rows > 0, rows * 0
+        ending = position + rows - 1
+        first_low, first_high = bounds(position, keys, prefix)
+        last_low, last_high = bounds(ending, keys, prefix)
+        sees = last_high > first_low
+        sees = xp.as_int(sees)
+        first, last = first_low // whole * sees, (last_high - 1) // whole * sees
+        low, high = (last_low + 15) // 16, first_high // 16
+        strided = high - low >= columns if spread else rows < 0
+        stride = xp.minimum(xp.maximum((high - low - 1) // gaps, 1), stride_at_most)
+        diagonal, middle = position // whole, (position + rows // 2) // whole
+        tile, most = nothing, nothing - 1
+        for choice in (diagonal, diagonal + 1) if by_distance else (diagonal, diagonal + 1, last, first, middle):
+            clipped = xp.minimum(xp.maximum(choice, first), last)
+            count = seen(clipped, rows, position, keys, prefix)
+            tile, most = xp.where(count > most, clipped, tile), xp.maximum(count, most)
+        cross = after = nothing + FAR
+        if signed:
+            cross = xp.minimum(xp.maximum((position + 1) // whole, first), last + 1)
+            after = (position + (rows_of_tile - 1) + (whole - 1)) // whole
+            after = xp.minimum(xp.maximum(xp.maximum(after, (position + 1) // whole), first), last + 1)
+        exists = xp.as_int(exists)
+        sample = xp.as_int(strided), xp.where(strided, low, tile), stride
+        return (start, rows, first * exists + (1 - exists), last * exists) + sample + (cross, after)
+
+    return make

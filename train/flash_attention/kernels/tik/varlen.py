@@ -1,0 +1,180 @@
+"""Work tables of packed sequences: the lengths are data, so they are made for every call, of a size fixed before.
+
+Each function takes `xp`, a module of array operations, and gives one that runs on its arrays: `integers` for NumPy on
+the host, or `backends.ascend.integers` for tensors in a graph. That one uses nothing but arithmetic on whole arrays,
+without branches, and captures nothing but integers and arrays: the rules of a graph.
+
+Rows of queries have two addresses. In the tensors of the caller they follow each other. What the kernels keep per row
+(logsumexp, terms of the backward operator, accumulators) has every sequence begin at a multiple of BLOCK rows, so that
+row blocks of any size are whole there: `stored_rows` in all.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, NamedTuple
+
+import numpy as np
+
+from flash_attention.kernels.tik.layout import BLOCK, capacity, stored_rows
+from flash_attention.kernels.tik.problem import KernelProblem
+from flash_attention.kernels.tik.row_layout import RowLayout
+
+# A block of rows: first row among all tokens, rows that exist, position of the first one, number of the sequence.
+BLOCK_ROW = RowLayout({"first_row": 1, "rows": 1, "position": 1, "sequence": 1, "padding": 4})
+FAR = 1 << 30  # stands for no limit
+
+Array = Any
+
+
+def keep_blocks(queries: int, keys: int, sequences: int, lengths: list[tuple[int, int]] | None) -> int:
+    """Blocks of 32 bytes that the keep decisions of a head need at most, those of 16 queries and 16 keys.
+
+    Args:
+        queries, keys: of all sequences.
+        lengths: (queries, keys) of every sequence, or None where any may come. What they need is rounded up to a power
+            of two, so that kernels for other lengths are few.
+    """
+    if lengths is None:
+        return capacity(queries, sequences, BLOCK) * (BLOCK // 16) * capacity(keys, sequences, 16)
+    wanted = sum(-(-columns // 16) * -(-rows // BLOCK) * (BLOCK // 16) for rows, columns in lengths)
+    return 1 << max(wanted - 1, 0).bit_length()
+
+
+class Sequences(NamedTuple):
+    """Where the sequences are, int32 (sequences,) each; words of work tables, in this order.
+
+    Attributes:
+        query_row, key_row: first row among the tokens of queries and of keys.
+        stored_row: first one of what is stored per row.
+        keys, queries: lengths.
+        offset: position of query 0 among the keys.
+        prefix: keys before it are visible besides the causal ones.
+        keep: first block of 32 bytes of the keep decisions of a head, see layout.keep_shape.
+    """
+
+    query_row: Array
+    key_row: Array
+    stored_row: Array
+    keys: Array
+    offset: Array
+    prefix: Array
+    queries: Array
+    keep: Array
+
+
+SEQUENCE_ROW = RowLayout(dict.fromkeys(Sequences._fields, 1))
+
+
+def sequences(xp, problem: KernelProblem) -> Callable[[Array, Array, Array], tuple]:
+    """make(ends_q, ends_k, prefix) -> Sequences, from cumulative lengths int32 (sequences,) without the leading 0.
+
+    Ends that are out of order or range give other lengths, but never an address outside the tensors.
+    """
+    bottom, most_q, most_k = problem.rules.causal_alignment == "bottom_right", problem.seq_q, problem.seq_k
+    dropped = problem.dropout_threshold > 0
+
+    def make(ends_q, ends_k, prefix):
+        ends_q, ends_k = xp.minimum(xp.maximum(ends_q, 0), most_q), xp.minimum(xp.maximum(ends_k, 0), most_k)
+        query_row = xp.concatenate((ends_q[:1] * 0, ends_q[:-1]))
+        key_row = xp.concatenate((ends_k[:1] * 0, ends_k[:-1]))
+        queries, keys = xp.maximum(ends_q - query_row, 0), xp.maximum(ends_k - key_row, 0)
+        blocks = (queries + (BLOCK - 1)) // BLOCK
+        offset = keys - queries if bottom else keys * 0
+        stored_row, keep = (xp.cumsum(blocks, 0) - blocks) * BLOCK, keys * 0
+        if dropped:
+            area = (keys + 15) // 16 * (blocks * (BLOCK // 16))
+            keep = xp.cumsum(area, 0) - area
+        return query_row, key_row, stored_row, keys, offset, prefix, queries, keep
+
+    return make
+
+
+def tiles(xp, problem: KernelProblem, count: int):
+    """make(counts) -> (sequence, number inside it, whether it exists) of `count` tiles, counts[s] of sequence s."""
+    index, sequences = xp.array(list(range(count))), problem.sequences
+
+    def make(counts):
+        ends = xp.cumsum(counts, 0)
+        owner = xp.count_true(xp.reshape(index, (-1, 1)) >= xp.reshape(ends, (1, -1)))
+        active = owner < sequences
+        owner = xp.minimum(owner, sequences - 1)
+        return owner, index - xp.take(ends - counts, owner, 0), active
+
+    return make
+
+
+def blocks(xp, problem: KernelProblem) -> Callable[[tuple], Array]:
+    """make(sequences) -> int32 (blocks, BLOCK_ROW.size): the rows of every block of BLOCK stored rows."""
+    numbered, unused = tiles(xp, problem, stored_rows(problem) // BLOCK), BLOCK_ROW.size - 4
+
+    def make(described):
+        query_row, _, _, _, offset, _, queries, _ = described
+        owner, inside, active = numbered((queries + (BLOCK - 1)) // BLOCK)
+        exists, start = xp.as_int(active), inside * BLOCK
+        first, position = xp.take(query_row, owner, 0) + start, xp.take(offset, owner, 0) + start
+        rows = xp.minimum(xp.take(queries, owner, 0) - start, BLOCK)
+        nothing = exists * 0
+        return xp.stack((first * exists, rows * exists, position * exists, owner) + (nothing,) * unused)
+
+    return make
+
+
+def stored_rows_of_tokens(xp, problem: KernelProblem) -> Callable[[tuple], Array]:
+    """make(sequences) -> int32 (tokens,): the stored row of every row of queries."""
+    token, last = xp.array(list(range(problem.seq_q))), problem.sequences - 1
+
+    def make(described):
+        query_row, _, stored_row, _, _, _, queries, _ = described
+        ends = xp.reshape(query_row + queries, (1, -1))
+        owner = xp.minimum(xp.count_true(xp.reshape(token, (-1, 1)) >= ends), last)
+        return token + xp.take(stored_row - query_row, owner, 0)
+
+    return make
+
+
+class Limits(NamedTuple):
+    """How far queries see from their position, FAR without a limit; whether there is a prefix."""
+
+    left: int
+    right: int
+    prefixed: bool
+
+    @staticmethod
+    def of(problem: KernelProblem) -> Limits:
+        rules = problem.rules
+        left = FAR if rules.window_left < 0 else rules.window_left
+        right = FAR if rules.window_right < 0 else rules.window_right
+        return Limits(left, 0 if rules.causal else right, problem.prefix)
+
+    @property
+    def bounded(self) -> bool:
+        """Whether some query may not see some key of its sequence."""
+        return min(self.left, self.right) < FAR
+
+
+def ranked(xp, count: int, words: list[int], places: np.ndarray, added: np.ndarray) -> Callable[[tuple, Array], Array]:
+    """make(values, cost) -> int32 work table (cores, items, words): items by falling cost, dealt to places.
+
+    Args:
+        count: of items.
+        words: which word each of `values` is, a vector with a number per item; other words are 0.
+        places: (cores, items): for every place in the table the rank of its item. The last rank is that of an item
+            which does not exist, of no cost.
+        added: (cores, items, words): what the place itself adds to the words.
+    """
+    shape = added.shape
+    ranks, own = xp.array(places.reshape(-1).tolist()), xp.array(added.tolist())
+    columns = np.full(shape[2], len(words))
+    columns[words] = np.arange(len(words))
+    columns = xp.array(columns.tolist())
+    row, column = (xp.array(np.arange(count).reshape(axes).tolist()) for axes in ((-1, 1), (1, -1)))
+
+    def make(values, cost):
+        mine, other = xp.reshape(cost, (-1, 1)), xp.reshape(cost, (1, -1))
+        earlier = xp.logical_and(other == mine, column < row)
+        rank = xp.count_true(xp.logical_or(other > mine, earlier))
+        order = xp.first_true(xp.reshape(rank, (1, -1)) == row)
+        chosen = xp.take(xp.stack(values + (cost * 0,)), xp.take(order, ranks, 0), 0)
+        return xp.reshape(xp.take(chosen, columns, 1), shape) + own
+
+    return make
