@@ -24,9 +24,9 @@ ALIBI_TOKENS = 2048 * 128
 ALIBI_LARGEST = 4 * 65504.0
 # Soft caps whose doubles, and quotients with them, float16 holds to its full precision.
 SOFTCAPS = (2.0**-13, 2.0**14)
-# From here on post_scale is at least 16 where it has to be: below, what is hidden comes back beside great biases, and
-# what the Cube adds to the scores no longer fits in float16.
-LEAST_SCALE = 2.0**-10
+# Below the first post_scale is under 16: hidden keys come back beside great biases, and the terms that the Cube adds to the
+# scores leave float16. Above the second the terms of the backward pass do, and gradients of values are off.
+SCALES = (2.0**-10, 2.0**10)
 
 
 class Chip(NamedTuple):
@@ -100,8 +100,8 @@ class KernelProblem(AttentionProblem):
             raise ValueError(
                 f"softcap: got {self.rules.softcap}, allowed are {SOFTCAPS[0]} to {SOFTCAPS[1]}, or 0 for none"
             )
-        if 0 < abs(self.scale) < LEAST_SCALE:
-            raise ValueError(f"scale: got {self.scale}, allowed are {LEAST_SCALE} or more, of either sign, and 0")
+        if self.scale != 0 and not SCALES[0] <= abs(self.scale) <= SCALES[1]:
+            raise ValueError(f"scale: got {self.scale}, allowed are {SCALES[0]} to {SCALES[1]}, of either sign, and 0")
         check_int("cores", self.cores, 1, MAX_CORES)
         if len(self.memories) != len(CAPACITY):
             raise ValueError(f"memories: got {self.memories}, allowed are sizes of {', '.join(CAPACITY)}")
