@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Callable, Protocol
 
-import numpy as np
-
 from flash_attention.kernels.tik import describe, varlen
 from flash_attention.kernels.tik.backward import kernel as backward
 from flash_attention.kernels.tik.backward import postprocess, preprocess
@@ -153,42 +151,6 @@ def build(
     instance.BuildCCE(kernel_name=name, inputs=inputs, outputs=outputs)
     shape = kernel.plan, tuple(kernel.buffers), kernel.cores, kernel.units
     return Kernel(arguments.inputs, arguments.outputs, name, instance, request.problem, *shape)
-
-
-@dataclass(frozen=True)
-class Backward:
-    """The kernels of the backward operator in the order in which they run; outputs of one are inputs of a later one.
-
-    The last one of three is absent where the main kernel gives d_query itself, see BackwardSplit.writes_d_query.
-    """
-
-    kernels: tuple[Kernel, ...]
-
-    @property
-    def main(self) -> Kernel:
-        return self.kernels[1]
-
-    def run(self, execute: Callable[..., dict[str, np.ndarray]], **arrays: Any) -> dict:
-        """Run the chain.
-
-        Args:
-            execute: execute(instance, feed, output_names) gives arrays by output name.
-            arrays: inputs by name, stored as `layout` says.
-
-        Returns:
-            d_query, d_key, d_value, the sums of the bias gradient and the rows of the gradient of sinks, as stored.
-        """
-        for kernel in self.kernels:
-            feed = kernel.feed(**{name: arrays[name] for name in kernel.given if name in arrays})
-            arrays.update(execute(kernel.tik, feed, [tensor.name for tensor in kernel.outputs]))
-        results = [tensor for kernel in self.kernels for tensor in kernel.outputs]
-        return {t.name: arrays[t.name] for t in results if t.name not in ("row_lanes", "d_query_sums")}
-
-
-def build_backward(request: Request, tik: TikModule, name: str, debug: bool) -> Backward:
-    """Record and build the kernels of the backward operator; arguments as in `build`."""
-    _, *chain = stages(request)
-    return Backward(tuple(build(stage, request, tik, f"{name}_{stage}", debug) for stage in chain))
 
 
 def compile_entry(name: str, tensors: Mapping[str, Mapping | None], request: str, kernel_name: str) -> Kernel:

@@ -56,7 +56,7 @@ class KernelProblem(AttentionProblem):
         slopes: where rules.alibi one per head, or one per head of every batch item or packed sequence, head by head.
         cores: AI cores the work is split over.
         memories: see Chip.
-        tiling: name of a tiling strategy of `flash_attention.kernels.tik.forward.plan`.
+        tiling: name of a tiling strategy of `flash_attention.kernels.tik.forward.tiling`.
         sequences: how many packed sequences there may be in the rows of one batch item with layout "TH", each by itself
             as far as all rules go; their lengths are data. 0: a batch item is a sequence.
         keep_blocks: with packed sequences and dropout: room for the keep decisions of a head, see varlen.keep_blocks.

@@ -212,14 +212,14 @@ class Preprocess:
         for number in score_terms.REFERENCE:
             self._terms(number, ((delta, (DELTA,)), (lse, tuple(range(SCORE, len(core.on.terms))))))
         if self.slopes:
-            number = core.scalar("int32", "slope_head")
+            slope = core.scalar("int32", "slope_head")
             if place.sequence is not None:
-                number.set_as(place.head + place.sequence * problem.heads)
+                slope.set_as(place.head + place.sequence * problem.heads)
             elif problem.slope_stride:
-                number.set_as(place.head)
+                slope.set_as(place.head)
             else:
-                number.set_as(place.head - place.head // problem.heads * problem.heads)
-            self.slopes.load(number)
+                slope.set_as(place.head - place.head // problem.heads * problem.heads)
+            self.slopes.load(slope)
             self.slopes.row_block(place.position, 0, 0)
 
         def store(have: Number) -> None:

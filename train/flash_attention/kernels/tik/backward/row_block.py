@@ -54,9 +54,9 @@ class Place:
         self.sequence: Scalar | None = None
         if core.problem.sequences and core.problem.slope_stride:
             self.sequence = core.scalar("int32", "sequence", 0)
-        self._packed: tuple[Scalar, Scalar] | None = None
+        self._varlen: tuple[Scalar, Scalar] | None = None
         if core.problem.sequences:
-            self._packed = core.scalar("int32", "first_row", 0), core.scalar("int32", "position", 0)
+            self._varlen = core.scalar("int32", "first_row", 0), core.scalar("int32", "position", 0)
 
     def fetch(self, number: Number) -> None:
         """Sets head and start to block `number` of all heads, and loads what `find` needs to know of it."""
@@ -71,15 +71,15 @@ class Place:
     def find(self) -> None:
         """Sets the other scalars to the block that was fetched."""
         core = self.core
-        if self._packed is not None:
-            self._find_packed(*self._packed)
+        if self._varlen is not None:
+            self._find_varlen(*self._varlen)
             return
         self.rows.set_as(core.plan.rows)
         if core.tail_rows:
             with core.tik.if_scope(self.block == self.blocks - 1):
                 self.rows.set_as(core.tail_rows)
 
-    def _find_packed(self, first: Scalar, inside: Scalar) -> None:
+    def _find_varlen(self, first: Scalar, inside: Scalar) -> None:
         core = self.core
         words = core.on.block[0 if _all_blocks(core.problem) else self.copy]
         at: Number = 0
@@ -102,11 +102,11 @@ class Place:
 
     @property
     def position(self) -> RunTime:
-        return self.start + self.core.problem.offset if self._packed is None else self._packed[1]
+        return self.start + self.core.problem.offset if self._varlen is None else self._varlen[1]
 
     def address(self, name: str) -> RunTime:
         """First element of the rows in a tensor with one matrix per head."""
         core = self.core
-        if self._packed is not None:
-            return core.start(name, self.head, self._packed[0])
+        if self._varlen is not None:
+            return core.start(name, self.head, self._varlen[0])
         return core.start(name, self.head, core.batch_of(self.head)) + self.start * 16

@@ -72,12 +72,12 @@ def _item(numbers: dict[str, Words]) -> RowLayout:
 # left, right: numbers of the visibility tiles of the first and, counted backwards, of the last EDGE query tiles.
 ITEM = _item({"left": EDGE})
 # The tiles of packed sequences have no numbers.
-PACKED_ITEM = _item({"sequence": SEQUENCE_ROW})
+VARLEN_ITEM = _item({"sequence": SEQUENCE_ROW})
 
 
 def row_of(problem: KernelProblem) -> RowLayout:
     """Return the row of an item of a problem."""
-    return PACKED_ITEM if problem.sequences else ITEM
+    return VARLEN_ITEM if problem.sequences else ITEM
 
 
 # What plans cost, coarsely: the Cube, Vector, loads of operands or the memory are the limit of a step, or the way from
@@ -286,7 +286,7 @@ def _of_sequences(problem: KernelProblem, plan: BackwardPlan) -> BackwardSplit:
     ranks, _, _ = _deal_items(problem, plan, slots)
     signed = problem.bias == "alibi" and not problem.rules.causal
     return BackwardSplit(
-        PACKED_ITEM.zeros(*ranks.shape),
+        VARLEN_ITEM.zeros(*ranks.shape),
         band.tiles(problem, plan),
         band.distances(plan) if signed else np.zeros((0, 16), np.float16),
         tuple(int(count) * problem.group for count in (ranks < _key_tiles(problem, plan)).sum(axis=1)),
@@ -643,18 +643,18 @@ def _deal_items(problem: KernelProblem, plan: BackwardPlan, slots: int) -> tuple
 
 
 def table(xp: Any, problem: KernelProblem, plan: BackwardPlan, slots: int) -> Callable[[tuple], Array]:
-    """make(sequences) -> the table, int32 (cores, items, PACKED_ITEM.size)."""
+    """make(sequences) -> the table, int32 (cores, items, VARLEN_ITEM.size)."""
     items = _key_tiles(problem, plan) + 1  # one more than there can be: the last does not exist
     ranks, heads, of_slots = _deal_items(problem, plan, slots)
-    own = PACKED_ITEM.zeros(*ranks.shape)
+    own = VARLEN_ITEM.zeros(*ranks.shape)
     own["head"] = own["slope"] = heads * problem.group
     own["kv_head"], own["slot"] = heads, of_slots
     of_sequence = len(Sequences._fields)
     fields = ["tile", "first", "count", "steps", "cross", "before", "final", "final_end"]
     if problem.slope_stride:
         fields.append("slope")
-    words = [*(PACKED_ITEM.word(field) for field in fields), *PACKED_ITEM.single("sequence").values()]
-    ranked, tiles = varlen.ranked(xp, items, words, ranks, PACKED_ITEM.words(own)), varlen.tiles(xp, problem, items)
+    words = [*(VARLEN_ITEM.word(field) for field in fields), *VARLEN_ITEM.single("sequence").values()]
+    ranked, tiles = varlen.ranked(xp, items, words, ranks, VARLEN_ITEM.words(own)), varlen.tiles(xp, problem, items)
     left, right, prefixed = Limits.of(problem)
     whole, rows, group = plan.keys, plan.rows, problem.group
     signed, slope_stride = problem.bias == "alibi" and not problem.rules.causal, problem.slope_stride

@@ -70,7 +70,7 @@ def _rows(edges: dict[str, Words]) -> tuple[RowLayout, RowLayout]:
 # Numbers of visibility tiles of the first and, counted backwards, of the last EDGE tiles; 0 = all visible.
 ROW_BLOCK, ITEM = _rows({"left": EDGE, "right": EDGE})
 # With packed sequences, whose tiles have no numbers, the first row block holds the sequence of the item there.
-_, PACKED_ITEM = _rows({"sequence": SEQUENCE_ROW})
+_, VARLEN_ITEM = _rows({"sequence": SEQUENCE_ROW})
 # Time of a unit whose key and value tiles serve one row block instead of two, at head_dim 128: the memory is its limit.
 UNSHARED = 1.4
 APART = 0.97  # of the load of the busiest core, from which on the last items are taken apart
@@ -218,7 +218,7 @@ def _of_sequences(problem: KernelProblem, plan: ForwardPlan) -> WorkSplit:
     signed = problem.bias == "alibi" and not problem.rules.causal
     visible = band.tiles(problem, plan)
     return WorkSplit(
-        PACKED_ITEM.zeros(*ranks.shape),
+        VARLEN_ITEM.zeros(*ranks.shape),
         softmax.limits(problem, visible) if plan.half_scores else visible,
         band.distances(plan) if signed else np.zeros((0, 16), np.float16),
         tuple(int(count) * plan.row_blocks for count in (ranks < _groups(problem, plan)).sum(axis=1)),
@@ -346,7 +346,7 @@ class Item(TableRow):
 
     def __init__(self, core: Core[ForwardPlan], name: str, sample: bool):
         problem = core.problem
-        layout = PACKED_ITEM if problem.sequences else ITEM
+        layout = VARLEN_ITEM if problem.sequences else ITEM
         words: dict[Field, int] = dict(layout.single().items())
         if problem.sequences:
             words.update(layout.single("row_blocks", 0, "sequence"))
@@ -436,19 +436,19 @@ def _deal_items(problem: KernelProblem, plan: ForwardPlan) -> tuple[np.ndarray, 
 
 
 def table(xp: Any, problem: KernelProblem, plan: ForwardPlan) -> Callable[[tuple], Array]:
-    """make(sequences) -> the table, int32 (cores, items, PACKED_ITEM.size)."""
+    """make(sequences) -> the table, int32 (cores, items, VARLEN_ITEM.size)."""
     count = _groups(problem, plan) + 1  # one more than there can be: the last does not exist
     rows, row_blocks = plan.rows, plan.row_blocks
     ranks, heads = _deal_items(problem, plan)
-    own = PACKED_ITEM.zeros(*ranks.shape)
+    own = VARLEN_ITEM.zeros(*ranks.shape)
     own["head"] = own["slope"] = heads
     own["kv_head"] = heads // problem.group
     of_sequence = len(Sequences._fields)
-    words = [PACKED_ITEM.word(name) for name in ("begin", "end", *(["slope"] if problem.slope_stride else []))]
-    words += PACKED_ITEM.single("row_blocks", 0, "sequence").values()
+    words = [VARLEN_ITEM.word(name) for name in ("begin", "end", *(["slope"] if problem.slope_stride else []))]
+    words += VARLEN_ITEM.single("row_blocks", 0, "sequence").values()
     for a in range(row_blocks):
-        words += [PACKED_ITEM.word("row_blocks", a, name) for name in _OF_ROW_BLOCK]
-    ranked, tiles = varlen.ranked(xp, count, words, ranks, PACKED_ITEM.words(own)), varlen.tiles(xp, problem, count)
+        words += [VARLEN_ITEM.word("row_blocks", a, name) for name in _OF_ROW_BLOCK]
+    ranked, tiles = varlen.ranked(xp, count, words, ranks, VARLEN_ITEM.words(own)), varlen.tiles(xp, problem, count)
     row_block, unit = _row_blocks_at_run_time(xp, problem, plan), rows * row_blocks
     # As in `split`: of two row blocks the one that sees more keys first.
     swaps, slope_stride = problem.rules.causal and row_blocks == 2, problem.slope_stride
