@@ -18,6 +18,7 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from .device import nn
 from .errors import SetupError
 from .installation import Installation
 from .symbols import elftools, needed_libraries, read_symbols
@@ -30,7 +31,7 @@ FLAGS = ("-std=c++17", "-O1", "-fPIC", "-D_GLIBCXX_USE_CXX11_ABI=0", "-Wall", "-
 # Names of AscendCL and HCCL as strings in a library; those of aclnn are asked for one by one.
 _FUNCTIONS = re.compile(rb"(?<=\0)((?:acl(?!nn)[a-z]*|Hccl|Hcom)[A-Z][A-Za-z0-9]*)(?=\0)")
 # Libraries that MindSpore from 2.3 on opens beside that of aclrtGetSocName.
-_OPENED = ["libacl_op_compiler.so", "libacl_tdt_channel.so", "libmsprofiler.so"]
+_OPENED = ["libacl_op_compiler.so", "libacl_tdt_channel.so", "libmsprofiler.so", "libopapi.so", "libnnopbase.so"]
 _OBJECTS = ("_ZTV", "_ZTI", "_ZTS")
 
 
@@ -56,7 +57,12 @@ def prepare(installation: Installation) -> Path:
             f"the runtime has to be compiled, and there is no {' '.join(compiler)}: install g++ (C++17), or set CXX"
         )
     key = hashlib.sha256("\0".join([*compiler, *FLAGS]).encode())
-    for source in (*sorted(SOURCES.iterdir()), *sorted(GE.iterdir()), *sorted(Path(__file__).parent.glob("*.py"))):
+    for source in (
+        *sorted(SOURCES.iterdir()),
+        *sorted(GE.iterdir()),
+        Path(nn.__file__),
+        *sorted(Path(__file__).parent.glob("*.py")),
+    ):
         key.update(source.read_bytes())
     state = installation.plugin.stat()
     key.update(f"{installation.plugin} {state.st_size} {state.st_mtime_ns}".encode())
@@ -92,7 +98,13 @@ def _make(folder: Path, compiler: list[str], installation: Installation) -> None
             *SOURCES.glob("*.cc"),
             *(GE.glob("*.cc") if installation.ge else (GE / "objects.cc", GE / "prototypes.cc")),
         ]
-        commands = [(*compiler, *FLAGS, "-c", source, "-o", objects / f"{source.stem}.o") for source in sources]
+        if installation.ge:
+            functions = folder / "nn.cc"
+            functions.write_text(nn.source())
+            sources.append(functions)
+        commands = [
+            (*compiler, *FLAGS, "-I", GE, "-c", source, "-o", objects / f"{source.stem}.o") for source in sources
+        ]
         list(pool.map(lambda command: _run(*command), commands))
     compiled = sorted(objects.glob("*.o"))
     implemented = frozenset().union(*(read_symbols(path, ".symtab").defined for path in compiled))
@@ -111,7 +123,8 @@ def _make(folder: Path, compiler: list[str], installation: Installation) -> None
         if name != shared.name:
             (libraries / name).symlink_to(shared.name)
     shutil.rmtree(objects)
-    stubs.unlink()
+    for source in folder.glob("*.cc"):
+        source.unlink()
     # MindSpore reads this table of CANN's built-in operators; those that we know stand in the registrations.
     table = folder / "opp/built-in/op_impl/ai_core/tbe/config/ascend910/aic-ascend910-ops-info.json"
     table.parent.mkdir(parents=True)

@@ -19,7 +19,7 @@ from typing import Callable
 import numpy as np
 
 from ..kernel import load
-from . import aicpu, by_name, channels, collectives
+from . import aicpu, by_name, channels, collectives, nn
 from .errors import KernelError, QueueEmpty, QueueFull
 from .graph import Graphs
 from .launch import Launcher
@@ -27,7 +27,7 @@ from .memory import Address, Memory
 from .report import Report
 
 # Requests and codes of runtime/device.h and runtime/status.h.
-REGISTER, LAUNCH, AICPU, OPERATOR, SEND, WAITING, GIVE, TAKE, GRAPH, RUN_GRAPH = range(1, 11)
+REGISTER, LAUNCH, AICPU, OPERATOR, SEND, WAITING, GIVE, TAKE, GRAPH, RUN_GRAPH, NN = range(1, 12)
 SUCCESS, QUEUE_EMPTY, QUEUE_FULL, KERNEL_FAILED = 0, 207013, 207014, 507015
 _HEADER, _ANSWER, _ADDRESS = struct.Struct("=IIQQ"), struct.Struct("=qQ"), struct.Struct("=QQ")
 
@@ -47,6 +47,7 @@ class Server:
             GIVE: self.give,
             TAKE: self.take,
             GRAPH: lambda number, _count, contents: self.graphs.add(number, contents),
+            NN: lambda _number, count, contents: nn.run(launcher.memory, *_split(count, contents)),
             RUN_GRAPH: lambda number, count, contents: self.graphs.run(number, *_split(count, contents)),
         }
 

@@ -114,7 +114,7 @@ class Ascend:
         from mindspore import Tensor
         from mindspore.ops import operations as P
 
-        if self.environment.route(self.ms.__version__) != "tbe":
+        if self.environment.needs_package(self.ms.__version__):
             raise NotRun("programs need the compiler that MindSpore 2.0 to 2.2 have; the operators are tried below")
         program = PROGRAMS[name]
         primitive = _primitive(name)
