@@ -58,7 +58,7 @@ class Compiled(nn.Cell):
         flat = []
         for one, size in zip(arguments, sizes):
             flat.extend(one if size >= 0 else (one,))
-        return _jit_function(self.run, sizes)(*flat)
+        return _jit(self.run, sizes)(*flat)
 
     def construct(self, *arguments):
         return self.run(*arguments)
@@ -95,15 +95,17 @@ class _Unpacked(nn.Cell):
 _unpacked = functools.lru_cache(maxsize=512)(_Unpacked)
 
 
-@functools.lru_cache(maxsize=512)
-def _jit_function(run: nn.Cell, sizes: tuple):
-    unpacked = _unpacked(run, sizes)
+class _Jit(nn.Cell):
+    def __init__(self, run: nn.Cell, sizes: tuple):
+        super().__init__()
+        self.run = _unpacked(run, sizes)
 
     @ms.jit
-    def compiled(*flat):
-        return unpacked(*flat)
+    def construct(self, *flat):
+        return self.run(*flat)
 
-    return compiled
+
+_jit = functools.lru_cache(maxsize=512)(_Jit)
 
 
 def result(argument):

@@ -83,6 +83,7 @@ TABLE: dict[str, Function] = {
     "InplaceCopy": Function("tt", lambda _x, y: y),
     "InplaceFillScalar": Function("ts", lambda _x, value: value),
     "InplaceMaskedFillScalar": Function("tts", lambda x, mask, value: np.where(mask, value, x)),
+    "InplaceMaskedFillTensor": Function("ttt", lambda x, mask, value: np.where(mask, value, x)),
     "InplaceMul": Function("tt", np.multiply),
     "InplaceOne": Function("t", np.ones_like),
     "InplaceSub": Function("tts", lambda x, y, factor: x - factor * y),

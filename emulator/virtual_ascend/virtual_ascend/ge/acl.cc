@@ -94,6 +94,9 @@ Status aclrtProcessReport(int32_t) {
   return kSuccess;
 }
 
+// An allocator of the program's for what operators by name need beside their tensors: nothing.
+void *aclrtAllocatorCreateDesc() { return new char; }
+
 // ------------------------------------------------------------------------------------------------------ without effect
 #define VIRTUAL_ASCEND_NOTHING(name) \
   Status name() { return kSuccess; }
@@ -103,6 +106,14 @@ VIRTUAL_ASCEND_NOTHING(aclrtSetDeviceSatMode)
 VIRTUAL_ASCEND_NOTHING(aclrtSetStreamFailureMode)
 VIRTUAL_ASCEND_NOTHING(aclrtCtxSetSysParamOpt)
 VIRTUAL_ASCEND_NOTHING(HcclSetConfig)
+VIRTUAL_ASCEND_NOTHING(aclrtAllocatorDestroyDesc)
+VIRTUAL_ASCEND_NOTHING(aclrtAllocatorRegister)
+VIRTUAL_ASCEND_NOTHING(aclrtAllocatorSetAllocAdviseFuncToDesc)
+VIRTUAL_ASCEND_NOTHING(aclrtAllocatorSetAllocFuncToDesc)
+VIRTUAL_ASCEND_NOTHING(aclrtAllocatorSetFreeFuncToDesc)
+VIRTUAL_ASCEND_NOTHING(aclrtAllocatorSetGetAddrFromBlockFuncToDesc)
+VIRTUAL_ASCEND_NOTHING(aclrtAllocatorSetObjToDesc)
+VIRTUAL_ASCEND_NOTHING(aclrtAllocatorUnregister)
 VIRTUAL_ASCEND_NOTHING(aclmdlInitDump)
 VIRTUAL_ASCEND_NOTHING(aclmdlFinalizeDump)
 #undef VIRTUAL_ASCEND_NOTHING
