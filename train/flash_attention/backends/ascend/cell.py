@@ -20,6 +20,7 @@ from flash_attention.kernels.tik import describe, operators
 from flash_attention.kernels.tik.decode import schedule as decode_scheduler
 from flash_attention.kernels.tik.layout import HIDDEN_BY_BIAS, KEEP_PADDING, SINK_LANES, placement
 from flash_attention.kernels.tik.problem import Chip, KernelProblem, Request, padded
+from flash_attention.parameters import Compiled
 from flash_attention.problem import AttentionProblem
 from flash_attention.sharding.shard import Shard
 
@@ -125,8 +126,8 @@ def kernels(
         primitive_of, request=request, make_primitive=make_primitive, shapes=shapes, given_slopes=given_slopes
     )
     return Differentiable(
-        _Decoding(request, make_primitive, given_slopes) if decodes else _Forward(request, made(forward)),
-        _Backward(request, *map(made, backward)),
+        Compiled(_Decoding(request, make_primitive, given_slopes) if decodes else _Forward(request, made(forward))),
+        Compiled(_Backward(request, *map(made, backward))),
         "tik and emulator",
         count=8 if p.sequences else 5,
     )
@@ -196,6 +197,7 @@ class _Backward(nn.Cell):
         if self.packed:
             self.tables = (operators.work_tables(integers, request, ("grad", "blocks")),)
         self.logsumexp_gradient, self.bias_gradient = request.logsumexp_gradient, request.bias_gradient
+        self.last = 4 if self.bias_gradient else 3  # MindSpore 2.6 takes no negative index here
         self.bias_sums = _BiasSums(p) if self.bias_gradient and p.bias == "per_key" else None
 
     def construct(self, query, key, value, others, output, logsumexp, d_output, d_logsumexp):
@@ -213,7 +215,7 @@ class _Backward(nn.Cell):
         rows = self.rows(*given, *blocks, *self.rows_constants(others[4]))
         lanes = rows[0] if isinstance(rows, tuple) else rows
         gradients = self.main(query, key, value, d_output, lanes, *features, *self.main_constants(others[4]))
-        d_query = gradients[-1]
+        d_query = gradients[self.last]
         if self.finish is not None:
             d_query = self.finish(gradients[2], *blocks)
             d_query = d_query[0] if isinstance(d_query, tuple) else d_query

@@ -24,8 +24,8 @@ ALIBI_TOKENS = 2048 * 128
 ALIBI_LARGEST = 4 * 65504.0
 # Soft caps whose doubles, and quotients with them, float16 holds to its full precision.
 SOFTCAPS = (2.0**-13, 2.0**14)
-# Below the first post_scale is under 16: hidden keys come back beside great biases, and the terms that the Cube adds to the
-# scores leave float16. Above the second the terms of the backward pass do, and gradients of values are off.
+# Below the first post_scale is under 16: hidden keys come back beside great biases, and the terms that the Cube adds to
+# the scores leave float16. Above the second the terms of the backward pass do, and gradients of values are off.
 SCALES = (2.0**-10, 2.0**10)
 
 
