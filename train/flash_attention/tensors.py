@@ -231,7 +231,6 @@ def _compiled():
 compiling = _by_form(_compiled, lambda: False)
 
 
-@constexpr(reuse_result=False)
 def _no_seed():
     raise ValueError(
         "seed: a compiled graph needs it given when dropout_rate is not 0, as int64 Tensor of shape (2,) that changes "
