@@ -305,6 +305,7 @@ class _Call(Called):
         )
         self.turn_back = Turn(taken, given, problem.heads, problem.value_dim, problem.batch, widens)
         self.differs, self.expand = Differs(), (ops.ExpandDims(), ops.ExpandDims())
+        self.sharded = shard is not None
         if shard is not None:
             self._give_strategies(shard, given)
 
@@ -331,6 +332,8 @@ class _Call(Called):
 
     def rank_4(self, mask):
         """A mask as backends take it, bool or uint8."""
+        if self.sharded and (mask.dtype == mstype.bool_ or mask.dtype == mstype.uint8):
+            mask = ops.cast(mask, mstype.float16)  # cards gather neither of the two
         if mask.dtype != mstype.bool_ and mask.dtype != mstype.uint8:
             mask = self.differs(ops.cast(mask, mstype.float32), 0.0)  # a CPU compares no bfloat16
         if self.mask_rank == 2:
