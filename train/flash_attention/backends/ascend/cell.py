@@ -60,6 +60,10 @@ class OperatorAttention(nn.Cell):
                 "alibi_slopes: given to the TIK operators with shards, allowed there are alibi=True with the standard "
                 "slopes, and a bias"
             )
+        if shard is not None and problem.keep_bits:
+            raise ValueError(
+                "keep_bits: given to the TIK operators with shards, allowed there is dropout that every card draws"
+            )
         self.core = kernels(request, make_primitive, self.slopes_place is not None, decodes)
         self.mask_place, self.bias_place, self.sinks_place = map(problem.place, ("mask", "bias", "sinks"))
         self.mask = self.bias = None
@@ -238,9 +242,9 @@ class _Backward(nn.Cell):
 class _Redistributed(nn.Cell):
     """Hands on a tensor of a sharded graph in the layout of the kernels.
 
-    MindSpore redistributes a tensor directly before the primitive that wants another layout. Before a primitive inside a
-    Cell with a `bprop`, which gets the inputs of the Cell, that is too late for the backward pass. These two primitives
-    stand outside. On a device they only name another shape.
+    MindSpore redistributes a tensor directly before the primitive that wants another layout. The kernels stand inside a
+    Cell with a `bprop`, which gets the inputs of the Cell: from before that. These two primitives stand outside. On a
+    device they only name another shape.
     """
 
     def __init__(self, shard: Shard, axes: tuple):
