@@ -12,7 +12,7 @@ import math
 import os
 import re
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -57,7 +57,7 @@ class Report:
         self._soc: SocProfile = soc
         self._now = 0.0
         self._launches: Counter[tuple[str, str]] = Counter()  # by family and type
-        self._times: Counter[tuple[str, str]] = Counter()  # microseconds
+        self._times: dict[tuple[str, str], float] = defaultdict(float)  # microseconds
 
     def note(self, kernel: Kernel, unit: str, blocks: int, seconds: float | None = None) -> None:
         """One launch on AI cores or the AI CPU; ``seconds`` where tikemu has estimated them.
@@ -83,12 +83,12 @@ class Report:
         """Print launches and microseconds by family, each with its longest types."""
         total = sum(self._times.values())
         print(f"virtual-ascend: {sum(self._launches.values())} launches, {total:.1f} us (estimated)", file=sys.stderr)
-        families = Counter[str]()
+        families: dict[str, float] = defaultdict(float)
         for (family, _), time in self._times.items():
             families[family] += time
-        for family, time in families.most_common():
-            kinds = Counter({kind: one for (of, kind), one in self._times.items() if of == family})
-            shown = ", ".join(f"{kind} {self._launches[family, kind]} times" for kind, _ in kinds.most_common(4))
+        for family, time in sorted(families.items(), key=lambda one: -one[1]):
+            kinds = sorted((-one, kind) for (of, kind), one in self._times.items() if of == family)
+            shown = ", ".join(f"{kind} {self._launches[family, kind]} times" for _, kind in kinds[:4])
             print(f"  {family:16} {time:10.1f} us {time / (total or 1):6.1%}  {shown}", file=sys.stderr)
         sys.stderr.flush()
 
