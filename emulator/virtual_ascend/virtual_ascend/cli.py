@@ -53,6 +53,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         variables = environment(options, installation, library.prepare(installation))
         if command[0] == "python":
             command[0] = str(installation.python)
+        if os.sep not in command[0] and (installation.python.parent / command[0]).exists():
+            command[0] = str(installation.python.parent / command[0])  # PATH may lead to another environment's
         sys.stdout.flush()
         if options.cards:
             return cards.run(command, options.cards, variables)

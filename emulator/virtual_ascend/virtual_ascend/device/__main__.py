@@ -112,12 +112,14 @@ def _split(count: int, contents: bytes) -> tuple[list[Address], bytes]:
     return [Address(*pair) for pair in _ADDRESS.iter_unpack(contents[:end])], contents[end:]
 
 
-def _end_with(connection: socket.socket) -> None:
-    """End the process when the program has ended, also while a kernel runs."""
+def _end_with(connection: socket.socket, report: Report | None) -> None:
+    """End the process when the program has ended, also while a kernel runs; sum up what was launched."""
     poll = select.poll()
     poll.register(connection, select.POLLHUP)
     while not any(events & select.POLLHUP for _, events in poll.poll()):
         pass
+    if report:
+        report.summarize()
     os._exit(0)
 
 
@@ -126,10 +128,10 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     descriptor, file, size, pages = map(int, sys.argv[1:5])
     connection = socket.socket(fileno=descriptor)
-    threading.Thread(target=_end_with, args=(connection,), daemon=True).start()
-    np.seterr(all="ignore")  # infinities and NaN are part of the arithmetic
     folder = os.environ.get("VIRTUAL_ASCEND_REPORT")
     report = Report(Path(folder)) if folder else None
+    threading.Thread(target=_end_with, args=(connection, report)).start()  # not a daemon: the end waits for it
+    np.seterr(all="ignore")  # infinities and NaN are part of the arithmetic
     processes, cards = (int(os.environ.get(f"VIRTUAL_ASCEND_{name}", "1")) for name in ("PROCESSES", "CARDS"))
     Server(connection, Launcher(Memory(file, size, pages), report, max(1, processes // cards))).serve()
 
