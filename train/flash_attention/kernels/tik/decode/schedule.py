@@ -61,7 +61,9 @@ def choose(problem: KernelProblem, paged: bool) -> DecodeChoice:
         raise ValueError(f"decode: {reason}")
     plan = tiling.plan(problem)
     pairs = problem.batch * problem.kv_heads * plan.row_blocks * plan.row_groups
-    columns = tiling.merge_columns(problem, pairs)
+    # Columns of the output that are a unit of the merging kernel's work: many, but units for all cores.
+    divisors = [16 * size for size in range(8, 0, -1) if problem.value_dim // 16 % size == 0]
+    columns = next((size for size in divisors if pairs * (problem.value_dim // size) >= problem.cores), 16)
     main, merge = tiling.buffers(problem, plan, paged), tiling.merge_buffers(problem, columns, paged)
     for parts in (main, merge):
         if excess(parts, problem):

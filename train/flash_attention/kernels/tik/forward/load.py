@@ -92,15 +92,6 @@ def key_to_l0(core: Core[ForwardPlan], slot: list[Tensor], segment: int) -> None
     core.tik.load2dv1(key_operand(core, segment), slot[segment], 0, size, 1, 0, False)
 
 
-def value_to_l0(core: Core[ForwardPlan], slot: Tensor, segment: int) -> Tensor:
-    """Right operand of the output: one segment of values."""
-    operand, columns = core.on.l0_value[0], core.value_columns
-    start = core.plan.segment_start(segment) // 16
-    for group in range(core.plan.segments[segment] // 16):
-        core.tik.load2dv1(operand[group * columns * FRACTAL], slot, start + group, columns, core.plan.columns, 0, True)
-    return operand
-
-
 def probability_to_l0(core: Core[ForwardPlan], slot: Tensor, segment: int) -> Tensor:
     """Left operand of the output: the probabilities of one segment."""
     operand, width = core.on.l0_probability[0], core.plan.segments[segment]

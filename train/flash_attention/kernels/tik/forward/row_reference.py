@@ -288,13 +288,7 @@ def _fetch_sampled(
     core: Core[ForwardPlan], name: str, buffer: str, item: Item, plane: str, a: int, tile: Number, search: Search
 ) -> None:
     """Mask or bias for the keys of a reference tile: a strided sample picks the same fractal columns."""
-    with core.when(search.attempt == 0, item["strided", a] > 0):
-        _fetch_columns(core, name, buffer, item, plane, a)
-    with core.tik.else_scope():
-        mask.fetch_plane(core, name, buffer, item[plane], tile, item["start", a], item["rows", a])
 
-
-def _fetch_columns(core: Core[ForwardPlan], name: str, buffer: str, item: Item, plane: str, a: int) -> None:
     def emit(have: int) -> None:
         for column in range(core.plan.columns):
             group = item[plane] * (core.seq_k // 16) + item["sample", a] + item["stride", a] * column
@@ -302,7 +296,10 @@ def _fetch_columns(core: Core[ForwardPlan], name: str, buffer: str, item: Item, 
             target = core.on.copies(buffer)[0][column * core.plan.rows * 16]
             core.tik.data_move(target, core.gm[name][source], 0, 1, padded(have), 0, 0)
 
-    tiles.by_rows(core, item["rows", a], emit)
+    with core.when(search.attempt == 0, item["strided", a] > 0):
+        tiles.by_rows(core, item["rows", a], emit)
+    with core.tik.else_scope():
+        mask.fetch_plane(core, name, buffer, item[plane], tile, item["start", a], item["rows", a])
 
 
 def query_operand(
