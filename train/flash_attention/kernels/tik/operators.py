@@ -87,7 +87,7 @@ def stages(request: Request) -> tuple[str, ...]:
 
 
 def work_tables(xp, request: Request, stages: tuple[str, ...]):
-    """make(ends_q, ends_k, prefix) -> the work table or blocks of each of some stages, for packed sequences.
+    """make(ends_q, ends_k, prefix) -> the work tables or blocks of some stages, for packed sequences.
 
     Args:
         xp: a module of array operations, see `varlen`.

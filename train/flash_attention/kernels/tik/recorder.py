@@ -47,7 +47,7 @@ class OnChip:
 
 
 class Band(Protocol):
-    """What `Core.band` does, see common.band."""
+    """Methods of `Core.band`, see common.band."""
 
     def number(self, number: Scalar, position: Number, tile: Number, keys: Number, prefix: Number) -> None: ...
     def fetch(self, number: Number) -> None: ...
@@ -59,7 +59,7 @@ class Band(Protocol):
 
 @dataclass
 class Core(Generic[Plan]):
-    """What the modules of a kernel share.
+    """State that the modules of a kernel share.
 
     Attributes:
         module: the tik module (`tbe.tik` or the emulator's).
@@ -116,11 +116,11 @@ class Core(Generic[Plan]):
 
     @property
     def tail_keys(self) -> int:
-        """Keys of the last key tile if it is shorter than the others, else 0; otherwise as `tail_rows`."""
+        """Keys of the last key tile if it is shorter, else 0. Otherwise as `tail_rows`."""
         return 0 if self.problem.sequences else self.place("key").rows % self.plan.keys
 
     def place(self, name: str) -> Placement:
-        """Where the matrices of an input or output lie."""
+        """Return the placement of an input or output."""
         return placement(self.problem, name)
 
     def batch_of(self, head: Number) -> Number:
@@ -162,7 +162,7 @@ class Core(Generic[Plan]):
         self.buffers += parts
 
     def clear_vectors(self) -> None:
-        """Zeros in every buffer of the Unified Buffer that holds one number per row of 128."""
+        """Clear the buffers of the Unified Buffer that hold a number per row of 128."""
         for part in self.buffers:
             if part.memory == "UB" and part.size == 128 and part.dtype in SIMD_LANES:  # keep bits are no vector
                 for vector in self.on.copies(part.name):
@@ -212,7 +212,7 @@ class Core(Generic[Plan]):
             getattr(self.tik, name)(mask, dst[at], a[at], b[at], count, 8, 8, 8)
 
     def with_row(self, name: str, dst: Tensor, a: Tensor, row: Tensor, elements: int) -> None:
-        """dst = a op row, where row holds one repeat's worth of elements that all repeats share."""
+        """dst = a op row. The row has elements of one repeat, which all repeats share."""
         for mask, at, count in self.spans(elements, SIMD_LANES[dst.dtype]):
             getattr(self.tik, name)(mask, dst[at], a[at], row, count, 8, 8, 0)
 
@@ -222,7 +222,7 @@ class Core(Generic[Plan]):
             getattr(self.tik, name)(mask, dst[at], src[at], count, 8, 8)
 
     def with_scalar(self, name: str, dst: Tensor, src: Tensor, scalar: Factor, elements: int) -> None:
-        """dst = src op scalar for name in vec_adds, vec_muls; dst += scalar * src for vec_axpy."""
+        """dst = src op scalar for vec_adds, vec_muls. dst += scalar * src for vec_axpy."""
         for mask, at, count in self.spans(elements, SIMD_LANES[dst.dtype]):
             getattr(self.tik, name)(mask, dst[at], src[at], scalar, count, 8, 8)
 
@@ -311,7 +311,7 @@ class Core(Generic[Plan]):
         self.move(target, source, columns or place.columns, rows, height - rows, place.column - rows, place.column)
 
     def clear_padding(self, name: str, zeros: Tensor, index: Number, cores: int) -> None:
-        """Zeros behind the last rows of an output, where TransData leaves them; each of `cores` does its share.
+        """Clear the rows behind the last ones of an output, as TransData does. Each of `cores` does its share.
 
         Args:
             zeros: FRACTAL float16 numbers in the Unified Buffer, which are overwritten.

@@ -1,4 +1,4 @@
-"""Who computes what: the key tiles of all sequences and heads are one stream, of which every core takes an equal part.
+"""Schedule of decoding: the key tiles of all sequences and heads are one stream, of which cores take equal parts.
 
 The lengths are data, so the cores find their parts themselves: of `total` tiles a core takes those from
 core * total // cores on, up to those of the next one. With fewer tiles than cores only the first cores have one: the
@@ -74,7 +74,7 @@ def choose(problem: KernelProblem, paged: bool) -> DecodeChoice:
 
 
 def refuse(problem: KernelProblem, most_queries: int = MOST_QUERIES) -> str | None:
-    """Why the decoding kernels cannot compute a problem, or None; with more queries others are faster."""
+    """Return why the decoding kernels cannot compute a problem, or None. With more queries others are faster."""
     rules = problem.rules
     if problem.seq_q > most_queries:
         return f"got {problem.seq_q} queries, allowed are {most_queries}"
@@ -122,7 +122,7 @@ class VisibleKeys:
 
     @property
     def limits(self) -> tuple[int, int, int, int]:
-        """Of the first key that a row sees, the least and the largest; of the last key, likewise."""
+        """Least and largest first key of a row, least and largest last key."""
         return min(self.before), max(self.before), min(self.after), max(self.after)
 
     def table(self, plan: DecodePlan) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Tile shapes of the decoding kernels, and what each buffer costs in the memories of one core."""
+"""Tile shapes of the decoding kernels, and the bytes of their buffers."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ MERGED = 4  # units that the merging kernel works on at a time
 
 
 def merge_buffers(problem: KernelProblem, columns: int, paged: bool) -> list[Buffer]:
-    """Every on-chip buffer of the merging kernel; `columns` of the output are a unit of its work."""
+    """Return the buffers of the merging kernel. `columns` of the output are a unit of its work."""
     size, slots = columns * 16, problem.cores + problem.sinks
     rows = ("peak", "total", "seen", "inverse", "unseen", "row_lse")
     return [

@@ -150,7 +150,7 @@ class Forward:
             alibi.initialise(core)
 
     def _clear_stored_rows(self) -> None:
-        """Zeros in the logsumexp of stored rows that no row block has; each core does its share."""
+        """Clear the logsumexp of stored rows that no row block has. Each core does its share."""
         core, tik, (words, *_), zeros = self.core, self.tik, self.core.on.flag, self.core.on.row_lse[0]
         blocks, fields = core.gm["blocks"].shape
         block, have = core.scalar("int32", "cleared_block"), core.scalar("int32", "cleared_from")
@@ -262,7 +262,7 @@ class Forward:
             nxt.skip_all()
 
     def _prepare(self, a: int) -> None:
-        """Query of row block `a` of the next item, and what its reference needs besides the sample."""
+        """Load the query of row block `a` of the next item, and prepare its reference."""
         core, nxt = self.core, self.next
         if a == 0:
             _set_bases(core, nxt, self.search.base, self.search.value_base)
@@ -299,7 +299,7 @@ class Forward:
         self.tik.data_move(self.core.on.flags[0], source, 0, 1, count * 2, 0, 0)
 
     def _scan(self, failed: Scalar) -> None:
-        """Sets `failed` to the number of row blocks whose reference must be taken over all keys."""
+        """Set `failed` to the number of row blocks that need references over all keys."""
         core, tik, items = self.core, self.tik, self.split.items
         failed.set_as(0)
         flag = core.scalar("int32", "scanned")
@@ -390,7 +390,7 @@ class Forward:
         return self.tik.if_scope(self.visits[position % len(self.visits)] > 0)
 
     def _unit(self, first: Number, position: int) -> tuple[int, Number]:
-        """(row block, key tile) of the unit at a position of the body; negative positions are the body before."""
+        """Return (row block, key tile) at a position of the body. Negative positions are the body before."""
         blocks = self.plan.row_blocks
         return position % blocks, first + position // blocks
 
@@ -447,7 +447,7 @@ class Forward:
                 dropout.fetch_keep(core, item, item["head"], tile, item["start", a], item["rows", a])
 
     def _probability_steps(self, a: int, tile: Number, position: int, count: int) -> list[list[Step]]:
-        """Vector work of a unit in shares, to be recorded around `count` segments of work for the Cube."""
+        """Return the Vector work of a unit in shares around work for the Cube."""
         dropped = self._ring("dropped", position) if self.problem.dropout_threshold else None
         on, slots = self.core.on, [self._score_slot(position, segment) for segment in range(count)]
         unit = softmax.Unit(
@@ -473,7 +473,7 @@ class Forward:
         rows, width = plan.rows, plan.segments[segment]
 
         def accumulate(*products: tuple[Tensor, Tensor, int]) -> None:
-            """Each of `products` is (result, right operand, columns); the left one is the probabilities in L0A."""
+            """Emit products (result, right operand, columns). The left operand is in L0A."""
             if segment < len(plan.segments) - 1:
                 for target, right, columns in products:
                     tik.mmad(target, core.on.l0_probability[0], right, rows, width, columns, 1)

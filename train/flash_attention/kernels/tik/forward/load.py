@@ -1,4 +1,4 @@
-"""Tiles of query, key and value from global memory to L1, and from there to the operands of the Cube.
+"""Tiles of query, key and value to L1 and to the operands of the Cube.
 
 In L1 every operand stands fractal by fractal in the order in which the Cube wants it, so that one load2d call brings it
 to L0. The order is made by the bursts of the move from global memory.
@@ -39,7 +39,7 @@ def key_slot(core: Core[ForwardPlan], ring: int) -> list[Tensor]:
 def load_sample(
     core: Core[ForwardPlan], slot: list[Tensor], base: Number, first_group: Number, stride: Number, segments: range
 ) -> None:
-    """Some segments of a key tile from groups of 16 keys that stand `stride` groups apart, one move a group."""
+    """Load segments from groups of 16 keys. They stand `stride` groups apart, one move each."""
     place, widths = core.place("key"), core.plan.segments
     start = core.plan.segment_start(segments[0])
     # Tensors in turns: synchronisation by whole tensors then waits for every other move only. Waiting for the last
@@ -65,7 +65,7 @@ def fetch_query(core: Core[ForwardPlan], stage: Tensor, base: Number, start: Num
 
 
 def place_query(core: Core[ForwardPlan], slots: list[Tensor], stage: Tensor, epoch: Number) -> None:
-    """A fetched row block, times problem.query_factor, as (rows / 16, head_dim / 16, 16, 16) to slots[epoch]."""
+    """Place a fetched row block times query_factor in slots[epoch]. It becomes (rows / 16, head_dim / 16, 16, 16)."""
     columns, height = core.depth_columns, core.plan.rows
     core.with_scalar("vec_muls", stage, stage[2 * HALF_ROUND :], core.problem.query_factor, height * core.plan.head_dim)
     for slot in each_epoch(core, slots, epoch):

@@ -37,7 +37,7 @@ ABOVE_LOWEST = 33000.0  # added to a score gives more than 1, added to LOWEST le
 
 @dataclass(frozen=True)
 class Search:
-    """What the references of a kernel are found with.
+    """State of the search for references.
 
     Attributes:
         attempt: run-time 0 = sample (loaded before, see load_sample), 1 = all keys.
@@ -65,7 +65,7 @@ class Search:
 
 
 def shift(seq_k: int) -> float:
-    """Added to the reference so that a flat row of any length keeps its total in range of the check."""
+    """Return the addend of the reference that keeps flat rows in range of the check."""
     return max(0.0, math.log(seq_k / 32768))
 
 
@@ -104,7 +104,7 @@ def references(core: Core[ForwardPlan], item: Item, epoch: Number, search: Searc
 
 
 def _maximum(core: Core[ForwardPlan], item: Item, a: int, epoch: Number, search: Search) -> None:
-    """tile_max = row maxima of the scores of row block `a` minus the reference so far."""
+    """tile_max = row maxima of the scores of row block `a` less the reference."""
     tik, count, tile, number = core.tik, search.sweep_tiles, search.tile, search.number
     count.set_as(1)
     with tik.if_scope(search.attempt > 0):
@@ -123,7 +123,7 @@ def _maximum(core: Core[ForwardPlan], item: Item, a: int, epoch: Number, search:
 
 
 def _is_bounded(core: Core[ForwardPlan]) -> bool:
-    """Whether terms of the scores hide keys."""
+    """Return if terms of the scores hide keys."""
     return core.problem.mask == "per_key" or core.problem.bias == "per_key"
 
 
@@ -180,7 +180,7 @@ def _sample_terms(core: Core[ForwardPlan], a: int) -> Tensor:
 
 
 def _place(core: Core[ForwardPlan], a: int) -> int:
-    """Which of the samples on chip is that of row block `a`."""
+    """Return the place of the sample of row block `a` on chip."""
     return 0 if core.plan.shared_sample else a
 
 
@@ -305,7 +305,7 @@ def _fetch_sampled(
 def query_operand(
     core: Core[ForwardPlan], item: Item, a: int, tile: Number, query: Tensor, variants: list[Tensor]
 ) -> None:
-    """Left operand of the scores; with two variants of terms, the one for the side of the queries the tile is on."""
+    """Load the left operand with the terms for the tile's side of the queries."""
     if len(variants) == 1:
         load.query_to_l0(core, query, variants[0])
         return
@@ -362,7 +362,7 @@ def _over_columns(core: Core[ForwardPlan], a: int, values: Tensor) -> None:
 
 
 def _take(core: Core[ForwardPlan], sweep: Number, epoch: Number, search: Search) -> None:
-    """Moves the row maxima into place `sweep` and, in units of the final scores, into next_reference."""
+    """Move the row maxima into place `sweep` and, in units of final scores, into next_reference."""
     plan, problem, tik = core.plan, core.problem, core.tik
     value, extra, numbers = core.on.tile_max[0], core.on.coarseness[0], plan.row_blocks * 128
     # Rows without a visible key have 0 here, whatever lies in the lowered scores.
