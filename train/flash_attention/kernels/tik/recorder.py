@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, Protocol
+from typing import Any, Generic
 
 import numpy as np
 
@@ -27,34 +27,17 @@ from flash_attention.kernels.tik.tik_types import Factor, Number, Plan, RunTime,
 Address = tuple[Tensor, Number]  # a tensor and its first element
 
 
-class OnChip:
-    """The tensors of the on-chip buffers: an attribute per buffer, a list of its copies."""
-
-    def __init__(self) -> None:
-        self._copies: dict[str, list[Tensor]] = {}
+class OnChip(dict[str, list[Tensor]]):
+    """Tensors of the on-chip buffers: an attribute per buffer, a list of its copies."""
 
     def __getattr__(self, name: str) -> list[Tensor]:
-        if name.startswith("_") or name not in self._copies:
+        if name not in self:
             raise AttributeError(f"no buffer {name} in this kernel")
-        return self._copies[name]
+        return self[name]
 
     def copies(self, name: str) -> list[Tensor]:
-        """The copies of a buffer that not every problem has; empty where it is absent."""
-        return self._copies.get(name, [])
-
-    def add(self, name: str, tensors: list[Tensor]) -> None:
-        self._copies[name] = tensors
-
-
-class Band(Protocol):
-    """Methods of `Core.band`, see common.band."""
-
-    def number(self, number: Scalar, position: Number, tile: Number, keys: Number, prefix: Number) -> None: ...
-    def fetch(self, number: Number) -> None: ...
-    def distance_number(
-        self, number: Scalar, position: Number, tile: Number, index: Number, cross: Number, after: Number
-    ) -> None: ...
-    def fetch_distance(self, number: Number) -> None: ...
+        """Return the copies of a buffer that not every problem has, none where it is absent."""
+        return self.get(name, [])
 
 
 @dataclass
@@ -79,7 +62,7 @@ class Core(Generic[Plan]):
     on: OnChip = field(default_factory=OnChip)
     buffers: list[Buffer] = field(default_factory=list)
     scalars: int = 0
-    band: Band | None = None
+    band: Any = None
 
     @property
     def operand_shift(self) -> int:
@@ -158,7 +141,7 @@ class Core(Generic[Plan]):
                 self.tik.Tensor(part.dtype, (part.size,), scopes[part.memory], f"{part.name}_{copy}")
                 for copy in range(part.copies)
             ]
-            self.on.add(part.name, tensors)
+            self.on[part.name] = tensors
         self.buffers += parts
 
     def clear_vectors(self) -> None:
