@@ -71,16 +71,13 @@ class Place:
     def find(self) -> None:
         """Sets the other scalars to the block that was fetched."""
         core = self.core
-        if self._varlen is not None:
-            self._find_varlen(*self._varlen)
+        if self._varlen is None:
+            self.rows.set_as(core.plan.rows)
+            if core.tail_rows:
+                with core.tik.if_scope(self.block == self.blocks - 1):
+                    self.rows.set_as(core.tail_rows)
             return
-        self.rows.set_as(core.plan.rows)
-        if core.tail_rows:
-            with core.tik.if_scope(self.block == self.blocks - 1):
-                self.rows.set_as(core.tail_rows)
-
-    def _find_varlen(self, first: Scalar, inside: Scalar) -> None:
-        core = self.core
+        first, inside = self._varlen
         words = core.on.block[0 if _all_blocks(core.problem) else self.copy]
         at: Number = 0
         if _all_blocks(core.problem):

@@ -324,16 +324,6 @@ def _families(problem: KernelProblem, shared_bias: bool) -> list[list[tuple[int,
     return list(result.values())
 
 
-def _units(families: list, costs: list[int], slots: int) -> list[tuple]:
-    """(cost, slot, items) of what one core does in one go: a family's key tiles of one slot, in order."""
-    shares, loads = deal(costs, slots)
-    result = []
-    for family in families:
-        for slot, (share, load) in enumerate(zip(shares, loads)):
-            result.append((load * len(family), slot, [(head, tile) for tile in sorted(share) for head in family]))
-    return result
-
-
 class Hands(NamedTuple):
     """Slots of a head, work of each core, cost of the busiest core."""
 
@@ -395,7 +385,13 @@ def _shared(
     most = min(len(costs), problem.cores, _most_slots(problem, plan))
     found = []
     for slots in range(1, most + 1):
-        found.append(_dealt(_units(families, costs, slots), slots, problem.cores))
+        # A core does a family's key tiles of one slot in one go: (cost, slot, items in order).
+        units = [
+            (load * len(family), slot, [(head, tile) for tile in sorted(share) for head in family])
+            for family in families
+            for slot, (share, load) in enumerate(zip(*deal(costs, slots)))
+        ]
+        found.append(_dealt(units, slots, problem.cores))
         if len(families) * slots > 4 * problem.cores:
             break
     if len(families) <= 4 * problem.cores:

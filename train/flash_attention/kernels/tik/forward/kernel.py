@@ -104,7 +104,15 @@ class Forward:
             with tik.if_scope(failed > 0):
                 self._pass()
             with tik.if_scope(attempt == 0):
-                self._scan(failed)
+                # How many row blocks need references over all keys.
+                failed.set_as(0)
+                flag = core.scalar("int32", "scanned")
+                for start, count in chunks(self.split.items):
+                    self._load_flags(start, count)
+                    with tik.for_range(0, count * 2, name=f"scan_{start}") as row:
+                        flag.set_as(core.on.flags[0][row * 8])
+                        with tik.if_scope(flag >= store.SATURATED):
+                            failed.set_as(failed + 1)
 
     # ---- start
     def _constants(self) -> None:
@@ -297,18 +305,6 @@ class Forward:
         """Flags of `count` items of this core from number `start` on."""
         source = self.core.gm["flags"][(self.index * self.split.items + start) * 16]
         self.tik.data_move(self.core.on.flags[0], source, 0, 1, count * 2, 0, 0)
-
-    def _scan(self, failed: Scalar) -> None:
-        """Set `failed` to the number of row blocks that need references over all keys."""
-        core, tik, items = self.core, self.tik, self.split.items
-        failed.set_as(0)
-        flag = core.scalar("int32", "scanned")
-        for start, count in chunks(items):
-            self._load_flags(start, count)
-            with tik.for_range(0, count * 2, name=f"scan_{start}") as row:
-                flag.set_as(core.on.flags[0][row * 8])
-                with tik.if_scope(flag >= store.SATURATED):
-                    failed.set_as(failed + 1)
 
     # ---- the loop over the key tiles of an item: a unit is one row block against one key tile
     def _load_value(self, item: Item, base: Number, tile: Number, slot: int) -> None:
