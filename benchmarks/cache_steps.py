@@ -1,4 +1,4 @@
-"""Measure a token's cost with a `KVCache`, on one core.
+"""Measure the cost of a token with a `KVCache`, and of packed sequences on pages, on one core.
 
     PYTHONPATH=train python -m benchmarks.gates caches
 
@@ -24,6 +24,8 @@ HEADS, KV_HEADS, DIM = 8, 2, 64
 STEPS, ROUNDS = 100, 7
 LENGTH = 2 * (ROUNDS + 1) * STEPS
 KINDS = ("contiguous", "paged")
+PAGES = "flash_attn_varlen_func on pages"  # of 16 sequences of 20 keys, whose table could name 262,144
+NAMES = (*(f"KVCache {kind}, PYNATIVE: a token" for kind in KINDS), f"{PAGES}, PYNATIVE: a token")
 ADDITION = "one addition of MindSpore's own"
 
 
@@ -32,10 +34,12 @@ def figures(quick: bool) -> list[Figure]:
     command = [sys.executable, "-m", __name__, str(2 if quick else STEPS)]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=True, **on_cores(1))
     measured = json.loads(done.stdout.splitlines()[-1])
-    print(f"KVCache, 1 token, up to {LENGTH} keys, H={HEADS} Hkv={KV_HEADS} D={DIM} float32, one core, ms a step:")
+    print(f"KVCache, 1 token, up to {LENGTH} keys, H={HEADS} Hkv={KV_HEADS} D={DIM} float32, one core, ms a step;")
+    print(f"{PAGES}: 16 sequences of 20 keys, whose table could name 262,144:")
     for name, (following, waiting) in measured.items():
         print(f"  {name}: {following:.2f}, and {waiting:.2f} where each result is waited for")
-    return [Figure(f"KVCache {kind}, PYNATIVE: a token", measured[f"{kind}, PYNATIVE"][0], "ms") for kind in KINDS]
+    reached = (measured[f"{kind}, PYNATIVE"][0] for kind in (*KINDS, PAGES))
+    return [Figure(name, one, "ms") for name, one in zip(NAMES, reached)]
 
 
 def measure(steps: int) -> dict[str, tuple[float, float]]:
@@ -43,6 +47,7 @@ def measure(steps: int) -> dict[str, tuple[float, float]]:
     import mindspore as ms
     import numpy as np
     from flash_attention import KVCache
+    from flash_attention.compat.flash_attn import flash_attn_varlen_func
     from mindspore import Tensor, ops
 
     choose_cpu()
@@ -51,6 +56,13 @@ def measure(steps: int) -> dict[str, tuple[float, float]]:
         Tensor(generator.standard_normal((1, 1, heads, DIM)).astype(np.float32)) for heads in (HEADS, KV_HEADS)
     )
     add = ops.Add()
+    pages = Tensor(generator.standard_normal((64, 256, KV_HEADS, DIM)).astype(np.float32))
+    table, ends = Tensor(np.arange(16 * 64, dtype=np.int32).reshape(16, 64) % 64), Tensor(np.arange(17, dtype=np.int32))
+    queries, key_ends = Tensor(generator.standard_normal((16, HEADS, DIM)).astype(np.float32)), ends * 20
+
+    def packed():
+        return flash_attn_varlen_func(queries, pages, pages, ends, key_ends, 1, 20, block_table=table)
+
     measured = {}
     for mode, name in ((ms.PYNATIVE_MODE, "PYNATIVE"), (ms.GRAPH_MODE, "GRAPH")):
         ms.set_context(mode=mode)
@@ -58,6 +70,7 @@ def measure(steps: int) -> dict[str, tuple[float, float]]:
             cache = KVCache(1, LENGTH, KV_HEADS, DIM, dtype=ms.float32, paged=kind == "paged")
             measured[f"{kind}, {name}"] = _times(lambda: cache(query, token, token), steps)  # noqa: B023
         if mode == ms.PYNATIVE_MODE:
+            measured[f"{PAGES}, {name}"] = _times(packed, steps)
             measured[f"{ADDITION}, {name}"] = _times(lambda: add(query, query), steps)
     return measured
 

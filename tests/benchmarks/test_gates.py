@@ -108,11 +108,17 @@ def names(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     packed = [
         f"packed {kind}: {what}" for kind in speed.KINDS for what in ("of the ideal share", "against torch looped")
     ]
-    caches = [f"KVCache {kind}, PYNATIVE: a token" for kind in cache_steps.KINDS]
     operators = [tik.figure_name(shape, sync) for shape in tik.SHAPES for sync in tik.SYNC]
     operators += [f"{case}: of the memory's rate" for case in tik_decode.CASES]
     operators += [f"packed {operator} in TIK: of the ideal share" for operator in tik_packed.OPERATORS]
-    return [*(figure.name for figure in found), *decode, *packed, *caches, *operators, *kunpeng_model.FIGURES]
+    return [
+        *(figure.name for figure in found),
+        *decode,
+        *packed,
+        *cache_steps.NAMES,
+        *operators,
+        *kunpeng_model.FIGURES,
+    ]
 
 
 def test_every_bound_is_that_of_a_figure(names: list[str]) -> None:

@@ -16,13 +16,13 @@ from mindspore import dtype as mstype
 from mindspore.nn.cell import _pynative_executor
 
 from flash_attention.backends import registry
-from flash_attention.backends.comparison import Differs
+from flash_attention.backends.comparison import Hides
 from flash_attention.paged import paged_attention as paged_attention
 from flash_attention.paged import reshape_and_cache as reshape_and_cache
 from flash_attention.parameters import Called
 from flash_attention.precision import fix_dtypes
 from flash_attention.problem import ALL_BLOCKS, AttentionProblem
-from flash_attention.problem.checks import check_rate
+from flash_attention.problem.checks import check_range, check_rate
 from flash_attention.problem.inputs import TensorSpec, read_tensors
 from flash_attention.problem.layout import CALL_LAYOUTS, UNKNOWN, Layout
 from flash_attention.problem.optional import NAMES, in_order
@@ -30,6 +30,7 @@ from flash_attention.problem.tiling import DEFAULT_STRATEGY
 from flash_attention.problem.torch_shapes import mask_plan, tensor_shapes
 from flash_attention.sharding.shard import TENSOR, Shard, sharding
 from flash_attention.tensors import (
+    NumberCheck,
     Present,
     Turn,
     compile_time,
@@ -38,7 +39,6 @@ from flash_attention.tensors import (
     int_tensor,
     read_rules,
     read_specs,
-    refuse_names,
     remembered,
     spec,
     tensor_spec,
@@ -82,7 +82,6 @@ def flash_attention(
     backend: str | None = None,
     argument_names: tuple[str, str] = ("attention_mask", "bias"),
     shards: Any = None,
-    **unknown: Any,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Softmax attention: softmax(scale * query @ key^T + bias) @ value over the visible keys.
 
@@ -94,9 +93,10 @@ def flash_attention(
         query (Tensor): (B, H, Sq, D), float16, bfloat16 or float32.
         key (Tensor): (B, Hkv, Sk, D), dtype of query; Hkv divides H.
         value (Tensor): (B, Hkv, Sk, Dv), dtype of query.
-        attention_mask (Tensor): 1 = hidden, 0 = visible; bool, uint8 or floating. (Sq, Sk), (1, Sq, Sk), (B, Sq, Sk),
-            or rank 4 with B or 1, H or 1, Sq or 1, Sk. (T, T) or (1, T, T), T the tile of the tiling strategy, strictly
-            upper triangular, stands for a causal mask of any length. Default: None.
+        attention_mask (Tensor): 0 = visible, anything else = hidden; bool, uint8 or floating. (Sq, Sk),
+            (1, Sq, Sk), (B, Sq, Sk), (B, 1, Sk), or rank 4 with B or 1, H or 1, Sq or 1, Sk. (T, T) or (1, T, T), T the
+            tile of the tiling strategy, strictly upper triangular, stands for a causal mask of any length.
+            Default: None.
         bias (Tensor): added to the scaled scores; rank 4 with B or 1, H or 1, Sq or 1, Sk; dtype of query, or float32.
             -inf in it hides a key. Default: None.
         dropout_rate (float): share of the probabilities set to zero, 0 <= rate < 1. Default: 0.0.
@@ -106,11 +106,11 @@ def flash_attention(
             byte k // 8 set = key k is kept. Default: None.
         sinks (Tensor): (H,), float32 or the dtype of query: one more logit in the denominator of every row of a head
             and in the logsumexp. Default: None.
-        prefix (Tensor or tuple): int32 (B,): every query of an item also sees the keys before its number, 0 to Sk. With
+        prefix (Tensor or tuple): ints (B,): every query of an item also sees the keys before its number, 0 to Sk. With
             causal, and without windows. Default: None.
-        segment_ids (Tensor): int32 (B, Sq): a query sees keys of its own id only. Negative ids, of padding, see nothing
+        segment_ids (Tensor): ints (B, Sq): a query sees keys of its own id only. Negative ids, of padding, see nothing
             and are seen by none. Default: None.
-        kv_segment_ids (Tensor): int32 (B, Sk), the ids of the keys. Default: None, segment_ids.
+        kv_segment_ids (Tensor): ints (B, Sk), the ids of the keys. Default: None, segment_ids.
         alibi_slopes (Tensor): (H,) or (B, H), float32, float16 or bfloat16: add -slope * distance inside, whether
             alibi is set or not; without a bias. They get no gradient.
             Default: None.
@@ -152,8 +152,6 @@ def flash_attention(
     def drawn_seed():  # an inner function: mindspore.rewrite (amp level O1) leaves a function that has one alone
         return fresh_seed()
 
-    if len(unknown) > 0:
-        refuse_names("flash_attention", tuple(unknown))
     if dropout_rate != 0.0 and seed is None and keep_bits is None:
         seed = drawn_seed()
     rules = read_rules(
@@ -208,7 +206,6 @@ def scaled_dot_product_attention(
     enable_gqa: bool = False,
     *,
     seed: Tensor | None = None,
-    **unknown: Any,
 ) -> Tensor:
     """Attention with the meaning of `torch.nn.functional.scaled_dot_product_attention`.
 
@@ -233,8 +230,6 @@ def scaled_dot_product_attention(
     Raises:
         TypeError, ValueError: an input is not allowed.
     """
-    if len(unknown) > 0:
-        refuse_names("scaled_dot_product_attention", tuple(unknown))
     shapes = _torch_shapes(spec(query), spec(key), spec(value), enable_gqa, dropout_p)
     shape, value_shape = query.shape, value.shape
     mask, bias = None, None
@@ -295,6 +290,8 @@ class _Call(Called):
         self.mask_rank = mask_rank
         self.check_triangle = _TriangleCheck(problem.rules.tile) if mask_rank and problem.mask_shape is None else None
         self.present = Present(problem)
+        looks = problem.prefix and problem.device == "CPU" and not problem.dynamic
+        self.check_prefix = NumberCheck(lambda prefix: check_range("prefix", prefix, problem.seq_k)) if looks else None
         # A layout that the backend does not take becomes the one that it does.
         given, taken = CALL_LAYOUTS[problem.layout], CALL_LAYOUTS[layout]
         widens = problem.device == "CPU" and problem.dtype == "bfloat16"
@@ -304,7 +301,7 @@ class _Call(Called):
             [Turn(given, taken, *sizes, problem.batch, widens) for sizes in (of_query, of_key, of_value)]
         )
         self.turn_back = Turn(taken, given, problem.heads, problem.value_dim, problem.batch, widens)
-        self.differs, self.expand = Differs(), (ops.ExpandDims(), ops.ExpandDims())
+        self.hides, self.expand = Hides(), (ops.ExpandDims(), ops.ExpandDims())
         if shard is not None:
             self._give_strategies(shard, given)
 
@@ -315,7 +312,7 @@ class _Call(Called):
         self.turn_back.transpose = shard.glue(ops.Transpose(), TENSOR)
         if shard.mask_axes is not None:
             axes = {2: shard.mask_axes[2:], 3: (shard.mask_axes[0], *shard.mask_axes[2:]), 4: shard.mask_axes}
-            self.differs.shard(shard, axes[self.mask_rank], ())
+            self.hides.shard(shard, axes[self.mask_rank])
             last = axes[3] if self.mask_rank == 3 else (None, *shard.mask_axes[2:])
             shard.glue(self.expand[0], axes[2])
             shard.glue(self.expand[1], last)
@@ -326,13 +323,14 @@ class _Call(Called):
             self.check_triangle(inputs[0])
         elif self.mask_rank > 0:
             inputs = (self.rank_4(inputs[0]),) + inputs[1:]
+        if self.check_prefix is not None:
+            self.check_prefix(inputs[5])
         output, logsumexp = self.run(query, key, value, self.present(inputs))
         return self.turn_back(output), logsumexp
 
     def rank_4(self, mask):
-        """A mask as backends take it, bool or uint8."""
-        if mask.dtype != mstype.bool_ and mask.dtype != mstype.uint8:
-            mask = self.differs(ops.cast(mask, mstype.float32), 0.0)  # a CPU compares no bfloat16
+        """A mask as backends take it."""
+        mask = self.hides(mask)
         if self.mask_rank == 2:
             mask = self.expand[0](mask, 0)
         if self.mask_rank < 4:
@@ -412,9 +410,10 @@ def _planned(tensors, inputs, names, rules, others, backend, device, shards) -> 
     shard = shards and shards.shard(problem, mask and mask.shape)
     local = problem if shard is None else shard.plan.local(problem, shard.rank)
     chosen = registry.choose(local, backend, shard is not None)
-    layout = chosen.layout(local, shard is not None)
+    layout = problem.layout if problem.empty else chosen.layout(local, shard is not None)
     run = registry.build(replace(local, layout=layout), chosen, shard)
-    return fix_dtypes(_Call(problem, run, chosen.name, layout, 0 if mask is None else len(mask.shape), shard))
+    mask_rank = 0 if mask is None or problem.empty else len(mask.shape)
+    return fix_dtypes(_Call(problem, run, chosen.name, layout, mask_rank, shard))
 
 
 @compile_time

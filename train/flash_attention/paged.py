@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-import math
+from dataclasses import replace
 
 import mindspore as ms
 import numpy as np
@@ -12,11 +12,13 @@ from mindspore import dtype as mstype
 from mindspore.common.initializer import initializer
 
 from flash_attention.backends import registry
-from flash_attention.backends.cache_update import append_cell, reorder_cell, update_cell
-from flash_attention.backends.constants import filled
+from flash_attention.backends.cache_update import append_cell, reorder_cell, update_cell, written
+from flash_attention.backends.constants import numbered
 from flash_attention.parameters import Called
 from flash_attention.precision import fix_dtypes
-from flash_attention.problem.checks import check_bool, check_dtype, check_int
+from flash_attention.problem.checks import INTEGERS, check_bool, check_dtype, check_int, check_range
+from flash_attention.problem.inputs import TensorSpec, fits
+from flash_attention.problem.layout import UNKNOWN
 from flash_attention.problem.optional import in_order
 from flash_attention.problem.paged import (
     PagedProblem,
@@ -25,10 +27,21 @@ from flash_attention.problem.paged import (
     check_counts,
     check_query,
     check_tokens,
+    product,
     stored_width,
     true_widths,
 )
-from flash_attention.tensors import Prepared, compile_time, read_specs, remembered, spec, tensor_spec
+from flash_attention.tensors import (
+    NumberCheck,
+    Prepared,
+    as_int32,
+    compile_time,
+    compiling,
+    read_specs,
+    remembered,
+    spec,
+    tensor_spec,
+)
 
 
 def paged_caches(
@@ -101,9 +114,9 @@ def paged_attention(
         key_cache (Tensor): (blocks, block_size, kv_heads, head_dim), dtype of query; kv_heads divides heads, and
             block_size is free. head_dim may be rounded up to a multiple of 16, as `paged_caches` does.
         value_cache (Tensor): (blocks, block_size, kv_heads, value_head_dim), rounded up likewise.
-        block_tables (Tensor): int32 (batch, most blocks of a sequence): key j of sequence b is key j % block_size of
+        block_tables (Tensor): ints (batch, most blocks of a sequence): key j of sequence b is key j % block_size of
             block block_tables[b, j // block_size]. Entries past its end are not looked at.
-        context_lens (Tensor): int32 (batch,), keys of each sequence, those of the query tokens included.
+        context_lens (Tensor): ints (batch,), keys of each sequence, those of the query tokens included.
         value_head_dim (int): size of a head of the value. Default: None, head_dim where that of the keys is rounded up,
             else the width of value_cache.
         sinks (Tensor): (heads,), float32 or the dtype of query: one more logit in the denominator of every row of a
@@ -123,13 +136,13 @@ def paged_attention(
         Tensor like query, as wide as the values; 0 for a query that sees nothing.
 
     Raises:
-        TypeError, ValueError: an input is not allowed; before anything runs.
-        RuntimeError: the backend asked for cannot run this; or, on backend "cpu", a length or an entry of the table
-            goes past the cache.
+        TypeError, ValueError: an input is not allowed; before anything runs. Lengths and entries of the table are
+            looked at in PYNATIVE on a CPU; in a graph with backend "cpu" the output of wrong ones is NaN.
+        RuntimeError: the backend asked for cannot run this.
     """
     return limited_attention(
         *(query, key_cache, value_cache, block_tables, context_lens, None, (None, value_head_dim), None, "right"),
-        *(sinks, scale, softcap, causal, window_size, alibi, alibi_slopes, backend),
+        *(sinks, scale, softcap, causal, window_size, alibi, alibi_slopes, backend, True),
     )
 
 
@@ -151,23 +164,26 @@ def limited_attention(
     alibi=False,
     alibi_slopes=None,
     backend=None,
+    looks=False,
 ):
     """`paged_attention` where sequences may be longer than max_length: queries of tokens behind it get NaN.
 
     widths are head_dim and value_head_dim, or None each.
 
-    With `tokens`, int32 (batch,), so many of the queries of each sequence count. The others are padding, on
-    padding_side, and give 0.
+    With `tokens`, ints (batch,), so many of the queries of each sequence count. The others are padding, on
+    padding_side, and give 0. With `looks` the numbers in block_tables and context_lens are checked, where they can be.
     """
     run = _plan(
         *(spec(query), spec(key_cache), spec(value_cache), spec(block_tables), spec(context_lens), spec(sinks)),
         *(spec(alibi_slopes), spec(tokens)),
-        *(scale, softcap, causal, window_size, alibi, backend, max_length, widths, padding_side),
+        *(scale, softcap, causal, window_size, alibi, backend, max_length, widths, padding_side, looks),
     )
     inputs = in_order(sinks=sinks, alibi_slopes=alibi_slopes)
     # Called from outside of a graph, in GRAPH mode, no Parameter may be part of a tuple.
-    lengths = context_lens if tokens is None else (context_lens + 0, tokens)
-    return run(query, key_cache, value_cache, block_tables, lengths, inputs)
+    lengths = as_int32(context_lens)
+    if tokens is not None:
+        lengths = (lengths + 0, as_int32(tokens))
+    return run(query, key_cache, value_cache, as_int32(block_tables), lengths, inputs)
 
 
 def check_attention(query, caches, max_length, widths, tokens, padding_side):
@@ -175,7 +191,7 @@ def check_attention(query, caches, max_length, widths, tokens, padding_side):
     key_cache, value_cache, block_tables, context_lens = caches
     _plan(
         *(spec(query), spec(key_cache), spec(value_cache), spec(block_tables), spec(context_lens), None),
-        *(None, spec(tokens), None, 0.0, True, (-1, -1), False, None, max_length, widths, padding_side),
+        *(None, spec(tokens), None, 0.0, True, (-1, -1), False, None, max_length, widths, padding_side, False),
     )
 
 
@@ -190,15 +206,17 @@ def append_tokens(
     )
     if tokens is None:
         tokens = _all_tokens(spec(key), spec(lengths))
+        if tokens is None:
+            tokens = lengths * 0 + key.shape[1]
     pad_key, pad_value = _padding("key", spec(key), spec(key_cache)), _padding("value", spec(value), spec(value_cache))
     key, value = pad_key(key), pad_value(value)
-    return run(key, value, key_cache, value_cache, block_tables, lengths, tokens, strict)
+    return run(key, value, key_cache, value_cache, block_tables, lengths, as_int32(tokens), strict)
 
 
 def reorder_sequences(key_cache, value_cache, block_tables, lengths, indices, max_length: int, strict: bool) -> Tensor:
     """Reorders the sequences of a `KVCache`; `reorder_cell` gives the meaning of the tensors."""
     run = _reorder(spec(key_cache), spec(value_cache), spec(lengths), spec(indices), max_length)
-    return run(key_cache, value_cache, block_tables, lengths, indices, strict)
+    return run(key_cache, value_cache, block_tables, lengths, as_int32(indices), strict)
 
 
 def reshape_and_cache(
@@ -211,28 +229,40 @@ def reshape_and_cache(
     Args:
         key (Tensor): (tokens, kv_heads, head_dim) or (batch, seq, kv_heads, head_dim).
         value (Tensor): likewise, of its own width.
-        key_cache (Parameter): (blocks, block_size, kv_heads, head_dim), dtype of key; it is written. In PYNATIVE on a
-            CPU it may be a plain Tensor. head_dim may be rounded up to a multiple of 16, as `paged_caches` does.
+        key_cache (Parameter): (blocks, block_size, kv_heads, head_dim), dtype of key; it is written. On a CPU it may be
+            a plain Tensor, in PYNATIVE also a view (a slice, a part, a reshaped Tensor) whose elements lie one behind
+            the other. Inside a graph a slice is a new tensor: what is written there is lost. head_dim may be rounded up
+            to a multiple of 16, as `paged_caches` does.
         value_cache (Parameter): likewise, as wide as the value.
-        slot_mapping (Tensor): int32, a number per token in the order of the keys: block * block_size + offset; a
+        slot_mapping (Tensor): ints, a number per token in the order of the keys: block * block_size + offset; a
             token of a negative number is left out. No slot may come twice.
 
     Returns:
-        Tensor int32 of shape (1,), which a graph may depend on; what it holds has no meaning.
+        Tensor int32 of shape (1,), a token without a meaning. A graph knows by itself that a Parameter is read after it
+        is written. Of plain Tensors it must be told: `key_cache = ops.depend(key_cache, token)`, and value_cache
+        likewise, before `paged_attention`.
 
     Raises:
         TypeError, ValueError: an input is not allowed; before anything runs.
-        RuntimeError: a slot is past the cache.
+        RuntimeError: a slot is past the cache, in a compiled graph.
     """
+    return update_cache(key, value, key_cache, value_cache, slot_mapping, True)
+
+
+def update_cache(key, value, key_cache, value_cache, slot_mapping, looks=False):
+    """`reshape_and_cache`, which looks at the numbers in slot_mapping where it can."""
     run = _update(spec(key), spec(value), spec(key_cache), spec(value_cache), spec(slot_mapping))
+    if looks and not compiling():
+        _slot_check(spec(key_cache))(slot_mapping)
     pad_key, pad_value = _padding("key", spec(key), spec(key_cache)), _padding("value", spec(value), spec(value_cache))
-    return run(pad_key(key), pad_value(value), key_cache, value_cache, slot_mapping)
+    key_cache, value_cache = written("key_cache", key_cache), written("value_cache", value_cache)
+    return run(pad_key(key), pad_value(value), key_cache, value_cache, as_int32(slot_mapping))
 
 
 @compile_time
 def _plan(
     query, key_cache, value_cache, block_tables, context_lens, sinks, slopes, tokens,
-    scale, softcap, causal, window_size, alibi, backend, max_length, widths, padding_side,
+    scale, softcap, causal, window_size, alibi, backend, max_length, widths, padding_side, looks,
 ):  # fmt: skip
     names = "query", "key_cache", "value_cache", "block_tables", "context_lens"
     tensors = tuple(map(tensor_spec, names, (query, key_cache, value_cache, block_tables, context_lens)))
@@ -244,11 +274,13 @@ def _plan(
         padding = padding_side
         check_counts("tokens", tensor_spec("tokens", tokens), tensors[4].shape[0])
     check_bool("causal", causal)
-    return _planned(tensors, scale, softcap, causal, window_size, alibi, forced, device, max_length, widths, padding)
+    return _planned(
+        tensors, scale, softcap, causal, window_size, alibi, forced, device, max_length, widths, padding, looks
+    )
 
 
 @remembered
-def _planned(tensors, scale, softcap, causal, window_size, alibi, backend, device, max_length, widths, padding):
+def _planned(tensors, scale, softcap, causal, window_size, alibi, backend, device, max_length, widths, padding, looks):
     (query, *others), (head_dim, value_head_dim) = tensors, widths
     if max_length is not None:
         check_query(query, tensors[3].shape[0], tensors[1], head_dim)
@@ -266,7 +298,11 @@ def _planned(tensors, scale, softcap, causal, window_size, alibi, backend, devic
         max_length=max_length,
         padding=padding,
     )
-    run = Prepared(registry.build(problem, backend), problem.whole)
+    if problem.empty:  # its cell reads no tensor
+        whole = replace(problem.whole, value_dim=value_head_dim or problem.whole.value_dim)
+        return fix_dtypes(Prepared(registry.build(replace(problem, whole=whole), backend), whole))
+    check = NumberCheck(lambda tables, lengths, _: problem.check_numbers(tables, lengths))
+    run = Prepared(registry.build(problem, backend), problem.whole, check if looks and device == "CPU" else None)
     if wide is not query or value_head_dim is not None:
         run = _Widened(run, query.shape[-1], wide.shape[-1], value_head_dim)
     return fix_dtypes(run)
@@ -293,22 +329,52 @@ class _Padding(Called):
     def __init__(self, size: int, width: int):
         super().__init__()
         self.missing = width - size
+        self.zeros = Tensor(np.zeros(self.missing, np.float32))
 
     def construct(self, tensor):
         if self.missing == 0:
             return tensor
-        zeros = filled(tensor.shape[:-1] + (self.missing,), 0)
-        return ops.cast(ops.concat((ops.cast(tensor, mstype.float32), zeros), -1), tensor.dtype)
+        wide = ops.cast(tensor, mstype.float32)
+        zeros = ops.zeros_like(wide[..., :1]) + self.zeros
+        return ops.cast(ops.concat((wide, zeros), -1), tensor.dtype)
+
+
+class _NoUpdate(Called):
+    """Writes no token; for `update_cell`."""
+
+    def construct(self, key, value, key_cache, value_cache, slot_mapping):
+        return numbered(1)
+
+
+class _NoAppend(Called):
+    """Appends no token; for `append_cell`."""
+
+    def construct(self, key, value, key_cache, value_cache, block_tables, lengths, tokens, strict):
+        return lengths + 0
 
 
 @compile_time
 def _padding(name, tensor, cache):
     """What makes a tensor as wide as its cache."""
-    size, width = tensor_spec(name, tensor).shape[-1], tensor_spec(f"{name}_cache", cache).shape[-1]
-    return _padding_of(size, width)
+    shape, width = tensor_spec(name, tensor).shape, tensor_spec(f"{name}_cache", cache).shape[-1]
+    # MindSpore ends the process where a graph joins tensors without elements, and nothing is to be written.
+    return _padding_of(width if 0 in shape else shape[-1], width)
 
 
 _padding_of = functools.lru_cache(maxsize=64)(_Padding)
+
+
+@compile_time
+def _slot_check(cache):
+    return _slot_check_of(cache[0][0] * cache[0][1], ms.get_context("device_target"))
+
+
+@functools.lru_cache(maxsize=64)
+def _slot_check_of(slots: int, device: str) -> nn.Cell:
+    def check(numbers):  # a negative number leaves a token out
+        check_range("slot_mapping", np.maximum(numbers, 0), slots - 1)
+
+    return NumberCheck(check if device == "CPU" else None)
 
 
 @compile_time
@@ -316,22 +382,22 @@ def _update(key, value, key_cache, value_cache, slot_mapping):
     named = {"key": key, "value": value, "key_cache": key_cache, "value_cache": value_cache}
     tensors = {name: tensor_spec(name, described) for name, described in named.items()}
     slots = tensor_spec("slot_mapping", slot_mapping)
-    check_dtype("slot_mapping", slots.dtype, ("int32",))
+    check_dtype("slot_mapping", slots.dtype, INTEGERS)
     check_cache_dtype("key", tensors["key"].dtype)
     caches = {name: tensors[name] for name in ("key_cache", "value_cache")}
     check_caches(caches, tensors["key"].dtype)
-    tokens = math.prod(slots.shape)
+    known = check_known(**tensors, slot_mapping=slots)
+    tokens = product(slots.shape)
     for name in ("key", "value"):
         shape, cache = tensors[name].shape, caches[f"{name}_cache"].shape
-        rows = math.prod(shape[:-2])
-        fits = len(shape) in (3, 4) and cache[2:] in (shape[-2:], (shape[-2], stored_width(shape[-1])))
-        if not fits or rows != tokens:
+        stored = len(shape) in (3, 4) and cache[2:] in (shape[-2:], (shape[-2], stored_width(shape[-1])))
+        if not stored or not fits(product(shape[:-2]), tokens):
             raise ValueError(
                 f"{name}: got shape {shape}, allowed are (tokens, kv_heads, width) and (batch, seq, kv_heads, width) "
                 f"with {tokens} tokens as in slot_mapping, and {cache[2:]} as in {name}_cache"
             )
         check_dtype(name, tensors[name].dtype, (tensors["key"].dtype,))
-    return update_cell(*caches.values())
+    return update_cell(*caches.values(), not known) if tokens != 0 else _NoUpdate()
 
 
 @compile_time
@@ -342,12 +408,36 @@ def _append(key, value, key_cache, value_cache, lengths, tokens, max_length, wid
     check_tokens(given, caches, batch, dict(zip(caches, widths)))
     if tokens is not None:
         check_counts("tokens", tensor_spec("tokens", tokens), batch)
-    return append_cell(caches["key"], caches["value"], batch, max_length, padding_side)
+    known = check_known(**given)
+    if given["key"].shape[1] == 0:
+        return _NoAppend()
+    return append_cell(caches["key"], caches["value"], batch, max_length, padding_side, not known)
 
 
 @compile_time
 def _all_tokens(key, lengths):
+    """Tokens of each sequence; None if they are unknown."""
+    if tensor_spec("key", key).shape[1] == UNKNOWN:
+        return None
     return Tensor(np.full(lengths[0], tensor_spec("key", key).shape[1], np.int32))
+
+
+def check_known(**tensors: TensorSpec) -> bool:
+    """Whether all sizes of tensors are known.
+
+    Raises:
+        ValueError: some are not, where the native kernel or MindSpore needs them.
+    """
+    for name, tensor in tensors.items():
+        if UNKNOWN in tensor.shape:
+            if not (registry.serves_native() and registry.get_backend("cpu").dynamic):
+                raise ValueError(
+                    f"{name}: got shape {tensor.shape} in a graph for dynamic shapes, {UNKNOWN} is not known; allowed "
+                    "is that on a CPU with MindSpore 2.7 or later; else compile it for each shape (no set_inputs), or "
+                    "use PYNATIVE"
+                )
+            return False
+    return True
 
 
 @compile_time

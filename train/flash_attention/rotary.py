@@ -11,10 +11,10 @@ from flash_attention.backends.derivatives import UnlessRecorded
 from flash_attention.backends.registry import serves_native
 from flash_attention.parameters import Called
 from flash_attention.precision import fix_dtypes
-from flash_attention.problem.checks import check_bool, check_dtype, check_int, check_name
+from flash_attention.problem.checks import INTEGERS, check_bool, check_dtype, check_int, check_name
 from flash_attention.problem.inputs import DTYPES, TensorSpec
 from flash_attention.problem.layout import UNKNOWN
-from flash_attention.tensors import remembered, spec, tensor_spec
+from flash_attention.tensors import as_int32, remembered, spec, tensor_spec
 
 _LAYOUTS = ("BSND", "BNSD")
 
@@ -38,7 +38,7 @@ def rotary_embedding(
         cos (Tensor): (positions, rotary_dim / 2), of any of these dtypes; rotary_dim <= head_dim.
         sin (Tensor): like cos.
         interleaved (bool): neighbouring components make a pair. Default: False, those half of rotary_dim apart.
-        offsets (int or Tensor): position of the first token of every sequence; int32 (batch,) has one for each.
+        offsets (int or Tensor): position of the first token of every sequence; ints (batch,) has one for each.
             Default: 0.
         input_layout (str): "BSND", or "BNSD": (batch, heads, seq, head_dim). Default: "BSND".
 
@@ -60,7 +60,7 @@ def rotary_embedding(
         (2, 100, 8, 64)
     """
     run = _plan(spec(x), spec(cos), spec(sin), spec(offsets), interleaved, input_layout)
-    return run(x, cos, sin, offsets if isinstance(offsets, Tensor) else None)  # the Cell has a number
+    return run(x, cos, sin, as_int32(offsets) if isinstance(offsets, Tensor) else None)  # the Cell has a number
 
 
 class _Composed(Called):
@@ -141,7 +141,7 @@ def _planned(x, cos, sin, offsets, interleaved, input_layout, native) -> nn.Cell
         )
     offset = None
     if isinstance(offsets, TensorSpec):
-        check_dtype("offsets", offsets.dtype, ("int32",))
+        check_dtype("offsets", offsets.dtype, INTEGERS)
         if offsets.shape != (batch,):
             raise ValueError(f"offsets: got shape {offsets.shape}, allowed is (batch,) = ({batch},), or an int")
     else:

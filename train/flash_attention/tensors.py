@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
-import inspect
+import operator
+from collections import deque
+from typing import Callable
 
 import numpy as np
 from mindspore import Tensor, nn, ops
@@ -17,7 +19,6 @@ from flash_attention.problem.checks import check_int
 from flash_attention.problem.inputs import TensorSpec
 from flash_attention.problem.layout import UNKNOWN, Layout
 from flash_attention.problem.optional import OPTIONAL
-from flash_attention.problem.other_names import refuse_unknown
 from flash_attention.problem.rules import RULE_ARGUMENTS, AttentionRules
 
 # Decorator of what a graph computes from shapes while it compiles. With `check`, MindSpore warns of each extent that is
@@ -25,9 +26,14 @@ from flash_attention.problem.rules import RULE_ARGUMENTS, AttentionRules
 compile_time = functools.partial(constexpr, reuse_result=False, check=False)
 
 
+def _types(value):
+    """Return the types in a tuple of tuples: 1 equals True, but where one is allowed the other is not."""
+    return tuple(map(_types, value)) if isinstance(value, tuple) else type(value)
+
+
 def remembered(function):
     """`functools.lru_cache`; arguments that have no hash, a list in a wrong place, are for the function to refuse."""
-    cached = functools.lru_cache(maxsize=512, typed=True)(function)
+    cached = functools.lru_cache(maxsize=512)(lambda types, *arguments: function(*arguments))
 
     @functools.wraps(function)
     def call(*arguments):
@@ -35,7 +41,7 @@ def remembered(function):
             hash(arguments)
         except TypeError:
             return function(*arguments)
-        return cached(*arguments)
+        return cached(_types(arguments), *arguments)
 
     call.cache_clear = cached.cache_clear
     return call
@@ -59,29 +65,78 @@ def tensor_spec(name: str, described) -> TensorSpec:
     return TensorSpec(shape, str(described[1]).lower().rpartition(".")[2])
 
 
+def as_int32(tensor):
+    """Return an integer tensor, or None, in the dtype in which backends take positions and ids."""
+    return tensor if tensor is None or tensor.dtype == mstype.int32 else ops.cast(tensor, mstype.int32)
+
+
 class Present(nn.Cell):
     """Those of the optional inputs of a call, None among them, that a problem has, in the dtypes of backends."""
 
     def __init__(self, problem: AttentionProblem):
         super().__init__()
-        #: Of each its place among all, and whether it is cast.
-        self.places = tuple((place, one.cast == "float32") for place, one in enumerate(OPTIONAL) if one.has(problem))
+        #: Of each its place among all, and the dtype in which a backend gets it, None as it is.
+        self.places = tuple(
+            (place, one.cast and getattr(mstype, one.cast)) for place, one in enumerate(OPTIONAL) if one.has(problem)
+        )
 
     def construct(self, inputs):
         present = ()
-        for place, cast in self.places:
-            present = present + (ops.cast(inputs[place], mstype.float32) if cast else inputs[place],)
+        for place, dtype in self.places:
+            tensor = inputs[place]
+            present = present + (tensor if dtype is None or tensor.dtype == dtype else ops.cast(tensor, dtype),)
         return present
 
 
-class Prepared(Called):
-    """A backend's cell that takes five tensors and the optional inputs of a problem, for those of the call."""
+class NumberCheck(nn.Cell):
+    """Looks at the numbers in small tensors of integers when a call is made. A graph does not.
 
-    def __init__(self, run: nn.Cell, problem: AttentionProblem):
+    MindSpore runs operators later, and hands their errors to whatever waits next. To read a tensor that an operator
+    made, or has read, is to wait for all operators under way: tensors that passed are read again only when they are
+    others. A tensor that Python has just made is read without waiting.
+
+    Args:
+        check: a function of the arrays, None among them, that raises; or None.
+    """
+
+    def __init__(self, check: Callable | None):
         super().__init__()
-        self.run, self.present = run, Present(problem)
+        self.check = (check,)  # wrapped: an attribute of a Cell that is a function counts as its method
+        self.passed: deque = deque(maxlen=16)  # the layers of a network share them; several batches may alternate
+
+    def __call__(self, *tensors):
+        if self.check[0] is None or any(all(map(operator.is_, tensors, earlier)) for earlier in self.passed):
+            return
+        self.check[0](*map(_read_integers, tensors))
+        self.passed.append(tensors)
+
+    def construct(self, *tensors):
+        return tensors
+
+
+def _read_integers(tensor):
+    if tensor is None or not hasattr(tensor, "get_bytes"):
+        return None if tensor is None else tensor.asnumpy()
+    dtype = np.int64 if tensor.dtype == mstype.int64 else np.int32
+    return np.frombuffer(tensor.get_bytes(), dtype).reshape(tensor.shape)
+
+
+class Prepared(Called):
+    """A backend's cell that takes five tensors and the optional inputs of a problem, for those of the call.
+
+    Args:
+        run: the cell.
+        problem: what it runs.
+        check: of the numbers in the last two tensors and the prefix, or None.
+    """
+
+    def __init__(self, run: nn.Cell, problem: AttentionProblem, check: NumberCheck | None = None):
+        super().__init__()
+        self.run, self.present, self.check = run, Present(problem), check
 
     def construct(self, a, b, c, d, e, inputs):
+        if self.check is not None:
+            self.check(d, e, inputs[5])
         return self.run(a, b, c, d, e, self.present(inputs))
 
 
@@ -183,18 +238,6 @@ class _FreshSeed(nn.Cell):
 
 
 fresh_seed = _FreshSeed()
-
-
-@constexpr(reuse_result=False)
-def refuse_names(function, names, call=False):
-    """Raises for keywords that a function of this package, or the call of a layer, does not have."""
-    import flash_attention
-
-    of = getattr(flash_attention, function)
-    made_with = inspect.signature(of).parameters
-    if call:
-        refuse_unknown(f"a call of {function}", names, inspect.signature(of.construct).parameters, made_with)
-    refuse_unknown(function, names, made_with)
 
 
 @constexpr(reuse_result=False)

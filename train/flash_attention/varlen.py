@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import mindspore as ms
 from mindspore import Tensor, ops
 from mindspore.ops import constexpr
@@ -11,17 +9,18 @@ from mindspore.ops import constexpr
 from flash_attention.backends import registry
 from flash_attention.precision import fix_dtypes
 from flash_attention.problem import ALL_BLOCKS
+from flash_attention.problem.checks import check_int
 from flash_attention.problem.optional import NAMES, in_order
 from flash_attention.problem.packed import PackedProblem
 from flash_attention.problem.tiling import DEFAULT_STRATEGY
 from flash_attention.tensors import (
+    NumberCheck,
     Prepared,
     compile_time,
     fresh_seed,
     int_tensor,
     read_rules,
     read_specs,
-    refuse_names,
     remembered,
     spec,
     tensor_spec,
@@ -61,7 +60,6 @@ def flash_attention_varlen(
     value_head_dim: int | None = None,
     return_lse: bool = False,
     backend: str | None = None,
-    **unknown: Any,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """`flash_attention` on sequences that lie one behind the other, each by itself, without padding.
 
@@ -74,14 +72,14 @@ def flash_attention_varlen(
         value (Tensor): like key; it may have a width of its own.
         cu_seqlens_q (Tensor, tuple or list): where the sequences of queries end, ascending to Tq, with or without a 0
             in front. A sequence may be empty; if the first one is, the 0 in front is needed. A Tensor, int32 or
-            int64, is data: a compiled graph serves any lengths in it. Backend "math" takes Tensors in PYNATIVE only.
+            int64, is data: a compiled graph serves any lengths in it.
         cu_seqlens_k (Tensor, tuple or list): likewise for the keys, ascending to Tk.
         keep_bits (Tensor): uint8 (bytes,): the keep decisions of `flash_attention` for each sequence, (heads, queries,
             ceil(keys / 8)) bytes, one sequence behind the other.
         bias (Tensor): (heads or 1, Tk), float32 or the dtype of query: a number for each key of each head, added to the
             scores of its sequence; -inf hides the key. It has a gradient, unless bias_grad=False.
         sinks (Tensor): (heads,), float32 or the dtype of query, those of every sequence.
-        prefix (Tensor or tuple): int32 (sequences,): the keys of a sequence before its number are visible to all of its
+        prefix (Tensor or tuple): ints (sequences,): the keys of a sequence before its number are visible to all of its
             queries besides the causal ones.
         segment_ids (Tensor): refused; the cumulative lengths say what they would.
         kv_segment_ids (Tensor): refused likewise.
@@ -98,18 +96,18 @@ def flash_attention_varlen(
         Tensor like query, as wide as the value; with return_lse a pair of it and the logsumexp, float32 (heads, Tq).
 
     Raises:
-        TypeError, ValueError: an input is not allowed, lengths in tuples or lists included; before anything runs.
-        RuntimeError: the backend asked for cannot run this; or a Tensor holds lengths that are not allowed.
+        TypeError, ValueError: an input is not allowed; before anything runs. Numbers in Tensors are looked at in
+            PYNATIVE on a CPU; elsewhere the results of wrong ones are NaN.
+        RuntimeError: the backend asked for cannot run this.
     """
 
     def drawn_seed():  # an inner function: mindspore.rewrite (amp level O1) leaves a function that has one alone
         return fresh_seed()
 
-    if len(unknown) > 0:
-        refuse_names("flash_attention_varlen", tuple(unknown))
     if dropout_rate != 0.0 and seed is None and keep_bits is None:
         seed = drawn_seed()
     if isinstance(prefix, (tuple, list)):
+        _check_prefix(prefix, cu_seqlens_k if isinstance(cu_seqlens_k, (tuple, list)) else ())
         prefix = int_tensor("prefix", prefix, 0)
     if segment_ids is not None or kv_segment_ids is not None:
         _refuse_segments()
@@ -137,6 +135,16 @@ def flash_attention_varlen(
     if return_lse:
         return output, logsumexp
     return output
+
+
+@constexpr(reuse_result=False)
+def _check_prefix(prefix, ends):
+    """Raises for numbers that are more than the keys of their sequences, where both are constants."""
+    ends = [end for end in ends[:1] if end != 0] + list(ends[1:])
+    for index, (number, start, end) in enumerate(zip(prefix, [0, *ends], ends)):
+        check_int("prefix", number, 0)
+        if number > end - start:
+            raise ValueError(f"prefix: got {number} for sequence {index}, allowed are 0 to its {end - start} keys")
 
 
 @constexpr(reuse_result=False)
@@ -173,4 +181,6 @@ def _planned(tensors, lengths, inputs, rules, others, backend, device):
         **dict(zip(NAMES, inputs)),
         **dict(zip(_OTHERS, others)),
     )
-    return fix_dtypes(Prepared(registry.build(problem, backend), problem.rows))
+    looks = device == "CPU" and (None in (problem.lengths_q, problem.lengths_k) or problem.rows.prefix)
+    check = NumberCheck(problem.check_numbers) if looks else None
+    return fix_dtypes(Prepared(registry.build(problem, backend), problem.rows, check))

@@ -28,6 +28,8 @@ class Backend(ABC):
     # Whether `build` takes a problem with unknown sizes (problem.dynamic), met in graphs compiled for dynamic shapes;
     # the cell then reads the sizes from its tensors at run time.
     dynamic = False
+    # Whether `build_packed` and `build_paged` take such problems.
+    dynamic_sequences = False
     # Whether `build` takes a shard.
     shards = False
     # Whether `build_paged` takes a problem with max_length; else it is cut to it around the cell (`PagedEnd`).

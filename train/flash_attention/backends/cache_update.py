@@ -2,16 +2,52 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 
+import mindspore as ms
 import numpy as np
-from mindspore import Tensor, nn, ops
+from mindspore import Parameter, Tensor, nn, ops
 from mindspore import dtype as mstype
 
 from flash_attention.backends.constants import numbered
 from flash_attention.backends.registry import serves_native
 from flash_attention.parameters import Called
 from flash_attention.problem.inputs import TensorSpec
+
+
+class Written(nn.Cell):
+    """Gives a tensor that operators can write: MindSpore hands them a copy of a view, and what they write is lost.
+
+    A compiled graph cannot; there the kernel refuses a view.
+    """
+
+    def __call__(self, name, tensor):
+        if isinstance(tensor, Parameter) or not hasattr(tensor, "data_ptr"):
+            return tensor  # where the method is not, MindSpore has no views, or the kernel refuses them
+        device = ms.get_context("device_target")
+        if device != "CPU":
+            raise ValueError(f"{name}: got a Tensor on {device}, allowed there is a Parameter")
+        if not tensor.is_contiguous():
+            raise ValueError(
+                f"{name}: got a view of shape {tensor.shape} and strides {tuple(tensor.stride())}; allowed are a "
+                "Parameter, a Tensor, and a view whose elements lie one behind the other"
+            )
+        memory = (ctypes.c_char * tensor.nbytes).from_address(tensor.data_ptr())
+        memory.owner = tensor  # which lives as long as the result
+        array = np.frombuffer(memory, _numpy_dtype(tensor.dtype)).reshape(tensor.shape)
+        return Tensor.from_numpy(array)
+
+    def construct(self, name, tensor):
+        return tensor
+
+
+written = Written()
+
+
+@functools.lru_cache(maxsize=8)
+def _numpy_dtype(dtype):
+    return Tensor([0], dtype).asnumpy().dtype
 
 
 class ScatterUpdate(Called):
@@ -219,18 +255,18 @@ def one_block_each(key_cache: TensorSpec, batch: int, max_length: int) -> bool:
 
 
 @functools.lru_cache(maxsize=64)
-def update_cell(key_cache: TensorSpec, value_cache: TensorSpec) -> nn.Cell:
-    """The Cell that writes into caches of these shapes on this device."""
+def update_cell(key_cache: TensorSpec, value_cache: TensorSpec, dynamic: bool) -> nn.Cell:
+    """The Cell that writes into caches of these shapes on this device; `dynamic` if a size of an input is unknown."""
     if serves_native():
         from flash_attention.backends.cpu.paged import CacheUpdate
 
-        return CacheUpdate()
+        return CacheUpdate(dynamic)
     return ScatterUpdate(key_cache, value_cache)
 
 
 @functools.lru_cache(maxsize=64)
 def append_cell(
-    key_cache: TensorSpec, value_cache: TensorSpec, batch: int, max_length: int, padding_side: str
+    key_cache: TensorSpec, value_cache: TensorSpec, batch: int, max_length: int, padding_side: str, dynamic: bool
 ) -> nn.Cell:
     """The Cell that appends tokens to sequences in caches of these shapes on this device, in place.
 
@@ -245,12 +281,12 @@ def append_cell(
     strict          bool: what is not allowed is an error. Without it a sequence that finds no block left may count as
                     one that is longer than max_length.
 
-    Caches, block_tables and lengths are Parameters.
+    With `dynamic` seq is unknown. Caches, block_tables and lengths are Parameters.
     """
     if serves_native():
         from flash_attention.backends.cpu.paged import CacheAppend
 
-        return CacheAppend(batch, max_length, padding_side)
+        return CacheAppend(batch, max_length, padding_side, dynamic)
     return ScatterAppend(key_cache, value_cache, batch, max_length, padding_side)
 
 

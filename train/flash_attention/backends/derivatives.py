@@ -34,8 +34,9 @@ def refuse_second_derivative(backend: str):
     """Raises; for the `bprop` of what computes first derivatives."""
     Tensor(0).asnumpy()  # waits for operations under way, or the exception may crash PYNATIVE (MindSpore 2.10)
     raise NotImplementedError(
-        f"second derivatives of attention: backend {backend!r} has none here; "
-        "allowed is backend 'math' in a compiled graph (GRAPH mode or mindspore.jit)"
+        f"attention: backend {backend!r} has neither second derivatives here nor forward mode (jvp, jacfwd), which "
+        "MindSpore computes by them; allowed is backend 'math', for second derivatives in a compiled graph (GRAPH mode "
+        "or mindspore.jit)"
     )
 
 

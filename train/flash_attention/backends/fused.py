@@ -220,7 +220,7 @@ class _Mask(nn.Cell):
         if self.given is None:
             hidden = self.out_of_band(query, key)
         else:
-            hidden = ops.cast(inputs[self.given], mstype.bool_)
+            hidden = inputs[self.given]
             if self.out_of_band is not None:
                 hidden = ops.logical_or(hidden, self.out_of_band(query, key))
         return ops.cast(ops.broadcast_to(hidden, self.shape), mstype.uint8)

@@ -15,6 +15,7 @@ from flash_attention.backends.base import Backend
 from flash_attention.backends.comparison import Differs
 from flash_attention.backends.derivatives import OLD, FirstDerivativeOnlyInPynative, stopped, without_influence
 from flash_attention.backends.packed_loop import PackedLoop, PackedLoopOfTensors
+from flash_attention.backends.packed_rows import PackedRows
 from flash_attention.backends.paged_gather import PagedGather
 from flash_attention.backends.positional import ComputedAlibi, OutOfBand, counted
 from flash_attention.problem import AttentionProblem
@@ -46,7 +47,9 @@ class MathBackend(Backend):
 
     def build_packed(self, problem: PackedProblem) -> nn.Cell:
         constant = problem.lengths_q is not None and problem.lengths_k is not None
-        return PackedLoop(self, problem, "float32") if constant else PackedLoopOfTensors(self, problem)
+        if constant:
+            return PackedLoop(self, problem, "float32")
+        return PackedLoopOfTensors(self, problem, PackedRows(self, problem))
 
     def build_paged(self, problem: PagedProblem) -> nn.Cell:
         return PagedGather(self, problem)
@@ -153,8 +156,7 @@ class _Attention(nn.Cell):
             apart = ops.expand_dims(ops.logical_or(self.differs(own, other), own < 0), 1)
             hidden = apart if hidden is None else ops.logical_or(hidden, apart)
         if self.mask is not None:
-            by_mask = ops.cast(inputs[self.mask], mstype.bool_)
-            hidden = by_mask if hidden is None else ops.logical_or(hidden, by_mask)
+            hidden = inputs[self.mask] if hidden is None else ops.logical_or(hidden, inputs[self.mask])
         return hidden
 
 

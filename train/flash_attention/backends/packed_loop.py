@@ -48,7 +48,7 @@ class PackedLoop(nn.Cell):
         if rows.slopes_shape is not None and len(rows.slopes_shape) == 2:
             of_sequences = ["prefix", "alibi_slopes"]
         self.of_sequences = tuple(name in of_sequences for name in rows.inputs)
-        self.bias, self.keep_bits = rows.place("bias"), rows.place("keep_bits")
+        self.bias, self.keep_bits, self.prefix = map(rows.place, ("bias", "keep_bits", "prefix"))
         self.run_dtype = getattr(mstype, dtype or rows.dtype)
         self.bias_dtype = mstype.float32 if rows.bias_dtype is None else getattr(mstype, rows.bias_dtype)
         alone = [one for one in sequences_alone(problem) if one is not None]
@@ -90,6 +90,9 @@ class PackedLoop(nn.Cell):
                     own = own + (tensor,)
                 part, keys, values = self.as_run(part), self.as_run(keys), self.as_run(values)
                 output, logsumexp = cell(part, keys, values, own)
+                if self.prefix is not None:  # as data it is seen only here
+                    beyond = ops.reshape(own[self.prefix] > key_end - first_key, (1, 1, 1, 1))
+                    output = ops.masked_fill(output, beyond, float("nan"))
             outputs, logsumexps = outputs + (ops.cast(output, mstype.float32),), logsumexps + (logsumexp,)
         output = ops.reshape(ops.swapaxes(ops.concat(outputs, 2), 1, 2), self.output_shape)
         return ops.cast(output, self.dtype), ops.concat(logsumexps, 2)[0]
@@ -110,11 +113,11 @@ def heads_first(tensor, heads, width):
 
 
 class PackedLoopOfTensors(nn.Cell):
-    """The same for lengths in tensors, which only PYNATIVE can read."""
+    """The same for lengths in tensors, which only PYNATIVE can read; a graph has another Cell."""
 
-    def __init__(self, backend: Backend, problem: PackedProblem):
+    def __init__(self, backend: Backend, problem: PackedProblem, in_graph: nn.Cell):
         super().__init__()
-        self.problem = problem
+        self.problem, self.in_graph = problem, in_graph
         self.loop = functools.lru_cache(maxsize=64)(
             lambda lengths_q, lengths_k: PackedLoop(
                 backend, replace(problem, lengths_q=lengths_q, lengths_k=lengths_k), "float32"
@@ -129,17 +132,8 @@ class PackedLoopOfTensors(nn.Cell):
         return self.loop(ends_q, ends_k)(query, key, value, None, None, inputs)
 
     def construct(self, query, key, value, lengths_q, lengths_k, inputs):
-        _refuse_tensors()
-        return query, query
+        return self.in_graph(query, key, value, lengths_q, lengths_k, inputs)
 
 
 def _read(name: str, lengths: Tensor, total: int) -> tuple:
     return check_lengths(name, lengths.asnumpy().tolist(), total)
-
-
-@constexpr(reuse_result=False)
-def _refuse_tensors():
-    raise ValueError(
-        "cu_seqlens_q, cu_seqlens_k: got a Tensor in a compiled graph, which backend 'math' cannot read; allowed there "
-        "are tuples, and Tensors in PYNATIVE or with backend 'cpu'"
-    )

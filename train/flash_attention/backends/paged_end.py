@@ -6,6 +6,7 @@ import numpy as np
 from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 
+from flash_attention.backends.positional import counted
 from flash_attention.problem.paged import PagedProblem
 
 
@@ -21,7 +22,7 @@ class PagedEnd(nn.Cell):
         super().__init__()
         self.attention = attention
         whole = problem.whole
-        self.several, self.seq_q = whole.seq_q > 1, whole.seq_q
+        self.several, self.seq_q = whole.seq_q != 1, whole.seq_q
         self.dtype = getattr(mstype, whole.dtype)
         # Compiled graphs have operations in every dtype but bfloat16.
         self.moved_dtype = mstype.float32 if whole.dtype == "bfloat16" else self.dtype
@@ -30,16 +31,23 @@ class PagedEnd(nn.Cell):
         if problem.max_length is not None:
             self.max_length = Tensor(np.array([[problem.max_length]], np.int32))
         self.zero = Tensor(np.zeros((1, 1), np.int32))
-        self.rows = Tensor(np.arange(whole.seq_q, dtype=np.int32).reshape(1, -1))
-        self.firsts = Tensor(np.arange(whole.batch, dtype=np.int32).reshape(-1, 1) * whole.seq_q)
-        self.by_row = (whole.batch, 1, 1) if problem.one_query else (whole.batch, whole.seq_q, 1, 1)
+        self.dynamic = whole.dynamic
+        if not whole.dynamic:
+            self.rows = Tensor(np.arange(whole.seq_q, dtype=np.int32).reshape(1, -1))
+            self.firsts = Tensor(np.arange(whole.batch, dtype=np.int32).reshape(-1, 1) * whole.seq_q)
 
     def construct(self, query, key_cache, value_cache, block_tables, context_lens, inputs):
         # In a graph of MindSpore 2.0 what one condition sets another does not know: all has a value from the start.
-        lengths, tokens, outside = context_lens, self.zero, self.rows < self.zero
+        if self.dynamic:
+            seq_q = query.shape[1]
+            rows = ops.reshape(counted(seq_q), (1, -1))
+            firsts = ops.reshape(counted(query.shape[0]), (-1, 1)) * seq_q
+        else:
+            seq_q, rows, firsts = self.seq_q, self.rows, self.firsts
+        lengths, tokens, outside = context_lens, self.zero, rows < self.zero
         if self.padding is not None:
             lengths, tokens = context_lens
-            tokens = ops.minimum(ops.maximum(ops.expand_dims(tokens, 1), self.zero), self.zero + self.seq_q)
+            tokens = ops.minimum(ops.maximum(ops.expand_dims(tokens, 1), self.zero), self.zero + seq_q)
         lengths = ops.expand_dims(lengths, 1)
         past = self.zero * lengths
         if self.most is not None:
@@ -47,21 +55,20 @@ class PagedEnd(nn.Cell):
         kept = ops.reshape(lengths - past, (-1,))
         shift = past
         if self.padding == "right":
-            shift = past + (self.seq_q - tokens)
+            shift = past + (seq_q - tokens)
         if self.padding is not None:
-            outside = self.rows >= tokens if self.padding == "right" else self.rows < self.seq_q - tokens
-            outside = ops.reshape(outside, self.by_row)
+            outside = by_row(rows >= tokens if self.padding == "right" else rows < seq_q - tokens)
             # Whatever padding holds, NaN for instance where a rotary embedding has no such position.
             query = ops.cast(ops.masked_fill(ops.cast(query, self.moved_dtype), outside, 0.0), self.dtype)
         if self.several:
-            query = ops.cast(self.moved(query, ops.maximum(self.rows - shift, self.zero)), self.dtype)
+            query = ops.cast(self.moved(query, firsts + ops.maximum(rows - shift, self.zero)), self.dtype)
         output = self.attention(query, key_cache, value_cache, block_tables, kept, inputs)
-        last = self.seq_q - 1
+        last = seq_q - 1
         if self.several:
-            output = self.moved(output, ops.minimum(self.rows + shift, self.zero + last))
+            output = self.moved(output, firsts + ops.minimum(rows + shift, self.zero + last))
         output = ops.cast(output, self.moved_dtype)
         if self.most is not None:
-            output = ops.masked_fill(output, ops.reshape(self.rows + shift > last, self.by_row), float("nan"))
+            output = ops.masked_fill(output, by_row(rows + shift > last), float("nan"))
         if self.padding is not None:
             output = ops.masked_fill(output, outside, 0.0)
         return ops.cast(output, self.dtype)
@@ -69,4 +76,9 @@ class PagedEnd(nn.Cell):
     def moved(self, tensor, rows):
         """For each sequence its rows in the order of `rows`."""
         flat = ops.reshape(ops.cast(tensor, self.moved_dtype), (-1,) + tensor.shape[2:])
-        return ops.reshape(ops.gather(flat, ops.reshape(self.firsts + rows, (-1,)), 0), tensor.shape)
+        return ops.reshape(ops.gather(flat, ops.reshape(rows, (-1,)), 0), tensor.shape)
+
+
+def by_row(condition):
+    """What holds for (batch, seq_q), for (batch, seq_q, heads, width)."""
+    return ops.expand_dims(ops.expand_dims(condition, 2), 3)

@@ -6,7 +6,7 @@ import numpy as np
 from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 
-from flash_attention.problem import ALL_BLOCKS, AttentionProblem, alibi_slopes
+from flash_attention.problem import ALL_BLOCKS, AttentionProblem, AttentionRules, alibi_slopes
 
 _FAR = 1 << 30  # stands for an unlimited number of tiles in int32
 
@@ -17,20 +17,29 @@ class OutOfBand(nn.Cell):
     def __init__(self, problem: AttentionProblem):
         super().__init__()
         self.positions = Positions(problem)
-        self.dynamic = problem.dynamic
-        if problem.dynamic:
-            self.causal, self.block = problem.rules.causal, problem.rules.tile
-            self.left, self.right = problem.rules.window_left, problem.rules.window_right
-            blocks = problem.rules.prev_blocks, problem.rules.next_blocks
-            self.prev_blocks, self.next_blocks = (_FAR if count >= ALL_BLOCKS else count for count in blocks)
-        else:
+        self.by_rules = HiddenByRules(problem.rules) if problem.dynamic else None
+        if not problem.dynamic:
             bounds = np.array(list(problem.band.rows()), np.int32).reshape(1, 1, problem.seq_q, 2)
             self.lo, self.hi = Tensor(bounds[..., :1].copy()), Tensor(bounds[..., 1:].copy())
 
     def construct(self, query, key):
         position, column = self.positions(query, key)
-        if not self.dynamic:
+        if self.by_rules is None:
             return ops.logical_or(column < self.lo, column >= self.hi)
+        return self.by_rules(position, column)
+
+
+class HiddenByRules(nn.Cell):
+    """Boolean, True where the rules hide a key from a query, for int32 positions of both."""
+
+    def __init__(self, rules: AttentionRules):
+        super().__init__()
+        self.causal, self.block = rules.causal, rules.tile
+        self.left, self.right = rules.window_left, rules.window_right
+        blocks = rules.prev_blocks, rules.next_blocks
+        self.prev_blocks, self.next_blocks = (_FAR if count >= ALL_BLOCKS else count for count in blocks)
+
+    def construct(self, position, column):
         tiles = column // self.block - position // self.block
         hidden = ops.logical_or(tiles < -self.prev_blocks, tiles > self.next_blocks)
         if self.causal:

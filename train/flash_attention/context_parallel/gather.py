@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 from mindspore import dtype as mstype
 from mindspore import nn, ops
 
 from flash_attention.backends.constants import filled
 from flash_attention.backends.derivatives import Differentiable, zeros_like
-from flash_attention.context_parallel.communication import Processes
 from flash_attention.context_parallel.pieces import (
     Pair,
     Share,
@@ -37,14 +35,6 @@ class GatherAttention(SplitAttention):
     Arguments, inputs and outputs are those of RingAttention. Parts of different sizes on different processes are not
     found out here: MindSpore's AllGather fails or waits for its time limit, see `initialize`.
     """
-
-    def __init__(self, head_dim: int, *, order: str = "zigzag", **rules: Any) -> None:
-        processes = Processes()
-        super().__init__(head_dim, processes, order, **rules)
-        # Constants for `_gathering`, which a graph calls while it is compiled.
-        self.place = processes.rank, processes.world, order
-        self.constants = self.rules.constants()
-        self.widths = self.head_dim, self.value_head_dim
 
     def attend(self, query, key, value, sinks, prefix, segment_ids):
         specs = spec(query), spec(key), spec(value)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 from mindspore import dtype as mstype
 from mindspore import nn, ops
@@ -67,11 +66,7 @@ class RingAttention(SplitAttention):
         RuntimeError: used in a compiled graph, or the backend asked for refuses.
     """
 
-    def __init__(self, head_dim: int, *, order: str = "zigzag", **rules: Any) -> None:
-        ring = Ring()
-        super().__init__(head_dim, ring, order, **rules)
-        self.ring = ring
-        self.compared: set[tuple] = set()
+    connection = Ring
 
     def attend(self, query, key, value, sinks, prefix, segment_ids):
         if compiling():
@@ -80,7 +75,7 @@ class RingAttention(SplitAttention):
         self.compare(specs)
         optional = tuple(map(spec, (sinks, prefix, segment_ids)))
         sizes = read_sizes(specs, optional, self.split, self.rules, self.head_dim, self.value_head_dim)
-        travel = _ring_call(self.ring, self.split, self.rules, self.backend, sizes)
+        travel = _ring_call(self.processes, self.split, self.rules, self.backend, sizes)
         return travel(query, key, value, *self.present(sinks, prefix, segment_ids))[0]
 
     def compare(self, specs):
@@ -89,10 +84,10 @@ class RingAttention(SplitAttention):
         MCCL would deliver a tensor of another size without a word, so a CPU compares at every call. On Ascend the
         comparison would hold up what runs ahead: only sizes that are new to the layer are compared there.
         """
-        if specs in self.compared and not self.ring.on_cpu:
+        if specs in self.compared and not self.processes.on_cpu:
             return
         found = read_tensors(*specs, "BNSD", self.head_dim, self.value_head_dim)
-        everyone = self.ring.gather_integers((*found, DTYPES.index(specs[0].dtype)))
+        everyone = self.processes.gather_integers((*found, DTYPES.index(specs[0].dtype)))
         if len(set(everyone)) > 1:
             lengths = [other[3] for other in everyone]
             raise ValueError(

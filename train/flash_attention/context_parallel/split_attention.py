@@ -19,45 +19,36 @@ from flash_attention.problem.checks import check_int, check_name
 from flash_attention.problem.inputs import MAX_HEAD_DIM, MAX_VALUE_DIM, TensorSpec, read_tensors
 from flash_attention.problem.layout import LAYOUTS
 from flash_attention.problem.tiling import DEFAULT_STRATEGY
-from flash_attention.tensors import Turn, int_tensor, read_specs
-
-# Arguments of FlashAttention that make no sense here, or cannot be had, and why.
-_REFUSED = {
-    "dropout_rate": "dropout of a part of the keys would not be that of the whole sequence; use 0",
-    "causal_alignment": "queries and keys are split alike, so both alignments are the same",
-    "dp": "split the batch over other processes yourself",
-    "mp": "split the heads over other processes yourself",
-}
+from flash_attention.tensors import Turn, as_int32, int_tensor, read_specs
 
 
 class SplitAttention(nn.Cell):
-    """Base class; subclasses define `attend` on (batch, heads, seq, head_dim) tensors."""
+    """Base class; subclasses define `attend` on (batch, heads, seq, head_dim) tensors, and by what processes talk."""
+
+    connection: type[Processes] = Processes
 
     def __init__(
         self,
-        head_dim,
-        processes: Processes,
-        order: str,
+        head_dim: int,
         *,
-        causal=False,
-        window_size=(-1, -1),
-        prev_block_num=ALL_BLOCKS,
-        next_block_num=ALL_BLOCKS,
-        tiling_stgy_name=DEFAULT_STRATEGY,
-        alibi=False,
-        scale=None,
-        softcap=0.0,
-        input_layout="BNSD",
-        value_head_dim=None,
-        backend=None,
-        **others,
-    ):
+        order: str = "zigzag",
+        causal: bool = False,
+        window_size: tuple[int, int] = (-1, -1),
+        prev_block_num: int = ALL_BLOCKS,
+        next_block_num: int = ALL_BLOCKS,
+        tiling_stgy_name: str = DEFAULT_STRATEGY,
+        alibi: bool = False,
+        scale: float | None = None,
+        softcap: float = 0.0,
+        input_layout: str = "BNSD",
+        value_head_dim: int | None = None,
+        backend: str | None = None,
+    ) -> None:
+        processes = self.connection()
         super().__init__()
         name = self.name = type(self).__name__
-        for argument in others:
-            if argument in _REFUSED:
-                raise ValueError(f"{argument}: not an argument of {name}: {_REFUSED[argument]}")
-            raise TypeError(f"{argument}: {name} has no such argument")
+        self.processes = processes
+        self.compared: set[tuple] = set()  # sizes that all processes are known to share
         self.split = SequenceSplit(processes.world, order)
         self.rules = AttentionRules.from_arguments(
             causal=causal,
@@ -72,7 +63,7 @@ class SplitAttention(nn.Cell):
         check_int("head_dim", head_dim, 1, MAX_HEAD_DIM)
         if value_head_dim is not None:
             check_int("value_head_dim", value_head_dim, 1, MAX_VALUE_DIM)
-        if self.rules.in_blocks and tuple(window_size) != (-1, -1):
+        if self.rules.in_blocks and (self.rules.window_left, self.rules.window_right) != (-1, -1):
             raise ValueError(
                 f"window_size: got {window_size} beside prev_block_num {prev_block_num} and next_block_num "
                 f"{next_block_num}; {name} takes a window in tokens or one in tiles"
@@ -83,6 +74,9 @@ class SplitAttention(nn.Cell):
         registry.forced_backend(backend)
         self.backend = backend
         self.head_dim, self.value_head_dim, self.input_layout = head_dim, value_head_dim, input_layout
+        # Constants that a graph passes on while it is compiled.
+        self.place, self.constants = (processes.rank, processes.world, order), self.rules.constants()
+        self.widths = head_dim, value_head_dim
         given, heads_first = LAYOUTS[input_layout], LAYOUTS["BNSD"]
         # Whatever number of heads; where a value may have any width, its layout shows it.
         self.turn_keys = Turn(given, heads_first, -1, head_dim)
@@ -120,6 +114,7 @@ class SplitAttention(nn.Cell):
     def present(self, sinks, prefix, segment_ids):
         """The optional inputs with stand-ins for those that are None, around which a bprop cannot be written."""
         sinks = self.nothing if sinks is None else ops.cast(sinks, mstype.float32)
+        prefix, segment_ids = as_int32(prefix), as_int32(segment_ids)
         return sinks, self.none if prefix is None else prefix, self.none if segment_ids is None else segment_ids
 
 

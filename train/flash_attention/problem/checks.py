@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from numbers import Integral, Real
 
+import numpy as np
+
+# Of lengths, positions, indices and ids.
+INTEGERS = ("int32", "int64")
 # A side of a window with this many tokens, or more, reaches to the end of any sequence.
 ALL_TOKENS = 2**31 - 1
 
@@ -38,6 +43,21 @@ def check_rate(name: str, value) -> float:
     return rate
 
 
+def check_scale(name: str, value) -> float:
+    """`value` as a float; raises unless it is finite."""
+    scale = check_real(name, value)
+    if not math.isfinite(scale):
+        raise ValueError(f"{name}: got {scale!r}, allowed is any finite number, or None for 1 / sqrt(head_dim)")
+    return scale
+
+
+def check_range(name: str, numbers: np.ndarray, most) -> None:
+    """Raises unless the numbers of an array are within 0 and `most`, an integer or an array that broadcasts."""
+    for at in np.argwhere((numbers < 0) | (numbers > most))[:1]:
+        number, top = (array[tuple(at)] for array in np.broadcast_arrays(numbers, most))
+        raise ValueError(f"{name}: got {number}, allowed are 0 to {top}")
+
+
 def check_name(name: str, value, allowed) -> None:
     """Raises unless `value` is one of the `allowed` strings."""
     if not isinstance(value, str) or value not in allowed:
@@ -51,13 +71,12 @@ def check_dtype(name: str, dtype, allowed: tuple, hint: str = "") -> None:
 
 
 def check_window(window_size) -> tuple[int, int]:
-    """(left, right) of a token window, -1 for what hides nothing; raises unless it is a pair of integers >= -1."""
+    """(left, right) of a token window, -1 for what hides nothing; raises unless it is a pair of integers."""
     if not isinstance(window_size, (tuple, list)) or len(window_size) != 2:
         raise TypeError(f"window_size: got {window_size!r}, allowed is a pair (left, right) of integers")
     for side, size in zip(("left", "right"), window_size):
         if isinstance(size, bool) or not isinstance(size, Integral):
             raise TypeError(f"window_size: got {side} {type(size).__name__} {size!r}, allowed is an integer")
-        if size < -1:
-            raise ValueError(f"window_size: got {side} {size}, allowed is a number of tokens, or -1 for unlimited")
-    left, right = (-1 if size >= ALL_TOKENS else int(size) for size in window_size)
+    # As in flash_attn, any negative number hides nothing.
+    left, right = (int(size) if 0 <= size < ALL_TOKENS else -1 for size in window_size)
     return left, right

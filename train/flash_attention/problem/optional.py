@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Callable, NamedTuple
 
-from flash_attention.problem.checks import check_dtype
+from flash_attention.problem.checks import INTEGERS, check_dtype
 from flash_attention.problem.inputs import (
     DTYPES,
     MASK_DTYPES,
@@ -77,15 +77,15 @@ def _read_mask(name: str, mask: TensorSpec, call: Call) -> dict:
         return {}  # a full mask would have an unknown size too
     shape = mask.shape
     rank4 = {2: (1, 1, *shape), 3: (*shape[:1], 1, *shape[1:])}.get(len(shape), shape)
-    if broadcasts(rank4, sizes.scores) and (len(shape) == 4 or fits(rank4[2], sizes.seq_q)):
+    if broadcasts(rank4, sizes.scores) and (len(shape) > 2 or fits(rank4[2], sizes.seq_q)):
         return {"mask_shape": rank4, "mask_dtype": mask.dtype}
     if compact:
         return {}
     batch, _, seq_q, seq_k = sizes.scores
-    seq_q, seq_k = map(shown, (seq_q, seq_k))
     raise ValueError(
-        f"{name}: got shape {shape}, allowed are (seq_q, seq_k) = ({seq_q}, {seq_k}), (batch or 1, seq_q, seq_k) = "
-        f"({_one_or(batch)}, {seq_q}, {seq_k}), (batch or 1, heads or 1, seq_q or 1, seq_k) = "
+        f"{name}: got shape {shape}, allowed are (seq_q, seq_k) = ({shown(seq_q)}, {shown(seq_k)}), "
+        f"(batch or 1, seq_q or 1, seq_k) = "
+        f"({_one_or(batch)}, {_one_or(seq_q)}, {shown(seq_k)}), (batch or 1, heads or 1, seq_q or 1, seq_k) = "
         f"{_broadcast_sizes(sizes.scores)}, and the compact causal ({tile}, {tile}) or (1, {tile}, {tile})"
     )
 
@@ -139,7 +139,7 @@ def _read_sinks(name: str, sinks: TensorSpec, call: Call) -> dict:
 
 
 def _check_integers(name: str, tensor: TensorSpec, axes: str, *expected: int) -> None:
-    check_dtype(name, tensor.dtype, ("int32",))
+    check_dtype(name, tensor.dtype, INTEGERS)
     if len(tensor.shape) != len(expected) or not all(map(fits, tensor.shape, expected)):
         raise ValueError(
             f"{name}: got shape {tensor.shape}, allowed is ({axes}), here ({', '.join(map(shown, expected))})"
@@ -189,8 +189,8 @@ def _one_or(size: int) -> str:
 
 
 OPTIONAL = (
-    # Non-zero = hidden; a backend gets it as bool or uint8. Any of the first three axes may be 1 (broadcast). A compact
-    # causal mask never arrives there: it is the rule causal.
+    # Bool, True = hidden. Any of the first three axes may be 1 (broadcast). A compact causal mask never arrives at a
+    # backend: it is the rule causal.
     OptionalInput("mask", _read_mask, lambda p: p.mask_shape, COVERS),
     # problem.bias_dtype, added to scale * query @ key^T. -inf in it hides a key like the mask does. Any of the first
     # three axes may be 1: its gradient is then the sum over that axis, accumulated in float32.
@@ -207,11 +207,13 @@ OPTIONAL = (
     # Logits that join the denominator of every row of a head and the logsumexp.
     OptionalInput("sinks", _read_sinks, lambda p: (p.heads,) if p.sinks else None, ("mp",), "float32", lambda p: True),
     # int32: the keys before it are visible besides the causal ones.
-    OptionalInput("prefix", _read_prefix, lambda p: (p.batch,) if p.prefix else None, ("dp",)),
+    OptionalInput("prefix", _read_prefix, lambda p: (p.batch,) if p.prefix else None, ("dp",), "int32"),
     # int32: a query sees keys of its own id only; negative ids see nothing and are seen by none.
-    OptionalInput("segment_ids", _read_segments, lambda p: (p.batch, p.seq_q) if p.segments else None, ("dp", None)),
     OptionalInput(
-        "kv_segment_ids", _read_kv_segments, lambda p: (p.batch, p.seq_k) if p.segments else None, ("dp", None)
+        "segment_ids", _read_segments, lambda p: (p.batch, p.seq_q) if p.segments else None, ("dp", None), "int32"
+    ),
+    OptionalInput(
+        "kv_segment_ids", _read_kv_segments, lambda p: (p.batch, p.seq_k) if p.segments else None, ("dp", None), "int32"
     ),
     # -slope * |position of the query - key| is added.
     OptionalInput(

@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from numbers import Integral
 
-from flash_attention.problem.checks import check_dtype
-from flash_attention.problem.inputs import TensorSpec
+import numpy as np
+
+from flash_attention.problem.checks import INTEGERS, check_dtype, check_range
+from flash_attention.problem.inputs import TensorSpec, fits
+from flash_attention.problem.layout import UNKNOWN
 from flash_attention.problem.optional import PACKED_ITEMS
 from flash_attention.problem.problem import AttentionProblem
 
-LENGTH_DTYPES = ("int32", "int64")
+_RANKS = {"prefix": 1, "alibi_slopes": 2}  # with a number, or a row, for each sequence
 
 
 @dataclass(frozen=True)
@@ -22,8 +25,8 @@ class PackedProblem:
             hold in every sequence by itself, by position in the sequence; dropout's batch element is the index of the
             sequence, and a prefix is that of a sequence.
         lengths_q, lengths_k: cumulative lengths with the leading 0, or None where they are data.
-        sequences: how many there are. Two tensors of one length leave open whether both have the leading 0: then it is
-            that length, and with the 0 there is one sequence less.
+        sequences: how many there are, UNKNOWN if a graph is compiled for any number. Two tensors of one length leave
+            open whether both have the leading 0: then it is that length, and with the 0 there is one sequence less.
     """
 
     rows: AttentionProblem
@@ -59,12 +62,15 @@ class PackedProblem:
         ends_k = _read_lengths("cu_seqlens_k", lengths_k, key.shape[0])
         if ends_q is not None and ends_k is not None:
             check_counts(ends_q, ends_k)
-        counts = set.intersection(_counts(ends_q, lengths_q), _counts(ends_k, lengths_k)) or {0}
+        both = _counts(ends_q, lengths_q), _counts(ends_k, lengths_k)
+        counts = {UNKNOWN} if {UNKNOWN} in both else set.intersection(*both) or {0}
         slopes, prefix = others.get("alibi_slopes"), others.get("prefix")
         if slopes is not None and len(slopes.shape) == 2:
             counts = {slopes.shape[0]} & counts or counts
         rows = AttentionProblem.from_inputs(*batched, input_layout=layout, items=(PACKED_ITEMS, counts), **others)
-        return cls(rows, ends_q, ends_k, max(counts) if prefix is None else prefix.shape[0])
+        if prefix is not None and counts != {UNKNOWN}:
+            counts = {prefix.shape[0]}
+        return cls(rows, ends_q, ends_k, max(counts))
 
     @property
     def device(self) -> str:
@@ -72,12 +78,32 @@ class PackedProblem:
 
     @property
     def dynamic(self) -> bool:
-        return self.rows.dynamic
+        return self.rows.dynamic or self.sequences == UNKNOWN
+
+    @property
+    def empty(self) -> bool:
+        return self.rows.empty
 
     @property
     def rows_alone(self) -> AttentionProblem:
         """The rows without what only counts by sequence: prefix, and keep decisions of scores that do not exist."""
         return replace(self.rows, prefix=False, training=False)
+
+    def check_numbers(self, lengths_q, lengths_k, prefix) -> None:
+        """Checks what is data, in arrays; None stands for what is not.
+
+        Raises:
+            ValueError: naming the argument, what came and what is allowed.
+        """
+        ends_q = self.lengths_q or check_lengths("cu_seqlens_q", lengths_q.tolist(), self.rows.seq_q)
+        ends_k = self.lengths_k or check_lengths("cu_seqlens_k", lengths_k.tolist(), self.rows.seq_k)
+        check_counts(ends_q, ends_k)
+        sequences, slopes = len(ends_q) - 1, self.rows.slopes_shape or ()
+        for name, shape in (("prefix", np.shape(prefix)), ("alibi_slopes", slopes)):
+            if len(shape) == _RANKS[name] and shape[0] != sequences:
+                raise ValueError(f"{name}: got shape {shape}, but cu_seqlens_q has those of {sequences} sequences")
+        if prefix is not None:
+            check_range("prefix", prefix, np.diff(ends_k))
 
     def bounds(self) -> list[tuple]:
         """(first query, end, first key, end) of every sequence; of constant lengths."""
@@ -88,14 +114,16 @@ class PackedProblem:
 
 def _counts(ends: tuple | None, lengths) -> set[int]:
     """How many sequences there may be: a tensor may have the leading 0 or not."""
-    return {len(ends) - 1} if ends is not None else {lengths.shape[0] - 1, lengths.shape[0]}
+    if ends is not None:
+        return {len(ends) - 1}
+    return {UNKNOWN} if lengths.shape[0] == UNKNOWN else {max(0, lengths.shape[0] - 1), lengths.shape[0]}
 
 
 def _read_lengths(name: str, lengths, total: int) -> tuple | None:
     if not isinstance(lengths, TensorSpec):
         return check_lengths(name, lengths, total)
-    check_dtype(name, lengths.dtype, LENGTH_DTYPES)
-    if len(lengths.shape) != 1 or lengths.shape[0] == 0:
+    check_dtype(name, lengths.dtype, INTEGERS)
+    if len(lengths.shape) != 1 or (lengths.shape[0] == 0 and total != 0):
         raise ValueError(f"{name}: got shape {lengths.shape}, allowed is (sequences,) or (sequences + 1,)")
     return None
 
@@ -124,7 +152,7 @@ def check_lengths(name: str, lengths, total: int) -> tuple:
     ):
         raise TypeError(f"{name}: got {lengths!r}, allowed is a tuple or list of integers, or an int32 or int64 Tensor")
     ends = [0, *map(int, lengths[1:] if lengths and lengths[0] == 0 else lengths)]
-    if any(end < before for before, end in zip(ends, ends[1:])) or ends[-1] != total:
+    if any(end < before for before, end in zip(ends, ends[1:])) or not fits(ends[-1], total):
         raise ValueError(
             f"{name}: got {tuple(lengths)}, allowed are cumulative lengths, which ascend from 0 to the number of rows, "
             f"here {total}"

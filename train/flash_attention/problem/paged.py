@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
-from flash_attention.problem.checks import check_dtype, check_int, check_window
-from flash_attention.problem.inputs import DTYPES, TensorSpec
+import numpy as np
+
+from flash_attention.problem.checks import INTEGERS, check_dtype, check_int, check_range, check_window
+from flash_attention.problem.inputs import DTYPES, TensorSpec, fits
+from flash_attention.problem.layout import UNKNOWN
 from flash_attention.problem.problem import AttentionProblem
 from flash_attention.problem.rules import AttentionRules
 
@@ -68,13 +72,16 @@ class PagedProblem:
         check_caches({"key_cache": key_cache, "value_cache": value_cache}, query.dtype)
         if key_cache.shape[3] != dim:
             raise ValueError(f"key_cache: got head_dim {key_cache.shape[3]}, but query has {dim}; they must be equal")
-        check_dtype("block_tables", block_tables.dtype, ("int32",))
-        if len(block_tables.shape) != 2 or block_tables.shape[0] != batch or block_tables.shape[1] < 1:
+        check_dtype("block_tables", block_tables.dtype, INTEGERS)
+        if len(block_tables.shape) != 2 or not fits(block_tables.shape[0], batch):
             raise ValueError(f"block_tables: got shape {block_tables.shape}, allowed is (batch, blocks), batch {batch}")
         check_counts("context_lens", context_lens, batch)
         left, right = check_window(window_size)
         seq_q = query.shape[1] if len(query.shape) == 4 else 1
-        keys = (batch, block_tables.shape[1] * key_cache.shape[1], key_cache.shape[2])
+        stored = product((block_tables.shape[1], key_cache.shape[1]))
+        if UNKNOWN in block_tables.shape + context_lens.shape:
+            stored = UNKNOWN
+        keys = (batch, stored, key_cache.shape[2])
         whole = AttentionProblem.from_inputs(
             TensorSpec((batch, seq_q, heads, dim), query.dtype),
             *(TensorSpec((*keys, cache.shape[3]), cache.dtype) for cache in (key_cache, value_cache)),
@@ -102,10 +109,32 @@ class PagedProblem:
     def dynamic(self) -> bool:
         return self.whole.dynamic
 
+    def check_numbers(self, block_tables, context_lens) -> None:
+        """Checks the arrays of a call without max_length: no length goes past the table, nor a block past the caches.
+
+        Raises:
+            ValueError: naming the argument, what came and what is allowed.
+        """
+        check_range("context_lens", context_lens, block_tables.shape[1] * self.block_size)
+        lengths, left = context_lens.astype(np.int64)[:, None], self.whole.rules.window_left
+        first = 0 if left < 0 else lengths - self.whole.seq_q - left
+        starts = np.arange(block_tables.shape[1]) * self.block_size
+        seen = (starts < lengths) & (starts + self.block_size > first)
+        check_range("block_tables", block_tables[seen], self.blocks - 1)
+
+    @property
+    def empty(self) -> bool:
+        return self.whole.empty or self.blocks == 0
+
     def shape_output(self) -> tuple:
         """Shape of the output: that of query, as wide as the values."""
         batch, seq_q, heads, dim = self.whole.laid_out(self.whole.shape_output())
         return (batch, heads, dim) if self.one_query else (batch, seq_q, heads, dim)
+
+
+def product(sizes: tuple) -> int:
+    """Product of sizes; UNKNOWN if one of them is."""
+    return UNKNOWN if UNKNOWN in sizes else math.prod(sizes)
 
 
 def check_cache_dtype(name: str, dtype: str, allowed: tuple = DTYPES) -> None:
@@ -165,22 +194,23 @@ def check_tokens(
         _check_cached_dtype(name, tensor, caches[name])
         heads, width = caches[name].shape[2], widths[name]
         shape = tensor.shape
-        if len(shape) != 4 or (shape[0], *shape[2:]) != (batch, heads, width) or shape[1] != (seq or shape[1]):
+        allowed = batch, seq or shape[1:2] and shape[1], heads, width
+        if len(shape) != 4 or not all(map(fits, shape, allowed)):
             raise ValueError(f"{name}: got shape {shape}, allowed is ({batch}, {seq or 'seq'}, {heads}, {width})")
         seq = shape[1]
 
 
 def check_counts(name: str, tensor: TensorSpec, batch: int) -> None:
     """Checks a tensor that holds a number for each sequence."""
-    check_dtype(name, tensor.dtype, ("int32",))
-    if tensor.shape != (batch,):
+    check_dtype(name, tensor.dtype, INTEGERS)
+    if len(tensor.shape) != 1 or not fits(tensor.shape[0], batch):
         raise ValueError(f"{name}: got shape {tensor.shape}, allowed is (batch,) = ({batch},)")
 
 
 def check_query(query: TensorSpec, batch: int, cache: TensorSpec, head_dim: int) -> None:
     """Checks what attends to a `KVCache`, whose own shape and dtype are what they are."""
     _check_cached_dtype("query", query, cache)
-    if len(query.shape) != 4 or query.shape[0] != batch or query.shape[-1] != head_dim:
+    if len(query.shape) != 4 or not fits(query.shape[0], batch) or query.shape[-1] != head_dim:
         raise ValueError(f"query: got shape {query.shape}, allowed is ({batch}, seq, heads, {head_dim})")
 
 

@@ -44,7 +44,7 @@ class AttentionProblem:
         value_dim: head_dim of value and output; 0 = head_dim.
         mask_shape: of an explicit mask, non-zero = hidden: (batch or 1, heads or 1, seq_q or 1, seq_k). A compact
             causal mask is not here: it became rules.causal.
-        mask_dtype: of that mask. Backends receive it as bool or uint8 all the same.
+        mask_dtype: of that mask. Backends receive it as bool all the same.
         bias_shape: of a bias, (batch or 1, heads or 1, seq_q or 1, seq_k), added to the scaled scores instead of
             rules.alibi.
         bias_dtype: the dtype of query, or float32.
@@ -129,8 +129,8 @@ class AttentionProblem:
             query: in `input_layout`; float16, bfloat16 or float32.
             key: likewise, dtype of query.
             value: likewise, dtype of query.
-            mask: 1 = hidden; (Sq, Sk), (1, Sq, Sk), (B, Sq, Sk), a rank-4 shape that broadcasts to (B, H, Sq, Sk) with
-                a full last axis, or the compact causal (T, T) or (1, T, T) with T = rules.tile.
+            mask: not 0 = hidden; (Sq, Sk), (1, Sq, Sk), (B, Sq, Sk), a rank-4 shape that broadcasts to (B, H, Sq, Sk)
+                with a full last axis, or the compact causal (T, T) or (1, T, T) with T = rules.tile.
             bias: added to the scaled scores; rank 4, broadcasts to (B, H, Sq, Sk) with a full last axis.
             keep_bits: uint8 (B, H, Sq, ceil(Sk / 8)), bit k % 8 of byte k // 8 set = key k is kept.
             rules: of the call; a compact causal mask makes them causal.
@@ -171,6 +171,11 @@ class AttentionProblem:
     def dynamic(self) -> bool:
         """Whether a size is unknown, because a graph is compiled for dynamic shapes."""
         return UNKNOWN in (self.batch, self.seq_q, self.seq_k)
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is no score to compute."""
+        return not self.dynamic and 0 in (self.batch, self.heads, self.seq_q, self.seq_k)
 
     @property
     def group(self) -> int:
@@ -268,8 +273,8 @@ def _set(problem: AttentionProblem, name: str, value) -> None:
 def _check_sizes(problem: AttentionProblem) -> None:
     for name in ("batch", "seq_q", "seq_k"):
         if getattr(problem, name) != UNKNOWN:
-            check_int(name, getattr(problem, name), 1)
-    check_int("heads", problem.heads, 1)
+            check_int(name, getattr(problem, name), 0)
+    check_int("heads", problem.heads, 0)
     check_int("head_dim", problem.head_dim, 1, MAX_HEAD_DIM)
     check_int("value_dim", problem.value_dim, 0, MAX_VALUE_DIM)
     if problem.value_dim == 0:
@@ -278,7 +283,7 @@ def _check_sizes(problem: AttentionProblem) -> None:
     check_int("kv_heads", problem.kv_heads, 0)
     if problem.kv_heads == 0:
         _set(problem, "kv_heads", problem.heads)
-    if problem.heads % problem.kv_heads:
+    if problem.heads and problem.heads % problem.kv_heads:
         raise ValueError(
             f"key: got {problem.kv_heads} heads, which do not divide the {problem.heads} heads of query; "
             "allowed is any divisor (grouped-query attention)"

@@ -6,7 +6,15 @@ import math
 from dataclasses import astuple, dataclass
 from typing import Any
 
-from flash_attention.problem.checks import check_bool, check_int, check_name, check_rate, check_real, check_window
+from flash_attention.problem.checks import (
+    check_bool,
+    check_int,
+    check_name,
+    check_rate,
+    check_real,
+    check_scale,
+    check_window,
+)
 from flash_attention.problem.tiling import DEFAULT_STRATEGY, tile_of
 from flash_attention.problem.visibility import ALIGNMENTS, ALL_BLOCKS, UNLIMITED, Band, query_offset
 
@@ -72,10 +80,7 @@ class AttentionRules:
         check_bool("alibi", self.alibi)
         object.__setattr__(self, "dropout_rate", check_rate("dropout_rate", self.dropout_rate))
         if self.scale is not None:
-            scale = check_real("scale", self.scale)
-            if not math.isfinite(scale):
-                raise ValueError(f"scale: got {scale!r}, allowed is any finite number, or None for 1 / sqrt(head_dim)")
-            object.__setattr__(self, "scale", scale)
+            object.__setattr__(self, "scale", check_scale("scale", self.scale))
         softcap = check_real("softcap", self.softcap)
         if not 0.0 <= softcap < math.inf:
             raise ValueError(f"softcap: got {softcap!r}, allowed is a finite number > 0, or 0 for none")

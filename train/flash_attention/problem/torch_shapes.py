@@ -52,7 +52,8 @@ def mask_plan(mask: TensorSpec, query: TensorSpec, key: TensorSpec, is_causal: b
     new_axes = len(full) - len(mask.shape)
     shape = (1,) * new_axes + mask.shape
     if new_axes < 0 or not all(size == 1 or fits(size, other) for size, other in zip(shape, full)):
-        raise ValueError(f"attn_mask: got shape {mask.shape}, allowed is any that broadcasts to {full}")
+        scores = (*query.shape[:-1], key.shape[-2])
+        raise ValueError(f"attn_mask: got shape {mask.shape}, allowed is any that broadcasts to {scores}")
     # The outer axes become one, which is the batch or 1; the last axis must be full.
     outer = shape[:-3] if len(full) == 4 or set(shape[:-3]) == {1} else full[:-3]
     wanted = (*outer, *shape[-3:-1], full[-1] if shape[-1] == 1 else shape[-1])

@@ -168,9 +168,9 @@ class Case:
         return _inputs(self)
 
     def backend_mask(self) -> np.ndarray | None:
-        """The explicit mask as backends receive it: uint8 of problem.mask_shape."""
+        """The explicit mask as backends receive it: bool of problem.mask_shape."""
         shape = self.problem.mask_shape
-        return None if shape is None else (self.inputs().mask != 0).astype(np.uint8).reshape(shape)
+        return None if shape is None else (self.inputs().mask != 0).reshape(shape)
 
     def keep(self) -> np.ndarray | None:
         """Dropout's keep decisions for SEED, bool (B, H, Sq, Sk)."""

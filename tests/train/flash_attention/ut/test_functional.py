@@ -168,12 +168,19 @@ def test_a_given_seed_decides_what_dropout_drops_in_a_graph_too(backend, mode):
         ({"is_causal": True, "attn_mask": (9, 13)}, ValueError, "attn_mask: given together with is_causal=True"),
         ({"attn_mask": (9, 12)}, ValueError, r"attn_mask: got shape \(9, 12\), allowed is any that broadcasts to"),
         ({"attn_mask": (1, 2, 3, 9, 13)}, ValueError, "attn_mask: got shape"),
+        (
+            {"query": (3, 9, 16), "key": (3, 13, 16), "value": (3, 13, 16), "attn_mask": (2, 9, 13)},
+            *(ValueError, r"attn_mask: got shape \(2, 9, 13\), allowed is any that broadcasts to \(3, 9, 13\)"),
+        ),
         ({"attn_mask": (9, 13), "mask_dtype": np.int32}, TypeError, "attn_mask: got dtype int32, allowed are bool"),
         ({"attn_mask": (9, 13), "mask_dtype": np.float16}, TypeError, "attn_mask: got dtype float16"),
         ({"query": (9,)}, ValueError, r"query: got shape \(9,\)"),
         ({"key": (3, 13, 16), "value": (3, 13, 16)}, ValueError, "key, value: got shapes"),
         ({"key": (2, 3, 13, 8), "value": (2, 3, 13, 8)}, ValueError, "key: got head_dim 8"),
-        ({"dropout_p": 1.0}, ValueError, "dropout_p: got 1.0"),
+        ({"attn_mask": (9, 13), "mask_dtype": np.int16}, TypeError, r"and float32 \(added\)$"),
+        ({"dropout_p": 1.0}, ValueError, "dropout_p: got 1.0, allowed is 0 <= dropout_p < 1$"),
+        ({"dropout_p": float("nan")}, ValueError, "dropout_p: got nan"),
+        ({"dropout_p": "half"}, TypeError, "dropout_p: got str"),
         ({"scale": float("inf")}, ValueError, "scale: got inf"),
     ],
 )
@@ -185,6 +192,18 @@ def test_bad_arguments(change, error, message, mode):
     mask = None if mask_shape is None else Tensor(np.ones(mask_shape, mask_dtype))
     with pytest.raises(error, match=message):
         scaled_dot_product_attention(*tensors, attn_mask=mask, **change)
+
+
+def test_1_is_no_true_after_a_call_with_true_either():
+    query, ends = draw(2, 3, 9, 16), (4, 9)
+    packed = draw(9, 3, 16)
+    flash_attention(query, query, query, bias_grad=True, window_size=(1, 1), return_lse=True)
+    flash_attention_varlen(packed, packed, packed, ends, ends, bias_grad=True)
+    for wrong in ({"bias_grad": 1}, {"return_lse": 1}, {"window_size": (True, True)}):
+        with pytest.raises(TypeError, match=f"{next(iter(wrong))}: got .*, allowed is"):
+            flash_attention(query, query, query, **{"return_lse": True, **wrong})
+    with pytest.raises(TypeError, match="bias_grad: got int 1, allowed is True or False"):
+        flash_attention_varlen(packed, packed, packed, ends, ends, bias_grad=1)
 
 
 @pytest.mark.parametrize("place", range(3))

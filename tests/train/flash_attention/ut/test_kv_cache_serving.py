@@ -200,16 +200,14 @@ def test_bad_inputs_are_named(mode):
     rows = Tensor(np.ones((2, 3, KV_HEADS, DIM), np.float32))
     with pytest.raises(ValueError, match=r"tokens: got shape \(3,\), allowed is \(batch,\) = \(2,\)"):
         cache.update(rows, rows, Tensor([1, 2, 3], ms.int32))
-    with pytest.raises(TypeError, match="tokens: got dtype int64, allowed are int32"):
-        cache.update(rows, rows, Tensor([1, 2], ms.int64))
     with pytest.raises(TypeError, match="tokens: got dtype float32, allowed are int32"):
         cache.attend(rows, Tensor([1, 2], ms.float32))
     with pytest.raises(TypeError, match="tokens: got int, allowed is a Tensor"):
         cache.update(rows, rows, 3)
     with pytest.raises(ValueError, match=r"indices: got shape \(1,\), allowed is \(batch,\) = \(2,\)"):
         cache.reorder([0])
-    with pytest.raises(TypeError, match="indices: got dtype int64, allowed are int32"):
-        cache.reorder(Tensor([0, 1], ms.int64))
+    with pytest.raises(TypeError, match="indices: got dtype uint8, allowed are int32, int64"):
+        cache.reorder(Tensor([0, 1], ms.uint8))
     with pytest.raises(TypeError, match="indices: got float 0.5, allowed is an integer"):
         cache.reset([0.5])
     with pytest.raises(ValueError, match=r"indices: got shape \(1, 1\), allowed is \(any,\)"):

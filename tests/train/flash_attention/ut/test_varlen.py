@@ -133,15 +133,49 @@ def test_math_takes_constant_lengths_in_a_graph():
     def constant(query, key, value):
         return flash_attention_varlen(query, key, value, (3, 8), (0, 4, 6), backend="math")
 
-    @ms.jit
-    def data(query, key, value, lengths_q, lengths_k):
-        return flash_attention_varlen(query, key, value, lengths_q, lengths_k, backend="math")
-
     tensors, _ = random_inputs(queries=(3, 5), keys=(4, 2))
     expected = flash_attention_varlen(*tensors, (3, 8), (0, 4, 6), backend="math")
     np.testing.assert_array_equal(bits(constant(*tensors)), bits(expected))
-    with pytest.raises(ValueError, match="cu_seqlens_q, cu_seqlens_k: got a Tensor in a compiled graph"):
-        data(*tensors, Tensor([3, 8]), Tensor([4, 6]))
+
+
+# Of sequences, heads and keys: what has a number for each of them.
+SLOPES = Tensor(np.linspace(0.1, 0.9, len(LENGTHS_Q) * HEADS).reshape(-1, HEADS), ms.float32)
+PREFIX = Tensor([0, 1, 2, 40, 0, 1, 2], ms.int32)
+IN_A_GRAPH = {
+    **{name: rules for name, rules in RULES.items() if name != "dropout"},
+    "slopes": {"alibi_slopes": SLOPES, "causal": True, "causal_alignment": "bottom_right"},
+    "prefix": {"prefix": PREFIX, "causal": True, "sinks": Tensor(np.ones(HEADS), ms.float32)},
+    "bias": {"bias": Tensor(np.arange(sum(LENGTHS_K))[None] % 5, ms.float32), "window_size": (4, 4)},
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] if name in ("full", "causal", "window", "alibi", "softcap") else [])
+        for name in IN_A_GRAPH
+    ],
+)
+def test_math_takes_lengths_in_a_tensor_in_a_graph(name):
+    rules = IN_A_GRAPH[name]
+    tensors, gradients = random_inputs()
+    lengths = Tensor(ends(LENGTHS_Q), ms.int32), Tensor(ends(LENGTHS_K, False), ms.int64)
+    with in_mode("graph"):
+        found = with_gradients(packed(*lengths, backend="math", **rules), tensors, gradients)
+    expected = with_gradients(packed(*lengths, backend="cpu", **rules), tensors, gradients)
+    for name, one, other in zip(RESULTS, found, expected):
+        np.testing.assert_allclose(one, other, atol=2e-5, rtol=1e-4, err_msg=name)
+
+
+def test_math_gives_nan_for_wrong_lengths_in_a_graph():
+    tensors, _ = random_inputs(queries=(8,), keys=(6,))
+    net = Call(flash_attention_varlen, backend="math")
+    dropping = Call(flash_attention_varlen, backend="math", dropout_rate=0.2, seed=SEED)
+    with in_mode("graph"):
+        for lengths in (((3, 8), (4, 7)), ((3, 5), (4, 6)), ((8, 3), (4, 6)), ((0, 8), (4, 6))):
+            assert np.isnan(net(*tensors, *(Tensor(one, ms.int32) for one in lengths)).asnumpy()).all()
+        with pytest.raises(ValueError, match="dropout_rate: got dropout beside cu_seqlens_q"):
+            dropping(*tensors, Tensor([3, 8]), Tensor([4, 6]))
 
 
 def test_merged_heads_give_the_same():
@@ -178,7 +212,7 @@ def test_lengths_are_checked():
         with pytest.raises(ValueError, match=r"cu_seqlens_q: got .* ascend from 0 to the number of rows, here 8"):
             call(lengths)
         if lengths:
-            with pytest.raises(RuntimeError, match="cumulative lengths must ascend from 0 to the number of rows"):
+            with pytest.raises(ValueError, match=r"cu_seqlens_q: got .* ascend from 0 to the number of rows, here 8"):
                 call(Tensor(lengths, ms.int32))
     with pytest.raises(ValueError, match="cu_seqlens_k: got the lengths of 1 sequences, but .* has those of 2"):
         call((4, 8))

@@ -64,6 +64,9 @@ class OperatorAttention(nn.Cell):
         self.mask = self.bias = None
         self.explicit_mask = ExplicitMask(problem, shard) if problem.prefix or problem.segments else None
         shard = with_mask(shard, problem)
+        self.to_half = ops.Cast()
+        if shard is not None and shard.mask_axes is not None:
+            shard.glue(self.to_half, shard.mask_axes)
         if kernel_problem.mask == "per_key":
             self.mask = _PerKey(kernel_problem.mask_shape, False, shard, None if shard is None else shard.mask_axes)
         if kernel_problem.bias == "per_key":
@@ -78,9 +81,9 @@ class OperatorAttention(nn.Cell):
     def construct(self, query, key, value, inputs):
         hidden, bias, keep, spread = self.nothing, self.nothing, self.nothing, self.nothing
         if self.explicit_mask is not None:
-            hidden = ops.stop_gradient(self.explicit_mask(inputs))
+            hidden = ops.stop_gradient(self.to_half(self.explicit_mask(inputs), mstype.float16))
         elif self.mask_place is not None:
-            hidden = ops.cast(inputs[self.mask_place], mstype.float16)
+            hidden = self.to_half(inputs[self.mask_place], mstype.float16)
         if self.mask is not None:
             hidden = self.mask(hidden)
         if self.bias_place is not None:

@@ -10,7 +10,6 @@ from dataclasses import replace
 
 import numpy as np
 from mindspore import Tensor, nn, ops
-from mindspore import dtype as mstype
 
 from flash_attention.backends.comparison import Differs
 from flash_attention.problem import AttentionProblem
@@ -29,7 +28,7 @@ def with_mask(shard: Shard | None, problem: AttentionProblem) -> Shard | None:
 
 
 class ExplicitMask(nn.Cell):
-    """float16 (B, H or 1, Sq, Sk), 1 where the mask of the call, the prefix or the segments hide a score.
+    """Boolean (B, H or 1, Sq, Sk), True where the mask of the call, the prefix or the segments hide a score.
 
     Args:
         problem: has a prefix or segments.
@@ -44,7 +43,7 @@ class ExplicitMask(nn.Cell):
         self.columns = Tensor(np.arange(problem.seq_k, dtype=np.int32).reshape(1, 1, 1, -1))
         self.behind, self.late = ops.GreaterEqual(), ops.LogicalAnd()
         self.differ, self.negative, self.apart = Differs(), ops.Less(), ops.LogicalOr()
-        self.either, self.hides, self.given = ops.LogicalOr(), Differs(), ops.LogicalOr()
+        self.either, self.given = ops.LogicalOr(), ops.LogicalOr()
         if shard is not None:
             shard.glue(self.behind, _ALL, _BATCH)
             shard.glue(self.late, _ALL, _BATCH)
@@ -53,7 +52,6 @@ class ExplicitMask(nn.Cell):
             shard.glue(self.apart, _BATCH, _BATCH)
             shard.glue(self.either, _BATCH, _BATCH)
             if self.mask is not None:
-                self.hides.shard(shard, shard.mask_axes, ())
                 shard.glue(self.given, shard.mask_axes, _BATCH)
 
     def construct(self, inputs):
@@ -68,5 +66,5 @@ class ExplicitMask(nn.Cell):
             apart = self.apart(self.differ(own, other), self.negative(own, 0))
             hidden = apart if hidden is None else self.either(hidden, apart)
         if self.mask is not None:
-            hidden = self.given(self.hides(ops.cast(inputs[self.mask], mstype.float16), 0.0), hidden)
-        return ops.cast(hidden, mstype.float16)
+            hidden = self.given(inputs[self.mask], hidden)
+        return hidden

@@ -47,6 +47,8 @@ class CpuBackend(Backend):
         # An operation of several outputs takes their shapes from the library in 2.7 and later, in 2.0 it does not.
         return tuple(map(int, mindspore.__version__.split(".")[:2])) >= (2, 7)
 
+    dynamic_sequences = dynamic
+
     def refuse(self, problem: AttentionProblem) -> str | None:
         if problem.device != "CPU":
             return f"it runs on CPU, and the device target is {problem.device}"

@@ -184,9 +184,9 @@ def entry_point(function: str, outputs, bprop=None, **known: Any) -> ops.Custom:
 
 
 def custom_primitive(
-    function: str, problem: AttentionProblem, outputs: tuple, bprop, shard: Shard | None = None, input_axes: tuple = ()
+    function: str, problem, outputs: tuple, bprop, shard: Shard | None = None, input_axes: tuple = ()
 ) -> ops.Custom:
-    """The primitive of a problem; outputs are (shape, dtype, axes) each."""
+    """The primitive of a problem, packed or not; outputs are (shape, dtype, axes) each."""
     shapes, dtypes, axes = zip(*outputs)
     known = {"out_shape": tuple(map(list, shapes)), "out_dtype": tuple(getattr(ms, dtype) for dtype in dtypes)}
     if problem.dynamic:

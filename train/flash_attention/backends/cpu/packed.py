@@ -54,7 +54,7 @@ def _backward(problem: PackedProblem) -> ops.Custom:
     for one in OPTIONAL:
         if one.name in library.gradients(rows):
             results.append((one.shape(rows), one.cast or rows.bias_dtype, None))
-    return custom_primitive(backward_name("Packed", rows), rows, tuple(results), no_second)
+    return custom_primitive(backward_name("Packed", rows), problem, tuple(results), no_second)
 
 
 def _forward(problem: PackedProblem, backward: ops.Custom) -> ops.Custom:
@@ -68,4 +68,4 @@ def _forward(problem: PackedProblem, backward: ops.Custom) -> ops.Custom:
         return differentiate((query, key, value), inputs, (lengths_q, lengths_k, rules, rates), out, dout)
 
     outputs = (*_of_rows(problem, rows.shape_output()), ((rows.heads, rows.seq_q), "float32", None))
-    return custom_primitive("FlashAttentionForwardPacked", rows, outputs, bprop)
+    return custom_primitive("FlashAttentionForwardPacked", problem, outputs, bprop)

@@ -27,8 +27,9 @@ class PagedAttention(nn.Cell):
             refuse_gradient("paged_attention")
             return query, keys, values, tables, lengths, sinks, rules, rates
 
-        known = {"out_shape": list(shape), "out_dtype": dtype}
-        self.attention = entry_point("FlashAttentionPaged", (shape, dtype), bprop, **known)
+        self.attention = _primitive("FlashAttentionPaged", shape, dtype, problem.dynamic, bprop)
+        # A graph keeps the places of operations with side effects among each other: it reads what was written before.
+        self.attention.add_prim_attr("side_effect_mem", True)
 
     def construct(self, query, key_cache, value_cache, block_tables, context_lens, inputs):
         sinks, rates = self.absent, self.rates
@@ -42,12 +43,12 @@ class PagedAttention(nn.Cell):
 class CacheAppend(Called):
     """Appends tokens to the sequences of a `KVCache` in place; `append_cell` gives the meaning of the tensors."""
 
-    def __init__(self, batch: int, max_length: int, padding_side: str):
+    def __init__(self, batch: int, max_length: int, padding_side: str, dynamic: bool):
         super().__init__()
         self.strict, self.lenient = (
             Tensor(library.numbers(max_length, refuses, padding_side == "left")) for refuses in (True, False)
         )
-        self.append = _in_place("FlashAttentionCacheAppend", batch)
+        self.append = _in_place("FlashAttentionCacheAppend", batch, dynamic)
 
     def construct(self, key, value, key_cache, value_cache, block_tables, lengths, tokens, strict):
         rules = self.strict if strict else self.lenient
@@ -69,17 +70,26 @@ class CacheReorder(Called):
 class CacheUpdate(Called):
     """Writes tokens into caches in place; `reshape_and_cache` gives the meaning of the tensors."""
 
-    def __init__(self):
+    def __init__(self, dynamic: bool):
         super().__init__()
-        self.update = _in_place("FlashAttentionReshapeAndCache", 1)
+        self.update = _in_place("FlashAttentionReshapeAndCache", 1, dynamic)
 
     def construct(self, key, value, key_cache, value_cache, slot_mapping):
-        return self.update(key, value, key_cache, value_cache, slot_mapping)
+        return self.update(key, value, key_cache, value_cache, slot_mapping, key_cache, value_cache)
 
 
-def _in_place(function: str, size: int) -> ops.Custom:
+def _in_place(function: str, size: int, dynamic: bool = False) -> ops.Custom:
     """A primitive that changes its inputs and gives int32 (size,)."""
-    primitive = entry_point(function, size, out_shape=[size], out_dtype=ms.int32)
+    primitive = _primitive(function, (size,), ms.int32, dynamic)
     # A graph keeps such an operation, and its place among the reads of the caches.
     primitive.add_prim_attr("side_effect_mem", True)
+    return primitive
+
+
+def _primitive(function: str, shape: tuple, dtype, dynamic: bool, bprop=None) -> ops.Custom:
+    """A primitive of one output, of which MindSpore asks the library if sizes are unknown."""
+    known = {} if dynamic else {"out_shape": list(shape), "out_dtype": dtype}
+    primitive = entry_point(function, (shape, dtype), bprop, **known)
+    if dynamic:
+        primitive.add_prim_attr("reg_op_name", function)
     return primitive

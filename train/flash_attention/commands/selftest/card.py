@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import functools
-from typing import NamedTuple, Protocol
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from flash_attention.commands.selftest.programs import PROGRAMS
+from flash_attention.commands.selftest.loops import ALL_PROGRAMS, Loop
+from flash_attention.commands.selftest.programs import PROGRAMS, Program
 from flash_attention.measuring import tik_kernels
 
 
@@ -37,14 +40,20 @@ class Device(Protocol):
     def run(self, name: str, **arrays: np.ndarray) -> Run:
         """Runs one of PROGRAMS."""
 
+    def seconds(self, loop: Loop) -> tuple[float, float]:
+        """Times of a loop's two lengths."""
+
+    def launch(self) -> tuple[float, float]:
+        """Seconds of a small kernel that is queued behind others, and of one that is waited for."""
+
 
 class Emulator:
     """tikemu in strict mode."""
 
     backend, timed = "emulator", False
-    soc = "Ascend910A"
 
-    def __init__(self):
+    def __init__(self, soc: str = "Ascend910A"):
+        self.soc = soc
         tik_kernels.require_tikemu("--device emulator")
         import tikemu
 
@@ -70,6 +79,23 @@ class Emulator:
         )
         return Run(result.outputs, bool(result.overflow))
 
+    def seconds(self, loop: Loop, constants: Mapping[str, float] | None = None) -> tuple[float, float]:
+        """Times in the model, with other values of its constants if `constants` says so."""
+        from tbe import tik
+
+        options = self.tikemu.Options(constants=constants or {}, l2=loop.cached, trace=False, progress=False)
+        results = [
+            self.tikemu.run(program.build(tik, "loop", True), {}, numerics=False, options=options)
+            for program in loop.programs()
+        ]
+        few, many = (result.cycles / result.soc.clock_hz for result in results)
+        return few, many
+
+    def launch(self) -> tuple[float, float]:
+        from tikemu.soc import ASCEND_910A
+
+        return ASCEND_910A.timing.launch_seconds_queued, ASCEND_910A.timing.launch_seconds_synchronised
+
 
 _ENTRY = '''"""Entry of a program of `flash-attention selftest`."""
 
@@ -82,9 +108,9 @@ def selftest_{name}({parameters}, kernel_name="selftest_{name}", **others):
         sys.path.append({packages!r})
     from tbe import tik
 
-    from flash_attention.commands.selftest.programs import PROGRAMS
+    from flash_attention.commands.selftest.loops import ALL_PROGRAMS
 
-    PROGRAMS["{name}"].build(tik, kernel_name, False)
+    ALL_PROGRAMS["{name}"].build(tik, kernel_name, False)
 '''
 
 
@@ -114,8 +140,7 @@ class Ascend:
         from mindspore import Tensor
         from mindspore.ops import operations as P
 
-        if self.environment.route(self.ms.__version__) != "tbe":
-            raise NotRun("programs need the compiler that MindSpore 2.0 to 2.2 have; the operators are tried below")
+        self._require_compiler()
         program = PROGRAMS[name]
         primitive = _primitive(name)
         status = P.NPUAllocFloatStatus()()
@@ -124,6 +149,41 @@ class Ascend:
         found = [one.asnumpy() for one in (outputs if isinstance(outputs, tuple) else (outputs,))]
         P.NPUGetFloatStatus()(status)
         return Run(dict(zip(program.outputs, found)), bool(status.asnumpy().any()))
+
+    def _require_compiler(self) -> None:
+        if self.environment.route(self.ms.__version__) != "tbe":
+            raise NotRun("programs need the compiler that MindSpore 2.0 to 2.2 have; the operators are tried below")
+
+    def _call(self, program: Program) -> Callable[[], Any]:
+        """A call of a program that has been compiled and run once."""
+        self._require_compiler()
+        if not self.timed:
+            raise NotRun("here is no device to be timed")
+        primitive = _primitive(program.name)
+        tensors = [self.ms.Tensor(np.zeros(size, dtype)) for dtype, size in program.inputs.values()]
+        primitive(*tensors).asnumpy()
+        return lambda: primitive(*tensors)
+
+    def seconds(self, loop: Loop) -> tuple[float, float]:
+        few, many = (_best(self._call(program)) for program in loop.programs())
+        return few, many
+
+    def launch(self) -> tuple[float, float]:
+        call, count = self._call(PROGRAMS["exponential"]), 200
+        start = time.perf_counter()
+        outputs = [call() for _ in range(count)]
+        outputs[-1].asnumpy()
+        return (time.perf_counter() - start) / count, _best(call)
+
+
+def _best(call: Callable[[], Any]) -> float:
+    """The shortest of ten calls that are waited for."""
+    times = []
+    for _ in range(10):
+        start = time.perf_counter()
+        call().asnumpy()
+        times.append(time.perf_counter() - start)
+    return min(times)
 
 
 @functools.cache
@@ -136,7 +196,7 @@ def _primitive(name: str):
     from flash_attention.backends.ascend import entries
 
     formats = {"float16": DataType.F16_Default, "float32": DataType.F32_Default}
-    program, name = PROGRAMS[name], f"selftest_{name}"
+    program, name = ALL_PROGRAMS[name], f"selftest_{name}"
     parameters = ", ".join((*program.inputs, *program.outputs))
     function = entries.load(name, _ENTRY.format(name=program.name, parameters=parameters, packages=entries.packages()))
     register = TBERegOp(name).fusion_type("OPAQUE").kernel_name(name).binfile_name(f"{name}.so").compute_cost(10)

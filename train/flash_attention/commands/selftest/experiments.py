@@ -7,10 +7,12 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from flash_attention.commands import check
+from flash_attention.commands.selftest import loops
 from flash_attention.commands.selftest.card import Device, NotRun
 from flash_attention.commands.selftest.programs import CORES, SIZE
 from flash_attention.kernels.tik.problem import CAPACITY
@@ -22,20 +24,32 @@ class Experiment:
     """One question to the chip.
 
     Attributes:
-        perform: gives what was found in words, or raises AssertionError with it.
+        perform: gives what was found in words, with times where it took some, or raises AssertionError with the words.
     """
 
     name: str
     expected: str
     change: str
-    perform: Callable[[Device], str]
+    perform: Callable[[Device], str | Timed]
+
+
+class Timed(NamedTuple):
+    """What was found in words, and the times that it rests on."""
+
+    found: str
+    seconds: tuple[float, float]
 
 
 def perform(experiment: Experiment, device: Device) -> dict:
-    """Name, expectation, result ("ok", "FAILED" or "not run"), what was found, what to change, seconds."""
+    """Name, expectation, result ("ok", "FAILED" or "not run"), what was found, what to change, seconds; of a loop the
+    times of both lengths."""
     start = time.perf_counter()
+    times: dict[str, Any] = {}
     try:
-        result, found = "ok", experiment.perform(device)
+        result, answer = "ok", experiment.perform(device)
+        found = answer
+        if isinstance(answer, Timed):
+            found, times = answer.found, {"times": list(answer.seconds)}
     except AssertionError as error:
         result, found = "FAILED", str(error)
     except NotRun as error:
@@ -49,6 +63,7 @@ def perform(experiment: Experiment, device: Device) -> dict:
         "found": found,
         "change": experiment.change,
         "seconds": round(time.perf_counter() - start, 3),
+        **times,
     }
 
 
@@ -204,6 +219,30 @@ def _milliseconds(heads: int, seq: int, head_dim: int) -> float:
     return best * 1e3
 
 
+def _clock(device: Device) -> float:
+    """Cycles a second of the device."""
+    long, short = (device.seconds(loop) for loop in loops.LOOPS[:2])
+    return loops.clock(long, short)
+
+
+def _loop(loop: loops.Loop) -> Experiment:
+    def perform(device: Device) -> Timed:
+        seconds = device.seconds(loop)
+        answer, hertz = loop.answer(seconds, _clock(device)), _clock(device)
+        return Timed(f"{answer:.1f} {loop.unit} at {hertz / 1e6:.0f} MHz", seconds)
+
+    change = f"python -m benchmarks.calibrate card.json: {loop.constants} (emulator/tikemu/soc.py)"
+    return Experiment(f"{PREFIX}{loop.name}", loop.separates, change, perform)
+
+
+def _launch(device: Device) -> Timed:
+    queued, waited = device.launch()
+    return Timed(f"{queued * 1e6:.1f} us queued, {waited * 1e6:.1f} us waited for", (queued, waited))
+
+
+#: In front of the names of loops.
+PREFIX = "time of "
+
 EXPERIMENTS = (
     Experiment(
         "chip",
@@ -302,5 +341,12 @@ EXPERIMENTS = (
         "at most three times the model's, conversions of the framework included",
         "send the report: a profile (msprof) says which pipe waits",
         _times,
+    ),
+    *map(_loop, loops.LOOPS),
+    Experiment(
+        f"{PREFIX}launch",
+        "10.5 us queued, 19.5 us waited for",
+        "python -m benchmarks.calibrate card.json: launch_seconds_queued and launch_seconds_synchronised",
+        _launch,
     ),
 )

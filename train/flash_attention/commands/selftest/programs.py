@@ -15,11 +15,12 @@ CORES = 4  # that add up atomically
 
 @dataclass
 class Body:
-    """What a program's statements use: the tik module, the instance, and the global tensors by name."""
+    """What a program's statements use: the tik module, the instance, the global tensors by name, the core's number."""
 
     module: Any
     tik: Any
     gm: dict[str, Any]
+    core: Any
 
     def buffer(self, name: str, dtype: str, size: int, scope: str = "scope_ubuf"):
         """A tensor on chip."""
@@ -56,8 +57,8 @@ class Program:
             gm[name] = instance.Tensor(
                 dtype, (size,), tik.scope_gm, name, **{key: on for key, on in kind.items() if on}
             )
-        with instance.for_range(0, self.cores, name="core", block_num=self.cores):
-            self.statements(Body(tik, instance, gm))
+        with instance.for_range(0, self.cores, name="core", block_num=self.cores) as core:
+            self.statements(Body(tik, instance, gm, core))
         inputs, outputs = ([gm[name] for name in side] for side in (self.inputs, self.outputs))
         instance.BuildCCE(kernel_name=kernel_name, inputs=inputs, outputs=outputs)
         return instance

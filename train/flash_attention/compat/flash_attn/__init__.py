@@ -1,6 +1,7 @@
 """The functions of flash_attn (Dao-AILab, release 2.8) on tensors of MindSpore: its names, signatures and meanings.
 
 flash_attn_interface.py  attention between tensors, packed or not
+passes.py                its forward and backward pass apart
 kvcache.py               attention against a cache, which grows in the call
 bert_padding.py          between padded batches and packed rows
 layers/rotary.py         rotary embedding

@@ -6,21 +6,36 @@ padding or a logsumexp the pages are gathered and what is hidden becomes a mask.
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
+from mindspore.nn.cell import _pynative_executor
 from mindspore.ops import constexpr
 
-from flash_attention.backends.positional import alibi_bias, hidden_by_window
+from flash_attention.backends.cache_update import written
+from flash_attention.backends.constants import tensor_of
+from flash_attention.backends.derivatives import refuse_gradient
+from flash_attention.backends.positional import alibi_bias, counted, hidden_by_window
 from flash_attention.functional import flash_attention
-from flash_attention.paged import paged_attention, reshape_and_cache
+from flash_attention.paged import check_known, limited_attention, update_cache
 from flash_attention.parameters import Called
 from flash_attention.precision import fix_dtypes
-from flash_attention.problem.checks import check_bool, check_dtype, check_int, check_window
-from flash_attention.problem.inputs import TensorSpec
+from flash_attention.problem.checks import (
+    INTEGERS,
+    check_bool,
+    check_dtype,
+    check_int,
+    check_range,
+    check_scale,
+    check_window,
+)
+from flash_attention.problem.inputs import TensorSpec, fits
+from flash_attention.problem.layout import UNKNOWN
 from flash_attention.problem.optional import read_slopes
 from flash_attention.rotary import rotary_embedding
-from flash_attention.tensors import read_specs, remembered, spec, tensor_spec
+from flash_attention.tensors import NumberCheck, as_int32, compiling, read_specs, remembered, spec, tensor_spec
 
 
 def flash_attn_with_kvcache(
@@ -46,26 +61,26 @@ def flash_attn_with_kvcache(
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Attention against a cache. Causal masks are aligned BOTTOM RIGHT: the last query sees all keys of its sequence.
 
-    It has no gradient for the cache.
+    It has no gradient.
 
     Args:
         q (Tensor): (batch, seqlen, nheads, headdim), float16, bfloat16 or float32.
         k_cache (Parameter): (batch_cache, seqlen_cache, nheads_k, headdim), or with a block_table (num_blocks,
-            page_block_size, nheads_k, headdim), pages of any size. Where `k` is given it is written: a Parameter, or in
-            PYNATIVE on a CPU a plain Tensor.
+            page_block_size, nheads_k, headdim), pages of any size. Where `k` is given it is written; see
+            `reshape_and_cache` for what it may be.
         v_cache (Parameter): likewise; it may have a headdim of its own.
         k (Tensor): (batch, seqlen_new, nheads_k, headdim), keys that the cache takes behind those it has.
         v (Tensor): likewise; both or none.
         rotary_cos (Tensor): (seqlen_ro, rotary_dim / 2). The new keys are turned by their positions, and the queries:
             with causal or a window each by its own, otherwise all by that of the first new key. Only with `k`.
         rotary_sin (Tensor): like rotary_cos.
-        cache_seqlens (int or Tensor): keys that the cache has, those of padding included: int32 (batch,), or one number
+        cache_seqlens (int or Tensor): keys that the cache has, those of padding included: ints (batch,), or one number
             for all. Default: None, as many as the cache can hold; needed with `k`.
-        cache_batch_idx (Tensor): int32 (batch,): the row of the cache for each sequence. Not with a block_table.
+        cache_batch_idx (Tensor): ints (batch,): the row of the cache for each sequence. Not with a block_table.
             Default: None, its own number.
-        cache_leftpad (Tensor): int32 (batch,): so many keys at the start are padding, which nothing sees. They take
+        cache_leftpad (Tensor): ints (batch,): so many keys at the start are padding, which nothing sees. They take
             part in the positions all the same.
-        block_table (Tensor): int32 (batch, most pages of a sequence). Default: None, a row for each sequence.
+        block_table (Tensor): ints (batch, most pages of a sequence). Default: None, a row for each sequence.
         softmax_scale (float): factor on the scores. Default: None, 1 / sqrt(headdim).
         causal (bool): query i sees keys 0 to i + length - seqlen, with the length after the new keys. Default: False.
         window_size (tuple): (left, right) of keys that a query sees around that position; -1 = all.
@@ -124,6 +139,7 @@ class _Cached(Called):
     def __init__(self, q, cache, width: int, new: int, length: int | None, in_rows: bool, padded: bool, rules: tuple):
         super().__init__()
         self.scale, causal, (self.left, right), self.softcap, self.interleaved, _, self.return_lse = rules
+        self.known = UNKNOWN not in (*q.shape[:2], new)
         self.right = 0 if causal else right
         self.batch, self.seq, self.heads = q.shape[:3]
         self.dtype, self.new = getattr(mstype, q.dtype), new
@@ -132,39 +148,52 @@ class _Cached(Called):
         self.causal = causal
         self.by_pages = not (padded or self.return_lse)  # by `paged_attention`
         self.positional = self.right >= 0 or self.left >= 0 or self.seq == 1
-        self.table = Tensor(np.arange(self.batch, dtype=np.int32).reshape(-1, 1))
-        self.length = None if length is None else Tensor(np.full(self.batch, length, np.int32))
-        self.added = Tensor(np.arange(max(1, new), dtype=np.int32).reshape(1, -1))
-        self.rows = Tensor(np.arange(-self.seq, 0, dtype=np.int32).reshape(1, 1, -1, 1))
-        self.columns = Tensor(np.arange(self.capacity, dtype=np.int32).reshape(1, 1, 1, -1))
+        self.length = length
+        if self.known:
+            self.items, self.added, self.last_rows = (
+                tensor_of(np.arange(*ends, dtype=np.int32)) for ends in ((self.batch,), (max(1, new),), (-self.seq, 0))
+            )
+            self.lengths = None if length is None else tensor_of(np.full(self.batch, length, np.int32))
+        self.columns = tensor_of(np.arange(self.capacity, dtype=np.int32).reshape(1, 1, 1, -1))
         self.last = Tensor(self.capacity - 1, mstype.int32)
-        self.check_numbers = _NumberCheck(self.capacity, new, cache.shape[:2])
+        self.check_numbers = NumberCheck(functools.partial(_check_numbers, self.capacity, new, cache.shape[:2]))
+        self.inference = _Inference()
 
     def construct(self, q, k_cache, v_cache, k, v, cos, sin, lengths, index, leftpad, table, slopes):
+        items = self.items if self.known else counted(q.shape[0])
         if self.length is not None:
-            lengths = self.length
+            lengths = self.lengths if self.known else items * 0 + self.length
+        self.check_numbers(lengths, table, index, leftpad)
+        lengths, index, leftpad, table = as_int32(lengths), as_int32(index), as_int32(leftpad), as_int32(table)
         if table is None:
-            table = self.table if index is None else ops.reshape(index, (-1, 1))
-        if self.new > 0 or self.seq > 1 or not self.by_pages:
-            # For a token `paged_attention` does it, without waiting for the numbers.
-            self.check_numbers(lengths, table, "block_table" if index is None else "cache_batch_idx", leftpad)
-        if self.new > 0:
+            table = ops.reshape(items if index is None else index, (-1, 1))
+        if self.new != 0:
+            k_cache, v_cache = written("k_cache", k_cache), written("v_cache", v_cache)
             if cos is not None:
                 k = rotary_embedding(k, cos, sin, interleaved=self.interleaved, offsets=lengths)
                 q = self.turn_query(q, cos, sin, lengths)
-            reshape_and_cache(k, v, k_cache, v_cache, self.slots(table, lengths))
-            lengths = lengths + self.new
+            added = self.added if self.known else counted(k.shape[1])
+            done = update_cache(k, v, k_cache, v_cache, self.slots(table, lengths, added))
+            if compiling():  # a graph orders what it does with Parameters alone
+                k_cache, v_cache = ops.depend(k_cache, done), ops.depend(v_cache, done)
+            lengths = lengths + k.shape[1]
+        new = (k, v) if self.new != 0 else (q, q)
         if self.by_pages:
-            return self.attend_by_pages(q, k_cache, v_cache, table, lengths, slopes)
-        return self.attend(q, k_cache, v_cache, table, lengths, leftpad, slopes)
+            return self.inference(self.attend_by_pages(q, k_cache, v_cache, table, lengths, slopes), *new)
+        result = self.attend(q, k_cache, v_cache, table, lengths, leftpad, slopes)
+        if self.return_lse:
+            return self.inference(result[0], *new), self.inference(result[1], *new)
+        return self.inference(result, *new)
 
     def attend_by_pages(self, q, k_cache, v_cache, table, lengths, slopes):
-        return paged_attention(
+        return limited_attention(
             q,
             k_cache,
             v_cache,
             table,
             lengths,
+            None,
+            (None, None),
             scale=self.scale,
             softcap=self.softcap,
             causal=self.causal,
@@ -174,7 +203,8 @@ class _Cached(Called):
 
     def attend(self, q, k_cache, v_cache, table, lengths, leftpad, slopes):
         lengths = ops.reshape(lengths, (-1, 1, 1, 1))
-        position = lengths + self.rows
+        rows = self.last_rows if self.known else counted(q.shape[1]) - q.shape[1]
+        position = lengths + ops.reshape(rows, (1, 1, -1, 1))
         bias = None
         if slopes is not None:
             bias = alibi_bias(ops.cast(slopes, mstype.float32), self.heads, position, self.columns)
@@ -199,9 +229,9 @@ class _Cached(Called):
         q = rotary_embedding(q, cos, sin, interleaved=self.interleaved, offsets=first)
         return ops.cast(ops.reshape(q, shape), self.dtype)
 
-    def slots(self, table, lengths):
-        """Where the new keys go; -1 past the end."""
-        position = ops.reshape(lengths, (-1, 1)) + self.added
+    def slots(self, table, lengths, added):
+        """Where the new keys, which are numbered, go; -1 past the end."""
+        position = ops.reshape(lengths, (-1, 1)) + ops.reshape(added, (1, -1))
         inside = ops.minimum(position, self.last)
         block = ops.gather_elements(table, 1, inside // self.block_size)
         return ops.select(
@@ -222,36 +252,40 @@ class _Cached(Called):
         shape = cache.shape
         # A CPU gathers no bfloat16. Entries past the end of a sequence may be anything.
         pages = ops.minimum(ops.maximum(table, 0), Tensor(shape[0] - 1, mstype.int32))
-        keys = ops.reshape(ops.gather(ops.cast(cache, mstype.float32), pages, 0), (self.batch, -1) + shape[2:])
+        keys = ops.gather(ops.cast(cache, mstype.float32), pages, 0)
+        keys = ops.reshape(keys, (-1, self.capacity) + shape[2:])
         return ops.cast(keys, self.dtype)
 
 
-class _NumberCheck(nn.Cell):
-    """Refuses lengths, entries of tables and padding that are not in the cache. Only PYNATIVE can."""
+class _Inference(nn.Cell):
+    """Hands on a result that has no gradient, neither for what it was computed from nor for the new keys and values."""
 
-    def __init__(self, capacity: int, new: int, blocks: tuple):
-        super().__init__()
-        self.capacity, self.new, (self.blocks, self.block_size) = capacity, new, blocks
+    def __call__(self, result, k, v):
+        return super().__call__(result, k, v) if _pynative_executor.grad_flag() else result
 
-    def __call__(self, lengths, table, name, leftpad):
-        have, entries = lengths.asnumpy().astype(np.int64), table.asnumpy()
-        longest = int(have.max()) + self.new
-        if longest > self.capacity:
-            _refuse_length(longest - self.new, self.new, self.capacity)
-        self.refuse_outside("cache_seqlens", have, self.capacity - self.new)
-        used = np.arange(entries.shape[1]) * self.block_size < (have + self.new)[:, None]
-        self.refuse_outside(name, entries[used], self.blocks - 1)
-        if leftpad is not None:
-            self.refuse_outside("cache_leftpad", leftpad.asnumpy(), have + self.new)
+    def construct(self, result, k, v):
+        # In PYNATIVE a Cell with a bprop must not return its input, and a graph reshapes no bfloat16.
+        return result if compiling() else ops.reshape(result, result.shape)
 
-    @staticmethod
-    def refuse_outside(name, numbers, most):
-        for number, top in zip(numbers, np.broadcast_to(most, numbers.shape)):
-            if not 0 <= number <= top:
-                raise ValueError(f"{name}: got {number}, allowed are 0 to {top}")
+    def bprop(self, result, k, v, out, dout):
+        refuse_gradient("flash_attn_with_kvcache")
+        return dout, k, v
 
-    def construct(self, lengths, table, name, leftpad):
-        return lengths
+
+def _check_numbers(capacity: int, new: int, blocks: tuple, lengths, table, index, leftpad) -> None:
+    """Refuse lengths, entries of tables and padding that are not in the cache."""
+    have = lengths.astype(np.int64)
+    longest = int(have.max(initial=0)) + new
+    if longest > capacity:
+        _refuse_length(longest - new, new, capacity)
+    check_range("cache_seqlens", have, capacity - new)
+    if table is not None:
+        used = np.arange(table.shape[1]) * blocks[1] < (have + new)[:, None]
+        check_range("block_table", table[used], blocks[0] - 1)
+    if index is not None:
+        check_range("cache_batch_idx", index, blocks[0] - 1)
+    if leftpad is not None:
+        check_range("cache_leftpad", leftpad, have + new)
 
 
 def _refuse_length(length: int, new: int, capacity: int):
@@ -272,6 +306,8 @@ def _plan(q, k_cache, v_cache, new, where, slopes, rules):
     for name, flag in (("causal", causal), ("rotary_interleaved", interleaved), ("return_softmax_lse", return_lse)):
         check_bool(name, flag)
     check_int("num_splits", splits, 0)
+    if scale is not None:
+        check_scale("softmax_scale", scale)
     rules = scale, causal, check_window(window), softcap, interleaved, splits, return_lse
     return _planned(*tensors, new, where, *read_specs(("alibi_slopes",), (slopes,)), rules)
 
@@ -294,15 +330,15 @@ def _planned(q, k_cache, v_cache, new, where, slopes, rules) -> nn.Cell:
         raise ValueError("rotary_cos: given without k, allowed only with new keys, which it turns too")
     if k is not None and lengths is None:
         raise ValueError("cache_seqlens: got None beside k, allowed are an int and a Tensor: where the new keys go")
-    if k is not None and (len(k.shape) != 4 or k.shape[0] != batch):
+    if k is not None and (len(k.shape) != 4 or not fits(k.shape[0], batch)):
         raise ValueError(f"k: got shape {k.shape}, allowed is (batch, seqlen_new, nheads_k, headdim), batch {batch}")
     if table is None:
         width = 1
         if index is None and k_cache.shape[0] < batch:
             raise ValueError(f"k_cache: got {k_cache.shape[0]} rows, allowed are at least the {batch} of q")
     else:
-        check_dtype("block_table", table.dtype, ("int32",))
-        if len(table.shape) != 2 or table.shape[0] != batch:
+        check_dtype("block_table", table.dtype, INTEGERS)
+        if len(table.shape) != 2 or not fits(table.shape[0], batch):
             raise ValueError(f"block_table: got shape {table.shape}, allowed is (batch, pages), batch {batch}")
         if index is not None:
             raise ValueError("cache_batch_idx: given beside a block_table, allowed is one of them")
@@ -310,13 +346,17 @@ def _planned(q, k_cache, v_cache, new, where, slopes, rules) -> nn.Cell:
     named = {"cache_seqlens": lengths, "cache_batch_idx": index, "cache_leftpad": leftpad}
     for name, tensor in named.items():
         if isinstance(tensor, TensorSpec):
-            check_dtype(name, tensor.dtype, ("int32",))
-            if tensor.shape != (batch,):
+            check_dtype(name, tensor.dtype, INTEGERS)
+            if len(tensor.shape) != 1 or not fits(tensor.shape[0], batch):
                 raise ValueError(f"{name}: got shape {tensor.shape}, allowed is (batch,) = ({batch},)")
+    check_known(**{name: one for name, one in {"q": q, "k": k, **named}.items() if isinstance(one, TensorSpec)})
+    for name, sizes in (("k_cache", k_cache.shape), ("v_cache", v_cache.shape), ("block_table", (width,))):
+        if UNKNOWN in sizes:
+            raise ValueError(f"{name}: got shape {sizes} in a graph for dynamic shapes, {UNKNOWN} is not known")
     capacity = width * k_cache.shape[1]
     constant = capacity if lengths is None else None if isinstance(lengths, TensorSpec) else int(lengths)
-    added = 0 if k is None else k.shape[1]
-    if constant is not None and constant + added > capacity:
+    added = 0 if k is None or batch == 0 else k.shape[1]
+    if constant is not None and constant + max(0, added) > capacity:
         _refuse_length(constant, added, capacity)
     in_rows = table is None and index is None
     return fix_dtypes(_Cached(q, k_cache, width, added, constant, in_rows, leftpad is not None, rules))

@@ -7,6 +7,7 @@ from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 from mindspore.ops import constexpr
 
+from flash_attention.backends.comparison import Hides
 from flash_attention.compat.mindspore_ops.call import PACKED, Call
 from flash_attention.compat.mindspore_ops.real_shift import Alibi, Float32, Slopes
 from flash_attention.functional import flash_attention
@@ -29,7 +30,7 @@ class Prepared(nn.Cell):
         self.scale = float(call.settings.scale_value)
         self.takes_mask = call.takes_mask
         self.hidden = None if call.hidden is None else Tensor(call.hidden)
-        self.shift = None
+        self.shift, self.hides = None, Hides()
         if shift_shape is not None:
             kinds = {"alibi": lambda: Alibi(call), "slopes": lambda: Slopes(shift_shape), "full": Float32}
             self.shift = kinds[call.shift]()
@@ -39,7 +40,7 @@ class Prepared(nn.Cell):
         if self.takes_mask:
             mask = attn_mask
         if self.hidden is not None:
-            mask = self.hidden if mask is None else ops.logical_or(ops.cast(mask, mstype.bool_), self.hidden)
+            mask = self.hidden if mask is None else ops.logical_or(self.hides(mask), self.hidden)
         if self.shift is not None:
             bias = self.shift(real_shift) * self.scale
         return mask, bias

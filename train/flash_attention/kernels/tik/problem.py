@@ -24,6 +24,9 @@ ALIBI_TOKENS = 2048 * 128
 ALIBI_LARGEST = 4 * 65504.0
 # Soft caps whose doubles, and quotients with them, float16 holds to its full precision.
 SOFTCAPS = (2.0**-13, 2.0**14)
+# From here on post_scale is at least 16 where it has to be: below, what is hidden comes back beside great biases, and
+# what the Cube adds to the scores no longer fits in float16.
+LEAST_SCALE = 2.0**-10
 
 
 class Chip(NamedTuple):
@@ -97,6 +100,8 @@ class KernelProblem(AttentionProblem):
             raise ValueError(
                 f"softcap: got {self.rules.softcap}, allowed are {SOFTCAPS[0]} to {SOFTCAPS[1]}, or 0 for none"
             )
+        if 0 < abs(self.scale) < LEAST_SCALE:
+            raise ValueError(f"scale: got {self.scale}, allowed are {LEAST_SCALE} or more, of either sign, and 0")
         check_int("cores", self.cores, 1, MAX_CORES)
         if len(self.memories) != len(CAPACITY):
             raise ValueError(f"memories: got {self.memories}, allowed are sizes of {', '.join(CAPACITY)}")
@@ -188,8 +193,11 @@ class KernelProblem(AttentionProblem):
 
     @property
     def post_scale(self) -> float:
-        """Rest of the scale, applied by Vector to float32 scores. 1.0 needs no pass."""
-        return 1.0 if self.scale == 0 else self.scale / self.query_factor
+        """Rest of the scale, applied by Vector to float32 scores. 1.0 needs no pass.
+
+        Without a scale what hides a key still counts.
+        """
+        return 16.0 if self.scale == 0 else self.scale / self.query_factor
 
 
 def _planes(shape: tuple[int, ...] | None) -> tuple[int, int]:

@@ -21,7 +21,7 @@ from flash_attention.problem.optional import in_order
 from flash_attention.problem.tiling import DEFAULT_STRATEGY
 from flash_attention.sharding.request import RequestedSharding, ShardRequest
 from flash_attention.sharding.strategy import ShardPlan
-from flash_attention.tensors import refuse_names, rules_of
+from flash_attention.tensors import rules_of
 
 # What `print(layer)` says, beside the seed of its dropout.
 _SHOWN = (
@@ -76,18 +76,18 @@ class FlashAttention(Called):
         - **query** (Tensor) - (batch, heads, seq_q, head_dim), float16, bfloat16 or float32.
         - **key** (Tensor) - (batch, kv_heads, seq_k, head_dim), dtype of query; kv_heads divides heads.
         - **value** (Tensor) - (batch, kv_heads, seq_k, value_head_dim), dtype of query.
-        - **attention_mask** (Tensor) - 1 = hidden, 0 = visible; bool, uint8 or floating; (batch, seq_q, seq_k),
-          (1, seq_q, seq_k), (seq_q, seq_k), (batch, 1, seq_q, seq_k); or the compact causal mask (1, T, T) or (T, T),
-          ones strictly above the diagonal, which means causal for any length. Default: None.
+        - **attention_mask** (Tensor) - 0 = visible, anything else = hidden; bool, uint8 or floating;
+          (batch, seq_q, seq_k), (1, seq_q, seq_k), (seq_q, seq_k), (batch, 1, seq_q, seq_k); or the compact causal mask
+          (1, T, T) or (T, T), ones strictly above the diagonal, which means causal for any length. Default: None.
         - **alibi_mask** (Tensor) - (batch or 1, heads, 1, seq_k), added to the scores, dtype of query or float32.
           Default: None.
         - **sinks** (Tensor) - (heads,), float32 or the dtype of query: one more logit in the denominator of every
           row of a head. Default: None.
-        - **prefix** (Tensor) - int32 (batch,): every query of an item also sees the keys before this number; with
+        - **prefix** (Tensor) - ints (batch,): every query of an item also sees the keys before this number; with
           `causal`, and without windows. Default: None.
-        - **segment_ids** (Tensor) - int32 (batch, seq_q): a query sees keys of its own id only; negative ids, of
+        - **segment_ids** (Tensor) - ints (batch, seq_q): a query sees keys of its own id only; negative ids, of
           padding, see nothing and are seen by none. Default: None.
-        - **kv_segment_ids** (Tensor) - int32 (batch, seq_k). Default: None, segment_ids.
+        - **kv_segment_ids** (Tensor) - ints (batch, seq_k). Default: None, segment_ids.
         - **alibi_slopes** (Tensor) - (heads,) or (batch, heads), float32, float16 or bfloat16: slopes instead of the
           standard ones, without alibi_mask; they get no gradient.
           Default: None.
@@ -133,11 +133,8 @@ class FlashAttention(Called):
         value_head_dim: int | None = None,
         alibi_grad: bool = True,
         seed: int | None = None,
-        **unknown: Any,
     ) -> None:
         super().__init__()
-        if unknown:
-            refuse_names("FlashAttention", tuple(unknown))
         if type(dropout_rate) is int and dropout_rate >= 1:
             raise ValueError(
                 f"dropout_rate: got {dropout_rate}, allowed is 0 <= dropout_rate < 1; where it is the number of heads, "
@@ -206,10 +203,7 @@ class FlashAttention(Called):
         segment_ids: Tensor | None = None,
         kv_segment_ids: Tensor | None = None,
         alibi_slopes: Tensor | None = None,
-        **unknown: Any,
     ) -> Tensor:
-        if len(unknown) > 0:
-            refuse_names("FlashAttention", tuple(unknown), True)
         rules, seed = self.rules_without_dropout, None
         if self.training and self.dropout_rate > 0.0:
             rules, seed = self.rules_in_training, self.dropout_seed()

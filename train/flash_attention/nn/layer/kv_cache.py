@@ -9,9 +9,9 @@ from mindspore import dtype as mstype
 from flash_attention.backends.cache_update import check_room, one_block_each
 from flash_attention.paged import append_tokens, check_attention, limited_attention, paged_caches, reorder_sequences
 from flash_attention.parameters import Called
-from flash_attention.problem.checks import check_bool, check_dtype, check_int, check_name
-from flash_attention.problem.inputs import TensorSpec
-from flash_attention.tensors import compile_time, compiling, int_tensor, spec, tensor_spec
+from flash_attention.problem.checks import INTEGERS, check_bool, check_dtype, check_int, check_name
+from flash_attention.problem.inputs import MAX_HEAD_DIM, MAX_VALUE_DIM, TensorSpec
+from flash_attention.tensors import as_int32, compile_time, compiling, int_tensor, spec, tensor_spec
 
 _INT32 = -(1 << 31), (1 << 31) - 1
 
@@ -39,7 +39,7 @@ class KVCache(Called):
 
         - **query** (Tensor) - (batch, seq, heads, head_dim).
         - **key**, **value** (Tensor) - (batch, seq, kv_heads, head_dim or value_head_dim).
-        - **tokens** (Tensor) - int32 (batch,): how many of the seq tokens of each sequence count, 0 included. Default:
+        - **tokens** (Tensor) - ints (batch,): how many of the seq tokens of each sequence count, 0 included. Default:
           None, all.
 
     Outputs:
@@ -88,8 +88,9 @@ class KVCache(Called):
         super().__init__()
         value_head_dim = head_dim if value_head_dim is None else value_head_dim
         sizes = {"batch": batch, "max_length": max_length, "kv_heads": kv_heads, "head_dim": head_dim}
+        widest = {"head_dim": MAX_HEAD_DIM, "value_head_dim": MAX_VALUE_DIM}
         for name, size in {**sizes, "value_head_dim": value_head_dim, "block_size": block_size}.items():
-            check_int(name, size, 1)
+            check_int(name, size, 1, widest.get(name))
         check_bool("paged", paged)
         batch, max_length, block_size = int(batch), int(max_length), int(block_size)  # which may be integers of NumPy
         self.batch, self.max_length, self.paged = batch, max_length, paged
@@ -122,7 +123,7 @@ class KVCache(Called):
 
     def update(self, key: Tensor, value: Tensor, tokens: Tensor | None = None) -> Tensor:
         """Appends (batch, seq, kv_heads, head_dim) keys, and values likewise, to every sequence: `tokens` of them,
-        int32 (batch,), or all.
+        ints (batch,), or all.
 
         Returns:
             Tensor int32 (batch,), the lengths from now on.
@@ -152,7 +153,7 @@ class KVCache(Called):
         paged cache that are full, and get a copy of the one that is not; in one piece each gets a copy of the whole.
 
         Args:
-            indices (Tensor, tuple or list): int32 (batch,), 0 to batch - 1.
+            indices (Tensor, tuple or list): ints (batch,), 0 to batch - 1.
 
         Returns:
             Tensor int32 (batch,), the lengths from now on.
@@ -171,7 +172,7 @@ class KVCache(Called):
         """Forgets the sequences of these numbers, whose blocks others may take then.
 
         Args:
-            indices (Tensor, tuple or list): int32 (any,), 0 to batch - 1; a negative number stands for no sequence, so
+            indices (Tensor, tuple or list): ints (any,), 0 to batch - 1; a negative number stands for no sequence, so
                 that a graph may take as many as it was compiled for. Default: None, all.
 
         Returns:
@@ -188,7 +189,7 @@ class KVCache(Called):
             _check_indices(spec(indices))
             if not compiling():
                 self.check_room.indices(indices, self.batch)
-            named = ops.equal(self.rows, ops.reshape(indices, (1, -1)))
+            named = ops.equal(self.rows, ops.reshape(as_int32(indices), (1, -1)))
             kept = ops.logical_not(self.any(ops.cast(named, mstype.float32), 1) > 0)
             kept = ops.reshape(kept, (-1, 1))
         lengths = ops.select(ops.reshape(kept, (-1,)), self.lengths + 0, ops.zeros_like(self.lengths))
@@ -251,6 +252,6 @@ def _index_tensor(indices):
 @compile_time
 def _check_indices(described):
     given = tensor_spec("indices", described)
-    check_dtype("indices", given.dtype, ("int32",))
+    check_dtype("indices", given.dtype, INTEGERS)
     if len(given.shape) != 1:
         raise ValueError(f"indices: got shape {given.shape}, allowed is (any,)")

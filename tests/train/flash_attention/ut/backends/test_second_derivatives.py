@@ -45,8 +45,27 @@ def test_math_has_them_in_a_graph():
 @pytest.mark.parametrize("position", (0, 1, 2))
 def test_cpu_refuses_them_in_a_graph(position):
     second = ms.jit(ops.grad(norm_of_the_gradient("cpu"), position))
-    with pytest.raises(NotImplementedError, match="second derivatives of attention: backend 'cpu' has none here"):
+    with pytest.raises(NotImplementedError, match="backend 'cpu' has neither second derivatives"):
         second(QUERY, KEY, VALUE)
+
+
+def test_forward_mode_is_that_of_math(mode):
+    def native(query):
+        return flash_attention(query, KEY, VALUE, causal=True, backend="cpu")
+
+    def composed(query):
+        return flash_attention(query, KEY, VALUE, causal=True, backend="math")
+
+    with pytest.raises(
+        NotImplementedError, match="'cpu' has neither .* nor forward mode .*; allowed is backend 'math'"
+    ):
+        ms.jvp(native, QUERY, D_OUTPUT)
+    if OLD:
+        return  # second_derivative_behind_comparison.py of mindspore_faults
+    found = ms.jvp(composed, QUERY, D_OUTPUT)[1].asnumpy()
+    up, down = (composed(QUERY + D_OUTPUT * step).asnumpy() for step in (1e-2, -1e-2))
+    np.testing.assert_allclose(found, (up - down) / 2e-2, atol=2e-3)
+    assert np.abs(found).max() > 0.1
 
 
 # A process for each: MindSpore 2.10 may crash at a later call.
@@ -81,4 +100,4 @@ def test_they_are_refused_in_pynative_where_mindspore_gives_zeros(backend, posit
     except AssertionError as crash:  # now and then MindSpore 2.10 ends the process in place of the exception
         assert "terminate called" in str(crash)
         pytest.skip("MindSpore crashed while it handed on the exception")
-    assert printed.strip().startswith(f"second derivatives of attention: backend '{backend}' has none here")
+    assert printed.strip().startswith(f"attention: backend '{backend}' has neither second derivatives")

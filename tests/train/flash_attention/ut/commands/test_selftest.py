@@ -12,7 +12,7 @@ import pytest
 from flash_attention import cli
 from flash_attention.backends import registry
 from flash_attention.backends.ascend import entries
-from flash_attention.commands.selftest import card, experiments, programs
+from flash_attention.commands.selftest import card, experiments, loops, programs
 from flash_attention.kernels.tik import describe
 
 pytest.importorskip("tikemu")
@@ -163,7 +163,44 @@ def test_a_slow_card_is_found(emulator: card.Emulator, monkeypatch) -> None:
 
 
 def test_every_kind_has_a_broken_one() -> None:
-    assert {*BROKEN, *ATTENTION, "chip", "times"} == set(BY_NAME)
+    timed = {name for name in BY_NAME if name.startswith(experiments.PREFIX)}
+    assert {*BROKEN, *ATTENTION, "chip", "times", *timed} == set(BY_NAME)
+
+
+# By question: what the model answers, and with other values of one constant.
+ANSWERS = {
+    "dup, 255 repeats": (255, "vector_head", 14, 269),
+    "dup, 32 repeats": (32, "vector_head", 14, 46),
+    "dup, 8 repeats": (8, "vector_head", 14, 22),
+    "dup, 2 repeats": (4.5, "vector_head", 14, 16),
+    "dup, 1 repeat": (4.5, "issue_cycles", 8, 9),
+    "dup, 32 repeats, two masks": (32, "mask_drain", 1, 47),
+    "axpy, eight targets": (4.5, "vector_head", 14, 18),
+    "axpy, one target": (19, "vector_latency", 20, 24),
+    "add, sources apart": (64, "vector_two_sources", 2, 128),
+    "add, sources equal": (128, "vector_two_sources", 2, 128),
+    "add in place": (207, "vector_reads_add", 0, 143),
+    "exp float16": (1020, "vector_transcendental_f16", 2, 510),
+    "exp float32": (510, "vector_transcendental_f32", 4, 1020),
+    "L0C to UB": (128, "l0c_ub_bandwidth", 128, 256),
+    "memory, 15 cores": (1160, "hbm_bandwidth", 1.0e12, 1000),
+}
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_questions_separate_the_readings(emulator: card.Emulator, name: str) -> None:
+    (loop,) = (loop for loop in loops.LOOPS if loop.name == name)
+    answer, constant, value, other = ANSWERS[name]
+    assert loop.answer(emulator.seconds(loop), 1e9) == pytest.approx(answer, rel=0.01)
+    assert loop.answer(emulator.seconds(loop, {constant: value}), 1e9) == pytest.approx(other, rel=0.01)
+
+
+def test_a_report_holds_the_times_of_a_loop(tmp_path: Path) -> None:
+    path = tmp_path / "card.json"
+    assert cli.main(["selftest", "--only", "dup, 32 repeats", "--report", str(path)]) == 0
+    for one in json.loads(path.read_text())["experiments"]:
+        few, many = one["times"]
+        assert many > few > 0 and one["result"] == "ok" and "cycles at 1000 MHz" in one["found"]
 
 
 def test_report(tmp_path: Path, capsys) -> None:
@@ -182,14 +219,14 @@ def test_the_device_says_what_it_lacks(capsys) -> None:
     assert cli.main(["selftest", "--only", "nothing"]) == 2
 
 
-@pytest.mark.parametrize("name", programs.PROGRAMS)
+@pytest.mark.parametrize("name", [*programs.PROGRAMS, "dup__1_repeat_2000"])
 def test_the_card_gets_the_same_programs(emulator: card.Emulator, monkeypatch, tmp_path: Path, name: str) -> None:
     """As primitives for MindSpore's compiler, whose processes call the entries with everything by position."""
     monkeypatch.setenv("FLASH_ATTENTION_ENTRIES", str(tmp_path))
     card._primitive.cache_clear()
     primitive = card._primitive(name)
     assert primitive.attrs["func_name"] == f"selftest_{name}"
-    program = programs.PROGRAMS[name]
+    program = loops.ALL_PROGRAMS[name]
     tensors = [
         {"shape": (size,), "dtype": dtype} for dtype, size in (*program.inputs.values(), *program.outputs.values())
     ]

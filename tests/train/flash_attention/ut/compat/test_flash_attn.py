@@ -152,7 +152,7 @@ TABLE, BEFORE = np.array([[1, -1], [2, 0]], np.int32), np.array([2, -1], np.int3
 FULL = "and 3 new keys, but the cache can hold 24"
 # New keys and values, and tables of rotary embeddings.
 WRONG_OF_CACHES = {
-    "scale": ((), {"cache_seqlens": 3, "softmax_scale": [1]}, "scale: got list [1]"),
+    "scale": ((), {"cache_seqlens": 3, "softmax_scale": [1]}, "softmax_scale: got list [1]"),
     "one": ((NEW,), {"cache_seqlens": 3}, "v: got None"),
     "where": ((NEW, NEW), {}, "cache_seqlens: got None beside k"),
     "room": ((NEW, NEW), {"cache_seqlens": np.array([2, 22], np.int32)}, f"cache_seqlens: got 22 {FULL}"),
@@ -171,7 +171,7 @@ WRONG_OF_CACHES = {
         *((), {"cache_seqlens": 5, "cache_leftpad": np.array([0, 6], np.int32)}),
         "cache_leftpad: got 6, allowed are 0 to 5",
     ),
-    "long": ((), {"cache_seqlens": np.zeros(2, np.int64)}, "cache_seqlens: got dtype int64"),
+    "half": ((), {"cache_seqlens": np.zeros(2, np.float16)}, "cache_seqlens: got dtype float16"),
 }
 for name, (more, rules, message) in WRONG_OF_CACHES.items():
     WRONG[name] = "flash_attn_with_kvcache", (FOUR, CACHE, CACHE, *more), rules, message
@@ -258,3 +258,24 @@ def test_install_leaves_another_package_alone(run_python, tmp_path):
         "import flash_attn; print(flash_attn.flash_attn_func.__name__)\n"
     )
     assert run_python("-c", program).split("\n")[:3] == ["left alone", "True", "flash_attn_func"]
+
+
+def test_any_negative_window_is_unlimited():
+    q, k = Tensor(random(1, 9, 2, 16)), Tensor(random(1, 12, 2, 16, seed=1))
+    for window, same in (((-1, -3), (-1, -1)), ((-7, 2), (-1, 2)), ((3, -2), (3, -1))):
+        found, expected = (flash_attn.flash_attn_func(q, k, k, window_size=one).asnumpy() for one in (window, same))
+        assert np.array_equal(found, expected)
+
+
+def test_scale_and_rate_have_the_names_that_the_caller_wrote():
+    q, ends = Tensor(random(1, 9, 2, 16)), Tensor([0, 9], ms.int32)
+    for wrong, message in (
+        ({"softmax_scale": float("inf")}, "^softmax_scale: got inf"),
+        ({"dropout_p": 1.0}, "^dropout_p: got 1.0, allowed is 0 <= dropout_p < 1"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            flash_attn.flash_attn_func(q, q, q, **wrong)
+        with pytest.raises(ValueError, match=message):
+            flash_attn.flash_attn_varlen_func(q[0], q[0], q[0], ends, ends, 9, 9, **wrong)
+    with pytest.raises(ValueError, match="^softmax_scale: got inf"):
+        flash_attn.flash_attn_with_kvcache(q, q, q, softmax_scale=float("inf"))

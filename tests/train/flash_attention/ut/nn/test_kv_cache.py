@@ -222,6 +222,10 @@ def test_bad_inputs_are_named(mode):
         assert cache.lengths.asnumpy().tolist() == [0, 0]  # what is refused is not stored either
     with pytest.raises(ValueError, match="indices: got 2, allowed is an integer from 0 to 1"):
         cache.reorder([0, 2])
+    with pytest.raises(ValueError, match="head_dim: got 700, allowed is an integer from 1 to 576"):
+        KVCache(2, 8, 2, 700)
+    with pytest.raises(ValueError, match="value_head_dim: got 513, allowed is an integer from 1 to 512"):
+        KVCache(2, 8, 2, 64, 513)
     with pytest.raises(TypeError, match="paged: got int 1, allowed is True or False"):
         KVCache(BATCH, 64, KV_HEADS, DIM, paged=1)
 

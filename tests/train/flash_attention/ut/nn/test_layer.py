@@ -61,7 +61,6 @@ def test_the_positional_signature_is_the_one_users_have():
         ({"input_layout": "BHSD"}, ValueError, "input_layout: got 'BHSD'"),
         ({"input_layout": "TH"}, ValueError, "batch: needed with input_layout TH"),
         ({"batch": 2}, ValueError, "batch: got 2 with input_layout BNSD, allowed only with TH"),
-        ({"window_size": (-3, 1)}, ValueError, "window_size: got left -3"),
         ({"window_size": 8}, TypeError, "window_size: got 8"),
         ({"causal": "yes"}, TypeError, "causal: got str"),
         ({"causal_alignment": "bottom"}, ValueError, "causal_alignment: got 'bottom'"),
@@ -88,6 +87,18 @@ def test_every_mask_shape_hides_the_same(backend, mode):
     near(layer(query, key, value, Tensor(TRIANGLE)), expected)
     near(layer(query, key, value, Tensor(TRIANGLE[0])), expected)
     near(FlashAttention(32, causal=True, backend=backend)(query, key, value), expected)
+
+
+@pytest.mark.parametrize(("mode", "backend"), MODES_AND_BACKENDS, indirect=["mode"])
+def test_a_row_for_each_item_of_the_batch(backend, mode):
+    layer, padding = FlashAttention(32, backend=backend), np.zeros((2, 1, 56), np.uint8)
+    padding[1, :, 20:] = 1
+    for seq_q in (56, 1):
+        query, key, value = inputs(seq_q=56)
+        query = query[:, :, :seq_q]
+        rank_3, rank_4 = (layer(query, key, value, Tensor(mask)).asnumpy() for mask in (padding, padding[:, None]))
+        np.testing.assert_array_equal(rank_3, rank_4)
+        near(Tensor(rank_3), truth(query, key, value, mask=padding[:, None]).output)
 
 
 @pytest.mark.parametrize(("mode", "backend"), MODES_AND_BACKENDS, indirect=["mode"])
@@ -288,9 +299,16 @@ def test_repr_and_attributes():
         **{"causal_alignment": "bottom_right", "value_head_dim": 32, "alibi_grad": False, "seed": 11},
     }
     signature = inspect.signature(FlashAttention.__init__).parameters
-    assert list(settings) == [name for name in signature if name not in ("self", "unknown")]
+    assert list(settings) == [name for name in signature if name != "self"]
     layer = FlashAttention(**settings)
     for name, value in settings.items():
         assert getattr(layer, name) == value
         assert f"{name}={value!r}" in repr(layer)
     assert "seed" not in FlashAttention(64, 0.1).extend_repr()
+
+
+def test_the_number_of_heads_in_second_place_leads_to_the_layer_that_takes_it():
+    with pytest.raises(ValueError, match=r"dropout_rate: got 8, .* number of heads, .* flash_attention.install\(\)"):
+        FlashAttention(64, 8)
+    with pytest.raises(ValueError, match="dropout_rate: got 1.5, allowed is 0 <= dropout_rate < 1$"):
+        FlashAttention(64, 1.5)

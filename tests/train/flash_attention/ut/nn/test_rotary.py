@@ -260,7 +260,7 @@ WRONG = {
     "int": ({"offsets": 34}, ValueError, "cos: got 40 positions, allowed are at least 41: 7 tokens from 34 on"),
     "below": ({"offsets": -1}, ValueError, "offsets: got -1, allowed is an integer >= 0"),
     "batch": ({"offsets": np.zeros(2, np.int32)}, ValueError, "offsets: got shape (2,), allowed is (batch,) = (3,)"),
-    "long": ({"offsets": np.zeros(3, np.int64)}, TypeError, "offsets: got dtype int64, allowed are int32"),
+    "half": ({"offsets": np.zeros(3, np.float16)}, TypeError, "offsets: got dtype float16, allowed are int32, int64"),
     "layout": ({"input_layout": "BSH"}, ValueError, "input_layout: got 'BSH', allowed are BSND, BNSD"),
     "pairs": ({"interleaved": 1}, TypeError, "interleaved: got int 1, allowed is True or False"),
     "dtype": ({"cos": np.zeros((40, 10), np.int32)}, TypeError, "cos: got dtype int32"),

@@ -39,6 +39,7 @@ PACKED = {"layout": "TH", "sequences": 3}
         ({"rules": ALIBI, "slopes": (-2.0,) * 4, "seq_q": 200000}, "slopes: got 2.0"),
         ({"cores": 0}, "cores"),
         ({"rules": AttentionRules(softcap=1e5)}, "softcap: got 100000.0"),
+        ({"rules": AttentionRules(scale=-1e-10)}, "scale: got -1e-10"),
         ({**PACKED, "batch": 2}, "sequences: got 3 with batch 2 and layout TH, allowed are packed sequences"),
         ({"sequences": 3}, "sequences: got 3 with batch 1 and layout BNSD"),
         ({**PACKED, "mask_shape": (1, 1, 64, 64)}, "mask_shape: got .* with packed sequences, allowed is None"),

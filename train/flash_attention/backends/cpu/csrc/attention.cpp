@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <cstring>
 #include <thread>
 #include <utility>
@@ -63,6 +64,39 @@ int run_forward(const Problem& p, const ForwardOutputs& outputs) {
     return ForwardTask{&plan, task / plan.tiles, plan.tiles - 1 - task % plan.tiles};
   });
   return done ? kOk : kNoMemory;
+}
+
+// A logsumexp that is greater, of either sign, has no room in float32 for what shows in the probabilities.
+constexpr float kGreat = 512.0f;
+
+// Fills plan.rest of a problem with a bias. The great logsumexps are made again; where one is of more keys than these, what
+// it lacks is not known.
+bool find_rest(const Kernels* kernels, const BackwardPlan& plan, std::atomic<bool>& failed) {
+  Problem p = plan.problem;
+  p.lse_stride = p.seq_q;
+  ForwardPlan forward = plan_forward(p, {}, 1);
+  std::vector<ForwardTask> tasks;
+  std::vector<int64_t> great;  // by head and row
+  for (int64_t at = 0; at < p.batch * p.heads * p.seq_q; ++at) {
+    const int64_t head = at / p.seq_q, row = at % p.seq_q, tile = row / forward.rows;
+    const float size = std::fabs(plan.inputs.logsumexp[head * plan.problem.lse_stride + row]);
+    plan.rest[at] = 0.0f;
+    if (!(size > kGreat && size < INFINITY)) continue;
+    great.push_back(at);
+    if (tasks.empty() || tasks.back().batch_head != head || tasks.back().tile != tile) tasks.push_back({&forward, head, tile});
+  }
+  if (great.empty()) return true;
+  const Buffer<float> sums = allocate<float>(2 * p.batch * p.heads * p.seq_q);
+  const float* own = forward.outputs.logsumexp = sums.get();
+  const float* rest = forward.outputs.rest = sums.get() + p.batch * p.heads * p.seq_q;
+  const int64_t count = static_cast<int64_t>(tasks.size());
+  const bool done =
+      run_looking_ahead(kernels->forward_task, thread_count(2 * work_of(p), count), count,
+                        kernels->forward_scratch(forward), failed, [&](int64_t task) { return tasks[task]; });
+  for (const int64_t at : great)
+    if (own[at] == plan.inputs.logsumexp[at / p.seq_q * plan.problem.lse_stride + at % p.seq_q])
+      plan.rest[at] = -rest[at] * static_cast<float>(M_LOG2E);
+  return done;
 }
 
 struct Turns {
@@ -160,9 +194,10 @@ int run_backward(const Problem& p, const BackwardInputs& inputs, const BackwardO
   plan.factor_left = bias.wanted ? scale : 1.0f;
   (bias.by_row ? plan.d_bias : plan.d_bias_columns) = bias.sums;
 
-  const Buffer<float> row_values = allocate<float>(2 * rows);
+  const Buffer<float> row_values = allocate<float>((p.biased() ? 3 : 2) * rows);
   plan.shift = row_values.get();
   plan.delta = plan.shift + rows;
+  plan.rest = p.biased() ? plan.delta + rows : nullptr;
 
   // Sums of d_query: float32 in rows of whole cache lines, in the result itself where that is so.
   plan.d_query_width = (p.head_dim + 15) / 16 * 16;
@@ -195,6 +230,7 @@ int run_backward(const Problem& p, const BackwardInputs& inputs, const BackwardO
     return band.lo(first) >= band.hi(last);
   };
 
+  if (plan.rest && !find_rest(kernels, plan, failed)) return kNoMemory;
   int32_t care = 0;
   plan.care = &care;
   run_tasks(thread_count(work, heads * slices), heads * slices, scratch, failed, [&](int64_t task, char* memory, const auto&) {

@@ -82,6 +82,7 @@ struct BackwardTileBase {
   float* columns;     // [kKeyTile]: sums of score gradients over rows
   float* bias_gradient = nullptr;  // [row][kBiasStride] where a soft cap makes it another one than that of the products
   float* shift;       // [row]
+  float* rest;        // [row]
   float* delta;       // [row]
   Upcoming next_rows, next_keys, results;
   UpcomingRows sums;  // of d_query
@@ -110,6 +111,7 @@ struct BackwardTileBase {
     edge = arena.take<float>(Math::kStrip * sum_stride);
     columns = arena.take<float>(kKeyTile);
     shift = arena.take<float>(kBackwardRows);
+    rest = arena.take<float>(kBackwardRows);
     delta = arena.take<float>(kBackwardRows);
     inputs.allocate(arena, problem, kBackwardRows);
     scores.allocate(arena);
@@ -286,7 +288,7 @@ struct BackwardCell {
         const F squash = squashed<kBias>(acc[m][n], tile.rule);
         if constexpr (kBias == Bias::kCapped) Simd::store(squashes + m * kPanel + n * kLanes, squash);
         const F s = score<kBias>(squash, tile.rule, tile.inputs, bias, distance, m, n);
-        F t = exponent<kBias>(s, Simd::set1(tile.shift[strip + m]), tile.rule.to_base2);
+        F t = exponent<kBias>(s, Simd::set1(tile.shift[strip + m]), tile.rule.to_base2, Simd::set1(tile.rest[strip + m]));
         if (kBits) t = Simd::select(bits[m] >> (n * kLanes), t, Simd::set1(-kInfinity));
         Simd::store(waiting + m * Tile::kWaitingStride + n * kLanes, exp2<Math::kExpDegree>(t));
       }
@@ -465,6 +467,7 @@ bool backward_rows_of(BackwardTile<Math>& tile, const KeyTile& k, int64_t batch,
     tile.load_rows(queries, d_outputs);
     for (int64_t m = 0; m < q.padded; ++m) {
       tile.shift[m] = m < q.count ? plan.shift[row + m] : -kInfinity;
+      tile.rest[m] = m < q.count && plan.rest ? plan.rest[row + m] : 0.0f;
       tile.delta[m] = m < q.count ? plan.delta[row + m] : 0.0f;
     }
     tile.scores.start();
@@ -616,7 +619,8 @@ inline void backward_rows(const BackwardPlan& plan, int64_t batch_head, int64_t 
     const bool fully_masked = logsumexp == -kInfinity;
     // A row that sees nothing: its exponents are -inf and nothing it holds reaches the sums.
     // What a sink takes of a row is exp(sink - logsumexp).
-    if (plan.d_sinks && !fully_masked) d_sink -= std::exp(static_cast<double>(p.sinks[head]) - logsumexp) * delta;
+    const double rest = plan.rest ? plan.rest[row + m] * kLn2 : 0.0;
+    if (plan.d_sinks && !fully_masked) d_sink -= std::exp(static_cast<double>(p.sinks[head]) - logsumexp + rest) * delta;
     plan.shift[row + m] = fully_masked ? -kInfinity : static_cast<float>(-logsumexp / to_natural);
     plan.delta[row + m] = fully_masked ? 0.0f : delta * plan.score_gradient_scale;
   }

@@ -42,13 +42,6 @@ enum PagedConfig {
 enum SlopesKind : int64_t { kNoSlopes = 0, kPerHead = 1, kPerSequence = 2 };
 enum PagedRates { kPagedScale, kPagedScaleRest, kPagedSoftcap, kPagedRateCount };
 
-// Bits of NaN in the elements of a row.
-void fill_nan(DType dtype, int64_t count, void* row) {
-  const uint32_t nan = dtype == DType::kFloat32 ? 0x7FC00000 : dtype == DType::kFloat16 ? 0x7E00 : 0x7FC0;
-  const int64_t size = size_of(dtype);
-  for (int64_t i = 0; i < count; ++i) std::memcpy(static_cast<char*>(row) + size * i, &nan, size);
-}
-
 int paged_entry(int count, const Tensors& t) {
   return answer([&] {
     check_count(t, count, kPagedCount);
@@ -129,18 +122,24 @@ int paged_entry(int count, const Tensors& t) {
       const int64_t past = std::clamp<int64_t>(paging.lengths[b] - paging.most, 0, p.seq_q);
       const int64_t row = p.heads * p.value_dim;
       const int64_t first = (b + 1) * p.seq_q - past;
-      fill_nan(p.dtype, past * row, static_cast<char*>(t.data[kPagedOutput]) + first * row * size_of(p.dtype));
+      fill(p.dtype, true, past * row, static_cast<char*>(t.data[kPagedOutput]) + first * row * size_of(p.dtype));
     }
     return status;
   });
 }
 
-// reshape_and_cache: (tokens..., kv_heads, width) into (blocks, block_size, kv_heads, width), in place.
-enum CacheParameter { kNewKey, kNewValue, kOldKeys, kOldValues, kSlots, kCacheDone, kCacheCount };
+// reshape_and_cache: (tokens..., kv_heads, width) into (blocks, block_size, kv_heads, width), in place. The caches come
+// twice: MindSpore hands on a copy of a view, another one for each input.
+enum CacheParameter { kNewKey, kNewValue, kOldKeys, kOldValues, kSlots, kSameKeys, kSameValues, kCacheDone, kCacheCount };
 
 int cache_entry(int count, const Tensors& t) {
   return answer([&] {
     check_count(t, count, kCacheCount);
+    for (int i = 0; i < 2; ++i)
+      if (t.data[kOldKeys + i] != t.data[kSameKeys + i])
+        throw Complaint(std::string("reshape_and_cache: ") + (i ? "value" : "key") +
+                        "_cache: got a view of a Tensor, of which a graph gets a copy; allowed are a Parameter and a whole "
+                        "Tensor, in PYNATIVE also a contiguous view");
     int64_t row_bytes[2], slots = 0;
     const int64_t tokens = checked_product(t.shape(kSlots), t.ranks[kSlots]);
     for (int i = 0; i < 2; ++i) {
@@ -372,8 +371,22 @@ namespace fa = flash_attention;
 #pragma GCC visibility push(default)
 extern "C" {
 
+// For MindSpore's inference of shapes and types in graphs with dynamic shapes.
+std::vector<int64_t> FlashAttentionPagedInferShape(int* ranks, int64_t** shapes, void*) {
+  std::vector<int64_t> output(shapes[fa::kQuery], shapes[fa::kQuery] + ranks[fa::kQuery]);
+  output.back() = shapes[fa::kValueCache][3];
+  return output;
+}
+int FlashAttentionPagedInferType(std::vector<int> types, void*) { return types[fa::kQuery]; }
+std::vector<int64_t> FlashAttentionReshapeAndCacheInferShape(int*, int64_t**, void*) { return {1}; }
+int FlashAttentionReshapeAndCacheInferType(std::vector<int> types, void*) { return types[fa::kSlots]; }
+std::vector<int64_t> FlashAttentionCacheAppendInferShape(int*, int64_t** shapes, void*) {
+  return {shapes[fa::kGrownLengths][0]};
+}
+int FlashAttentionCacheAppendInferType(std::vector<int> types, void*) { return types[fa::kGrownLengths]; }
+
 int FlashAttentionPaged(FA_PARAMETERS) {
-  return fa::or_throw("paged_attention", fa::paged_entry(count, FA_TENSORS));
+  return fa::or_nan("paged_attention", fa::paged_entry(count, FA_TENSORS), FA_TENSORS, fa::kPagedOutput, count);
 }
 int FlashAttentionReshapeAndCache(FA_PARAMETERS) {
   return fa::or_throw("reshape_and_cache", fa::cache_entry(count, FA_TENSORS));

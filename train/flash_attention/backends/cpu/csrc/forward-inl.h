@@ -330,7 +330,7 @@ void look_ahead(ForwardTile<Math>& tile, int64_t block, int64_t index) {
     tile.next_values.set(rows.values(next), rows.columns(next), cells);
   };
   const TaskRows& rows = tile.rows;
-  if (index == tile.last_tile(block))
+  if (index == tile.last_tile(block) && tile.outputs.output)
     tile.results.set(output_rows(tile.problem, tile.outputs.output, rows.batch, rows.head, tile.q->first),
                      tile.q->count, cells);
   if (block + 1 < tile.blocks_end()) {
@@ -395,20 +395,24 @@ bool finish_rows(const ForwardTile<Math>& tile) {
   for (int64_t m = 0; m < q.count; ++m) finite.add(tile.output + m * tile.output_stride, p.value_dim);
   if (!tile.careful && !finite.all()) return false;
   char* output = static_cast<char*>(tile.outputs.output);
-  float* logsumexp = tile.outputs.logsumexp + (tile.rows.batch * p.heads + tile.rows.head) * p.lse_stride + q.first;
+  const int64_t first = (tile.rows.batch * p.heads + tile.rows.head) * p.lse_stride + q.first;
   for (int64_t m = 0; m < q.count; ++m) {
     const float total = Simd::sum(Simd::load(tile.sums + m * kLanes));
-    const double natural = -tile.shift[m] * tile.rule.to_natural;
-    double sum = total == 0.0f ? -kInfinity : natural + std::log(static_cast<double>(total));
+    const double natural = -tile.shift[m] * tile.rule.to_natural, log_total = std::log(static_cast<double>(total));
+    const double own = total == 0.0f ? -kInfinity : natural + log_total;
+    double sum = own;
     float factor = total == 0.0f ? 0.0f : p.dropout.scale / total;
     if (p.sinks) {
       const double joined = log_add(sum, p.sinks[tile.rows.head]);
       if (total != 0.0f) factor *= static_cast<float>(std::exp(sum - joined));
       sum = joined;
     }
+    const float rounded = tile.outputs.logsumexp[first + m] = static_cast<float>(sum);
+    // In this order: beside a great maximum not even a double holds the other two.
+    if (tile.outputs.rest) tile.outputs.rest[first + m] = static_cast<float>((natural - rounded) + log_total + (sum - own));
+    if (output == nullptr) continue;
     store_row(p.dtype, tile.output + m * tile.output_stride, factor, p.value_dim,
               output + p.output_layout.at(tile.rows.batch, tile.rows.head, q.first + m) * size_of(p.dtype));
-    logsumexp[m] = static_cast<float>(sum);
   }
   return true;
 }

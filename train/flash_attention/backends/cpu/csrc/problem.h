@@ -127,8 +127,9 @@ struct Problem {
 };
 
 struct ForwardOutputs {
-  void* output;
-  float* logsumexp;  // (batch, heads, lse_stride), the first seq_q of each
+  void* output;           // null = not wanted
+  float* logsumexp;       // (batch, heads, lse_stride), the first seq_q of each
+  float* rest = nullptr;  // likewise, what float32 rounds off of them; null = not wanted
 };
 
 struct BackwardInputs {

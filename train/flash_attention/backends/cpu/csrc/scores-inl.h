@@ -298,11 +298,11 @@ FA_INLINE F score(F product, const ScoreRule& rule, const PairInputs& inputs, co
   return Simd::fma(product, factor, kBias == Bias::kAlibi ? Simd::mul(apart, slope) : Simd::fma(apart, slope, bias));
 }
 
-// shift = -(reference): the running maximum forward, the logsumexp backward.
+// shift = -(reference): the running maximum forward, the logsumexp backward, of which `rest` is what float32 rounds off.
 template <Bias kBias>
-FA_INLINE F exponent(F score, F shift, float to_base2) {
+FA_INLINE F exponent(F score, F shift, float to_base2, F rest = Simd::zero()) {
   const F difference = Simd::add(score, shift);
-  return kBias == Bias::kNone ? difference : Simd::mul(difference, Simd::set1(to_base2));
+  return kBias == Bias::kNone ? difference : Simd::fma(difference, Simd::set1(to_base2), rest);
 }
 
 }  // namespace

@@ -28,7 +28,7 @@ def apply_rotary_emb(
         sin (Tensor): like cos.
         interleaved (bool): neighbouring components make a pair. Default: False.
         inplace (bool): only False: MindSpore gives a new tensor.
-        seqlen_offsets (int or Tensor): position of the first token; int32 (batch,) has one for each sequence.
+        seqlen_offsets (int or Tensor): position of the first token; ints (batch,) has one for each sequence.
         cu_seqlens (Tensor): refused; turn the padded batch.
         max_seqlen (int): no effect.
 

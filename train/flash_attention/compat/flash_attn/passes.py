@@ -1,0 +1,184 @@
+"""The two passes of flash_attn.flash_attn_interface apart, which ring attention libraries call block by block."""
+
+from __future__ import annotations
+
+from mindspore import Tensor, ops
+from mindspore import dtype as mstype
+from mindspore.ops import constexpr
+
+from flash_attention.functional import flash_attention
+from flash_attention.tensors import compiling, fresh_seed
+from flash_attention.varlen import flash_attention_varlen
+
+
+def _flash_attn_forward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    dropout_p: float,
+    softmax_scale: float | None,
+    causal: bool,
+    window_size_left: int,
+    window_size_right: int,
+    softcap: float,
+    alibi_slopes: Tensor | None,
+    return_softmax: bool,
+) -> tuple[Tensor, Tensor, None, Tensor | None]:
+    """Compute the forward pass of `flash_attn_func`.
+
+    Returns:
+        the output; the logsumexp, float32 (batch, nheads, seqlen_q), -inf where a query sees nothing; None for the
+        probabilities, which nothing stores; and what dropout drew, for the backward pass, None without dropout.
+    """
+    seed = fresh_seed() if dropout_p else None
+    attend = _attention(None, dropout_p, softmax_scale, causal, (window_size_left, window_size_right), softcap)
+    return *attend(q, k, v, alibi_slopes, seed), None, seed
+
+
+def _flash_attn_backward(
+    dout: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    softmax_lse: Tensor,
+    dq: Tensor,
+    dk: Tensor,
+    dv: Tensor,
+    dropout_p: float,
+    softmax_scale: float | None,
+    causal: bool,
+    window_size_left: int,
+    window_size_right: int,
+    softcap: float,
+    alibi_slopes: Tensor | None,
+    deterministic: bool,
+    rng_state: Tensor | None = None,
+) -> Tensor:
+    """Compute the gradients for an output and a logsumexp, which may be those over more keys than these.
+
+    dq, dk and dv get the gradients, in place. It runs in PYNATIVE only, and runs the forward pass again.
+
+    Returns:
+        sum(dout * out, -1), float32 (batch, nheads, seqlen_q).
+    """
+    attend = _attention(None, dropout_p, softmax_scale, causal, (window_size_left, window_size_right), softcap)
+    return _backward(attend, dout, (q, k, v), out, softmax_lse, (dq, dk, dv), alibi_slopes, rng_state)
+
+
+def _flash_attn_varlen_forward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cu_seqlens_q: Tensor,
+    cu_seqlens_k: Tensor,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    dropout_p: float,
+    softmax_scale: float | None,
+    causal: bool,
+    window_size_left: int = -1,
+    window_size_right: int = -1,
+    softcap: float = 0.0,
+    alibi_slopes: Tensor | None = None,
+    return_softmax: bool = False,
+    block_table: Tensor | None = None,
+    leftpad_k: Tensor | None = None,
+    seqused_k: Tensor | None = None,
+    zero_tensors: bool = False,
+) -> tuple[Tensor, Tensor, None, Tensor | None]:
+    """Compute the forward pass of `flash_attn_varlen_func`; block_table, leftpad_k and seqused_k are refused.
+
+    Returns:
+        as `_flash_attn_forward`, the logsumexp (nheads, total_q).
+    """
+    _refuse_tensors(block_table is not None, leftpad_k is not None, seqused_k is not None)
+    seed = fresh_seed() if dropout_p else None
+    ends, window = (cu_seqlens_q, cu_seqlens_k), (window_size_left, window_size_right)
+    attend = _attention(ends, dropout_p, softmax_scale, causal, window, softcap)
+    return *attend(q, k, v, alibi_slopes, seed), None, seed
+
+
+def _flash_attn_varlen_backward(
+    dout: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    softmax_lse: Tensor,
+    dq: Tensor,
+    dk: Tensor,
+    dv: Tensor,
+    cu_seqlens_q: Tensor,
+    cu_seqlens_k: Tensor,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    dropout_p: float,
+    softmax_scale: float | None,
+    causal: bool,
+    window_size_left: int,
+    window_size_right: int,
+    softcap: float,
+    alibi_slopes: Tensor | None,
+    deterministic: bool,
+    rng_state: Tensor | None = None,
+    zero_tensors: bool = False,
+) -> Tensor:
+    """Compute what `_flash_attn_backward` does, for packed sequences.
+
+    Returns:
+        sum(dout * out, -1), float32 (nheads, total_q).
+    """
+    ends, window = (cu_seqlens_q, cu_seqlens_k), (window_size_left, window_size_right)
+    attend = _attention(ends, dropout_p, softmax_scale, causal, window, softcap)
+    return _backward(attend, dout, (q, k, v), out, softmax_lse, (dq, dk, dv), alibi_slopes, rng_state)
+
+
+def _attention(ends, dropout_p, softmax_scale, causal, window, softcap):
+    """Return the function from q, k, v, slopes and seed to the output and the logsumexp."""
+    rules = {"scale": softmax_scale, "causal": causal, "window_size": window, "softcap": softcap}
+    rules |= {"dropout_rate": dropout_p, "causal_alignment": "bottom_right", "return_lse": True}
+
+    def attend(q, k, v, slopes, seed):
+        if ends is None:
+            return flash_attention(q, k, v, alibi_slopes=slopes, seed=seed, input_layout="BSND", **rules)
+        return flash_attention_varlen(q, k, v, *ends, alibi_slopes=slopes, seed=seed, **rules)
+
+    return attend
+
+
+def _backward(attend, dout, tensors, out, softmax_lse, buffers, slopes, seed):
+    """Fill the buffers with the gradients, see `_flash_attn_backward`.
+
+    With the logsumexp of these keys alone, their probabilities are larger by 1 / share for share =
+    exp(own logsumexp - softmax_lse). The gradients of the output and of the logsumexp make up for it.
+    """
+    if compiling():
+        _refuse_graph()
+    delta = (ops.cast(dout, mstype.float32) * ops.cast(out, mstype.float32)).sum(-1).swapaxes(-1, -2)
+
+    def loss(q, k, v):
+        own, own_lse = attend(q, k, v, slopes, seed)
+        sees = own_lse > -float("inf")
+        own_lse = ops.select(sees, own_lse, ops.zeros_like(own_lse))
+        share = ops.exp(ops.select(sees, ops.stop_gradient(own_lse) - softmax_lse, ops.zeros_like(own_lse)))
+        own = ops.cast(own, mstype.float32)
+        upstream = ops.cast(dout, mstype.float32) * ops.expand_dims(share.swapaxes(-1, -2), -1)
+        of_lse = (upstream * ops.stop_gradient(own)).sum(-1).swapaxes(-1, -2) - share * delta
+        return (own * upstream).sum() + (own_lse * of_lse).sum()
+
+    for buffer, gradient in zip(buffers, ops.grad(loss, (0, 1, 2))(*tensors)):
+        buffer[...] = gradient  # reaches what a view is a view of, which `ops.assign` refuses
+    return delta
+
+
+@constexpr(reuse_result=False)
+def _refuse_graph():
+    raise RuntimeError("_flash_attn_backward: it writes dq, dk and dv in place, which it can in PYNATIVE only")
+
+
+@constexpr(reuse_result=False)
+def _refuse_tensors(*given):
+    for name, one in zip(("block_table", "leftpad_k", "seqused_k"), given):
+        if one:
+            raise ValueError(f"{name}: got a Tensor, allowed is None in _flash_attn_varlen_forward")
