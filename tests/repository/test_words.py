@@ -28,7 +28,7 @@ LEFT = {
     "tests/train": 240,
     "tests/virtual_ascend": 37,
     "train": 2,
-    "train/flash_attention": 619,
+    "train/flash_attention": 406,
 }
 
 

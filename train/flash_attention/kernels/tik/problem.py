@@ -1,4 +1,4 @@
-"""What a TIK kernel is built for: one frozen, validated description."""
+"""Descriptions that TIK kernels are built for: frozen and validated."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SCALES = (2.0**-10, 2.0**10)
 
 
 class Chip(NamedTuple):
-    """What differs between the chips that kernels are planned for.
+    """Differences of the chips that kernels are planned for.
 
     Attributes:
         cores: AI cores.
@@ -43,7 +43,7 @@ class Chip(NamedTuple):
 
 @dataclass(frozen=True)
 class KernelProblem(AttentionProblem):
-    """What one attention kernel computes, and on what. float16 in and out, float32 accumulation.
+    """Problem and chip of one attention kernel. float16 in and out, float32 accumulation.
 
     What makes no difference to a kernel is left at its default, so that calls that differ in it share one. Two rules
     are read differently from `AttentionProblem`: the dropout rate always applies (0 outside training), with one packed
@@ -176,7 +176,7 @@ class KernelProblem(AttentionProblem):
 
     @property
     def query_factor(self) -> float:
-        """Power of two (with the sign of the scale) by which the kernels multiply query or key, at most 1.
+        """Power of two, with the sign of the scale, that multiplies query or key. At most 1.
 
         Where Vector scales the scores anyway it is smaller than the scale, so that scores of any size that float16
         holds, their differences, and what hides a key stay in its range before that pass. With packed sequences it
@@ -193,7 +193,7 @@ class KernelProblem(AttentionProblem):
 
     @property
     def post_scale(self) -> float:
-        """Rest of the scale, applied to the scores in float32 by the Vector unit; 1.0 needs no pass.
+        """Rest of the scale, applied by Vector to float32 scores. 1.0 needs no pass.
 
         Without a scale what hides a key still counts.
         """
@@ -206,7 +206,7 @@ def _planes(shape: tuple[int, ...] | None) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Request:
-    """What an operator is compiled for, the value of its attribute `request`.
+    """Value of an operator's attribute `request`: the problem and the wanted gradients.
 
     Attributes:
         problem: see KernelProblem.
