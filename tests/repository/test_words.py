@@ -33,7 +33,9 @@ LEFT = {
 
 
 def docstrings(text: str) -> Iterator[str]:
-    """Yield the docstrings of a module, its classes and functions; a test's says what holds and is no verb."""
+    """Yield the docstrings of a module, its classes and functions. A test's docstring says what holds and is left
+    out.
+    """
     for node in ast.walk(ast.parse(text)):
         kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Module)
         if isinstance(node, kinds) and not getattr(node, "name", "").startswith("test_"):

@@ -1,4 +1,4 @@
-"""What is needed, said before anything runs."""
+"""Test the messages about missing requirements, which come before anything runs."""
 
 import os
 
@@ -16,7 +16,7 @@ sys.exit(cli.main(["info"]))
 
 
 def told(python, folder, change, **variables):
-    """What `virtual-ascend info` says where something is different."""
+    """Return what `virtual-ascend info` says if something is different."""
     done = start(python, "-c", PROGRAM.format(change), cwd=folder, **variables)
     assert done.returncode == 2 and not done.stdout, done
     return done.stderr

@@ -21,12 +21,12 @@ class Function(nn.Cell):
 
 
 def softmax_gradient(y, gradient, scale):
-    """Of a softmax with a scale before it."""
+    """Return the gradient of a softmax with a scale before it."""
     return mul(scale, mul(y, ops.sub(gradient, kept_sum(mul(y, gradient), -1))))
 
 
 def difference(y, gradient):
-    """Of a gradient and its sum, weighted with y."""
+    """Return the difference of a gradient and its sum, weighted with y."""
     return ops.sub(gradient, kept_sum(mul(y, gradient), -1))
 
 
@@ -36,7 +36,7 @@ def other_difference(y, gradient):
 
 
 def product_and_sum(x, y, z):
-    """A sum of two gradients, for an input and for a gain; fused where it is 768 wide."""
+    """Sum two gradients, for an input and for a gain. The graph is fused if it is 768 wide."""
     both = ops.addn((x, y))
     return mul(z, both), total(mul(y, both), 0)
 
@@ -47,7 +47,7 @@ def product_plus(x, y, z):
 
 
 def norm(x, zero, one, least):
-    """What clipping by norm makes of a sum of squares."""
+    """Return the norm from a sum of squares, as clipping by norm does."""
     larger = ops.greater(x, zero)
     return ops.maximum(ops.select(larger, ops.sqrt(ops.select(larger, x, one)), x), least)
 
