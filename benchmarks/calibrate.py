@@ -1,4 +1,4 @@
-"""What the report of a card says about the timing model: which constants fit, which change, the figures after.
+"""Compare a card's report with the timing model: which constants fit, which change, the figures after.
 
     PYTHONPATH=train:emulator python -m benchmarks.calibrate card.json [--seq 4096]
 

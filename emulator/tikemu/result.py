@@ -263,7 +263,7 @@ class Result:
         lines = ["the estimate rests on"]
         for confidence in CONFIDENCES:
             entries = [
-                f"{name} {constant.value:g}"
+                f"{name} {constant}"
                 for name, constant in sorted(self.constants.items())
                 if constant.confidence == confidence
             ]

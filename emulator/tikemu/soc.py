@@ -51,6 +51,10 @@ class Constant:
     low: float | None = None  # with high: what the evidence allows
     high: float | None = None
 
+    def __str__(self) -> str:
+        span = "" if self.low is None or self.high is None else f" ({self.low:g} to {self.high:g})"
+        return f"{self.value:g}{span}"
+
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else self.value
 

@@ -18,12 +18,9 @@ MOST_WORDS = 15
 RIDDLES = re.compile(r"\b(?:that|those) of\b", re.IGNORECASE)
 #: Findings that are left, by folder; a folder that has none is not here. No number may grow.
 LEFT = {
-    ".": 3,
-    "benchmarks": 2,
-    "docs": 23,
-    "docs/tik": 1,
+    "emulator/virtual_ascend": 11,
     "train": 2,
-    "train/flash_attention": 617,
+    "train/flash_attention": 432,
 }
 
 

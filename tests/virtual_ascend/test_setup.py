@@ -1,5 +1,7 @@
 """Test the messages about missing requirements, which come before anything runs."""
 
+import os
+
 import pytest
 
 from tests.virtual_ascend.card import on_card, said, start
@@ -79,6 +81,15 @@ def test_no_program(python, tmp_path):
     assert done.returncode == 2 and "no program" in done.stderr
     done = on_card(python, cwd=tmp_path, options=("--cores", "31"))
     assert done.returncode == 2 and "choose from 32, 30" in done.stderr
+
+
+def test_a_program_of_the_environment_comes_before_that_of_path(python, tmp_path):
+    other = tmp_path / "pip"
+    other.write_text("#!/bin/sh\necho another\n")
+    other.chmod(0o755)
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    text = said(start(python, "-m", "virtual_ascend", "--", "pip", "--version", cwd=tmp_path, PATH=path))
+    assert "python 3.9" in text
 
 
 def test_a_program_that_does_not_exist(python, tmp_path):

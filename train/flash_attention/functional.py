@@ -22,7 +22,7 @@ from flash_attention.paged import reshape_and_cache as reshape_and_cache
 from flash_attention.parameters import Called
 from flash_attention.precision import fix_dtypes
 from flash_attention.problem import ALL_BLOCKS, AttentionProblem
-from flash_attention.problem.checks import check_rate
+from flash_attention.problem.checks import check_range, check_rate
 from flash_attention.problem.inputs import TensorSpec, read_tensors
 from flash_attention.problem.layout import CALL_LAYOUTS, UNKNOWN, Layout
 from flash_attention.problem.optional import NAMES, in_order
@@ -30,6 +30,7 @@ from flash_attention.problem.tiling import DEFAULT_STRATEGY
 from flash_attention.problem.torch_shapes import mask_plan, tensor_shapes
 from flash_attention.sharding.shard import TENSOR, Shard, sharding
 from flash_attention.tensors import (
+    NumberCheck,
     Present,
     Turn,
     compile_time,
@@ -93,8 +94,9 @@ def flash_attention(
         key (Tensor): (B, Hkv, Sk, D), dtype of query; Hkv divides H.
         value (Tensor): (B, Hkv, Sk, Dv), dtype of query.
         attention_mask (Tensor): 0 = visible, anything else = hidden; bool, uint8 or floating. (Sq, Sk),
-            (1, Sq, Sk), (B, Sq, Sk), or rank 4 with B or 1, H or 1, Sq or 1, Sk. (T, T) or (1, T, T), T the tile of
-            the tiling strategy, strictly upper triangular, stands for a causal mask of any length. Default: None.
+            (1, Sq, Sk), (B, Sq, Sk), (B, 1, Sk), or rank 4 with B or 1, H or 1, Sq or 1, Sk. (T, T) or (1, T, T), T the
+            tile of the tiling strategy, strictly upper triangular, stands for a causal mask of any length.
+            Default: None.
         bias (Tensor): added to the scaled scores; rank 4 with B or 1, H or 1, Sq or 1, Sk; dtype of query, or float32.
             -inf in it hides a key. Default: None.
         dropout_rate (float): share of the probabilities set to zero, 0 <= rate < 1. Default: 0.0.
@@ -288,6 +290,8 @@ class _Call(Called):
         self.mask_rank = mask_rank
         self.check_triangle = _TriangleCheck(problem.rules.tile) if mask_rank and problem.mask_shape is None else None
         self.present = Present(problem)
+        looks = problem.prefix and problem.device == "CPU" and not problem.dynamic
+        self.check_prefix = NumberCheck(lambda prefix: check_range("prefix", prefix, problem.seq_k)) if looks else None
         # A layout that the backend does not take becomes the one that it does.
         given, taken = CALL_LAYOUTS[problem.layout], CALL_LAYOUTS[layout]
         widens = problem.device == "CPU" and problem.dtype == "bfloat16"
@@ -298,6 +302,7 @@ class _Call(Called):
         )
         self.turn_back = Turn(taken, given, problem.heads, problem.value_dim, problem.batch, widens)
         self.hides, self.expand = Hides(), (ops.ExpandDims(), ops.ExpandDims())
+        self.sharded = shard is not None
         if shard is not None:
             self._give_strategies(shard, given)
 
@@ -319,11 +324,15 @@ class _Call(Called):
             self.check_triangle(inputs[0])
         elif self.mask_rank > 0:
             inputs = (self.rank_4(inputs[0]),) + inputs[1:]
+        if self.check_prefix is not None:
+            self.check_prefix(inputs[5])
         output, logsumexp = self.run(query, key, value, self.present(inputs))
         return self.turn_back(output), logsumexp
 
     def rank_4(self, mask):
-        """A mask as backends take it."""
+        """Return a mask as backends take it."""
+        if self.sharded and (mask.dtype == mstype.bool_ or mask.dtype == mstype.uint8):
+            mask = ops.cast(mask, mstype.float16)  # cards gather neither of the two
         mask = self.hides(mask)
         if self.mask_rank == 2:
             mask = self.expand[0](mask, 0)
@@ -404,9 +413,10 @@ def _planned(tensors, inputs, names, rules, others, backend, device, shards) -> 
     shard = shards and shards.shard(problem, mask and mask.shape)
     local = problem if shard is None else shard.plan.local(problem, shard.rank)
     chosen = registry.choose(local, backend, shard is not None)
-    layout = chosen.layout(local, shard is not None)
+    layout = problem.layout if problem.empty else chosen.layout(local, shard is not None)
     run = registry.build(replace(local, layout=layout), chosen, shard)
-    return fix_dtypes(_Call(problem, run, chosen.name, layout, 0 if mask is None else len(mask.shape), shard))
+    mask_rank = 0 if mask is None or problem.empty else len(mask.shape)
+    return fix_dtypes(_Call(problem, run, chosen.name, layout, mask_rank, shard))
 
 
 @compile_time

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 
 import mindspore as ms
 import numpy as np
@@ -12,9 +13,10 @@ from mindspore.common.initializer import initializer
 
 from flash_attention.backends import registry
 from flash_attention.backends.cache_update import append_cell, reorder_cell, update_cell, written
+from flash_attention.backends.constants import numbered
 from flash_attention.parameters import Called
 from flash_attention.precision import fix_dtypes
-from flash_attention.problem.checks import INTEGERS, check_bool, check_dtype, check_int
+from flash_attention.problem.checks import INTEGERS, check_bool, check_dtype, check_int, check_range
 from flash_attention.problem.inputs import TensorSpec, fits
 from flash_attention.problem.layout import UNKNOWN
 from flash_attention.problem.optional import in_order
@@ -29,7 +31,17 @@ from flash_attention.problem.paged import (
     stored_width,
     true_widths,
 )
-from flash_attention.tensors import Prepared, as_int32, compile_time, read_specs, remembered, spec, tensor_spec
+from flash_attention.tensors import (
+    NumberCheck,
+    Prepared,
+    as_int32,
+    compile_time,
+    compiling,
+    read_specs,
+    remembered,
+    spec,
+    tensor_spec,
+)
 
 
 def paged_caches(
@@ -124,13 +136,13 @@ def paged_attention(
         Tensor like query, as wide as the values; 0 for a query that sees nothing.
 
     Raises:
-        TypeError, ValueError: an input is not allowed; before anything runs.
-        RuntimeError: the backend asked for cannot run this; or, on backend "cpu", a length or an entry of the table
-            goes past the cache.
+        TypeError, ValueError: an input is not allowed; before anything runs. Lengths and entries of the table are
+            looked at in PYNATIVE on a CPU; in a graph with backend "cpu" the output of wrong ones is NaN.
+        RuntimeError: the backend asked for cannot run this.
     """
     return limited_attention(
         *(query, key_cache, value_cache, block_tables, context_lens, None, (None, value_head_dim), None, "right"),
-        *(sinks, scale, softcap, causal, window_size, alibi, alibi_slopes, backend),
+        *(sinks, scale, softcap, causal, window_size, alibi, alibi_slopes, backend, True),
     )
 
 
@@ -152,18 +164,19 @@ def limited_attention(
     alibi=False,
     alibi_slopes=None,
     backend=None,
+    looks=False,
 ):
     """`paged_attention` where sequences may be longer than max_length: queries of tokens behind it get NaN.
 
     widths are head_dim and value_head_dim, or None each.
 
     With `tokens`, ints (batch,), so many of the queries of each sequence count. The others are padding, on
-    padding_side, and give 0.
+    padding_side, and give 0. With `looks` the numbers in block_tables and context_lens are checked, where they can be.
     """
     run = _plan(
         *(spec(query), spec(key_cache), spec(value_cache), spec(block_tables), spec(context_lens), spec(sinks)),
         *(spec(alibi_slopes), spec(tokens)),
-        *(scale, softcap, causal, window_size, alibi, backend, max_length, widths, padding_side),
+        *(scale, softcap, causal, window_size, alibi, backend, max_length, widths, padding_side, looks),
     )
     inputs = in_order(sinks=sinks, alibi_slopes=alibi_slopes)
     # Called from outside of a graph, in GRAPH mode, no Parameter may be part of a tuple.
@@ -178,7 +191,7 @@ def check_attention(query, caches, max_length, widths, tokens, padding_side):
     key_cache, value_cache, block_tables, context_lens = caches
     _plan(
         *(spec(query), spec(key_cache), spec(value_cache), spec(block_tables), spec(context_lens), None),
-        *(None, spec(tokens), None, 0.0, True, (-1, -1), False, None, max_length, widths, padding_side),
+        *(None, spec(tokens), None, 0.0, True, (-1, -1), False, None, max_length, widths, padding_side, False),
     )
 
 
@@ -231,9 +244,16 @@ def reshape_and_cache(
 
     Raises:
         TypeError, ValueError: an input is not allowed; before anything runs.
-        RuntimeError: a slot is past the cache.
+        RuntimeError: a slot is past the cache, in a compiled graph.
     """
+    return update_cache(key, value, key_cache, value_cache, slot_mapping, True)
+
+
+def update_cache(key, value, key_cache, value_cache, slot_mapping, looks=False):
+    """`reshape_and_cache`, which looks at the numbers in slot_mapping where it can."""
     run = _update(spec(key), spec(value), spec(key_cache), spec(value_cache), spec(slot_mapping))
+    if looks and not compiling():
+        _slot_check(spec(key_cache))(slot_mapping)
     pad_key, pad_value = _padding("key", spec(key), spec(key_cache)), _padding("value", spec(value), spec(value_cache))
     key_cache, value_cache = written("key_cache", key_cache), written("value_cache", value_cache)
     return run(pad_key(key), pad_value(value), key_cache, value_cache, as_int32(slot_mapping))
@@ -242,7 +262,7 @@ def reshape_and_cache(
 @compile_time
 def _plan(
     query, key_cache, value_cache, block_tables, context_lens, sinks, slopes, tokens,
-    scale, softcap, causal, window_size, alibi, backend, max_length, widths, padding_side,
+    scale, softcap, causal, window_size, alibi, backend, max_length, widths, padding_side, looks,
 ):  # fmt: skip
     names = "query", "key_cache", "value_cache", "block_tables", "context_lens"
     tensors = tuple(map(tensor_spec, names, (query, key_cache, value_cache, block_tables, context_lens)))
@@ -254,11 +274,13 @@ def _plan(
         padding = padding_side
         check_counts("tokens", tensor_spec("tokens", tokens), tensors[4].shape[0])
     check_bool("causal", causal)
-    return _planned(tensors, scale, softcap, causal, window_size, alibi, forced, device, max_length, widths, padding)
+    return _planned(
+        tensors, scale, softcap, causal, window_size, alibi, forced, device, max_length, widths, padding, looks
+    )
 
 
 @remembered
-def _planned(tensors, scale, softcap, causal, window_size, alibi, backend, device, max_length, widths, padding):
+def _planned(tensors, scale, softcap, causal, window_size, alibi, backend, device, max_length, widths, padding, looks):
     (query, *others), (head_dim, value_head_dim) = tensors, widths
     if max_length is not None:
         check_query(query, tensors[3].shape[0], tensors[1], head_dim)
@@ -276,7 +298,11 @@ def _planned(tensors, scale, softcap, causal, window_size, alibi, backend, devic
         max_length=max_length,
         padding=padding,
     )
-    run = Prepared(registry.build(problem, backend), problem.whole)
+    if problem.empty:  # its cell reads no tensor
+        whole = replace(problem.whole, value_dim=value_head_dim or problem.whole.value_dim)
+        return fix_dtypes(Prepared(registry.build(replace(problem, whole=whole), backend), whole))
+    check = NumberCheck(lambda tables, lengths, _: problem.check_numbers(tables, lengths))
+    run = Prepared(registry.build(problem, backend), problem.whole, check if looks and device == "CPU" else None)
     if wide is not query or value_head_dim is not None:
         run = _Widened(run, query.shape[-1], wide.shape[-1], value_head_dim)
     return fix_dtypes(run)
@@ -313,14 +339,42 @@ class _Padding(Called):
         return ops.cast(ops.concat((wide, zeros), -1), tensor.dtype)
 
 
+class _NoUpdate(Called):
+    """Writes no token; for `update_cell`."""
+
+    def construct(self, key, value, key_cache, value_cache, slot_mapping):
+        return numbered(1)
+
+
+class _NoAppend(Called):
+    """Appends no token; for `append_cell`."""
+
+    def construct(self, key, value, key_cache, value_cache, block_tables, lengths, tokens, strict):
+        return lengths + 0
+
+
 @compile_time
 def _padding(name, tensor, cache):
     """What makes a tensor as wide as its cache."""
-    size, width = tensor_spec(name, tensor).shape[-1], tensor_spec(f"{name}_cache", cache).shape[-1]
-    return _padding_of(size, width)
+    shape, width = tensor_spec(name, tensor).shape, tensor_spec(f"{name}_cache", cache).shape[-1]
+    # MindSpore ends the process where a graph joins tensors without elements, and nothing is to be written.
+    return _padding_of(width if 0 in shape else shape[-1], width)
 
 
 _padding_of = functools.lru_cache(maxsize=64)(_Padding)
+
+
+@compile_time
+def _slot_check(cache):
+    return _slot_check_of(cache[0][0] * cache[0][1], ms.get_context("device_target"))
+
+
+@functools.lru_cache(maxsize=64)
+def _slot_check_of(slots: int, device: str) -> nn.Cell:
+    def check(numbers):  # a negative number leaves a token out
+        check_range("slot_mapping", np.maximum(numbers, 0), slots - 1)
+
+    return NumberCheck(check if device == "CPU" else None)
 
 
 @compile_time
@@ -343,7 +397,7 @@ def _update(key, value, key_cache, value_cache, slot_mapping):
                 f"with {tokens} tokens as in slot_mapping, and {cache[2:]} as in {name}_cache"
             )
         check_dtype(name, tensors[name].dtype, (tensors["key"].dtype,))
-    return update_cell(*caches.values(), not known)
+    return update_cell(*caches.values(), not known) if tokens != 0 else _NoUpdate()
 
 
 @compile_time
@@ -355,6 +409,8 @@ def _append(key, value, key_cache, value_cache, lengths, tokens, max_length, wid
     if tokens is not None:
         check_counts("tokens", tensor_spec("tokens", tokens), batch)
     known = check_known(**given)
+    if given["key"].shape[1] == 0:
+        return _NoAppend()
     return append_cell(caches["key"], caches["value"], batch, max_length, padding_side, not known)
 
 

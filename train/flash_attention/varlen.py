@@ -14,6 +14,7 @@ from flash_attention.problem.optional import NAMES, in_order
 from flash_attention.problem.packed import PackedProblem
 from flash_attention.problem.tiling import DEFAULT_STRATEGY
 from flash_attention.tensors import (
+    NumberCheck,
     Prepared,
     compile_time,
     fresh_seed,
@@ -95,8 +96,9 @@ def flash_attention_varlen(
         Tensor like query, as wide as the value; with return_lse a pair of it and the logsumexp, float32 (heads, Tq).
 
     Raises:
-        TypeError, ValueError: an input is not allowed, lengths in tuples or lists included; before anything runs.
-        RuntimeError: the backend asked for cannot run this; or a Tensor holds lengths that are not allowed.
+        TypeError, ValueError: an input is not allowed; before anything runs. Numbers in Tensors are looked at in
+            PYNATIVE on a CPU; elsewhere the results of wrong ones are NaN.
+        RuntimeError: the backend asked for cannot run this.
     """
 
     def drawn_seed():  # an inner function: mindspore.rewrite (amp level O1) leaves a function that has one alone
@@ -179,4 +181,6 @@ def _planned(tensors, lengths, inputs, rules, others, backend, device):
         **dict(zip(NAMES, inputs)),
         **dict(zip(_OTHERS, others)),
     )
-    return fix_dtypes(Prepared(registry.build(problem, backend), problem.rows))
+    looks = device == "CPU" and (None in (problem.lengths_q, problem.lengths_k) or problem.rows.prefix)
+    check = NumberCheck(problem.check_numbers) if looks else None
+    return fix_dtypes(Prepared(registry.build(problem, backend), problem.rows, check))

@@ -20,8 +20,10 @@ from .runtime import Runtime
 _ALWAYS = ("issue_cycles", "queue_depth", "flag_cycles", "flag_handshake")
 _GM = (
     *("gm_read_latency", "gm_read_bandwidth", "gm_write_latency", "gm_write_bandwidth", "hbm_bandwidth", "gm_line"),
-    *("gm_read_beat", "gm_write_beat"),
+    *("gm_read_beat", "gm_write_beat", "hbm_borrow_cycles"),
 )
+#: Constants that Vector's instructions rest on.
+_VECTOR = ("vector_head", "vector_two_sources", "vector_reads_add", "mask_every", "mask_drain")
 
 
 def collect(
@@ -78,7 +80,7 @@ def collect(
         instructions[name] = InstructionUse(before.count + int(count), before.cycles + work)
         if PIPES[pipe] != "S":
             busy[PIPES[pipe]] += work
-    names = {*_ALWAYS, *total.constants, *(_GM if moved else ())}
+    names = {*_ALWAYS, *total.constants, *(_GM if moved else ()), *(_VECTOR if busy["V"] else ())}
     return Result(
         cycles=cycles,
         core_cycles=tuple(math.ceil(time) for time in times),

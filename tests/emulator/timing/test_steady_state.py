@@ -118,3 +118,47 @@ def test_programs(build: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     for numerics in (True, False):
         replayed = tikemu.run(instance, feeds, numerics=numerics, options=tikemu.Options(trace=False))
         assert replayed.report() == simulated.report()
+
+
+def after_a_loop(replay: bool, body: Any, rest: Any) -> float:
+    """When everything is complete that follows 400 iterations of ``body``."""
+    clock = CoreClock(ASCEND_910A.with_constants({"ub_scalar_latency": 20}), replay=replay)
+    footprint = clock.footprints.exact(Region.span(UB, 0, 32))
+    move, vector = TimedOp("move", 4, 100.0, 0.0), TimedOp("vector", 1, 1.0, 20.0)
+    move.share = 300.0
+    moves, vectors = (move,), (vector,)
+    clock.begin_block(0.0)
+    for _ in range(400):
+        clock.iteration(1)
+        body(clock, footprint, moves, vectors)
+    clock.iteration(1)
+    rest(clock, footprint, moves, vectors)
+    return clock.finish
+
+
+def test_a_state_holds_what_a_core_has_left_of_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steady_state, "FIRST_BACKOFF", 2)
+
+    def body(clock: CoreClock, footprint: Any, move: Any, vector: Any) -> None:
+        clock.scalar(350.0)
+        clock.step(move)
+
+    def rest(clock: CoreClock, footprint: Any, move: Any, vector: Any) -> None:
+        for _ in range(5):
+            clock.step(move)
+
+    assert after_a_loop(True, body, rest) == after_a_loop(False, body, rest)
+
+
+def test_a_state_holds_when_a_value_is_delivered() -> None:
+    def body(clock: CoreClock, footprint: Any, move: Any, vector: Any) -> None:
+        clock.await_value(True)
+        clock.step(vector)
+        clock.scalar(100.0)
+        clock.scalar_read(footprint)
+
+    def rest(clock: CoreClock, footprint: Any, move: Any, vector: Any) -> None:
+        clock.await_value(True)
+        clock.step(vector)
+
+    assert after_a_loop(True, body, rest) == after_a_loop(False, body, rest)

@@ -224,7 +224,8 @@ def test_report_names_the_constants_and_their_confidence(kernel: Any) -> None:
     for expected in (
         "vec_exp",
         "PIPE_V",
-        "measured on a first-generation 910: hbm_bandwidth",
+        "measured on a first-generation 910: hbm_bandwidth 1.16e+12 (1.148e+12 to 1.229e+12)",
+        "vector_head 0 (0 to 15)",
         "excluded",
         "vector_transcendental_f16 4",
         "events in flight (4 exist per pair): MTE2->V 1",

@@ -6,18 +6,31 @@ In PYNATIVE of MindSpore 2.0 a device has no kernel for an operator whose output
 
 from __future__ import annotations
 
+import mindspore as ms
 import numpy as np
 from mindspore import Tensor
 from mindspore.ops import constexpr
+
+from flash_attention.parameters import OLD
+
+
+def tensor_of(array: np.ndarray) -> Tensor:
+    """Return the array as a Tensor; without elements MindSpore 2.0 makes one only by slicing, and in PYNATIVE only."""
+    if array.size > 0 or not OLD:
+        return Tensor(array)
+    if ms.get_context("mode") == ms.GRAPH_MODE:
+        raise ValueError(f"query: got sizes that make a tensor {array.shape}, which no graph of MindSpore 2.0 holds")
+    whole = Tensor(np.zeros(np.maximum(array.shape, 1), array.dtype))
+    return whole[tuple(slice(0, size) for size in array.shape)]
 
 
 @constexpr(reuse_result=False)
 def filled(shape, number):
     """float32 Tensor of a number; for shapes that are known when a graph is compiled."""
-    return Tensor(np.full(shape, number, np.float32))
+    return tensor_of(np.full(shape, number, np.float32))
 
 
 @constexpr(reuse_result=False)
 def numbered(size):
     """int32 (size,): 0, 1, 2, ...; likewise."""
-    return Tensor(np.arange(size, dtype=np.int32))
+    return tensor_of(np.arange(size, dtype=np.int32))

@@ -105,6 +105,8 @@ def refusal(name: str, problem: Problem, sharded: bool = False) -> str | None:
         reason = "takes no dynamic shapes in a graph: compile it for each shape (no set_inputs), or use PYNATIVE"
     if reason is None and sharded and not backend.shards:
         reason = "has no shard strategies for semi-automatic parallelism"
+    if problem.empty:  # which no backend runs
+        return reason or ("nothing is to be split over devices: a size is 0" if sharded else None)
     if isinstance(problem, PackedProblem):
         described = problem.rows
         reason = reason or backend.refuse(problem.rows_alone) or backend.refuse_packed(problem)
@@ -186,7 +188,18 @@ def build(problem: Problem, requested: str | Backend | None = None, shard: Shard
     """The Cell for `problem` (see `Backend.build`) of the backend that `choose` gave, or else of the one that it gives
     for the name `requested`."""
     chosen = requested if isinstance(requested, Backend) else choose(problem, requested, shard is not None)
-    return _build(chosen.name, problem, shard)
+    return _build_empty(problem) if problem.empty else _build(chosen.name, problem, shard)
+
+
+def _build_empty(problem: Problem) -> Cell:
+    from flash_attention.backends.empty import EmptyAttention
+
+    if isinstance(problem, AttentionProblem):
+        return EmptyAttention(problem, problem.laid_out(problem.shape_output()), problem.shape_lse())
+    if isinstance(problem, PackedProblem):
+        rows = problem.rows
+        return EmptyAttention(rows, rows.laid_out(rows.shape_output())[1:], rows.shape_lse()[1:])
+    return EmptyAttention(problem.whole, problem.shape_output())
 
 
 @functools.lru_cache(maxsize=256)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from numbers import Integral, Real
 
+import numpy as np
+
 # Of lengths, positions, indices and ids.
 INTEGERS = ("int32", "int64")
 # A side of a window with this many tokens, or more, reaches to the end of any sequence.
@@ -47,6 +49,13 @@ def check_scale(name: str, value) -> float:
     if not math.isfinite(scale):
         raise ValueError(f"{name}: got {scale!r}, allowed is any finite number, or None for 1 / sqrt(head_dim)")
     return scale
+
+
+def check_range(name: str, numbers: np.ndarray, most) -> None:
+    """Raises unless the numbers of an array are within 0 and `most`, an integer or an array that broadcasts."""
+    for at in np.argwhere((numbers < 0) | (numbers > most))[:1]:
+        number, top = (array[tuple(at)] for array in np.broadcast_arrays(numbers, most))
+        raise ValueError(f"{name}: got {number}, allowed are 0 to {top}")
 
 
 def check_name(name: str, value, allowed) -> None:

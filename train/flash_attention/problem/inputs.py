@@ -81,6 +81,8 @@ def read_tensors(
         raise ValueError(
             f"value: got shape {value.shape}, but key has shape {key.shape}; batch, heads and length must be equal"
         )
+    if heads > 0 and key_sizes[1] == 0:
+        raise ValueError(f"key: got no heads in shape {key.shape}, but query has {heads}; allowed is any divisor")
     batch = max(batch, key_sizes[0], value_sizes[0])
     return Sizes(batch, heads, key_sizes[1], seq_q, max(key_sizes[2], value_sizes[2]), dim, value_sizes[3])
 

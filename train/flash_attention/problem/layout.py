@@ -74,8 +74,6 @@ class Layout:
             raise ValueError(
                 f"{name}: got rank {len(shape)} with shape {shape}, allowed is {self} for layout {self.name}"
             )
-        if 0 in shape:
-            raise ValueError(f"{name}: got the empty shape {shape}, allowed is {self} with every size at least 1")
         sizes = dict(zip(self.axes, shape))
         if batch is not None:
             tokens = sizes["batch * seq"]
@@ -100,7 +98,7 @@ class Layout:
             raise ValueError(
                 f"{name}: got head_dim {dim} in shape {shape}, allowed is the layer's {width_name} {width}"
             )
-        if dim > most:
+        if not 1 <= dim <= most:
             raise ValueError(f"{name}: got head_dim {dim} in shape {shape}, allowed is 1 to {most}")
         return sizes["batch"], heads, sizes["seq"], dim
 

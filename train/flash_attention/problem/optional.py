@@ -77,15 +77,15 @@ def _read_mask(name: str, mask: TensorSpec, call: Call) -> dict:
         return {}  # a full mask would have an unknown size too
     shape = mask.shape
     rank4 = {2: (1, 1, *shape), 3: (*shape[:1], 1, *shape[1:])}.get(len(shape), shape)
-    if broadcasts(rank4, sizes.scores) and (len(shape) == 4 or fits(rank4[2], sizes.seq_q)):
+    if broadcasts(rank4, sizes.scores) and (len(shape) > 2 or fits(rank4[2], sizes.seq_q)):
         return {"mask_shape": rank4, "mask_dtype": mask.dtype}
     if compact:
         return {}
     batch, _, seq_q, seq_k = sizes.scores
-    seq_q, seq_k = map(shown, (seq_q, seq_k))
     raise ValueError(
-        f"{name}: got shape {shape}, allowed are (seq_q, seq_k) = ({seq_q}, {seq_k}), (batch or 1, seq_q, seq_k) = "
-        f"({_one_or(batch)}, {seq_q}, {seq_k}), (batch or 1, heads or 1, seq_q or 1, seq_k) = "
+        f"{name}: got shape {shape}, allowed are (seq_q, seq_k) = ({shown(seq_q)}, {shown(seq_k)}), "
+        f"(batch or 1, seq_q or 1, seq_k) = "
+        f"({_one_or(batch)}, {_one_or(seq_q)}, {shown(seq_k)}), (batch or 1, heads or 1, seq_q or 1, seq_k) = "
         f"{_broadcast_sizes(sizes.scores)}, and the compact causal ({tile}, {tile}) or (1, {tile}, {tile})"
     )
 

@@ -5,11 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from numbers import Integral
 
-from flash_attention.problem.checks import INTEGERS, check_dtype
+import numpy as np
+
+from flash_attention.problem.checks import INTEGERS, check_dtype, check_range
 from flash_attention.problem.inputs import TensorSpec, fits
 from flash_attention.problem.layout import UNKNOWN
 from flash_attention.problem.optional import PACKED_ITEMS
 from flash_attention.problem.problem import AttentionProblem
+
+_RANKS = {"prefix": 1, "alibi_slopes": 2}  # with a number, or a row, for each sequence
 
 
 @dataclass(frozen=True)
@@ -77,9 +81,29 @@ class PackedProblem:
         return self.rows.dynamic or self.sequences == UNKNOWN
 
     @property
+    def empty(self) -> bool:
+        return self.rows.empty
+
+    @property
     def rows_alone(self) -> AttentionProblem:
         """The rows without what only counts by sequence: prefix, and keep decisions of scores that do not exist."""
         return replace(self.rows, prefix=False, training=False)
+
+    def check_numbers(self, lengths_q, lengths_k, prefix) -> None:
+        """Checks what is data, in arrays; None stands for what is not.
+
+        Raises:
+            ValueError: naming the argument, what came and what is allowed.
+        """
+        ends_q = self.lengths_q or check_lengths("cu_seqlens_q", lengths_q.tolist(), self.rows.seq_q)
+        ends_k = self.lengths_k or check_lengths("cu_seqlens_k", lengths_k.tolist(), self.rows.seq_k)
+        check_counts(ends_q, ends_k)
+        sequences, slopes = len(ends_q) - 1, self.rows.slopes_shape or ()
+        for name, shape in (("prefix", np.shape(prefix)), ("alibi_slopes", slopes)):
+            if len(shape) == _RANKS[name] and shape[0] != sequences:
+                raise ValueError(f"{name}: got shape {shape}, but cu_seqlens_q has those of {sequences} sequences")
+        if prefix is not None:
+            check_range("prefix", prefix, np.diff(ends_k))
 
     def bounds(self) -> list[tuple]:
         """(first query, end, first key, end) of every sequence; of constant lengths."""
@@ -92,14 +116,14 @@ def _counts(ends: tuple | None, lengths) -> set[int]:
     """How many sequences there may be: a tensor may have the leading 0 or not."""
     if ends is not None:
         return {len(ends) - 1}
-    return {UNKNOWN} if lengths.shape[0] == UNKNOWN else {lengths.shape[0] - 1, lengths.shape[0]}
+    return {UNKNOWN} if lengths.shape[0] == UNKNOWN else {max(0, lengths.shape[0] - 1), lengths.shape[0]}
 
 
 def _read_lengths(name: str, lengths, total: int) -> tuple | None:
     if not isinstance(lengths, TensorSpec):
         return check_lengths(name, lengths, total)
     check_dtype(name, lengths.dtype, INTEGERS)
-    if len(lengths.shape) != 1 or lengths.shape[0] == 0:
+    if len(lengths.shape) != 1 or (lengths.shape[0] == 0 and total != 0):
         raise ValueError(f"{name}: got shape {lengths.shape}, allowed is (sequences,) or (sequences + 1,)")
     return None
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from flash_attention.problem.checks import INTEGERS, check_dtype, check_int, check_window
+import numpy as np
+
+from flash_attention.problem.checks import INTEGERS, check_dtype, check_int, check_range, check_window
 from flash_attention.problem.inputs import DTYPES, TensorSpec, fits
 from flash_attention.problem.layout import UNKNOWN
 from flash_attention.problem.problem import AttentionProblem
@@ -71,7 +73,7 @@ class PagedProblem:
         if key_cache.shape[3] != dim:
             raise ValueError(f"key_cache: got head_dim {key_cache.shape[3]}, but query has {dim}; they must be equal")
         check_dtype("block_tables", block_tables.dtype, INTEGERS)
-        if len(block_tables.shape) != 2 or not fits(block_tables.shape[0], batch) or block_tables.shape[1] == 0:
+        if len(block_tables.shape) != 2 or not fits(block_tables.shape[0], batch):
             raise ValueError(f"block_tables: got shape {block_tables.shape}, allowed is (batch, blocks), batch {batch}")
         check_counts("context_lens", context_lens, batch)
         left, right = check_window(window_size)
@@ -106,6 +108,23 @@ class PagedProblem:
     @property
     def dynamic(self) -> bool:
         return self.whole.dynamic
+
+    def check_numbers(self, block_tables, context_lens) -> None:
+        """Checks the arrays of a call without max_length: no length goes past the table, nor a block past the caches.
+
+        Raises:
+            ValueError: naming the argument, what came and what is allowed.
+        """
+        check_range("context_lens", context_lens, block_tables.shape[1] * self.block_size)
+        lengths, left = context_lens.astype(np.int64)[:, None], self.whole.rules.window_left
+        first = 0 if left < 0 else lengths - self.whole.seq_q - left
+        starts = np.arange(block_tables.shape[1]) * self.block_size
+        seen = (starts < lengths) & (starts + self.block_size > first)
+        check_range("block_tables", block_tables[seen], self.blocks - 1)
+
+    @property
+    def empty(self) -> bool:
+        return self.whole.empty or self.blocks == 0
 
     def shape_output(self) -> tuple:
         """Shape of the output: that of query, as wide as the values."""

@@ -173,6 +173,11 @@ class AttentionProblem:
         return UNKNOWN in (self.batch, self.seq_q, self.seq_k)
 
     @property
+    def empty(self) -> bool:
+        """Whether there is no score to compute."""
+        return not self.dynamic and 0 in (self.batch, self.heads, self.seq_q, self.seq_k)
+
+    @property
     def group(self) -> int:
         """Query heads per key/value head: query head h reads key/value head h // group."""
         return self.heads // self.kv_heads
@@ -268,8 +273,8 @@ def _set(problem: AttentionProblem, name: str, value) -> None:
 def _check_sizes(problem: AttentionProblem) -> None:
     for name in ("batch", "seq_q", "seq_k"):
         if getattr(problem, name) != UNKNOWN:
-            check_int(name, getattr(problem, name), 1)
-    check_int("heads", problem.heads, 1)
+            check_int(name, getattr(problem, name), 0)
+    check_int("heads", problem.heads, 0)
     check_int("head_dim", problem.head_dim, 1, MAX_HEAD_DIM)
     check_int("value_dim", problem.value_dim, 0, MAX_VALUE_DIM)
     if problem.value_dim == 0:
@@ -278,7 +283,7 @@ def _check_sizes(problem: AttentionProblem) -> None:
     check_int("kv_heads", problem.kv_heads, 0)
     if problem.kv_heads == 0:
         _set(problem, "kv_heads", problem.heads)
-    if problem.heads % problem.kv_heads:
+    if problem.heads and problem.heads % problem.kv_heads:
         raise ValueError(
             f"key: got {problem.kv_heads} heads, which do not divide the {problem.heads} heads of query; "
             "allowed is any divisor (grouped-query attention)"

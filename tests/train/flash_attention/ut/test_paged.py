@@ -120,10 +120,10 @@ def test_bad_inputs_are_named():
         paged_attention(query, keys, values, tables, lengths[:3])
     with pytest.raises(TypeError, match="block_tables: got dtype float32, allowed are int32, int64"):
         paged_attention(query, keys, values, tables.astype(ms.float32), lengths)
-    with pytest.raises(RuntimeError, match="block_tables names a block that is none"):
-        paged_attention(query, keys, values, tables, lengths + 16).asnumpy()
-    with pytest.raises(RuntimeError, match="context_lens goes past the blocks"):
-        paged_attention(query, keys, values, tables, lengths + 10000).asnumpy()
+    with pytest.raises(ValueError, match=r"block_tables: got -?\d+, allowed are 0 to \d+"):
+        paged_attention(query, keys, values, tables, lengths + 16)
+    with pytest.raises(ValueError, match=r"context_lens: got 10\d+, allowed are 0 to \d+"):
+        paged_attention(query, keys, values, tables, lengths + 10000)
     with pytest.raises(NotImplementedError, match="paged_attention: it has no gradient"):
         ops.grad(lambda query: paged_attention(query, keys, values, tables, lengths))(query)
 
@@ -168,10 +168,8 @@ def test_tokens_are_written_in_place(mode, native):
 def test_slots_are_checked():
     net = Update(3, 4, True)
     key, value = Tensor(random(1, KV_HEADS, DIM)), Tensor(random(1, KV_HEADS, VALUE_DIM))
-    with pytest.raises(RuntimeError, match="slot_mapping names a slot behind the last block"):
+    with pytest.raises(ValueError, match="slot_mapping: got 12, allowed are 0 to 11"):
         net(key, value, Tensor(np.array([12], np.int32)))
-        net.keys.asnumpy()
-        ms.runtime.synchronize()
     with pytest.raises(ValueError, match="value: got shape"):
         net(key, key, Tensor(np.array([1], np.int32)))
     with pytest.raises(ValueError, match=r"key: got shape \(\), allowed are \(tokens, kv_heads, width\)"):

@@ -8,12 +8,14 @@ import pytest
 from flash_attention import flash_attention_varlen
 from flash_attention.backends import registry
 from flash_attention.backends.ascend import integers as of_graphs
+from flash_attention.backends.emulator import EmulatorBackend
 from flash_attention.kernels.tik import describe, integers, operators
 from flash_attention.kernels.tik.problem import Request
 from flash_attention.problem.packed import PackedProblem
 from mindspore import Tensor, nn
 
 from tests.train.flash_attention.support.arrays import ends
+from tests.train.flash_attention.support.cells import Call
 from tests.train.flash_attention.support.modes import in_mode
 from tests.train.flash_attention.support.problems import make_problem
 from tests.train.flash_attention.ut.test_varlen import RESULTS, RULES, bits, packed, random_inputs, with_gradients
@@ -100,10 +102,21 @@ def test_tables_made_in_a_graph_are_those_of_the_host(rules):
 def test_lengths_that_are_not_allowed_fail():
     tensors, _ = random_inputs(ms.float16, (8,), (8,))
     for lengths in ((5,), (0, 9), (5, 3, 8)):
-        with pytest.raises(RuntimeError, match=r"cu_seqlens_q: got .* ascend from 0 to the number of rows, here 8"):
+        with pytest.raises(ValueError, match=r"cu_seqlens_q: got .* ascend from 0 to the number of rows, here 8"):
             flash_attention_varlen(
                 *tensors, Tensor(lengths, ms.int32), (8,) * len(lengths), backend="emulator"
             ).asnumpy()
+
+
+def test_lengths_that_are_not_allowed_are_nan_on_a_device(monkeypatch):
+    """A device has no Python function that looks at them."""
+    monkeypatch.setattr(EmulatorBackend, "check_lengths", lambda self, problem: None)
+    net = Call(flash_attention_varlen, return_lse=True, backend="emulator", scale=0.21)  # a scale of no other test
+    tensors, _ = random_inputs(ms.float16, (7,), (7,))
+    with in_mode("graph"):
+        for lengths in ((3, 7), (5, 3), (3, 6), (3, 9), (-1, 7)):
+            for result in net(*tensors, Tensor(lengths, ms.int32), Tensor([3, 7], ms.int32)):
+                assert np.isnan(result.asnumpy()).all() == (lengths != (3, 7))
 
 
 def test_what_the_operators_do_not_take_is_refused_with_a_reason():

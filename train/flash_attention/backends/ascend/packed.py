@@ -29,7 +29,7 @@ class PackedOperators(nn.Cell):
         draw: a Cell that draws keep bits, draw(seed, ends_q, ends_k) -> uint8, see layout.keep_shape.
         chip: that the kernels are planned for.
         check: a Cell, check(lengths_q, lengths_k), that gives them back or fails where they are not allowed; without it
-            lengths in tensors are not checked: those out of range are cut to it.
+            the results are NaN then.
     """
 
     def __init__(
@@ -46,7 +46,11 @@ class PackedOperators(nn.Cell):
         self.slopes = rows.place("alibi_slopes")
         request = Request(described, logsumexp_gradient=rows.return_lse)
         self.core = kernels(request, make_primitive, self.slopes is not None)
-        self.check = check if problem.lengths_q is None or problem.lengths_k is None else None
+        given = problem.lengths_q is None or problem.lengths_k is None
+        self.check = check if given else None
+        self.allowed = None
+        if given and check is None:
+            self.allowed = nn.CellList([_Allowed(problem.sequences, size) for size in (rows.seq_q, rows.seq_k)])
         self.sequences = problem.sequences
         self.lengths_q, self.lengths_k = (
             None if lengths is None else Tensor(np.array(lengths, np.int32))
@@ -71,6 +75,10 @@ class PackedOperators(nn.Cell):
         if self.check is not None:
             lengths_q, lengths_k = self.check(lengths_q, lengths_k)
         ends_q, ends_k = self.ends(lengths_q), self.ends(lengths_k)
+        factor = None
+        if self.allowed is not None:
+            (ends_q, factor), (ends_k, other) = self.allowed[0](ends_q), self.allowed[1](ends_k)
+            factor = ops.stop_gradient(factor * other)
         keep, spread, prefix = self.nothing, self.nothing, self.no_prefix
         if self.seed is not None:
             keep = ops.stop_gradient(self.draw(inputs[self.seed], ends_q, ends_k))
@@ -89,11 +97,36 @@ class PackedOperators(nn.Cell):
             rows = self.stored[0](self.describe[0](ends_q, ends_k, prefix))
             logsumexp = ops.gather(logsumexp[0], ops.stop_gradient(rows), 1)
         output = ops.reshape(output, self.output_shape)
-        return output, ops.masked_fill(logsumexp, logsumexp < NOTHING_SEEN, -float("inf"))
+        logsumexp = ops.masked_fill(logsumexp, logsumexp < NOTHING_SEEN, -float("inf"))
+        if factor is not None:
+            output, logsumexp = output * ops.cast(factor, output.dtype), logsumexp * factor
+        return output, logsumexp
 
     def ends(self, lengths):
         """int32 (sequences,), without the leading 0 where it is known to be there."""
         return ops.stop_gradient(ops.cast(lengths[lengths.shape[0] - self.sequences :], mstype.int32))
+
+
+class _Allowed(nn.Cell):
+    """Ends of sequences, int32 (sequences,), and float32 (1,): 1.
+
+    Where they do not ascend from 0 to the number of rows, the rows are all of the first sequence, and the number NaN.
+    """
+
+    def __init__(self, sequences: int, rows: int):
+        super().__init__()
+        self.before = Tensor(np.maximum(np.arange(sequences) - 1, 0).astype(np.int32))
+        self.rows, self.zero, self.unit = (Tensor(np.array([number], np.int32)) for number in (rows, 0, 1))
+        self.last = Tensor(np.array([sequences - 1], np.int32))
+        self.good, self.nan = (Tensor(np.array([number], np.float32)) for number in (1, np.nan))
+
+    def construct(self, ends):
+        descends = ends < ops.gather(ends, self.before, 0)
+        wrong = integers.count_true(ops.reshape(descends, (1, -1)))
+        wrong = wrong + ops.maximum(self.zero - ops.gather(ends, self.zero, 0), self.zero)
+        last = ops.gather(ends, self.last, 0)
+        wrong = ops.minimum(wrong + ops.maximum(self.rows - last, last - self.rows), self.unit)
+        return ends + wrong * (self.rows - ends), ops.select(wrong > 0, self.nan, self.good)
 
 
 class _Matrix(nn.Cell):

@@ -6,6 +6,7 @@ import numpy as np
 from mindspore import Tensor, ops
 from mindspore import dtype as mstype
 
+from flash_attention.backends.constants import filled, tensor_of
 from flash_attention.tensors import spec, tensor_spec
 
 __all__ = [
@@ -27,6 +28,8 @@ def index_first_axis(input: Tensor, indices: Tensor) -> Tensor:
     Returns:
         Tensor (count, ...), differentiable in input.
     """
+    if indices.shape[0] == 0:
+        return ops.cast(filled((0,) + input.shape[1:], 0), input.dtype)
     return ops.cast(ops.gather(ops.cast(input, mstype.float32), indices, 0), input.dtype)
 
 
@@ -42,6 +45,8 @@ def index_put_first_axis(values: Tensor, indices: Tensor, first_axis_dim: int) -
         Tensor (first_axis_dim, ...), differentiable in values.
     """
     shape = (first_axis_dim,) + values.shape[1:]
+    if 0 in shape or values.shape[0] == 0:
+        return ops.cast(filled(shape, 0), values.dtype)
     rows = ops.scatter_nd(ops.expand_dims(indices, 1), ops.cast(values, mstype.float32), shape)
     return ops.cast(rows, values.dtype)
 
@@ -63,7 +68,7 @@ def unpad_input(hidden_states: Tensor, attention_mask: Tensor, unused_mask: Tens
     """
     own = _read("attention_mask", attention_mask, hidden_states) != 0
     kept = own if unused_mask is None else own | (_read("unused_mask", unused_mask, hidden_states) != 0)
-    return *_packed(hidden_states, kept, kept.sum(axis=1)), Tensor(own.sum(axis=1).astype(np.int32))
+    return *_packed(hidden_states, kept, kept.sum(axis=1)), tensor_of(own.sum(axis=1).astype(np.int32))
 
 
 def unpad_input_for_concatenated_sequences(hidden_states: Tensor, attention_mask_in_length: Tensor) -> tuple:
@@ -97,7 +102,7 @@ def unpad_input_for_concatenated_sequences(hidden_states: Tensor, attention_mask
 def _packed(hidden_states: Tensor, kept: np.ndarray, lengths: np.ndarray) -> tuple:
     """Rows of what is kept, their indices, cumulative lengths, and the largest of the lengths."""
     ends = np.concatenate(([0], np.cumsum(lengths))).astype(np.int32)
-    indices = Tensor(np.flatnonzero(kept).astype(np.int64))
+    indices = tensor_of(np.flatnonzero(kept).astype(np.int64))
     rows = ops.cast(hidden_states, mstype.float32).reshape((-1,) + hidden_states.shape[2:])
     rows = ops.cast(index_first_axis(rows, indices), hidden_states.dtype)
     return rows, indices, Tensor(ends), int(lengths.max(initial=0))

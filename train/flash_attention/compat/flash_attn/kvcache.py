@@ -6,6 +6,8 @@ padding or a logsumexp the pages are gathered and what is hidden becomes a mask.
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
@@ -13,18 +15,27 @@ from mindspore.nn.cell import _pynative_executor
 from mindspore.ops import constexpr
 
 from flash_attention.backends.cache_update import written
+from flash_attention.backends.constants import tensor_of
 from flash_attention.backends.derivatives import refuse_gradient
 from flash_attention.backends.positional import alibi_bias, counted, hidden_by_window
 from flash_attention.functional import flash_attention
-from flash_attention.paged import check_known, paged_attention, reshape_and_cache
+from flash_attention.paged import check_known, limited_attention, update_cache
 from flash_attention.parameters import Called
 from flash_attention.precision import fix_dtypes
-from flash_attention.problem.checks import INTEGERS, check_bool, check_dtype, check_int, check_scale, check_window
+from flash_attention.problem.checks import (
+    INTEGERS,
+    check_bool,
+    check_dtype,
+    check_int,
+    check_range,
+    check_scale,
+    check_window,
+)
 from flash_attention.problem.inputs import TensorSpec, fits
 from flash_attention.problem.layout import UNKNOWN
 from flash_attention.problem.optional import read_slopes
 from flash_attention.rotary import rotary_embedding
-from flash_attention.tensors import as_int32, compiling, read_specs, remembered, spec, tensor_spec
+from flash_attention.tensors import NumberCheck, as_int32, compiling, read_specs, remembered, spec, tensor_spec
 
 
 def flash_attn_with_kvcache(
@@ -140,33 +151,29 @@ class _Cached(Called):
         self.length = length
         if self.known:
             self.items, self.added, self.last_rows = (
-                Tensor(np.arange(*ends, dtype=np.int32)) for ends in ((self.batch,), (new,), (-self.seq, 0))
+                tensor_of(np.arange(*ends, dtype=np.int32)) for ends in ((self.batch,), (max(1, new),), (-self.seq, 0))
             )
-            self.lengths = None if length is None else Tensor(np.full(self.batch, length, np.int32))
-        self.columns = Tensor(np.arange(self.capacity, dtype=np.int32).reshape(1, 1, 1, -1))
+            self.lengths = None if length is None else tensor_of(np.full(self.batch, length, np.int32))
+        self.columns = tensor_of(np.arange(self.capacity, dtype=np.int32).reshape(1, 1, 1, -1))
         self.last = Tensor(self.capacity - 1, mstype.int32)
-        self.check_numbers = _NumberCheck(self.capacity, new, cache.shape[:2])
+        self.check_numbers = NumberCheck(functools.partial(_check_numbers, self.capacity, new, cache.shape[:2]))
         self.inference = _Inference()
 
     def construct(self, q, k_cache, v_cache, k, v, cos, sin, lengths, index, leftpad, table, slopes):
-        index, leftpad, table = as_int32(index), as_int32(leftpad), as_int32(table)
         items = self.items if self.known else counted(q.shape[0])
         if self.length is not None:
             lengths = self.lengths if self.known else items * 0 + self.length
-        else:
-            lengths = as_int32(lengths)
+        self.check_numbers(lengths, table, index, leftpad)
+        lengths, index, leftpad, table = as_int32(lengths), as_int32(index), as_int32(leftpad), as_int32(table)
         if table is None:
             table = ops.reshape(items if index is None else index, (-1, 1))
-        if self.new != 0 or self.seq != 1 or not self.by_pages:
-            # For a token `paged_attention` does it, without waiting for the numbers.
-            self.check_numbers(lengths, table, "block_table" if index is None else "cache_batch_idx", leftpad)
         if self.new != 0:
             k_cache, v_cache = written("k_cache", k_cache), written("v_cache", v_cache)
             if cos is not None:
                 k = rotary_embedding(k, cos, sin, interleaved=self.interleaved, offsets=lengths)
                 q = self.turn_query(q, cos, sin, lengths)
             added = self.added if self.known else counted(k.shape[1])
-            done = reshape_and_cache(k, v, k_cache, v_cache, self.slots(table, lengths, added))
+            done = update_cache(k, v, k_cache, v_cache, self.slots(table, lengths, added))
             if compiling():  # a graph orders what it does with Parameters alone
                 k_cache, v_cache = ops.depend(k_cache, done), ops.depend(v_cache, done)
             lengths = lengths + k.shape[1]
@@ -179,12 +186,14 @@ class _Cached(Called):
         return self.inference(result, *new)
 
     def attend_by_pages(self, q, k_cache, v_cache, table, lengths, slopes):
-        return paged_attention(
+        return limited_attention(
             q,
             k_cache,
             v_cache,
             table,
             lengths,
+            None,
+            (None, None),
             scale=self.scale,
             softcap=self.softcap,
             causal=self.causal,
@@ -263,32 +272,20 @@ class _Inference(nn.Cell):
         return dout, k, v
 
 
-class _NumberCheck(nn.Cell):
-    """Refuses lengths, entries of tables and padding that are not in the cache. Only PYNATIVE can."""
-
-    def __init__(self, capacity: int, new: int, blocks: tuple):
-        super().__init__()
-        self.capacity, self.new, (self.blocks, self.block_size) = capacity, new, blocks
-
-    def __call__(self, lengths, table, name, leftpad):
-        have, entries = lengths.asnumpy().astype(np.int64), table.asnumpy()
-        longest = int(have.max()) + self.new
-        if longest > self.capacity:
-            _refuse_length(longest - self.new, self.new, self.capacity)
-        self.refuse_outside("cache_seqlens", have, self.capacity - self.new)
-        used = np.arange(entries.shape[1]) * self.block_size < (have + self.new)[:, None]
-        self.refuse_outside(name, entries[used], self.blocks - 1)
-        if leftpad is not None:
-            self.refuse_outside("cache_leftpad", leftpad.asnumpy(), have + self.new)
-
-    @staticmethod
-    def refuse_outside(name, numbers, most):
-        for number, top in zip(numbers, np.broadcast_to(most, numbers.shape)):
-            if not 0 <= number <= top:
-                raise ValueError(f"{name}: got {number}, allowed are 0 to {top}")
-
-    def construct(self, lengths, table, name, leftpad):
-        return lengths
+def _check_numbers(capacity: int, new: int, blocks: tuple, lengths, table, index, leftpad) -> None:
+    """Refuse lengths, entries of tables and padding that are not in the cache."""
+    have = lengths.astype(np.int64)
+    longest = int(have.max(initial=0)) + new
+    if longest > capacity:
+        _refuse_length(longest - new, new, capacity)
+    check_range("cache_seqlens", have, capacity - new)
+    if table is not None:
+        used = np.arange(table.shape[1]) * blocks[1] < (have + new)[:, None]
+        check_range("block_table", table[used], blocks[0] - 1)
+    if index is not None:
+        check_range("cache_batch_idx", index, blocks[0] - 1)
+    if leftpad is not None:
+        check_range("cache_leftpad", leftpad, have + new)
 
 
 def _refuse_length(length: int, new: int, capacity: int):
@@ -358,7 +355,7 @@ def _planned(q, k_cache, v_cache, new, where, slopes, rules) -> nn.Cell:
             raise ValueError(f"{name}: got shape {sizes} in a graph for dynamic shapes, {UNKNOWN} is not known")
     capacity = width * k_cache.shape[1]
     constant = capacity if lengths is None else None if isinstance(lengths, TensorSpec) else int(lengths)
-    added = 0 if k is None else k.shape[1]
+    added = 0 if k is None or batch == 0 else k.shape[1]
     if constant is not None and constant + max(0, added) > capacity:
         _refuse_length(constant, added, capacity)
     in_rows = table is None and index is None

@@ -7,15 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Callable, Protocol
 
-import numpy as np
-
 from flash_attention.kernels.tik import describe, varlen
 from flash_attention.kernels.tik.backward import kernel as backward
 from flash_attention.kernels.tik.backward import postprocess, preprocess
 from flash_attention.kernels.tik.backward import schedule as backward_schedule
 from flash_attention.kernels.tik.decode import kernel as decode
 from flash_attention.kernels.tik.decode import merge
-from flash_attention.kernels.tik.describe import OPERATORS, STAGES, GlobalTensor, Operator, Request, Signature
+from flash_attention.kernels.tik.describe import OPERATORS, STAGES, Operator, Request, Signature
 from flash_attention.kernels.tik.forward import kernel as forward
 from flash_attention.kernels.tik.forward import schedule as forward_schedule
 from flash_attention.kernels.tik.hardware import Buffer, check_chip, usage
@@ -89,7 +87,7 @@ def stages(request: Request) -> tuple[str, ...]:
 
 
 def work_tables(xp, request: Request, stages: tuple[str, ...]):
-    """make(ends_q, ends_k, prefix) -> the work table or blocks of each of some stages, for packed sequences.
+    """make(ends_q, ends_k, prefix) -> the work tables or blocks of some stages, for packed sequences.
 
     Args:
         xp: a module of array operations, see `varlen`.
@@ -155,42 +153,6 @@ def build(
     return Kernel(arguments.inputs, arguments.outputs, name, instance, request.problem, *shape)
 
 
-@dataclass(frozen=True)
-class Backward:
-    """The kernels of the backward operator in the order in which they run; outputs of one are inputs of a later one.
-
-    The last one of three is absent where the main kernel gives d_query itself, see BackwardSplit.writes_d_query.
-    """
-
-    kernels: tuple[Kernel, ...]
-
-    @property
-    def main(self) -> Kernel:
-        return self.kernels[1]
-
-    def run(self, execute: Callable[..., dict[str, np.ndarray]], **arrays: Any) -> dict:
-        """Run the chain.
-
-        Args:
-            execute: execute(instance, feed, output_names) gives arrays by output name.
-            arrays: inputs by name, stored as `layout` says.
-
-        Returns:
-            d_query, d_key, d_value, the sums of the bias gradient and the rows of the gradient of sinks, as stored.
-        """
-        for kernel in self.kernels:
-            feed = kernel.feed(**{name: arrays[name] for name in kernel.given if name in arrays})
-            arrays.update(execute(kernel.tik, feed, [tensor.name for tensor in kernel.outputs]))
-        results = [tensor for kernel in self.kernels for tensor in kernel.outputs]
-        return {t.name: arrays[t.name] for t in results if t.name not in ("row_lanes", "d_query_sums")}
-
-
-def build_backward(request: Request, tik: TikModule, name: str, debug: bool) -> Backward:
-    """Record and build the kernels of the backward operator; arguments as in `build`."""
-    _, *chain = stages(request)
-    return Backward(tuple(build(stage, request, tik, f"{name}_{stage}", debug) for stage in chain))
-
-
 def compile_entry(name: str, tensors: Mapping[str, Mapping | None], request: str, kernel_name: str) -> Kernel:
     """Compile an operator for the tensors of one call.
 
@@ -228,16 +190,13 @@ def check_tensors(signature: Signature, tensors: Mapping[str, Mapping | None]) -
         if (tensor is None) == (name in wanted):
             came, allowed = ("None", "a tensor") if name in wanted else ("a tensor", "None")
             raise ValueError(f"{name}: got {came}, allowed is {allowed}")
-        if tensor is not None:
-            _check_tensor(wanted[name], tensor)
-
-
-def _check_tensor(wanted: GlobalTensor, tensor: Mapping) -> None:
-    shape = tuple(tensor["shape"])
-    first = len(shape) - len(wanted.shape) + 1  # axes that may make up the first one together
-    if first < 1 or (math.prod(shape[:first]), *shape[first:]) != wanted.shape:
-        raise ValueError(f"{wanted.name}: got shape {shape}, allowed is {wanted.shape}")
-    if wanted.format == "FRACTAL_NZ" and tensor.get("format", wanted.format) != wanted.format:
-        raise ValueError(f"{wanted.name}: got format {tensor['format']}, allowed is {wanted.format}")
-    if tensor["dtype"].lower() != wanted.dtype:
-        raise TypeError(f"{wanted.name}: got dtype {tensor['dtype']}, allowed is {wanted.dtype}")
+        if tensor is None:
+            continue
+        stored, shape = wanted[name], tuple(tensor["shape"])
+        first = len(shape) - len(stored.shape) + 1  # axes that may make up the first one together
+        if first < 1 or (math.prod(shape[:first]), *shape[first:]) != stored.shape:
+            raise ValueError(f"{name}: got shape {shape}, allowed is {stored.shape}")
+        if stored.format == "FRACTAL_NZ" and tensor.get("format", stored.format) != stored.format:
+            raise ValueError(f"{name}: got format {tensor['format']}, allowed is {stored.format}")
+        if tensor["dtype"].lower() != stored.dtype:
+            raise TypeError(f"{name}: got dtype {tensor['dtype']}, allowed is {stored.dtype}")

@@ -9,6 +9,7 @@ from flash_attention.problem import AttentionProblem
 
 PROBLEM = AttentionProblem(batch=2, heads=4, kv_heads=2, seq_q=5, seq_k=6, head_dim=8, dtype="float32")
 COUNT, CONFIG, DTYPE, SHAPE, POINTER, VALUE, TOO_LARGE, _, TARGET = range(1, 10)
+BAD_PREFIX = 15
 MASK, BIAS, KEEP_BITS, SEED, SINKS, PREFIX, SEGMENTS, KV_SEGMENTS, RULES, RATES = range(3, 13)
 # Fields of the rules, in the order of csrc/custom.cpp.
 (VERSION, CAUSAL, BOTTOM_RIGHT, LEFT, RIGHT, PREV, NEXT, BLOCK, DROPOUT, THRESHOLD, BATCH_OFFSET, HEAD_OFFSET,
@@ -50,7 +51,7 @@ def test_good_arguments():
         (1, zeros(2, 2, 6, 8, dtype=np.int32), DTYPE),
         (0, zeros(2, 4, 40), SHAPE),
         (0, zeros(2, 4, 5, 8, 1), SHAPE),
-        (0, zeros(2, 4, 0, 8), SHAPE),
+        (0, zeros(2, 4, 0, 8), 0),  # no score
         (0, zeros(1, 4, 5, 8), SHAPE),
         (0, zeros(2, 4, 5, 16), SHAPE),
         (0, zeros(2, 5, 5, 8), SHAPE),
@@ -122,8 +123,8 @@ def test_tensors(index, tensor, expected):
         ({HAS_PREFIX: 1, CAUSAL: 1}, {}, POINTER),
         ({HAS_PREFIX: 1, CAUSAL: 1}, {PREFIX: zeros(2, dtype=np.int64)}, DTYPE),
         ({HAS_PREFIX: 1, CAUSAL: 1}, {PREFIX: zeros(3, dtype=np.int32)}, SHAPE),
-        ({HAS_PREFIX: 1, CAUSAL: 1}, {PREFIX: np.int32([0, 7])}, VALUE),
-        ({HAS_PREFIX: 1, CAUSAL: 1}, {PREFIX: np.int32([-1, 0])}, VALUE),
+        ({HAS_PREFIX: 1, CAUSAL: 1}, {PREFIX: np.int32([0, 7])}, BAD_PREFIX),
+        ({HAS_PREFIX: 1, CAUSAL: 1}, {PREFIX: np.int32([-1, 0])}, BAD_PREFIX),
         ({HAS_PREFIX: 1}, {PREFIX: np.int32([0, 6])}, VALUE),
         ({HAS_PREFIX: 1, CAUSAL: 1, LEFT: 3}, {PREFIX: np.int32([0, 6])}, VALUE),
         ({HAS_PREFIX: 1, CAUSAL: 1, NEXT: 3}, {PREFIX: np.int32([0, 6])}, VALUE),

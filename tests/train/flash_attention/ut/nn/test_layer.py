@@ -90,6 +90,18 @@ def test_every_mask_shape_hides_the_same(backend, mode):
 
 
 @pytest.mark.parametrize(("mode", "backend"), MODES_AND_BACKENDS, indirect=["mode"])
+def test_a_row_for_each_item_of_the_batch(backend, mode):
+    layer, padding = FlashAttention(32, backend=backend), np.zeros((2, 1, 56), np.uint8)
+    padding[1, :, 20:] = 1
+    for seq_q in (56, 1):
+        query, key, value = inputs(seq_q=56)
+        query = query[:, :, :seq_q]
+        rank_3, rank_4 = (layer(query, key, value, Tensor(mask)).asnumpy() for mask in (padding, padding[:, None]))
+        np.testing.assert_array_equal(rank_3, rank_4)
+        near(Tensor(rank_3), truth(query, key, value, mask=padding[:, None]).output)
+
+
+@pytest.mark.parametrize(("mode", "backend"), MODES_AND_BACKENDS, indirect=["mode"])
 @pytest.mark.parametrize("layout", ("BNSD", "BSND", "BSH", "SBH", "TH"))
 def test_every_layout(layout, backend, mode):
     query, key, value = inputs()

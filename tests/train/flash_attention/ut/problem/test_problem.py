@@ -106,8 +106,12 @@ BAD_INPUTS = {
     "query rank": ({"query": (2, 5, 16)}, ValueError, "query: got rank 3"),
     "key rank": ({"key": (2, 4, 7, 16, 1)}, ValueError, "key: got rank 5"),
     "BSH rank": ({"input_layout": "BSH", "head_dim": 16}, ValueError, "query: got rank 4"),
-    "empty batch": ({"query": (0, 4, 5, 16)}, ValueError, r"query: got the empty shape \(0, 4, 5, 16\)"),
-    "empty seq_k": ({"key": (2, 4, 0, 16)}, ValueError, "key: got the empty shape"),
+    "empty head": ({"query": (2, 4, 5, 0)}, ValueError, r"query: got head_dim 0 in shape \(2, 4, 5, 0\), allowed is 1"),
+    "no heads of key": (
+        {"key": (2, 0, 7, 16)},
+        ValueError,
+        r"key: got no heads in shape \(2, 0, 7, 16\), but query has 4",
+    ),
     "batch": ({"key": (3, 4, 7, 16)}, ValueError, "key: got batch 3, but query has batch 2"),
     "head_dim of key": ({"key": (2, 4, 7, 32)}, ValueError, "key: got head_dim 32, but query has head_dim 16"),
     "value shape": ({"value": (2, 4, 8, 16)}, ValueError, "value: got shape"),
@@ -224,7 +228,7 @@ def test_bad_input_is_refused_by_name(name):
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        ({"batch": 0}, ValueError, "batch: got 0, allowed is an integer >= 1"),
+        ({"batch": -2}, ValueError, "batch: got -2, allowed is an integer >= 0"),
         ({"heads": True}, TypeError, "heads: got bool"),
         ({"kv_heads": 3}, ValueError, "do not divide"),
         ({"tile": 0}, ValueError, "tile: got 0"),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from flash_attention import reference
 from flash_attention.dropout import philox
-from flash_attention.kernels.tik import KernelProblem, build_backward, describe, operators
+from flash_attention.kernels.tik import KernelProblem, describe, operators
 from flash_attention.kernels.tik.backward import schedule
 from flash_attention.kernels.tik.problem import Request, padded
 from flash_attention.problem import AttentionProblem, AttentionRules
@@ -14,7 +14,7 @@ from flash_attention.problem import AttentionProblem, AttentionRules
 from tests.train.flash_attention.support import case_list, cases
 from tests.train.flash_attention.support.problems import make_kernel_problem
 from tests.train.flash_attention.ut.tik.support import stored_arrays
-from tests.train.flash_attention.ut.tik.support.programs import forward
+from tests.train.flash_attention.ut.tik.support.programs import build_backward, forward
 from tests.train.flash_attention.ut.tik.support.shared_cases import features_of, is_representative, within_limits
 
 

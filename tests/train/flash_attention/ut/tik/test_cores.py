@@ -7,7 +7,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from flash_attention.kernels.tik import build_backward, build_forward, hardware
+from flash_attention.kernels.tik import hardware
 from flash_attention.kernels.tik.backward import schedule as backward
 from flash_attention.kernels.tik.forward import schedule as forward
 from flash_attention.kernels.tik.problem import CAPACITY
@@ -15,6 +15,7 @@ from flash_attention.kernels.tik.problem import CAPACITY
 from tests.train.flash_attention.support.problems import make_kernel_problem
 from tests.train.flash_attention.ut.tik.support import stored_arrays
 from tests.train.flash_attention.ut.tik.support.passes import both_passes, random_data
+from tests.train.flash_attention.ut.tik.support.programs import build_backward, build_forward
 from tests.train.flash_attention.ut.tik.support.programs import forward as run_forward
 
 

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 from flash_attention import reference
-from flash_attention.kernels.tik import KernelProblem, build_forward, describe
+from flash_attention.kernels.tik import KernelProblem, describe
 from flash_attention.problem import AttentionProblem, AttentionRules
 
 from tests.train.flash_attention.support import case_list, cases
 from tests.train.flash_attention.support.problems import make_kernel_problem, make_problem
 from tests.train.flash_attention.ut.tik.support import shared_cases
-from tests.train.flash_attention.ut.tik.support.programs import forward
+from tests.train.flash_attention.ut.tik.support.programs import build_forward, forward
 from tests.train.flash_attention.ut.tik.support.shared_cases import check_closely, random_arrays, run_forward
 
 

@@ -8,12 +8,13 @@ import functools
 import numpy as np
 import pytest
 from flash_attention import reference
-from flash_attention.kernels.tik import KernelProblem, build_backward, build_forward, describe
+from flash_attention.kernels.tik import KernelProblem, describe
 from flash_attention.problem import AttentionProblem
 
 from tests.train.flash_attention.support.cases import check_call
 from tests.train.flash_attention.support.problems import make_problem
 from tests.train.flash_attention.ut.tik.support import stored_arrays
+from tests.train.flash_attention.ut.tik.support.programs import build_backward, build_forward
 
 ROWS, KEYS = 144, 400
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from flash_attention.kernels.tik import KernelProblem, build_forward, describe
+from flash_attention.kernels.tik import KernelProblem, describe
 from flash_attention.kernels.tik.forward.schedule import split
 from flash_attention.kernels.tik.forward.tiling import buffers, candidates
 from flash_attention.kernels.tik.hardware import usage
@@ -12,6 +12,7 @@ from flash_attention.problem import AttentionProblem, AttentionRules
 
 from tests.train.flash_attention.support.problems import make_kernel_problem
 from tests.train.flash_attention.ut.tik.support import stored_arrays
+from tests.train.flash_attention.ut.tik.support.programs import build_forward
 
 GOOD = {"batch": 1, "heads": 4, "seq_q": 64, "seq_k": 64, "head_dim": 64}
 ALIBI = AttentionRules(alibi=True)

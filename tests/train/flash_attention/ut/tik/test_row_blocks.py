@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from flash_attention.kernels.tik import build_forward, describe
+from flash_attention.kernels.tik import describe
 from flash_attention.kernels.tik.common.work_split import overlapped
 from flash_attention.kernels.tik.forward import schedule
 from flash_attention.kernels.tik.forward.tiling import STRATEGIES, buffers, candidates
@@ -16,7 +16,7 @@ from tests.train.flash_attention.support import cases
 from tests.train.flash_attention.support.cases import Case
 from tests.train.flash_attention.support.problems import make_kernel_problem
 from tests.train.flash_attention.ut.tik.support import stored_arrays
-from tests.train.flash_attention.ut.tik.support.programs import forward
+from tests.train.flash_attention.ut.tik.support.programs import build_forward, forward
 from tests.train.flash_attention.ut.tik.support.shared_cases import (
     check_closely,
     check_shards,

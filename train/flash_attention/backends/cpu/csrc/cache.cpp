@@ -42,13 +42,6 @@ enum PagedConfig {
 enum SlopesKind : int64_t { kNoSlopes = 0, kPerHead = 1, kPerSequence = 2 };
 enum PagedRates { kPagedScale, kPagedScaleRest, kPagedSoftcap, kPagedRateCount };
 
-// Bits of NaN in the elements of a row.
-void fill_nan(DType dtype, int64_t count, void* row) {
-  const uint32_t nan = dtype == DType::kFloat32 ? 0x7FC00000 : dtype == DType::kFloat16 ? 0x7E00 : 0x7FC0;
-  const int64_t size = size_of(dtype);
-  for (int64_t i = 0; i < count; ++i) std::memcpy(static_cast<char*>(row) + size * i, &nan, size);
-}
-
 int paged_entry(int count, const Tensors& t) {
   return answer([&] {
     check_count(t, count, kPagedCount);
@@ -129,7 +122,7 @@ int paged_entry(int count, const Tensors& t) {
       const int64_t past = std::clamp<int64_t>(paging.lengths[b] - paging.most, 0, p.seq_q);
       const int64_t row = p.heads * p.value_dim;
       const int64_t first = (b + 1) * p.seq_q - past;
-      fill_nan(p.dtype, past * row, static_cast<char*>(t.data[kPagedOutput]) + first * row * size_of(p.dtype));
+      fill(p.dtype, true, past * row, static_cast<char*>(t.data[kPagedOutput]) + first * row * size_of(p.dtype));
     }
     return status;
   });
@@ -393,7 +386,7 @@ std::vector<int64_t> FlashAttentionCacheAppendInferShape(int*, int64_t** shapes,
 int FlashAttentionCacheAppendInferType(std::vector<int> types, void*) { return types[fa::kGrownLengths]; }
 
 int FlashAttentionPaged(FA_PARAMETERS) {
-  return fa::or_throw("paged_attention", fa::paged_entry(count, FA_TENSORS));
+  return fa::or_nan("paged_attention", fa::paged_entry(count, FA_TENSORS), FA_TENSORS, fa::kPagedOutput, count);
 }
 int FlashAttentionReshapeAndCache(FA_PARAMETERS) {
   return fa::or_throw("reshape_and_cache", fa::cache_entry(count, FA_TENSORS));

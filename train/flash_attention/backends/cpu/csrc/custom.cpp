@@ -1,5 +1,6 @@
 // Entry points of attention, see arguments.h. The configuration says which of the optional inputs count; the others may be
 // anything, because None does not pass through every MindSpore version.
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -231,7 +232,7 @@ Problem parse(const Tensors& t, int config_index, int rates_index, int output_in
     p.prefix = integers(t, kPrefix, {items});
     require(band.causal && band.left < 0 && band.right < 0, kBadValue);
     require(band.prev_blocks >= kAllBlocks && band.next_blocks >= kAllBlocks, kBadValue);
-    for (int64_t item = 0; item < items; ++item) in_range(p.prefix[item], 0, p.seq_k);
+    for (int64_t item = 0; item < items; ++item) require(p.prefix[item] >= 0 && p.prefix[item] <= p.seq_k, kBadPrefix);
   }
   if (in_range(config[kHasSegments], 0, 1)) {
     p.segments = integers(t, kSegments, {p.batch, p.seq_q});
@@ -298,10 +299,11 @@ Packing packing_of(const Tensors& t, int config_index, const Problem& p) {
     }
     require(t.shape(kKeepBits)[0] == bytes, kBadKeepBits);
   }
-  require(p.slope_stride == 0 || t.shape(kBias)[0] == packing.count(), kBadShape);
+  require(p.slope_stride == 0 || t.shape(kBias)[0] == packing.count(), kBadLengths);
   if (p.prefix) {
-    require(t.shape(kPrefix)[0] == packing.count(), kBadShape);
-    for (int64_t i = 0; i < packing.count(); ++i) in_range(p.prefix[i], 0, packing.key[i + 1] - packing.key[i]);
+    require(t.shape(kPrefix)[0] == packing.count(), kBadLengths);
+    for (int64_t i = 0; i < packing.count(); ++i)
+      require(p.prefix[i] <= packing.key[i + 1] - packing.key[i], kBadPrefix);
   }
   return packing;
 }
@@ -311,10 +313,37 @@ void check_rows(const Tensors& t, int i, const Problem& p, bool packed) {
   packed ? t.check(i, DType::kFloat32, {p.heads, p.seq_q}) : t.check(i, DType::kFloat32, {p.batch, p.heads, p.seq_q});
 }
 
+// Whether there is not a single score, as a graph for unknown sizes may find.
+bool empty(const Tensors& t) {
+  const auto has_none = [&](int i) { return std::count(t.shape(i), t.shape(i) + t.ranks[i], 0) > 0; };
+  return has_none(kQuery) || has_none(kKey);
+}
+
+// Rows that see nothing: zeros, and in the logsumexp the sinks.
+int forward_of_nothing(const Tensors& t) {
+  fill(t, false, kForwardOutput, kForwardLogsumexp);
+  const int64_t* config = static_cast<const int64_t*>(t.data[kForwardConfig]);
+  const int64_t *rows = t.shape(kForwardLogsumexp), count = elements(t, kForwardLogsumexp);
+  for (int64_t i = 0; i < count; ++i)
+    static_cast<float*>(t.data[kForwardLogsumexp])[i] =
+        config[kHasSinks] ? static_cast<const float*>(t.data[kSinks])[i / rows[2] % rows[1]] : -INFINITY;
+  return kOk;
+}
+
+int backward_of_nothing(const Tensors& t, int count, bool sink_gradient) {
+  fill(t, false, kDQuery, count);
+  const int64_t rows = sink_gradient && t.present(kDLogsumexp) ? elements(t, kDLogsumexp) : 0;
+  const int64_t* shape = t.shape(kDLogsumexp);
+  for (int64_t i = 0; i < rows; ++i)
+    static_cast<float*>(t.data[count - 1])[i / shape[2] % shape[1]] += static_cast<const float*>(t.data[kDLogsumexp])[i];
+  return kOk;
+}
+
 int forward_entry(int count, const Tensors& t, bool packed) {
   return answer([&] {
     const int more = packed ? kLengths : 0;
     require(count == kForwardCount + more, kBadCount);
+    if (!packed && empty(t)) return forward_of_nothing(t);
     const Problem p = parse(t, kForwardConfig + more, kForwardRates + more, kForwardOutput + more, packed);
     const Packing packing = packed ? packing_of(t, kForwardConfig + more, p) : Packing{};
     check_rows(t, kForwardLogsumexp + more, p, packed);
@@ -327,6 +356,7 @@ int backward_entry(int count, const Tensors& t, bool packed, bool bias_gradient,
   return answer([&] {
     const int more = packed ? kLengths : 0;
     require(count == kBackwardCount + more + bias_gradient + sink_gradient, kBadCount);
+    if (!packed && empty(t)) return backward_of_nothing(t, count, sink_gradient);
     const Problem p = parse(t, kBackwardConfig + more, kBackwardRates + more, kOutput, packed);
     const Packing packing = packed ? packing_of(t, kBackwardConfig + more, p) : Packing{};
     check_rows(t, kLogsumexp, p, packed);
@@ -404,7 +434,8 @@ int flash_attention_forward_packed(FA_PARAMETERS) { return fa::forward_entry(cou
 // For MindSpore. The forward pass has a name for each layout, because inference has to know where batch and seq are.
 #define FA_FORWARD(layout, function, packed, batch, seq)                                                  \
   int FlashAttentionForward##layout(FA_PARAMETERS) {                                                      \
-    return fa::or_throw(function " forward", fa::forward_entry(count, FA_TENSORS, packed));               \
+    return fa::or_nan(function " forward", fa::forward_entry(count, FA_TENSORS, packed), FA_TENSORS,       \
+                      fa::kForwardOutput + (packed ? fa::kLengths : 0), count);                           \
   }                                                                                                       \
   fa::Shapes FlashAttentionForward##layout##InferShape(int* ranks, int64_t** shapes, void*) {             \
     return fa::forward_shapes(ranks, shapes, batch, seq);                                                 \
@@ -422,7 +453,8 @@ FA_FORWARD(Packed, "flash_attention_varlen", true, -1, 0)
 #define FA_BACKWARD(name, plain, function, packed, bias, sinks)                                                       \
   int plain(FA_PARAMETERS) { return fa::backward_entry(count, FA_TENSORS, packed, bias, sinks); }                     \
   int name(FA_PARAMETERS) {                                                                                           \
-    return fa::or_throw(function " backward", fa::backward_entry(count, FA_TENSORS, packed, bias, sinks));            \
+    return fa::or_nan(function " backward", fa::backward_entry(count, FA_TENSORS, packed, bias, sinks), FA_TENSORS,   \
+                      fa::kDQuery + (packed ? fa::kLengths : 0), count);                                              \
   }                                                                                                                   \
   fa::Shapes name##InferShape(int* ranks, int64_t** shapes, void*) {                                                  \
     return fa::backward_shapes(ranks, shapes, bias, sinks);                                                           \

@@ -19,6 +19,7 @@ enum Status : int {
   kBadTable = 12,
   kBadSlot = 13,
   kBadKeepBits = 14,
+  kBadPrefix = 15,
 };
 
 const char* message(int status);

@@ -1,4 +1,4 @@
-"""Who computes what: row blocks paired into work items, balanced over the cores, described by integer tables.
+"""Schedule of the forward operator: row blocks paired into work items, balanced over the cores, as integer tables.
 
 A kernel reads its share of the work from a table in global memory, so that every visibility rule stays in
 `flash_attention.problem.visibility`. Tiles that are partly visible refer to a tile of zeros and ones by number.
@@ -70,7 +70,7 @@ def _rows(edges: dict[str, Words]) -> tuple[RowLayout, RowLayout]:
 # Numbers of visibility tiles of the first and, counted backwards, of the last EDGE tiles; 0 = all visible.
 ROW_BLOCK, ITEM = _rows({"left": EDGE, "right": EDGE})
 # With packed sequences, whose tiles have no numbers, the first row block holds the sequence of the item there.
-_, PACKED_ITEM = _rows({"sequence": SEQUENCE_ROW})
+_, VARLEN_ITEM = _rows({"sequence": SEQUENCE_ROW})
 # Time of a unit whose key and value tiles serve one row block instead of two, at head_dim 128: the memory is its limit.
 UNSHARED = 1.4
 APART = 0.97  # of the load of the busiest core, from which on the last items are taken apart
@@ -98,7 +98,7 @@ ForwardChoice = Choice[ForwardPlan, WorkSplit]
 
 
 def choose(problem: KernelProblem) -> ForwardChoice:
-    """The first plan that fits; where it gives the cores too few work items, one with the same tiles and more items.
+    """Return the first plan that fits. Idle cores ask for one with the same tiles and more items.
 
     The tiles stay, so that a part of the heads gets the same bits as all of them.
 
@@ -129,7 +129,7 @@ def _choose(problem: KernelProblem, _: instruction_forms.InstructionForms) -> Fo
 
 
 def split(problem: KernelProblem, plan: ForwardPlan) -> WorkSplit:
-    """Divides the row blocks of all heads among the cores, longest items first to the core with the least work."""
+    """Divide the row blocks of all heads among the cores, the longest items first."""
     if problem.sequences:
         return _of_sequences(problem, plan)
     tiles, distances = Registry(), Registry()
@@ -218,7 +218,7 @@ def _of_sequences(problem: KernelProblem, plan: ForwardPlan) -> WorkSplit:
     signed = problem.bias == "alibi" and not problem.rules.causal
     visible = band.tiles(problem, plan)
     return WorkSplit(
-        PACKED_ITEM.zeros(*ranks.shape),
+        VARLEN_ITEM.zeros(*ranks.shape),
         softmax.limits(problem, visible) if plan.half_scores else visible,
         band.distances(plan) if signed else np.zeros((0, 16), np.float16),
         tuple(int(count) * plan.row_blocks for count in (ranks < _groups(problem, plan)).sum(axis=1)),
@@ -327,7 +327,7 @@ def _sample(
 
 
 def _signs(problem: KernelProblem, plan: ForwardPlan, words: np.void, start: int, distances: Registry) -> None:
-    """Where keys change from before to after the queries: computed ALiBi takes the absolute distance."""
+    """Set the tiles from which keys stand after a query: ALiBi takes the absolute distance."""
     keys = plan.keys
     position, last = start + problem.offset, start + plan.rows - 1 + problem.offset
     cross, after = (position + 1) // keys, -(-last // keys)
@@ -346,7 +346,7 @@ class Item(TableRow):
 
     def __init__(self, core: Core[ForwardPlan], name: str, sample: bool):
         problem = core.problem
-        layout = PACKED_ITEM if problem.sequences else ITEM
+        layout = VARLEN_ITEM if problem.sequences else ITEM
         words: dict[Field, int] = dict(layout.single().items())
         if problem.sequences:
             words.update(layout.single("row_blocks", 0, "sequence"))
@@ -390,7 +390,7 @@ class Item(TableRow):
             self.tile_number(number, a, self["sample", a])
 
     def tile_number(self, number: Scalar, a: int, tile: Number) -> None:
-        """Sets `number` to the visibility tile of (row block, key tile), 0 where everything is visible."""
+        """Set `number` to a visibility tile. 0 where all is visible."""
         core, table = self.core, self.core.on.table[0]
         if core.band:
             core.band.number(number, self.position(a), tile, self["keys"], self.get("prefix"))
@@ -402,7 +402,7 @@ class Item(TableRow):
             number.set_as(table[self.row + (self["last", a] - tile) + self.layout.word("row_blocks", a, "right")])
 
     def distance_number(self, number: Scalar, a: int, tile: Number) -> None:
-        """Sets `number` to the distance tile of a tile with keys on both sides of its queries, else to 0."""
+        """Set `number` to the distance tile of keys on both sides, else 0."""
         core, table = self.core, self.core.on.table[0]
         if core.band:
             core.band.distance_number(number, self.position(a), tile, tile, self["cross", a], self["after", a])
@@ -425,7 +425,7 @@ def _groups(problem: KernelProblem, plan: ForwardPlan) -> int:
 
 
 def _deal_items(problem: KernelProblem, plan: ForwardPlan) -> tuple[np.ndarray, np.ndarray]:
-    """(rank, head) of the item in every place of the table, (cores, items) each; the rank of nothing is the last."""
+    """Return (rank, head) of the item in every place, (cores, items) each. The last rank is nothing."""
     count = _groups(problem, plan)
     total = count * problem.heads
     cores = min(problem.cores, total)
@@ -436,19 +436,19 @@ def _deal_items(problem: KernelProblem, plan: ForwardPlan) -> tuple[np.ndarray, 
 
 
 def table(xp: Any, problem: KernelProblem, plan: ForwardPlan) -> Callable[[tuple], Array]:
-    """make(sequences) -> the table, int32 (cores, items, PACKED_ITEM.size)."""
+    """make(sequences) -> the table, int32 (cores, items, VARLEN_ITEM.size)."""
     count = _groups(problem, plan) + 1  # one more than there can be: the last does not exist
     rows, row_blocks = plan.rows, plan.row_blocks
     ranks, heads = _deal_items(problem, plan)
-    own = PACKED_ITEM.zeros(*ranks.shape)
+    own = VARLEN_ITEM.zeros(*ranks.shape)
     own["head"] = own["slope"] = heads
     own["kv_head"] = heads // problem.group
     of_sequence = len(Sequences._fields)
-    words = [PACKED_ITEM.word(name) for name in ("begin", "end", *(["slope"] if problem.slope_stride else []))]
-    words += PACKED_ITEM.single("row_blocks", 0, "sequence").values()
+    words = [VARLEN_ITEM.word(name) for name in ("begin", "end", *(["slope"] if problem.slope_stride else []))]
+    words += VARLEN_ITEM.single("row_blocks", 0, "sequence").values()
     for a in range(row_blocks):
-        words += [PACKED_ITEM.word("row_blocks", a, name) for name in _OF_ROW_BLOCK]
-    ranked, tiles = varlen.ranked(xp, count, words, ranks, PACKED_ITEM.words(own)), varlen.tiles(xp, problem, count)
+        words += [VARLEN_ITEM.word("row_blocks", a, name) for name in _OF_ROW_BLOCK]
+    ranked, tiles = varlen.ranked(xp, count, words, ranks, VARLEN_ITEM.words(own)), varlen.tiles(xp, problem, count)
     row_block, unit = _row_blocks_at_run_time(xp, problem, plan), rows * row_blocks
     # As in `split`: of two row blocks the one that sees more keys first.
     swaps, slope_stride = problem.rules.causal and row_blocks == 2, problem.slope_stride

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from flash_attention.kernels.tik import KernelProblem, build_backward, build_forward
+from flash_attention.kernels.tik import KernelProblem
 
 from tests.train.flash_attention.ut.tik.support import stored_arrays
+from tests.train.flash_attention.ut.tik.support.programs import build_backward, build_forward
 
 
 def random_data(problem: KernelProblem) -> dict:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import numpy as np
-from flash_attention.kernels.tik import build_forward
+from flash_attention.kernels.tik import operators
 from flash_attention.kernels.tik.forward import schedule
 from flash_attention.kernels.tik.forward.tiling import buffers, candidates
 from flash_attention.kernels.tik.hardware import Buffer
+from flash_attention.kernels.tik.problem import Request
 from flash_attention.kernels.tik.recorder import Core
 
 from tests.train.flash_attention.ut.tik.support import stored_arrays
@@ -49,6 +51,39 @@ class Program:
             outputs=[self.gm[name] for name in self.outputs],
         )
         return self.execute(self.instance, self.inputs, list(self.outputs))
+
+
+@dataclass(frozen=True)
+class Backward:
+    """Hold the kernels of the backward operator, which run one after another. Outputs of one are inputs of a later
+    one.
+    """
+
+    kernels: tuple[operators.Kernel, ...]
+
+    @property
+    def main(self) -> operators.Kernel:
+        return self.kernels[1]
+
+    def run(self, execute, **arrays) -> dict:
+        """Run the chain on stored arrays and return the stored final outputs."""
+        for kernel in self.kernels:
+            feed = kernel.feed(**{name: arrays[name] for name in kernel.given if name in arrays})
+            arrays.update(execute(kernel.tik, feed, [tensor.name for tensor in kernel.outputs]))
+        results = [tensor for kernel in self.kernels for tensor in kernel.outputs]
+        return {t.name: arrays[t.name] for t in results if t.name not in ("row_lanes", "d_query_sums")}
+
+
+def build_forward(problem, tik) -> operators.Kernel:
+    """Record and build the forward kernel."""
+    return operators.build("forward", Request(problem), tik, "flash_attention_forward", True)
+
+
+def build_backward(problem, tik, **asked) -> Backward:
+    """Record and build the backward kernels; `asked` are the other fields of a Request."""
+    request = Request(problem, **asked)
+    _, *chain = operators.stages(request)
+    return Backward(tuple(operators.build(stage, request, tik, f"flash_attention_{stage}", True) for stage in chain))
 
 
 def copy_in(core: Core, target, name: str, blocks: int) -> None:

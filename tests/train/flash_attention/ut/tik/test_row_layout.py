@@ -1,4 +1,4 @@
-"""Test that a record's words are at its NumPy fields, also in inner records."""
+"""Test that a row's words are at its NumPy fields, also in inner rows."""
 
 import numpy as np
 from flash_attention.kernels.tik.backward import schedule as backward
@@ -27,7 +27,7 @@ def test_words_are_the_places_of_what_was_written() -> None:
 def test_packed_items_have_the_same_words_beside_their_sequence() -> None:
     """The kernels have one buffer for either, and moves bring whole blocks of memory."""
     for module, inside in ((forward, ("row_blocks", 0)), (backward, ())):
-        plain, packed = module.ITEM, module.PACKED_ITEM
+        plain, packed = module.ITEM, module.VARLEN_ITEM
         assert plain.size == packed.size and plain.size % 8 == 0
         assert plain.single() == packed.single() and plain.single(*inside) == packed.single(*inside)
         assert tuple(packed.single(*inside, "sequence")) == Sequences._fields

@@ -6,8 +6,8 @@ from flash_attention.kernels.tik.backward import preprocess, row_block
 from flash_attention.kernels.tik.problem import KernelProblem
 from flash_attention.problem import AttentionRules
 
-from tests.train.flash_attention.ut.tik.support.packing import Packing
 from tests.train.flash_attention.ut.tik.support.programs import forward
+from tests.train.flash_attention.ut.tik.support.varlen import Packing
 
 QUERIES, KEYS = (5, 0, 130, 33, 1, 7, 270), (5, 4, 130, 40, 0, 300, 260)
 PREFIX = (3, 0, 100, 10, 0, 200, 260)
