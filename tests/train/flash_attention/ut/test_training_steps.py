@@ -1,7 +1,7 @@
 """Gradients of attention and of the weights around it, in every way to ask, at every step."""
 
 import pytest
-from flash_attention.backends.derivatives import OLD
+from flash_attention.bridge.gradients import OLD
 
 from tests.train.flash_attention.support.modes import in_mode
 from tests.train.flash_attention.support.training_net import ARRANGEMENTS

@@ -122,7 +122,7 @@ class Ascend:
     def __init__(self):
         import mindspore as ms
 
-        from flash_attention.backends.ascend import environment
+        from flash_attention.backends.tik import environment
 
         self.ms, self.environment, self.timed = ms, environment, not environment.is_virtual()
         reason = environment.missing(ms.__version__, ms.get_context("device_target"))
@@ -193,7 +193,7 @@ def _primitive(name: str):
     from mindspore import ops
     from mindspore.ops import DataType, TBERegOp
 
-    from flash_attention.backends.ascend import entries
+    from flash_attention.backends.tik import entries
 
     formats = {"float16": DataType.F16_Default, "float32": DataType.F32_Default}
     program, name = ALL_PROGRAMS[name], f"selftest_{name}"

@@ -315,7 +315,7 @@ EXPERIMENTS = (
     Experiment(
         "atomic addition",
         "cores add up in float32, and the framework clears the sums before every run",
-        "not cleared: zero d_query_sums before the main backward kernel (backends/ascend/cell.py)",
+        "not cleared: zero d_query_sums before the main backward kernel (backends/tik/cell.py)",
         _atomic,
     ),
     Experiment(
