@@ -14,7 +14,7 @@ QUICK = [loop for loop in loops.LOOPS if loop.unit == "cycles" and not loop.cach
 
 
 def report_of(chip: dict, questions=QUICK, slower: float = 1.0) -> dict:
-    """What a card would send whose constants are these, and whose clock is slower than the profile's."""
+    """Return the report of a card with these constants and a slower clock."""
     card = Emulator()
     times = {loop.name: [slower * one for one in card.seconds(loop, chip)] for loop in questions}
     experiments = [{"name": PREFIX + name, "times": seconds} for name, seconds in times.items()]
@@ -23,7 +23,7 @@ def report_of(chip: dict, questions=QUICK, slower: float = 1.0) -> dict:
 
 
 def printed(report: dict, tmp_path, monkeypatch, capsys) -> str:
-    """What the command says of a report."""
+    """Return the text that the command prints for a report."""
     path = tmp_path / "card.json"
     path.write_text(json.dumps(report), encoding="utf-8")
     monkeypatch.setattr(calibrate.tik, "SHAPES", (("forward", 64, False),))
