@@ -42,7 +42,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list) -> None:
-    """Marks what is not of every day as slow, deselects what was not asked for, puts the asynchronous tests last."""
+    """Mark slow tests, deselect those not asked for, and put asynchronous tests last."""
     unknown = mark_slow(items)
     whole = not config.getoption("lf", False) and not any("::" in argument for argument in config.args)
     if unknown and whole:
@@ -62,7 +62,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list) -> None:
 
 
 def mark_slow(items: list) -> set[str]:
-    """Marks the cases that the mark `daily` of their test does not name; gives the patterns that name none.
+    """Mark cases slow if the mark `daily` does not name them; return unused patterns.
 
     With `since` the cases show faults of MindSpore before that release: with those, all are of every day.
     """

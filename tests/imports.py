@@ -115,7 +115,9 @@ def import_cycles(found: Sequence[Import]) -> list[list[str]]:
 
 
 def unit(module: str, units: Sequence[str]) -> str:
-    """The one of ``units`` (modules, or packages with all they hold) that a module belongs to; "" for ``__init__``."""
+    """Return the unit that a module belongs to, or "" for ``__init__``. A unit is a module, or a package with all it
+    holds.
+    """
     fitting = [name for name in units if module == name or module.startswith(f"{name}.")]
     return max(fitting, key=len) if fitting else module
 
@@ -125,7 +127,7 @@ def layer_violations(found: Sequence[Import], layers: Sequence[Sequence[str]]) -
 
     Args:
         found: the imports.
-        layers: modules and packages, lowest layer first. Those of one layer do not import one another.
+        layers: modules and packages, lowest layer first. Modules of one layer do not import one another.
     """
     level = {name: number for number, layer in enumerate(layers) for name in layer}
     wrong = []

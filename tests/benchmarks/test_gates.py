@@ -1,4 +1,4 @@
-"""The arithmetic of the development's figures of the native kernel, and the file of what is required."""
+"""Test the development's figures of the native kernel, and the file of required figures."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ OTHERS = ("packed", "decode", "caches", "tik", "tik_decode", "tik_packed")
 
 @pytest.fixture
 def names(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Of all figures: those of the first parts measured in no time, and those of the others."""
+    """Return the names of all figures, measured in no time."""
     alike = ("flash", "torch")
     monkeypatch.setattr(gates, "Worker", Still)
     monkeypatch.setattr(speed, "Worker", Still)

@@ -1,4 +1,4 @@
-"""What the emulator's tests share: every test starts without shim, selected SoC and changed options."""
+"""Start every test without shim, selected SoC and changed options."""
 
 from __future__ import annotations
 

@@ -34,13 +34,13 @@ def name_of(page: Path) -> str:
 
 
 def anchors(text: str) -> set[str]:
-    """What `#...` may name on a page: its headings in lower case, spaces as hyphens, without punctuation."""
+    """Return the anchors of a page: its headings in lower case, spaces as hyphens, without punctuation."""
     headings = re.findall(r"^#+ (.+)$", FENCED.sub("", text), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def dead_links(page: Path, text: str) -> list[str]:
-    """Links and images of a page that lead to no file, or to no heading of it."""
+    """Return links and images of a page that lead to no file or heading."""
     dead = []
     for target in LINK.findall(FENCED.sub("", text)):
         if target.startswith(("http://", "https://")):
@@ -90,7 +90,7 @@ for script in sys.argv[1:]:
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, tuple[int, str]]:
-    """By page the exit status of its Python blocks, run as one program, and what they printed."""
+    """Return exit status and output of the Python blocks of each page, run as one program."""
     scripts = {page: tmp_path_factory.mktemp("page") / "page.py" for page in RUNNABLE}
     for page, script in scripts.items():
         script.write_text("\n".join(BLOCK.findall(page.read_text(encoding="utf-8"))), encoding="utf-8")
@@ -131,7 +131,7 @@ def test_named_paths_exist(page: Path) -> None:
 
 
 def absent(text: str) -> list[str]:
-    """Of what a text calls "`name` in `path`", the names that the files do not have."""
+    """Return the names in "`name` in `path`" that the files do not have."""
     named = re.findall(r"`(\w+)` in `([^`]+)`", text)
     files = {path: (ROOT / path).read_text(encoding="utf-8") for _, path in named}
     return [f"{name} in {path}" for name, path in named if not re.search(rf"\b{name}\b", files[path])]

@@ -1,4 +1,4 @@
-"""The pictures of the documentation: each has a command and a page, and those of masks show what the layer does."""
+"""Test that each picture has a command and a page, and shows the layer's masks."""
 
 from __future__ import annotations
 
@@ -49,7 +49,9 @@ def test_the_call_stands_below_the_picture(name: str) -> None:
 
 
 def seen(mask, first: int) -> np.ndarray:
-    """What the layer shows of STRIP keys from `first`: with the identity as value it gives its probabilities."""
+    """Return which of STRIP keys from `first` the layer shows. With the identity as value it gives its
+    probabilities.
+    """
     random = np.random.default_rng(0)
     query, key = (random.standard_normal((1, 1, length, 64)) for length in (mask.seq_q, mask.seq_k))
     identity = np.eye(mask.seq_k)[None, None, :, first : first + STRIP]

@@ -1,4 +1,6 @@
-"""The modules of tikemu depend on one another in one direction; what counts as a dependence: tests/imports.py."""
+"""Test that the modules of tikemu depend on one another in one direction. tests/imports.py says what counts as a
+dependence.
+"""
 
 from __future__ import annotations
 

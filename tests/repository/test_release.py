@@ -1,4 +1,5 @@
-"""What `scripts/release.sh` puts into dist/: contents, metadata, and a first call of each in an environment of its own.
+"""Test what `scripts/release.sh` puts into dist/: contents, metadata, and a first call of each in an environment of
+its own.
 
 The script runs these tests on what it built, whose folder FLASH_ATTENTION_DIST names. Without that they build the quick
 part of it: this processor only, and neither Arm nor dependencies from an index.
@@ -101,7 +102,7 @@ def wheel_of(dist: Path, name: str, machine: str) -> Path:
 
 
 def tracked(folder: str) -> set[str]:
-    """What git has under a folder, by paths inside it."""
+    """Return the files that git has under a folder, by paths inside it."""
     printed = subprocess.run(["git", "ls-files"], cwd=ROOT / folder, capture_output=True, text=True, check=True).stdout
     return set(printed.split())
 

@@ -16,7 +16,7 @@ def card_python() -> Path:
 
 
 def start(*command, cwd: Path, packages=(), minutes: float = 5, **variables) -> subprocess.CompletedProcess:
-    """A command with this checkout's packages and those of the folders `packages`; it ends within so many minutes."""
+    """Run a command with this checkout's packages and the folders `packages`, for `minutes` at most."""
     clean = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "FLASH_ATTENTION"))}
     clean["PYTHONPATH"] = os.pathsep.join(map(str, [*PACKAGES, *packages]))
     clean |= {"OMP_NUM_THREADS": "1", **{name: str(value) for name, value in variables.items()}}

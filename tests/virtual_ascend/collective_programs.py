@@ -29,7 +29,7 @@ class One(nn.Cell):
 
 
 class Last(nn.Cell):
-    """A collective whose result is that of the graph, so that nothing waits for it but the end."""
+    """Return a collective as the graph's result. Nothing waits for it but the end."""
 
     def __init__(self):
         super().__init__()
@@ -73,13 +73,15 @@ class Receiver(nn.Cell):
 
 
 def tensors(shape, dtype):
-    """What each card has."""
+    """Return the tensor of each card."""
     count = int(np.prod(shape))
     return [(np.arange(count).reshape(shape) % 7 + card + 1).astype(dtype) for card in range(get_group_size())]
 
 
 def check(net, expected, shape=(6, 4), dtype=np.float32):
-    """Twice, with other data; `expected` gives what the collective makes of what goes into it on all cards."""
+    """Run a collective twice, with other data, and compare it with `expected`. `expected` takes the tensors of all
+    cards.
+    """
     for call in range(2):
         given = [x + np.array(call, dtype) for x in tensors(shape, dtype)]
         result = net(Tensor(given[get_rank()])).asnumpy()
@@ -103,7 +105,7 @@ def reduce_scatter():
 
 
 def broadcast():
-    """What the last card has."""
+    """Broadcast the tensor of the last card."""
     last = get_group_size() - 1
     check(Root(last), lambda given: given[last])
 
@@ -147,7 +149,7 @@ def ends():
 
 
 def never():
-    """The last card does not call what the others call, and goes on until they have given up."""
+    """Let the last card miss a call and wait until the others give up."""
     if get_rank() == get_group_size() - 1:
         patience = time.monotonic() + 60
         while time.monotonic() < patience and not Path(os.environ["VIRTUAL_ASCEND_EXCHANGE"], "ended-0").exists():

@@ -1,4 +1,4 @@
-"""What the tests of the virtual card share."""
+"""Share fixtures between the tests of the virtual card."""
 
 from pathlib import Path
 

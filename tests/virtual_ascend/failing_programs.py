@@ -1,4 +1,4 @@
-"""What goes wrong on the card: failing_programs.py FAILURE. Prints the exception that reaches the program."""
+"""Fail on the card and print the exception that reaches the program: failing_programs.py FAILURE."""
 
 import os
 import signal
@@ -96,7 +96,7 @@ def missing():
 
 
 class Loss(nn.Cell):
-    """Of an LSTM."""
+    """Return the loss of an LSTM."""
 
     def __init__(self):
         super().__init__()

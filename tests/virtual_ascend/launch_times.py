@@ -1,4 +1,4 @@
-"""What a launch costs beside its computation, and what several processes save: on the card, launch_times.py [CALLS].
+"""Measure the cost of a launch, and what several processes save: on the card, launch_times.py [CALLS].
 
     export PYTHONPATH=emulator:emulator/virtual_ascend
     virtual-ascend --processes 2 -- python tests/virtual_ascend/launch_times.py
@@ -53,7 +53,7 @@ def children(pid):
 
 
 def workers():
-    """How many processes the device process has."""
+    """Return the number of processes of the device process."""
     devices = [pid for pid in children("self") if b"virtual_ascend.device" in Path(f"/proc/{pid}/cmdline").read_bytes()]
     return sum(len(children(pid)) for pid in devices)
 

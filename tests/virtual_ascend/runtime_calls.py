@@ -37,7 +37,7 @@ runtime.acltdtQueryChannelSize.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
 
 
 def create(function, *arguments):
-    """What a function makes."""
+    """Return the object that a function of the runtime makes."""
     made = ctypes.c_void_p()
     code = getattr(runtime, function)(ctypes.byref(made), *arguments)
     assert code == 0, (function, code)
@@ -105,7 +105,7 @@ def order():
 
 
 def lazy():
-    """Nothing runs before somebody waits; what a copy of the EX kind takes is taken at once."""
+    """Test that nothing runs before somebody waits. A copy of the EX kind takes its source at once."""
     place, stream = allocate(4), create("rtStreamCreate", 0)
     value = np.array([1], np.float32)
     for kind in (HOST_TO_DEVICE, HOST_TO_DEVICE_EX):
@@ -131,7 +131,7 @@ def waiting():
 
 
 def forked():
-    """A process that the program forks has no card, and does not keep the program's once that has ended."""
+    """Fork a process, which has no card and does not keep the ended program's."""
     print("program", waiting(), flush=True)
     (device,) = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
     program = os.pipe()

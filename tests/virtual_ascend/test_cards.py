@@ -17,7 +17,7 @@ VARIABLES = {**os.environ, "VIRTUAL_ASCEND_SEED": "3", "MS_COMPILER_CACHE_PATH":
 
 
 def run(folder, count, program, **variables):
-    """Exit status of `program`, which is Python and finds `out`, a folder, on so many cards."""
+    """Run `program` on so many cards and return the exit status. It is Python and finds the folder `out`."""
     text = f"import json, os, time\nfrom pathlib import Path\nout = Path({str(folder)!r})\n{program}"
     return cards.run([sys.executable, "-c", text], count, {**VARIABLES, **variables})
 

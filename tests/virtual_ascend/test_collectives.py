@@ -12,7 +12,7 @@ REDUCTIONS = "sum", "sum16", "max", "min", "prod"
 
 
 def verdicts(python, folder, cards, mode, *names, **variables):
-    """What each card says of each name: {(card, name): verdict}; the report is in `report`."""
+    """Return the verdict of each card and name; the report is in `report`."""
     options = "--cards", str(cards), "--report", str(folder / "report")
     done = on_card(python, PROGRAM, mode, *names, cwd=folder, options=options, **variables)
     lines = [line.split("\t") for line in said(done).splitlines()]

@@ -1,4 +1,4 @@
-"""What goes wrong on the card reaches the program as an exception that says what, and nothing hangs."""
+"""Test that failures on the card reach the program as exceptions, and nothing hangs."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,6 @@
-"""What is needed, said before anything runs."""
+"""Test the messages about missing requirements, which come before anything runs."""
+
+import os
 
 import pytest
 
@@ -14,7 +16,7 @@ sys.exit(cli.main(["info"]))
 
 
 def told(python, folder, change, **variables):
-    """What `virtual-ascend info` says where something is different."""
+    """Return what `virtual-ascend info` says if something is different."""
     done = start(python, "-c", PROGRAM.format(change), cwd=folder, **variables)
     assert done.returncode == 2 and not done.stdout, done
     return done.stderr
@@ -79,6 +81,15 @@ def test_no_program(python, tmp_path):
     assert done.returncode == 2 and "no program" in done.stderr
     done = on_card(python, cwd=tmp_path, options=("--cores", "31"))
     assert done.returncode == 2 and "choose from 32, 30" in done.stderr
+
+
+def test_a_program_of_the_environment_comes_before_that_of_path(python, tmp_path):
+    other = tmp_path / "pip"
+    other.write_text("#!/bin/sh\necho another\n")
+    other.chmod(0o755)
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    text = said(start(python, "-m", "virtual_ascend", "--", "pip", "--version", cwd=tmp_path, PATH=path))
+    assert "python 3.9" in text
 
 
 def test_a_program_that_does_not_exist(python, tmp_path):

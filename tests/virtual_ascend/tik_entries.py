@@ -19,7 +19,7 @@ def leaves_some(x, y, kernel_name="leaves_some"):
 
 
 def many_blocks(x, y, kernel_name="many_blocks"):
-    """32 blocks, each of which doubles and halves its part of the input a few hundred times, then adds 1."""
+    """Double and halve each of 32 parts of the input repeatedly, then add 1."""
     program = tik.Tik()
     (size,) = x["shape"]
     part = size // 32

@@ -302,6 +302,7 @@ class _Call(Called):
         )
         self.turn_back = Turn(taken, given, problem.heads, problem.value_dim, problem.batch, widens)
         self.hides, self.expand = Hides(), (ops.ExpandDims(), ops.ExpandDims())
+        self.sharded = shard is not None
         if shard is not None:
             self._give_strategies(shard, given)
 
@@ -329,7 +330,9 @@ class _Call(Called):
         return self.turn_back(output), logsumexp
 
     def rank_4(self, mask):
-        """A mask as backends take it."""
+        """Return a mask as backends take it."""
+        if self.sharded and (mask.dtype == mstype.bool_ or mask.dtype == mstype.uint8):
+            mask = ops.cast(mask, mstype.float16)  # cards gather neither of the two
         mask = self.hides(mask)
         if self.mask_rank == 2:
             mask = self.expand[0](mask, 0)

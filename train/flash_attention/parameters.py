@@ -14,9 +14,9 @@ import functools
 import mindspore as ms
 from mindspore import Parameter, Tensor, nn, ops
 
-# Of 2.1 to 2.6 no release can be installed; the forms for 2.0 are right on every version.
+# Of 2.1 to 2.4 no release can be installed; the forms for 2.0 are right on every version.
 VERSION = tuple(map(int, ms.__version__.split(".")[:2]))
-OLD = VERSION < (2, 7)
+OLD = VERSION < (2, 6)
 
 
 class Called(nn.Cell):
@@ -39,6 +39,29 @@ class Called(nn.Cell):
         if named or max(sizes, default=-1) < 0:
             return super().__call__(*arguments, **named)
         return _unpacked(self, sizes)(*flat)
+
+
+class Compiled(nn.Cell):
+    """A Cell that PYNATIVE calls as a `@jit` function where MindSpore hands operators of a package nothing else.
+
+    It is compiled once for the shapes and dtypes of its tensors.
+    """
+
+    def __init__(self, run: nn.Cell):
+        super().__init__()
+        self.run = run
+
+    def __call__(self, *arguments):
+        if VERSION < (2, 3) or ms.get_context("device_target") != "Ascend":
+            return self.run(*arguments)
+        sizes = tuple(len(one) if isinstance(one, tuple) else -1 for one in arguments)
+        flat = []
+        for one, size in zip(arguments, sizes):
+            flat.extend(one if size >= 0 else (one,))
+        return _jit(self.run, sizes)(*flat)
+
+    def construct(self, *arguments):
+        return self.run(*arguments)
 
 
 def _holds_tensors(argument) -> bool:
@@ -70,6 +93,19 @@ class _Unpacked(nn.Cell):
 
 
 _unpacked = functools.lru_cache(maxsize=512)(_Unpacked)
+
+
+class _Jit(nn.Cell):
+    def __init__(self, run: nn.Cell, sizes: tuple):
+        super().__init__()
+        self.run = _unpacked(run, sizes)
+
+    @ms.jit
+    def construct(self, *flat):
+        return self.run(*flat)
+
+
+_jit = functools.lru_cache(maxsize=512)(_Jit)
 
 
 def result(argument):

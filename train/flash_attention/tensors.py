@@ -214,35 +214,28 @@ def int_tensor(name, numbers, low, high=None):
     return Tensor(np.array(numbers, np.int32))
 
 
-class _Compiling(nn.Cell):
-    """Whether the call is compiled into a graph."""
+def _by_form(in_graph, in_python):
+    """Return a function that is `in_graph` where a graph is compiled, and `in_python` where Python calls it.
 
-    def __call__(self):
-        return False
-
-    def construct(self):
-        return True
-
-
-compiling = _Compiling()
+    It is a primitive: a Cell must not be made at import, since MindSpore 2.5 takes no other device from then on.
+    """
+    primitive = constexpr(reuse_result=False)(in_graph)
+    primitive.__class__ = type(in_graph.__name__, (type(primitive),), {"__call__": lambda _: in_python()})
+    return primitive
 
 
-class _FreshSeed(nn.Cell):
-    """A seed for a call that gives none."""
-
-    def __call__(self):
-        return _no_seed() if tracing() else draw_tensor()
-
-    def construct(self):
-        return _no_seed()
+def _compiled():
+    return True
 
 
-fresh_seed = _FreshSeed()
+compiling = _by_form(_compiled, lambda: False)
 
 
-@constexpr(reuse_result=False)
 def _no_seed():
     raise ValueError(
         "seed: a compiled graph needs it given when dropout_rate is not 0, as int64 Tensor of shape (2,) that changes "
         "from step to step; or use the FlashAttention layer, which keeps its own"
     )
+
+
+fresh_seed = _by_form(_no_seed, lambda: _no_seed() if tracing() else draw_tensor())

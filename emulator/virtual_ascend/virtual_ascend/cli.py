@@ -30,7 +30,7 @@ Runs a program that says device_target="Ascend" on MindSpore's own Ascend backen
   virtual-ascend --cards 2 -- python train.py
   virtual-ascend info
 
-`python` means the interpreter that virtual-ascend runs in, which has to have MindSpore 2.0.0."""
+`python` means the interpreter that virtual-ascend runs in, which has to have MindSpore 2.0.0, 2.5 or 2.6."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -50,9 +50,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _parser().error("no program: virtual-ascend -- python PROGRAM")
         _check(options)
         installation = find()
-        variables = environment(options, library.prepare(installation))
+        variables = environment(options, installation, library.prepare(installation))
         if command[0] == "python":
             command[0] = str(installation.python)
+        if os.sep not in command[0] and (installation.python.parent / command[0]).exists():
+            command[0] = str(installation.python.parent / command[0])  # PATH may lead to another environment's
         sys.stdout.flush()
         if options.cards:
             return cards.run(command, options.cards, variables)
@@ -137,7 +139,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def environment(options: argparse.Namespace, cann: Path) -> dict[str, str]:
+def environment(options: argparse.Namespace, installation: Installation, cann: Path) -> dict[str, str]:
     """Variables of a program on the virtual card."""
     packages = sys.modules[__package__], tikemu
     ours = list(dict.fromkeys(str(Path(str(package.__file__)).parents[1]) for package in packages))
@@ -150,6 +152,7 @@ def environment(options: argparse.Namespace, cann: Path) -> dict[str, str]:
         "VIRTUAL_ASCEND_PROCESSES": options.processes,
         "VIRTUAL_ASCEND_PATIENCE": options.patience,
         "VIRTUAL_ASCEND_FORMATS": ";".join(options.formats),
+        "VIRTUAL_ASCEND_CANN": "7.6" if installation.ge else "6.3",  # as its package te says
         "VIRTUAL_ASCEND_PYTHON": sys.executable,
         "VIRTUAL_ASCEND_PYTHONPATH": os.pathsep.join(ours),
         "ASCEND_HOME_PATH": cann,

@@ -10,6 +10,7 @@ import ctypes
 import fcntl
 import hashlib
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -17,13 +18,20 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from .device import nn
 from .errors import SetupError
 from .installation import Installation
 from .symbols import elftools, needed_libraries, read_symbols
 
 SOURCES = Path(__file__).parent / "runtime"
+#: For GE, beside the others; MindSpore 2.0 constructs its objects too.
+GE = Path(__file__).parent / "ge"
 # As the plugin was: names and layouts of std::string.
 FLAGS = ("-std=c++17", "-O1", "-fPIC", "-D_GLIBCXX_USE_CXX11_ABI=0", "-Wall", "-Wextra")
+# Names of AscendCL and HCCL as strings in a library; those of aclnn are asked for one by one.
+_FUNCTIONS = re.compile(rb"(?<=\0)((?:acl(?!nn)[a-z]*|Hccl|Hcom)[A-Z][A-Za-z0-9]*)(?=\0)")
+# Libraries that MindSpore from 2.3 on opens beside that of aclrtGetSocName.
+_OPENED = ["libacl_op_compiler.so", "libacl_tdt_channel.so", "libmsprofiler.so", "libopapi.so", "libnnopbase.so"]
 _OBJECTS = ("_ZTV", "_ZTI", "_ZTS")
 
 
@@ -49,13 +57,19 @@ def prepare(installation: Installation) -> Path:
             f"the runtime has to be compiled, and there is no {' '.join(compiler)}: install g++ (C++17), or set CXX"
         )
     key = hashlib.sha256("\0".join([*compiler, *FLAGS]).encode())
-    for source in (*sorted(SOURCES.iterdir()), *sorted(Path(__file__).parent.glob("*.py"))):
+    for source in (
+        *sorted(SOURCES.iterdir()),
+        *sorted(GE.iterdir()),
+        Path(nn.__file__),
+        *sorted(Path(__file__).parent.glob("*.py")),
+    ):
         key.update(source.read_bytes())
     state = installation.plugin.stat()
     key.update(f"{installation.plugin} {state.st_size} {state.st_mtime_ns}".encode())
     elftools()  # before anything is compiled
     cache = cache_folder()
-    folder = cache / key.hexdigest()[:16]
+    place = cache / key.hexdigest()[:16]
+    folder = place / "latest"  # MindSpore from 2.3 on finds CANN by the name of this folder
     if folder.exists():  # a cache that was made once may be read-only
         return folder
     try:
@@ -63,9 +77,9 @@ def prepare(installation: Installation) -> Path:
         with open(cache / "lock", "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not folder.exists():
-                with tempfile.TemporaryDirectory(dir=cache) as place:
-                    _make(Path(place) / "cann", compiler, installation)
-                    os.rename(Path(place) / "cann", folder)
+                with tempfile.TemporaryDirectory(dir=cache) as made:
+                    _make(Path(made) / "cann/latest", compiler, installation)
+                    os.rename(Path(made) / "cann", place)
     except OSError as error:
         raise SetupError(
             f"the compiled runtime cannot be kept in {cache}: {error.strerror}; "
@@ -75,32 +89,48 @@ def prepare(installation: Installation) -> Path:
 
 
 def _make(folder: Path, compiler: list[str], installation: Installation) -> None:
-    libraries = folder / "lib64"  # MindSpore finds CANN by the name of this folder
+    libraries = folder / "lib64"  # MindSpore 2.0 finds CANN by the name of this folder
     libraries.mkdir(parents=True)
     objects = folder / "objects"
     objects.mkdir()
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        sources = [
+            *SOURCES.glob("*.cc"),
+            *(GE.glob("*.cc") if installation.ge else (GE / "objects.cc", GE / "prototypes.cc")),
+        ]
+        if installation.ge:
+            functions = folder / "nn.cc"
+            functions.write_text(nn.source())
+            sources.append(functions)
         commands = [
-            (*compiler, *FLAGS, "-c", source, "-o", objects / f"{source.stem}.o") for source in SOURCES.glob("*.cc")
+            (*compiler, *FLAGS, "-I", GE, "-c", source, "-o", objects / f"{source.stem}.o") for source in sources
         ]
         list(pool.map(lambda command: _run(*command), commands))
     compiled = sorted(objects.glob("*.o"))
     implemented = frozenset().union(*(read_symbols(path, ".symtab").defined for path in compiled))
     names, wanted = missing(installation)
-    check(implemented, wanted)
+    if installation.ge:
+        wanted |= named(installation)
+        names += _OPENED
+        (folder / "opp_kernel").mkdir()  # whose absence is an error
+    else:
+        check(implemented, wanted)
     stubs = folder / "stubs.cc"
     stubs.write_text(stubs_source(wanted - implemented))
     shared = libraries / "libruntime.so"
     _run(*compiler, *FLAGS, "-shared", "-Wl,-soname,libruntime.so", stubs, *compiled, "-o", shared, "-ldl", "-lpthread")
-    for name in names:
+    for name in dict.fromkeys(names):
         if name != shared.name:
             (libraries / name).symlink_to(shared.name)
     shutil.rmtree(objects)
-    stubs.unlink()
+    for source in folder.glob("*.cc"):
+        source.unlink()
     # MindSpore reads this table of CANN's built-in operators; those that we know stand in the registrations.
     table = folder / "opp/built-in/op_impl/ai_core/tbe/config/ascend910/aic-ascend910-ops-info.json"
     table.parent.mkdir(parents=True)
     table.write_text("{}\n")
+    if installation.ge:
+        return
     script = Path(__file__).with_name("registrations.py")
     _run(installation.python, "-I", script, folder / "registrations.json", cwd=folder)
 
@@ -114,9 +144,9 @@ def _run(*command: object, cwd: Path | None = None) -> None:
 def missing(installation: Installation) -> tuple[list[str], frozenset[str]]:
     """Return the missing libraries that plugins load, and the symbols that nobody else offers."""
     folder = installation.plugin.parent.parent
-    plugins = installation.plugin, installation.collectives
+    plugins = installation.plugin, *installation.others
     offered: set[str] = set()
-    for path in (*folder.glob("*.so*"), *folder.parent.glob("_c_expression*.so")):
+    for path in (*folder.glob("*.so*"), *folder.parent.glob("_c_expression*.so"), *plugins):
         offered |= read_symbols(path).defined
     absent, others = [], [ctypes.CDLL(None)]
     for name in dict.fromkeys(name for plugin in plugins for name in needed_libraries(plugin)):
@@ -128,6 +158,14 @@ def missing(installation: Installation) -> tuple[list[str], frozenset[str]]:
             absent.append(name)
     wanted = frozenset().union(*(read_symbols(plugin).wanted for plugin in plugins)) - offered
     return absent, frozenset(name for name in wanted if not any(hasattr(library, name) for library in others))
+
+
+def named(installation: Installation) -> frozenset[str]:
+    """Functions of CANN whose names stand in the plugins: those that MindSpore looks up when it needs them."""
+    found: set[bytes] = set()
+    for path in (installation.plugin, *installation.others):
+        found.update(_FUNCTIONS.findall(path.read_bytes()))
+    return frozenset(name.decode() for name in found)
 
 
 def check(implemented: frozenset[str], wanted: frozenset[str]) -> None:

@@ -1,4 +1,4 @@
-"""An element of a tensor in a condition or expression is loaded into a hidden Scalar where it stands."""
+"""Test that an expression loads an element of a tensor into a hidden Scalar."""
 
 from __future__ import annotations
 

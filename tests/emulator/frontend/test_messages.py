@@ -1,4 +1,4 @@
-"""What errors say: when a run went wrong, which name was meant, what is missing; and figures that a person reads."""
+"""Test the messages of errors, and the figures that a person reads."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def this_line(error: BaseException, word: str) -> None:
 
 # ------------------------------------------------------------------------------------------------ when
 def rows(kernel: Any, blocks: int, name: str = "row") -> Any:
-    """Blocks of a loop over ten rows of 64 halves; only eight rows per block lie inside the tensor."""
+    """Record a loop over ten rows, of which only eight lie inside the tensor."""
     source = kernel.Tensor("float16", (64 * 8 * blocks,), tik.scope_gm, "source")
     target = kernel.Tensor("float16", (64,), tik.scope_gm, "target")
     with kernel.for_range(0, blocks, block_num=blocks, name="part") as part:

@@ -1,4 +1,4 @@
-"""What public operators write and the documents allow: accepted, beside the nearest form that is refused."""
+"""Test forms that public operators write, each beside the nearest form that is refused."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_cycles_are_whole(kernel):
 
 # ------------------------------------------------------------------------------------------------ debugging
 def in_place(kernel):
-    """``x += 1`` in global memory; x is the only argument, and also what is returned."""
+    """Compute ``x += 1`` in global memory, where x is both argument and output."""
     x = kernel.Tensor("float16", (2, BLOCK), tik.scope_gm, "x")
     ub = kernel.Tensor("float16", (2, BLOCK), tik.scope_ubuf, "ub")
     kernel.data_move(ub, x, 0, 1, 2, 0, 0)

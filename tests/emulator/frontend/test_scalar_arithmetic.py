@@ -1,4 +1,4 @@
-"""Compiled scalar arithmetic: that of C and of IEEE single precision (core.md 2.6, 2.7; D5)."""
+"""Compare compiled scalar arithmetic with C and IEEE single precision (core.md 2.6, 2.7; D5)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def variable(name: str, dtype: str) -> ir.Variable:
 
 
 def c_result(op: str, left: int, right: int, dtype: str) -> int:
-    """What C computes, from exact integers."""
+    """Return the result of C, from exact integers."""
     return stored(OPERATORS[op](left, right), dtype)
 
 

@@ -9,5 +9,5 @@ from tests.emulator.support.bench import Bench
 
 @pytest.fixture
 def bench() -> Bench:
-    """The memories of a core; in strict mode where a test asks for that before it asks for the bench."""
+    """Return the memories of a core. They are in strict mode if the test asks for that before."""
     return Bench()

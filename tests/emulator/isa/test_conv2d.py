@@ -11,7 +11,7 @@ from tests.emulator.support.cube_layout import RNG, assert_close, expected_produ
 
 
 def direct_convolution(fm, weight, stride, pad, dilation, pad_value):
-    """fm [C1, H, W, C0], weight [C1, Kh, Kw, Cout, C0] to [Cout/16, Ho*Wo, 16], one output element at a time."""
+    """Convolve fm with weight, one output element at a time."""
     c1, height, width, c0 = fm.shape
     _, kernel_h, kernel_w, cout, _ = weight.shape
     left, right, top, bottom = pad

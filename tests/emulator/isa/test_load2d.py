@@ -90,7 +90,7 @@ def test_load2d_carries_defined_bits(strict, bench):
 
 
 def load(bench, l0, x, recipe="as NZ"):
-    """Loads a factor to L0A or L0B: from its NZ form or from that of its transpose, transposing where it has to."""
+    """Load a factor to L0A or L0B from its NZ form or the transposed one."""
     rows, columns = x.shape
     right = l0.memory.kind == "L0B"
     l1 = bench.tensor("L1", "float16", x.size, to_nz(x if recipe == "as NZ" else x.T))

@@ -1,4 +1,4 @@
-"""What vector instructions refuse or question: every check with a call that breaks the rule and one that does not."""
+"""Test every check of vector instructions with a call on each side of the rule."""
 
 from __future__ import annotations
 

@@ -147,7 +147,7 @@ def test_sort_of_sixteen_is_stable(bench: Bench) -> None:
 
 
 def naive_merge(queues: list[list], suspend: bool) -> list:
-    """Take the largest head, the lower queue on ties; stop when a queue runs out (suspend) or all do."""
+    """Merge queues, largest head first and the lower queue on ties. Stop when a queue runs out (suspend) or all do."""
     queues, out = [list(queue) for queue in queues], []
     while any(queues) and not (suspend and not all(queues)):
         best = max((i for i, queue in enumerate(queues) if queue), key=lambda i: (queues[i][0][4], -i))

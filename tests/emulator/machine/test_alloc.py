@@ -1,4 +1,4 @@
-"""Where on-chip tensors live: scopes, copies, capacities (D1, D3)."""
+"""Test scopes, copies and capacities of on-chip tensors (D1, D3)."""
 
 from __future__ import annotations
 

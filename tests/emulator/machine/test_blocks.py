@@ -64,7 +64,7 @@ def test_number_of_blocks_at_run_time(kernel: Any, from_scalar: bool) -> None:
 
 
 def barrier_kernel(instance: Any, blocks: int, rounds: int = 2) -> Any:
-    """Every block publishes a number and, after a barrier, adds up those of all blocks; twice."""
+    """Let every block publish a number and, after a barrier, add up all numbers; twice."""
     target = instance.Tensor("int32", (blocks, 8), tik.scope_gm, "target")
     board = instance.Tensor("int32", (rounds, blocks, 8), tik.scope_gm, "board", is_workspace=True)
     with instance.for_range(0, blocks, block_num=blocks) as block:

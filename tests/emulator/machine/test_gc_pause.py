@@ -19,7 +19,7 @@ PATIENT = (50_000, 10, 10)
 
 @pytest.fixture(autouse=True)
 def usual() -> Iterator[None]:
-    """What Python begins with."""
+    """Set the thresholds that Python begins with, for one test."""
     before = gc.get_threshold()
     gc.set_threshold(*USUAL)
     yield

@@ -1,4 +1,4 @@
-"""The padding behind a GM tensor may be read, with a warning (aclrtMalloc rounds up to 32 bytes and adds 32)."""
+"""Test that reading the padding behind a GM tensor gives a warning."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from tikemu.errors import TikBoundsError
 
 
 def tail(count, first, length, write=False):
-    """Moves ``length`` blocks from (or to) element ``first`` of a GM tensor of ``count`` float32 elements."""
+    """Move ``length`` blocks from (or to) a GM tensor of ``count`` float32 elements. They start at element
+    ``first``.
+    """
     kernel = tik.Tik()
     offset = kernel.InputScalar("int32", "offset")
     x = kernel.Tensor("float32", (count,), tik.scope_gm, "x")

@@ -169,8 +169,9 @@ def test_integers_to_half(soc, arithmetic, value, found):
 
 # ------------------------------------------------------------------------------------------------ Cube and L0C
 def product(value, m=16, dst="float32", out=None):
-    """C = A B of one or two 16 x 16 tiles, and a tile that holds ``value``; ``out``: C is moved to the Unified Buffer
-    in this type."""
+    """Multiply one or two 16 x 16 tiles, and define a tile that holds ``value``. ``out`` moves the product to the
+    Unified Buffer in this type. ``out`` moves C to the Unified Buffer in this type.
+    """
 
     def body(kernel, *tiles):
         l1 = kernel.Tensor("float16", (2, 16, 16), tik.scope_cbuf, "l1")

@@ -1,4 +1,4 @@
-"""Options(reuse=False) binds every call and simulates every operation anew, and gives the same results and cycles."""
+"""Test that Options(reuse=False) gives the same results and cycles."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def test_misaligned_offsets_take_longer_with_and_without_numerics(kernel: Any) -
 
 # ------------------------------------------------------------------------------------------------ running again
 def accumulate(instance: Any) -> tuple[Any, Callable[[np.ndarray, int], np.ndarray]]:
-    """``target[i] += n * source[i]`` over two blocks, on what the output holds; and the same in NumPy."""
+    """Add ``n * source`` to ``target`` in two blocks; return the kernel and its truth."""
     source = instance.Tensor("float32", (128,), tik.scope_gm, "source")
     target = instance.Tensor("float32", (128,), tik.scope_gm, "target", is_atomic_add=True)
     n = instance.InputScalar("int32", "n")

@@ -87,7 +87,7 @@ def idle_pids() -> list[int]:
 
 
 def gone(pids: list[int]) -> bool:
-    """Whether processes end within 20 seconds. One that its parent has not waited for has ended too."""
+    """Return if processes end within 20 seconds. One that its parent has not waited for has ended too."""
     end = time.monotonic() + 20
     while time.monotonic() < end:
         if not any(running(pid) for pid in pids):
@@ -97,7 +97,7 @@ def gone(pids: list[int]) -> bool:
 
 
 def running(pid: int) -> bool:
-    """Whether a process is there and no zombie."""
+    """Return if a process is there and no zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:

@@ -38,7 +38,7 @@ CAMPAIGN = Campaign(
 
 
 def adding(kernel: Any, count: int, blocks: int, *, clears: bool = False, reads: bool = False) -> tuple[Any, dict]:
-    """Every block adds its own values to the same ``count`` elements; float32 makes the order visible."""
+    """Let every block add its values to the same ``count`` elements. float32 makes the order visible."""
     x = kernel.Tensor("float32", (blocks * 64,), tik.scope_gm, "x")
     y = kernel.Tensor("float32", (count,), tik.scope_gm, "y", is_atomic_add=True)
     with kernel.for_range(0, blocks, block_num=blocks) as block:

@@ -30,7 +30,7 @@ def test_random_programs(soc: str, first: int) -> None:
 
 
 def check_program(seed: int) -> None:
-    """Every way to run the program of a seed gives the results of the naive interpreter, and the same cycles."""
+    """Compare every way to run a random program with the naive interpreter."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TikWarning)
         generator = Generator(seed)

@@ -1,4 +1,4 @@
-"""Every TIK kernel in MindSpore's wheel runs unmodified and computes what NumPy says, in default and strict mode."""
+"""Run every TIK kernel in MindSpore's wheel, unmodified, and compare it with NumPy."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ SIZE = 2048
 
 
 class Program:
-    """A kernel with two inputs and one output of 2048 elements in the Unified Buffer, and scratch."""
+    """Hold a kernel with two inputs, one output and scratch in the Unified Buffer."""
 
     def __init__(self, dtype: str, out: str = "") -> None:
         out = out or dtype

@@ -39,7 +39,7 @@ class Judgement:
         self.said: list[str] = []
 
     def report(self, kind: str, error: Any, message: str) -> None:
-        """What recorder and runtime do: an error in strict mode, otherwise a warning."""
+        """Raise an error in strict mode, otherwise warn."""
         if self.options.raises(kind):
             raise error(message)
         self.said.append(message)
@@ -47,7 +47,7 @@ class Judgement:
 
 
 def fault(error: Any, message: str) -> None:
-    """What the runtime does with an error of an instruction."""
+    """Raise the error of an instruction, as the runtime does."""
     raise error(message)
 
 
@@ -126,7 +126,7 @@ class Tensor:
 
     @property
     def address(self) -> int:
-        """Of the first element, in bytes."""
+        """Return the address of the first element, in bytes."""
         return self.base + self.offset * np.dtype(self.dtype).itemsize
 
     def operand(self) -> Operand:
@@ -171,7 +171,7 @@ class Bench:
     """Memories of one core and global tensors, and the calls made on them.
 
     Args:
-        strict: mode of the calls; None: that of the options in force.
+        strict: mode of the calls; None takes the options in force.
     """
 
     def __init__(self, strict: bool | None = None) -> None:
@@ -229,13 +229,14 @@ class Bench:
         return ir.CmpMask(self.uid) if registry.specs()[api].returns == "cmpmask" else operations
 
     def refuses(self, error: type[Exception], match: str | None, api: str, /, *args: Any, **kwargs: Any) -> None:
-        """A call raises ``error``, when it is checked, bound or executed, with a message that ``match`` matches."""
+        """Check that a call raises ``error`` with a message that ``match`` matches."""
         with pytest.raises(error, match=match):
             self.call(api, *args, **kwargs)
 
     def agree(self, api: str, *args: Any, **kwargs: Any) -> Any:
-        """Execute one instruction; the memories of its operands are then what the naive interpreter makes of them, bit
-        for bit. Returns what :meth:`call` does."""
+        """Execute one instruction and compare the memories with the naive interpreter, bit for bit. Returns what
+        :meth:`call` does.
+        """
         expected: dict[Memory, bytearray] = {}
 
         def pointer(value: Any) -> Any:

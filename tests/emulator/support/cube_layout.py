@@ -1,4 +1,4 @@
-"""Fractal layouts of the Cube, products as it computes them, and operands of the high-level APIs."""
+"""Build fractal layouts, products and operands of the Cube."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uin
 
 @contextlib.contextmanager
 def program(instance: Any, count: int = 8, dtype: str = "int32", inputs: Sequence[Any] = ()) -> Iterator[Any]:
-    """A kernel that fills a tensor, which this gives, element by element; then it is stored."""
+    """Give a tensor to fill element by element, and store it afterwards."""
     target = instance.Tensor(dtype, (count,), tik.scope_gm, "target")
     out = instance.Tensor(dtype, (count,), tik.scope_ubuf, "out")
     with warnings.catch_warnings():
@@ -39,8 +39,7 @@ def tiled(
     threads: int = 1,
     compute: Callable[[Any], None] = lambda ub: None,
 ) -> Any:
-    """A kernel whose blocks move tiles of ``count`` float16 of ``x`` to the Unified Buffer, compute there, and move
-    them to ``y``."""
+    """Build a kernel that moves tiles in, computes on them, and moves them out."""
     x, y = (instance.Tensor("float16", (blocks * tiles * count,), tik.scope_gm, name) for name in "xy")
     with (
         instance.for_range(0, blocks, block_num=blocks) as block,

@@ -1,4 +1,4 @@
-"""For every class of findings a program that has one, and nothing else that strict mode reports."""
+"""Hold one program for every class of findings of strict mode."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ PROGRAMS: dict[str, Callable[[Any], Parts]] = {
 
 
 def mixed(kernel: Any) -> tuple[Any, dict[str, np.ndarray]]:
-    """A built program with three findings, the second one while it is recorded, and what it is fed."""
+    """Build a program with three findings, the second one found while it is recorded."""
     source = kernel.Tensor("float16", (128,), tik.scope_gm, "source")
     target = _target(kernel)
     data, other = ub(kernel, "data", 256), ub(kernel, "other", 384)

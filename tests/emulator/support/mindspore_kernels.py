@@ -53,7 +53,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run gave.
+    """Hold the results of a run.
 
     Attributes:
         error, allowed: largest absolute error over all outputs, and the bound at that place.
@@ -70,7 +70,7 @@ class Outcome:
 
 
 def available() -> bool:
-    """Whether MindSpore's wheel is installed."""
+    """Return if MindSpore's wheel is installed."""
     return importlib.util.find_spec("mindspore") is not None
 
 
@@ -133,7 +133,7 @@ FUNCTIONS = {
 
 
 def _cases() -> list[Case]:
-    """All cases; those of minutes are marked slow."""
+    """Return all cases; cases that take minutes are marked slow."""
     cases: list[Case] = []
 
     def add(kernel: str, shape: Any, problem: Callable[..., Problem], *arguments: Any, **more: Any) -> None:

@@ -1,4 +1,4 @@
-"""What the kernels in MindSpore's wheel compute, stated in NumPy: products, layouts, maxima, transposes."""
+"""State in NumPy what the kernels in MindSpore's wheel compute."""
 
 from __future__ import annotations
 
@@ -77,8 +77,7 @@ def from_input(
     reduce: Callable[[np.ndarray], np.ndarray] = np.asarray,
     **more: Any,
 ) -> Problem:
-    """The problem of a kernel that computes ``res``, of the type of its only input, from ``input_x``; ``more``
-    arguments of its function."""
+    """Return the problem of a kernel that computes ``res`` from ``input_x``. ``more`` are arguments of its function."""
     return Problem(
         {"input_x": described(x), "output": {"shape": truth.shape, "dtype": x.dtype.name}, **more},
         {"input_x": x},
@@ -93,7 +92,7 @@ def normal(generator: np.random.Generator, *shape: int, dtype: Any = HALF, scale
 
 
 def product(a: np.ndarray, b: np.ndarray, half: bool = False) -> tuple[np.ndarray, np.ndarray]:
-    """A product in float64, and the error of float32 accumulation and of a final rounding to float16."""
+    """Return a product in float64 and its error bound: float32 accumulation and a final rounding to float16."""
     a, b = a.astype(np.float64), b.astype(np.float64)
     truth = a @ b
     bound = 2 * a.shape[-1] * U32 * (np.abs(a) @ np.abs(b))
@@ -124,7 +123,9 @@ def cholesky(generator: np.random.Generator, size: int) -> Problem:
 
 
 def abs_max(generator: np.random.Generator, shape: tuple[int, ...], origin: tuple[int, ...]) -> Problem:
-    """Row b of the (32, 64) output holds the largest magnitude of a part of the input; together all of ``origin``."""
+    """Return the problem of the largest magnitude in each part of the input. Row b of the (32, 64) output holds part b;
+    together the parts are all of ``origin``.
+    """
     x = normal(generator, *shape, dtype=SINGLE)
     if shape == (32, 64):  # the second pass: the first lanes of the maximum over the rows
         truth = x.max(axis=0)[:8]
@@ -135,7 +136,7 @@ def abs_max(generator: np.random.Generator, shape: tuple[int, ...], origin: tupl
 
 def abs_max_of_padded(generator: np.random.Generator, shape: tuple[int, ...], origin: int) -> Problem:
     """A matrix of ``origin`` rows, stored as blocks of 128 x 128 on its diagonal: the maximum over the output rows is
-    that of the matrix. The padding of the last block is larger and must not be seen."""
+    the maximum of the matrix. The padding of the last block is larger and must not be seen."""
     x = normal(generator, *shape, dtype=SINGLE)
     last = origin - 128 * (shape[0] - 1)
     x[-1, last:, :] = x[-1, :, last:] = 1e6
@@ -151,7 +152,9 @@ def abs_max_of_padded(generator: np.random.Generator, shape: tuple[int, ...], or
 def img2col(
     generator: np.random.Generator, c1: int, size: int, kernel: int, stride: int, repeats_channel: bool = False
 ) -> Problem:
-    """(32, c1, size, size, 16) to the FRACTAL_NZ matrix of (image, position) x (channel block, kernel position, 16)."""
+    """Return the problem of img2col. It maps (32, c1, size, size, 16) to the FRACTAL_NZ matrix of (image, position) x
+    (channel block, kernel position, 16).
+    """
     x = normal(generator, 32, c1, size, size, 16)
     edge, out = kernel // 2, size // stride
     padded = np.pad(x, ((0, 0), (0, 0), (edge, edge), (edge, edge), (0, 0)))
@@ -190,7 +193,7 @@ def scaled(a: np.ndarray, b: np.ndarray, factor: np.ndarray) -> tuple[np.ndarray
 
 
 def times_right(a: np.ndarray, b: np.ndarray, right: np.ndarray, factor: float) -> Problem:
-    """The problem of ``a`` times a right factor times a number; ``right`` is what the kernel takes ``b`` for."""
+    """Return the problem of ``a`` times a right factor times a number. ``right`` is what the kernel takes ``b`` for."""
     number = np.array([factor], SINGLE)
     x1, x2 = nz(a), nz(b)
     return Problem(
@@ -212,7 +215,7 @@ def dense_right(generator: np.random.Generator) -> Problem:
 
 
 def left_cast(generator: np.random.Generator, m: int, n: int) -> Problem:
-    """Fractals of the square left operand, and columns of fractals of the right one, which is rounded to float16."""
+    """Return the problem of a square left operand and a right one rounded to float16."""
     a, b = normal(generator, 16 * m, 16 * m), normal(generator, 16 * m, 16 * n, dtype=SINGLE)
     left = block_diagonal(a) if m > 8 else a
     truth, bound = product(left, b.astype(HALF), half=True)
@@ -230,7 +233,9 @@ def left_cast(generator: np.random.Generator, m: int, n: int) -> Problem:
 
 
 def right_mul(generator: np.random.Generator, k: int, m: int) -> Problem:
-    """The problem of a right factor of ``k`` by ``k`` fractals, block-diagonal where the kernel takes it so."""
+    """Return the problem of a right factor of ``k`` by ``k`` fractals, if needed block-diagonal. It is
+    block-diagonal if the kernel takes it so.
+    """
     a, b = normal(generator, 16 * m, 16 * k), normal(generator, 16 * k, 16 * k)
     return times_right(a, b, block_diagonal(b) if k > 8 and k % 8 == 0 else b, 0.3)
 
@@ -246,6 +251,6 @@ def combine(generator: np.random.Generator, shape: tuple[int, int, int]) -> Prob
 
 
 def transpose(generator: np.random.Generator, c1: int, size: int) -> Problem:
-    """The problem of a transpose from N C1 H W C0 to N H C1 W C0."""
+    """Return the problem of a transpose of NC1HWC0 to NHC1WC0."""
     x = normal(generator, 32, c1, size, size, 16)
     return from_input(x, x.transpose(0, 2, 3, 1, 4))

@@ -1,4 +1,4 @@
-"""What the kernels of sparse attention in MindSpore's wheel compute, stated in NumPy."""
+"""State in NumPy what the kernels of sparse attention in MindSpore's wheel compute."""
 
 from __future__ import annotations
 

@@ -207,7 +207,7 @@ def sums_of_groups(values: list, width: int, dtype: str) -> Any:
 
 
 def to_odd(x: float) -> float:
-    """float16 between ``x`` and zero, inclusive; if that is not ``x``, with its last bit set."""
+    """Round ``x`` to odd: towards zero in float16, with the last bit set if inexact."""
     if math.isnan(x):
         return 0.0
     magnitude = min(abs(x), LARGEST["float16"])

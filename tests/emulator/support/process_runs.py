@@ -1,4 +1,4 @@
-"""Runs of one program in one process and in several, and whether they are the same."""
+"""Compare runs of one program in one process and in several."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def outcome(instance: Any, feeds: dict[str, Any], processes: int, folder: Path, 
 
 
 def check_same(instance: Any, feeds: dict[str, Any], folder: Path, processes: int = 2, **settings: Any) -> dict:
-    """A run in several processes gives what one process gives; so do the next runs of both. Returns what."""
+    """Compare a run in several processes with a run in one, twice; return the result."""
     feeds = {name: np.asarray(value) if np.ndim(value) else value for name, value in feeds.items()}
     found = {}
     for _ in range(2):
@@ -55,7 +55,7 @@ def check_same(instance: Any, feeds: dict[str, Any], folder: Path, processes: in
 
 
 def modes(instance: Any) -> set[str]:
-    """How a program was run when it was not run in the way that is tried first."""
+    """Return the fallback ways in which a program was run."""
     return set(vars(instance._recorder.program).get("_modes", {}).values())
 
 

@@ -52,7 +52,7 @@ class BlockProgram:
         return self._random.choice((*self._gm, *self._gm[1:], *self._gm[1:]))
 
     def _place(self) -> Any:
-        """An offset: that of the block most often."""
+        """Return an offset, most often the block's own."""
         kind = self._random.random()
         offset = self._block * self._stride
         if kind < 0.2:
@@ -91,7 +91,7 @@ class BlockProgram:
         self.tik.vec_muls(PIECE, self._ub, self._ub, value, 1, 8, 8)
 
     def _element(self) -> None:
-        """What follows depends on data."""
+        """Let what follows depend on data."""
         with self.tik.if_scope(self._ub[self._random.randrange(PIECE)] > self._random.choice((0.0, 0.5))):
             self._random.choice((self._load, self._store, self._add))()
 

@@ -1,4 +1,4 @@
-"""What random programs are made of: choices, and the tensors and scalars that are defined where a statement stands."""
+"""Draw what random programs are made of: choices, tensors and scalars."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DTYPES = ("float16", "float32", "int32", "int16")
 
 
 def elements(dtype: str) -> int:
-    """Of an on-chip tensor."""
+    """Return the number of elements of an on-chip tensor."""
     return BLOCKS * 32 // np.dtype(dtype).itemsize
 
 
@@ -68,7 +68,7 @@ class Values:
 
     @contextlib.contextmanager
     def inside(self) -> Iterator[None]:
-        """What is defined inside is forgotten at the end."""
+        """Forget at the end what is defined inside."""
         known = self.tensors, self.integers, self.floats
         lengths = [len(entries) for entries in known]
         yield
@@ -96,7 +96,7 @@ class Values:
         return self.pick([tensor for kind, tensor in self.tensors if kind == dtype])
 
     def operand(self, dtype: str, span: int, other_than: Any = None) -> Any:
-        """A part of a tensor of ``dtype`` that is followed by at least ``span`` blocks; None if there is none."""
+        """Return a part of a tensor followed by at least ``span`` blocks. Return None if there is none."""
         found = [tensor for kind, tensor in self.tensors if kind == dtype and tensor is not other_than]
         if not found:
             return None

@@ -1,4 +1,4 @@
-"""What the front end has recorded, and tensors to record."""
+"""Read what the front end has recorded, and make tensors to record."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def check(
     default: bool = True,
     **feeds: Any,
 ) -> None:
-    """Build; strict mode reports ``error`` at a line of the program if ``fault``, and default mode reports nothing.
+    """Build a kernel and check what strict mode and default mode report.
 
     ``result``: 128 float16 of the Unified Buffer that are moved to an output.
     """

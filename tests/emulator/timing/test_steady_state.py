@@ -20,7 +20,7 @@ UB = Memory("UB", "UB", 4096, False)
 
 
 class Clock:
-    """A clock with operations, scalar accesses and loops drawn from a seed; two of the same seed do the same."""
+    """Hold a clock with operations, scalar accesses and loops drawn from a seed. Two of the same seed do the same."""
 
     def __init__(self, seed: int, replay: bool) -> None:
         drain = {"mask_drain": seed % 3, "mask_every": seed % 2}

@@ -1,4 +1,4 @@
-"""Who waited for whom: on small schedules computed by hand, on random ones, and in programs, reports and traces."""
+"""Test waits on schedules computed by hand, random schedules, programs, reports and traces."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("soc")
 
 
 def waits(bench: Bench) -> dict:
-    """What the pipes of a bench have waited for until now."""
+    """Return what the pipes of a bench have waited for until now."""
     return named(bench.clock.waited)
 
 
@@ -99,7 +99,7 @@ def test_work_and_waits_are_all_the_time_of_a_pipe(bench: Bench, seed: int) -> N
 
 
 def negated(instance: Any, tiles: int, inside: bool) -> Any:
-    """Loads, negates and stores tiles with thread_num=2, in a tensor of each iteration or in one of all."""
+    """Load, negate and store tiles with thread_num=2, in one tensor or one per iteration."""
     count = 8192
     source = instance.Tensor("float16", (tiles * count,), tik.scope_gm, "source")
     target = instance.Tensor("float16", (tiles * count,), tik.scope_gm, "target")
@@ -114,7 +114,7 @@ def negated(instance: Any, tiles: int, inside: bool) -> Any:
 
 
 def test_it_says_why_two_threads_gain_nothing() -> None:
-    """Loads wait for the stores of the tensor that both iterations share, and nearly not for those of two."""
+    """Loads wait for the stores of the tensor that both iterations share, and hardly for the stores of two tensors."""
     shared, own = (tikemu.run(negated(tik.Tik(), 16, inside), {}, numerics=False) for inside in (False, True))
     load = ("MTE2", "MTE3", "event")
     assert shared.waits[load] > 0.5 * shared.cycles > own.cycles - shared.pipes["MTE3"].busy

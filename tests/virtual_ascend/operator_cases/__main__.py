@@ -1,7 +1,7 @@
 """Operators of MindSpore on one device, to be compared with another: operator_cases DEVICE FILE.npz
 
-The cases run in PYNATIVE, so that each operator is compiled and launched by itself; those of GRAPHS in GRAPH, where
-MindSpore makes one of CANN's operators of several. Those of CARD have no kernel for another device.
+The cases run in PYNATIVE, so that each operator is compiled and launched by itself. The cases of GRAPHS run in GRAPH, where
+MindSpore makes one of CANN's operators of several. The cases of CARD have no kernel for another device.
 """
 
 import sys
@@ -21,7 +21,7 @@ from training import IMAGES, LOSSES, OPTIMIZERS
 
 
 def status(number):
-    """The overflow status after `number` was doubled, as the operators of both kinds tell it, and cleared."""
+    """Return the overflow status of doubling `number`, from both kinds of operators, and clear it."""
     state, order = P.NPUAllocFloatStatus()(), Tensor(np.zeros(8, np.int32))
     P.NPUClearFloatStatus()(state)
     ops.add(number, number).asnumpy()

@@ -1,4 +1,4 @@
-"""What the cases draw: arrays, gradients, steps of optimizers and updated parameters."""
+"""Draw arrays, gradients, steps of optimizers and updated parameters for the cases."""
 
 import numpy as np
 from mindspore import Parameter, Tensor, ops
@@ -7,7 +7,7 @@ RNG = np.random.default_rng(0)
 
 
 def restart():
-    """What is drawn from now on is the same on every device, whatever was drawn before."""
+    """Restart the generator, so that every device draws the same from now on."""
     global RNG
     RNG = np.random.default_rng(1)
 
@@ -33,7 +33,7 @@ def booleans(*shape):
 
 
 def gradients(function, *inputs):
-    """Of all inputs, for a gradient of the output that is not constant."""
+    """Return the gradients of all inputs, for an output gradient that is not constant."""
     output = function(*inputs)
     sens = Tensor(np.linspace(-1, 1, output.size).reshape(output.shape).astype(output.asnumpy().dtype))
     return ops.GradOperation(get_all=True, sens_param=True)(lambda *tensors: function(*tensors))(*inputs, sens)
@@ -54,7 +54,8 @@ def step(optimizer, *shapes, **options):
 
 
 def by_name(function, x):
-    """The gradient of x times a function of x that has none, of a graph whose constant changes.
+    """Return the gradient of a graph that reaches most operators by their names. It multiplies a changing constant,
+    x and a function of x that has no gradient.
 
     From the third one on MindSpore 2.0 takes all shapes for unknown, and reaches most operators by their names.
     """
@@ -64,7 +65,7 @@ def by_name(function, x):
 
 
 def updated(primitive, target, *rest):
-    """What an operator makes of a parameter."""
+    """Return a parameter after an operator has updated it."""
     parameter = Parameter(target, name="target")
     primitive(parameter, *rest)
     return parameter

@@ -15,7 +15,7 @@ def both(function, *further):
 
 
 def scattered(name, index):
-    """What Scatter, ScatterNd or TensorScatter with such an ending makes of rows."""
+    """Return a function that scatters rows with Scatter, ScatterNd or TensorScatter of this ending."""
     primitive = getattr(P, name)()
     if name.startswith("Tensor"):
         return lambda x, updates: primitive(x, index, updates)

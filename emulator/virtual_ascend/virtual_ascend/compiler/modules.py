@@ -25,7 +25,7 @@ def provide() -> None:
     """Make them importable below the folders ``te`` and ``tbe`` of ../cann."""
     shim.complete(
         {
-            "te.version": {"version": "6.3"},
+            "te.version": {"version": os.environ["VIRTUAL_ASCEND_CANN"]},
             "te.platform.cce_conf": {"te_set_version": _set_version},
             "te.platform.cce_policy": {"set_L1_info": _nothing},
             "tbe.common.rl_bank": {},

@@ -91,7 +91,8 @@ def dispatch_single_op_compile_task(
         named = {item["name"]: item.get("value") for item in attributes if isinstance(item, dict)}
         kernel = Kernel(values[-1], kind, function, list(inputs), list(outputs), named)
         if not _is_built_in(module):
-            kernel.program = _record(module, function, [*inputs, *outputs, *values])
+            entry = getattr(importlib.import_module(module), function)
+            kernel.program = record(entry, [*inputs, *outputs, *values])
         _write(kernel, Path(options["op_debug_dir"]) / "kernel_meta")
 
     _finish(source_id, job_id, compile_it)
@@ -145,17 +146,15 @@ def _value(attribute: Any) -> Any:
     return attribute["value"] if isinstance(attribute, dict) else attribute
 
 
-def _record(module: str, function: str, arguments: list[Any]) -> ir.Program:
+def record(entry: Callable[..., Any], arguments: list[Any], **named: Any) -> ir.Program:
     """The program that an operator in TIK builds."""
-    entry = getattr(importlib.import_module(module), function)
     before = latest()
-    options = {}
     if "impl_mode" in inspect.signature(entry).parameters:
-        options["impl_mode"] = "high_performance"
-    entry(*arguments, **options)
+        named["impl_mode"] = "high_performance"
+    entry(*arguments, **named)
     program = latest()
     if program is None or program is before:
-        raise RuntimeError(f"{module}.{function} built no kernel: it has to call BuildCCE")
+        raise RuntimeError(f"{entry.__module__}.{entry.__name__} built no kernel: it has to call BuildCCE")
     return program
 
 

@@ -19,14 +19,15 @@ from typing import Callable
 import numpy as np
 
 from ..kernel import load
-from . import aicpu, by_name, channels, collectives
+from . import aicpu, by_name, channels, collectives, nn
 from .errors import KernelError, QueueEmpty, QueueFull
+from .graph import Graphs
 from .launch import Launcher
 from .memory import Address, Memory
 from .report import Report
 
 # Requests and codes of runtime/device.h and runtime/status.h.
-REGISTER, LAUNCH, AICPU, OPERATOR, SEND, WAITING, GIVE, TAKE = 1, 2, 3, 4, 5, 6, 7, 8
+REGISTER, LAUNCH, AICPU, OPERATOR, SEND, WAITING, GIVE, TAKE, GRAPH, RUN_GRAPH, NN = range(1, 12)
 SUCCESS, QUEUE_EMPTY, QUEUE_FULL, KERNEL_FAILED = 0, 207013, 207014, 507015
 _HEADER, _ANSWER, _ADDRESS = struct.Struct("=IIQQ"), struct.Struct("=qQ"), struct.Struct("=QQ")
 
@@ -35,7 +36,7 @@ class Server:
     """Answers the runtime, one request after the other."""
 
     def __init__(self, connection: socket.socket, launcher: Launcher) -> None:
-        self.connection, self.launcher = connection, launcher
+        self.connection, self.launcher, self.graphs = connection, launcher, Graphs(launcher)
         self.handlers: dict[int, Callable[[int, int, bytes], str | None]] = {
             REGISTER: self.register,
             LAUNCH: self.launch,
@@ -45,6 +46,9 @@ class Server:
             WAITING: lambda _number, _count, contents: str(channels.waiting(contents.decode())),
             GIVE: self.give,
             TAKE: self.take,
+            GRAPH: lambda number, _count, contents: self.graphs.add(number, contents),
+            NN: lambda _number, count, contents: nn.run(launcher.memory, *_split(count, contents)),
+            RUN_GRAPH: lambda number, count, contents: self.graphs.run(number, *_split(count, contents)),
         }
 
     def serve(self) -> None:
@@ -108,12 +112,14 @@ def _split(count: int, contents: bytes) -> tuple[list[Address], bytes]:
     return [Address(*pair) for pair in _ADDRESS.iter_unpack(contents[:end])], contents[end:]
 
 
-def _end_with(connection: socket.socket) -> None:
-    """End the process when the program has ended, also while a kernel runs."""
+def _end_with(connection: socket.socket, report: Report | None) -> None:
+    """End the process when the program has ended, also while a kernel runs; sum up what was launched."""
     poll = select.poll()
     poll.register(connection, select.POLLHUP)
     while not any(events & select.POLLHUP for _, events in poll.poll()):
         pass
+    if report:
+        report.summarize()
     os._exit(0)
 
 
@@ -122,10 +128,10 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     descriptor, file, size, pages = map(int, sys.argv[1:5])
     connection = socket.socket(fileno=descriptor)
-    threading.Thread(target=_end_with, args=(connection,), daemon=True).start()
-    np.seterr(all="ignore")  # infinities and NaN are part of the arithmetic
     folder = os.environ.get("VIRTUAL_ASCEND_REPORT")
     report = Report(Path(folder)) if folder else None
+    threading.Thread(target=_end_with, args=(connection, report)).start()  # not a daemon: the end waits for it
+    np.seterr(all="ignore")  # infinities and NaN are part of the arithmetic
     processes, cards = (int(os.environ.get(f"VIRTUAL_ASCEND_{name}", "1")) for name in ("PROCESSES", "CARDS"))
     Server(connection, Launcher(Memory(file, size, pages), report, max(1, processes // cards))).serve()
 

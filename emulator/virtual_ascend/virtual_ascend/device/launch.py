@@ -53,7 +53,7 @@ class Launcher:
             self._clean(kernel, addresses)
         else:
             self._run_built_in(kernel, addresses, TABLE)
-        self._note(kernel, AI_CORE, blocks)
+        self.note(kernel, AI_CORE, blocks)
 
     def launch_aicpu(self, kernel: Kernel, addresses: Sequence[Address], place: Address, size: int) -> None:
         """Run a kernel on the AI CPU; its extension lies at `place`."""
@@ -64,7 +64,7 @@ class Launcher:
                     # Of an output it is the largest one; what comes out decides.
                     description |= {"shape": shape, "ori_shape": shape, "open": kind == OUTPUTS}
         extension.answer(self._run_built_in(kernel, addresses, AICPU))
-        self._note(kernel, AI_CPU, 1)
+        self.note(kernel, AI_CPU, 1)
 
     def launch_operator(self, kernel: Kernel, addresses: Sequence[Address], constants: dict[int, bytes]) -> None:
         """Run an operator that MindSpore asked for by name; some inputs come with the request."""
@@ -72,14 +72,15 @@ class Launcher:
         if on_cpu:
             kernel.function = kernel.type
         self._run_built_in(kernel, addresses, AICPU if on_cpu else TABLE, constants)
-        self._note(kernel, AI_CPU if on_cpu else AI_CORE, 1)
+        self.note(kernel, AI_CPU if on_cpu else AI_CORE, 1)
 
     def note_collective(self, call: Call) -> None:
         """A line for a collective, once its result is there."""
         if self.report:
             self.report.note(as_kernel(call), COMMUNICATION, 1)
 
-    def _note(self, kernel: Kernel, unit: str, blocks: int) -> None:
+    def note(self, kernel: Kernel, unit: str, blocks: int) -> None:
+        """A line for a launch."""
         if self.report:
             self.report.note(kernel, unit, blocks, self.seconds.get(kernel.name))
 
@@ -97,12 +98,6 @@ class Launcher:
         constants: Mapping[int, bytes] = MappingProxyType({}),
     ) -> list[tuple[int, ...]]:
         """Returns the shapes of the outputs: those that were open are what came out."""
-        operator = table.get(kernel.function)
-        if operator is None:
-            raise KernelError(
-                f"the virtual card has no operator {kernel.function} (type {kernel.type}); it was to work on "
-                f"{_shown(kernel.inputs)} with {kernel.attributes} and give {_shown(kernel.outputs)}"
-            )
         given, wanted = tensors(kernel.inputs), tensors(kernel.outputs)
         if len(addresses) < len(given) + len(wanted):
             count = len(given) + len(wanted)
@@ -120,21 +115,7 @@ class Launcher:
             for index, one in enumerate(given)
         ]
         groups = kernel.attributes.get("groups")
-        try:
-            filling = getattr(operator, "with_filling", False)
-            plain = iter([to_plain(array, one, groups, filling) for array, one in zip(stored, given)])
-            results = operator(kernel, *(_take(parameter, plain) for parameter in kernel.inputs))
-        except QueueEmpty:
-            raise
-        except Exception as error:
-            raise KernelError(
-                f"kernel {kernel.name} ({kernel.type}) failed on {_shown(kernel.inputs)} with {kernel.attributes}: "
-                f"{type(error).__name__}: {error}"
-            ) from error
-        arrays = [np.asarray(result) for result in (results if isinstance(results, (list, tuple)) else (results,))]
-        if len(arrays) < len(wanted):
-            raise KernelError(f"kernel {kernel.name} ({kernel.type}) gave {len(arrays)} of {len(wanted)} outputs")
-        notice_overflow(arrays, stored)
+        arrays = compute(kernel, stored, table)
         for index, (array, description) in enumerate(zip(arrays, wanted)):
             if description.get("open"):
                 description["shape"] = description["ori_shape"] = list(array.shape)
@@ -168,6 +149,14 @@ class Launcher:
                 feeds[tensor.name] = array
             if tensor in outputs:
                 targets[tensor.name] = array
+        results = self.run_program(kernel, program, blocks, feeds, size)
+        for name, array in targets.items():
+            array[...] = results[name].reshape(array.shape)
+
+    def run_program(
+        self, kernel: Kernel, program: ir.Program, blocks: int, feeds: dict[str, np.ndarray], size: int
+    ) -> dict[str, np.ndarray]:
+        """Run a kernel in TIK on tensors by name, of `size` bytes together with its results."""
         timing = self.report is not None and kernel.name not in self.seconds
         count = self.processes.choose(kernel.name, blocks, size)
         begin = time.perf_counter()
@@ -180,8 +169,40 @@ class Launcher:
         if timing:
             self.seconds[kernel.name] = result.seconds
         STATUS.is_set |= bool(result.overflow)
-        for name, array in targets.items():
-            array[...] = result.outputs[name].reshape(array.shape)
+        return result.outputs
+
+
+def compute(kernel: Kernel, stored: Sequence[np.ndarray], table: dict[str, Operator]) -> list[np.ndarray]:
+    """Results of a built-in operator on its inputs as they are stored.
+
+    Raises:
+        KernelError: there is no such operator, or it cannot work on these.
+        QueueEmpty: it has to wait for data.
+    """
+    operator = table.get(kernel.function)
+    if operator is None:
+        raise KernelError(
+            f"the virtual card has no operator {kernel.function} (type {kernel.type}); it was to work on "
+            f"{_shown(kernel.inputs)} with {kernel.attributes} and give {_shown(kernel.outputs)}"
+        )
+    given, groups = tensors(kernel.inputs), kernel.attributes.get("groups")
+    try:
+        filling = getattr(operator, "with_filling", False)
+        plain = iter([to_plain(array, one, groups, filling) for array, one in zip(stored, given)])
+        results = operator(kernel, *(_take(parameter, plain) for parameter in kernel.inputs))
+    except QueueEmpty:
+        raise
+    except Exception as error:
+        raise KernelError(
+            f"kernel {kernel.name} ({kernel.type}) failed on {_shown(kernel.inputs)} with {kernel.attributes}: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+    arrays = [np.asarray(result) for result in (results if isinstance(results, (list, tuple)) else (results,))]
+    wanted = len(tensors(kernel.outputs))
+    if len(arrays) < wanted:
+        raise KernelError(f"kernel {kernel.name} ({kernel.type}) gave {len(arrays)} of {wanted} outputs")
+    notice_overflow(arrays, stored)
+    return arrays
 
 
 def _take(parameter: Any, arrays: Iterator[np.ndarray]) -> Any:

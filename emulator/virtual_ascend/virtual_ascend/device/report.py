@@ -10,6 +10,9 @@ import csv
 import json
 import math
 import os
+import re
+import sys
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -34,6 +37,7 @@ COLUMNS = (
     "Output Formats",
     "Duration From",
 )
+CONVERSIONS = "TransData", "Transpose", "TransposeD", "ConfusionTransposeD"
 AI_CORE, AI_CPU, COMMUNICATION = "AI_CORE", "AI_CPU", "COMMUNICATION"
 
 
@@ -52,6 +56,8 @@ class Report:
         assert soc is not None
         self._soc: SocProfile = soc
         self._now = 0.0
+        self._launches: Counter[tuple[str, str]] = Counter()  # by family and type
+        self._times: dict[tuple[str, str], float] = defaultdict(float)  # microseconds
 
     def note(self, kernel: Kernel, unit: str, blocks: int, seconds: float | None = None) -> None:
         """One launch on AI cores or the AI CPU; ``seconds`` where tikemu has estimated them.
@@ -62,13 +68,29 @@ class Report:
         duration = 1e6 * (self._roofline(kernel) if seconds is None else seconds)
         if unit == COMMUNICATION:
             source, duration = "none", 0.0
+        kind, in_tik = re.subn(r"^Custom_(.+)_[0-9a-f]+$", r"\1", kernel.type)  # MindSpore adds a number
+        self._launches[_family(kind, unit, bool(in_tik)), kind] += 1
+        self._times[_family(kind, unit, bool(in_tik)), kind] += duration
         given, wanted = tensors(kernel.inputs), tensors(kernel.outputs)
         columns = [*_columns(given), *_columns(wanted)]
         times = f"{self._now:.3f}", f"{duration:.3f}"
-        self._rows.writerow([kernel.name, kernel.type, unit, *times, blocks, *columns, source])
-        event = {"name": kernel.type, "ph": "X", "tid": self._row(unit), "ts": self._now, "dur": duration}
+        self._rows.writerow([kernel.name, kind, unit, *times, blocks, *columns, source])
+        event = {"name": kind, "ph": "X", "tid": self._row(unit), "ts": self._now, "dur": duration}
         self._event({**event, "args": dict(zip(COLUMNS[6:], columns))})
         self._now += duration
+
+    def summarize(self) -> None:
+        """Print launches and microseconds by family, each with its longest types."""
+        total = sum(self._times.values())
+        print(f"virtual-ascend: {sum(self._launches.values())} launches, {total:.1f} us (estimated)", file=sys.stderr)
+        families: dict[str, float] = defaultdict(float)
+        for (family, _), time in self._times.items():
+            families[family] += time
+        for family, time in sorted(families.items(), key=lambda one: -one[1]):
+            kinds = sorted((-one, kind) for (of, kind), one in self._times.items() if of == family)
+            shown = ", ".join(f"{kind} {self._launches[family, kind]} times" for _, kind in kinds[:4])
+            print(f"  {family:16} {time:10.1f} us {time / (total or 1):6.1%}  {shown}", file=sys.stderr)
+        sys.stderr.flush()
 
     def _row(self, unit: str) -> int:
         if unit not in self._units:
@@ -83,6 +105,16 @@ class Report:
         given, wanted = tensors(kernel.inputs), tensors(kernel.outputs)
         moved = sum(math.prod(one["shape"]) * dtype_of(one).itemsize for one in (*given, *wanted))
         return max(moved / self._soc.timing.hbm_bandwidth, 2 * _products(kernel, given) / self._soc.peak_f16_flops)
+
+
+def _family(kind: str, unit: str, in_tik: bool) -> str:
+    if unit == COMMUNICATION:
+        return "collectives"
+    if in_tik:
+        return "operators in TIK"
+    if kind in CONVERSIONS:
+        return "conversions"
+    return "products" if "MatMul" in kind or kind.startswith("Conv2D") else "the rest"
 
 
 def _products(kernel: Kernel, given: Sequence[dict[str, Any]]) -> int:

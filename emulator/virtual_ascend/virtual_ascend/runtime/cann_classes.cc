@@ -1,5 +1,5 @@
-// C++ classes of CANN: the manager of error texts, the description of the platform, and of the graph engine (GE) what the
-// plugin constructs while it is loaded. Sizes and layouts are ours wherever only this library looks inside.
+// C++ classes of CANN: the manager of error texts and the description of the platform. Sizes and layouts are ours wherever
+// only this library looks inside.
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -74,19 +74,8 @@ class PlatformInfoManager {
 }  // namespace fe
 
 // ------------------------------------------------------------------------------------------------------ graph engine
+// Its objects, which the plugin constructs while it is loaded, are those of ../ge.
 namespace ge {
-using string = std::string;
-constexpr uint32_t kFound = 0, kFailed = 0xFFFFFFFF;
-enum Format : int;
-enum DataType : int;
-
-class AscendString {
- public:
-  KEPT AscendString(const char *given) : text(given ? std::make_shared<std::string>(given) : nullptr) {}
-  KEPT const char *GetString() const { return text ? text->c_str() : ""; }
-  std::shared_ptr<std::string> text;
-};
-
 class OppSoManager {
  public:
   KEPT static OppSoManager &GetInstance() {
@@ -94,109 +83,6 @@ class OppSoManager {
     return manager;
   }
   KEPT void LoadOppPackage() {}
-};
-
-class Shape {
- public:
-  KEPT Shape() {}
-  KEPT explicit Shape(const std::vector<int64_t> &) {}
-  std::shared_ptr<void> contents;
-};
-
-class TensorDesc {
- public:
-  KEPT TensorDesc(Shape, Format, DataType) {}
-  KEPT TensorDesc(const TensorDesc &other) : contents(other.contents) {}
-  KEPT TensorDesc(TensorDesc &&other) : contents(std::move(other.contents)) {}
-  std::shared_ptr<void> contents;
-};
-
-class Tensor {
- public:
-  KEPT Tensor() {}
-  KEPT explicit Tensor(const TensorDesc &) {}
-  KEPT Tensor(const TensorDesc &, const uint8_t *, size_t) {}
-  std::shared_ptr<void> contents;
-};
-
-struct OperatorContents {
-  std::string name, type;
-  std::map<std::string, std::any> attributes;
-};
-
-// What is registered of an operator here serves graphs of GE, which MindSpore 2.0 does not make by default. Attributes are
-// kept: MindSpore puts them into an operator and takes them out again to translate their names.
-class Operator {
- public:
-  KEPT explicit Operator(const char *type) : Operator(type, type) {}
-  KEPT Operator(const char *name, const char *type) : contents_(new OperatorContents{name, type, {}}) {}
-  KEPT Operator(const AscendString &name, const AscendString &type) : Operator(name.GetString(), type.GetString()) {}
-  KEPT explicit Operator(const string &type) : Operator(type, type) {}
-  KEPT Operator(const string &name, const string &type) : contents_(new OperatorContents{name, type, {}}) {}
-  virtual ~Operator() = default;
-  KEPT string GetOpType() const { return contents_->type; }
-  KEPT string GetName() const { return contents_->name; }
-  KEPT void InputRegister(const char *, const char *) {}
-  KEPT void OptionalInputRegister(const char *, const char *) {}
-  KEPT void OutputRegister(const char *, const char *) {}
-  KEPT void DynamicInputRegister(const char *, const unsigned int, const char *, bool) {}
-  KEPT void DynamicOutputRegister(const char *, const unsigned int, const char *, bool) {}
-  KEPT void RequiredAttrRegister(const char *) {}
-  KEPT void AttrRegister(const char *, bool) {}
-  KEPT void AttrRegister(const char *, int64_t) {}
-  KEPT void AttrRegister(const char *, float) {}
-  KEPT void AttrRegister(const char *, const AscendString &) {}
-  KEPT void AttrRegister(const char *, const Tensor &) {}
-  KEPT void AttrRegister(const char *, const DataType &) {}
-  KEPT void AttrRegister(const char *, const std::vector<int64_t> &) {}
-  KEPT void AttrRegister(const char *, const std::vector<float> &) {}
-  KEPT void AttrRegister(const char *, const std::vector<AscendString> &) {}
-  KEPT void SubgraphRegister(const char *, bool) {}
-  KEPT void SubgraphCountRegister(const char *, uint32_t) {}
-  KEPT Operator &SetAttr(const char *name, bool value) { return Put(name, value); }
-  KEPT Operator &SetAttr(const char *name, int64_t value) { return Put(name, value); }
-  KEPT Operator &SetAttr(const char *name, float value) { return Put(name, value); }
-  KEPT Operator &SetAttr(const char *name, const Tensor &value) { return Put(name, value); }
-  KEPT Operator &SetAttr(const char *name, const DataType &value) { return Put(name, value); }
-  KEPT Operator &SetAttr(const char *name, const std::vector<DataType> &value) { return Put(name, value); }
-  KEPT Operator &SetAttr(const char *name, const std::vector<int32_t> &value) { return Put(name, value); }
-  KEPT Operator &SetAttr(const char *name, const std::vector<int64_t> &value) { return Put(name, value); }
-  KEPT Operator &SetAttr(const char *name, const std::vector<float> &value) { return Put(name, value); }
-  KEPT Operator &SetAttr(const char *name, const std::vector<std::vector<int64_t>> &value) { return Put(name, value); }
-  KEPT Operator &SetAttr(const string &name, const string &value) { return Put(name.c_str(), value); }
-  KEPT Operator &SetAttr(const string &name, const std::vector<string> &value) { return Put(name.c_str(), value); }
-  KEPT uint32_t GetAttr(const char *name, bool &value) const { return Take(name, &value); }
-  KEPT uint32_t GetAttr(const char *name, int64_t &value) const { return Take(name, &value); }
-  KEPT uint32_t GetAttr(const char *name, float &value) const { return Take(name, &value); }
-  KEPT uint32_t GetAttr(const char *name, Tensor &value) const { return Take(name, &value); }
-  KEPT uint32_t GetAttr(const char *name, DataType &value) const { return Take(name, &value); }
-  KEPT uint32_t GetAttr(const char *name, std::vector<int32_t> &value) const { return Take(name, &value); }
-  KEPT uint32_t GetAttr(const char *name, std::vector<int64_t> &value) const { return Take(name, &value); }
-  KEPT uint32_t GetAttr(const char *name, std::vector<float> &value) const { return Take(name, &value); }
-  KEPT uint32_t GetAttr(const char *name, std::vector<std::vector<int64_t>> &value) const { return Take(name, &value); }
-  KEPT uint32_t GetAttr(const string &name, string &value) const { return Take(name.c_str(), &value); }
-  KEPT uint32_t GetAttr(const string &name, std::vector<string> &value) const { return Take(name.c_str(), &value); }
-
- private:
-  template <class Value>
-  Operator &Put(const char *name, const Value &value) {
-    contents_->attributes[name] = value;
-    return *this;
-  }
-  template <class Value>
-  uint32_t Take(const char *name, Value *value) const {
-    auto found = contents_->attributes.find(name);
-    const Value *kept = found == contents_->attributes.end() ? nullptr : std::any_cast<Value>(&found->second);
-    if (!kept) return kFailed;
-    *value = *kept;
-    return kFound;
-  }
-  std::shared_ptr<OperatorContents> contents_;
-};
-
-class OperatorCreatorRegister {
- public:
-  KEPT OperatorCreatorRegister(const char *, const std::function<Operator(const AscendString &)> &) {}
 };
 
 extern const std::string HCOM_ATTR_GROUP, HCOM_ATTR_SHAPE, HCOM_ATTR_SR_TAG, HCOM_ATTR_SRC_RANK, HCOM_ATTR_DATA_TYPE,

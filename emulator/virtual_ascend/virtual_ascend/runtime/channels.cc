@@ -96,11 +96,16 @@ Status acltdtStopChannel(void *channel) {
 }
 // Its receiver may still be on the way out.
 Status acltdtDestroyChannel(void *) { return kSuccess; }
-// MindSpore's receivers wait without a limit, and end when the queue is empty.
-Status acltdtReceiveTensor(void *channel, void *, int32_t) {
+// Receivers of MindSpore 2.0 wait without a limit, and end when the queue is empty; later ones ask again and again.
+Status acltdtReceiveTensor(void *channel, void *, int32_t milliseconds) {
   auto waiting = static_cast<Channel *>(channel);
   std::unique_lock<std::mutex> guard(waiting->lock);
-  waiting->changed.wait(guard, [waiting] { return waiting->stopped.load(); });
+  const auto stopped = [waiting] { return waiting->stopped.load(); };
+  if (milliseconds < 0) {
+    waiting->changed.wait(guard, stopped);
+  } else {
+    waiting->changed.wait_for(guard, std::chrono::milliseconds(milliseconds), stopped);
+  }
   return kQueueEmpty;
 }
 // Waits while the channel is full. What comes when it was stopped has no receiver.

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "device.h"
+#include "json.h"
 #include "streams.h"
 
 namespace virtual_ascend {
@@ -26,31 +27,6 @@ struct Description {
 struct Attributes {
   std::string json;
 };
-
-std::string Quoted(const char *text) {
-  std::string quoted = "\"";
-  for (; *text; ++text) {
-    if (*text == '"' || *text == '\\') quoted += '\\';
-    quoted += *text;
-  }
-  return quoted + '"';
-}
-
-std::string Text(int64_t value) { return std::to_string(value); }
-std::string Text(uint8_t value) { return value ? "true" : "false"; }
-std::string Text(const char *value) { return Quoted(value); }
-std::string Text(float value) {
-  char text[32];
-  snprintf(text, sizeof text, "%.9g", value);
-  return text;
-}
-
-template <class Values>
-std::string List(const Values &values, size_t count) {
-  std::string text = "[";
-  for (size_t i = 0; i < count; ++i) text += (i ? "," : "") + Text(values[i]);
-  return text + "]";
-}
 
 Status Set(void *attributes, const char *name, const std::string &value) {
   auto &json = static_cast<Attributes *>(attributes)->json;

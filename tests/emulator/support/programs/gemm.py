@@ -93,7 +93,7 @@ def _multiply_block(
     buffer: int,
     step: Any,
 ) -> None:
-    """The products of one block of K; a part stays in L0A or L0B as long as it is needed."""
+    """Multiply one block of K. A part stays in L0A or L0B while it is needed."""
     bm, bk, bn = block
     held: dict[str, int | None] = {"a": None, "b": None}
     for turn, (a_part, b_part) in enumerate(terms):
@@ -215,7 +215,7 @@ def cube_share(block: tuple[int, int, int] = (128, 256, 128), count: int = 1000)
 
 
 def vector_share(name: str = "vadd", targets: int = 2, count: int = 1000) -> float:
-    """Predicted share of the Vector peak (one repeat of 128 float16 a cycle) of a loop on one core."""
+    """Predict the share of the Vector peak of a loop on one core. The peak is one repeat of 128 float16 a cycle."""
     result = tikemu.run(vector_loop(name, targets, count), {}, numerics=False, options=tikemu.Options(progress=False))
     return VECTOR_REPEATS * count / result.cycles
 

@@ -1,4 +1,4 @@
-"""What the programs of the zoo share."""
+"""Define the decorator of the programs of the zoo."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from typing import Any, Callable
 
 
 def program(function: Callable[[Any, Any], tuple]) -> Callable[[], tuple]:
-    """A builder out of a function that fills a program, gets ``tbe.tik`` and the empty Tik instance, and returns what
-    the builder returns behind that instance."""
+    """Turn a function that fills a program into a builder of the program."""
 
     @functools.wraps(function)
     def build() -> tuple:

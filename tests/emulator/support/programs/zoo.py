@@ -20,7 +20,7 @@ def _random(shape, dtype="float16", seed=0, low=-4.0, high=4.0):
 
 @program
 def add_multi_core(tik, inst):
-    """c = a + b over 8 cores, double buffered, with a tail shorter than a repeat."""
+    """Compute c = a + b on 8 cores, double buffered, with a short tail."""
     cores, length = 8, 8 * 3 * 1000
     per_core, chunk = length // cores, 1000
     a, b, c = (inst.Tensor("float16", (length,), name=name, scope=tik.scope_gm) for name in "abc")
@@ -48,7 +48,7 @@ def add_multi_core(tik, inst):
 
 
 def tiled_by_scalars():
-    """y = max(x, 0) * 2 with the sizes read at run time from a tiling tensor (dynamic-shape style)."""
+    """Compute y = max(x, 0) * 2 with sizes from a tiling tensor (dynamic-shape style)."""
     from te import tik
 
     inst = tik.Tik(tik.Dprofile(), False)
@@ -136,7 +136,7 @@ def matmul_fixpipe(tik, inst):
 
 @program
 def matmul_by_hand(tik, inst):
-    """A (96, 64) x B (64, 80) float16 through load2dv1, mmad and tensor_mov, the K loop double buffered."""
+    """Multiply matrices with load2dv1, mmad and tensor_mov, the K loop double buffered."""
     m, k, n = 96, 64, 80
     a_gm = inst.Tensor("float16", (k // 16, m, 16), name="a", scope=tik.scope_gm)
     b_gm = inst.Tensor("float16", (n // 16, k, 16), name="b", scope=tik.scope_gm)
@@ -283,7 +283,7 @@ def layer_norm_whole_tensor(tik, inst):
 
 @program
 def search_with_break(tik, inst):
-    """First index whose value reaches a threshold given as an InputScalar; loops, break and element writes."""
+    """Find the first index whose value reaches a threshold given as an InputScalar."""
     count = 64
     x = inst.Tensor("int32", (count,), name="x", scope=tik.scope_gm)
     threshold = inst.InputScalar(dtype="int32", name="threshold")

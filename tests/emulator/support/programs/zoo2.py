@@ -17,7 +17,7 @@ def _random(shape, dtype="float16", seed=0, low=-2.0, high=2.0):
 
 
 class OldStyleClip:
-    """A class with its state in attributes, `te.tik`, Dprofile, positional arguments, a body written by helpers."""
+    """Clip values in the old style: a class, `te.tik`, Dprofile and positional arguments."""
 
     def __init__(self, shape, low, high, kernel_name="old_clip"):
         from te import tik
@@ -90,7 +90,7 @@ def dynamic_shape(tik, inst):
 
 @program
 def workspace_and_barrier(tik, inst):
-    """Each core leaves the sum of its part in a workspace; after a barrier every core divides by the total."""
+    """Divide by a total that all cores find in a workspace after a barrier."""
     cores, part = 4, 512
     x, y = (inst.Tensor("float32", (cores * part,), name=name, scope=tik.scope_gm) for name in "xy")
     partial = inst.Tensor("float32", (cores, 8), name="partial", scope=tik.scope_gm, is_workspace=True)
@@ -238,7 +238,7 @@ def image_to_columns():
 
 @program
 def whole_tensor_attention(tik, inst):
-    """One head of attention with matmul and the whole-tensor APIs; rows stay in the fractal layout."""
+    """Compute one head of attention with matmul and the whole-tensor APIs. Rows stay in the fractal layout."""
     m, n, d = 32, 48, 32
     q = inst.Tensor("float16", (d // 16, m, 16), name="q", scope=tik.scope_gm)
     k = inst.Tensor("float16", (d // 16, n, 16), name="k", scope=tik.scope_gm)
@@ -313,7 +313,7 @@ def float_bits(tik, inst):
 
 @program
 def histogram(tik, inst):
-    """Counts in a ScalarArray by a run-time index, reset by its initial value, and a mask of two words."""
+    """Count in a ScalarArray by a run-time index. Its initial value resets it, and a mask has two words."""
     count, bins = 96, 8
     x = inst.Tensor("int32", (count,), name="x", scope=tik.scope_gm)
     counts = inst.Tensor("int32", (bins,), name="counts", scope=tik.scope_gm)

@@ -1,5 +1,10 @@
-"""MindSpore compiles the operators from their entries' files and from copies, without the package on the path."""
+"""MindSpore compiles the operators from their entries' files and from copies, without the package on the path.
 
+Also: what MindSpore launches around them in PYNATIVE when a call is not like the one before.
+"""
+
+import math
+import re
 from pathlib import Path
 
 import pytest
@@ -19,3 +24,36 @@ def test_entries(tmp_path, way):
     name, verdict, copies = said(done).splitlines()[-1].split("\t")
     assert (name, verdict) == (CASE, "right"), done.stderr[-6000:]
     assert (int(copies) > 0) == (way == "copied")
+
+
+DROPOUT = """
+import mindspore as ms, numpy as np, flash_attention
+from mindspore import Parameter, Tensor, nn, ops
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.gain = Parameter(Tensor(np.ones((1, 1), np.float32)), name="gain")
+        self.drop, self.attention = nn.Dropout(p=0.1), flash_attention.FlashAttention(64, causal=True)
+    def construct(self, x):
+        x = ops.cast(self.drop(x * self.gain[0, 0]), ms.float16).reshape(2, 1, 48, 64)
+        return self.attention(x, x, x).sum()
+ms.set_context(mode=ms.PYNATIVE_MODE, device_target="Ascend")
+net = Net().set_train()
+gradient = ops.GradOperation(get_by_list=True)(net, ms.ParameterTuple(net.trainable_params()))
+for seed in range(3):
+    x = Tensor(np.random.default_rng(seed).standard_normal((2, 48, 64)).astype(np.float32))
+    print(float(net(x).asnumpy()), float(gradient(x)[0].asnumpy()))
+"""
+
+
+@pytest.mark.slow
+def test_dropout_before_the_layer(tmp_path):
+    """In the third step MindSpore asks the card for a shape."""
+    (tmp_path / "dropout.py").write_text(DROPOUT)
+    options = "--report", "report"
+    done = on_card(card_python(), "dropout.py", cwd=tmp_path, options=options, packages=(ROOT / "train",))
+    numbers = [float(word) for line in said(done).splitlines() for word in line.split()]
+    assert len(numbers) == 6 and all(map(math.isfinite, numbers))
+    assert "\nShape," in (tmp_path / "report/op_summary.csv").read_text()
+    summary = re.search(r"^ +operators in TIK .* us .*%  flash_attention_forward_tiles \d+ times", done.stderr, re.M)
+    assert summary, done.stderr[-3000:]

@@ -106,6 +106,31 @@ def test_the_example_is_started_by_rank_table_and_loop(python, tmp_path):
         assert float(loss) == pytest.approx(expected[int(step)], abs=BOUND)
 
 
+EVERY_LAYOUT = (
+    *("key", "value", "last", "turned", "mask-whole", "mask-last", "mask-rank-3", "mask-float", "bias-sinks"),
+    *("bias-last", "segments", "BSH", "everything", "recompute", "split-batch", "optimizer"),
+)
+
+
+@pytest.mark.parametrize(
+    "dp, mp, cases",
+    [
+        (1, 2, ("query", "mask", "output")),
+        pytest.param(2, 1, ("query", "mask", *EVERY_LAYOUT), marks=pytest.mark.slow),
+        pytest.param(1, 2, EVERY_LAYOUT, marks=pytest.mark.slow),
+        pytest.param(2, 2, ("query", "mask", "output", *EVERY_LAYOUT), marks=pytest.mark.slow),
+    ],
+)
+def test_inputs_arrive_in_any_layout(python, tmp_path, dp, mp, cases):
+    """Gradients are those of the reference, wherever MindSpore has to gather, split or exchange before the layer."""
+    program, options = PROGRAM.with_name("card_layouts.py"), ("--cards", str(dp * mp))
+    done = on_card(
+        python, program, dp, mp, *cases, cwd=tmp_path, options=options, packages=(ROOT / "train",), minutes=14
+    )
+    found = {tuple(line.split("\t")[:2]): line.split("\t")[2] for line in said(done).splitlines()}
+    assert found == {(str(card), name): "right" for card in range(dp * mp) for name in cases}
+
+
 @pytest.mark.slow
 def test_data_parallel(python, tmp_path, alone):
     """Each card has its part of the batch, and says the loss of that."""

@@ -20,17 +20,21 @@ class TikBackend(OperatorBackend):
     def unavailable(self) -> str | None:
         import mindspore as ms
 
-        return environment.missing(ms.__version__, ms.get_context("device_target"))
+        version = ms.__version__
+        missing = environment.missing(version, ms.get_context("device_target"))
+        if missing is not None or not environment.needs_package(version):
+            return missing
+        graph = ms.get_context("mode") == ms.GRAPH_MODE
+        level = ms.context.get_jit_config().get("jit_level") or ms.get_context("jit_level")
+        return environment.refuse_mode(version, graph, level)
 
     def chip(self):
         return environment.chip()
 
     def make_primitive(self, shard=None):
-        import mindspore as ms
-
         from flash_attention.backends.ascend import registration
 
-        return functools.partial(registration.primitive, environment.route(ms.__version__), shard=shard)
+        return functools.partial(registration.primitive, shard=shard)
 
     def draw(self, problem: AttentionProblem | PackedProblem, shard=None):
         from flash_attention.backends.ascend.keep_bits import GeneratedKeepBits

@@ -20,8 +20,9 @@ from flash_attention.kernels.tik import describe, operators
 from flash_attention.kernels.tik.decode import schedule as decode_scheduler
 from flash_attention.kernels.tik.layout import HIDDEN_BY_BIAS, KEEP_PADDING, SINK_LANES, placement
 from flash_attention.kernels.tik.problem import Chip, KernelProblem, Request, padded
+from flash_attention.parameters import Compiled
 from flash_attention.problem import AttentionProblem
-from flash_attention.sharding.shard import Shard
+from flash_attention.sharding.shard import TENSOR, Shard
 
 # The kernels store the lowest float32 number for -inf, which the chip does not have. No other logsumexp is below this.
 NOTHING_SEEN = -1e38
@@ -59,6 +60,10 @@ class OperatorAttention(nn.Cell):
                 "alibi_slopes: given to the TIK operators with shards, allowed there are alibi=True with the standard "
                 "slopes, and a bias"
             )
+        if shard is not None and problem.keep_bits:
+            raise ValueError(
+                "keep_bits: given to the TIK operators with shards, allowed there is dropout that every card draws"
+            )
         self.core = kernels(request, make_primitive, self.slopes_place is not None, decodes)
         self.mask_place, self.bias_place, self.sinks_place = map(problem.place, ("mask", "bias", "sinks"))
         self.mask = self.bias = None
@@ -67,6 +72,10 @@ class OperatorAttention(nn.Cell):
         self.to_half = ops.Cast()
         if shard is not None and shard.mask_axes is not None:
             shard.glue(self.to_half, shard.mask_axes)
+        self.arriving = self.arriving_bias = None
+        if shard is not None:
+            self.arriving = _Redistributed(shard, TENSOR)
+            self.arriving_bias = None if shard.bias_axes is None else _Redistributed(shard, shard.bias_axes)
         if kernel_problem.mask == "per_key":
             self.mask = _PerKey(kernel_problem.mask_shape, False, shard, None if shard is None else shard.mask_axes)
         if kernel_problem.bias == "per_key":
@@ -80,6 +89,8 @@ class OperatorAttention(nn.Cell):
 
     def construct(self, query, key, value, inputs):
         hidden, bias, keep, spread = self.nothing, self.nothing, self.nothing, self.nothing
+        if self.arriving is not None:
+            query, key, value = self.arriving(query), self.arriving(key), self.arriving(value)
         if self.explicit_mask is not None:
             hidden = ops.stop_gradient(self.to_half(self.explicit_mask(inputs), mstype.float16))
         elif self.mask_place is not None:
@@ -89,6 +100,8 @@ class OperatorAttention(nn.Cell):
         if self.bias_place is not None:
             bias = inputs[self.bias_place]
             bias = bias if self.bias_grad else ops.stop_gradient(bias)
+            if self.arriving_bias is not None:
+                bias = self.arriving_bias(bias)
             if self.bias is not None:
                 bias = self.bias(bias)
         if self.decisions is not None:
@@ -125,8 +138,8 @@ def kernels(
         primitive_of, request=request, make_primitive=make_primitive, shapes=shapes, given_slopes=given_slopes
     )
     return Differentiable(
-        _Decoding(request, make_primitive, given_slopes) if decodes else _Forward(request, made(forward)),
-        _Backward(request, *map(made, backward)),
+        Compiled(_Decoding(request, make_primitive, given_slopes) if decodes else _Forward(request, made(forward))),
+        Compiled(_Backward(request, *map(made, backward))),
         "tik and emulator",
         count=8 if p.sequences else 5,
     )
@@ -196,6 +209,7 @@ class _Backward(nn.Cell):
         if self.packed:
             self.tables = (operators.work_tables(integers, request, ("grad", "blocks")),)
         self.logsumexp_gradient, self.bias_gradient = request.logsumexp_gradient, request.bias_gradient
+        self.last = 4 if self.bias_gradient else 3  # MindSpore 2.6 takes no negative index here
         self.bias_sums = _BiasSums(p) if self.bias_gradient and p.bias == "per_key" else None
 
     def construct(self, query, key, value, others, output, logsumexp, d_output, d_logsumexp):
@@ -213,7 +227,7 @@ class _Backward(nn.Cell):
         rows = self.rows(*given, *blocks, *self.rows_constants(others[4]))
         lanes = rows[0] if isinstance(rows, tuple) else rows
         gradients = self.main(query, key, value, d_output, lanes, *features, *self.main_constants(others[4]))
-        d_query = gradients[-1]
+        d_query = gradients[self.last]
         if self.finish is not None:
             d_query = self.finish(gradients[2], *blocks)
             d_query = d_query[0] if isinstance(d_query, tuple) else d_query
@@ -227,6 +241,22 @@ class _Backward(nn.Cell):
             d_sinks = ops.concat((by_head, d_sinks[:, :, 1:]), 2)
         d_others = (ops.zeros_like(mask), d_bias, ops.zeros_like(keep), d_sinks)
         return d_query, gradients[0], gradients[1], d_others + zeros_like(others[4:])
+
+
+class _Redistributed(nn.Cell):
+    """Hands on a tensor of a sharded graph in the layout of the kernels.
+
+    MindSpore redistributes a tensor directly before the primitive that wants another layout. The kernels stand inside a
+    Cell with a `bprop`, which gets the inputs of the Cell: from before that. These two primitives stand outside. On a
+    device they only name another shape.
+    """
+
+    def __init__(self, shard: Shard, axes: tuple):
+        super().__init__()
+        self.expand, self.squeeze = shard.glue(ops.ExpandDims(), axes), shard.glue(ops.Squeeze(0), (None, *axes))
+
+    def construct(self, tensor):
+        return self.squeeze(self.expand(tensor, 0))
 
 
 class SpreadSinks(nn.Cell):

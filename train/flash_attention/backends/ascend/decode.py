@@ -14,6 +14,7 @@ from flash_attention.kernels.tik.decode import schedule as scheduler
 from flash_attention.kernels.tik.decode import tiling as tiling
 from flash_attention.kernels.tik.describe import DECODE_STAGES
 from flash_attention.kernels.tik.problem import Chip, Request, padded
+from flash_attention.parameters import Compiled
 from flash_attention.problem.paged import PagedProblem
 
 
@@ -66,7 +67,7 @@ class PagedOperators(nn.Cell):
 
     def __init__(self, problem: PagedProblem, make_primitive: MakePrimitive, chip: Chip):
         super().__init__()
-        self.kernels = _PagedKernels(problem, make_primitive, chip)
+        self.kernels = Compiled(_PagedKernels(problem, make_primitive, chip))
         self.sinks, self.slopes = problem.whole.place("sinks"), problem.whole.place("alibi_slopes")
         self.nothing = Tensor(np.zeros(1, np.float32))
 

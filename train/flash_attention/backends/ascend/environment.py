@@ -16,10 +16,27 @@ _DRIVER = Path("/usr/local/Ascend/driver/version.info")
 _CANN_VARIABLES = ("ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME", "ASCEND_OPP_PATH")
 
 
-def route(version: str) -> str:
-    """How MindSpore `version` reaches a TBE operator: "tbe" (compiled in its own processes, 2.0 to 2.2) or "opp"."""
-    major, minor = (int(part) for part in version.split(".")[:2])
-    return "tbe" if (major, minor) < (2, 3) else "opp"
+def _release(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".")[:2])
+
+
+def needs_package(version: str) -> bool:
+    """Whether MindSpore `version` finds a TBE operator in an operator package, through GE; 2.0 to 2.2 compile it."""
+    return _release(version) >= (2, 3)
+
+
+def refuse_mode(version: str, graph: bool, jit_level: str) -> str | None:
+    """Return why the operators of a package cannot run in a mode of MindSpore `version`, or None.
+
+    Operators that MindSpore runs one by one get no attributes, and the TIK operators need theirs.
+    """
+    if not needs_package(version):
+        return None
+    if not graph and _release(version) < (2, 6):
+        return f"runs in GRAPH mode with MindSpore {version}, which runs PYNATIVE and @jit operator by operator"
+    if jit_level not in ("", "O2"):
+        return f"runs in graphs that GE compiles: got jit_level {jit_level}, allowed is O2"
+    return None
 
 
 def package_folder() -> Path | None:
@@ -51,7 +68,7 @@ def missing(version: str, target: str) -> str | None:
         return f"CANN is not set up: none of {', '.join(_CANN_VARIABLES)} is set (source CANN's set_env.sh)"
     if not importlib.util.find_spec("tbe"):
         return "CANN's Python package tbe cannot be imported (source CANN's set_env.sh)"
-    if route(version) == "opp" and package_folder() is None:
+    if needs_package(version) and package_folder() is None:
         return (
             "MindSpore from 2.3 on finds TBE operators in an operator package; make and install it: "
             "flash-attention opp --soc ascend910 --out DIR, then bash DIR/install.sh"

@@ -6,7 +6,7 @@ import math
 
 from flash_attention.kernels.tik import describe
 from flash_attention.kernels.tik.decode.schedule import MOST_QUERIES
-from flash_attention.kernels.tik.problem import ALIBI_TOKENS, LEAST_SCALE, MAX_HEAD_DIM, SOFTCAPS
+from flash_attention.kernels.tik.problem import ALIBI_TOKENS, MAX_HEAD_DIM, SCALES, SOFTCAPS
 from flash_attention.problem import AttentionProblem
 
 # Keep decisions are made for a whole call, one bit a score, because the Vector unit cannot draw them cheaply.
@@ -41,8 +41,10 @@ def refuse_on_910(problem: AttentionProblem) -> str | None:
         )
     if problem.rules.softcap and not SOFTCAPS[0] <= problem.rules.softcap <= SOFTCAPS[1]:
         return f"the TIK operators take a softcap from {SOFTCAPS[0]} to {SOFTCAPS[1]}, got {problem.rules.softcap}"
-    if 0 < abs(problem.scale) < LEAST_SCALE:
-        return f"the TIK operators take a scale of {LEAST_SCALE} or more, of either sign, or 0, got {problem.scale}"
+    if problem.scale != 0 and not SCALES[0] <= abs(problem.scale) <= SCALES[1]:
+        return (
+            f"the TIK operators take a scale from {SCALES[0]} to {SCALES[1]}, of either sign, or 0, got {problem.scale}"
+        )
     if problem.bias_dtype not in (None, "float16"):
         return f"the TIK operators take a float16 bias, got {problem.bias_dtype}"
     if problem.bias == "alibi" and max(problem.seq_q, problem.seq_k) > ALIBI_TOKENS:

@@ -1,7 +1,8 @@
 """The operator package (OPP) for CANN: what MindSpore from 2.3 on needs to find the TIK operators by their types.
 
-Layout and file formats: CANN's documentation on custom operator development, chapters operator information library,
-operator prototype, and deployment of custom operators.
+Layout and file formats: CANN's documentation on custom operator development, chapters operator information library and
+deployment of custom operators. A type is the name of the operator's Python function, and MindSpore registers prototypes
+of such types itself.
 """
 
 from __future__ import annotations
@@ -13,13 +14,12 @@ from pathlib import Path
 import flash_attention
 from flash_attention.backends.ascend import entries
 from flash_attention.backends.ascend.environment import VENDOR
-from flash_attention.kernels.tik.describe import OPERATORS, Argument, Operator
+from flash_attention.kernels.tik.describe import OPERATORS, Operator
 
 SOCS = ("ascend910",)
 # Modules that the kernels need, copied beside the entries: operators are compiled in processes without this package.
 _BUNDLED = ("problem", "kernels")
 _NOT_BUNDLED = ("__pycache__",)
-_TENSOR_TYPES = {"float16": "DT_FLOAT16", "float32": "DT_FLOAT", "int32": "DT_INT32", "uint8": "DT_UINT8"}
 
 
 def write(soc: str, out: Path) -> Path:
@@ -46,10 +46,8 @@ def write(soc: str, out: Path) -> Path:
     for operator in OPERATORS:
         _text(sources / f"{operator.name}.py", entry_source(operator))
         _text(out / "op_info_cfg" / "ai_core" / soc / f"{operator.name}.ini", information_ini(operator))
-    information = {operator.type: _information(operator) for operator in OPERATORS}
+    information = {operator.name: _information(operator) for operator in OPERATORS}
     _text(tbe / "config" / soc / f"aic-{soc}-ops-info.json", json.dumps(information, indent=2) + "\n")
-    _text(vendor / "op_proto" / "inc" / "flash_attention.h", _header())
-    _text(vendor / "op_proto" / "flash_attention.cc", _INFER)
     _text(out / "install.sh", _INSTALL.replace("VENDOR", VENDOR))
     (out / "install.sh").chmod(0o755)
     _text(out / "README.md", _README.replace("VENDOR", VENDOR).replace("VERSION", flash_attention.__version__))
@@ -58,7 +56,7 @@ def write(soc: str, out: Path) -> Path:
 
 def information_ini(operator: Operator) -> str:
     """The operator's section of the operator information library, as source."""
-    lines = [f"[{operator.type}]"]
+    lines = [f"[{operator.name}]"]
     for section, fields in _information(operator).items():
         lines += [f"{section}.{key}={value}" for key, value in fields.items()]
     return "\n".join(lines) + "\n"
@@ -74,9 +72,8 @@ def _information(operator: Operator) -> dict[str, dict[str, str]]:
                 "dtype": argument.dtype,
                 "format": argument.format,
             }
-    result["attr"] = {"list": "request,output_shapes"}
+    result["attr"] = {"list": "request"}
     result["attr_request"] = {"type": "str", "paramType": "required", "value": "all"}
-    result["attr_output_shapes"] = {"type": "listListInt", "paramType": "required", "value": "all"}
     result["opFile"] = {"value": operator.name}
     result["opInterface"] = {"value": operator.name}
     return result
@@ -85,24 +82,7 @@ def _information(operator: Operator) -> dict[str, dict[str, str]]:
 def entry_source(operator: Operator) -> str:
     """The file of an operator that CANN calls."""
     bundle = 'os.path.join(os.path.dirname(os.path.abspath(__file__)), "bundle")'
-    return entries.source(operator, bundle, "0", "request", "output_shapes")
-
-
-def _header() -> str:
-    blocks = []
-    for operator in OPERATORS:
-        lines = [f"REG_OP({operator.type})"]
-        for side, arguments in (("INPUT", operator.inputs), ("OUTPUT", operator.outputs)):
-            for argument in arguments:
-                lines.append(f"    .{side}({argument.name}, TensorType({{{_TENSOR_TYPES[argument.dtype]}}}))")
-        lines += ["    .REQUIRED_ATTR(request, String)", "    .REQUIRED_ATTR(output_shapes, ListListInt)"]
-        lines.append(f"    .OP_END_FACTORY_REG({operator.type})")
-        blocks.append("\n".join(lines))
-    return _HEADER.replace("OPERATORS", "\n\n".join(blocks))
-
-
-def _output(argument: Argument) -> str:
-    return f'{{"{argument.name}", {_TENSOR_TYPES[argument.dtype]}}}'
+    return entries.source(operator, bundle, "0", "request")
 
 
 def _bundle(folder: Path) -> None:
@@ -120,61 +100,6 @@ def _text(path: Path, content: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(content, encoding="utf-8")
 
-
-_HEADER = """// Prototypes of the FlashAttention operators.
-#ifndef FLASH_ATTENTION_OP_PROTO_H_
-#define FLASH_ATTENTION_OP_PROTO_H_
-#include "graph/operator_reg.h"
-
-namespace ge {
-
-OPERATORS
-
-}  // namespace ge
-#endif  // FLASH_ATTENTION_OP_PROTO_H_
-"""
-
-_INFER = (
-    """// Shape inference: the caller, who described the problem, also says the shapes of the outputs.
-#include <cstdint>
-#include <vector>
-
-#include "inc/flash_attention.h"
-
-namespace ge {
-namespace {
-
-struct Output {
-  const char* name;
-  DataType type;
-};
-
-graphStatus InferFromAttribute(Operator& op, const std::vector<Output>& outputs) {
-  std::vector<std::vector<int64_t>> shapes;
-  if (op.GetAttr("output_shapes", shapes) != GRAPH_SUCCESS || shapes.size() != outputs.size()) return GRAPH_FAILED;
-  for (size_t i = 0; i < outputs.size(); ++i) {
-    TensorDesc description = op.GetOutputDescByName(outputs[i].name);
-    description.SetShape(Shape(shapes[i]));
-    description.SetDataType(outputs[i].type);
-    if (op.UpdateOutputDesc(outputs[i].name, description) != GRAPH_SUCCESS) return GRAPH_FAILED;
-  }
-  return GRAPH_SUCCESS;
-}
-
-}  // namespace
-
-"""
-    + "\n".join(
-        f"IMPLEMT_COMMON_INFERFUNC({operator.type}Infer) {{\n"
-        f"  return InferFromAttribute(op, {{{', '.join(map(_output, operator.outputs))}}});\n"
-        "}\n"
-        f"COMMON_INFER_FUNC_REG({operator.type}, {operator.type}Infer);\n"
-        for operator in OPERATORS
-    )
-    + """
-}  // namespace ge
-"""
-)
 
 _INSTALL = """#!/usr/bin/env bash
 # Installs the operator package:  bash install.sh [--install-path=DIR]
@@ -221,16 +146,6 @@ fi
 mkdir -p "$root/vendors"
 cp -R "$here/vendors/VENDOR" "$target"
 
-# The prototypes are compiled against CANN's headers, where they are.
-include=${ASCEND_TENSOR_COMPILER_INCLUDE:-${ASCEND_TOOLKIT_HOME:-/usr/local/Ascend/ascend-toolkit/latest}/include}
-if [ -f "$include/graph/operator_reg.h" ]; then
-  g++ -std=c++17 -O2 -fPIC -shared -D_GLIBCXX_USE_CXX11_ABI=0 -I "$include" -I "$target/op_proto" \\
-    "$target/op_proto/flash_attention.cc" -o "$target/op_proto/libcust_op_proto.so"
-else
-  echo "install.sh: CANN's headers are not in $include: the operator prototypes were not compiled." >&2
-  echo "            Set ASCEND_TENSOR_COMPILER_INCLUDE and run this again." >&2
-fi
-
 if [ -z "$custom" ]; then
   if [ ! -f "$priority" ]; then
     echo "load_priority=VENDOR" > "$priority"
@@ -253,8 +168,8 @@ Operator package of flash_attention VERSION for MindSpore 2.3 and later, which f
     bash install.sh --uninstall           # takes it away again; with the same --install-path
 
 What is inside: the operators' Python sources, which CANN compiles when a network needs them
-(`vendors/VENDOR/op_impl/ai_core/tbe/VENDOR_impl`), the operator information library (`config/ascend910`, its sources in
-`op_info_cfg`), and the prototypes (`op_proto`), which `install.sh` compiles against CANN's headers.
+(`vendors/VENDOR/op_impl/ai_core/tbe/VENDOR_impl`), and the operator information library (`config/ascend910`, its
+sources in `op_info_cfg`). Nothing is compiled when it is installed: MindSpore registers the prototypes itself.
 
 The kernels were run by the emulator tikemu on CPUs; this package was not installed on an Ascend device.
 """

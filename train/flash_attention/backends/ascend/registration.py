@@ -1,10 +1,11 @@
-"""The TIK operators as MindSpore primitives, by either route.
+"""The TIK operators as MindSpore primitives.
 
-tbe   MindSpore 2.0 to 2.2 compile the Python function of an operator in their own processes, see `entries`.
-opp   Later versions find the operator by its type in the installed operator package, see `opp_package`.
+MindSpore 2.0 to 2.2 compile the Python function of an operator in their own processes, see `entries`. Later versions
+hand GE a node whose type is the name of that function, with prototype and inference of shapes of their own, and CANN
+compiles the entry that the operator package has for the type, see `opp_package`.
 
-Either way MindSpore keeps, for a whole process, what was said first of a function's or a type's inputs and outputs. So
-a type has one list of arguments, all required; stand-ins take the places of those that a problem lacks.
+Either way MindSpore keeps, for a whole process, what was said first of a function's inputs and outputs. So a function
+has one list of arguments, all required; stand-ins take the places of those that a problem lacks.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
-from mindspore.ops import CustomRegOp, DataType, TBERegOp
+from mindspore.ops import DataType, TBERegOp
 
 from flash_attention.backends.ascend import entries
 from flash_attention.kernels.tik.describe import GlobalTensor, Operator, Signature
@@ -31,12 +32,11 @@ _FORMATS = {
 
 
 def primitive(
-    route: str, operator: Operator, signature: Signature, request: Request, shapes: list, shard: Shard | None = None
+    operator: Operator, signature: Signature, request: Request, shapes: list, shard: Shard | None = None
 ) -> ops.Custom | Filled:
     """Return the primitive of one operator, which takes and gives what the signature has.
 
     Args:
-        route: "tbe" or "opp".
         shapes: of the outputs as MindSpore sees them: FRACTAL_NZ is a storage format, not a shape.
         shard: whose part of a sharded call the kernel is for.
     """
@@ -53,18 +53,9 @@ def primitive(
         width = p.value_dim if first.name == "output" else p.head_dim
         of_first = (p.batch, p.heads, p.seq_q, width) if inputs[0] == TENSOR else first.shape
         shape = shard.infer_shapes(of_first, list(zip(shapes, outputs)))
-    if route == "tbe":
-        function = entries.entry(operator)
-        information = _tbe_information(operator)
-        result = ops.Custom(function, out_shape=shape, out_dtype=dtype, func_type="tbe", reg_info=information)
-    else:
-        # MindSpore takes a bare operator type only where the output shape comes from a function.
-        infer = (lambda *_: shape) if shard is None else shape
-        information = _opp_information(operator)
-        result = ops.Custom(
-            operator.type, out_shape=infer, out_dtype=lambda *_: dtype, func_type="aot", reg_info=information
-        )
-        result.add_prim_attr("output_shapes", shapes)
+    result = ops.Custom(
+        entries.entry(operator), out_shape=shape, out_dtype=dtype, func_type="tbe", reg_info=_information(operator)
+    )
     # MindSpore 2.0 names only the last one.
     result.add_prim_attr("output_names", [tensor.name for tensor in signature.outputs])
     result.add_prim_attr("request", request.to_text())
@@ -121,7 +112,7 @@ def _axes(tensor: GlobalTensor, shard: Shard) -> tuple:
     return shard.bias_axes if tensor.name in ("bias", "d_bias") else (None,) * len(tensor.shape)
 
 
-def _tbe_information(operator: Operator) -> dict:
+def _information(operator: Operator) -> dict:
     register = (
         TBERegOp(operator.type)
         .fusion_type("OPAQUE")
@@ -137,16 +128,6 @@ def _tbe_information(operator: Operator) -> dict:
     for index, argument in enumerate(operator.outputs):
         register.output(index, argument.name, False, "required", "all")
     return register.dtype_format(*_formats(operator)).get_op_info()
-
-
-def _opp_information(operator: Operator) -> dict:
-    register = CustomRegOp(operator.type).fusion_type("OPAQUE").attr("request", "required", "str")
-    register.attr("output_shapes", "required", "listListInt")
-    for index, argument in enumerate(operator.inputs):
-        register.input(index, argument.name, "required")
-    for index, argument in enumerate(operator.outputs):
-        register.output(index, argument.name, "required")
-    return register.dtype_format(*_formats(operator)).target("Ascend").get_op_info()
 
 
 def _formats(operator: Operator) -> list:

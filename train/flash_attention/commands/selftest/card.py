@@ -151,7 +151,7 @@ class Ascend:
         return Run(dict(zip(program.outputs, found)), bool(status.asnumpy().any()))
 
     def _require_compiler(self) -> None:
-        if self.environment.route(self.ms.__version__) != "tbe":
+        if self.environment.needs_package(self.ms.__version__):
             raise NotRun("programs need the compiler that MindSpore 2.0 to 2.2 have; the operators are tried below")
 
     def _call(self, program: Program) -> Callable[[], Any]:

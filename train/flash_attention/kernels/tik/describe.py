@@ -1,4 +1,4 @@
-"""What a call is to the kernels: the problem and request they are built for, and the arguments of each of them.
+"""Descriptions of a call for the kernels: problem, request, and the arguments of each kernel.
 
 The one description that builders, registrations, the operator package and the host side derive from. It needs no tik
 module and builds nothing, so that a process which has none can prepare a call.
@@ -91,7 +91,7 @@ def varlen_problem(problem: PackedProblem, **chosen: Any) -> KernelProblem:
 
 
 def mask_shape(problem: AttentionProblem) -> tuple | None:
-    """Return the shape of the explicit mask that the kernels take, which holds prefix and segments as well."""
+    """Return the shape of the kernels' explicit mask, which holds prefix and segments too."""
     if not (problem.prefix or problem.segments):
         return problem.mask_shape
     heads = 1 if problem.mask_shape is None else problem.mask_shape[1]
@@ -241,7 +241,7 @@ def _shared(request: Request) -> dict:
 
 
 def _tables(problem: KernelProblem, plan: BlockPlan, split: TableOfWork) -> dict:
-    """Return work table and tiles; of packed sequences the table is data, and the tiles of visibility are a ramp."""
+    """Return work table and tiles. Of packed sequences the table is data, and the tiles are a ramp."""
     result = {} if not len(split.distances) else {"distances": split.distances}
     if problem.sequences:
         zeros = np.zeros((layout.zero_blocks(problem, plan), 16), np.float16)
@@ -378,7 +378,7 @@ OPERATORS = tuple(operator for stage in _STAGES for operator in _operators(stage
 
 
 def arguments(stage: str, request: Request) -> tuple[Operator, Signature]:
-    """Return the operator that runs at a stage for a request, and the arguments of its kernel. Needs no tik module.
+    """Return the operator of a stage for a request, and the arguments of its kernel. Needs no tik module.
 
     Raises:
         ValueError: no tiling strategy fits the memories of a core.

@@ -54,7 +54,7 @@ def usage(parts: list[Buffer]) -> dict[str, int]:
 
 
 def excess(parts: list[Buffer], problem: KernelProblem) -> str:
-    """What does not fit the memories that the problem is planned for, as text; empty when everything does."""
+    """Return the excess over the memories of a core as text, empty when all fits."""
     used = usage(parts)
     return ", ".join(
         f"{memory} {used[memory]} of {size} bytes" for memory, size in problem.capacity.items() if used[memory] > size
@@ -62,7 +62,7 @@ def excess(parts: list[Buffer], problem: KernelProblem) -> str:
 
 
 def check_chip(get_soc_spec: Callable[[str], int | str], problem: KernelProblem) -> None:
-    """Compares the memories that a problem is planned for with a chip, asked as by tbe.common.platform.get_soc_spec.
+    """Compare the planned memories with a chip, asked as by tbe.common.platform.get_soc_spec.
 
     Raises:
         ValueError: a memory is smaller than planned.

@@ -1,4 +1,4 @@
-"""InstructionForms of instructions that CANN's documents allow and no public program for this chip was found to use.
+"""Forms of instructions that CANN's documents allow and no public program for this chip uses.
 
 One switch each, off where the usual form costs less than 1 % on the modelled core; `benchmarks/tik_forms.py`
 prints what each costs, `flash-attention selftest` tries each. FLASH_ATTENTION_FORMS changes them where operators are
@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, replace
 
 @dataclass(frozen=True)
 class InstructionForms:
-    """Which doubtful forms the kernels use.
+    """The doubtful forms that the kernels use.
 
     Attributes:
         shifted_operands: vector instructions with two sources whose first one overlaps the destination, half a round

@@ -29,7 +29,7 @@ def as_int(values: np.ndarray) -> np.ndarray:
 
 
 def count_true(values: np.ndarray) -> np.ndarray:
-    """How many of the last axis of a matrix of booleans are true."""
+    """Count the true elements of the last axis of a matrix."""
     return np.count_nonzero(values, 1).astype(np.int32)
 
 

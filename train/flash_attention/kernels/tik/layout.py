@@ -1,4 +1,4 @@
-"""Layouts of kernel inputs and outputs in global memory, and what packs matrices and keep bits in NumPy.
+"""Layouts of kernel inputs and outputs in global memory, and NumPy to pack them.
 
 FRACTAL_NZ of a matrix (R, C): element (r, c) of the padded matrix sits at (c // 16, r // 16, r % 16, c % 16). Padding
 is zero. The same matrix is `(C / 16, R, 16)` when its two middle axes are read as one.
@@ -20,7 +20,7 @@ OF_QUERIES = ("query", "output", "d_output", "d_query")  # tensors with a row fo
 
 @dataclass(frozen=True)
 class Placement:
-    """Where the matrices of a tensor lie in its stored array, one for every head of every batch item.
+    """Places of the matrices of a tensor in its stored array, one for every head.
 
     Row r of the columns 16 c to 16 c + 15 of head h of item b is one block of 16 elements, 32 bytes in float16. Its
     number is b * batch + h * head + c * column + r.
@@ -43,7 +43,7 @@ class Placement:
 
     @property
     def skew(self) -> int:
-        """Blocks that an item lies further on than its heads alone make it; 0 where heads follow each other."""
+        """Blocks by which an item lies further on than its heads. 0 where heads follow each other."""
         return self.batch - self.heads * self.head
 
     @property
@@ -53,7 +53,7 @@ class Placement:
 
 
 def placement(problem: KernelProblem, name: str) -> Placement:
-    """Where an input or output with one matrix per head lies; `name` as in the kernels' signatures."""
+    """Return the placement of a tensor by its name in the signatures."""
     p, of_queries = problem, name in OF_QUERIES
     heads, seq = (p.heads, p.seq_q) if of_queries else (p.kv_heads, p.seq_k)
     dim = p.value_dim if name in ("value", "d_value", "output", "d_output") else p.head_dim
@@ -73,7 +73,7 @@ def nz_shape(*shape: int) -> tuple[int, ...]:
 
 
 def to_nz(array: np.ndarray) -> np.ndarray:
-    """(..., rows, columns) to FRACTAL_NZ (..., columns / 16, rows / 16, 16, 16), padded with zeros."""
+    """Bring (..., rows, columns) to FRACTAL_NZ (..., columns / 16, rows / 16, 16, 16). Padding is zero."""
     array = np.asarray(array)
     *outer, rows, columns = array.shape
     wide = np.zeros((*outer, padded(rows), padded(columns)), array.dtype)
@@ -97,7 +97,7 @@ def from_nz(array: np.ndarray, rows: int, columns: int) -> np.ndarray:
 
 
 def capacity(tokens: int, sequences: int, unit: int) -> int:
-    """Tiles of `unit` rows that so many sequences of so many tokens in all have at most."""
+    """Return the most tiles of `unit` rows in so many sequences of so many tokens."""
     return (tokens + (unit - 1) * min(sequences, tokens)) // unit
 
 
@@ -107,7 +107,7 @@ def row_term_kinds(problem: KernelProblem) -> int:
 
 
 def row_terms(problem: KernelProblem) -> int:
-    """How many of the 16 terms per query row can differ from zero: the first ones, or all; see common.score_terms."""
+    """Return how many of the 16 terms per query row may differ from zero: the first or all, see common.score_terms."""
     more = problem.bias in ("per_key", "alibi") or problem.mask == "per_key" or problem.rules.softcap > 0
     return 16 if more else 3
 
@@ -155,7 +155,7 @@ def keep_shape(problem: KernelProblem) -> tuple[int, ...]:
 
 
 def pack_keep_bits_of_sequences(parts: list[np.ndarray], problem: KernelProblem) -> np.ndarray:
-    """Keep bits of packed sequences, uint8 (heads, queries, ceil(keys / 8)) each, to the kernel's order."""
+    """Pack keep bits, uint8 (heads, queries, ceil(keys / 8)) per sequence, in the kernel's order."""
     result = np.zeros((problem.heads, problem.keep_blocks * 32), np.uint8)
     start = 0
     for bits in parts:

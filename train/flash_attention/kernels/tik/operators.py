@@ -13,7 +13,7 @@ from flash_attention.kernels.tik.backward import postprocess, preprocess
 from flash_attention.kernels.tik.backward import schedule as backward_schedule
 from flash_attention.kernels.tik.decode import kernel as decode
 from flash_attention.kernels.tik.decode import merge
-from flash_attention.kernels.tik.describe import OPERATORS, STAGES, GlobalTensor, Operator, Request, Signature
+from flash_attention.kernels.tik.describe import OPERATORS, STAGES, Operator, Request, Signature
 from flash_attention.kernels.tik.forward import kernel as forward
 from flash_attention.kernels.tik.forward import schedule as forward_schedule
 from flash_attention.kernels.tik.hardware import Buffer, check_chip, usage
@@ -87,7 +87,7 @@ def stages(request: Request) -> tuple[str, ...]:
 
 
 def work_tables(xp, request: Request, stages: tuple[str, ...]):
-    """make(ends_q, ends_k, prefix) -> the work table or blocks of each of some stages, for packed sequences.
+    """make(ends_q, ends_k, prefix) -> the work tables or blocks of some stages, for packed sequences.
 
     Args:
         xp: a module of array operations, see `varlen`.
@@ -190,16 +190,13 @@ def check_tensors(signature: Signature, tensors: Mapping[str, Mapping | None]) -
         if (tensor is None) == (name in wanted):
             came, allowed = ("None", "a tensor") if name in wanted else ("a tensor", "None")
             raise ValueError(f"{name}: got {came}, allowed is {allowed}")
-        if tensor is not None:
-            _check_tensor(wanted[name], tensor)
-
-
-def _check_tensor(wanted: GlobalTensor, tensor: Mapping) -> None:
-    shape = tuple(tensor["shape"])
-    first = len(shape) - len(wanted.shape) + 1  # axes that may make up the first one together
-    if first < 1 or (math.prod(shape[:first]), *shape[first:]) != wanted.shape:
-        raise ValueError(f"{wanted.name}: got shape {shape}, allowed is {wanted.shape}")
-    if wanted.format == "FRACTAL_NZ" and tensor.get("format", wanted.format) != wanted.format:
-        raise ValueError(f"{wanted.name}: got format {tensor['format']}, allowed is {wanted.format}")
-    if tensor["dtype"].lower() != wanted.dtype:
-        raise TypeError(f"{wanted.name}: got dtype {tensor['dtype']}, allowed is {wanted.dtype}")
+        if tensor is None:
+            continue
+        stored, shape = wanted[name], tuple(tensor["shape"])
+        first = len(shape) - len(stored.shape) + 1  # axes that may make up the first one together
+        if first < 1 or (math.prod(shape[:first]), *shape[first:]) != stored.shape:
+            raise ValueError(f"{name}: got shape {shape}, allowed is {stored.shape}")
+        if stored.format == "FRACTAL_NZ" and tensor.get("format", stored.format) != stored.format:
+            raise ValueError(f"{name}: got format {tensor['format']}, allowed is {stored.format}")
+        if tensor["dtype"].lower() != stored.dtype:
+            raise TypeError(f"{name}: got dtype {tensor['dtype']}, allowed is {stored.dtype}")

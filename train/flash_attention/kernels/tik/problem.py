@@ -1,4 +1,4 @@
-"""What a TIK kernel is built for: one frozen, validated description."""
+"""Descriptions that TIK kernels are built for: frozen and validated."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ ALIBI_TOKENS = 2048 * 128
 ALIBI_LARGEST = 4 * 65504.0
 # Soft caps whose doubles, and quotients with them, float16 holds to its full precision.
 SOFTCAPS = (2.0**-13, 2.0**14)
-# From here on post_scale is at least 16 where it has to be: below, what is hidden comes back beside great biases, and
-# what the Cube adds to the scores no longer fits in float16.
-LEAST_SCALE = 2.0**-10
+# Below the first post_scale is under 16: hidden keys come back beside great biases, and the terms that the Cube adds to
+# the scores leave float16. Above the second the terms of the backward pass do, and gradients of values are off.
+SCALES = (2.0**-10, 2.0**10)
 
 
 class Chip(NamedTuple):
-    """What differs between the chips that kernels are planned for.
+    """Differences of the chips that kernels are planned for.
 
     Attributes:
         cores: AI cores.
@@ -43,7 +43,7 @@ class Chip(NamedTuple):
 
 @dataclass(frozen=True)
 class KernelProblem(AttentionProblem):
-    """What one attention kernel computes, and on what. float16 in and out, float32 accumulation.
+    """Problem and chip of one attention kernel. float16 in and out, float32 accumulation.
 
     What makes no difference to a kernel is left at its default, so that calls that differ in it share one. Two rules
     are read differently from `AttentionProblem`: the dropout rate always applies (0 outside training), with one packed
@@ -100,8 +100,8 @@ class KernelProblem(AttentionProblem):
             raise ValueError(
                 f"softcap: got {self.rules.softcap}, allowed are {SOFTCAPS[0]} to {SOFTCAPS[1]}, or 0 for none"
             )
-        if 0 < abs(self.scale) < LEAST_SCALE:
-            raise ValueError(f"scale: got {self.scale}, allowed are {LEAST_SCALE} or more, of either sign, and 0")
+        if self.scale != 0 and not SCALES[0] <= abs(self.scale) <= SCALES[1]:
+            raise ValueError(f"scale: got {self.scale}, allowed are {SCALES[0]} to {SCALES[1]}, of either sign, and 0")
         check_int("cores", self.cores, 1, MAX_CORES)
         if len(self.memories) != len(CAPACITY):
             raise ValueError(f"memories: got {self.memories}, allowed are sizes of {', '.join(CAPACITY)}")
@@ -176,7 +176,7 @@ class KernelProblem(AttentionProblem):
 
     @property
     def query_factor(self) -> float:
-        """Power of two (with the sign of the scale) by which the kernels multiply query or key, at most 1.
+        """Power of two, with the sign of the scale, that multiplies query or key. At most 1.
 
         Where Vector scales the scores anyway it is smaller than the scale, so that scores of any size that float16
         holds, their differences, and what hides a key stay in its range before that pass. With packed sequences it
@@ -193,7 +193,7 @@ class KernelProblem(AttentionProblem):
 
     @property
     def post_scale(self) -> float:
-        """Rest of the scale, applied to the scores in float32 by the Vector unit; 1.0 needs no pass.
+        """Rest of the scale, applied by Vector to float32 scores. 1.0 needs no pass.
 
         Without a scale what hides a key still counts.
         """
@@ -206,7 +206,7 @@ def _planes(shape: tuple[int, ...] | None) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Request:
-    """What an operator is compiled for, the value of its attribute `request`.
+    """Value of an operator's attribute `request`: the problem and the wanted gradients.
 
     Attributes:
         problem: see KernelProblem.

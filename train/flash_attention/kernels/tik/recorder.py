@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, Protocol
+from typing import Any, Generic
 
 import numpy as np
 
@@ -27,39 +27,22 @@ from flash_attention.kernels.tik.tik_types import Factor, Number, Plan, RunTime,
 Address = tuple[Tensor, Number]  # a tensor and its first element
 
 
-class OnChip:
-    """The tensors of the on-chip buffers: an attribute per buffer, a list of its copies."""
-
-    def __init__(self) -> None:
-        self._copies: dict[str, list[Tensor]] = {}
+class OnChip(dict[str, list[Tensor]]):
+    """Tensors of the on-chip buffers: an attribute per buffer, a list of its copies."""
 
     def __getattr__(self, name: str) -> list[Tensor]:
-        if name.startswith("_") or name not in self._copies:
+        if name not in self:
             raise AttributeError(f"no buffer {name} in this kernel")
-        return self._copies[name]
+        return self[name]
 
     def copies(self, name: str) -> list[Tensor]:
-        """The copies of a buffer that not every problem has; empty where it is absent."""
-        return self._copies.get(name, [])
-
-    def add(self, name: str, tensors: list[Tensor]) -> None:
-        self._copies[name] = tensors
-
-
-class Band(Protocol):
-    """What `Core.band` does, see common.band."""
-
-    def number(self, number: Scalar, position: Number, tile: Number, keys: Number, prefix: Number) -> None: ...
-    def fetch(self, number: Number) -> None: ...
-    def distance_number(
-        self, number: Scalar, position: Number, tile: Number, index: Number, cross: Number, after: Number
-    ) -> None: ...
-    def fetch_distance(self, number: Number) -> None: ...
+        """Return the copies of a buffer that not every problem has, none where it is absent."""
+        return self.get(name, [])
 
 
 @dataclass
 class Core(Generic[Plan]):
-    """What the modules of a kernel share.
+    """State that the modules of a kernel share.
 
     Attributes:
         module: the tik module (`tbe.tik` or the emulator's).
@@ -79,7 +62,7 @@ class Core(Generic[Plan]):
     on: OnChip = field(default_factory=OnChip)
     buffers: list[Buffer] = field(default_factory=list)
     scalars: int = 0
-    band: Band | None = None
+    band: Any = None
 
     @property
     def operand_shift(self) -> int:
@@ -116,11 +99,11 @@ class Core(Generic[Plan]):
 
     @property
     def tail_keys(self) -> int:
-        """Keys of the last key tile if it is shorter than the others, else 0; otherwise as `tail_rows`."""
+        """Keys of the last key tile if it is shorter, else 0. Otherwise as `tail_rows`."""
         return 0 if self.problem.sequences else self.place("key").rows % self.plan.keys
 
     def place(self, name: str) -> Placement:
-        """Where the matrices of an input or output lie."""
+        """Return the placement of an input or output."""
         return placement(self.problem, name)
 
     def batch_of(self, head: Number) -> Number:
@@ -158,11 +141,11 @@ class Core(Generic[Plan]):
                 self.tik.Tensor(part.dtype, (part.size,), scopes[part.memory], f"{part.name}_{copy}")
                 for copy in range(part.copies)
             ]
-            self.on.add(part.name, tensors)
+            self.on[part.name] = tensors
         self.buffers += parts
 
     def clear_vectors(self) -> None:
-        """Zeros in every buffer of the Unified Buffer that holds one number per row of 128."""
+        """Clear the buffers of the Unified Buffer that hold a number per row of 128."""
         for part in self.buffers:
             if part.memory == "UB" and part.size == 128 and part.dtype in SIMD_LANES:  # keep bits are no vector
                 for vector in self.on.copies(part.name):
@@ -212,7 +195,7 @@ class Core(Generic[Plan]):
             getattr(self.tik, name)(mask, dst[at], a[at], b[at], count, 8, 8, 8)
 
     def with_row(self, name: str, dst: Tensor, a: Tensor, row: Tensor, elements: int) -> None:
-        """dst = a op row, where row holds one repeat's worth of elements that all repeats share."""
+        """dst = a op row. The row has elements of one repeat, which all repeats share."""
         for mask, at, count in self.spans(elements, SIMD_LANES[dst.dtype]):
             getattr(self.tik, name)(mask, dst[at], a[at], row, count, 8, 8, 0)
 
@@ -222,7 +205,7 @@ class Core(Generic[Plan]):
             getattr(self.tik, name)(mask, dst[at], src[at], count, 8, 8)
 
     def with_scalar(self, name: str, dst: Tensor, src: Tensor, scalar: Factor, elements: int) -> None:
-        """dst = src op scalar for name in vec_adds, vec_muls; dst += scalar * src for vec_axpy."""
+        """dst = src op scalar for vec_adds, vec_muls. dst += scalar * src for vec_axpy."""
         for mask, at, count in self.spans(elements, SIMD_LANES[dst.dtype]):
             getattr(self.tik, name)(mask, dst[at], src[at], scalar, count, 8, 8)
 
@@ -311,7 +294,7 @@ class Core(Generic[Plan]):
         self.move(target, source, columns or place.columns, rows, height - rows, place.column - rows, place.column)
 
     def clear_padding(self, name: str, zeros: Tensor, index: Number, cores: int) -> None:
-        """Zeros behind the last rows of an output, where TransData leaves them; each of `cores` does its share.
+        """Clear the rows behind the last ones of an output, as TransData does. Each of `cores` does its share.
 
         Args:
             zeros: FRACTAL float16 numbers in the Unified Buffer, which are overwritten.

@@ -37,11 +37,11 @@ class RowLayout:
         return np.ascontiguousarray(rows).view(np.int32).reshape(*rows.shape, self.size)
 
     def word(self, *path: str | int) -> int:
-        """The first word of a field, by its name, or names and numbers where it stands in rows inside this one."""
+        """Return the first word of a field by its names and numbers inside rows."""
         return self._find(path)[0]
 
     def single(self, *path: str | int) -> dict[str, int]:
-        """Words of the fields of one word, in the row itself or in one inside it."""
+        """Return the words of fields of one word, in the row or one inside."""
         first, dtype = self._find(path)
         fields: Mapping = dtype.fields or {}
         return {name: first + fields[name][1] // 4 for name in dtype.names or () if fields[name][0] == np.int32}

@@ -1,4 +1,4 @@
-"""What the kernels use of the tik module, as types: numbers and tensors of a program that is being recorded."""
+"""Types of the tik module that the kernels use: numbers and tensors of a program that is being recorded."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _Tensor = Tensor
 
 
 class Tik(Protocol):
-    """What records a program: its instructions, whose arguments it checks itself, are the other attributes."""
+    """The recorder of a program. Its instructions, whose arguments it checks itself, are the other attributes."""
 
     Tensor: Callable[..., _Tensor]
     Scalar: Callable[..., _Scalar]
@@ -79,7 +79,7 @@ class TikModule(Protocol):
 
 
 class BlockPlan(Protocol):
-    """What the shared modules ask of any tiling plan.
+    """Tiling plan as the shared modules see it.
 
     Attributes:
         rows: queries of a row block.
@@ -99,7 +99,7 @@ class BlockPlan(Protocol):
 
 
 class TilePlan(BlockPlan, Protocol):
-    """What they ask of one with tiles of scores.
+    """Tiling plan with tiles of scores.
 
     Attributes:
         columns: fractal columns of a tile.

@@ -27,7 +27,7 @@ Array = Any
 
 
 def keep_blocks(queries: int, keys: int, sequences: int, lengths: list[tuple[int, int]] | None) -> int:
-    """Blocks of 32 bytes that the keep decisions of a head need at most, those of 16 queries and 16 keys.
+    """Return the most blocks of 32 bytes for a head's keep decisions.
 
     Args:
         queries, keys: of all sequences.
@@ -41,7 +41,7 @@ def keep_blocks(queries: int, keys: int, sequences: int, lengths: list[tuple[int
 
 
 class Sequences(NamedTuple):
-    """Where the sequences are, int32 (sequences,) each; words of work tables, in this order.
+    """Places of the sequences, int32 (sequences,) each. Words of work tables, in this order.
 
     Attributes:
         query_row, key_row: first row among the tokens of queries and of keys.
@@ -90,7 +90,7 @@ def sequences(xp, problem: KernelProblem) -> Callable[[Array, Array, Array], tup
 
 
 def tiles(xp, problem: KernelProblem, count: int):
-    """make(counts) -> (sequence, number inside it, whether it exists) of `count` tiles, counts[s] of sequence s."""
+    """make(counts) -> (sequence, number inside, existence) of `count` tiles, counts[s] of sequence s."""
     index, sequences = xp.array(list(range(count))), problem.sequences
 
     def make(counts):
@@ -133,7 +133,7 @@ def stored_rows_of_tokens(xp, problem: KernelProblem) -> Callable[[tuple], Array
 
 
 class Limits(NamedTuple):
-    """How far queries see from their position, FAR without a limit; whether there is a prefix."""
+    """Keys that queries see before and after their position, FAR without a limit. prefixed: there is a prefix."""
 
     left: int
     right: int
@@ -148,7 +148,7 @@ class Limits(NamedTuple):
 
     @property
     def bounded(self) -> bool:
-        """Whether some query may not see some key of its sequence."""
+        """True if some query may not see some key of its sequence."""
         return min(self.left, self.right) < FAR
 
 

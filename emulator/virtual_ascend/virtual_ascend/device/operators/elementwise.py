@@ -178,6 +178,7 @@ _TWO: dict[str, Callable[..., Any]] = {
 }
 _THREE: dict[str, Callable[..., Any]] = {
     "clip_by_value": lambda x, low, high: np.minimum(np.maximum(x, low), high),
+    "fused_mul_add": lambda x, y, z: x * y + z,
     "fused_mul_add_n": lambda x, y, z: x * z + y,
     "lerp": lambda x, y, weight: x + weight * (y - x),
 }

@@ -159,6 +159,7 @@ TABLE: dict[str, Callable[..., Any]] = {
     "pack": _stack,
     "reshape": _same,
     "reverse_v2_d": lambda kernel, x: np.flip(x, kernel.attributes["axis"]),
+    "shape": lambda _kernel, x: np.array(x.shape),
     "roll": lambda kernel, x: np.roll(x, kernel.attributes["shift"], kernel.attributes["axis"]),
     "split_d": _split,
     "split_v_d": _split_by_sizes,

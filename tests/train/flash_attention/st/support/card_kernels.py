@@ -27,13 +27,9 @@ TRANSPOSES = "Transpose", "TransposeD", "ConfusionTransposeD"
 
 
 def launched(folder: Path) -> list[dict[str, str]]:
-    """The table of launches, the types of operators in TIK without the number behind their names."""
+    """The table of launches."""
     with open(folder / "op_summary.csv") as file:
-        rows = list(csv.DictReader(file))
-    for row in rows:
-        if row["OP Type"].startswith("Custom_"):
-            row["OP Type"] = row["OP Type"].rpartition("_")[0].replace("Custom_", "", 1)
-    return rows
+        return list(csv.DictReader(file))
 
 
 def kernels(python: Path, mode: str, layout: str, head_dim: int, seed: int = 0) -> list[str]:

@@ -99,7 +99,7 @@ class Backward:
                         self.results.store(gradient, part)
 
     def _read_next_item(self, first: Number, position: Number, size: int) -> None:
-        """Reads the item whose keys are loaded next; its count is 0 where there is none."""
+        """Read the item whose keys are loaded next. Its count is 0 where there is none."""
         self.next_item["count"].set_as(0)
         with self.core.when(position < size, first + position < self.split.items):
             self.next_item.load(position)
@@ -116,7 +116,7 @@ class Backward:
         (self._deferred if self.plan.pipeline.late else self._plain)(bodies)
 
     def _plain(self, bodies: Number) -> None:
-        """Steps of an item; the keys of the next one are on their way in the meantime."""
+        """Emit the steps of an item. The keys of the next one are on their way in the meantime."""
         store_body = self._body("store_body", 1, bodies)
         with self.tik.for_range(0, bodies, name="body") as body:
             for position in range(RING):
@@ -140,7 +140,7 @@ class Backward:
         self.query_sums.store(last)
 
     def _deferred(self, bodies: Number) -> None:
-        """Steps of an item with the gradients of the one before; the keys of the next one follow in their place."""
+        """Emit the steps of an item, and the gradients of the one before. The next keys follow in their place."""
         core, next_item = self.core, self.next_item
         place_body = core.scalar("int32", "place_body", PLACE_BODY)
         with self.tik.if_scope(bodies <= FEW_BODIES):
@@ -242,7 +242,7 @@ class Backward:
             self._query_gradient(behind, second)
 
     def _load_rows(self, step: Number, position: int) -> None:
-        """Rows of the step after the next one, in the place of those whose gradients have just been stored."""
+        """Load the rows of the step after the next one in the place of done ones."""
         with self.core.when(step + 2 < self.item["steps"]):
             self.loads.rows(self.item.advance((position + 2) % RING))
 
@@ -305,7 +305,7 @@ class Backward:
             tik.mmad(linear, l0_terms, right_terms, plan.rows, 16, columns, 0)
 
     def _rows_in_l1(self, name: str, unit: Unit) -> Iterator[Tensor]:
-        """Yields where the query or output gradient of a step is, in the ring or among those that are kept."""
+        """Yield where the query or output gradient of a step is: in the ring or among the kept ones."""
         slot = self.core.on.copies(name)[unit.position]
         if unit.kept is None:
             yield slot

@@ -1,4 +1,4 @@
-"""What the main kernel of the backward operator brings on chip: keys and values of an item, rows of its steps."""
+"""Loads of the main backward kernel: keys and values of an item, rows of its steps."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Loads:
             tik.data_move(target[fractal * FRACTAL], source, 0, 1, FRACTAL // 16, 0, 0)
 
     def fetch_keys(self, item: KeyItem, epoch: Number) -> None:
-        """Values of an item to the slots of a run-time epoch, 0 or 1, and its keys to where `place_keys` takes them."""
+        """Fetch the values of an item to their slots, and its keys for `place_keys`. The epoch is a run-time 0 or 1."""
         core, plan = self.core, self.core.plan
         on = core.on
         stage, tile = on.key_stage[0], item["tile"]
@@ -138,7 +138,7 @@ class Loads:
                 tik.data_move(key[first * plan.head_dim], stage[first * 16], 0, columns, width, gap, 0)
 
     def rows(self, unit: Unit) -> None:
-        """Query and output gradient of a step, (head_dim / 16, rows, 16), and its row score_terms.
+        """Load query and output gradient of a step. They are (head_dim / 16, rows, 16); its row terms too.
 
         One move each: synchronisation by whole tensors has nothing to wait for in between.
         """
@@ -195,7 +195,7 @@ class Loads:
         by_rows(core, unit.rows, emit)
 
     def scores_extra(self, unit: Unit) -> None:
-        """What Vector needs besides the products for the next scores: masks, bias, distances, keep bits."""
+        """Load masks, bias, distances and keep bits of the next scores."""
         core, item, problem = self.core, self.item, self.core.problem
         if self.number is not None:
             item.tile_number(self.number, unit.tile)

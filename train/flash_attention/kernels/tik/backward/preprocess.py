@@ -238,7 +238,7 @@ class Preprocess:
             by_rows(core, place.rows, lambda have: store(padded(have)))
 
     def _negate(self, lse: Tensor) -> None:
-        """lse = -lse in units of the scores of L0C; LEAST_SCORE where a row sees nothing."""
+        """lse = -lse in units of the scores of L0C. It is LEAST_SCORE where a row sees nothing."""
         core, seen = self.core, self.core.on.seen[0]
         core.with_scalar("vec_muls", seen, lse, 2.0**-10, 128)
         core.with_scalar("vec_adds", seen, seen, 2000.0, 128)
@@ -250,7 +250,7 @@ class Preprocess:
         core.with_scalar("vec_axpy", lse, seen, -LEAST_SCORE, 128)
 
     def _sink_rows(self, sink: Tensor, delta: Tensor, lse: Tensor) -> None:
-        """sink_rows = -exp(sink - lse) * delta, what each row adds to the gradient of its head's sink."""
+        """sink_rows = -exp(sink - lse) * delta: the part of each row in the gradient of a sink."""
         core, (share,) = self.core, self.core.on.sink_rows
         core.binary("vec_sub", share, sink, lse, 128)
         core.binary("vec_min", share, share, core.on.zero[0], 128)
@@ -280,7 +280,7 @@ class Preprocess:
         tik.vec_add(16, delta, half, half[16], groups, 2, 4, 4)
 
     def _terms(self, place: int, values: tuple[tuple[Tensor, tuple[int, ...]], ...]) -> None:
-        """Next float16 term of each value to a place of some kinds; a value is left with what the term does not hold.
+        """Write the next float16 term of each value to some kinds. The value keeps the rest.
 
         The values in turn: Vector waits for the result of an instruction while it works on another value.
         """

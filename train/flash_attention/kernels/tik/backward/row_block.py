@@ -1,4 +1,4 @@
-"""Blocks of rows of all heads at run time, for the kernels before and behind the main one."""
+"""Blocks of rows at run time, for the kernels before and behind the main one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _all_blocks(problem: KernelProblem) -> int:
 
 
 def buffers(problem: KernelProblem, copies: int) -> list[Buffer]:
-    """What `copies` places need on chip, in the order of allocation."""
+    """Return the buffers of `copies` places, in the order of allocation."""
     if not problem.sequences:
         return []
     count = _all_blocks(problem)
@@ -29,7 +29,7 @@ def buffers(problem: KernelProblem, copies: int) -> list[Buffer]:
 
 
 def load(core: Core[BlockPlan]) -> None:
-    """Brings the places of all blocks on chip, where there is room; once, before the first `find`."""
+    """Bring the places of all blocks on chip, where there is room. Once, before the first `find`."""
     count = _all_blocks(core.problem)
     if count:
         core.tik.data_move(core.on.block[0], core.gm["blocks"], 0, 1, count * BLOCK_ROW.size // 8, 0, 0)
@@ -59,7 +59,7 @@ class Place:
             self._varlen = core.scalar("int32", "first_row", 0), core.scalar("int32", "position", 0)
 
     def fetch(self, number: Number) -> None:
-        """Sets head and start to block `number` of all heads, and loads what `find` needs to know of it."""
+        """Set head and start to a block of all heads. `find` needs the words that are loaded."""
         core = self.core
         self.head.set_as(number // self.blocks)
         self.block.set_as(number - self.head * self.blocks)
@@ -71,16 +71,13 @@ class Place:
     def find(self) -> None:
         """Sets the other scalars to the block that was fetched."""
         core = self.core
-        if self._varlen is not None:
-            self._find_varlen(*self._varlen)
+        if self._varlen is None:
+            self.rows.set_as(core.plan.rows)
+            if core.tail_rows:
+                with core.tik.if_scope(self.block == self.blocks - 1):
+                    self.rows.set_as(core.tail_rows)
             return
-        self.rows.set_as(core.plan.rows)
-        if core.tail_rows:
-            with core.tik.if_scope(self.block == self.blocks - 1):
-                self.rows.set_as(core.tail_rows)
-
-    def _find_varlen(self, first: Scalar, inside: Scalar) -> None:
-        core = self.core
+        first, inside = self._varlen
         words = core.on.block[0 if _all_blocks(core.problem) else self.copy]
         at: Number = 0
         if _all_blocks(core.problem):

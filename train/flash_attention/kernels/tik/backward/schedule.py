@@ -1,4 +1,4 @@
-"""Who computes which key tile in the backward operator, described by integer tables.
+"""Schedule of the key tiles of the backward operator, described by integer tables.
 
 A work item is one key tile of one key/value head against all query tiles that see it, for every query head of the
 group, so that the gradients of the keys and values are summed where they are. The gradients of the queries are sums
@@ -141,7 +141,7 @@ BackwardChoice = Choice[BackwardPlan, BackwardSplit]
 
 
 class PartialTilesError(ValueError):
-    """A range of visible tiles begins or ends with more partly visible ones than an item has numbers for.
+    """A range of visible tiles has more partly visible ones than an item can number.
 
     Or more of them have keys on both sides.
     """
@@ -173,7 +173,7 @@ def _choose(problem: KernelProblem, bias_gradient: bool, _: instruction_forms.In
 
 
 def _fitting(problem: KernelProblem, bias_gradient: bool, reasons: list[str]) -> Iterator[BackwardChoice]:
-    """Plans that fit, the fastest first for cores that have enough to do; why others do not goes to `reasons`."""
+    """Yield plans that fit, the fastest for busy cores first. Why others do not fit goes to `reasons`."""
     for plan in plans(problem, bias_gradient):
         try:
             work = split(problem, plan)
@@ -206,7 +206,7 @@ def _cost(problem: KernelProblem, choice: BackwardChoice) -> float:
 
 
 def _parts(problem: KernelProblem, plan: BackwardPlan, work: BackwardSplit) -> tuple[list[Buffer], str]:
-    """Buffers of the main kernel, and what does not fit in it or the last pass."""
+    """Return the buffers of the main kernel. The text is an excess of it or the last pass."""
     kept = work.kept[1] - work.kept[0]
     parts = buffers(problem, plan, work, work.writes_d_query, kept)
     last = [] if work.writes_d_query else finish_buffers(problem, plan, work.slots)
@@ -214,12 +214,12 @@ def _parts(problem: KernelProblem, plan: BackwardPlan, work: BackwardSplit) -> t
 
 
 def _idle(problem: KernelProblem, work: BackwardSplit) -> bool:
-    """Whether key tiles are so few that the busiest core has much more than its share: smaller ones are faster."""
+    """Return if the busiest core has much more than its share: smaller key tiles are faster."""
     return max(work.units) * problem.cores > WASTE * sum(work.units)
 
 
 def _kept(problem: KernelProblem, plan: BackwardPlan, work: BackwardSplit, parts: list[Buffer]) -> tuple[int, int]:
-    """(first, end) of the last query tiles of a head, as many as L1 has room for beside the buffers.
+    """Return (first, end) of a head's last query tiles that fit in L1.
 
     None where memory is not the limit, where the first item of a core for a head, which loads them once more, does not
     visit all of them, or where there are hardly any further ones. With causality the last tiles see most keys.
@@ -296,7 +296,7 @@ def _of_sequences(problem: KernelProblem, plan: BackwardPlan) -> BackwardSplit:
 
 
 def _finals(blocks: np.ndarray, count: int) -> list[tuple[int, int]] | None:
-    """(first, end) of the query tiles, of `count`, that each key tile is the last one to visit.
+    """Return (first, end) of the query tiles that each key tile visits last, of `count`.
 
     None if some are visited by none, or such tiles do not lie side by side.
     """
@@ -313,7 +313,7 @@ def _finals(blocks: np.ndarray, count: int) -> list[tuple[int, int]] | None:
 
 
 def _families(problem: KernelProblem, shared_bias: bool) -> list[list[tuple[int, int]]]:
-    """Key/value heads (batch, head) whose sums meet in one place, and which therefore belong to one core."""
+    """Group the key/value heads (batch, head) whose sums meet in one place, on one core."""
     heads = [(b, h) for b in range(problem.batch) for h in range(problem.kv_heads)]
     if not shared_bias:
         return [[head] for head in heads]
@@ -324,18 +324,8 @@ def _families(problem: KernelProblem, shared_bias: bool) -> list[list[tuple[int,
     return list(result.values())
 
 
-def _units(families: list, costs: list[int], slots: int) -> list[tuple]:
-    """(cost, slot, items) of what one core does in one go: a family's key tiles of one slot, in order."""
-    shares, loads = deal(costs, slots)
-    result = []
-    for family in families:
-        for slot, (share, load) in enumerate(zip(shares, loads)):
-            result.append((load * len(family), slot, [(head, tile) for tile in sorted(share) for head in family]))
-    return result
-
-
 class Hands(NamedTuple):
-    """How many slots a head has, what each core does, (slot, items) in order, and the cost of the busiest core."""
+    """Slots of a head, work of each core, cost of the busiest core."""
 
     slots: int
     shares: list[list[tuple[int, list]]]
@@ -350,7 +340,7 @@ def _dealt(units: list[tuple], slots: int, cores: int) -> Hands:
 
 
 def _runs(families: list, costs: list[int], cores: int) -> Hands:
-    """Each core takes key tiles of neighbouring heads in a row, so that few heads are shared, by few cores.
+    """Give each core key tiles of neighbouring heads. So few cores share a head.
 
     The slots of a head number the cores that share it.
     """
@@ -395,7 +385,13 @@ def _shared(
     most = min(len(costs), problem.cores, _most_slots(problem, plan))
     found = []
     for slots in range(1, most + 1):
-        found.append(_dealt(_units(families, costs, slots), slots, problem.cores))
+        # A core does a family's key tiles of one slot in one go: (cost, slot, items in order).
+        units = [
+            (load * len(family), slot, [(head, tile) for tile in sorted(share) for head in family])
+            for family in families
+            for slot, (share, load) in enumerate(zip(*deal(costs, slots)))
+        ]
+        found.append(_dealt(units, slots, problem.cores))
         if len(families) * slots > 4 * problem.cores:
             break
     if len(families) <= 4 * problem.cores:
@@ -458,7 +454,7 @@ def _key_tile(
 
 
 def _signs(problem: KernelProblem, plan: BackwardPlan, words: np.void, start: int, distances: Registry) -> None:
-    """Query tiles before `cross` stand before all keys of the tile, those from `before` on after all of them."""
+    """Set `cross` and `before`: query tiles stand before all keys up to the one, after all from the other on."""
     rows = plan.rows
 
     def position(index: int) -> int:
@@ -603,7 +599,7 @@ class KeyItem(TableRow):
                 )
 
     def distance_number(self, number: Scalar, tile: Number) -> None:
-        """Sets `number` to the distance tile of a query tile with keys on both sides, else to 0."""
+        """Set `number` to the distance tile of queries with keys on both sides, or 0."""
         core, table = self.core, self.core.on.table[0]
         if core.band:
             crossing = self["cross"], self["before"]
@@ -625,7 +621,7 @@ def _key_tiles(problem: KernelProblem, plan: BackwardPlan) -> int:
 
 
 def _deal_items(problem: KernelProblem, plan: BackwardPlan, slots: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(rank, key/value head, slot) of the item in every place of the table, (cores, items) each, as in the forward."""
+    """Return (rank, key/value head, slot) of every item of the table, (cores, items) each."""
     count = _key_tiles(problem, plan)
     units = problem.kv_heads * slots
     cores = min(problem.cores, units)

@@ -31,13 +31,13 @@ class VectorWork:
         self._hidden = core.scalar("int32", "hidden_piece", 0) if possible else None
 
     def _if_seen(self, at: int) -> Scope:
-        """Scope of work on the piece from element `at` on, which is left out where nobody sees it."""
+        """Open a scope for a piece, left out where nobody sees it."""
         return (
             contextlib.nullcontext() if at == 0 or self._hidden is None else self.core.tik.if_scope(self._hidden == 0)
         )
 
     def _pieces(self, name: str, shift: int = 0) -> list[Part]:
-        """(first element, elements, where they are) of the pieces of a tile in the Unified Buffer.
+        """Return (first element, elements, tensor) of the pieces of a tile in the Unified Buffer.
 
         Args:
             shift: elements by which they stand further on than the buffer begins.
@@ -48,13 +48,13 @@ class VectorWork:
         return [(at, elements, copies[0][at + shift :]) for at, elements in pieces]
 
     def _from_l0c(self, name: str, target: Tensor, at: int, elements: int) -> None:
-        """The piece of a tile from element `at` on, which may be a tensor of L0C."""
+        """Take a piece of a tile, which may be a tensor of L0C."""
         sources = self.core.on.copies(name) or self.core.on.scores
         source = sources[0][at] if len(sources) == 1 else sources[1 if at else 0]
         self.core.from_l0c(target, source, elements // FRACTAL)
 
     def take_scores(self) -> None:
-        """Scores out of L0C; in one move where Vector has something else to take while it waits for them."""
+        """Take the scores out of L0C. It is one move where Vector can do something else meanwhile."""
         core, shift, plan = self.core, self.core.operand_shift, self.core.plan
         if core.problem.rules.softcap:
             return
@@ -67,7 +67,7 @@ class VectorWork:
             self._from_l0c("scores", target, at, elements)
 
     def probabilities(self, unit: Unit) -> None:
-        """exp(scores - logsumexp) to L1, dropped where dropout says so; float32 stays in `score`, float16 in `half`."""
+        """exp(scores - logsumexp) to L1, dropped if asked. float32 stays in `score`, float16 in `half`."""
         core, problem = self.core, self.core.problem
         shift = core.operand_shift
         exponents, halves = self._pieces("score", shift), [half for _, _, half in self._pieces("probability_half")]

@@ -89,7 +89,7 @@ class Results:
             self._store(gradient, self._item, first, count, (stage, first * core.plan.keys * 16))
 
     def finish(self, item: TableRow) -> None:
-        """All gradients of an item that ends, in one go, those of its bias among them."""
+        """Store all gradients of an item that ends in one go, its bias among them."""
         core = self.core
         halves, stage, turn = [core.on.probability_half[0], core.on.d_score_half[0]], core.on.key_stage[0], 0
         for gradient in (self.values, self.keys):
@@ -186,7 +186,7 @@ class QuerySums:
             )
 
     def store(self, unit: Unit) -> None:
-        """The query gradients of a step out of L0C, and on to their accumulator or to d_query."""
+        """Move the query gradients of a step from L0C to their accumulator or d_query."""
         core, tik = self.core, self.core.tik
         stage = core.on.d_query[0]
         self.take(core.plan.query_parts[-1])

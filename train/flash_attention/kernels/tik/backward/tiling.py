@@ -1,4 +1,4 @@
-"""Tile shapes of the backward operator, and what its buffers cost in the memories of one core."""
+"""Tile shapes of the backward operator, and the bytes of its buffers."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ STRATEGIES = {
 
 @dataclass(frozen=True)
 class Pipeline:
-    """How the steps of the main kernel follow each other.
+    """Order of the steps of the main kernel.
 
     Attributes:
         single: the gradient of the scores is multiplied out in float32; otherwise from float16 factors, which costs
@@ -91,7 +91,7 @@ class Pipeline:
 
     @property
     def late(self) -> bool:
-        """Whether the gradients of an item leave L0C during the next one."""
+        """True if the gradients of an item leave L0C during the next one."""
         return self.deferred and self.single
 
 
@@ -132,7 +132,7 @@ class BackwardPlan:
 
     @property
     def segments(self) -> tuple[int, ...]:
-        """Keys per matrix instruction of the scores, as many as an operand holds, those of each piece of a tile."""
+        """Keys per matrix instruction of the scores by piece of a tile. As many as an operand holds."""
         most = max(1, self.operand // (self.widest * 16))
         if self.columns <= most:
             return (self.keys,)
@@ -149,7 +149,7 @@ class BackwardPlan:
         return max(self.head_dim, self.value_dim)
 
     def column_parts(self, depth: int, dim: int) -> tuple[tuple[int, int], ...]:
-        """(first, count) of the fractal columns of `dim` that an operand of `depth` rows holds at a time."""
+        """Return (first, count) of the columns of `dim` that an operand of `depth` rows holds."""
         whole = dim // 16
         count = min(whole, max(1, self.operand // (depth * 16)))
         count = -(-whole // -(-whole // count))
@@ -157,18 +157,18 @@ class BackwardPlan:
 
     @property
     def query_parts(self) -> tuple[tuple[int, int], ...]:
-        """(first, count) of the fractal columns of the gradients of the queries that L0C holds at a time."""
+        """(first, count) of the columns of the query gradients that L0C holds at a time."""
         columns = self.head_dim // 16
         half = -(-columns // 2) if self.pipeline.tight else columns
         return tuple((first, min(half, columns - first)) for first in range(0, columns, half))
 
     def key_parts(self, part: tuple[int, int]) -> list[tuple[int, int]]:
-        """(first, count) of the fractal columns of the keys that an operand holds at a time, for one of query_parts."""
+        """Return (first, count) of the columns of keys of an operand, for one of query_parts."""
         return [(part[0] + at, count) for at, count in self.column_parts(self.keys, part[1] * 16)]
 
     @property
     def query_halves(self) -> int:
-        """Tensors of L0C that share the gradients of the queries, as the scores do; one where Vector is the limit."""
+        """Tensors of L0C that share the query gradients. One where Vector is the limit."""
         parts = self.key_parts(self.query_parts[0])
         alike = len(parts) % 2 == 0 and len({count for _, count in parts}) == 1
         return 2 if self.pipeline.single and alike and not self.pipeline.tight else 1
@@ -258,7 +258,7 @@ def _cut(most: int, length: int) -> int:
 
 
 def lowers_on_cube(problem: KernelProblem) -> bool:
-    """Whether the Cube lowers scores that their position hides: where what it does comes last, and tiles are in L1."""
+    """Return if the Cube lowers hidden scores: its work comes last, and the tiles are in L1."""
     return not problem.sequences and not problem.rules.softcap
 
 
@@ -363,7 +363,7 @@ def in_turn(products: Sequence, tensors: int) -> list[tuple]:
 
 
 def _vector_operands(problem: KernelProblem, plan: BackwardPlan) -> list[Buffer]:
-    """What Vector reads and writes in every step, in an order that keeps its operands in different banks.
+    """Return the operands of Vector in every step, in an order with different banks.
 
     They stand half a round of the banks apart, see hardware.HALF_ROUND, or 64 KiB.
     """

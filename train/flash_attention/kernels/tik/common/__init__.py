@@ -1,1 +1,1 @@
-"""What both operators share: tiles on chip, masks, dropout, ALiBi, terms of the scores that the Cube adds."""
+"""Modules of all operators: tiles on chip, masks, dropout, ALiBi, terms of the scores."""

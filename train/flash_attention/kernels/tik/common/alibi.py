@@ -47,7 +47,7 @@ class Slopes(Generic[Plan]):
         return self.terms[6]
 
     def row_block(self, position: Number, a: int, epoch: Number) -> None:
-        """Writes the query terms of a row block whose first row is at `position`, for the slope loaded last."""
+        """Write the query terms of a row block for the slope loaded last."""
         core, half = self.core, self.core.on.term[0]
         for pair, first in ((score_terms.KEY_BLOCK, 0), (score_terms.KEY_REST, 2)):
             for place, term in zip(pair, self.terms[first : first + 2]):
@@ -76,7 +76,7 @@ class Slopes(Generic[Plan]):
         core.with_scalar("vec_muls", target, target, -1.0, 128)
 
     def _split(self, a: int, epoch: Number, pair: tuple[int, ...], value: Tensor, part: Tensor) -> None:
-        """Two float16 terms of `value` to two places; `value` is left with what they do not hold."""
+        """Write two float16 terms of `value` to two places. `value` keeps the rest."""
         core, half = self.core, self.core.on.term[0]
         for place in pair:
             core.to_half(half, value, 128)

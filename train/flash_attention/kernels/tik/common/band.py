@@ -1,4 +1,4 @@
-"""Who sees whom in packed sequences, where lengths are data: tiles of zeros and ones put together at run time.
+"""Visibility in packed sequences, where lengths are data: tiles of zeros and ones put together at run time.
 
 A window moves by one key from row to row, so what a row sees of 16 keys is the same pattern again in the next fractal
 column 16 rows further down. All patterns in a row, a ramp, hold every tile of a band: a fractal column of a tile is a
@@ -66,7 +66,7 @@ class BandAtRunTime:
         )
 
     def number(self, number: Scalar, position: Number, tile: Number, keys: Number, prefix: Number) -> None:
-        """Sets `number` to 1 where some row of a tile may not see some key of it, else to 0; what `fetch` then brings.
+        """Set `number` to 1 where some key of a tile is hidden, else to 0. `fetch` then brings the tile.
 
         Args:
             keys, prefix: of the sequence.
@@ -132,7 +132,7 @@ class BandAtRunTime:
     def distance_number(
         self, number: Scalar, position: Number, tile: Number, index: Number, cross: Number, after: Number
     ) -> None:
-        """Sets `number` to 1 for a tile with keys on both sides of its queries, else to 0.
+        """Set `number` to 1 for tiles with keys on both sides, else to 0.
 
         Args:
             index: of the tile, keys or queries, that runs over the range from cross to after.

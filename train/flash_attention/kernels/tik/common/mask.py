@@ -36,7 +36,7 @@ def fetch_visible(core: Core[TilePlan], number: Number) -> None:
 def fetch_plane(
     core: Core[TilePlan], name: str, buffer: str, plane: Number, tile: Number, start: Number, rows: Number
 ) -> None:
-    """Tile of an explicit mask or of a bias, FRACTAL_NZ (planes, seq_k / 16, seq_q, 16), to the Unified Buffer.
+    """Fetch a tile of a mask or bias, FRACTAL_NZ (planes, seq_k / 16, seq_q, 16).
 
     Past the stored rows and keys the buffer keeps older values; those scores are never used.
     """
@@ -76,7 +76,7 @@ def lower_explicit(core: Core[TilePlan], score: Tensor, at: int, elements: int) 
 
 
 def _lower(core: Core[TilePlan], score: Tensor, tile: Tensor, factor: float, elements: int, limits: bool) -> None:
-    """score = min(score, limit), where limit is factor for ones in `tile` and -factor for zeros.
+    """score = min(score, limit). The limit is factor for ones in `tile` and -factor for zeros.
 
     With `limits` ones are positive numbers and zeros negative ones.
     """
@@ -102,6 +102,6 @@ def lower_visible_single(core: Core[TilePlan], score: Tensor, work: Tensor, at: 
 
 
 def lower_explicit_single(core: Core[TilePlan], score: Tensor, work: Tensor, at: int, elements: int) -> None:
-    """Lowers float32 scores hidden by the explicit mask by 65504 squared; `work` is float16 of that size."""
+    """Lower float32 scores that the explicit mask hides by 65504 squared. `work` is float16 of that size."""
     core.with_scalar("vec_muls", work, core.on.hidden[0][at:], -LOWEST, elements)
     core.add_half(score, work, LOWEST, elements)

@@ -36,14 +36,14 @@ HIDING = -14000.0
 
 
 class Planes(NamedTuple):
-    """Run-time numbers of the planes of inputs with one vector per plane; 0 for those that a problem lacks."""
+    """Run-time planes of inputs with one vector per plane. 0 for those that a problem lacks."""
 
     bias: Number
     mask: Number
 
 
 def is_dynamic(problem: KernelProblem) -> bool:
-    """Whether the key side of the terms differs from tile to tile."""
+    """Return if the key side of the terms differs from tile to tile."""
     return problem.bias in ("per_key", "alibi") or problem.mask == "per_key"
 
 
@@ -155,7 +155,7 @@ def load_groups(core: Core[TilePlan], slot: Tensor, planes: Planes, first: Numbe
 
 
 def key_terms_to_l0(core: Core[TilePlan], slot: Tensor, segment: int) -> None:
-    """Right operand of the terms for one segment of keys, where it differs from tile to tile."""
+    """Load the right operand of the terms of one segment, if it differs by tile."""
     if is_dynamic(core.problem):
         start = core.plan.segment_start(segment) // 16
         _key_terms_to_l0(core, slot, start, core.plan.segments[segment] // 16)

@@ -27,7 +27,7 @@ def terms_width(problem: KernelProblem, keys: int) -> int:
 
 
 def buffers(problem: KernelProblem, rows: int, keys: int, width: int, copies: int) -> list[Buffer]:
-    """What a kernel needs for a soft cap; nothing without one.
+    """Return the buffers of a soft cap. None without one.
 
     Args:
         rows, keys: of a tile of scores.
@@ -66,7 +66,7 @@ def take(
 
 
 def squash(core: Core[TilePlan], score: Tensor, place: int, elements: int) -> None:
-    """score[place:] = unit * (tanh - 1) of the scores of the Cube at score[RAW:]; place is at most 2 * HALF_ROUND.
+    """score[place:] = unit * (tanh - 1) of the scores at score[RAW:]. place is at most 2 * HALF_ROUND.
 
     With the cap as the unit these are the capped scores less the cap, which the terms make up for.
     """
@@ -97,7 +97,7 @@ def gradient_sign(problem: KernelProblem) -> float:
 
 
 def slope(core: Core[TilePlan], result: Tensor, work: Tensor, squashed: Tensor, elements: int) -> None:
-    """result (float16) = minus the derivative of the capped scores by the scores, 1 - tanh^2.
+    """result (float16) = tanh^2 - 1, minus the derivative of the capped scores.
 
     Args:
         work: float16, as large.

@@ -34,7 +34,7 @@ def _absent(problem: KernelProblem) -> set[str]:
 
 
 def chunks(items: int) -> list[tuple[int, int]]:
-    """(first item, items) of the parts in which the items of a core come on chip."""
+    """Return (first item, items) of the parts in which a core's items come on chip."""
     return [(start, min(ITEMS_PER_CHUNK, items - start)) for start in range(0, items, ITEMS_PER_CHUNK)]
 
 
@@ -70,7 +70,7 @@ class TableRow:
         return self._scalars.get(field, 0)
 
     def origin(self, name: str) -> Number:
-        """Where the matrices of an input or output begin, for `Core.start`."""
+        """Return the start of the matrices of an input or output, for `Core.start`."""
         row = "query_row" if name in OF_QUERIES else "key_row"
         return self._scalars.get(row, self._scalars.get("batch", 0))
 
@@ -84,7 +84,7 @@ class TableRow:
         return self._scalars.get("keys")
 
     def stored(self, place: Number, size: int = 1) -> Number:
-        """`place` in what is stored per row, `size` elements each, behind those of the sequences before this one."""
+        """Return `place` in stored rows, `size` elements each, behind the sequences before this one."""
         first = self._scalars.get("stored_row")
         return place if first is None else place + first * size
 

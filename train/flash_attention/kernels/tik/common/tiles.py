@@ -1,4 +1,4 @@
-"""Whole and short tiles of keys and rows, and the two sets of slots that items take in turns."""
+"""Whole and short tiles of keys and rows, and slots that items take in turns."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _Slot = TypeVar("_Slot")
 
 
 def segment_keys(core: Core[TilePlan], keys: Number, start: int, width: int) -> Number:
-    """Keys of a tile with `keys` keys, which may be a run-time number, in its segment from `start` on."""
+    """Return the keys of a tile in its segment from `start` on. `keys` may be a run-time number."""
     if isinstance(keys, int):
         return max(0, min(width, keys - start))
     have = core.scalar("int32", "segment_keys", keys - start)
@@ -26,7 +26,7 @@ def segment_keys(core: Core[TilePlan], keys: Number, start: int, width: int) -> 
 
 
 def by_keys(core: Core[TilePlan], tile: Number, emit: Emit, length: Number | None = None) -> None:
-    """Records the load of a whole tile and, where the key length asks for it, of the short last one.
+    """Emit the load of a whole tile, and of the short last one.
 
     `emit` gets the keys that a tile of key or value has; what is stored per key beside them is padded to 16.
 
@@ -60,12 +60,12 @@ def if_any(core: Core[BlockPlan], count: Number) -> Scope:
 
 
 def if_rows(core: Core[BlockPlan], rows: Number) -> Scope:
-    """A scope that is left out where `rows` are those of a packed sequence without queries."""
+    """Open a scope that a packed sequence without queries leaves out."""
     return core.tik.if_scope(rows > 0) if core.problem.sequences else contextlib.nullcontext()
 
 
 def by_rows(core: Core[BlockPlan], rows: Number, emit: Emit) -> None:
-    """Records `emit(rows)` for whole row blocks and, where the query length asks for it, for the short last one.
+    """Emit `emit(rows)` for whole row blocks, and for the short last one.
 
     As in `by_keys`, what is stored per row beside the matrices is padded to 16. With packed sequences `emit` also
     gets `rows` itself, which may be 0; what is stored per row is whole, see `stored_rows`.

@@ -1,4 +1,4 @@
-"""What the forward and the backward operator share of dividing work: dealing it to cores, and tiles by number."""
+"""Dividing work, as forward and backward share it: dealing to cores, numbered tiles."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Split = TypeVar("Split", covariant=True)
 
 @dataclass(frozen=True)
 class Choice(Generic[Plan, Split]):
-    """How a kernel computes a problem: tile shapes, work of the cores, on-chip buffers in the order of allocation."""
+    """A kernel's way to compute a problem: tile shapes, work of the cores, buffers in the order of allocation."""
 
     plan: Plan
     split: Split
@@ -81,7 +81,7 @@ def deal(costs: list[int], hands: int) -> tuple[list[list[int]], list[int]]:
 
 
 def neighbours(shares: list[list[int]], costs: list[int]) -> list[list[int]]:
-    """The same loads with indices of equal cost exchanged, so that those of a hand are neighbours."""
+    """Exchange indices of equal cost, so that the indices of a hand are neighbours."""
     left: dict[int, list[int]] = {}
     for index in sorted((index for share in shares for index in share), reverse=True):
         left.setdefault(costs[index], []).append(index)
@@ -89,7 +89,7 @@ def neighbours(shares: list[list[int]], costs: list[int]) -> list[list[int]]:
 
 
 def name_head(item: np.void, problem: KernelProblem, batch: int, head: int) -> None:
-    """Fills the fields of a row that say which query head it is of, the first one of several, and its planes."""
+    """Fill the fields of a row for its first query head and its planes."""
     item["head"] = batch * problem.heads + head
     item["kv_head"] = batch * problem.kv_heads + head // problem.group
     item["mask_plane"] = plane(*problem.mask_planes, batch, head)
@@ -103,7 +103,7 @@ def plane(batches: int, heads: int, batch: int, head: int) -> int:
 
 
 def clip(bounds: tuple[int, int], start: int, keys: int) -> tuple[int, int]:
-    """Bounds relative to a tile of `keys` keys from `start` on; (0, 0) where it holds none."""
+    """Return bounds relative to a tile of `keys` keys from `start` on. (0, 0) where it holds none."""
     low, high = (min(max(bound - start, 0), keys) for bound in bounds)
     return (low, high) if low < high else (0, 0)
 
@@ -143,7 +143,7 @@ def _overlap(first: Sequence[int], second: Sequence[int]) -> int:
 
 
 def _find(strip: list[int], tile: tuple[int, ...]) -> int | None:
-    """Where `tile` starts in the strip, None if it is not in it."""
+    """Return the start of `tile` in the strip, None if it is not there."""
     return next((at for at in range(len(strip) - len(tile) + 1) if tuple(strip[at : at + len(tile)]) == tile), None)
 
 

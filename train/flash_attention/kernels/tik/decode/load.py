@@ -1,4 +1,4 @@
-"""Query rows, keys and values from global memory, where rows of head_dim values stand one by one, to L1 in fractals.
+"""Rows of queries, keys and values in global memory to fractals in L1.
 
 Rows come to the Unified Buffer whole. From there a move per 16 columns, one block of 32 bytes a row, makes FRACTAL_NZ
 of them: bursts as short as that out of global memory would fetch each of its lines several times.
@@ -26,7 +26,7 @@ class Rows:
         self.loads = 0
 
     def load(self, name: str, slots: list[Tensor]) -> None:
-        """Keys or values of the tile that the stream stands at, to the tensors of its segments in L1."""
+        """Load keys or values of the stream's tile to its segments in L1."""
         core, tik, plan = self.core, self.core.tik, self.core.plan
         dim = plan.head_dim if name == "key" else plan.value_dim
         for segment, slot in enumerate(slots):
@@ -143,7 +143,7 @@ def load_query(core: Core[DecodePlan], stream: Stream, slot: Tensor) -> None:
 
 
 def by_block(core: Core[DecodePlan], block: Number, emit: Callable[[int], None]) -> None:
-    """Records `emit(query heads)` for row blocks of full size and, where the group asks for it, for the last one."""
+    """Emit `emit(query heads)` for full row blocks, and for a shorter last one."""
     plan = core.plan
     rest = core.problem.group - (plan.row_blocks - 1) * plan.group_heads
     if rest == plan.group_heads:

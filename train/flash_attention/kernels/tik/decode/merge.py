@@ -164,7 +164,7 @@ class _Unit:
         self.tik.data_move(target, core.gm["sums"][source], 0, 1, self.size // 8, 0, 0)
 
     def weights(self) -> list[Step]:
-        """Steps to the weights of the slots, the row total, and the weighted sums of the first slot.
+        """Return steps to the weights, the row total, and the first weighted sums.
 
         With no slot the repeats are none, and all is zero.
         """

@@ -1,4 +1,4 @@
-"""Who computes what: the key tiles of all sequences and heads are one stream, of which every core takes an equal part.
+"""Schedule of decoding: the key tiles of all sequences and heads are one stream, of which cores take equal parts.
 
 The lengths are data, so the cores find their parts themselves: of `total` tiles a core takes those from
 core * total // cores on, up to those of the next one. With fewer tiles than cores only the first cores have one: the
@@ -61,7 +61,9 @@ def choose(problem: KernelProblem, paged: bool) -> DecodeChoice:
         raise ValueError(f"decode: {reason}")
     plan = tiling.plan(problem)
     pairs = problem.batch * problem.kv_heads * plan.row_blocks * plan.row_groups
-    columns = tiling.merge_columns(problem, pairs)
+    # Columns of the output that are a unit of the merging kernel's work: many, but units for all cores.
+    divisors = [16 * size for size in range(8, 0, -1) if problem.value_dim // 16 % size == 0]
+    columns = next((size for size in divisors if pairs * (problem.value_dim // size) >= problem.cores), 16)
     main, merge = tiling.buffers(problem, plan, paged), tiling.merge_buffers(problem, columns, paged)
     for parts in (main, merge):
         if excess(parts, problem):
@@ -72,7 +74,7 @@ def choose(problem: KernelProblem, paged: bool) -> DecodeChoice:
 
 
 def refuse(problem: KernelProblem, most_queries: int = MOST_QUERIES) -> str | None:
-    """Why the decoding kernels cannot compute a problem, or None; with more queries others are faster."""
+    """Return why the decoding kernels cannot compute a problem, or None. With more queries others are faster."""
     rules = problem.rules
     if problem.seq_q > most_queries:
         return f"got {problem.seq_q} queries, allowed are {most_queries}"
@@ -120,7 +122,7 @@ class VisibleKeys:
 
     @property
     def limits(self) -> tuple[int, int, int, int]:
-        """Of the first key that a row sees, the least and the largest; of the last key, likewise."""
+        """Least and largest first key of a row, least and largest last key."""
         return min(self.before), max(self.before), min(self.after), max(self.after)
 
     def table(self, plan: DecodePlan) -> np.ndarray:

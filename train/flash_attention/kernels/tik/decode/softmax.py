@@ -1,4 +1,4 @@
-"""Online softmax of one key tile on Vector (FlashAttention-2, algorithm 1), with a key per row: scores (keys, 16 rows).
+"""Online softmax of one key tile on Vector (FlashAttention-2, algorithm 1): scores (keys, 16 rows), a key per row.
 
 So oriented, what belongs to a query row is 16 numbers that repeat: maxima and sums over the keys fold halves onto each
 other in float32, and a reference is subtracted by an instruction whose second source stands still.
@@ -89,7 +89,7 @@ def take(core: Core[DecodePlan], current: Current, scratch: Scratch) -> None:
 
 
 def _hide(core: Core[DecodePlan], current: Current, scratch: Scratch, after: bool) -> None:
-    """Lowers the scores of keys after, or before, those that a row sees, by more than any score."""
+    """Lower the scores of hidden keys by more than any score."""
     plan, tik = core.plan, core.tik
     for group in range(plan.row_groups):
         limit = core.on.limits[0][(3 * group + (not after)) * LANES :]
@@ -104,7 +104,7 @@ def _hide(core: Core[DecodePlan], current: Current, scratch: Scratch, after: boo
 
 
 def _from_base(core: Core[DecodePlan], current: Current, scratch: Scratch, group: int, positions: Tensor) -> Tensor:
-    """Positions relative to that of query 0, of 16 rows, as numbers of keys of the tile."""
+    """Return positions of 16 rows relative to query 0, as keys of the tile."""
     bound = core.on.bound[0][group * LANES :]
     core.tik.scalar_conv("", scratch.number, current.shift(scratch.shift, current.base))
     core.with_scalar("vec_adds", bound, positions, scratch.number, LANES)
@@ -112,7 +112,7 @@ def _from_base(core: Core[DecodePlan], current: Current, scratch: Scratch, group
 
 
 def _distances(core: Core[DecodePlan], group: int, bound: Tensor, after: bool) -> Iterator[tuple[Tensor, int]]:
-    """Yields (scores, elements) of a group of rows by pieces, with bound - key number, or its negative, in hiding."""
+    """Yield (scores, elements) of a group by pieces. `hiding` has bound - key number, or its negative."""
     keys, number, hiding = core.plan.keys, core.on.key_number[0], core.on.hiding[0]
     for piece in range(0, keys, HIDDEN_KEYS):
         size = min(HIDDEN_KEYS, keys - piece) * 16
@@ -158,7 +158,7 @@ def _lower(core: Core[DecodePlan], score: Tensor, size: int) -> None:
 
 
 def update(core: Core[DecodePlan]) -> None:
-    """New references and row totals; scores to probabilities, float16 in `half`; `factor` is for the sums so far."""
+    """Update references and row totals. `half` gets float16 probabilities, `factor` is for the sums so far."""
     # Instructions of one group of rows depend on each other: those of the groups take turns.
     for steps in zip(*(_update_steps(core, group) for group in range(core.plan.row_groups))):
         for step in steps:

@@ -1,4 +1,4 @@
-"""What a core knows of a row block to global memory, where merge.py finds it."""
+"""Stores of a core's sums of a row block, where merge.py finds them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tile shapes of the decoding kernels, and what each buffer costs in the memories of one core."""
+"""Tile shapes of the decoding kernels, and the bytes of their buffers."""
 
 from __future__ import annotations
 
@@ -134,15 +134,8 @@ def buffers(problem: KernelProblem, plan: DecodePlan, paged: bool) -> list[Buffe
 MERGED = 4  # units that the merging kernel works on at a time
 
 
-def merge_columns(problem: KernelProblem, pairs: int) -> int:
-    """Columns of the output that are a unit of the merging kernel's work: many, but units for all cores."""
-    columns = problem.value_dim // 16
-    sizes = [16 * size for size in range(min(columns, 8), 0, -1) if columns % size == 0]
-    return next((size for size in sizes if pairs * (problem.value_dim // size) >= problem.cores), sizes[-1])
-
-
 def merge_buffers(problem: KernelProblem, columns: int, paged: bool) -> list[Buffer]:
-    """Every on-chip buffer of the merging kernel; `columns` of the output are a unit of its work."""
+    """Return the buffers of the merging kernel. `columns` of the output are a unit of its work."""
     size, slots = columns * 16, problem.cores + problem.sinks
     rows = ("peak", "total", "seen", "inverse", "unseen", "row_lse")
     return [

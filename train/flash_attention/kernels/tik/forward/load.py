@@ -1,4 +1,4 @@
-"""Tiles of query, key and value from global memory to L1, and from there to the operands of the Cube.
+"""Tiles of query, key and value to L1 and to the operands of the Cube.
 
 In L1 every operand stands fractal by fractal in the order in which the Cube wants it, so that one load2d call brings it
 to L0. The order is made by the bursts of the move from global memory.
@@ -39,7 +39,7 @@ def key_slot(core: Core[ForwardPlan], ring: int) -> list[Tensor]:
 def load_sample(
     core: Core[ForwardPlan], slot: list[Tensor], base: Number, first_group: Number, stride: Number, segments: range
 ) -> None:
-    """Some segments of a key tile from groups of 16 keys that stand `stride` groups apart, one move a group."""
+    """Load segments from groups of 16 keys. They stand `stride` groups apart, one move each."""
     place, widths = core.place("key"), core.plan.segments
     start = core.plan.segment_start(segments[0])
     # Tensors in turns: synchronisation by whole tensors then waits for every other move only. Waiting for the last
@@ -65,7 +65,7 @@ def fetch_query(core: Core[ForwardPlan], stage: Tensor, base: Number, start: Num
 
 
 def place_query(core: Core[ForwardPlan], slots: list[Tensor], stage: Tensor, epoch: Number) -> None:
-    """A fetched row block, times problem.query_factor, as (rows / 16, head_dim / 16, 16, 16) to slots[epoch]."""
+    """Place a fetched row block times query_factor in slots[epoch]. It becomes (rows / 16, head_dim / 16, 16, 16)."""
     columns, height = core.depth_columns, core.plan.rows
     core.with_scalar("vec_muls", stage, stage[2 * HALF_ROUND :], core.problem.query_factor, height * core.plan.head_dim)
     for slot in each_epoch(core, slots, epoch):
@@ -90,15 +90,6 @@ def key_to_l0(core: Core[ForwardPlan], slot: list[Tensor], segment: int) -> None
     """Right operand of the scores: one segment of a key tile."""
     size = core.plan.segments[segment] * core.plan.head_dim // FRACTAL
     core.tik.load2dv1(key_operand(core, segment), slot[segment], 0, size, 1, 0, False)
-
-
-def value_to_l0(core: Core[ForwardPlan], slot: Tensor, segment: int) -> Tensor:
-    """Right operand of the output: one segment of values."""
-    operand, columns = core.on.l0_value[0], core.value_columns
-    start = core.plan.segment_start(segment) // 16
-    for group in range(core.plan.segments[segment] // 16):
-        core.tik.load2dv1(operand[group * columns * FRACTAL], slot, start + group, columns, core.plan.columns, 0, True)
-    return operand
 
 
 def probability_to_l0(core: Core[ForwardPlan], slot: Tensor, segment: int) -> Tensor:

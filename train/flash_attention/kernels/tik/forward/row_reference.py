@@ -37,7 +37,7 @@ ABOVE_LOWEST = 33000.0  # added to a score gives more than 1, added to LOWEST le
 
 @dataclass(frozen=True)
 class Search:
-    """What the references of a kernel are found with.
+    """State of the search for references.
 
     Attributes:
         attempt: run-time 0 = sample (loaded before, see load_sample), 1 = all keys.
@@ -65,7 +65,7 @@ class Search:
 
 
 def shift(seq_k: int) -> float:
-    """Added to the reference so that a flat row of any length keeps its total in range of the check."""
+    """Return the addend of the reference that keeps flat rows in range of the check."""
     return max(0.0, math.log(seq_k / 32768))
 
 
@@ -104,7 +104,7 @@ def references(core: Core[ForwardPlan], item: Item, epoch: Number, search: Searc
 
 
 def _maximum(core: Core[ForwardPlan], item: Item, a: int, epoch: Number, search: Search) -> None:
-    """tile_max = row maxima of the scores of row block `a` minus the reference so far."""
+    """tile_max = row maxima of the scores of row block `a` less the reference."""
     tik, count, tile, number = core.tik, search.sweep_tiles, search.tile, search.number
     count.set_as(1)
     with tik.if_scope(search.attempt > 0):
@@ -123,7 +123,7 @@ def _maximum(core: Core[ForwardPlan], item: Item, a: int, epoch: Number, search:
 
 
 def _is_bounded(core: Core[ForwardPlan]) -> bool:
-    """Whether terms of the scores hide keys."""
+    """Return if terms of the scores hide keys."""
     return core.problem.mask == "per_key" or core.problem.bias == "per_key"
 
 
@@ -180,7 +180,7 @@ def _sample_terms(core: Core[ForwardPlan], a: int) -> Tensor:
 
 
 def _place(core: Core[ForwardPlan], a: int) -> int:
-    """Which of the samples on chip is that of row block `a`."""
+    """Return the place of the sample of row block `a` on chip."""
     return 0 if core.plan.shared_sample else a
 
 
@@ -288,13 +288,7 @@ def _fetch_sampled(
     core: Core[ForwardPlan], name: str, buffer: str, item: Item, plane: str, a: int, tile: Number, search: Search
 ) -> None:
     """Mask or bias for the keys of a reference tile: a strided sample picks the same fractal columns."""
-    with core.when(search.attempt == 0, item["strided", a] > 0):
-        _fetch_columns(core, name, buffer, item, plane, a)
-    with core.tik.else_scope():
-        mask.fetch_plane(core, name, buffer, item[plane], tile, item["start", a], item["rows", a])
 
-
-def _fetch_columns(core: Core[ForwardPlan], name: str, buffer: str, item: Item, plane: str, a: int) -> None:
     def emit(have: int) -> None:
         for column in range(core.plan.columns):
             group = item[plane] * (core.seq_k // 16) + item["sample", a] + item["stride", a] * column
@@ -302,13 +296,16 @@ def _fetch_columns(core: Core[ForwardPlan], name: str, buffer: str, item: Item, 
             target = core.on.copies(buffer)[0][column * core.plan.rows * 16]
             core.tik.data_move(target, core.gm[name][source], 0, 1, padded(have), 0, 0)
 
-    tiles.by_rows(core, item["rows", a], emit)
+    with core.when(search.attempt == 0, item["strided", a] > 0):
+        tiles.by_rows(core, item["rows", a], emit)
+    with core.tik.else_scope():
+        mask.fetch_plane(core, name, buffer, item[plane], tile, item["start", a], item["rows", a])
 
 
 def query_operand(
     core: Core[ForwardPlan], item: Item, a: int, tile: Number, query: Tensor, variants: list[Tensor]
 ) -> None:
-    """Left operand of the scores; with two variants of terms, the one for the side of the queries the tile is on."""
+    """Load the left operand with the terms for the tile's side of the queries."""
     if len(variants) == 1:
         load.query_to_l0(core, query, variants[0])
         return
@@ -365,7 +362,7 @@ def _over_columns(core: Core[ForwardPlan], a: int, values: Tensor) -> None:
 
 
 def _take(core: Core[ForwardPlan], sweep: Number, epoch: Number, search: Search) -> None:
-    """Moves the row maxima into place `sweep` and, in units of the final scores, into next_reference."""
+    """Move the row maxima into place `sweep` and, in units of final scores, into next_reference."""
     plan, problem, tik = core.plan, core.problem, core.tik
     value, extra, numbers = core.on.tile_max[0], core.on.coarseness[0], plan.row_blocks * 128
     # Rows without a visible key have 0 here, whatever lies in the lowered scores.

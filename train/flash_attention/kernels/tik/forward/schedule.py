@@ -1,4 +1,4 @@
-"""Who computes what: row blocks paired into work items, balanced over the cores, described by integer tables.
+"""Schedule of the forward operator: row blocks paired into work items, balanced over the cores, as integer tables.
 
 A kernel reads its share of the work from a table in global memory, so that every visibility rule stays in
 `flash_attention.problem.visibility`. Tiles that are partly visible refer to a tile of zeros and ones by number.
@@ -98,7 +98,7 @@ ForwardChoice = Choice[ForwardPlan, WorkSplit]
 
 
 def choose(problem: KernelProblem) -> ForwardChoice:
-    """The first plan that fits; where it gives the cores too few work items, one with the same tiles and more items.
+    """Return the first plan that fits. Idle cores ask for one with the same tiles and more items.
 
     The tiles stay, so that a part of the heads gets the same bits as all of them.
 
@@ -129,7 +129,7 @@ def _choose(problem: KernelProblem, _: instruction_forms.InstructionForms) -> Fo
 
 
 def split(problem: KernelProblem, plan: ForwardPlan) -> WorkSplit:
-    """Divides the row blocks of all heads among the cores, longest items first to the core with the least work."""
+    """Divide the row blocks of all heads among the cores, the longest items first."""
     if problem.sequences:
         return _of_sequences(problem, plan)
     tiles, distances = Registry(), Registry()
@@ -327,7 +327,7 @@ def _sample(
 
 
 def _signs(problem: KernelProblem, plan: ForwardPlan, words: np.void, start: int, distances: Registry) -> None:
-    """Where keys change from before to after the queries: computed ALiBi takes the absolute distance."""
+    """Set the tiles from which keys stand after a query: ALiBi takes the absolute distance."""
     keys = plan.keys
     position, last = start + problem.offset, start + plan.rows - 1 + problem.offset
     cross, after = (position + 1) // keys, -(-last // keys)
@@ -390,7 +390,7 @@ class Item(TableRow):
             self.tile_number(number, a, self["sample", a])
 
     def tile_number(self, number: Scalar, a: int, tile: Number) -> None:
-        """Sets `number` to the visibility tile of (row block, key tile), 0 where everything is visible."""
+        """Set `number` to a visibility tile. 0 where all is visible."""
         core, table = self.core, self.core.on.table[0]
         if core.band:
             core.band.number(number, self.position(a), tile, self["keys"], self.get("prefix"))
@@ -402,7 +402,7 @@ class Item(TableRow):
             number.set_as(table[self.row + (self["last", a] - tile) + self.layout.word("row_blocks", a, "right")])
 
     def distance_number(self, number: Scalar, a: int, tile: Number) -> None:
-        """Sets `number` to the distance tile of a tile with keys on both sides of its queries, else to 0."""
+        """Set `number` to the distance tile of keys on both sides, else 0."""
         core, table = self.core, self.core.on.table[0]
         if core.band:
             core.band.distance_number(number, self.position(a), tile, tile, self["cross", a], self["after", a])
@@ -425,7 +425,7 @@ def _groups(problem: KernelProblem, plan: ForwardPlan) -> int:
 
 
 def _deal_items(problem: KernelProblem, plan: ForwardPlan) -> tuple[np.ndarray, np.ndarray]:
-    """(rank, head) of the item in every place of the table, (cores, items) each; the rank of nothing is the last."""
+    """Return (rank, head) of the item in every place, (cores, items) each. The last rank is nothing."""
     count = _groups(problem, plan)
     total = count * problem.heads
     cores = min(problem.cores, total)

@@ -1,4 +1,4 @@
-"""How far scores can lie from zero, by the lengths of queries and keys: |query . key| <= |query| |key|.
+"""Bounds of scores by the lengths of queries and keys: |query . key| <= |query| |key|.
 
 Where no score of a work item can pass its row reference by CEILING, Vector does not cut exponents. Where differences
 of scores might not fit in float16, the query is divided by FAR_UNIT, and Vector multiplies what it takes out of L0C,
@@ -27,12 +27,12 @@ SQUARES = 2048  # products of queries, or keys, with each other that are compare
 
 
 def is_needed(problem: KernelProblem, half_scores: bool) -> bool:
-    """Where Vector scales the scores anyway there is room for any score: see KernelProblem.query_factor."""
+    """Return if scores need a bound. Where Vector scales them there is room for any: see KernelProblem.query_factor."""
     return half_scores and problem.post_scale == 1.0 and not problem.sequences
 
 
 class Verdict(NamedTuple):
-    """What `ScoreBound` says of the item in work, as run-time numbers: its `cut` and `far`."""
+    """Run-time `cut` and `far` of `ScoreBound` for the item in work."""
 
     cut: Scalar
     far: Scalar
@@ -59,7 +59,7 @@ class ScoreBound:
         core.fill(core.on.lift[0], LIFT, 128)
 
     def place(self) -> None:
-        """Records the way of the queries in `stage` to L1, those of an item that `measure` is recorded for later."""
+        """Place the queries in `stage` in L1, for an item that is measured later."""
         # Rows that are not there hold what an earlier item left: at worst exponents are cut without need.
         for stage, slot in zip(self.core.on.stage, self.core.on.norm_rows[2:]):
             self._place(slot, stage, 128, self.core.plan.rows, self.core.plan.rows)
@@ -108,7 +108,7 @@ class ScoreBound:
             self.unit.set_as(FAR_UNIT)
 
     def lift(self, reference: Tensor, work: Tensor) -> None:
-        """Raises row references of all row blocks by at most LIFT, where that keeps exponents below CEILING."""
+        """Raise row references by at most LIFT, where that keeps exponents below CEILING."""
         core, numbers, least = self.core, self.core.plan.row_blocks * 128, self.core.on.largest_total[0]
         core.with_scalar("vec_adds", work, reference, self.room, numbers)
         core.tik.vcmin(128, least, work, self.core.plan.row_blocks, 1, 1, 8)
@@ -152,7 +152,7 @@ class ScoreBound:
         core.with_scalar("vec_adds", on.key_norm[0], on.key_norm[0], scale, LANES)
 
     def _place(self, slot: Tensor, source: Tensor, first: Number, rows: int, height: int) -> None:
-        """Rows of a matrix, (head_dim / 16, height, 16) from `first` on, as (rows / 16, head_dim / 16, 16, 16)."""
+        """Place rows (head_dim / 16, height, 16) as (rows / 16, head_dim / 16, 16, 16)."""
         tik, columns, (groups, rest) = self.core.tik, self.core.depth_columns, divmod(rows, 16)
         for column in range(columns):
             at = first + column * height * 16

@@ -76,7 +76,7 @@ def initialise(core: Core[ForwardPlan]) -> None:
 
 
 def steps(core: Core[ForwardPlan], unit: Unit) -> list[Step]:
-    """What records the Vector work of one unit, and the moves of its probabilities to L1.
+    """Return steps of the Vector work of one unit and of the moves to L1.
 
     The first step takes the scores out of L0C; the others follow in order. The caller records work of other pipes in
     between, because the queue of Vector is shorter than the work of a unit.

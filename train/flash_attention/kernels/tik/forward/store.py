@@ -106,7 +106,7 @@ def store(core: Core[ForwardPlan], item: Item, a: int, core_index: Number, items
 
 
 def _inverse_steps(core: Core[ForwardPlan], a: int) -> list[Step]:
-    """What leads to `inverse`, the factors of the output, to be recorded between long instructions.
+    """Return steps to `inverse`, the factors of the output, to come between long instructions.
 
     It leaves the row totals in compact_total, with the sinks in row_lse.
     """
@@ -139,7 +139,7 @@ def _inverse_steps(core: Core[ForwardPlan], a: int) -> list[Step]:
 
 
 def _small_steps(core: Core[ForwardPlan], a: int) -> list[Step]:
-    """Short dependent instructions of the logsumexp, to be recorded between long ones that hide their latency."""
+    """Return short dependent instructions of the logsumexp, to come between long ones."""
     tik = core.tik
     one = core.on.ones[0]
     compact, seen, lse = core.on.compact_total[0], core.on.seen[0], core.on.row_lse[a]
@@ -192,7 +192,7 @@ def _spread_steps(core: Core[ForwardPlan], target: Tensor, source: Tensor) -> li
 
 
 def _compact_steps(core: Core[ForwardPlan], target: Tensor) -> list[Step]:
-    """row_total (128 rows, 16 equal columns) to 128 contiguous numbers, float32 moved as pairs of 16-bit halves.
+    """Return steps from row_total (128 rows, 16 equal columns) to 128 numbers. They move as 16-bit halves.
 
     A first transpose takes one half of every eighth row into a block, a second one puts the halves side by side.
     """

@@ -1,4 +1,4 @@
-"""Tiling strategies by name, and what each buffer of a kernel costs in the memories of one core."""
+"""Tiling strategies by name, and the bytes of each buffer."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class ForwardPlan:
 
     @property
     def near_segments(self) -> int:
-        """Segments of a spread sample that are those of the first key tile instead, which comes on chip anyway."""
+        """Segments of a spread sample that are in the first key tile. It comes on chip anyway."""
         return len(self.segments) // 2 if self.shared_sample else 0
 
     @property
@@ -109,7 +109,7 @@ class ForwardPlan:
 
     @property
     def pieces(self) -> tuple[tuple[int, int, int], ...]:
-        """(segment, first fractal column, fractal columns) of the pieces of at most 32 keys that Vector works on."""
+        """(segment, first column, columns) of the pieces of at most 32 keys for Vector."""
         result, start = [], 0
         for index, width in enumerate(self.segments):
             columns = width // 16
@@ -119,7 +119,7 @@ class ForwardPlan:
 
     @property
     def staging_slots(self) -> int:
-        """Pairs of fractal columns of the output that the end of a row block works on at a time."""
+        """Pairs of output columns at the end of a row block."""
         slots = max(1, self.columns // 2)
         return min(2 if self.memory_bound else 3, slots) if self.half_scores and self.value_dim > 64 else slots
 
@@ -169,7 +169,7 @@ def cut(strategy: Strategy, problem: KernelProblem) -> ForwardPlan:
 
 
 def _is_memory_bound(problem: KernelProblem) -> bool:
-    """Whether the memory would be the limit with 128 queries per item."""
+    """Return if the memory would be the limit with 128 queries per item."""
     return problem.head_dim + problem.value_dim > 2 * WIDE
 
 
@@ -266,7 +266,7 @@ def buffers(problem: KernelProblem, plan: ForwardPlan, work: TableOfWork) -> lis
 
 
 def _takes_any_rows(problem: KernelProblem, strategy: Strategy) -> bool:
-    """Whether row blocks may start anywhere in a key tile, and spare the memory loads of keys and values.
+    """Return if row blocks may start anywhere in a key tile. That spares the memory loads.
 
     Packed sequences are stored in blocks of 128 rows. A bias, or a narrow window, asks for a sample of keys that stand
     where the queries do: one tile, which shows every row of a row block something if it has all their positions. Others

@@ -52,11 +52,11 @@ def _sections(text):
 def test_information_library(package):
     config = package / "vendors/flash_attention/op_impl/ai_core/tbe/config/ascend910/aic-ascend910-ops-info.json"
     library = json.loads(config.read_text())
-    assert sorted(library) == sorted(operator.type for operator in OPERATORS)
+    assert sorted(library) == sorted(operator.name for operator in OPERATORS)
     for operator in OPERATORS:
         ini = (package / f"op_info_cfg/ai_core/ascend910/{operator.name}.ini").read_text()
-        assert ini.startswith(f"[{operator.type}]\n")
-        information = library[operator.type]
+        assert ini.startswith(f"[{operator.name}]\n")
+        information = library[operator.name]
         assert _sections(ini) == information
         assert information["opFile"]["value"] == information["opInterface"]["value"] == operator.name
         for side, arguments in (("input", operator.inputs), ("output", operator.outputs)):
@@ -66,76 +66,16 @@ def test_information_library(package):
         for section in tensors:
             assert section["paramType"] == "required"
             assert section["format"] in ("ND", "FRACTAL_NZ")  # no choice is left to CANN
-        for name in information["attr"]["list"].split(","):
-            assert information[f"attr_{name}"]["paramType"] == "required"
+        assert information["attr"]["list"] == "request" and information["attr_request"]["paramType"] == "required"
 
 
-def test_prototypes(package):
-    header = (package / "vendors/flash_attention/op_proto/inc/flash_attention.h").read_text()
-    infer = (package / "vendors/flash_attention/op_proto/flash_attention.cc").read_text()
-    for operator in OPERATORS:
-        block = header[header.index(f"REG_OP({operator.type})") : header.index(f"OP_END_FACTORY_REG({operator.type})")]
-        names = re.findall(r"\.INPUT\((\w+),", block) + re.findall(r"\.OUTPUT\((\w+),", block)
-        assert names == [argument.name for argument in (*operator.inputs, *operator.outputs)]
-        body = infer[infer.index(f"IMPLEMT_COMMON_INFERFUNC({operator.type}Infer)") :]
-        assert re.findall(r'{"(\w+)", DT_', body[: body.index("}\n")]) == [output.name for output in operator.outputs]
-        assert f"COMMON_INFER_FUNC_REG({operator.type}, {operator.type}Infer);" in infer
-
-
-STUB = """
-#pragma once
-#include <cstdint>
-#include <string>
-#include <vector>
-namespace ge {
-using graphStatus = uint32_t;
-constexpr graphStatus GRAPH_SUCCESS = 0, GRAPH_FAILED = 1;
-enum DataType { DT_FLOAT, DT_FLOAT16, DT_INT32, DT_UINT8 };
-struct Shape { explicit Shape(std::vector<int64_t>) {} };
-struct TensorDesc {
-  void SetShape(Shape) {}
-  void SetDataType(DataType) {}
-};
-struct Operator {
-  graphStatus GetAttr(const char*, std::vector<std::vector<int64_t>>&) { return GRAPH_SUCCESS; }
-  TensorDesc GetOutputDescByName(const char*) { return {}; }
-  graphStatus UpdateOutputDesc(const char*, const TensorDesc&) { return GRAPH_SUCCESS; }
-};
-struct TensorType { TensorType(std::initializer_list<DataType>) {} };
-struct Registration {
-  template <class... T> Registration& INPUT_(T...) { return *this; }
-};
-}  // namespace ge
-using ge::DataType;
-#define REG_OP(x) inline ge::Registration registration_##x() { using namespace ge; return Registration()
-#define INPUT(n, t) INPUT_(t)
-#define OUTPUT(n, t) INPUT_(t)
-#define REQUIRED_ATTR(n, t) INPUT_()
-#define OP_END_FACTORY_REG(x) INPUT_(); }
-#define IMPLEMT_COMMON_INFERFUNC(f) graphStatus f(Operator& op)
-#define COMMON_INFER_FUNC_REG(o, f) graphStatus (*registered_##f)(Operator&) = f
-"""
-
-
-def test_prototypes_are_correct_cpp_and_installed(package, tmp_path):
-    """With a stand-in for CANN's header: the text compiles, and install.sh puts the library where CANN looks."""
-    header = tmp_path / "include/graph/operator_reg.h"
-    header.parent.mkdir(parents=True)
-    header.write_text(STUB)
-    folders = {"ASCEND_OPP_PATH": tmp_path / "opp", "ASCEND_TENSOR_COMPILER_INCLUDE": tmp_path / "include"}
-    for _ in range(2):
-        assert install(package, **folders).returncode == 0
-    assert (tmp_path / "opp/vendors/flash_attention/op_proto/libcust_op_proto.so").exists()
-    assert (tmp_path / "opp/vendors/config.ini").read_text() == "load_priority=flash_attention\n"
-
-
-def test_install_keeps_other_vendors_and_tells_what_it_lacks(package, tmp_path):
+def test_install_keeps_other_vendors(package, tmp_path):
     vendors = tmp_path / "opp/vendors"
     vendors.mkdir(parents=True)
     (vendors / "config.ini").write_text("load_priority=customize\n")
-    folders = {"ASCEND_OPP_PATH": tmp_path / "opp", "ASCEND_TENSOR_COMPILER_INCLUDE": tmp_path / "nowhere"}
-    done = install(package, **folders)
-    assert done.returncode == 0 and "prototypes were not compiled" in done.stderr
+    folders = {"ASCEND_OPP_PATH": tmp_path / "opp"}
+    for _ in range(2):
+        assert install(package, **folders).returncode == 0
     assert (vendors / "config.ini").read_text() == "load_priority=flash_attention,customize\n"
     target = tmp_path / "elsewhere"
     done = install(package, f"--install-path={target}", **folders)
@@ -199,14 +139,14 @@ import tikemu
 tikemu.install(soc="Ascend910A")
 for name, tensors, text, feed, results in CALLED:
     entry = getattr(importlib.import_module(name), name)
-    entry(*tensors, text, [[1]], kernel_name="compiled")
+    entry(*tensors, text, kernel_name="compiled")
     from flash_attention.kernels.tik import describe
     assert describe.__file__.startswith(FOLDER), describe.__file__
-    kernel = entry(*tensors, text, [[1]], kernel_name="compiled", impl_mode="high_precision")
+    kernel = entry(*tensors, text, kernel_name="compiled", impl_mode="high_precision")
     options = tikemu.Options(strict=True, progress=False)
     numpy.savez(results, **tikemu.run(kernel.tik, dict(numpy.load(feed)), timing=False, options=options).outputs)
     try:
-        entry(None, *tensors[1:], text, [[1]], kernel_name="compiled")
+        entry(None, *tensors[1:], text, kernel_name="compiled")
     except ValueError as error:
         print("refused:", results, error)
 """

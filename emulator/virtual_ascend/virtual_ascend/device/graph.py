@@ -1,0 +1,204 @@
+"""Graphs of GE: their nodes run one after the other, those that nothing orders in an order drawn by the seed.
+
+Operators are those that MindSpore 2.0's kernels are, on plain arrays; those of an operator package are compiled from
+its entries when they first run. What lies between two nodes has no place in the card's memory.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from ..kernel import Kernel
+from .aicpu import DTYPES
+from .by_name import FORMATS, entry_of
+from .errors import KernelError
+from .launch import Launcher, compute
+from .memory import Address
+from .numerics import convert
+from .operators import AICPU, TABLE
+from .packages import Packages
+from .report import AI_CORE, AI_CPU
+
+#: By type: inputs that the operators here take as an attribute of the same name.
+_AS_ATTRIBUTES: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+#: By type: inputs that are updated where they lie, in the order of the results. Of others those are whose name is that
+#: of an output too, as everywhere in GE.
+_UPDATED: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+
+Place = tuple[int, int]  # a node and one of its outputs
+
+
+@dataclass
+class Node:
+    """One node; tensors of its outputs are descriptions with `shape`, `dtype` and `format`."""
+
+    name: str
+    type: str
+    inputs: list[tuple[str, Place | None]]
+    outputs: list[tuple[str, dict[str, Any] | None]]
+    before: list[int]
+    attributes: dict[str, Any]
+    subgraphs: list[Graph]
+
+
+@dataclass
+class Graph:
+    """Nodes in the order in which they run, by number, and the places of the results."""
+
+    nodes: dict[int, Node]
+    results: list[Place]
+
+
+class Graphs:
+    """Those of the sessions, by number."""
+
+    def __init__(self, launcher: Launcher) -> None:
+        self.launcher = launcher
+        self.packages = Packages(launcher)
+        self.order = random.Random(int(os.environ.get("VIRTUAL_ASCEND_SEED", "0")))
+        self.graphs: dict[int, Graph] = {}
+
+    def add(self, number: int, message: bytes) -> None:
+        line, _, contents = message.partition(b"\n")
+        self.graphs[number] = self._parse(json.loads(line), contents)
+
+    def run(self, number: int, addresses: Sequence[Address], message: bytes) -> None:
+        """Run a graph on tensors of the card, or of the message; results go to the last addresses."""
+        line, _, contents = message.partition(b"\n")
+        call = json.loads(line)
+        inputs = []
+        for index, (given, address) in enumerate(zip(call["inputs"], addresses)):
+            if "at" in given:
+                inputs.append(_constant(given, contents))
+            else:
+                inputs.append(self._view(given, address, f"input {index} of graph {number}"))
+        results = self._run(self.graphs[number], inputs)
+        places = zip(results, call["outputs"], addresses[len(inputs) :])
+        for index, (result, wanted, address) in enumerate(places):
+            # The description may be of another shape with as many elements.
+            tensor = {**wanted, "shape": list(result.shape)}
+            self._view(tensor, address, f"output {index} of graph {number}")[...] = result
+
+    def _view(self, tensor: dict[str, Any], address: Address, name: str) -> np.ndarray:
+        return self.launcher.memory.view(address, np.dtype(DTYPES[tensor["dtype"]]), tuple(tensor["shape"]), name)
+
+    def _parse(self, described: dict[str, Any], contents: bytes) -> Graph:
+        nodes = []
+        for one in described["nodes"]:
+            attributes = {
+                name: _constant(value, contents) if isinstance(value, dict) else value
+                for name, value in one["attributes"].items()
+            }
+            subgraphs = [self._parse(graph, contents) for graph in one["subgraphs"]]
+            nodes.append(Node(**{**one, "attributes": attributes, "subgraphs": subgraphs}))
+        return Graph({number: nodes[number] for number in self._ordered(nodes)}, described["results"])
+
+    def _ordered(self, nodes: Sequence[Node]) -> list[int]:
+        """Numbers of nodes, each after those that it needs."""
+        needs = [{place[0] for _, place in node.inputs if place} | set(node.before) for node in nodes]
+        waiting, order = set(range(len(nodes))), []
+        while waiting:
+            ready = [number for number in sorted(waiting) if not needs[number] & waiting]
+            if not ready:
+                raise KernelError(f"nodes of a graph wait for one another: {[nodes[n].name for n in sorted(waiting)]}")
+            self.order.shuffle(ready)
+            order += ready
+            waiting -= set(ready)
+        return order
+
+    def _run(self, graph: Graph, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+        values: dict[int, list[np.ndarray]] = {}
+        for number, node in graph.nodes.items():
+            given = [None if place is None else values[place[0]][place[1]] for _, place in node.inputs]
+            values[number] = self._run_node(node, given, inputs)
+        return [values[number][output] for number, output in graph.results]
+
+    def _run_node(
+        self, node: Node, given: Sequence[np.ndarray | None], inputs: Sequence[np.ndarray]
+    ) -> list[np.ndarray]:
+        if node.type in ("Data", "RefData"):
+            return [inputs[node.attributes["index"]]]
+        if node.type in ("Const", "Constant"):
+            return [node.attributes["value"]]
+        if node.type == "NoOp":
+            return []
+        present = [array for array in given if array is not None]
+        if node.type == "PartitionedCall":
+            return self._run(node.subgraphs[0], present)
+        if node.type in ("Identity", "IdentityN"):
+            return [array.copy() for array in present]
+        if node.type in self.packages.types:
+            return self.packages.run(node, given)
+        return self._run_built_in(node, given)
+
+    def _run_built_in(self, node: Node, given: Sequence[np.ndarray | None]) -> list[np.ndarray]:
+        by_port = {port: array for (port, _), array in zip(node.inputs, given)}
+        attributes = dict(node.attributes)
+        for port in _AS_ATTRIBUTES.get(node.type, ()):
+            value = by_port.pop(port)
+            assert value is not None
+            attributes[port] = value.tolist()
+        arrays = list(by_port.values())
+        while arrays and arrays[-1] is None:
+            arrays.pop()
+        outputs = [described(tensor) for _, tensor in node.outputs]
+        kernel = Kernel(node.name, node.type, entry_of(node.type), [], outputs, attributes)
+        kernel.inputs = [None if array is None else description_of(array) for array in arrays]
+        if kernel.function not in TABLE and f"{kernel.function}_d" in TABLE:
+            kernel.function += "_d"
+        on_cpu = kernel.function not in TABLE and node.type in AICPU
+        if on_cpu:
+            kernel.function = node.type
+        present = [array for array in arrays if array is not None]
+        results = compute(kernel, present, AICPU if on_cpu else TABLE)
+        self.launcher.note(kernel, AI_CPU if on_cpu else AI_CORE, 1)
+        updated = _UPDATED.get(node.type, tuple(port for port, _ in node.outputs))
+        for index, port in enumerate(updated):
+            target = by_port.get(port)
+            if target is not None:
+                target[...] = convert(results[index], target.dtype).reshape(target.shape)
+                results[index] = target
+        return [_stored(result, tensor) for result, tensor in zip(results, outputs)]
+
+
+def _constant(value: dict[str, Any], contents: bytes) -> np.ndarray:
+    """A tensor whose contents came with the message."""
+    tensor, start = value["tensor"], value["at"]
+    dtype, shape = np.dtype(DTYPES[tensor["dtype"]]), tensor["shape"]
+    count = int(np.prod(shape))
+    return np.frombuffer(contents, dtype, count, start).reshape(shape) if count else np.zeros(shape, dtype)
+
+
+def described(tensor: dict[str, Any] | None) -> dict[str, Any] | None:
+    """A description as kernels have it."""
+    if tensor is None or tensor["dtype"] not in DTYPES:
+        return None
+    shape = tensor["shape"]
+    return {
+        "shape": shape,
+        "ori_shape": shape,
+        "format": FORMATS.get(tensor["format"], "ND"),
+        "dtype": DTYPES[tensor["dtype"]],
+    }
+
+
+def description_of(array: np.ndarray) -> dict[str, Any]:
+    """The description of an array."""
+    shape = list(array.shape)
+    return {"shape": shape, "ori_shape": shape, "format": "ND", "dtype": str(array.dtype)}
+
+
+def _stored(result: np.ndarray, tensor: dict[str, Any] | None) -> np.ndarray:
+    """As MindSpore described it: operators of layout leave the shape to who stores."""
+    if tensor is None:
+        return result
+    shape = tensor["shape"] if result.size == np.prod(tensor["shape"]) else result.shape
+    return np.ascontiguousarray(convert(result, np.dtype(tensor["dtype"]))).reshape(shape)

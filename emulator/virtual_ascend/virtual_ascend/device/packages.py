@@ -1,0 +1,149 @@
+"""Operators of operator packages (OPP): what CANN does with them, from their information and their entries."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import tikemu
+from tikemu.frontend import platform_info
+from tikemu.machine.inputs import block_count
+
+from ..compiler.tasks import record
+from ..kernel import Kernel, arguments_of, shape_of
+from .errors import KernelError
+from .formats import dtype_of, store, to_plain
+from .launch import Launcher
+from .report import AI_CORE
+
+if TYPE_CHECKING:
+    from .graph import Node
+
+
+class Information(NamedTuple):
+    """What a package says of an operator: its section of the information library, and where the package lies."""
+
+    folder: Path
+    fields: dict[str, dict[str, str]]
+
+    def tensors(self, side: str) -> list[dict[str, str]]:
+        count = sum(bool(re.fullmatch(rf"{side}\d+", name)) for name in self.fields)
+        return [self.fields[f"{side}{index}"] for index in range(count)]
+
+
+class Packages:
+    """The operators of all packages in ASCEND_CUSTOM_OPP_PATH, compiled when they first run."""
+
+    def __init__(self, launcher: Launcher) -> None:
+        self.launcher = launcher
+        self.types: dict[str, Information] = {}
+        self.kernels: dict[str, Kernel] = {}
+        for entry in filter(None, os.environ.get("ASCEND_CUSTOM_OPP_PATH", "").split(":")):
+            folder = Path(entry) / "op_impl/ai_core/tbe"
+            if "/mindspore/lib/plugin/" in entry:  # MindSpore's own count as built in
+                continue
+            for file in folder.glob("config/ascend910/*.json"):
+                for kind, fields in json.loads(file.read_text()).items():
+                    self.types.setdefault(kind, Information(folder, fields))
+
+    def run(self, node: Node, given: Sequence[np.ndarray | None]) -> list[np.ndarray]:
+        """Results of a node.
+
+        Raises:
+            KernelError: it has other tensors or attributes than the package says, or cannot be compiled or run.
+        """
+        information = self.types[node.type]
+        inputs, outputs = self._tensors(node, information, given)
+        key = json.dumps([node.type, node.attributes, inputs, outputs])
+        if key not in self.kernels:
+            self.kernels[key] = self._compile(node, information, inputs, outputs)
+        kernel = self.kernels[key]
+        program = kernel.program
+        assert program is not None
+        arguments = arguments_of(program)
+        feeds: dict[str, np.ndarray] = {}
+        for tensor, array, description in zip(arguments, given, inputs):
+            stored = np.empty(description["shape"], dtype_of(description))
+            store(array, stored, description)
+            feeds[tensor.name] = stored.reshape(shape_of(tensor))
+        results = arguments[len(inputs) :]
+        for tensor in (*results, *program.workspaces):
+            if tensor.is_atomic_add:
+                feeds[tensor.name] = np.zeros(shape_of(tensor), tensor.dtype)
+        blocks = block_count(program, {}) or 1
+        size = sum(array.nbytes for array in feeds.values())
+        found = self.launcher.run_program(kernel, program, blocks, feeds, size)
+        self.launcher.note(kernel, AI_CORE, blocks)
+        return [
+            to_plain(found[tensor.name].reshape(description["shape"]), description)
+            for tensor, description in zip(results, outputs)
+        ]
+
+    def _tensors(
+        self, node: Node, information: Information, given: Sequence[np.ndarray | None]
+    ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        """Descriptions of all tensors as CANN hands them to the entry."""
+        from .graph import described, description_of
+
+        sides = []
+        for side, ports, tensors in (
+            ("input", node.inputs, [None if array is None else description_of(array) for array in given]),
+            ("output", node.outputs, [described(tensor) for _, tensor in node.outputs]),
+        ):
+            wanted = information.tensors(side)
+            names, allowed = [port for port, _ in ports], [tensor["name"] for tensor in wanted]
+            if names != allowed:
+                raise KernelError(f"node {node.name}: {side}s {names}, of type {node.type} in its package {allowed}")
+            found = []
+            for want, tensor in zip(wanted, tensors):
+                if tensor is None or tensor["dtype"] != want["dtype"]:
+                    got = "nothing" if tensor is None else tensor["dtype"]
+                    raise KernelError(
+                        f"node {node.name}: {side} {want['name']} is {got}, of the package {want['dtype']}"
+                    )
+                shape = tensor["shape"]
+                if want["format"] == "FRACTAL_NZ":
+                    *outer, rows, columns = shape
+                    shape = [*outer, -(-columns // 16), -(-rows // 16), 16, 16]
+                found.append({**tensor, "shape": shape, "format": want["format"], "ori_format": "ND"})
+            sides.append(found)
+        return sides[0], sides[1]
+
+    def _compile(self, node: Node, information: Information, inputs: list, outputs: list) -> Kernel:
+        names = information.fields["attr"]["list"].split(",")
+        absent = [name for name in names if name not in node.attributes]
+        if absent:
+            raise KernelError(f"node {node.name}: it has no attribute {', '.join(absent)}, which {node.type} requires")
+        soc = os.environ["VIRTUAL_ASCEND_SOC"]
+        tikemu.install(soc=soc)
+        platform_info.set_current_compile_soc_info(soc, aicore_num=int(os.environ["VIRTUAL_ASCEND_CORES"]))
+        function = information.fields["opInterface"]["value"]
+        name = f"te_{function}_{len(self.kernels)}"
+        try:
+            entry = getattr(_module(information), function)
+            values = [node.attributes[attribute] for attribute in names]
+            tensors = [
+                {**one, "shape": tuple(one["shape"]), "ori_shape": tuple(one["ori_shape"])}
+                for one in (*inputs, *outputs)
+            ]
+            program = record(entry, [*tensors, *values], kernel_name=name)
+        except Exception as error:
+            raise KernelError(f"node {node.name}: {node.type} cannot be compiled: {error}") from error
+        return Kernel(name, node.type, function, inputs, outputs, dict(node.attributes), program)
+
+
+def _module(information: Information) -> Any:
+    """The file of an operator's entry."""
+    name = information.fields["opFile"]["value"]
+    path = next(information.folder.glob(f"*_impl/{name}.py"))
+    specification = importlib.util.spec_from_file_location(name, path)
+    assert specification is not None and specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module

@@ -1,0 +1,266 @@
+"""Inputs of a sharded layer that arrive in other layouts: card_layouts.py DP MP CASE...
+
+Prints card, case, and "right" or what is wrong: gradients beside those of the reference in float64.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from dataclasses import dataclass, field, replace
+
+import mindspore as ms
+import numpy as np
+from flash_attention import FlashAttention, reference
+from flash_attention.problem import AttentionProblem
+from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
+from mindspore.communication import get_rank, init
+
+BATCH, HEADS, SEQ, WIDTH = 4, 4, 32, 16
+SHAPE = BATCH, HEADS, SEQ, WIDTH
+SHAPES = {"query": SHAPE, "key": SHAPE, "value": SHAPE, "bias": (BATCH, HEADS, 1, SEQ), "sinks": (HEADS,)}
+DP, MP = map(int, sys.argv[1:3])
+CARDS = DP * MP
+
+
+def split(layout, name, shape):
+    """Into how many parts a layout cuts each axis of an input."""
+    ones = (1,) * (len(shape) - 1)
+    if layout == "whole":
+        return (1, *ones)
+    if layout == "last":
+        return (*ones, CARDS)
+    if layout == "turned":  # the parts that the layer wants, on devices in another order
+        return (MP, DP, 1, 1)
+    if len(shape) == 1:
+        return (MP,)
+    if name in ("mask", "segments"):
+        return (DP, *ones)
+    return (DP, MP, 1, 1) if len(shape) == 4 else (DP, 1, MP)
+
+
+@dataclass(frozen=True)
+class Case:
+    """Layouts by input, of `split` or "none" for an operation without strategy; others arrive as "wanted".
+
+    Attributes:
+        mask: dtype and rank; None: no mask.
+    """
+
+    layouts: dict = field(default_factory=dict)
+    mask: tuple | None = None
+    inputs: tuple = ("query", "key", "value")
+    segments: bool = False
+    layers: int = 1
+    input_layout: str = "BNSD"
+    recompute: bool = False
+    full_batch: bool = True
+    optimizer: bool = False
+
+
+MASK = "uint8", 4
+EVERY = (*SHAPES,)
+CASES = {
+    **{name: Case({name: "none"}) for name in ("query", "key", "value", "output")},
+    "last": Case({"query": "last", "key": "last", "value": "last", "output": "last"}, MASK),
+    "turned": Case({"query": "turned", "key": "turned", "value": "turned", "output": "turned"}),
+    "mask": Case({"mask": "none"}, MASK, layers=2),
+    "mask-whole": Case({"mask": "whole"}, MASK, layers=2),
+    "mask-last": Case({"mask": "last"}, ("bool_", 4), layers=2),
+    "mask-rank-3": Case({"mask": "none"}, ("uint8", 3)),
+    "mask-float": Case({"mask": "none"}, ("float16", 3), layers=2),
+    "bias-sinks": Case({"bias": "none", "sinks": "none"}, None, EVERY),
+    "bias-last": Case({"bias": "last", "sinks": "whole"}, MASK, EVERY),
+    "segments": Case({"segments": "none", "query": "none"}, MASK, segments=True, layers=2),
+    "BSH": Case({"query": "none", "key": "none", "value": "none", "output": "none"}, MASK, input_layout="BSH"),
+    "everything": Case(dict.fromkeys((*EVERY, "mask", "segments", "output"), "none"), MASK, EVERY, True, 2),
+}
+CASES |= {
+    "recompute": replace(CASES["everything"], recompute=True),
+    "split-batch": replace(CASES["everything"], full_batch=False),
+    "optimizer": replace(CASES["everything"], optimizer=True),
+}
+
+
+class Arrives(nn.Cell):
+    """Hands on a tensor, doubled, in some layout."""
+
+    def __init__(self, case, name, shape):
+        super().__init__()
+        layout = case.layouts.get(name, "wanted")
+        self.turned, self.twice, self.turn = layout == "turned", ops.Add(), ops.Transpose()
+        if layout != "none":
+            parts = split(layout, name, shape)
+            self.twice.shard((parts, parts))
+            if self.turned:
+                self.turn.shard((parts,))
+
+    def construct(self, tensor):
+        if self.turned:  # as many heads as batch items
+            return self.turn(self.twice(tensor, tensor), (1, 0, 2, 3))
+        return self.twice(tensor, tensor)
+
+
+class Network(nn.Cell):
+    """The loss of layers that share all inputs but query, which all but the first get from the one before."""
+
+    def __init__(self, case, data, weights):
+        super().__init__()
+        shape = laid_out(case, weights).shape
+        self.tensors = ParameterTuple(
+            tuple(Parameter(Tensor(laid_out(case, data[name]) / -2), name=name) for name in case.inputs)
+        )
+        self.negate = [
+            ops.Neg().shard((split("whole", name, one.shape),)) for name, one in zip(case.inputs, self.tensors)
+        ]
+        self.arrive = nn.CellList([Arrives(case, name, one.shape) for name, one in zip(case.inputs, self.tensors)])
+        self.more = len(case.inputs) > 3
+        self.masked, self.segments = case.mask is not None, case.segments
+        if case.mask is not None:
+            self.dtype = getattr(ms, case.mask[0])
+            self.arrive_mask = Arrives(case, "mask", mask_shape(case))
+            self.cast = ops.Cast()
+            if case.layouts.get("mask", "wanted") != "none":
+                self.cast.shard((split(case.layouts.get("mask", "wanted"), "mask", mask_shape(case)),))
+        self.arrive_segments = Arrives(case, "segments", (BATCH, SEQ))
+        self.layers = nn.CellList(
+            [
+                FlashAttention(WIDTH, dp=DP, mp=MP, alibi=self.more, input_layout=case.input_layout, backend="tik")
+                for _ in range(case.layers)
+            ]
+        )
+        if case.recompute:
+            for layer in self.layers:
+                layer.recompute()
+        self.arrive_output = Arrives(case, "output", shape)
+        self.weights, self.times, self.sum = Tensor(laid_out(case, weights) / 2), ops.Mul(), ops.ReduceSum()
+        whole = split("whole", "", shape)
+        self.times.shard((whole, whole))
+        self.sum.shard((whole,))
+
+    def construct(self, mask, segments):
+        tensors = ()
+        for negate, arrive, tensor in zip(self.negate, self.arrive, self.tensors):
+            tensors = tensors + (arrive(negate(tensor)),)
+        hidden, bias, sinks, ids = None, None, None, None
+        if self.masked:
+            hidden = self.cast(self.arrive_mask(mask), self.dtype)
+        if self.more:
+            bias, sinks = tensors[3], tensors[4]
+        if self.segments:
+            ids = self.arrive_segments(segments)
+        output = tensors[0]
+        for layer in self.layers:
+            output = layer(output, tensors[1], tensors[2], hidden, bias, sinks, None, ids)
+        return self.sum(self.times(self.arrive_output(output), self.weights))
+
+
+class Gradients(nn.Cell):
+    """Loss and gradients of the parameters of a network."""
+
+    def __init__(self, network):
+        super().__init__()
+        self.network, self.parameters = network, network.tensors
+        self.of = ops.GradOperation(get_by_list=True)
+
+    def construct(self, mask, segments):
+        return self.network(mask, segments), self.of(self.network, self.parameters)(mask, segments)
+
+
+def mask_shape(case):
+    """Shape of the mask: of one head."""
+    return (BATCH, 1, SEQ, SEQ) if case.mask[1] == 4 else (BATCH, SEQ, SEQ)
+
+
+def laid_out(case, array):
+    """A tensor of (batch, heads, seq, width) in the layout of the layer; others as they are."""
+    if case.input_layout == "BSH" and array.shape == SHAPE:
+        return np.ascontiguousarray(array.transpose(0, 2, 1, 3)).reshape(BATCH, SEQ, -1)
+    return array
+
+
+def turned(case, name, array):
+    """What the layer sees, of what is written in a parameter, and the other way round."""
+    return array.swapaxes(0, 1) if case.layouts.get(name) == "turned" else array
+
+
+def expected(case, data, weights, mask, segments):
+    """Gradients of the inputs in float64."""
+    given = {name: turned(case, name, data[name]).astype(float) for name in case.inputs}
+    biased = "bias" in given
+    problem = AttentionProblem(
+        *SHAPE[:2], SEQ, SEQ, WIDTH, mask_shape=mask_shape(replace(case, mask=("", 4))) if case.mask else None,
+        bias_shape=SHAPES["bias"] if biased else None, bias_dtype="float16" if biased else None,
+        mask_dtype="uint8" if case.mask else None, sinks=biased, segments=case.segments,
+    )  # fmt: skip
+    more = {name: given[name] for name in case.inputs[3:]} | ({"mask": mask} if case.mask else {})
+    if case.segments:
+        more |= {"segment_ids": segments, "kv_segment_ids": segments}
+    queries = [given["query"]]
+    for _ in range(case.layers):
+        queries.append(reference.truth(problem, queries[-1], given["key"], given["value"], **more).output)
+    found = dict.fromkeys(case.inputs, 0)
+    d_output = turned(case, "output", weights).astype(float)
+    for query in queries[-2::-1]:
+        one = reference.truth(problem, query, given["key"], given["value"], d_output=d_output, **more).named()
+        d_output = one["d_query"]
+        for name in case.inputs[1:]:
+            found[name] = found[name] + one[f"d_{name}"]
+    found["query"] = d_output
+    return {name: turned(case, name, array) for name, array in found.items()}
+
+
+def context(case):
+    """What MindSpore is told of the case."""
+    ms.reset_auto_parallel_context()
+    ms.set_auto_parallel_context(
+        parallel_mode="semi_auto_parallel", device_num=CARDS, full_batch=case.full_batch,
+        enable_parallel_optimizer=case.optimizer, parallel_optimizer_config={"parallel_optimizer_threshold": 0},
+    )  # fmt: skip
+
+
+def check(case, rank):
+    """What is wrong."""
+    random = np.random.default_rng(0)
+    data = {name: random.standard_normal(shape).astype(np.float16) for name, shape in SHAPES.items()}
+    data["sinks"] = data["sinks"].astype(np.float32)
+    weights = random.standard_normal(SHAPE).astype(np.float16)
+    mask = (random.random((BATCH, 1, SEQ, SEQ)) < 0.3).astype(np.float16)
+    segments = np.sort(random.integers(0, 3, (BATCH, SEQ))).astype(np.int32)
+    mine = slice(None) if case.full_batch else slice(rank * BATCH // CARDS, (rank + 1) * BATCH // CARDS)
+    given_mask = mask.reshape(mask_shape(case)) if case.mask else mask
+    inputs = Tensor(given_mask[mine]), Tensor(segments[mine])
+    if case.optimizer:
+        shared, alone = (losses(one, data, weights, inputs) for one in (case, replace(case, optimizer=False)))
+        return "" if np.allclose(shared, alone, rtol=1e-3) else f"losses {shared}, without sharing {alone}"
+    context(case)
+    _, gradients = Gradients(Network(case, data, weights).set_train())(*inputs)
+    wrong = []
+    for (name, right), found in zip(expected(case, data, weights, mask, segments).items(), gradients):
+        right = laid_out(case, right)
+        error = np.abs(found.asnumpy() / -2 - right).max() / np.abs(right).max()
+        if not error < 0.01:
+            wrong.append(f"{name}: {error:.3f}")
+    return "; ".join(wrong)
+
+
+def losses(case, data, weights, inputs):
+    """The losses of three steps."""
+    context(case)
+    network = Network(case, data, weights)
+    optimizer = nn.AdamWeightDecay(network.trainable_params(), 1e-2, eps=1e-3)
+    step = nn.TrainOneStepCell(network, optimizer).set_train()
+    return [float(step(*inputs).asnumpy()) for _ in range(3)]
+
+
+if __name__ == "__main__":
+    ms.set_context(mode=ms.GRAPH_MODE, device_target="Ascend")
+    init()
+    for word in sys.argv[3:]:
+        try:
+            result = check(CASES[word], get_rank()) or "right"
+        except Exception as error:
+            traceback.print_exc()
+            result = " ".join(f"{type(error).__name__}: {error}".split())[:600]
+        sys.stdout.write(f"{get_rank()}\t{word}\t{result}\n")
+        sys.stdout.flush()
