@@ -1,4 +1,4 @@
-"""Measure the cost of a token with a `KVCache`, and of packed sequences on pages, on one core.
+"""Measure the cost of a `KVCache` token and of packed sequences on pages. One core computes.
 
     PYTHONPATH=train python -m benchmarks.gates caches
 

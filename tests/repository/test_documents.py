@@ -90,7 +90,7 @@ for script in sys.argv[1:]:
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, tuple[int, str]]:
-    """Return exit status and output of the Python blocks of each page, run as one program."""
+    """Return status and output of each page's Python blocks, run as one program."""
     scripts = {page: tmp_path_factory.mktemp("page") / "page.py" for page in RUNNABLE}
     for page, script in scripts.items():
         script.write_text("\n".join(BLOCK.findall(page.read_text(encoding="utf-8"))), encoding="utf-8")

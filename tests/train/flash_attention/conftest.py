@@ -33,7 +33,7 @@ def sources_are_read_once():
 
 @pytest.fixture(scope="session")
 def run_python():
-    """Runs a program in a fresh interpreter that finds what this one finds; returns what it printed.
+    """Run a program in a fresh interpreter with this one's packages; return the output.
 
     With `errors` that is what it wrote to stderr.
     """
@@ -51,7 +51,7 @@ def run_python():
 
 @pytest.fixture(autouse=True)
 def each_operator_ends_first(request: pytest.FixtureRequest) -> None:
-    """In PYNATIVE an operator has run before the next line does, unless the test is marked asynchronous.
+    """Let each operator in PYNATIVE end first, unless the test is marked asynchronous.
 
     By default MindSpore hands operators to threads, which spin while they wait: up to three times the processor time.
     """
@@ -66,7 +66,7 @@ def each_operator_ends_first(request: pytest.FixtureRequest) -> None:
 
 @pytest.fixture(autouse=True)
 def nothing_is_left_of_other_tests() -> None:
-    """MindSpore is in PYNATIVE, also after commands that chose another mode, and no failed gradient is under way.
+    """Restore PYNATIVE, also after commands, and clear a failed gradient.
 
     An exception in a function that is differentiated leaves one. By it a graph of a later test would be differentiated,
     and MindSpore 2.10 takes later gradients for higher ones, in which `tensor[0]` fails
@@ -85,7 +85,7 @@ def nothing_is_left_of_other_tests() -> None:
 
 @pytest.fixture(params=("graph", "pynative"))
 def mode(request):
-    """Runs the test in both execution modes of MindSpore; its value is the name of the mode."""
+    """Run the test in both modes of MindSpore; return the mode's name."""
     import mindspore
 
     mindspore.set_context(mode={"graph": mindspore.GRAPH_MODE, "pynative": mindspore.PYNATIVE_MODE}[request.param])
@@ -94,7 +94,7 @@ def mode(request):
 
 @pytest.fixture(params=("native", "composed"))
 def update(request):
-    """How caches are updated: by the native kernel, or composed of operators as on a device."""
+    """Return how caches are updated: by the native kernel, or composed of operators as on a device."""
     if request.param == "composed":
         request.getfixturevalue("composed")
     return request.param

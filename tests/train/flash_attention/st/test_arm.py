@@ -41,7 +41,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def emulated(checkout: Path, *arguments, **environment: str) -> str:
-    """What a program prints that the emulated Python runs with the installed wheel."""
+    """Return the output of the emulated Python with the installed wheel."""
     path = f"{checkout / 'train'}:{checkout}"
     return run(emulated_python(), *arguments, cwd=checkout, PYTHONPATH=path, **environment)
 

@@ -1,4 +1,4 @@
-"""MindSpore compiles the operators from their entries' files and from copies, without the package on the path.
+"""Test that MindSpore compiles operators from entry files and copies, without the package's path.
 
 Also: what MindSpore launches around them in PYNATIVE when a call is not like the one before.
 """

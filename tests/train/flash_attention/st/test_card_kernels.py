@@ -10,7 +10,7 @@ FORWARD = "flash_attention_forward"
 
 
 def second_call(name):
-    """What it launches; the first one takes another order."""
+    """Return the launches of the second call; the first one takes another order."""
     types = expected()[name]
     return types[len(types) // 2 :]
 

@@ -1,4 +1,4 @@
-"""FlashAttention on several virtual cards: the losses of a GPT are those of one card."""
+"""Test FlashAttention on several virtual cards: a GPT has the losses of one card."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Model libraries that use this package, from PyPI, each in an environment of its own that is kept."""
+"""Test model libraries from PyPI that use this package, each in a kept environment."""
 
 import os
 from pathlib import Path
@@ -10,11 +10,11 @@ from tests.train.flash_attention.st.support.wheel_tools import ROOT, environment
 
 
 class Client(NamedTuple):
-    """What pip installs for a library; some packages without the ones that they ask for, torch among these."""
+    """Hold what pip installs for a library. Packages in `alone` come without their requirements, such as torch."""
 
     alone: tuple
     whole: tuple
-    own_mindspore: bool = False  # otherwise that of the running tests
+    own_mindspore: bool = False  # otherwise the MindSpore of the running tests
 
 
 CLIENTS = {

@@ -1,4 +1,4 @@
-"""The shared case list over the TIK operators as a user calls them, forward and gradients.
+"""Test the shared cases on the TIK operators, forward and gradients, as users call them.
 
 On backend emulator, strict; with --device ascend the same tests on backend tik.
 """
@@ -44,7 +44,7 @@ def run_here(device):
     ms.set_context(device_target="Ascend")
 
     def run(case):
-        # A device draws its own bits; those of the seed are the ones that the truth knows.
+        # A device draws its own bits, but the truth knows only the seed's bits.
         bits = {"keep_bits": philox.keep_bits(case.problem, cases.SEED)} if case.dropout else {}
         return run_case(case, "tik", **bits)
 

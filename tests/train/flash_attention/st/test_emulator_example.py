@@ -1,4 +1,4 @@
-"""A model trains through the TIK operators, and its losses are those of the cpu backend in float16."""
+"""Test that a model on the TIK operators has cpu's losses in float16."""
 
 import csv
 from pathlib import Path

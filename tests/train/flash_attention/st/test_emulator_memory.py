@@ -1,4 +1,4 @@
-"""What backend emulator keeps of the shapes that a process has met."""
+"""Test what backend emulator keeps of the shapes that a process has met."""
 
 import functools
 import gc

@@ -1,4 +1,4 @@
-"""The examples at a tiny size, in PYNATIVE and without their training; what they share, on its own."""
+"""Test the examples at a tiny size, in PYNATIVE, and their shared parts alone."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ MINDSPORE = Campaign("mindspore", MODULE, 3000, 100, FOLDERS)
 
 
 def native_case(seed: int) -> None:
-    """A case on one of the instruction sets of this machine, in a process that has run many others."""
+    """Check a case on one of this machine's instruction sets. The process has run many others."""
     isas = library.instruction_sets()
     case = random_case(seed)
     with instruction_set(isas[seed % len(isas)]):

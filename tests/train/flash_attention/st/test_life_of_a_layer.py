@@ -1,4 +1,4 @@
-"""What MindSpore users do to layers: train by `Model.train`, call from threads, call after a fork, list in cells."""
+"""Test uses of layers: `Model.train`, calls from threads, a call after a fork, lists in cells."""
 
 import threading
 
@@ -16,7 +16,7 @@ HEADS, DIM, SEQ = 2, 8, 24
 
 
 class Block(nn.Cell):
-    """Attention layers of a CellList on a projection; (batch, seq, heads * dim) to a number per token."""
+    """Run attention layers of a CellList on a projection. Maps (batch, seq, heads * dim) to a number per token."""
 
     def __init__(self, dropout_rate=0.0):
         super().__init__()

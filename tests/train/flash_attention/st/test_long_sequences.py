@@ -14,7 +14,9 @@ SEQ, HEAD_DIM = 16384, 64
 
 
 def rows_of_truth(query, key, value, first, count, problem_rules, d_output):
-    """Truth of rows first..first + count of a windowed causal problem, from the keys near them alone."""
+    """Return the truth of rows first..first + count from the keys near them alone. The problem is windowed and
+    causal.
+    """
     start = max(0, first - 1024)
     stop = first + count
     problem = make_problem(1, 1, stop - start, stop - start, HEAD_DIM, dtype="float32", causal=True, **problem_rules)

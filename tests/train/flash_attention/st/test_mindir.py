@@ -77,7 +77,7 @@ def folder(run_python, tmp_path_factory):
 
 @pytest.fixture
 def exported(folder, monkeypatch):
-    """The library of that model; the model and what it gave lie where the test runs."""
+    """Return the library of the exported model. The model and its results lie where the test runs."""
     monkeypatch.chdir(folder)
     return folder / "elsewhere" / LIBRARY.name
 

@@ -1,4 +1,4 @@
-"""Faults of MindSpore releases that the package works around or refuses, each shown by a program without it.
+"""Show faults of MindSpore releases that the package works around or refuses. Each program does without the package.
 
 A release that behaves otherwise than this list says is noticed here: what works around a fault can then go, or is
 needed for one more.

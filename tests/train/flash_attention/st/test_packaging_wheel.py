@@ -97,7 +97,7 @@ def test_setup_py_install(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def portable_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What `build.sh --manylinux` makes."""
+    """Return the wheel of `build.sh --manylinux`."""
     sources = copy_sources(tmp_path_factory.mktemp("manylinux"))
     run("bash", sources / "build.sh", "--manylinux", cwd=Path("/"), PYTHON=sys.executable)
     (built,) = (sources / "dist").glob("flash_attention-*.whl")

@@ -1,4 +1,4 @@
-"""Sharded graphs of the layer for 8 devices, compiled forward and backward by MindSpore itself, without a device."""
+"""Test sharded graphs of the layer for 8 devices, compiled by MindSpore without a device."""
 
 import json
 import re
@@ -18,7 +18,7 @@ TIK = "FlashAttentionForward", "FlashAttentionGrad"
 
 @pytest.fixture(scope="module")
 def compiled(run_python):
-    """What the programs of the cases hold, compiled in one process."""
+    """Return what the programs of the cases hold, compiled in one process."""
     printed = run_python(str(Path(__file__).parent / "support" / "parallel_compile.py"), OMP_NUM_THREADS="1")
     return json.loads(next(line for line in printed.splitlines() if line.startswith("RESULT ")).removeprefix("RESULT "))
 

@@ -63,7 +63,7 @@ def _heads() -> list[Case]:
 
 
 def pairwise(*axes: tuple) -> list[tuple]:
-    """Some of the axes' product, in which every value of an axis meets every value of each other axis."""
+    """Return part of the axes' product, in which all pairs of values meet."""
     columns = list(itertools.combinations(range(len(axes)), 2))
 
     def pairs(chosen: tuple) -> set:
@@ -79,7 +79,7 @@ def pairwise(*axes: tuple) -> list[tuple]:
 
 
 def _products(choose=itertools.product) -> list[Case]:
-    """Every mask kind x window x ALiBi x dropout, or what `choose` takes of the product."""
+    """Return mask kind x window x ALiBi x dropout, or a choice of the product."""
     masks = ("none", "causal", "compact", "compact2d", "3d", "rows", "padding")
     windows = (
         {},
@@ -182,7 +182,7 @@ def _modifiers() -> list[Case]:
 
 
 def _rotated(cases: list[Case]) -> list[Case]:
-    """The dtype changes from case to case, so that each axis meets each dtype without tripling the list."""
+    """Change the dtype from case to case, so that each axis meets each dtype."""
     dtypes = itertools.cycle(("float16", "float32", "bfloat16", "float32", "float16"))
     return [replace(case, dtype=next(dtypes)) for case in cases]
 
@@ -205,7 +205,7 @@ _LEFT_OUT = frozenset(map(str, _products())) - frozenset(map(str, _products(pair
 
 
 def spread(case: Case) -> bool:
-    """False for those of the products in which nothing meets that does not meet in another, two by two."""
+    """Return False for the cases of the products whose pairs meet in other cases too."""
     return str(replace(case, dtype="float16")) not in _LEFT_OUT
 
 

@@ -1,4 +1,4 @@
-"""What an attention case is, its inputs, its truth, and when a result is right; the list of cases is case_list.py.
+"""Define an attention case: its inputs, its truth, and when a result is right. The list of cases is case_list.py.
 
     @pytest.mark.parametrize("case", case_list.params())
     def test_backend(case):
@@ -55,7 +55,9 @@ VALUES = {
 
 @dataclass(frozen=True)
 class Inputs:
-    """NumPy inputs of a case, as a caller of the layer gives them (mask in its user shape); None where absent."""
+    """Hold NumPy inputs of a case, as a caller of the layer gives them. The mask has its user shape; absent inputs
+    are None.
+    """
 
     query: np.ndarray
     key: np.ndarray
@@ -142,7 +144,7 @@ class Case:
 
     @functools.cached_property
     def problem(self) -> AttentionProblem:
-        """The problem that the layer makes of this case, with the logsumexp asked for and training on."""
+        """Return the layer's problem of this case, with the logsumexp asked for and training on."""
         return _problem(self)
 
     def rules(self) -> AttentionRules:
@@ -190,7 +192,7 @@ def check(case: Case, actual: reference.Attention) -> None:
 
 
 def check_call(problem: AttentionProblem, tensors, actual: reference.Attention, **given) -> int:
-    """Asserts that the results of a call that is no case are right, and gives their number."""
+    """Check the results of a call that is no case, and return their number."""
     exact, low = (run(problem, *tensors, **given) for run in (reference.truth, reference.baseline))
     errors = reference.compare(actual, exact, low)
     wrong = [str(error) for error in errors if not error.ok]
@@ -199,7 +201,7 @@ def check_call(problem: AttentionProblem, tensors, actual: reference.Attention, 
 
 
 def check_random(case: Case, actual: reference.Attention) -> None:
-    """Like `check` for one of very many random cases, which looks for wrong results rather than for rounding.
+    """Check one of many random cases for wrong results rather than for rounding.
 
     The baseline is lucky in a few of them: with the order of its sums, so those it refuses are compared once more with
     sums in ascending order, as kernels have them; and with its largest error, so three times as much is allowed.
@@ -213,7 +215,7 @@ def check_random(case: Case, actual: reference.Attention) -> None:
 
 
 def _beyond(case: Case, errors: list[reference.Error], factor: float = 3.0) -> list[str]:
-    """The errors that are larger than `factor` times what is allowed; an infinite one always is."""
+    """Return the errors above `factor` times what is allowed; an infinite error always is."""
     # As csrc/exp2.h states: a probability below the smallest normal float32 number is zero, and the exponential of the
     # bfloat16 arithmetic errs by up to 3e-6.
     least = {"logsumexp": 3e-6} if case.dtype == "bfloat16" else {}
@@ -250,7 +252,7 @@ def check_zeros(case: Case, actual: reference.Attention) -> None:
 
 
 def _hidden(case: Case) -> np.ndarray:
-    """What `reference.hidden` says of a case."""
+    """Return the hidden scores of a case by `reference.hidden`."""
     optional = case.inputs().optional()
     optional.pop("sinks")
     return reference.hidden(case.problem, case.backend_mask(), **optional)

@@ -15,7 +15,7 @@ class Call(nn.Cell):
 
 
 class Gradients(nn.Cell):
-    """All gradients of a network for a given output gradient, as users of MindSpore take them."""
+    """Return all gradients of a network for a given output gradient, as users do."""
 
     def __init__(self, network):
         super().__init__()
@@ -27,5 +27,5 @@ class Gradients(nn.Cell):
 
 
 def with_gradients(network, *tensors) -> tuple:
-    """What a network gives for all tensors but the last, and its gradients for that one."""
+    """Return a network's results for all tensors but the last, and its gradients for it."""
     return network(*tensors[:-1]), *Gradients(network)(*tensors)

@@ -60,7 +60,9 @@ def turned(x, cos, sin, positions, interleaved) -> np.ndarray:
 
 
 def slopes_of(kind: str, batch: int, heads: int):
-    """None, or slopes for the heads, or for each item too, as the caller gives them and as (batch, heads)."""
+    """Return no slopes, slopes for the heads, or for each item too. They come as the caller gives them and as
+    (batch, heads).
+    """
     values = np.random.default_rng(3).uniform(0.0, 0.3, (batch, heads)).astype(np.float32)
     if kind == "none":
         return None, [None] * batch

@@ -1,4 +1,4 @@
-"""What the tests of the layer call it with, and what it has to give."""
+"""Build inputs for the tests of the layer, and expected results."""
 
 import numpy as np
 from flash_attention import reference
@@ -28,7 +28,7 @@ def inputs(batch=2, heads=4, kv_heads=2, seq_q=40, seq_k=56, head_dim=32, dtype=
 
 
 def truth(query, key, value, mask=None, d_output=None, **rules):
-    """What the reference gives for these tensors and rules."""
+    """Return the reference's results for these tensors and rules."""
     problem = make_problem(
         batch=query.shape[0],
         heads=query.shape[1],

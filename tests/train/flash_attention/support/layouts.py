@@ -3,7 +3,7 @@
 import numpy as np
 from flash_attention.problem.layout import CALL_LAYOUTS
 
-#: Those of a call beside BNSD, with which they are compared.
+#: Layouts of a call other than BNSD. Their results are compared with BNSD.
 OTHER_LAYOUTS = tuple(layout for layout in CALL_LAYOUTS if layout != "BNSD")
 
 
@@ -16,7 +16,7 @@ def laid_out(array: np.ndarray, layout: str) -> np.ndarray:
 
 
 def heads_first(array: np.ndarray, layout: str, head_dim: int, batch: int = 1) -> np.ndarray:
-    """The (batch, heads, seq, head_dim) array that `laid_out` brought into a layout; TH needs the batch."""
+    """Return the (batch, heads, seq, head_dim) array that `laid_out` brought into a layout. TH needs the batch."""
     array = array.reshape(batch, -1, array.shape[-1] // head_dim, head_dim) if layout == "TH" else array
     array = array.reshape(*array.shape[:2], -1, head_dim) if len(layout) == 3 else array
     return array.transpose({"BNSD": (0, 1, 2, 3), "SBH": (1, 2, 0, 3)}.get(layout, (0, 2, 1, 3)))

@@ -1,4 +1,4 @@
-"""Runs a shared case through `flash_attention`, as a user calls it, and returns NumPy results with all gradients."""
+"""Run a case through `flash_attention`, as users do; return results and all gradients."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def garbage(cache: KVCache, number: float = np.nan) -> KVCache:
 
 
 def attended(query: np.ndarray, keys: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Attention in float64 of the last tokens (seq, heads, dim) of one sequence against all of its keys and values."""
+    """Compute attention in float64 of a sequence's last tokens against all its keys. Tokens are (seq, heads, dim)."""
     keys, values = (np.repeat(array.astype(np.float64), HEADS // KV_HEADS, 1) for array in (keys, values))
     scores = np.einsum("qhd,khd->hqk", query, keys) / np.sqrt(DIM)
     hidden = np.arange(len(keys)) > np.arange(len(query))[:, None] + len(keys) - len(query)
@@ -60,7 +60,7 @@ class Truth:
         return np.zeros((0, KV_HEADS, DIM)), np.zeros((0, KV_HEADS, VALUE_DIM))
 
     def step(self, query, key, value, tokens, order, ended, side) -> np.ndarray:
-        """What `Serving` gives."""
+        """Return the results of `Serving`."""
         for index in ended[ended >= 0]:
             self.sequences[index] = self.empty()
         self.sequences = [self.sequences[index] for index in order]

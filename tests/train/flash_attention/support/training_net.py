@@ -21,7 +21,9 @@ ARRANGEMENTS = {
 
 
 class Network(nn.Cell):
-    """tokens + project(attention(tokens @ q, tokens @ k, tokens @ v)), a few times, on (batch * seq, width)."""
+    """Compute tokens + project(attention(tokens @ q, tokens @ k, tokens @ v)), repeatedly. Tokens are (batch * seq,
+    width).
+    """
 
     def __init__(self, arrangement: str, backend: str, layout: str = "BSH", compiled: bool = False):
         super().__init__()
@@ -125,7 +127,7 @@ def _product(left: np.ndarray, right: np.ndarray) -> np.ndarray:
 
 
 def check(network: Network, exact: dict[str, np.ndarray], found: dict[str, np.ndarray]) -> None:
-    """Every tensor of `found` is that of `exact` but for the rounding of the network's dtype."""
+    """Check that tensors of `found` equal `exact` but for the dtype's rounding."""
     bound = 2e-2 if network.dtype == mstype.float16 else 1e-4
     for name, value in found.items():
         error = np.linalg.norm(value - exact[name]) / np.linalg.norm(exact[name])

@@ -1,4 +1,4 @@
-"""Training steps with other data each time, in every way to ask for gradients, against float64.
+"""Train with other data at each step, for every way to ask for gradients. The truth is float64.
 
 A first call says little: MindSpore keeps what it made for it, and has used it in later ones.
 """
@@ -35,7 +35,7 @@ def by_sens(network):
 
 
 def by_function(network):
-    """A function of what is around it; in PYNATIVE the usual way of MindSpore 2, labels being what is around."""
+    """Differentiate a function of its closure, the usual way of MindSpore 2 in PYNATIVE. Labels are in the closure."""
 
     def step(tokens, d_output):
         wanted = Tensor(d_output)
@@ -87,7 +87,7 @@ def check_turns(backend):
 
 
 def check_accumulated(backend):
-    """Gradients of two halves of a batch are summed, then the weights move; the sums are those of both halves."""
+    """Check that the summed gradients of two half batches move the weights."""
     random = np.random.default_rng(0)
     network = Network("two alike", backend)
     set_weights(network, random)

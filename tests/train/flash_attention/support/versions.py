@@ -1,4 +1,4 @@
-"""What MindSpore releases lack: tests that need it are skipped, and say so."""
+"""Skip tests that need what a MindSpore release lacks, and say so."""
 
 from __future__ import annotations
 

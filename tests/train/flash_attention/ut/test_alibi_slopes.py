@@ -47,7 +47,7 @@ def problem_of(rules: dict, **sizes) -> AttentionProblem:
 
 
 def bias_of(problem: AttentionProblem, falls: np.ndarray) -> np.ndarray:
-    """What the slopes add, float64."""
+    """Return the bias of the slopes in float64."""
     distance = np.abs(np.arange(problem.seq_q)[:, None] + problem.offset - np.arange(problem.seq_k))
     return -np.broadcast_to(falls, (problem.batch, HEADS)).astype(np.float64)[..., None, None] * distance
 

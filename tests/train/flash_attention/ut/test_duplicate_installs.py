@@ -1,4 +1,4 @@
-"""Another flash_attention on the path is noticed by the first call of attention and by `flash-attention info`."""
+"""Test that attention's first call and `flash-attention info` notice another flash_attention on the path."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def distribution(folder: Path, name: str, version: str, *, lists_files: bool = F
 
 
 def python(program: str, *folders: Path) -> subprocess.CompletedProcess:
-    """The end of a program that has imported the package; these folders follow this copy on the path, and no others."""
+    """Run a program with these folders behind this copy on the path, and no others."""
     program = f"import sys; sys.path[1:1] = {[str(TRAIN), *map(str, folders)]}; {program}"
     done = subprocess.run([sys.executable, "-S", "-c", program], capture_output=True, text=True, env={})
     assert done.returncode == 0, done.stderr
@@ -43,7 +43,7 @@ def python(program: str, *folders: Path) -> subprocess.CompletedProcess:
 
 
 def warned_with(*folders: Path) -> str:
-    """What the package warns of when these folders follow this copy on the path."""
+    """Return the package's warnings when these folders follow this copy on the path."""
     said = (
         "from flash_attention import __version__, duplicate_installs as it; it.warn_of_duplicate_installs(__version__)"
     )

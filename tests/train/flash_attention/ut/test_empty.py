@@ -1,4 +1,4 @@
-"""Tensors without elements give zeros, or nothing, as in torch and flash_attn; their gradients are zero."""
+"""Test tensors without elements: zeros or no output, as in torch and flash_attn. Their gradients are zero."""
 
 import mindspore as ms
 import numpy as np

@@ -25,7 +25,7 @@ BACKENDS = ("math", "cpu")
 
 
 def statement(query, key, value, attn_mask=None, is_causal=False, scale=None):
-    """What torch's documentation of scaled_dot_product_attention says, in NumPy; a fully masked query gives 0."""
+    """Compute in NumPy what torch documents of scaled_dot_product_attention. A fully masked query gives 0."""
     query, key, value = (tensor.asnumpy().astype(np.float64) for tensor in (query, key, value))
     if query.ndim > 2 and query.shape[-3] != key.shape[-3]:
         key, value = (np.repeat(array, query.shape[-3] // array.shape[-3], axis=-3) for array in (key, value))

@@ -120,7 +120,7 @@ def test_bad_numbers_are_refused(update):
 
 
 class Turning(nn.Cell):
-    """A step of a model with rotary embeddings, whose queries are turned behind the update or before it."""
+    """Run a step of a model with rotary embeddings. The queries are turned behind the update or before it."""
 
     def __init__(self, cache: KVCache, late: bool):
         super().__init__()

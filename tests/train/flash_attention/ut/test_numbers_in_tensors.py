@@ -118,7 +118,7 @@ def test_numbers_from_python_are_read_without_waiting_and_once():
     small = Tensor(np.ones((30, 2, 16), np.float32))
 
     def call(lengths):
-        """Seconds of a call while products run that take much longer, and of what is left of these."""
+        """Return the seconds of a call beside long products, and of their rest."""
         product = matrix
         for _ in range(12):
             product = product @ matrix

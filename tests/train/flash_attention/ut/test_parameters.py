@@ -34,7 +34,7 @@ def _random(*shape, seed=0):
 
 
 def _tokens():
-    """What stands for query, key or value where that is no Parameter."""
+    """Return a query, key or value that is no Parameter."""
     return _random(1, 2, 8, 16)
 
 
@@ -129,7 +129,7 @@ def test_gathered_keys_in_turns(monkeypatch, mode):
 
 
 class _Layers(nn.Cell):
-    """Two layers of one shape, each with sinks and biases to be learnt, and learnt queries."""
+    """Hold two layers of one shape, each with learnt sinks, biases and queries."""
 
     def __init__(self, backend, dtype):
         super().__init__()

@@ -1,4 +1,6 @@
-"""Nothing of this package prints at import or at a first call, and MindSpore warns of no more than without it."""
+"""Test that the package prints nothing and MindSpore warns no more than without it. Import and a first call are
+tested.
+"""
 
 import re
 from pathlib import Path
@@ -11,7 +13,7 @@ PROGRAMS = Path(__file__).parent / "support"
 
 
 def places(lines: list[str]) -> set[str]:
-    """Where in MindSpore's sources the warnings among the lines come from."""
+    """Return the places in MindSpore's sources that warnings among the lines come from."""
     found = (re.search(r"\[mindspore/\S+:\d+\]", line) for line in lines)
     return {match[0] for match in found if match}
 

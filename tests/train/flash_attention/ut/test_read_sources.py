@@ -1,4 +1,4 @@
-"""Sources that tests give to MindSpore's compiler are those of the functions themselves."""
+"""Test that MindSpore's compiler gets the functions' own sources from tests."""
 
 import functools
 import inspect

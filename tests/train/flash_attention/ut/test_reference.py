@@ -1,4 +1,4 @@
-"""The truth against loops and finite differences, and the error measure against results that are wrong on purpose."""
+"""Test the truth with loops and finite differences, and the error measure with wrong results."""
 
 import dataclasses
 import math
@@ -27,13 +27,13 @@ SMALL = (
 
 
 def arguments(case):
-    """What a case gives to the reference beside query, key and value."""
+    """Return a case's arguments of the reference beside query, key and value."""
     inputs = case.inputs()
     return {"mask": case.backend_mask(), "bias": inputs.bias, "keep": case.keep(), **inputs.optional()}
 
 
 def by_loops(case):
-    """Output and logsumexp, one score at a time, from the rules as the layer documents them."""
+    """Compute output and logsumexp, one score at a time, from the layer's documented rules."""
     problem, inputs = case.problem, case.inputs()
     slopes, mask, bias, keep = alibi_slopes(problem), case.backend_mask(), inputs.bias, case.keep()
     full = case.batch, case.heads, case.seq_q, case.seq_k

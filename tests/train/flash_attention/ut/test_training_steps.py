@@ -1,4 +1,4 @@
-"""Gradients of attention and of the weights around it, in every way to ask, at every step."""
+"""Test gradients of attention and of weights around it, for every way to ask."""
 
 import pytest
 from flash_attention.bridge.gradients import OLD

@@ -56,12 +56,12 @@ def with_gradients(function, tensors, gradients):
 
 @functools.lru_cache
 def expected_of(name):
-    """What the loop over calls gives with the rules of that name and random inputs; both modes are compared with it."""
+    """Return the loop's results with the rules of that name and random inputs. Both modes are compared with it."""
     return loop(RULES[name], *random_inputs())
 
 
 def loop(rules, tensors, gradients):
-    """What the loop over calls gives. Sequences without queries or keys are not called."""
+    """Return the results of a loop over calls. Sequences without queries or keys are not called."""
     query, key, value = tensors
     d_output, d_logsumexp = gradients
     output, d_query, d_key, d_value = (np.zeros(tensor.shape, np.float32) for tensor in (d_output, query, key, value))

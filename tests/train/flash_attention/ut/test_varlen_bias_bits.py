@@ -1,4 +1,6 @@
-"""flash_attention_varlen with a bias per key and with given keep decisions, against a call for each sequence."""
+"""Compare flash_attention_varlen with a bias per key and given keep decisions with a loop. The loop calls attention
+for each sequence.
+"""
 
 import mindspore as ms
 import numpy as np
@@ -21,8 +23,9 @@ BACKENDS = ("cpu", "math")
 
 
 def given(kind: str) -> tuple:
-    """query, key, value, bias and sinks as float32 arrays (None where absent), the bits of each sequence, and the
-    gradient of the output."""
+    """Return float32 tensors, the keep bits of each sequence, and the output's gradient. The tensors are query, key,
+    value, bias and sinks (None where absent).
+    """
     draw = np.random.default_rng(3)
     rows, keys = sum(LENGTHS_Q), sum(LENGTHS_K)
     tensors = [draw.standard_normal(shape) for shape in ((rows, HEADS, DIM), *[(keys, KV_HEADS, DIM)] * 2)]

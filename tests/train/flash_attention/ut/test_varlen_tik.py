@@ -23,7 +23,7 @@ from tests.train.flash_attention.ut.test_varlen import RESULTS, RULES, bits, pac
 pytest.importorskip("tikemu")
 
 QUERIES, KEYS = (5, 0, 40, 33, 1, 7), (5, 4, 40, 36, 0, 50)
-# Those of test_varlen but for windows in blocks.
+# The rules of test_varlen but for windows in blocks.
 TAKEN = {name: rules for name, rules in RULES.items() if name != "blocks"}
 TOLERANCE = {"atol": 4e-3, "rtol": 4e-3}
 

@@ -1,4 +1,4 @@
-"""What the programs closure_*.py share: a function whose gradient is asked for in a closure around another tensor."""
+"""Differentiate a function in a closure around another tensor, for the programs closure_*.py."""
 
 import numpy as np
 from mindspore import Tensor, ops

@@ -1,4 +1,4 @@
-"""PYNATIVE: the gradient of a Cell with a `bprop`, after that of a function which raised an exception."""
+"""PYNATIVE: the gradient of a Cell with a `bprop`, after the gradient of a function raised an exception."""
 
 import subprocess
 import sys

@@ -8,7 +8,7 @@ ms.set_context(mode=ms.PYNATIVE_MODE, device_target="CPU")
 
 
 def gradient(x):
-    """Of the sum of exp(x / 2) * cos(x)."""
+    """Return the gradient of the sum of exp(x / 2) * cos(x)."""
 
     def total(x):
         return (ops.exp(x * 0.5) * ops.cos(x)).sum()

@@ -1,4 +1,4 @@
-"""PYNATIVE: the gradient of a function that indexes a tensor, after that of a Cell which raised an exception."""
+"""PYNATIVE: the gradient of a function that indexes a tensor, after a Cell's gradient raised an exception."""
 
 import mindspore as ms
 import numpy as np

@@ -1,4 +1,4 @@
-"""PYNATIVE differentiates a `@jit` function that contains a primitive with a `bprop`, which needs its input."""
+"""Differentiate in PYNATIVE a `@jit` function whose primitive's `bprop` needs its input."""
 
 import mindspore as ms
 import numpy as np

@@ -9,7 +9,7 @@ MASK, IDS = (np.arange(24) % 5 < 2).astype(np.float32).reshape(4, 6), (np.arange
 
 
 class Network(nn.Cell):
-    """What differs in constants, and in an input."""
+    """Compare constants of the graph, and an input, by NotEqual."""
 
     def __init__(self):
         super().__init__()

@@ -8,7 +8,7 @@ ms.set_context(mode=ms.GRAPH_MODE, device_target="CPU")
 
 
 def double(array):
-    """What the Custom computes, in NumPy."""
+    """Compute the Custom in NumPy."""
     return array * 2
 
 

@@ -12,7 +12,7 @@ os.chdir(tempfile.mkdtemp())  # where the code is written
 
 
 def sum_of(pair):
-    """Of what is not None."""
+    """Return the sum of the elements that are not None."""
     return pair[0] if pair[1] is None else pair[0] + pair[1]
 
 

@@ -1,4 +1,6 @@
-"""A traced function with two tuples, of which the first is gone when the second is made: it is taken for the first."""
+"""Trace a function with two tuples, of which the second is taken for the first. The first is gone when the second is
+made.
+"""
 
 import inspect
 import os

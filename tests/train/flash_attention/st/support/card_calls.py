@@ -43,7 +43,7 @@ def tensors(*arrays):
 
 
 def differentiated(network, count):
-    """The network, whose first result is a loss, with the gradients of so many inputs, in the mode that is set."""
+    """Return the network with gradients of `count` inputs, in the mode that is set. Its first result is a loss."""
     run = ops.value_and_grad(network, grad_position=tuple(range(count)), has_aux=True)
     return ms.jit(run) if ms.get_context("mode") == ms.GRAPH_MODE else run
 
@@ -57,7 +57,9 @@ def agree(actual, problem, *given, **sides):
 
 # ---------------------------------------------------------------------------------------------------- dropout by seed
 def dropout_by_seed():
-    """Which scores a call drops is read from its output: its values are a unit matrix. The gradients must fit them."""
+    """Check that the gradients of a call fit the scores that dropout dropped. The output shows these scores, because
+    the values are a unit matrix. The gradients must fit them.
+    """
     case = Case(batch=2, heads=4, kv_heads=2, seq_q=150, seq_k=64, head_dim=64, mask="causal", dropout=0.3)
     inputs, problem = case.inputs(), case.problem
     run = differentiated(Attention32(case, "tik"), 3)
@@ -212,7 +214,9 @@ PAGED = {
 
 
 def attended(query, keys, values, **rules):
-    """(batch, seq, heads, width) in float64 of queries that stand at the ends of their keys."""
+    """Compute attention in float64 of queries that stand at the ends of their keys. Return (batch, seq, heads,
+    width).
+    """
     window = rules.pop("window_size", (-1, -1))
     sinks = rules.pop("sinks", None)
     rules |= {"window_left": window[0], "window_right": window[1]}
@@ -246,7 +250,7 @@ class Decoder(nn.Cell):
 
 
 def paged(name):
-    """A prompt of 30 and one of 14 tokens, and three tokens more, one by one."""
+    """Decode three tokens, one by one, after prompts of 30 and 14 tokens."""
     block_size, lengths = 16, np.array([30, 14], np.int32)
     rules = dict(PAGED[name])
     sinks = np.array([1.0, -2.0, 0.5, 9.0], np.float32) if rules.pop("sinks", False) else None

@@ -1,4 +1,5 @@
-"""What MindSpore 2.0 does on a card around a network: card_data.py MODE CASE... Prints name, verdict, detail of each.
+"""Check what MindSpore 2.0 does around a network on a card: card_data.py MODE CASE... Prints name, verdict, detail
+of each.
 
 A block with attention is trained with `Model.train`, on data that the host gives and on data that are sunk to the card,
 saved and loaded, evaluated, compiled as a `jit` function and exported.
@@ -54,7 +55,7 @@ def data():
 
 
 class Losses(Callback):
-    """Those of all steps; with a sunk dataset the last one of each sink."""
+    """Keep the losses of all steps, or of the last step of each sink."""
 
     def __init__(self):
         super().__init__()

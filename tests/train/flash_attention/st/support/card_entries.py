@@ -1,4 +1,4 @@
-"""How MindSpore's compiler reaches the entries of the operators: card_entries.py TRAIN file|copied CASE...
+"""Check how MindSpore's compiler reaches the operators' entries: card_entries.py TRAIN file|copied CASE...
 
 This process alone has TRAIN, the folder of the package, on its path; who compiles finds the package by what stands in
 the entries. "copied": as where MindSpore cannot import an entry from its file, and takes a copy of the function.
@@ -23,7 +23,7 @@ class Everything(list):
 
 
 def copies(case):
-    """How many functions MindSpore has copied after a case that is right."""
+    """Check a case and return the number of functions that MindSpore has copied."""
     check(case)
     return str(len(ops.Custom.op_path_in_cache))
 

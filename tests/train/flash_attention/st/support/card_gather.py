@@ -1,6 +1,6 @@
 """Context parallelism on several cards: card_gather.py NAME... Prints card, name, "right" or what is wrong.
 
-Names are those of the cases of parallel_ring.py, here with the operators in TIK; or `ring`: what RingAttention says.
+Names are cases of parallel_ring.py, here with the operators in TIK; or `ring`: what RingAttention says.
 """
 
 import sys
@@ -13,7 +13,7 @@ from parallel_ring import CASES, run
 
 
 def check(name, rank, world):
-    """What is wrong."""
+    """Return the errors of a case, or the message of RingAttention."""
     if name == "ring":
         try:
             RingAttention(16)

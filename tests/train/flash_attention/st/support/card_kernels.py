@@ -1,4 +1,4 @@
-"""What MindSpore launches on the virtual card for attention between four projections, by mode and layout.
+"""Print MindSpore's launches for attention between four projections, by mode and layout, on the card.
 
     PYTHONPATH=train:emulator:emulator/virtual_ascend:. python tests/train/flash_attention/st/support/card_kernels.py
 
@@ -27,7 +27,7 @@ TRANSPOSES = "Transpose", "TransposeD", "ConfusionTransposeD"
 
 
 def launched(folder: Path) -> list[dict[str, str]]:
-    """The table of launches."""
+    """Return the table of launches."""
     with open(folder / "op_summary.csv") as file:
         return list(csv.DictReader(file))
 

@@ -1,6 +1,6 @@
 """Inputs of a sharded layer that arrive in other layouts: card_layouts.py DP MP CASE...
 
-Prints card, case, and "right" or what is wrong: gradients beside those of the reference in float64.
+Prints card, case, and "right" or what is wrong: gradients compared with the float64 reference.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def split(layout, name, shape):
 
 @dataclass(frozen=True)
 class Case:
-    """Layouts by input, of `split` or "none" for an operation without strategy; others arrive as "wanted".
+    """Name layouts by input: `split`, or "none" for an operation without strategy. Other inputs arrive as "wanted".
 
     Attributes:
         mask: dtype and rank; None: no mask.
@@ -102,7 +102,9 @@ class Arrives(nn.Cell):
 
 
 class Network(nn.Cell):
-    """The loss of layers that share all inputs but query, which all but the first get from the one before."""
+    """Return the loss of layers that share all inputs but query. All but the first get the query from the layer
+    before.
+    """
 
     def __init__(self, case, data, weights):
         super().__init__()
@@ -173,14 +175,14 @@ def mask_shape(case):
 
 
 def laid_out(case, array):
-    """A tensor of (batch, heads, seq, width) in the layout of the layer; others as they are."""
+    """Bring a (batch, heads, seq, width) tensor into the layer's layout; return others unchanged."""
     if case.input_layout == "BSH" and array.shape == SHAPE:
         return np.ascontiguousarray(array.transpose(0, 2, 1, 3)).reshape(BATCH, SEQ, -1)
     return array
 
 
 def turned(case, name, array):
-    """What the layer sees, of what is written in a parameter, and the other way round."""
+    """Turn a parameter's array into what the layer sees, or back."""
     return array.swapaxes(0, 1) if case.layouts.get(name) == "turned" else array
 
 
@@ -211,7 +213,7 @@ def expected(case, data, weights, mask, segments):
 
 
 def context(case):
-    """What MindSpore is told of the case."""
+    """Set MindSpore's parallel context for the case."""
     ms.reset_auto_parallel_context()
     ms.set_auto_parallel_context(
         parallel_mode="semi_auto_parallel", device_num=CARDS, full_batch=case.full_batch,
@@ -220,7 +222,7 @@ def context(case):
 
 
 def check(case, rank):
-    """What is wrong."""
+    """Return what is wrong in the case."""
     random = np.random.default_rng(0)
     data = {name: random.standard_normal(shape).astype(np.float16) for name, shape in SHAPES.items()}
     data["sinks"] = data["sinks"].astype(np.float32)

@@ -84,7 +84,7 @@ class MultiHead(nn.Cell):
 
 
 class Gradients(nn.Cell):
-    """Of the input and all weights."""
+    """Return the gradients of the input and all weights."""
 
     def __init__(self, network):
         super().__init__()

@@ -1,6 +1,6 @@
 """A GPT over several cards: card_parallel.py PARALLEL_MODE DP MP [optimizer]. Prints card and loss of four steps.
 
-The model is that of examples/train_parallel.py. PARALLEL_MODE is one of MindSpore's: stand_alone, data_parallel,
+The model comes from examples/train_parallel.py. PARALLEL_MODE is one of MindSpore's: stand_alone, data_parallel,
 semi_auto_parallel; with `optimizer` its states are shared among the cards too. Every arrangement sees the same data and
 begins with the same weights.
 """
@@ -27,7 +27,7 @@ def main(parallel_mode, dp, mp, *options):
     if parallel_mode != "stand_alone":
         init()
         rank, cards = get_rank(), get_group_size()
-    extra: dict = {"gradients_mean": True}  # in semi_auto_parallel the loss is that of all cards already
+    extra: dict = {"gradients_mean": True}  # in semi_auto_parallel the loss covers all cards already
     if parallel_mode == "semi_auto_parallel":
         extra = {"dataset_strategy": "full_batch"}
     if "optimizer" in options:

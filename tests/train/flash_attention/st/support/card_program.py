@@ -1,4 +1,4 @@
-"""What the programs on the virtual card share."""
+"""Share functions between the programs on the virtual card."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ FOLDER = Path(__file__).parent
 
 
 def verdicts(python: Path, folder: Path, program: str, mode: str, *names: str, minutes: float = 5) -> dict[str, str]:
-    """Verdict by name of what a program checks on the card; all of it is printed where one is not right."""
+    """Run a program's checks on the card and return verdicts by name. All of them are printed if one is not right."""
     done = on_card(python, FOLDER / program, mode, *names, cwd=folder, packages=(ROOT / "train", ROOT), minutes=minutes)
     printed = said(done)
     found = {name: verdict for name, verdict, _ in (line.split("\t") for line in printed.splitlines())}

@@ -13,7 +13,7 @@ OURS = "flash_attention"
 
 
 def group(row):
-    """What a launch belongs to; composed attention is not told from the rest."""
+    """Return the group of a launch. Composed attention is not told from the rest."""
     kind = row["OP Type"]
     if kind.startswith(OURS):
         return "attention"

@@ -42,7 +42,7 @@ def dropout():
 
 
 def recomputed_dropout():
-    """The bits of the forward pass are those of the backward pass, though the layer runs twice."""
+    """Check that both passes have the same dropout bits, though the layer runs twice."""
     random = np.random.default_rng(0)
     layer = FlashAttention(64, dropout_rate=0.3, backend="tik").set_train()
     layer.recompute()

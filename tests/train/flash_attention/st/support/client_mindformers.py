@@ -1,4 +1,4 @@
-"""Tiny models of MindFormers that train with our attention, against the same models without flash attention.
+"""Train tiny models of MindFormers with our attention and without flash attention, and compare them.
 
 Arguments: "llama", "bloom", "gpt2" or "glm2", and "graph" or "pynative". Started by test_clients.py with one of two
 releases: 1.0.2 imports the layer for the Ascend 910 from where MindSpore 2.2 had it, 1.3.2 the primitive
@@ -41,7 +41,7 @@ MODELS = {
 
 
 def add_what_mindspore_lost() -> None:
-    """A module that MindSpore 2.10 has no longer, and the answer of a 910 to the question for the chip."""
+    """Add a module that MindSpore 2.10 has lost, and name the chip a 910."""
     former = types.ModuleType("mindspore.dataset.transforms.py_transforms")
     former.PyTensorOperation = object
     sys.modules[former.__name__] = transforms.py_transforms = former

@@ -1,4 +1,4 @@
-"""Tiny models of MindNLP with our attention against the same models with the library's eager attention.
+"""Compare tiny models of MindNLP with our attention and with eager attention.
 
 Argument: "llama", "qwen2" or "gemma2". Started by test_clients.py.
 """

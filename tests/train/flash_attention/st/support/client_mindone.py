@@ -1,4 +1,4 @@
-"""Tiny models of mindone with our attention against the same models with the library's eager attention.
+"""Compare tiny models of mindone with our attention and with eager attention.
 
 Argument: "llama", "qwen2", "gemma2", or "masks". Started by test_clients.py. MindSpore lacks some operators on a CPU
 that the library uses; `add_missing_operators` puts others into their place.
@@ -97,7 +97,7 @@ def generate(model: nn.Cell, ids: np.ndarray, mask: np.ndarray) -> np.ndarray:
 
 
 def masks() -> None:
-    """Only what our attention has by itself goes without a mask of rank 4; that mask is the library's."""
+    """Check that only rules of our attention go without the library's mask of rank 4."""
     from mindone.transformers import masking_utils as masking
 
     ours, position = compat.MaskFunction(masking), Tensor(np.arange(SEQ))

@@ -1,4 +1,4 @@
-"""What the programs client_*.py share: tiny models, what they are fed, and how their results are compared."""
+"""Share tiny models, their inputs and comparisons between the programs client_*.py."""
 
 from collections.abc import Callable, Iterable
 
@@ -45,7 +45,7 @@ def assert_close(name: str, paths: list, actual: list, expected: list, tolerance
 
 
 def compare(name: str, models: tuple, paths: list, run: Callable) -> None:
-    """The model with our attention gives the logits and gradients of the one with the library's, which comes second.
+    """Compare logits and gradients of two models, the first with our attention.
 
     Args:
         paths: names of the parameters, in the order of their gradients.

@@ -36,12 +36,12 @@ exec "$folder/host/usr/bin/qemu-aarch64-static" -0 "$0" "$folder/root/usr/bin/py
 
 
 def emulated_python() -> Path:
-    """Python with MindSpore for AArch64, as a command of this machine; made at the first call, and kept."""
+    """Return the command of an AArch64 Python with MindSpore; make it once and keep it."""
     return kept_environment(f"arm-mindspore-{RELEASE}", "\n".join((SUITE, *LIBRARIES, *PACKAGES, WRAPPER)), _make)
 
 
 def arm_wheel() -> Path:
-    """What `build.sh --manylinux --machine aarch64` makes of these sources; kept until they change."""
+    """Return the wheel of `build.sh --manylinux --machine aarch64`. It is kept until the sources change."""
     digest = hashlib.sha256()
     for path in sorted((ROOT / "train").rglob("*")):
         if path.is_file() and not {"__pycache__", "lib", "build", "dist"}.intersection(path.parts):
@@ -81,7 +81,7 @@ def _make(folder: Path) -> None:
 
 
 def _sources() -> str:
-    """The archives of Debian that this machine takes its own packages from, as lines for apt.
+    """Return this machine's own archives of Debian as lines for apt.
 
     Raises:
         RuntimeError: it takes none of SUITE.
@@ -101,7 +101,9 @@ def _sources() -> str:
 
 
 def _unpack(folder: Path, architecture: str, *packages: str) -> None:
-    """Puts Debian packages, and all that they need, into a folder, whatever this machine has and takes."""
+    """Unpack Debian packages and all that they need into a folder. The machine's own packages and architecture do
+    not matter.
+    """
     state = folder / "apt"
     for name in ("lists/partial", "archives/partial"):
         (state / name).mkdir(parents=True)

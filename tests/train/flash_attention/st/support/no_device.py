@@ -1,8 +1,8 @@
 """Compiles graphs for a device that is not there. For MindSpore 2.0 and 2.10.
 
 The virtual card, which compiles and runs, is for MindSpore 2.0 and operators in TIK. Here is seen what a newer
-MindSpore makes of projections around the operators, and what any makes of graphs for a world of 8 devices, those of
-backend `cpu` too.
+MindSpore makes of projections around the operators, and what any makes of graphs for a world of 8 devices, also
+on backend `cpu`.
 """
 
 from __future__ import annotations
@@ -51,5 +51,5 @@ def open_no_device() -> None:
 
 
 def end_of_graph(error: Exception) -> bool:
-    """Whether this is where a phase called "export" ends when the graph is done: 2.0 opens the device then."""
+    """Return if an error is the end of a phase "export". MindSpore 2.0 opens the device when the graph is done."""
     return "Create device context failed" in str(error)

@@ -1,4 +1,4 @@
-"""Compiles sharded graphs of the layer for a world of 8 devices, forward and backward, without a device.
+"""Compile sharded graphs of the layer for 8 devices, forward and backward, without a device.
 
     PYTHONPATH=train:emulator python tests/train/flash_attention/st/support/parallel_compile.py [CASE...]
 
@@ -73,7 +73,7 @@ class Network(nn.Cell):
 
 
 class NetworkWithSinks(Network):
-    """The same with the inputs that newer models have; the sinks are a parameter, which every device holds."""
+    """Add the inputs that newer models have. The sinks are a parameter, which every device holds."""
 
     def __init__(self, layer, input_strategies: tuple):
         super().__init__(layer, input_strategies)

@@ -19,7 +19,7 @@ def attend(seq: int) -> None:
 
 
 def check_uneven(rank: int, world: int) -> list:
-    """Messages of the errors when one process holds another number of tokens; a part of parallel_ring.py."""
+    """Return the errors if one process holds another number of tokens."""
     ms.set_context(mode=ms.PYNATIVE_MODE)
     attend(16)
     messages = []

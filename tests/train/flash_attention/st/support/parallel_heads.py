@@ -1,4 +1,4 @@
-"""Heads split over the processes by hand (mp), joined, compared with all of them in one; a part of parallel_ring.py."""
+"""Compare heads split over processes by hand (mp) with all heads in one. A part of parallel_ring.py."""
 
 import mindspore as ms
 import numpy as np
@@ -29,7 +29,7 @@ class _Results(nn.Cell):
 
 
 def check(rank: int, world: int) -> list:
-    """Names of the results that are not those of one process, bit by bit."""
+    """Return names of results that are not bitwise equal to one process's results."""
     ms.set_context(mode=ms.PYNATIVE_MODE)
     sizes = {"batch": 2, "heads": 8, "kv_heads": 4, "seq_q": 100, "seq_k": 100, "head_dim": 24, "dtype": "float32"}
     rules = AttentionRules(causal=True, alibi=True, dropout_rate=0.2)

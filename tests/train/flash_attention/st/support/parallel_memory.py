@@ -1,4 +1,4 @@
-"""What a process of the ring holds for a sequence, forward and backward; a part of parallel_ring.py."""
+"""Measure the memory of one ring process, forward and backward; a part of parallel_ring.py."""
 
 import resource
 
@@ -16,7 +16,9 @@ def peak() -> float:
 
 
 def check(rank: int, world: int) -> float:
-    """By how many MB the peak of this process rises for SEQ tokens over all processes. To run before anything else."""
+    """Return by how many MB SEQ tokens raise the peak of this process. To run before anything else. To run before
+    anything else.
+    """
     ms.set_context(mode=ms.PYNATIVE_MODE)
     attention = RingAttention(64, causal=True, window_size=(64, -1))
     gradient = ops.GradOperation(get_all=True, sens_param=True)(attention)

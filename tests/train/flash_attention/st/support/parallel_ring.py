@@ -149,7 +149,7 @@ def run(case: RingCase, layer: type, rank: int, world: int) -> list:
     exact, low = (
         side(problem, *arrays[:3], d_output=arrays[3], **optional) for side in (reference.truth, reference.baseline)
     )
-    # The limits are those of the whole sequence, and this process's share of the whole is right by itself.
+    # The limits belong to the whole sequence, and this process's share of the whole is right by itself.
     whole = {name: np.array(getattr(exact, name)) for name in names}
     positions = split.positions(rank, case.seq)
     for name, value in zip(names, found):
@@ -168,7 +168,7 @@ def run(case: RingCase, layer: type, rank: int, world: int) -> list:
 
 
 def check_cases(kind: str, names: str, rank: int, world: int) -> dict:
-    """What is wrong, by case."""
+    """Run cases and return their errors by name."""
     ms.set_context(mode=ms.GRAPH_MODE if kind == "graph" else ms.PYNATIVE_MODE)
     layer = RingAttention if kind == "ring" else GatherAttention
     by_name = {case.name: case for case in CASES}

@@ -1,4 +1,4 @@
-"""Runs a sample of the shared cases on backend cpu, in both modes of MindSpore, in a process without pytest.
+"""Run a sample of the shared cases on backend cpu, in both modes, without pytest.
 
     PYTHONPATH=train:. python tests/train/flash_attention/st/support/sampled_cases.py ONE_IN
 

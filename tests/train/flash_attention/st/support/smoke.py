@@ -66,7 +66,7 @@ def train(backend, recompute):
 
 
 def check_training(backend, mode):
-    """Losses fall, and are equal bit by bit in a second training; recomputation changes rounding at most."""
+    """Check that losses fall, repeat bit by bit, and nearly stay with recomputation."""
     losses = train(backend, recompute=False)
     assert losses[-1] < losses[0], losses
     assert train(backend, recompute=False) == losses
@@ -87,7 +87,7 @@ def check_dynamic_shapes(backend):
 
 
 def main():
-    """Runs a few cases, a training and dynamic shapes on every backend and in both modes."""
+    """Run cases, a training and dynamic shapes on every backend and mode."""
     trained = {}
     for backend in sys.argv[1:] or available_backends():
         for mode, number in MODES.items():

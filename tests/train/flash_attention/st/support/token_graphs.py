@@ -1,4 +1,4 @@
-"""What stands between a network's projections and the TIK operators, by layout, in MindSpore's graphs for an Ascend.
+"""Print the operations between projections and TIK operators in MindSpore's Ascend graphs, by layout.
 
     PYTHONPATH=train:emulator python tests/train/flash_attention/st/support/token_graphs.py
 
@@ -59,7 +59,7 @@ class Gradients(nn.Cell):
 
 
 def neighbours(text: str) -> list[str]:
-    """Names of the operations next to the operators of a printed graph, on the sides of their matrices."""
+    """Return names of the operations beside a printed graph's operators, on their matrices' sides."""
     kinds, inputs = {}, {}
     for name, kind, given in re.findall(r"^ +(%\d+)\([^)]*\) = (?:PrimFunc_)?(\w+)\((.*)", text, re.MULTILINE):
         kinds[name], inputs[name] = kind, re.findall(r"%\w+|Tensor\(", given.split(") {")[0])

@@ -31,7 +31,9 @@ def copy_sources(folder: Path, part: str = "train") -> Path:
 
 
 def run(*command, cwd: Path, compiler: bool = True, **environment) -> str:
-    """Output of a command that must succeed, away from this checkout's packages; optionally where no compiler is."""
+    """Return the output of a command away from this checkout, optionally without a compiler. The command must
+    succeed.
+    """
     clean = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "FLASH_ATTENTION"))}
     clean["OMP_NUM_THREADS"] = "1"
     if not compiler:
@@ -44,7 +46,7 @@ def run(*command, cwd: Path, compiler: bool = True, **environment) -> str:
 
 
 def environment(folder: Path, python: str = sys.executable, share: bool = True) -> Path:
-    """Python of a new virtual environment; with `share` it also sees what is installed beside `python`."""
+    """Return the Python of a new virtual environment. With `share` it also sees what is installed beside `python`."""
     subprocess.run([python, "-m", "venv", str(folder)], check=True)
     interpreter = folder / "bin" / "python"
     if share:
@@ -77,14 +79,14 @@ def kept(name: str, contents: str, make: Callable[[Path], object]) -> Path:
 
 
 def smoke(python: Path, *backends: str, cwd: Path, compiler: bool = True) -> str:
-    """Runs smoke.py on the package that is installed there; its last line says that all was right."""
+    """Run smoke.py on the installed package; its last line says that all was right."""
     printed = run(python, SMOKE, *backends, cwd=cwd, compiler=compiler, PYTHONPATH=str(ROOT))
     assert printed.splitlines()[-1].startswith("ok: the same losses everywhere"), printed
     return printed
 
 
 def needs_nothing_newer_than_2014(wheel: Path, folder: Path) -> None:
-    """The library in a manylinux2014 wheel takes old versions of its symbols, and OpenMP from the system."""
+    """Check that a manylinux2014 wheel needs old symbol versions and the system's OpenMP."""
     library = zipfile.ZipFile(wheel).extract(LIBRARY, folder)
     symbols = run("objdump", "-T", library, cwd=folder)
     versions = re.findall(r"\((GLIBC|GLIBCXX|CXXABI|GCC|GOMP|OMP)_([\d.]+)\)", symbols)
@@ -96,7 +98,7 @@ def needs_nothing_newer_than_2014(wheel: Path, folder: Path) -> None:
 
 
 def mindspore_environment(version: str) -> Path:
-    """Python of the environment with the MindSpore release for that Python; made at the first call, and kept."""
+    """Return the Python with this MindSpore release; make its environment once and keep it."""
     release, pins = RELEASES[version]
     packages = [f"mindspore=={release}", "numpy<2", "tqdm", *pins]
 

@@ -1,4 +1,6 @@
-"""bfloat16 in compiled graphs on a CPU, where MindSpore has no Reshape, ExpandDims or AddN for it."""
+"""Test bfloat16 in compiled graphs on a CPU, where MindSpore lacks some operators. These are Reshape, ExpandDims and
+AddN.
+"""
 
 import mindspore as ms
 import numpy as np

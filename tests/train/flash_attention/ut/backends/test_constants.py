@@ -1,4 +1,4 @@
-"""Every tensor argument as a constant of the graph, as a Parameter and as an input: the same result.
+"""Test that tensor arguments as constants, Parameters and inputs give the same result.
 
 A constant is computed with while a graph is compiled, by other code than at run time (MindSpore 2.0: NotEqual wrongly).
 """
@@ -85,7 +85,7 @@ _NUMBERS = itertools.count()
 
 
 def result(folder, function, arrays, rules, kinds):
-    """Of a graph in which the tensors are of the kinds: "constant", "parameter", or "input"."""
+    """Return the result of a graph. `kinds` names each tensor "constant", "parameter", or "input"."""
     inputs = [name for name in arrays if kinds.get(name, "input") == "input"]
     held = {name: Tensor(array) for name, array in arrays.items() if name not in inputs}
     for name, tensor in held.items():

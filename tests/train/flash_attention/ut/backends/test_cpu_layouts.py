@@ -32,7 +32,7 @@ CASES = {
 
 
 def attention(layout, head_dim, logsumexp=False) -> Call:
-    """What a user writes; with `logsumexp` it gives both results."""
+    """Return the call a user writes; with `logsumexp` it gives both results."""
     rules = {"causal": True, "input_layout": layout, "head_dim": head_dim, "return_lse": logsumexp}
     return Call(flash_attention, **rules, backend="cpu")
 
@@ -61,7 +61,7 @@ class LossGradients(nn.Cell):
 
 
 def tensors(layout, dtype, case=SMALL):
-    """Query, key, value and gradient of the output in a layout, and the gradient of logsumexp."""
+    """Return query, key, value and gradients of the output and logsumexp, in a layout."""
     inputs = case.inputs()
     arrays = inputs.query, inputs.key, inputs.value, inputs.d_output
     return [tensor(laid_out(array, layout), dtype) for array in arrays], tensor(inputs.d_logsumexp)

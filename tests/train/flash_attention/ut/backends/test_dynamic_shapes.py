@@ -44,7 +44,7 @@ def sides(batch, seq_q, seq_k):
 
 
 def unknown_sides():
-    """What stands for them in a graph for all sizes."""
+    """Return the placeholders of query, key and value in a graph for all sizes."""
     return unknown(None, 4, None, 8), unknown(None, 2, None, 8), unknown(None, 2, None, 8)
 
 
@@ -80,7 +80,9 @@ def assert_same(dynamic, static, arguments, atol=1e-6):
 
 
 def rules_by_backend() -> list:
-    """Every rule on backend cpu, some of them on backend math, whose graphs take seconds; the others there are slow."""
+    """Return every rule on backend cpu and some of them on backend math. Graphs of math take seconds; the others
+    there are slow.
+    """
     everyday = RULES[3], RULES[5]
     return [
         pytest.param(backend, rules, marks=[] if backend == "cpu" or rules in everyday else [pytest.mark.slow])

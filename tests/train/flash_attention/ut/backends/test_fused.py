@@ -22,7 +22,7 @@ SIZES = {"batch": 2, "heads": 4, "kv_heads": 2, "seq_q": 300, "seq_k": 300, "hea
 
 
 def arguments(**changes) -> FusedArguments:
-    """What the fused operator would be given."""
+    """Return the arguments of the fused operator."""
     return fused_arguments(make_problem(**{**SIZES, **changes}))
 
 
@@ -165,7 +165,7 @@ def operator(
 
 
 def taken(case: cases.Case) -> bool:
-    """Whether the fused operator takes the case."""
+    """Return if the fused operator takes the case."""
     return not case.slow and BACKEND.refuse(dataclasses.replace(case.problem, return_lse=False)) is None
 
 

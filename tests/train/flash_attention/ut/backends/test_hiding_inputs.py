@@ -1,4 +1,4 @@
-"""What hides keys as an input of a graph that is differentiated, beside query, key and value."""
+"""Test inputs that hide keys in a differentiated graph, beside query, key and value."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,5 @@
-"""MindSpore's threads may take subnormal numbers for zero; the native kernel and its caches keep them in every mode.
+"""Test that the native kernel and its caches keep subnormal numbers in every mode. MindSpore's threads may take them
+for zero.
 
 Queries and keys are zero, so that every visible key weighs the same, and all values are one subnormal number.
 """

@@ -1,4 +1,4 @@
-"""The layer under the import paths and with the signatures of earlier FlashAttention layers for the Ascend 910."""
+"""Test the layer as earlier FlashAttention layers for the Ascend 910: import paths and signatures."""
 
 import importlib
 import sys

@@ -1,4 +1,4 @@
-"""The functions of flash_attn against float64 NumPy, for some of the parameters that its own tests go through."""
+"""Compare the functions of flash_attn with float64 NumPy for parameters of its tests."""
 
 import flash_attention
 import mindspore as ms

@@ -1,5 +1,5 @@
-"""`import flash_attn`, installed by one line, over a sub-sample of the parameters that flash_attn's own test file goes
-through, against float64 NumPy: its shapes, head sizes, kinds of heads, masks, pages and caches, drawn by a fixed seed.
+"""Compare `import flash_attn` with float64 NumPy over a sample of its own parameters. A fixed seed draws shapes,
+head sizes, kinds of heads, masks, pages and caches from its test file.
 """
 
 import random as chance
@@ -35,13 +35,13 @@ def flash_attn():
 
 
 def drawn(count: int, seed: int, **choices) -> list:
-    """So many of all combinations, each a dict with one of the choices for each name."""
+    """Draw `count` of all combinations, each a dict with one choice for each name."""
     draw = chance.Random(seed)
     return [{name: draw.choice(values) for name, values in choices.items()} for _ in range(count)]
 
 
 def named(case: dict) -> str:
-    """What pytest calls a case."""
+    """Return pytest's name of a case."""
     return "-".join(f"{name}={value}" for name, value in case.items()).replace(" ", "")
 
 

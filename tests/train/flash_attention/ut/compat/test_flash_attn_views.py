@@ -1,4 +1,4 @@
-"""What is written into a cache reaches it, and is read in the same call, whatever the cache is."""
+"""Test that a write reaches any cache and is read in the same call."""
 
 import mindspore as ms
 import numpy as np

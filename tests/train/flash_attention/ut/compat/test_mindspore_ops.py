@@ -24,7 +24,7 @@ def arrays(seq_q, seq_k, heads=HEADS, kv_heads=KV_HEADS, dtype=np.float16):
 
 
 def explicit_mask(seq_q, seq_k, heads=1):
-    """A mask that hides a third of the keys and shows every query one, (B, heads, S1, S2)."""
+    """Return a mask that hides a third of the keys, (B, heads, S1, S2). It shows every query one key."""
     mask = np.random.default_rng(5).random((BATCH, heads, seq_q, seq_k)) < 0.33
     mask[..., 1] = False
     return mask
@@ -91,7 +91,7 @@ def run(inputs, d_output, shift=None, primitive=False, **settings):
 
 
 def exact(inputs, d_output, hidden=None, shift=None, keep=None, keep_prob=1.0):
-    """What `run` has to give within twice the error of composed attention."""
+    """Return the truth for `run` and the results of composed attention. Results may have twice their error."""
     query, key = inputs[:2]
     options = {}
     if hidden is not None:

@@ -64,7 +64,7 @@ def test_packed_sequences_have_gradients(mode):
         return flash_attention_score(query, key, value, HEADS, **settings)
 
     gradients = ops.grad(packed, (0, 1, 2))(*tensors)
-    # The output is linear in the value, and its rows are weighted means: both sums are those of ones.
+    # The output is linear in the value, and its rows are weighted means: the gradient's sum is the output's size.
     np.testing.assert_allclose(gradients[2].asnumpy().sum(), ENDS_Q[-1] * HEADS * DIM, rtol=1e-5)
     assert all(np.abs(one.asnumpy()).max() > 1e-3 for one in gradients)
 

@@ -19,7 +19,7 @@ NAMES = ("flash_attention_score", "FlashAttentionScore")
 
 
 def places():
-    """What MindSpore's modules have under the two names, beside the primitive that its function calls."""
+    """Return MindSpore's objects under the two names, without the primitive its function calls."""
     return {
         (module_name, name): vars(module)[name]
         for module_name, module in list(sys.modules.items())

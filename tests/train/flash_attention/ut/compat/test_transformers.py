@@ -26,7 +26,7 @@ def inputs(seq_q, seq_k):
 
 
 def eager(query, key, value, added, softcap=None):
-    """The library's eager attention in float64, (B, Sq, N, D); `added` goes to the scaled, capped scores."""
+    """Compute the library's eager attention in float64, (B, Sq, N, D). `added` goes to the scaled, capped scores."""
     key, value = (one.astype(np.float64).repeat(HEADS // KV_HEADS, 1) for one in (key, value))
     scores = SCALE * query.astype(np.float64) @ key.swapaxes(-1, -2)
     scores = (scores if softcap is None else softcap * np.tanh(scores / softcap)) + added

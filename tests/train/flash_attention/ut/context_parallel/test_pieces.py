@@ -1,4 +1,4 @@
-"""Calls on parts of a sequence merged into the whole, with all processes of a ring in one: no communication."""
+"""Test calls on parts of a sequence, merged into the whole, without communication. One process holds the whole ring."""
 
 import mindspore as ms
 import numpy as np
@@ -35,7 +35,7 @@ VALUE, D_OUTPUT = draw(BATCH, KV_HEADS, SEQ, VALUE_DIM, seed=3), draw(BATCH, HEA
 
 
 class Process:
-    """What process `rank` computes with the keys of every other."""
+    """Compute what process `rank` has with the keys of every other process."""
 
     def __init__(self, rank, split, rules, sizes, backend):
         self.split, self.sizes, self.rank = split, sizes, rank
@@ -65,7 +65,7 @@ class Process:
 
 
 def whole(rules, order, backend, **given):
-    """The results of all processes as those of the whole sequence."""
+    """Return the results of all processes as one result of the whole sequence."""
     sizes = Sizes(BATCH, HEADS, KV_HEADS, SEQ // WORLD, DIM, VALUE_DIM, "float32", "CPU", **given)
     split, pair = SequenceSplit(WORLD, order), Pair(sizes)
     processes = [Process(rank, split, rules, sizes, backend) for rank in range(WORLD)]

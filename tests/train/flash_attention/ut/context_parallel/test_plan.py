@@ -28,7 +28,7 @@ RULES = {
 
 
 def visible(rules: AttentionRules, seq: int) -> np.ndarray:
-    """Who sees whom, as a matrix of booleans."""
+    """Return which query sees which key, as a matrix of booleans."""
     return rules.band(seq, seq).dense()
 
 

@@ -1,4 +1,4 @@
-"""What tests of the native kernel share."""
+"""Share fixtures between tests of the native kernel."""
 
 import ctypes
 from collections.abc import Callable, Iterator

@@ -22,7 +22,7 @@ def zeros(*shape, dtype=np.float32):
 
 
 def forward_inputs(problem=PROBLEM) -> list:
-    """What the forward function takes for a problem, with no optional tensor."""
+    """Return the forward function's inputs for a problem, with no optional tensor."""
     shapes = problem.shape_query(), problem.shape_key(), problem.shape_key()
     return [*(zeros(*shape) for shape in shapes), *[None] * 8, *library.configuration(problem)]
 
@@ -183,7 +183,7 @@ def test_counts_and_outputs():
 
 
 def backward_inputs() -> list:
-    """What the backward function takes."""
+    """Return the backward function's inputs."""
     inputs = forward_inputs()
     return [*inputs[:RULES], zeros(2, 4, 5, 8), zeros(2, 4, 5), zeros(2, 4, 5, 8), zeros(2, 4, 5), *inputs[RULES:]]
 

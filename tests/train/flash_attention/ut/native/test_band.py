@@ -1,4 +1,4 @@
-"""The kernel's positional visibility is that of `visibility.Band`."""
+"""Test that the kernel's positional visibility equals `visibility.Band`."""
 
 import ctypes
 

@@ -27,7 +27,7 @@ def unforced(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def without_tiles() -> tuple[str, ...]:
-    """Instruction sets in their order, but for that of tiles, which comes before all where it is."""
+    """Return instruction sets in order, without the one of tiles. Tiles come first on every processor that has them."""
     return tuple(name for name in KERNEL.instruction_sets() if name != library.TILES_ISA)
 
 

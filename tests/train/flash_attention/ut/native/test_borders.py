@@ -11,7 +11,9 @@ SUBNORMAL = np.float32(2.0**-130)  # exact in bfloat16
 
 
 def one_key(head_dim) -> tuple:
-    """A bfloat16 problem of 40 queries that see one key, and its query, key, value and gradient of the output."""
+    """Return a bfloat16 problem of 40 queries that see one key, and its tensors. These are query, key, value and
+    gradient of the output.
+    """
     problem = make_problem(1, 1, 40, 1, head_dim, dtype="bfloat16")
     tensors = [random(1, 1, rows, head_dim, seed=seed) for seed, rows in enumerate((40, 1, 1, 40))]
     return (problem, *tensors)

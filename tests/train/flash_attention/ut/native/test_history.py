@@ -20,7 +20,7 @@ SEEDS = range(5_000_000, 5_000_120)
 
 
 def case_of(seed: int) -> Case:
-    """A random case; every other one with an odd number of rows, and keys to the right of all that they see."""
+    """Return a random case. Every other case has an odd number of rows, and keys to the right of all that they see."""
     case = random_case(seed, longest=200)
     if seed % 2 == 0:
         return case
@@ -30,7 +30,7 @@ def case_of(seed: int) -> Case:
 
 
 def digest(seed: int) -> str:
-    """Hash of all bits of a case's results, on an instruction set that its seed chooses."""
+    """Hash all bits of a case's results, on an instruction set chosen by its seed."""
     with instruction_set(ISAS[seed // 2 % len(ISAS)]):
         results = run_case(case_of(seed))
     bits = b"".join(np.ascontiguousarray(array).tobytes() for array in results.named().values())

@@ -41,7 +41,7 @@ class GuardedPages:
         self.protect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
     def place(self, array: np.ndarray, writable: bool = False) -> np.ndarray:
-        """A copy of `array` between two such pages, up against one of them; read-only unless `writable`."""
+        """Copy `array` between two such pages, up against one; read-only unless `writable`."""
         pages = -(-array.nbytes // mmap.PAGESIZE)
         memory = mmap.mmap(-1, (pages + 2) * mmap.PAGESIZE)
         self.mappings.append(memory)
@@ -122,7 +122,9 @@ def tensors(case: Case) -> tuple:
 
 
 def peak_of_long_run(dtype: str) -> None:
-    """Prints by how many MB a forward and a backward pass of 65536 tokens raise the peak memory of this process."""
+    """Print by how many MB a forward and a backward pass raise peak memory. They have 65536 tokens and run in this
+    process.
+    """
     import resource
 
     problem = make_problem(1, 1, 65536, 65536, 128, dtype=dtype, causal=True, window_left=512)

@@ -1,4 +1,4 @@
-"""What the processor can do at most, beside what the kernel reaches."""
+"""Compare the processor's measured peak with what the kernel reaches."""
 
 import time
 

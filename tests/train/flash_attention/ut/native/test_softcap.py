@@ -8,7 +8,7 @@ from tests.train.flash_attention.ut.native.support.calls import run
 
 
 def capped(scores: np.ndarray, softcap: float) -> np.ndarray:
-    """What the cap makes of scores: with a single key it is the logsumexp."""
+    """Return the capped scores, which are the logsumexp with a single key."""
     sizes = {"batch": 1, "heads": 1, "seq_q": scores.size, "seq_k": 1, "head_dim": 1}
     problem = make_problem(**sizes, dtype="float32", scale=1.0, softcap=softcap)
     one = np.ones((1, 1, 1, 1), np.float32)

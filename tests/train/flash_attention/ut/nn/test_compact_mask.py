@@ -14,7 +14,9 @@ TRIANGLE = np.triu(np.ones((1, 128, 128), np.float16), 1)
 
 @pytest.fixture(autouse=True, scope="module")
 def pynative():
-    """Only outside graphs are the contents of a mask looked at; a test before may have left the other mode."""
+    """Set PYNATIVE: the contents of a mask are looked at only outside graphs. A test before may have left the other
+    mode.
+    """
     ms.set_context(mode=ms.PYNATIVE_MODE)
 
 

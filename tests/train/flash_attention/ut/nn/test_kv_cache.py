@@ -29,7 +29,7 @@ OTHER_KEY, OTHER_VALUE = random(KV_HEADS, DIM, 3), random(KV_HEADS, VALUE_DIM, 4
 
 
 def truth(key: np.ndarray, value: np.ndarray, starts=(0,) * BATCH) -> np.ndarray:
-    """Causal attention in float64 of the keys and values from position starts[b] of sequence b on."""
+    """Compute causal attention in float64 from position starts[b] of sequence b on."""
     key, value = (np.repeat(array.astype(np.float64), HEADS // KV_HEADS, 2) for array in (key, value))
     scores = np.einsum("bqhd,bkhd->bhqk", QUERY, key) / np.sqrt(DIM)
     columns = np.arange(LENGTH)
@@ -41,7 +41,7 @@ def truth(key: np.ndarray, value: np.ndarray, starts=(0,) * BATCH) -> np.ndarray
 
 
 def decoded(cache, *tensors: np.ndarray, steps=STEPS, dtype=ms.float32) -> list:
-    """The outputs of all steps, one behind the other, for each of the outputs of `cache`."""
+    """Return each output of `cache`, joined over all steps."""
     parts = []
     for start, end in steps:
         outputs = cache(*(Tensor(array[:, start:end]).astype(dtype) for array in tensors))
@@ -64,7 +64,7 @@ class Two(nn.Cell):
 
 
 def as_called(cell: nn.Cell, way: str):
-    """The cell as it is called in a mode of MindSpore, or in a jit function."""
+    """Return the cell, as called in a mode of MindSpore or a jit function."""
     ms.set_context(mode=ms.GRAPH_MODE if way == "graph" else ms.PYNATIVE_MODE)
     if way != "jit":
         return cell

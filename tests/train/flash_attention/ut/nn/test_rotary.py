@@ -29,7 +29,9 @@ def tables(rotary_dim: int) -> tuple:
 
 
 def expected(x, cos, sin, interleaved: bool, offsets, conjugate=False) -> np.ndarray:
-    """(batch, seq, heads, head_dim) in float64: the pairs as complex numbers times those of the tables."""
+    """Rotate in float64: the pairs as complex numbers times the tables' complex numbers. The result is (batch, seq,
+    heads, head_dim).
+    """
     x, rotary_dim = x.astype(np.float64), 2 * cos.shape[1]
     first, second = np.arange(rotary_dim // 2), np.arange(rotary_dim // 2) + rotary_dim // 2
     if interleaved:

@@ -21,7 +21,7 @@ MASKED = {"mask_shape": (8, 1, 24, 24), "mask_dtype": "bool"}
 
 
 def of_device(request, mask=None, rank=3, **rules):
-    """What one of eight devices computes."""
+    """Return the share that one of eight devices computes."""
     return Sharding(request, 8, rank).shard(make_problem(**{**SIZES, **rules}), mask)
 
 

@@ -1,4 +1,4 @@
-"""What the package builds on, without it; run by test_quiet.py, which reads what this prints."""
+"""Run what the package builds on, without the package. test_quiet.py runs it and reads what it prints."""
 
 import mindspore as ms
 import numpy as np
@@ -6,7 +6,7 @@ from mindspore import Tensor, nn, ops
 
 
 def double(x):
-    """What the operator computes."""
+    """Compute the operator."""
     return x * 2
 
 

@@ -1,4 +1,4 @@
-"""Where the TIK programs of these tests run: tikemu in strict mode, or CANN's own debugger with --device ascend."""
+"""Choose where TIK programs run: tikemu in strict mode, or CANN's debugger (--device ascend)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The backward operator against float64, in strict mode, on the shared cases and on data made to break it."""
+"""Test the backward operator against float64 on shared cases and adverse data, in strict mode."""
 
 import dataclasses
 
@@ -73,7 +73,7 @@ def _attention(problem: AttentionProblem, seed: int = 0, sigma: float = 1.0, out
 
 
 def _check(attention: AttentionProblem, arrays: dict, actual: dict) -> None:
-    """Gradients against those of composed attention."""
+    """Compare gradients with composed attention's."""
     tensors = [arrays[name] for name in ("query", "key", "value")]
     cases.check_call(
         attention, tensors, reference.Attention(arrays["output"], None, **actual), d_output=arrays["d_output"]

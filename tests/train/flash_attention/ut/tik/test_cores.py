@@ -20,7 +20,7 @@ from tests.train.flash_attention.ut.tik.support.programs import forward as run_f
 
 
 def _first_query(row: np.void) -> int:
-    """Of a work item, whose longer row block comes first where it is causal."""
+    """Return the first query of a work item. Its longer row block comes first if it is causal."""
     return min(block["start"] for block in row["row_blocks"] if block["first"] <= block["last"])
 
 

@@ -1,4 +1,6 @@
-"""--device ascend: the same tests through the debugger's documented interface, here that of the emulator."""
+"""Test --device ascend: the same tests through the debugger's documented interface. Here the emulator has this
+interface.
+"""
 
 import subprocess
 import sys

@@ -71,7 +71,7 @@ def _last(stored: np.ndarray) -> np.ndarray:
 
 
 def _numbers(rows: int) -> np.ndarray:
-    """Numbers, over all heads, of the tiles of `rows` tokens from FIRST on in the last head."""
+    """Return numbers, over all heads, of tiles from FIRST on in the last head. A tile has `rows` tokens."""
     tiles = -(-LENGTH // rows)
     return PLANE * tiles + np.arange(FIRST // rows, tiles)
 

@@ -28,7 +28,7 @@ def test_kernel_reaches_its_share_of_the_peak(shape):
 
 
 def shares_required(shape: tik.Shape, sync: str) -> list:
-    """The kernels of a shape at 4096 tokens, whose share of the peak is what is required.
+    """Measure a shape's kernels at 4096 tokens and check their share of the peak.
 
     That is one core's share of 32 heads on 32 cores: one head. Backward with the passes around its main kernel.
     """

@@ -1,4 +1,4 @@
-"""The forward operator against float64, in strict mode, on the shared cases and on data made to break it."""
+"""Test the forward operator against float64 on shared cases and adverse data, in strict mode."""
 
 import numpy as np
 import pytest

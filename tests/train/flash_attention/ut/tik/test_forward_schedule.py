@@ -31,7 +31,7 @@ def _row_blocks(work):
 
 
 def _number(words, tile: int) -> int:
-    """The number of a key tile's mask in the words of a work item, 0 for none."""
+    """Return the number of a key tile's mask in a work item, 0 for none."""
     if tile - words["first"] < EDGE:
         return words["left"][tile - words["first"]]
     if words["last"] - tile < EDGE:
@@ -63,7 +63,7 @@ def test_table_and_tiles_give_the_visibility_of_the_problem(data):
 
 
 def check_visibility(problem: KernelProblem, plan) -> None:
-    """Asserts that the tiles of a table show what the problem's band says, and no more of them than need be."""
+    """Check that the tiles of a table show the problem's band and no more."""
     work = forward_work.split(problem, plan)
     expected = problem.band.dense()
     seen = np.zeros((problem.seq_q, problem.seq_k), bool)

@@ -21,7 +21,7 @@ def _random(*shape, sigma=1.0, seed=0):
 
 
 def _tile(elements: int) -> Buffer:
-    """Room for a whole tile of float16 in the Unified Buffer; a kernel has it in pieces."""
+    """Return room for a whole tile of float16 in the Unified Buffer. A kernel has it in pieces."""
     return Buffer("tile", "UB", "float16", elements)
 
 
@@ -44,7 +44,7 @@ def _load_operands(core) -> None:
 
 
 def _scores(core, segment: int, key_terms):
-    """Scores of the first query tile and a segment of keys, left in the Unified Buffer."""
+    """Compute scores of the first query tile and some keys in the Unified Buffer."""
     load.key_to_l0(core, load.key_slot(core, 0), segment)
     score_terms.key_terms_to_l0(core, key_terms, segment)
     row_reference.scores(core, segment, segment)

@@ -57,7 +57,7 @@ DATA = (_drifting_keys, _huge_key_last, _rows_of_different_scale, _scores_to_600
 
 @functools.lru_cache(maxsize=4)
 def _operators(problem: KernelProblem, tik) -> tuple:
-    """The kernel of the forward pass and the operator of the backward pass, which many tests feed with data."""
+    """Build the forward kernel and the backward operator, which many tests feed with data."""
     return build_forward(problem, tik), build_backward(problem, tik)
 
 
@@ -79,7 +79,7 @@ def _run(tik, execute, attention: AttentionProblem, arrays: list, d_saturates=Fa
 
 
 def _check(attention: AttentionProblem, arrays: list, actual: reference.Attention, **features) -> None:
-    """Errors at most twice those of composed attention."""
+    """Check that errors are at most twice composed attention's."""
     check_call(attention, arrays[:3], actual, d_output=arrays[3], **features)
 
 

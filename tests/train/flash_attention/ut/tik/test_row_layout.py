@@ -1,4 +1,4 @@
-"""A row's words are where its NumPy type has its fields, in itself and in rows inside it."""
+"""Test that a row's words are at its NumPy fields, also in inner rows."""
 
 import numpy as np
 from flash_attention.kernels.tik.backward import schedule as backward

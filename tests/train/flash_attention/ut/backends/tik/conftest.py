@@ -1,4 +1,4 @@
-"""What tests of the operators share."""
+"""Share fixtures between tests of the operators."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def _package(operator: Operator) -> Callable:
 
 @pytest.fixture
 def built(monkeypatch, tmp_path) -> Iterator[list]:
-    """What entries would have built: (stage, request, kernel name); building all takes minutes."""
+    """Record what entries would build: (stage, request, kernel name). Building all takes minutes."""
     result: list = []
 
     def build(stage: str, request: Request, tik: object, name: str, debug: bool, operator: Operator) -> None:

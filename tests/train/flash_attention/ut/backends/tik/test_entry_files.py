@@ -1,4 +1,4 @@
-"""Where the files of entries go, and what is said where they cannot."""
+"""Test the place of entries' files, and the error if there is none."""
 
 from __future__ import annotations
 
@@ -26,5 +26,5 @@ def test_a_user_without_a_home_is_told_what_to_set(tmp_path: Path, monkeypatch: 
 
 
 def _homeless() -> Path:
-    """What Path.home does for a user that the system does not know."""
+    """Raise the error of Path.home for a user that the system does not know."""
     raise RuntimeError("no home.")

@@ -1,4 +1,4 @@
-"""The signatures of the operators are what their kernels take and give, for every combination of features."""
+"""Test that operators' signatures fit their kernels, for every combination of features."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def stored(array: np.ndarray | None, dtype: str) -> np.ndarray | None:
 
 
 def values(array: np.ndarray) -> np.ndarray:
-    """What the kernel stored, as float32."""
+    """Return what the kernel stored, as float32."""
     return (array.astype(np.uint32) << 16).view(np.float32) if array.dtype == np.uint16 else array.astype(np.float32)
 
 
@@ -76,7 +76,7 @@ def run(
 
 
 def run_case(case: Case, layout: str = "BNSD", **options) -> reference.Attention:
-    """A shared case with tensors in a layout; results are BNSD, options are those of `run`."""
+    """Run a shared case in a layout. Results are BNSD, and `run` explains the options."""
     problem, inputs = replace(case.problem, layout=layout), case.inputs()
     optional = {"mask": case.backend_mask(), "bias": None if inputs.bias is None else stored(inputs.bias, case.dtype)}
     optional.update(inputs.optional())

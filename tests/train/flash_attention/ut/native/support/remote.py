@@ -15,7 +15,7 @@ DRIVER = Path(__file__).with_name("driver.cpp")
 
 
 def build_driver(folder: Path, **options) -> Path:
-    """Compiles the kernel, with options as those of `build.build`, and driver.cpp into one program."""
+    """Compile the kernel and driver.cpp into one program, with the options of `build.build`."""
     program = folder / "driver"
     build.build(program, main=DRIVER, **options)
     return program

@@ -26,7 +26,9 @@ SINKS = np.array([3.0, -2.0, 0.5, 60000.0, 7.0, -60000.0, 0.0, 1.0], np.float32)
 
 
 def run(tik, execute, problem: KernelProblem, query, key, value, pages=None, saturates=False) -> tuple:
-    """(output, logsumexp, plan) of both kernels; `pages` are block tables and lengths, key and value then caches."""
+    """Run both kernels and return (output, logsumexp, plan). `pages` are block tables and lengths, key and value
+    then caches.
+    """
     request = Request(problem, pages=None if pages is None else key.shape[:2])
     main, merge = (operators.build(stage, request, tik, stage, True) for stage in DECODE_STAGES)
     more = {} if pages is None else stored_arrays.page_inputs(*pages)
@@ -38,8 +40,8 @@ def run(tik, execute, problem: KernelProblem, query, key, value, pages=None, sat
 
 
 class Paged:
-    """Sequences of random keys in a paged cache, of which everything else is NaN, and a table that points nowhere
-    where it is not looked at.
+    """Hold sequences of random keys in a paged cache. Everything else in the cache is NaN, and unread entries of the
+    table point nowhere.
 
     Attributes:
         problem: against as many keys as the table can name.

@@ -27,7 +27,9 @@ def random_data(problem: KernelProblem) -> dict:
 
 
 def both_passes(tik, execute, problem: KernelProblem, data: dict, spoil=lambda name, stored: None) -> tuple[dict, dict]:
-    """(results in BNSD, results as stored) of forward and backward; `spoil` changes stored inputs in place."""
+    """Run forward and backward; return results in BNSD and results as stored. `spoil` changes stored inputs in
+    place.
+    """
     features = {name: data[name] for name in ("mask", "bias", "keep_bits", "sinks") if name in data}
     given = data["query"], data["key"], data["value"]
 

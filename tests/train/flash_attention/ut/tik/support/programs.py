@@ -55,7 +55,9 @@ class Program:
 
 @dataclass(frozen=True)
 class Backward:
-    """The kernels of the backward operator, which run one after another; outputs of one are inputs of a later one."""
+    """Hold the kernels of the backward operator, which run one after another. Outputs of one are inputs of a later
+    one.
+    """
 
     kernels: tuple[operators.Kernel, ...]
 
@@ -64,7 +66,7 @@ class Backward:
         return self.kernels[1]
 
     def run(self, execute, **arrays) -> dict:
-        """Run the chain on stored arrays; return what is no input of a later kernel, as stored."""
+        """Run the chain on stored arrays and return the stored final outputs."""
         for kernel in self.kernels:
             feed = kernel.feed(**{name: arrays[name] for name in kernel.given if name in arrays})
             arrays.update(execute(kernel.tik, feed, [tensor.name for tensor in kernel.outputs]))

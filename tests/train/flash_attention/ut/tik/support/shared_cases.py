@@ -1,4 +1,4 @@
-"""Shared cases on the kernels: those of every day, and how the forward operator runs one."""
+"""Run shared cases with the forward operator, and name the cases of every day."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ REPRESENTATIVE = (
 
 
 def is_representative(case: cases.Case) -> bool:
-    """Whether the case is one of every day."""
+    """Return if the case is one of every day."""
     return str(case) in REPRESENTATIVE
 
 
 def within_limits(case: cases.Case) -> bool:
-    """Whether the kernels take the widths of a case."""
+    """Return if the kernels take the widths of a case."""
     return max(case.head_dim, case.value_dim) <= MAX_HEAD_DIM
 
 
@@ -100,7 +100,7 @@ def check_shards(tik, execute, whole: KernelProblem, shard: KernelProblem) -> No
 def check_closely(
     problem: KernelProblem, arrays, output, logsumexp, factor: float = 2.0, slack: float = 2.0**-11, sinks=None
 ) -> None:
-    """Error at most `factor` times that of composed attention whose scores are not rounded: the strictest baseline."""
+    """Compare the error with composed attention's, whose scores are not rounded: the strictest baseline."""
     query, key, value = (array.astype(np.float64) for array in arrays)
     key, value = (np.repeat(array, problem.group, axis=1) for array in (key, value))
     scores = query @ key.swapaxes(-1, -2) * problem.scale

@@ -13,7 +13,7 @@ from flash_attention.problem import AttentionProblem
 def explicit_mask(
     problem: AttentionProblem, mask=None, prefix=None, segment_ids=None, kv_segment_ids=None
 ) -> np.ndarray | None:
-    """That mask, non-zero = hidden, from the inputs of a call.
+    """Return the mask of a call's inputs, in which non-zero hides.
 
     Args:
         mask: of problem.mask_shape.
@@ -59,7 +59,8 @@ def pack_keys(array: np.ndarray) -> np.ndarray:
 
 
 def pack_bias(bias: np.ndarray) -> np.ndarray:
-    """A bias per key (..., 1, seq_k) to (2 * planes, seq_k padded to 16), float16: biases, then which keys they hide.
+    """Pack a bias per key into float16: biases, then which keys they hide. (..., 1, seq_k) becomes (2 * planes,
+    seq_k padded to 16).
 
     Where the bias is -inf (-65504 stands for it on a chip without infinities) the first half is 0 and the second one
     layout.HIDDEN_BY_BIAS.
@@ -103,7 +104,9 @@ def forward_inputs(problem: KernelProblem, query, key, value, mask=None, bias=No
 
 
 def forward_outputs(problem: KernelProblem, outputs: dict) -> tuple[np.ndarray, np.ndarray]:
-    """(output (B, H, Sq, Dv) float16, logsumexp (B, H, Sq) float32) from a kernel's stored outputs."""
+    """Return output (B, H, Sq, Dv) and logsumexp (B, H, Sq) from stored outputs. The output is float16, the
+    logsumexp float32.
+    """
     output = from_stored(problem, "output", outputs["output"])
     return output, np.ascontiguousarray(outputs["logsumexp"][..., : problem.seq_q])
 

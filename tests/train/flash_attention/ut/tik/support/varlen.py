@@ -66,7 +66,7 @@ class Packing:
         self.d_logsumexp = random.standard_normal((heads, p.seq_q)).astype(np.float32)
 
     def request(self, cores: int = 3, tiling: str = "auto") -> Request:
-        """What the kernels are built for."""
+        """Return the request that kernels are built for."""
         described = describe.varlen_problem(self.problem, cores=cores, tiling=tiling)
         return Request(described, logsumexp_gradient=self.logsumexp_gradient)
 
@@ -111,7 +111,9 @@ class Packing:
         return results
 
     def sequences(self):
-        """(problem or None where there is nothing to do, rows of queries, rows of keys) of every sequence."""
+        """Yield (problem, rows of queries, rows of keys) of every sequence. The problem is None if there is nothing
+        to do.
+        """
         first, first_key = 0, 0
         for index, (count, count_k) in enumerate(zip(self.queries, self.keys)):
             one = None
@@ -121,7 +123,7 @@ class Packing:
             first, first_key = first + count, first_key + count_k
 
     def check(self, found: dict) -> None:
-        """Compares every sequence with the truth of a call of its own; those without queries or keys have zeros."""
+        """Compare every sequence with the truth of its own call. Sequences without queries or keys have zeros."""
         d_sinks = np.zeros(self.rows.heads)
         for index, (one, rows, columns) in enumerate(self.sequences()):
             if one is None:
@@ -153,7 +155,7 @@ class Packing:
 
 
 def _stored(values: np.ndarray, blocks: np.ndarray) -> np.ndarray:
-    """(H, T) as what is stored per row, (1, H, rows); zeros where no row is."""
+    """Return (H, T) as stored per row, (1, H, rows), zeros elsewhere."""
     result = np.zeros((1, len(values), len(blocks) * layout.BLOCK), np.float32)
     for index, (first, rows, *_) in enumerate(blocks):
         result[0, :, index * layout.BLOCK :][:, :rows] = values[:, first : first + rows]

@@ -1,4 +1,4 @@
-"""What operators are compiled for: every combination of features, and the tensors that describe a signature."""
+"""Return requests of operators for every combination of features, and tensors for a signature."""
 
 from __future__ import annotations
 
