@@ -213,8 +213,9 @@ class _Backward(nn.Cell):
         rows = self.rows(*given, *blocks, *self.rows_constants(others[4]))
         lanes = rows[0] if isinstance(rows, tuple) else rows
         gradients = self.main(query, key, value, d_output, lanes, *features, *self.main_constants(others[4]))
-        d_query = gradients[self.last]
-        if self.finish is not None:
+        if self.finish is None:
+            d_query = gradients[self.last]
+        else:
             d_query = self.finish(gradients[2], *blocks)
             d_query = d_query[0] if isinstance(d_query, tuple) else d_query
         d_bias = ops.zeros_like(bias)
