@@ -1,4 +1,4 @@
-"""Compare a card's report with the timing model: which constants fit, which change, the figures after.
+"""Turn the report of a card into constants of the timing model.
 
     PYTHONPATH=train:emulator python -m benchmarks.calibrate card.json [--seq 4096]
 
@@ -49,7 +49,7 @@ Times = dict[str, Sequence[float]]
 
 
 class Model:
-    """The model of one chip under values of its constants.
+    """Hold the model of one chip under values of its constants.
 
     Attributes:
         constants: those that differ from the model as it is.
@@ -62,15 +62,15 @@ class Model:
         self.constants: dict[str, float] = {}
 
     def value(self, name: str) -> float:
-        """A constant."""
+        """Return a constant."""
         return self.constants.get(name, getattr(self.soc.timing, name))
 
     def answer(self, loop: loops.Loop, **others: float) -> float:
-        """The model's answer to a question, with other values of some constants."""
+        """Return the model's answer to a question, with other values of some constants."""
         return answer(loop, self.emulator.seconds(loop, {**self.constants, **others}), self.soc.clock_hz)
 
     def search(self, name: str, loop: loops.Loop, wanted: float) -> float | None:
-        """The value of a constant with which the model gives the answer; None: no likely one does."""
+        """Return the value of a constant with which the model gives the answer; None: no likely one does."""
         if name in SWITCHES:
             return min(SWITCHES[name], key=lambda value: abs(self.answer(loop, **{name: value}) - wanted))
         constant = type(self.soc.timing).__dict__[name]
@@ -90,12 +90,12 @@ class Model:
 
 
 def answer(loop: loops.Loop, seconds: Sequence[float], hertz: float) -> float:
-    """Cycles per instruction; of memory bytes a second, which no clock enters."""
+    """Return cycles per instruction; for memory bytes a second, which no clock enters."""
     return loop.answer(seconds, hertz if loop.unit == "cycles" else 1.0)
 
 
 def times_of(report: Mapping) -> Times:
-    """Times by the name of a question.
+    """Return times by the name of a question.
 
     Raises:
         ValueError: the report has no times.
@@ -132,7 +132,7 @@ def fit(model: Model, measured: Mapping[str, float]) -> list[list[str]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Prints the tables."""
+    """Print the tables."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("report", type=Path, help="what selftest --report has written")
     parser.add_argument("--seq", type=int, default=tik.SEQ, help="tokens of the figures after")
@@ -168,7 +168,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def shares(seq: int, constants: Mapping[str, float]) -> list[list[str]]:
-    """A row per kernel: its share in the model and with other constants."""
+    """Return a row per kernel: its share in the model and with other constants."""
     rows = []
     for operator, head_dim, causal in tik.SHAPES:
         kernel = tik_kernels.build(tik_kernels.problem_of(seq, head_dim, causal=causal), operator)

@@ -268,7 +268,7 @@ def draw_design_query(out: Path) -> Path:
         Box(3, 0, "AttentionProblem", "problem/\nrules, shapes, every error", plain),
         Box(2, 1, "registry.choose", "backends/registry.py\nwho takes this problem"),
         Box(3, 1, "Band", "problem/visibility.py\nwho sees whom", plain),
-        Box(0.5, 2, "tik", "backends/ascend/\nCustom operators"),
+        Box(0.5, 2, "tik", "backends/tik/\nCustom operators"),
         Box(1.5, 2, "emulator", "backends/emulator.py\nthe same operators"),
         Box(2.5, 2, "cpu", "backends/cpu/\nCustom, func_type aot"),
         Box(3.5, 2, "math, fused", "backends/math.py, fused.py\nMindSpore operators"),

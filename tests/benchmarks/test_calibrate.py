@@ -23,7 +23,7 @@ def report_of(chip: dict, questions=QUICK, slower: float = 1.0) -> dict:
 
 
 def printed(report: dict, tmp_path, monkeypatch, capsys) -> str:
-    """Return what the command prints of a report."""
+    """Return the text that the command prints for a report."""
     path = tmp_path / "card.json"
     path.write_text(json.dumps(report), encoding="utf-8")
     monkeypatch.setattr(calibrate.tik, "SHAPES", (("forward", 64, False),))

@@ -12,9 +12,10 @@ PACKAGE = Path(flash_attention.__file__).parent
 LAYERS = (
     ("duplicate_installs",),
     ("", "address", "text_table", "plotting"),  # "" is the version, and names that are imported when they are used
-    ("problem", "precision", "parameters"),
+    ("problem",),
     ("kernels", "dropout", "sharding"),
-    ("backends", "reference", "tensors"),
+    ("bridge",),
+    ("backends", "reference"),
     ("varlen", "paged", "rotary"),
     ("functional", "context_parallel"),
     ("nn", "measuring"),
@@ -24,8 +25,8 @@ LAYERS = (
 
 #: Only these may import MindSpore.
 MINDSPORE = (
-    *("nn", "functional", "context_parallel", "backends", "sharding", "precision", "parameters"),
-    *("commands", "measuring", "tensors", "varlen", "paged", "rotary", "dropout.seed"),
+    *("nn", "functional", "context_parallel", "backends", "bridge", "sharding"),
+    *("commands", "measuring", "varlen", "paged", "rotary", "dropout.seed"),
     *("compat.flash_attn", "compat.mindnlp", "compat.mindspore_ops", "compat.mindspore_patch", "compat.transformers"),
 )
 

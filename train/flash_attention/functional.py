@@ -16,23 +16,13 @@ from mindspore import dtype as mstype
 from mindspore.nn.cell import _pynative_executor
 
 from flash_attention.backends import registry
-from flash_attention.backends.comparison import Hides
-from flash_attention.paged import paged_attention as paged_attention
-from flash_attention.paged import reshape_and_cache as reshape_and_cache
-from flash_attention.parameters import Called
-from flash_attention.precision import fix_dtypes
-from flash_attention.problem import ALL_BLOCKS, AttentionProblem
-from flash_attention.problem.checks import check_range, check_rate
-from flash_attention.problem.inputs import TensorSpec, read_tensors
-from flash_attention.problem.layout import CALL_LAYOUTS, UNKNOWN, Layout
-from flash_attention.problem.optional import NAMES, in_order
-from flash_attention.problem.tiling import DEFAULT_STRATEGY
-from flash_attention.problem.torch_shapes import mask_plan, tensor_shapes
-from flash_attention.sharding.shard import TENSOR, Shard, sharding
-from flash_attention.tensors import (
+from flash_attention.bridge.comparison import Hides
+from flash_attention.bridge.parameters import EntryCell
+from flash_attention.bridge.precision import fix_dtypes
+from flash_attention.bridge.tensors import (
+    ChangeLayout,
     NumberCheck,
-    Present,
-    Turn,
+    SelectInputs,
     compile_time,
     compiling,
     fresh_seed,
@@ -43,6 +33,16 @@ from flash_attention.tensors import (
     spec,
     tensor_spec,
 )
+from flash_attention.paged import paged_attention as paged_attention
+from flash_attention.paged import reshape_and_cache as reshape_and_cache
+from flash_attention.problem import ALL_BLOCKS, AttentionProblem
+from flash_attention.problem.checks import check_range, check_rate
+from flash_attention.problem.inputs import TensorSpec, read_tensors
+from flash_attention.problem.layout import CALL_LAYOUTS, UNKNOWN, Layout
+from flash_attention.problem.optional import NAMES, in_order
+from flash_attention.problem.tiling import DEFAULT_STRATEGY
+from flash_attention.problem.torch_shapes import mask_plan, tensor_shapes
+from flash_attention.sharding.shard import TENSOR, Shard, sharding
 from flash_attention.varlen import flash_attention_varlen as flash_attention_varlen
 
 # Arguments of `flash_attention` that are fields of the problem.
@@ -273,7 +273,7 @@ def _reshapable(tensor):
     return ops.cast(tensor, mstype.float32) if _needs_float32(spec(tensor)) else tensor
 
 
-class _Call(Called):
+class _Call(EntryCell):
     """One kind of call: a backend's cell, and around it what turns the caller's tensors into the backend's."""
 
     def __init__(
@@ -289,7 +289,7 @@ class _Call(Called):
         self.run, self.backend = run, backend
         self.mask_rank = mask_rank
         self.check_triangle = _TriangleCheck(problem.rules.tile) if mask_rank and problem.mask_shape is None else None
-        self.present = Present(problem)
+        self.present = SelectInputs(problem)
         looks = problem.prefix and problem.device == "CPU" and not problem.dynamic
         self.check_prefix = NumberCheck(lambda prefix: check_range("prefix", prefix, problem.seq_k)) if looks else None
         # A layout that the backend does not take becomes the one that it does.
@@ -298,9 +298,9 @@ class _Call(Called):
         of_query = problem.heads, problem.head_dim
         of_key, of_value = (problem.kv_heads, problem.head_dim), (problem.kv_heads, problem.value_dim)
         self.turns = nn.CellList(
-            [Turn(given, taken, *sizes, problem.batch, widens) for sizes in (of_query, of_key, of_value)]
+            [ChangeLayout(given, taken, *sizes, problem.batch, widens) for sizes in (of_query, of_key, of_value)]
         )
-        self.turn_back = Turn(taken, given, problem.heads, problem.value_dim, problem.batch, widens)
+        self.turn_back = ChangeLayout(taken, given, problem.heads, problem.value_dim, problem.batch, widens)
         self.hides, self.expand = Hides(), (ops.ExpandDims(), ops.ExpandDims())
         self.sharded = shard is not None
         if shard is not None:

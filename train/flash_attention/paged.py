@@ -13,9 +13,20 @@ from mindspore.common.initializer import initializer
 
 from flash_attention.backends import registry
 from flash_attention.backends.cache_update import append_cell, reorder_cell, update_cell, written
-from flash_attention.backends.constants import numbered
-from flash_attention.parameters import Called
-from flash_attention.precision import fix_dtypes
+from flash_attention.bridge.constants import numbered
+from flash_attention.bridge.parameters import EntryCell
+from flash_attention.bridge.precision import fix_dtypes
+from flash_attention.bridge.tensors import (
+    NumberCheck,
+    WithSelectedInputs,
+    as_int32,
+    compile_time,
+    compiling,
+    read_specs,
+    remembered,
+    spec,
+    tensor_spec,
+)
 from flash_attention.problem.checks import INTEGERS, check_bool, check_dtype, check_int, check_range
 from flash_attention.problem.inputs import TensorSpec, fits
 from flash_attention.problem.layout import UNKNOWN
@@ -30,17 +41,6 @@ from flash_attention.problem.paged import (
     product,
     stored_width,
     true_widths,
-)
-from flash_attention.tensors import (
-    NumberCheck,
-    Prepared,
-    as_int32,
-    compile_time,
-    compiling,
-    read_specs,
-    remembered,
-    spec,
-    tensor_spec,
 )
 
 
@@ -300,15 +300,17 @@ def _planned(tensors, scale, softcap, causal, window_size, alibi, backend, devic
     )
     if problem.empty:  # its cell reads no tensor
         whole = replace(problem.whole, value_dim=value_head_dim or problem.whole.value_dim)
-        return fix_dtypes(Prepared(registry.build(replace(problem, whole=whole), backend), whole))
+        return fix_dtypes(WithSelectedInputs(registry.build(replace(problem, whole=whole), backend), whole))
     check = NumberCheck(lambda tables, lengths, _: problem.check_numbers(tables, lengths))
-    run = Prepared(registry.build(problem, backend), problem.whole, check if looks and device == "CPU" else None)
+    run = WithSelectedInputs(
+        registry.build(problem, backend), problem.whole, check if looks and device == "CPU" else None
+    )
     if wide is not query or value_head_dim is not None:
         run = _Widened(run, query.shape[-1], wide.shape[-1], value_head_dim)
     return fix_dtypes(run)
 
 
-class _Widened(Called):
+class _Widened(EntryCell):
     """A paged problem whose caches are wider than query and values are."""
 
     def __init__(self, run: nn.Cell, head_dim: int, width: int, value_head_dim: int | None):
@@ -323,7 +325,7 @@ class _Widened(Called):
         return output
 
 
-class _Padding(Called):
+class _Padding(EntryCell):
     """Zeros behind the last axis, through float32: a compiled graph on a CPU joins no bfloat16."""
 
     def __init__(self, size: int, width: int):
@@ -339,14 +341,14 @@ class _Padding(Called):
         return ops.cast(ops.concat((wide, zeros), -1), tensor.dtype)
 
 
-class _NoUpdate(Called):
+class _NoUpdate(EntryCell):
     """Writes no token; for `update_cell`."""
 
     def construct(self, key, value, key_cache, value_cache, slot_mapping):
         return numbered(1)
 
 
-class _NoAppend(Called):
+class _NoAppend(EntryCell):
     """Appends no token; for `append_cell`."""
 
     def construct(self, key, value, key_cache, value_cache, block_tables, lengths, tokens, strict):

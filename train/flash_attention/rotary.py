@@ -7,14 +7,14 @@ from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 from mindspore.ops import constexpr
 
-from flash_attention.backends.derivatives import UnlessRecorded
 from flash_attention.backends.registry import serves_native
-from flash_attention.parameters import Called
-from flash_attention.precision import fix_dtypes
+from flash_attention.bridge.gradients import UnlessRecorded
+from flash_attention.bridge.parameters import EntryCell
+from flash_attention.bridge.precision import fix_dtypes
+from flash_attention.bridge.tensors import as_int32, remembered, spec, tensor_spec
 from flash_attention.problem.checks import INTEGERS, check_bool, check_dtype, check_int, check_name
 from flash_attention.problem.inputs import DTYPES, TensorSpec
 from flash_attention.problem.layout import UNKNOWN
-from flash_attention.tensors import as_int32, remembered, spec, tensor_spec
 
 _LAYOUTS = ("BSND", "BNSD")
 
@@ -63,7 +63,7 @@ def rotary_embedding(
     return run(x, cos, sin, as_int32(offsets) if isinstance(offsets, Tensor) else None)  # the Cell has a number
 
 
-class _Composed(Called):
+class _Composed(EntryCell):
     """One kind of call in MindSpore's operations; in float32, whose operations compiled graphs have on every device."""
 
     def __init__(self, x, cos, offset: int | None, interleaved: bool, layout: str):

@@ -7,15 +7,10 @@ from mindspore import Tensor, ops
 from mindspore.ops import constexpr
 
 from flash_attention.backends import registry
-from flash_attention.precision import fix_dtypes
-from flash_attention.problem import ALL_BLOCKS
-from flash_attention.problem.checks import check_int
-from flash_attention.problem.optional import NAMES, in_order
-from flash_attention.problem.packed import PackedProblem
-from flash_attention.problem.tiling import DEFAULT_STRATEGY
-from flash_attention.tensors import (
+from flash_attention.bridge.precision import fix_dtypes
+from flash_attention.bridge.tensors import (
     NumberCheck,
-    Prepared,
+    WithSelectedInputs,
     compile_time,
     fresh_seed,
     int_tensor,
@@ -25,6 +20,11 @@ from flash_attention.tensors import (
     spec,
     tensor_spec,
 )
+from flash_attention.problem import ALL_BLOCKS
+from flash_attention.problem.checks import check_int
+from flash_attention.problem.optional import NAMES, in_order
+from flash_attention.problem.packed import PackedProblem
+from flash_attention.problem.tiling import DEFAULT_STRATEGY
 
 # Arguments that are fields of the problem.
 _OTHERS = ("bias_grad", "head_dim", "value_head_dim", "return_lse")
@@ -183,4 +183,4 @@ def _planned(tensors, lengths, inputs, rules, others, backend, device):
     )
     looks = device == "CPU" and (None in (problem.lengths_q, problem.lengths_k) or problem.rows.prefix)
     check = NumberCheck(problem.check_numbers) if looks else None
-    return fix_dtypes(Prepared(registry.build(problem, backend), problem.rows, check))
+    return fix_dtypes(WithSelectedInputs(registry.build(problem, backend), problem.rows, check))

@@ -15,9 +15,7 @@ FLAGS = 2 * FLAG  # issue of set_flag and wait_flag by the scalar unit
 
 
 class Bench:
-    """Hold one core, tensors in its Unified Buffer, and operations on them. ``constants`` replace the model's
-    constants.
-    """
+    """Show operations on tensors in the Unified Buffer of one core. ``constants`` replace the model's."""
 
     def __init__(self, **constants: float) -> None:
         self.clock = CoreClock(ASCEND_910A.with_constants(constants), 1000)

@@ -10,9 +10,9 @@ import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 from mindspore import dtype as mstype
 
-from flash_attention.backends.constants import numbered
 from flash_attention.backends.registry import serves_native
-from flash_attention.parameters import Called
+from flash_attention.bridge.constants import numbered
+from flash_attention.bridge.parameters import EntryCell
 from flash_attention.problem.inputs import TensorSpec
 
 
@@ -50,7 +50,7 @@ def _numpy_dtype(dtype):
     return Tensor([0], dtype).asnumpy().dtype
 
 
-class ScatterUpdate(Called):
+class ScatterUpdate(EntryCell):
     """The plain statement of `reshape_and_cache`; the caches are Parameters."""
 
     def __init__(self, key_cache: TensorSpec, value_cache: TensorSpec):
@@ -75,7 +75,7 @@ class ScatterUpdate(Called):
         return self.done
 
 
-class ScatterAppend(Called):
+class ScatterAppend(EntryCell):
     """The plain statement of `append_cell`."""
 
     def __init__(self, key_cache: TensorSpec, value_cache: TensorSpec, batch: int, max_length: int, padding_side: str):
@@ -120,7 +120,7 @@ class ScatterAppend(Called):
         return end
 
 
-class ScatterReorder(Called):
+class ScatterReorder(EntryCell):
     """The plain statement of `reorder_cell`."""
 
     def __init__(self, key_cache: TensorSpec, value_cache: TensorSpec, batch: int, max_length: int):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from mindspore import dtype as mstype
 from mindspore import nn, ops
 
-from flash_attention.backends.constants import filled
+from flash_attention.bridge.constants import filled
 from flash_attention.problem import AttentionProblem
 
 

@@ -16,8 +16,8 @@ import numpy as np
 from mindspore import dtype as mstype
 from mindspore import nn, ops
 
-from flash_attention.backends.ascend.operator_backend import OperatorBackend
-from flash_attention.backends.derivatives import Alone
+from flash_attention.backends.tik.operator_backend import OperatorBackend
+from flash_attention.bridge.gradients import NotDifferentiated
 from flash_attention.dropout import philox
 from flash_attention.kernels.tik.problem import Chip
 from flash_attention.problem import AttentionProblem
@@ -142,7 +142,7 @@ def _philox_bits(problem: AttentionProblem):
     def draw(seed):
         return layout.pack_keep_bits(philox.keep_bits(problem, seed), kernel_problem)
 
-    return Alone(_pyfunc(draw, 1, layout.keep_shape(kernel_problem), mstype.uint8))
+    return NotDifferentiated(_pyfunc(draw, 1, layout.keep_shape(kernel_problem), mstype.uint8))
 
 
 def _bits_of_sequences(problem: PackedProblem):
@@ -163,7 +163,7 @@ def _bits_of_sequences(problem: PackedProblem):
             before, before_k = end, end_k
         return layout.pack_keep_bits_of_sequences(parts, kernel_problem)
 
-    return Alone(_pyfunc(draw, 3, layout.keep_shape(kernel_problem), mstype.uint8))
+    return NotDifferentiated(_pyfunc(draw, 3, layout.keep_shape(kernel_problem), mstype.uint8))
 
 
 class _CheckedLengths(nn.Cell):
@@ -183,7 +183,7 @@ class _CheckedLengths(nn.Cell):
             # Where only the values tell that there is a leading 0 there is a sequence less: an empty one at the end.
             return np.array([side + side[-1:] * (count - len(side)) for side in ends], np.int32)
 
-        self.checked = Alone(_pyfunc(check, 2, (2, count), mstype.int32))
+        self.checked = NotDifferentiated(_pyfunc(check, 2, (2, count), mstype.int32))
 
     def construct(self, lengths_q, lengths_k):
         checked = self.checked(lengths_q, lengths_k)

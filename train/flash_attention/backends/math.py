@@ -12,12 +12,12 @@ from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 
 from flash_attention.backends.base import Backend
-from flash_attention.backends.comparison import Differs
-from flash_attention.backends.derivatives import OLD, FirstDerivativeOnlyInPynative, stopped, without_influence
 from flash_attention.backends.packed_loop import PackedLoop, PackedLoopOfTensors
 from flash_attention.backends.packed_rows import PackedRows
 from flash_attention.backends.paged_gather import PagedGather
 from flash_attention.backends.positional import ComputedAlibi, OutOfBand, counted
+from flash_attention.bridge.comparison import Differs
+from flash_attention.bridge.gradients import OLD, FirstDerivativeOnlyInPynative, stopped, without_influence
 from flash_attention.problem import AttentionProblem
 from flash_attention.problem.optional import NAMES
 from flash_attention.problem.packed import PackedProblem

@@ -10,7 +10,7 @@ from mindspore import dtype as mstype
 from mindspore.ops import constexpr
 
 from flash_attention.backends.base import Backend
-from flash_attention.backends.constants import filled
+from flash_attention.bridge.constants import filled
 from flash_attention.problem import AttentionProblem
 from flash_attention.problem.packed import PackedProblem, check_counts, check_lengths
 

@@ -10,9 +10,9 @@ from mindspore import dtype as mstype
 from mindspore.ops import constexpr
 
 from flash_attention.backends.base import Backend
-from flash_attention.backends.constants import numbered
 from flash_attention.backends.packed_loop import heads_first
 from flash_attention.backends.positional import HiddenByRules
+from flash_attention.bridge.constants import numbered
 from flash_attention.problem import alibi_slopes
 from flash_attention.problem.packed import PackedProblem
 from flash_attention.problem.rules import PLAIN_RULES

@@ -33,7 +33,7 @@ ENVIRONMENT_VARIABLE = "FLASH_ATTENTION_BACKEND"
 
 # Where each backend lives. A module is imported on first use, so that one backend's requirements burden no other.
 _MODULES = {
-    "tik": "flash_attention.backends.ascend",
+    "tik": "flash_attention.backends.tik",
     "fused": "flash_attention.backends.fused",
     "cpu": "flash_attention.backends.cpu",
     "emulator": "flash_attention.backends.emulator",

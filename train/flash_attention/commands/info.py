@@ -141,7 +141,7 @@ def verdict(name: str) -> str:
 
 def verdict_by_files(name: str) -> str:
     """What is known of a backend without MindSpore, whose import alone takes longer than the rest of this command."""
-    from flash_attention.backends.ascend import environment
+    from flash_attention.backends.tik import environment
 
     version = installed_version("mindspore")
     if version is None:

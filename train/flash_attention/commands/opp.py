@@ -12,7 +12,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from flash_attention.backends.ascend import opp_package
+    from flash_attention.backends.tik import opp_package
 
     opp_package.write(options.soc, options.out)
     print(f"operator package in {options.out}: {sum(path.is_file() for path in options.out.rglob('*'))} files")

@@ -7,8 +7,9 @@ import functools
 from mindspore import dtype as mstype
 from mindspore import nn, ops
 
-from flash_attention.backends.constants import filled
-from flash_attention.backends.derivatives import Differentiable, zeros_like
+from flash_attention.bridge.constants import filled
+from flash_attention.bridge.gradients import Differentiable, zeros_like
+from flash_attention.bridge.tensors import compile_time, spec, tensor_spec
 from flash_attention.context_parallel.pieces import (
     Pair,
     Share,
@@ -22,7 +23,6 @@ from flash_attention.context_parallel.plan import pieces
 from flash_attention.context_parallel.sequence import SequenceSplit
 from flash_attention.context_parallel.split_attention import SplitAttention, read_sizes
 from flash_attention.problem import AttentionRules
-from flash_attention.tensors import compile_time, spec, tensor_spec
 
 
 class GatherAttention(SplitAttention):

@@ -18,7 +18,7 @@ from mindspore import dtype as mstype
 
 from flash_attention.backends import registry
 from flash_attention.backends.base import Backend
-from flash_attention.backends.constants import filled
+from flash_attention.bridge.constants import filled
 from flash_attention.context_parallel.plan import BEFORE, SAME, Piece
 from flash_attention.problem import AttentionProblem, AttentionRules, alibi_slopes
 from flash_attention.problem.visibility import UNLIMITED

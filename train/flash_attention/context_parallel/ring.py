@@ -8,7 +8,8 @@ from mindspore import dtype as mstype
 from mindspore import nn, ops
 from mindspore.ops import constexpr
 
-from flash_attention.backends.constants import filled
+from flash_attention.bridge.constants import filled
+from flash_attention.bridge.tensors import compiling, spec
 from flash_attention.context_parallel.communication import Ring
 from flash_attention.context_parallel.pieces import (
     Pair,
@@ -23,7 +24,6 @@ from flash_attention.context_parallel.plan import pieces, steps
 from flash_attention.context_parallel.split_attention import SplitAttention, read_sizes
 from flash_attention.problem import AttentionRules
 from flash_attention.problem.inputs import DTYPES, TensorSpec, read_tensors
-from flash_attention.tensors import compiling, spec
 
 
 class RingAttention(SplitAttention):

@@ -9,17 +9,17 @@ from mindspore import dtype as mstype
 from mindspore.ops import constexpr
 
 from flash_attention.backends import registry
+from flash_attention.bridge.parameters import OLD, result
+from flash_attention.bridge.tensors import ChangeLayout, as_int32, int_tensor, read_specs
 from flash_attention.context_parallel.communication import Processes
 from flash_attention.context_parallel.pieces import Sizes
 from flash_attention.context_parallel.plan import check_length
 from flash_attention.context_parallel.sequence import SequenceSplit
-from flash_attention.parameters import OLD, result
 from flash_attention.problem import ALL_BLOCKS, AttentionProblem, AttentionRules
 from flash_attention.problem.checks import check_int, check_name
 from flash_attention.problem.inputs import MAX_HEAD_DIM, MAX_VALUE_DIM, TensorSpec, read_tensors
 from flash_attention.problem.layout import LAYOUTS
 from flash_attention.problem.tiling import DEFAULT_STRATEGY
-from flash_attention.tensors import Turn, as_int32, int_tensor, read_specs
 
 
 class SplitAttention(nn.Cell):
@@ -79,13 +79,13 @@ class SplitAttention(nn.Cell):
         self.widths = head_dim, value_head_dim
         given, heads_first = LAYOUTS[input_layout], LAYOUTS["BNSD"]
         # Whatever number of heads; where a value may have any width, its layout shows it.
-        self.turn_keys = Turn(given, heads_first, -1, head_dim)
-        self.turn_values = Turn(given, heads_first, -1, value_head_dim or head_dim)
-        self.turn_back = Turn(heads_first, given, -1, value_head_dim or head_dim)
+        self.turn_keys = ChangeLayout(given, heads_first, -1, head_dim)
+        self.turn_values = ChangeLayout(given, heads_first, -1, value_head_dim or head_dim)
+        self.turn_back = ChangeLayout(heads_first, given, -1, value_head_dim or head_dim)
         self.nothing, self.none = Tensor(np.zeros(1, np.float32)), Tensor(np.zeros(1, np.int32))
 
     def __call__(self, *arguments, **named):
-        # See flash_attention.parameters. MindSpore 2.0 gathers in GRAPH mode only, which this therefore does not leave.
+        # See bridge/parameters.py. MindSpore 2.0 gathers in GRAPH mode only, which this therefore does not leave.
         if OLD and ms.get_context("mode") == ms.GRAPH_MODE:
             arguments = tuple(map(result, arguments))
             named = {name: result(argument) for name, argument in named.items()}
@@ -127,7 +127,7 @@ def read_sizes(
     value_head_dim: int | None,
 ) -> Sizes:
     """Sizes of a call, checked, from the specs of its (batch, heads, seq, head_dim) tensors and from what
-    `flash_attention.tensors.spec` says of sinks, prefix and segment_ids."""
+    `flash_attention.bridge.tensors.spec` says of sinks, prefix and segment_ids."""
     found = read_tensors(*specs, "BNSD", head_dim, value_head_dim)
     if found.seq_q != found.seq_k:
         raise ValueError(

@@ -23,12 +23,20 @@ from .errors import KernelError
 from .launch import Launcher, compute
 from .memory import Address
 from .numerics import convert
-from .operators import AICPU, TABLE
+from .operators import AICPU, TABLE, ge
 from .packages import Packages
 from .report import AI_CORE, AI_CPU
 
 #: By type: inputs that the operators here take as an attribute of the same name.
-_AS_ATTRIBUTES: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+_AS_ATTRIBUTES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "Concat": ("concat_dim",),
+        "ConcatV2": ("concat_dim",),
+        "ReverseV2": ("axis",),
+        "Split": ("split_dim",),
+        "SplitV": ("size_splits", "split_dim"),
+    }
+)
 #: By type: inputs that are updated where they lie, in the order of the results. Of others those are whose name is that
 #: of an output too, as everywhere in GE.
 _UPDATED: Mapping[str, tuple[str, ...]] = MappingProxyType({})
@@ -154,12 +162,13 @@ class Graphs:
         kernel.inputs = [None if array is None else description_of(array) for array in arrays]
         if kernel.function not in TABLE and f"{kernel.function}_d" in TABLE:
             kernel.function += "_d"
-        on_cpu = kernel.function not in TABLE and node.type in AICPU
-        if on_cpu:
-            kernel.function = node.type
-        present = [array for array in arrays if array is not None]
-        results = compute(kernel, present, AICPU if on_cpu else TABLE)
-        self.launcher.note(kernel, AI_CPU if on_cpu else AI_CORE, 1)
+        table, unit = TABLE, AI_CORE
+        if node.type in ge.TABLE:
+            kernel.function, table = node.type, ge.TABLE
+        elif kernel.function not in TABLE and node.type in AICPU:
+            kernel.function, table, unit = node.type, AICPU, AI_CPU
+        results = compute(kernel, [array for array in arrays if array is not None], table)
+        self.launcher.note(kernel, unit, 1)
         updated = _UPDATED.get(node.type, tuple(port for port, _ in node.outputs))
         for index, port in enumerate(updated):
             target = by_port.get(port)

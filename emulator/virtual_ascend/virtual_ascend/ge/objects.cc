@@ -18,10 +18,10 @@ Link LinkTo(const Operator &from, const string &port) {
   return {from.node, static_cast<size_t>(found - ports.begin())};
 }
 
-std::vector<std::shared_ptr<Node>> Layout::Nodes() const {
-  std::vector<std::shared_ptr<Node>> nodes;
-  std::set<const Node *> seen;
-  std::function<void(const std::shared_ptr<Node> &)> visit = [&](const std::shared_ptr<Node> &node) {
+std::vector<std::shared_ptr<Operation>> Layout::Nodes() const {
+  std::vector<std::shared_ptr<Operation>> nodes;
+  std::set<const Operation *> seen;
+  std::function<void(const std::shared_ptr<Operation> &)> visit = [&](const std::shared_ptr<Operation> &node) {
     if (!node || !seen.insert(node.get()).second) return;
     for (const auto &[name, link] : node->links) visit(link.from);
     for (const auto &other : node->before) visit(other);
@@ -32,7 +32,7 @@ std::vector<std::shared_ptr<Node>> Layout::Nodes() const {
   return nodes;
 }
 
-GNode::Other GNode::In(const std::shared_ptr<Node> &node) const {
+GNode::Other GNode::In(const std::shared_ptr<Operation> &node) const {
   auto found = std::make_shared<GNode>();
   found->at = std::make_shared<Position>(Position{node, at->graph});
   return found;
@@ -68,7 +68,7 @@ std::vector<GNode::Other> GNode::GetOutControlNodes() const {
 }
 
 graphStatus Graph::RemoveEdge(GNode &from, int32_t output, GNode &to, int32_t input) {
-  Node &node = *to.at->node;
+  Operation &node = *to.at->node;
   constexpr int32_t kControl = -1;
   if (output == kControl && input == kControl) {
     auto &before = node.before;
@@ -79,7 +79,7 @@ graphStatus Graph::RemoveEdge(GNode &from, int32_t output, GNode &to, int32_t in
   return kOk;
 }
 graphStatus Graph::AddDataEdge(GNode &from, int32_t output, GNode &to, int32_t input) {
-  Node &node = *to.at->node;
+  Operation &node = *to.at->node;
   node.links[node.inputs[static_cast<size_t>(input)]] = {from.at->node, static_cast<size_t>(output)};
   return kOk;
 }

@@ -84,10 +84,10 @@ class TensorDesc {
   std::shared_ptr<Description> d;
 };
 
-// Contents that are the tensor's own, or that somebody gave with what frees them.
-struct Contents {
+// TensorContents that are the tensor's own, or that somebody gave with what frees them.
+struct TensorContents {
   using Deleter = std::function<void(uint8_t *)>;
-  ~Contents() { Drop(); }
+  ~TensorContents() { Drop(); }
   void Drop() {
     if (given && free) free(given);
     given = nullptr;
@@ -102,7 +102,7 @@ struct Contents {
 };
 class Tensor {
  public:
-  KEPT Tensor() : t(std::make_shared<Contents>()) {}
+  KEPT Tensor() : t(std::make_shared<TensorContents>()) {}
   KEPT explicit Tensor(const TensorDesc &description) : Tensor() { t->description = description; }
   KEPT Tensor(const TensorDesc &description, const uint8_t *data, size_t size) : Tensor(description) {
     SetData(data, size);
@@ -124,19 +124,19 @@ class Tensor {
     return SetData(reinterpret_cast<const uint8_t *>(text.data()), text.size());
   }
   KEPT graphStatus SetData(const std::vector<string> &) { return kFailed; }
-  KEPT graphStatus SetData(uint8_t *data, size_t size, const Contents::Deleter &free) {
+  KEPT graphStatus SetData(uint8_t *data, size_t size, const TensorContents::Deleter &free) {
     t->Drop();
     t->given = data;
     t->size = size;
     t->free = free;
     return kOk;
   }
-  KEPT std::unique_ptr<uint8_t[], Contents::Deleter> ResetData() {
+  KEPT std::unique_ptr<uint8_t[], TensorContents::Deleter> ResetData() {
     auto copy = new uint8_t[t->size + 1];
     if (t->size) memcpy(copy, t->data(), t->size);
     return {copy, [](uint8_t *data) { delete[] data; }};
   }
-  std::shared_ptr<Contents> t;
+  std::shared_ptr<TensorContents> t;
 };
 
 class TensorType {
@@ -151,19 +151,19 @@ class Promote {
 };
 
 class Graph;
-struct Node;
+struct Operation;
 struct Link {
-  std::shared_ptr<Node> from;
+  std::shared_ptr<Operation> from;
   size_t output;
 };
 // What an Operator stands for. Ports are expanded: the second of a dynamic input x is x1.
-struct Node {
+struct Operation {
   string name, type;
   std::vector<string> inputs, outputs, required;
   std::map<string, uint32_t> counts;  // of dynamic ports
   std::map<string, Link> links;
   std::map<string, Description> in, out;
-  std::vector<std::shared_ptr<Node>> before;  // control edges
+  std::vector<std::shared_ptr<Operation>> before;  // control edges
   std::map<string, std::any> attributes;
   std::vector<std::function<Graph()>> subgraphs;
 };
@@ -177,7 +177,7 @@ class Operator {
   KEPT explicit Operator(const string &type) : Operator(type, type) {}
   KEPT Operator(const char *name, const char *type) : Operator(string(name), string(type)) {}
   KEPT Operator(const AscendString &name, const AscendString &type) : Operator(name.GetString(), type.GetString()) {}
-  KEPT Operator(const string &name, const string &type) : node(std::make_shared<Node>()) {
+  KEPT Operator(const string &name, const string &type) : node(std::make_shared<Operation>()) {
     node->name = name;
     node->type = type;
   }
@@ -316,7 +316,7 @@ class Operator {
   KEPT Operator &SetInput(const char *name, uint32_t index, const Operator &from, const char *port) {
     return SetInput(name + std::to_string(index), from, string(port));
   }
-  std::shared_ptr<Node> node;
+  std::shared_ptr<Operation> node;
 
  private:
   static graphStatus Say(const string &text, AscendString *to) {
@@ -390,14 +390,14 @@ class OperatorFactory {
 
 struct Layout {
   string name;
-  std::vector<std::shared_ptr<Node>> inputs;
+  std::vector<std::shared_ptr<Operation>> inputs;
   std::vector<Link> outputs;
   // In an order in which each comes after what it needs.
-  std::vector<std::shared_ptr<Node>> Nodes() const;
+  std::vector<std::shared_ptr<Operation>> Nodes() const;
 };
 // A node in its graph, which MindSpore goes through to take superfluous nodes away.
 struct Position {
-  std::shared_ptr<Node> node;
+  std::shared_ptr<Operation> node;
   std::shared_ptr<Layout> graph;
 };
 class GNode {
@@ -426,7 +426,7 @@ class GNode {
   std::shared_ptr<Position> at;
 
  private:
-  Other In(const std::shared_ptr<Node> &node) const;
+  Other In(const std::shared_ptr<Operation> &node) const;
 };
 class Graph {
  public:

@@ -27,14 +27,14 @@ class Writer {
  public:
   string Graph(const Layout &graph) {
     const auto nodes = graph.Nodes();
-    std::map<const Node *, size_t> numbers;
+    std::map<const Operation *, size_t> numbers;
     for (size_t i = 0; i < nodes.size(); ++i) numbers[nodes[i].get()] = i;
     auto place = [&](const Link &link) {
       return "[" + std::to_string(numbers[link.from.get()]) + "," + std::to_string(link.output) + "]";
     };
     string text = "{\"name\":" + Quoted(graph.name) + ",\"nodes\":[";
     for (size_t i = 0; i < nodes.size(); ++i) {
-      const Node &node = *nodes[i];
+      const Operation &node = *nodes[i];
       string inputs, outputs, before, attributes, subgraphs;
       for (const auto &port : node.inputs) {
         const auto link = node.links.find(port);
@@ -133,7 +133,7 @@ void LoadPackages() {
 }
 
 // What speaks against a node, by the prototype that its package has: ports, required attributes, inferred shapes.
-string Differences(const std::shared_ptr<Node> &node) {
+string Differences(const std::shared_ptr<Operation> &node) {
   const auto prototype = Creators()[node->type]("").node;
   string found;
   for (const auto &[side, mine, theirs] : {std::tuple("inputs", node->inputs, prototype->inputs),

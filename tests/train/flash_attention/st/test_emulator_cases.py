@@ -5,7 +5,7 @@ On backend emulator, strict; with --device ascend the same tests on backend tik.
 
 import mindspore as ms
 import pytest
-from flash_attention.backends.ascend.limits import refuse_on_910
+from flash_attention.backends.tik.limits import refuse_on_910
 from flash_attention.dropout import philox
 
 from tests.train.flash_attention.support import case_list, cases

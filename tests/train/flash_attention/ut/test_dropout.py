@@ -6,7 +6,7 @@ import mindspore as ms
 import numpy as np
 import pytest
 from flash_attention import FlashAttention, flash_attention, reference
-from flash_attention.backends.derivatives import OLD
+from flash_attention.bridge.gradients import OLD
 from flash_attention.dropout.seed import DropoutSeed
 from flash_attention.problem import AttentionProblem, AttentionRules
 from mindspore import Tensor, nn, ops

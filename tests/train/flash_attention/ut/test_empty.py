@@ -13,12 +13,12 @@ from flash_attention import (
     reshape_and_cache,
     scaled_dot_product_attention,
 )
-from flash_attention.backends.constants import tensor_of
+from flash_attention.bridge.constants import tensor_of
+from flash_attention.bridge.parameters import OLD
 from flash_attention.compat.ascend910 import FlashAttention as EarlierLayer
 from flash_attention.compat.flash_attn import flash_attn_varlen_func, flash_attn_with_kvcache
 from flash_attention.compat.flash_attn.bert_padding import pad_input, unpad_input
 from flash_attention.compat.mindspore_ops import flash_attention_score
-from flash_attention.parameters import OLD
 from mindspore import Tensor, nn, ops
 
 from tests.train.flash_attention.support.cells import Call, Gradients

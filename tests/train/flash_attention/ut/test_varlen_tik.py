@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from flash_attention import flash_attention_varlen
 from flash_attention.backends import registry
-from flash_attention.backends.ascend import integers as of_graphs
 from flash_attention.backends.emulator import EmulatorBackend
+from flash_attention.backends.tik import integers as of_graphs
 from flash_attention.kernels.tik import describe, integers, operators
 from flash_attention.kernels.tik.problem import Request
 from flash_attention.problem.packed import PackedProblem

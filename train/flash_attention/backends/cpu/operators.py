@@ -9,7 +9,7 @@ import numpy as np
 from mindspore import Tensor, nn, ops
 
 from flash_attention.backends.cpu import library
-from flash_attention.backends.derivatives import Differentiable, refuse_second_derivative
+from flash_attention.bridge.gradients import Differentiable, refuse_second_derivative
 from flash_attention.problem import LAYOUTS, AttentionProblem
 from flash_attention.problem.optional import OPTIONAL
 from flash_attention.sharding.shard import ROWS, Shard

@@ -7,7 +7,7 @@ from mindspore import Tensor, nn, ops
 
 from flash_attention.backends.cpu import library
 from flash_attention.backends.cpu.operators import backward_name, custom_primitive, derivative, differentiable
-from flash_attention.backends.derivatives import refuse_second_derivative
+from flash_attention.bridge.gradients import refuse_second_derivative
 from flash_attention.problem.optional import OPTIONAL
 from flash_attention.problem.packed import PackedProblem
 

@@ -7,8 +7,8 @@ from mindspore import Tensor, nn, ops
 
 from flash_attention.backends.cpu import library
 from flash_attention.backends.cpu.operators import entry_point
-from flash_attention.backends.derivatives import refuse_gradient
-from flash_attention.parameters import Called
+from flash_attention.bridge.gradients import refuse_gradient
+from flash_attention.bridge.parameters import EntryCell
 from flash_attention.problem.paged import PagedProblem
 
 
@@ -40,7 +40,7 @@ class PagedAttention(nn.Cell):
         return self.attention(query, key_cache, value_cache, block_tables, context_lens, sinks, self.rules, rates)
 
 
-class CacheAppend(Called):
+class CacheAppend(EntryCell):
     """Appends tokens to the sequences of a `KVCache` in place; `append_cell` gives the meaning of the tensors."""
 
     def __init__(self, batch: int, max_length: int, padding_side: str, dynamic: bool):
@@ -55,7 +55,7 @@ class CacheAppend(Called):
         return self.append(key, value, key_cache, value_cache, block_tables, lengths, tokens, rules)
 
 
-class CacheReorder(Called):
+class CacheReorder(EntryCell):
     """Reorders the sequences of a `KVCache` in place; `reorder_cell` gives the meaning of the tensors."""
 
     def __init__(self, batch: int, max_length: int):
@@ -67,7 +67,7 @@ class CacheReorder(Called):
         return self.reorder(key_cache, value_cache, block_tables, lengths, indices, self.rules)
 
 
-class CacheUpdate(Called):
+class CacheUpdate(EntryCell):
     """Writes tokens into caches in place; `reshape_and_cache` gives the meaning of the tensors."""
 
     def __init__(self, dynamic: bool):

@@ -8,11 +8,11 @@ from mindspore import Tensor, ops
 
 from flash_attention.backends.cpu import library
 from flash_attention.backends.cpu.operators import entry_point
-from flash_attention.parameters import Called
+from flash_attention.bridge.parameters import EntryCell
 from flash_attention.problem.inputs import TensorSpec
 
 
-class Rotary(Called):
+class Rotary(EntryCell):
     """One kind of call; `flash_attention.rotary_embedding` gives the meaning of the tensors.
 
     Args:

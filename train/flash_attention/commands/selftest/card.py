@@ -41,10 +41,10 @@ class Device(Protocol):
         """Runs one of PROGRAMS."""
 
     def seconds(self, loop: Loop) -> tuple[float, float]:
-        """Times of a loop's two lengths."""
+        """Return the times of both lengths of a loop."""
 
     def launch(self) -> tuple[float, float]:
-        """Seconds of a small kernel that is queued behind others, and of one that is waited for."""
+        """Return seconds of a small kernel that is queued, and of one that is waited for."""
 
 
 class Emulator:
@@ -80,7 +80,7 @@ class Emulator:
         return Run(result.outputs, bool(result.overflow))
 
     def seconds(self, loop: Loop, constants: Mapping[str, float] | None = None) -> tuple[float, float]:
-        """Times in the model, with other values of its constants if `constants` says so."""
+        """Return times in the model, with other values of some constants."""
         from tbe import tik
 
         options = self.tikemu.Options(constants=constants or {}, l2=loop.cached, trace=False, progress=False)
@@ -122,7 +122,7 @@ class Ascend:
     def __init__(self):
         import mindspore as ms
 
-        from flash_attention.backends.ascend import environment
+        from flash_attention.backends.tik import environment
 
         self.ms, self.environment, self.timed = ms, environment, not environment.is_virtual()
         reason = environment.missing(ms.__version__, ms.get_context("device_target"))
@@ -155,7 +155,7 @@ class Ascend:
             raise NotRun("programs need the compiler that MindSpore 2.0 to 2.2 have; the operators are tried below")
 
     def _call(self, program: Program) -> Callable[[], Any]:
-        """A call of a program that has been compiled and run once."""
+        """Return a call of a program that has been compiled and run once."""
         self._require_compiler()
         if not self.timed:
             raise NotRun("here is no device to be timed")
@@ -177,7 +177,7 @@ class Ascend:
 
 
 def _best(call: Callable[[], Any]) -> float:
-    """The shortest of ten calls that are waited for."""
+    """Return the shortest of ten calls that are waited for."""
     times = []
     for _ in range(10):
         start = time.perf_counter()
@@ -193,7 +193,7 @@ def _primitive(name: str):
     from mindspore import ops
     from mindspore.ops import DataType, TBERegOp
 
-    from flash_attention.backends.ascend import entries
+    from flash_attention.backends.tik import entries
 
     formats = {"float16": DataType.F16_Default, "float32": DataType.F32_Default}
     program, name = ALL_PROGRAMS[name], f"selftest_{name}"

@@ -34,15 +34,17 @@ class Experiment:
 
 
 class Timed(NamedTuple):
-    """What was found in words, and the times that it rests on."""
+    """Hold the words of an answer, and the times that it rests on."""
 
     found: str
     seconds: tuple[float, float]
 
 
 def perform(experiment: Experiment, device: Device) -> dict:
-    """Name, expectation, result ("ok", "FAILED" or "not run"), what was found, what to change, seconds; of a loop the
-    times of both lengths."""
+    """Make an experiment; return its name, expectation, result, findings and seconds.
+
+    The result is "ok", "FAILED" or "not run". A loop has the times of both lengths too.
+    """
     start = time.perf_counter()
     times: dict[str, Any] = {}
     try:
@@ -220,7 +222,7 @@ def _milliseconds(heads: int, seq: int, head_dim: int) -> float:
 
 
 def _clock(device: Device) -> float:
-    """Cycles a second of the device."""
+    """Return cycles a second of the device."""
     long, short = (device.seconds(loop) for loop in loops.LOOPS[:2])
     return loops.clock(long, short)
 
@@ -315,7 +317,7 @@ EXPERIMENTS = (
     Experiment(
         "atomic addition",
         "cores add up in float32, and the framework clears the sums before every run",
-        "not cleared: zero d_query_sums before the main backward kernel (backends/ascend/cell.py)",
+        "not cleared: zero d_query_sums before the main backward kernel (backends/tik/cell.py)",
         _atomic,
     ),
     Experiment(

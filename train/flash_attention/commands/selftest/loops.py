@@ -1,7 +1,7 @@
-"""Short loops whose slope between two lengths is cycles per instruction, so that launches drop out of the time.
+"""Ask a card for cycles per instruction: the slope of a loop between two lengths.
 
-Each asks what published measurements leave open of the timing model. `python -m benchmarks.calibrate card.json` turns
-the answers of a card into constants of the model.
+Launches drop out of it. Each loop asks what published measurements leave open of the timing model. `python -m
+benchmarks.calibrate card.json` turns the answers of a card into constants of the model.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Statements = Callable[[Body, Any], None]
 
 @dataclass(frozen=True)
 class Loop:
-    """One question about time.
+    """Ask one question about time.
 
     Attributes:
         statements: an iteration.
@@ -52,7 +52,7 @@ class Loop:
     cached: bool = False
 
     def programs(self) -> tuple[Program, Program]:
-        """The two lengths."""
+        """Return the programs of both lengths."""
         few, many = (self._program(turns) for turns in self.turns)
         return few, many
 
@@ -69,13 +69,13 @@ class Loop:
         return Program(f"{identifier}_{turns}", statements, *vectors, cores=self.cores)
 
     def answer(self, seconds: Sequence[float], hertz: float) -> float:
-        """Cycles per instruction, or bytes a cycle, from the times of the two lengths."""
+        """Return cycles per instruction, or bytes a cycle, from the times of both lengths."""
         cycles = (seconds[1] - seconds[0]) * hertz / (self.turns[1] - self.turns[0])
         return cycles / self.count if self.unit == "cycles" else self.count * self.cores / cycles
 
 
 def _targets(body: Body, repeats: int) -> list:
-    """As many targets of that many repeats as there is room for, eight at the most."""
+    """Allocate as many targets of that many repeats as fit, eight at the most."""
     count = min(UNROLLED, ROWS // repeats)
     return [body.buffer(f"target_{i}", "float32", repeats * LANES) for i in range(count)]
 
@@ -99,7 +99,7 @@ def _axpy(targets: int) -> Statements:
 
 
 def _add(apart: int, in_place: bool = False) -> Statements:
-    """Additions of 64 repeats, whose second source begins `apart` bytes off a round of the banks after the first."""
+    """Record additions of 64 repeats. The second source begins `apart` bytes off a round of banks."""
 
     def statements(body: Body, turn: Any) -> None:
         size = 64 * LANES
@@ -138,7 +138,7 @@ def _l0c(body: Body, turn: Any) -> None:
 
 
 def _latency(step: int) -> Statements:
-    """A move of 32 bytes that the scalar unit waits for."""
+    """Record a move of 32 bytes that the scalar unit waits for."""
 
     def statements(body: Body, turn: Any) -> None:
         target = body.buffer("target", "float16", 16)
@@ -149,7 +149,7 @@ def _latency(step: int) -> Statements:
 
 
 def _stream(cores: int, turns: int) -> Statements:
-    """Six moves of 32 KiB on every core, each of new bytes."""
+    """Record six moves of 32 KiB on every core, each of new bytes."""
 
     def statements(body: Body, turn: Any) -> None:
         for i in range(TILES):
@@ -181,7 +181,7 @@ def _memory(cores: int, constants: str) -> Loop:
 
 
 def clock(long: Sequence[float], short: Sequence[float]) -> float:
-    """Cycles a second, from the times of the first two loops: 127 cycles, whatever an instruction costs beside."""
+    """Return cycles a second, from the times of the first two loops: 127 cycles."""
     first, second = LOOPS[:2]
     return 127 / (first.answer(long, 1.0) - second.answer(short, 1.0))
 
@@ -226,5 +226,5 @@ LOOPS = (
     _memory(15, "hbm_bandwidth"),
     _memory(30, "hbm_bandwidth"),
 )
-#: Every program of the self-test by name, those of the loops among them.
+#: Every program of the self-test by name, with both lengths of each loop.
 ALL_PROGRAMS = {**PROGRAMS, **{program.name: program for loop in LOOPS for program in loop.programs()}}

@@ -6,8 +6,8 @@ import numpy as np
 from mindspore import Tensor, ops
 from mindspore import dtype as mstype
 
-from flash_attention.backends.constants import filled, tensor_of
-from flash_attention.tensors import spec, tensor_spec
+from flash_attention.bridge.constants import filled, tensor_of
+from flash_attention.bridge.tensors import spec, tensor_spec
 
 __all__ = [
     "index_first_axis",

@@ -15,13 +15,14 @@ from mindspore.nn.cell import _pynative_executor
 from mindspore.ops import constexpr
 
 from flash_attention.backends.cache_update import written
-from flash_attention.backends.constants import tensor_of
-from flash_attention.backends.derivatives import refuse_gradient
 from flash_attention.backends.positional import alibi_bias, counted, hidden_by_window
+from flash_attention.bridge.constants import tensor_of
+from flash_attention.bridge.gradients import refuse_gradient
+from flash_attention.bridge.parameters import EntryCell
+from flash_attention.bridge.precision import fix_dtypes
+from flash_attention.bridge.tensors import NumberCheck, as_int32, compiling, read_specs, remembered, spec, tensor_spec
 from flash_attention.functional import flash_attention
 from flash_attention.paged import check_known, limited_attention, update_cache
-from flash_attention.parameters import Called
-from flash_attention.precision import fix_dtypes
 from flash_attention.problem.checks import (
     INTEGERS,
     check_bool,
@@ -35,7 +36,6 @@ from flash_attention.problem.inputs import TensorSpec, fits
 from flash_attention.problem.layout import UNKNOWN
 from flash_attention.problem.optional import read_slopes
 from flash_attention.rotary import rotary_embedding
-from flash_attention.tensors import NumberCheck, as_int32, compiling, read_specs, remembered, spec, tensor_spec
 
 
 def flash_attn_with_kvcache(
@@ -123,7 +123,7 @@ def flash_attn_with_kvcache(
     )
 
 
-class _Cached(Called):
+class _Cached(EntryCell):
     """One kind of call.
 
     Args:

@@ -6,8 +6,8 @@ from mindspore import Tensor, ops
 from mindspore import dtype as mstype
 from mindspore.ops import constexpr
 
+from flash_attention.bridge.tensors import compiling, fresh_seed
 from flash_attention.functional import flash_attention
-from flash_attention.tensors import compiling, fresh_seed
 from flash_attention.varlen import flash_attention_varlen
 
 

@@ -7,13 +7,13 @@ from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 from mindspore.ops import constexpr
 
-from flash_attention.backends.comparison import Hides
+from flash_attention.bridge.comparison import Hides
+from flash_attention.bridge.parameters import EntryCell
+from flash_attention.bridge.tensors import compiling
 from flash_attention.compat.mindspore_ops.call import PACKED, Call
 from flash_attention.compat.mindspore_ops.real_shift import Alibi, Float32, Slopes
 from flash_attention.functional import flash_attention
-from flash_attention.parameters import Called
 from flash_attention.sharding.request import RequestedSharding, ShardRequest
-from flash_attention.tensors import compiling
 from flash_attention.varlen import flash_attention_varlen
 
 # Row maximum = logsumexp(2^k * scores) / 2^k: so far apart, nothing but the largest score is left of the sum, and a
@@ -114,7 +114,7 @@ def _refuse_drawing():
     )
 
 
-class Score(Called):
+class Score(EntryCell):
     """The attention of a call."""
 
     def __init__(self, call: Call, shift_shape: tuple | None, request: ShardRequest | None):
@@ -128,7 +128,7 @@ class Score(Called):
         return self.attend(query, key, value, mask, bias, drop_mask, prefix, lengths_q, lengths_k, self.scale)
 
 
-class Statistics(Called):
+class Statistics(EntryCell):
     """Maximum and sum of each query's softmax, (B, N, S1, 8) or (T1, N, 8), without a gradient."""
 
     def __init__(self, call: Call, shift_shape: tuple | None, request: None):

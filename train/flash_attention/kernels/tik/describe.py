@@ -99,40 +99,23 @@ def mask_shape(problem: AttentionProblem) -> tuple | None:
 
 
 @dataclass(frozen=True)
-class Argument:
-    """A tensor of an operator.
-
-    Attributes:
-        format: "FRACTAL_NZ" or "ND".
-        constant: an input that follows from the problem; constants come last.
-        added: see GlobalTensor.
-    """
-
-    name: str
-    dtype: str
-    format: str = "ND"
-    constant: bool = False
-    added: bool = False
-
-
-@dataclass(frozen=True)
 class GlobalTensor:
-    """An input or output of a kernel.
+    """An input or output of a kernel, or of an operator, which knows no shapes and values.
 
     Attributes:
-        shape: of the stored array.
         format: "FRACTAL_NZ" or "ND".
-        constant: the value, where it follows from the problem and the caller has nothing to say.
         added: an output that the kernel adds to; it must be zero at the start.
+        shape: of the stored array.
+        constant: the value, where it follows from the problem and the caller has nothing to say.
         absent: a stand-in for what the problem lacks; the kernel leaves it alone.
     """
 
     name: str
-    shape: tuple[int, ...]
     dtype: str
     format: str = "ND"
-    constant: np.ndarray | None = None
     added: bool = False
+    shape: tuple[int, ...] = ()
+    constant: np.ndarray | None = None
     absent: bool = False
 
 
@@ -185,8 +168,8 @@ class Operator:
     type: str
     name: str
     stage: str
-    inputs: tuple[Argument, ...]
-    outputs: tuple[Argument, ...]
+    inputs: tuple[GlobalTensor, ...]
+    outputs: tuple[GlobalTensor, ...]
 
     def fill(self, signature: Signature) -> Signature:
         """Return the signature with stand-ins for the arguments that it lacks."""
@@ -197,10 +180,10 @@ class Operator:
         )
 
 
-def _stand_in(argument: Argument, is_output: bool) -> GlobalTensor:
+def _stand_in(argument: GlobalTensor, is_output: bool) -> GlobalTensor:
     shape = nz_shape(1, 1) if argument.format == NZ else (STAND_IN // np.dtype(argument.dtype).itemsize,)
     # Outputs that nobody writes are cleared, as those that a kernel adds to.
-    return GlobalTensor(argument.name, shape, argument.dtype, argument.format, added=is_output, absent=True)
+    return replace(argument, shape=shape, added=is_output, absent=True)
 
 
 @dataclass(frozen=True)
@@ -322,7 +305,8 @@ _KINDS = {
     ("uint8", "ND"): "keep",
 }
 _KIND_OF = {name: kind for kind, names in _KINDS.items() for name in names.split()}
-_CONSTANTS = ["table", "tiles", "one_hot", "slopes", "positions", "row_numbers", "distances", "limits", "row_slopes"]
+# Inputs that follow from the problem; they come last.
+CONSTANTS = ["table", "tiles", "one_hot", "slopes", "positions", "row_numbers", "distances", "limits", "row_slopes"]
 _ADDED = ["d_query_sums", "d_bias"]
 # Of each kernel what a request has, inputs, and outputs: all that it may have, of which a problem has some.
 _STAGES: dict[str, tuple[Callable[[Request], dict], str, str]] = {
@@ -359,9 +343,9 @@ _EXTRAS: dict[str, tuple[tuple[str, ...], ...]] = {
 
 
 def _operators(stage: str) -> list[Operator]:
-    def argument(name: str, added: bool) -> Argument:
+    def argument(name: str, added: bool) -> GlobalTensor:
         dtype, stored = _KIND_OF[name]
-        return Argument(name, dtype, "ND" if stage in DECODE_STAGES else stored, name in _CONSTANTS, added)
+        return GlobalTensor(name, dtype, "ND" if stage in DECODE_STAGES else stored, added)
 
     _, inputs, outputs = _STAGES[stage]
     result, extras = [], _EXTRAS.get(stage, ((),))
@@ -393,11 +377,11 @@ def arguments(stage: str, request: Request) -> tuple[Operator, Signature]:
     return operator, Signature(inputs, outputs)
 
 
-def _tensor(argument: Argument, stored: Any) -> GlobalTensor:
+def _tensor(argument: GlobalTensor, stored: Any) -> GlobalTensor:
     """Return the tensor that is stored: by a constant array, a shape, or a shape in FRACTAL_NZ."""
     constant = stored if isinstance(stored, np.ndarray) else None
-    shape = nz_shape(*stored.shape) if isinstance(stored, _Nz) else stored if constant is None else constant.shape
     assert (argument.format == NZ) == isinstance(stored, _Nz), argument.name
-    assert (constant is not None) == argument.constant, argument.name
+    assert (constant is not None) == (argument.name in CONSTANTS), argument.name
     assert constant is None or constant.dtype == argument.dtype, argument.name
-    return GlobalTensor(argument.name, shape, argument.dtype, argument.format, constant, argument.added)
+    shape = nz_shape(*stored.shape) if isinstance(stored, _Nz) else stored if constant is None else constant.shape
+    return replace(argument, shape=shape, constant=constant)

@@ -1,6 +1,6 @@
 """Arithmetic of integer arrays on the host, under the names that `varlen` uses.
 
-`flash_attention.backends.ascend.integers` has the same names for tensors in a graph. `where` takes arrays of one shape;
+`flash_attention.backends.tik.integers` has the same names for tensors in a graph. `where` takes arrays of one shape;
 indices and counts are those of the last axis.
 """
 

@@ -9,10 +9,11 @@ from mindspore import Tensor
 from mindspore.ops import constexpr
 
 from flash_attention.backends import registry
+from flash_attention.bridge.parameters import EntryCell
+from flash_attention.bridge.precision import MixedPrecisionCast, keeps_its_code
+from flash_attention.bridge.tensors import rules_of
 from flash_attention.dropout.seed import DropoutSeed
 from flash_attention.functional import attend
-from flash_attention.parameters import Called
-from flash_attention.precision import MixedPrecisionCast, keeps_its_code
 from flash_attention.problem import ALL_BLOCKS, AttentionRules
 from flash_attention.problem.checks import check_bool, check_int, check_name
 from flash_attention.problem.inputs import MAX_HEAD_DIM, MAX_VALUE_DIM
@@ -21,7 +22,6 @@ from flash_attention.problem.optional import in_order
 from flash_attention.problem.tiling import DEFAULT_STRATEGY
 from flash_attention.sharding.request import RequestedSharding, ShardRequest
 from flash_attention.sharding.strategy import ShardPlan
-from flash_attention.tensors import rules_of
 
 # What `print(layer)` says, beside the seed of its dropout.
 _SHOWN = (
@@ -37,7 +37,7 @@ def _refuse_alibi(name: str):
 
 
 @keeps_its_code
-class FlashAttention(Called):
+class FlashAttention(EntryCell):
     """Softmax attention in O(seq) memory: softmax(query @ key^T / sqrt(head_dim)) @ value over the visible keys.
 
     Args:

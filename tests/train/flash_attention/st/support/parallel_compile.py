@@ -25,7 +25,7 @@ import numpy as np
 import tikemu
 from flash_attention import FlashAttention
 from flash_attention.backends import registry
-from flash_attention.backends.ascend import environment
+from flash_attention.backends.tik import environment
 from flash_attention.kernels.tik.problem import Chip
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 from mindspore.common.api import _cell_graph_executor

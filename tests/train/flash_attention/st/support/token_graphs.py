@@ -17,7 +17,7 @@ from pathlib import Path
 import mindspore as ms
 import numpy as np
 from flash_attention import FlashAttention
-from flash_attention.backends.ascend import environment
+from flash_attention.backends.tik import environment
 from flash_attention.kernels.tik.problem import Chip
 from mindspore import Tensor, nn, ops
 from mindspore.common.api import _cell_graph_executor

@@ -6,7 +6,7 @@ MindSpore keeps what it made for a first call, and so do backends.
 from dataclasses import replace
 
 import pytest
-from flash_attention.backends.ascend.limits import refuse_on_910
+from flash_attention.backends.tik.limits import refuse_on_910
 
 from tests.train.flash_attention.support import case_list, cases
 from tests.train.flash_attention.support.run import run_case

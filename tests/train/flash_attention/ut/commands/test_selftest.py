@@ -11,7 +11,7 @@ import mindspore as ms
 import pytest
 from flash_attention import cli
 from flash_attention.backends import registry
-from flash_attention.backends.ascend import entries
+from flash_attention.backends.tik import entries
 from flash_attention.commands.selftest import card, experiments, loops, programs
 from flash_attention.kernels.tik import describe
 

@@ -19,7 +19,7 @@ def test_the_result_is_that_for_mindone_and_lies_where_the_query_does():
 
 
 def test_dtypes_may_go_by_the_name_that_mindnlp_gives_them():
-    from flash_attention.tensors import tensor_spec
+    from flash_attention.bridge.tensors import tensor_spec
 
     assert tensor_spec("query", ((1, 2), "mindspore.float32")) == tensor_spec("query", ((1, 2), "Float32"))
 

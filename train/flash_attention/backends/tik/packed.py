@@ -6,12 +6,12 @@ import numpy as np
 from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 
-from flash_attention.backends.ascend import integers
-from flash_attention.backends.ascend.cell import NOTHING_SEEN, SpreadSinks, kernels
-from flash_attention.backends.ascend.limits import MAX_KEEP_BYTES, refuse_on_910
-from flash_attention.backends.ascend.stages import MakePrimitive
-from flash_attention.backends.constants import filled
 from flash_attention.backends.packed_loop import sequences_alone
+from flash_attention.backends.tik import integers
+from flash_attention.backends.tik.cell import NOTHING_SEEN, SpreadSinks, kernels
+from flash_attention.backends.tik.limits import MAX_KEEP_BYTES, refuse_on_910
+from flash_attention.backends.tik.stages import MakePrimitive
+from flash_attention.bridge.constants import filled
 from flash_attention.kernels.tik import describe, layout, varlen
 from flash_attention.kernels.tik.problem import Chip, Request, padded
 from flash_attention.problem.packed import PackedProblem

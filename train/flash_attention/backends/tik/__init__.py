@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 
-from flash_attention.backends.ascend import environment
-from flash_attention.backends.ascend.operator_backend import OperatorBackend
+from flash_attention.backends.tik import environment
+from flash_attention.backends.tik.operator_backend import OperatorBackend
 from flash_attention.kernels.tik import describe
 from flash_attention.problem import AttentionProblem
 from flash_attention.problem.packed import PackedProblem
@@ -32,12 +32,12 @@ class TikBackend(OperatorBackend):
         return environment.chip()
 
     def make_primitive(self, shard=None):
-        from flash_attention.backends.ascend import registration
+        from flash_attention.backends.tik import registration
 
         return functools.partial(registration.primitive, shard=shard)
 
     def draw(self, problem: AttentionProblem | PackedProblem, shard=None):
-        from flash_attention.backends.ascend.keep_bits import GeneratedKeepBits
+        from flash_attention.backends.tik.keep_bits import GeneratedKeepBits
 
         if isinstance(problem, PackedProblem):
             return GeneratedKeepBits(describe.varlen_problem(problem), shard)

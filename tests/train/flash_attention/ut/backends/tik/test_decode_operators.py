@@ -13,7 +13,7 @@ from flash_attention import (
     reshape_and_cache,
 )
 from flash_attention.backends import registry
-from flash_attention.backends.ascend import decode
+from flash_attention.backends.tik import decode
 from mindspore import Parameter, Tensor, nn
 
 from tests.train.flash_attention.support.layer_inputs import half

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from flash_attention.backends.ascend.limits import layout_on_910, refuse_on_910
 from flash_attention.backends.base import Backend
+from flash_attention.backends.tik.limits import layout_on_910, refuse_on_910
 from flash_attention.kernels.tik.problem import Chip
 from flash_attention.problem import AttentionProblem
 from flash_attention.problem.packed import PackedProblem
 from flash_attention.problem.paged import PagedProblem
 
 if TYPE_CHECKING:
-    from flash_attention.backends.ascend.stages import MakePrimitive
+    from flash_attention.backends.tik.stages import MakePrimitive
     from flash_attention.sharding.shard import Shard
 
 
@@ -44,20 +44,20 @@ class OperatorBackend(Backend):
         return layout_on_910(problem, sharded)
 
     def build(self, problem: AttentionProblem, shard: Shard | None = None):
-        from flash_attention.backends.ascend.cell import OperatorAttention
-        from flash_attention.backends.ascend.explicit_mask import with_mask
+        from flash_attention.backends.tik.cell import OperatorAttention
+        from flash_attention.backends.tik.explicit_mask import with_mask
 
         make_primitive = self.make_primitive(with_mask(shard, problem))
         return OperatorAttention(problem, make_primitive, self.draw(problem, shard), self.chip(), shard)
 
     def refuse_packed(self, problem: PackedProblem) -> str | None:
-        from flash_attention.backends.ascend.packed import refuse_packed
+        from flash_attention.backends.tik.packed import refuse_packed
 
         return refuse_packed(problem)
 
     def build_packed(self, problem: PackedProblem):
-        from flash_attention.backends.ascend.packed import PackedOperators, runs_alone
         from flash_attention.backends.packed_loop import PackedLoop
+        from flash_attention.backends.tik.packed import PackedOperators, runs_alone
 
         if runs_alone(problem):
             return PackedLoop(self, problem)
@@ -65,11 +65,11 @@ class OperatorBackend(Backend):
         return PackedOperators(problem, self.make_primitive(), draw, self.chip(), check)
 
     def refuse_paged(self, problem: PagedProblem) -> str | None:
-        from flash_attention.backends.ascend.decode import refuse_paged
+        from flash_attention.backends.tik.decode import refuse_paged
 
         return refuse_paged(problem)
 
     def build_paged(self, problem: PagedProblem):
-        from flash_attention.backends.ascend.decode import PagedOperators
+        from flash_attention.backends.tik.decode import PagedOperators
 
         return PagedOperators(problem, self.make_primitive(), self.chip())

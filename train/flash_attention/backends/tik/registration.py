@@ -15,7 +15,7 @@ from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 from mindspore.ops import DataType, TBERegOp
 
-from flash_attention.backends.ascend import entries
+from flash_attention.backends.tik import entries
 from flash_attention.kernels.tik.describe import GlobalTensor, Operator, Signature
 from flash_attention.kernels.tik.problem import Request
 from flash_attention.sharding.shard import ROWS, TENSOR, Shard

@@ -12,8 +12,8 @@ from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 from mindspore.ops import constexpr
 
+from flash_attention.bridge.parameters import EntryCell
 from flash_attention.dropout.seed import draw_tensor, tracing
-from flash_attention.parameters import Called
 from flash_attention.problem import AttentionProblem
 from flash_attention.problem.checks import check_int
 from flash_attention.problem.inputs import TensorSpec
@@ -70,7 +70,7 @@ def as_int32(tensor):
     return tensor if tensor is None or tensor.dtype == mstype.int32 else ops.cast(tensor, mstype.int32)
 
 
-class Present(nn.Cell):
+class SelectInputs(nn.Cell):
     """Those of the optional inputs of a call, None among them, that a problem has, in the dtypes of backends."""
 
     def __init__(self, problem: AttentionProblem):
@@ -121,7 +121,7 @@ def _read_integers(tensor):
     return np.frombuffer(tensor.get_bytes(), dtype).reshape(tensor.shape)
 
 
-class Prepared(Called):
+class WithSelectedInputs(EntryCell):
     """A backend's cell that takes five tensors and the optional inputs of a problem, for those of the call.
 
     Args:
@@ -132,7 +132,7 @@ class Prepared(Called):
 
     def __init__(self, run: nn.Cell, problem: AttentionProblem, check: NumberCheck | None = None):
         super().__init__()
-        self.run, self.present, self.check = run, Present(problem), check
+        self.run, self.present, self.check = run, SelectInputs(problem), check
 
     def construct(self, a, b, c, d, e, inputs):
         if self.check is not None:
@@ -160,7 +160,7 @@ def rules_of(constants):
 _rules_of = functools.lru_cache(maxsize=512)(AttentionRules)
 
 
-class Turn(nn.Cell):
+class ChangeLayout(nn.Cell):
     """A tensor of one layout in another one.
 
     Args:

@@ -9,7 +9,7 @@ from mindspore import dtype as mstype
 from mindspore import nn, ops
 from mindspore._c_expression import MixedPrecisionType
 
-_PACKAGE = Path(__file__).resolve().parent
+_PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def keeps_its_code(layer: type) -> type:
@@ -19,7 +19,7 @@ def keeps_its_code(layer: type) -> type:
     into a module of its own, and replaces the cell by `copy(cell)`; copies of base classes are only inherited from.
     The module also puts the folders of the classes in front of `sys.path`, where ours would hide other modules.
     """
-    if layer.__module__.partition(".")[0] != __package__:
+    if layer.__module__.partition(".")[0] != _PACKAGE.name:
         sys.path[:] = [path for path in sys.path if _PACKAGE not in (Path(path), *Path(path).parents)]
         make = layer.__new__
         layer.__new__ = lambda cls, *cell: cell[0] if cls is layer else make(cls, *cell)  # type: ignore

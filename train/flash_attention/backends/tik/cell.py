@@ -11,16 +11,16 @@ import numpy as np
 from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 
-from flash_attention.backends.ascend import integers
-from flash_attention.backends.ascend.decode import DecodeKernels
-from flash_attention.backends.ascend.explicit_mask import ExplicitMask, with_mask
-from flash_attention.backends.ascend.stages import MakePrimitive, primitive_of
-from flash_attention.backends.derivatives import Differentiable, zeros_like
+from flash_attention.backends.tik import integers
+from flash_attention.backends.tik.decode import DecodeKernels
+from flash_attention.backends.tik.explicit_mask import ExplicitMask, with_mask
+from flash_attention.backends.tik.stages import MakePrimitive, primitive_of
+from flash_attention.bridge.gradients import Differentiable, zeros_like
+from flash_attention.bridge.parameters import Compiled
 from flash_attention.kernels.tik import describe, operators
 from flash_attention.kernels.tik.decode import schedule as decode_scheduler
 from flash_attention.kernels.tik.layout import HIDDEN_BY_BIAS, KEEP_PADDING, SINK_LANES, placement
 from flash_attention.kernels.tik.problem import Chip, KernelProblem, Request, padded
-from flash_attention.parameters import Compiled
 from flash_attention.problem import AttentionProblem
 from flash_attention.sharding.shard import TENSOR, Shard
 
@@ -227,8 +227,9 @@ class _Backward(nn.Cell):
         rows = self.rows(*given, *blocks, *self.rows_constants(others[4]))
         lanes = rows[0] if isinstance(rows, tuple) else rows
         gradients = self.main(query, key, value, d_output, lanes, *features, *self.main_constants(others[4]))
-        d_query = gradients[self.last]
-        if self.finish is not None:
+        if self.finish is None:
+            d_query = gradients[self.last]
+        else:
             d_query = self.finish(gradients[2], *blocks)
             d_query = d_query[0] if isinstance(d_query, tuple) else d_query
         d_bias = ops.zeros_like(bias)

@@ -23,7 +23,7 @@ import mindspore as ms
 from mindspore import Tensor, nn, ops
 from mindspore.ops import constexpr
 
-from flash_attention.parameters import OLD, VERSION, result
+from flash_attention.bridge.parameters import OLD, VERSION, result
 
 if OLD:
     from mindspore.nn.cell import _pynative_executor
@@ -66,12 +66,12 @@ class Differentiable(nn.Cell):
     def __init__(self, forward: nn.Cell, backward: nn.Cell, backend: str, count: int, primitive: bool = False):
         super().__init__()
         self.forward = forward
-        self.in_graph = forward if primitive else _Filled(_WithBprop(forward, backward, backend, count), count)
-        self.in_jit = self.in_graph if primitive else _Filled(_OfInputs(forward, backward, backend, count), count)
+        self.in_graph = forward if primitive else _PadToEight(_WithBprop(forward, backward, backend, count), count)
+        self.in_jit = self.in_graph if primitive else _PadToEight(_OfInputs(forward, backward, backend, count), count)
         self.recorded = None
         if OLD:
             self.in_jit = _Branching(forward) if primitive else _Refused(backend)
-            self.recorded = _Filled(_Recorded(forward, backward, backend, count), count)
+            self.recorded = _PadToEight(_Recorded(forward, backward, backend, count), count)
 
     def __call__(self, query, key, value, others):
         # PYNATIVE calls a cell and so lands here; a compiled graph contains `construct` instead.
@@ -168,7 +168,7 @@ class _WithBprop(nn.Cell):
         return gradients + d_others + zeros_like(others[self.count :])
 
 
-class _Filled(nn.Cell):
+class _PadToEight(nn.Cell):
     """A Cell that takes eight others, for `count` of them: a `bprop` takes no tuple, in graphs of 2.0 and in PYNATIVE,
     and no variable number of inputs."""
 
@@ -180,7 +180,7 @@ class _Filled(nn.Cell):
         return self.run(query, key, value, *(others + self.missing))
 
 
-class Alone(nn.Cell):
+class NotDifferentiated(nn.Cell):
     """A Cell of tensors, or a primitive, that is not differentiated.
 
     In PYNATIVE of MindSpore 2.0 it runs in a graph of its own, in which shapes are known, and gives rows.
@@ -221,7 +221,7 @@ class _Recorded(nn.Cell):
 
     def __init__(self, forward: nn.Cell, backward: nn.Cell, backend: str, count: int):
         super().__init__()
-        self.results = Alone(_Flat(forward))
+        self.results = NotDifferentiated(_Flat(forward))
         self.gradients = _GradientsOfResults(backward, backend, count)
         self.count = count
 

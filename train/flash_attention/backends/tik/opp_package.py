@@ -12,8 +12,8 @@ import shutil
 from pathlib import Path
 
 import flash_attention
-from flash_attention.backends.ascend import entries
-from flash_attention.backends.ascend.environment import VENDOR
+from flash_attention.backends.tik import entries
+from flash_attention.backends.tik.environment import VENDOR
 from flash_attention.kernels.tik.describe import OPERATORS, Operator
 
 SOCS = ("ascend910",)

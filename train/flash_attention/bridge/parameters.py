@@ -19,7 +19,7 @@ VERSION = tuple(map(int, ms.__version__.split(".")[:2]))
 OLD = VERSION < (2, 6)
 
 
-class Called(nn.Cell):
+class EntryCell(nn.Cell):
     """A Cell that Python programs call in GRAPH mode too. Inside of graphs it is a Cell as any other."""
 
     def __call__(self, *arguments, **named):

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from flash_attention.backends import registry
-from flash_attention.backends.ascend import entries, environment, limits, registration
-from flash_attention.backends.ascend.cell import OperatorAttention, _KeepOrder
-from flash_attention.backends.ascend.keep_bits import GeneratedKeepBits
+from flash_attention.backends.tik import entries, environment, limits, registration
+from flash_attention.backends.tik.cell import OperatorAttention, _KeepOrder
+from flash_attention.backends.tik.keep_bits import GeneratedKeepBits
 from flash_attention.kernels.tik import KernelProblem, describe, layout
 from flash_attention.kernels.tik.describe import STAGES
 from flash_attention.kernels.tik.problem import CAPACITY, Chip, Request

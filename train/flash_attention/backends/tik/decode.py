@@ -7,14 +7,14 @@ from dataclasses import replace
 import numpy as np
 from mindspore import Tensor, nn, ops
 
-from flash_attention.backends.ascend.stages import MakePrimitive, primitive_of
-from flash_attention.backends.derivatives import refuse_gradient
+from flash_attention.backends.tik.stages import MakePrimitive, primitive_of
+from flash_attention.bridge.gradients import refuse_gradient
+from flash_attention.bridge.parameters import Compiled
 from flash_attention.kernels.tik import describe
 from flash_attention.kernels.tik.decode import schedule as scheduler
 from flash_attention.kernels.tik.decode import tiling as tiling
 from flash_attention.kernels.tik.describe import DECODE_STAGES
 from flash_attention.kernels.tik.problem import Chip, Request, padded
-from flash_attention.parameters import Compiled
 from flash_attention.problem.paged import PagedProblem
 
 

@@ -1,0 +1,9 @@
+"""The only modules that know what MindSpore's versions do wrongly or differently; each fault in one function.
+
+gradients.py    a forward and a backward pass as one Cell that every version and mode differentiates rightly
+parameters.py   Parameters and tuples of Tensors that Python programs hand to a compiled Cell
+tensors.py      shapes, dtypes and numbers of the tensors of a call, in PYNATIVE and while a graph compiles
+precision.py    mixed precision that MindSpore would apply to the Cells of this package
+comparison.py   comparisons of constants
+constants.py    tensors that shapes decide, empty ones too
+"""
