@@ -13,10 +13,10 @@ from flash_attention import (
     flash_attention_varlen,
     paged_attention,
     paged_caches,
-    parameters,
     reshape_and_cache,
     rotary_embedding,
 )
+from flash_attention.bridge import parameters
 from flash_attention.compat.flash_attn import flash_attn_with_kvcache
 from flash_attention.compat.mindspore_ops.operators import FlashAttentionScore, flash_attention_score
 from flash_attention.context_parallel import GatherAttention, gather
@@ -112,7 +112,7 @@ class _OfOneProcess(nn.Cell):
 
 def test_gathered_keys_in_turns(monkeypatch, mode):
     """GatherAttention, of one process."""
-    monkeypatch.setattr(gather, "Processes", lambda: SimpleNamespace(rank=0, world=1))
+    monkeypatch.setattr(GatherAttention, "connection", lambda _: SimpleNamespace(rank=0, world=1))
     monkeypatch.setattr(gather.ops, "AllGather", _OfOneProcess)
     layer = GatherAttention(16, causal=True)
     given = [Parameter(_random(1, 2, 8, 16, seed=i), name=f"p{i}") for i in range(4)]
