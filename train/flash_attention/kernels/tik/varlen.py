@@ -1,7 +1,7 @@
 """Work tables of packed sequences: the lengths are data, so they are made for every call, of a size fixed before.
 
 Each function takes `xp`, a module of array operations, and gives one that runs on its arrays: `integers` for NumPy on
-the host, or `backends.ascend.integers` for tensors in a graph. That one uses nothing but arithmetic on whole arrays,
+the host, or `backends.tik.integers` for tensors in a graph. That one uses nothing but arithmetic on whole arrays,
 without branches, and captures nothing but integers and arrays: the rules of a graph.
 
 Rows of queries have two addresses. In the tensors of the caller they follow each other. What the kernels keep per row

@@ -9,7 +9,8 @@ from flash_attention.backends.tik import entries, opp_package
 from flash_attention.kernels.tik import describe, operators
 from flash_attention.kernels.tik.describe import STAGES, Operator
 from flash_attention.kernels.tik.problem import Request
-from tests.train.flash_attention.ut.backends.ascend.support.requests import REQUESTS, described
+
+from tests.train.flash_attention.ut.backends.tik.support.requests import REQUESTS, described
 
 pytestmark = pytest.mark.system
 
