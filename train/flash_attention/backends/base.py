@@ -110,3 +110,14 @@ class Backend(ABC):
         inputs are those of problem.whole.inputs, as for `build`: sinks and alibi_slopes.
         """
         raise NotImplementedError
+
+    def build_backward(self, problem: AttentionProblem) -> Cell | None:
+        """The Cell of the backward pass alone, for attention that is put together from parts; None where there is none,
+        and callers then differentiate the cell of `build`. Called for problems without mask, dropout and sinks.
+
+            d_query, d_key, d_value = cell(query, key, value, inputs, output, logsumexp, d_output)
+
+        output and logsumexp are those of the whole: the probabilities are exp(scores - logsumexp), and the rows'
+        sums of probability times its gradient are those of d_output times output.
+        """
+        return None

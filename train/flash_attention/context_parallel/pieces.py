@@ -180,7 +180,8 @@ class PieceBackward(_Piece):
         problem = piece_problem(sizes, rules, piece)
         super().__init__(sizes, piece, problem)
         chosen = registry.choose(problem, backend)
-        self.gradients = _Differentiated(problem, chosen)
+        own = chosen.build_backward(problem)
+        self.gradients = _Differentiated(problem, chosen) if own is None else own
 
     def construct(self, query, key, value, optional, output, logsumexp, d_output, d_query, d_key, d_value):
         logsumexp = self.rows(logsumexp)
@@ -203,7 +204,7 @@ class PieceBackward(_Piece):
 
 
 class _Differentiated(nn.Cell):
-    """Take the gradients of a part from the derivative of its forward cell.
+    """Gradients from the derivative of the forward cell, for backends that have no backward pass of their own.
 
     The whole's output is sum_i w_i output_i with w_i = exp(logsumexp_i - logsumexp). Hence the gradient that reaches
     part i is w_i d_output at output_i, and w_i d_output . (output_i - output) at logsumexp_i.

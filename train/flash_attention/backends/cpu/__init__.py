@@ -74,6 +74,11 @@ class CpuBackend(Backend):
 
         return PagedAttention(problem)
 
+    def build_backward(self, problem: AttentionProblem):
+        from flash_attention.backends.cpu.operators import Gradients
+
+        return Gradients(problem)
+
 
 @functools.cache
 def _has_bfloat16() -> bool:
