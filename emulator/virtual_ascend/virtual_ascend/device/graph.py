@@ -39,7 +39,9 @@ _AS_ATTRIBUTES: Mapping[str, tuple[str, ...]] = MappingProxyType(
 )
 #: By type: inputs that are updated where they lie, in the order of the results. Of others those are whose name is that
 #: of an output too, as everywhere in GE.
-_UPDATED: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+_UPDATED: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {"ApplyAdam": ("var", "m", "v"), "ApplyMomentum": ("var", "accum")}
+)
 
 Place = tuple[int, int]  # a node and one of its outputs
 

@@ -209,12 +209,13 @@ class Session {
   KEPT Status AddGraph(uint32_t id, const Graph &graph, const std::map<string, string> &) {
     graphs[id] = graph.layout;
     for (const auto &node : graph.layout->Nodes()) {
-      const string found = from_packages.count(node->type) ? Differences(node) : "";
-      if (!found.empty()) {
-        fprintf(stderr, "virtual-ascend: node %s, type %s%s\n", node->name.c_str(), node->type.c_str(), found.c_str());
-        virtual_ascend::Fail(virtual_ascend::kBadArgument, "node " + node->name + ", type " + node->type + found);
-        return kFailed;
-      }
+      string found;
+      if (!Creators().count(node->type)) found = ": the stand-in has no prototype of it (ge/prototypes.cc)";
+      if (from_packages.count(node->type)) found = Differences(node);
+      if (found.empty()) continue;
+      fprintf(stderr, "virtual-ascend: node %s, type %s%s\n", node->name.c_str(), node->type.c_str(), found.c_str());
+      virtual_ascend::Fail(virtual_ascend::kBadArgument, "node " + node->name + ", type " + node->type + found);
+      return kFailed;
     }
     return kOk;
   }
