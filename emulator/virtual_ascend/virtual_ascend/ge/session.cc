@@ -47,10 +47,12 @@ class Writer {
       }
       for (const auto &other : node.before) Append(&before, std::to_string(numbers[other.get()]));
       for (const auto &[name, value] : node.attributes) Append(&attributes, Quoted(name) + ":" + Value(value));
-      for (const auto &builder : node.subgraphs) Append(&subgraphs, Graph(*builder().layout));
+      for (const auto &[name, builder] : node.subgraphs) {
+        Append(&subgraphs, Quoted(name) + ":" + Graph(*builder().layout));
+      }
       text += (i ? "," : "") + ("{\"name\":" + Quoted(node.name)) + ",\"type\":" + Quoted(node.type) + ",\"inputs\":[" +
               inputs + "],\"outputs\":[" + outputs + "],\"before\":[" + before + "],\"attributes\":{" + attributes +
-              "},\"subgraphs\":[" + subgraphs + "]}";
+              "},\"subgraphs\":{" + subgraphs + "}}";
     }
     string results;
     for (const auto &link : graph.outputs) {
