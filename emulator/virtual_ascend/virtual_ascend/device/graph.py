@@ -39,7 +39,9 @@ _AS_ATTRIBUTES: Mapping[str, tuple[str, ...]] = MappingProxyType(
 )
 #: By type: inputs that are updated where they lie, in the order of the results. Of others those are whose name is that
 #: of an output too, as everywhere in GE.
-_UPDATED: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+_UPDATED: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {"ApplyAdam": ("var", "m", "v"), "ApplyMomentum": ("var", "accum")}
+)
 
 Place = tuple[int, int]  # a node and one of its outputs
 
@@ -54,7 +56,7 @@ class Node:
     outputs: list[tuple[str, dict[str, Any] | None]]
     before: list[int]
     attributes: dict[str, Any]
-    subgraphs: list[Graph]
+    subgraphs: dict[str, Graph]
 
 
 @dataclass
@@ -105,7 +107,7 @@ class Graphs:
                 name: _constant(value, contents) if isinstance(value, dict) else value
                 for name, value in one["attributes"].items()
             }
-            subgraphs = [self._parse(graph, contents) for graph in one["subgraphs"]]
+            subgraphs = {name: self._parse(graph, contents) for name, graph in one["subgraphs"].items()}
             nodes.append(Node(**{**one, "attributes": attributes, "subgraphs": subgraphs}))
         return Graph({number: nodes[number] for number in self._ordered(nodes)}, described["results"])
 
@@ -140,7 +142,10 @@ class Graphs:
             return []
         present = [array for array in given if array is not None]
         if node.type == "PartitionedCall":
-            return self._run(node.subgraphs[0], present)
+            return self._run(node.subgraphs["f0"], present)
+        if node.type == "If":
+            condition, *rest = present
+            return self._run(node.subgraphs["then_branch0" if condition.any() else "else_branch0"], rest)
         if node.type in ("Identity", "IdentityN"):
             return [array.copy() for array in present]
         if node.type in self.packages.types:

@@ -165,7 +165,7 @@ struct Operation {
   std::map<string, Description> in, out;
   std::vector<std::shared_ptr<Operation>> before;  // control edges
   std::map<string, std::any> attributes;
-  std::vector<std::function<Graph()>> subgraphs;
+  std::map<string, std::function<Graph()>> subgraphs;  // by name, with the number of those of one name
 };
 
 class Operator;
@@ -218,9 +218,8 @@ class Operator {
   KEPT void InferFuncRegister(const std::function<graphStatus(Operator &)> &) {}
   KEPT void SubgraphRegister(const char *, bool) {}
   KEPT void SubgraphCountRegister(const char *, uint32_t) {}
-  KEPT void SetSubgraphBuilder(const char *, uint32_t index, const std::function<Graph()> &builder) {
-    if (node->subgraphs.size() <= index) node->subgraphs.resize(index + 1);
-    node->subgraphs[index] = builder;
+  KEPT void SetSubgraphBuilder(const char *name, uint32_t index, const std::function<Graph()> &builder) {
+    node->subgraphs[name + std::to_string(index)] = builder;
   }
 
   // ------------------------------------------------------------------------------------------------------- attributes

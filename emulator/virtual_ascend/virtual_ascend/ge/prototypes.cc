@@ -86,6 +86,8 @@ constexpr Row kRows[] = {
   {"var m v beta1_power beta2_power lr beta1 beta2 epsilon grad", "var m v", "ApplyAdamD"},
   {"input0 input1 input2 input3 input4 mul0_x mul1_x mul2_x mul3_x mul4_x add2_y", "input1 input2 input3",
      "AdamApplyOneWithDecayAssign"},
+  {"parameters gradient learning_rate accum momentum stat", "parameters", "SGD"},
+  {"cond", "", "If"},
 };
 
 std::vector<string> Words(const char *text) {

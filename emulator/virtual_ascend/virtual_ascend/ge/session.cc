@@ -47,10 +47,12 @@ class Writer {
       }
       for (const auto &other : node.before) Append(&before, std::to_string(numbers[other.get()]));
       for (const auto &[name, value] : node.attributes) Append(&attributes, Quoted(name) + ":" + Value(value));
-      for (const auto &builder : node.subgraphs) Append(&subgraphs, Graph(*builder().layout));
+      for (const auto &[name, builder] : node.subgraphs) {
+        Append(&subgraphs, Quoted(name) + ":" + Graph(*builder().layout));
+      }
       text += (i ? "," : "") + ("{\"name\":" + Quoted(node.name)) + ",\"type\":" + Quoted(node.type) + ",\"inputs\":[" +
               inputs + "],\"outputs\":[" + outputs + "],\"before\":[" + before + "],\"attributes\":{" + attributes +
-              "},\"subgraphs\":[" + subgraphs + "]}";
+              "},\"subgraphs\":{" + subgraphs + "}}";
     }
     string results;
     for (const auto &link : graph.outputs) {
@@ -209,12 +211,13 @@ class Session {
   KEPT Status AddGraph(uint32_t id, const Graph &graph, const std::map<string, string> &) {
     graphs[id] = graph.layout;
     for (const auto &node : graph.layout->Nodes()) {
-      const string found = from_packages.count(node->type) ? Differences(node) : "";
-      if (!found.empty()) {
-        fprintf(stderr, "virtual-ascend: node %s, type %s%s\n", node->name.c_str(), node->type.c_str(), found.c_str());
-        virtual_ascend::Fail(virtual_ascend::kBadArgument, "node " + node->name + ", type " + node->type + found);
-        return kFailed;
-      }
+      string found;
+      if (!Creators().count(node->type)) found = ": the stand-in has no prototype of it (ge/prototypes.cc)";
+      if (from_packages.count(node->type)) found = Differences(node);
+      if (found.empty()) continue;
+      fprintf(stderr, "virtual-ascend: node %s, type %s%s\n", node->name.c_str(), node->type.c_str(), found.c_str());
+      virtual_ascend::Fail(virtual_ascend::kBadArgument, "node " + node->name + ", type " + node->type + found);
+      return kFailed;
     }
     return kOk;
   }

@@ -49,6 +49,7 @@ TABLE: dict[str, Callable[..., Any]] = {
     "AccumulateNV2": elementwise.TABLE["add_n"],
     "AddV2": elementwise.TABLE["add"],
     "ArgMaxV2": lambda _kernel, x, axis: np.argmax(x, axis=int(axis)),
+    "CustGatherDGradV2": indexing.AICPU["GatherDGradV2"],
     "DropOutGenMaskV3": random.AICPU["DropOutGenMask"],
     "EmbeddingDenseGrad": _embedding_gradient,
     "Expand": layout.TABLE["broadcast_to"],

@@ -143,7 +143,7 @@ def scale(device):
     update = nn.DynamicLossScaleUpdateCell(2.0**36, 2, 1000)
     step = nn.TrainOneStepWithLossScaleCell(network, optimizer, scale_sense=update).set_train()
     tokens = np.random.default_rng(0).integers(0, 256, (1, SEQ + 1)).astype(np.int32)
-    for _ in range(12):
+    for _ in range(20):
         loss, overflow, scaling = step(Tensor(tokens[:, :-1]), Tensor(tokens[:, 1:]))
         print(loss.asnumpy(), bool(overflow.asnumpy()), float(scaling.asnumpy()))
 
