@@ -8,14 +8,30 @@ from pathlib import Path
 
 from flash_attention.address import destination
 
+DEVICES = ("ascend", "emulator", "cann")
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--device", choices=("ascend", "emulator"), default="emulator", help="where programs run")
+    parser.add_argument("--device", choices=DEVICES, default="emulator", help="where programs run; cann: --compile")
     parser.add_argument("--report", type=Path, help="JSON file for the results, to be sent back")
-    parser.add_argument("--only", default="", help="run the experiments whose name contains this text")
+    parser.add_argument("--only", default="", help="run the experiments or kernels whose name contains this text")
+    parser.add_argument(
+        "--compile",
+        action="store_const",
+        dest="device",
+        const="cann",
+        default=argparse.SUPPRESS,
+        help="compile kernels with CANN's toolkit; needs no card",
+    )
+    parser.add_argument("--limit", type=float, default=600, help="seconds that --compile gives each kernel")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="folder for what --compile generates (.cce, .o, .json)")
 
 
 def run(options: argparse.Namespace) -> int:
+    if options.device == "cann":
+        from flash_attention.commands.selftest import compiling
+
+        return compiling.run(options)
     from flash_attention.commands.selftest import card, experiments
 
     chosen = [one for one in experiments.EXPERIMENTS if options.only in one.name]
