@@ -91,7 +91,7 @@ def dispatch_single_op_compile_task(
         named = {item["name"]: item.get("value") for item in attributes if isinstance(item, dict)}
         kernel = Kernel(values[-1], kind, function, list(inputs), list(outputs), named)
         if not _is_built_in(module):
-            kernel.program = _record(module, function, [*inputs, *outputs, *values])
+            kernel.program = record(module, function, [*inputs, *outputs, *values])
         _write(kernel, Path(options["op_debug_dir"]) / "kernel_meta")
 
     _finish(source_id, job_id, compile_it)
@@ -145,7 +145,7 @@ def _value(attribute: Any) -> Any:
     return attribute["value"] if isinstance(attribute, dict) else attribute
 
 
-def _record(module: str, function: str, arguments: list[Any]) -> ir.Program:
+def record(module: str, function: str, arguments: list[Any]) -> ir.Program:
     """The program that an operator in TIK builds."""
     entry = getattr(importlib.import_module(module), function)
     before = latest()

@@ -78,7 +78,9 @@ def main() -> None:
         result = compile_it(*sys.argv[1:3])
     except Exception as error:
         # The frames without their source, which may be CANN's.
-        frames = [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in traceback.extract_tb(error.__traceback__)]
+        frames = [
+            f"{frame.filename}:{frame.lineno} {frame.name}" for frame in traceback.extract_tb(error.__traceback__)
+        ]
         result = {"error": ends(f"{type(error).__name__}: {error}"), "frames": frames[-_LINES:]}
     print(f"\n{json.dumps(result)}", flush=True)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import importlib.util
 import json
 import os
@@ -22,6 +21,7 @@ from flash_attention import __version__
 from flash_attention.address import destination
 from flash_attention.commands.info import cann_version
 from flash_attention.commands.selftest.compile_one import ends
+from flash_attention.commands.selftest.report import write
 from flash_attention.commands.selftest.requests import REQUESTS
 
 SOCS = ("Ascend910A", "Ascend910ProA", "Ascend910B")
@@ -33,6 +33,8 @@ def run(options: argparse.Namespace) -> int:
     """Compile what the report does not have yet; the status is 0 if every kernel compiles, 130 after Ctrl-C."""
     if importlib.util.find_spec("tbe") is None:
         raise RuntimeError("--compile: CANN's Python package tbe cannot be imported (source CANN's set_env.sh)")
+    if importlib.util.find_spec("tqdm") is None:
+        raise RuntimeError("--compile: the Python package tqdm is not installed: pip install tqdm")
     from tqdm import tqdm
 
     tasks = [(soc, name) for soc in SOCS for name in REQUESTS if options.only in f"{soc}: {name}"]
@@ -47,13 +49,15 @@ def run(options: argparse.Namespace) -> int:
     running: set[subprocess.Popen] = set()
     stopped = threading.Event()
     with ThreadPoolExecutor(max(1, min(8, len(os.sched_getaffinity(0))))) as pool:
-        futures = {pool.submit(_compile, *task, options.limit, options.keep, running, stopped): task for task in waiting}
+        futures = {
+            pool.submit(_compile, *task, options.limit, options.keep, running, stopped): task for task in waiting
+        }
         try:
             for future in tqdm(as_completed(futures), total=len(futures), unit="kernel", disable=not futures):
                 soc, name = futures[future]
                 kernels[f"{soc}: {name}"] = future.result()
                 report["seconds"] = round(report["seconds"] + kernels[f"{soc}: {name}"]["process_seconds"], 1)
-                _write(path, report)
+                write(path, report)
         except BaseException as error:
             stopped.set()
             for future in futures:
@@ -92,20 +96,8 @@ def _begin(path: Path) -> dict[str, Any]:
             raise ValueError(f"--report: {path} is of other software, or no report; name another file, or remove it")
         return report
     report = {"software": software, "seconds": 0.0, "kernels": {}}
-    _write(path, report)  # a place that cannot be written shows before anything is compiled
+    write(path, report)  # a place that cannot be written shows before anything is compiled
     return report
-
-
-def _write(path: Path, report: dict[str, Any]) -> None:
-    """Write the report as a whole: what was there stays if this fails."""
-    part = path.with_name(f"{path.name}.part")
-    try:
-        part.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-        os.replace(part, path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            part.unlink()
-        raise OSError(f"--report: {path} cannot be written: {error.strerror}") from error
 
 
 def _compile(
