@@ -43,7 +43,7 @@ class Card:
         other.close()
 
     def allocate(self, size: int) -> int | None:
-        """Return the address of a new block, or None if there is no room for it."""
+        """Return the address of a new block, or None if there is no room."""
         start = PAGE
         for offset in sorted(self.blocks):
             if start + size + PAGE <= offset:

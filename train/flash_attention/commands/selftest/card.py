@@ -55,7 +55,7 @@ class Device(Protocol):
 
 
 class _Layer:
-    """What both devices under MindSpore do through the layer."""
+    """Run attention through the layer, on both devices under MindSpore."""
 
     backend: str  # of the layer
 

@@ -23,13 +23,13 @@ _WITH_PIPES = {"pipe_barrier": 1, "set_flag": 2, "wait_flag": 2}  # and how many
 
 
 def ends(text: str) -> list[str]:
-    """Return the first and the last lines of a text, each without what is beyond 300 characters."""
+    """Return the first and the last lines of a text, each of at most 300 characters."""
     lines = [line[:300] for line in text.splitlines() if line.strip()]
     return lines if len(lines) <= 2 * _LINES else [*lines[:_LINES], "...", *lines[-_LINES:]]
 
 
 def counts(text: str) -> dict[str, int]:
-    """Return how often each instruction stands in a generated program; those of pipes by pipes."""
+    """Count each instruction of a generated program; barriers and flags by their pipes."""
     found: Counter[str] = Counter()
     for name, arguments in _CALL.findall(_COMMENT.sub("", text)):
         if name in _NO_INSTRUCTIONS or name.startswith("__") or name.endswith("_t") or KERNEL in name:

@@ -1,4 +1,4 @@
-"""`selftest --compile`: CANN's TIK compiler takes the kernels, each in a process of its own; no card is needed."""
+"""Compile the kernels by CANN's TIK compiler, each in a process of its own; no card is needed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PACKAGES = str(Path(__file__).resolve().parents[3])
 
 
 def run(options: argparse.Namespace) -> int:
-    """Compile what the report does not have yet; the status is 0 if every kernel compiles, 130 after Ctrl-C."""
+    """Compile what the report lacks; the status is 130 after Ctrl-C."""
     if importlib.util.find_spec("tbe") is None:
         raise RuntimeError("--compile: CANN's Python package tbe cannot be imported (source CANN's set_env.sh)")
     if importlib.util.find_spec("tqdm") is None:
@@ -79,7 +79,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _begin(path: Path) -> dict[str, Any]:
-    """Return the report that is there if it is of the same software, else a new one."""
+    """Return the report of the same software that is there, or a new one."""
     software = {
         "flash_attention": __version__,
         "cann": cann_version(),

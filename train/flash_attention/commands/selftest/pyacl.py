@@ -1,4 +1,4 @@
-"""A card under CANN alone: operator packages through pyACL. Nothing of MindSpore is imported. Not tried on a card."""
+"""Run the experiments on a card by pyACL and operator packages, without MindSpore. Not tried on a card."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _VENDOR = "flash_attention_selftest"
 
 
 class Call:
-    """An operator with its tensors on the card; it is compiled, and may run many times until the block ends."""
+    """Hold a compiled operator with its tensors on the card, until the block ends."""
 
     def __init__(self, card: Acl, kind: str, inputs: Sequence[tuple], outputs: Sequence[GlobalTensor], **attributes):
         self.card, self.outputs, self.kind, self.space = card, outputs, kind, contextlib.ExitStack()
@@ -115,7 +115,7 @@ class Call:
 
 
 class Acl:
-    """The first card; what it lacks is an error before anything runs."""
+    """Use the first card; what it lacks is an error before anything runs."""
 
     def __init__(self) -> None:
         if importlib.util.find_spec("acl") is None:
@@ -202,7 +202,9 @@ class Acl:
                 with self._stage(stage, request, arrays) as call:
                     arrays.update(call.run())
             names = {"output": "output", "d_query": "query", "d_key": "key", "d_value": "value"}
-            found = {name: from_nz(arrays[name], *shapes[of][-2:]).astype(np.float32) for name, of in names.items()}
+            found: dict = {
+                name: from_nz(arrays[name], *shapes[of][-2:]).astype(np.float32) for name, of in names.items()
+            }
             results.append(reference.Attention(logsumexp=arrays["logsumexp"][:, :, : p.seq_q], **found))
         return results
 

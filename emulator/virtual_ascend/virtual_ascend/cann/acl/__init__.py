@@ -1,20 +1,21 @@
-"""pyACL, AscendCL for Python: what a program needs that runs operators of an operator package by themselves.
+"""Provide the part of pyACL that runs single operators of an operator package.
 
-Names, arguments and codes are those of CANN's reference of pyACL. The modules ``rt`` and ``op`` load when they are
-used: who asks for the chip's name alone starts no card.
+Names, arguments and codes are from CANN's reference of pyACL. The modules ``rt`` and ``op`` load when they are used: a
+program that asks for the chip's name starts no card.
 """
 
 import importlib
 import itertools
 import os
 from types import ModuleType
+from typing import Any
 
 #: Codes of AscendCL.
 SUCCESS, INVALID_PARAMETER, OPERATOR_NOT_FOUND, OUT_OF_MEMORY = 0, 100000, 100024, 200000
 COMPILE_FAILED, DRIVER_ERROR = 500002, 507899
 
 _errors: list[str] = []
-_handles: dict[int, object] = {}
+_handles: dict[int, Any] = {}
 _numbers = itertools.count(1)
 
 
@@ -30,14 +31,14 @@ def fail(code: int, text: str) -> int:
     return code
 
 
-def keep(thing: object) -> int:
+def keep(thing: Any) -> int:
     """Return a handle, which pyACL's functions give in the place of a pointer."""
     number = next(_numbers)
     _handles[number] = thing
     return number
 
 
-def of(handle: int) -> object:
+def of(handle: int) -> Any:
     """Return what a handle stands for."""
     return _handles[handle]
 

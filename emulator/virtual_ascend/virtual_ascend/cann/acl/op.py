@@ -1,4 +1,4 @@
-"""Single operators of pyACL: those of operator packages, compiled by tikemu and run by the device process."""
+"""Compile single operators of an operator package by tikemu, and run them in the device process."""
 
 import importlib
 import json

@@ -1,4 +1,4 @@
-"""Memory, streams and events of pyACL. Work is done when it is given; times are this computer's."""
+"""Provide memory, streams and events of pyACL. Work is done when it is given; times are this computer's."""
 
 import ctypes
 import os
