@@ -3,39 +3,85 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from flash_attention.address import destination
+from flash_attention.commands.selftest.report import write
+
+if TYPE_CHECKING:
+    from flash_attention.commands.selftest.card import Device
+
+DEVICES = ("ascend", "emulator", "cann")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--device", choices=("ascend", "emulator"), default="emulator", help="where programs run")
+    parser.add_argument("--device", choices=DEVICES, default="emulator", help="where programs run; cann: --compile")
+    parser.add_argument(
+        "--through",
+        choices=("mindspore", "acl"),
+        default="mindspore",
+        help="what --device ascend calls; acl is of CANN",
+    )
     parser.add_argument("--report", type=Path, help="JSON file for the results, to be sent back")
-    parser.add_argument("--only", default="", help="run the experiments whose name contains this text")
+    parser.add_argument("--only", default="", help="run the experiments or kernels whose name contains this text")
+    parser.add_argument(
+        "--compile",
+        action="store_const",
+        dest="device",
+        const="cann",
+        default=argparse.SUPPRESS,
+        help="compile kernels with CANN's toolkit; needs no card",
+    )
+    parser.add_argument("--limit", type=float, default=600, help="seconds that --compile gives each kernel")
+    parser.add_argument(
+        "--keep", type=Path, metavar="DIR", help="folder for what --compile generates (.cce, .o, .json)"
+    )
 
 
 def run(options: argparse.Namespace) -> int:
-    from flash_attention.commands.selftest import card, experiments
+    if options.device == "cann":
+        from flash_attention.commands.selftest import compiling
+
+        return compiling.run(options)
+    from flash_attention.commands.selftest import experiments
 
     chosen = [one for one in experiments.EXPERIMENTS if options.only in one.name]
     if not chosen:
         raise ValueError(f"--only: no experiment is called like {options.only!r}")
-    device = card.Ascend() if options.device == "ascend" else card.Emulator()
-    print(f"device {options.device}: {', '.join(f'{name} {what}' for name, what in device.description().items())}\n")
-    results = []
-    for experiment in chosen:
-        result = experiments.perform(experiment, device)
-        results.append(result)
-        print(f"{result['result']:8}{experiment.name}: {result['found']}", flush=True)
-        if result["result"] == "FAILED":
-            print(f"        expected: {experiment.expected}\n        what to change: {experiment.change}")
+    device = _device(options)
+    described = device.description()
+    print(f"device {options.device}: {', '.join(f'{name} {what}' for name, what in described.items())}\n")
+    results: list[dict] = []
+    try:
+        for experiment in chosen:
+            result = experiments.perform(experiment, device)
+            results.append(result)
+            print(f"{result['result']:8}{experiment.name}: {result['found']}", flush=True)
+            if result["result"] == "FAILED":
+                print(f"        expected: {experiment.expected}\n        what to change: {experiment.change}")
+            if options.report is not None:
+                write(options.report, {"device": options.device, **described, "experiments": results})
+    except KeyboardInterrupt:
+        print(f"\nstopped after {len(results)} of {len(chosen)} experiments")
+        return 130
     if options.report is not None:
-        report = {"device": options.device, **device.description(), "experiments": results}
-        options.report.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
         print(f"\nwritten: {options.report}")
         if options.device == "ascend":
             print(f"please send it to {destination()}, even if all is as expected")
     failed = sum(result["result"] == "FAILED" for result in results)
     print("\nall as expected" if failed == 0 else f"\nFAILED: {failed}")
     return int(failed > 0)
+
+
+def _device(options: argparse.Namespace) -> Device:
+    """Return the device of the options; what it lacks is an error that says so."""
+    from flash_attention.commands.selftest import card
+
+    if options.device == "emulator":
+        return card.Emulator()
+    if options.through == "acl":
+        from flash_attention.commands.selftest.pyacl import Acl
+
+        return Acl()
+    return card.Ascend()

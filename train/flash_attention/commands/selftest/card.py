@@ -9,9 +9,11 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from flash_attention.commands import check
 from flash_attention.commands.selftest.loops import ALL_PROGRAMS, Loop
 from flash_attention.commands.selftest.programs import PROGRAMS, Program
 from flash_attention.measuring import tik_kernels
+from flash_attention.problem import AttentionProblem
 
 
 class NotRun(Exception):
@@ -28,7 +30,6 @@ class Run(NamedTuple):
 class Device(Protocol):
     """What an experiment asks."""
 
-    backend: str  # of the layer
     timed: bool  # whether calls take the time of a device
 
     def description(self) -> dict[str, str]:
@@ -46,8 +47,40 @@ class Device(Protocol):
     def launch(self) -> tuple[float, float]:
         """Return seconds of a small kernel that is queued, and of one that is waited for."""
 
+    def attend(self, problem: AttentionProblem, given: dict, gradients: dict, times: int) -> list:
+        """Results of so many calls, as reference.Attention of float32 arrays."""
 
-class Emulator:
+    def milliseconds(self, heads: int, seq: int, head_dim: int) -> float:
+        """Forward of a square problem: the best of ten calls."""
+
+
+class _Layer:
+    """Run attention through the layer, on both devices under MindSpore."""
+
+    backend: str  # of the layer
+
+    def attend(self, problem: AttentionProblem, given: dict, gradients: dict, times: int) -> list:
+        return check.execute(self.backend, problem, given, **gradients, times=times)
+
+    def milliseconds(self, heads: int, seq: int, head_dim: int) -> float:
+        """The layer on the card, conversions of the framework included."""
+        import mindspore as ms
+
+        from flash_attention import FlashAttention
+
+        ms.set_context(mode=ms.GRAPH_MODE)
+        random = np.random.default_rng(0)
+        shape = 1, heads, seq, head_dim
+        tensors = [ms.Tensor(random.standard_normal(shape).astype(np.float16)) for _ in range(3)]
+        layer, best = FlashAttention(head_dim, backend="tik"), float("inf")
+        for _ in range(11):
+            start = time.perf_counter()
+            layer(*tensors).asnumpy()
+            best = min(best, time.perf_counter() - start)
+        return best * 1e3
+
+
+class Emulator(_Layer):
     """tikemu in strict mode."""
 
     backend, timed = "emulator", False
@@ -97,7 +130,7 @@ class Emulator:
         return ASCEND_910A.timing.launch_seconds_queued, ASCEND_910A.timing.launch_seconds_synchronised
 
 
-_ENTRY = '''"""Entry of a program of `flash-attention selftest`."""
+ENTRY = '''"""Entry of a program of `flash-attention selftest`."""
 
 
 def selftest_{name}({parameters}, kernel_name="selftest_{name}", **others):
@@ -114,7 +147,7 @@ def selftest_{name}({parameters}, kernel_name="selftest_{name}", **others):
 '''
 
 
-class Ascend:
+class Ascend(_Layer):
     """A card under MindSpore, whose in-process TBE compiler (2.0 to 2.2) takes the programs. Not tried on a card."""
 
     backend = "tik"
@@ -198,7 +231,7 @@ def _primitive(name: str):
     formats = {"float16": DataType.F16_Default, "float32": DataType.F32_Default}
     program, name = ALL_PROGRAMS[name], f"selftest_{name}"
     parameters = ", ".join((*program.inputs, *program.outputs))
-    function = entries.load(name, _ENTRY.format(name=program.name, parameters=parameters, packages=entries.packages()))
+    function = entries.load(name, ENTRY.format(name=program.name, parameters=parameters, packages=entries.packages()))
     register = TBERegOp(name).fusion_type("OPAQUE").kernel_name(name).binfile_name(f"{name}.so").compute_cost(10)
     for index, one in enumerate(program.inputs):
         register.input(index, one, False, "required", "all")

@@ -171,7 +171,7 @@ def _attention(head_dim: int, seq: int, **rules) -> Callable[[Device], str]:
         given, gradients = check.draw(problem, item)
         tensors = given["query"], given["key"], given["value"]
         exact, low = (one(problem, *tensors, **gradients) for one in (reference.truth, reference.baseline))
-        runs = check.execute(device.backend, problem, given, **gradients, times=3)
+        runs = device.attend(problem, given, gradients, times=3)
         errors = reference.compare(runs[0], exact, low)
         cells = ", ".join(f"{error.name} {check.ratio(error)}" for error in errors)
         equal = all(
@@ -196,29 +196,13 @@ def _times(device: Device) -> str:
 
             cycles = tik_kernels.measure(tik_kernels.problem_of(seq, head_dim)).cycles
             modelled = cycles / 1e6  # at 1 GHz, in milliseconds
-        measured = _milliseconds(heads, seq, head_dim) if device.timed else None
+        measured = device.milliseconds(heads, seq, head_dim) if device.timed else None
         cells = [f"{name} {value:.2f} ms" for name, value in (("measured", measured), ("model", modelled)) if value]
         lines.append(f"forward D={head_dim}, {heads} heads, S={seq}: {', '.join(cells) or 'neither device nor tikemu'}")
         _require(not (measured and modelled and measured > 3 * modelled), "; ".join(lines))
     if not device.timed:
         raise NotRun(f"here is no device to be timed; {'; '.join(lines)}")
     return "; ".join(lines)
-
-
-def _milliseconds(heads: int, seq: int, head_dim: int) -> float:
-    """The layer on the card, conversions of the framework included: the best of ten calls."""
-    import mindspore as ms
-
-    from flash_attention import FlashAttention
-
-    ms.set_context(mode=ms.GRAPH_MODE)
-    tensors = [ms.Tensor(_random(1, heads, seq, head_dim, dtype=np.float16, seed=seed)) for seed in range(3)]
-    layer, best = FlashAttention(head_dim, backend="tik"), float("inf")
-    for _ in range(11):
-        start = time.perf_counter()
-        layer(*tensors).asnumpy()
-        best = min(best, time.perf_counter() - start)
-    return best * 1e3
 
 
 def _clock(device: Device) -> float:

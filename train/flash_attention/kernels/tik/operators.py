@@ -116,7 +116,13 @@ def work_tables(xp, request: Request, stages: tuple[str, ...]):
 
 
 def build(
-    stage: str, request: Request, tik: TikModule, name: str, debug: bool, operator: Operator | None = None
+    stage: str,
+    request: Request,
+    tik: TikModule,
+    name: str,
+    debug: bool,
+    operator: Operator | None = None,
+    config: Mapping[str, Any] | None = None,
 ) -> Kernel:
     """Record and build the kernel of a stage.
 
@@ -126,6 +132,7 @@ def build(
         name: kernel name.
         debug: keep the kernel runnable by tikdb.
         operator: whose arguments the kernel gets, stand-ins among them; without it those that it uses.
+        config: of BuildCCE.
 
     Raises:
         ValueError: the request is not allowed, or no tiling strategy fits the memories of a core.
@@ -148,12 +155,18 @@ def build(
         if t.absent:
             gm[t.name] = instance.Tensor(t.dtype, t.shape, tik.scope_gm, t.name, is_atomic_add=t.added)
     inputs, outputs = ([gm[tensor.name] for tensor in side] for side in (called.inputs, called.outputs))
-    instance.BuildCCE(kernel_name=name, inputs=inputs, outputs=outputs)
+    instance.BuildCCE(kernel_name=name, inputs=inputs, outputs=outputs, **({"config": dict(config)} if config else {}))
     shape = kernel.plan, tuple(kernel.buffers), kernel.cores, kernel.units
     return Kernel(arguments.inputs, arguments.outputs, name, instance, request.problem, *shape)
 
 
-def compile_entry(name: str, tensors: Mapping[str, Mapping | None], request: str, kernel_name: str) -> Kernel:
+def compile_entry(
+    name: str,
+    tensors: Mapping[str, Mapping | None],
+    request: str,
+    kernel_name: str,
+    config: Mapping[str, Any] | None = None,
+) -> Kernel:
     """Compile an operator for the tensors of one call.
 
     Args:
@@ -161,6 +174,7 @@ def compile_entry(name: str, tensors: Mapping[str, Mapping | None], request: str
         tensors: inputs and outputs by name, as dictionaries with "shape", "dtype" and, where it is known, "format".
         request: see `Request.to_text`.
         kernel_name: name of the kernel.
+        config: of BuildCCE.
 
     Raises:
         ValueError, TypeError: the request or a tensor is not what the kernel takes, or the chip is not as planned for.
@@ -175,7 +189,7 @@ def compile_entry(name: str, tensors: Mapping[str, Mapping | None], request: str
     if operator.name != name:
         raise ValueError(f"request: got one for {operator.name}, allowed for this entry is {name}")
     check_tensors(operator.fill(signature), tensors)
-    return build(stage, described, tik, kernel_name, False, operator)
+    return build(stage, described, tik, kernel_name, False, operator, config)
 
 
 def check_tensors(signature: Signature, tensors: Mapping[str, Mapping | None]) -> None:

@@ -157,7 +157,7 @@ def test_another_chip_is_found(emulator: card.Emulator, monkeypatch) -> None:
 
 def test_a_slow_card_is_found(emulator: card.Emulator, monkeypatch) -> None:
     monkeypatch.setattr(emulator, "timed", True)
-    monkeypatch.setattr(experiments, "_milliseconds", lambda heads, seq, head_dim: 50.0)
+    monkeypatch.setattr(emulator, "milliseconds", lambda heads, seq, head_dim: 50.0)
     result = experiments.perform(BY_NAME["times"], emulator)
     assert result["result"] == "FAILED" and "measured 50.00 ms, model 0." in result["found"]
 

@@ -1,0 +1,106 @@
+"""Compile single operators of an operator package by tikemu, and run them in the device process."""
+
+import importlib
+import json
+import os
+import sys
+import traceback
+from pathlib import Path
+
+import numpy as np
+from tikemu.frontend import platform_info
+from tikemu.machine.inputs import block_count
+from virtual_ascend.compiler.tasks import record
+from virtual_ascend.kernel import Kernel, shape_of
+
+import acl
+from acl import rt
+
+_DTYPES = {0: "float32", 1: "float16", 3: "int32", 4: "uint8"}
+_FORMATS = {2: "ND", 29: "FRACTAL_NZ"}
+_compiled: dict[str, tuple] = {}  # number, blocks and bytes of workspaces by operator, tensors and attributes
+
+
+def create_attr() -> int:
+    """As aclopCreateAttr."""
+    return acl.keep({})
+
+
+def set_attr_string(attr: int, attr_name: str, attr_value: str) -> int:
+    """As aclopSetAttrString."""
+    acl.of(attr)[attr_name] = attr_value
+    return acl.SUCCESS
+
+
+def set_attr_list_list_int(attr: int, attr_name: str, attr_value: list) -> int:
+    """As aclopSetAttrListListInt."""
+    acl.of(attr)[attr_name] = attr_value
+    return acl.SUCCESS
+
+
+def compile(op_type, input_desc, output_desc, attr, engine_type, compile_flag, op_path) -> int:
+    """As aclopCompile."""
+    key = _key(op_type, input_desc, output_desc, attr)
+    if key in _compiled:
+        return acl.SUCCESS
+    found = _find(op_type)
+    if found is None:
+        return acl.fail(acl.OPERATOR_NOT_FOUND, f"no operator package that is installed has operator type {op_type}")
+    folder, information = found
+    given, wanted = ([_described(one) for one in side] for side in (input_desc, output_desc))
+    name = f"{op_type}_{len(_compiled)}"
+    names = information["attr"]["list"].split(",") if "attr" in information else []
+    try:
+        values = [acl.of(attr)[one] for one in names]
+        platform_info.select(acl.get_soc_name())
+        sys.path.insert(0, str(folder))
+        importlib.invalidate_caches()
+        file, function = (information[one]["value"] for one in ("opFile", "opInterface"))
+        program = record(getattr(importlib.import_module(file), function), [*given, *wanted, *values, name])
+    except Exception:
+        return acl.fail(acl.COMPILE_FAILED, f"operator {op_type} was not compiled\n{traceback.format_exc()}")
+    finally:
+        if str(folder) in sys.path:
+            sys.path.remove(str(folder))
+    kernel = Kernel(name, op_type, function, given, wanted, dict(zip(names, values)), program)
+    sizes = [int(np.prod(shape_of(one))) * np.dtype(one.dtype).itemsize for one in program.workspaces]
+    _compiled[key] = rt.card().register(kernel), block_count(program, {}) or 1, sizes
+    return acl.SUCCESS
+
+
+def execute_v2(op_type, input_desc, inputs, output_desc, outputs, attr, stream) -> int:
+    """As aclopExecuteV2, of an operator that is compiled."""
+    compiled = _compiled.get(_key(op_type, input_desc, output_desc, attr))
+    if compiled is None:
+        return acl.fail(acl.OPERATOR_NOT_FOUND, f"operator {op_type} is not compiled for these tensors")
+    number, blocks, sizes = compiled
+    spaces = [rt.malloc(size, 0)[0] for size in sizes]
+    code, text = rt.card().launch(number, blocks, [*(acl.of(one)[0] for one in (*inputs, *outputs)), *spaces])
+    for space in spaces:
+        rt.free(space)
+    return acl.fail(code, text) if code else acl.SUCCESS
+
+
+def _key(op_type, input_desc, output_desc, attr) -> str:
+    return json.dumps([op_type, [acl.of(one) for one in (*input_desc, *output_desc)], acl.of(attr)])
+
+
+def _described(handle: int) -> dict:
+    """A tensor as an entry gets it."""
+    desc = acl.of(handle)
+    return {**desc, "dtype": _DTYPES[desc["dtype"]], "format": _FORMATS[desc["format"]], "ori_format": "ND"}
+
+
+def _find(op_type: str):
+    """Folder of the entries, and the operator's part of the information library."""
+    folders = [Path(one) for one in os.environ.get("ASCEND_CUSTOM_OPP_PATH", "").split(":") if one]
+    folders += Path(os.environ.get("ASCEND_OPP_PATH", os.devnull)).glob("vendors/*")
+    for folder in folders:
+        for path in folder.glob("op_impl/ai_core/tbe/config/ascend910/*.json"):
+            library = json.loads(path.read_text())
+            if op_type in library:
+                return next((folder / "op_impl/ai_core/tbe").glob("*_impl")), library[op_type]
+    return None
+
+
+destroy_attr = acl.drop

@@ -1,0 +1,287 @@
+"""Test the commands that need CANN alone, on its stand-ins and without MindSpore."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from flash_attention.backends.ascend import opp_package
+from flash_attention.commands.selftest.requests import REQUESTS, planned
+from flash_attention.kernels.tik import describe
+
+from tests.virtual_ascend.card import PACKAGES, ROOT
+
+pytest.importorskip("tikemu")
+
+CANN = ROOT / "emulator/virtual_ascend/virtual_ascend/cann"
+ROWS, SINKS = "Ascend910A: rows, D=128", "Ascend910A: rows, sinks"
+CCE = """// set_vector_mask(0, 0);
+extern "C" __global__ __aicore__ void selftest_kernel__kernel0(__gm__ half *query) {
+  set_vector_mask((uint64_t)-1, (uint64_t)-1);
+  for (int32_t i = 0; i < 8; ++i) {
+    vadd((__ubuf__ half *)a, (__ubuf__ half *)b, 1, 8);
+    pipe_barrier(PIPE_V);
+    vadd(a, b, uint8_t(8));
+  }
+  set_flag(PIPE_MTE2, PIPE_V, EVENT_ID0);
+  wait_flag(PIPE_MTE2, PIPE_V, EVENT_ID0);
+}
+"""
+INSTRUCTIONS = {
+    "pipe_barrier PIPE_V": 1,
+    "set_flag PIPE_MTE2 PIPE_V": 1,
+    "set_vector_mask": 1,
+    "vadd": 2,
+    "wait_flag PIPE_MTE2 PIPE_V": 1,
+}
+TOOLKIT = f"""
+import json, os, sys, time
+from pathlib import Path
+from virtual_ascend.compiler.modules import provide
+provide()
+from tikemu.tik import Tik
+build = Tik.BuildCCE
+
+def compile_it(self, kernel_name, inputs, outputs, config):
+    does = os.environ.get("TOOLKIT", "")
+    if "d_sink_rows" in [one.name for one in outputs]:
+        Path(os.environ["PLACE"], "pid").write_text(str(os.getpid()))
+        if does == "hangs":
+            time.sleep(300)
+        if does == "dies":
+            print("a plugin was lost", file=sys.stderr, flush=True)
+            os.abort()
+        if does == "fails":
+            raise RuntimeError("\\n".join(f"line {{n}}" for n in range(20)))  # the secret of the toolkit
+    build(self, kernel_name, inputs, outputs)
+    print("[WARNING] a mask was set twice", file=sys.stderr)
+    folder = Path("kernel_meta")
+    folder.mkdir()
+    (folder / f"{{kernel_name}}.o").write_bytes(bytes(100))
+    description = {{"blockDim": 7, "workspace": {{"num": 1, "size": [32]}}}}
+    (folder / f"{{kernel_name}}.json").write_text(json.dumps(description))
+    if config["save_temp_cce_file"]:
+        (folder / f"{{kernel_name}}.cce").write_text({CCE!r})
+
+Tik.BuildCCE = compile_it
+"""
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """Make a folder with the toolkit, and a MindSpore that cannot be imported."""
+    (tmp_path / "packages/tbe").mkdir(parents=True)
+    (tmp_path / "packages/tbe/__init__.py").write_text(TOOLKIT)
+    (tmp_path / "packages/mindspore.py").write_text("raise ImportError('MindSpore is not here')\n")
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def operators(tmp_path_factory) -> Path:
+    """Write the operator package."""
+    return opp_package.write("ascend910", tmp_path_factory.mktemp("opp") / "package")
+
+
+@pytest.fixture
+def card(place: Path, operators: Path) -> Path:
+    """Make the folder of a server with a card: the stand-in for CANN, and the operator package."""
+    shutil.rmtree(place / "packages/tbe")
+    for package in CANN.iterdir():
+        (place / "packages" / package.name).symlink_to(package)
+    shutil.copytree(operators, place / "opp")
+    return place
+
+
+def start(place: Path, *options: str, **variables: object) -> subprocess.Popen:
+    """Start the command in the folder."""
+    packages = place / "packages", *PACKAGES, ROOT / "train"
+    environment = {
+        **{name: value for name, value in os.environ.items() if not name.startswith(("ASCEND", "FLASH_ATTENTION"))},
+        "PYTHONPATH": os.pathsep.join(map(str, packages)),
+        "PLACE": str(place),
+        **{name: str(value) for name, value in variables.items()},
+    }
+    return subprocess.Popen(
+        [sys.executable, "-m", "flash_attention.cli", "selftest", *options],
+        cwd=place,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def compiling(place: Path, *options: str, only: str = ROWS, **variables: object) -> subprocess.Popen:
+    """Start --compile."""
+    return start(place, "--compile", "--only", only, *options, **variables)
+
+
+def through_acl(place: Path, *options: str, **variables: object) -> subprocess.Popen:
+    """Start --through acl on the virtual card."""
+    given = {"VIRTUAL_ASCEND_SOC": "Ascend910A", "VIRTUAL_ASCEND_CORES": 32, "ASCEND_CUSTOM_OPP_PATH": place / "opp"}
+    words = "--device", "ascend", "--through", "acl", "--report", "card.json"
+    return start(place, *words, *options, **{**given, **variables})
+
+
+def finish(command: subprocess.Popen) -> tuple[int, str, str]:
+    """Status, stdout and stderr of the command."""
+    told, warned = command.communicate(timeout=120)
+    return command.returncode, told, warned
+
+
+def kernels(place: Path) -> dict:
+    """The report's kernels."""
+    return json.loads((place / "compile.json").read_text())["kernels"]
+
+
+def wait(condition: Callable[[], bool]) -> None:
+    """Wait until a condition holds, a minute at the most."""
+    until = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.2)
+
+
+def test_every_operator_type_is_among_the_kernels():
+    for cores in (30, 32):
+        types = {describe.arguments(*planned(name, cores))[0].type for name in REQUESTS}
+        assert types == {operator.type for operator in describe.OPERATORS}
+
+
+def test_report_and_the_next_run(place: Path):
+    status, told, _ = finish(compiling(place, "--keep", "kept"))
+    assert status == 0 and told.splitlines()[-1].startswith("1 of 1 kernels compile"), told
+    (one,) = kernels(place).values()
+    assert {name: one[name] for name in ("operator", "cores", "blocks", "object_bytes", "workspace")} == {
+        "operator": "FlashAttentionGradRows",
+        "cores": 32,
+        "blocks": 7,
+        "object_bytes": 100,
+        "workspace": {"num": 1, "size": [32]},
+    }
+    assert one["instructions"] == INSTRUCTIONS and one["warnings"] == ["[WARNING] a mask was set twice"]
+    assert (place / "kept/Ascend910A/rows__D_128/kernel_meta/selftest_kernel.cce").read_text() == CCE
+
+    status, told, _ = finish(compiling(place, only="910A: rows", TOOLKIT="fails"))
+    assert status == 1 and "1 kernels are in compile.json already" in told and f"FAILED  {SINKS}" in told
+    assert "1 of 2 kernels compile" in told and kernels(place)[ROWS] == one
+    assert kernels(place)[SINKS]["error"][:1] == ["RuntimeError: line 0"]
+    assert kernels(place)[SINKS]["error"][-1] == "line 19" and "secret" not in (place / "compile.json").read_text()
+
+
+@pytest.mark.parametrize(
+    "does, error",
+    [("dies", ["the process ended with status -6", "a plugin was lost"]), ("hangs", ["not done within 3 s"])],
+)
+def test_a_process_that_ends_without_a_result(place: Path, does: str, error: list):
+    status, told, _ = finish(compiling(place, "--limit", "3", only=SINKS, TOOLKIT=does))
+    assert status == 1 and error[0] in told and kernels(place)[SINKS]["error"] == error
+
+
+def test_a_full_disk_leaves_the_report(place: Path):
+    assert finish(compiling(place))[0] == 0
+    before = kernels(place)
+    (place / "compile.json.part").symlink_to("/dev/full")
+    status, _, warned = finish(compiling(place, only=SINKS))
+    assert status == 2 and "--report: compile.json cannot be written: No space left on device" in warned
+    assert kernels(place) == before and not (place / "compile.json.part").exists()
+
+
+def test_ctrl_c_ends_the_processes_and_keeps_what_is_done(place: Path):
+    command = compiling(place, only="910A: rows", TOOLKIT="hangs")
+    wait(lambda: (place / "pid").exists() and (place / "compile.json").exists() and ROWS in kernels(place))
+    os.killpg(command.pid, signal.SIGINT)
+    status, told, _ = finish(command)
+    assert status == 130 and "the same command goes on" in told and set(kernels(place)) == {ROWS}
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((place / "pid").read_text()), 0)
+
+
+def test_what_is_missing_or_wrong_is_one_line(place: Path):
+    (place / "compile.json").write_text('{"software": {}}')
+    status, _, warned = finish(compiling(place))
+    assert status == 2 and "is of other software, or no report" in warned
+    assert "no kernel is called like 'x'" in finish(compiling(place, only="x"))[2]
+    (place / "packages/tbe/__init__.py").unlink()
+    (place / "packages/tbe").rmdir()
+    status, told, warned = finish(compiling(place))
+    assert status == 2 and told == "" and warned.count("\n") == 1
+    assert "CANN's Python package tbe cannot be imported" in warned
+
+
+def experiments(place: Path) -> dict[str, dict]:
+    """The report's experiments by name."""
+    return {one["name"]: one for one in json.loads((place / "card.json").read_text())["experiments"]}
+
+
+def test_experiments_through_acl(card: Path):
+    status, told, warned = finish(through_acl(card))
+    assert status == 0 and "soc Ascend910A, virtual" in told and "please send it" in told, told + warned
+    for name, one in experiments(card).items():
+        timed = name == "times" or name.startswith("time of ")
+        assert one["result"] == ("not run" if timed else "ok"), one["found"]
+        assert not name.startswith("attention") or "d_query" in one["found"] and "bit-equal: True" in one["found"]
+
+
+def test_an_operator_that_is_not_compiled_is_a_finding(card: Path):
+    entry = card / "opp/op_impl/ai_core/tbe/flash_attention_impl/flash_attention_grad.py"
+    entry.write_text(entry.read_text().replace("    import os\n", "    raise RuntimeError('refused here')\n"))
+    status, told, _ = finish(through_acl(card, "--only", "attention 1"))
+    assert status == 1 and told.rstrip().endswith("FAILED: 1")
+    found = experiments(card)["attention 1: D=16, S=40"]["found"]
+    assert "acl.op.compile of FlashAttentionGrad gave 500002" in found and "refused here" in found
+
+
+MISSING = {
+    "another chip": ({"VIRTUAL_ASCEND_SOC": "Ascend910B3"}, "the card is Ascend910B3, allowed are Ascend910A,"),
+    "no operator package": (
+        {"ASCEND_CUSTOM_OPP_PATH": ""},
+        "the operator package is not installed: flash-attention opp",
+    ),
+    # Not even root may write to this one.
+    "no permission": ({"VIRTUAL_ASCEND_NODE": "/proc/sys/kernel/version"}, "version failed: Permission denied"),
+    "a full card": ({"VIRTUAL_ASCEND_MEMORY": 1 << 17}, "acl.rt.malloc gave 200000: no room for"),
+}
+
+
+@pytest.mark.parametrize("name", MISSING)
+def test_what_a_server_lacks_is_named(card: Path, name: str):
+    variables, message = MISSING[name]
+    status, told, warned = finish(through_acl(card, "--only", "exponential", **variables))
+    if name == "a full card":
+        assert status == 1 and message in told
+    else:
+        assert status == 2 and told == "" and warned.count("\n") == 1 and message in warned
+
+
+def test_without_acl_one_line_says_so(card: Path):
+    (card / "packages/acl").unlink()
+    status, told, warned = finish(through_acl(card))
+    assert status == 2 and told == "" and warned.count("\n") == 1
+    assert "CANN's Python package acl cannot be imported" in warned
+
+
+def test_a_report_that_cannot_be_written(card: Path):
+    (card / "card.json.part").symlink_to("/dev/full")
+    status, told, warned = finish(through_acl(card, "--only", "exponential"))
+    assert status == 2 and "ok      exponential" in told
+    assert "--report: card.json cannot be written: No space left on device" in warned
+
+
+def test_ctrl_c_keeps_what_the_card_answered(card: Path):
+    command = through_acl(card)
+    wait(lambda: (card / "card.json").exists())
+    os.killpg(command.pid, signal.SIGINT)
+    status, told, warned = finish(command)
+    assert status == 130 and "stopped after" in told and "Traceback" not in warned and experiments(card)
+    with pytest.raises(ProcessLookupError):  # as soon as the device process has noticed
+        wait(lambda: os.killpg(command.pid, 0) is not None)

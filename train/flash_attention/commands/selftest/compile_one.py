@@ -1,0 +1,89 @@
+"""Compile one kernel by CANN: ``python -m flash_attention.commands.selftest.compile_one SOC NAME``.
+
+The kernel's files appear in the working folder. The last line on stdout is the result in JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import time
+import traceback
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+KERNEL = "selftest_kernel"
+_LINES = 4  # of an error's beginning and of its end
+_CALL = re.compile(r"\b([A-Za-z_]\w*)\s*\(([^()]*)")
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+_NO_INSTRUCTIONS = {"for", "if", "while", "switch", "return", "sizeof", "defined"}
+_WITH_PIPES = {"pipe_barrier": 1, "set_flag": 2, "wait_flag": 2}  # and how many arguments name pipes
+
+
+def ends(text: str) -> list[str]:
+    """Return the first and the last lines of a text, each of at most 300 characters."""
+    lines = [line[:300] for line in text.splitlines() if line.strip()]
+    return lines if len(lines) <= 2 * _LINES else [*lines[:_LINES], "...", *lines[-_LINES:]]
+
+
+def counts(text: str) -> dict[str, int]:
+    """Count each instruction of a generated program; barriers and flags by their pipes."""
+    found: Counter[str] = Counter()
+    for name, arguments in _CALL.findall(_COMMENT.sub("", text)):
+        if name in _NO_INSTRUCTIONS or name.startswith("__") or name.endswith("_t") or KERNEL in name:
+            continue
+        pipes = [one.strip() for one in arguments.split(",")][: _WITH_PIPES.get(name, 0)]
+        found[" ".join([name, *pipes])] += 1
+    return dict(sorted(found.items()))
+
+
+def compile_it(soc: str, name: str) -> dict[str, Any]:
+    """Compile, and return what became of it; errors of the compiler are raised."""
+    from tbe.common import platform
+
+    from flash_attention.commands.selftest.requests import planned
+    from flash_attention.kernels.tik import describe, operators
+
+    platform.set_current_compile_soc_info(soc)
+    cores = int(platform.get_soc_spec("CORE_NUM"))
+    stage, request = planned(name, cores)
+    operator, signature = describe.arguments(stage, request)
+    filled = operator.fill(signature)
+    tensors = {
+        one.name: {"shape": one.shape, "dtype": one.dtype, "format": one.format}
+        for one in (*filled.inputs, *filled.outputs)
+    }
+    start = time.perf_counter()
+    kernel = operators.compile_entry(operator.name, tensors, request.to_text(), KERNEL, {"save_temp_cce_file": True})
+    result: dict[str, Any] = {
+        "operator": operator.type,
+        "seconds": round(time.perf_counter() - start, 3),
+        "cores": cores,
+        "blocks": kernel.cores,
+        "object_bytes": sum(path.stat().st_size for path in Path().rglob("*.o")) or None,
+    }
+    for path in Path().rglob("*.json"):
+        described = json.loads(path.read_text(encoding="utf-8"))
+        if "blockDim" in described:
+            result.update(blocks=described["blockDim"], workspace=described.get("workspace"))
+    texts = [path.read_text(encoding="utf-8", errors="replace") for path in sorted(Path().rglob("*.cce"))]
+    result["instructions"] = counts("\n".join(texts)) if texts else None
+    return result
+
+
+def main() -> None:
+    try:
+        result = compile_it(*sys.argv[1:3])
+    except Exception as error:
+        # The frames without their source, which may be CANN's.
+        frames = [
+            f"{frame.filename}:{frame.lineno} {frame.name}" for frame in traceback.extract_tb(error.__traceback__)
+        ]
+        result = {"error": ends(f"{type(error).__name__}: {error}"), "frames": frames[-_LINES:]}
+    print(f"\n{json.dumps(result)}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,146 @@
+"""Compile the kernels by CANN's TIK compiler, each in a process of its own; no card is needed."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
+from typing import Any
+
+from flash_attention import __version__
+from flash_attention.address import destination
+from flash_attention.commands.info import cann_version
+from flash_attention.commands.selftest.compile_one import ends
+from flash_attention.commands.selftest.report import write
+from flash_attention.commands.selftest.requests import REQUESTS
+
+SOCS = ("Ascend910A", "Ascend910ProA", "Ascend910B")
+REPORT = Path("compile.json")
+PACKAGES = str(Path(__file__).resolve().parents[3])
+
+
+def run(options: argparse.Namespace) -> int:
+    """Compile what the report lacks; the status is 130 after Ctrl-C."""
+    if importlib.util.find_spec("tbe") is None:
+        raise RuntimeError("--compile: CANN's Python package tbe cannot be imported (source CANN's set_env.sh)")
+    if importlib.util.find_spec("tqdm") is None:
+        raise RuntimeError("--compile: the Python package tqdm is not installed: pip install tqdm")
+    from tqdm import tqdm
+
+    tasks = [(soc, name) for soc in SOCS for name in REQUESTS if options.only in f"{soc}: {name}"]
+    if not tasks:
+        raise ValueError(f"--only: no kernel is called like {options.only!r}")
+    path, start = options.report or REPORT, time.perf_counter()
+    report = _begin(path)
+    kernels = report["kernels"]
+    waiting = [(soc, name) for soc, name in tasks if f"{soc}: {name}" not in kernels]
+    if len(waiting) < len(tasks):
+        print(f"{len(tasks) - len(waiting)} kernels are in {path} already; without that file all are compiled")
+    running: set[subprocess.Popen] = set()
+    stopped = threading.Event()
+    with ThreadPoolExecutor(max(1, min(8, len(os.sched_getaffinity(0))))) as pool:
+        futures = {
+            pool.submit(_compile, *task, options.limit, options.keep, running, stopped): task for task in waiting
+        }
+        try:
+            for future in tqdm(as_completed(futures), total=len(futures), unit="kernel", disable=not futures):
+                soc, name = futures[future]
+                kernels[f"{soc}: {name}"] = future.result()
+                report["seconds"] = round(report["seconds"] + kernels[f"{soc}: {name}"]["process_seconds"], 1)
+                write(path, report)
+        except BaseException as error:
+            stopped.set()
+            for future in futures:
+                future.cancel()
+            for process in list(running):
+                process.kill()
+            if not isinstance(error, KeyboardInterrupt):
+                raise
+            print(f"\nstopped; the same command goes on with what {path} lacks")
+            return 130
+    failed = [label for label in (f"{soc}: {name}" for soc, name in tasks) if "error" in kernels[label]]
+    for label in failed:
+        print(f"FAILED  {label}: {kernels[label]['error'][0]}")
+    print(
+        f"{len(tasks) - len(failed)} of {len(tasks)} kernels compile, {time.perf_counter() - start:.0f} s; "
+        f"please send {path} to {destination()}"
+    )
+    return int(bool(failed))
+
+
+def _begin(path: Path) -> dict[str, Any]:
+    """Return the report of the same software that is there, or a new one."""
+    software = {
+        "flash_attention": __version__,
+        "cann": cann_version(),
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+    }
+    if path.exists():
+        try:
+            report = json.loads(path.read_text(encoding="utf-8"))
+            same = report["software"] == software and isinstance(report["kernels"], dict)
+        except (ValueError, KeyError, TypeError):
+            same = False
+        if not same:
+            raise ValueError(f"--report: {path} is of other software, or no report; name another file, or remove it")
+        return report
+    report = {"software": software, "seconds": 0.0, "kernels": {}}
+    write(path, report)  # a place that cannot be written shows before anything is compiled
+    return report
+
+
+def _compile(
+    soc: str, name: str, limit: float, keep: Path | None, running: set[subprocess.Popen], stopped: threading.Event
+) -> dict[str, Any]:
+    """Compile one kernel in a process; what becomes of that is in the result."""
+    command = [sys.executable, "-m", "flash_attention.commands.selftest.compile_one", soc, name]
+    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [PACKAGES, os.environ.get("PYTHONPATH")]))}
+    start = time.perf_counter()
+    with tempfile.TemporaryDirectory(prefix="flash_attention_") as folder:
+        with subprocess.Popen(
+            command,
+            cwd=folder,
+            env=variables,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            start_new_session=True,  # Ctrl-C is for the command, which ends its processes
+        ) as process:
+            running.add(process)
+            if stopped.is_set():
+                process.kill()
+            try:
+                told, warned = process.communicate(timeout=limit)
+                result = _result(process.returncode, told, warned)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.communicate()
+                result = {"error": [f"not done within {limit:g} s"]}
+            finally:
+                running.discard(process)
+        if keep is not None:
+            target = keep / soc / "".join(one if one.isalnum() else "_" for one in name)
+            shutil.copytree(folder, target, dirs_exist_ok=True)
+    return {**result, "process_seconds": round(time.perf_counter() - start, 2)}
+
+
+def _result(status: int, told: str, warned: str) -> dict[str, Any]:
+    """Return the result that a process printed last, with its warnings, or how it ended."""
+    try:
+        result = json.loads(told.splitlines()[-1])
+    except (IndexError, ValueError):
+        return {"error": [f"the process ended with status {status}", *ends(warned)]}
+    warnings = [line for line in (*told.splitlines()[:-1], *warned.splitlines()) if "warn" in line.lower()]
+    return {**result, "warnings": ends("\n".join(dict.fromkeys(warnings)))}

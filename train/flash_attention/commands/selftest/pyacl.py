@@ -1,0 +1,304 @@
+"""Run the experiments on a card by pyACL and operator packages, without MindSpore. Not tried on a card."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from flash_attention import reference
+from flash_attention.backends.ascend import entries, environment
+from flash_attention.commands.selftest.card import ENTRY, NotRun, Run
+from flash_attention.commands.selftest.loops import ALL_PROGRAMS, Loop
+from flash_attention.commands.selftest.programs import PROGRAMS, Program
+from flash_attention.kernels.tik import describe, operators
+from flash_attention.kernels.tik.describe import NZ, GlobalTensor
+from flash_attention.kernels.tik.layout import from_nz, to_nz
+from flash_attention.kernels.tik.problem import Request, padded
+from flash_attention.problem import AttentionProblem
+
+#: Names that CANN has for the first generation; Ascend910B1 to 910B4 are Atlas A2.
+CHIPS = ("Ascend910A", "Ascend910ProA", "Ascend910PremiumA", "Ascend910B", "Ascend910ProB")
+_NODE = Path("/dev/davinci0")
+_DTYPES = {"float32": 0, "float16": 1, "int32": 3, "uint8": 4}
+_FORMATS = {"ND": 2, NZ: 29}
+_TO_DEVICE, _TO_HOST = 1, 2
+_STATUS_BYTES = 64
+_VENDOR = "flash_attention_selftest"
+
+
+class Call:
+    """Hold a compiled operator with its tensors on the card, until the block ends."""
+
+    def __init__(self, card: Acl, kind: str, inputs: Sequence[tuple], outputs: Sequence[GlobalTensor], **attributes):
+        self.card, self.outputs, self.kind, self.space = card, outputs, kind, contextlib.ExitStack()
+        acl = card.acl
+        try:
+            self.attributes = acl.op.create_attr()
+            self.space.callback(acl.op.destroy_attr, self.attributes)
+            for name, value in attributes.items():
+                setter = acl.op.set_attr_string if isinstance(value, str) else acl.op.set_attr_list_list_int
+                card.check(f"set_attr {name}", setter(self.attributes, name, value))
+            given = [self._place(tensor, array) for tensor, array in inputs]
+            wanted = [self._place(tensor) for tensor in outputs]
+            self.inputs = [[one[i] for one in given] for i in (0, 1)]  # descriptions, buffers
+            self.results = [[one[i] for one in wanted] for i in (0, 1)]
+            self.addresses = [one[2] for one in wanted]
+            compiled = acl.op.compile(kind, self.inputs[0], self.results[0], self.attributes, 0, 0, "")
+            card.check(f"op.compile of {kind}", compiled)
+        except BaseException:
+            self.space.close()
+            raise
+
+    def _place(self, tensor: GlobalTensor, array: np.ndarray | None = None) -> tuple[int, int, int]:
+        """Description, buffer and address of a tensor on the card."""
+        acl, shape = self.card.acl, list(tensor.shape)
+        seen = shape
+        if tensor.format == NZ:  # whole fractals, as the matrix that they are
+            *outer, columns, rows, _, _ = shape
+            seen = [*outer, 16 * rows, 16 * columns]
+        size = int(np.prod(shape)) * np.dtype(tensor.dtype).itemsize
+        address = self.card.allocate(size, self.space)
+        description = acl.create_tensor_desc(_DTYPES[tensor.dtype], seen, _FORMATS["ND"])
+        self.space.callback(acl.destroy_tensor_desc, description)
+        self.card.check("set_tensor_format", acl.set_tensor_format(description, _FORMATS[tensor.format]))
+        self.card.check("set_tensor_shape", acl.set_tensor_shape(description, shape))
+        if array is not None:
+            stored = np.ascontiguousarray(array, tensor.dtype)
+            copied = acl.rt.memcpy(address, size, stored.ctypes.data, size, _TO_DEVICE)
+            self.card.check("rt.memcpy", copied)
+        buffer = acl.create_data_buffer(address, size)
+        self.space.callback(acl.destroy_data_buffer, buffer)
+        return description, buffer, address
+
+    def __enter__(self) -> Call:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.space.close()
+
+    def start(self) -> None:
+        """Give the operator to the card; sums that it adds to are cleared before."""
+        acl = self.card.acl
+        for tensor, address in zip(self.outputs, self.addresses):
+            if tensor.added:
+                size = int(np.prod(tensor.shape)) * np.dtype(tensor.dtype).itemsize
+                self.card.check("rt.memset", acl.rt.memset(address, size, 0, size))
+        run = acl.op.execute_v2(
+            self.kind,
+            self.inputs[0],
+            self.inputs[1],
+            self.results[0],
+            self.results[1],
+            self.attributes,
+            self.card.stream,
+        )
+        self.card.check(f"op.execute_v2 of {self.kind}", run)
+
+    def run(self) -> dict[str, np.ndarray]:
+        """Run the operator, wait, and return the outputs by name."""
+        self.start()
+        self.card.wait()
+        return {
+            tensor.name: self.card.read(address, tensor.shape, tensor.dtype)
+            for tensor, address in zip(self.outputs, self.addresses)
+            if not tensor.absent
+        }
+
+
+class Acl:
+    """Use the first card; what it lacks is an error before anything runs."""
+
+    def __init__(self) -> None:
+        if importlib.util.find_spec("acl") is None:
+            raise RuntimeError("--through acl: CANN's Python package acl cannot be imported (source CANN's set_env.sh)")
+        if environment.package_folder() is None:
+            raise RuntimeError(
+                "--through acl: the operator package is not installed: flash-attention opp --out DIR, then "
+                "bash DIR/install.sh"
+            )
+        if _NODE.exists() and not os.access(_NODE, os.R_OK | os.W_OK):
+            raise RuntimeError(f"--through acl: no permission for {_NODE}; its group is that of CANN's installation")
+        self.folder = tempfile.TemporaryDirectory(prefix="flash_attention_")
+        packages = _write_programs(Path(self.folder.name)), os.environ.get("ASCEND_CUSTOM_OPP_PATH")
+        os.environ["ASCEND_CUSTOM_OPP_PATH"] = ":".join(str(one) for one in packages if one)
+        import acl
+
+        self.acl, self.timed = acl, not environment.is_virtual()
+        self.check("init", acl.init())
+        self.soc = acl.get_soc_name()
+        if self.soc not in CHIPS:
+            raise RuntimeError(f"--through acl: the card is {self.soc}, allowed are {', '.join(CHIPS)}")
+        self.check("rt.set_device", acl.rt.set_device(0))
+        self.stream = self._value("rt.create_stream", acl.rt.create_stream())
+
+    def check(self, what: str, code: int) -> None:
+        """Raise RuntimeError with what CANN says if the code is not 0."""
+        if code != 0:
+            raise RuntimeError(f"acl.{what} gave {code}: {self.acl.get_recent_err_msg()}")
+
+    def _value(self, what: str, pair: tuple) -> Any:
+        self.check(what, pair[1])
+        return pair[0]
+
+    def allocate(self, size: int, space: contextlib.ExitStack) -> int:
+        """Return the address of memory that is free when the space closes."""
+        address = self._value("rt.malloc", self.acl.rt.malloc(size, 0))
+        space.callback(self.acl.rt.free, address)
+        return address
+
+    def wait(self) -> None:
+        """Wait for all that was given to the card."""
+        self.check("rt.synchronize_stream", self.acl.rt.synchronize_stream(self.stream))
+
+    def read(self, address: int, shape: tuple[int, ...], dtype: str) -> np.ndarray:
+        """Return a tensor of the card."""
+        result = np.empty(shape, dtype)
+        copied = self.acl.rt.memcpy(result.ctypes.data, result.nbytes, address, result.nbytes, _TO_HOST)
+        self.check("rt.memcpy", copied)
+        return result
+
+    def description(self) -> dict[str, str]:
+        from flash_attention.commands.info import cann_version
+
+        return {
+            "soc": self.soc if self.timed else f"{self.soc}, virtual",
+            "cann": str(cann_version()),
+            "through": "acl",
+        }
+
+    def platform(self, name: str) -> int:
+        return int(environment.specifications()[name])
+
+    # ---------------------------------------------------------------------------------------------------- attention
+    def _stage(self, stage: str, request: Request, arrays: Mapping[str, np.ndarray]) -> Call:
+        operator, signature = describe.arguments(stage, request)
+        filled = operator.fill(signature)
+        feed = signature.feed(**{name: arrays[name] for name in signature.given})
+        inputs = [(one, feed.get(one.name, np.zeros(one.shape, one.dtype))) for one in filled.inputs]
+        shapes = [list(one.shape) for one in filled.outputs]
+        return Call(self, operator.type, inputs, filled.outputs, request=request.to_text(), output_shapes=shapes)
+
+    def attend(self, problem: AttentionProblem, given: dict, gradients: dict, times: int) -> list:
+        """Results of a problem without optional inputs, as reference.Attention of float32 arrays."""
+        p = describe.kernel_problem(problem, **environment.chip()._asdict())
+        request = Request(p, logsumexp_gradient=True)
+        rows = [(0, 0), (0, 0), (0, padded(p.seq_q) - p.seq_q)]
+        arrays = {name: to_nz(given[name].astype(np.float16)) for name in ("query", "key", "value")}
+        arrays["d_output"] = to_nz(gradients["d_output"].astype(np.float16))
+        arrays["d_logsumexp"] = np.pad(gradients["d_logsumexp"].astype(np.float32), rows)
+        shapes = {"output": p.shape_output(), "query": p.shape_query(), "key": p.shape_key(), "value": p.shape_value()}
+        results = []
+        for _ in range(times):
+            for stage in operators.stages(request):
+                with self._stage(stage, request, arrays) as call:
+                    arrays.update(call.run())
+            names = {"output": "output", "d_query": "query", "d_key": "key", "d_value": "value"}
+            found: dict = {
+                name: from_nz(arrays[name], *shapes[of][-2:]).astype(np.float32) for name, of in names.items()
+            }
+            results.append(reference.Attention(logsumexp=arrays["logsumexp"][:, :, : p.seq_q], **found))
+        return results
+
+    def milliseconds(self, heads: int, seq: int, head_dim: int) -> float:
+        """The forward operator alone, the best of ten runs."""
+        problem = AttentionProblem(1, heads, seq, seq, head_dim, dtype="float16")
+        request = Request(describe.kernel_problem(problem, **environment.chip()._asdict()))
+        random = np.random.default_rng(0)
+        shapes = {"query": problem.shape_query(), "key": problem.shape_key(), "value": problem.shape_value()}
+        arrays = {name: to_nz(random.standard_normal(shape).astype(np.float16)) for name, shape in shapes.items()}
+        with self._stage("forward", request, arrays) as call:
+            return 1e3 * self._best(call)
+
+    # ----------------------------------------------------------------------------------------------------- programs
+    def _program(self, program: Program, arrays: Mapping[str, np.ndarray]) -> Call:
+        inputs = [
+            (GlobalTensor(name, (size,), dtype), arrays.get(name, np.zeros(size, dtype)))
+            for name, (dtype, size) in program.inputs.items()
+        ]
+        outputs = [
+            GlobalTensor(name, (size,), dtype, added=name in program.added)
+            for name, (dtype, size) in program.outputs.items()
+        ]
+        return Call(self, _type(program.name), inputs, outputs)
+
+    def run(self, name: str, **arrays: np.ndarray) -> Run:
+        with self._program(PROGRAMS[name], arrays) as call:
+            self.check("rt.reset_overflow_status", self.acl.rt.reset_overflow_status(self.stream))
+            outputs = call.run()
+            status = self.allocate(_STATUS_BYTES, call.space)
+            asked = self.acl.rt.get_overflow_status(status, _STATUS_BYTES, self.stream)
+            self.check("rt.get_overflow_status", asked)
+            self.wait()
+            return Run(outputs, bool(self.read(status, (_STATUS_BYTES,), "uint8").any()))
+
+    def _elapsed(self, call: Call, count: int) -> float:
+        """Seconds of so many runs on the card, by events."""
+        start, end = (self._value("rt.create_event", self.acl.rt.create_event()) for _ in range(2))
+        self.check("rt.record_event", self.acl.rt.record_event(start, self.stream))
+        for _ in range(count):
+            call.start()
+        self.check("rt.record_event", self.acl.rt.record_event(end, self.stream))
+        self.wait()
+        elapsed = self._value("rt.event_elapsed_time", self.acl.rt.event_elapsed_time(start, end)) / 1e3
+        for event in (start, end):
+            self.acl.rt.destroy_event(event)
+        return elapsed
+
+    def _best(self, call: Call) -> float:
+        if not self.timed:
+            raise NotRun("here is no device to be timed")
+        call.run()
+        return min(self._elapsed(call, 1) for _ in range(10))
+
+    def seconds(self, loop: Loop) -> tuple[float, float]:
+        times = []
+        for program in loop.programs():
+            with self._program(program, {}) as call:
+                times.append(self._best(call))
+        return times[0], times[1]
+
+    def launch(self) -> tuple[float, float]:
+        with self._program(PROGRAMS["exponential"], {}) as call:
+            self._best(call)
+            waited = []
+            for _ in range(10):
+                start = time.perf_counter()
+                call.start()
+                self.wait()
+                waited.append(time.perf_counter() - start)
+            return self._elapsed(call, 200) / 200, min(waited)
+
+
+def _type(name: str) -> str:
+    """Operator type of a program."""
+    return f"Selftest{name.title().replace('_', '')}"
+
+
+def _write_programs(folder: Path) -> Path:
+    """Write an operator package of the self-test's programs, and return its folder."""
+    tbe = folder / _VENDOR / "op_impl" / "ai_core" / "tbe"
+    sources, configuration = tbe / f"{_VENDOR}_impl", tbe / "config" / "ascend910"
+    sources.mkdir(parents=True)
+    configuration.mkdir(parents=True)
+    library = {}
+    for name, program in ALL_PROGRAMS.items():
+        parameters = ", ".join((*program.inputs, *program.outputs))
+        source = ENTRY.format(name=name, parameters=parameters, packages=entries.packages())
+        (sources / f"selftest_{name}.py").write_text(source, encoding="utf-8")
+        library[_type(name)] = {
+            f"{side}{index}": {"name": one, "paramType": "required", "dtype": dtype, "format": "ND"}
+            for side, tensors in (("input", program.inputs), ("output", program.outputs))
+            for index, (one, (dtype, _)) in enumerate(tensors.items())
+        } | {"opFile": {"value": f"selftest_{name}"}, "opInterface": {"value": f"selftest_{name}"}}
+    text = json.dumps(library, indent=1)
+    (configuration / "aic-ascend910-ops-info.json").write_text(text, encoding="utf-8")
+    return folder / _VENDOR
