@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from flash_attention import reference
-from flash_attention.backends.ascend import entries, environment
+from flash_attention.backends.tik import entries, environment
 from flash_attention.commands.selftest.card import ENTRY, NotRun, Run
 from flash_attention.commands.selftest.loops import ALL_PROGRAMS, Loop
 from flash_attention.commands.selftest.programs import PROGRAMS, Program
@@ -221,11 +221,11 @@ class Acl:
     # ----------------------------------------------------------------------------------------------------- programs
     def _program(self, program: Program, arrays: Mapping[str, np.ndarray]) -> Call:
         inputs = [
-            (GlobalTensor(name, (size,), dtype), arrays.get(name, np.zeros(size, dtype)))
+            (GlobalTensor(name, dtype, shape=(size,)), arrays.get(name, np.zeros(size, dtype)))
             for name, (dtype, size) in program.inputs.items()
         ]
         outputs = [
-            GlobalTensor(name, (size,), dtype, added=name in program.added)
+            GlobalTensor(name, dtype, added=name in program.added, shape=(size,))
             for name, (dtype, size) in program.outputs.items()
         ]
         return Call(self, _type(program.name), inputs, outputs)

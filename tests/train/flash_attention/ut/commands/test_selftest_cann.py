@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from flash_attention.backends.ascend import opp_package
+from flash_attention.backends.tik import opp_package
 from flash_attention.commands.selftest.requests import REQUESTS, planned
 from flash_attention.kernels.tik import describe
 
