@@ -95,29 +95,9 @@ def missing():
     print("result", ops.cholesky(Tensor(np.eye(3, dtype=np.float32))).asnumpy()[0])
 
 
-class Loss(nn.Cell):
-    """Return the loss of an LSTM."""
-
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.LSTM(16, 16)
-
-    def construct(self, x):
-        output, _ = self.layer(x)
-        return ops.square(output).sum()
-
-
-def lstm():
-    """The gradient of an LSTM in GRAPH."""
-    ms.set_context(mode=ms.GRAPH_MODE)
-    print("gradient", ops.GradOperation()(Loss())(Tensor(np.ones((3, 2, 16), np.float32))).asnumpy()[0, 0, :3])
-
-
 if __name__ == "__main__":
     ms.set_context(mode=ms.PYNATIVE_MODE, device_target="Ascend")
-    chosen = {
-        function.__name__: function for function in (killed, killed_at_work, memory, missing, data_end, no_data, lstm)
-    }
+    chosen = {function.__name__: function for function in (killed, killed_at_work, memory, missing, data_end, no_data)}
     try:
         chosen[sys.argv[1]]() if sys.argv[1] in chosen else run(sys.argv[1])
     except Exception as error:

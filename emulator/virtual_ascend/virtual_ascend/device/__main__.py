@@ -37,6 +37,7 @@ class Server:
 
     def __init__(self, connection: socket.socket, launcher: Launcher) -> None:
         self.connection, self.launcher, self.graphs = connection, launcher, Graphs(launcher)
+        self.failures: list[str] = []
         self.handlers: dict[int, Callable[[int, int, bytes], str | None]] = {
             REGISTER: self.register,
             LAUNCH: self.launch,
@@ -67,6 +68,8 @@ class Server:
                 code, text = KERNEL_FAILED, str(error)
             except Exception:
                 code, text = KERNEL_FAILED, f"the device process met an error of its own\n{traceback.format_exc()}"
+            if code == KERNEL_FAILED:
+                self.failures.append(text)
             answer = text.encode()
             self.connection.sendall(_ANSWER.pack(code, len(answer)) + answer)
 
@@ -112,14 +115,19 @@ def _split(count: int, contents: bytes) -> tuple[list[Address], bytes]:
     return [Address(*pair) for pair in _ADDRESS.iter_unpack(contents[:end])], contents[end:]
 
 
-def _end_with(connection: socket.socket, report: Report | None) -> None:
-    """End the process when the program has ended, also while a kernel runs; sum up what was launched."""
+def _end_with(connection: socket.socket, report: Report | None, failures: list[str]) -> None:
+    """End the process when the program has ended, also while a kernel runs; sum up launches.
+
+    MindSpore's own messages hide the first failure behind a tail of others, so it comes once more, last.
+    """
     poll = select.poll()
     poll.register(connection, select.POLLHUP)
     while not any(events & select.POLLHUP for _, events in poll.poll()):
         pass
     if report:
         report.summarize()
+    if failures:
+        print(f"virtual-ascend: the first failure was: {failures[0]}", file=sys.stderr, flush=True)
     os._exit(0)
 
 
@@ -130,10 +138,12 @@ def main() -> None:
     connection = socket.socket(fileno=descriptor)
     folder = os.environ.get("VIRTUAL_ASCEND_REPORT")
     report = Report(Path(folder)) if folder else None
-    threading.Thread(target=_end_with, args=(connection, report)).start()  # not a daemon: the end waits for it
     np.seterr(all="ignore")  # infinities and NaN are part of the arithmetic
     processes, cards = (int(os.environ.get(f"VIRTUAL_ASCEND_{name}", "1")) for name in ("PROCESSES", "CARDS"))
-    Server(connection, Launcher(Memory(file, size, pages), report, max(1, processes // cards))).serve()
+    server = Server(connection, Launcher(Memory(file, size, pages), report, max(1, processes // cards)))
+    # Not a daemon: the end waits for it.
+    threading.Thread(target=_end_with, args=(connection, report, server.failures)).start()
+    server.serve()
 
 
 if __name__ == "__main__":

@@ -209,7 +209,10 @@ def check_tensors(signature: Signature, tensors: Mapping[str, Mapping | None]) -
         stored, shape = wanted[name], tuple(tensor["shape"])
         first = len(shape) - len(stored.shape) + 1  # axes that may make up the first one together
         if first < 1 or (math.prod(shape[:first]), *shape[first:]) != stored.shape:
-            raise ValueError(f"{name}: got shape {shape}, allowed is {stored.shape}")
+            raise ValueError(
+                f"{name}: got shape {shape}, allowed is {stored.shape}; in a sharded graph, give the operator that "
+                "makes it a strategy like the layer's dp and mp"
+            )
         if stored.format == "FRACTAL_NZ" and tensor.get("format", stored.format) != stored.format:
             raise ValueError(f"{name}: got format {tensor['format']}, allowed is {stored.format}")
         if tensor["dtype"].lower() != stored.dtype:
