@@ -5,6 +5,7 @@ The first two are file descriptors, the others the size of the memory and of the
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -127,7 +128,8 @@ def main() -> None:
     folder = os.environ.get("VIRTUAL_ASCEND_REPORT")
     report = Report(Path(folder)) if folder else None
     processes, cards = (int(os.environ.get(f"VIRTUAL_ASCEND_{name}", "1")) for name in ("PROCESSES", "CARDS"))
-    Server(connection, Launcher(Memory(file, size, pages), report, max(1, processes // cards))).serve()
+    with contextlib.suppress(ConnectionError):  # the program has ended while its kernel ran
+        Server(connection, Launcher(Memory(file, size, pages), report, max(1, processes // cards))).serve()
 
 
 if __name__ == "__main__":
