@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import struct
 import subprocess
@@ -39,6 +40,8 @@ class Card:
             [sys.executable, "-m", "virtual_ascend.device", *map(str, numbers)],
             env={**os.environ, "PYTHONPATH": os.pathsep.join(folders)},
             pass_fds=(other.fileno(), file),
+            # Ctrl-C is for the program, also before the process has begun to ignore it.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
         )
         other.close()
 

@@ -5,6 +5,7 @@ The first two are file descriptors, the others the size of the memory and of the
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -143,7 +144,8 @@ def main() -> None:
     server = Server(connection, Launcher(Memory(file, size, pages), report, max(1, processes // cards)))
     # Not a daemon: the end waits for it.
     threading.Thread(target=_end_with, args=(connection, report, server.failures)).start()
-    server.serve()
+    with contextlib.suppress(ConnectionError):  # the program has ended while its kernel ran
+        server.serve()
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from tests.virtual_ascend.card import PACKAGES, ROOT
 pytest.importorskip("tikemu")
 
 CANN = ROOT / "emulator/virtual_ascend/virtual_ascend/cann"
+SELFTEST = "-m", "flash_attention.cli", "selftest"
 ROWS, SINKS = "Ascend910A: rows, D=128", "Ascend910A: rows, sinks"
 CCE = """// set_vector_mask(0, 0);
 extern "C" __global__ __aicore__ void selftest_kernel__kernel0(__gm__ half *query) {
@@ -100,8 +101,8 @@ def card(place: Path, operators: Path) -> Path:
     return place
 
 
-def start(place: Path, *options: str, **variables: object) -> subprocess.Popen:
-    """Start the command in the folder."""
+def start(place: Path, *words: str, **variables: object) -> subprocess.Popen:
+    """Start a program in the folder."""
     packages = place / "packages", *PACKAGES, ROOT / "train"
     environment = {
         **{name: value for name, value in os.environ.items() if not name.startswith(("ASCEND", "FLASH_ATTENTION"))},
@@ -110,7 +111,7 @@ def start(place: Path, *options: str, **variables: object) -> subprocess.Popen:
         **{name: str(value) for name, value in variables.items()},
     }
     return subprocess.Popen(
-        [sys.executable, "-m", "flash_attention.cli", "selftest", *options],
+        [sys.executable, *words],
         cwd=place,
         env=environment,
         stdout=subprocess.PIPE,
@@ -122,14 +123,19 @@ def start(place: Path, *options: str, **variables: object) -> subprocess.Popen:
 
 def compiling(place: Path, *options: str, only: str = ROWS, **variables: object) -> subprocess.Popen:
     """Start --compile."""
-    return start(place, "--compile", "--only", only, *options, **variables)
+    return start(place, *SELFTEST, "--compile", "--only", only, *options, **variables)
+
+
+def on_card(place: Path, *words: str, **variables: object) -> subprocess.Popen:
+    """Start a program with the virtual card and the operator package."""
+    given = {"VIRTUAL_ASCEND_SOC": "Ascend910A", "VIRTUAL_ASCEND_CORES": 32, "ASCEND_CUSTOM_OPP_PATH": place / "opp"}
+    return start(place, *words, **{**given, **variables})
 
 
 def through_acl(place: Path, *options: str, **variables: object) -> subprocess.Popen:
-    """Start --through acl on the virtual card."""
-    given = {"VIRTUAL_ASCEND_SOC": "Ascend910A", "VIRTUAL_ASCEND_CORES": 32, "ASCEND_CUSTOM_OPP_PATH": place / "opp"}
+    """Start --through acl."""
     words = "--device", "ascend", "--through", "acl", "--report", "card.json"
-    return start(place, *words, *options, **{**given, **variables})
+    return on_card(place, *SELFTEST, *words, *options, **variables)
 
 
 def finish(command: subprocess.Popen) -> tuple[int, str, str]:
@@ -285,3 +291,8 @@ def test_ctrl_c_keeps_what_the_card_answered(card: Path):
     assert status == 130 and "stopped after" in told and "Traceback" not in warned and experiments(card)
     with pytest.raises(ProcessLookupError):  # as soon as the device process has noticed
         wait(lambda: os.killpg(command.pid, 0) is not None)
+
+
+def test_the_example_for_torch_npu_without_it(card: Path):
+    status, told, warned = finish(on_card(card, str(ROOT / "examples/torch_npu_attention.py")))
+    assert status == 0 and "plain memory of the card: largest error" in told, told + warned
