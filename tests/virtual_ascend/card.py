@@ -1,10 +1,13 @@
-"""Programs on the virtual card, and the environment of MindSpore 2.0.0 that they run in."""
+"""Programs on the virtual card, and the environments that they run in: of MindSpore 2.0.0, and of those with GE."""
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
-from tests.train.flash_attention.st.support.wheel_tools import ROOT, mindspore_environment
+import pytest
+
+from tests.train.flash_attention.st.support.wheel_tools import ROOT, development_environment, mindspore_environment
 
 PACKAGES = (ROOT / "emulator/virtual_ascend", ROOT / "emulator")
 
@@ -13,6 +16,19 @@ def card_python() -> Path:
     """Python 3.9 with MindSpore 2.0.0 and pyelftools: VIRTUAL_ASCEND_TEST_PYTHON, or one that is made and kept."""
     chosen = os.environ.get("VIRTUAL_ASCEND_TEST_PYTHON")
     return Path(chosen) if chosen else mindspore_environment("3.9")
+
+
+def ge_python(release: str) -> Path:
+    """Python with a MindSpore that goes through GE, "2.6.0" or "2.5.0"; the test is skipped where none is to be had.
+
+    VIRTUAL_ASCEND_TEST_PYTHON_2_6_0 names one, or it is made from the development wheel and kept.
+    """
+    chosen = os.environ.get(f"VIRTUAL_ASCEND_TEST_PYTHON_{release.replace('.', '_')}")
+    try:
+        return Path(chosen) if chosen else development_environment(release)
+    except RuntimeError as error:
+        print(error, file=sys.stderr)
+        pytest.skip(str(error))
 
 
 def start(*command, cwd: Path, packages=(), minutes: float = 5, **variables) -> subprocess.CompletedProcess:

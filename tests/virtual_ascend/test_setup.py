@@ -31,7 +31,7 @@ def test_another_python(python, tmp_path):
 
 def test_another_mindspore(python, tmp_path):
     text = told(python, tmp_path, "installation.metadata.version = lambda name: '2.1.0'")
-    assert "for MindSpore 2.0.0, installed is 2.1.0" in text and "pip install mindspore==2.0.0" in text
+    assert "for MindSpore 2.0.0, 2.5 and 2.6, installed is 2.1.0" in text and "pip install mindspore==2.0.0" in text
 
 
 def test_another_processor(python, tmp_path):

@@ -58,6 +58,7 @@ class Compiled(nn.Cell):
         flat = []
         for one, size in zip(arguments, sizes):
             flat.extend(one if size >= 0 else (one,))
+        flat = [one.contiguous() if isinstance(one, Tensor) and not one.is_contiguous() else one for one in flat]
         return _jit(self.run, sizes)(*flat)
 
     def construct(self, *arguments):

@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 from .errors import SetupError
 
-SYSTEM = ("Linux", "x86_64")
+PYTHON, SYSTEM = (3, 9), ("Linux", "x86_64")
 _ADVICE = (
-    'on Linux x86-64: Python 3.9 with mindspore==2.0.0 "numpy<2" "pillow<10", or Python 3.9 to 3.11 with '
-    'mindspore-dev==2.6.0.dev20250323 or 2.5.0.dev20250202 and "numpy<2"'
+    'on Linux x86-64, in Python 3.9: pip install mindspore==2.0.0 "numpy<2" "pillow<10", or in Python 3.9 to 3.11: '
+    'pip install mindspore-dev==2.6.0.dev20250323 (or 2.5.0.dev20250202) "numpy<2"'
 )
 
 
@@ -47,7 +47,7 @@ def find() -> Installation:
     ge = version.startswith(("2.5.0.dev", "2.6.0.dev"))
     if version != "2.0.0" and not ge:
         raise SetupError(f"the stand-in is for MindSpore 2.0.0, 2.5 and 2.6, installed is {version}; {_ADVICE}")
-    if sys.version_info[:2] != (3, 9) and not ge:
+    if sys.version_info[:2] != PYTHON and not ge:
         raise SetupError(f"MindSpore 2.0.0 needs Python 3.9 here, this is {platform.python_version()}; {_ADVICE}")
     spec = importlib.util.find_spec("mindspore")
     assert spec is not None and spec.submodule_search_locations is not None

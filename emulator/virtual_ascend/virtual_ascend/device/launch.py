@@ -19,7 +19,7 @@ from .extension import INPUTS, OUTPUTS, Extension
 from .formats import dtype_of, store, to_plain
 from .memory import Address, Memory
 from .numerics import STATUS, convert, notice_overflow
-from .operators import AICPU, TABLE, Operator
+from .operators import AICPU, TABLE, Operator, ge
 from .processes import Processes
 from .report import AI_CORE, AI_CPU, COMMUNICATION, Report
 
@@ -68,11 +68,13 @@ class Launcher:
 
     def launch_operator(self, kernel: Kernel, addresses: Sequence[Address], constants: dict[int, bytes]) -> None:
         """Run an operator that MindSpore asked for by name; some inputs come with the request."""
-        on_cpu = kernel.function not in TABLE and kernel.type in AICPU
-        if on_cpu:
-            kernel.function = kernel.type
-        self._run_built_in(kernel, addresses, AICPU if on_cpu else TABLE, constants)
-        self.note(kernel, AI_CPU if on_cpu else AI_CORE, 1)
+        table, unit = TABLE, AI_CORE
+        if kernel.function not in TABLE and kernel.type in AICPU:
+            kernel.function, table, unit = kernel.type, AICPU, AI_CPU
+        elif kernel.function not in TABLE and kernel.type in ge.TABLE:
+            kernel.function, table = kernel.type, ge.TABLE
+        self._run_built_in(kernel, addresses, table, constants)
+        self.note(kernel, unit, 1)
 
     def note_collective(self, call: Call) -> None:
         """A line for a collective, once its result is there."""

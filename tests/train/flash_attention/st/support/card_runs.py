@@ -10,9 +10,12 @@ from tests.virtual_ascend.card import on_card, said
 FOLDER = Path(__file__).parent
 
 
-def verdicts(python: Path, folder: Path, program: str, mode: str, *names: str, minutes: float = 5) -> dict[str, str]:
+def verdicts(
+    python: Path, folder: Path, program: str, mode: str, *names: str, minutes: float = 5, **variables: object
+) -> dict[str, str]:
     """Verdict by name of what a program checks on the card; all of it is printed where one is not right."""
-    done = on_card(python, FOLDER / program, mode, *names, cwd=folder, packages=(ROOT / "train", ROOT), minutes=minutes)
+    packages = ROOT / "train", ROOT
+    done = on_card(python, FOLDER / program, mode, *names, cwd=folder, packages=packages, minutes=minutes, **variables)
     printed = said(done)
     found = {name: verdict for name, verdict, _ in (line.split("\t") for line in printed.splitlines())}
     assert set(found.values()) == {"right"}, f"{printed}\n{done.stderr[-6000:]}"

@@ -107,6 +107,28 @@ def mindspore_environment(version: str) -> Path:
     return kept_environment(f"mindspore-{release}-py{version}", " ".join(packages), make)
 
 
+# Development wheels of the versions that drive the first Ascend 910 through GE.
+DEVELOPMENT = {"2.6.0": "2.6.0.dev20250323", "2.5.0": "2.5.0.dev20250202"}
+
+
+def development_environment(release: str) -> Path:
+    """Python 3.11 with a development wheel of MindSpore; made at the first call, and kept.
+
+    Raises:
+        RuntimeError: the package index does not have the wheel any more.
+    """
+    packages = [f"mindspore-dev=={DEVELOPMENT[release]}", "numpy<2", "tqdm", "pyelftools"]
+
+    def make(folder: Path) -> None:
+        python = environment(folder, find_python("3.11"), share=False)
+        install = [str(python), "-m", "pip", "install", *packages]
+        done = subprocess.run(install, cwd=folder, capture_output=True, text=True)
+        if done.returncode:
+            raise RuntimeError(f"{packages[0]} cannot be installed: {done.stderr.strip().splitlines()[-1]}")
+
+    return kept_environment(f"mindspore-{release}-py3.11", " ".join(packages), make)
+
+
 def find_python(version: str) -> str:
     """An interpreter of that version with the venv module, from PATH or pyenv."""
     candidates = [shutil.which(f"python{version}"), *Path.home().glob(f".pyenv/versions/{version}.*/bin/python")]
