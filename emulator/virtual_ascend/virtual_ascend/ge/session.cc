@@ -205,13 +205,23 @@ class CompiledGraphSummary {
   }
 };
 
+// What MindSpore described, or of an Identity what its input is.
+Description Described(const Link &link) {
+  const Operation &node = *link.from;
+  const auto described = node.out.find(node.outputs[link.output]);
+  if (described != node.out.end()) return described->second;
+  const bool same = node.type == "Identity" || node.type == "IdentityN";
+  const auto input = same ? node.links.find(node.inputs[link.output]) : node.links.end();
+  return input == node.links.end() ? Description{} : Described(input->second);
+}
+
 // Memory of the card for a result that comes without: the caller takes it over.
 bool Place(const Description &described, Tensor *result) {
+  constexpr int kOnDevice = 1;
   size_t size = aclDataTypeSize(described.dtype);
   for (const int64_t extent : described.shape) size *= static_cast<size_t>(extent);
   auto memory = static_cast<uint8_t *>(Device::Instance().Allocate(size));
   if (!memory) return false;
-  constexpr int kOnDevice = 1;
   *result->t->description.d = described;
   result->t->description.d->placement = kOnDevice;
   return result->SetData(memory, size, [](uint8_t *data) { Device::Instance().Free(data); }) == kOk;
@@ -247,7 +257,7 @@ class Session {
   KEPT std::shared_ptr<CompiledGraphSummary> GetCompiledGraphSummary(uint32_t id) {
     auto summary = std::make_shared<CompiledGraphSummary>();
     for (const auto &link : graphs[id]->outputs) {
-      if (link.from) summary->outputs->push_back(link.from->out[link.from->outputs[link.output]]);
+      if (link.from) summary->outputs->push_back(Described(link));
     }
     return summary;
   }

@@ -49,9 +49,9 @@ def test_shared_cases(run, mode, names):
 
 @pytest.mark.slow
 @pytest.mark.timeout(60 * MINUTES)
-@pytest.mark.parametrize("release, count", [("2.6.0", 400), ("2.5.0", 400)])
-def test_every_shared_case(run, release, count):
-    assert len(run(release, "card_cases.py", "graph", "0/1", minutes=MINUTES)) > count
+@pytest.mark.parametrize("release", ("2.6.0", "2.5.0"))
+def test_every_shared_case(run, release):
+    assert len(run(release, "card_cases.py", "graph", "0/1", minutes=MINUTES)) > 400
 
 
 @pytest.mark.parametrize("mode, names", CALLS.items(), ids=CALLS)
@@ -61,9 +61,9 @@ def test_calls(run, mode, names):
 
 @pytest.mark.slow
 @pytest.mark.timeout(60 * MINUTES)
-@pytest.mark.parametrize("release, mode", [("2.6.0", "graph"), ("2.6.0", "pynative"), ("2.5.0", "graph")])
-def test_every_call(run, release, mode):
-    assert len(run(release, "card_calls.py", mode, minutes=MINUTES)) == 17
+@pytest.mark.parametrize("release", ("2.6.0", "2.5.0"))
+def test_every_call(run, release):
+    assert len(run(release, "card_calls.py", "graph", minutes=MINUTES)) == 17
 
 
 def test_training(run):
