@@ -51,11 +51,11 @@ _TWO: dict[str, Callable[..., Any]] = {
     **{"LogicalAnd": np.logical_and, "LogicalOr": np.logical_or, "Maximum": np.maximum, "Minimum": np.minimum},
     **{"Mul": np.multiply, "PowTensorTensor": np.power, "RemainderTensorTensor": np.mod},
 }
-_COMPARE = {
+_COMPARE: dict[str, Callable[..., Any]] = {
     **{"Eq": np.equal, "Ne": np.not_equal, "Lt": np.less, "Le": np.less_equal},
     **{"Gt": np.greater, "Ge": np.greater_equal},
 }
-_REDUCE = {"ReduceSum": np.sum, "Mean": np.mean, "MeanV2": np.mean}
+_REDUCE: dict[str, Callable[..., Any]] = {"ReduceSum": np.sum, "Mean": np.mean, "MeanV2": np.mean}
 
 TABLE: dict[str, Function] = {
     **{name: Function("tt", function) for name, function in _ONE.items()},

@@ -70,6 +70,7 @@ class Packages:
         feeds: dict[str, np.ndarray] = {}
         for tensor, array, description in zip(arguments, given, inputs):
             stored = np.empty(description["shape"], dtype_of(description))
+            assert array is not None
             store(array, stored, description)
             feeds[tensor.name] = stored.reshape(shape_of(tensor))
         results = arguments[len(inputs) :]
