@@ -12,7 +12,7 @@ from mindspore import dtype as mstype
 from mindspore.common.initializer import initializer
 
 from flash_attention.backends import registry
-from flash_attention.backends.cache_update import append_cell, reorder_cell, update_cell, written
+from flash_attention.backends.cache_update import append_cell, reorder_cell, update_cell, writable
 from flash_attention.bridge.constants import numbered
 from flash_attention.bridge.parameters import EntryCell
 from flash_attention.bridge.precision import fix_dtypes
@@ -255,7 +255,7 @@ def update_cache(key, value, key_cache, value_cache, slot_mapping, looks=False):
     if looks and not compiling():
         _slot_check(spec(key_cache))(slot_mapping)
     pad_key, pad_value = _padding("key", spec(key), spec(key_cache)), _padding("value", spec(value), spec(value_cache))
-    key_cache, value_cache = written("key_cache", key_cache), written("value_cache", value_cache)
+    key_cache, value_cache = writable()("key_cache", key_cache), writable()("value_cache", value_cache)
     return run(pad_key(key), pad_value(value), key_cache, value_cache, as_int32(slot_mapping))
 
 

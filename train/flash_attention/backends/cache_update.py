@@ -13,10 +13,11 @@ from mindspore import dtype as mstype
 from flash_attention.backends.registry import serves_native
 from flash_attention.bridge.constants import numbered
 from flash_attention.bridge.parameters import EntryCell
+from flash_attention.bridge.tensors import compile_time
 from flash_attention.problem.inputs import TensorSpec
 
 
-class Written(nn.Cell):
+class _Written(nn.Cell):
     """Gives a tensor that operators can write: MindSpore hands them a copy of a view, and what they write is lost.
 
     A compiled graph cannot; there the kernel refuses a view.
@@ -42,7 +43,13 @@ class Written(nn.Cell):
         return tensor
 
 
-written = Written()
+@compile_time
+def writable():
+    """Return the Cell of `tensor = cell(name, tensor)`, made at the first call: none may be made at import."""
+    return _writable()
+
+
+_writable = functools.lru_cache(maxsize=None)(_Written)
 
 
 @functools.lru_cache(maxsize=8)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
@@ -188,7 +190,7 @@ def flash_attn_varlen_func(
     _check(deterministic, return_attn_probs, dropout_p, softmax_scale)
     if block_table is not None:
         _check_pages(spec(k), spec(v), spec(cu_seqlens_q), spec(cu_seqlens_k), spec(block_table))
-        k, v = _gathered(k, v, cu_seqlens_k, block_table, max_seqlen_k)
+        k, v = _gatherer()(k, v, cu_seqlens_k, block_table, max_seqlen_k)
     _check_ends(spec(q), spec(cu_seqlens_q), spec(cu_seqlens_k), spec(alibi_slopes))
     # Two more sequences are what lies behind the last one: queries without keys, and keys without queries.
     cu_seqlens_q = _with_rest(cu_seqlens_q, q.shape[0], True)
@@ -324,7 +326,12 @@ class _Gathered(nn.Cell):
         return ops.cast(rows, dtype)
 
 
-_gathered = _Gathered()
+@constexpr(reuse_result=False)
+def _gatherer():
+    return _gatherer_of_pages()
+
+
+_gatherer_of_pages = functools.lru_cache(maxsize=None)(_Gathered)  # made at the first call: none may be at import
 
 
 def _with_rest(ends, rows, of_queries):

@@ -14,7 +14,7 @@ from mindspore import dtype as mstype
 from mindspore.nn.cell import _pynative_executor
 from mindspore.ops import constexpr
 
-from flash_attention.backends.cache_update import written
+from flash_attention.backends.cache_update import writable
 from flash_attention.backends.positional import alibi_bias, counted, hidden_by_window
 from flash_attention.bridge.constants import tensor_of
 from flash_attention.bridge.gradients import refuse_gradient
@@ -168,7 +168,7 @@ class _Cached(EntryCell):
         if table is None:
             table = ops.reshape(items if index is None else index, (-1, 1))
         if self.new != 0:
-            k_cache, v_cache = written("k_cache", k_cache), written("v_cache", v_cache)
+            k_cache, v_cache = writable()("k_cache", k_cache), writable()("v_cache", v_cache)
             if cos is not None:
                 k = rotary_embedding(k, cos, sin, interleaved=self.interleaved, offsets=lengths)
                 q = self.turn_query(q, cos, sin, lengths)
