@@ -193,7 +193,7 @@ class Acl:
         feed = signature.feed(**{name: arrays[name] for name in signature.given})
         inputs = [(one, feed.get(one.name, np.zeros(one.shape, one.dtype))) for one in filled.inputs]
         shapes = [list(one.shape) for one in filled.outputs]
-        return Call(self, operator.type, inputs, filled.outputs, request=request.to_text(), output_shapes=shapes)
+        return Call(self, operator.name, inputs, filled.outputs, request=request.to_text(), output_shapes=shapes)
 
     def attend(self, problem: AttentionProblem, given: dict, gradients: dict, times: int) -> list:
         """Results of a problem without optional inputs, as reference.Attention of float32 arrays."""

@@ -108,6 +108,7 @@ def start(place: Path, *words: str, **variables: object) -> subprocess.Popen:
         **{name: value for name, value in os.environ.items() if not name.startswith(("ASCEND", "FLASH_ATTENTION"))},
         "PYTHONPATH": os.pathsep.join(map(str, packages)),
         "PLACE": str(place),
+        "VIRTUAL_ASCEND_CANN": "7.6",
         **{name: str(value) for name, value in variables.items()},
     }
     return subprocess.Popen(
