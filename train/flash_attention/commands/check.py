@@ -1,4 +1,4 @@
-"""self-test of every usable backend against the float64 truth: a table of errors; exit status 1 when one is wrong"""
+"""test every usable backend against the float64 truth: a table of errors; exit status 1 when one is wrong"""
 
 from __future__ import annotations
 
