@@ -7,6 +7,7 @@
 #   ./test.sh --fresh             first removes what is compiled and cached, as in a new clone, but for the environment;
 #                                 then any of the others
 #   ./test.sh tests/emulator -k vadd   anything else goes to pytest; tests that are named run without style and types
+#   ./test.sh --card --mindspore 2.6   MindSpore 2.5 and 2.6 on the virtual card; with --slow all of it
 #   ./test.sh --mindspore 2.0.0   ut and the shared cases on another MindSpore, without style and types (2.0.0 or 2.7.1)
 # FLASH_ATTENTION_VENV: the virtual environment, reused between runs (default ~/.cache/flash-attention/venv).
 # FLASH_ATTENTION_TEST_PROCESSES: pytest processes (default 2; 0 runs in one process, as -s and --pdb want).
@@ -14,12 +15,17 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 . scripts/environment.sh
 if [ "${1:-}" = "-h" ] || [ "${1:-}" = "--help" ]; then
-    sed -n '2,12s/^# \{0,1\}//p' "$0"
+    sed -n '2,13s/^# \{0,1\}//p' "$0"
     exit
 fi
 
 # Starts a part of the run, and says how long it has taken so far.
 part() { echo "== $1 (${SECONDS} s)"; }
+
+if [ "${1:-} ${2:-}" = "--card --mindspore" ]; then  # 2.5 and 2.6, in environments that the tests keep
+    shift 3
+    set -- --card -m card tests/train/flash_attention/st/test_ge.py "$@"
+fi
 
 library=train/flash_attention/backends/cpu/lib/libflash_attention_cpu.so
 if [ "${1:-}" = "--fresh" ]; then

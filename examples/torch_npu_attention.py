@@ -7,6 +7,7 @@ It needs CANN, NumPy and the operator package (`flash-attention opp`), and nothi
 from __future__ import annotations
 
 import argparse
+import ctypes
 import importlib.util
 import sys
 
@@ -64,7 +65,11 @@ class Forward:
         acl.op.set_attr_string(self.attributes, "request", request.to_text())
         acl.op.set_attr_list_list_int(self.attributes, "output_shapes", [list(one.shape) for one in filled.outputs])
         self.descriptions = [[self.describe(one) for one in side] for side in self.sides]
-        check("compile", acl.op.compile(self.operator.type, *self.descriptions, self.attributes, 0, 0, ""))
+        # pyACL has no function that compiles; its handles are the pointers of the function in C.
+        pointers = [(ctypes.c_void_p * len(side))(*side) for side in self.descriptions]
+        sides = len(pointers[0]), pointers[0], len(pointers[1]), pointers[1]
+        compiler, kind = ctypes.CDLL("libacl_op_compiler.so"), self.operator.type.encode()
+        check("compile", compiler.aclopCompile(kind, *sides, ctypes.c_void_p(self.attributes), 0, 0, None))
 
     def describe(self, tensor: describe.GlobalTensor) -> int:
         """Return the description of a tensor: the matrix, and how it is stored."""

@@ -58,7 +58,7 @@ class Compiled(nn.Cell):
         flat = []
         for one, size in zip(arguments, sizes):
             flat.extend(one if size >= 0 else (one,))
-        return _jit(self.run, sizes)(*flat)
+        return _jit(self.run, sizes)(*map(_own, flat))
 
     def construct(self, *arguments):
         return self.run(*arguments)
@@ -93,6 +93,13 @@ class _Unpacked(nn.Cell):
 
 
 _unpacked = functools.lru_cache(maxsize=512)(_Unpacked)
+
+
+def _own(argument):
+    """Return the argument, or of a view a copy: MindSpore 2.6 hands GE where its storage begins, not the view."""
+    if not isinstance(argument, Tensor) or (argument.is_contiguous() and argument.storage_offset() == 0):
+        return argument
+    return ops.deepcopy(argument.contiguous())
 
 
 class _Jit(nn.Cell):

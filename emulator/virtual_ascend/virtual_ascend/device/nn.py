@@ -77,6 +77,7 @@ TABLE: dict[str, Function] = {
     "Divs": Function("tst", np.true_divide),
     "Expand": Function("tat", np.broadcast_to),
     "Flip": Function("tat", np.flip),
+    "Gather": Function("titt", lambda x, axis, index: np.take_along_axis(x, index, axis)),
     "GatherD": Function("titt", lambda x, axis, index: np.take_along_axis(x, index, axis)),
     "IndexSelect": Function("titt", lambda x, axis, index: np.take(x, index, axis)),
     "InplaceAdd": Function("tts", lambda x, y, factor: x + factor * y),
@@ -98,6 +99,7 @@ TABLE: dict[str, Function] = {
     "Softmax": Function("tit", softmax),
     "Stack": Function("lit", lambda arrays, axis: np.stack(arrays, axis)),
     "Sub": Function("ttst", lambda x, y, factor: x - factor * y),
+    "Subs": Function("tsst", lambda x, y, factor: x - factor * y),
     "Tril": Function("tit", np.tril),
     "Triu": Function("tit", np.triu),
 }

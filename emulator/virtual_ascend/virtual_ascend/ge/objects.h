@@ -132,6 +132,11 @@ class Tensor {
     return kOk;
   }
   KEPT std::unique_ptr<uint8_t[], TensorContents::Deleter> ResetData() {
+    if (t->given) {
+      auto given = t->given;
+      t->given = nullptr;
+      return {given, std::move(t->free)};
+    }
     auto copy = new uint8_t[t->size + 1];
     if (t->size) memcpy(copy, t->data(), t->size);
     return {copy, [](uint8_t *data) { delete[] data; }};

@@ -18,6 +18,8 @@ using virtual_ascend::Quoted;
 using virtual_ascend::Request;
 using virtual_ascend::Text;
 
+extern "C" size_t aclDataTypeSize(int type);
+
 namespace ge {
 
 namespace {
@@ -203,6 +205,28 @@ class CompiledGraphSummary {
   }
 };
 
+// What MindSpore described, or of an Identity what its input is.
+Description Described(const Link &link) {
+  const Operation &node = *link.from;
+  const auto described = node.out.find(node.outputs[link.output]);
+  if (described != node.out.end()) return described->second;
+  const bool same = node.type == "Identity" || node.type == "IdentityN";
+  const auto input = same ? node.links.find(node.inputs[link.output]) : node.links.end();
+  return input == node.links.end() ? Description{} : Described(input->second);
+}
+
+// Memory of the card for a result that comes without: the caller takes it over.
+bool Place(const Description &described, Tensor *result) {
+  constexpr int kOnDevice = 1;
+  size_t size = aclDataTypeSize(described.dtype);
+  for (const int64_t extent : described.shape) size *= static_cast<size_t>(extent);
+  auto memory = static_cast<uint8_t *>(Device::Instance().Allocate(size));
+  if (!memory) return false;
+  *result->t->description.d = described;
+  result->t->description.d->placement = kOnDevice;
+  return result->SetData(memory, size, [](uint8_t *data) { Device::Instance().Free(data); }) == kOk;
+}
+
 class Allocator;
 class Session {
  public:
@@ -233,7 +257,7 @@ class Session {
   KEPT std::shared_ptr<CompiledGraphSummary> GetCompiledGraphSummary(uint32_t id) {
     auto summary = std::make_shared<CompiledGraphSummary>();
     for (const auto &link : graphs[id]->outputs) {
-      if (link.from) summary->outputs->push_back(link.from->out[link.from->outputs[link.output]]);
+      if (link.from) summary->outputs->push_back(Described(link));
     }
     return summary;
   }
@@ -250,9 +274,15 @@ class Session {
       Writer::Append(&given, on_host ? writer.Constant(description, contents, one.t->size) : Writer::Tensor(description));
       data.push_back(contents);
     }
-    for (const auto &one : outputs) {
-      Writer::Append(&wanted, Writer::Tensor(*one.t->description.d));
-      data.push_back(one.t->data());
+    const auto described = *GetCompiledGraphSummary(id)->outputs;
+    bool placed = false;
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      if (!outputs[i].t->data()) {
+        if (!Place(described[i], &outputs[i])) return kFailed;
+        placed = true;
+      }
+      Writer::Append(&wanted, Writer::Tensor(*outputs[i].t->description.d));
+      data.push_back(outputs[i].t->data());
     }
     const string line = "{\"inputs\":[" + given + "],\"outputs\":[" + wanted + "]}";
     auto run = [id, data, line, contents = writer.contents] {
@@ -260,7 +290,10 @@ class Session {
       return static_cast<virtual_ascend::Status>(
         Send(Request::kRunGraph, id, places, data.size(), line, contents));
     };
-    return virtual_ascend::Streams::Instance().Add(stream, {virtual_ascend::Kind::kRun, run}) ? kFailed : kOk;
+    auto &streams = virtual_ascend::Streams::Instance();
+    if (streams.Add(stream, {virtual_ascend::Kind::kRun, run})) return kFailed;
+    // What was placed here may be given back before the stream has run.
+    return placed && streams.WaitFor(static_cast<virtual_ascend::Stream *>(stream)) ? kFailed : kOk;
   }
   KEPT Status RegisterCallBackFunc(const string &, uint32_t (*const &)(uint32_t, const std::map<string, Tensor> &)) {
     return kOk;

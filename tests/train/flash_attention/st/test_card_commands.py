@@ -39,8 +39,14 @@ TRAINING = (
     "python examples/train_gpt.py --device Ascend --backend math --dtype float16 --seq 1024 --heads 8 --steps 10"
     " --sample 0 --held-out 0",
 )
-# Commands of the page that need a server's network or no card.
-ELSEWHERE = ("pip ", "flash-attention check", "flash-attention profile", "flash-attention selftest --device emulator")
+# Commands of the page that need a server's network or no card, or CANN alone: test_selftest_cann.py runs those.
+ELSEWHERE = (
+    *("pip ", "source ", "flash-attention check", "flash-attention profile", "python examples/torch_npu_attention.py"),
+    *(
+        f"flash-attention selftest {option}"
+        for option in ("--device emulator", "--compile", "--device ascend --through")
+    ),
+)
 
 
 def test_every_command_of_the_page_is_run_here():

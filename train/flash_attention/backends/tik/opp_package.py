@@ -143,6 +143,14 @@ if [ "$uninstall" = 1 ]; then
   echo "removed $target"
   exit
 fi
+# What MindSpore from 2.3 on asks of CANN before it takes a card.
+python3 -c "import te.version, te.tik" 2>/dev/null ||
+  echo "install.sh: python3 cannot import te.version and te.tik, which MindSpore wants: source CANN's set_env.sh" >&2
+kernels=${ASCEND_OPP_PATH:-}
+kernels=${kernels//opp/opp_kernel}
+if [ -n "$kernels" ] && [ ! -d "$kernels" ]; then
+  echo "install.sh: there is no $kernels, which MindSpore wants: install CANN's kernels package" >&2
+fi
 mkdir -p "$root/vendors"
 cp -R "$here/vendors/VENDOR" "$target"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import importlib.util
 import json
 import os
@@ -46,14 +47,14 @@ class Call:
             self.space.callback(acl.op.destroy_attr, self.attributes)
             for name, value in attributes.items():
                 setter = acl.op.set_attr_string if isinstance(value, str) else acl.op.set_attr_list_list_int
-                card.check(f"set_attr {name}", setter(self.attributes, name, value))
+                card.check(f"acl.set_attr {name}", setter(self.attributes, name, value))
             given = [self._place(tensor, array) for tensor, array in inputs]
             wanted = [self._place(tensor) for tensor in outputs]
             self.inputs = [[one[i] for one in given] for i in (0, 1)]  # descriptions, buffers
             self.results = [[one[i] for one in wanted] for i in (0, 1)]
             self.addresses = [one[2] for one in wanted]
-            compiled = acl.op.compile(kind, self.inputs[0], self.results[0], self.attributes, 0, 0, "")
-            card.check(f"op.compile of {kind}", compiled)
+            compiled = card.compile(kind, self.inputs[0], self.results[0], self.attributes)
+            card.check(f"aclopCompile of {kind}", compiled)
         except BaseException:
             self.space.close()
             raise
@@ -69,12 +70,12 @@ class Call:
         address = self.card.allocate(size, self.space)
         description = acl.create_tensor_desc(_DTYPES[tensor.dtype], seen, _FORMATS["ND"])
         self.space.callback(acl.destroy_tensor_desc, description)
-        self.card.check("set_tensor_format", acl.set_tensor_format(description, _FORMATS[tensor.format]))
-        self.card.check("set_tensor_shape", acl.set_tensor_shape(description, shape))
+        self.card.check("acl.set_tensor_format", acl.set_tensor_format(description, _FORMATS[tensor.format]))
+        self.card.check("acl.set_tensor_shape", acl.set_tensor_shape(description, shape))
         if array is not None:
             stored = np.ascontiguousarray(array, tensor.dtype)
             copied = acl.rt.memcpy(address, size, stored.ctypes.data, size, _TO_DEVICE)
-            self.card.check("rt.memcpy", copied)
+            self.card.check("acl.rt.memcpy", copied)
         buffer = acl.create_data_buffer(address, size)
         self.space.callback(acl.destroy_data_buffer, buffer)
         return description, buffer, address
@@ -91,7 +92,7 @@ class Call:
         for tensor, address in zip(self.outputs, self.addresses):
             if tensor.added:
                 size = int(np.prod(tensor.shape)) * np.dtype(tensor.dtype).itemsize
-                self.card.check("rt.memset", acl.rt.memset(address, size, 0, size))
+                self.card.check("acl.rt.memset", acl.rt.memset(address, size, 0, size))
         run = acl.op.execute_v2(
             self.kind,
             self.inputs[0],
@@ -101,7 +102,7 @@ class Call:
             self.attributes,
             self.card.stream,
         )
-        self.card.check(f"op.execute_v2 of {self.kind}", run)
+        self.card.check(f"acl.op.execute_v2 of {self.kind}", run)
 
     def run(self) -> dict[str, np.ndarray]:
         """Run the operator, wait, and return the outputs by name."""
@@ -133,17 +134,24 @@ class Acl:
         import acl
 
         self.acl, self.timed = acl, not environment.is_virtual()
-        self.check("init", acl.init())
+        self.check("acl.init", acl.init())
+        self.compiler = ctypes.CDLL("libacl_op_compiler.so")
         self.soc = acl.get_soc_name()
         if self.soc not in CHIPS:
             raise RuntimeError(f"--through acl: the card is {self.soc}, allowed are {', '.join(CHIPS)}")
-        self.check("rt.set_device", acl.rt.set_device(0))
-        self.stream = self._value("rt.create_stream", acl.rt.create_stream())
+        self.check("acl.rt.set_device", acl.rt.set_device(0))
+        self.stream = self._value("acl.rt.create_stream", acl.rt.create_stream())
+
+    def compile(self, kind: str, inputs: list[int], outputs: list[int], attributes: int) -> int:
+        """Compile an operator. pyACL has no function for it; its handles are the pointers of the one in C."""
+        given, wanted = ((ctypes.c_void_p * len(side))(*side) for side in (inputs, outputs))
+        sides = len(inputs), given, len(outputs), wanted
+        return self.compiler.aclopCompile(kind.encode(), *sides, ctypes.c_void_p(attributes), 0, 0, None)
 
     def check(self, what: str, code: int) -> None:
         """Raise RuntimeError with what CANN says if the code is not 0."""
         if code != 0:
-            raise RuntimeError(f"acl.{what} gave {code}: {self.acl.get_recent_err_msg()}")
+            raise RuntimeError(f"{what} gave {code}: {self.acl.get_recent_err_msg()}")
 
     def _value(self, what: str, pair: tuple) -> Any:
         self.check(what, pair[1])
@@ -151,19 +159,19 @@ class Acl:
 
     def allocate(self, size: int, space: contextlib.ExitStack) -> int:
         """Return the address of memory that is free when the space closes."""
-        address = self._value("rt.malloc", self.acl.rt.malloc(size, 0))
+        address = self._value("acl.rt.malloc", self.acl.rt.malloc(size, 0))
         space.callback(self.acl.rt.free, address)
         return address
 
     def wait(self) -> None:
         """Wait for all that was given to the card."""
-        self.check("rt.synchronize_stream", self.acl.rt.synchronize_stream(self.stream))
+        self.check("acl.rt.synchronize_stream", self.acl.rt.synchronize_stream(self.stream))
 
     def read(self, address: int, shape: tuple[int, ...], dtype: str) -> np.ndarray:
         """Return a tensor of the card."""
         result = np.empty(shape, dtype)
         copied = self.acl.rt.memcpy(result.ctypes.data, result.nbytes, address, result.nbytes, _TO_HOST)
-        self.check("rt.memcpy", copied)
+        self.check("acl.rt.memcpy", copied)
         return result
 
     def description(self) -> dict[str, str]:
@@ -232,23 +240,23 @@ class Acl:
 
     def run(self, name: str, **arrays: np.ndarray) -> Run:
         with self._program(PROGRAMS[name], arrays) as call:
-            self.check("rt.reset_overflow_status", self.acl.rt.reset_overflow_status(self.stream))
+            self.check("acl.rt.reset_overflow_status", self.acl.rt.reset_overflow_status(self.stream))
             outputs = call.run()
             status = self.allocate(_STATUS_BYTES, call.space)
             asked = self.acl.rt.get_overflow_status(status, _STATUS_BYTES, self.stream)
-            self.check("rt.get_overflow_status", asked)
+            self.check("acl.rt.get_overflow_status", asked)
             self.wait()
             return Run(outputs, bool(self.read(status, (_STATUS_BYTES,), "uint8").any()))
 
     def _elapsed(self, call: Call, count: int) -> float:
         """Seconds of so many runs on the card, by events."""
-        start, end = (self._value("rt.create_event", self.acl.rt.create_event()) for _ in range(2))
-        self.check("rt.record_event", self.acl.rt.record_event(start, self.stream))
+        start, end = (self._value("acl.rt.create_event", self.acl.rt.create_event()) for _ in range(2))
+        self.check("acl.rt.record_event", self.acl.rt.record_event(start, self.stream))
         for _ in range(count):
             call.start()
-        self.check("rt.record_event", self.acl.rt.record_event(end, self.stream))
+        self.check("acl.rt.record_event", self.acl.rt.record_event(end, self.stream))
         self.wait()
-        elapsed = self._value("rt.event_elapsed_time", self.acl.rt.event_elapsed_time(start, end)) / 1e3
+        elapsed = self._value("acl.rt.event_elapsed_time", self.acl.rt.event_elapsed_time(start, end)) / 1e3
         for event in (start, end):
             self.acl.rt.destroy_event(event)
         return elapsed

@@ -50,6 +50,7 @@ def drop(handle: int) -> int:
 
 def init(config_path: str = "") -> int:
     """As aclInit."""
+    importlib.import_module("acl.op").load()
     return SUCCESS
 
 

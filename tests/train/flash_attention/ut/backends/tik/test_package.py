@@ -75,7 +75,9 @@ def test_install_keeps_other_vendors(package, tmp_path):
     (vendors / "config.ini").write_text("load_priority=customize\n")
     folders = {"ASCEND_OPP_PATH": tmp_path / "opp"}
     for _ in range(2):
-        assert install(package, **folders).returncode == 0
+        done = install(package, **folders)
+        assert done.returncode == 0 and "import te.version and te.tik" in done.stderr
+        assert f"there is no {tmp_path / 'opp_kernel'}" in done.stderr
     assert (vendors / "config.ini").read_text() == "load_priority=flash_attention,customize\n"
     target = tmp_path / "elsewhere"
     done = install(package, f"--install-path={target}", **folders)
