@@ -83,7 +83,7 @@ class Forward:
         return description
 
     def __call__(self, stream: int, **addresses: int) -> None:
-        """Give the operator to a stream, with the addresses of query, key, value, output and logsumexp."""
+        """Give the operator to a stream. The addresses are query, key, value, output and logsumexp."""
         import acl
 
         places, buffers = {**self.own, **addresses}, []

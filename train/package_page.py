@@ -1,4 +1,4 @@
-"""The readme as a page of a package index shows it, which stands beside none of the files that it links to."""
+"""Turn the readme into a page of a package index. Such a page stands beside none of the files that it links to."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import re
 
 
 def page(text: str, address: str) -> str:
-    """Markdown whose relative links lead to the source's address; without one they become words, and pictures go."""
+    """Return Markdown whose relative links lead to the source's address. Without an address links become words, and
+    pictures go.
+    """
 
     def link(found: re.Match) -> str:
         picture, words, target = found.groups()

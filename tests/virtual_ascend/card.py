@@ -19,7 +19,7 @@ def card_python() -> Path:
 
 
 def ge_python(release: str) -> Path:
-    """Python with a MindSpore that goes through GE, "2.6.0" or "2.5.0"; the test is skipped where none is to be had.
+    """Return a Python whose MindSpore, "2.6.0" or "2.5.0", goes through GE. The test is skipped if there is none.
 
     VIRTUAL_ASCEND_TEST_PYTHON_2_6_0 names one, or it is made from the development wheel and kept.
     """

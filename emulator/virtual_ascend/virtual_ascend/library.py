@@ -28,9 +28,9 @@ SOURCES = Path(__file__).parent / "runtime"
 GE = Path(__file__).parent / "ge"
 # As the plugin was: names and layouts of std::string.
 FLAGS = ("-std=c++17", "-O1", "-fPIC", "-D_GLIBCXX_USE_CXX11_ABI=0", "-Wall", "-Wextra")
-# Names of AscendCL and HCCL as strings in a library; those of aclnn are asked for one by one.
+# Names of AscendCL and HCCL as strings in a library; functions of aclnn are asked for one by one.
 _FUNCTIONS = re.compile(rb"(?<=\0)((?:acl(?!nn)[a-z]*|Hccl|Hcom)[A-Z][A-Za-z0-9]*)(?=\0)")
-# Libraries that MindSpore from 2.3 on opens beside that of aclrtGetSocName.
+# Libraries that MindSpore from 2.3 on opens beside the library of aclrtGetSocName.
 _OPENED = ["libacl_op_compiler.so", "libacl_tdt_channel.so", "libmsprofiler.so", "libopapi.so", "libnnopbase.so"]
 _OBJECTS = ("_ZTV", "_ZTI", "_ZTS")
 

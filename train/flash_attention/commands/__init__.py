@@ -1,4 +1,5 @@
-"""The commands of `flash-attention`, one module or package each; its name is the command's (with _ for -).
+"""Contain the commands of `flash-attention`, one module or package each. The module has the command's
+name (with _ for -).
 
 It has
     a docstring             whose first line is the command's help

@@ -1,4 +1,4 @@
-"""self-test of every usable backend against the float64 truth: a table of errors; exit status 1 when one is wrong"""
+"""test every usable backend against the float64 truth: a table of errors; exit status 1 when one is wrong"""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Item:
 
 
 def items() -> list[Item]:
-    """What the self-test runs: every rule of the layer once, at odd sizes, small enough for the emulator."""
+    """Return the self-test's items: every rule of the layer once. Odd sizes are small enough for the emulator."""
 
     def item(label, mask="none", seq_q=150, seq_k=None, batch=1, heads=2, head_dim=64, **more):
         seq_k = seq_k or seq_q
@@ -140,7 +140,7 @@ def pairs(name: str, chosen: list[Item], dtypes: Sequence[str], quick: bool) -> 
 
 
 def check_backend(name: str, problems: list[tuple[Item, str]], mode: str) -> int:
-    """Runs items, each in a dtype, on one backend and prints their errors; returns how many were wrong."""
+    """Run items on one backend, print their errors, and return how many were wrong. Each item has a dtype."""
     from flash_attention.backends.registry import refusal
 
     label_width = max(len(item.label) for item, _ in problems)
@@ -175,7 +175,7 @@ def check_backend(name: str, problems: list[tuple[Item, str]], mode: str) -> int
 
 
 def larger(so_far: dict, errors: dict) -> dict:
-    """Per result the largest error, and the largest one of the baseline, of the problems until now."""
+    """Return the largest errors so far by result, ours and the baseline's."""
     found = dict(so_far)
     for name, error in errors.items():
         own, baseline = found.get(name, (0.0, 0.0))
@@ -264,7 +264,9 @@ def draw(problem: AttentionProblem, item: Item) -> tuple[dict, dict]:
 def execute(
     name: str, problem: AttentionProblem, given: dict, d_output: np.ndarray, d_logsumexp: np.ndarray, times: int = 1
 ) -> list:
-    """Output, logsumexp and gradients of backend `name`, as reference.Attention of float32 arrays, of so many calls."""
+    """Return output, logsumexp and gradients of `times` calls of backend `name`. Each is a reference.Attention of
+    float32 arrays.
+    """
     import mindspore
     from mindspore import Tensor, nn, ops
 
@@ -272,7 +274,7 @@ def execute(
     from flash_attention.backends import registry
 
     class Forward(nn.Cell):
-        """The backend with its inputs that take no gradient held fixed; a graph's gradient function takes no None."""
+        """Call the backend with its inputs without gradients held fixed. A graph's gradient function takes no None."""
 
         def __init__(self):
             super().__init__()

@@ -1,4 +1,4 @@
-"""versions, processor and devices, and which backends can run here, with the reason where one cannot"""
+"""print versions, processor and devices, and which backends can run here, with the reasons"""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def installed_version(name: str) -> str | None:
-    """Version of an installed distribution, or of a package that lies on the path without one; imports neither."""
+    """Return the version of a distribution or of a package on the path. Neither is imported."""
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
@@ -96,7 +96,7 @@ def cpu_kernel() -> str:
 
 
 def bfloat16_arithmetic() -> str:
-    """What the native kernel calculates bfloat16 in, and why."""
+    """Describe the native kernel's arithmetic for bfloat16, with the reason."""
     from flash_attention.backends.cpu.library import DOT_PRODUCT_ISA, ISA_VARIABLE, TILES_ISA, load
 
     try:
@@ -133,14 +133,16 @@ def backends(judge: Callable[[str], str]) -> list[list[str]]:
 
 
 def verdict(name: str) -> str:
-    """What a backend says of itself here."""
+    """Return a backend's verdict on running here."""
     from flash_attention.backends.registry import get_backend
 
     return get_backend(name).unavailable() or "ready"
 
 
 def verdict_by_files(name: str) -> str:
-    """What is known of a backend without MindSpore, whose import alone takes longer than the rest of this command."""
+    """Return the verdict on a backend without importing MindSpore. The import alone takes longer than the rest of this
+    command.
+    """
     from flash_attention.backends.tik import environment
 
     version = installed_version("mindspore")
@@ -158,5 +160,5 @@ def verdict_by_files(name: str) -> str:
 
 
 def only_a_cpu() -> bool:
-    """Whether MindSpore has nothing else here to compute on."""
+    """Return if MindSpore has only a CPU here."""
     return not any(map(os.path.exists, ACCELERATORS)) and not any(map(os.environ.get, CANN_VARIABLES))

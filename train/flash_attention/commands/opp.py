@@ -1,4 +1,4 @@
-"""write the operator package with the TIK operators for Ascend 910, which MindSpore from 2.3 on needs"""
+"""write the package of TIK operators for Ascend 910 that MindSpore from 2.3 on needs"""
 
 from __future__ import annotations
 

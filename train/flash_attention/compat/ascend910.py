@@ -1,4 +1,4 @@
-"""The layer under the import paths and with the signatures of earlier FlashAttention layers for the Ascend 910.
+"""Offer the layer under the paths and signatures of earlier FlashAttention layers. They are layers for the Ascend 910.
 
 Three signatures are in use. After `head_dim` come
 
@@ -7,9 +7,9 @@ Three signatures are in use. After `head_dim` come
          have_attention_mask_batch, alibi, use_mqa
     (c)  as (b) without head_num
 
-(a) is that of `flash_attention.FlashAttention` and of acctransformer's master branch; (b) that of acctransformer's
-branch fa1_for_ms2.2.11 and of `mindspore.nn.layer.flash_attention` in MindSpore 2.2 (some of its releases leave
-tiling_stgy_name out); (c) that of accspeed. `install` makes the layer importable under all three paths.
+(a) belongs to `flash_attention.FlashAttention` and acctransformer's master branch; (b) to acctransformer's
+branch fa1_for_ms2.2.11 and to `mindspore.nn.layer.flash_attention` in MindSpore 2.2 (some of its releases leave
+tiling_stgy_name out); (c) to accspeed. `install` makes the layer importable under all three paths.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def read_arguments(arguments: tuple, keywords: dict, *, takes_head_num: bool = T
 
 
 class Operator:
-    """Stands for an operator that the earlier layers hold, so that code which configures it goes on working.
+    """Stand for an operator of the earlier layers, so that code configuring it works.
 
     Nothing is configured by it: the layer's own `dp`, `mp` and `shard` split its operators, and `recompute()` of the
     cell around them decides whether they run again in the backward pass.
@@ -129,11 +129,11 @@ class FlashAttention(Layer):
 
     Args:
         head_dim (int): size of a head.
-        arguments, keywords: those of one of the signatures; the keyword-only arguments of
+        arguments, keywords: as one of the signatures has them; the keyword-only arguments of
             `flash_attention.FlashAttention` are taken too. head_num has to be the heads of query. high_precision has no
             effect, because sums and softmax are always in float32. With use_mqa, key and value have one head.
 
-    Inputs, outputs: those of `flash_attention.FlashAttention`.
+    Inputs, outputs: as in `flash_attention.FlashAttention`.
 
     Raises:
         TypeError, ValueError: an argument is not allowed, or its meaning differs between the signatures.
@@ -166,8 +166,8 @@ class FlashAttention(Layer):
     def shard(self, in_strategy=None, out_strategy=None):
         """As `flash_attention.FlashAttention.shard`; without strategies, dp and mp stay as they are.
 
-        The strategy of a dropout mask, which earlier layers have after that of attention_mask, is left out: the keep
-        decisions are no tensor here.
+        The strategy of a dropout mask, which earlier layers have after the strategy of attention_mask, is left out:
+        the keep decisions are no tensor here.
         """
         if in_strategy is None:
             return self
@@ -236,7 +236,7 @@ def _install(name: str, modules: Iterator[types.ModuleType], replace: bool) -> s
 
 
 def _modules_of_layer(path: str, layer: type) -> Iterator[types.ModuleType]:
-    """Those packages around the module that are not there, and it; each is in place before the next is asked for."""
+    """Yield the missing packages around the module, then the module. Each is in place before the next is asked for."""
     packages = path.split(".")
     for depth in range(1, len(packages)):
         package = ".".join(packages[:depth])
@@ -261,7 +261,7 @@ def _modules_of_flash_attn() -> Iterator[types.ModuleType]:
 
 
 def _is_there(name: str) -> bool:
-    """Whether a module can be imported, without importing more than the packages around it."""
+    """Return if a module can be imported. Only the packages around it are imported."""
     try:
         return name in sys.modules or importlib.util.find_spec(name) is not None
     except ModuleNotFoundError:

@@ -31,7 +31,8 @@ def _early_bound(*arguments, **keywords):
 
 
 class Patch:
-    """What one call of `patch_mindspore` replaced. As a context manager it undoes that at the end of the block.
+    """Hold the replacements of one call of `patch_mindspore`. As a context manager it undoes them at the end of the
+    block.
 
     Attributes:
         report (dict): per name, such as "mindspore.ops.flash_attention_score", "replaced", "added" or why it was left

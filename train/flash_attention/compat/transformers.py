@@ -108,7 +108,7 @@ def _check(mask, sliding_window):
 
 
 class MaskFunction:
-    """What the library's models call for a mask of `attention_forward`, with the signature of its `sdpa_mask`.
+    """Make a mask for `attention_forward`, with the signature of the library's `sdpa_mask`.
 
     None, or the (B, Sk) mask of padding, where the rule is causal, with a sliding window or without, and the queries
     are the last of the sequence; else what `sdpa_mask` gives, (B, 1, Sq, Sk).
@@ -143,7 +143,7 @@ class MaskFunction:
         return None if bool(attention_mask.asnumpy().all()) else attention_mask
 
     def _positional(self, mask_function) -> bool:
-        """Whether the rule is causal, with a sliding window or without, and every row is one sequence.
+        """Return if the rule is causal and every row is one sequence. A sliding window may limit it.
 
         The library intersects plain functions, which only their code and closures tell apart. What is unknown counts as
         no.
@@ -162,7 +162,7 @@ class MaskFunction:
         return [part for inner in _contents(mask_function) for part in self._parts(inner)]
 
     def _is_one_sequence(self, mask_function) -> bool:
-        """Whether it numbers the sequences that are packed in a row, and there is one."""
+        """Return if the rule numbers a row's packed sequences and there is only one."""
         if not _is_like(mask_function, self.masking.packed_sequence_mask_function(None)):
             return False
         numbers = _contents(mask_function).asnumpy()

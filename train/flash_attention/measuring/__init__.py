@@ -1,1 +1,1 @@
-"""What `bench`, `profile` and `selftest` measure with: timed processes on a CPU, and TIK kernels on tikemu."""
+"""Measure for `bench`, `profile` and `selftest`. Processes on a CPU are timed, TIK kernels run on tikemu."""

@@ -1,4 +1,4 @@
-"""What is measured: one attention call, described without reference to who computes it."""
+"""Describe one attention call without reference to who computes it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Case:
 
     window_blocks limits a query tile to that many key tiles of `tile` tokens, its own included; 0 = no limit.
     extra is "", "mask", "bias" or "dropout": a tenth of all pairs hidden at random, a bias for each score, a tenth of
-    the weights dropped. layout is that of all tensors.
+    the weights dropped. layout is the layout of all tensors.
     """
 
     seq: int
@@ -57,7 +57,7 @@ class Case:
 
     @property
     def tensor_bytes(self) -> int:
-        """Bytes of query, which are those of key, value, output and each gradient."""
+        """Return the bytes of query. Key, value, output and each gradient have as many."""
         size = 4 if self.dtype == "float32" else 2
         return self.batch * self.heads * self.seq * self.head_dim * size
 

@@ -1,4 +1,4 @@
-"""Who is measured: this package's cpu kernel, attention composed of MindSpore operators, and torch."""
+"""Run the measured implementations: this package's cpu kernel, attention composed of MindSpore operators, and torch."""
 
 from __future__ import annotations
 
@@ -77,7 +77,9 @@ class Implementation(ABC):
 
 
 class _MindSpore(Implementation):
-    """What the two MindSpore implementations share: GRAPH mode, gradients with a given output gradient."""
+    """Share what both MindSpore implementations need. They run in GRAPH mode, and gradients start from a given output
+    gradient.
+    """
 
     backend = "cpu"
 

@@ -1,4 +1,4 @@
-"""What a kernel asks of the chip: speed on the modelled core, memories, code, events, traffic.
+"""Measure a kernel's needs: speed on the modelled core, memories, code, events, traffic.
 
 Figures come from the timing model of tikemu. They are estimates; nothing here ran on a device.
 """
@@ -60,7 +60,7 @@ def require_tikemu(option: str) -> None:
 
 
 def excess(peak_bytes: Mapping[str, int], code_bytes: int, events: int, most_events: int = EVENTS) -> list[str]:
-    """Names of the limits of a core that a kernel exceeds; `events` are the most in flight between two pipes."""
+    """Return the names of the core's limits a kernel exceeds. `events` are the most in flight between two pipes."""
     limits = [(name, peak_bytes.get(name, 0), size) for name, size in CAPACITY.items()]
     limits += [("code", code_bytes, INSTRUCTION_CACHE), ("events", events, most_events)]
     return [name for name, value, most in limits if value > most]
@@ -140,7 +140,7 @@ class Measurement:
 
     @staticmethod
     def of(kernel, result, operator: str, sync: str = "auto", build_seconds: float = 0.0) -> Measurement:
-        """What a kernel's simulation says."""
+        """Return the measurement of a kernel's simulation."""
         problem, (_, products, value_products) = kernel.problem, OPERATORS[operator]
         pairs = problem.band.pairs() * problem.batch * problem.heads
         flops = 2 * (products * problem.head_dim + value_products * problem.value_dim) * pairs

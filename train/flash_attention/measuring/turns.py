@@ -1,4 +1,4 @@
-"""Times implementations in turns, so that a change of the machine's load meets all of them alike."""
+"""Time implementations in turns. A change of the machine's load then meets all of them alike."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ TURN = 0.05
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds of every round of one implementation on one case and pass ("forward", "both" or "backward")."""
+    """Hold the seconds of every round of one implementation. A timing is of one case and one pass ("forward", "both" or
+    "backward").
+    """
 
     implementation: str
     case: Case
@@ -40,7 +42,7 @@ class Timing:
 
 
 def environment(**more: str) -> dict[str, str]:
-    """That of a process that imports this package, with more variables."""
+    """Return the environment of a process that imports this package, with more variables."""
     root = str(Path(__file__).resolve().parents[2])
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")])), **more}
 
@@ -96,7 +98,7 @@ class Worker:
             raise RuntimeError(f"{self.name} cannot run {case}: {reason}")
 
     def seconds(self, kind: str, least: float = 0.0) -> float:
-        """Time of one call, or of later ones of several in a row that together take `least` seconds."""
+        """Return the time of a call. A short call is repeated until the calls took `least` seconds."""
         return self.ask(time=kind, least=least)["seconds"]
 
     def extra_bytes(self, kind: str) -> int:
@@ -118,7 +120,8 @@ class Worker:
 def time_in_turns(
     workers: list[Worker], case: Case | list[Case], rounds: int, budget: float, kinds: tuple = PASSES
 ) -> tuple[list, dict]:
-    """Timings of all workers that take the case, or each its own of a list; by name the reasons of those that do not.
+    """Return the timings of workers that take the case, and the others' reasons by name. `case` is one for all, or a
+    list with one for each.
 
     In each round every pass of every implementation has its turn, after one call of each to warm up. Rounds end after
     `rounds`, or when `budget` seconds are over, but not before the third. With both passes timed, "backward" is their

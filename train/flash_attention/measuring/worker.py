@@ -3,7 +3,7 @@
 What it needs it imports at once, so that several that are started together do so side by side.
 
 Requests: {"prepare": case}, {"time": pass, "least": seconds}, {"memory": pass}. Each implementation has a process of
-its own, so that thread pools and memory of one do not meet those of another.
+its own, so that thread pools and memory of one do not meet another's.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def seconds_of(call: Callable[[], None], least: float) -> float:
 
 
 def extra_bytes(call: Callable[[], None]) -> int:
-    """Growth of the resident size, at its peak, through one call; freed heap is given back to the system before."""
+    """Return the peak growth of the resident size through one call. Freed heap is given back to the system before."""
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
     Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # resets the peak

@@ -117,7 +117,7 @@ def _split(count: int, contents: bytes) -> tuple[list[Address], bytes]:
 
 
 def _end_with(connection: socket.socket, report: Report | None, failures: list[str]) -> None:
-    """End the process when the program has ended, also while a kernel runs; sum up launches.
+    """End the process with the program, also while a kernel runs, and sum up launches.
 
     MindSpore's own messages hide the first failure behind a tail of others, so it comes once more, last.
     """

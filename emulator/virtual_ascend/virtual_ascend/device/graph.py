@@ -1,6 +1,6 @@
 """Graphs of GE: their nodes run one after the other, those that nothing orders in an order drawn by the seed.
 
-Operators are those that MindSpore 2.0's kernels are, on plain arrays; those of an operator package are compiled from
+Operators are the same as MindSpore 2.0's kernels, on plain arrays. An operator package's operators are compiled from
 its entries when they first run. What lies between two nodes has no place in the card's memory.
 """
 
@@ -61,14 +61,14 @@ class Node:
 
 @dataclass
 class Graph:
-    """Nodes in the order in which they run, by number, and the places of the results."""
+    """Hold the nodes by number in the order they run, and the results' places."""
 
     nodes: dict[int, Node]
     results: list[Place]
 
 
 class Graphs:
-    """Those of the sessions, by number."""
+    """Keep the graphs of the sessions by number, and run them."""
 
     def __init__(self, launcher: Launcher) -> None:
         self.launcher = launcher
@@ -81,7 +81,7 @@ class Graphs:
         self.graphs[number] = self._parse(json.loads(line), contents)
 
     def run(self, number: int, addresses: Sequence[Address], message: bytes) -> None:
-        """Run a graph on tensors of the card, or of the message; results go to the last addresses."""
+        """Run a graph on tensors of the card or of the message. Results go to the last addresses."""
         line, _, contents = message.partition(b"\n")
         call = json.loads(line)
         inputs = []

@@ -158,7 +158,7 @@ class Launcher:
     def run_program(
         self, kernel: Kernel, program: ir.Program, blocks: int, feeds: dict[str, np.ndarray], size: int
     ) -> dict[str, np.ndarray]:
-        """Run a kernel in TIK on tensors by name, of `size` bytes together with its results."""
+        """Run a kernel in TIK on tensors by name. `size` is the bytes of tensors and results together."""
         timing = self.report is not None and kernel.name not in self.seconds
         count = self.processes.choose(kernel.name, blocks, size)
         begin = time.perf_counter()

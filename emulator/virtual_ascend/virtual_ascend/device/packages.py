@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Information(NamedTuple):
-    """What a package says of an operator: its section of the information library, and where the package lies."""
+    """Hold a package's folder and its section of the information library for one operator."""
 
     folder: Path
     fields: dict[str, dict[str, str]]

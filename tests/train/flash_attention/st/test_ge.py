@@ -1,4 +1,4 @@
-"""MindSpore 2.5 and 2.6, which drive the first Ascend 910 through GE, on the virtual card."""
+"""Run MindSpore 2.5 and 2.6 on the virtual card. They drive the first Ascend 910 through GE."""
 
 import subprocess
 from pathlib import Path

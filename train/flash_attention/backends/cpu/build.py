@@ -132,7 +132,7 @@ def target_flags(name: str, machine: str | None = None) -> tuple:
 
 
 def knows(command: list, name: str, machine: str) -> bool:
-    """Whether a compiler can make code for an instruction set; says on standard error that the library will lack it."""
+    """Return if a compiler knows an instruction set. If not, a note on standard error says what the library lacks."""
     flags = target_flags(name, machine)
     if name not in _TRIALS or not flags:
         return True
@@ -144,7 +144,9 @@ def knows(command: list, name: str, machine: str) -> bool:
 
 
 def _check_compiler(command: list, machine: str) -> None:
-    """Code of another family than asked for would be put under a wrong name, or be refused flag by flag."""
+    """Refuse a missing compiler and a compiler for another processor family. Its code would get a wrong name, or it
+    would refuse flag by flag.
+    """
     try:
         made = family(_run([*command, "-dumpmachine"]).partition("-")[0])
     except FileNotFoundError as error:

@@ -60,14 +60,14 @@ class Library:
         """Instruction sets that can run here, best first; the variable FLASH_ATTENTION_CPU_ISA takes one of them.
 
         TILES_ISA is among them where processor and Linux have tiles, whether or not this process may use them. It and
-        DOT_PRODUCT_ISA calculate bfloat16, tiles only more than 32 queries and keys; everything else is then that of
+        DOT_PRODUCT_ISA calculate bfloat16, tiles only more than 32 queries and keys; everything else is then as with
         "avx512".
         """
         names = map(self.handle.flash_attention_isa, itertools.count())
         return tuple(name.decode() for name in itertools.takewhile(lambda name: name is not None, names))
 
     def bfloat16_isa(self) -> str | None:
-        """The instruction set that problems in bfloat16 take; None where the one that is forced cannot run.
+        """Return the instruction set of bfloat16 problems, None if the forced set cannot run.
 
         Asks Linux for the permission to use tiles, if it has not been asked, as the first such problem does.
         """
@@ -80,8 +80,9 @@ class Library:
         return None if reason is None else reason.decode()
 
     def bfloat16_rate(self) -> float | None:
-        """Multiplications and additions of the processor's bfloat16 dot product, in those of float32 that take as long,
-        as measured once in a process; None where it has no such instruction.
+        """Return the speed of the processor's bfloat16 dot product relative to float32. It is the ratio of
+        multiplications and additions in the same time, measured once in a process; None if there is no such
+        instruction.
 
         Below 1, instruction sets without the dot product come first: they calculate bfloat16 in float32.
         """
@@ -92,7 +93,7 @@ class Library:
         self.handle.flash_attention_assume_bfloat16_rate(ctypes.c_double(rate or 0.0))
 
     def multiply_adds(self, dtype: str, operations: int) -> None:
-        """Takes the time that so many operations take at least: those of products of that dtype, in registers alone.
+        """Take at least the time of so many operations in registers. They are products of `dtype`.
 
         All threads share them, in float32 arithmetic where the processor has none of its own for `dtype`.
 
@@ -107,7 +108,7 @@ class Library:
         return self.handle.flash_attention_message(status).decode()
 
     def call(self, function: str, inputs: list, outputs: list) -> int:
-        """Calls an entry point with contiguous arrays, None for an absent input; gives its return code."""
+        """Call an entry point with contiguous arrays and return its code. An absent input is None."""
         tensors = [*inputs, *outputs]
         for array in tensors:
             if array is not None and not array.flags.c_contiguous:
@@ -141,7 +142,7 @@ def dtype_name(array: np.ndarray | None) -> str:
 
 
 def configuration(problem: AttentionProblem) -> tuple[np.ndarray, np.ndarray]:
-    """What the kernel has to know besides the tensors: int64 rules, and float32 rates with a slope for each head."""
+    """Return the kernel's int64 rules, and float32 rates with a slope for each head."""
     if problem.dropout_threshold == 0:
         dropout = _DROPOUT_NONE
     else:
@@ -182,7 +183,7 @@ def packed_configuration(problem: PackedProblem) -> tuple[np.ndarray, np.ndarray
 
 
 def paged_configuration(problem: PagedProblem) -> tuple[np.ndarray, np.ndarray]:
-    """What the kernel has to know of a paged problem besides the tensors. The caller's slopes follow the rates."""
+    """Return the rules and rates of a paged problem. The caller's slopes follow the rates."""
     whole = problem.whole
     slopes_kind = int(whole.bias == "alibi") if whole.slopes_shape is None else len(whole.slopes_shape)
     most = -1 if problem.max_length is None else problem.max_length
@@ -196,18 +197,18 @@ def paged_configuration(problem: PagedProblem) -> tuple[np.ndarray, np.ndarray]:
 
 
 def numbers(*values: int) -> np.ndarray:
-    """What the kernel has to know for anything else than attention."""
+    """Return the int64 rules of a call other than attention."""
     return np.array([_VERSION, *values], np.int64)
 
 
 def places(problem: AttentionProblem) -> tuple[int | None, ...]:
-    """Where each of INPUTS stands among those of the problem; None for those that it does not have."""
+    """Return each input's place in the problem's inputs, None for an input it lacks."""
     bias = "bias" if problem.slopes_shape is None else "alibi_slopes"
     return tuple(problem.place(bias if name == "bias" else name) for name in INPUTS)
 
 
 def gradients(problem: AttentionProblem) -> tuple[str, ...]:
-    """Those of INPUTS whose gradients the backward pass gives, behind those of query, key and value."""
+    """Return the optional inputs that get a gradient, which follow query, key and value."""
     return tuple(one.name for one in OPTIONAL if one.has(problem) and one.gradient(problem))
 
 

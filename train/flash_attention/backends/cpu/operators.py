@@ -26,7 +26,7 @@ def differentiable(
 ) -> nn.Cell:
     """cell(query, key, value, inputs) -> (output, logsumexp) of the primitives of a problem.
 
-    `inputs` are those of the problem, and behind them `more` that the primitives take before their configuration.
+    `inputs` are the problem's inputs, and behind them `more` that the primitives take before their configuration.
     """
     cells = _Forward(problem, configuration, forward), _Backward(problem, configuration, backward)
     return Differentiable(*cells, "cpu", len(problem.inputs) + more, primitive=True)
@@ -136,7 +136,9 @@ def _forward(problem: AttentionProblem, shard: Shard | None, backward: ops.Custo
 
 
 def derivative(problem: AttentionProblem, backward: ops.Custom):
-    """What the bprop of a forward primitive does. `last` are the inputs behind the optional ones."""
+    """Return the function that computes the bprop of a forward primitive. `last` are the inputs behind the optional
+    ones.
+    """
     names = library.gradients(problem)
     places = tuple(3 + names.index(name) if name in names else 0 for name in library.INPUTS)
     zeros_like = ops.ZerosLike()
@@ -165,7 +167,7 @@ def _tensors(problem: AttentionProblem) -> tuple:
 
 
 def _axes(name: str, problem: AttentionProblem, shard: Shard | None) -> tuple:
-    """How one of the optional inputs is split; a device holds whole what stands in for one that is not there."""
+    """Return the split of an optional input. A device holds the stand-in for an absent input whole."""
     given = {"mask": shard and shard.mask_axes, "bias": shard and shard.bias_axes}
     axes = {one.name: given.get(one.name, one.axes) for one in OPTIONAL if one.has(problem)}
     return axes.get(name) or (None,)
@@ -176,7 +178,9 @@ def _input_axes(problem: AttentionProblem, shard: Shard | None) -> tuple:
 
 
 def entry_point(function: str, outputs, bprop=None, **known: Any) -> ops.Custom:
-    """A primitive of csrc; `outputs` tell it from others of the function, `known` is what MindSpore is told of them."""
+    """Return a primitive of csrc. `outputs` tell it from others of the function, `known` is what MindSpore is told of
+    them.
+    """
     custom = ops.Custom(f"{library.LIBRARY}:{function}", func_type="aot", bprop=bprop, **known)
     # PYNATIVE takes primitives of the same function and attributes for one and the same, whatever their outputs.
     custom.add_prim_attr("flash_attention_outputs", str(outputs))

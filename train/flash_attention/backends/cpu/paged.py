@@ -41,7 +41,7 @@ class PagedAttention(nn.Cell):
 
 
 class CacheAppend(EntryCell):
-    """Appends tokens to the sequences of a `KVCache` in place; `append_cell` gives the meaning of the tensors."""
+    """Append tokens to the sequences of a `KVCache` in place. `append_cell` gives the meaning of the tensors."""
 
     def __init__(self, batch: int, max_length: int, padding_side: str, dynamic: bool):
         super().__init__()

@@ -14,7 +14,7 @@ from flash_attention.backends.cpu.build import LIBRARY
 
 
 def relocate(path: Path, library: Path = LIBRARY) -> None:
-    """Writes the path of `library` into a MindIR file, in place of that of any other native kernel of the package.
+    """Replace the path of the native library in a MindIR file by `library`.
 
     Raises:
         FileNotFoundError: there is no such file, or no such library.

@@ -17,7 +17,7 @@ class Rotary(EntryCell):
 
     Args:
         x, cos, sin: what they are.
-        offset: that of all sequences; None: those of the call.
+        offset: the offset of all sequences; None: the call gives offsets.
     """
 
     def __init__(

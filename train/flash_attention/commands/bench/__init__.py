@@ -1,4 +1,4 @@
-"""speed and memory on this machine beside torch and composed attention; packed, decoding, and an estimate for TIK"""
+"""measure speed and memory beside torch and composed attention, and estimate the TIK operators"""
 
 from __future__ import annotations
 

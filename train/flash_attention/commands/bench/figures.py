@@ -11,7 +11,7 @@ from flash_attention.text_table import table
 
 @dataclass(frozen=True)
 class Figure:
-    """What was measured. `reached` is None when an implementation was missing; `note` says why.
+    """Hold one measured figure. `reached` is None when an implementation was missing; `note` says why.
 
     Attributes:
         span: of an estimate, the least and the most that the evidence allows.
@@ -30,7 +30,7 @@ class Figure:
 
 
 def text(figures: Sequence[Figure]) -> str:
-    """What was reached; what was not measured is a line for each reason."""
+    """Return a table of measured figures, then a line for each reason of missing ones."""
     rows = [figure.row() for figure in figures if figure.reached is not None]
     return "\n".join([table(["figure", "reached", ""], rows), *not_measured(figures)])
 

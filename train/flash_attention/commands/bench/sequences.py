@@ -23,7 +23,7 @@ _NUMPY = {"float32": np.float32, "float16": np.float16, "bfloat16": np.uint16}
 
 
 def packed(rounds: int, threads: int, quick: bool) -> list[Figure]:
-    """32 documents of mixed lengths in one row against the share of one long call that their work is."""
+    """Compare 32 packed documents with the share of one long call their work is."""
     library = _library(threads)
     tokens, heads = (1024, 2) if quick else (TOKENS, 4)
     ends = document_ends(tokens)
@@ -69,7 +69,7 @@ def packed(rounds: int, threads: int, quick: bool) -> list[Figure]:
 
 
 def document_ends(tokens: int) -> tuple[int, ...]:
-    """Where DOCUMENTS documents of mixed lengths end, with the leading 0."""
+    """Return the ends of DOCUMENTS documents of mixed lengths, with the leading 0."""
     weights = np.random.default_rng(0).uniform(0.1, 1.9, DOCUMENTS)
     inner = np.round(np.cumsum(weights)[:-1] / weights.sum() * tokens).astype(int).tolist()
     return (0, *inner, tokens)
@@ -110,7 +110,7 @@ def decode(rounds: int, threads: int, quick: bool, dtypes: tuple) -> list[Figure
 
 
 def _against(name: str, median: dict[str, float], ours: str) -> Figure:
-    """How many times faster than torch, where that is installed."""
+    """Return the figure of our speed over torch, if torch is installed."""
     if "torch" not in median:
         return Figure(name, None, "x", "torch is not installed")
     return Figure(name, median["torch"] / median[ours], "x")
@@ -125,7 +125,9 @@ def _library(threads: int):
 
 
 def _turns(calls: dict[str, Callable], rounds: int) -> dict[str, list]:
-    """Seconds of every call, and of what it returns where that is a function, in rounds of turns after a warm-up."""
+    """Return the seconds of every call and of the functions it returns. The calls take turns for some rounds after a
+    warm-up.
+    """
     seconds: dict[str, list] = {name: [] for name in calls}
     for _ in range(rounds + 1):
         for name, call in calls.items():

@@ -87,7 +87,7 @@ def here() -> tuple[list[str], Reasons]:
 
 
 def estimate(cases: Sequence[Case], names: Sequence[str], rounds: int, budget: float) -> float:
-    """About how many seconds the cases take, with a process for each implementation, and one more for each memory."""
+    """Estimate the seconds the cases take. Each implementation has a process, and each memory one more."""
     total = START_SECONDS * len(names)
     for case in cases:
         running = [name for name in names if IMPLEMENTATIONS[name]().refuse(case) is None]
@@ -118,7 +118,7 @@ def measure(options: argparse.Namespace, names: Iterable[str], cases: Sequence[C
 
 
 def tell(reasons: Reasons, cases: Sequence[Case]) -> None:
-    """Prints a line for each reason, with the cases that it concerns where these are not all."""
+    """Print a line for each reason, with its cases unless these are all."""
     for name, why in dict.fromkeys((name, why) for (name, _), why in reasons.items()):
         left_out = [str(case) for case in cases if reasons.get((name, case)) == why]
         which = f"{name}: {', '.join(left_out)}" if 0 < len(left_out) < len(cases) else name
@@ -126,7 +126,7 @@ def tell(reasons: Reasons, cases: Sequence[Case]) -> None:
 
 
 def times_table(timings: Sequence[Timing]) -> str:
-    """A row per case and pass, a column per implementation, and how many times faster than each ours is."""
+    """Return a table of cases and passes by implementation, with our speedup over each."""
     names = list(dict.fromkeys(timing.implementation for timing in timings))
     others = [name for name in names if name != "flash"]
     rows = []
@@ -140,7 +140,7 @@ def times_table(timings: Sequence[Timing]) -> str:
 
 
 def points(timings: Iterable[Timing], threads: int) -> Points:
-    """A point for each timing of "both"; the memory is measured here, each time in a process of its own."""
+    """Return a point for each timing of "both". The memory is measured here, each time in a process of its own."""
     found: dict[str, dict[int, tuple[float, int]]] = {}
     for timing in sorted(timings, key=lambda timing: timing.case.seq):
         if timing.kind == "both":
@@ -150,7 +150,9 @@ def points(timings: Iterable[Timing], threads: int) -> Points:
 
 
 def extra_bytes(name: str, case: Case, threads: int, kind: str = "both") -> int:
-    """Growth of a fresh process through its first forward, or forward and backward, of `case`, beyond the results."""
+    """Return a fresh process's growth through its first call of `case`, beyond the results. The call is forward, or
+    forward and backward.
+    """
     with Worker(name, threads) as worker:
         # A small call first: what a library loads and allocates once is not this call's.
         for size in (replace(case, seq=64), case):

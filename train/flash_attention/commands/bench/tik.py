@@ -25,7 +25,7 @@ SYNC = ("auto", "conservative")
 
 
 def figures(seq: int) -> list[Figure]:
-    """Shares of the peak of every shape, the backward operator with the passes around its main kernel."""
+    """Return every shape's share of the peak. The backward operator counts the passes around its main kernel."""
     tik_kernels.require_tikemu("--tik")
     print(
         f"shares of the Cube's peak, S={seq}, and milliseconds of 32 heads on 32 busy cores at 1 GHz: tikemu's model "
@@ -49,7 +49,7 @@ def figures(seq: int) -> list[Figure]:
 
 
 def figure_name(shape: Shape, sync: str = "auto") -> str:
-    """What the figure of a shape is called."""
+    """Return the name of a shape's figure."""
     return name_of(shape) + (": of the Cube's peak" if sync == "auto" else f", {sync}: of the Cube's peak")
 
 

@@ -1,4 +1,4 @@
-"""where the time goes: of a call on this processor, or of a TIK operator on the emulator's model of a core"""
+"""show where a call on this processor or a TIK operator on tikemu spends time"""
 
 from __future__ import annotations
 

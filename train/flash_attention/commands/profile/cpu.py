@@ -1,4 +1,4 @@
-"""Where the time of a call of the cpu kernel goes: rates beside NumPy's matrix product and the processor's peak."""
+"""Profile a call of the cpu kernel. Rates stand beside NumPy's matrix product and the processor's peak."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ class KernelCase:
 
 @dataclass(frozen=True)
 class Event:
-    """An instruction on a pipe, in cycles; `stage` is the tensor that it writes, on Vector after its name."""
+    """Hold an instruction on a pipe, in cycles. `stage` is the tensor that it writes, on Vector after its name."""
 
     pipe: str
     start: float
@@ -115,7 +115,7 @@ def run(text: str, out: Path) -> int:
 
 
 def events(trace: Path) -> list[Event]:
-    """The instructions and the scalar work of core 0 in a saved trace, without the waits."""
+    """Return core 0's instructions and scalar work in a saved trace, without the waits."""
     found = []
     for event in json.loads(trace.read_text(encoding="utf-8"))["traceEvents"]:
         if event["ph"] == "X" and event["pid"] == 0 and event["cat"] != "wait":
@@ -129,7 +129,7 @@ def events(trace: Path) -> list[Event]:
 
 
 def window(every: list[Event], length: float) -> tuple[float, float]:
-    """The part of the run, `length` cycles long, in which the Cube (else all pipes together) is busiest."""
+    """Return the busiest part of the run, `length` cycles long. The Cube decides, or without it all pipes together."""
     counted = [event for event in every if event.pipe == "M"] or every
     last = max((event.end for event in every), default=length)
     starts = [number * length / 2 for number in range(max(1, int(2 * (last - length) / length)))]
@@ -139,7 +139,7 @@ def window(every: list[Event], length: float) -> tuple[float, float]:
 
 
 def stages(shown: list[Event], start: float, end: float) -> str:
-    """Return a table of the share of the time that each pipe spends on its longest stages."""
+    """Return a table of each pipe's longest stages, with their shares of the time."""
     busy: defaultdict[tuple[str, str], float] = defaultdict(float)
     for event in shown:
         busy[event.pipe, event.stage] += min(event.end, end) - max(event.start, start)
@@ -155,7 +155,7 @@ def stages(shown: list[Event], start: float, end: float) -> str:
 
 
 def table_of_lengths(points: list) -> str:
-    """Return a table of the work per byte and the speed of the case at several lengths."""
+    """Return a table of the case's work per byte and speed at several lengths."""
     rows = [
         [
             p.problem.seq_q,

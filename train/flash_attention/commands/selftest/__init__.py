@@ -1,4 +1,4 @@
-"""the smallest experiments that decide whether a chip does what the TIK operators count on; for the first card"""
+"""run small experiments that show if a card does what the TIK operators need"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the experiments run: an Ascend 910 through MindSpore, or the emulator."""
+"""Run the experiments on an Ascend 910 through MindSpore, or on the emulator."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Run(NamedTuple):
 
 
 class Device(Protocol):
-    """What an experiment asks."""
+    """Define the questions an experiment asks a device."""
 
     timed: bool  # whether calls take the time of a device
 
@@ -45,7 +45,7 @@ class Device(Protocol):
         """Return the times of both lengths of a loop."""
 
     def launch(self) -> tuple[float, float]:
-        """Return seconds of a small kernel that is queued, and of one that is waited for."""
+        """Return the seconds of a small kernel, once queued and once waited for."""
 
     def attend(self, problem: AttentionProblem, given: dict, gradients: dict, times: int) -> list:
         """Results of so many calls, as reference.Attention of float32 arrays."""

@@ -23,7 +23,7 @@ _WITH_PIPES = {"pipe_barrier": 1, "set_flag": 2, "wait_flag": 2}  # and how many
 
 
 def ends(text: str) -> list[str]:
-    """Return the first and the last lines of a text, each of at most 300 characters."""
+    """Return a text's first and last lines, at most 300 characters of each."""
     lines = [line[:300] for line in text.splitlines() if line.strip()]
     return lines if len(lines) <= 2 * _LINES else [*lines[:_LINES], "...", *lines[-_LINES:]]
 

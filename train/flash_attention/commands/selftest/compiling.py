@@ -1,4 +1,4 @@
-"""Compile the kernels by CANN's TIK compiler, each in a process of its own; no card is needed."""
+"""Compile the kernels by CANN's TIK compiler, each in its own process. No card is needed."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def perform(experiment: Experiment, device: Device) -> dict:
 
 
 def _require(condition: bool | np.bool_, found: str) -> str:
-    """What was found, raised if it is not what was expected."""
+    """Return what was found, or raise it if the condition is false."""
     if not condition:
         raise AssertionError(found)
     return found

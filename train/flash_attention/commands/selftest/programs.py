@@ -15,7 +15,9 @@ CORES = 4  # that add up atomically
 
 @dataclass
 class Body:
-    """What a program's statements use: the tik module, the instance, the global tensors by name, the core's number."""
+    """Hold the names a program's statements use. They are the tik module, the instance, the global tensors by name and
+    the core's number.
+    """
 
     module: Any
     tik: Any

@@ -52,7 +52,7 @@ def index_put_first_axis(values: Tensor, indices: Tensor, first_axis_dim: int) -
 
 
 def unpad_input(hidden_states: Tensor, attention_mask: Tensor, unused_mask: Tensor | None = None) -> tuple:
-    """The tokens of a padded batch one behind the other; for PYNATIVE, because it reads the mask.
+    """Return the tokens of a padded batch one after another. It runs in PYNATIVE only, because it reads the mask.
 
     Args:
         hidden_states (Tensor): (batch, seqlen, ...), floating.
@@ -85,7 +85,7 @@ def unpad_input_for_concatenated_sequences(hidden_states: Tensor, attention_mask
 
     Raises:
         TypeError: the lengths are no integers.
-        ValueError: they are not (batch, seqlen), one is negative, or those of an item add up to more than seqlen.
+        ValueError: they are not (batch, seqlen), one is negative, or an item's lengths add up to more than seqlen.
     """
     name = "attention_mask_in_length"
     lengths, seqlen = _read(name, attention_mask_in_length, hidden_states), hidden_states.shape[1]

@@ -111,7 +111,7 @@ def flash_attn_kvpacked_func(
     Args:
         kv (Tensor): (batch, seqlen_k, 2, nheads_k, headdim), key and value.
 
-    All other arguments, the result and the errors are those of `flash_attn_func`.
+    All other arguments, the result and the errors are as in `flash_attn_func`.
     """
     _check_packed("kv", spec(kv), 5, 2)
     k, v = _part(kv, 0), _part(kv, 1)
@@ -136,7 +136,7 @@ def flash_attn_qkvpacked_func(
     Args:
         qkv (Tensor): (batch, seqlen, 3, nheads, headdim).
 
-    All other arguments, the result and the errors are those of `flash_attn_func`.
+    All other arguments, the result and the errors are as in `flash_attn_func`.
     """
     _check_packed("qkv", spec(qkv), 5, 3)
     q, k, v = _part(qkv, 0), _part(qkv, 1), _part(qkv, 2)
@@ -179,7 +179,7 @@ def flash_attn_varlen_func(
             nheads_k, headdim), and key j of sequence b is in page block_table[b, j // page_block_size]. The keys in use
             are gathered first. Entries past the end of a sequence may be anything; a key that no page holds is NaN.
 
-    All other arguments are those of `flash_attn_func`; alibi_slopes are (nheads,) or (batch, nheads).
+    All other arguments are as in `flash_attn_func`; alibi_slopes are (nheads,) or (batch, nheads).
 
     Returns:
         as `flash_attn_func`: (total_q, nheads, headdim), the logsumexp (nheads, total_q).
@@ -237,7 +237,7 @@ def flash_attn_varlen_kvpacked_func(
     Args:
         kv (Tensor): (total_k, 2, nheads_k, headdim).
 
-    All other arguments, the result and the errors are those of `flash_attn_varlen_func`.
+    All other arguments, the result and the errors are as in `flash_attn_varlen_func`.
     """
     _check_packed("kv", spec(kv), 4, 2)
     k, v = _part(kv, 0), _part(kv, 1)
@@ -263,7 +263,7 @@ def flash_attn_varlen_qkvpacked_func(
     Args:
         qkv (Tensor): (total, 3, nheads, headdim).
 
-    All other arguments, the result and the errors are those of `flash_attn_varlen_func`.
+    All other arguments, the result and the errors are as in `flash_attn_varlen_func`.
     """
     _check_packed("qkv", spec(qkv), 4, 3)
     q, k, v = _part(qkv, 0), _part(qkv, 1), _part(qkv, 2)
@@ -278,7 +278,7 @@ def _part(packed, index):
 
 
 class _Gathered(nn.Cell):
-    """Gathers the keys and values of packed sequences from caches in pages; NaN where no page holds them.
+    """Gather the keys and values of packed sequences from pages. A key that no page holds is NaN.
 
     PYNATIVE takes those in use; a compiled graph `most` for each sequence, of which the last mean nothing.
     """
@@ -335,7 +335,7 @@ _gatherer_of_pages = functools.lru_cache(maxsize=None)(_Gathered)  # made at the
 
 
 def _with_rest(ends, rows, of_queries):
-    """Cumulative lengths with those of two more sequences, up to all rows."""
+    """Add two more sequences to cumulative lengths, up to all rows."""
     if not isinstance(ends, Tensor):
         return tuple(ends) + ((rows, rows) if of_queries else (ends[-1], rows))
     ends, last = ops.cast(ends, mstype.int32), numbered(1) + rows

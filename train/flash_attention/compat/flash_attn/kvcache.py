@@ -72,9 +72,9 @@ def flash_attn_with_kvcache(
         k (Tensor): (batch, seqlen_new, nheads_k, headdim), keys that the cache takes behind those it has.
         v (Tensor): likewise; both or none.
         rotary_cos (Tensor): (seqlen_ro, rotary_dim / 2). The new keys are turned by their positions, and the queries:
-            with causal or a window each by its own, otherwise all by that of the first new key. Only with `k`.
+            with causal or a window each by its own, otherwise all by the position of the first new key. Only with `k`.
         rotary_sin (Tensor): like rotary_cos.
-        cache_seqlens (int or Tensor): keys that the cache has, those of padding included: ints (batch,), or one number
+        cache_seqlens (int or Tensor): keys that the cache has, padding included: ints (batch,), or one number
             for all. Default: None, as many as the cache can hold; needed with `k`.
         cache_batch_idx (Tensor): ints (batch,): the row of the cache for each sequence. Not with a block_table.
             Default: None, its own number.
@@ -130,10 +130,10 @@ class _Cached(EntryCell):
         q, cache: of query and keys.
         width: most pages of a sequence.
         new: keys that the cache takes.
-        length: that of all sequences where it is a constant, else None.
+        length: the length of all sequences if it is a constant, else None.
         in_rows: whether sequence b has row b of the cache.
         padded: whether there is a cache_leftpad.
-        rules: those of `flash_attn_with_kvcache` from softmax_scale to return_softmax_lse, without alibi_slopes.
+        rules: arguments of `flash_attn_with_kvcache` from softmax_scale to return_softmax_lse, without alibi_slopes.
     """
 
     def __init__(self, q, cache, width: int, new: int, length: int | None, in_rows: bool, padded: bool, rules: tuple):
@@ -230,7 +230,7 @@ class _Cached(EntryCell):
         return ops.cast(ops.reshape(q, shape), self.dtype)
 
     def slots(self, table, lengths, added):
-        """Where the new keys, which are numbered, go; -1 past the end."""
+        """Return the slots of the numbered new keys, -1 past the end."""
         position = ops.reshape(lengths, (-1, 1)) + ops.reshape(added, (1, -1))
         inside = ops.minimum(position, self.last)
         block = ops.gather_elements(table, 1, inside // self.block_size)
@@ -258,7 +258,7 @@ class _Cached(EntryCell):
 
 
 class _Inference(nn.Cell):
-    """Hands on a result that has no gradient, neither for what it was computed from nor for the new keys and values."""
+    """Return a result without gradients. Its inputs get none, nor do the new keys and values."""
 
     def __call__(self, result, k, v):
         return super().__call__(result, k, v) if _pynative_executor.grad_flag() else result

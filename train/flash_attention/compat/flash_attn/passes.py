@@ -55,7 +55,7 @@ def _flash_attn_backward(
     deterministic: bool,
     rng_state: Tensor | None = None,
 ) -> Tensor:
-    """Compute the gradients for an output and a logsumexp, which may be those over more keys than these.
+    """Compute the gradients for an output and a logsumexp. Both may cover more keys than these.
 
     dq, dk and dv get the gradients, in place. It runs in PYNATIVE only, and runs the forward pass again.
 
@@ -135,7 +135,7 @@ def _flash_attn_varlen_backward(
 
 
 def _attention(ends, dropout_p, softmax_scale, causal, window, softcap):
-    """Return the function from q, k, v, slopes and seed to the output and the logsumexp."""
+    """Return the function that maps q, k, v, slopes and seed to output and logsumexp."""
     rules = {"scale": softmax_scale, "causal": causal, "window_size": window, "softcap": softcap}
     rules |= {"dropout_rate": dropout_p, "causal_alignment": "bottom_right", "return_lse": True}
 

@@ -23,7 +23,7 @@ class Settings(NamedTuple):
 
 
 class Call(NamedTuple):
-    """What a call comes to in the terms of `flash_attention.flash_attention`."""
+    """Hold a call in the terms of `flash_attention.flash_attention`."""
 
     settings: Settings
     sizes: Sizes

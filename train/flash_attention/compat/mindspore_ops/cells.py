@@ -1,4 +1,4 @@
-"""What computes a call: attention, and the maximum and sum of each query's softmax."""
+"""Compute a call: attention, and the maximum and sum of each query's softmax."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LANES = 8  # MindSpore's operator repeats maximum and sum this often
 
 
 class Prepared(nn.Cell):
-    """Mask and bias of a call; of packed sequences slopes of ALiBi instead of a bias."""
+    """Prepare mask and bias of a call. Packed sequences get slopes of ALiBi instead of a bias."""
 
     def __init__(self, call: Call, shift_shape: tuple | None):
         super().__init__()
@@ -129,7 +129,7 @@ class Score(EntryCell):
 
 
 class Statistics(EntryCell):
-    """Maximum and sum of each query's softmax, (B, N, S1, 8) or (T1, N, 8), without a gradient."""
+    """Compute the maximum and sum of each query's softmax. They are (B, N, S1, 8) or (T1, N, 8), without a gradient."""
 
     def __init__(self, call: Call, shift_shape: tuple | None, request: None):
         super().__init__()

@@ -87,7 +87,7 @@ def _check_drop_mask(drop: TensorSpec | None, settings: Settings) -> None:
 
 
 def shard_request(strategy, layout: str) -> ShardRequest:
-    """How the strategy of query splits batch and heads.
+    """Return the split of batch and heads by the strategy of query.
 
     Raises:
         ValueError: it must split nothing but these.

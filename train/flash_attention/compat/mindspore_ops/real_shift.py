@@ -65,7 +65,7 @@ class Float32(nn.Cell):
 
 
 class Alibi(nn.Cell):
-    """A bias for each key, (B or 1, N, 1, S2), out of rows that follow the ALiBi rule.
+    """Make a bias for each key from rows that follow the ALiBi rule. It is (B or 1, N, 1, S2).
 
     shift[i, j] = slope * (j - position of query i). The softmax does not see what a whole row has in common, so that
     the row of the last query serves all of them. Its slope is fitted over all its keys: what float16 keeps of far
@@ -86,12 +86,14 @@ class Alibi(nn.Cell):
         return self.slope(real_shift) * self.distance
 
     def left_out(self, real_shift):
-        """What the scores of each query lack, (B or 1, N, S1)."""
+        """Return the bias each query's scores lack, (B or 1, N, S1)."""
         return ops.squeeze(self.slope(real_shift), -1) * self.rows
 
 
 class Slopes(nn.Cell):
-    """alibi_slopes of packed sequences, (sequences, N) or (N,), out of the last rows of the longest. No gradient."""
+    """Make alibi_slopes of packed sequences, (sequences, N) or (N,), without a gradient. They come from the last rows
+    of the longest sequence.
+    """
 
     def __init__(self, shape: tuple):
         super().__init__()
@@ -104,7 +106,7 @@ class Slopes(nn.Cell):
 
 
 class _LastRow(nn.Cell):
-    """The slopes of the last row of a real_shift, (B or 1, N, 1, 1), whose keys stand at `distance`."""
+    """Fit the slopes of a real_shift's last row, whose keys stand at `distance`. They are (B or 1, N, 1, 1)."""
 
     def __init__(self, distance: np.ndarray):
         super().__init__()

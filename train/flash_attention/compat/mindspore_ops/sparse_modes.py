@@ -1,4 +1,4 @@
-"""Who sees whom: sparse_mode, attn_mask, prefix, pre_tokens and next_tokens."""
+"""Find the visible keys from sparse_mode, attn_mask, prefix, pre_tokens and next_tokens."""
 
 from __future__ import annotations
 

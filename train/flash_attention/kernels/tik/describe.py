@@ -100,7 +100,7 @@ def mask_shape(problem: AttentionProblem) -> tuple | None:
 
 @dataclass(frozen=True)
 class GlobalTensor:
-    """An input or output of a kernel, or of an operator, which knows no shapes and values.
+    """Describe an input or output of a kernel or an operator. An operator knows no shapes and values.
 
     Attributes:
         format: "FRACTAL_NZ" or "ND".
@@ -160,7 +160,7 @@ class Operator:
     """An operator type. Every tensor is required: where a problem lacks one, a stand-in takes its place.
 
     Attributes:
-        type: name of the type; `name` is that of its Python function and file.
+        type: name of the type; `name` is the name of its Python function and file.
         stage: one of STAGES or DECODE_STAGES, which kernel it is.
         inputs, outputs: in the order of the kernel's arguments.
     """
@@ -294,7 +294,7 @@ def _decode(request: Request) -> dict:
     return result
 
 
-# What tensors are stored as; those of the decoding kernels are ND.
+# Formats of stored tensors; tensors of the decoding kernels are ND.
 _KINDS = {
     ("float16", NZ): "query key value output d_output d_key d_value d_query mask bias",
     ("float16", "ND"): "key_mask key_bias row_lanes tiles positions distances one_hot",

@@ -146,7 +146,7 @@ KEEP_PADDING = 32  # bytes after the keep bits: the kernel reads them twice, 16 
 def keep_shape(problem: KernelProblem) -> tuple[int, ...]:
     """Shape of the packed keep decisions, uint8: flat, see `pack_keep_bits`.
 
-    Those of packed sequences are (heads, keep_blocks, 16, 2): one sequence behind the other, (seq_k / 16, seq_q, 2)
+    Decisions of packed sequences are (heads, keep_blocks, 16, 2): one sequence behind the other, (seq_k / 16, seq_q, 2)
     each with seq_k padded to 16 and seq_q to BLOCK.
     """
     if problem.sequences:
@@ -171,7 +171,7 @@ def pack_keep_bits(bits: np.ndarray, problem: KernelProblem) -> np.ndarray:
     """Keep bits uint8 (batch, heads, seq_q, ceil(seq_k / 8)) to the kernel's order.
 
     The order is (batch, heads, seq_k / 16, seq_q, 2) with lengths padded to 16: the two bytes (16 keys) of one query
-    stand beside those of the next query, as the columns of a fractal do. The same bytes otherwise, zeros as padding.
+    stand beside the next query's, as the columns of a fractal do. The same bytes otherwise, zeros as padding.
     """
     bits = np.asarray(bits, dtype=np.uint8)
     expected = (problem.batch, problem.heads, problem.seq_q, -(-problem.seq_k // 8))

@@ -95,7 +95,7 @@ def work_tables(xp, request: Request, stages: tuple[str, ...]):
         stages: of "forward", "grad", and "blocks" for the two others.
 
     `ends_q` and `ends_k` are the cumulative lengths, int32 (problem.sequences,), without the leading 0. A sequence that
-    is not there is empty: its end is that of the one before.
+    is not there is empty: its end is the end of the sequence before.
     """
     problem = request.problem
     described, makers = varlen.sequences(xp, problem), []

@@ -110,7 +110,7 @@ class KernelProblem(AttentionProblem):
 
     @property
     def slope_stride(self) -> int:
-        """Slopes from those of one batch item or packed sequence to those of the next."""
+        """Return the distance, in slopes, from one batch item or packed sequence to the next."""
         return self.heads if len(self.slopes) > self.heads else 0
 
     def _check_sequences(self) -> None:

@@ -36,7 +36,7 @@ class OnChip(dict[str, list[Tensor]]):
         return self[name]
 
     def copies(self, name: str) -> list[Tensor]:
-        """Return the copies of a buffer that not every problem has, none where it is absent."""
+        """Return the copies of a buffer, or none if the problem lacks it."""
         return self.get(name, [])
 
 

@@ -158,8 +158,8 @@ def ranked(xp, count: int, words: list[int], places: np.ndarray, added: np.ndarr
     Args:
         count: of items.
         words: which word each of `values` is, a vector with a number per item; other words are 0.
-        places: (cores, items): for every place in the table the rank of its item. The last rank is that of an item
-            which does not exist, of no cost.
+        places: (cores, items): for every place in the table the rank of its item. The last rank belongs to an
+            item that does not exist, of no cost.
         added: (cores, items, words): what the place itself adds to the words.
     """
     shape = added.shape

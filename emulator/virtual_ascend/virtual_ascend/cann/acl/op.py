@@ -1,4 +1,4 @@
-"""Compile single operators of an operator package by tikemu, and run them in the device process.
+"""Compile and run single operators of an operator package. tikemu compiles them, the device process runs them.
 
 pyACL compiles none itself: programs call ``aclopCompile`` of ``libacl_op_compiler.so``, which is here a few lines that
 call this module.

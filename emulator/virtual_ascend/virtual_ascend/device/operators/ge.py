@@ -1,4 +1,4 @@
-"""Operators that GE has under names or in forms of its own, by type; what is not here is found by the entry's name."""
+"""Compute the operators that GE names or shapes differently, by type. Others are found by the entry's name."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ Dao, "FlashAttention-2" (2023), algorithm 2; two or three kernels run one after 
             dS = P * dP, the gradient of a bias per score       softmax.d_scores
             dK += dS^T Q, dQ += dS K                            here (Cube), store.QuerySums
         dK, dV                                                  store.Results
-    dQ in float16, where several cores share those of a head    postprocess.py, a kernel
+    dQ in float16, where several cores share a head             postprocess.py, a kernel
 
 dK and dV stay in the accumulator memory of the Cube while query tiles pass by. docs/kernels.md draws the pipeline,
 tiling.py chooses the tiles and how their steps follow each other.
@@ -242,12 +242,14 @@ class Backward:
             self._query_gradient(behind, second)
 
     def _load_rows(self, step: Number, position: int) -> None:
-        """Load the rows of the step after the next one in the place of done ones."""
+        """Load the rows of the step after the next in place of finished rows."""
         with self.core.when(step + 2 < self.item["steps"]):
             self.loads.rows(self.item.advance((position + 2) % RING))
 
     def _take(self, body: Number, position: int, exact: bool) -> None:
-        """Gradients of the item before out of L0C, in the first step: those of factor 1 first, which need no space."""
+        """Take the previous item's gradients out of L0C in the first step. Gradients of factor 1 come first, because
+        they need no space.
+        """
         results = self.results
         gradients = [one for one in (results.values, results.keys) if (one.factor == 1.0) == exact]
         if not self.plan.pipeline.late or position > 0 or not gradients:

@@ -166,7 +166,7 @@ class Preprocess:
             if isinstance(have, int):
                 tik.data_move(target, source, 0, 1, padded(have) // 8, 0, 0)
                 return
-            core.fill(target, 0.0, 128)  # nobody has written those of rows that no row block has
+            core.fill(target, 0.0, 128)  # nobody has written rows that no row block has
             with tik.if_scope(have > 0):
                 tik.data_move(target, source, 0, 1, (have + 7) // 8, 0, 0)
 

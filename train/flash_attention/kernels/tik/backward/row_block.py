@@ -47,7 +47,9 @@ class Place:
     """
 
     def __init__(self, core: Core[BlockPlan], blocks: int, copy: int):
-        """`blocks` of a head; `copy` is that of the buffer."""
+        """Declare the scalars of a row block. `blocks` are the blocks of a head, `copy` is the number of the buffer's
+        copy.
+        """
         self.core, self.blocks, self.copy = core, blocks, copy
         names = ("head", "block", "start", "rows")
         self.head, self.block, self.start, self.rows = (core.scalar("int32", name, 0) for name in names)

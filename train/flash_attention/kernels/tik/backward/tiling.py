@@ -20,8 +20,8 @@ FINISH_PARTS = 4  # and accumulators of a tile that are on their way to it at mo
 RING = 4  # row tiles of query, output gradient and row terms in L1; the unrolled loop body covers as many steps
 PAIR = 2  # copies in L1 of the gradients of the scores, which the Cube still reads when Vector has the next
 HALF_FACTORS = (48, 64)  # padded head_dims that multiply float16 factors
-# Keys computed at most beyond those of key tiles of 128, where the strategy is free: global memory bounds tiles of 128
-# keys, and Vector the wider ones of narrow heads.
+# Keys computed at most beyond the keys of key tiles of 128, where the strategy is free: global memory bounds tiles of
+# 128 keys, and Vector the wider ones of narrow heads.
 WASTE, NARROW_WASTE, NARROW = 1.3, 1.1, 96
 SHORT, SHORT_WASTE = 1024, 1.1  # the same of tight plans, which gain less where keys are few
 # The former saves Vector some of the moves of query gradients, but only pays where it computes no more scores.
@@ -81,7 +81,7 @@ class Pipeline:
             synchronisation looks at whole tensors, Vector then waits for the result of an instruction while it works on
             another piece.
         tight: scores and the gradients of the probabilities take turns in one place in L0C, and the gradients of the
-            queries leave it in halves: those of more keys fit.
+            queries leave it in halves: gradients of more keys fit.
     """
 
     single: bool

@@ -17,7 +17,8 @@ from flash_attention.kernels.tik.varlen import FAR, Limits
 
 
 class Ramp:
-    """Patterns of 16 keys by number, and numbers of the patterns of a tile: that of row r and column c is b + r - 16 c.
+    """Hold patterns of 16 keys by number, and the numbers of a tile's patterns. Row r and column c have pattern
+    b + r - 16 c.
 
     Pattern i shows keys i - plateau to i of its 16, or all up to i without a limit on the left.
 
@@ -55,7 +56,7 @@ def distances(plan: TilePlan) -> np.ndarray:
 
 
 class BandAtRunTime:
-    """Records what a kernel does for the tiles of a band. `position` is that of the first row of a row block."""
+    """Record a kernel's work for the tiles of a band. `position` is the position of the first row of a row block."""
 
     def __init__(self, core: Core[TilePlan]):
         self.core, self.ramp = core, Ramp(core.problem, core.plan)

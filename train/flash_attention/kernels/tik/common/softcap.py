@@ -1,6 +1,6 @@
 """The soft cap: scaled scores s become cap * tanh(s / cap), in float32 on Vector.
 
-tanh has no instruction. With y = 2 * s / cap it is 1 - 2 / (exp(y) + 1), whose error near zero is that of float32 at 1.
+tanh has no instruction. With y = 2 * s / cap it is 1 - 2 / (exp(y) + 1), whose error near zero is float32's error at 1.
 Vector makes -2 * cap / (exp(y) + 1), and the cap itself is one of the terms that the Cube adds (score_terms.py).
 
 These terms come after the cap, so they leave the Cube in a tensor of their own: as wide as the scores where they differ

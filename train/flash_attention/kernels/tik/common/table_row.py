@@ -49,8 +49,8 @@ class TableRow:
 
     Args:
         layout: of the table.
-        words: place of each field in the row. A field is a name, or a name and a number. Those of inputs that the
-            problem does not have are left out.
+        words: place of each field in the row. A field is a name, or a name and a number. Fields of inputs that
+            the problem does not have are left out.
     """
 
     def __init__(self, core: Core[BlockPlan], name: str, layout: RowLayout, words: Mapping[Field, int]):

@@ -9,7 +9,7 @@ FlashAttention-2 (Dao, 2023), algorithm 1, with the keys split over the cores, a
         m' = max(m, S), P = exp(S - m'), l = l exp(m - m') + P  softmax.update
         O = O exp(m - m') + V^T P^T                             here (Cube), softmax.accumulate
         m, l, O where a row block ends on this core             store.py
-    output and logsumexp from those of all cores                merge.py, a kernel
+    output and logsumexp from the parts of all cores            merge.py, a kernel
 
 Memory is the limit: keys and values stream through double buffers without a stop from one sequence to the next, all
 else happens meanwhile. The matrices are transposed: S has a key per row, O a column of the output.

@@ -129,7 +129,7 @@ class PagedRows(Rows):
 
 
 def load_query(core: Core[DecodePlan], stream: Stream, slot: Tensor) -> None:
-    """Rows of the stream's row block; those of padding keep their zeros."""
+    """Load the rows of the stream's row block. Padding rows keep their zeros."""
     problem, plan, tik = core.problem, core.plan, core.tik
     dim, stage = plan.head_dim, core.on.query_stage[0]
     heads = stream.batch * problem.heads + stream.head * problem.group + stream.block * plan.group_heads

@@ -56,7 +56,7 @@ class Merge:
             with tik.for_range(0, (self.end - self.begin + (width - 1)) // width, name="turn") as turn:
                 for number, unit in enumerate(units):
                     self._find(unit, self.begin + turn * width + number)
-                # Their instructions are short and depend on each other: those of the units take turns.
+                # Their instructions are short and depend on each other: the units take turns.
                 for steps in zip(*(unit.weights() for unit in units)):
                     for step in steps:
                         step()
@@ -103,7 +103,7 @@ class _Unit:
         active: 1 if there is one.
         pair, piece: which one. Pieces go by groups of rows, then by columns.
         count, first_core: cores that know of the pair, and the first of them.
-        known: statistics that there are: those of the sinks, then of the slots.
+        known: statistics that there are: of the sinks, then of the slots.
     """
 
     def __init__(self, core: Core[DecodePlan], number: int, columns: int):

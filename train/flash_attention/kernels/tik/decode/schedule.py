@@ -1,10 +1,9 @@
 """Schedule of decoding: the key tiles of all sequences and heads are one stream, of which cores take equal parts.
 
-The lengths are data, so the cores find their parts themselves: of `total` tiles a core takes those from
-core * total // cores on, up to those of the next one. With fewer tiles than cores only the first cores have one: the
-slots of a pair have no holes. A part that begins or ends inside a sequence leaves sums to be merged. Slots hold them:
-one per core for a pair of sequence and row block that began on another core, then one per pair for the core that has
-its first tile.
+The lengths are data, so the cores find their parts themselves: of `total` tiles a core takes those from core * total //
+cores on, up to the tiles of the next core. With fewer tiles than cores only the first cores have one: the slots of a
+pair have no holes. A part that begins or ends inside a sequence leaves sums to be merged. Slots hold them: one per core
+for a pair of sequence and row block that began on another core, then one per pair for the core that has its first tile.
 """
 
 from __future__ import annotations
@@ -101,7 +100,7 @@ class VisibleKeys:
 
     Attributes:
         before, after: by row, relative to the position of query 0.
-        seq_q: queries; row r is that of query r % seq_q.
+        seq_q: queries; row r belongs to query r % seq_q.
     """
 
     before: tuple[int, ...]
@@ -165,7 +164,9 @@ def head_rows(problem: KernelProblem, plan: DecodePlan) -> np.ndarray:
 
 
 def slope_rows(problem: KernelProblem, plan: DecodePlan) -> np.ndarray:
-    """Number of the slope of every row, like `head_rows`: those of all sequences where each has its own."""
+    """Return the number of each row's slope, like `head_rows`. If each sequence has slopes of its own, the rows repeat
+    for all sequences.
+    """
     rows = head_rows(problem, plan)
     if not problem.slope_stride:
         return rows
@@ -197,7 +198,7 @@ class Sequences:
             core.tik.data_move(lengths, core.gm["context_lens"], 0, 1, lengths.shape[0] // 8, 0, 0)
 
     def load(self, batch: Number) -> None:
-        """Takes sequence number `batch` in hand. Those of a contiguous cache are all alike."""
+        """Take sequence number `batch` in hand. Sequences of a contiguous cache are all alike."""
         if not self.paged:
             return
         tik, problem, keys = self.core.tik, self.core.problem, self.core.plan.keys
@@ -271,7 +272,7 @@ class Stream:
     Attributes:
         left: tiles to come, this one included.
         batch, head, block, pair: what the tile belongs to; head is the key/value head.
-        tile: number of the tile among those of its pair.
+        tile: number of the tile among the tiles of its pair.
         fresh: 1 if it is the first one of its pair on this core.
         slot: where the sums of the pair go.
     """

@@ -159,7 +159,7 @@ def _lower(core: Core[DecodePlan], score: Tensor, size: int) -> None:
 
 def update(core: Core[DecodePlan]) -> None:
     """Update references and row totals. `half` gets float16 probabilities, `factor` is for the sums so far."""
-    # Instructions of one group of rows depend on each other: those of the groups take turns.
+    # Instructions of one group of rows depend on each other: the groups take turns.
     for steps in zip(*(_update_steps(core, group) for group in range(core.plan.row_groups))):
         for step in steps:
             step()
@@ -208,7 +208,7 @@ def accumulate(core: Core[DecodePlan]) -> None:
 
 
 def finish(core: Core[DecodePlan]) -> None:
-    """Row totals of the lanes to those of the rows, four times over."""
+    """Sum the lanes' row totals to totals of the rows, four times over."""
     for group in range(core.plan.row_groups):
         _, total = statistics(core, group)
         for step in spread(core, "vec_add", total, total, group):

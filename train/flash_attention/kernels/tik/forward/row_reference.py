@@ -227,7 +227,7 @@ def _tile_maximum(core: Core[ForwardPlan], item: Item, a: int, epoch: Number, ti
 
 
 def _sample_slot(core: Core[ForwardPlan], a: int, segment: int) -> int:
-    """Slot of scores: the Cube goes on with the next row block while Vector takes those of this one."""
+    """Return the slot of scores. The Cube goes on with the next row block while Vector takes this block's scores."""
     return (a * len(core.plan.segments) + segment) % core.plan.score_slots
 
 

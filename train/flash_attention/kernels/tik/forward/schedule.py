@@ -81,7 +81,7 @@ class WorkSplit(TableOfWork):
     """The work of a kernel.
 
     Attributes:
-        table: see ITEM; those of items that do not exist are inactive. With packed sequences it is an input
+        table: see ITEM; rows of items that do not exist are inactive. With packed sequences it is an input
             of the kernel, see forward.packed, and this one is empty.
         tiles: float16 (n, rows, 16), columns of 16 keys, 1 = visible and 0 = hidden, or softmax.limits of them where
             scores are float16; n may be 0. Tile number i is keys / 16 columns from column i - 1 on.
@@ -177,7 +177,7 @@ _Item = tuple[int, tuple[int, ...]]
 def _shares(
     groups: list[tuple[int, ...]], units: list[int], heads: int, cores: int, gathered: bool
 ) -> list[list[_Item]]:
-    """Items of every core, those of `groups` for all heads.
+    """Return the items of every core. Each group has an item for each head.
 
     Where items do not go round, those that are left over are taken apart into their row blocks, if that helps.
 

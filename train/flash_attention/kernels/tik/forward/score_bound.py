@@ -152,7 +152,9 @@ class ScoreBound:
         core.with_scalar("vec_adds", on.key_norm[0], on.key_norm[0], scale, LANES)
 
     def _place(self, slot: Tensor, source: Tensor, first: Number, rows: int, height: int) -> None:
-        """Place rows (head_dim / 16, height, 16) as (rows / 16, head_dim / 16, 16, 16)."""
+        """Place rows as fractals. They come as (head_dim / 16, height, 16) and become (rows / 16, head_dim / 16, 16,
+        16).
+        """
         tik, columns, (groups, rest) = self.core.tik, self.core.depth_columns, divmod(rows, 16)
         for column in range(columns):
             at = first + column * height * 16

@@ -56,7 +56,7 @@ def finish(core: Core[ForwardPlan], item: Item, a: int) -> None:
         first, width = spans[index]
         core.to_half(result[first * square :], score[slot(index) :], width * square)
 
-    # The first parts of the output hide the latency of the inverse, later ones that of the logsumexp.
+    # The first parts of the output hide the latency of the inverse, later ones the latency of the logsumexp.
     moves = [functools.partial(move, index) for index in range(len(spans))]
     left = max(0, len(spans) - slots)
     for step in _inverse_steps(core, a):
@@ -145,7 +145,7 @@ def _small_steps(core: Core[ForwardPlan], a: int) -> list[Step]:
     compact, seen, lse = core.on.compact_total[0], core.on.seen[0], core.on.row_lse[a]
     first, last = [], []
     if core.plan.precise_total:
-        # The output is divided by the sum of what it was made from, the logsumexp is that of unrounded probabilities.
+        # The output is divided by the sum of what it was made from, the logsumexp takes unrounded probabilities.
         low, whole = core.on.scratch[0], core.on.row_total[0]
         first = [
             lambda: core.from_l0c(low, core.on.low_total[a], core.plan.rows // 16),

@@ -72,7 +72,7 @@ class ForwardPlan:
         head_dim, value_dim: padded to 16.
         half_scores: scores leave L0C as float16, which spares Vector the conversion. The row reference is subtracted
             before they are rounded, so that this costs less precision than scores in float16 do.
-        precise_total: the logsumexp is that of unrounded probabilities. With few rows Vector has the time for it; with
+        precise_total: the logsumexp takes unrounded probabilities. With few rows Vector has the time for it; with
             a low soft cap many keys share a probability, and rounding moves all of them the same way.
         memory_bound: the memory is the limit, or nearly so.
         shared_sample: two neighbouring row blocks take their references from the same keys, see schedule._sample.
