@@ -73,7 +73,7 @@ def as_int32(tensor):
 
 
 class SelectInputs(nn.Cell):
-    """Selects a call's optional inputs that a problem has, in the dtypes of backends. Inputs of the call may be None."""
+    """Selects a call's optional inputs that a problem has, in the dtypes of backends. Inputs may be None."""
 
     def __init__(self, problem: AttentionProblem):
         super().__init__()
