@@ -9,5 +9,5 @@ UNKNOWN = "where you got this package from"
 
 
 def destination() -> str:
-    """Where reports go, as the end of a sentence."""
+    """Return the address for reports, as the end of a sentence."""
     return ADDRESS or UNKNOWN

@@ -20,7 +20,7 @@ _FIELD = re.compile(r"^(Name|Version):\s*(\S+)", re.MULTILINE)
 
 
 def version_of(package: Path) -> str | None:
-    """`__version__` in the files of a package, without running it; None where it is not to be read there."""
+    """Return `__version__` from the files of a package, without running it. Return None if they do not show it."""
     for name in ("__init__.py", "version.py"):
         match = _VERSION.search(_text(package / name))
         if match:
@@ -32,7 +32,7 @@ def duplicate_installs(version: str) -> list[str]:
     """Folders and installed distributions on the path that also provide the package.
 
     Args:
-        version: that of this copy. A distribution of our name and this version is this copy's own.
+        version: the version of this copy. A distribution of our name and this version is this copy's own.
 
     Returns:
         One line each, such as "version 1.0.0 in /opt/site-packages/flash_attention".
@@ -53,7 +53,7 @@ def duplicate_installs(version: str) -> list[str]:
 
 
 def warn_of_duplicate_installs(version: str) -> None:
-    """Warns when the path has another flash_attention that is not the same version of this one."""
+    """Warn if the path has another flash_attention of another version than this one."""
     strangers = [line for line in duplicate_installs(version) if not line.startswith(f"version {version} ")]
     if strangers:
         warnings.warn(
@@ -65,7 +65,7 @@ def warn_of_duplicate_installs(version: str) -> None:
 
 
 def _provides_package(metadata: Path) -> bool:
-    """Whether the distribution installs a top-level package of our name."""
+    """Return True if the distribution installs a top-level package of our name."""
     names = _text(metadata / "top_level.txt")
     if names:
         return PACKAGE in names.split()

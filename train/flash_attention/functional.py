@@ -85,7 +85,7 @@ def flash_attention(
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Softmax attention: softmax(scale * query @ key^T + bias) @ value over the visible keys.
 
-    Shapes are (batch, heads, seq, head_dim), or those of `input_layout`. B is the batch. H and Hkv are the heads of
+    Shapes are (batch, heads, seq, head_dim), or as `input_layout` says. B is the batch. H and Hkv are the heads of
     query and key, Sq and Sk the lengths of both, D and Dv the sizes of a head of key and value. Hkv may be smaller than
     H (grouped-query attention). The lengths are free.
 
@@ -171,7 +171,7 @@ def flash_attention(
 
 
 def attend(tensors, inputs, rules, others, backend, argument_names, shards):
-    """`flash_attention` with its optional inputs and the arguments in _OTHERS in tuples, and its rules validated."""
+    """Run `flash_attention` with optional inputs and the arguments in _OTHERS in tuples. Its rules are validated."""
 
     def filled(inputs, of_tensors, others):  # an inner function as in `flash_attention`
         mask, bias, keep_bits, seed, sinks, prefix, segment_ids, kv_segment_ids, alibi_slopes = inputs
@@ -218,7 +218,7 @@ def scaled_dot_product_attention(
         dropout_p (float): applied whenever it is not 0, as in torch. Default: 0.0.
         is_causal (bool): query i sees keys 0..i; an error together with attn_mask. Default: False.
         scale (float): factor on the scores. Default: None, 1 / sqrt(E).
-        enable_gqa (bool): allow fewer heads in key and value, dividing those of query. Default: False.
+        enable_gqa (bool): allow fewer heads in key and value, dividing the heads of query. Default: False.
 
     Keyword Args:
         seed (Tensor): int64 (2,) that decides what dropout drops, not known to torch. Default: None, a fresh one for
@@ -269,7 +269,7 @@ def _reshape(tensor, shape):
 
 
 def _reshapable(tensor):
-    """The tensor in a dtype that MindSpore can reshape and broadcast in a compiled graph too, forward and backward."""
+    """Return the tensor in a dtype that compiled graphs can reshape and broadcast. This holds forward and backward."""
     return ops.cast(tensor, mstype.float32) if _needs_float32(spec(tensor)) else tensor
 
 
@@ -394,7 +394,7 @@ def _plan(specs, names, rules, others, backend, shards, compiled_lse):
 
 
 def _lacks_operations(tensor: TensorSpec) -> bool:
-    """Whether compiled graphs lack Reshape, ExpandDims, Transpose and AddN for a tensor."""
+    """Return True if compiled graphs lack Reshape, ExpandDims, Transpose and AddN for a tensor."""
     return tensor.dtype == "bfloat16" and ms.get_context("device_target") == "CPU"
 
 
@@ -421,7 +421,7 @@ def _planned(tensors, inputs, names, rules, others, backend, device, shards) -> 
 
 @compile_time
 def _seq_k(specs, others):
-    """How many keys a batch item of a call has; None where that is unknown."""
+    """Return the number of keys of a call's batch item, None if unknown."""
     tensors = map(tensor_spec, ("query", "key", "value"), specs)
     seq_k = read_tensors(*tensors, *others[1:5]).seq_k
     return None if seq_k == UNKNOWN else seq_k

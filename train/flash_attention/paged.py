@@ -62,7 +62,7 @@ def paged_caches(
         block_size (int): keys of a block.
         kv_heads (int): heads of key and value.
         head_dim (int): size of a head of the key.
-        value_head_dim (int): that of the value. Default: None, head_dim.
+        value_head_dim (int): size of a head of the value. Default: None, head_dim.
         dtype (mindspore.dtype): float16, bfloat16 or float32. Default: float16.
 
     Returns:
@@ -103,7 +103,7 @@ def paged_attention(
     alibi_slopes: Tensor | None = None,
     backend: str | None = None,
 ) -> Tensor:
-    """Attention of the last tokens of sequences whose keys and values are in a cache of blocks.
+    """Compute attention of sequences' last tokens, with keys and values in a cache of blocks.
 
     The queries of a sequence stand at its end: the last sees all its keys, the one before all but the last. That is
     the meaning of MindSpore's `PagedAttention`. With causal=False all of them see all keys. It has no gradient.
@@ -116,9 +116,9 @@ def paged_attention(
         value_cache (Tensor): (blocks, block_size, kv_heads, value_head_dim), rounded up likewise.
         block_tables (Tensor): ints (batch, most blocks of a sequence): key j of sequence b is key j % block_size of
             block block_tables[b, j // block_size]. Entries past its end are not looked at.
-        context_lens (Tensor): ints (batch,), keys of each sequence, those of the query tokens included.
-        value_head_dim (int): size of a head of the value. Default: None, head_dim where that of the keys is rounded up,
-            else the width of value_cache.
+        context_lens (Tensor): ints (batch,), keys of each sequence, keys of the query tokens included.
+        value_head_dim (int): size of a head of the value. Default: None, head_dim where the head size of the keys is
+            rounded up, else the width of value_cache.
         sinks (Tensor): (heads,), float32 or the dtype of query: one more logit in the denominator of every row of a
             head. Default: None.
         scale (float): factor on the scores. Default: None, 1 / sqrt(head_dim).
@@ -224,7 +224,7 @@ def reshape_and_cache(
 ) -> Tensor:
     """Writes keys and values of tokens into a cache, in place.
 
-    The meaning is that of MindSpore's `ReshapeAndCache`.
+    It has the meaning of MindSpore's `ReshapeAndCache`.
 
     Args:
         key (Tensor): (tokens, kv_heads, head_dim) or (batch, seq, kv_heads, head_dim).
@@ -357,7 +357,7 @@ class _NoAppend(EntryCell):
 
 @compile_time
 def _padding(name, tensor, cache):
-    """What makes a tensor as wide as its cache."""
+    """Return the Cell that makes a tensor as wide as its cache."""
     shape, width = tensor_spec(name, tensor).shape, tensor_spec(f"{name}_cache", cache).shape[-1]
     # MindSpore ends the process where a graph joins tensors without elements, and nothing is to be written.
     return _padding_of(width if 0 in shape else shape[-1], width)
@@ -425,7 +425,7 @@ def _all_tokens(key, lengths):
 
 
 def check_known(**tensors: TensorSpec) -> bool:
-    """Whether all sizes of tensors are known.
+    """Return True if all sizes of tensors are known.
 
     Raises:
         ValueError: some are not, where the native kernel or MindSpore needs them.

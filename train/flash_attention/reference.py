@@ -3,7 +3,7 @@
 NumPy only. Arrays are (batch, heads, seq, head_dim); bfloat16 values travel in float32 arrays, NumPy having no such
 type.
 
-A kernel is right when its error against the truth is at most twice that of the baseline: plain composed attention on
+A kernel is right when its error against the truth is at most twice the baseline's error: plain composed attention on
 the same inputs, every tensor that composed ops would store rounded to the dtype of the inputs, sums and softmax in
 float32. The measure follows the tests of Dao-AILab/flash-attention.
 """
@@ -25,8 +25,9 @@ HIDDEN_LOGSUMEXP = -65504.0
 
 @dataclass
 class Attention:
-    """Results of one call; gradients are None when no output gradient was given, d_bias and d_sinks without what they
-    are of."""
+    """Holds the results of one call. Gradients are None without an output gradient; d_bias and d_sinks also without
+    bias or sinks.
+    """
 
     output: np.ndarray
     logsumexp: np.ndarray
@@ -81,7 +82,9 @@ def round_to(array: np.ndarray, dtype: str) -> np.ndarray:
 
 
 def hidden(problem: AttentionProblem, mask=None, prefix=None, segment_ids=None, kv_segment_ids=None) -> np.ndarray:
-    """Boolean array that broadcasts to (batch, heads, seq_q, seq_k), True = hidden, by position, mask and segments."""
+    """Return a boolean array, True where position, mask or segments hide a score. It broadcasts to (batch, heads,
+    seq_q, seq_k).
+    """
     bands = [problem.band] if prefix is None else [replace(problem.band, prefix=int(keys)) for keys in prefix]
     result = np.stack([~band.dense() for band in bands])[:, None]
     if mask is not None:
@@ -114,7 +117,7 @@ def truth(problem: AttentionProblem, query, key, value, **inputs) -> Attention:
 
 
 def baseline(problem: AttentionProblem, query, key, value, *, in_order: bool = False, **inputs) -> Attention:
-    """The same call as `truth` would be given, by composed attention in problem.dtype with a float32 softmax.
+    """Compute the call of `truth` by composed attention in problem.dtype, with a float32 softmax.
 
     Args:
         in_order: matrix products add their terms one after the other, as a kernel does, instead of in the blocks of the
@@ -230,7 +233,7 @@ def _composed(
 def _unavoidable(
     problem, result, query, key, value, squash, added, share, probability, factor, d_output, d_logsumexp
 ) -> dict:
-    """(max, mean) per result of the error that a good kernel makes even where the baseline is lucky.
+    """Return each result's unavoidable error as (max, mean). A good kernel makes it even if the baseline is lucky.
 
     Three parts: half a unit in the last place of the stored result; float32 arithmetic, whose relative error grows with
     the magnitude of the scores (exp turns their absolute error into a relative one); and, in gradients, the rounding of
@@ -273,7 +276,7 @@ def _unavoidable(
         errors["d_key"] = scale * (_transposed(noise) @ np.abs(query) + rounded)
         errors["d_value"] = unit * _transposed(kept.reshape(*grouped, -1)) @ np.abs(d_output)
         if share is not None:
-            # What the sink takes is off as the scores are, and the rows' sums as those of the other gradients.
+            # What the sink takes is off as the scores are, and the rows' sums as in the other gradients.
             apart = unit * (unsure * d_abs).sum(axis=-1) + rounding.reshape(share.shape)
             apart = apart + errors["logsumexp"] * d_abs.max(axis=-1)
             errors["d_sinks"] = (share * apart).sum(axis=(0, 2))
@@ -292,7 +295,7 @@ def _unavoidable(
 
 
 def compare(actual: Attention, exact: Attention, low: Attention) -> list[Error]:
-    """Errors of `actual`, one per result that it has, against `exact` (from `truth`) and `low` (from `baseline`)."""
+    """Return the errors of `actual`, one per result that it has. `exact` is from `truth`, and `low` from `baseline`."""
     errors = []
     for name, value in actual.named().items():
         base = _distance(getattr(low, name), getattr(exact, name))

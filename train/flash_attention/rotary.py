@@ -28,7 +28,7 @@ def rotary_embedding(
     offsets: int | Tensor = 0,
     input_layout: str = "BSND",
 ) -> Tensor:
-    """Turns the first rotary_dim components of every head by the angles of its position; the others stay.
+    """Turn the first rotary_dim components of every head by the angles of its position. The others stay.
 
     A pair (a, b) becomes (a * cos - b * sin, a * sin + b * cos), in float32. Pair i is the components i and
     i + rotary_dim / 2, or interleaved 2 * i and 2 * i + 1.
@@ -64,7 +64,9 @@ def rotary_embedding(
 
 
 class _Composed(EntryCell):
-    """One kind of call in MindSpore's operations; in float32, whose operations compiled graphs have on every device."""
+    """Computes one kind of call by MindSpore's operations. They are in float32, which compiled graphs have on every
+    device.
+    """
 
     def __init__(self, x, cos, offset: int | None, interleaved: bool, layout: str):
         super().__init__()
@@ -74,7 +76,7 @@ class _Composed(EntryCell):
         self.seq, self.table = x.shape[seq_axis], cos.shape[0]
         self.half = cos.shape[1]
         self.whole = 2 * self.half == x.shape[3]
-        # Of a turned half, and of its angles: those of a position are the same for every head.
+        # Of a turned half, and of its angles: a position has the same angles for every head.
         self.shape = x.shape[:3] + (2 * self.half,)
         self.angles = (-1, self.seq, 1, self.half) if layout == "BSND" else (-1, 1, self.seq, self.half)
         self.offset = offset
@@ -98,7 +100,7 @@ class _Composed(EntryCell):
         return ops.cast(turned, self.dtype)
 
     def of_positions(self, table, offsets):
-        """Rows of a table for the tokens, as float32 that broadcasts to a half of what is turned."""
+        """Return a table's rows for the tokens, in float32. They broadcast to a half of the turned components."""
         table = ops.cast(table, mstype.float32)
         if self.offset is not None:
             return ops.reshape(table[self.offset : self.offset + self.seq], self.angles)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def table(header: list[str], rows: list[list], indent: str = "") -> str:
-    """Columns as wide as their widest cell; columns of numbers (as text or not) are right-aligned."""
+    """Lay out columns as wide as their widest cell. Columns of numbers (as text or not) are right-aligned."""
     cells = [[str(cell) for cell in row] for row in rows]
     right = [bool(cells) and all(_numeric(row[column]) for row in cells) for column in range(len(header))]
     widths = [max(len(row[column]) for row in [header, *cells]) for column in range(len(header))]

@@ -64,7 +64,7 @@ def flash_attention_varlen(
     """`flash_attention` on sequences that lie one behind the other, each by itself, without padding.
 
     Every sequence is a call of its own: rules go by the position in the sequence, and dropout takes the index of the
-    sequence for its batch element. The cost is that of the sequences, whatever their lengths.
+    sequence for its batch element. The cost is the sum over the sequences, whatever their lengths.
 
     Args:
         query (Tensor): (Tq, heads, head_dim), Tq the queries of all sequences; or (Tq, heads * head_dim) with head_dim.
@@ -78,7 +78,7 @@ def flash_attention_varlen(
             ceil(keys / 8)) bytes, one sequence behind the other.
         bias (Tensor): (heads or 1, Tk), float32 or the dtype of query: a number for each key of each head, added to the
             scores of its sequence; -inf hides the key. It has a gradient, unless bias_grad=False.
-        sinks (Tensor): (heads,), float32 or the dtype of query, those of every sequence.
+        sinks (Tensor): (heads,), float32 or the dtype of query, the same for every sequence.
         prefix (Tensor or tuple): ints (sequences,): the keys of a sequence before its number are visible to all of its
             queries besides the causal ones.
         segment_ids (Tensor): refused; the cumulative lengths say what they would.
@@ -87,10 +87,10 @@ def flash_attention_varlen(
             as causal_alignment="bottom_right" does.
         alibi_slopes (Tensor): (heads,) or (sequences, heads), see `flash_attention`.
         head_dim (int): size of a head, needed for tensors of rank 2.
-        value_head_dim (int): that of the value, if it differs there.
+        value_head_dim (int): size of a head of the value, if it differs there.
         return_lse (bool): also return the logsumexp. Default: False.
 
-    All other arguments are those of `flash_attention`.
+    All other arguments are as in `flash_attention`.
 
     Returns:
         Tensor like query, as wide as the value; with return_lse a pair of it and the logsumexp, float32 (heads, Tq).
@@ -139,7 +139,7 @@ def flash_attention_varlen(
 
 @constexpr(reuse_result=False)
 def _check_prefix(prefix, ends):
-    """Raises for numbers that are more than the keys of their sequences, where both are constants."""
+    """Raise for numbers above the key counts of their sequences, if both are constants."""
     ends = [end for end in ends[:1] if end != 0] + list(ends[1:])
     for index, (number, start, end) in enumerate(zip(prefix, [0, *ends], ends)):
         check_int("prefix", number, 0)

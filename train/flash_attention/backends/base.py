@@ -1,4 +1,4 @@
-"""What a backend is: a name, a reason when it refuses a problem, and a function when it does not."""
+"""Define a backend: a name, a reason to refuse a problem, and a function for others."""
 
 from __future__ import annotations
 
@@ -89,9 +89,9 @@ class Backend(ABC):
         query       (Tq, H, D) or (Tq, H * D); key, value and output likewise
         lengths_q, lengths_k    int32 or int64 (sequences,) or (sequences + 1,), with or without the leading 0; None
                     where problem.lengths_q or lengths_k has them
-        inputs      those of problem.rows.inputs, as for `build`; a prefix is int32 (sequences,), slopes of more than
-                    one item are float32 (sequences, H), a bias is (1, H or 1, 1, Tk), and keep_bits are uint8 (bytes,),
-                    (H, queries, ceil(keys / 8)) of one sequence behind the other
+        inputs      the inputs of problem.rows.inputs, as for `build`; a prefix is int32 (sequences,), slopes of more
+                    than one item are float32 (sequences, H), a bias is (1, H or 1, 1, Tk), and keep_bits are uint8
+                    (bytes,), (H, queries, ceil(keys / 8)) of one sequence behind the other
         logsumexp   float32 (H, Tq)
         """
         raise NotImplementedError
@@ -103,21 +103,22 @@ class Backend(ABC):
         )
 
     def build_paged(self, problem: PagedProblem) -> Cell:
-        """The Cell that runs a paged problem, without a gradient: its inputs and output are those of `paged_attention`.
+        """Return the Cell that runs a paged problem, without a gradient. Inputs and output are as in `paged_attention`.
 
         output = cell(query, key_cache, value_cache, block_tables, context_lens, inputs)
 
-        inputs are those of problem.whole.inputs, as for `build`: sinks and alibi_slopes.
+        inputs are the tensors of problem.whole.inputs, as for `build`: sinks and alibi_slopes.
         """
         raise NotImplementedError
 
     def build_backward(self, problem: AttentionProblem) -> Cell | None:
-        """The Cell of the backward pass alone, for attention that is put together from parts; None where there is none,
-        and callers then differentiate the cell of `build`. Called for problems without mask, dropout and sinks.
+        """Return the Cell of the backward pass alone, for attention put together from parts. A backend without such a
+        Cell returns None, and callers then differentiate the cell of `build`. Called for problems without mask,
+        dropout and sinks.
 
             d_query, d_key, d_value = cell(query, key, value, inputs, output, logsumexp, d_output)
 
-        output and logsumexp are those of the whole: the probabilities are exp(scores - logsumexp), and the rows'
-        sums of probability times its gradient are those of d_output times output.
+        output and logsumexp belong to the whole: the probabilities are exp(scores - logsumexp). The rows' sums of
+        probability times its gradient are the sums of d_output times output.
         """
         return None

@@ -173,7 +173,7 @@ class ScatterReorder(EntryCell):
 
 
 class FreeBlocks(nn.Cell):
-    """Hands out the blocks that no table names, in the order of the entries of a table that need one.
+    """Hands out blocks that no table names, in the order of entries in need.
 
         tables, without = cell(tables, needed, strict, what)
 
@@ -210,7 +210,7 @@ class FreeBlocks(nn.Cell):
 
 
 def _with_blocks(tables, lost):
-    """Tables where those of sequences that are past their end, lost > 0, name blocks that are there."""
+    """Name block 0 for each missing block of sequences past their end, lost > 0."""
     return ops.select(ops.logical_and(ops.expand_dims(lost, 1) > 0, tables < 0), tables * 0, tables)
 
 
@@ -256,14 +256,16 @@ def check_room(longest: int, tokens: int, max_length: int) -> None:
 
 
 def one_block_each(key_cache: TensorSpec, batch: int, max_length: int) -> bool:
-    """Whether every sequence of a cache has one block of its own from the start."""
+    """Return True if every sequence of a cache has its own block from the start."""
     blocks, block_size = key_cache.shape[:2]
     return max_length <= block_size and blocks >= batch
 
 
 @functools.lru_cache(maxsize=64)
 def update_cell(key_cache: TensorSpec, value_cache: TensorSpec, dynamic: bool) -> nn.Cell:
-    """The Cell that writes into caches of these shapes on this device; `dynamic` if a size of an input is unknown."""
+    """Return the Cell that writes into caches of these shapes on this device. `dynamic` if a size of an input is
+    unknown.
+    """
     if serves_native():
         from flash_attention.backends.cpu.paged import CacheUpdate
 
@@ -275,7 +277,7 @@ def update_cell(key_cache: TensorSpec, value_cache: TensorSpec, dynamic: bool) -
 def append_cell(
     key_cache: TensorSpec, value_cache: TensorSpec, batch: int, max_length: int, padding_side: str, dynamic: bool
 ) -> nn.Cell:
-    """The Cell that appends tokens to sequences in caches of these shapes on this device, in place.
+    """Return the Cell that appends tokens to sequences in caches of these shapes, in place.
 
         lengths = cell(key, value, key_cache, value_cache, block_tables, lengths, tokens, strict)
 
@@ -299,7 +301,7 @@ def append_cell(
 
 @functools.lru_cache(maxsize=64)
 def reorder_cell(key_cache: TensorSpec, value_cache: TensorSpec, batch: int, max_length: int) -> nn.Cell:
-    """The Cell that lets sequence b of caches go on from what sequence indices[b] has, in place.
+    """Return the Cell that continues sequence b from the tokens of sequence indices[b], in place.
 
         lengths = cell(key_cache, value_cache, block_tables, lengths, indices, strict)
 

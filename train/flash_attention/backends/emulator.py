@@ -106,7 +106,7 @@ def _emulated(operator, signature, request, shapes: list):
 
 
 class _Packed(nn.Cell):
-    """A Python function with several results of at most 32 bits, as a primitive with one.
+    """Makes a Python function with several results a primitive with one result. Each result has at most 32 bits.
 
     In PYNATIVE with `recompute()`, MindSpore 2.10 prepares a pyfunc primitive twice and then expects twice the outputs
     of one that has several.
@@ -132,7 +132,9 @@ class _Packed(nn.Cell):
 
 
 def _philox_bits(problem: AttentionProblem):
-    """A primitive that draws the keep bits of a problem for the kernels: those of every other backend for a seed."""
+    """Return a primitive that draws a problem's keep bits for the kernels. Every other backend draws the same bits for
+    a seed.
+    """
     from flash_attention.kernels.tik import describe, layout
 
     if problem.dropout_threshold == 0:
@@ -146,7 +148,9 @@ def _philox_bits(problem: AttentionProblem):
 
 
 def _bits_of_sequences(problem: PackedProblem):
-    """A primitive that draws the keep bits of packed sequences: those of a call for each, see `PackedProblem.rows`."""
+    """Return a primitive that draws the keep bits of packed sequences. Each sequence gets the bits of a call of its
+    own, see `PackedProblem.rows`.
+    """
     from flash_attention.kernels.tik import describe, layout
 
     rows = problem.rows

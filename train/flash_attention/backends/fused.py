@@ -55,7 +55,7 @@ class FusedArguments:
 
 
 def fused_arguments(problem: AttentionProblem) -> FusedArguments:
-    """How `problem` maps onto the operator.
+    """Map `problem` onto the arguments of the operator.
 
     Causal and token windows become its sparse modes, so that it skips what is hidden. Block windows and explicit masks
     become a dense mask, with the band around them as a hint where its corner is the top left one.
@@ -93,7 +93,7 @@ def fused_arguments(problem: AttentionProblem) -> FusedArguments:
 
 
 def _is_window(problem: AttentionProblem) -> bool:
-    """Whether causal and token window alone, which the operator knows, make the band.
+    """Return True if causal and token window alone make the band. The operator knows only these.
 
     Its band mode counts from one corner only, and its causal modes want a key for every query.
     """

@@ -144,7 +144,7 @@ class _Attention(nn.Cell):
         return ops.cast(squashed * self.softcap, mstype.float32)
 
     def hidden(self, query, key, inputs):
-        """Boolean, True where position, a segment or the mask hides a pair; None where nothing can."""
+        """Return a boolean, True where position, a segment or the mask hides a pair. Return None if nothing can."""
         hidden = None
         if self.out_of_band is not None:
             hidden = self.out_of_band(query, key)
@@ -163,8 +163,8 @@ class _Attention(nn.Cell):
 class _Hide(nn.Cell):
     """Scores with -inf where they are hidden.
 
-    The gradient of masked_fill is 0 * NaN where a row of NaN is hidden (MindSpore 2.0, 2.7). In MindSpore 2.0 that of
-    `where` fails for a mask that is an input, and with sizes unknown neither `where` nor `select` compiles.
+    The gradient of masked_fill is 0 * NaN where a row of NaN is hidden (MindSpore 2.0, 2.7). In MindSpore 2.0 the
+    gradient of `where` fails for a mask that is an input, and with sizes unknown neither `where` nor `select` compiles.
     """
 
     def __init__(self, dynamic: bool):

@@ -16,7 +16,7 @@ from flash_attention.problem.packed import PackedProblem, check_counts, check_le
 
 
 def sequences_alone(problem: PackedProblem) -> list[AttentionProblem | None]:
-    """Each sequence of constant lengths as a problem of its own in layout BNSD, None without a query."""
+    """Return each sequence of constant lengths as a problem in layout BNSD. A sequence without a query gives None."""
     rows, result = problem.rows, []
     slopes = rows.slopes_shape if rows.slopes_shape is None else (*(1,) * (len(rows.slopes_shape) - 1), rows.heads)
     for index, (query, query_end, key, key_end) in enumerate(problem.bounds()):
@@ -31,8 +31,9 @@ def sequences_alone(problem: PackedProblem) -> list[AttentionProblem | None]:
 
 
 class PackedLoop(nn.Cell):
-    """Runs every sequence through the backend's cell for BNSD, in `dtype` or that of the problem. Around it all is in
-    float32, whose operations compiled graphs have on every device."""
+    """Runs every sequence through the backend's cell for BNSD, in `dtype` or the problem's dtype. Operations around it
+    are in float32, which compiled graphs have on every device.
+    """
 
     def __init__(self, backend: Backend, problem: PackedProblem, dtype: str | None = None):
         super().__init__()
@@ -113,7 +114,7 @@ def heads_first(tensor, heads, width):
 
 
 class PackedLoopOfTensors(nn.Cell):
-    """The same for lengths in tensors, which only PYNATIVE can read; a graph has another Cell."""
+    """Runs the loop for lengths in tensors. Only PYNATIVE can read them; a graph has another Cell."""
 
     def __init__(self, backend: Backend, problem: PackedProblem, in_graph: nn.Cell):
         super().__init__()

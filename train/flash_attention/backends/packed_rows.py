@@ -1,4 +1,4 @@
-"""Packed sequences in one problem of all rows, for lengths that a compiled graph cannot read."""
+"""Compute packed sequences as one problem of all rows. Serves lengths that a compiled graph cannot read."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from flash_attention.problem.rules import PLAIN_RULES
 
 
 class PackedRows(nn.Cell):
-    """Attention of all rows, with a mask (and biases for ALiBi) that keeps the sequences apart.
+    """Computes attention of all rows, with a mask that keeps the sequences apart. ALiBi adds biases.
 
     It costs queries times keys of all sequences, in time and memory. Lengths that are not allowed give NaN, and so do
     prefixes.
@@ -102,7 +102,7 @@ class PackedRows(nn.Cell):
         return ops.cast(output, self.dtype), logsumexp[0]
 
     def read(self, lengths, constant, rows):
-        """Return ends with a 0 in front, 1 if they had one before, the number of sequences, and how many are wrong."""
+        """Return ends behind a 0, and three counts: leading zeros before, sequences, wrong lengths."""
         ends = ops.cast(lengths, mstype.int32) if constant is None else constant
         first = ops.cast(ops.equal(ends[:1], 0), mstype.int32)
         ends = ops.concat((numbered(1), ends), 0)

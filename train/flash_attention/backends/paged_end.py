@@ -80,5 +80,5 @@ class PagedEnd(nn.Cell):
 
 
 def by_row(condition):
-    """What holds for (batch, seq_q), for (batch, seq_q, heads, width)."""
+    """Extend a condition from (batch, seq_q) to (batch, seq_q, heads, width)."""
     return ops.expand_dims(ops.expand_dims(condition, 2), 3)

@@ -16,7 +16,7 @@ from flash_attention.problem.paged import PagedProblem
 
 
 class PagedGather(nn.Cell):
-    """Runs the problem through the backend's cell for BNSD, with a mask of what is past the end of a sequence.
+    """Runs the problem through the backend's cell for BNSD. A mask hides keys past the end of a sequence.
 
     Arithmetic around it is in float32, whose operations compiled graphs have on every device.
     """

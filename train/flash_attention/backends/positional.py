@@ -1,4 +1,4 @@
-"""What position alone adds to the scores, as MindSpore operations, for backends composed of them."""
+"""Compute the scores' part that position alone decides, for backends of MindSpore operations."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class OutOfBand(nn.Cell):
 
 
 class HiddenByRules(nn.Cell):
-    """Boolean, True where the rules hide a key from a query, for int32 positions of both."""
+    """Gives a boolean, True where the rules hide a key from a query. Positions of both are int32."""
 
     def __init__(self, rules: AttentionRules):
         super().__init__()
@@ -48,7 +48,7 @@ class HiddenByRules(nn.Cell):
 
 
 def hidden_by_window(hidden, position, column, left, right):
-    """What is hidden, and keys outside of a window around the position of their query; -1 = no limit."""
+    """Hide keys outside of a window around their query's position too; -1 = no limit."""
     if left >= 0:
         hidden = ops.logical_or(hidden, column < position - left)
     if right >= 0:
@@ -79,7 +79,7 @@ def alibi_bias(slopes, heads, position, column):
 
 
 class Positions(nn.Cell):
-    """Positions of the queries, int32 (1, 1, seq_q, 1), and of the keys, (1, 1, 1, seq_k).
+    """Gives int32 positions: of queries (1, 1, seq_q, 1), of keys (1, 1, 1, seq_k).
 
     Constants where the sizes are known; otherwise from the tensors at run time.
     """

@@ -87,7 +87,9 @@ def get_backend(name: str) -> Backend:
 
 
 def serves_native() -> bool:
-    """Whether the kernel of backend "cpu" does what has no choice of backends: rotary embedding, changes of caches."""
+    """Return True if the native CPU kernel runs rotary embedding and changes of caches. These have no choice of
+    backends.
+    """
     import mindspore
 
     return mindspore.get_context("device_target") == "CPU" and get_backend("cpu").unavailable() is None
@@ -120,7 +122,9 @@ def refusal(name: str, problem: Problem, sharded: bool = False) -> str | None:
 
 
 def available_backends() -> tuple[str, ...]:
-    """Names of the backends that can run on this machine and device, without regard to a particular problem."""
+    """Return the names of the backends that can run on this machine and device. They may still refuse a particular
+    problem.
+    """
     return tuple(name for name in _MODULES if get_backend(name).unavailable() is None)
 
 
@@ -185,8 +189,9 @@ def choose(problem: Problem, requested: str | None = None, sharded: bool = False
 
 
 def build(problem: Problem, requested: str | Backend | None = None, shard: Shard | None = None) -> Cell:
-    """The Cell for `problem` (see `Backend.build`) of the backend that `choose` gave, or else of the one that it gives
-    for the name `requested`."""
+    """Return the Cell for `problem` (see `Backend.build`) of a backend. `requested` is the backend that `choose` gave,
+    or a name or None for `choose`.
+    """
     chosen = requested if isinstance(requested, Backend) else choose(problem, requested, shard is not None)
     return _build_empty(problem) if problem.empty else _build(chosen.name, problem, shard)
 

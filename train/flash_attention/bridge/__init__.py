@@ -1,4 +1,5 @@
-"""The only modules that know what MindSpore's versions do wrongly or differently; each fault in one function.
+"""Work around the faults and differences of MindSpore's versions. No other module knows them, and each fault is in one
+function.
 
 gradients.py    a forward and a backward pass as one Cell that every version and mode differentiates rightly
 parameters.py   Parameters and tuples of Tensors that Python programs hand to a compiled Cell

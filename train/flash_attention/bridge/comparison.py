@@ -22,7 +22,7 @@ class Differs(nn.Cell):
         return self.negate(self.equal(x, y))
 
     def shard(self, shard: Shard, axes: tuple, others: tuple) -> None:
-        """Strategies for operands of these axes, the first of which are those of the result."""
+        """Set strategies for operands of these axes. The first operand has the axes of the result."""
         shard.glue(self.equal, axes, others)
         shard.glue(self.negate, axes)
 

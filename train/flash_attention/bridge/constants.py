@@ -1,7 +1,7 @@
 """Tensors that the shapes decide, as constants of a graph.
 
-In PYNATIVE of MindSpore 2.0 a device has no kernel for an operator whose output shape is data, as that of `ops.zeros`,
-`ops.full` and `ops.arange` is.
+In PYNATIVE of MindSpore 2.0 a device has no kernel for an operator whose output shape is data, as for `ops.zeros`,
+`ops.full` and `ops.arange`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from flash_attention.bridge.parameters import OLD
 
 
 def tensor_of(array: np.ndarray) -> Tensor:
-    """Return the array as a Tensor; without elements MindSpore 2.0 makes one only by slicing, and in PYNATIVE only."""
+    """Return the array as a Tensor. MindSpore 2.0 makes a Tensor without elements only by slicing, and in PYNATIVE
+    only.
+    """
     if array.size > 0 or not OLD:
         return Tensor(array)
     if ms.get_context("mode") == ms.GRAPH_MODE:

@@ -1,4 +1,4 @@
-"""How attention gets its derivative, and what says that second derivatives are not supported.
+"""Give attention its derivative, and refuse second derivatives.
 
 A Cell with a `bprop`, or a primitive with one, is the usual way. MindSpore gets both wrong in places, mostly without a
 word, as tests/train/flash_attention/st/mindspore_faults shows without this package. MindSpore 2.7 to 2.10:
@@ -89,13 +89,15 @@ class Differentiable(nn.Cell):
 
 @constexpr(reuse_result=False)
 def _in_jit() -> bool:
-    """Whether the graph that is being compiled is a `@jit` function that PYNATIVE may differentiate."""
+    """Return True if a `@jit` function that PYNATIVE may differentiate is being compiled."""
     return ms.get_context("mode") == ms.PYNATIVE_MODE and (not OLD or _pynative_executor.grad_flag())
 
 
 class UnlessRecorded(nn.Cell):
-    """A cell of primitives that have a `bprop`; where MindSpore 2.0 differentiates such wrongly, PYNATIVE and its @jit
-    functions, another cell for the same four inputs, of operations with derivatives of their own."""
+    """Runs a cell of primitives with a `bprop`, or composed operations in its place. MindSpore 2.0 differentiates such
+    primitives wrongly in PYNATIVE and its @jit functions. There another cell takes the same four inputs and has
+    operations with derivatives of their own.
+    """
 
     def __init__(self, cell: nn.Cell, composed: nn.Cell):
         super().__init__()
@@ -128,7 +130,7 @@ class _Branching(nn.Cell):
 
 
 class _Refused(nn.Cell):
-    """What stands where no form is right."""
+    """Refuses the call, in place of a form that MindSpore differentiates rightly."""
 
     def __init__(self, backend: str):
         super().__init__()
@@ -148,7 +150,7 @@ def _refuse_jit(backend: str):
 
 
 class _WithBprop(nn.Cell):
-    """The usual form: results and inputs are those of the Cell's own call."""
+    """Differentiates the usual way: results and inputs belong to the Cell's own call."""
 
     def __init__(self, forward: nn.Cell, backward: nn.Cell, backend: str, count: int):
         super().__init__()
@@ -212,7 +214,7 @@ class NotDifferentiated(nn.Cell):
 
 
 def _known(tensor):
-    """The tensor as the result of an operation, which MindSpore 2.0 follows from call to call."""
+    """Return the tensor as the result of an operation. MindSpore 2.0 follows such a result from call to call."""
     return ops.reshape(tensor, tensor.shape)
 
 
@@ -267,7 +269,7 @@ class _Flat(nn.Cell):
 
 
 class _GradientsOfResults(nn.Cell):
-    """Hands on the results; their gradient is that of the inputs they were computed from."""
+    """Hands on the results, and gives the inputs behind them their gradient."""
 
     def __init__(self, backward: nn.Cell, backend: str, count: int):
         super().__init__()
@@ -330,7 +332,7 @@ def stopped(tensor):
 
 
 def without_influence(tensor):
-    """A tensor on which no result depends, whose derivative therefore is zero, with or without being computed.
+    """Return a tensor that influences no result. Its derivative is zero, computed or not.
 
     MindSpore 2.0 cannot differentiate around what is stopped in a `@jit` function once PYNATIVE runs its operations as
     if their shapes were unknown.
@@ -339,7 +341,7 @@ def without_influence(tensor):
 
 
 class FirstDerivativeOnlyInPynative(nn.Cell):
-    """Hands on query, key and value; in PYNATIVE what differentiates their gradients once more is refused.
+    """Hands on query, key and value, and refuses second derivatives in PYNATIVE.
 
     There the second derivatives of a product of matrices are zeros (MindSpore 2.10); MindSpore 2.0 refuses by itself.
     """

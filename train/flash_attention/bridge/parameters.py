@@ -1,7 +1,7 @@
-"""What a Python program hands to a Cell that MindSpore compiles at that, in GRAPH mode or by `mindspore.jit`.
+"""Pass arguments of Python programs to compiled Cells, in GRAPH mode or by `mindspore.jit`.
 
-MindSpore 2.0 makes a Parameter that is an argument of a compiled Cell or function one and the same with that of any
-other call: the numbers of the second overwrite those of the first
+MindSpore 2.0 makes a Parameter that is an argument of a compiled Cell or function one and the same with a Parameter of
+any other call: the numbers of the second overwrite the first one's numbers
 (tests/train/flash_attention/st/mindspore_faults/parameter_arguments.py). In a tuple all releases refuse a Parameter,
 and take a Tensor for a constant: they compile anew for each other one. What a graph reads from the Cell around it is
 another matter, and so is PYNATIVE.
@@ -42,7 +42,7 @@ class EntryCell(nn.Cell):
 
 
 class Compiled(nn.Cell):
-    """A Cell that PYNATIVE calls as a `@jit` function where MindSpore hands operators of a package nothing else.
+    """Calls a Cell as a `@jit` function in PYNATIVE. MindSpore hands operators of a package nothing else there.
 
     It is compiled once for the shapes and dtypes of its tensors.
     """
@@ -69,12 +69,12 @@ def _holds_tensors(argument) -> bool:
 
 
 def _may_switch() -> bool:
-    """Whether MindSpore lets a program go from GRAPH mode to PYNATIVE."""
+    """Return True if MindSpore lets a program go from GRAPH mode to PYNATIVE."""
     return ms.get_auto_parallel_context("parallel_mode") not in ("semi_auto_parallel", "hybrid_parallel")
 
 
 class _Unpacked(nn.Cell):
-    """A Cell that gets the members of tuples one by one; `sizes` are those of the tuples, -1 for what is none."""
+    """Takes the members of tuples one by one. `sizes` are the sizes of the tuples, -1 for an argument without tuple."""
 
     def __init__(self, run: nn.Cell, sizes: tuple):
         super().__init__()

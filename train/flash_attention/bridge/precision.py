@@ -27,7 +27,7 @@ def keeps_its_code(layer: type) -> type:
 
 
 class MixedPrecisionCast(nn.Cell):
-    """Casts a tensor as `to_float` of a cell around this one wants it; to be made an attribute of that cell.
+    """Casts a tensor as `to_float` of a cell around this one wants it. It is to be an attribute of that cell.
 
     A compiled graph needs nothing: there MindSpore has cast the inputs of the outer cell already.
     """
@@ -44,6 +44,6 @@ class MixedPrecisionCast(nn.Cell):
 
 
 def fix_dtypes(cell: nn.Cell) -> nn.Cell:
-    """Makes the operations inside `cell` run on the dtypes they are given, whatever those around it want."""
+    """Fix the operations inside `cell` to their given dtypes. Mixed precision of outer cells does not reach them."""
     cell.mixed_precision_type = MixedPrecisionType.NOTSET
     return cell

@@ -1,4 +1,4 @@
-"""What a call says of its tensors while a graph compiles, and what differs between a compiled call and PYNATIVE."""
+"""Describe a call's tensors while a graph compiles and when PYNATIVE runs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ def _types(value):
 
 
 def remembered(function):
-    """`functools.lru_cache`; arguments that have no hash, a list in a wrong place, are for the function to refuse."""
+    """Cache a function by `functools.lru_cache`. Arguments without a hash, as a list in a wrong place, go to the
+    function, which refuses them.
+    """
     cached = functools.lru_cache(maxsize=512)(lambda types, *arguments: function(*arguments))
 
     @functools.wraps(function)
@@ -48,7 +50,7 @@ def remembered(function):
 
 
 def spec(tensor):
-    """(shape, dtype) of a tensor, None of None; whatever else stays for `tensor_spec` to complain about."""
+    """Return (shape, dtype) of a tensor, None of None. Anything else stays for `tensor_spec` to complain about."""
     if tensor is None:
         return None
     if isinstance(tensor, Tensor):
@@ -57,7 +59,7 @@ def spec(tensor):
 
 
 def tensor_spec(name: str, described) -> TensorSpec:
-    """What `spec` made of an argument, checked."""
+    """Return the TensorSpec of an argument that `spec` described, checked."""
     if not (isinstance(described, tuple) and len(described) == 2 and isinstance(described[0], tuple)):
         raise TypeError(f"{name}: got {type(described).__name__}, allowed is a Tensor")
     shape = tuple(UNKNOWN if size is None else size for size in described[0])
@@ -66,12 +68,12 @@ def tensor_spec(name: str, described) -> TensorSpec:
 
 
 def as_int32(tensor):
-    """Return an integer tensor, or None, in the dtype in which backends take positions and ids."""
+    """Return an integer tensor, or None, in the backends' dtype for positions and ids."""
     return tensor if tensor is None or tensor.dtype == mstype.int32 else ops.cast(tensor, mstype.int32)
 
 
 class SelectInputs(nn.Cell):
-    """Those of the optional inputs of a call, None among them, that a problem has, in the dtypes of backends."""
+    """Selects a call's optional inputs that a problem has, in the dtypes of backends. Inputs may be None."""
 
     def __init__(self, problem: AttentionProblem):
         super().__init__()
@@ -122,7 +124,8 @@ def _read_integers(tensor):
 
 
 class WithSelectedInputs(EntryCell):
-    """A backend's cell that takes five tensors and the optional inputs of a problem, for those of the call.
+    """Calls a backend's cell with five tensors and the problem's optional inputs. The caller gives all optional inputs
+    of a call.
 
     Args:
         run: the cell.
@@ -194,7 +197,7 @@ class ChangeLayout(nn.Cell):
         return ops.cast(tensor, dtype) if self.widens else tensor
 
     def of_rank(self, tensor, rank, given_rank):
-        """A tensor whose last axes are heads and head_dim, or both in one, with axes split or merged."""
+        """Split or merge heads and head_dim, the last axes of a tensor."""
         if rank == 2:
             return ops.reshape(tensor, (-1, self.width))
         first = (self.batch, -1) if given_rank == 2 else tensor.shape[:2]
@@ -202,7 +205,7 @@ class ChangeLayout(nn.Cell):
 
 
 def read_specs(names: tuple, described: tuple) -> tuple:
-    """What `spec` made of arguments of these names, checked; None of those that are None."""
+    """Return the TensorSpecs of arguments that `spec` described, checked. None stays None."""
     return tuple(None if one is None else tensor_spec(name, one) for name, one in zip(names, described))
 
 
@@ -215,7 +218,7 @@ def int_tensor(name, numbers, low, high=None):
 
 
 def _by_form(in_graph, in_python):
-    """Return a function that is `in_graph` where a graph is compiled, and `in_python` where Python calls it.
+    """Return a function: `in_graph` when a graph is compiled, `in_python` when Python calls it.
 
     It is a primitive: a Cell must not be made at import, since MindSpore 2.5 takes no other device from then on.
     """

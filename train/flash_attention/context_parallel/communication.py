@@ -1,4 +1,4 @@
-"""Start of the process group, and the passing of tensors around a ring of processes with a time limit.
+"""Start the process group, and pass tensors around a ring of processes in limited time.
 
 Point to point, through `mindspore.mint.distributed`, in PYNATIVE only. On Ascend it rides on HCCL, on a CPU on MCCL.
 """
@@ -93,7 +93,7 @@ class Ring(Processes):
         self.distributed = distributed
 
     def shift(self, tensor: Tensor, jump: int) -> Passing:
-        """Starts to send `tensor` to the process `jump` places on, and to receive from the one as far back.
+        """Start to send `tensor` to the process `jump` places on. The process as far back sends its tensor here.
 
         Compute, and then ask the result for `received()`.
         """
@@ -109,13 +109,15 @@ class Ring(Processes):
         return [tuple(int(value) for value in one.asnumpy()) for one in theirs]
 
     def settle(self) -> None:
-        """On a CPU, waits until what was issued has run, so that its errors come out here."""
+        """Wait on a CPU until all issued operations have run. Their errors come out here."""
         if self.on_cpu:
             _pynative_executor.sync()
 
     @contextlib.contextmanager
     def watching(self, what: str):
-        """Turns MindSpore's error about a silent process into one that says who waited for what and how long."""
+        """Turn MindSpore's error about a silent process into a PeerError. It says who waited for what, and the time
+        limits.
+        """
         try:
             yield
         except RuntimeError as error:

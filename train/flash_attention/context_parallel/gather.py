@@ -26,13 +26,13 @@ from flash_attention.problem import AttentionRules
 
 
 class GatherAttention(SplitAttention):
-    """Attention over a sequence of which each process holds a part, by gathering keys and values of all.
+    """Computes attention of a sequence split over processes, by gathering all keys and values.
 
     Like RingAttention, also in GRAPH mode and `@jit`, where MindSpore has no point-to-point operations. While the layer
     computes, a process holds the keys and values of the whole sequence (backward also their float32 gradients), but of
     everything else its part only. They are gathered again for the backward pass rather than kept.
 
-    Arguments, inputs and outputs are those of RingAttention. Parts of different sizes on different processes are not
+    Arguments, inputs and outputs are as in RingAttention. Parts of different sizes on different processes are not
     found out here: MindSpore's AllGather fails or waits for its time limit, see `initialize`.
     """
 
@@ -44,7 +44,7 @@ class GatherAttention(SplitAttention):
 
 
 class _Gathering(nn.Cell):
-    """What forward and backward pass on tensors of one shape have in common.
+    """Holds the common parts of the forward and backward pass on tensors of one shape.
 
     Args:
         source_kind: class of the Cells that compute with the keys of one process.
@@ -71,7 +71,7 @@ class _Gathering(nn.Cell):
         return ops.reshape(self.all_gather(pair), self.shape)
 
     def optional(self, prefix, ids):
-        """What the calls on the keys of each process take of prefix and ids."""
+        """Return prefix and ids for the calls on the keys of each process."""
         shares = ()
         for source in range(self.world):
             shares = shares + ((prefix, self.shares[self.rank](ids), self.shares[source](ids)),)

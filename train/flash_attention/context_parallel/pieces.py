@@ -1,11 +1,11 @@
-"""A process's calls on the keys of another one as MindSpore cells, and the merging of their results.
+"""Compute a process's calls on another one's keys as MindSpore cells, and merge their results.
 
 Softmax over a union of key sets follows from the outputs and logsumexps of the parts (Dao, "FlashAttention-2", 2023,
 section 3.1; Liu et al., "Ring Attention with Blockwise Transformers", 2023). Backward, each part is differentiated with
-the logsumexp and output of the whole, which makes its probabilities those of the whole.
+the logsumexp and output of the whole, which makes its probabilities the probabilities of the whole.
 
 Cells here run in GRAPH mode and PYNATIVE. Tensors are (batch, heads, seq, head_dim); sums are float32. Inputs may be of
-a wider dtype than that of the attention, for devices that cannot cut up a tensor of that one.
+a wider dtype than the attention, for devices that cannot cut up a tensor of the attention's dtype.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _NOTHING = -1e30  # logsumexp of a row that has seen nothing yet; finite, so tha
 
 @dataclass(frozen=True)
 class Sizes:
-    """What the calls of a process have in common; fields as in AttentionProblem."""
+    """Holds the common sizes of a process's calls; fields as in AttentionProblem."""
 
     batch: int
     heads: int
@@ -75,9 +75,9 @@ def piece_problem(sizes: Sizes, rules: AttentionRules, piece: Piece) -> Attentio
 
 
 def distance_bias(problem: AttentionProblem, piece: Piece) -> tuple[np.ndarray, np.ndarray]:
-    """ALiBi between chunks as a bias of the key, (1, heads, 1, keys), and one of the query, (1, heads, rows).
+    """Return ALiBi between chunks as two biases: of the key, (1, heads, 1, keys), and of the query, (1, heads, rows).
 
-    All keys lie on one side of all queries, so that -slope * |distance| is their sum. That of the query adds to the
+    All keys lie on one side of all queries, so that -slope * |distance| is their sum. The query's bias adds to the
     logsumexp and leaves the softmax alone. Neither grows beyond what the sum is for the nearest key.
     """
     slopes = np.array(alibi_slopes(problem))[None, :, None]
@@ -90,10 +90,10 @@ def distance_bias(problem: AttentionProblem, piece: Piece) -> tuple[np.ndarray, 
 
 
 class PieceOptional(nn.Cell):
-    """What a call gets of prefix and segment ids, in the order of OPTIONAL: (prefix, row_ids, key_ids) -> those of the
-    three that it has, for its rows and keys.
+    """Selects a call's prefix and segment ids, in the order of OPTIONAL: (prefix, row_ids, key_ids) -> the inputs among
+    these three that the call has, for its rows and keys.
 
-    Ids are those of the tokens that the two processes hold, (batch, seq); what the call does not have may be anything.
+    Ids belong to the tokens that the two processes hold, (batch, seq); what the call does not have may be anything.
     Where only the prefix is visible, other keys have an id that nobody sees.
     """
 
@@ -123,7 +123,9 @@ class PieceOptional(nn.Cell):
 
 
 class _Piece(nn.Cell):
-    """What both passes of a call know: its rows and keys, and how it gets prefix, segment ids and ALiBi."""
+    """Holds the data of both passes of a call. These are its rows and keys, and its way to prefix, segment ids and
+    ALiBi.
+    """
 
     def __init__(self, sizes: Sizes, piece: Piece, problem: AttentionProblem):
         super().__init__()
@@ -173,7 +175,7 @@ class PieceBackward(_Piece):
     """Adds the gradients of one call, in float32.
 
     (query, key, value, optional, output, logsumexp, d_output, d_query, d_key, d_value) -> (d_query, d_key, d_value);
-    output and logsumexp (float32) are those of the whole.
+    output and logsumexp (float32) belong to the whole.
     """
 
     def __init__(self, sizes: Sizes, rules: AttentionRules, piece: Piece, backend: str | None):
@@ -204,7 +206,7 @@ class PieceBackward(_Piece):
 
 
 class _Differentiated(nn.Cell):
-    """Gradients from the derivative of the forward cell, for backends that have no backward pass of their own.
+    """Computes gradients from the derivative of the forward cell. Serves backends without a backward pass of their own.
 
     The whole's output is sum_i w_i output_i with w_i = exp(logsumexp_i - logsumexp). Hence the gradient that reaches
     part i is w_i d_output at output_i, and w_i d_output . (output_i - output) at logsumexp_i.
@@ -313,7 +315,7 @@ class Start(nn.Cell):
 
 
 class SinksGradient(nn.Cell):
-    """What the rows of a process add to the gradient of the sinks: (sinks, output, logsumexp, d_output) -> (heads,)."""
+    """Computes a process's part of the gradient of the sinks: (sinks, output, logsumexp, d_output) -> (heads,)."""
 
     def __init__(self, sizes: Sizes):
         super().__init__()
@@ -328,7 +330,7 @@ class SinksGradient(nn.Cell):
 
 
 class Share(nn.Cell):
-    """The ids of the tokens that a process holds, (batch, seq), of those of the whole sequence."""
+    """Selects the ids of a process's tokens, (batch, seq), from the whole sequence's ids."""
 
     def __init__(self, chunks: tuple[int, ...], length: int, sizes: Sizes):
         super().__init__()
@@ -345,7 +347,7 @@ class Share(nn.Cell):
 
 
 class Pair(nn.Cell):
-    """Key and value of a process as one flat tensor, which travels at once whatever their widths."""
+    """Joins key and value of a process to one flat tensor. It travels at once, whatever the widths."""
 
     def __init__(self, sizes: Sizes):
         super().__init__()

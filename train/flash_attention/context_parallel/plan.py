@@ -1,4 +1,4 @@
-"""What one process computes with the keys of another, as calls that every backend knows.
+"""Plan one process's work on another one's keys, as calls that every backend knows.
 
 No backend knows queries and keys that start at different positions. It need not: let query row x stand D tokens after
 key y = 0 of another chunk. Causality and a window are bounds on y - x, x + D - left <= y <= x + D + right, and where D
@@ -43,14 +43,14 @@ class Piece(NamedTuple):
 
     @property
     def unlimited(self) -> bool:
-        """Whether every row sees every key."""
+        """Return True if every row sees every key."""
         return not self.only_prefix and (*self[4:8],) == (UNLIMITED, UNLIMITED, ALL_BLOCKS, ALL_BLOCKS)
 
 
 def pieces(
     split: SequenceSplit, rules: AttentionRules, length: int, rank: int, source: int, prefix: bool = False
 ) -> tuple[Piece, ...]:
-    """The calls of process `rank` on the keys of process `source`; none when it sees nothing of them.
+    """Return the calls of process `rank` on the keys of process `source`. There is none if it sees none of the keys.
 
     Args:
         length: tokens per chunk, a multiple of rules.tile when a block window applies (see `check_length`).
@@ -67,7 +67,7 @@ def pieces(
 
 
 def steps(split: SequenceSplit, rules: AttentionRules, length: int, prefix: bool = False) -> tuple[int, ...]:
-    """Distances around the ring, 0 first, at which at least one process sees something of the other.
+    """Return the distances, 0 first, at which some process sees another's keys on the ring.
 
     At step t, process r works on the keys of process (r - t) mod world. The steps are the same on every process, and
     what no process needs is not passed on: a window skips whole steps.
@@ -97,7 +97,7 @@ def check_length(split: SequenceSplit, rules: AttentionRules, local: int) -> int
 
 
 def _pair(rules: AttentionRules, length: int, row: int, key: int, chunks: int, prefix: bool) -> Piece | None:
-    """The call of one chunk of queries on one of keys, which lies `chunks` chunks before it."""
+    """Return the call of a query chunk on the key chunk `chunks` chunks before it."""
     distance = chunks * length
     if rules.causal and chunks < 0:
         after = Piece(row, row + length, key, key + length, side=AFTER, distance=distance, only_prefix=True)

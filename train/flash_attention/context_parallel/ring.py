@@ -46,14 +46,14 @@ class RingAttention(SplitAttention):
             input_layout and backend, as of FlashAttention. Positions are those in the whole sequence. Windows in tiles
             and in tokens exclude each other. Keys that no query of another process sees are not passed on.
         value_head_dim (int): size of a head of value and output. Default: None, head_dim for "BSH" and "SBH", else
-            that of the value.
+            the width of the value.
 
     Inputs:
         - **query** (Tensor) - this process's part, (batch, heads, seq / world, head_dim) or as `input_layout` says.
         - **key**, **value** (Tensor) - likewise, with as many heads as query or a divisor of it.
         - **attention_mask**, **alibi_mask** - refused: no process holds the columns of all keys.
         - **sinks** (Tensor) - as of FlashAttention, the same in every process. The gradient is the share of this
-          process's queries, as that of any weight: the sum over processes is the whole.
+          process's queries, like the gradient of any weight: the sum over processes is the whole.
         - **prefix** (Tensor or tuple), **segment_ids** (Tensor) - as of FlashAttention and of the whole sequence,
           int32 (batch,) and (batch, seq), the same in every process. With a prefix, keys travel to every process.
 
@@ -114,11 +114,11 @@ class _RingCall(nn.Cell):
         self.backward = nn.CellList([SourceBackward(sizes, rules, one, backend) for one in found])
 
     def jumps(self) -> list[int]:
-        """How far keys travel after each step to where the next one needs them; 0 after the last."""
+        """Return the distance of the keys' travel after each step; 0 after the last."""
         return [after - before for before, after in zip(self.steps, self.steps[1:])] + [0]
 
     def optional(self, prefix, ids) -> list[tuple]:
-        """What the calls of each step take of prefix and ids; the first step is on the process's own keys."""
+        """Return prefix and ids for the calls of each step. The first step is on the process's own keys."""
         shares = [share(ids) for share in self.shares]
         return [(prefix, shares[0], share) for share in shares]
 

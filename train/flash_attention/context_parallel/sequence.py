@@ -1,4 +1,6 @@
-"""Which tokens of a sequence each process holds. Integers and slices only: works on NumPy arrays and on Tensors."""
+"""Split the tokens of a sequence over processes. It takes integers and slices only, and works on NumPy arrays and on
+Tensors.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,7 @@ class SequenceSplit:
         return 2 if self.order == "zigzag" else 1
 
     def chunks(self, rank: int) -> tuple[int, ...]:
-        """Indices of the chunks that a process holds, in the order in which it holds them."""
+        """Return the indices of a process's chunks, in the order it holds them."""
         check_int("rank", rank, 0, self.world - 1)
         return (rank, 2 * self.world - 1 - rank) if self.order == "zigzag" else (rank,)
 

@@ -1,4 +1,4 @@
-"""What RingAttention and GatherAttention have in common: arguments, checks, layouts."""
+"""Hold the common parts of RingAttention and GatherAttention: arguments, checks, layouts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ from flash_attention.problem.tiling import DEFAULT_STRATEGY
 
 
 class SplitAttention(nn.Cell):
-    """Base class; subclasses define `attend` on (batch, heads, seq, head_dim) tensors, and by what processes talk."""
+    """Prepares calls of attention over a split sequence, as the base class of both layers. Subclasses define `attend`
+    on (batch, heads, seq, head_dim) tensors, and how processes talk.
+    """
 
     connection: type[Processes] = Processes
 
@@ -112,7 +114,7 @@ class SplitAttention(nn.Cell):
         return self.turn_back(self.attend(query, key, value, sinks, prefix, segment_ids))
 
     def present(self, sinks, prefix, segment_ids):
-        """The optional inputs with stand-ins for those that are None, around which a bprop cannot be written."""
+        """Return the optional inputs, with stand-ins for None. A bprop cannot be written around None."""
         sinks = self.nothing if sinks is None else ops.cast(sinks, mstype.float32)
         prefix, segment_ids = as_int32(prefix), as_int32(segment_ids)
         return sinks, self.none if prefix is None else prefix, self.none if segment_ids is None else segment_ids
@@ -126,8 +128,9 @@ def read_sizes(
     head_dim: int,
     value_head_dim: int | None,
 ) -> Sizes:
-    """Sizes of a call, checked, from the specs of its (batch, heads, seq, head_dim) tensors and from what
-    `flash_attention.bridge.tensors.spec` says of sinks, prefix and segment_ids."""
+    """Return the checked sizes of a call. They come from the specs of its (batch, heads, seq, head_dim) tensors, and
+    from `flash_attention.bridge.tensors.spec` of sinks, prefix and segment_ids.
+    """
     found = read_tensors(*specs, "BNSD", head_dim, value_head_dim)
     if found.seq_q != found.seq_k:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Where dropout's seeds come from: a fresh one for every training call, repeatable by `mindspore.set_seed`.
+"""Draw the seeds of dropout. Every training call gets a fresh seed, repeatable by `mindspore.set_seed`.
 
 A seed is int64 (2,), see `flash_attention.backends.base.Backend.build`.
 """
@@ -21,7 +21,8 @@ _REMEMBERED = 65536
 
 
 def draw() -> tuple[int, int]:
-    """The next seed of this process, from a counter that `mindspore.set_seed` restarts; random when it was not called.
+    """Return the next seed of this process, from a counter that `mindspore.set_seed` restarts. The seed is random if it
+    was not called.
 
     The counter is the one behind MindSpore's own random operations (`ops.uniform` and its kind).
     """
@@ -53,7 +54,9 @@ def draw_tensor(draw=draw, stream: int | None = None) -> Tensor:
 
 
 def tracing() -> bool:
-    """Whether a function is being traced for `mindspore.jit(capture_mode="trace")`, which is run as PYNATIVE is."""
+    """Return True if a function is being traced for `mindspore.jit(capture_mode="trace")`. MindSpore runs it like
+    PYNATIVE.
+    """
     modules = map(sys.modules.get, ("mindspore.graph.jit_context", "mindspore.common.jit_context"))  # by version
     return any(module.jit_context() is not None for module in modules if module and hasattr(module, "jit_context"))
 
@@ -62,7 +65,7 @@ class DropoutSeed(nn.Cell):
     """Gives the seed of one training call: a number fixed when the cell was made, and the count of calls.
 
     The count is a Parameter, which a checkpoint keeps. GRAPH and PYNATIVE give the same seeds. `copy.deepcopy` gives a
-    copy a number of its own, which follows from that of the original; `pickle` keeps number and count.
+    copy a number of its own, which follows from the original's number; `pickle` keeps number and count.
 
     Args:
         seed: the fixed number; drawn by `draw` when None.

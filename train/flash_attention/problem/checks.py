@@ -36,7 +36,7 @@ def check_real(name: str, value) -> float:
 
 
 def check_rate(name: str, value) -> float:
-    """`value` as a float; raises unless it is a share of what can be dropped, 0 <= value < 1."""
+    """Return `value` as a float. Raise unless it is a rate, 0 <= value < 1."""
     rate = check_real(name, value)
     if not 0.0 <= rate < 1.0:
         raise ValueError(f"{name}: got {rate!r}, allowed is 0 <= {name} < 1")
@@ -52,7 +52,7 @@ def check_scale(name: str, value) -> float:
 
 
 def check_range(name: str, numbers: np.ndarray, most) -> None:
-    """Raises unless the numbers of an array are within 0 and `most`, an integer or an array that broadcasts."""
+    """Raise unless the numbers of an array are from 0 to `most`. `most` is an integer or an array that broadcasts."""
     for at in np.argwhere((numbers < 0) | (numbers > most))[:1]:
         number, top = (array[tuple(at)] for array in np.broadcast_arrays(numbers, most))
         raise ValueError(f"{name}: got {number}, allowed are 0 to {top}")
@@ -71,7 +71,7 @@ def check_dtype(name: str, dtype, allowed: tuple, hint: str = "") -> None:
 
 
 def check_window(window_size) -> tuple[int, int]:
-    """(left, right) of a token window, -1 for what hides nothing; raises unless it is a pair of integers."""
+    """Return (left, right) of a token window, -1 for a side that hides nothing. Raise unless it has two integers."""
     if not isinstance(window_size, (tuple, list)) or len(window_size) != 2:
         raise TypeError(f"window_size: got {window_size!r}, allowed is a pair (left, right) of integers")
     for side, size in zip(("left", "right"), window_size):

@@ -51,7 +51,7 @@ def read_tensors(
     value_head_dim: int | None = None,
     batch: int | None = None,
 ) -> Sizes:
-    """Sizes from the three tensors of a call; raises when they do not fit each other, the layout or the widths.
+    """Return the sizes of a call's three tensors. Raise if they do not fit each other, the layout or the widths.
 
     value_head_dim None: free in layouts that show it, else head_dim. batch: of layout TH, which does not show it.
     """
@@ -88,12 +88,14 @@ def read_tensors(
 
 
 def fits(size: int, other: int) -> bool:
-    """Whether two sizes may be equal."""
+    """Return True if two sizes may be equal."""
     return size == other or UNKNOWN in (size, other)
 
 
 def broadcasts(shape: tuple, scores: tuple) -> bool:
-    """Whether `shape` has rank 4, each of its axes is that of the scores or 1, and its last one is theirs."""
+    """Return True if `shape` has rank 4 and broadcasts to the scores. Its last axis is as long as the scores' last
+    axis.
+    """
     return (
         len(shape) == 4
         and fits(shape[3], scores[3])

@@ -23,16 +23,16 @@ class Layout:
 
     @property
     def merged(self) -> bool:
-        """Whether heads and head_dim are one axis, so that a shape does not show them."""
+        """Return True if heads and head_dim are one axis. A shape does not show them then."""
         return "heads * head_dim" in self.axes
 
     @property
     def tokens(self) -> bool:
-        """Whether batch and seq are one axis."""
+        """Return True if batch and seq are one axis."""
         return "batch * seq" in self.axes
 
     def order(self, other: Layout) -> tuple[int, ...] | None:
-        """Permutation of the four axes of this layout, none of them merged, into those of another; None: the same."""
+        """Return the permutation of the four split axes into another layout's axes; None: the same."""
         own, wanted = self._split(), other._split()
         return None if own == wanted else tuple(map(own.index, wanted))
 
@@ -41,7 +41,7 @@ class Layout:
 
     @property
     def sharding(self) -> tuple[str | None, ...]:
-        """What splits each axis over devices: "dp" the batch, "mp" the heads."""
+        """Return what splits each axis over devices: "dp" the batch, "mp" the heads."""
         return tuple(map(_SHARDING.get, self.axes))
 
     @property
@@ -104,7 +104,7 @@ class Layout:
 
 
 def check_batch(batch: int | None, layout: str) -> None:
-    """Whether a caller gives the size of the batch where, and only where, the tensors do not show it."""
+    """Raise unless a caller gives the batch size exactly if tensors do not show it."""
     if not CALL_LAYOUTS[layout].tokens:
         if batch is not None:
             raise ValueError(f"batch: got {batch} with input_layout {layout}, allowed only with TH")
@@ -123,5 +123,5 @@ LAYOUTS = {
         ("SBH", ("seq", "batch", "heads * head_dim")),
     )
 }
-# Those of calls: also one without an axis for the batch, whose size is given beside the tensors.
+# The layouts of calls: also one without an axis for the batch, whose size is given beside the tensors.
 CALL_LAYOUTS = {**LAYOUTS, "TH": Layout("TH", ("batch * seq", "heads * head_dim"))}

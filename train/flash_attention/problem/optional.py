@@ -33,7 +33,7 @@ PACKED_ITEMS = "sequences"  # what counts instead of batch items where sequences
 
 
 class Call(NamedTuple):
-    """What the check of an input has to know of the others."""
+    """Describes a call for the check of one of its inputs."""
 
     sizes: Sizes
     dtype: str
@@ -64,7 +64,7 @@ class OptionalInput:
     gradient: Callable[[Problem], bool] = lambda problem: False
 
     def has(self, problem: Problem) -> bool:
-        """Whether a problem has it."""
+        """Return True if a problem has this input."""
         return self.shape(problem) is not None
 
 
@@ -170,7 +170,7 @@ def _read_kv_segments(name: str, segments: TensorSpec, call: Call) -> dict:
 
 
 def read_slopes(name: str, slopes: TensorSpec, heads: int, items: str, counts: set) -> dict:
-    """Fields of slopes of ALiBi, see `Call`; `counts` are the sizes that an axis before the heads may have."""
+    """Return the fields of slopes of ALiBi, see `Call`. `counts` are the allowed sizes of an axis before the heads."""
     check_dtype(name, slopes.dtype, DTYPES)
     shape = slopes.shape
     of_items = len(shape) == 2 and shape[1] == heads and any(fits(shape[0], size) for size in counts)

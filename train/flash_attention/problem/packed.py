@@ -23,7 +23,7 @@ class PackedProblem:
     Args:
         rows: all rows as one problem of batch 1 in layout "BSND" (tensors (T, N, D)) or "BSH" ((T, N * D)). Its rules
             hold in every sequence by itself, by position in the sequence; dropout's batch element is the index of the
-            sequence, and a prefix is that of a sequence.
+            sequence, and a prefix belongs to a sequence.
         lengths_q, lengths_k: cumulative lengths with the leading 0, or None where they are data.
         sequences: how many there are, UNKNOWN if a graph is compiled for any number. Two tensors of one length leave
             open whether both have the leading 0: then it is that length, and with the 0 there is one sequence less.
@@ -44,8 +44,8 @@ class PackedProblem:
         lengths_k,
         **others,
     ):
-        """Describes a call. The lengths are sequences of integers, or the TensorSpec of a tensor; others are arguments
-        of `AttentionProblem.from_inputs`, of which a prefix and slopes are those of sequences instead of batch items.
+        """Describe a call. The lengths are sequences of integers, or the TensorSpec of a tensor; others are arguments
+        of `AttentionProblem.from_inputs`. Its prefix and slopes belong to sequences instead of batch items.
 
         Raises:
             TypeError, ValueError: naming the argument, what came and what is allowed.
@@ -113,7 +113,7 @@ class PackedProblem:
 
 
 def _counts(ends: tuple | None, lengths) -> set[int]:
-    """How many sequences there may be: a tensor may have the leading 0 or not."""
+    """Return the possible numbers of sequences: a tensor may have the leading 0 or not."""
     if ends is not None:
         return {len(ends) - 1}
     return {UNKNOWN} if lengths.shape[0] == UNKNOWN else {max(0, lengths.shape[0] - 1), lengths.shape[0]}

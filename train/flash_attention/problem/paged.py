@@ -57,7 +57,7 @@ class PagedProblem:
         max_length: int | None = None,
         padding: str | None = None,
     ) -> PagedProblem:
-        """Describes a call of `paged_attention`, or with max_length that of a `KVCache`.
+        """Describe a call of `paged_attention`, or with max_length a call of a `KVCache`.
 
         Raises:
             TypeError, ValueError: naming the argument, what came and what is allowed.
@@ -127,7 +127,7 @@ class PagedProblem:
         return self.whole.empty or self.blocks == 0
 
     def shape_output(self) -> tuple:
-        """Shape of the output: that of query, as wide as the values."""
+        """Return the shape of the output: query's shape, as wide as the values."""
         batch, seq_q, heads, dim = self.whole.laid_out(self.whole.shape_output())
         return (batch, heads, dim) if self.one_query else (batch, seq_q, heads, dim)
 
@@ -143,7 +143,7 @@ def check_cache_dtype(name: str, dtype: str, allowed: tuple = DTYPES) -> None:
 
 
 def check_caches(caches: dict[str, TensorSpec], dtype: str) -> None:
-    """Checks the shapes and dtypes of caches of keys and values, by name, for tensors of `dtype`."""
+    """Check the shapes and dtypes of caches of keys and values, by name. Tensors of the call are of `dtype`."""
     first = None
     for name, cache in caches.items():
         check_cache_dtype(name, cache.dtype, (dtype,))
@@ -163,7 +163,8 @@ def stored_width(width: int) -> int:
 
 
 def true_widths(query: TensorSpec, key_cache: TensorSpec, value_cache: TensorSpec, value_head_dim: int | None) -> tuple:
-    """Query as wide as the keys of its cache, and the width of values that are narrower than theirs, else None.
+    """Return query as wide as its cache's keys, and the width of narrower values. The width is None if values are as
+    wide as their cache.
 
     Raises:
         TypeError, ValueError: value_head_dim does not fit the cache.

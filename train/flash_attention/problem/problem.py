@@ -59,7 +59,7 @@ class AttentionProblem:
         return_lse: the logsumexp is wanted too.
         device: MindSpore's device target.
         batch_offset, head_offset: where a shard's first batch element and first query head sit in the whole problem.
-            Dropout and computed ALiBi are those of the whole.
+            Dropout and computed ALiBi are as in the whole problem.
         all_heads: query heads of the whole problem; 0 = as many as heads.
         slopes_shape: of the caller's slopes for computed ALiBi, (heads,) or (batch, heads), instead of those that
             rules.alibi stands for; of packed sequences (sequences, heads). They get no gradient.
@@ -160,21 +160,21 @@ class AttentionProblem:
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """Names of the optional inputs that it has, in the order in which a backend gets them."""
+        """Return the names of its optional inputs, in the order in which backends get them."""
         return tuple(one.name for one in OPTIONAL if one.has(self))
 
     def place(self, name: str) -> int | None:
-        """Where among `inputs` one is; None where the problem does not have it."""
+        """Return the place of an input among `inputs`, None if the problem lacks it."""
         return self.inputs.index(name) if name in self.inputs else None
 
     @property
     def dynamic(self) -> bool:
-        """Whether a size is unknown, because a graph is compiled for dynamic shapes."""
+        """Return True if a size is unknown, because a graph is compiled for dynamic shapes."""
         return UNKNOWN in (self.batch, self.seq_q, self.seq_k)
 
     @property
     def empty(self) -> bool:
-        """Whether there is no score to compute."""
+        """Return True if there is no score to compute."""
         return not self.dynamic and 0 in (self.batch, self.heads, self.seq_q, self.seq_k)
 
     @property
@@ -184,7 +184,9 @@ class AttentionProblem:
 
     @property
     def bias(self) -> str:
-        """What is added to the scaled scores: "none", "per_key" or "per_score" (a tensor), or "alibi" (computed)."""
+        """Return the kind of bias on the scaled scores: "none", "per_key" or "per_score" (a tensor), or "alibi"
+        (computed).
+        """
         if self.bias_shape is not None:
             return "per_key" if self.bias_shape[2] == 1 else "per_score"
         return "alibi" if self.rules.alibi or self.slopes_shape is not None else "none"
@@ -215,7 +217,7 @@ class AttentionProblem:
 
     @property
     def dropout_scale(self) -> float:
-        """Factor on kept probabilities, which makes dropout unbiased for the rate that the threshold stands for."""
+        """Return the factor on kept probabilities. It makes dropout unbiased for the threshold's rate."""
         return 65536.0 / (65536 - self.dropout_threshold)
 
     def shape_query(self) -> tuple:
@@ -249,10 +251,11 @@ class AttentionProblem:
 
 
 def alibi_slopes(problem: AttentionProblem) -> list[float]:
-    """Slopes of computed ALiBi for the heads of `problem`, as float64, where the caller gives none.
+    """Return computed ALiBi's slopes for the heads of `problem`, if the caller gives none. They are float64.
 
-    For H a power of two: 2 ** (-8 (i + 1) / H). Otherwise those of the next lower power of two, followed by every other
-    slope of twice that power. Press et al., "Train Short, Test Long" (2022), section 3 and the authors' released code.
+    For H a power of two: 2 ** (-8 (i + 1) / H). Otherwise the slopes of the next lower power of two, followed by every
+    other slope of twice that power. Press et al., "Train Short, Test Long" (2022), section 3 and the authors' released
+    code.
     """
 
     def powers(count):

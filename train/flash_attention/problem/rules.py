@@ -121,7 +121,7 @@ class AttentionRules:
 
     @property
     def in_blocks(self) -> bool:
-        """Whether a block window applies."""
+        """Return True if a block window applies."""
         return min(self.prev_blocks, self.next_blocks) < ALL_BLOCKS
 
     @property
@@ -134,7 +134,9 @@ class AttentionRules:
         return 1.0 / math.sqrt(head_dim) if self.scale is None else self.scale
 
     def offset(self, seq_q: int, seq_k: int) -> int:
-        """Key position of query row 0 (negative when a bottom-right aligned query side is the longer one)."""
+        """Return the key position of query row 0. It is negative if queries are bottom-right aligned and more than
+        keys.
+        """
         return query_offset(self.causal_alignment, seq_q, seq_k)
 
     def band(self, seq_q: int, seq_k: int) -> Band:

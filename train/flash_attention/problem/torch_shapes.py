@@ -1,4 +1,4 @@
-"""Turns the shapes of `scaled_dot_product_attention`, with any leading dimensions, into those of `flash_attention`."""
+"""Turns shapes of `scaled_dot_product_attention`, with any leading dimensions, into shapes of `flash_attention`."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def tensor_shapes(query: TensorSpec, key: TensorSpec, value: TensorSpec, enable_
 
 
 def mask_plan(mask: TensorSpec, query: TensorSpec, key: TensorSpec, is_causal: bool) -> MaskPlan:
-    """How a mask that broadcasts to (..., L, S) becomes one of rank 4 with a full last axis."""
+    """Plan how a mask that broadcasts to (..., L, S) gets rank 4. Its last axis is full then."""
     if is_causal:
         raise ValueError("attn_mask: given together with is_causal=True; allowed is one of them")
     if mask.dtype not in ("bool", "float32", query.dtype):

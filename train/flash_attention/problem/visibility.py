@@ -1,4 +1,4 @@
-"""Which keys a query row sees, and which key tiles a query tile has to visit.
+"""Compute the keys a query row sees and the key tiles a query tile visits.
 
 Everything positional (causal, token window, block window) is one interval per query row, [lo, hi) in key indices. An
 explicit mask only hides more inside it. The native and the TIK kernels mirror the formulas of `Band.keys`.
@@ -16,7 +16,7 @@ ALL_BLOCKS = 65536  # this many blocks, or more, are all of them, however long t
 
 
 def query_offset(alignment: str, seq_q: int, seq_k: int) -> int:
-    """Key position of query row 0; negative when a bottom-right aligned query side is the longer one."""
+    """Return the key position of query row 0. It is negative if queries are bottom-right aligned and more than keys."""
     return seq_k - seq_q if alignment == "bottom_right" else 0
 
 
@@ -55,7 +55,7 @@ class Band:
     prefix: int = 0
 
     def keys(self, row: int) -> tuple[int, int]:
-        """Interval [lo, hi) of the keys that query `row` sees; lo == hi when it sees none."""
+        """Return the interval [lo, hi) of query `row`'s visible keys; lo == hi if none."""
         position = row + self.offset
         tile = position // self.block
         lo = 0 if self.prev_blocks >= ALL_BLOCKS else max(0, (tile - self.prev_blocks) * self.block)
@@ -128,7 +128,7 @@ class Band:
 
 
 def _first_row(rows: int, holds) -> int:
-    """Smallest row in [0, rows] for which a monotone condition holds; `rows` when it never does."""
+    """Return the smallest row in [0, rows] that meets a monotone condition. Return `rows` if none does."""
     low, high = 0, rows
     while low < high:
         middle = (low + high) // 2

@@ -1,4 +1,4 @@
-"""Batch and heads split over devices, as strategies on the primitives of a graph that MindSpore shards.
+"""Split batch and heads over devices, as strategies on primitives of a sharded graph.
 
 strategy.py     how batch and heads of every tensor are split
 shard.py        the way of that from the layer to the primitives

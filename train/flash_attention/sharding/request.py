@@ -1,4 +1,4 @@
-"""What a layer was told about sharding, on its way into the graph that is being compiled."""
+"""Pass a layer's request for sharding to the graph that is being compiled."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from mindspore import nn
 
 
 class ShardRequest(NamedTuple):
-    """How a call is to be split; plain constants, because a graph passes it on."""
+    """Says how to split a call, in plain constants, because a graph passes it on."""
 
     dp: int
     mp: int

@@ -1,4 +1,4 @@
-"""From dp and mp of the layer to strategies on the primitives of a graph that MindSpore shards.
+"""Turn the layer's dp and mp into strategies on the primitives of a sharded graph.
 
 Under semi-automatic parallelism a network is written for the whole batch and all heads. MindSpore compiles it with
 these shapes, then cuts the tensors of every primitive as its strategy says and infers all shapes again, and only then
@@ -36,11 +36,11 @@ class Shard:
         return primitive.shard(tuple(self.plan.strategy(one) for one in axes))
 
     def whole(self, shape: tuple, axes: tuple) -> list:
-        """Shape of a tensor of the whole call whose part on one device has this shape."""
+        """Return the whole call's shape of a tensor with this shape on one device."""
         return [size * parts for size, parts in zip(shape, self.plan.strategy(axes))]
 
     def infer_shapes(self, first: tuple, outputs: list[tuple]):
-        """What a Custom primitive takes as `out_shape`.
+        """Return the `out_shape` of a Custom primitive.
 
         Args:
             first: shape of the first input on one device.
@@ -69,7 +69,7 @@ class Shard:
 
 @dataclass(frozen=True)
 class Sharding:
-    """How the graph that is being compiled is sharded: what the layer was told, and where this device is."""
+    """Describes the sharding of the graph being compiled: the layer's request, and this device's place."""
 
     request: ShardRequest
     devices: int  # of the pipeline stage
@@ -110,7 +110,7 @@ class Sharding:
 
 
 def sharding(request: tuple | None) -> Sharding | None:
-    """How the graph that is being compiled is sharded, or None where MindSpore shards nothing."""
+    """Return the sharding of the graph being compiled, or None if MindSpore shards nothing."""
     from mindspore.parallel import _utils
 
     if request is None or not _utils._is_in_auto_parallel_mode():

@@ -2,7 +2,7 @@
 
 `ShardPlan` says how every tensor is split, in the two forms that MindSpore wants of a Custom primitive: Layout objects
 (from 2.3), or tuples beside primitive attributes (2.0-2.2). It also gives the problem of one shard, whose dropout and
-computed ALiBi are those of the whole. shard.py takes it from the layer to the primitives.
+computed ALiBi are as in the whole problem. shard.py takes it from the layer to the primitives.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class ShardPlan:
     def local(self, problem: AttentionProblem, rank: int) -> AttentionProblem:
         """The problem of the shard on device `rank` (device matrix (dp, mp), mp innermost).
 
-        Its offsets make dropout and computed ALiBi those of the whole problem.
+        Its offsets make dropout and computed ALiBi equal to the whole problem's.
 
         Raises:
             ValueError: batch, heads or key/value heads do not divide, or a size is unknown.
@@ -155,7 +155,9 @@ class ShardPlan:
 
 
 def axes_of(shape: tuple) -> tuple:
-    """What splits each axis of a mask or bias; none those of size 1. One of rank 3 is (batch, seq_q, seq_k)."""
+    """Return what splits each axis of a mask or bias. Axes of size 1 are not split. A mask of rank 3 is (batch, seq_q,
+    seq_k).
+    """
     names = {2: (None, None), 3: ("dp", None, None), 4: ("dp", "mp", None, None)}[len(shape)]
     return tuple(None if size == 1 else name for name, size in zip(names, shape))
 

@@ -1,4 +1,4 @@
-"""The TIK operators put together as a MindSpore Cell; the same for a device and for the emulator.
+"""Put the TIK operators together as a MindSpore Cell. The Cell is the same for a device and for the emulator.
 
 What differs is where a primitive comes from and who decides which scores dropout keeps.
 """
@@ -52,7 +52,7 @@ class OperatorAttention(nn.Cell):
         bias_gradient = problem.bias_shape is not None and problem.bias_grad
         request = Request(kernel_problem, bias_gradient, logsumexp_gradient=problem.return_lse)
         # The decoding kernels have no strategies for sharded graphs. Where they can run they do: their modelled time is
-        # below that of the forward kernel and of the change of keys and values to FRACTAL_NZ before it.
+        # below the time of the forward kernel and of the change of keys and values to FRACTAL_NZ before it.
         decodes = shard is None and decode_scheduler.refuse(kernel_problem) is None
         self.slopes_place = problem.place("alibi_slopes")
         if shard is not None and self.slopes_place is not None:
@@ -119,7 +119,8 @@ class OperatorAttention(nn.Cell):
 def kernels(
     request: Request, make_primitive: MakePrimitive, given_slopes: bool, decodes: bool = False
 ) -> Differentiable:
-    """The forward kernel, or where it decodes the two decoding kernels, and the backward kernels as its gradient.
+    """Return the forward kernel with the backward kernels as its gradient. If it decodes, the two decoding kernels are
+    the forward pass.
 
         output, logsumexp = cell(query, key, value, (mask, bias, keep, sinks, slopes))
 
@@ -157,7 +158,7 @@ class _Decoding(nn.Cell):
 
 
 class _Features(nn.Cell):
-    """Those of the optional inputs that the problem has. A graph of MindSpore 2.0 takes no starred tuple."""
+    """Selects the optional inputs that the problem has. A graph of MindSpore 2.0 takes no starred tuple."""
 
     def __init__(self, request: Request):
         super().__init__()
@@ -196,7 +197,9 @@ class _Forward(nn.Cell):
 
 
 class _Backward(nn.Cell):
-    """The kernel of the rows, the main kernel, and where that does not give d_query a last one."""
+    """Runs the kernel of the rows, then the main kernel. A last kernel follows if the main kernel does not give
+    d_query.
+    """
 
     def __init__(self, request: Request, rows: tuple, main: tuple, *finish: tuple):
         super().__init__()
@@ -265,7 +268,7 @@ class SpreadSinks(nn.Cell):
 
     def __init__(self, batch: int, shard: Shard | None):
         super().__init__()
-        # By batch item too: shards then have the same devices in the same places as those of all other tensors.
+        # By batch item too: shards then have the same devices in the same places as shards of all other tensors.
         lanes, axes = (batch, 1, SINK_LANES), ("dp", None, None)
         self.ones = Tensor(np.ones(lanes if shard is None else shard.whole(lanes, axes), np.float32))
         self.times = ops.Mul()
@@ -277,7 +280,7 @@ class SpreadSinks(nn.Cell):
 
 
 class _PerKey(nn.Cell):
-    """A mask or bias per key, (B or 1, H or 1, 1, Sk), as the kernels take it: Sk padded.
+    """Pads a mask or bias per key for the kernels. Its shape is (B or 1, H or 1, 1, Sk).
 
     The values of a bias are followed by which keys they hide: (2, B or 1, H or 1, 1, Sk padded).
     Where a bias is -inf (-65504 stands for it on a chip without infinities) the value is 0, the other HIDDEN_BY_BIAS.
@@ -337,7 +340,7 @@ class _KeepOrder(nn.Cell):
 
 
 class _BiasSums(nn.Cell):
-    """Gradient of a bias per key as _PerKey gives it, from the sums that the main kernel stores per query head."""
+    """Computes the gradient of a bias per key, in the form of _PerKey. The main kernel stores sums per query head."""
 
     def __init__(self, problem: KernelProblem):
         super().__init__()

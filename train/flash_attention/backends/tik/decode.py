@@ -80,8 +80,8 @@ class PagedOperators(nn.Cell):
 class _PagedKernels(nn.Cell):
     """The same where no input is None, which has no place in a gradient function.
 
-    A kernel takes as many queries as a row block has rows. Those of a longer prompt come in parts: to each part the
-    sequences end where its own queries end, or without causal where they do.
+    A kernel takes as many queries as a row block has rows. The queries of a longer prompt come in parts: to each part
+    the sequences end where its own queries end, or without causal where they do.
     """
 
     def __init__(self, problem: PagedProblem, make_primitive: MakePrimitive, chip: Chip):
@@ -126,13 +126,15 @@ class _PagedKernels(nn.Cell):
 
 
 def paged_request(problem: PagedProblem, chip: Chip, queries: int) -> Request:
-    """What the kernels are built for, with so many queries at a time."""
+    """Return the request of the decoding kernels, with so many queries at a time."""
     part = describe.kernel_problem(replace(problem.whole, seq_q=queries), **chip._asdict())
     return Request(part, pages=(problem.blocks, problem.block_size))
 
 
 def refuse_paged(problem: PagedProblem) -> str | None:
-    """Why the decoding kernels cannot run a paged problem that the operators do not refuse otherwise, or None."""
+    """Return why the decoding kernels cannot run a paged problem, or None. The operators do not refuse the problem
+    otherwise.
+    """
     if problem.block_size < 16:
         return f"got blocks of {problem.block_size} keys, the decoding kernels take 16 and more"
     described = describe.kernel_problem(replace(problem.whole, seq_q=1))

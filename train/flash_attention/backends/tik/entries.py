@@ -44,7 +44,7 @@ def {name}(
 
 
 def folder() -> Path:
-    """Where the files are: FLASH_ATTENTION_ENTRIES, else in the user's cache folder.
+    """Return the folder of the files: FLASH_ATTENTION_ENTRIES, else in the user's cache folder.
 
     Raises:
         RuntimeError: neither it nor XDG_CACHE_HOME is set, and the user has no home.
@@ -91,7 +91,7 @@ def entry(operator: Operator) -> Callable:
 
 
 def load(name: str, source: str) -> Callable:
-    """The function `name` of a file with this source, which is written if it is not there."""
+    """Return the function `name` of a file with this source. A missing or different file is written."""
     installation = hashlib.sha256(f"{packages()}\n{flash_attention.__version__}".encode()).hexdigest()[:12]
     path = folder() / installation / f"{name}.py"
     if not path.exists() or path.read_text(encoding="utf-8") != source:

@@ -1,4 +1,4 @@
-"""What of the Ascend software is there: CANN, the driver, the operator package, and MindSpore's route to TBE."""
+"""Find the Ascend software: CANN, driver, operator package, and MindSpore's route to TBE."""
 
 from __future__ import annotations
 
@@ -21,12 +21,14 @@ def _release(version: str) -> tuple[int, ...]:
 
 
 def needs_package(version: str) -> bool:
-    """Whether MindSpore `version` finds a TBE operator in an operator package, through GE; 2.0 to 2.2 compile it."""
+    """Return True if MindSpore `version` finds TBE operators in an operator package, through GE. MindSpore 2.0 to 2.2
+    compile them.
+    """
     return _release(version) >= (2, 3)
 
 
 def refuse_mode(version: str, graph: bool, jit_level: str) -> str | None:
-    """Return why the operators of a package cannot run in a mode of MindSpore `version`, or None.
+    """Return why MindSpore `version` cannot run a package's operators in a mode, or None.
 
     Operators that MindSpore runs one by one get no attributes, and the TIK operators need theirs.
     """
@@ -40,7 +42,7 @@ def refuse_mode(version: str, graph: bool, jit_level: str) -> str | None:
 
 
 def package_folder() -> Path | None:
-    """Where the operator package is installed, or None."""
+    """Return the folder of the installed operator package, or None."""
     candidates = [Path(entry) for entry in os.environ.get("ASCEND_CUSTOM_OPP_PATH", "").split(":") if entry]
     if os.environ.get("ASCEND_OPP_PATH"):
         candidates.append(Path(os.environ["ASCEND_OPP_PATH"]) / "vendors" / VENDOR)
@@ -51,12 +53,12 @@ def package_folder() -> Path | None:
 
 
 def is_virtual() -> bool:
-    """Whether the card is the virtual one, whose computer's times are not those of a device."""
+    """Return True if the card is the virtual one. Its times are a computer's and not a device's."""
     return "VIRTUAL_ASCEND_SOC" in os.environ
 
 
 def missing(version: str, target: str) -> str | None:
-    """What keeps the TIK operators from running under MindSpore `version` on device `target`, or None.
+    """Return why MindSpore `version` cannot run TIK operators on device `target`, or None.
 
     Only absences that can be seen without a device are found here; MindSpore reports the rest when it compiles.
     """
@@ -106,8 +108,8 @@ def specifications() -> dict[str, str]:
 
 
 def chip() -> Chip:
-    """What kernels are planned for: the chip's cores, 30 or 32, or FLASH_ATTENTION_CORES of them without asking it; and
-    its memories where they are smaller than those of an Ascend 910.
+    """Return the chip that kernels are planned for: its cores, 30 or 32, or FLASH_ATTENTION_CORES of them without
+    asking it; and its memories, if they are smaller than the memories of an Ascend 910.
 
     A chip that was not asked is compared with the plans when operators are compiled.
 

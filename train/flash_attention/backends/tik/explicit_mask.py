@@ -20,7 +20,7 @@ _BATCH = ("dp", None, None, None)
 
 
 def with_mask(shard: Shard | None, problem: AttentionProblem) -> Shard | None:
-    """A shard whose mask is that of the kernels."""
+    """Return the shard with the axes of the kernels' mask."""
     if shard is None or not (problem.prefix or problem.segments):
         return shard
     heads = None if shard.mask_axes is None else shard.mask_axes[1]
@@ -28,7 +28,8 @@ def with_mask(shard: Shard | None, problem: AttentionProblem) -> Shard | None:
 
 
 class ExplicitMask(nn.Cell):
-    """Boolean (B, H or 1, Sq, Sk), True where the mask of the call, the prefix or the segments hide a score.
+    """Gives a boolean (B, H or 1, Sq, Sk), True where a score is hidden. The call's mask, the prefix or the segments
+    hide scores.
 
     Args:
         problem: has a prefix or segments.

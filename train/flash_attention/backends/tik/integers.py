@@ -27,7 +27,7 @@ def as_int(tensor):
 
 
 def count_true(tensor):
-    """How many of the last axis of a matrix of booleans are true."""
+    """Count the true elements in the last axis of a matrix of booleans."""
     return _cast(_sum(_cast(tensor, mstype.float32), 1), mstype.int32)
 
 

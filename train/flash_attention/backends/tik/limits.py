@@ -1,4 +1,4 @@
-"""What the TIK operators cannot do, whatever executes them."""
+"""List the limits of the TIK operators, for a device and for the emulator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the backends have in common that run the TIK operators: on a device, and on the emulator."""
+"""Hold the common parts of the backends that run the TIK operators. One runs them on a device, one on the emulator."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class OperatorBackend(Backend):
     takes = ("mask", "bias", "keep_bits", "seed", "sinks", "prefix", "segment_ids", "kv_segment_ids", "alibi_slopes")
 
     def chip(self) -> Chip:
-        """What the kernels are planned for."""
+        """Return the chip that kernels are planned for."""
         raise NotImplementedError
 
     def make_primitive(self, shard: Shard | None = None) -> MakePrimitive:
-        """Makes the primitive of a kernel, for the part that a shard has of a call."""
+        """Make the primitive of a kernel, for a shard's part of a call."""
         raise NotImplementedError
 
     def draw(self, problem: AttentionProblem | PackedProblem, shard: Shard | None = None) -> Any:

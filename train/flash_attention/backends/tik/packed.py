@@ -1,4 +1,6 @@
-"""Packed sequences by the TIK operators as a MindSpore Cell; the same for a device and for the emulator."""
+"""Run packed sequences by the TIK operators, as a MindSpore Cell. The Cell is the same for a device and for the
+emulator.
+"""
 
 from __future__ import annotations
 
@@ -130,7 +132,7 @@ class _Allowed(nn.Cell):
 
 
 class _Matrix(nn.Cell):
-    """(T, heads, size) or (T, heads * size) to the matrix of tokens of the kernels: heads padded to 16 columns."""
+    """Makes (T, heads, size) or (T, heads * size) the kernels' matrix of tokens. Heads are padded to 16 columns."""
 
     def __init__(self, heads: int, size: int):
         super().__init__()
@@ -146,7 +148,9 @@ class _Matrix(nn.Cell):
 
 
 def runs_alone(problem: PackedProblem) -> str | None:
-    """What the work tables of packed sequences have no place for and makes each a call of its own, or None."""
+    """Return the property that work tables of packed sequences cannot hold, or None. Each sequence is then a call of
+    its own.
+    """
     rows = problem.rows
     given = {"bias": rows.bias_shape, "keep_bits": rows.keep_bits, "windows in blocks": rows.rules.in_blocks}
     return next((name for name, it in given.items() if it), None)

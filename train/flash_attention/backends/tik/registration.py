@@ -65,7 +65,7 @@ def primitive(
 
 
 class Filled(nn.Cell):
-    """A primitive with stand-ins for the tensors that a problem lacks, which the caller neither gives nor gets."""
+    """Gives a primitive stand-ins for the tensors that a problem lacks. The caller neither gives nor gets them."""
 
     def __init__(self, primitive: ops.Custom, signature: Signature):
         super().__init__()
@@ -96,7 +96,9 @@ class Filled(nn.Cell):
 
 
 def _axes(tensor: GlobalTensor, shard: Shard) -> tuple:
-    """How a tensor of a kernel is split. What only passes between kernels, and constants, count as whole."""
+    """Return the axes along which a kernel's tensor is split. Constants, and tensors that only pass between kernels,
+    count as whole.
+    """
     if tensor.absent:
         return (None,) * (2 if tensor.format == "FRACTAL_NZ" else len(tensor.shape))
     if tensor.name in ("query", "key", "value", "output", "d_output", "d_query", "d_key", "d_value"):

@@ -50,7 +50,7 @@ class FlashAttention(EntryCell):
             "sparse_256" 256 tokens. Default: "sparse".
         dp (int): number of devices over which the batch is split under semi-automatic parallelism, without effect
             elsewhere. dp * mp must be the number of devices there. Default: 1.
-        mp (int): number of devices over which the heads, and those of key and value, are split there. Default: 1.
+        mp (int): number of devices over which the heads, also of key and value, are split there. Default: 1.
         have_attention_mask_batch (bool): whether the mask has a batch axis to split with the batch. Default: True.
         alibi (bool): attention with linear biases: `alibi_mask` when given, else -slope(head) * distance computed
             inside, with the slopes of Press et al. (2022) for any number of heads. Default: False.
@@ -231,7 +231,8 @@ class FlashAttention(EntryCell):
         )
 
     def shard(self, in_strategy, out_strategy=None):
-        """Splits batch and heads over devices, as `dp` and `mp` do; the strategies are those of MindSpore's primitives.
+        """Split batch and heads over devices, as `dp` and `mp` do. The strategies have the form of MindSpore's
+        primitives.
 
         Only graphs under `semi_auto_parallel` and `auto_parallel` are sharded. (This is not `mindspore.nn.Cell.shard`,
         which is for functions without strategies of their own.)

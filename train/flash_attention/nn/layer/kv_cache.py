@@ -17,14 +17,14 @@ _INT32 = -(1 << 31), (1 << 31) - 1
 
 
 class KVCache(EntryCell):
-    """Keys and values of a batch of sequences, each of a length of its own, and attention against them.
+    """Keeps keys and values of sequences of different lengths, and computes attention against them.
 
     Args:
         batch (int): sequences.
         max_length (int): most tokens of a sequence.
         kv_heads (int): heads of key and value.
         head_dim (int): size of a head of the key.
-        value_head_dim (int): that of the value. Default: None, head_dim.
+        value_head_dim (int): size of a head of the value. Default: None, head_dim.
         dtype (mindspore.dtype): float16, bfloat16 or float32. Default: float16.
         paged (bool): store blocks of block_size tokens, handed out one by one as sequences grow, instead of a row of
             max_length tokens for each sequence. Default: False.
@@ -138,7 +138,8 @@ class KVCache(EntryCell):
         )
 
     def attend(self, query: Tensor, tokens: Tensor | None = None, **rules) -> Tensor:
-        """Attention of (batch, seq, heads, head_dim) queries, the last tokens of their sequences, against the cache.
+        """Compute attention of (batch, seq, heads, head_dim) queries against the cache. The queries are the last tokens
+        of their sequences.
 
         With `tokens`, as of `update`, the other queries are padding and give 0. `rules` are scale, softcap,
         window_size, alibi, alibi_slopes, sinks and backend of `paged_attention`.
