@@ -76,7 +76,8 @@ class Filled(nn.Cell):
             for t in signature.inputs
         )
         self.wanted = tuple(index for index, tensor in enumerate(signature.outputs) if not tensor.absent)
-        self.several = len(signature.outputs) > 1
+        # MindSpore redistributes what a sharded primitive returns, and not what a tuple made of it holds.
+        self.selects = len(self.wanted) < len(signature.outputs)
 
     def construct(self, *given):
         inputs, place = (), 0
@@ -87,7 +88,7 @@ class Filled(nn.Cell):
             else:
                 inputs = inputs + (stand_in,)
         results = self.primitive(*inputs)
-        if not self.several:
+        if not self.selects:
             return results
         wanted = ()
         for index in self.wanted:
