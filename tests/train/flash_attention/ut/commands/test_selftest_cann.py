@@ -284,12 +284,14 @@ def test_a_report_that_cannot_be_written(card: Path):
     assert "--report: card.json cannot be written: No space left on device" in warned
 
 
+@pytest.mark.slow  # on a machine under load it ended once with status 1
 def test_ctrl_c_keeps_what_the_card_answered(card: Path):
     command = through_acl(card)
     wait(lambda: (card / "card.json").exists())
     os.killpg(command.pid, signal.SIGINT)
     status, told, warned = finish(command)
-    assert status == 130 and "stopped after" in told and "Traceback" not in warned and experiments(card)
+    assert status == 130, told + warned
+    assert "stopped after" in told and "Traceback" not in warned and experiments(card)
     with pytest.raises(ProcessLookupError):  # as soon as the device process has noticed
         wait(lambda: os.killpg(command.pid, 0) is not None)
 
