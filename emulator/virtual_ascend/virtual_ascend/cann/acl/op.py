@@ -87,15 +87,20 @@ def execute_v2(op_type, input_desc, inputs, output_desc, outputs, attr, stream) 
     return acl.fail(code, text) if code else acl.SUCCESS
 
 
-_SOURCE = """
+_INTERRUPTED = -1
+_SOURCE = f"""
+#include <csignal>
 typedef int (*Compile)(const char *, int, const void *const *, int, const void *const *, const void *, int, int,
                        const char *);
 static Compile compile;
-extern "C" void virtual_ascend_compile_by(Compile other) { compile = other; }
+extern "C" void virtual_ascend_compile_by(Compile other) {{ compile = other; }}
 extern "C" int aclopCompile(const char *type, int inputs, const void *const *input, int outputs,
-                            const void *const *output, const void *attributes, int engine, int flag, const char *path) {
-  return compile(type, inputs, input, outputs, output, attributes, engine, flag, path);
-}
+                            const void *const *output, const void *attributes, int engine, int flag,
+                            const char *path) {{
+  int code = compile(type, inputs, input, outputs, output, attributes, engine, flag, path);
+  if (code == {_INTERRUPTED}) raise(SIGINT);
+  return code;
+}}
 """
 _NAME = "libacl_op_compiler.so"
 _HANDLES = ctypes.POINTER(ctypes.c_void_p)
@@ -106,7 +111,10 @@ _HANDLES = ctypes.POINTER(ctypes.c_void_p)
     *(ctypes.c_int, ctypes.c_int, ctypes.c_char_p),
 )
 def _called(op_type, inputs, input_desc, outputs, output_desc, attr, _engine, _flag, _path):
-    return _compile(op_type.decode(), input_desc[:inputs], output_desc[:outputs], attr)
+    try:
+        return _compile(op_type.decode(), input_desc[:inputs], output_desc[:outputs], attr)
+    except KeyboardInterrupt:  # ctypes would lose it: the program has to get it when the call returns, as from C
+        return _INTERRUPTED
 
 
 def load() -> None:
