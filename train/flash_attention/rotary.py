@@ -134,7 +134,7 @@ def _planned(x, cos, sin, offsets, interleaved, input_layout, native) -> nn.Cell
             f"cos: got shape {cos.shape}, allowed is (positions, rotary_dim / 2), here up to {x.shape[3] // 2} columns"
         )
     if sin.shape != cos.shape:
-        raise ValueError(f"sin: got shape {sin.shape}, allowed is that of cos, {cos.shape}")
+        raise ValueError(f"sin: got shape {sin.shape}, allowed is the shape of cos, {cos.shape}")
     batch, seq = x.shape[0], x.shape[1 if input_layout == "BSND" else 2]
     if UNKNOWN in x.shape[1:] + cos.shape:
         raise ValueError(

@@ -105,7 +105,7 @@ class PackedLoop(nn.Cell):
 @constexpr(reuse_result=False)
 def _check_bytes(given, expected):
     if given != expected:
-        raise ValueError(f"keep_bits: got {given} bytes, allowed are those of these sequences, {expected}")
+        raise ValueError(f"keep_bits: got {given} bytes, allowed are the {expected} bytes of these sequences")
 
 
 def heads_first(tensor, heads, width):

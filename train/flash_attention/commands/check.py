@@ -163,9 +163,7 @@ def check_backend(name: str, problems: list[tuple[Item, str]], mode: str) -> int
         wrong += bool(faults)
         largest[dtype] = larger(largest.get(dtype, {}), errors)
     if largest:
-        print(
-            "\n  largest error of all problems, in brackets that of the baseline: composed attention in the same dtype"
-        )
+        print("\n  largest error of all problems, and in brackets the baseline: composed attention in the same dtype")
         print(table(["dtype", *LARGEST], largest_rows(largest), indent="  "))
     for reason, labels in refused.items():
         which = labels[0] if len(labels) == 1 else f"{labels[0]} and {len(labels) - 1} more"

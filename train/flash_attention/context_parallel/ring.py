@@ -92,7 +92,7 @@ class RingAttention(SplitAttention):
             lengths = [other[3] for other in everyone]
             raise ValueError(
                 "query: every process must hold parts of the same sizes; (batch, heads, kv_heads, seq_q, seq_k, "
-                f"head_dim, that of value, dtype) by process are {everyone}; a sequence of {sum(lengths)} tokens is "
+                f"head_dim, value_head_dim, dtype) by process are {everyone}; a sequence of {sum(lengths)} tokens is "
                 "split evenly by SequenceSplit, which names the lengths that can be"
             )
         self.compared.add(specs)

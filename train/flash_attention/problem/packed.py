@@ -101,7 +101,7 @@ class PackedProblem:
         sequences, slopes = len(ends_q) - 1, self.rows.slopes_shape or ()
         for name, shape in (("prefix", np.shape(prefix)), ("alibi_slopes", slopes)):
             if len(shape) == _RANKS[name] and shape[0] != sequences:
-                raise ValueError(f"{name}: got shape {shape}, but cu_seqlens_q has those of {sequences} sequences")
+                raise ValueError(f"{name}: got shape {shape}, but cu_seqlens_q has {sequences} sequences")
         if prefix is not None:
             check_range("prefix", prefix, np.diff(ends_k))
 
@@ -136,7 +136,7 @@ def check_counts(ends_q: tuple, ends_k: tuple) -> None:
     """
     if len(ends_q) != len(ends_k):
         raise ValueError(
-            f"cu_seqlens_k: got the lengths of {len(ends_k) - 1} sequences, but cu_seqlens_q has those of "
+            f"cu_seqlens_k: got the lengths of {len(ends_k) - 1} sequences, but cu_seqlens_q has "
             f"{len(ends_q) - 1}; they must be equal (an empty first sequence needs the leading 0)"
         )
 

@@ -281,7 +281,7 @@ def _check_sizes(problem: AttentionProblem) -> None:
     check_int("head_dim", problem.head_dim, 1, MAX_HEAD_DIM)
     check_int("value_dim", problem.value_dim, 0, MAX_VALUE_DIM)
     if problem.value_dim == 0:
-        check_int("value_dim (that of head_dim)", problem.head_dim, 1, MAX_VALUE_DIM)
+        check_int("value_dim (here head_dim)", problem.head_dim, 1, MAX_VALUE_DIM)
         _set(problem, "value_dim", problem.head_dim)
     check_int("kv_heads", problem.kv_heads, 0)
     if problem.kv_heads == 0:

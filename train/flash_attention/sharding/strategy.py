@@ -72,7 +72,9 @@ class ShardPlan:
             if not isinstance(out_strategy, (tuple, list)) or len(out_strategy) != 1:
                 raise ValueError(f"out_strategy: got {out_strategy!r}, allowed is one tuple for the output, in a tuple")
             if _read("out_strategy[0]", out_strategy[0], input_layout) != (dp, mp):
-                raise ValueError(f"out_strategy[0]: got {out_strategy[0]}, allowed is that of query, {in_strategy[0]}")
+                raise ValueError(
+                    f"out_strategy[0]: got {out_strategy[0]}, allowed is the strategy of query, {in_strategy[0]}"
+                )
         return plan
 
     def strategy(self, axes: tuple) -> tuple:

@@ -214,7 +214,7 @@ def test_lengths_are_checked():
         if lengths:
             with pytest.raises(ValueError, match=r"cu_seqlens_q: got .* ascend from 0 to the number of rows, here 8"):
                 call(Tensor(lengths, ms.int32))
-    with pytest.raises(ValueError, match="cu_seqlens_k: got the lengths of 1 sequences, but .* has those of 2"):
+    with pytest.raises(ValueError, match="cu_seqlens_k: got the lengths of 1 sequences, but cu_seqlens_q has 2"):
         call((4, 8))
     with pytest.raises(TypeError, match=r"cu_seqlens_q: got \(4.0, 8\), allowed is a tuple or list of integers"):
         call((4.0, 8))

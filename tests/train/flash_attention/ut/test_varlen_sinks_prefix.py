@@ -130,7 +130,7 @@ def test_prefixes_are_checked():
 
     # Without the leading 0 there are as many numbers as sequences: which of both it is shows in the tensor alone.
     np.testing.assert_array_equal(call(ENDS_Q, ENDS_K, PREFIX), call(ENDS_Q[1:], ENDS_K[1:], PREFIX))
-    with pytest.raises(ValueError, match=r"prefix: got shape \(\d,\), but cu_seqlens_q has those of \d sequences"):
+    with pytest.raises(ValueError, match=r"prefix: got shape \(\d,\), but cu_seqlens_q has \d sequences"):
         call(ENDS_Q[1:], ENDS_K[1:], PREFIX[1:])
     with pytest.raises(ValueError, match=r"prefix: got 141, allowed are 0 to \d+"):
         call(ENDS_Q, ENDS_K, (2, 4, 0, 141, 590))

@@ -238,7 +238,7 @@ EXPERIMENTS = (
     ),
     Experiment(
         "shifted operands",
-        "a product whose first source overlaps the destination, 256 bytes further on, is that of the old values",
+        "a product whose first source overlaps the destination, 256 bytes further on, takes the old values",
         "FLASH_ATTENTION_FORMS=shifted_operands=0 (kernels/tik/instruction_forms.py)",
         _shifted,
     ),

@@ -127,7 +127,7 @@ class Acl:
                 "bash DIR/install.sh"
             )
         if _NODE.exists() and not os.access(_NODE, os.R_OK | os.W_OK):
-            raise RuntimeError(f"--through acl: no permission for {_NODE}; its group is that of CANN's installation")
+            raise RuntimeError(f"--through acl: no permission for {_NODE}; CANN's installer chose its group")
         self.folder = tempfile.TemporaryDirectory(prefix="flash_attention_")
         packages = _write_programs(Path(self.folder.name)), os.environ.get("ASCEND_CUSTOM_OPP_PATH")
         os.environ["ASCEND_CUSTOM_OPP_PATH"] = ":".join(str(one) for one in packages if one)

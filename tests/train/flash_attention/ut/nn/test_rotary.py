@@ -258,7 +258,7 @@ def test_positions_past_the_tables_are_nan(mode):
 WRONG = {
     "x": ({"x": random(BATCH, SEQ, DIM)}, ValueError, "x: got shape (3, 7, 20), allowed is rank 4"),
     "odd": ({"cos": random(40, 11)}, ValueError, "cos: got shape (40, 11), allowed is (positions, rotary_dim / 2)"),
-    "sin": ({"sin": random(40, 9)}, ValueError, "sin: got shape (40, 9), allowed is that of cos, (40, 10)"),
+    "sin": ({"sin": random(40, 9)}, ValueError, "sin: got shape (40, 9), allowed is the shape of cos, (40, 10)"),
     "int": ({"offsets": 34}, ValueError, "cos: got 40 positions, allowed are at least 41: 7 tokens from 34 on"),
     "below": ({"offsets": -1}, ValueError, "offsets: got -1, allowed is an integer >= 0"),
     "batch": ({"offsets": np.zeros(2, np.int32)}, ValueError, "offsets: got shape (2,), allowed is (batch,) = (3,)"),

@@ -110,7 +110,7 @@ def test_position_of_queries_of_unknown_length():
     [
         ({"head_dim": 577, "value_dim": 16}, ValueError, "head_dim: got 577, allowed is an integer from 1 to 576"),
         ({"head_dim": 0, "value_dim": 16}, ValueError, "head_dim: got 0"),
-        ({"head_dim": 513}, ValueError, r"value_dim \(that of head_dim\): got 513"),
+        ({"head_dim": 513}, ValueError, r"value_dim \(here head_dim\): got 513"),
         ({"value_dim": 513}, ValueError, "value_dim: got 513, allowed is an integer from 0 to 512"),
         ({"kv_heads": -1}, ValueError, "kv_heads: got -1, allowed is an integer >= 0"),
         ({"dtype": "float64"}, TypeError, "dtype: got .*float64"),
