@@ -63,7 +63,6 @@ class Forward:
                 self.own[tensor.name] = upload(np.ascontiguousarray(array))
         self.attributes = acl.op.create_attr()
         acl.op.set_attr_string(self.attributes, "request", request.to_text())
-        acl.op.set_attr_list_list_int(self.attributes, "output_shapes", [list(one.shape) for one in filled.outputs])
         self.descriptions = [[self.describe(one) for one in side] for side in self.sides]
         # pyACL has no function that compiles; its handles are the pointers of the function in C.
         pointers = [(ctypes.c_void_p * len(side))(*side) for side in self.descriptions]

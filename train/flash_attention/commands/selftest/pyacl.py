@@ -39,15 +39,16 @@ _VENDOR = "flash_attention_selftest"
 class Call:
     """Hold a compiled operator with its tensors on the card, until the block ends."""
 
-    def __init__(self, card: Acl, kind: str, inputs: Sequence[tuple], outputs: Sequence[GlobalTensor], **attributes):
+    def __init__(
+        self, card: Acl, kind: str, inputs: Sequence[tuple], outputs: Sequence[GlobalTensor], request: str | None = None
+    ):
         self.card, self.outputs, self.kind, self.space = card, outputs, kind, contextlib.ExitStack()
         acl = card.acl
         try:
             self.attributes = acl.op.create_attr()
             self.space.callback(acl.op.destroy_attr, self.attributes)
-            for name, value in attributes.items():
-                setter = acl.op.set_attr_string if isinstance(value, str) else acl.op.set_attr_list_list_int
-                card.check(f"acl.set_attr {name}", setter(self.attributes, name, value))
+            if request is not None:
+                card.check("acl.op.set_attr_string", acl.op.set_attr_string(self.attributes, "request", request))
             given = [self._place(tensor, array) for tensor, array in inputs]
             wanted = [self._place(tensor) for tensor in outputs]
             self.inputs = [[one[i] for one in given] for i in (0, 1)]  # descriptions, buffers
@@ -192,8 +193,7 @@ class Acl:
         filled = operator.fill(signature)
         feed = signature.feed(**{name: arrays[name] for name in signature.given})
         inputs = [(one, feed.get(one.name, np.zeros(one.shape, one.dtype))) for one in filled.inputs]
-        shapes = [list(one.shape) for one in filled.outputs]
-        return Call(self, operator.name, inputs, filled.outputs, request=request.to_text(), output_shapes=shapes)
+        return Call(self, operator.name, inputs, filled.outputs, request.to_text())
 
     def attend(self, problem: AttentionProblem, given: dict, gradients: dict, times: int) -> list:
         """Results of a problem without optional inputs, as reference.Attention of float32 arrays."""

@@ -39,12 +39,6 @@ def set_attr_string(attr: int, attr_name: str, attr_value: str) -> int:
     return acl.SUCCESS
 
 
-def set_attr_list_list_int(attr: int, attr_name: str, attr_value: list) -> int:
-    """As aclopSetAttrListListInt."""
-    acl.of(attr)[attr_name] = attr_value
-    return acl.SUCCESS
-
-
 def _compile(op_type: str, input_desc: list, output_desc: list, attr: int) -> int:
     key = _key(op_type, input_desc, output_desc, attr)
     if key in _compiled:

@@ -27,7 +27,11 @@ BATCH, SEQ, HEADS = 2, 20, 2
 SHAPES = {"TH": (BATCH * SEQ,), "BSH": (BATCH, SEQ), "SBH": (SEQ, BATCH)}
 CASES = ("TH", 16), ("BSH", 16), ("SBH", 16), ("BSH", 24)  # layout and head_dim
 # Inputs and results of the operators with one matrix per head; the places of d_query_sums and row terms are not here.
-MATRICES = {"forward": ((0, 1, 2), (0,)), "rows": ((0, 1), ()), "main": ((0, 1, 2, 3), (0, 1, 3))}
+MATRICES = {
+    "flash_attention_forward": ((0, 1, 2), (0,)),
+    "flash_attention_grad_rows": ((0, 1), ()),
+    "flash_attention_grad": ((0, 1, 2, 3), (0, 1, 4)),
+}
 
 
 class Block(nn.Cell):
@@ -63,10 +67,12 @@ def neighbours(text: str) -> list[str]:
     kinds, inputs = {}, {}
     for name, kind, given in re.findall(r"^ +(%\d+)\([^)]*\) = (?:PrimFunc_)?(\w+)\((.*)", text, re.MULTILINE):
         kinds[name], inputs[name] = kind, re.findall(r"%\w+|Tensor\(", given.split(") {")[0])
-    found, stages = set(), re.findall(r"^ +(%\d+)\(.*= Custom\(.*instance name: (\w+)", text, re.MULTILINE)
-    assert sorted(stage for _, stage in stages) == sorted(MATRICES)
-    for operator, stage in stages:
-        taken, given = MATRICES[stage]
+    # Constants among the inputs go over several lines.
+    custom = r"^ +(%\d+)\([^\n]* = Custom\(.*?uniq_name: \"Custom_(\w+)_[0-9a-f]{64}\""
+    found, operators = set(), re.findall(custom, text, re.MULTILINE | re.DOTALL)
+    assert sorted(kind for _, kind in operators) == sorted(MATRICES)
+    for operator, kind in operators:
+        taken, given = MATRICES[kind]
         # Results come out of a tuple where there are several.
         items = re.findall(rf"^ +(%\d+)\(.*= TupleGetItem\({operator}, I64\((\d+)\)\)", text, re.MULTILINE)
         results = {name for name, index in items if int(index) in given} or ({operator} if given else set())

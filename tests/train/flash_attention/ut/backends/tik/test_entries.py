@@ -27,7 +27,7 @@ def _package(operator: Operator) -> Callable:
     """Called by CANN: the kernel's name as a keyword."""
     names = {"__file__": __file__}
     exec(compile(opp_package.entry_source(operator), operator.name, "exec"), names)
-    return lambda tensors, text: names[operator.name](*tensors, text, [[1]], kernel_name="kernel", impl_mode="")
+    return lambda tensors, text: names[operator.name](*tensors, text, kernel_name="kernel", impl_mode="")
 
 
 @pytest.fixture
@@ -35,8 +35,10 @@ def built(monkeypatch, tmp_path) -> Iterator[list]:
     """Record what entries would build: (stage, request, kernel name). Building all takes minutes."""
     result: list = []
 
-    def build(stage: str, request: Request, tik: object, name: str, debug: bool, operator: Operator) -> None:
-        assert not debug and operator == describe.arguments(stage, request)[0]
+    def build(
+        stage: str, request: Request, tik: object, name: str, debug: bool, operator: Operator, config: None
+    ) -> None:
+        assert not debug and config is None and operator == describe.arguments(stage, request)[0]
         result.append((stage, request, name))
 
     monkeypatch.setattr(operators, "build", build)
