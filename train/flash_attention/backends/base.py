@@ -30,14 +30,16 @@ class Backend(ABC):
     dynamic = False
     # Whether `build_packed` and `build_paged` take such problems.
     dynamic_sequences = False
-    # Whether `build` takes a shard.
-    shards = False
     # Whether `build_paged` takes a problem with max_length; else it is cut to it around the cell (`PagedEnd`).
     takes_max_length = False
 
     def unavailable(self) -> str | None:
         """Why this backend cannot run any problem on this machine and device, or None."""
         return None
+
+    def refuse_sharded(self) -> str | None:
+        """Why `build` takes no shard, or None."""
+        return "has no shard strategies for semi-automatic parallelism"
 
     @abstractmethod
     def refuse(self, problem: AttentionProblem) -> str | None:

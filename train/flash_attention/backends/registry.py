@@ -105,8 +105,8 @@ def refusal(name: str, problem: Problem, sharded: bool = False) -> str | None:
     takes_dynamic = backend.dynamic if isinstance(problem, AttentionProblem) else backend.dynamic_sequences
     if reason is None and problem.dynamic and not takes_dynamic:
         reason = "takes no dynamic shapes in a graph: compile it for each shape (no set_inputs), or use PYNATIVE"
-    if reason is None and sharded and not backend.shards:
-        reason = "has no shard strategies for semi-automatic parallelism"
+    if reason is None and sharded:
+        reason = backend.refuse_sharded()
     if problem.empty:  # which no backend runs
         return reason or ("nothing is to be split over devices: a size is 0" if sharded else None)
     if isinstance(problem, PackedProblem):

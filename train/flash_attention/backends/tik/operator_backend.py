@@ -45,9 +45,10 @@ class OperatorBackend(Backend):
 
     def build(self, problem: AttentionProblem, shard: Shard | None = None):
         from flash_attention.backends.tik.cell import OperatorAttention
+        from flash_attention.backends.tik.expanded import expands
         from flash_attention.backends.tik.explicit_mask import with_mask
 
-        make_primitive = self.make_primitive(with_mask(shard, problem))
+        make_primitive = self.make_primitive(None if expands() else with_mask(shard, problem))
         return OperatorAttention(problem, make_primitive, self.draw(problem, shard), self.chip(), shard)
 
     def refuse_packed(self, problem: PackedProblem) -> str | None:
