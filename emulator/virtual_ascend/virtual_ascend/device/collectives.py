@@ -68,7 +68,7 @@ class Call:
     def given(self) -> int:
         """Elements that this card gives."""
         if self.kind == "HcomAllToAllV":
-            return _extent(self.send_counts, self.send_offsets)
+            return extent(self.send_counts, self.send_offsets)
         if self.kind == "HcomBroadcast" and self.rank != self.peer:
             return 0
         return self.count * (len(self.members) if self.kind == "HcomReduceScatter" else 1)
@@ -77,7 +77,7 @@ class Call:
     def taken(self) -> int:
         """Elements that this card gets."""
         if self.kind == "HcomAllToAllV":
-            return _extent(self.receive_counts, self.receive_offsets)
+            return extent(self.receive_counts, self.receive_offsets)
         return self.count * (len(self.members) if self.kind == "HcomAllGather" else 1)
 
     def __str__(self) -> str:
@@ -121,8 +121,10 @@ def give(call: Call, elements: np.ndarray) -> None:
     """Write what this card gives.
 
     Raises:
-        KernelError: there is no room for it.
+        KernelError: there is no room for it, or it has another size than the call.
     """
+    if elements.size != call.given:
+        raise KernelError(f"{call}: got {elements.size} elements, which a card gives, allowed is {call.given}")
     line = json.dumps(asdict(call)).encode() + b"\n"
     unfinished = Path(f"{call.file}.unfinished")
     try:
@@ -188,6 +190,6 @@ def _read(file: Path, mine: Call) -> tuple[Call, np.ndarray]:
     return call, np.frombuffer(elements, call.type)
 
 
-def _extent(counts: Sequence[int], offsets: Sequence[int]) -> int:
+def extent(counts: Sequence[int], offsets: Sequence[int]) -> int:
     """Elements up to the end of the last part."""
     return max(offset + count for count, offset in zip(counts, offsets))

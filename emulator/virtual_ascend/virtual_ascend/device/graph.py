@@ -104,9 +104,7 @@ class Graphs:
         self.at[number] = exchange
         return exchange.text
 
-    def _whole(
-        self, number: int, addresses: Sequence[Address], message: bytes
-    ) -> Generator[Exchange, None, None]:
+    def _whole(self, number: int, addresses: Sequence[Address], message: bytes) -> Generator[Exchange, None, None]:
         line, _, contents = message.partition(b"\n")
         call = json.loads(line)
         inputs = []

@@ -5,6 +5,7 @@ The runtime carries them out as any other (runtime/collectives.cc, AddGraph), wh
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,8 +13,9 @@ import numpy as np
 
 from .aicpu import DTYPES
 from .collectives import DTYPES as HCCL_DTYPES
-from .collectives import REDUCTIONS
+from .collectives import REDUCTIONS, extent
 from .errors import KernelError
+from .memory import FRESH
 
 if TYPE_CHECKING:
     from .graph import Node
@@ -50,29 +52,57 @@ def run(node: Node, given: Sequence[np.ndarray]) -> Generator[Exchange, None, li
     peer = next((attributes[name] for name in ("root_rank", "dest_rank", "src_rank") if name in attributes), 0)
     if node.type in ("HcomAllReduce", "HcomAllGather", "HcomReduceScatter", "HcomBroadcast"):
         results = []
-        for array, (_, tensor) in zip(given, node.outputs):
-            shape = array.shape if tensor is None else tensor["shape"]
-            result = np.empty(shape, array.dtype)
+        for index, array in enumerate(given):
+            result = _result(node, index)
             count = result.size if node.type == "HcomReduceScatter" else array.size
             yield _exchange(node, count, array, result, group, peer)
             results.append(result)
         return results
     if node.type == "HcomSend":
-        yield _exchange(node, given[0].size, given[0], np.empty(0, given[0].dtype), group, peer)
+        yield _exchange(node, given[0].size, given[0], given[0][:0], group, peer)
         return []
     if node.type == "HcomReceive":
-        (_, tensor), = node.outputs
-        assert tensor is not None
-        result = np.empty(tensor["shape"], DTYPES[tensor["dtype"]])
-        yield _exchange(node, result.size, np.empty(0, result.dtype), result, group, peer)
+        result = _result(node)
+        yield _exchange(node, result.size, result[:0], result, group, peer)
+        return [result]
+    if node.type == "HcomAllToAllV":
+        data, *lists = given
+        counts = [one.reshape(-1).tolist() for one in lists]
+        result = _result(node)
+        yield _exchange(node, 0, data.reshape(-1)[: extent(*counts[:2])], result, group, peer, counts)
         return [result]
     raise KernelError(f"node {node.name}: the virtual card has no collective {node.type}")
 
 
-def _exchange(node: Node, count: int, given: np.ndarray, taken: np.ndarray, group: str, peer: int) -> Exchange:
+def _result(node: Node, index: int = 0) -> np.ndarray:
+    """Memory for a result. Nobody wrote to it: of floats it holds NaN."""
+    tensor = node.outputs[index][1]
+    if tensor is None:
+        raise KernelError(f"node {node.name}: {node.type} has no description of output {index}")
+    dtype = np.dtype(DTYPES[tensor["dtype"]])
+    size = math.prod(tensor["shape"]) * dtype.itemsize
+    return np.full(size, FRESH, np.uint8).view(dtype).reshape(tensor["shape"])
+
+
+def _exchange(
+    node: Node,
+    count: int,
+    given: np.ndarray,
+    taken: np.ndarray,
+    group: str,
+    peer: int,
+    counts: Sequence[Sequence[int]] = ((), (), (), ()),
+) -> Exchange:
     dtype, reduction = str(taken.dtype), node.attributes.get("reduction", "sum")
-    if dtype not in HCCL_DTYPES:
-        raise KernelError(f"node {node.name}: {node.type} of {dtype}, allowed is one of {', '.join(HCCL_DTYPES)}")
+    if dtype not in HCCL_DTYPES or given.dtype != taken.dtype:
+        raise KernelError(
+            f"node {node.name}: {node.type} of {given.dtype} gives {dtype}, allowed is one of {', '.join(HCCL_DTYPES)}"
+        )
+    if reduction not in REDUCTIONS:
+        raise KernelError(f"node {node.name}: {node.type} by {reduction}, allowed is one of {', '.join(REDUCTIONS)}")
     words: list[Any] = [node.type, count, HCCL_DTYPES.index(dtype), list(REDUCTIONS).index(reduction), peer]
-    words += [node.attributes.get("sr_tag", 0), *([0] * 4), group]
+    words.append(node.attributes.get("sr_tag", 0))
+    for numbers in counts:
+        words += [len(numbers), *numbers]
+    words.append(group)
     return Exchange(" ".join(map(str, words)), np.ascontiguousarray(given).reshape(-1), taken.reshape(-1))

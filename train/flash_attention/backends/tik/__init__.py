@@ -23,9 +23,7 @@ class TikBackend(OperatorBackend):
 
         if expands() or not environment.needs_package(ms.__version__):
             return None
-        return (
-            f"has no shard strategies that MindSpore {ms.__version__} hands on to GE: use data_parallel, or MindSpore 2.6"
-        )
+        return f"has no shard strategies that MindSpore {ms.__version__} hands on to GE: use data_parallel, or MindSpore 2.6"
 
     def unavailable(self) -> str | None:
         import mindspore as ms
