@@ -23,7 +23,8 @@ class TikBackend(OperatorBackend):
 
         if expands() or not environment.needs_package(ms.__version__):
             return None
-        return f"has no shard strategies that MindSpore {ms.__version__} hands on to GE: use data_parallel, or MindSpore 2.6"
+        allowed = "data_parallel, or MindSpore 2.6"
+        return f"has no shard strategies that MindSpore {ms.__version__} hands on to GE: allowed is {allowed}"
 
     def unavailable(self) -> str | None:
         import mindspore as ms
