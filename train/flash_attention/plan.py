@@ -16,7 +16,7 @@ from mindspore import dtype as mstype
 from mindspore.nn.cell import _pynative_executor
 
 from flash_attention.backends import registry
-from flash_attention.bridge.comparison import Hides
+from flash_attention.bridge.hiding import Hides
 from flash_attention.bridge.parameters import EntryCell
 from flash_attention.bridge.precision import fix_dtypes
 from flash_attention.bridge.tensors import (

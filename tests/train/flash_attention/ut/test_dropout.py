@@ -6,7 +6,7 @@ import mindspore as ms
 import numpy as np
 import pytest
 from flash_attention import FlashAttention, flash_attention, reference
-from flash_attention.bridge.gradients import OLD
+from flash_attention.bridge.versions import OLD
 from flash_attention.call import AttentionRules, Call
 from flash_attention.dropout.seed import DropoutSeed
 from mindspore import Tensor, nn, ops
