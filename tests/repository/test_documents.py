@@ -31,7 +31,7 @@ RUNNABLE = [page for page in PAGES if page not in CHINESE and BLOCK.search(page.
 
 
 def name_of(page: Path) -> str:
-    """The page's path in the repository."""
+    """Return the page's path in the repository."""
     return str(page.relative_to(ROOT))
 
 

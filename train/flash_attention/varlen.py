@@ -61,7 +61,7 @@ def flash_attention_varlen(
     return_lse: bool = False,
     backend: str | None = None,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """`flash_attention` on sequences that lie one behind the other, each by itself, without padding.
+    """Return `flash_attention` on sequences that lie one behind the other, each by itself, without padding.
 
     Every sequence is a call of its own: rules go by the position in the sequence, and dropout takes the index of the
     sequence for its batch element. The cost is the sum over the sequences, whatever their lengths.
@@ -164,7 +164,7 @@ def _plan(specs, rules, others, backend):
 
 
 def _lengths_spec(name: str, described):
-    """Lengths as a tuple, or the TensorSpec of a tensor of them."""
+    """Return lengths as a tuple, or the TensorSpec of a tensor of them."""
     if isinstance(described, tuple) and len(described) == 2 and isinstance(described[0], tuple):
         return tensor_spec(name, described)
     return tuple(described) if isinstance(described, (tuple, list)) else described
