@@ -48,7 +48,7 @@ def paged_caches(
     value_head_dim: int | None = None,
     dtype=mstype.float16,
 ) -> tuple[Parameter, Parameter]:
-    """Caches of keys and values for `reshape_and_cache` and `paged_attention`, on every backend.
+    """Return caches of keys and values for `reshape_and_cache` and `paged_attention`, on every backend.
 
     Their last axes are rounded up to multiples of 16, which the TIK operators need; the two functions take tensors of
     the true widths with them.
@@ -162,7 +162,7 @@ def limited_attention(
     backend=None,
     looks=False,
 ):
-    """`paged_attention` where sequences may be longer than max_length: queries of tokens behind it get NaN.
+    """Return `paged_attention` where sequences may be longer than max_length: queries of tokens behind it get NaN.
 
     widths are head_dim and value_head_dim, or None each.
 
@@ -183,7 +183,7 @@ def limited_attention(
 
 
 def check_attention(query, caches, max_length, widths, tokens, padding_side):
-    """Raises as `limited_attention` of these arguments would; in PYNATIVE, before something is written."""
+    """Raise as `limited_attention` of these arguments would; in PYNATIVE, before something is written."""
     options = max_length, widths, spec(tokens), padding_side, False
     _plan(query, *caches, None, None, True, (-1, -1), False, None, 0.0, None, options)
 
@@ -203,8 +203,9 @@ def _plan(
 def append_tokens(
     key, value, key_cache, value_cache, block_tables, lengths, tokens, max_length: int, widths, padding_side, strict
 ) -> Tensor:
-    """Appends tokens to the sequences of a `KVCache`; `append_cell` gives the meaning of the tensors. Without `tokens`
-    all count."""
+    """Append tokens to the sequences of a `KVCache`. `append_cell` gives the meaning of the tensors. Without
+    `tokens` all count.
+    """
     run = _append(
         *(spec(key), spec(value), spec(key_cache), spec(value_cache), spec(lengths), spec(tokens)),
         *(max_length, widths, padding_side),
@@ -219,7 +220,7 @@ def append_tokens(
 
 
 def reorder_sequences(key_cache, value_cache, block_tables, lengths, indices, max_length: int, strict: bool) -> Tensor:
-    """Reorders the sequences of a `KVCache`; `reorder_cell` gives the meaning of the tensors."""
+    """Reorder the sequences of a `KVCache`; `reorder_cell` gives the meaning of the tensors."""
     run = _reorder(spec(key_cache), spec(value_cache), spec(lengths), spec(indices), max_length)
     return run(key_cache, value_cache, block_tables, lengths, as_int32(indices), strict)
 
@@ -227,7 +228,7 @@ def reorder_sequences(key_cache, value_cache, block_tables, lengths, indices, ma
 def reshape_and_cache(
     key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor, slot_mapping: Tensor
 ) -> Tensor:
-    """Writes keys and values of tokens into a cache, in place.
+    """Write keys and values of tokens into a cache, in place.
 
     It has the meaning of MindSpore's `ReshapeAndCache`.
 
@@ -255,7 +256,7 @@ def reshape_and_cache(
 
 
 def update_cache(key, value, key_cache, value_cache, slot_mapping, looks=False):
-    """`reshape_and_cache`, which looks at the numbers in slot_mapping where it can."""
+    """Return `reshape_and_cache`, which looks at the numbers in slot_mapping where it can."""
     run = _update(spec(key), spec(value), spec(key_cache), spec(value_cache), spec(slot_mapping))
     if looks and not compiling():
         _slot_check(spec(key_cache))(slot_mapping)
@@ -265,14 +266,14 @@ def update_cache(key, value, key_cache, value_cache, slot_mapping, looks=False):
 
 
 class _NoUpdate(EntryCell):
-    """Writes no token; for `update_cell`."""
+    """Write no token; for `update_cell`."""
 
     def construct(self, key, value, key_cache, value_cache, slot_mapping):
         return numbered(1)
 
 
 class _NoAppend(EntryCell):
-    """Appends no token; for `append_cell`."""
+    """Append no token; for `append_cell`."""
 
     def construct(self, key, value, key_cache, value_cache, block_tables, lengths, tokens, strict):
         return lengths + 0
@@ -341,7 +342,7 @@ def _append(key, value, key_cache, value_cache, lengths, tokens, max_length, wid
 
 @compile_time
 def _all_tokens(key, lengths):
-    """Tokens of each sequence; None if they are unknown."""
+    """Return tokens of each sequence; None if they are unknown."""
     if tensor_spec("key", key).shape[1] == UNKNOWN:
         return None
     return Tensor(np.full(lengths[0], tensor_spec("key", key).shape[1], np.int32))

@@ -49,7 +49,7 @@ def flash_attention_varlen(
     return_lse: bool = False,
     backend: str | None = None,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """`flash_attention` on sequences that lie one behind the other, each by itself, without padding.
+    """Return `flash_attention` on sequences that lie one behind the other, each by itself, without padding.
 
     Every sequence is a call of its own: rules go by the position in the sequence, and dropout takes the index of the
     sequence for its batch element. The cost is the sum over the sequences, whatever their lengths.

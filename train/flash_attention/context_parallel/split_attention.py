@@ -23,8 +23,8 @@ from flash_attention.context_parallel.sequence import SequenceSplit
 
 
 class SplitAttention(nn.Cell):
-    """Prepares calls of attention over a split sequence, as the base class of both layers. Subclasses define `attend`
-    on (batch, heads, seq, head_dim) tensors, and how processes talk.
+    """Prepare calls of attention over a split sequence, as the base class of both layers. Subclasses define `attend` on
+    (batch, heads, seq, head_dim) tensors, and how processes talk.
     """
 
     connection: type[Processes] = Processes

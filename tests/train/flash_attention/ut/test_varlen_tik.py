@@ -29,7 +29,7 @@ TOLERANCE = {"atol": 4e-3, "rtol": 4e-3}
 
 
 def both(lengths, **rules) -> tuple[list, list]:
-    """Results and gradients of backends emulator and cpu for the same float16 inputs."""
+    """Return results and gradients of backends emulator and cpu for the same float16 inputs."""
     tensors, (d_output, d_logsumexp) = random_inputs(ms.float16, QUERIES, KEYS)
     call = packed(*lengths, backend="emulator", **rules)
     found = with_gradients(call, tensors, (d_output, d_logsumexp))
@@ -39,7 +39,7 @@ def both(lengths, **rules) -> tuple[list, list]:
 
 
 def compare(found: list, expected: list) -> None:
-    """Asserts that all results agree within rounding."""
+    """Assert that all results agree within rounding."""
     for name, one, other in zip(RESULTS, found, expected):
         np.testing.assert_allclose(one, other, **TOLERANCE, err_msg=name)
 
@@ -65,7 +65,7 @@ def test_dropout_goes_by_the_index_of_the_sequence(zero):
 
 
 def packed_problem(**given):
-    """Four sequences in all tokens."""
+    """Return four sequences in all tokens."""
     tokens = given.pop("tokens", 300)
     given = {"layout": "BSND", "dtype": "float16", "storage": Varlen(count=4), **given}
     return make_problem(1, 2, tokens, tokens, 32, **given)

@@ -37,7 +37,7 @@ CASES = {
 
 
 def results_of(tik, execute, packing: Packing, **request) -> dict:
-    """All results of a packing, checked."""
+    """Return all results of a packing, checked."""
     found = packing.run(tik, execute, packing.request(**request))
     packing.check(found)
     return found

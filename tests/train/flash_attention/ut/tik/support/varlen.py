@@ -17,7 +17,7 @@ SEED = (3, 5)
 
 
 def ends(lengths, count: int) -> np.ndarray:
-    """Cumulative lengths without the leading 0; sequences up to `count` are empty."""
+    """Return cumulative lengths without the leading 0; sequences up to `count` are empty."""
     last = np.cumsum((0, *lengths))[1:]
     return np.concatenate([last, np.repeat(last[-1:], count - len(lengths))]).astype(np.int32)
 
@@ -70,14 +70,16 @@ class Packing:
         return Request(described, logsumexp_gradient=self.logsumexp_gradient)
 
     def tables(self, request: Request, *stages: str) -> tuple:
-        """Work tables, see operators.work_tables."""
+        """Return work tables, see operators.work_tables."""
         prefix = np.zeros(self.room, np.int32)
         prefix[: len(self.prefix or ())] = self.prefix or ()
         lengths = ends(self.queries, self.room), ends(self.keys, self.room)
         return operators.work_tables(integers, request, stages)(*lengths, prefix)
 
     def run(self, tik, execute, request: Request, stages: tuple[str, ...] | None = None) -> dict:
-        """Results by name, heads apart: output (T, H, Dv), logsumexp (H, T), d_query (T, H, D), ..., d_sinks (H,)."""
+        """Return results by name, heads apart: output (T, H, Dv), logsumexp (H, T), d_query (T, H, D), ..., d_sinks
+        (H,).
+        """
         p, stages = request.problem, stages or operators.stages(request)
         with_work = [stage for stage in ("forward", "grad") if stage in stages]
         blocks, *tables = self.tables(request, "blocks", *with_work)
@@ -162,7 +164,7 @@ def _stored(values: np.ndarray, blocks: np.ndarray) -> np.ndarray:
 
 
 def _unstored(stored: np.ndarray, blocks: np.ndarray, tokens: int) -> np.ndarray:
-    """Inverse of `_stored`."""
+    """Return inverse of `_stored`."""
     result = np.zeros((len(stored), tokens), np.float32)
     for index, (first, rows, *_) in enumerate(blocks):
         result[:, first : first + rows] = stored[:, index * layout.BLOCK :][:, :rows]
