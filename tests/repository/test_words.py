@@ -55,7 +55,7 @@ def findings_of_docstring(docstring: str, needs_verb: bool) -> list[str]:
     first = re.split(r"(?<=[.:])\s|\n\n", docstring.strip(), maxsplit=1)[0].replace("\n", " ")
     words = first.split()
     found = [first] if words[0].strip("`:,.") in NO_VERBS else []
-    if needs_verb and not begins_with_verb(words):
+    if not found and needs_verb and not begins_with_verb(words):
         found.append(f"no verb of verbs.txt: {first}")
     return found + [first] * (len(words) > MOST_WORDS)
 

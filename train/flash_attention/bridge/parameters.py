@@ -114,7 +114,7 @@ _jit = functools.lru_cache(maxsize=512)(_Jit)
 
 
 def results_in_graph_mode(arguments: tuple, named: dict) -> tuple[tuple, dict]:
-    """Return the arguments of a call from Python, in GRAPH mode of MindSpore 2.0 without Parameters among them."""
+    """Return the arguments of a call from Python. In GRAPH mode of MindSpore 2.0 none is a Parameter."""
     if not OLD or ms.get_context("mode") != ms.GRAPH_MODE:
         return arguments, named
     return tuple(map(result, arguments)), {name: result(argument) for name, argument in named.items()}
