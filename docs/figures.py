@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 from flash_attention import plotting, reference
-from flash_attention.problem import AttentionProblem, AttentionRules
-from flash_attention.problem.tiling import tile_of
+from flash_attention.call import AttentionRules, Call
+from flash_attention.call.tiling import tile_of
 
 IMAGES = Path(__file__).resolve().parent / "images"
 
@@ -48,12 +48,12 @@ class Mask:
         return f"FlashAttention(64{arguments})".replace("'", '"')
 
     @property
-    def problem(self) -> AttentionProblem:
-        """The call, described for `flash_attention.problem.visibility` and the reference."""
+    def problem(self) -> Call:
+        """The call, described for `flash_attention.call.visibility` and the reference."""
         mask = self.inputs.get("attention_mask")
         compact = mask is not None and mask.shape[-2:] != (self.seq_q, self.seq_k) and mask.shape[-2] > 1
         rules = AttentionRules.from_arguments(**{**self.arguments, **({"causal": True} if compact else {})})
-        return AttentionProblem(
+        return Call(
             batch=1,
             heads=1,
             seq_q=self.seq_q,
@@ -265,9 +265,9 @@ def draw_design_query(out: Path) -> Path:
     boxes = [
         Box(1, 0, "FlashAttention", "nn/layer/flash_attention.py\nmixed precision, dropout seed"),
         Box(2, 0, "flash_attention()", "functional.py\none plan per kind of call"),
-        Box(3, 0, "AttentionProblem", "problem/\nrules, shapes, every error", plain),
-        Box(2, 1, "registry.choose", "backends/registry.py\nwho takes this problem"),
-        Box(3, 1, "Band", "problem/visibility.py\nwho sees whom", plain),
+        Box(3, 0, "Call", "call/\nrules, shapes, every error", plain),
+        Box(2, 1, "registry.choose", "backends/registry.py\nwho takes this call"),
+        Box(3, 1, "Band", "call/visibility.py\nwho sees whom", plain),
         Box(0.5, 2, "tik", "backends/tik/\nCustom operators"),
         Box(1.5, 2, "emulator", "backends/emulator.py\nthe same operators"),
         Box(2.5, 2, "cpu", "backends/cpu/\nCustom, func_type aot"),

@@ -1,4 +1,4 @@
-"""Attention as functions. The problem is described and the backend chosen once per combination of shapes and rules.
+"""Attention as functions. The call is described and the backend chosen once per combination of shapes and rules.
 
 In GRAPH mode and @jit that happens while the graph compiles: shapes and rules are constants there, and `_plan`, a
 compile-time function, puts the chosen backend's cell into the graph.
@@ -33,19 +33,19 @@ from flash_attention.bridge.tensors import (
     spec,
     tensor_spec,
 )
+from flash_attention.call import ALL_BLOCKS, Call
+from flash_attention.call.checks import check_range, check_rate
+from flash_attention.call.inputs import TensorSpec, read_tensors
+from flash_attention.call.layout import CALL_LAYOUTS, UNKNOWN, Layout
+from flash_attention.call.optional import NAMES, in_order
+from flash_attention.call.tiling import DEFAULT_STRATEGY
+from flash_attention.call.torch_shapes import mask_plan, tensor_shapes
 from flash_attention.paged import paged_attention as paged_attention
 from flash_attention.paged import reshape_and_cache as reshape_and_cache
-from flash_attention.problem import ALL_BLOCKS, AttentionProblem
-from flash_attention.problem.checks import check_range, check_rate
-from flash_attention.problem.inputs import TensorSpec, read_tensors
-from flash_attention.problem.layout import CALL_LAYOUTS, UNKNOWN, Layout
-from flash_attention.problem.optional import NAMES, in_order
-from flash_attention.problem.tiling import DEFAULT_STRATEGY
-from flash_attention.problem.torch_shapes import mask_plan, tensor_shapes
 from flash_attention.sharding.shard import TENSOR, Shard, sharding
 from flash_attention.varlen import flash_attention_varlen as flash_attention_varlen
 
-# Arguments of `flash_attention` that are fields of the problem.
+# Arguments of `flash_attention` that are fields of the call.
 _OTHERS = ("bias_grad", "input_layout", "head_dim", "value_head_dim", "batch", "return_lse")
 
 
@@ -124,7 +124,7 @@ def flash_attention(
             Default: (-1, -1).
         prev_block_num (int): tiles of keys that a tile of queries sees before its own. Default: 65536, all.
         next_block_num (int): tiles of keys that it sees after its own. Default: 65536, all.
-        tiling_stgy_name (str): see `flash_attention.problem.tiling`. Default: "sparse", tiles of 128.
+        tiling_stgy_name (str): see `flash_attention.call.tiling`. Default: "sparse", tiles of 128.
         alibi (bool): without a bias, add -slope(head) * distance inside. Default: False.
         bias_grad (bool): False saves the gradient of `bias`, which is then zero. Default: True.
         input_layout (str): "BNSD", "BSND", "BSH", "SBH", or "TH": matrices (batch * seq, heads * head_dim), the items
@@ -145,7 +145,7 @@ def flash_attention(
 
     Raises:
         TypeError, ValueError: an input is not allowed; before anything runs.
-        RuntimeError: the backend asked for cannot run this problem; with the reason. MindSpore cannot differentiate
+        RuntimeError: the backend asked for cannot run this call; with the reason. MindSpore cannot differentiate
             this call, see docs/usage.md about bfloat16.
     """
 
@@ -278,7 +278,7 @@ class _Call(EntryCell):
 
     def __init__(
         self,
-        problem: AttentionProblem,
+        call: Call,
         run: nn.Cell,
         backend: str,
         layout: str,
@@ -288,19 +288,19 @@ class _Call(EntryCell):
         super().__init__()
         self.run, self.backend = run, backend
         self.mask_rank = mask_rank
-        self.check_triangle = _TriangleCheck(problem.rules.tile) if mask_rank and problem.mask_shape is None else None
-        self.present = SelectInputs(problem)
-        looks = problem.prefix and problem.device == "CPU" and not problem.dynamic
-        self.check_prefix = NumberCheck(lambda prefix: check_range("prefix", prefix, problem.seq_k)) if looks else None
+        self.check_triangle = _TriangleCheck(call.rules.tile) if mask_rank and call.mask_shape is None else None
+        self.present = SelectInputs(call)
+        looks = call.prefix and call.device == "CPU" and not call.dynamic
+        self.check_prefix = NumberCheck(lambda prefix: check_range("prefix", prefix, call.seq_k)) if looks else None
         # A layout that the backend does not take becomes the one that it does.
-        given, taken = CALL_LAYOUTS[problem.layout], CALL_LAYOUTS[layout]
-        widens = problem.device == "CPU" and problem.dtype == "bfloat16"
-        of_query = problem.heads, problem.head_dim
-        of_key, of_value = (problem.kv_heads, problem.head_dim), (problem.kv_heads, problem.value_dim)
+        given, taken = CALL_LAYOUTS[call.layout], CALL_LAYOUTS[layout]
+        widens = call.device == "CPU" and call.dtype == "bfloat16"
+        of_query = call.heads, call.head_dim
+        of_key, of_value = (call.kv_heads, call.head_dim), (call.kv_heads, call.value_dim)
         self.turns = nn.CellList(
-            [ChangeLayout(given, taken, *sizes, problem.batch, widens) for sizes in (of_query, of_key, of_value)]
+            [ChangeLayout(given, taken, *sizes, call.batch, widens) for sizes in (of_query, of_key, of_value)]
         )
-        self.turn_back = ChangeLayout(taken, given, problem.heads, problem.value_dim, problem.batch, widens)
+        self.turn_back = ChangeLayout(taken, given, call.heads, call.value_dim, call.batch, widens)
         self.hides, self.expand = Hides(), (ops.ExpandDims(), ops.ExpandDims())
         self.sharded = shard is not None
         if shard is not None:
@@ -400,7 +400,7 @@ def _lacks_operations(tensor: TensorSpec) -> bool:
 
 @remembered
 def _planned(tensors, inputs, names, rules, others, backend, device, shards) -> _Call:
-    problem = AttentionProblem.from_inputs(
+    call = Call.from_inputs(
         *tensors,
         rules=rules,
         mask_name=names[0],
@@ -410,13 +410,13 @@ def _planned(tensors, inputs, names, rules, others, backend, device, shards) -> 
         **dict(zip((*NAMES, *_OTHERS), (*inputs, *others))),
     )
     mask = inputs[0]
-    shard = shards and shards.shard(problem, mask and mask.shape)
-    local = problem if shard is None else shard.plan.local(problem, shard.rank)
+    shard = shards and shards.shard(call, mask and mask.shape)
+    local = call if shard is None else shard.plan.local(call, shard.rank)
     chosen = registry.choose(local, backend, shard is not None)
-    layout = problem.layout if problem.empty else chosen.layout(local, shard is not None)
+    layout = call.layout if call.empty else chosen.layout(local, shard is not None)
     run = registry.build(replace(local, layout=layout), chosen, shard)
-    mask_rank = 0 if mask is None or problem.empty else len(mask.shape)
-    return fix_dtypes(_Call(problem, run, chosen.name, layout, mask_rank, shard))
+    mask_rank = 0 if mask is None or call.empty else len(mask.shape)
+    return fix_dtypes(_Call(call, run, chosen.name, layout, mask_rank, shard))
 
 
 @compile_time

@@ -22,26 +22,30 @@ from flash_attention.bridge.tensors import (
     as_int32,
     compile_time,
     compiling,
+    read_rules,
     read_specs,
     remembered,
     spec,
     tensor_spec,
 )
-from flash_attention.problem.checks import INTEGERS, check_bool, check_dtype, check_int, check_range
-from flash_attention.problem.inputs import TensorSpec, fits
-from flash_attention.problem.layout import UNKNOWN
-from flash_attention.problem.optional import in_order
-from flash_attention.problem.paged import (
-    PagedProblem,
+from flash_attention.call.checks import INTEGERS, check_dtype, check_int, check_range
+from flash_attention.call.inputs import TensorSpec, fits
+from flash_attention.call.layout import UNKNOWN
+from flash_attention.call.optional import in_order
+from flash_attention.call.paged import (
     check_cache_dtype,
     check_caches,
     check_counts,
+    check_numbers,
     check_query,
     check_tokens,
+    paged_call,
     product,
     stored_width,
     true_widths,
 )
+from flash_attention.call.tiling import DEFAULT_STRATEGY
+from flash_attention.call.visibility import ALL_BLOCKS
 
 
 def paged_caches(
@@ -173,11 +177,12 @@ def limited_attention(
     With `tokens`, ints (batch,), so many of the queries of each sequence count. The others are padding, on
     padding_side, and give 0. With `looks` the numbers in block_tables and context_lens are checked, where they can be.
     """
+    specs = spec(query), spec(key_cache), spec(value_cache), spec(block_tables), spec(context_lens)
+    optional = spec(sinks), spec(alibi_slopes), spec(tokens)
     run = _plan(
-        *(spec(query), spec(key_cache), spec(value_cache), spec(block_tables), spec(context_lens), spec(sinks)),
-        *(spec(alibi_slopes), spec(tokens)),
-        *(scale, softcap, causal, window_size, alibi, backend, max_length, widths, padding_side, looks),
-    )
+        specs, optional, _rules(causal, window_size, alibi, scale, softcap), backend, max_length, widths, padding_side,
+        looks,
+    )  # fmt: skip
     inputs = in_order(sinks=sinks, alibi_slopes=alibi_slopes)
     # Called from outside of a graph, in GRAPH mode, no Parameter may be part of a tuple.
     lengths = as_int32(context_lens)
@@ -189,9 +194,14 @@ def limited_attention(
 def check_attention(query, caches, max_length, widths, tokens, padding_side):
     """Raises as `limited_attention` of these arguments would; in PYNATIVE, before something is written."""
     key_cache, value_cache, block_tables, context_lens = caches
-    _plan(
-        *(spec(query), spec(key_cache), spec(value_cache), spec(block_tables), spec(context_lens), None),
-        *(None, spec(tokens), None, 0.0, True, (-1, -1), False, None, max_length, widths, padding_side, False),
+    specs = spec(query), spec(key_cache), spec(value_cache), spec(block_tables), spec(context_lens)
+    rules = _rules(True, (-1, -1), False, None, 0.0)
+    _plan(specs, (None, None, spec(tokens)), rules, None, max_length, widths, padding_side, False)
+
+
+def _rules(causal, window_size, alibi, scale, softcap):
+    return read_rules(
+        causal, "bottom_right", window_size, ALL_BLOCKS, ALL_BLOCKS, DEFAULT_STRATEGY, alibi, 0.0, scale, softcap
     )
 
 
@@ -260,58 +270,39 @@ def update_cache(key, value, key_cache, value_cache, slot_mapping, looks=False):
 
 
 @compile_time
-def _plan(
-    query, key_cache, value_cache, block_tables, context_lens, sinks, slopes, tokens,
-    scale, softcap, causal, window_size, alibi, backend, max_length, widths, padding_side, looks,
-):  # fmt: skip
+def _plan(specs, optional, rules, backend, max_length, widths, padding_side, looks):
     names = "query", "key_cache", "value_cache", "block_tables", "context_lens"
-    tensors = tuple(map(tensor_spec, names, (query, key_cache, value_cache, block_tables, context_lens)))
-    tensors += read_specs(("sinks", "alibi_slopes"), (sinks, slopes))
-    window_size = tuple(window_size) if isinstance(window_size, list) else window_size
+    tensors = tuple(map(tensor_spec, names, specs))
+    sinks, slopes, tokens = read_specs(("sinks", "alibi_slopes", "tokens"), optional)
     forced, device = registry.forced_backend(backend), ms.get_context("device_target")
     padding = None
     if tokens is not None:
         padding = padding_side
-        check_counts("tokens", tensor_spec("tokens", tokens), tensors[4].shape[0])
-    check_bool("causal", causal)
-    return _planned(
-        tensors, scale, softcap, causal, window_size, alibi, forced, device, max_length, widths, padding, looks
-    )
+        check_counts("tokens", tokens, tensors[4].shape[0])
+    return _planned((*tensors, sinks, slopes), rules, forced, device, max_length, widths, padding, looks)
 
 
 @remembered
-def _planned(tensors, scale, softcap, causal, window_size, alibi, backend, device, max_length, widths, padding, looks):
+def _planned(tensors, rules, backend, device, max_length, widths, padding, looks):
     (query, *others), (head_dim, value_head_dim) = tensors, widths
     if max_length is not None:
         check_query(query, tensors[3].shape[0], tensors[1], head_dim)
     wide, value_head_dim = true_widths(query, tensors[1], tensors[2], value_head_dim)
-    scale = scale if scale is not None or wide is query else query.shape[-1] ** -0.5
-    problem = PagedProblem.from_inputs(
-        wide,
-        *others,
-        scale=scale,
-        softcap=softcap,
-        causal=causal,
-        window_size=window_size,
-        alibi=alibi,
-        device=device,
-        max_length=max_length,
-        padding=padding,
-    )
-    if problem.empty:  # its cell reads no tensor
-        whole = replace(problem.whole, value_dim=value_head_dim or problem.whole.value_dim)
-        return fix_dtypes(WithSelectedInputs(registry.build(replace(problem, whole=whole), backend), whole))
-    check = NumberCheck(lambda tables, lengths, _: problem.check_numbers(tables, lengths))
-    run = WithSelectedInputs(
-        registry.build(problem, backend), problem.whole, check if looks and device == "CPU" else None
-    )
+    if rules.scale is None and wide is not query:
+        rules = replace(rules, scale=query.shape[-1] ** -0.5)
+    call = paged_call(wide, *others, rules=rules, device=device, max_length=max_length, padding=padding)
+    if call.empty:  # its cell reads no tensor
+        call = replace(call, value_dim=value_head_dim or call.value_dim)
+        return fix_dtypes(WithSelectedInputs(registry.build(call, backend), call))
+    check = NumberCheck(lambda tables, lengths, _: check_numbers(call, tables, lengths))
+    run = WithSelectedInputs(registry.build(call, backend), call, check if looks and device == "CPU" else None)
     if wide is not query or value_head_dim is not None:
         run = _Widened(run, query.shape[-1], wide.shape[-1], value_head_dim)
     return fix_dtypes(run)
 
 
 class _Widened(EntryCell):
-    """A paged problem whose caches are wider than query and values are."""
+    """A paged call whose caches are wider than query and values are."""
 
     def __init__(self, run: nn.Cell, head_dim: int, width: int, value_head_dim: int | None):
         super().__init__()

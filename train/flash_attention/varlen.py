@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import mindspore as ms
 from mindspore import Tensor, ops
 from mindspore.ops import constexpr
@@ -20,13 +22,13 @@ from flash_attention.bridge.tensors import (
     spec,
     tensor_spec,
 )
-from flash_attention.problem import ALL_BLOCKS
-from flash_attention.problem.checks import check_int
-from flash_attention.problem.optional import NAMES, in_order
-from flash_attention.problem.packed import PackedProblem
-from flash_attention.problem.tiling import DEFAULT_STRATEGY
+from flash_attention.call import ALL_BLOCKS
+from flash_attention.call.checks import check_int
+from flash_attention.call.optional import NAMES, in_order
+from flash_attention.call.tiling import DEFAULT_STRATEGY
+from flash_attention.call.varlen import check_numbers, varlen_call
 
-# Arguments that are fields of the problem.
+# Arguments that are fields of the call.
 _OTHERS = ("bias_grad", "head_dim", "value_head_dim", "return_lse")
 
 
@@ -172,7 +174,7 @@ def _lengths_spec(name: str, described):
 
 @remembered
 def _planned(tensors, lengths, inputs, rules, others, backend, device):
-    problem = PackedProblem.from_inputs(
+    call = varlen_call(
         *(*tensors, *lengths),
         rules=rules,
         bias_name="bias",
@@ -181,6 +183,6 @@ def _planned(tensors, lengths, inputs, rules, others, backend, device):
         **dict(zip(NAMES, inputs)),
         **dict(zip(_OTHERS, others)),
     )
-    looks = device == "CPU" and (None in (problem.lengths_q, problem.lengths_k) or problem.rows.prefix)
-    check = NumberCheck(problem.check_numbers) if looks else None
-    return fix_dtypes(WithSelectedInputs(registry.build(problem, backend), problem.rows, check))
+    looks = device == "CPU" and (not call.varlen.constant or call.prefix)
+    check = NumberCheck(functools.partial(check_numbers, call)) if looks else None
+    return fix_dtypes(WithSelectedInputs(registry.build(call, backend), call, check))
