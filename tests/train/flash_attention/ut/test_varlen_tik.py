@@ -26,12 +26,17 @@ pytest.importorskip("tikemu")
 # Shorter than those of other backends: the emulator takes a second for some hundred tokens.
 SHORT = {"queries": (5, 0, 40, 33, 1, 7), "keys": (5, 4, 40, 36, 0, 50), "dtype": "float16"}
 
+GRAPHS_ARE_SLOW = pytest.mark.parametrize(
+    "mode", ("pynative", pytest.param("graph", marks=pytest.mark.slow)), indirect=True
+)
+
 
 def taken_as_data(case: VarlenCase) -> bool:
     """Return whether the operators take the case with lengths that are data."""
     return case.blocks == (ALL_BLOCKS, ALL_BLOCKS) and case.bias is None and not case.given_bits
 
 
+@GRAPHS_ARE_SLOW
 @pytest.mark.parametrize("case", varlen.params(taken_as_data, costly=True, **SHORT))
 def test_lengths_are_data(case, mode):
     check(case, "emulator", data=True, exact=False)
