@@ -209,7 +209,10 @@ class DenseCall(EntryCell):
             self._give_strategies(shard, given)
 
     def _give_strategies(self, shard: Shard, given: Layout):
-        """Give strategies to operations: MindSpore gathers the tensors of an operation that has none. Casts and reshapes take those around."""
+        """Give strategies to operations: MindSpore gathers the tensors of an operation that has none.
+
+        Casts and reshapes take the strategies around them.
+        """
         for turn in self.turns:
             turn.transpose = shard.glue(ops.Transpose(), given.split_sharding)
         self.turn_back.transpose = shard.glue(ops.Transpose(), TENSOR)
