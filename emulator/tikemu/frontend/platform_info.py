@@ -60,7 +60,8 @@ def set_current_compile_soc_info(
     refused = select(soc_version, core_type, aicore_num, l1_fusion)
     if refused is None:
         return "success"
-    message = f"set_current_compile_soc_info: {refused}; the selection stays {_selected_name()}"
+    selected = f"{DEFAULT_SOC.name}, which is assumed" if _selection is None else _selection.version
+    message = f"set_current_compile_soc_info: {refused}; the selection stays {selected}"
     if settings.default_options().checks("soc"):
         fail(message)
     warn(message)
@@ -81,10 +82,6 @@ def select(soc_version: Any, core_type: Any = "AiCore", aicore_num: Any = None, 
         soc = soc.with_cores(aicore_num)
     _selection = Selection(soc_version, soc, core_type, bool(l1_fusion))
     return None
-
-
-def _selected_name() -> str:
-    return f"{DEFAULT_SOC.name}, which is assumed" if _selection is None else _selection.version
 
 
 te_set_version = set_current_compile_soc_info  # the older name

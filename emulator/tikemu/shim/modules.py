@@ -26,14 +26,6 @@ def _tik() -> Namespace:
     return _public(tik)
 
 
-def _queries() -> Namespace:
-    names = (
-        *("api_check_support", "get_soc_spec", "intrinsic_check_support", "set_current_compile_soc_info"),
-        *("te_set_l2_mode", "te_set_version"),
-    )
-    return {name: getattr(platform_info, name) for name in names}
-
-
 def get_bit_len(dtype: str) -> int:
     """Bits per element of a type."""
     if dtype not in BITS:
@@ -59,8 +51,13 @@ def _cce_params() -> Namespace:
 def _platform() -> Namespace:
     keys = {key: key for key in platform_info.KEYS}
     versions = {f"ASCEND_{name}": f"Ascend{name}" for name in ("310", "910", "310P", "910B", "SD")}
+    names = (
+        *("api_check_support", "get_soc_spec", "intrinsic_check_support", "set_current_compile_soc_info"),
+        *("te_set_l2_mode", "te_set_version"),
+    )
+    queries = {name: getattr(platform_info, name) for name in names}
     sizes = {"get_bit_len": get_bit_len, "get_block_size": get_block_size}
-    return {**keys, **versions, **_queries(), **sizes, **_cce_params()}
+    return {**keys, **versions, **queries, **sizes, **_cce_params()}
 
 
 class FusionManager:
