@@ -216,6 +216,7 @@ def _feed(program: Any, texts: Sequence[str], seed: int | None) -> dict[str, Any
                     raise CommandError(
                         f"--random cannot fill {node.tensor.name!r}, whose shape is known only at run time; use --feed"
                     )
+                array: np.ndarray
                 if is_float(node.dtype):
                     array = generator.standard_normal(shape, np.float32)
                 else:

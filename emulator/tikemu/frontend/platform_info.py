@@ -92,11 +92,6 @@ def te_set_l2_mode(mode: int) -> str:
     return "success"
 
 
-def is_selected() -> bool:
-    """Return whether a SoC was selected."""
-    return _selection is not None
-
-
 def selection() -> Selection | None:
     """The selection, for :func:`restore`."""
     return _selection

@@ -74,7 +74,7 @@ def replaced_formats() -> dict[str, tuple[str, ...]]:
 
 def check_supported(_entry: str, _inputs: Sequence[Any], _outputs: Sequence[Any]) -> bool:
     """Return whether a built-in operator takes these tensors. Assumed: it does; the device process refuses what it
-    cannot. Assumed: it does; what it cannot, the device process refuses.
+    cannot.
     """
     return True
 
