@@ -36,15 +36,20 @@ from flash_attention.bridge.tensors import (
 from flash_attention.paged import paged_attention as paged_attention
 from flash_attention.paged import reshape_and_cache as reshape_and_cache
 from flash_attention.problem import ALL_BLOCKS, AttentionProblem
-from flash_attention.problem.checks import check_range, check_rate
+from flash_attention.problem.checks import check_bool, check_range
 from flash_attention.problem.inputs import TensorSpec, read_tensors
 from flash_attention.problem.layout import CALL_LAYOUTS, UNKNOWN, Layout
+from flash_attention.problem.names import Names, called
 from flash_attention.problem.optional import NAMES, in_order
 from flash_attention.problem.tiling import DEFAULT_STRATEGY
 from flash_attention.problem.torch_shapes import mask_plan, tensor_shapes
 from flash_attention.sharding.shard import TENSOR, Shard, sharding
 from flash_attention.varlen import flash_attention_varlen as flash_attention_varlen
 
+# What `scaled_dot_product_attention` calls the arguments of `flash_attention`.
+_TORCH_NAMES = (
+    *(("attention_mask", "attn_mask"), ("bias", "attn_mask"), ("dropout_rate", "dropout_p"), ("causal", "is_causal")),
+)
 # Arguments of `flash_attention` that are fields of the problem.
 _OTHERS = ("bias_grad", "input_layout", "head_dim", "value_head_dim", "batch", "return_lse")
 
@@ -80,7 +85,7 @@ def flash_attention(
     batch: int | None = None,
     return_lse: bool = False,
     backend: str | None = None,
-    argument_names: tuple[str, str] = ("attention_mask", "bias"),
+    argument_names: tuple[tuple[str, str], ...] = (),
     shards: Any = None,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Softmax attention: softmax(scale * query @ key^T + bias) @ value over the visible keys.
@@ -135,7 +140,8 @@ def flash_attention(
         batch (int): items of the batch, for "TH" only, where it is needed. Default: None.
         return_lse (bool): also return the logsumexp. Default: False.
         backend (str): name of the backend to use. Default: None, see `attention_backend`.
-        argument_names (tuple): what error messages call attention_mask and bias.
+        argument_names (tuple): pairs of an argument's name here and its name in error messages. For functions that
+            call this one with arguments of their own. Default: (), the names here.
         shards (tuple): how semi-automatic parallelism splits the call, a
             `flash_attention.sharding.request.ShardRequest`; the FlashAttention layer sets it. Default: None.
 
@@ -150,14 +156,15 @@ def flash_attention(
     """
 
     def drawn_seed():  # an inner function: mindspore.rewrite (amp level O1) leaves a function that has one alone
-        return fresh_seed()
+        return fresh_seed(argument_names)
 
-    if dropout_rate != 0.0 and seed is None and keep_bits is None:
-        seed = drawn_seed()
     rules = read_rules(
+        argument_names,
         *(causal, causal_alignment, window_size, prev_block_num, next_block_num, tiling_stgy_name),
         *(alibi, dropout_rate, scale, softcap),
     )
+    if dropout_rate != 0.0 and seed is None and keep_bits is None:
+        seed = drawn_seed()
     return attend(
         (query, key, value),
         in_order(attention_mask, bias, keep_bits, seed, sinks, prefix, segment_ids, kv_segment_ids, alibi_slopes),
@@ -230,7 +237,7 @@ def scaled_dot_product_attention(
     Raises:
         TypeError, ValueError: an input is not allowed.
     """
-    shapes = _torch_shapes(spec(query), spec(key), spec(value), enable_gqa, dropout_p)
+    shapes = _torch_shapes(spec(query), spec(key), spec(value), enable_gqa)
     shape, value_shape = query.shape, value.shape
     mask, bias = None, None
     if attn_mask is not None:
@@ -259,7 +266,7 @@ def scaled_dot_product_attention(
         seed=seed,
         scale=scale,
         causal=is_causal,
-        argument_names=("attn_mask", "attn_mask"),
+        argument_names=_TORCH_NAMES,
     )
     return output if shapes is None else _reshape(output, shape[:-1] + value_shape[-1:])
 
@@ -283,15 +290,19 @@ class _Call(EntryCell):
         backend: str,
         layout: str,
         mask_rank: int,
+        names: Names,
         shard: Shard | None = None,
     ):
         super().__init__()
         self.run, self.backend = run, backend
         self.mask_rank = mask_rank
-        self.check_triangle = _TriangleCheck(problem.rules.tile) if mask_rank and problem.mask_shape is None else None
+        compact = mask_rank and problem.mask_shape is None
+        self.check_triangle = _TriangleCheck(problem.rules.tile, names) if compact else None
         self.present = SelectInputs(problem)
         looks = problem.prefix and problem.device == "CPU" and not problem.dynamic
-        self.check_prefix = NumberCheck(lambda prefix: check_range("prefix", prefix, problem.seq_k)) if looks else None
+        self.check_prefix = None
+        if looks:
+            self.check_prefix = NumberCheck(lambda prefix: check_range("prefix", prefix, problem.seq_k), names)
         # A layout that the backend does not take becomes the one that it does.
         given, taken = CALL_LAYOUTS[problem.layout], CALL_LAYOUTS[layout]
         widens = problem.device == "CPU" and problem.dtype == "bfloat16"
@@ -348,9 +359,9 @@ class _TriangleCheck(nn.Cell):
     on a CPU, and read again when it has moved. What an operation under way writes into it shows at the next call.
     """
 
-    def __init__(self, tile: int):
+    def __init__(self, tile: int, names: Names):
         super().__init__()
-        self.tile = tile
+        self.tile, self.names = tile, names
         self.passed, self.address = None, 0
         self.memory, self.contents = None, b""  # of the mask that passed, and a copy
 
@@ -361,10 +372,12 @@ class _TriangleCheck(nn.Cell):
             return
         contents = mask.astype(mstype.float32).asnumpy().reshape(self.tile, self.tile)
         if not np.array_equal(contents != 0, np.triu(np.ones_like(contents), 1) != 0):
-            raise ValueError(
-                f"attention_mask: shape {mask.shape} stands for the compact causal mask, which is 1 strictly above the "
-                "diagonal and 0 elsewhere, but the contents are different; give the full (seq_q, seq_k) mask instead"
-            )
+            with called(self.names):
+                raise ValueError(
+                    f"attention_mask: shape {mask.shape} stands for the compact causal mask, which is 1 strictly above "
+                    "the diagonal and 0 elsewhere, but the contents are different; give the full (seq_q, seq_k) mask "
+                    "instead"
+                )
         if address is None:
             return  # MindSpore 2.0 does not say where a tensor lies
         self.passed, self.address, self.memory = mask, address, None
@@ -379,10 +392,11 @@ class _TriangleCheck(nn.Cell):
 
 @compile_time
 def _plan(specs, names, rules, others, backend, shards, compiled_lse):
-    tensors = tuple(map(tensor_spec, ("query", "key", "value"), specs[:3]))
-    inputs = read_specs((*names, *NAMES[2:]), specs[3])
-    forced, device = registry.forced_backend(backend), ms.get_context("device_target")
-    call = _planned(tensors, inputs, names, rules, others, forced, device, sharding(shards))
+    with called(names):
+        tensors = tuple(map(tensor_spec, ("query", "key", "value"), specs[:3]))
+        inputs = read_specs(("attention_mask", *NAMES[1:]), specs[3])
+        forced, device = registry.forced_backend(backend), ms.get_context("device_target")
+        call = _planned(tensors, inputs, names, rules, others, forced, device, sharding(shards))
     # Both results of the kernel are parts of a pair, and MindSpore then adds the gradients of its parts, even zeros.
     if compiled_lse and call.backend == "cpu" and _lacks_operations(tensors[0]) and _pynative_executor.grad_flag():
         raise RuntimeError(
@@ -403,8 +417,6 @@ def _planned(tensors, inputs, names, rules, others, backend, device, shards) -> 
     problem = AttentionProblem.from_inputs(
         *tensors,
         rules=rules,
-        mask_name=names[0],
-        bias_name=names[1],
         training=rules.dropout_rate > 0,
         device=device,
         **dict(zip((*NAMES, *_OTHERS), (*inputs, *others))),
@@ -416,7 +428,7 @@ def _planned(tensors, inputs, names, rules, others, backend, device, shards) -> 
     layout = problem.layout if problem.empty else chosen.layout(local, shard is not None)
     run = registry.build(replace(local, layout=layout), chosen, shard)
     mask_rank = 0 if mask is None or problem.empty else len(mask.shape)
-    return fix_dtypes(_Call(problem, run, chosen.name, layout, mask_rank, shard))
+    return fix_dtypes(_Call(problem, run, chosen.name, layout, mask_rank, names, shard))
 
 
 @compile_time
@@ -433,8 +445,8 @@ def _needs_float32(described):
 
 
 @compile_time
-def _torch_shapes(query, key, value, enable_gqa, dropout_p):
-    check_rate("dropout_p", dropout_p)
+def _torch_shapes(query, key, value, enable_gqa):
+    check_bool("enable_gqa", enable_gqa)
     return tensor_shapes(*map(tensor_spec, ("query", "key", "value"), (query, key, value)), enable_gqa)
 
 

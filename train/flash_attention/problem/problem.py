@@ -118,8 +118,6 @@ class AttentionProblem:
         head_dim: int | None = None,
         value_head_dim: int | None = None,
         batch: int | None = None,
-        mask_name: str = "attention_mask",
-        bias_name: str = "alibi_mask",
         items: tuple[str, set[int]] | None = None,
         **others: Any,
     ) -> AttentionProblem:
@@ -137,8 +135,6 @@ class AttentionProblem:
             head_dim: needed for BSH, SBH and TH; when given, it must agree with the other layouts too.
             value_head_dim: of value; None = head_dim for BSH, SBH and TH, any in the other layouts.
             batch: number of batch items, for TH only.
-            mask_name: what the caller calls the mask, for error messages.
-            bias_name: what the caller calls the bias.
             items: what of the call has a prefix of its own, and how many of them there may be. None: the batch items.
             **others: specs of further optional inputs, see `OPTIONAL`, or fields of AttentionProblem, by name.
 
@@ -150,10 +146,10 @@ class AttentionProblem:
         named.update((name, others.pop(name)) for name in NAMES if name in others)
         given = {name: spec for name, spec in named.items() if spec is not None}
         call = Call(sizes, query.dtype, rules.tile, given, *(items or ("batch", {sizes.batch})))
-        called = {"mask": mask_name, "bias": bias_name}
         for one in OPTIONAL:
             if one.name in given:
-                others.update(one.read(called.get(one.name, one.name), given[one.name], call))
+                name = "attention_mask" if one.name == "mask" else one.name
+                others.update(one.read(name, given[one.name], call))
         if "mask" in given and "mask_shape" not in others:
             rules = replace(rules, causal=True)
         return cls(**sizes._asdict(), rules=rules, dtype=query.dtype, layout=input_layout, **others)

@@ -148,7 +148,6 @@ BAD_INPUTS = {
     "mask batch": ({"mask": spec(3, 5, 7)}, ValueError, "attention_mask: got shape"),
     "mask rank": ({"mask": spec(7)}, ValueError, "attention_mask: got shape"),
     "mask dtype": ({"mask": spec(5, 7, dtype="int32")}, TypeError, "attention_mask: got dtype int32, .* 1 hides a key"),
-    "mask name": ({"mask": spec(5, 8), "mask_name": "attn_mask"}, ValueError, "attn_mask: got shape"),
     "bias shape": ({"bias": spec(2, 4, 7)}, ValueError, r"alibi_mask: got shape \(2, 4, 7\)"),
     "bias heads": ({"bias": spec(1, 3, 1, 7)}, ValueError, "alibi_mask: got shape"),
     "bias dtype": ({"bias": spec(1, 4, 1, 7, dtype="bfloat16")}, TypeError, "alibi_mask: got dtype bfloat16"),
