@@ -84,7 +84,7 @@ def _overlap(first: int, reach: tuple[int, int], second: int, other: tuple[int, 
 
 
 class Relocator:
-    """Finds or makes the operations of a call at new addresses.
+    """Find or make the operations of a call at new addresses.
 
     Args:
         runtime: the run.
@@ -113,10 +113,9 @@ class Relocator:
         self.units: list[tuple[int, bool]] = []
         self.templates: dict[Any, Relocatable] = {}
         self.possible = True  # nothing is known that forbids it
-        self.buffer_bounds = False  # it is known (and the user was told) that the call leaves a tensor
 
     def find(self, values: tuple) -> Ops | None:
-        """Operations for the run-time values, or None where they have to be prepared from nothing."""
+        """Return operations for the run-time values, or None to prepare them from nothing."""
         if not self.possible or self.fixed is None and not self._learn(values):
             return None
         addresses: list[int] = []
@@ -128,9 +127,8 @@ class Relocator:
             start = place.address + (values[view.copy.index] * place.stride if view.copied else 0)
             address = start + (values[view.offset.index] if view.moves else view.offset) * view.itemsize
             addresses.append(address)
-            inside = not self.buffer_bounds or place.memory.kind == "GM"
-            starts.append(start if inside else 0)
-            ends.append(start + place.size if inside else len(place.memory.data))
+            starts.append(start)
+            ends.append(start + place.size)
             remainders.append(address % unit)
             if layered:
                 remainders.append(address // LAYER)
@@ -142,13 +140,12 @@ class Relocator:
             if template is None or not template.fits(addresses, starts, ends):
                 return None
         elif not template.fits(addresses, starts, ends) or not self._same_layers(template, addresses):
-            self.buffer_bounds = self.runtime.options.bounds == "buffer"
             return None
         self._move(template.ops[0], template, addresses, values)
         return template.ops
 
     def prepared(self) -> list[Ops]:
-        """All operations."""
+        """Return all operations."""
         return [template.ops for template in self.templates.values()]
 
     # -------------------------------------------------------------------------------------------- making

@@ -26,6 +26,7 @@ from .graph import Graphs
 from .launch import Launcher
 from .memory import Address, Memory
 from .report import Report
+from .watch import Watch
 
 # Requests and codes of runtime/device.h and runtime/status.h.
 REGISTER, LAUNCH, AICPU, OPERATOR, SEND, WAITING, GIVE, TAKE, GRAPH, RUN_GRAPH, NN, GO_ON = range(1, 13)
@@ -34,11 +35,15 @@ _HEADER, _ANSWER, _ADDRESS = struct.Struct("=IIQQ"), struct.Struct("=qQ"), struc
 
 
 class Server:
-    """Answers the runtime, one request after the other."""
+    """Answer the runtime, one request after the other."""
 
     def __init__(self, connection: socket.socket, launcher: Launcher) -> None:
         self.connection, self.launcher, self.graphs = connection, launcher, Graphs(launcher)
         self.failures: list[str] = []
+        self.watch = Watch(self.give_up)
+        self.launcher.begins = self.watch.begins
+        self.answering = threading.Lock()
+        self.given_up = ""
         self.handlers: dict[int, Callable[[int, int, bytes], str | None]] = {
             REGISTER: self.register,
             LAUNCH: self.launch,
@@ -55,7 +60,8 @@ class Server:
         }
 
     def serve(self) -> None:
-        """Until the program has ended."""
+        """Serve until the program has ended."""
+        self.watch.start()
         while True:
             request, blocks, number, size = _HEADER.unpack(self.read(_HEADER.size))
             contents = self.read(size)
@@ -70,10 +76,28 @@ class Server:
                 code, text = KERNEL_FAILED, str(error)
             except Exception:
                 code, text = KERNEL_FAILED, f"the device process met an error of its own\n{traceback.format_exc()}"
-            if code == KERNEL_FAILED:
-                self.failures.append(text)
-            answer = text.encode()
-            self.connection.sendall(_ANSWER.pack(code, len(answer)) + answer)
+            self.watch.ends()
+            with self.answering:
+                if self.given_up:
+                    return  # the watch has answered, and does so from now on
+                self.answer(code, text)
+
+    def answer(self, code: int, text: str) -> None:
+        if code == KERNEL_FAILED:
+            self.failures.append(text)
+        answer = text.encode()
+        self.connection.sendall(_ANSWER.pack(code, len(answer)) + answer)
+
+    def give_up(self, text: str) -> None:
+        """Answer in place of a kernel that does not end; then refuse all requests until the program has ended."""
+        with self.answering:
+            if self.watch.kernel is None:
+                return  # it has ended meanwhile
+            self.given_up = text
+        with contextlib.suppress(ConnectionError):
+            while True:
+                self.answer(KERNEL_FAILED, text)
+                self.read(_HEADER.unpack(self.read(_HEADER.size))[-1])
 
     def read(self, size: int) -> bytes:
         contents = bytearray()
@@ -119,7 +143,7 @@ class Server:
 
 
 def _split(count: int, contents: bytes) -> tuple[list[Address], bytes]:
-    """The addresses that a message begins with, and the rest."""
+    """Return the addresses that a message begins with, and the rest."""
     end = count * _ADDRESS.size
     return [Address(*pair) for pair in _ADDRESS.iter_unpack(contents[:end])], contents[end:]
 

@@ -50,6 +50,9 @@ class Device {
   Status Ask(Request request, uint32_t blocks, uint64_t id, const void *data, uint64_t size,
              std::string *answered = nullptr);
 
+  // How long a kernel may run, 0: for ever. Counts from when the device process starts.
+  std::atomic<uint32_t> kernel_seconds{1900};
+
  private:
   Device();
   void Start();

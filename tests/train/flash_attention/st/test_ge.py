@@ -25,7 +25,7 @@ TRAINING = "two alike", "accumulated", "recompute", "dropout"
 
 @pytest.fixture
 def run(tmp_path, package):
-    """run(release, program, mode, *names): the verdicts of a program that checks something."""
+    """Return run(release, program, mode, *names): the verdicts of a program that checks something."""
     return lambda release, *what, **options: verdicts(
         ge_python(release), tmp_path, *what, ASCEND_CUSTOM_OPP_PATH=package, **options
     )
@@ -73,7 +73,7 @@ def test_around_a_network(run):
 
 
 def words(package, folder, release, *arguments):
-    """Words of each line that card_attention.py prints."""
+    """Return words of each line that card_attention.py prints."""
     variables = {"ASCEND_CUSTOM_OPP_PATH": package, "EXAMPLES": ROOT / "examples"}
     packages = (ROOT / "train",)
     done = on_card(ge_python(release), PROGRAM, *arguments, cwd=folder, packages=packages, **variables)

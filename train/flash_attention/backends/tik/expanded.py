@@ -1,8 +1,8 @@
 """The TIK operators in a graph that MindSpore splits and GE runs.
 
 GE's nodes take no layouts as attributes: MindSpore 2.5 and 2.6 refuse a Custom primitive that has some ("Unsupported
-custom attribute type in adaptor"). So a sharded graph has one primitive, a Morph, in the place of all of them.
-MindSpore splits its tensors, and puts the operators there afterwards, which know nothing of the whole.
+custom attribute type in adaptor"). So a sharded graph has one primitive, a Morph, in the place of all operators.
+MindSpore splits its tensors and then puts the operators there, which know nothing of the whole.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 import mindspore as ms
 import numpy as np
 from flash_attention import FlashAttention, reference
-from flash_attention.problem import AttentionProblem
+from flash_attention.call import Call
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 from mindspore.communication import get_rank, init
 
@@ -24,9 +24,9 @@ CARDS = DP * MP
 
 
 def split(layout, name, shape):
-    """Into how many parts a layout cuts each axis of an input."""
+    """Return into how many parts a layout cuts each axis of an input."""
     ones = (1,) * (len(shape) - 1)
-    if layout == "whole":
+    if layout in ("whole", "cast"):
         return (1, *ones)
     if layout == "last":
         return (*ones, CARDS)
@@ -41,7 +41,8 @@ def split(layout, name, shape):
 
 @dataclass(frozen=True)
 class Case:
-    """Name layouts by input: `split`, or "none" for an operation without strategy. Other inputs arrive as "wanted".
+    """Name layouts by input: `split`, "none" for an operation without strategy, or "cast" for a Cast without strategy
+    behind a tensor that is not split. Other inputs arrive as "wanted".
 
     Attributes:
         mask: dtype and rank; None: no mask.
@@ -73,6 +74,7 @@ CASES = {
     "bias-last": Case({"bias": "last", "sinks": "whole"}, MASK, EVERY),
     "segments": Case({"segments": "none", "query": "none"}, MASK, segments=True, layers=2),
     "BSH": Case({"query": "none", "key": "none", "value": "none", "output": "none"}, MASK, input_layout="BSH"),
+    "casts": Case(dict.fromkeys((*EVERY, "mask"), "cast"), MASK, EVERY, layers=2),
     "everything": Case(dict.fromkeys((*EVERY, "mask", "segments", "output"), "none"), MASK, EVERY, True, 2),
 }
 CASES |= {
@@ -83,12 +85,13 @@ CASES |= {
 
 
 class Arrives(nn.Cell):
-    """Hands on a tensor, doubled, in some layout."""
+    """Hand on a tensor, doubled, in some layout."""
 
     def __init__(self, case, name, shape):
         super().__init__()
         layout = case.layouts.get(name, "wanted")
         self.turned, self.twice, self.turn = layout == "turned", ops.Add(), ops.Transpose()
+        self.casts, self.widen, self.narrow = layout == "cast" and name != "mask", ops.Cast(), ops.Cast()
         if layout != "none":
             parts = split(layout, name, shape)
             self.twice.shard((parts, parts))
@@ -96,6 +99,9 @@ class Arrives(nn.Cell):
                 self.turn.shard((parts,))
 
     def construct(self, tensor):
+        if self.casts:
+            wide = self.widen(tensor, ms.float32)
+            return self.narrow(self.twice(wide, wide), tensor.dtype)
         if self.turned:  # as many heads as batch items
             return self.turn(self.twice(tensor, tensor), (1, 0, 2, 3))
         return self.twice(tensor, tensor)
@@ -122,7 +128,7 @@ class Network(nn.Cell):
             self.dtype = getattr(ms, case.mask[0])
             self.arrive_mask = Arrives(case, "mask", mask_shape(case))
             self.cast = ops.Cast()
-            if case.layouts.get("mask", "wanted") != "none":
+            if case.layouts.get("mask", "wanted") not in ("none", "cast"):
                 self.cast.shard((split(case.layouts.get("mask", "wanted"), "mask", mask_shape(case)),))
         self.arrive_segments = Arrives(case, "segments", (BATCH, SEQ))
         self.layers = nn.CellList(
@@ -170,7 +176,7 @@ class Gradients(nn.Cell):
 
 
 def mask_shape(case):
-    """Shape of the mask: of one head."""
+    """Return shape of the mask: of one head."""
     return (BATCH, 1, SEQ, SEQ) if case.mask[1] == 4 else (BATCH, SEQ, SEQ)
 
 
@@ -187,10 +193,10 @@ def turned(case, name, array):
 
 
 def expected(case, data, weights, mask, segments):
-    """Gradients of the inputs in float64."""
+    """Return gradients of the inputs in float64."""
     given = {name: turned(case, name, data[name]).astype(float) for name in case.inputs}
     biased = "bias" in given
-    problem = AttentionProblem(
+    problem = Call(
         *SHAPE[:2], SEQ, SEQ, WIDTH, mask_shape=mask_shape(replace(case, mask=("", 4))) if case.mask else None,
         bias_shape=SHAPES["bias"] if biased else None, bias_dtype="float16" if biased else None,
         mask_dtype="uint8" if case.mask else None, sinks=biased, segments=case.segments,
@@ -247,7 +253,7 @@ def check(case, rank):
 
 
 def losses(case, data, weights, inputs):
-    """The losses of three steps."""
+    """Return the losses of three steps."""
     context(case)
     network = Network(case, data, weights)
     optimizer = nn.AdamWeightDecay(network.trainable_params(), 1e-2, eps=1e-3)
