@@ -22,13 +22,8 @@ class TikBackend(OperatorBackend):
 
         if expands() or not environment.needs_package(ms.__version__):
             return None
-<<<<<<< HEAD
-        allowed = "data_parallel, or MindSpore 2.6"
-        return f"has no shard strategies that MindSpore {ms.__version__} hands on to GE: allowed is {allowed}"
-=======
         strategies = f"has no shard strategies that MindSpore {ms.__version__} hands on to GE"
         return f"{strategies}: use data_parallel, or MindSpore 2.6"
->>>>>>> main
 
     def unavailable(self) -> str | None:
         import mindspore as ms
