@@ -125,7 +125,7 @@ class Server:
         self.launcher.launch_operator(kernel, addresses, constants)
 
     def give(self, graph: int, count: int, contents: bytes) -> None:
-        """Of a collective in a graph the tensors are there, and no addresses come."""
+        """Give what a collective takes. No addresses come of tensors in a graph."""
         addresses, description = _split(count, contents)
         call = collectives.parse(description)
         if count:

@@ -141,7 +141,7 @@ def test_first_call(package, tmp_path, release, mode, level, backend, printed):
 
 
 def command(package, folder, release, text):
-    """What a command of docs/ascend.md prints."""
+    """Run a command of docs/ascend.md. Return what it prints."""
     words = shlex.split(text)
     if words[0] == "flash-attention":
         words = ["-m", "flash_attention.cli", *words[1:]]
