@@ -91,6 +91,8 @@ class Graphs:
         Returns:
             The collective that it is at, or nothing at its end, as `go_on`.
         """
+        if number in self.running:
+            raise KernelError(f"graph {number} is to run, and waits for other cards in another stream")
         self.running[number] = self._whole(number, addresses, message)
         return self.go_on(number)
 
@@ -146,7 +148,7 @@ class Graphs:
 
     @staticmethod
     def _sorted(nodes: Sequence[Node], needs: Sequence[set[int]], shuffle: Callable[[list[int]], None]) -> list[int]:
-        """Return numbers of nodes, each after the nodes that it needs. `shuffle` orders the nodes that may come next."""
+        """Return numbers of nodes, each after the nodes that it needs. `shuffle` orders nodes that may come next."""
         waiting, order = set(range(len(nodes))), []
         while waiting:
             ready = [number for number in sorted(waiting) if not needs[number] & waiting]
