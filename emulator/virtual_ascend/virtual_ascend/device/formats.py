@@ -99,7 +99,7 @@ def _images(stored: np.ndarray, description: dict[str, Any]) -> Rows:
 
 
 def _filters(stored: np.ndarray, shape: Sequence[int], groups: int) -> Rows:
-    """Return groups lie on the diagonal of larger filters, as many as fill up fractals."""
+    """Put groups on the diagonal of larger filters, as many as fill up fractals."""
     count, channels, height, width = shape
     results = count // groups
     together = min(groups, math.lcm(math.lcm(channels, 16) // channels, math.lcm(results, 16) // results))
