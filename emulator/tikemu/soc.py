@@ -253,7 +253,7 @@ class TimingModel:
 
     @staticmethod
     def vector_constant_name(kind: str, dtype: str) -> str:
-        """Return name of the constant that :meth:`vector_cycles` uses."""
+        """Return the name of the constant that :meth:`vector_cycles` uses."""
         if kind in ("transcendental", "div"):
             return f"vector_{kind}_{'f16' if dtype == 'float16' else 'f32'}"
         return f"vector_{kind}"

@@ -57,7 +57,7 @@ def read(address, count):
 
 
 def write(address, values):
-    """Return code of a copy to the card."""
+    """Return the code of a copy to the card."""
     array = np.array(values, np.float32)
     return runtime.rtMemcpy(address, array.nbytes, array.ctypes.data, array.nbytes, HOST_TO_DEVICE)
 
@@ -125,7 +125,7 @@ def stuck():
 
 
 def waiting():
-    """Return code of a request to the device process."""
+    """Return the code of a request to the device process."""
     channel = create_channel(0, b"channel", 1)
     return runtime.acltdtQueryChannelSize(channel, ctypes.byref(ctypes.c_size_t()))
 

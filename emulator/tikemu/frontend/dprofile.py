@@ -40,7 +40,7 @@ class Dprofile:
         return platform_info.current_soc()
 
     def get_aicore_num(self) -> int:
-        """Return number of AI cores."""
+        """Return the number of AI cores."""
         return MINI_CORES if self._mini else self._soc().core_count
 
     def get_unified_buffer_size(self) -> int:

@@ -26,7 +26,7 @@ def lower_shape(shape: tuple[Any, ...]) -> tuple[ir.Value, ...]:
 
 
 def product(shape: tuple[Extent, ...]) -> Extent:
-    """Return number of elements."""
+    """Return the number of elements."""
     result: Extent = 1
     for extent in shape:
         result = result * extent

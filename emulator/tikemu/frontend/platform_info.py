@@ -112,7 +112,7 @@ def restore(selected: Selection | None) -> None:
 
 
 def current_soc() -> SocProfile:
-    """Return profile of the selected SoC. Without a selection it is Ascend 910: a warning, in strict mode an error
+    """Return the profile of the selected SoC. Without a selection it is Ascend 910: a warning, in strict mode an error
     (D2d).
     """
     global _assumed

@@ -256,12 +256,12 @@ UNSPECIFIED: dict[str, tuple[str, Callable[[np.ndarray], np.ndarray]]] = {
 
 # ------------------------------------------------------------------------------------------- functions of two arguments
 def maximum(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Return larger of two numbers, ``a`` where they are equal (D12c), NaN where either is."""
+    """Return the larger of two numbers: ``a`` if they are equal (D12c), NaN if either is."""
     return np.where((a >= b) | np.isnan(a), a, b)
 
 
 def minimum(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Return smaller of two numbers, ``a`` where they are equal (D12c), NaN where either is."""
+    """Return the smaller of two numbers: ``a`` if they are equal (D12c), NaN if either is."""
     return np.where((a <= b) | np.isnan(a), a, b)
 
 

@@ -74,7 +74,7 @@ instruction(
 
 
 def _descending(scores: np.ndarray) -> np.ndarray:
-    """Return order of float16 score bits, largest first, equal scores by lower index."""
+    """Return the order of float16 score bits, largest first, equal scores by lower index."""
     return np.argsort(-scores.view(np.float16).astype(np.float32), axis=-1, kind="stable")
 
 

@@ -65,7 +65,7 @@ class Placement:
 
     @property
     def end(self) -> int:
-        """Return end of the last copy."""
+        """Return the end of the last copy."""
         return self.address + (self.copies - 1) * self.stride + self.size
 
 
@@ -85,7 +85,7 @@ class Plan:
 
 
 def alignment(tensor: ir.TensorInfo) -> int:
-    """Return alignment of a tensor's start address in bytes (core.md 2.2)."""
+    """Return the alignment of a tensor's start address in bytes (core.md 2.2)."""
     if tensor.memory == "UB":
         return 32
     if tensor.memory == "L0C":
@@ -131,7 +131,7 @@ def plan(program: ir.Program, limits: Limits | None = None, order: str = "defini
 
 
 def _first_uses(body: ir.Body) -> dict[int, int]:
-    """Return position in the program of the first statement that uses a tensor, by ``TensorInfo.uid``."""
+    """Return the position of the first statement that uses a tensor, by ``TensorInfo.uid``."""
     uses: dict[int, int] = {}
     for position, statement in enumerate(ir.statements(body)):
         if not isinstance(statement, ir.Define):
@@ -184,7 +184,7 @@ class _Allocator:
             yield from sorted(found, key=self.first_use) if defines else found
 
     def first_use(self, definition: Any) -> int:
-        """Return position of the first use of the tensor that is defined."""
+        """Return the position of the first use of the tensor that is defined."""
         return self.uses.get(definition.tensor.uid, 0)
 
     def inside(self, loop: ir.For, outer: tuple[tuple[ir.Variable, int], ...]) -> tuple[tuple[ir.Variable, int], ...]:

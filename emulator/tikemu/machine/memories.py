@@ -64,7 +64,7 @@ class CoreMemories:
             memory.data[start:end] = 0
 
     def snapshot(self) -> tuple[dict[str, tuple], CoreState]:
-        """Return copy of all contents in use."""
+        """Return a copy of all contents in use."""
         contents = {}
         for kind, size in self.used.items():
             memory = self.memories[kind]

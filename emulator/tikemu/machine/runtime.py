@@ -277,7 +277,7 @@ class TensorPlace:
 
 
 def region_bytes(region: Region) -> int:
-    """Return number of bytes of a region, pieces counted one by one."""
+    """Return the number of bytes of a region, pieces counted one by one."""
     return sum(n0 * n1 * width for _, n0, _, n1, _, width in region.pieces)
 
 

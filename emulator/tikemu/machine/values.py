@@ -42,7 +42,7 @@ def shift_count(count: int, bits: int) -> int:
 
 
 def pick(values: Sequence, index: int) -> Any:
-    """Return element of a ScalarArray with a run-time index."""
+    """Return the element of a ScalarArray with a run-time index."""
     if not 0 <= index < len(values):
         raise TikBoundsError(f"index {index} is out of range for a ScalarArray of length {len(values)}")
     return values[index]

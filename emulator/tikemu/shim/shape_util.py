@@ -114,7 +114,7 @@ def compare_tensor_dict_key(dict1: dict[str, Any], dict2: dict[str, Any], dict_k
 
 
 def get_shape_size(shape: Sequence[int]) -> int:
-    """Return number of elements."""
+    """Return the number of elements."""
     return math.prod(shape)
 
 

@@ -55,7 +55,7 @@ class CoreClock:
 
     @property
     def now(self) -> float:
-        """Return time of the scalar unit."""
+        """Return the time of the scalar unit."""
         self.settle()
         return self.simulator.now
 

@@ -39,7 +39,7 @@ def nz(matrix: np.ndarray) -> np.ndarray:
 
 
 def matrix(fractals: np.ndarray) -> np.ndarray:
-    """Return inverse of :func:`nz`."""
+    """Return the inverse of :func:`nz`."""
     *batch, c1, r1, r0, c0 = fractals.shape
     count = len(batch)
     order = fractals.transpose(*range(count), count + 1, count + 2, count, count + 3)

@@ -194,7 +194,7 @@ COMPARE = {name: getattr(operator, name) for name in ("lt", "gt", "ge", "le", "e
 
 
 def tree(values: list, dtype: str) -> Any:
-    """Return sum of adjacent pairs, every node rounded."""
+    """Return the sum of adjacent pairs, every node rounded."""
     while len(values) > 1:
         values = [stored(values[i] + values[i + 1], dtype) for i in range(0, len(values), 2)]
     return values[0]
@@ -220,7 +220,7 @@ def to_odd(x: float) -> float:
 
 
 def to_integer(x: float, mode: str, dtype: str) -> int:
-    """Return rounding by mode with saturation; NaN gives 0."""
+    """Return the rounding by mode with saturation; NaN gives 0."""
     low, high = (0, 255) if dtype == "uint8" else (-128, 127) if dtype == "int8" else (-(1 << 31), (1 << 31) - 1)
     if math.isnan(x):
         return 0

@@ -366,7 +366,7 @@ class Pair(nn.Cell):
 
 
 def precise_dtype(device: str):
-    """Return dtype in which logsumexps are merged: MindSpore's float32 exp errs by up to 7e-6 on a CPU (2.10)."""
+    """Return the dtype in which logsumexps are merged: MindSpore's float32 exp errs by up to 7e-6 on a CPU (2.10)."""
     return mstype.float64 if device == "CPU" else mstype.float32
 
 

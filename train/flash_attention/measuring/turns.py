@@ -37,7 +37,7 @@ class Timing:
 
     @property
     def gflops(self) -> float:
-        """Return rate of the products on visible pairs, 1e9 operations a second."""
+        """Return the rate of the products on visible pairs, 1e9 operations a second."""
         return self.case.flops(self.kind) / self.median / 1e9
 
 
@@ -102,7 +102,7 @@ class Worker:
         return self.ask(time=kind, least=least)["seconds"]
 
     def extra_bytes(self, kind: str) -> int:
-        """Return growth of the process at its peak through one call."""
+        """Return the growth of the process at its peak through one call."""
         return self.ask(memory=kind)["bytes"]
 
     def close(self) -> None:

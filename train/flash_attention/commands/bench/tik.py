@@ -75,5 +75,5 @@ def kernels_of(operator: str, problem: KernelProblem) -> tuple[str, ...]:
 
 
 def share(main: Measurement, around: list[Measurement]) -> float:
-    """Return share of the Cube's peak of a kernel with the passes around it."""
+    """Return the share of the Cube's peak of a kernel with the passes around it."""
     return main.utilisation * main.cycles / (main.cycles + sum(other.cycles for other in around))

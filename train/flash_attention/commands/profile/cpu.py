@@ -60,7 +60,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def visited(case) -> float:
-    """Return share of the pairs of tiles that have a visible pair of tokens."""
+    """Return the share of the pairs of tiles that have a visible pair of tokens."""
     problem = case.problem
     tiles = -(-case.seq // problem.rules.tile)
     count = sum(len(problem.band.key_tiles(tile, problem.rules.tile, problem.rules.tile)) for tile in range(tiles))

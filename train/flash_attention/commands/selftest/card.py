@@ -51,7 +51,7 @@ class Device(Protocol):
         """Return results of so many calls, as reference.Attention of float32 arrays."""
 
     def milliseconds(self, heads: int, seq: int, head_dim: int) -> float:
-        """Return forward of a square problem: the best of ten calls."""
+        """Time the forward of a square problem: the best of ten calls."""
 
 
 class _Layer:

@@ -217,7 +217,7 @@ class Acl:
         return results
 
     def milliseconds(self, heads: int, seq: int, head_dim: int) -> float:
-        """Return the forward operator alone, the best of ten runs."""
+        """Time the forward operator alone, the best of ten runs."""
         problem = AttentionProblem(1, heads, seq, seq, head_dim, dtype="float16")
         request = Request(describe.kernel_problem(problem, **environment.chip()._asdict()))
         random = np.random.default_rng(0)

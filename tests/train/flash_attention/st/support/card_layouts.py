@@ -170,7 +170,7 @@ class Gradients(nn.Cell):
 
 
 def mask_shape(case):
-    """Return shape of the mask: of one head."""
+    """Return the shape of the mask: of one head."""
     return (BATCH, 1, SEQ, SEQ) if case.mask[1] == 4 else (BATCH, SEQ, SEQ)
 
 

@@ -54,7 +54,7 @@ def add_missing_operators() -> None:
 
 
 def models(name: str) -> tuple:
-    """Return the model with our attention and with the library's eager attention, all parameters alike."""
+    """Return a model with our attention and one with the library's eager attention, all parameters alike."""
     import transformers
     from mindone import transformers as library
 

@@ -18,12 +18,12 @@ GOOD = {"batch": 2, "heads": 4, "seq_q": 5, "seq_k": 7, "head_dim": 16}
 
 
 def spec(*shape, dtype="float16"):
-    """Return description of a float16 tensor."""
+    """Return the description of a float16 tensor."""
     return TensorSpec(shape, dtype)
 
 
 def ids(*shape):
-    """Return description of an int32 tensor."""
+    """Return the description of an int32 tensor."""
     return TensorSpec(shape, "int32")
 
 

@@ -8,7 +8,7 @@ SIZES = {"batch": 2, "heads": 4, "seq_q": 5, "seq_k": 7, "head_dim": 16}
 
 
 def spec(*shape, dtype="float16"):
-    """Return description of a tensor."""
+    """Return the description of a tensor."""
     return TensorSpec(shape, dtype)
 
 

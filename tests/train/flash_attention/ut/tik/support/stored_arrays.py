@@ -41,7 +41,7 @@ def to_stored(problem: KernelProblem, name: str, array: np.ndarray) -> np.ndarra
 
 
 def from_stored(problem: KernelProblem, name: str, stored: np.ndarray) -> np.ndarray:
-    """Return inverse of `to_stored`."""
+    """Return the inverse of `to_stored`."""
     place = layout.placement(problem, name)
     array = layout.from_nz(stored, *place.shape[-2:])
     if problem.layout == "TH":

@@ -165,7 +165,7 @@ def _stored(values: np.ndarray, blocks: np.ndarray) -> np.ndarray:
 
 
 def _unstored(stored: np.ndarray, blocks: np.ndarray, tokens: int) -> np.ndarray:
-    """Return inverse of `_stored`."""
+    """Return the inverse of `_stored`."""
     result = np.zeros((len(stored), tokens), np.float32)
     for index, (first, rows, *_) in enumerate(blocks):
         result[:, first : first + rows] = stored[:, index * layout.BLOCK :][:, :rows]
