@@ -36,7 +36,7 @@ class Relocatable:
         ops: the operations (one).
         reach: per view, the bytes touched, relative to its address.
         pairs: (first view, second view, distance): positions of operands in one memory, one of which is written;
-            distance None where they share no byte.
+            distance None if they share no byte.
         accesses: what is read, and what is written, each with the number of its view.
         in_global: some of it lies in global memory.
     """

@@ -47,7 +47,7 @@ def pages(block_size: int) -> tuple:
 
 
 def expected(query: np.ndarray, keys, values, **rules) -> np.ndarray:
-    """Return the sequence by sequence, not compiled; zeros where there is no key."""
+    """Return the sequence by sequence, not compiled; zeros if there is no key."""
     output = np.zeros((*query.shape[:3], VALUE_DIM), np.float32)
     options = {"causal": True, "causal_alignment": "bottom_right", "input_layout": "BSND", "backend": "math", **rules}
     for index, (key, value) in enumerate(zip(keys, values)):

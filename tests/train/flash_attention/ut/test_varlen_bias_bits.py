@@ -24,7 +24,7 @@ BACKENDS = ("cpu", "math")
 
 def given(kind: str) -> tuple:
     """Return float32 tensors, the keep bits of each sequence, and the output's gradient. The tensors are query, key,
-    value, bias and sinks (None where absent).
+    value, bias and sinks (None if absent).
     """
     draw = np.random.default_rng(3)
     rows, keys = sum(LENGTHS_Q), sum(LENGTHS_K)
