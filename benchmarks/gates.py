@@ -22,12 +22,12 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from flash_attention.call import DTYPES
 from flash_attention.commands.bench import figures, sequences, speed, tik
 from flash_attention.commands.bench.figures import Figure
 from flash_attention.measuring.case import Case
 from flash_attention.measuring.implementations import Gemm
 from flash_attention.measuring.turns import Timing, Worker, time_in_turns
-from flash_attention.problem import DTYPES
 
 from benchmarks import cache_steps, required, tik_decode, tik_packed
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 from flash_attention import plotting, reference
-from flash_attention.problem import AttentionProblem, AttentionRules
-from flash_attention.problem.tiling import tile_of
+from flash_attention.call import AttentionRules, Call
+from flash_attention.call.tiling import tile_of
 
 IMAGES = Path(__file__).resolve().parent / "images"
 
@@ -48,12 +48,12 @@ class Mask:
         return f"FlashAttention(64{arguments})".replace("'", '"')
 
     @property
-    def problem(self) -> AttentionProblem:
-        """Return the call, described for `flash_attention.problem.visibility` and the reference."""
+    def described(self) -> Call:
+        """Return the call, described for `flash_attention.call.visibility` and the reference."""
         mask = self.inputs.get("attention_mask")
         compact = mask is not None and mask.shape[-2:] != (self.seq_q, self.seq_k) and mask.shape[-2] > 1
         rules = AttentionRules.from_arguments(**{**self.arguments, **({"causal": True} if compact else {})})
-        return AttentionProblem(
+        return Call(
             batch=1,
             heads=1,
             seq_q=self.seq_q,
@@ -68,10 +68,10 @@ class Mask:
 
     def visible(self) -> np.ndarray:
         """Return boolean (seq_q, seq_k)."""
-        problem, given = self.problem, self.inputs
-        mask = given.get("attention_mask") if problem.mask_shape else None
+        call, given = self.described, self.inputs
+        mask = given.get("attention_mask") if call.mask_shape else None
         ids = given.get("segment_ids")
-        hidden = reference.hidden(problem, mask, given.get("prefix"), ids, given.get("kv_segment_ids", ids))
+        hidden = reference.hidden(call, mask, given.get("prefix"), ids, given.get("kv_segment_ids", ids))
         return ~np.broadcast_to(hidden, (1, 1, self.seq_q, self.seq_k))[0, 0]
 
 
@@ -116,7 +116,7 @@ def draw_mask(name: str, out: Path) -> Path:
     if tiled:
         tile = tile_of(mask.arguments.get("tiling_stgy_name", "sparse"))
         for query_tile in range(mask.seq_q // tile):
-            for visit in mask.problem.band.key_tiles(query_tile, tile, tile):
+            for visit in mask.described.band.key_tiles(query_tile, tile, tile):
                 rows, keys = (slice(at * tile, (at + 1) * tile) for at in (query_tile, visit.index))
                 colours[rows, keys] = _rgb(PARTIAL)
     else:
@@ -265,9 +265,9 @@ def draw_design_query(out: Path) -> Path:
     boxes = [
         Box(1, 0, "FlashAttention", "nn/layer/flash_attention.py\nmixed precision, dropout seed"),
         Box(2, 0, "flash_attention()", "functional.py\none plan per kind of call"),
-        Box(3, 0, "AttentionProblem", "problem/\nrules, shapes, every error", plain),
-        Box(2, 1, "registry.choose", "backends/registry.py\nwho takes this problem"),
-        Box(3, 1, "Band", "problem/visibility.py\nwho sees whom", plain),
+        Box(3, 0, "Call", "call/\nrules, shapes, every error", plain),
+        Box(2, 1, "registry.choose", "backends/registry.py\nwho takes this call"),
+        Box(3, 1, "Band", "call/visibility.py\nwho sees whom", plain),
         Box(0.5, 2, "tik", "backends/tik/\nCustom operators"),
         Box(1.5, 2, "emulator", "backends/emulator.py\nthe same operators"),
         Box(2.5, 2, "cpu", "backends/cpu/\nCustom, func_type aot"),
@@ -277,7 +277,7 @@ def draw_design_query(out: Path) -> Path:
         Box(2.5, 3, "C++ kernel", "csrc/: AVX-512, AVX2,\nNEON, portable", kernel),
         Box(3.5, 3, "MindSpore", "BatchMatMul, Softmax,\nflash_attention_score", kernel),
     ]
-    arrows = [(0, 1, ""), (1, 2, ""), (1, 3, "problem"), (2, 4, ""), (3, 5, ""), (3, 6, ""), (3, 7, ""), (3, 8, "")]
+    arrows = [(0, 1, ""), (1, 2, ""), (1, 3, "call"), (2, 4, ""), (3, 5, ""), (3, 6, ""), (3, 7, ""), (3, 8, "")]
     arrows += [(5, 9, ""), (6, 10, ""), (7, 11, ""), (8, 12, "")]
     return _diagram(boxes, arrows, (10, 5.6), out / "design_query.png")
 

@@ -22,8 +22,8 @@ import types
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from flash_attention.call.checks import check_bool, check_int
 from flash_attention.nn.layer.flash_attention import FlashAttention as Layer
-from flash_attention.problem.checks import check_bool, check_int
 
 PATHS = (
     "acctransformer.flash_attention.nn.layer.flash_attention",

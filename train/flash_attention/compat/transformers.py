@@ -14,8 +14,8 @@ from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 
 from flash_attention.bridge.tensors import compile_time, spec, tensor_spec
+from flash_attention.call.checks import check_int
 from flash_attention.functional import flash_attention
-from flash_attention.problem.checks import check_int
 
 NAME = "flash_attention"
 # What calls may carry that changes the result and that we do not compute.

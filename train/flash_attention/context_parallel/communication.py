@@ -14,7 +14,7 @@ from mindspore import Tensor
 from mindspore.communication import get_group_size, get_rank, init
 from mindspore.nn.cell import _pynative_executor
 
-from flash_attention.problem.checks import check_int
+from flash_attention.call.checks import check_int
 
 CPU_LIMITS = ("MS_CPU_COMM_OP_TIMEOUT",)
 ASCEND_LIMITS = ("HCCL_EXEC_TIMEOUT", "HCCL_CONNECT_TIMEOUT")

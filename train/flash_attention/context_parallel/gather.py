@@ -10,6 +10,7 @@ from mindspore import nn, ops
 from flash_attention.bridge.constants import filled
 from flash_attention.bridge.gradients import Differentiable, zeros_like
 from flash_attention.bridge.tensors import compile_time, spec, tensor_spec
+from flash_attention.call import AttentionRules
 from flash_attention.context_parallel.pieces import (
     Pair,
     Share,
@@ -22,7 +23,6 @@ from flash_attention.context_parallel.pieces import (
 from flash_attention.context_parallel.plan import pieces
 from flash_attention.context_parallel.sequence import SequenceSplit
 from flash_attention.context_parallel.split_attention import SplitAttention, read_sizes
-from flash_attention.problem import AttentionRules
 
 
 class GatherAttention(SplitAttention):

@@ -19,16 +19,16 @@ from mindspore import dtype as mstype
 from flash_attention.backends import registry
 from flash_attention.backends.base import Backend
 from flash_attention.bridge.constants import filled
+from flash_attention.call import AttentionRules, Call, alibi_slopes
+from flash_attention.call.visibility import UNLIMITED
 from flash_attention.context_parallel.plan import BEFORE, SAME, Piece
-from flash_attention.problem import AttentionProblem, AttentionRules, alibi_slopes
-from flash_attention.problem.visibility import UNLIMITED
 
 _NOTHING = -1e30  # logsumexp of a row that has seen nothing yet; finite, so that differences are
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Hold the common sizes of a process's calls; fields as in AttentionProblem."""
+    """Hold the common sizes of a process's calls; fields as in Call."""
 
     batch: int
     heads: int
@@ -43,11 +43,11 @@ class Sizes:
     segments: bool = False
 
 
-def piece_problem(sizes: Sizes, rules: AttentionRules, piece: Piece) -> AttentionProblem:
-    """Return the attention problem of one call."""
+def piece_problem(sizes: Sizes, rules: AttentionRules, piece: Piece) -> Call:
+    """Return the attention call of one call."""
     keys = piece.end_key - piece.first_key
     biased = rules.alibi and piece.side != SAME  # the distance to another chunk comes as a bias
-    return AttentionProblem(
+    return Call(
         batch=sizes.batch,
         heads=sizes.heads,
         kv_heads=sizes.kv_heads,
@@ -74,14 +74,14 @@ def piece_problem(sizes: Sizes, rules: AttentionRules, piece: Piece) -> Attentio
     )
 
 
-def distance_bias(problem: AttentionProblem, piece: Piece) -> tuple[np.ndarray, np.ndarray]:
+def distance_bias(call: Call, piece: Piece) -> tuple[np.ndarray, np.ndarray]:
     """Return ALiBi between chunks as two biases: of the key, (1, heads, 1, keys), and of the query, (1, heads, rows).
 
     All keys lie on one side of all queries, so that -slope * |distance| is their sum. The query's bias adds to the
     logsumexp and leaves the softmax alone. Neither grows beyond what the sum is for the nearest key.
     """
-    slopes = np.array(alibi_slopes(problem))[None, :, None]
-    rows, keys = np.arange(problem.seq_q), np.arange(problem.seq_k)
+    slopes = np.array(alibi_slopes(call))[None, :, None]
+    rows, keys = np.arange(call.seq_q), np.arange(call.seq_k)
     if piece.side == BEFORE:
         of_key, of_query = keys - keys[-1], keys[-1] - piece.distance - rows
     else:
@@ -97,16 +97,16 @@ class PieceOptional(nn.Cell):
     Where only the prefix is visible, other keys have an id that nobody sees.
     """
 
-    def __init__(self, sizes: Sizes, piece: Piece, problem: AttentionProblem):
+    def __init__(self, sizes: Sizes, piece: Piece, call: Call):
         super().__init__()
-        self.prefixed, self.segmented, self.only_prefix = problem.prefix, problem.segments, piece.only_prefix
+        self.prefixed, self.segmented, self.only_prefix = call.prefix, call.segments, piece.only_prefix
         self.given = sizes.segments
         self.first_row, self.end_row, self.first_key, self.end_key = piece[:4]
-        self.position, self.keys = piece.position, problem.seq_k
+        self.position, self.keys = piece.position, call.seq_k
         if self.segmented:
-            rows, keys = (np.zeros((sizes.batch, seq), np.int32) for seq in (problem.seq_q, problem.seq_k))
+            rows, keys = (np.zeros((sizes.batch, seq), np.int32) for seq in (call.seq_q, call.seq_k))
             self.row_ids, self.key_ids, self.unseen = Tensor(rows), Tensor(keys), Tensor(keys - 1)
-            self.positions = Tensor(keys + np.arange(piece.position, piece.position + problem.seq_k, dtype=np.int32))
+            self.positions = Tensor(keys + np.arange(piece.position, piece.position + call.seq_k, dtype=np.int32))
 
     def construct(self, prefix, row_ids, key_ids):
         inputs = ()
@@ -127,15 +127,15 @@ class _Piece(nn.Cell):
     ALiBi.
     """
 
-    def __init__(self, sizes: Sizes, piece: Piece, problem: AttentionProblem):
+    def __init__(self, sizes: Sizes, piece: Piece, call: Call):
         super().__init__()
-        self.optional = PieceOptional(sizes, piece, problem)
+        self.optional = PieceOptional(sizes, piece, call)
         self.rows, self.keys = Span(*piece[0:2], sizes.seq), Span(*piece[2:4], sizes.seq)
         self.dtype = getattr(mstype, sizes.dtype)
-        self.alibi = problem.bias_shape is not None
+        self.alibi = call.bias_shape is not None
         self.bias: tuple = ()
         if self.alibi:
-            bias, self.row_bias = map(Tensor, distance_bias(problem, piece))
+            bias, self.row_bias = map(Tensor, distance_bias(call, piece))
             self.bias = (bias,)
 
 
@@ -146,10 +146,10 @@ class PieceForward(_Piece):
     """
 
     def __init__(self, sizes: Sizes, rules: AttentionRules, piece: Piece, backend: str | None):
-        problem = piece_problem(sizes, rules, piece)
-        super().__init__(sizes, piece, problem)
+        call = piece_problem(sizes, rules, piece)
+        super().__init__(sizes, piece, call)
         try:
-            self.attention = registry.build(problem, backend)
+            self.attention = registry.build(call, backend)
         except RuntimeError as error:
             if not self.alibi:
                 raise
@@ -179,11 +179,11 @@ class PieceBackward(_Piece):
     """
 
     def __init__(self, sizes: Sizes, rules: AttentionRules, piece: Piece, backend: str | None):
-        problem = piece_problem(sizes, rules, piece)
-        super().__init__(sizes, piece, problem)
-        chosen = registry.choose(problem, backend)
-        own = chosen.build_backward(problem)
-        self.gradients = _Differentiated(problem, chosen) if own is None else own
+        call = piece_problem(sizes, rules, piece)
+        super().__init__(sizes, piece, call)
+        chosen = registry.choose(call, backend)
+        own = chosen.build_backward(call)
+        self.gradients = _Differentiated(call, chosen) if own is None else own
 
     def construct(self, query, key, value, optional, output, logsumexp, d_output, d_query, d_key, d_value):
         logsumexp = self.rows(logsumexp)
@@ -212,11 +212,11 @@ class _Differentiated(nn.Cell):
     part i is w_i d_output at output_i, and w_i d_output . (output_i - output) at logsumexp_i.
     """
 
-    def __init__(self, problem: AttentionProblem, backend: Backend):
+    def __init__(self, call: Call, backend: Backend):
         super().__init__()
-        self.attention = registry.build(problem, backend)
+        self.attention = registry.build(call, backend)
         self.differentiate = ops.GradOperation(get_all=True, sens_param=True)
-        self.precise = precise_dtype(problem.device)
+        self.precise = precise_dtype(call.device)
 
     def construct(self, query, key, value, inputs, output, logsumexp, d_output):
         attention = self.attention

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from flash_attention.call import ALL_BLOCKS, AttentionRules
+from flash_attention.call.visibility import UNLIMITED
 from flash_attention.context_parallel.sequence import SequenceSplit
-from flash_attention.problem import ALL_BLOCKS, AttentionRules
-from flash_attention.problem.visibility import UNLIMITED
 
 SAME, BEFORE, AFTER = "same", "before", "after"
 _FAR = 1 << 50  # stands for no bound

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flash_attention.problem.checks import check_int, check_name
+from flash_attention.call.checks import check_int, check_name
 
 ORDERS = ("zigzag", "contiguous")
 

@@ -164,7 +164,7 @@ class Flash(_MindSpore):
         class Network(nn.Cell):
             def __init__(self):
                 super().__init__()
-                self.attend, self.given = registry.build(case.problem, backend), given
+                self.attend, self.given = registry.build(case.call, backend), given
 
             def construct(self, query, key, value):
                 return self.attend(query, key, value, self.given)[0]

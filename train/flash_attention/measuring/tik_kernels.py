@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from flash_attention.call.rules import AttentionRules
 from flash_attention.kernels.tik import operators
 from flash_attention.kernels.tik.backward import schedule as scheduler
 from flash_attention.kernels.tik.hardware import CUBE_FLOPS, EVENTS, INSTRUCTION_CACHE
 from flash_attention.kernels.tik.problem import CAPACITY, KernelProblem, Request
-from flash_attention.problem.rules import AttentionRules
 
 TILE = 128 * 128
 # Stage of a kernel and its matrix products over head_dim and over value_dim: "backward" is the main one, "rows" and

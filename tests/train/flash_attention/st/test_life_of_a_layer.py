@@ -119,9 +119,9 @@ query = np.random.default_rng(0).standard_normal((1, 2, 300, 16)).astype(np.floa
 
 KERNEL = """
 from flash_attention.backends.cpu import library
-from flash_attention.problem import AttentionProblem, AttentionRules
+from flash_attention.call import Call, AttentionRules
 
-problem = AttentionProblem(1, 2, 300, 300, 16, dtype="float32", rules=AttentionRules(causal=True))
+problem = Call(1, 2, 300, 300, 16, dtype="float32", rules=AttentionRules(causal=True))
 compute = lambda: library.forward(problem, query, query, query)[0]
 forked(compute, None)
 forked(compute, compute())

@@ -6,7 +6,7 @@ import itertools
 import zlib
 from dataclasses import replace
 
-from flash_attention.problem import ALL_BLOCKS
+from flash_attention.call import ALL_BLOCKS
 
 from tests.train.flash_attention.support.cases import VALUES, Case
 

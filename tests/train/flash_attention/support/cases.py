@@ -18,8 +18,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from flash_attention import reference
-from flash_attention.problem import ALL_BLOCKS, AttentionProblem, AttentionRules, TensorSpec
-from flash_attention.problem.tiling import tile_of
+from flash_attention.call import ALL_BLOCKS, AttentionRules, Call, TensorSpec
+from flash_attention.call.tiling import tile_of
 
 SEED = (20240607, 3)  # of dropout, as in Backend.build
 
@@ -143,7 +143,7 @@ class Case:
         return "-".join(parts)
 
     @functools.cached_property
-    def problem(self) -> AttentionProblem:
+    def problem(self) -> Call:
         """Return the layer's problem of this case, with the logsumexp asked for and training on."""
         return _problem(self)
 
@@ -191,7 +191,7 @@ def check(case: Case, actual: reference.Attention) -> None:
     check_zeros(case, actual)
 
 
-def check_call(problem: AttentionProblem, tensors, actual: reference.Attention, **given) -> int:
+def check_call(problem: Call, tensors, actual: reference.Attention, **given) -> int:
     """Check the results of a call that is no case, and return their number."""
     exact, low = (run(problem, *tensors, **given) for run in (reference.truth, reference.baseline))
     errors = reference.compare(actual, exact, low)
@@ -266,7 +266,7 @@ def _unseen_keys(case: Case) -> np.ndarray:
 
 
 @functools.cache  # several test files choose among all cases by their problems
-def _problem(case: Case) -> AttentionProblem:
+def _problem(case: Case) -> Call:
     """Return the problem of a case, from the shapes and dtypes of its data."""
     inputs = case.inputs()
     shapes = [TensorSpec(array.shape, case.dtype) for array in (inputs.query, inputs.key, inputs.value)]
@@ -276,9 +276,7 @@ def _problem(case: Case) -> AttentionProblem:
         name: None if array is None else TensorSpec(array.shape, str(array.dtype))
         for name, array in inputs.optional().items()
     }
-    return AttentionProblem.from_inputs(
-        *shapes, mask, bias, rules=case.rules(), training=True, return_lse=True, **optional
-    )
+    return Call.from_inputs(*shapes, mask, bias, rules=case.rules(), training=True, return_lse=True, **optional)
 
 
 @functools.lru_cache(maxsize=16)

@@ -1,7 +1,7 @@
 """NumPy arrays between BNSD and the other layouts."""
 
 import numpy as np
-from flash_attention.problem.layout import CALL_LAYOUTS
+from flash_attention.call.layout import CALL_LAYOUTS
 
 #: Layouts of a call other than BNSD. Their results are compared with BNSD.
 OTHER_LAYOUTS = tuple(layout for layout in CALL_LAYOUTS if layout != "BNSD")

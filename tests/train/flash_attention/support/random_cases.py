@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from flash_attention.problem import ALL_BLOCKS
+from flash_attention.call import ALL_BLOCKS
 
 from tests.train.flash_attention.support.cases import MASKS, SEGMENTS, Case
 

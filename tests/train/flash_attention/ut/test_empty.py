@@ -14,7 +14,7 @@ from flash_attention import (
     scaled_dot_product_attention,
 )
 from flash_attention.bridge.constants import tensor_of
-from flash_attention.bridge.parameters import OLD
+from flash_attention.bridge.versions import OLD
 from flash_attention.compat.ascend910 import FlashAttention as EarlierLayer
 from flash_attention.compat.flash_attn import flash_attn_varlen_func, flash_attn_with_kvcache
 from flash_attention.compat.flash_attn.bert_padding import pad_input, unpad_input

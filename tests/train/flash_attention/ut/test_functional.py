@@ -12,7 +12,7 @@ from flash_attention import (
     reference,
     scaled_dot_product_attention,
 )
-from flash_attention.problem import AttentionProblem, AttentionRules
+from flash_attention.call import AttentionRules, Call
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from mindspore import Tensor, ops
@@ -109,7 +109,7 @@ def test_gradient_of_an_added_mask(backend, mode):
     def loss(query, key, value, mask):
         return (scaled_dot_product_attention(query, key, value, mask) * d_output).sum()
 
-    problem = AttentionProblem(2, 3, 9, 13, 16, dtype="float32", bias_shape=(1, 3, 1, 13), bias_dtype="float32")
+    problem = Call(2, 3, 9, 13, 16, dtype="float32", bias_shape=(1, 3, 1, 13), bias_dtype="float32")
     arrays = [tensor.asnumpy() for tensor in tensors]
     exact = reference.truth(problem, *arrays, bias=mask.asnumpy(), d_output=d_output.asnumpy())
     with attention_backend(backend):
@@ -265,7 +265,7 @@ def test_gradient_through_the_logsumexp_alone(backend, mode):
     def loss(query, key, value):
         return (flash_attention(query, key, value, causal=True, return_lse=True, backend=backend)[1] * weight).sum()
 
-    problem = AttentionProblem(1, 2, 30, 40, 16, dtype="float32", rules=AttentionRules(causal=True))
+    problem = Call(1, 2, 30, 40, 16, dtype="float32", rules=AttentionRules(causal=True))
     exact = reference.truth(
         problem,
         *(tensor.asnumpy() for tensor in (query, key, value)),

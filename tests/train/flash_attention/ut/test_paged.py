@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from flash_attention import flash_attention, paged_attention, reshape_and_cache
 from flash_attention.backends.cache_update import ScatterUpdate
-from flash_attention.problem import TensorSpec
+from flash_attention.call import TensorSpec
 from mindspore import Parameter, Tensor, nn, ops
 
 from tests.train.flash_attention.support.arrays import random

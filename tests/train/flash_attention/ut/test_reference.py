@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 from flash_attention import reference
-from flash_attention.problem import AttentionProblem, alibi_slopes
+from flash_attention.call import Call, alibi_slopes
 
 from tests.train.flash_attention.support import case_list, cases
 from tests.train.flash_attention.support.cases import Case
@@ -215,7 +215,7 @@ def test_a_tiny_gradient_of_an_unseen_key_is_found():
 
 
 def test_infinite_bias_hides_like_a_mask():
-    problem = AttentionProblem(1, 1, 3, 4, 2, bias_shape=(1, 1, 3, 4), bias_dtype=F32, dtype=F32)
+    problem = Call(1, 1, 3, 4, 2, bias_shape=(1, 1, 3, 4), bias_dtype=F32, dtype=F32)
     hidden = np.array([[1, 0, 0, 1], [1, 1, 1, 1], [0, 0, 0, 0]], bool).reshape(1, 1, 3, 4)
     random = np.random.default_rng(0)
     query, key, value, d_output = (random.standard_normal((1, 1, size, 2)) for size in (3, 4, 4, 3))

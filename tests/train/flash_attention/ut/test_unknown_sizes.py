@@ -4,7 +4,7 @@ import mindspore as ms
 import numpy as np
 import pytest
 from flash_attention import KVCache, flash_attention_varlen, paged_attention, paged_caches, reshape_and_cache
-from flash_attention.bridge.parameters import OLD
+from flash_attention.bridge.versions import OLD
 from flash_attention.compat.flash_attn import flash_attn_varlen_func, flash_attn_with_kvcache
 from mindspore import Parameter, Tensor, nn, ops
 

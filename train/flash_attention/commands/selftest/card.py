@@ -9,11 +9,11 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from flash_attention.call import Call
 from flash_attention.commands import check
 from flash_attention.commands.selftest.loops import ALL_PROGRAMS, Loop
 from flash_attention.commands.selftest.programs import PROGRAMS, Program
 from flash_attention.measuring import tik_kernels
-from flash_attention.problem import AttentionProblem
 
 
 class NotRun(Exception):
@@ -47,11 +47,11 @@ class Device(Protocol):
     def launch(self) -> tuple[float, float]:
         """Return the seconds of a small kernel, once queued and once waited for."""
 
-    def attend(self, problem: AttentionProblem, given: dict, gradients: dict, times: int) -> list:
+    def attend(self, call: Call, given: dict, gradients: dict, times: int) -> list:
         """Return results of so many calls, as reference.Attention of float32 arrays."""
 
     def milliseconds(self, heads: int, seq: int, head_dim: int) -> float:
-        """Time the forward of a square problem: the best of ten calls."""
+        """Time the forward of a square call: the best of ten calls."""
 
 
 class _Layer:
@@ -59,8 +59,8 @@ class _Layer:
 
     backend: str  # of the layer
 
-    def attend(self, problem: AttentionProblem, given: dict, gradients: dict, times: int) -> list:
-        return check.execute(self.backend, problem, given, **gradients, times=times)
+    def attend(self, call: Call, given: dict, gradients: dict, times: int) -> list:
+        return check.execute(self.backend, call, given, **gradients, times=times)
 
     def milliseconds(self, heads: int, seq: int, head_dim: int) -> float:
         """Return the layer on the card, conversions of the framework included."""

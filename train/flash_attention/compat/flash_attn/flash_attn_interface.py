@@ -11,6 +11,9 @@ from mindspore.ops import constexpr
 
 from flash_attention.bridge.constants import filled, numbered
 from flash_attention.bridge.tensors import as_int32, spec, tensor_spec
+from flash_attention.call.checks import INTEGERS, check_bool, check_dtype, check_rate, check_scale
+from flash_attention.call.layout import UNKNOWN
+from flash_attention.call.optional import read_slopes
 from flash_attention.compat.flash_attn.kvcache import flash_attn_with_kvcache
 from flash_attention.compat.flash_attn.passes import (
     _flash_attn_backward,
@@ -19,9 +22,6 @@ from flash_attention.compat.flash_attn.passes import (
     _flash_attn_varlen_forward,
 )
 from flash_attention.functional import flash_attention
-from flash_attention.problem.checks import INTEGERS, check_bool, check_dtype, check_rate, check_scale
-from flash_attention.problem.layout import UNKNOWN
-from flash_attention.problem.optional import read_slopes
 from flash_attention.varlen import flash_attention_varlen
 
 __all__ = [

@@ -21,9 +21,7 @@ from flash_attention.bridge.gradients import refuse_gradient
 from flash_attention.bridge.parameters import EntryCell
 from flash_attention.bridge.precision import fix_dtypes
 from flash_attention.bridge.tensors import NumberCheck, as_int32, compiling, read_specs, remembered, spec, tensor_spec
-from flash_attention.functional import flash_attention
-from flash_attention.paged import check_known, limited_attention, update_cache
-from flash_attention.problem.checks import (
+from flash_attention.call.checks import (
     INTEGERS,
     check_bool,
     check_dtype,
@@ -32,9 +30,11 @@ from flash_attention.problem.checks import (
     check_scale,
     check_window,
 )
-from flash_attention.problem.inputs import TensorSpec, fits
-from flash_attention.problem.layout import UNKNOWN
-from flash_attention.problem.optional import read_slopes
+from flash_attention.call.inputs import TensorSpec, fits
+from flash_attention.call.layout import UNKNOWN
+from flash_attention.call.optional import read_slopes
+from flash_attention.functional import flash_attention
+from flash_attention.paged import check_known, limited_attention, update_cache
 from flash_attention.rotary import rotary_embedding
 
 

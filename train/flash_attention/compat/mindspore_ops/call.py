@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from flash_attention.problem.inputs import Sizes
+from flash_attention.call.inputs import Sizes
 
 PACKED = ("TND", "TH")
 
@@ -22,7 +22,7 @@ class Settings(NamedTuple):
     sparse_mode: int
 
 
-class Call(NamedTuple):
+class FusedCall(NamedTuple):
     """Hold a call in the terms of `flash_attention.flash_attention`."""
 
     settings: Settings

@@ -7,11 +7,11 @@ from mindspore import Tensor, nn, ops
 
 from flash_attention.bridge.precision import fix_dtypes
 from flash_attention.bridge.tensors import compile_time, read_specs, remembered, spec, tensor_spec
+from flash_attention.call.checks import check_int
 from flash_attention.compat.ascend910 import Operator
 from flash_attention.compat.mindspore_ops.call import PACKED, Settings
 from flash_attention.compat.mindspore_ops.cells import Score, Statistics
 from flash_attention.compat.mindspore_ops.layouts import read_call, shard_request
-from flash_attention.problem.checks import check_int
 
 
 def flash_attention_score(

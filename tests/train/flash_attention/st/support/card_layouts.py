@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 import mindspore as ms
 import numpy as np
 from flash_attention import FlashAttention, reference
-from flash_attention.problem import AttentionProblem
+from flash_attention.call import Call
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 from mindspore.communication import get_rank, init
 
@@ -190,7 +190,7 @@ def expected(case, data, weights, mask, segments):
     """Return gradients of the inputs in float64."""
     given = {name: turned(case, name, data[name]).astype(float) for name in case.inputs}
     biased = "bias" in given
-    problem = AttentionProblem(
+    problem = Call(
         *SHAPE[:2], SEQ, SEQ, WIDTH, mask_shape=mask_shape(replace(case, mask=("", 4))) if case.mask else None,
         bias_shape=SHAPES["bias"] if biased else None, bias_dtype="float16" if biased else None,
         mask_dtype="uint8" if case.mask else None, sinks=biased, segments=case.segments,

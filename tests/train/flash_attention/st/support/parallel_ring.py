@@ -15,8 +15,8 @@ import parallel_failures
 import parallel_heads
 import parallel_memory
 from flash_attention import reference
+from flash_attention.call import ALL_BLOCKS, Call
 from flash_attention.context_parallel import GatherAttention, RingAttention, SequenceSplit, finalize, initialize
-from flash_attention.problem import ALL_BLOCKS, AttentionProblem
 from mindspore import Tensor, nn
 
 from tests.train.flash_attention.support.cells import with_gradients
@@ -26,7 +26,7 @@ from tests.train.flash_attention.support.problems import make_problem
 
 @dataclass(frozen=True)
 class RingCase:
-    """One attention over the whole sequence; fields as in AttentionProblem."""
+    """One attention over the whole sequence; fields as in Call."""
 
     name: str
     seq: int = 128
@@ -60,7 +60,7 @@ class RingCase:
             "value_head_dim": self.value_dim or None,
         }
 
-    def problem(self) -> AttentionProblem:
+    def problem(self) -> Call:
         names = "batch", "heads", "kv_heads", "head_dim", "value_dim", "dtype", "causal", "softcap", "sinks", "prefix"
         sizes = {name: getattr(self, name) for name in (*names, "segments")}
         return make_problem(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from flash_attention import flash_attention
 from flash_attention.backends.registry import get_backend
-from flash_attention.problem import LAYOUTS
+from flash_attention.call import LAYOUTS
 from mindspore import Tensor, nn, ops
 
 from tests.train.flash_attention.support import cases

@@ -4,7 +4,7 @@ import mindspore as ms
 import numpy as np
 import pytest
 from flash_attention import flash_attention
-from flash_attention.bridge.gradients import OLD
+from flash_attention.bridge.versions import OLD
 from mindspore import Tensor, ops
 
 

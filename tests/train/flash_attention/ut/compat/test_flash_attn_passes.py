@@ -3,7 +3,7 @@
 import mindspore as ms
 import numpy as np
 import pytest
-from flash_attention.bridge.gradients import OLD
+from flash_attention.bridge.versions import OLD
 from flash_attention.compat.flash_attn import flash_attn_func, flash_attn_varlen_func
 from flash_attention.compat.flash_attn.flash_attn_interface import (
     _flash_attn_backward,

@@ -4,6 +4,7 @@ import mindspore as ms
 import numpy as np
 import pytest
 from flash_attention import reference
+from flash_attention.call import AttentionRules, TensorSpec
 from flash_attention.context_parallel.pieces import (
     Pair,
     Share,
@@ -16,7 +17,6 @@ from flash_attention.context_parallel.pieces import (
 from flash_attention.context_parallel.plan import pieces
 from flash_attention.context_parallel.sequence import SequenceSplit
 from flash_attention.context_parallel.split_attention import read_sizes
-from flash_attention.problem import AttentionRules, TensorSpec
 from mindspore import Tensor
 
 from tests.train.flash_attention.support.arrays import draw

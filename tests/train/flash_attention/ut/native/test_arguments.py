@@ -5,9 +5,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from flash_attention.backends.cpu import library
-from flash_attention.problem import AttentionProblem
+from flash_attention.call import Call
 
-PROBLEM = AttentionProblem(batch=2, heads=4, kv_heads=2, seq_q=5, seq_k=6, head_dim=8, dtype="float32")
+PROBLEM = Call(batch=2, heads=4, kv_heads=2, seq_q=5, seq_k=6, head_dim=8, dtype="float32")
 COUNT, CONFIG, DTYPE, SHAPE, POINTER, VALUE, TOO_LARGE, _, TARGET = range(1, 10)
 BAD_PREFIX = 15
 MASK, BIAS, KEEP_BITS, SEED, SINKS, PREFIX, SEGMENTS, KV_SEGMENTS, RULES, RATES = range(3, 13)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from flash_attention import reference
 from flash_attention.backends.cpu import library
-from flash_attention.problem import LAYOUTS
+from flash_attention.call import LAYOUTS
 
 from tests.train.flash_attention.support import cases
 from tests.train.flash_attention.support.cases import Case

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from flash_attention.problem import AttentionProblem
+from flash_attention.call import Call
 
 from tests.train.flash_attention.support.arrays import random
 from tests.train.flash_attention.support.problems import make_problem
@@ -18,7 +18,7 @@ RULES = {
 NAMES = ("output", "logsumexp", "d_query", "d_key", "d_value", "d_bias")
 
 
-def problem_of(seq_q=150, seq_k=203, dtype="float32", **more) -> AttentionProblem:
+def problem_of(seq_q=150, seq_k=203, dtype="float32", **more) -> Call:
     """Return a problem of two heads that share keys."""
     sizes = {"batch": 1, "heads": 2, "kv_heads": 1, "head_dim": 40}
     return make_problem(seq_q=seq_q, seq_k=seq_k, dtype=dtype, **{**sizes, **more})

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from flash_attention.backends.cpu import build, library
-from flash_attention.problem import AttentionProblem
+from flash_attention.call import Call
 
 from tests.train.flash_attention.st.support.wheel_tools import ROOT, run
 from tests.train.flash_attention.ut.native.support import calls
@@ -130,7 +130,7 @@ def test_native_cases_on_scalar_tiles(tmp_path) -> None:
 
 @pytest.mark.skipif(HAS_TILES, reason="the processor has them")
 def test_tiles_that_are_not_there_are_refused() -> None:
-    problem = AttentionProblem(1, 1, 4, 4, 16, dtype="bfloat16")
+    problem = Call(1, 1, 4, 4, 16, dtype="bfloat16")
     tensors = [np.zeros((1, 1, 4, 16), np.float32)] * 4
     with instruction_set(library.TILES_ISA), pytest.raises(library.KernelError, match="missing on this processor"):
         calls.run(problem, *tensors)
@@ -143,7 +143,7 @@ import ctypes, sys
 import numpy as np
 from flash_attention.backends.cpu import library
 from flash_attention.commands import info
-from flash_attention.problem import AttentionProblem
+from flash_attention.call import Call
 
 def permitted():
     features = ctypes.c_uint64()
@@ -154,7 +154,7 @@ def output(dtype):
     query = np.random.default_rng(0).standard_normal((1, 2, 40, 32), np.float32)
     if dtype == "bfloat16":
         query = (query.view(np.uint32) >> 16).astype(np.uint16)
-    return library.forward(AttentionProblem(1, 2, 40, 40, 32, dtype=dtype), query, query, query)[0]
+    return library.forward(Call(1, 2, 40, 40, 32, dtype=dtype), query, query, query)[0]
 
 kernel = library.load()
 names = kernel.instruction_sets()

@@ -279,7 +279,7 @@ def test_plans_that_do_not_fit_are_passed_over(monkeypatch):
     assert forward_work.choose(problem).plan == candidates(problem)[1]
     monkeypatch.setattr(forward_work, "excess", lambda *_: "too much")
     with pytest.raises(
-        ValueError, match="^tiling: no strategy fits this problem: pair128 needs too much; single128 needs"
+        ValueError, match="^tiling: no strategy fits this call: pair128 needs too much; single128 needs"
     ):
         forward_work.choose(make_kernel_problem(1, 1, 301, 300, 128))
 

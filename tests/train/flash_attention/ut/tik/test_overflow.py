@@ -8,8 +8,8 @@ import functools
 import numpy as np
 import pytest
 from flash_attention import reference
+from flash_attention.call import Call
 from flash_attention.kernels.tik import KernelProblem, describe
-from flash_attention.problem import AttentionProblem
 
 from tests.train.flash_attention.support.cases import check_call
 from tests.train.flash_attention.support.problems import make_problem
@@ -61,7 +61,7 @@ def _operators(problem: KernelProblem, tik) -> tuple:
     return build_forward(problem, tik), build_backward(problem, tik)
 
 
-def _run(tik, execute, attention: AttentionProblem, arrays: list, d_saturates=False, **features) -> reference.Attention:
+def _run(tik, execute, attention: Call, arrays: list, d_saturates=False, **features) -> reference.Attention:
     """Return output, logsumexp and gradients of the operators."""
     problem = describe.kernel_problem(attention, cores=1)
     query, key, value, d_output = arrays
@@ -78,7 +78,7 @@ def _run(tik, execute, attention: AttentionProblem, arrays: list, d_saturates=Fa
     return reference.Attention(output, logsumexp, *(gradients[name] for name in ("d_query", "d_key", "d_value")))
 
 
-def _check(attention: AttentionProblem, arrays: list, actual: reference.Attention, **features) -> None:
+def _check(attention: Call, arrays: list, actual: reference.Attention, **features) -> None:
     """Check that errors are at most twice composed attention's."""
     check_call(attention, arrays[:3], actual, d_output=arrays[3], **features)
 
@@ -87,7 +87,7 @@ def _check(attention: AttentionProblem, arrays: list, actual: reference.Attentio
 @pytest.mark.parametrize("data", DATA)
 def test_hostile_data_is_right_and_sets_nothing(tik, execute, data, head_dim):
     arrays = [array.astype(np.float16) for array in data(head_dim)]
-    attention = AttentionProblem(1, 1, ROWS, KEYS, head_dim)
+    attention = Call(1, 1, ROWS, KEYS, head_dim)
     _check(attention, arrays, _run(tik, execute, attention, arrays))
 
 
@@ -136,7 +136,7 @@ def test_gradients_beyond_float16_set_the_status(tik, execute):
     arrays[0] /= 200
     arrays[3] *= 500
     arrays = [array.astype(np.float16) for array in arrays]
-    attention = AttentionProblem(1, 1, ROWS, KEYS, 64)
+    attention = Call(1, 1, ROWS, KEYS, 64)
     exact = reference.truth(attention, *arrays[:3], d_output=arrays[3])
     assert np.abs(exact.d_query).max() > 70000
     actual = _run(tik, execute, attention, arrays, d_saturates=None)

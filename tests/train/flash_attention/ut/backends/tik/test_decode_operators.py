@@ -7,9 +7,9 @@ from flash_attention import (
     KVCache,
     attention_backend,
     flash_attention,
-    paged,
     paged_attention,
     paged_caches,
+    plan,
     reshape_and_cache,
 )
 from flash_attention.backends import registry
@@ -108,7 +108,7 @@ def test_a_cache_that_grows(mode):
 @pytest.fixture
 def eight_rows(monkeypatch):
     """Provide row blocks of 8 rows, in plans and cells that nothing else meets."""
-    caches = decode.scheduler.choose, registry._build, paged._planned
+    caches = decode.scheduler.choose, registry._build, plan._planned
     monkeypatch.setattr(decode.tiling, "rows_at_once", lambda problem: 8)
     for cache in caches:
         cache.cache_clear()

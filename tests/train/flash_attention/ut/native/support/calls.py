@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 from flash_attention import reference
 from flash_attention.backends.cpu import library
-from flash_attention.problem import AttentionProblem
+from flash_attention.call import Call
 
 from tests.train.flash_attention.support.cases import SEED, Case
 from tests.train.flash_attention.support.layouts import heads_first, laid_out
@@ -42,9 +42,7 @@ def instruction_set(name: str):
             os.environ[library.ISA_VARIABLE] = before
 
 
-def run(
-    problem: AttentionProblem, query, key, value, d_output, d_logsumexp=None, *, place=None, kernel=None, **optional
-):
+def run(problem: Call, query, key, value, d_output, d_logsumexp=None, *, place=None, kernel=None, **optional):
     """Return output, logsumexp and gradients of float32 arrays, raw as the kernel wrote them.
 
     Args:

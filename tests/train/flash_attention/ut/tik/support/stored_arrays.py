@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
+from flash_attention.call import Call
 from flash_attention.kernels.tik import layout
 from flash_attention.kernels.tik.decode import schedule
 from flash_attention.kernels.tik.decode.tiling import DecodePlan
 from flash_attention.kernels.tik.problem import KernelProblem, padded
-from flash_attention.problem import AttentionProblem
 
 
-def explicit_mask(
-    problem: AttentionProblem, mask=None, prefix=None, segment_ids=None, kv_segment_ids=None
-) -> np.ndarray | None:
+def explicit_mask(problem: Call, mask=None, prefix=None, segment_ids=None, kv_segment_ids=None) -> np.ndarray | None:
     """Return the mask of a call's inputs, in which non-zero hides.
 
     Args:

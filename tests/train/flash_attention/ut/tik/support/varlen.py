@@ -6,11 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 from flash_attention import reference
+from flash_attention.call import AttentionRules, Call, Varlen
 from flash_attention.dropout import philox
 from flash_attention.kernels.tik import describe, integers, layout, operators
 from flash_attention.kernels.tik.problem import Request
-from flash_attention.problem import AttentionProblem, AttentionRules
-from flash_attention.problem.packed import PackedProblem
 
 from tests.train.flash_attention.ut.tik.support import stored_arrays
 
@@ -39,7 +38,7 @@ class Packing:
         self.sinks = given.pop("sinks", False)
         self.logsumexp_gradient = given.pop("logsumexp_gradient", False)
         rules = AttentionRules(**given)
-        self.rows = AttentionProblem(
+        self.rows = Call(
             *(1, heads, sum(self.queries), sum(self.keys), head_dim),
             kv_heads=kv_heads,
             value_dim=value_dim or head_dim,
@@ -49,7 +48,7 @@ class Packing:
             prefix=prefix is not None,
             training=rules.dropout_rate > 0,
         )
-        self.problem = PackedProblem(self.rows, sequences=self.room)
+        self.problem = replace(self.rows, storage=Varlen(count=self.room))
         random = np.random.default_rng(7)
 
         def draw(rows, heads, width):

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from flash_attention.problem.visibility import ALL_BLOCKS, UNLIMITED, Band, query_offset
+from flash_attention.call.visibility import ALL_BLOCKS, UNLIMITED, Band, query_offset
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

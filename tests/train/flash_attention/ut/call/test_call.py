@@ -1,13 +1,13 @@
-"""AttentionProblem: what it derives, and that each bad input is refused by a message that names it."""
+"""Call: what it derives, and that each bad input is refused by a message that names it."""
 
 import dataclasses
 import math
 
 import numpy as np
 import pytest
-from flash_attention.problem import LAYOUTS, AttentionProblem, TensorSpec, alibi_slopes
-from flash_attention.problem.layout import CALL_LAYOUTS
-from flash_attention.problem.optional import NAMES, in_order
+from flash_attention.call import LAYOUTS, Call, TensorSpec, alibi_slopes
+from flash_attention.call.layout import CALL_LAYOUTS
+from flash_attention.call.optional import NAMES, in_order
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -336,7 +336,7 @@ def test_dropout_is_inactive_outside_training():
 
 def test_alibi_slopes_are_the_published_ones():
     def slopes(heads):
-        return alibi_slopes(AttentionProblem(batch=1, heads=heads, seq_q=1, seq_k=1, head_dim=1))
+        return alibi_slopes(Call(batch=1, heads=heads, seq_q=1, seq_k=1, head_dim=1))
 
     assert slopes(8) == [2.0**-i for i in range(1, 9)]
     np.testing.assert_allclose(slopes(16), [2.0 ** -(i / 2) for i in range(1, 17)])
@@ -346,6 +346,6 @@ def test_alibi_slopes_are_the_published_ones():
 
 
 def test_a_shard_has_the_slopes_of_its_heads():
-    whole = AttentionProblem(batch=1, heads=12, seq_q=1, seq_k=1, head_dim=1)
+    whole = Call(batch=1, heads=12, seq_q=1, seq_k=1, head_dim=1)
     part = dataclasses.replace(whole, heads=4, kv_heads=4, head_offset=4, all_heads=12)
     assert alibi_slopes(part) == alibi_slopes(whole)[4:8]
