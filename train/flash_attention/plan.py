@@ -248,7 +248,7 @@ class DenseCall(EntryCell):
 
 
 class _TriangleCheck(nn.Cell):
-    """Refuses a compact mask that is not the strict upper triangle. Only PYNATIVE can: a graph sees no contents.
+    """Refuse a compact mask that is not the strict upper triangle. Only PYNATIVE can: a graph sees no contents.
 
     To read a tensor is to wait for all operations under way. So a mask that passed is looked at again where it lies,
     on a CPU, and read again when it has moved. What an operation under way writes into it shows at the next call.
@@ -301,7 +301,7 @@ class _Widened(EntryCell):
 
 
 class Padding(EntryCell):
-    """Zeros behind the last axis, through float32: a compiled graph on a CPU joins no bfloat16."""
+    """Zero behind the last axis, through float32: a compiled graph on a CPU joins no bfloat16."""
 
     def __init__(self, size: int, width: int):
         super().__init__()
