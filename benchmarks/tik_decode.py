@@ -81,7 +81,7 @@ def measure(case: Decoding, sync: str = "auto") -> tuple[float, dict]:
 
 
 def figures(quick: bool) -> list[Figure]:
-    """Measures and prints what the kernels need.
+    """Measure and print what the kernels need.
 
     Args:
         quick: contexts that are tik.QUICK times shorter, whose figures mean nothing.

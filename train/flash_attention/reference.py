@@ -25,8 +25,8 @@ HIDDEN_LOGSUMEXP = -65504.0
 
 @dataclass
 class Attention:
-    """Holds the results of one call. Gradients are None without an output gradient; d_bias and d_sinks also without
-    bias or sinks.
+    """Hold the results of one call. Gradients are None without an output gradient; d_bias and d_sinks also without bias
+    or sinks.
     """
 
     output: np.ndarray
@@ -40,7 +40,7 @@ class Attention:
     unavoidable: dict = field(default_factory=dict)
 
     def named(self) -> dict[str, np.ndarray]:
-        """The results that are there, by name."""
+        """Return the results that are there, by name."""
         values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "unavoidable"}
         return {name: value for name, value in values.items() if value is not None}
 
@@ -58,7 +58,7 @@ class Error(NamedTuple):
 
     @property
     def ok(self) -> bool:
-        """False also when the result holds NaN or a wrong infinity."""
+        """Return False also when the result holds NaN or a wrong infinity."""
         return self.max <= self.allowed_max and self.mean <= self.allowed_mean
 
     def __str__(self) -> str:
@@ -69,7 +69,7 @@ class Error(NamedTuple):
 
 
 def round_to(array: np.ndarray, dtype: str) -> np.ndarray:
-    """`array` rounded to the nearest value of `dtype` (ties to even), as float32."""
+    """Return `array` rounded to the nearest value of `dtype` (ties to even), as float32."""
     values = np.asarray(array, dtype=np.float32)
     if dtype == "float16":
         with np.errstate(over="ignore"):
@@ -96,12 +96,12 @@ def hidden(call: Call, mask=None, prefix=None, segment_ids=None, kv_segment_ids=
 
 
 def unpack_keep_bits(bits: np.ndarray, seq_k: int) -> np.ndarray:
-    """Boolean (..., seq_k) from packed keep decisions (..., ceil(seq_k / 8)), least significant bit first."""
+    """Unpack keep decisions (..., ceil(seq_k / 8)), least significant bit first, to boolean (..., seq_k)."""
     return np.unpackbits(np.asarray(bits, dtype=np.uint8), axis=-1, count=seq_k, bitorder="little").astype(bool)
 
 
 def truth(call: Call, query, key, value, **inputs) -> Attention:
-    """Attention and its gradients in float64.
+    """Return attention and its gradients in float64.
 
     Args:
         call: what to compute; its dtype only matters for `Attention.unavoidable`.
@@ -132,7 +132,7 @@ def baseline(call: Call, query, key, value, *, in_order: bool = False, **inputs)
 
 
 def _product_in_order(left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """left @ right in float32, the terms of each sum added in ascending order."""
+    """Return left @ right in float32, the terms of each sum added in ascending order."""
     total = np.zeros((*left.shape[:-1], right.shape[-1]), np.float32)
     for term in range(left.shape[-1]):
         total += left[..., term, None] * right[..., term, None, :]
@@ -327,7 +327,7 @@ def _sum_to(array: np.ndarray, shape: tuple) -> np.ndarray:
 
 
 def keep_mask(call: Call, seed) -> np.ndarray:
-    """Dropout's keep decisions for a (seed, offset) pair: bool (batch, heads, seq_q, seq_k), True = kept."""
+    """Return dropout's keep decisions for a (seed, offset) pair: bool (batch, heads, seq_q, seq_k), True = kept."""
     from flash_attention.dropout import philox
 
     return unpack_keep_bits(philox.keep_bits(call, seed), call.seq_k)

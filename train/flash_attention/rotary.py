@@ -64,7 +64,7 @@ def rotary_embedding(
 
 
 class _Composed(EntryCell):
-    """Computes one kind of call by MindSpore's operations. They are in float32, which compiled graphs have on every
+    """Compute one kind of call by MindSpore's operations. They are in float32, which compiled graphs have on every
     device.
     """
 

@@ -63,7 +63,7 @@ class Placement:
 
     @property
     def end(self) -> int:
-        """End of the last copy."""
+        """Return end of the last copy."""
         return self.address + (self.copies - 1) * self.stride + self.size
 
 
@@ -83,7 +83,7 @@ class Plan:
 
 
 def alignment(tensor: ir.TensorInfo) -> int:
-    """Alignment of a tensor's start address in bytes (core.md 2.2)."""
+    """Return alignment of a tensor's start address in bytes (core.md 2.2)."""
     if tensor.memory == "UB":
         return 32
     if tensor.memory == "L0C":
@@ -92,7 +92,7 @@ def alignment(tensor: ir.TensorInfo) -> int:
 
 
 def tensor_bytes(tensor: ir.TensorInfo) -> int:
-    """Bytes that a tensor occupies: its shape, or ``max_mem_size`` where the shape is known only at run time.
+    """Return bytes that a tensor occupies: its shape, or ``max_mem_size`` where the shape is known only at run time.
 
     Raises:
         TikParamError: the shape is not known and no ``max_mem_size`` is given.

@@ -15,7 +15,7 @@ KIB = 1024
 
 
 def placed(kernel: Any) -> tuple[dict[str, Placement], dict[str, int]]:
-    """Placements by tensor name, and the peaks."""
+    """Return placements by tensor name, and the peaks."""
     program = kernel._recorder.program
     plan = alloc.plan(program)
     defined = [statement.tensor for statement in ir.statements(program.body) if isinstance(statement, ir.Define)]
@@ -23,7 +23,7 @@ def placed(kernel: Any) -> tuple[dict[str, Placement], dict[str, int]]:
 
 
 def ub(kernel: Any, name: str, size: int, dtype: str = "uint8") -> Any:
-    """A vector in the Unified Buffer."""
+    """Return a vector in the Unified Buffer."""
     return kernel.Tensor(dtype, (size,), tik.scope_ubuf, name)
 
 
@@ -125,7 +125,7 @@ def test_capacities(kernel: Any, scope: str, capacity: int) -> None:
 
 
 def build(kernel: Any, size: int) -> None:
-    """A kernel that uses ``size`` bytes of the Unified Buffer."""
+    """Record a kernel that uses ``size`` bytes of the Unified Buffer."""
     source = kernel.Tensor("uint8", (32,), tik.scope_gm, "source")
     buffer = ub(kernel, "buffer", size)
     kernel.data_move(buffer, source, 0, 1, 1, 0, 0)

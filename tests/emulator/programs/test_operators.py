@@ -10,7 +10,7 @@ from tests.emulator.support.programs.cube_operators import PROGRAMS
 
 
 def _compare(outputs, expected):
-    """Shapes are equal, values within the tolerance of each output."""
+    """Shape are equal, values within the tolerance of each output."""
     for name, (truth, tolerance) in expected.items():
         got = np.asarray(outputs[name])
         assert got.shape == np.shape(truth)
@@ -19,7 +19,7 @@ def _compare(outputs, expected):
 
 @pytest.fixture(autouse=True)
 def shim():
-    """The modules of CANN are tikemu's."""
+    """Put tikemu's modules in the place of CANN's."""
     tikemu.install(soc="Ascend910A")
     yield
     tikemu.uninstall()

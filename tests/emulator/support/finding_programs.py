@@ -14,7 +14,7 @@ Outputs = list[Any]
 
 
 def _target(kernel: Any, count: int = 128) -> Any:
-    """The output."""
+    """Return the output."""
     return kernel.Tensor("float16", (count,), tik.scope_gm, "target")
 
 

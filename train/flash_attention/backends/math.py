@@ -16,15 +16,16 @@ from flash_attention.backends.paged_gather import PagedGather
 from flash_attention.backends.positional import ComputedAlibi, OutOfBand, counted
 from flash_attention.backends.varlen_loop import VarlenLoop, VarlenLoopOfTensors
 from flash_attention.backends.varlen_rows import VarlenRows
-from flash_attention.bridge.comparison import Differs
-from flash_attention.bridge.gradients import OLD, FirstDerivativeOnlyInPynative, stopped, without_influence
+from flash_attention.bridge.gradients import FirstDerivativeOnlyInPynative, stopped, without_influence
+from flash_attention.bridge.hiding import Differs, DropHidden, HideScores
+from flash_attention.bridge.versions import BFLOAT16
 from flash_attention.call import Call
 from flash_attention.call.optional import NAMES
 
 if TYPE_CHECKING:
     from flash_attention.sharding.shard import Shard
 
-_DTYPES = {"float16": mstype.float16, "bfloat16": getattr(mstype, "bfloat16", None), "float32": mstype.float32}
+_DTYPES = {"float16": mstype.float16, "bfloat16": BFLOAT16, "float32": mstype.float32}
 _INFINITY = float("inf")
 
 
@@ -72,7 +73,7 @@ class _Attention(nn.Cell):
         everything = not call.dynamic and call.band.unlimited()
         self.out_of_band = None if everything else OutOfBand(call)
         self.alibi = ComputedAlibi(call) if call.bias == "alibi" else None
-        self.differs, self.hide, self.drop = Differs(), _Hide(call.dynamic), _Drop(call.dynamic)
+        self.differs, self.hide, self.drop = Differs(), HideScores(call.dynamic), DropHidden(call.dynamic)
         hides = self.mask is not None or call.segments or self.out_of_band is not None
         self.finite = _FiniteOnly() if hides else None
         self.product_nt = ops.BatchMatMul(transpose_b=True)
@@ -154,47 +155,6 @@ class _Attention(nn.Cell):
         if self.mask is not None:
             hidden = inputs[self.mask] if hidden is None else ops.logical_or(hidden, inputs[self.mask])
         return hidden
-
-
-class _Hide(nn.Cell):
-    """Scores with -inf where they are hidden.
-
-    The gradient of masked_fill is 0 * NaN where a row of NaN is hidden (MindSpore 2.0, 2.7). In MindSpore 2.0 the
-    gradient of `where` fails for a mask that is an input, and with sizes unknown neither `where` nor `select` compiles.
-    """
-
-    def __init__(self, dynamic: bool):
-        super().__init__()
-        self.nothing = Tensor(-_INFINITY, mstype.float32)
-        self.by_where, self.by_select = not OLD, OLD and not dynamic
-
-    def construct(self, scores, hidden):
-        if self.by_where:
-            return ops.where(hidden, self.nothing, scores)
-        if self.by_select:
-            zeros = ops.zeros_like(scores)
-            everywhere = ops.cast(ops.cast(hidden, mstype.float32) + zeros, mstype.bool_)
-            return ops.select(everywhere, zeros - _INFINITY, scores)
-        return ops.masked_fill(scores, hidden, -_INFINITY)
-
-
-class _Drop(nn.Cell):
-    """Probabilities with 0 where they are hidden.
-
-    In MindSpore 2.0 a mask that is an input of the graph may have one kind of operation behind it, as in `_Hide`: the
-    gradients that two kinds give it differ in dtype, and their sum fails.
-    """
-
-    def __init__(self, dynamic: bool):
-        super().__init__()
-        self.by_select = OLD and not dynamic
-
-    def construct(self, probability, hidden):
-        if self.by_select:
-            zeros = ops.zeros_like(probability)
-            everywhere = ops.cast(ops.cast(hidden, mstype.float32) + zeros, mstype.bool_)
-            return ops.select(everywhere, zeros, probability)
-        return ops.masked_fill(probability, hidden, 0.0)
 
 
 class _FiniteOnly(nn.Cell):

@@ -33,7 +33,7 @@ class Varlen:
 
 @dataclass(frozen=True)
 class Paged:
-    """Describe caches of blocks, which hold the keys and values that a table names for each sequence.
+    """Describe caches of blocks. A table names the blocks of each sequence's keys and values.
 
     Attributes:
         block_size: keys in a block.

@@ -73,7 +73,7 @@ def check_numbers(call: Call, lengths_q, lengths_k, prefix) -> None:
 
 
 def without_sequences(call: Call) -> Call:
-    """Return the rows of a call as a dense call, without prefix and dropout, which count by sequence."""
+    """Return the rows as a dense call. Prefix and dropout, which count by sequence, are left out."""
     return replace(call, storage=None, prefix=False, training=False)
 
 

@@ -36,7 +36,7 @@ class Item:
     mask: str = "none"
 
     def in_dtype(self, dtype: str) -> Call:
-        """The call in another dtype, with its bias unless that is float32."""
+        """Return the call in another dtype, with its bias unless that is float32."""
         bias_dtype = dtype if self.call.bias_dtype == "float16" else self.call.bias_dtype
         return replace(self.call, dtype=dtype, bias_dtype=bias_dtype)
 
@@ -125,7 +125,9 @@ def run(options: argparse.Namespace) -> int:
 
 
 def pairs(name: str, chosen: list[Item], dtypes: Sequence[str], quick: bool) -> list[tuple[Item, str]]:
-    """Items and dtypes to run on a backend: every dtype, or with `quick` one of those that it takes, by turns."""
+    """Return items and dtypes to run on a backend: every dtype, or with `quick` one of those that it takes, by
+    turns.
+    """
     from flash_attention.backends.registry import refusal
 
     if not quick:
@@ -181,7 +183,7 @@ def larger(so_far: dict, errors: dict) -> dict:
 
 
 def largest_rows(largest: dict) -> list[list[str]]:
-    """Cells per dtype: the results in LARGEST."""
+    """Return cells per dtype: the results in LARGEST."""
     return [
         [dtype, *(f"{found[name][0]:.1e} ({found[name][1]:.1e})" if name in found else "-" for name in LARGEST)]
         for dtype, found in largest.items()
@@ -189,14 +191,14 @@ def largest_rows(largest: dict) -> list[list[str]]:
 
 
 def ratio(error) -> str:
-    """The error beside the baseline's."""
+    """Return the error beside the baseline's."""
     if error.ok and error.max > 2 * error.baseline_max:
         return "<"
     return f"{error.max / error.baseline_max:.2f}" if error.baseline_max else f"{error.max:.2f}"
 
 
 def measure(name: str, call: Call, item: Item) -> tuple[dict, list[str]]:
-    """Errors by result name, and what is wrong with the results in words."""
+    """Return errors by result name, and what is wrong with the results in words."""
     from flash_attention import reference
     from flash_attention.dropout import philox
 
@@ -221,7 +223,7 @@ def measure(name: str, call: Call, item: Item) -> tuple[dict, list[str]]:
 
 
 def draw(call: Call, item: Item) -> tuple[dict, dict]:
-    """Inputs by name, and the gradients of the two outputs."""
+    """Return inputs by name, and the gradients of the two outputs."""
     from flash_attention import reference
 
     random = np.random.default_rng(zlib.crc32(item.label.encode()))
@@ -230,7 +232,7 @@ def draw(call: Call, item: Item) -> tuple[dict, dict]:
         return reference.round_to(random.standard_normal(shape), dtype)
 
     def ids(length):
-        """Five runs of rows; the last, of padding, sees nothing."""
+        """Return five runs of rows; the last, of padding, sees nothing."""
         if not call.segments:
             return None
         return np.tile((np.arange(length) * 5 // length + 1).astype(np.int32) % 5 - 1, (call.batch, 1))

@@ -26,7 +26,7 @@ from flash_attention.context_parallel.split_attention import SplitAttention, rea
 
 
 class GatherAttention(SplitAttention):
-    """Computes attention of a sequence split over processes, by gathering all keys and values.
+    """Compute attention of a sequence split over processes, by gathering all keys and values.
 
     Like RingAttention, also in GRAPH mode and `@jit`, where MindSpore has no point-to-point operations. While the layer
     computes, a process holds the keys and values of the whole sequence (backward also their float32 gradients), but of
@@ -44,7 +44,7 @@ class GatherAttention(SplitAttention):
 
 
 class _Gathering(nn.Cell):
-    """Holds the common parts of the forward and backward pass on tensors of one shape.
+    """Hold the common parts of the forward and backward pass on tensors of one shape.
 
     Args:
         source_kind: class of the Cells that compute with the keys of one process.
@@ -66,7 +66,7 @@ class _Gathering(nn.Cell):
         self.moved = mstype.float32 if self.on_cpu and sizes.dtype == "bfloat16" else self.dtype
 
     def gather(self, key, value):
-        """Pairs of key and value of all processes: (world, size of a pair)."""
+        """Return pairs of key and value of all processes: (world, size of a pair)."""
         pair = self.pair.join(ops.cast(key, self.moved), ops.cast(value, self.moved))
         return ops.reshape(self.all_gather(pair), self.shape)
 

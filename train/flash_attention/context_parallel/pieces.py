@@ -28,7 +28,7 @@ _NOTHING = -1e30  # logsumexp of a row that has seen nothing yet; finite, so tha
 
 @dataclass(frozen=True)
 class Sizes:
-    """Holds the common sizes of a process's calls; fields as in Call."""
+    """Hold the common sizes of a process's calls; fields as in Call."""
 
     batch: int
     heads: int
@@ -44,7 +44,7 @@ class Sizes:
 
 
 def piece_problem(sizes: Sizes, rules: AttentionRules, piece: Piece) -> Call:
-    """The attention call of one call."""
+    """Return the attention call of one call."""
     keys = piece.end_key - piece.first_key
     biased = rules.alibi and piece.side != SAME  # the distance to another chunk comes as a bias
     return Call(
@@ -90,7 +90,7 @@ def distance_bias(call: Call, piece: Piece) -> tuple[np.ndarray, np.ndarray]:
 
 
 class PieceOptional(nn.Cell):
-    """Selects a call's prefix and segment ids, in the order of OPTIONAL: (prefix, row_ids, key_ids) -> the inputs among
+    """Select a call's prefix and segment ids, in the order of OPTIONAL: (prefix, row_ids, key_ids) -> the inputs among
     these three that the call has, for its rows and keys.
 
     Ids belong to the tokens that the two processes hold, (batch, seq); what the call does not have may be anything.
@@ -123,7 +123,7 @@ class PieceOptional(nn.Cell):
 
 
 class _Piece(nn.Cell):
-    """Holds the data of both passes of a call. These are its rows and keys, and its way to prefix, segment ids and
+    """Hold the data of both passes of a call. These are its rows and keys, and its way to prefix, segment ids and
     ALiBi.
     """
 
@@ -140,7 +140,7 @@ class _Piece(nn.Cell):
 
 
 class PieceForward(_Piece):
-    """Adds one call to the running result: (query, key, value, optional, output, logsumexp) -> (output, logsumexp).
+    """Add one call to the running result: (query, key, value, optional, output, logsumexp) -> (output, logsumexp).
 
     output is float32, logsumexp as `Start` makes it; `optional` are what PieceOptional takes.
     """
@@ -172,7 +172,7 @@ class PieceForward(_Piece):
 
 
 class PieceBackward(_Piece):
-    """Adds the gradients of one call, in float32.
+    """Add the gradients of one call, in float32.
 
     (query, key, value, optional, output, logsumexp, d_output, d_query, d_key, d_value) -> (d_query, d_key, d_value);
     output and logsumexp (float32) belong to the whole.
@@ -206,7 +206,7 @@ class PieceBackward(_Piece):
 
 
 class _Differentiated(nn.Cell):
-    """Computes gradients from the derivative of the forward cell. Serves backends without a backward pass of their own.
+    """Compute gradients from the derivative of the forward cell. Serves backends without a backward pass of their own.
 
     The whole's output is sum_i w_i output_i with w_i = exp(logsumexp_i - logsumexp). Hence the gradient that reaches
     part i is w_i d_output at output_i, and w_i d_output . (output_i - output) at logsumexp_i.
@@ -286,7 +286,7 @@ class Span(nn.Cell):
         return tensor[:, :, self.start : self.stop]
 
     def put(self, tensor, part):
-        """`tensor` with `part` in place of the span."""
+        """Return `tensor` with `part` in place of the span."""
         if self.stop - self.start == self.size:
             return part
         if self.start == 0:
@@ -315,7 +315,7 @@ class Start(nn.Cell):
 
 
 class SinksGradient(nn.Cell):
-    """Computes a process's part of the gradient of the sinks: (sinks, output, logsumexp, d_output) -> (heads,)."""
+    """Compute a process's part of the gradient of the sinks: (sinks, output, logsumexp, d_output) -> (heads,)."""
 
     def __init__(self, sizes: Sizes):
         super().__init__()
@@ -330,7 +330,7 @@ class SinksGradient(nn.Cell):
 
 
 class Share(nn.Cell):
-    """Selects the ids of a process's tokens, (batch, seq), from the whole sequence's ids."""
+    """Select the ids of a process's tokens, (batch, seq), from the whole sequence's ids."""
 
     def __init__(self, chunks: tuple[int, ...], length: int, sizes: Sizes):
         super().__init__()
@@ -347,7 +347,7 @@ class Share(nn.Cell):
 
 
 class Pair(nn.Cell):
-    """Joins key and value of a process to one flat tensor. It travels at once, whatever the widths."""
+    """Join key and value of a process to one flat tensor. It travels at once, whatever the widths."""
 
     def __init__(self, sizes: Sizes):
         super().__init__()
@@ -357,19 +357,19 @@ class Pair(nn.Cell):
         self.size = self.border + int(np.prod(self.value))
 
     def join(self, key, value):
-        """The pair of a key and a value. On a CPU, Stack takes no bfloat16 (2.10)."""
+        """Return the pair of a key and a value. On a CPU, Stack takes no bfloat16 (2.10)."""
         return ops.concat((ops.reshape(key, (-1,)), ops.reshape(value, (-1,))))
 
     def split(self, pair):
-        """(key, value) of a pair."""
+        """Return (key, value) of a pair."""
         return ops.reshape(pair[: self.border], self.key), ops.reshape(pair[self.border :], self.value)
 
 
 def precise_dtype(device: str):
-    """Dtype in which logsumexps are merged: MindSpore's float32 exp errs by up to 7e-6 on a CPU (2.10)."""
+    """Return dtype in which logsumexps are merged: MindSpore's float32 exp errs by up to 7e-6 on a CPU (2.10)."""
     return mstype.float64 if device == "CPU" else mstype.float32
 
 
 def _column(rows):
-    """float32 (batch, heads, rows, 1) of (batch, heads, rows)."""
+    """Return float32 (batch, heads, rows, 1) of (batch, heads, rows)."""
     return ops.expand_dims(ops.cast(rows, mstype.float32), -1)

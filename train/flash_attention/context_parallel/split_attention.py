@@ -9,7 +9,7 @@ from mindspore import dtype as mstype
 from mindspore.ops import constexpr
 
 from flash_attention.backends import registry
-from flash_attention.bridge.parameters import OLD, result
+from flash_attention.bridge.parameters import results_in_graph_mode
 from flash_attention.bridge.tensors import ChangeLayout, as_int32, int_tensor, read_specs
 from flash_attention.call import ALL_BLOCKS, AttentionRules, Call
 from flash_attention.call.checks import check_int, check_name
@@ -23,8 +23,8 @@ from flash_attention.context_parallel.sequence import SequenceSplit
 
 
 class SplitAttention(nn.Cell):
-    """Prepares calls of attention over a split sequence, as the base class of both layers. Subclasses define `attend`
-    on (batch, heads, seq, head_dim) tensors, and how processes talk.
+    """Prepare calls of attention over a split sequence, as the base class of both layers. Subclasses define `attend` on
+    (batch, heads, seq, head_dim) tensors, and how processes talk.
     """
 
     connection: type[Processes] = Processes
@@ -87,10 +87,8 @@ class SplitAttention(nn.Cell):
         self.nothing, self.none = Tensor(np.zeros(1, np.float32)), Tensor(np.zeros(1, np.int32))
 
     def __call__(self, *arguments, **named):
-        # See bridge/parameters.py. MindSpore 2.0 gathers in GRAPH mode only, which this therefore does not leave.
-        if OLD and ms.get_context("mode") == ms.GRAPH_MODE:
-            arguments = tuple(map(result, arguments))
-            named = {name: result(argument) for name, argument in named.items()}
+        # Not by `EntryCell`: MindSpore 2.0 gathers in GRAPH mode only, which this therefore does not leave.
+        arguments, named = results_in_graph_mode(arguments, named)
         return super().__call__(*arguments, **named)
 
     def construct(

@@ -32,7 +32,7 @@ class Shard:
     bias_axes: tuple | None = None
 
     def glue(self, primitive, *axes: tuple):
-        """Gives one of MindSpore's own primitives the strategies of its inputs; `axes` as in `ShardPlan.strategy`."""
+        """Give one of MindSpore's own primitives the strategies of its inputs; `axes` as in `ShardPlan.strategy`."""
         return primitive.shard(tuple(self.plan.strategy(one) for one in axes))
 
     def whole(self, shape: tuple, axes: tuple) -> list:
@@ -56,7 +56,7 @@ class Shard:
         return infer
 
     def attach(self, primitive, inputs: list[tuple], outputs: list[tuple]):
-        """Gives a Custom primitive its strategies, in the form that this MindSpore takes."""
+        """Give a Custom primitive its strategies, in the form that this MindSpore takes."""
         import mindspore
 
         if hasattr(mindspore, "Layout"):
@@ -69,14 +69,14 @@ class Shard:
 
 @dataclass(frozen=True)
 class Sharding:
-    """Describes the sharding of the graph being compiled: the layer's request, and this device's place."""
+    """Describe the sharding of the graph being compiled: the layer's request, and this device's place."""
 
     request: ShardRequest
     devices: int  # of the pipeline stage
     rank: int  # among them
 
     def shard(self, call: Call, mask_shape: tuple | None) -> Shard | None:
-        """The share of this device of a call, or None where one device does everything.
+        """Return this device's share of a call, or None if one device does everything.
 
         Args:
             call: the whole call.

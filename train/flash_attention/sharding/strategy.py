@@ -40,7 +40,7 @@ class ShardPlan:
 
     @classmethod
     def from_strategies(cls, in_strategy: tuple, out_strategy: tuple | None, input_layout: str = "BNSD") -> ShardPlan:
-        """The plan that MindSpore-style strategies ask for.
+        """Return the plan that MindSpore-style strategies ask for.
 
         Args:
             in_strategy: one tuple of integers per tensor, into how many parts each axis is split: query, key, value,
@@ -78,17 +78,17 @@ class ShardPlan:
         return plan
 
     def strategy(self, axes: tuple) -> tuple:
-        """Tuple strategy of a tensor whose axes are split by "dp", "mp" or None: into how many parts each is."""
+        """Return tuple strategy of a tensor whose axes are split by "dp", "mp" or None: into how many parts each is."""
         return tuple({"dp": self.dp, "mp": self.mp, None: 1}[axis] for axis in axes)
 
     def layout(self, axes: tuple):
-        """`mindspore.Layout` of a tensor with these `axes`."""
+        """Return `mindspore.Layout` of a tensor with these `axes`."""
         from mindspore import Layout
 
         return Layout((self.dp, self.mp), ("dp", "mp"))(*("None" if axis is None else axis for axis in axes))
 
     def primitive_attributes(self, inputs: list, outputs: list) -> dict:
-        """Attributes that a Custom primitive of MindSpore 2.0-2.2 needs beside its tuple strategies.
+        """Attribute that a Custom primitive of MindSpore 2.0-2.2 needs beside its tuple strategies.
 
         A tensor map names, per axis, the dimension of the device matrix that splits it, counted from the right; -1 is
         none.
@@ -112,7 +112,7 @@ class ShardPlan:
         }
 
     def local(self, call: Call, rank: int) -> Call:
-        """The call of the shard on device `rank` (device matrix (dp, mp), mp innermost).
+        """Return the call of the shard on device `rank` (device matrix (dp, mp), mp innermost).
 
         Its offsets make dropout and computed ALiBi equal to the whole call's.
 
@@ -173,7 +173,7 @@ def _integers(name: str, strategy) -> tuple:
 
 
 def _read(name: str, strategy, input_layout: str) -> tuple[int, int]:
-    """(dp, mp) from the strategy of query, key, value or output."""
+    """Return (dp, mp) from the strategy of query, key, value or output."""
     parts, layout = _integers(name, strategy), LAYOUTS[input_layout]
     axes = layout.sharding
     if len(parts) != len(axes):
@@ -186,7 +186,7 @@ def _read(name: str, strategy, input_layout: str) -> tuple[int, int]:
 
 
 def _cut(shape: tuple | None, batch: int, heads: int) -> tuple | None:
-    """Shape of a shard's part of a mask or bias."""
+    """Return shape of a shard's part of a mask or bias."""
     if shape is None:
         return None
     return (1 if shape[0] == 1 else batch, 1 if shape[1] == 1 else heads, *shape[2:])

@@ -136,7 +136,7 @@ def old_style_class():
 
 @program
 def dynamic_shape(tik, inst):
-    """y = x * scale + shift over a length known only at launch: InputScalars, a tail, an early return."""
+    """Return y = x * scale + shift over a length known only at launch: InputScalars, a tail, an early return."""
     length = inst.InputScalar("int64", "length")
     scale = inst.InputScalar("float32", "scale")
     x, y = (inst.Tensor("float32", (4096,), name=name, scope=tik.scope_gm) for name in "xy")
@@ -196,7 +196,7 @@ def workspace_and_barrier(tik, inst):
 
 @program
 def suppressed_boxes(tik, inst):
-    """Greedy suppression of 1-D boxes in order of score: proposals, sort, scalar decisions, tik_break."""
+    """Return greedy suppression of 1-D boxes in order of score: proposals, sort, scalar decisions, tik_break."""
     count = 32
     scores = inst.Tensor("float16", (count,), name="scores", scope=tik.scope_gm)
     centres, kept = (inst.Tensor("float16", (count,), name=name, scope=tik.scope_gm) for name in ("centres", "kept"))
@@ -249,7 +249,7 @@ def suppressed_boxes(tik, inst):
 
 @program
 def float_bits(tik, inst):
-    """Exponents and signs of float32 by reinterpret_cast_to, bit operations and conversions; -x by flipping bits."""
+    """Compute exponents and signs of float32 by reinterpret_cast_to, bit operations and conversions."""
     count = 256
     x = inst.Tensor("float32", (count,), name="x", scope=tik.scope_gm)
     negative = inst.Tensor("float32", (count,), name="negative", scope=tik.scope_gm)

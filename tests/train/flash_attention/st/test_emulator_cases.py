@@ -14,7 +14,7 @@ from tests.train.flash_attention.support.run import run_case
 
 @pytest.fixture
 def run_here(device):
-    """Runs a case where --device says."""
+    """Run a case where --device says."""
     if device == "emulator":
         pytest.importorskip("tikemu")
         return lambda case: run_case(case, "emulator")

@@ -27,7 +27,7 @@ TRIANGLE = np.triu(np.ones((1, 128, 128), np.float16), 1)
 
 
 def assert_same(actual: dict, expected: dict) -> None:
-    """Equal bit by bit, by name."""
+    """Check equality bit by bit, by name."""
     assert actual.keys() == expected.keys()
     for name, value in expected.items():
         np.testing.assert_array_equal(actual[name], value, err_msg=name)
@@ -42,7 +42,7 @@ def test_two_runs_and_both_modes_are_bit_equal():
 
 
 def run_problem(problem: Call, query, key, value, d_output, d_logsumexp, bias=None, mask=None) -> dict:
-    """Output, logsumexp and gradients of a problem of the backend, by name."""
+    """Return output, logsumexp and gradients of a problem of the backend, by name."""
     cell = registry.build(problem, "emulator")
     mask = None if mask is None else Tensor(mask)
     seed = Tensor(np.array(cases.SEED, np.int64)) if problem.dropout_threshold else None

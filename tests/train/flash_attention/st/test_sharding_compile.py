@@ -24,7 +24,7 @@ def compiled(run_python):
 
 
 def only(operators, name):
-    """The one operator of that name, which words for its features may follow.
+    """Return the one operator of that name, which words for its features may follow.
 
     MindSpore 2.0 knows TBE operators by their functions.
     """

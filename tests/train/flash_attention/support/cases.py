@@ -72,7 +72,7 @@ class Inputs:
     kv_segment_ids: np.ndarray | None = None
 
     def optional(self) -> dict:
-        """The optional inputs that newer models have, by their keyword names."""
+        """Return the optional inputs that newer models have, by their keyword names."""
         names = "sinks", "prefix", "segment_ids", "kv_segment_ids"
         return {name: getattr(self, name) for name in names}
 
@@ -148,11 +148,11 @@ class Case:
         return _problem(self)
 
     def rules(self) -> AttentionRules:
-        """The rules of the case."""
+        """Return the rules of the case."""
         return AttentionRules.from_arguments(alibi=self.alibi != "none", **self.options())
 
     def options(self) -> dict:
-        """The rules of the case by their keyword names, as `flash_attention` takes them."""
+        """Return the rules of the case by their keyword names, as `flash_attention` takes them."""
         return {
             "tiling_stgy_name": self.tiling,
             "prev_block_num": self.blocks[0],
@@ -166,25 +166,25 @@ class Case:
         }
 
     def inputs(self) -> Inputs:
-        """The data, the same for every run and process."""
+        """Return the data, the same for every run and process."""
         return _inputs(self)
 
     def backend_mask(self) -> np.ndarray | None:
-        """The explicit mask as backends receive it: bool of problem.mask_shape."""
+        """Return the explicit mask as backends receive it: bool of problem.mask_shape."""
         shape = self.problem.mask_shape
         return None if shape is None else (self.inputs().mask != 0).reshape(shape)
 
     def keep(self) -> np.ndarray | None:
-        """Dropout's keep decisions for SEED, bool (B, H, Sq, Sk)."""
+        """Return dropout's keep decisions for SEED, bool (B, H, Sq, Sk)."""
         return reference.keep_mask(self.problem, SEED) if self.dropout else None
 
     def expected(self) -> tuple[reference.Attention, reference.Attention]:
-        """(truth, baseline), gradients included."""
+        """Return (truth, baseline), gradients included."""
         return _expected(self)
 
 
 def check(case: Case, actual: reference.Attention) -> None:
-    """Asserts that every result in `actual` is right: error measure, and exact zeros where nothing is visible."""
+    """Assert that every result in `actual` is right: error measure, and exact zeros where nothing is visible."""
     exact, low = case.expected()
     wrong = [str(error) for error in reference.compare(actual, exact, low) if not error.ok]
     assert not wrong, "\n".join(wrong)
@@ -228,13 +228,13 @@ def _beyond(case: Case, errors: list[reference.Error], factor: float = 3.0) -> l
 
 
 def assert_same(actual: reference.Attention, expected: reference.Attention, where: str = "") -> None:
-    """Asserts that results are equal bit by bit."""
+    """Assert that results are equal bit by bit."""
     for name, value in expected.named().items():
         np.testing.assert_array_equal(getattr(actual, name), value, err_msg=f"{name} {where}")
 
 
 def check_zeros(case: Case, actual: reference.Attention) -> None:
-    """Asserts exact zeros where nothing is visible."""
+    """Assert exact zeros where nothing is visible."""
     exact, _ = case.expected()
     masked = np.broadcast_to(_hidden(case), case.problem.shape_lse() + (case.seq_k,)).all(axis=-1)
     masked = masked | np.isneginf(exact.logsumexp)
@@ -259,7 +259,7 @@ def _hidden(case: Case) -> np.ndarray:
 
 
 def _unseen_keys(case: Case) -> np.ndarray:
-    """Boolean (B, Hkv, Sk): keys that no query of any head of the group sees."""
+    """Return boolean (B, Hkv, Sk): keys that no query of any head of the group sees."""
     problem = case.problem
     hidden = np.broadcast_to(_hidden(case), (problem.batch, problem.heads, problem.seq_q, problem.seq_k))
     return hidden.reshape(problem.batch, problem.kv_heads, -1, problem.seq_k).all(axis=2)
@@ -267,7 +267,7 @@ def _unseen_keys(case: Case) -> np.ndarray:
 
 @functools.cache  # several test files choose among all cases by their problems
 def _problem(case: Case) -> Call:
-    """The problem of a case, from the shapes and dtypes of its data."""
+    """Return the problem of a case, from the shapes and dtypes of its data."""
     inputs = case.inputs()
     shapes = [TensorSpec(array.shape, case.dtype) for array in (inputs.query, inputs.key, inputs.value)]
     mask = None if inputs.mask is None else TensorSpec(inputs.mask.shape, case.mask_dtype)
@@ -281,7 +281,7 @@ def _problem(case: Case) -> Call:
 
 @functools.lru_cache(maxsize=16)
 def _inputs(case: Case) -> Inputs:
-    """The tensors of a case, the same in every run."""
+    """Return the tensors of a case, the same in every run."""
     random = np.random.default_rng(zlib.crc32(str(case).encode()))
 
     def draw(*shape, sigma=1.0):
@@ -308,7 +308,7 @@ def _inputs(case: Case) -> Inputs:
 
 
 def _segments(case: Case, random) -> tuple:
-    """Ids of the queries and of the keys: five segments, and padding."""
+    """Return ids of the queries and of the keys: five segments, and padding."""
     if case.segments == "none":
         return None, None
 
@@ -326,7 +326,7 @@ def _segments(case: Case, random) -> tuple:
 
 
 def _mask(case: Case, random) -> np.ndarray | None:
-    """The mask of a case, None where rules alone hide."""
+    """Return the mask of a case, None where rules alone hide."""
     if case.mask in ("none", "causal"):
         return None
     tile = tile_of(case.tiling)
@@ -350,7 +350,7 @@ def _mask(case: Case, random) -> np.ndarray | None:
 
 
 def _bias(case: Case, random) -> np.ndarray | None:
-    """The bias of a case, None where there is none or it is computed."""
+    """Return the bias of a case, None where there is none or it is computed."""
     if case.alibi in ("none", "computed"):
         return None
     if case.alibi in ("bias", "bias_all"):
@@ -365,18 +365,18 @@ def _bias(case: Case, random) -> np.ndarray | None:
 
 @functools.lru_cache(maxsize=64)
 def _expected(case: Case) -> tuple[reference.Attention, reference.Attention]:
-    """Truth and baseline of a case."""
+    """Return truth and baseline of a case."""
     return tuple(run(*_arguments(case), **_options(case)) for run in (reference.truth, reference.baseline))
 
 
 def _arguments(case: Case) -> tuple:
-    """The problem, query, key and value, for the functions of `reference`."""
+    """Return the problem, query, key and value, for the functions of `reference`."""
     inputs = case.inputs()
     return case.problem, inputs.query, inputs.key, inputs.value
 
 
 def _options(case: Case) -> dict:
-    """Their optional arguments."""
+    """Return their optional arguments."""
     inputs = case.inputs()
     return {
         "mask": case.backend_mask(),

@@ -22,13 +22,13 @@ ALIBI_FIELDS = (
 
 
 def make_problem(*sizes, **given) -> Call:
-    """An Call; fields of its AttentionRules stand among the others."""
+    """Return an Call; fields of its AttentionRules stand among the others."""
     rules = {name: given.pop(name) for name in _FIELDS & set(given)}
     return Call(*sizes, rules=AttentionRules(**rules), **given)
 
 
 def read_problem(*specs, **given) -> Call:
-    """Call.from_inputs; arguments of AttentionRules.from_arguments stand among the others."""
+    """Return Call.from_inputs; arguments of AttentionRules.from_arguments stand among the others."""
     rules = {name: given.pop(name) for name in _ARGUMENTS & set(given)}
     return Call.from_inputs(*specs, rules=AttentionRules.from_arguments(**rules), **given)
 
@@ -36,7 +36,7 @@ def read_problem(*specs, **given) -> Call:
 def make_kernel_problem(
     batch, heads, seq_q, seq_k, head_dim, *, mask="none", bias="none", bias_planes=(1, 1), **given
 ) -> KernelProblem:
-    """A KernelProblem; mask and bias by kind, fields of its AttentionRules among the others."""
+    """Return a KernelProblem; mask and bias by kind, fields of its AttentionRules among the others."""
     rules = {name: given.pop(name) for name in _FIELDS & set(given)}
     rows = {"none": None, "per_key": 1, "per_score": seq_q}
     given.setdefault("slopes", tuple(2.0**-head for head in range(1, heads + 1)) if rules.get("alibi") else ())

@@ -14,7 +14,7 @@ ALIBI = ("none", "computed", "given", "shared", "bias", "bias_all")
 
 
 def random_case(seed: int, dtypes: tuple = DTYPES, longest: int = 300) -> Case:
-    """The case of a seed.
+    """Return the case of a seed.
 
     Args:
         dtypes: from which one is drawn.

@@ -26,14 +26,14 @@ RULES = {
 
 
 def slopes(per_item: bool, items=BATCH) -> np.ndarray:
-    """Unlike the standard ones, and one below zero."""
+    """Return unlike the standard ones, and one below zero."""
     values = np.random.default_rng(5).uniform(0.01, 0.6, (items, HEADS)).astype(np.float32)
     values[0, 1] = -0.03
     return values if per_item else values[0]
 
 
 def problem_of(rules: dict, **sizes) -> Call:
-    """The same call with a bias for every score."""
+    """Return the same call with a bias for every score."""
     shape = {"batch": BATCH, "heads": HEADS, "kv_heads": KV_HEADS, "seq_q": SEQ_Q, "seq_k": SEQ_K, **sizes}
     scores = shape["batch"], HEADS, shape["seq_q"], shape["seq_k"]
     return Call(

@@ -42,7 +42,7 @@ def statement(query, key, value, attn_mask=None, is_causal=False, scale=None):
 
 
 def check(arguments, backend, **options):
-    """The function on a backend against its statement in the documents."""
+    """Compare the function on a backend with its statement in the documents."""
     with attention_backend(backend):
         got = scaled_dot_product_attention(*arguments, **options)
     options.pop("enable_gqa", None)
@@ -50,7 +50,7 @@ def check(arguments, backend, **options):
 
 
 def tensors_of(*lead, width=16):
-    """query, key and value."""
+    """Return query, key and value."""
     return draw(*lead, 9, 16), draw(*lead, 13, 16, seed=1), draw(*lead, 13, width, seed=2)
 
 
@@ -291,7 +291,7 @@ ONE_SEEING_ROW = {
 
 @st.composite
 def calls(draw_from):
-    """Sizes and rules of a call."""
+    """Return sizes and rules of a call."""
     heads = draw_from(st.sampled_from(((1, 1), (2, 1), (4, 2), (3, 3))))
     side = st.one_of(st.just(-1), st.integers(0, 60))
     return {

@@ -140,7 +140,7 @@ CASE = Case(batch=2, seq_q=33, seq_k=40, mask="rows", dropout=0.2)
 
 
 def corrupted(**changes):
-    """The baseline's results with some of them changed."""
+    """Return the baseline's results with some of them changed."""
     exact, low = CASE.expected()
     return dataclasses.replace(low, **{name: change(getattr(low, name).copy()) for name, change in changes.items()})
 
@@ -154,19 +154,19 @@ def test_the_baseline_passes_and_so_does_the_rounded_truth():
 
 
 def wrong_value(array):
-    """One row is off."""
+    """Change one row."""
     array[..., 0, 1, :] += 0.5
     return array
 
 
 def not_a_number(array):
-    """One element is NaN."""
+    """Make one element NaN."""
     array.flat[7] = np.nan
     return array
 
 
 def slightly_off(array):
-    """Every element is off by half a percent."""
+    """Change every element by half a percent."""
     return array * np.float32(1.005)
 
 

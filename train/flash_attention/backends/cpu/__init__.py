@@ -11,7 +11,6 @@ rotary.py       rotary position embedding
 
 from __future__ import annotations
 
-import functools
 import os
 
 from flash_attention.backends.base import Backend
@@ -41,15 +40,16 @@ class CpuBackend(Backend):
 
     @property
     def dynamic(self) -> tuple[str, ...]:  # type: ignore[override]
-        import mindspore
+        from flash_attention.bridge.versions import SHAPES_FROM_LIBRARY
 
-        # An operation of several outputs takes their shapes from the library in 2.7 and later, in 2.0 it does not.
-        return self.kinds if tuple(map(int, mindspore.__version__.split(".")[:2])) >= (2, 7) else ()
+        return self.kinds if SHAPES_FROM_LIBRARY else ()
 
     def refuse(self, call: Call) -> str | None:
         if call.device != "CPU":
             return f"it runs on CPU, and the device target is {call.device}"
-        if call.dtype == "bfloat16" and not _has_bfloat16():
+        from flash_attention.bridge.versions import BFLOAT16
+
+        if call.dtype == "bfloat16" and BFLOAT16 is None:
             return "this MindSpore has no bfloat16 on CPU (2.7 and later have)"
         return None
 
@@ -69,13 +69,6 @@ class CpuBackend(Backend):
         from flash_attention.backends.cpu.operators import Gradients
 
         return Gradients(call)
-
-
-@functools.cache
-def _has_bfloat16() -> bool:
-    import mindspore
-
-    return hasattr(mindspore, "bfloat16")
 
 
 BACKEND = CpuBackend()

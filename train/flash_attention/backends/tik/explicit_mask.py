@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 from mindspore import Tensor, nn, ops
 
-from flash_attention.bridge.comparison import Differs
+from flash_attention.bridge.hiding import Differs
 from flash_attention.call import Call
 from flash_attention.sharding.shard import Shard
 

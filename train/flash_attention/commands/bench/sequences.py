@@ -76,7 +76,7 @@ def document_ends(tokens: int) -> tuple[int, ...]:
 
 
 def decode(rounds: int, threads: int, quick: bool, dtypes: tuple) -> list[Figure]:
-    """One query against many keys: bytes of keys and values per second against a copy of the same bytes."""
+    """Return one query against many keys: bytes of keys and values per second against a copy of the same bytes."""
     library = _library(threads)
     keys = 1024 if quick else CACHED
     figures = []
@@ -115,7 +115,7 @@ def _against(name: str, median: dict[str, float], ours: str) -> Figure:
 
 
 def _library(threads: int):
-    """The kernel, with so many threads: it counts them when it is loaded."""
+    """Return the kernel, with so many threads: it counts them when it is loaded."""
     os.environ["OMP_NUM_THREADS"] = str(threads)
     from flash_attention.backends.cpu import library
 
@@ -146,7 +146,7 @@ def _random(shape: tuple, dtype: str) -> np.ndarray:
 
 
 def _copy(sources: tuple, targets: tuple, threads: int) -> None:
-    """Copies arrays with so many threads; NumPy lets others run meanwhile."""
+    """Copy arrays with so many threads; NumPy lets others run meanwhile."""
 
     def part(index: int) -> None:
         for source, target in zip(sources, targets):

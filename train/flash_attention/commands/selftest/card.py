@@ -33,13 +33,13 @@ class Device(Protocol):
     timed: bool  # whether calls take the time of a device
 
     def description(self) -> dict[str, str]:
-        """Chip and software versions."""
+        """Return chip and software versions."""
 
     def platform(self, name: str) -> int:
-        """A size of the chip, as by tbe.common.platform.get_soc_spec."""
+        """Return a size of the chip, as by tbe.common.platform.get_soc_spec."""
 
     def run(self, name: str, **arrays: np.ndarray) -> Run:
-        """Runs one of PROGRAMS."""
+        """Run one of PROGRAMS."""
 
     def seconds(self, loop: Loop) -> tuple[float, float]:
         """Return the times of both lengths of a loop."""
@@ -48,10 +48,10 @@ class Device(Protocol):
         """Return the seconds of a small kernel, once queued and once waited for."""
 
     def attend(self, call: Call, given: dict, gradients: dict, times: int) -> list:
-        """Results of so many calls, as reference.Attention of float32 arrays."""
+        """Return results of so many calls, as reference.Attention of float32 arrays."""
 
     def milliseconds(self, heads: int, seq: int, head_dim: int) -> float:
-        """Forward of a square call: the best of ten calls."""
+        """Return forward of a square call: the best of ten calls."""
 
 
 class _Layer:
@@ -63,7 +63,7 @@ class _Layer:
         return check.execute(self.backend, call, given, **gradients, times=times)
 
     def milliseconds(self, heads: int, seq: int, head_dim: int) -> float:
-        """The layer on the card, conversions of the framework included."""
+        """Return the layer on the card, conversions of the framework included."""
         import mindspore as ms
 
         from flash_attention import FlashAttention
@@ -221,7 +221,7 @@ def _best(call: Callable[[], Any]) -> float:
 
 @functools.cache
 def _primitive(name: str):
-    """The primitive of a program."""
+    """Return the primitive of a program."""
     from mindspore import dtype as mstype
     from mindspore import ops
     from mindspore.ops import DataType, TBERegOp

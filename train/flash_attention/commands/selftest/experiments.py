@@ -184,7 +184,7 @@ def _attention(head_dim: int, seq: int, **rules) -> Callable[[Device], str]:
 
 
 def _times(device: Device) -> str:
-    """Forward of one shape beside the model, where there is a device that takes time."""
+    """Time the forward of one shape beside the model, on a device that takes time."""
     import importlib.util
 
     seq, heads = 2048, 32

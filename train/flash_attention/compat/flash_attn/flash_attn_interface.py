@@ -52,7 +52,7 @@ def flash_attn_func(
     deterministic: bool = False,
     return_attn_probs: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor, None]:
-    """Attention of (batch, seqlen, nheads, headdim) tensors. Causal masks are aligned BOTTOM RIGHT.
+    """Return attention of (batch, seqlen, nheads, headdim) tensors. Causal masks are aligned BOTTOM RIGHT.
 
     Args:
         q (Tensor): (batch, seqlen_q, nheads, headdim), float16, bfloat16 or float32.
@@ -106,7 +106,7 @@ def flash_attn_kvpacked_func(
     deterministic: bool = False,
     return_attn_probs: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor, None]:
-    """`flash_attn_func` with key and value in one tensor.
+    """Return `flash_attn_func` with key and value in one tensor.
 
     Args:
         kv (Tensor): (batch, seqlen_k, 2, nheads_k, headdim), key and value.
@@ -131,7 +131,7 @@ def flash_attn_qkvpacked_func(
     deterministic: bool = False,
     return_attn_probs: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor, None]:
-    """`flash_attn_func` with query, key and value in one tensor.
+    """Return `flash_attn_func` with query, key and value in one tensor.
 
     Args:
         qkv (Tensor): (batch, seqlen, 3, nheads, headdim).
@@ -163,7 +163,7 @@ def flash_attn_varlen_func(
     return_attn_probs: bool = False,
     block_table: Tensor | None = None,
 ) -> Tensor | tuple[Tensor, Tensor, None]:
-    """`flash_attn_func` on sequences one behind the other. Causal masks are aligned BOTTOM RIGHT in each.
+    """Return `flash_attn_func` on sequences one behind the other. Causal masks are aligned BOTTOM RIGHT in each.
 
     Args:
         q (Tensor): (total_q, nheads, headdim).
@@ -232,7 +232,7 @@ def flash_attn_varlen_kvpacked_func(
     deterministic: bool = False,
     return_attn_probs: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor, None]:
-    """`flash_attn_varlen_func` with key and value in one tensor.
+    """Return `flash_attn_varlen_func` with key and value in one tensor.
 
     Args:
         kv (Tensor): (total_k, 2, nheads_k, headdim).
@@ -258,7 +258,7 @@ def flash_attn_varlen_qkvpacked_func(
     deterministic: bool = False,
     return_attn_probs: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor, None]:
-    """`flash_attn_varlen_func` with query, key and value in one tensor.
+    """Return `flash_attn_varlen_func` with query, key and value in one tensor.
 
     Args:
         qkv (Tensor): (total, 3, nheads, headdim).
@@ -272,7 +272,7 @@ def flash_attn_varlen_qkvpacked_func(
 
 
 def _part(packed, index):
-    """One of the tensors that are packed in the last axis but two."""
+    """Return one of the tensors that are packed in the last axis but two."""
     # A compiled graph on a CPU slices neither float16 nor bfloat16.
     return ops.cast(ops.cast(packed, mstype.float32)[..., index, :, :], packed.dtype)
 

@@ -59,7 +59,8 @@ def flash_attn_with_kvcache(
     num_splits: int = 0,
     return_softmax_lse: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """Attention against a cache. Causal masks are aligned BOTTOM RIGHT: the last query sees all keys of its sequence.
+    """Return attention against a cache. Causal masks are aligned BOTTOM RIGHT: the last query sees all keys of its
+    sequence.
 
     It has no gradient.
 
@@ -239,14 +240,14 @@ class _Cached(EntryCell):
         )
 
     def hidden(self, position, lengths, leftpad):
-        """Bool (batch, 1, 1 or seqlen, keys)."""
+        """Return bool (batch, 1, 1 or seqlen, keys)."""
         hidden = self.columns >= lengths
         if leftpad is not None:
             hidden = ops.logical_or(hidden, self.columns < ops.reshape(leftpad, (-1, 1, 1, 1)))
         return hidden_by_window(hidden, position, self.columns, self.left, self.right)
 
     def keys(self, cache, table):
-        """(batch, keys, nheads_k, headdim) of the pages."""
+        """Return (batch, keys, nheads_k, headdim) of the pages."""
         if self.whole:
             return cache
         shape = cache.shape

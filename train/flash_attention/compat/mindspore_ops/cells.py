@@ -7,7 +7,7 @@ from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 from mindspore.ops import constexpr
 
-from flash_attention.bridge.comparison import Hides
+from flash_attention.bridge.hiding import Hides
 from flash_attention.bridge.parameters import EntryCell
 from flash_attention.bridge.tensors import compiling
 from flash_attention.compat.mindspore_ops.call import PACKED, FusedCall

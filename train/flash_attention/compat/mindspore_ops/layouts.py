@@ -1,4 +1,4 @@
-"""Reads a call: its sizes out of input_layout and head_num, packed sequences, and how a strategy splits it."""
+"""Read a call: its sizes out of input_layout and head_num, packed sequences, and how a strategy splits it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LAYOUTS = ("BSH", "BNSD", "SBH", "BSND")
 
 
 def read_call(settings: Settings, specs: tuple, prefix) -> FusedCall:
-    """Checks a call and translates it.
+    """Check a call and translate it.
 
     Raises:
         TypeError, ValueError: an argument is not allowed.
@@ -41,7 +41,7 @@ def read_call(settings: Settings, specs: tuple, prefix) -> FusedCall:
 
 
 def _read_packed(settings: Settings, specs: tuple, prefix, head_dim: int | None) -> FusedCall:
-    """A call on sequences one behind the other: one batch item of unknown length."""
+    """Return a call on sequences one behind the other: one batch item of unknown length."""
     query, key, value, shift, drop, mask = specs
     layout, mode = settings.input_layout, settings.sparse_mode
     if prefix is not None:

@@ -14,7 +14,7 @@ COMPRESSED_ROWS = 1024  # rows of a real_shift that follows the ALiBi rule and i
 
 
 def read_shift(shift: TensorSpec | None, call: FusedCall) -> FusedCall:
-    """Adds to a call which real_shift it has.
+    """Add to a call which real_shift it has.
 
     Raises:
         ValueError: its shape is not allowed.
@@ -39,7 +39,7 @@ def read_shift(shift: TensorSpec | None, call: FusedCall) -> FusedCall:
 
 
 def read_packed_shift(shift: TensorSpec | None, call: FusedCall) -> FusedCall:
-    """`read_shift` of sequences one behind the other, which have the last rows of ALiBi alone.
+    """Read the shift of packed sequences, which have the last rows of ALiBi alone.
 
     Raises:
         ValueError: its shape is not allowed.

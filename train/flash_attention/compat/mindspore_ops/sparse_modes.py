@@ -22,7 +22,7 @@ _NOT_THERE = {6: "global", 7: "dilated", 8: "block_local"}
 
 
 def check_mode(mode: int) -> None:
-    """Raises ValueError, which names what is not there."""
+    """Raise ValueError, which names what is not there."""
     check_int("sparse_mode", mode, 0)
     if mode > PREFIX:
         meaning = _NOT_THERE.get(mode, "unknown")
@@ -31,7 +31,7 @@ def check_mode(mode: int) -> None:
 
 
 def read_rules(call: FusedCall, mask: TensorSpec | None, prefix) -> FusedCall:
-    """Adds to a call what sparse_mode, attn_mask, prefix and the tokens hide.
+    """Add to a call what sparse_mode, attn_mask, prefix and the tokens hide.
 
     Raises:
         TypeError, ValueError: one of them is not allowed.
@@ -66,7 +66,7 @@ def _check_mask(mask: TensorSpec | None, allowed: list, mode: int) -> None:
 
 
 def _read_tokens(call: FusedCall) -> FusedCall:
-    """The band from pre_tokens before the position of a query to next_tokens after it."""
+    """Return the band from pre_tokens before the position of a query to next_tokens after it."""
     before, after = call.settings.pre_tokens, call.settings.next_tokens
     _, _, seq_q, seq_k = call.sizes.scores
     if before >= 0 and after >= 0:

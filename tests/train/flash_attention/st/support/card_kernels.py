@@ -33,7 +33,7 @@ def launched(folder: Path) -> list[dict[str, str]]:
 
 
 def kernels(python: Path, mode: str, layout: str, head_dim: int, seed: int = 0) -> list[str]:
-    """Types of all that two calls launch; their gradients have to be right."""
+    """Return types of all that two calls launch; their gradients have to be right."""
     with tempfile.TemporaryDirectory() as folder:
         options = "--report", folder, "--seed", seed
         program = Path(__file__).with_name("card_attention.py"), "gradients", mode, layout, head_dim
@@ -63,7 +63,7 @@ def written(types: list[str]) -> str:
 
 
 def main(write: bool) -> None:
-    """Prints lists and table."""
+    """Print lists and table."""
     found = {
         f"{mode} {layout} {head_dim}": kernels(Path(sys.executable), mode, layout, head_dim)
         for mode, (layout, head_dim) in itertools.product(MODES, LAYOUTS)

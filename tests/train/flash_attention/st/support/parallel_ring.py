@@ -76,7 +76,7 @@ class RingCase:
         )
 
     def optional(self) -> dict:
-        """Sinks, prefix and segment ids as the reference takes them."""
+        """Return sinks, prefix and segment ids as the reference takes them."""
         random, optional = np.random.default_rng(1), {}
         if self.sinks:
             optional["sinks"] = random.standard_normal(self.heads).astype(np.float32)
@@ -121,7 +121,7 @@ class Attend(nn.Cell):
 
 
 def run(case: RingCase, layer: type, rank: int, world: int) -> list:
-    """Names and figures of the results of this process that are wrong."""
+    """Return names and figures of the results of this process that are wrong."""
     random = np.random.default_rng(len(case.name))
     problem = case.problem()
     arrays = [
@@ -176,7 +176,7 @@ def check_cases(kind: str, names: str, rank: int, world: int) -> dict:
 
 
 def main() -> None:
-    """Runs what is named and prints the greatest errors, as JSON."""
+    """Run what is named and print the greatest errors, as JSON."""
     ms.set_context(mode=ms.PYNATIVE_MODE, device_target="CPU")
     rank, world = initialize(timeout=120)
     others = {"memory": parallel_memory.check, "uneven": parallel_failures.check_uneven, "heads": parallel_heads.check}

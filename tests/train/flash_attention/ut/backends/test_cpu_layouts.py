@@ -68,7 +68,7 @@ def tensors(layout, dtype, case=SMALL):
 
 
 def bits(result):
-    """The elements as float32, which holds each of them exactly."""
+    """Return the elements as float32, which holds each of them exactly."""
     return result.astype(ms.float32).asnumpy()
 
 

@@ -29,12 +29,12 @@ RULES = (
 
 @pytest.fixture(autouse=True)
 def graph_mode():
-    """Graph mode during the test."""
+    """Set graph mode during the test."""
     ms.set_context(mode=ms.GRAPH_MODE)
 
 
 def unknown(*shape, dtype=ms.float32):
-    """A tensor that stands for unknown extents."""
+    """Return a tensor that stands for unknown extents."""
     return Tensor(shape=shape, dtype=dtype)
 
 
@@ -69,7 +69,7 @@ class Gradients(nn.Cell):
 
 
 def assert_same(dynamic, static, arguments, atol=1e-6):
-    """The compiled cell gives what the other gives for these shapes without being compiled."""
+    """Compare the compiled cell with the other, which is not compiled, for these shapes."""
     results = dynamic(*arguments)
     with in_mode("pynative"):
         expected = static(*arguments)

@@ -34,7 +34,7 @@ class Fake(Backend):
 
 @pytest.fixture(autouse=True)
 def clean(monkeypatch):
-    """No backend is chosen, built or warned of yet."""
+    """Forget the backends that were chosen, built or warned of."""
     monkeypatch.delenv(registry.ENVIRONMENT_VARIABLE, raising=False)
     registry.get_backend.cache_clear()
     registry._build.cache_clear()
@@ -47,7 +47,7 @@ def clean(monkeypatch):
 
 @pytest.fixture
 def fakes(monkeypatch):
-    """Replaces all backends; returns a function that says what one of them answers."""
+    """Replace all backends; returns a function that says what one of them answers."""
 
     def put(name, **answers):
         module = types.ModuleType(f"fake_{name}")
@@ -146,7 +146,7 @@ def test_the_context_ends_with_an_exception(fakes):
 
 
 def in_a_thread(function):
-    """Result of a function that runs in a new thread."""
+    """Return result of a function that runs in a new thread."""
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         return pool.submit(function).result()
 

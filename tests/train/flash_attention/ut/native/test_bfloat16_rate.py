@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(KERNEL.bfloat16_rate() is None, reason="the proc
 
 @pytest.fixture(autouse=True)
 def unforced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tests of what is chosen, whatever the tests run with."""
+    """Test what is chosen, whatever the tests run with."""
     monkeypatch.delenv(library.ISA_VARIABLE, raising=False)
 
 
@@ -33,7 +33,7 @@ def without_tiles() -> tuple[str, ...]:
 
 @pytest.fixture
 def assumed() -> Iterator[Callable[[float], None]]:
-    """Takes a rate for the measured one."""
+    """Take a rate for the measured one."""
     yield KERNEL.assume_bfloat16_rate
     KERNEL.assume_bfloat16_rate(None)
 

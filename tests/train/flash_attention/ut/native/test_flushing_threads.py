@@ -25,14 +25,14 @@ maths, openmp = ctypes.CDLL("libm.so.6"), ctypes.CDLL("libgomp.so.1")
 
 
 def flags() -> int:
-    """The bits of this thread."""
+    """Return the bits of this thread."""
     environment = Environment()
     maths.fegetenv(ctypes.byref(environment))
     return environment[WORD] & FLUSH
 
 
 def flags_of_team() -> set:
-    """(thread, bits) of OpenMP's threads."""
+    """Return (thread, bits) of OpenMP's threads."""
     seen = set()
     look = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _: seen.add((threading.get_ident(), flags())))
     openmp.GOMP_parallel(look, None, THREADS, 0)
@@ -41,7 +41,7 @@ def flags_of_team() -> set:
 
 @contextlib.contextmanager
 def flushing() -> Iterator[None]:
-    """Inside, the threads of OpenMP flush subnormal numbers, this one among them."""
+    """Let the threads of OpenMP flush subnormal numbers inside, this one among them."""
     before, other = Environment(), Environment()
     for environment in (before, other):
         maths.fegetenv(ctypes.byref(environment))

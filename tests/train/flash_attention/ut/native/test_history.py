@@ -38,13 +38,13 @@ def digest(seed: int) -> str:
 
 
 def print_digests(seeds: list) -> None:
-    """Runs in a process of its own, whose memory is fresh."""
+    """Run in a process of its own, whose memory is fresh."""
     for seed in seeds:
         print(seed, digest(seed))
 
 
 def ugly_call() -> None:
-    """Leaves NaN and large numbers in the scratch of this thread, on all instruction sets."""
+    """Leave NaN and large numbers in the scratch of this thread, on all instruction sets."""
     for isa in ISAS:
         for dtype, left in (("bfloat16", 1e30), ("float32", np.nan)):
             problem = Call(batch=1, heads=1, seq_q=256, seq_k=256, head_dim=256, dtype=dtype)

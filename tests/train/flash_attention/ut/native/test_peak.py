@@ -13,7 +13,7 @@ OPERATIONS = 1 << 29
 
 
 def fastest(call) -> float:
-    """Least time of this thread in some calls."""
+    """Return the least time of this thread in some calls."""
     times = []
     for _ in range(7):
         start = time.thread_time()

@@ -33,7 +33,7 @@ def test_broadcasts_counters_against_one_key():
 
 
 def problem_of(**more) -> Call:
-    """A training problem with dropout and odd sizes."""
+    """Return a training problem with dropout and odd sizes."""
     sizes = {"batch": 2, "heads": 3, "seq_q": 37, "seq_k": 203, "head_dim": 203, "dropout_rate": 0.3, **more}
     return make_problem(dtype="float32", training=True, **sizes)
 

@@ -10,7 +10,7 @@ from tests.train.flash_attention.ut.native.support.calls import run
 
 
 def problem_of(seq_q, seq_k, **more) -> Call:
-    """A problem of one head."""
+    """Return a problem of one head."""
     return make_problem(batch=1, heads=1, seq_q=seq_q, seq_k=seq_k, head_dim=32, **more)
 
 

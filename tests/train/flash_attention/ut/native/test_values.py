@@ -10,12 +10,12 @@ from tests.train.flash_attention.ut.native.support.calls import run, values
 
 
 def problem_of(seq_q, seq_k, head_dim, dtype="float32", **more) -> Call:
-    """A problem of one head."""
+    """Return a problem of one head."""
     return make_problem(batch=1, heads=1, seq_q=seq_q, seq_k=seq_k, head_dim=head_dim, dtype=dtype, **more)
 
 
 def random(*shape, seed=0) -> np.ndarray:
-    """Normal random elements of one head."""
+    """Return normal random elements of one head."""
     return np.random.default_rng(seed).standard_normal((1, 1, *shape)).astype(np.float32)
 
 

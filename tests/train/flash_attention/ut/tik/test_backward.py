@@ -19,7 +19,7 @@ from tests.train.flash_attention.ut.tik.support.shared_cases import features_of,
 
 
 def gradients(tik, execute, problem: KernelProblem, arrays: dict, **features) -> dict:
-    """d_query, d_key, d_value and, with a bias, d_bias of BNSD arrays."""
+    """Return d_query, d_key, d_value and, with a bias, d_bias of BNSD arrays."""
     operator = build_backward(
         problem,
         tik,
@@ -52,7 +52,9 @@ def test_all_cases(tik, execute, case):
 
 
 def _attention(problem: Call, seed: int = 0, sigma: float = 1.0, outliers: float = 1.0) -> tuple:
-    """(inputs of the kernels, truth, truth's inputs): the forward results are exact, rounded as they are stored."""
+    """Return (inputs of the kernels, truth, truth's inputs): the forward results are exact, rounded as they are
+    stored.
+    """
     random = np.random.default_rng(seed)
     shape_q = problem.batch, problem.heads, problem.seq_q, problem.head_dim
     shape_k = problem.batch, problem.kv_heads, problem.seq_k, problem.head_dim
@@ -81,7 +83,7 @@ def _check(attention: Call, arrays: dict, actual: dict) -> None:
 
 
 def _check_strictly(attention: Call, arrays: dict, exact, actual: dict) -> None:
-    """Against the strictest baseline: nothing is rounded but what the Cube takes in float16, and the results."""
+    """Compare with the strictest baseline: nothing is rounded but what the Cube takes in float16, and the results."""
     query, key, value, output, d_output = (
         arrays[name][0, 0].astype(np.float64) for name in ("query", "key", "value", "output", "d_output")
     )

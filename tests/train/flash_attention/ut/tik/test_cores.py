@@ -1,4 +1,4 @@
-"""Plans for the chips with 30 and with 32 cores: all of the work, evenly, and the same bits."""
+"""Plan for the chips with 30 and with 32 cores: all of the work, evenly, and the same bits."""
 
 from __future__ import annotations
 

@@ -26,26 +26,26 @@ def _normal(head_dim: int) -> list[np.ndarray]:
 
 
 def _drifting_keys(head_dim: int) -> list[np.ndarray]:
-    """Later keys are larger: the maximum of a row rises again and again."""
+    """Return keys that grow: the maximum of a row rises again and again."""
     query, key, value, d_output = _normal(head_dim)
     return [query, key * np.linspace(0.1, 12, KEYS)[:, None], value, d_output]
 
 
 def _huge_key_last(head_dim: int) -> list[np.ndarray]:
-    """Inputs whose last key has the greatest scores by far."""
+    """Return inputs whose last key has the greatest scores by far."""
     query, key, value, d_output = _normal(head_dim)
     key[..., -1, :] = 40 * query[..., 3, :]
     return [query, key, value, d_output]
 
 
 def _rows_of_different_scale(head_dim: int) -> list[np.ndarray]:
-    """Inputs whose rows of query differ by five orders of magnitude."""
+    """Return inputs whose rows of query differ by five orders of magnitude."""
     query, key, value, d_output = _normal(head_dim)
     return [query * np.geomspace(1e-3, 1e2, ROWS)[:, None], key, value, d_output]
 
 
 def _scores_to_60000(head_dim: int) -> list[np.ndarray]:
-    """Scores from -60000 to 60000 in every row."""
+    """Return scores from -60000 to 60000 in every row."""
     query, key, value, d_output = _normal(head_dim)
     size = np.sqrt(60000 / np.sqrt(head_dim))
     signs = np.sign(key[..., :1, :])
@@ -62,7 +62,7 @@ def _operators(problem: KernelProblem, tik) -> tuple:
 
 
 def _run(tik, execute, attention: Call, arrays: list, d_saturates=False, **features) -> reference.Attention:
-    """Output, logsumexp and gradients of the operators."""
+    """Return output, logsumexp and gradients of the operators."""
     problem = describe.kernel_problem(attention, cores=1)
     query, key, value, d_output = arrays
     forward, backward = _operators(problem, tik)

@@ -124,7 +124,7 @@ def _choose(problem: KernelProblem, _: instruction_forms.InstructionForms) -> Fo
         if chosen is not None and (problem.sequences or chosen.split.cores == problem.cores):
             break
     if chosen is None:
-        raise ValueError(f"tiling: no strategy fits this problem: {'; '.join(reasons)}")
+        raise ValueError(f"tiling: no strategy fits this call: {'; '.join(reasons)}")
     return chosen
 
 

@@ -98,7 +98,7 @@ def get_soc_name():
 
 @pytest.fixture
 def ask_again():
-    """The chip is asked for anew in the test, and after it."""
+    """Ask for the chip anew in the test, and after it."""
     environment.specifications.cache_clear()
     yield
     environment.specifications.cache_clear()
@@ -160,7 +160,9 @@ def test_what_the_chip_cannot_do(change, said):
 
 @pytest.fixture
 def no_tik(monkeypatch, tmp_path):
-    """A process that prepares primitives imports no tik module: on a device, none of its own has a chip chosen."""
+    """Provide a process that prepares primitives imports no tik module: on a device, none of its own has a chip
+    chosen.
+    """
     for name in ("tbe", "tbe.tik", "te", "te.tik"):
         monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.setenv("FLASH_ATTENTION_ENTRIES", str(tmp_path))
@@ -170,7 +172,7 @@ def no_tik(monkeypatch, tmp_path):
 
 
 def primitives(**rules):
-    """The primitives for a problem."""
+    """Return the primitives for a problem."""
     problem = make_problem(**SIZES, **rules)
     draw = GeneratedKeepBits(describe.kernel_problem(problem))
     core = OperatorAttention(problem, registration.primitive, draw, Chip(30)).core

@@ -16,7 +16,7 @@ from tests.train.flash_attention.support.layouts import heads_first, laid_out
 
 
 def stored(array: np.ndarray | None, dtype: str) -> np.ndarray | None:
-    """float32 values as the kernel takes them: contiguous, in `dtype`, bfloat16 as bits."""
+    """Return float32 values as the kernel takes them: contiguous, in `dtype`, bfloat16 as bits."""
     if array is None:
         return None
     values = np.ascontiguousarray(reference.round_to(array, dtype))
@@ -30,7 +30,7 @@ def values(array: np.ndarray) -> np.ndarray:
 
 @contextlib.contextmanager
 def instruction_set(name: str):
-    """Forces an instruction set."""
+    """Force an instruction set."""
     before = os.environ.get(library.ISA_VARIABLE)
     os.environ[library.ISA_VARIABLE] = name
     try:
@@ -43,7 +43,7 @@ def instruction_set(name: str):
 
 
 def run(problem: Call, query, key, value, d_output, d_logsumexp=None, *, place=None, kernel=None, **optional):
-    """Output, logsumexp and gradients of float32 arrays, as the raw arrays that the kernel wrote.
+    """Return output, logsumexp and gradients of float32 arrays, raw as the kernel wrote them.
 
     Args:
         optional: mask, bias, keep_bits, seed, sinks, prefix, segment_ids and kv_segment_ids.

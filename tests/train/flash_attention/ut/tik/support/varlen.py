@@ -47,7 +47,7 @@ class Packing:
         return Request(described, logsumexp_gradient=self.logsumexp_gradient)
 
     def tables(self, request: Request, *stages: str) -> tuple:
-        """Work tables, see operators.work_tables."""
+        """Return work tables, see operators.work_tables."""
         prefix = np.zeros(self.room, np.int32)
         if self.case.prefixes is not None:
             prefix[: len(self.case.prefixes)] = self.case.prefixes
@@ -98,7 +98,7 @@ def _stored(values: np.ndarray, blocks: np.ndarray) -> np.ndarray:
 
 
 def _unstored(stored: np.ndarray, blocks: np.ndarray, tokens: int) -> np.ndarray:
-    """Inverse of `_stored`."""
+    """Return inverse of `_stored`."""
     result = np.zeros((len(stored), tokens), np.float32)
     for index, (first, rows, *_) in enumerate(blocks):
         result[:, first : first + rows] = stored[:, index * layout.BLOCK :][:, :rows]
