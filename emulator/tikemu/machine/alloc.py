@@ -201,7 +201,7 @@ class _Allocator:
 
 
 def copies_of(loop: ir.For) -> int:
-    """Return the copies a loop makes of tensors in its body; with ``tik_break`` none (core.md 3.1)."""
+    """Return the copies a loop makes of tensors in its body; ``tik_break`` allows none (core.md)."""
     return 1 if loop.thread_num < 2 or has_break(loop.body) else loop.thread_num
 
 

@@ -29,7 +29,7 @@ def run_here(device):
 
 
 def of_every_day(place: str) -> list:
-    """The cases of every day in that place."""
+    """Return the cases of every day in that place."""
     return case_list.params(lambda case: case_list.daily(case, place), dtype="float16")
 
 

@@ -259,7 +259,7 @@ def daily(case: Case, place: str) -> bool:
 
 
 def daily_names(place: str) -> list[str]:
-    """The names of the cases of every day in a place, each behind its layout and a colon if it has one."""
+    """Return the names of the cases of every day in a place: LAYOUT:CASE or CASE."""
     words = [(case, word.partition("@")) for case, places in DAILY.items() for word in places.split()]
     return [f"{layout}:{case}" if layout else case for case, (word, _, layout) in words if word == place]
 

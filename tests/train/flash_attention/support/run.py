@@ -135,17 +135,17 @@ class VarlenAttention(nn.Cell):
 
 
 def packed(rows: np.ndarray, dtype: str | None = None) -> Tensor:
-    """A Tensor (tokens, heads, width) of an array (1, heads, tokens, width)."""
+    """Make a Tensor (tokens, heads, width) of an array (1, heads, tokens, width)."""
     return tensor(np.ascontiguousarray(rows[0].swapaxes(0, 1)), dtype)
 
 
 def bias_tensor(case: VarlenCase, bias: np.ndarray | None) -> Tensor | None:
-    """Return a bias as float32, or as float16 beside float16, which is all that the TIK operators take."""
+    """Return a bias as float32. Beside float16, where the TIK operators take no other, it is float16."""
     return tensor(bias, "float16" if case.dtype == "float16" else None)
 
 
 class VarlenRun:
-    """One network for a case of packed sequences, and for others with its rules and numbers of tokens.
+    """One network for cases with the same rules and numbers of tokens.
 
     Args:
         data: the lengths are in tensors; else they are constants.
@@ -159,7 +159,7 @@ class VarlenRun:
         self.run = ms.jit(run) if ms.get_context("mode") == ms.GRAPH_MODE else run
 
     def __call__(self, case: VarlenCase) -> Attention:
-        """Output, logsumexp and gradients, in the mode that was set, for all rows as BNSD."""
+        """Return output, logsumexp and gradients of all rows as BNSD."""
         given = case.inputs()
         tensors = [packed(array, case.dtype) for array in (given.query, given.key, given.value)]
         bias = None if case.bias is None else case.bias[0, :, 0]

@@ -96,7 +96,7 @@ PACKED = {
 
 
 def packed(name):
-    """Every sequence as a call of its own, with other lengths at the second call of one network."""
+    """Check every sequence as a call. The second call of the network has other lengths."""
     cases = [
         VarlenCase(heads=HEADS, kv_heads=KV_HEADS, head_dim=DIM, value_dim=VALUE_DIM, **lengths, **PACKED[name])
         for lengths in LENGTHS

@@ -49,14 +49,14 @@ def kernels(python: Path, mode: str, layout: str, head_dim: int, seed: int = 0) 
 
 
 def expected() -> dict[str, list[str]]:
-    """The lists of card_kernels.txt: a line "MODE LAYOUT HEAD_DIM", and the types indented, with counts."""
+    """Return the lists of card_kernels.txt: a line "MODE LAYOUT HEAD_DIM", and the types indented, with counts."""
     blocks = (block.splitlines() for block in LISTS.read_text().strip().split("\n\n"))
     words = {name: [word.partition("*") for word in " ".join(lines).split()] for name, *lines in blocks}
     return {name: [kind for kind, _, count in runs for _ in range(int(count or 1))] for name, runs in words.items()}
 
 
 def written(types: list[str]) -> str:
-    """The lines of a list; a type that follows itself stands once, with its count."""
+    """Return the lines of a list. A type that follows itself stands once, with its count."""
     runs = ((kind, len(list(run))) for kind, run in itertools.groupby(types))
     words = " ".join(kind if count == 1 else f"{kind}*{count}" for kind, count in runs)
     return textwrap.indent(textwrap.fill(words, 112), "    ")

@@ -56,7 +56,7 @@ class Packing:
         return operators.work_tables(integers, request, stages)(*padded, prefix)
 
     def run(self, tik, execute, request: Request, stages: tuple[str, ...] | None = None) -> reference.Attention:
-        """Results of all rows, (1, heads, tokens, width); gradients where stages give them."""
+        """Return the results of the stages, (1, heads, tokens, width)."""
         p, stages = request.problem, stages or operators.stages(request)
         with_work = [stage for stage in ("forward", "grad") if stage in stages]
         blocks, *tables = self.tables(request, "blocks", *with_work)
