@@ -418,11 +418,20 @@ def element_wise(
     """
     if dst.lanes.extent == 0:
         return idle(call, dst.dtype, dst.repeats, mask)
-    result = micro_op(call, _cost_type(dst, sources), dst, sources, mask=mask, reads_dst=kernel.reads_dst)
+    widest = max((dst, *sources), key=lambda walk: walk.itemsize).dtype
+    result = micro_op(call, widest, dst, sources, mask=mask, reads_dst=kernel.reads_dst)
     ordered = check_overlap(call, dst, (*sources, dst) if kernel.reads_dst and dst.revisits else sources, accumulates)
-    result.run = executor(kernel, dst, sources, ordered)
+    run = result.run = executor(kernel, dst, sources, ordered)
     if inspect is not None and call.options.checks("unspecified"):
-        result.run = _inspected(result.run, inspect, [source.loader() for source in sources], dst.lanes.array)
+        loads, enabled = [source.loader() for source in sources], dst.lanes.array
+
+        def inspect_and_run() -> None:
+            inspect(*[load(slice(None))[:, enabled] for load in loads])
+            run()
+
+        inspected: Any = inspect_and_run
+        inspected.status = getattr(run, "status", None)
+        result.run = inspected
     else:
         make_movable(result, dst, sources)
     return result
@@ -451,26 +460,6 @@ def make_rescalable(op: MicroOp) -> MicroOp:
         record = getattr(op.run, "record")  # noqa: B009 - the native helper's
         op.rescale = partial(setattr, record, "scalar")
     return op
-
-
-def _inspected(
-    run: Callable[[], None],
-    inspect: Callable[..., None],
-    loads: Sequence[Callable[[Any], np.ndarray]],
-    enabled: np.ndarray,
-) -> Callable[[], None]:
-    def inspect_and_run() -> None:
-        inspect(*[load(slice(None))[:, enabled] for load in loads])
-        run()
-
-    inspected: Any = inspect_and_run
-    inspected.status = getattr(run, "status", None)
-    return inspected
-
-
-def _cost_type(dst: Walk, sources: Sequence[Walk]) -> str:
-    """Return the wider of the element types."""
-    return max((dst, *sources), key=lambda walk: walk.itemsize).dtype
 
 
 def idle(call: Call, dtype: str, repeats: int, mask: Lanes | None) -> MicroOp:

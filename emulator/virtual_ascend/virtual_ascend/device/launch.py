@@ -6,7 +6,7 @@ import dataclasses
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Callable
 
 import numpy as np
 import tikemu
@@ -34,6 +34,7 @@ class Launcher:
     def __init__(self, memory: Memory, report: Report | None, processes: int = 1) -> None:
         self.memory, self.report = memory, report
         self.processes = Processes(processes)
+        self.begins: Callable[[Kernel], None] = lambda kernel: None  # called as a kernel begins
         self.kernels: dict[int, Kernel] = {}
         self.seconds: dict[str, float] = {}  # of kernels in TIK, as estimated at their first launch
 
@@ -50,7 +51,9 @@ class Launcher:
         if kernel.program is not None:
             self._run_tik(kernel, kernel.program, blocks, addresses)
         elif kernel.function == CLEAN:
-            self._clean(kernel, addresses)
+            sizes = kernel.attributes["automic_add_mem_size"]  # CANN's spelling
+            for index, (address, size) in enumerate(zip(addresses, sizes)):
+                self.memory.view(address, np.dtype(np.uint8), (size,), f"kernel {kernel.name}, tensor {index}")[...] = 0
         else:
             self._run_built_in(kernel, addresses, TABLE)
         self.note(kernel, AI_CORE, blocks)
@@ -86,11 +89,6 @@ class Launcher:
         if self.report:
             self.report.note(kernel, unit, blocks, self.seconds.get(kernel.name))
 
-    def _clean(self, kernel: Kernel, addresses: Sequence[Address]) -> None:
-        sizes = kernel.attributes["automic_add_mem_size"]  # CANN's spelling
-        for index, (address, size) in enumerate(zip(addresses, sizes)):
-            self.memory.view(address, np.dtype(np.uint8), (size,), f"kernel {kernel.name}, tensor {index}")[...] = 0
-
     # ------------------------------------------------------------------------------------------------------- built in
     def _run_built_in(
         self,
@@ -100,6 +98,7 @@ class Launcher:
         constants: Mapping[int, bytes] = MappingProxyType({}),
     ) -> list[tuple[int, ...]]:
         """Return the shapes of the outputs: those that were open are what came out."""
+        self.begins(kernel)
         given, wanted = tensors(kernel.inputs), tensors(kernel.outputs)
         if len(addresses) < len(given) + len(wanted):
             count = len(given) + len(wanted)
@@ -159,6 +158,7 @@ class Launcher:
         self, kernel: Kernel, program: ir.Program, blocks: int, feeds: dict[str, np.ndarray], size: int
     ) -> dict[str, np.ndarray]:
         """Run a kernel in TIK on tensors by name. `size` is the bytes of tensors and results together."""
+        self.begins(kernel)
         timing = self.report is not None and kernel.name not in self.seconds
         count = self.processes.choose(kernel.name, blocks, size)
         begin = time.perf_counter()
