@@ -139,7 +139,7 @@ def input_scalar(variable: ir.Variable, value: Any) -> int | float:
 
 
 def fed_array(info: ir.TensorInfo, shape: tuple[int, ...], value: Any) -> np.ndarray:
-    """An input checked against its GM tensor (D30a); a warning where only its shape differs.
+    """Check an input against its GM tensor (D30a), and warn where only its shape differs.
 
     Raises:
         TikParamError: another dtype or number of elements.

@@ -155,11 +155,11 @@ class CoreClock:
         self.scalar(self._issue)
 
     def scalar_read(self, footprint: Footprint) -> None:
-        """The scalar unit loads from a tensor: the pipe that wrote it drains first."""
+        """Load from a tensor by the scalar unit once its writer has drained."""
         self._act((footprint, False), self.simulator.scalar_read, footprint)
 
     def scalar_write(self, footprint: Footprint) -> None:
-        """The scalar unit stores into a tensor: earlier accesses of other pipes come first."""
+        """Store into a tensor by the scalar unit, after earlier accesses of other pipes."""
         self._act((footprint, True), self.simulator.scalar_write, footprint)
 
     def await_value(self, in_pipe: bool) -> None:

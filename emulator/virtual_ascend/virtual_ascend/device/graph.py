@@ -146,7 +146,7 @@ class Graphs:
 
     @staticmethod
     def _sorted(nodes: Sequence[Node], needs: Sequence[set[int]], shuffle: Callable[[list[int]], None]) -> list[int]:
-        """Return numbers of nodes, each after those that it needs; of several that may come next, as `shuffle` says."""
+        """Return numbers of nodes, each after its inputs; `shuffle` chooses between several."""
         waiting, order = set(range(len(nodes))), []
         while waiting:
             ready = [number for number in sorted(waiting) if not needs[number] & waiting]

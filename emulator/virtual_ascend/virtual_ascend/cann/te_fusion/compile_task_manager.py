@@ -12,11 +12,11 @@ def dispatch_autotune_task(*_):
 
 
 def sync_op_tune_params(*_):
-    """Nothing is tuned here, so nothing is kept for it."""
+    """Keep nothing: nothing is tuned here."""
 
 
 def sync_syspath(_folder):
-    """The process that compiles is the one whose path MindSpore has just changed."""
+    """Compile in the process whose path MindSpore has just changed."""
 
 
 __all__ = [
