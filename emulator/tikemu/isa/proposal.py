@@ -26,7 +26,7 @@ def _mode() -> Param:
 
 
 def _rows(label: str, operand: Any, elements: int, repeats: int) -> Walk:
-    """Consecutive repeats of ``elements`` float16 each."""
+    """Return consecutive repeats of ``elements`` float16 each."""
     return Walk(label, operand, leading(elements), repeats, 2 * elements)
 
 
@@ -89,7 +89,7 @@ def _sorted_proposals(x: np.ndarray) -> np.ndarray:
     cost="proposal",
 )
 def vrpsort16(call: Call, a: Any) -> MicroOp:
-    """sort 16 proposals per repeat by score, largest first"""
+    """Sort 16 proposals per repeat by score, largest first"""
     dst, src = (_rows(name, getattr(a, name), FIELDS * GROUP, a.repeat_times) for name in ("dst", "src"))
     return element_wise(call, Kernel(_sorted_proposals, raw=True), dst, (src,), mask=None)
 
@@ -170,7 +170,7 @@ def merge_order(queues: list[np.ndarray], suspend: bool) -> np.ndarray:
     cost="mergesort",
 )
 def vmrgsort4(call: Call, a: Any) -> MicroOp | None:
-    """merge up to four queues of proposals with descending scores"""
+    """Merge up to four queues of proposals with descending scores"""
     count, repeats = a.valid_bit, a.repeat_times
     if repeats > 1:
         first, size = a.src_list[0], a.element_lengths[0] * 2 * FIELDS

@@ -34,7 +34,7 @@ _HEADER, _ANSWER, _ADDRESS = struct.Struct("=IIQQ"), struct.Struct("=qQ"), struc
 
 
 class Server:
-    """Answers the runtime, one request after the other."""
+    """Answer the runtime, one request after the other."""
 
     def __init__(self, connection: socket.socket, launcher: Launcher) -> None:
         self.connection, self.launcher, self.graphs = connection, launcher, Graphs(launcher)
@@ -54,7 +54,7 @@ class Server:
         }
 
     def serve(self) -> None:
-        """Until the program has ended."""
+        """Serve until the program has ended."""
         while True:
             request, blocks, number, size = _HEADER.unpack(self.read(_HEADER.size))
             contents = self.read(size)
@@ -111,7 +111,7 @@ class Server:
 
 
 def _split(count: int, contents: bytes) -> tuple[list[Address], bytes]:
-    """The addresses that a message begins with, and the rest."""
+    """Return the addresses that a message begins with, and the rest."""
     end = count * _ADDRESS.size
     return [Address(*pair) for pair in _ADDRESS.iter_unpack(contents[:end])], contents[end:]
 

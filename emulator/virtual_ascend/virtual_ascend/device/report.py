@@ -42,7 +42,7 @@ AI_CORE, AI_CPU, COMMUNICATION = "AI_CORE", "AI_CPU", "COMMUNICATION"
 
 
 class Report:
-    """Writes a line for each launch, at once: the process may end at any time."""
+    """Write a line for each launch, at once: the process may end at any time."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -60,7 +60,7 @@ class Report:
         self._times: dict[tuple[str, str], float] = defaultdict(float)  # microseconds
 
     def note(self, kernel: Kernel, unit: str, blocks: int, seconds: float | None = None) -> None:
-        """One launch on AI cores or the AI CPU; ``seconds`` where tikemu has estimated them.
+        """Add one launch on AI cores or the AI CPU. tikemu may have estimated ``seconds``.
 
         Of collectives, whose time the links between cards decide, there is no estimate.
         """
@@ -115,7 +115,7 @@ def _family(kind: str, unit: str, in_tik: bool) -> str:
 
 
 def _products(kernel: Kernel, given: Sequence[dict[str, Any]]) -> int:
-    """Multiplications of a product of matrices or a convolution."""
+    """Return multiplications of a product of matrices or a convolution."""
     if kernel.function.startswith("conv2d"):
         output = kernel.outputs[0]["ori_shape"]
         # As many for the result, or its gradient, the last input, whichever the operator is.
@@ -130,6 +130,6 @@ def _products(kernel: Kernel, given: Sequence[dict[str, Any]]) -> int:
 
 
 def _columns(side: Sequence[dict[str, Any]]) -> list[str]:
-    """Shapes, dtypes and formats as msprof writes them."""
+    """Return shapes, dtypes and formats as msprof writes them."""
     shapes = (",".join(map(str, one["shape"])) for one in side)
     return [";".join(shapes), ";".join(one["dtype"].upper() for one in side), ";".join(one["format"] for one in side)]

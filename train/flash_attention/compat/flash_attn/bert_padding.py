@@ -19,7 +19,7 @@ __all__ = [
 
 
 def index_first_axis(input: Tensor, indices: Tensor) -> Tensor:
-    """Rows of a tensor.
+    """Return rows of a tensor.
 
     Args:
         input (Tensor): (rows, ...), floating.
@@ -34,7 +34,7 @@ def index_first_axis(input: Tensor, indices: Tensor) -> Tensor:
 
 
 def index_put_first_axis(values: Tensor, indices: Tensor, first_axis_dim: int) -> Tensor:
-    """A tensor of zeros with these rows in it.
+    """Return a tensor of zeros with these rows in it.
 
     Args:
         values (Tensor): (count, ...), floating.
@@ -72,7 +72,7 @@ def unpad_input(hidden_states: Tensor, attention_mask: Tensor, unused_mask: Tens
 
 
 def unpad_input_for_concatenated_sequences(hidden_states: Tensor, attention_mask_in_length: Tensor) -> tuple:
-    """`unpad_input` of batch items that hold several sequences each, which the cumulative lengths keep apart.
+    """Unpad batch items that hold several sequences each. The cumulative lengths keep the sequences apart.
 
     Args:
         hidden_states (Tensor): (batch, seqlen, ...), floating.
@@ -100,7 +100,7 @@ def unpad_input_for_concatenated_sequences(hidden_states: Tensor, attention_mask
 
 
 def _packed(hidden_states: Tensor, kept: np.ndarray, lengths: np.ndarray) -> tuple:
-    """Rows of what is kept, their indices, cumulative lengths, and the largest of the lengths."""
+    """Return the rows that are kept, their indices, cumulative lengths, and the largest length."""
     ends = np.concatenate(([0], np.cumsum(lengths))).astype(np.int32)
     indices = tensor_of(np.flatnonzero(kept).astype(np.int64))
     rows = ops.cast(hidden_states, mstype.float32).reshape((-1,) + hidden_states.shape[2:])
@@ -109,7 +109,7 @@ def _packed(hidden_states: Tensor, kept: np.ndarray, lengths: np.ndarray) -> tup
 
 
 def pad_input(hidden_states: Tensor, indices: Tensor, batch: int, seqlen: int) -> Tensor:
-    """Packed rows as a padded batch, zeros elsewhere.
+    """Return packed rows as a padded batch, zeros elsewhere.
 
     Args:
         hidden_states (Tensor): (tokens, ...), floating.

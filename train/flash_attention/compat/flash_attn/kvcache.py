@@ -21,9 +21,7 @@ from flash_attention.bridge.gradients import refuse_gradient
 from flash_attention.bridge.parameters import EntryCell
 from flash_attention.bridge.precision import fix_dtypes
 from flash_attention.bridge.tensors import NumberCheck, as_int32, compiling, read_specs, remembered, spec, tensor_spec
-from flash_attention.functional import flash_attention
-from flash_attention.paged import check_known, limited_attention, update_cache
-from flash_attention.problem.checks import (
+from flash_attention.call.checks import (
     INTEGERS,
     check_bool,
     check_dtype,
@@ -32,9 +30,11 @@ from flash_attention.problem.checks import (
     check_scale,
     check_window,
 )
-from flash_attention.problem.inputs import TensorSpec, fits
-from flash_attention.problem.layout import UNKNOWN
-from flash_attention.problem.optional import read_slopes
+from flash_attention.call.inputs import TensorSpec, fits
+from flash_attention.call.layout import UNKNOWN
+from flash_attention.call.optional import read_slopes
+from flash_attention.functional import flash_attention
+from flash_attention.paged import check_known, limited_attention, update_cache
 from flash_attention.rotary import rotary_embedding
 
 
@@ -59,7 +59,8 @@ def flash_attn_with_kvcache(
     num_splits: int = 0,
     return_softmax_lse: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """Attention against a cache. Causal masks are aligned BOTTOM RIGHT: the last query sees all keys of its sequence.
+    """Return attention against a cache. Causal masks are aligned BOTTOM RIGHT: the last query sees all keys of its
+    sequence.
 
     It has no gradient.
 
@@ -239,14 +240,14 @@ class _Cached(EntryCell):
         )
 
     def hidden(self, position, lengths, leftpad):
-        """Bool (batch, 1, 1 or seqlen, keys)."""
+        """Return bool (batch, 1, 1 or seqlen, keys)."""
         hidden = self.columns >= lengths
         if leftpad is not None:
             hidden = ops.logical_or(hidden, self.columns < ops.reshape(leftpad, (-1, 1, 1, 1)))
         return hidden_by_window(hidden, position, self.columns, self.left, self.right)
 
     def keys(self, cache, table):
-        """(batch, keys, nheads_k, headdim) of the pages."""
+        """Return (batch, keys, nheads_k, headdim) of the pages."""
         if self.whole:
             return cache
         shape = cache.shape

@@ -12,11 +12,11 @@ def dispatch_autotune_task(*_):
 
 
 def sync_op_tune_params(*_):
-    """Nothing is tuned here, so nothing is kept for it."""
+    """Keep nothing, as nothing is tuned here."""
 
 
 def sync_syspath(_folder):
-    """The process that compiles is the one whose path MindSpore has just changed."""
+    """Follow MindSpore, which has just changed the path of the process that compiles."""
 
 
 __all__ = [
