@@ -43,6 +43,15 @@ def device_process():
     return int(device)
 
 
+def endless():
+    """The program is at its normal end while a kernel runs that never ends."""
+    import tik_entries
+
+    ms.set_context(op_timeout=3)
+    custom(tik_entries.endless)(Tensor(np.ones(256, np.float16)))
+    print("at the end")
+
+
 def killed():
     """Remove the device process between two operators."""
     x = Tensor(np.ones(4, np.float32))
@@ -97,7 +106,10 @@ def missing():
 
 if __name__ == "__main__":
     ms.set_context(mode=ms.PYNATIVE_MODE, device_target="Ascend")
-    chosen = {function.__name__: function for function in (killed, killed_at_work, memory, missing, data_end, no_data)}
+    chosen = {
+        function.__name__: function
+        for function in (killed, killed_at_work, memory, missing, data_end, no_data, endless)
+    }
     try:
         chosen[sys.argv[1]]() if sys.argv[1] in chosen else run(sys.argv[1])
     except Exception as error:

@@ -37,6 +37,20 @@ def many_blocks(x, y, kernel_name="many_blocks"):
     return program
 
 
+def endless(x, y, kernel_name="endless"):
+    """Double a part of the input for longer than anybody waits."""
+    program = tik.Tik()
+    x = program.Tensor("float16", (256,), tik.scope_gm, "x")
+    y = program.Tensor("float16", (256,), tik.scope_gm, "y")
+    work = program.Tensor("float16", (256,), tik.scope_ubuf, "work")
+    program.data_move(work, x, 0, 1, 16, 0, 0)
+    with program.for_range(0, 1 << 30), program.for_range(0, 1 << 30):
+        program.vec_muls(128, work, work, 2.0, 2, 8, 8)
+    program.data_move(y, work, 0, 1, 16, 0, 0)
+    program.BuildCCE(kernel_name, [x], [y])
+    return program
+
+
 def _build(kernel_name, loaded, stored=None):
     """Return the kernel that loads and stores so many blocks of 32 bytes."""
     program = tik.Tik()

@@ -17,7 +17,7 @@ from flash_attention.bridge.tensors import (
     tensor_spec,
 )
 from flash_attention.call import ALL_BLOCKS
-from flash_attention.call.checks import check_rate
+from flash_attention.call.checks import check_bool
 from flash_attention.call.inputs import read_tensors
 from flash_attention.call.layout import UNKNOWN
 from flash_attention.call.optional import in_order
@@ -27,6 +27,11 @@ from flash_attention.paged import paged_attention as paged_attention
 from flash_attention.paged import reshape_and_cache as reshape_and_cache
 from flash_attention.plan import lacks_operations, plan
 from flash_attention.varlen import flash_attention_varlen as flash_attention_varlen
+
+# What `scaled_dot_product_attention` calls the arguments of `flash_attention`.
+_TORCH_NAMES = (
+    *(("attention_mask", "attn_mask"), ("bias", "attn_mask"), ("dropout_rate", "dropout_p"), ("causal", "is_causal")),
+)
 
 
 def flash_attention(
@@ -60,7 +65,7 @@ def flash_attention(
     batch: int | None = None,
     return_lse: bool = False,
     backend: str | None = None,
-    argument_names: tuple[str, str] = ("attention_mask", "bias"),
+    argument_names: tuple[tuple[str, str], ...] = (),
     shards: Any = None,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Softmax attention: softmax(scale * query @ key^T + bias) @ value over the visible keys.
@@ -115,7 +120,8 @@ def flash_attention(
         batch (int): items of the batch, for "TH" only, where it is needed. Default: None.
         return_lse (bool): also return the logsumexp. Default: False.
         backend (str): name of the backend to use. Default: None, see `attention_backend`.
-        argument_names (tuple): what error messages call attention_mask and bias.
+        argument_names (tuple): pairs of an argument's name here and its name in error messages. For functions that
+            call this one with arguments of their own. Default: (), the names here.
         shards (tuple): how semi-automatic parallelism splits the call, a
             `flash_attention.sharding.request.ShardRequest`; the FlashAttention layer sets it. Default: None.
 
@@ -130,14 +136,15 @@ def flash_attention(
     """
 
     def drawn_seed():  # an inner function: mindspore.rewrite (amp level O1) leaves a function that has one alone
-        return fresh_seed()
+        return fresh_seed(argument_names)
 
-    if dropout_rate != 0.0 and seed is None and keep_bits is None:
-        seed = drawn_seed()
     rules = read_rules(
+        argument_names,
         *(causal, causal_alignment, window_size, prev_block_num, next_block_num, tiling_stgy_name),
         *(alibi, dropout_rate, scale, softcap),
     )
+    if dropout_rate != 0.0 and seed is None and keep_bits is None:
+        seed = drawn_seed()
     return attend(
         (query, key, value),
         in_order(attention_mask, bias, keep_bits, seed, sinks, prefix, segment_ids, kv_segment_ids, alibi_slopes),
@@ -210,7 +217,7 @@ def scaled_dot_product_attention(
     Raises:
         TypeError, ValueError: an input is not allowed.
     """
-    shapes = _torch_shapes(spec(query), spec(key), spec(value), enable_gqa, dropout_p)
+    shapes = _torch_shapes(spec(query), spec(key), spec(value), enable_gqa)
     shape, value_shape = query.shape, value.shape
     mask, bias = None, None
     if attn_mask is not None:
@@ -239,7 +246,7 @@ def scaled_dot_product_attention(
         seed=seed,
         scale=scale,
         causal=is_causal,
-        argument_names=("attn_mask", "attn_mask"),
+        argument_names=_TORCH_NAMES,
     )
     return output if shapes is None else _reshape(output, shape[:-1] + value_shape[-1:])
 
@@ -267,8 +274,8 @@ def _needs_float32(described):
 
 
 @compile_time
-def _torch_shapes(query, key, value, enable_gqa, dropout_p):
-    check_rate("dropout_p", dropout_p)
+def _torch_shapes(query, key, value, enable_gqa):
+    check_bool("enable_gqa", enable_gqa)
     return tensor_shapes(*map(tensor_spec, ("query", "key", "value"), (query, key, value)), enable_gqa)
 
 

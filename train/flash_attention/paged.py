@@ -193,11 +193,11 @@ def _plan(
     causal, window_size, alibi, scale, softcap, backend, options,
 ):  # fmt: skip
     rules = read_rules(
-        causal, "bottom_right", window_size, ALL_BLOCKS, ALL_BLOCKS, DEFAULT_STRATEGY, alibi, 0.0, scale, softcap
+        (), causal, "bottom_right", window_size, ALL_BLOCKS, ALL_BLOCKS, DEFAULT_STRATEGY, alibi, 0.0, scale, softcap
     )
     specs = spec(query), spec(key_cache), spec(value_cache), spec(block_tables), spec(context_lens)
     given = in_order(sinks=spec(sinks), alibi_slopes=spec(alibi_slopes))
-    return plan("paged", specs, given, ("attention_mask", "bias"), rules, options, backend)
+    return plan("paged", specs, given, (), rules, options, backend)
 
 
 def append_tokens(
@@ -305,9 +305,17 @@ def _slot_check_of(slots: int, device: str) -> nn.Cell:
 
 @compile_time
 def _update(key, value, key_cache, value_cache, slot_mapping):
-    named = {"key": key, "value": value, "key_cache": key_cache, "value_cache": value_cache}
-    tensors = {name: tensor_spec(name, described) for name, described in named.items()}
-    slots = tensor_spec("slot_mapping", slot_mapping)
+    names = "key", "value", "key_cache", "value_cache", "slot_mapping"
+    specs = tuple(map(tensor_spec, names, (key, value, key_cache, value_cache, slot_mapping)))
+    known, (*_, key_cache, value_cache, slots) = check_update(*specs), specs
+    return update_cell(key_cache, value_cache, not known) if product(slots.shape) != 0 else _NoUpdate()
+
+
+def check_update(
+    key: TensorSpec, value: TensorSpec, key_cache: TensorSpec, value_cache: TensorSpec, slots: TensorSpec
+) -> bool:
+    """Return True if all sizes are known. Raise unless `reshape_and_cache` takes the tensors."""
+    tensors = {"key": key, "value": value, "key_cache": key_cache, "value_cache": value_cache}
     check_dtype("slot_mapping", slots.dtype, INTEGERS)
     check_cache_dtype("key", tensors["key"].dtype)
     caches = {name: tensors[name] for name in ("key_cache", "value_cache")}
@@ -323,7 +331,7 @@ def _update(key, value, key_cache, value_cache, slot_mapping):
                 f"with {tokens} tokens as in slot_mapping, and {cache[2:]} as in {name}_cache"
             )
         check_dtype(name, tensors[name].dtype, (tensors["key"].dtype,))
-    return update_cell(*caches.values(), not known) if tokens != 0 else _NoUpdate()
+    return known
 
 
 @compile_time

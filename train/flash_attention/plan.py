@@ -32,6 +32,7 @@ from flash_attention.bridge.tensors import (
 from flash_attention.call import Call, TensorSpec
 from flash_attention.call.checks import check_range
 from flash_attention.call.layout import CALL_LAYOUTS, Layout
+from flash_attention.call.names import Names, called
 from flash_attention.call.optional import NAMES
 from flash_attention.call.paged import check_counts, check_query, paged_call, true_widths
 from flash_attention.call.paged import check_numbers as check_pages
@@ -60,7 +61,7 @@ def plan(kind, tensors, inputs, names, rules, options, backend, shards=None, com
         kind: "dense", "varlen" or "paged".
         tensors: the tensors that every call of the kind has, as `spec` describes them.
         inputs: the optional inputs likewise, in the order of OPTIONAL.
-        names: what the caller calls mask and bias.
+        names: pairs of an argument's name here and what the caller calls it.
         rules: validated AttentionRules.
         options: of a dense or varlen call the values of _OPTIONS; of a paged call see `_paged`.
         backend: the name that the caller gave, or None.
@@ -71,10 +72,11 @@ def plan(kind, tensors, inputs, names, rules, options, backend, shards=None, com
         TypeError, ValueError: an input is not allowed.
         RuntimeError: no backend runs the call, or MindSpore cannot differentiate it.
     """
-    described = tuple(map(_read_tensor, _TENSORS[kind], tensors))
-    given = read_specs((*names, *NAMES[2:]), inputs)
-    forced, device = registry.forced_backend(backend), ms.get_context("device_target")
-    run = _planned(kind, described, given, names, rules, options, forced, device, sharding(shards))
+    with called(names):
+        described = tuple(map(_read_tensor, _TENSORS[kind], tensors))
+        given = read_specs(("attention_mask", *NAMES[1:]), inputs)
+        forced, device = registry.forced_backend(backend), ms.get_context("device_target")
+        run = _planned(kind, described, given, names, rules, options, forced, device, sharding(shards))
     # Both results of the kernel are parts of a pair, and MindSpore then adds the gradients of its parts, even zeros.
     if compiled_lse and run.backend == "cpu" and lacks_operations(described[0]) and _pynative_executor.grad_flag():
         raise RuntimeError(
@@ -95,18 +97,14 @@ def _read_tensor(name: str, described):
 
 @remembered
 def _planned(kind, tensors, inputs, names, rules, options, backend, device, shards) -> nn.Cell:
-    if kind == "dense":
-        return fix_dtypes(_dense(tensors, inputs, names, rules, options, backend, device, shards))
-    build = _varlen if kind == "varlen" else _paged
-    return fix_dtypes(build(tensors, inputs, rules, options, backend, device))
+    build = {"dense": _dense, "varlen": _varlen, "paged": _paged}[kind]
+    return fix_dtypes(build(tensors, inputs, names, rules, options, backend, device, shards))
 
 
 def _dense(tensors, inputs, names, rules, options, backend, device, shards) -> nn.Cell:
     call = Call.from_inputs(
         *tensors,
         rules=rules,
-        mask_name=names[0],
-        bias_name=names[1],
         training=rules.dropout_rate > 0,
         device=device,
         **dict(zip((*NAMES, *_OPTIONS["dense"]), (*inputs, *options))),
@@ -118,24 +116,23 @@ def _dense(tensors, inputs, names, rules, options, backend, device, shards) -> n
     layout = call.layout if call.empty else chosen.layout(local, shard is not None)
     run = registry.build(replace(local, layout=layout), chosen, shard)
     mask_rank = 0 if mask is None or call.empty else len(mask.shape)
-    return DenseCall(call, run, chosen.name, layout, mask_rank, shard)
+    return DenseCall(call, run, chosen.name, layout, mask_rank, names, shard)
 
 
-def _varlen(tensors, inputs, rules, options, backend, device) -> nn.Cell:
+def _varlen(tensors, inputs, names, rules, options, backend, device, _) -> nn.Cell:
     call = varlen_call(
         *tensors,
         rules=rules,
-        bias_name="bias",
         training=rules.dropout_rate > 0,
         device=device,
         **dict(zip((*NAMES, *_OPTIONS["varlen"]), (*inputs, *options))),
     )
     looks = device == "CPU" and (not call.varlen.constant or call.prefix)
-    check = NumberCheck(functools.partial(check_ends, call)) if looks else None
+    check = NumberCheck(functools.partial(check_ends, call), names) if looks else None
     return WithSelectedInputs(registry.build(call, backend), call, check)
 
 
-def _paged(tensors, inputs, rules, options, backend, device) -> nn.Cell:
+def _paged(tensors, inputs, names, rules, options, backend, device, _) -> nn.Cell:
     """Return the Cell of a paged call.
 
     Its options are max_length, (head_dim, value_head_dim), tokens as `spec` describes them, the side of padding, and
@@ -163,7 +160,7 @@ def _paged(tensors, inputs, rules, options, backend, device) -> nn.Cell:
         return WithSelectedInputs(registry.build(call, backend), call)
     check = None
     if looks and device == "CPU":
-        check = NumberCheck(lambda tables, lengths, _: check_pages(call, tables, lengths))
+        check = NumberCheck(lambda tables, lengths, _: check_pages(call, tables, lengths), names)
     run = WithSelectedInputs(registry.build(call, backend), call, check)
     if wide is query and value_head_dim is None:
         return run
@@ -185,15 +182,19 @@ class DenseCall(EntryCell):
         backend: str,
         layout: str,
         mask_rank: int,
+        names: Names,
         shard: Shard | None = None,
     ):
         super().__init__()
         self.run, self.backend = run, backend
         self.mask_rank = mask_rank
-        self.check_triangle = _TriangleCheck(call.rules.tile) if mask_rank and call.mask_shape is None else None
+        compact = mask_rank and call.mask_shape is None
+        self.check_triangle = _TriangleCheck(call.rules.tile, names) if compact else None
         self.present = SelectInputs(call)
         looks = call.prefix and call.device == "CPU" and not call.dynamic
-        self.check_prefix = NumberCheck(lambda prefix: check_range("prefix", prefix, call.seq_k)) if looks else None
+        self.check_prefix = None
+        if looks:
+            self.check_prefix = NumberCheck(lambda prefix: check_range("prefix", prefix, call.seq_k), names)
         # A layout that the backend does not take becomes the one that it does.
         given, taken = CALL_LAYOUTS[call.layout], CALL_LAYOUTS[layout]
         widens = call.device == "CPU" and call.dtype == "bfloat16"
@@ -209,7 +210,10 @@ class DenseCall(EntryCell):
             self._give_strategies(shard, given)
 
     def _give_strategies(self, shard: Shard, given: Layout):
-        """Give strategies to operations: MindSpore gathers the tensors of an operation that has none. Casts and reshapes take those around."""
+        """Give strategies to operations: MindSpore gathers the tensors of an operation that has none.
+
+        Casts and reshapes take the strategies around them.
+        """
         for turn in self.turns:
             turn.transpose = shard.glue(ops.Transpose(), given.split_sharding)
         self.turn_back.transpose = shard.glue(ops.Transpose(), TENSOR)
@@ -250,9 +254,9 @@ class _TriangleCheck(nn.Cell):
     on a CPU, and read again when it has moved. What an operation under way writes into it shows at the next call.
     """
 
-    def __init__(self, tile: int):
+    def __init__(self, tile: int, names: Names):
         super().__init__()
-        self.tile = tile
+        self.tile, self.names = tile, names
         self.passed, self.address = None, 0
         self.memory, self.contents = None, b""  # of the mask that passed, and a copy
 
@@ -263,10 +267,12 @@ class _TriangleCheck(nn.Cell):
             return
         contents = mask.astype(mstype.float32).asnumpy().reshape(self.tile, self.tile)
         if not np.array_equal(contents != 0, np.triu(np.ones_like(contents), 1) != 0):
-            raise ValueError(
-                f"attention_mask: shape {mask.shape} stands for the compact causal mask, which is 1 strictly above the "
-                "diagonal and 0 elsewhere, but the contents are different; give the full (seq_q, seq_k) mask instead"
-            )
+            with called(self.names):
+                raise ValueError(
+                    f"attention_mask: shape {mask.shape} stands for the compact causal mask, which is 1 strictly above "
+                    "the diagonal and 0 elsewhere, but the contents are different; give the full (seq_q, seq_k) mask "
+                    "instead"
+                )
         if address is None:
             return  # MindSpore 2.0 does not say where a tensor lies
         self.passed, self.address, self.memory = mask, address, None

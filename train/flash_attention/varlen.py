@@ -48,6 +48,7 @@ def flash_attention_varlen(
     value_head_dim: int | None = None,
     return_lse: bool = False,
     backend: str | None = None,
+    argument_names: tuple[tuple[str, str], ...] = (),
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Return `flash_attention` on sequences that lie one behind the other, each by itself, without padding.
 
@@ -90,19 +91,20 @@ def flash_attention_varlen(
     """
 
     def drawn_seed():  # an inner function: mindspore.rewrite (amp level O1) leaves a function that has one alone
-        return fresh_seed()
+        return fresh_seed(argument_names)
 
-    if dropout_rate != 0.0 and seed is None and keep_bits is None:
-        seed = drawn_seed()
     if isinstance(prefix, (tuple, list)):
         _check_prefix(prefix, cu_seqlens_k if isinstance(cu_seqlens_k, (tuple, list)) else ())
         prefix = int_tensor("prefix", prefix, 0)
     if segment_ids is not None or kv_segment_ids is not None:
         _refuse_segments()
     rules = read_rules(
+        argument_names,
         *(causal, causal_alignment, window_size, prev_block_num, next_block_num, tiling_stgy_name),
         *(alibi, dropout_rate, scale, softcap),
     )
+    if dropout_rate != 0.0 and seed is None and keep_bits is None:
+        seed = drawn_seed()
     given = in_order(
         bias=spec(bias),
         keep_bits=spec(keep_bits),
@@ -114,7 +116,7 @@ def flash_attention_varlen(
     specs = spec(query), spec(key), spec(value), spec(cu_seqlens_q), spec(cu_seqlens_k)
     # In the order of the options of `plan`: a graph passes constants in tuples.
     options = bias_grad, head_dim, value_head_dim, return_lse
-    run = plan("varlen", specs, given, ("attention_mask", "bias"), rules, options, backend)
+    run = plan("varlen", specs, given, argument_names, rules, options, backend)
     if bias is not None:
         bias = ops.reshape(bias, (1, bias.shape[0], 1, bias.shape[1]))
     inputs = in_order(bias=bias, keep_bits=keep_bits, seed=seed, sinks=sinks, prefix=prefix, alibi_slopes=alibi_slopes)

@@ -13,10 +13,10 @@ from typing import Any, Callable
 import numpy as np
 
 from .. import native
-from ..errors import TikParamError
+from ..errors import TikBoundsError, TikParamError
 from ..program.dtypes import size_of
 from . import numerics
-from .access import access, outside_tensor
+from .access import access
 from .bank_conflicts import BLOCK, GROUPS, LAYER, Stream, conflict_cycles
 from .call import Call
 from .micro_op import Access, MicroOp, Operand
@@ -109,12 +109,10 @@ class Walk:
         """
         operand = self.operand
         if self.span[1] > operand.end or operand.address < operand.start:
-            outside_tensor(
-                call,
-                operand,
-                *self.span,
+            call.fail(
                 f"{self.label} overflows tensor {operand.name!r}: it touches bytes {self.span[0] - operand.start} to "
                 f"{self.span[1] - operand.start}, the tensor has {operand.end - operand.start}",
+                TikBoundsError,
             )
         return Access(operand, Region(operand.memory, self.pieces))
 

@@ -123,7 +123,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="SECONDS",
         default=60,
         help="how long the card waits for an event or for the next batch of a sunk dataset while nothing else happens, "
-        "before that is an error (default: 60)",
+        "before that is an error, and how long a kernel runs before a line names it (default: 60)",
     )
     parser.add_argument(
         "--formats",

@@ -17,6 +17,7 @@ from flash_attention.call import Call
 from flash_attention.call.checks import check_int
 from flash_attention.call.inputs import TensorSpec
 from flash_attention.call.layout import UNKNOWN, Layout
+from flash_attention.call.names import Names, called
 from flash_attention.call.optional import OPTIONAL
 from flash_attention.call.rules import RULE_ARGUMENTS, AttentionRules
 from flash_attention.dropout.seed import draw_tensor, tracing
@@ -99,17 +100,20 @@ class NumberCheck(nn.Cell):
 
     Args:
         check: a function of the arrays, None among them, that raises; or None.
+        names: what the caller calls the arguments, for its errors.
     """
 
-    def __init__(self, check: Callable | None):
+    def __init__(self, check: Callable | None, names: Names = ()):
         super().__init__()
         self.check = (check,)  # wrapped: an attribute of a Cell that is a function counts as its method
+        self.names = names
         self.passed: deque = deque(maxlen=16)  # the layers of a network share them; several batches may alternate
 
     def __call__(self, *tensors):
         if self.check[0] is None or any(all(map(operator.is_, tensors, earlier)) for earlier in self.passed):
             return
-        self.check[0](*map(_read_integers, tensors))
+        with called(self.names):
+            self.check[0](*map(_read_integers, tensors))
         self.passed.append(tensors)
 
     def construct(self, *tensors):
@@ -144,9 +148,10 @@ class WithSelectedInputs(EntryCell):
 
 
 @compile_time
-def read_rules(*arguments):
+def read_rules(names, *arguments):
     """The rules that arguments of the public functions stand for, in the order of RULE_ARGUMENTS."""
-    return _rules(*arguments)
+    with called(names):
+        return _rules(*arguments)
 
 
 @remembered
@@ -223,7 +228,7 @@ def _by_form(in_graph, in_python):
     It is a primitive: a Cell must not be made at import, since MindSpore 2.5 takes no other device from then on.
     """
     primitive = constexpr(reuse_result=False)(in_graph)
-    primitive.__class__ = type(in_graph.__name__, (type(primitive),), {"__call__": lambda _: in_python()})
+    primitive.__class__ = type(in_graph.__name__, (type(primitive),), {"__call__": lambda _, *given: in_python(*given)})
     return primitive
 
 
@@ -234,11 +239,13 @@ def _compiled():
 compiling = _by_form(_compiled, lambda: False)
 
 
-def _no_seed():
-    raise ValueError(
-        "seed: a compiled graph needs it given when dropout_rate is not 0, as int64 Tensor of shape (2,) that changes "
-        "from step to step; or use the FlashAttention layer, which keeps its own"
-    )
+def _no_seed(names):
+    with called(names):
+        raise ValueError(
+            "dropout_rate: not 0 in a compiled graph, which needs a seed: an int64 Tensor of shape (2,) that changes "
+            "from step to step, for flash_attention or flash_attention_varlen; or the FlashAttention layer, which "
+            "keeps its own"
+        )
 
 
-fresh_seed = _by_form(_no_seed, lambda: _no_seed() if tracing() else draw_tensor())
+fresh_seed = _by_form(_no_seed, lambda names: _no_seed(names) if tracing() else draw_tensor())

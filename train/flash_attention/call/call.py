@@ -126,8 +126,6 @@ class Call:
         head_dim: int | None = None,
         value_head_dim: int | None = None,
         batch: int | None = None,
-        mask_name: str = "attention_mask",
-        bias_name: str = "alibi_mask",
         items: tuple[str, set[int]] | None = None,
         **others: Any,
     ) -> Call:
@@ -145,8 +143,6 @@ class Call:
             head_dim: needed for BSH, SBH and TH; when given, it must agree with the other layouts too.
             value_head_dim: of value; None = head_dim for BSH, SBH and TH, any in the other layouts.
             batch: number of batch items, for TH only.
-            mask_name: what the caller calls the mask, for error messages.
-            bias_name: what the caller calls the bias.
             items: what of the call has a prefix of its own, and how many of them there may be. None: the batch items.
             **others: specs of further optional inputs, see `OPTIONAL`, or fields of Call, by name.
 
@@ -158,10 +154,10 @@ class Call:
         named.update((name, others.pop(name)) for name in NAMES if name in others)
         given = {name: spec for name, spec in named.items() if spec is not None}
         whole = Given(sizes, query.dtype, rules.tile, given, *(items or ("batch", {sizes.batch})))
-        called = {"mask": mask_name, "bias": bias_name}
         for one in OPTIONAL:
             if one.name in given:
-                others.update(one.read(called.get(one.name, one.name), given[one.name], whole))
+                name = "attention_mask" if one.name == "mask" else one.name
+                others.update(one.read(name, given[one.name], whole))
         if "mask" in given and "mask_shape" not in others:
             rules = replace(rules, causal=True)
         return cls(**sizes._asdict(), rules=rules, dtype=query.dtype, layout=input_layout, **others)

@@ -48,7 +48,7 @@ class OptionalInput:
     """One row.
 
     Attributes:
-        name: of the argument; callers may call mask and bias otherwise.
+        name: of the argument; the mask's is attention_mask.
         read: read(name, spec, whole) -> fields of the call. Raises TypeError, ValueError: the tensor is not allowed.
         shape: of what a backend gets; None in calls that do not have it.
         axes: which of them is split by what, over devices.

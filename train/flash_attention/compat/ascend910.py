@@ -140,6 +140,7 @@ class FlashAttention(Layer):
     """
 
     takes_head_num = True
+    argument_names = (*Layer.argument_names, ("attention_mask", "attn_mask"))
     attend = Layer.construct  # a graph finds neither `Layer.construct` nor, in a subclass, the `super()` of this class
 
     def __init__(self, head_dim, *arguments, **keywords):

@@ -18,6 +18,11 @@ from flash_attention.call.checks import check_int
 from flash_attention.functional import flash_attention
 
 NAME = "flash_attention"
+# What `attention_forward` calls the arguments of `flash_attention`.
+_NAMES = (
+    *(("bias", "attention_mask"), ("dropout_rate", "dropout"), ("scale", "scaling"), ("sinks", "s_aux")),
+    *(("causal", "is_causal"), ("window_size", "sliding_window")),
+)
 # What calls may carry that changes the result and that we do not compute.
 _NOT_SUPPORTED = ("head_mask", "cu_seq_lens_q", "cu_seq_lens_k")
 
@@ -94,7 +99,7 @@ def attention_forward(
         causal_alignment="bottom_right",
         window_size=(window, -1),
         sinks=s_aux,
-        argument_names=("attention_mask", "attention_mask"),
+        argument_names=_NAMES,
     )
     return ops.transpose(output, (0, 2, 1, 3)), None
 

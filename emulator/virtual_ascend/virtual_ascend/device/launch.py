@@ -6,7 +6,7 @@ import dataclasses
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Callable
 
 import numpy as np
 import tikemu
@@ -34,6 +34,7 @@ class Launcher:
     def __init__(self, memory: Memory, report: Report | None, processes: int = 1) -> None:
         self.memory, self.report = memory, report
         self.processes = Processes(processes)
+        self.begins: Callable[[Kernel], None] = lambda kernel: None  # called as a kernel begins
         self.kernels: dict[int, Kernel] = {}
         self.seconds: dict[str, float] = {}  # of kernels in TIK, as estimated at their first launch
 
@@ -97,6 +98,7 @@ class Launcher:
         constants: Mapping[int, bytes] = MappingProxyType({}),
     ) -> list[tuple[int, ...]]:
         """Return the shapes of the outputs: those that were open are what came out."""
+        self.begins(kernel)
         given, wanted = tensors(kernel.inputs), tensors(kernel.outputs)
         if len(addresses) < len(given) + len(wanted):
             count = len(given) + len(wanted)
@@ -156,6 +158,7 @@ class Launcher:
         self, kernel: Kernel, program: ir.Program, blocks: int, feeds: dict[str, np.ndarray], size: int
     ) -> dict[str, np.ndarray]:
         """Run a kernel in TIK on tensors by name. `size` is the bytes of tensors and results together."""
+        self.begins(kernel)
         timing = self.report is not None and kernel.name not in self.seconds
         count = self.processes.choose(kernel.name, blocks, size)
         begin = time.perf_counter()

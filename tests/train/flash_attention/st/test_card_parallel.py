@@ -107,8 +107,8 @@ def test_the_example_is_started_by_rank_table_and_loop(python, tmp_path):
 
 
 EVERY_LAYOUT = (
-    *("key", "value", "last", "turned", "mask-whole", "mask-last", "mask-rank-3", "mask-float", "bias-sinks"),
-    *("bias-last", "segments", "BSH", "everything", "recompute", "split-batch", "optimizer"),
+    ("key", "value", "last", "turned", "mask-whole", "mask-last", "mask-rank-3", "mask-float", "bias-sinks"),
+    ("bias-last", "segments", "BSH", "casts", "everything", "recompute", "split-batch", "optimizer"),
 )
 
 
@@ -116,9 +116,12 @@ EVERY_LAYOUT = (
     "dp, mp, cases",
     [
         (1, 2, ("query", "mask", "output")),
-        pytest.param(2, 1, ("query", "mask", *EVERY_LAYOUT), marks=pytest.mark.slow),
-        pytest.param(1, 2, EVERY_LAYOUT, marks=pytest.mark.slow),
-        pytest.param(2, 2, ("query", "mask", "output", *EVERY_LAYOUT), marks=pytest.mark.slow),
+        *(pytest.param(1, 2, cases, marks=pytest.mark.slow) for cases in EVERY_LAYOUT),
+        *(
+            pytest.param(dp, mp, cases, marks=pytest.mark.slow)
+            for dp, mp in ((2, 1), (2, 2))
+            for cases in (("query", "mask", "output"), *EVERY_LAYOUT)
+        ),
     ],
 )
 def test_inputs_arrive_in_any_layout(python, tmp_path, dp, mp, cases):

@@ -19,6 +19,12 @@ from flash_attention.varlen import flash_attention_varlen
 # Row maximum = logsumexp(2^k * scores) / 2^k: so far apart, nothing but the largest score is left of the sum, and a
 # power of two rounds nothing.
 _SPREAD = 2.0**60
+# What MindSpore calls the arguments of this package's functions.
+_NAMES = (
+    *(("attention_mask", "attn_mask"), ("bias", "real_shift"), ("alibi_slopes", "real_shift")),
+    *(("keep_bits", "drop_mask"), ("cu_seqlens_q", "actual_seq_qlen"), ("cu_seqlens_k", "actual_seq_kvlen")),
+    *(("dropout_rate", "keep_prob"), ("scale", "scalar_value"), ("window_size", "pre_tokens, next_tokens")),
+)
 _LANES = 8  # MindSpore's operator repeats maximum and sum this often
 
 
@@ -77,6 +83,7 @@ class Attend(nn.Cell):
                 window_size=self.window_size,
                 head_dim=self.head_dim,
                 return_lse=self.return_lse,
+                argument_names=_NAMES,
             )
         shown, shards = None, None
         if self.prefix:
@@ -101,7 +108,7 @@ class Attend(nn.Cell):
             input_layout=self.input_layout,
             head_dim=self.head_dim,
             return_lse=self.return_lse,
-            argument_names=("attn_mask", "real_shift"),
+            argument_names=_NAMES,
             shards=shards,
         )
 

@@ -71,7 +71,6 @@ def _check_heads(settings: Settings, sizes: Sizes, query: TensorSpec) -> None:
 def _check(settings: Settings) -> None:
     check_int("head_num", settings.head_num, 1)
     check_int("inner_precise", settings.inner_precise, 0)
-    check_name("input_layout", settings.input_layout, (*LAYOUTS, *PACKED))
     keep_prob = check_real("keep_prob", settings.keep_prob)
     if not 0.0 < keep_prob <= 1.0:
         raise ValueError(f"keep_prob: got {keep_prob}, allowed is 0 < keep_prob <= 1")

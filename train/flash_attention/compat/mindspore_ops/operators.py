@@ -7,11 +7,11 @@ from mindspore import Tensor, nn, ops
 
 from flash_attention.bridge.precision import fix_dtypes
 from flash_attention.bridge.tensors import compile_time, read_specs, remembered, spec, tensor_spec
-from flash_attention.call.checks import check_int
+from flash_attention.call.checks import check_int, check_name
 from flash_attention.compat.ascend910 import Operator
 from flash_attention.compat.mindspore_ops.call import PACKED, Settings
 from flash_attention.compat.mindspore_ops.cells import Score, Statistics
-from flash_attention.compat.mindspore_ops.layouts import read_call, shard_request
+from flash_attention.compat.mindspore_ops.layouts import LAYOUTS, read_call, shard_request
 
 
 def flash_attention_score(
@@ -170,6 +170,7 @@ def _planned(result, settings, specs, rest, request):
             "padding_mask: got one, allowed is None; MindSpore documents it as reserved and not implemented yet"
         )
     settings = Settings(*settings)
+    check_name("input_layout", settings.input_layout, (*LAYOUTS, *PACKED))
     packed = settings.input_layout in PACKED
     for name, described in zip(("actual_seq_qlen", "actual_seq_kvlen"), lengths):
         if (described is not None) != packed:

@@ -13,7 +13,7 @@ from flash_attention.backends.fused import (
     RIGHT_DOWN_CAUSAL,
     UNLIMITED_TOKENS,
 )
-from flash_attention.call.checks import check_int
+from flash_attention.call.checks import INTEGERS, check_dtype, check_int
 from flash_attention.call.inputs import Sizes, TensorSpec, fits
 from flash_attention.call.layout import UNKNOWN
 from flash_attention.compat.mindspore_ops.call import FusedCall
@@ -95,6 +95,7 @@ def _check_prefix(prefix, sizes: Sizes) -> None:
     if prefix is None:
         raise ValueError("prefix: got none with sparse_mode 5, allowed is one length for each batch item")
     if isinstance(prefix, TensorSpec):
+        check_dtype("prefix", prefix.dtype, INTEGERS)
         return
     batch, _, seq_q, seq_k = sizes.scores
     if not fits(batch, len(prefix)):

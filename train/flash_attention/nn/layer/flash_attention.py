@@ -110,6 +110,8 @@ class FlashAttention(EntryCell):
         (2, 8, 1024, 128)
     """
 
+    argument_names: tuple[tuple[str, str], ...] = (("bias", "alibi_mask"), ("bias_grad", "alibi_grad"))
+
     def __init__(
         self,
         head_dim: int,
@@ -226,7 +228,7 @@ class FlashAttention(EntryCell):
             rules_of(rules),
             (self.alibi_grad, self.input_layout, self.head_dim, self.value_head_dim, self.batch, False),
             self.backend,
-            ("attention_mask", "alibi_mask"),
+            self.argument_names,
             self.shards(),
         )
 

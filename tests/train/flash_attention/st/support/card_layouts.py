@@ -26,7 +26,7 @@ CARDS = DP * MP
 def split(layout, name, shape):
     """Return into how many parts a layout cuts each axis of an input."""
     ones = (1,) * (len(shape) - 1)
-    if layout == "whole":
+    if layout in ("whole", "cast"):
         return (1, *ones)
     if layout == "last":
         return (*ones, CARDS)
@@ -41,7 +41,8 @@ def split(layout, name, shape):
 
 @dataclass(frozen=True)
 class Case:
-    """Name layouts by input: `split`, or "none" for an operation without strategy. Other inputs arrive as "wanted".
+    """Name layouts by input: `split`, "none" for an operation without strategy, or "cast" for a Cast without strategy
+    behind a tensor that is not split. Other inputs arrive as "wanted".
 
     Attributes:
         mask: dtype and rank; None: no mask.
@@ -73,6 +74,7 @@ CASES = {
     "bias-last": Case({"bias": "last", "sinks": "whole"}, MASK, EVERY),
     "segments": Case({"segments": "none", "query": "none"}, MASK, segments=True, layers=2),
     "BSH": Case({"query": "none", "key": "none", "value": "none", "output": "none"}, MASK, input_layout="BSH"),
+    "casts": Case(dict.fromkeys((*EVERY, "mask"), "cast"), MASK, EVERY, layers=2),
     "everything": Case(dict.fromkeys((*EVERY, "mask", "segments", "output"), "none"), MASK, EVERY, True, 2),
 }
 CASES |= {
@@ -89,6 +91,7 @@ class Arrives(nn.Cell):
         super().__init__()
         layout = case.layouts.get(name, "wanted")
         self.turned, self.twice, self.turn = layout == "turned", ops.Add(), ops.Transpose()
+        self.casts, self.widen, self.narrow = layout == "cast" and name != "mask", ops.Cast(), ops.Cast()
         if layout != "none":
             parts = split(layout, name, shape)
             self.twice.shard((parts, parts))
@@ -96,6 +99,9 @@ class Arrives(nn.Cell):
                 self.turn.shard((parts,))
 
     def construct(self, tensor):
+        if self.casts:
+            wide = self.widen(tensor, ms.float32)
+            return self.narrow(self.twice(wide, wide), tensor.dtype)
         if self.turned:  # as many heads as batch items
             return self.turn(self.twice(tensor, tensor), (1, 0, 2, 3))
         return self.twice(tensor, tensor)
@@ -122,7 +128,7 @@ class Network(nn.Cell):
             self.dtype = getattr(ms, case.mask[0])
             self.arrive_mask = Arrives(case, "mask", mask_shape(case))
             self.cast = ops.Cast()
-            if case.layouts.get("mask", "wanted") != "none":
+            if case.layouts.get("mask", "wanted") not in ("none", "cast"):
                 self.cast.shard((split(case.layouts.get("mask", "wanted"), "mask", mask_shape(case)),))
         self.arrive_segments = Arrives(case, "segments", (BATCH, SEQ))
         self.layers = nn.CellList(

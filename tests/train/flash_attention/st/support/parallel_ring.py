@@ -1,7 +1,8 @@
 """One process of several: attention over its part of a sequence, compared with the truth. Started by msrun.
 
 Arguments are what to check, in this order: ring:CASES, gather:CASES (PYNATIVE), graph:CASES (GatherAttention in GRAPH
-mode), with names of CASES separated by commas; memory, uneven, heads. Prints one JSON object: the results by argument.
+mode), with names of CASES separated by commas; memory, uneven, heads, twice. Prints one JSON object: the results by
+argument.
 """
 
 import json
@@ -14,6 +15,7 @@ import numpy as np
 import parallel_failures
 import parallel_heads
 import parallel_memory
+import parallel_twice
 from flash_attention import reference
 from flash_attention.call import ALL_BLOCKS, Call
 from flash_attention.context_parallel import GatherAttention, RingAttention, SequenceSplit, finalize, initialize
@@ -180,6 +182,7 @@ def main() -> None:
     ms.set_context(mode=ms.PYNATIVE_MODE, device_target="CPU")
     rank, world = initialize(timeout=120)
     others = {"memory": parallel_memory.check, "uneven": parallel_failures.check_uneven, "heads": parallel_heads.check}
+    others["twice"] = parallel_twice.check
     results = {}
     for argument in sys.argv[1:]:
         start = time.perf_counter()
