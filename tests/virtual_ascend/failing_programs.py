@@ -106,7 +106,10 @@ def missing():
 
 if __name__ == "__main__":
     ms.set_context(mode=ms.PYNATIVE_MODE, device_target="Ascend")
-    chosen = {function.__name__: function for function in (killed, killed_at_work, memory, missing, data_end, no_data, endless)}
+    chosen = {
+        function.__name__: function
+        for function in (killed, killed_at_work, memory, missing, data_end, no_data, endless)
+    }
     try:
         chosen[sys.argv[1]]() if sys.argv[1] in chosen else run(sys.argv[1])
     except Exception as error:

@@ -42,7 +42,8 @@ def check(rank: int, world: int) -> dict:
             function = total(first, second)
             results = gradients(ms.jit(function) if compiled else function, parts)
             found[f"{kind}, {calls}"] = max(
-                float(np.abs(one.asnumpy() - right).max() / np.abs(right).max()) for one, right in zip(results, expected)
+                float(np.abs(one.asnumpy() - right).max() / np.abs(right).max())
+                for one, right in zip(results, expected)
             )
     try:
         gradients(ms.jit(total(first := RingAttention(SHAPE[3], causal=True), first)), parts)
