@@ -30,7 +30,7 @@ ADDITION = "one addition of MindSpore's own"
 
 
 def figures(quick: bool) -> list[Figure]:
-    """Measures in a process of its own, prints, and gives the figures."""
+    """Measure in a process of its own, print, and return the figures."""
     command = [sys.executable, "-m", __name__, str(2 if quick else STEPS)]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=True, **on_cores(1))
     measured = json.loads(done.stdout.splitlines()[-1])
@@ -43,7 +43,9 @@ def figures(quick: bool) -> list[Figure]:
 
 
 def measure(steps: int) -> dict[str, tuple[float, float]]:
-    """Milliseconds a step, where steps follow each other, and where each result is waited for: medians of rounds."""
+    """Return milliseconds of a step, both without and with waiting for each result: medians of
+    rounds.
+    """
     import mindspore as ms
     import numpy as np
     from flash_attention import KVCache
@@ -92,7 +94,7 @@ def _times(step: Callable, steps: int) -> tuple[float, float]:
 
 
 def _milliseconds(rounds: list, steps: int) -> float:
-    """A step of all rounds but the first."""
+    """Return a step of all rounds but the first."""
     return statistics.median(rounds[1:]) / steps * 1e3
 
 

@@ -35,14 +35,14 @@ from flash_attention.measuring.tik_kernels import (
 
 
 def normal_data(kernel, sigma: float) -> dict[str, np.ndarray]:
-    """Normal inputs of the forward operator, the query times `sigma`."""
+    """Return normal inputs of the forward operator, the query times `sigma`."""
     random, factors = np.random.default_rng(0), {"query": sigma, "key": 1.0, "value": 1.0}
     shapes = {tensor.name: tensor.shape for tensor in kernel.inputs if tensor.name in factors}
     return {name: (random.standard_normal(s) * factors[name]).astype(np.float16) for name, s in shapes.items()}
 
 
 def measure_normal(problem: KernelProblem, sigma: float, sync: str = "auto") -> Measurement:
-    """The forward operator, timed with normal data, the query times `sigma`, instead of without data."""
+    """Time the forward operator with normal data, the query times `sigma`."""
     kernel = build(problem, "forward")
     result = simulate(kernel, sync, given=normal_data(kernel, sigma), numerics=True)
     return Measurement.of(kernel, result, "forward", sync)
@@ -85,13 +85,13 @@ def timeline(trace: Path, start: float, length: float, width: int = 104) -> str:
 
 
 def excess(measured: Measurement) -> list[str]:
-    """Names of the limits that a kernel exceeds."""
+    """Return names of the limits that a kernel exceeds."""
     over = tik_kernels.excess(measured.peak_bytes, measured.code_bytes, max(measured.events.values()))
     return over + ["build time"] * (measured.build_seconds > BUILD_SECONDS)
 
 
 def table(measurements: list[Measurement], names: list[str] | None = None) -> str:
-    """The measurements as text; `names` say what each one has beside its operator and size."""
+    """Return the measurements as text. `names` say what each one has beside its operator and size."""
     header = ["kernel", "sync", "cycles/tile", "of peak", "code", "events", "instr.", "GM/tile", "V", "M", "build"]
     header += [f"{name} KiB/{size / 1024:g}" for name, size in CAPACITY.items()]
     rows = []
@@ -105,7 +105,7 @@ def table(measurements: list[Measurement], names: list[str] | None = None) -> st
 
 
 def budget_table(operator: str, problem: KernelProblem) -> str:
-    """Every buffer of a kernel with its copies and bytes, by memory."""
+    """Return every buffer of a kernel with its copies and bytes, by memory."""
     kernel = build(problem, operator)
     what = "causal" if problem.rules.causal else "full"
     lines = [f"{operator} D={problem.head_dim} S={problem.seq_q} {what}: strategy {kernel.plan.strategy}"]

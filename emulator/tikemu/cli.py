@@ -34,7 +34,7 @@ class CommandError(Exception):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Entry point. Returns the exit code: 0, 1 if the program breaks a rule, 2 for a wrong command line."""
+    """Return entry point. Returns the exit code: 0, 1 if the program breaks a rule, 2 for a wrong command line."""
     options = _parser().parse_args(arguments)
     try:
         return options.command(options)
@@ -250,7 +250,7 @@ def _apis(options: argparse.Namespace) -> int:
 
 
 def api_rows() -> Iterator[tuple[str, ...]]:
-    """One row per API: name, family, yes or no per SoC, pipe, dtypes (of the operands in order) or why not."""
+    """Yield one row per API: name, family, yes or no per SoC, pipe, dtypes (of the operands in order) or why not."""
     from .isa import registry
 
     every = len(PROFILES)

@@ -47,7 +47,7 @@ class Finding:
     moment: Moment | None = None
 
     def exception(self) -> TikError:
-        """The error for it."""
+        """Return the error for it."""
         return self.error(self.message).at(self.location, self.moment)
 
     def __str__(self) -> str:

@@ -31,14 +31,16 @@ RUNNABLE = [page for page in PAGES if page not in CHINESE and BLOCK.search(page.
 
 
 def name_of(page: Path) -> str:
-    """The page's path in the repository."""
+    """Return the page's path in the repository."""
     return str(page.relative_to(ROOT))
 
 
 def anchors(text: str) -> set[str]:
-    """Return the anchors of a page: its headings in lower case, spaces as hyphens, without punctuation."""
+    """Return the anchors of a page: its headings in lower case, spaces as hyphens, without punctuation, and ids."""
     headings = re.findall(r"^#+ (.+)$", FENCED.sub("", text), re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings} | set(
+        re.findall(r'<a id="([\w-]+)"></a>', text)
+    )
 
 
 def dead_links(page: Path, text: str) -> list[str]:
@@ -120,6 +122,7 @@ def test_dead_links_are_found(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(
         "# A title, *here*\n[](there.md) [](#a-title-here) ![](no.png) [](#no) [](there.md#no)\n```\n[](no)\n```\n"
+        '<a id="row"></a>[](#row)'
     )
     assert dead_links(page, page.read_text()) == ["no.png", "#no", "there.md#no"]
 

@@ -13,7 +13,9 @@ PACKAGES = (ROOT / "emulator/virtual_ascend", ROOT / "emulator")
 
 
 def card_python() -> Path:
-    """Python 3.9 with MindSpore 2.0.0 and pyelftools: VIRTUAL_ASCEND_TEST_PYTHON, or one that is made and kept."""
+    """Return Python 3.9 with MindSpore 2.0.0 and pyelftools: VIRTUAL_ASCEND_TEST_PYTHON, or one that is made and
+    kept.
+    """
     chosen = os.environ.get("VIRTUAL_ASCEND_TEST_PYTHON")
     return Path(chosen) if chosen else mindspore_environment("3.9")
 
@@ -43,12 +45,12 @@ def start(*command, cwd: Path, packages=(), minutes: float = 5, **variables) -> 
 def on_card(
     python: Path, *program, cwd: Path, options=(), packages=(), minutes: float = 5, **variables
 ) -> subprocess.CompletedProcess:
-    """`virtual-ascend OPTIONS -- python PROGRAM`."""
+    """Run `virtual-ascend OPTIONS -- python PROGRAM`."""
     command = python, "-m", "virtual_ascend", *options, "--", "python", *program
     return start(*command, cwd=cwd, packages=packages, minutes=minutes, **variables)
 
 
 def said(done: subprocess.CompletedProcess) -> str:
-    """All output of a program that succeeded."""
+    """Return all output of a program that succeeded."""
     assert done.returncode == 0, f"{done.returncode}\n{done.stdout[-4000:]}\n{done.stderr[-6000:]}"
     return done.stdout

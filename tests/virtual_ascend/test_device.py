@@ -16,7 +16,7 @@ from virtual_ascend.kernel import Kernel
 
 
 def described(shape, stored, kind, dtype="float16"):
-    """A description as the compiler hands it on."""
+    """Return a description as the compiler hands it on."""
     return {"ori_shape": shape, "shape": stored, "format": kind, "dtype": dtype}
 
 
@@ -121,7 +121,7 @@ def test_memory_is_fresh_by_page_and_bounded(tmp_path):
 
 
 def field(number, value):
-    """A field of a protocol buffer, shorter than 128 bytes."""
+    """Return a field of a protocol buffer, shorter than 128 bytes."""
     if isinstance(value, int):
         return bytes([number * 8, value])
     return bytes([number * 8 + 2, len(value)]) + value

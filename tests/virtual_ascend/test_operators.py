@@ -28,7 +28,9 @@ HALF = {"images": 2e-3}
 
 @pytest.fixture(scope="module")
 def folder(python, tmp_path_factory, worker_id):
-    """card.npz, cpu.npz: all results by case; report: what the card launched. Once for all processes of pytest."""
+    """Return card.npz, cpu.npz: all results by case; report: what the card launched. Once for all processes of
+    pytest.
+    """
     own = tmp_path_factory.getbasetemp()
     place = (own if worker_id == "master" else own.parent) / "operators"
     place.mkdir(exist_ok=True)
@@ -43,7 +45,7 @@ def folder(python, tmp_path_factory, worker_id):
 
 @pytest.fixture(scope="module")
 def results(folder):
-    """Results of the card, of the CPU."""
+    """Return results of the card, of the CPU."""
     return np.load(folder / "card.npz"), np.load(folder / "cpu.npz")
 
 
@@ -63,7 +65,7 @@ def test_family(results, family):
 
 
 def launched(report):
-    """The functions behind all launches of a report."""
+    """Return the functions behind all launches of a report."""
     found = []
     with open(report / "op_summary.csv") as file:
         for row in csv.DictReader(file):
@@ -132,7 +134,7 @@ def test_lars_is_that_of_its_paper(results):
 
 
 def of_case(results, name):
-    """All arrays that the card gave for one of its cases."""
+    """Return all arrays that the card gave for one of its cases."""
     card, _ = results
     found = [key for key in card.files if key.startswith(f"{CARD}{name}: ")]
     return [card[f"{CARD}{name}: {index}"] for index in range(len(found))]

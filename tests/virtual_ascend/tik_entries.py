@@ -4,17 +4,17 @@ from tbe import tik
 
 
 def twice(x, y, kernel_name="twice"):
-    """The numbers, doubled."""
+    """Return the numbers, doubled."""
     return _build(kernel_name, 16)
 
 
 def reads_outside(x, y, kernel_name="reads_outside"):
-    """Loads more than its input has."""
+    """Load more than its input has."""
     return _build(kernel_name, 32)
 
 
 def leaves_some(x, y, kernel_name="leaves_some"):
-    """Writes half of its output."""
+    """Write half of its output."""
     return _build(kernel_name, 16, stored=8)
 
 
@@ -52,7 +52,7 @@ def endless(x, y, kernel_name="endless"):
 
 
 def _build(kernel_name, loaded, stored=None):
-    """The kernel that loads and stores so many blocks of 32 bytes."""
+    """Return the kernel that loads and stores so many blocks of 32 bytes."""
     program = tik.Tik()
     x = program.Tensor("float16", (256,), tik.scope_gm, "x")
     y = program.Tensor("float16", (256,), tik.scope_gm, "y")

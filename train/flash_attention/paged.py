@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import replace
 
 import mindspore as ms
 import numpy as np
-from mindspore import Parameter, Tensor, nn, ops
+from mindspore import Parameter, Tensor, nn
 from mindspore import dtype as mstype
 from mindspore.common.initializer import initializer
 
@@ -15,33 +14,33 @@ from flash_attention.backends import registry
 from flash_attention.backends.cache_update import append_cell, reorder_cell, update_cell, writable
 from flash_attention.bridge.constants import numbered
 from flash_attention.bridge.parameters import EntryCell
-from flash_attention.bridge.precision import fix_dtypes
 from flash_attention.bridge.tensors import (
     NumberCheck,
-    WithSelectedInputs,
     as_int32,
     compile_time,
     compiling,
-    read_specs,
-    remembered,
+    read_rules,
     spec,
     tensor_spec,
 )
-from flash_attention.problem.checks import INTEGERS, check_bool, check_dtype, check_int, check_range
-from flash_attention.problem.inputs import TensorSpec, fits
-from flash_attention.problem.layout import UNKNOWN
-from flash_attention.problem.optional import in_order
-from flash_attention.problem.paged import (
-    PagedProblem,
+from flash_attention.call.checks import INTEGERS, check_dtype, check_int, check_range
+from flash_attention.call.inputs import TensorSpec, fits
+from flash_attention.call.layout import UNKNOWN
+from flash_attention.call.optional import in_order
+from flash_attention.call.paged import (
     check_cache_dtype,
     check_caches,
     check_counts,
-    check_query,
     check_tokens,
     product,
     stored_width,
-    true_widths,
 )
+from flash_attention.call.tiling import DEFAULT_STRATEGY
+from flash_attention.call.visibility import ALL_BLOCKS
+from flash_attention.plan import Padding, plan
+
+# What the calls here call key and value of the whole that they describe.
+_NAMES = (("key", "key_cache"), ("value", "value_cache"))
 
 
 def paged_caches(
@@ -52,7 +51,7 @@ def paged_caches(
     value_head_dim: int | None = None,
     dtype=mstype.float16,
 ) -> tuple[Parameter, Parameter]:
-    """Caches of keys and values for `reshape_and_cache` and `paged_attention`, on every backend.
+    """Return caches of keys and values for `reshape_and_cache` and `paged_attention`, on every backend.
 
     Their last axes are rounded up to multiples of 16, which the TIK operators need; the two functions take tensors of
     the true widths with them.
@@ -166,7 +165,7 @@ def limited_attention(
     backend=None,
     looks=False,
 ):
-    """`paged_attention` where sequences may be longer than max_length: queries of tokens behind it get NaN.
+    """Return `paged_attention` where sequences may be longer than max_length: queries of tokens behind it get NaN.
 
     widths are head_dim and value_head_dim, or None each.
 
@@ -174,9 +173,9 @@ def limited_attention(
     padding_side, and give 0. With `looks` the numbers in block_tables and context_lens are checked, where they can be.
     """
     run = _plan(
-        *(spec(query), spec(key_cache), spec(value_cache), spec(block_tables), spec(context_lens), spec(sinks)),
-        *(spec(alibi_slopes), spec(tokens)),
-        *(scale, softcap, causal, window_size, alibi, backend, max_length, widths, padding_side, looks),
+        *(query, key_cache, value_cache, block_tables, context_lens, sinks, alibi_slopes),
+        *(causal, window_size, alibi, scale, softcap, backend),
+        (max_length, widths, spec(tokens), padding_side, looks),
     )
     inputs = in_order(sinks=sinks, alibi_slopes=alibi_slopes)
     # Called from outside of a graph, in GRAPH mode, no Parameter may be part of a tuple.
@@ -187,19 +186,30 @@ def limited_attention(
 
 
 def check_attention(query, caches, max_length, widths, tokens, padding_side):
-    """Raises as `limited_attention` of these arguments would; in PYNATIVE, before something is written."""
-    key_cache, value_cache, block_tables, context_lens = caches
-    _plan(
-        *(spec(query), spec(key_cache), spec(value_cache), spec(block_tables), spec(context_lens), None),
-        *(None, spec(tokens), None, 0.0, True, (-1, -1), False, None, max_length, widths, padding_side, False),
+    """Raise as `limited_attention` of these arguments would; in PYNATIVE, before something is written."""
+    options = max_length, widths, spec(tokens), padding_side, False
+    _plan(query, *caches, None, None, True, (-1, -1), False, None, 0.0, None, options)
+
+
+def _plan(
+    query, key_cache, value_cache, block_tables, context_lens, sinks, alibi_slopes,
+    causal, window_size, alibi, scale, softcap, backend, options,
+):  # fmt: skip
+    rules = read_rules(
+        *(_NAMES, causal, "bottom_right", window_size, ALL_BLOCKS, ALL_BLOCKS, DEFAULT_STRATEGY),
+        *(alibi, 0.0, scale, softcap),
     )
+    specs = spec(query), spec(key_cache), spec(value_cache), spec(block_tables), spec(context_lens)
+    given = in_order(sinks=spec(sinks), alibi_slopes=spec(alibi_slopes))
+    return plan("paged", specs, given, _NAMES, rules, options, backend)
 
 
 def append_tokens(
     key, value, key_cache, value_cache, block_tables, lengths, tokens, max_length: int, widths, padding_side, strict
 ) -> Tensor:
-    """Appends tokens to the sequences of a `KVCache`; `append_cell` gives the meaning of the tensors. Without `tokens`
-    all count."""
+    """Append tokens to the sequences of a `KVCache`. `append_cell` gives the meaning of the tensors. Without
+    `tokens` all count.
+    """
     run = _append(
         *(spec(key), spec(value), spec(key_cache), spec(value_cache), spec(lengths), spec(tokens)),
         *(max_length, widths, padding_side),
@@ -214,7 +224,7 @@ def append_tokens(
 
 
 def reorder_sequences(key_cache, value_cache, block_tables, lengths, indices, max_length: int, strict: bool) -> Tensor:
-    """Reorders the sequences of a `KVCache`; `reorder_cell` gives the meaning of the tensors."""
+    """Reorder the sequences of a `KVCache`; `reorder_cell` gives the meaning of the tensors."""
     run = _reorder(spec(key_cache), spec(value_cache), spec(lengths), spec(indices), max_length)
     return run(key_cache, value_cache, block_tables, lengths, as_int32(indices), strict)
 
@@ -222,7 +232,7 @@ def reorder_sequences(key_cache, value_cache, block_tables, lengths, indices, ma
 def reshape_and_cache(
     key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor, slot_mapping: Tensor
 ) -> Tensor:
-    """Writes keys and values of tokens into a cache, in place.
+    """Write keys and values of tokens into a cache, in place.
 
     It has the meaning of MindSpore's `ReshapeAndCache`.
 
@@ -250,7 +260,7 @@ def reshape_and_cache(
 
 
 def update_cache(key, value, key_cache, value_cache, slot_mapping, looks=False):
-    """`reshape_and_cache`, which looks at the numbers in slot_mapping where it can."""
+    """Return `reshape_and_cache`, which looks at the numbers in slot_mapping where it can."""
     run = _update(spec(key), spec(value), spec(key_cache), spec(value_cache), spec(slot_mapping))
     if looks and not compiling():
         _slot_check(spec(key_cache))(slot_mapping)
@@ -259,97 +269,15 @@ def update_cache(key, value, key_cache, value_cache, slot_mapping, looks=False):
     return run(pad_key(key), pad_value(value), key_cache, value_cache, as_int32(slot_mapping))
 
 
-@compile_time
-def _plan(
-    query, key_cache, value_cache, block_tables, context_lens, sinks, slopes, tokens,
-    scale, softcap, causal, window_size, alibi, backend, max_length, widths, padding_side, looks,
-):  # fmt: skip
-    names = "query", "key_cache", "value_cache", "block_tables", "context_lens"
-    tensors = tuple(map(tensor_spec, names, (query, key_cache, value_cache, block_tables, context_lens)))
-    tensors += read_specs(("sinks", "alibi_slopes"), (sinks, slopes))
-    window_size = tuple(window_size) if isinstance(window_size, list) else window_size
-    forced, device = registry.forced_backend(backend), ms.get_context("device_target")
-    padding = None
-    if tokens is not None:
-        padding = padding_side
-        check_counts("tokens", tensor_spec("tokens", tokens), tensors[4].shape[0])
-    check_bool("causal", causal)
-    return _planned(
-        tensors, scale, softcap, causal, window_size, alibi, forced, device, max_length, widths, padding, looks
-    )
-
-
-@remembered
-def _planned(tensors, scale, softcap, causal, window_size, alibi, backend, device, max_length, widths, padding, looks):
-    (query, *others), (head_dim, value_head_dim) = tensors, widths
-    if max_length is not None:
-        check_query(query, tensors[3].shape[0], tensors[1], head_dim)
-    wide, value_head_dim = true_widths(query, tensors[1], tensors[2], value_head_dim)
-    scale = scale if scale is not None or wide is query else query.shape[-1] ** -0.5
-    problem = PagedProblem.from_inputs(
-        wide,
-        *others,
-        scale=scale,
-        softcap=softcap,
-        causal=causal,
-        window_size=window_size,
-        alibi=alibi,
-        device=device,
-        max_length=max_length,
-        padding=padding,
-    )
-    if problem.empty:  # its cell reads no tensor
-        whole = replace(problem.whole, value_dim=value_head_dim or problem.whole.value_dim)
-        return fix_dtypes(WithSelectedInputs(registry.build(replace(problem, whole=whole), backend), whole))
-    check = NumberCheck(lambda tables, lengths, _: problem.check_numbers(tables, lengths))
-    run = WithSelectedInputs(
-        registry.build(problem, backend), problem.whole, check if looks and device == "CPU" else None
-    )
-    if wide is not query or value_head_dim is not None:
-        run = _Widened(run, query.shape[-1], wide.shape[-1], value_head_dim)
-    return fix_dtypes(run)
-
-
-class _Widened(EntryCell):
-    """A paged problem whose caches are wider than query and values are."""
-
-    def __init__(self, run: nn.Cell, head_dim: int, width: int, value_head_dim: int | None):
-        super().__init__()
-        self.run, self.pad, self.value_head_dim = run, _Padding(head_dim, width), value_head_dim
-
-    def construct(self, query, key_cache, value_cache, block_tables, context_lens, inputs):
-        output = self.run(self.pad(query), key_cache, value_cache, block_tables, context_lens, inputs)
-        if self.value_head_dim is not None:
-            dtype = output.dtype
-            output = ops.cast(ops.cast(output, mstype.float32)[..., : self.value_head_dim], dtype)
-        return output
-
-
-class _Padding(EntryCell):
-    """Zeros behind the last axis, through float32: a compiled graph on a CPU joins no bfloat16."""
-
-    def __init__(self, size: int, width: int):
-        super().__init__()
-        self.missing = width - size
-        self.zeros = Tensor(np.zeros(self.missing, np.float32))
-
-    def construct(self, tensor):
-        if self.missing == 0:
-            return tensor
-        wide = ops.cast(tensor, mstype.float32)
-        zeros = ops.zeros_like(wide[..., :1]) + self.zeros
-        return ops.cast(ops.concat((wide, zeros), -1), tensor.dtype)
-
-
 class _NoUpdate(EntryCell):
-    """Writes no token; for `update_cell`."""
+    """Write no token; for `update_cell`."""
 
     def construct(self, key, value, key_cache, value_cache, slot_mapping):
         return numbered(1)
 
 
 class _NoAppend(EntryCell):
-    """Appends no token; for `append_cell`."""
+    """Append no token; for `append_cell`."""
 
     def construct(self, key, value, key_cache, value_cache, block_tables, lengths, tokens, strict):
         return lengths + 0
@@ -363,7 +291,7 @@ def _padding(name, tensor, cache):
     return _padding_of(width if 0 in shape else shape[-1], width)
 
 
-_padding_of = functools.lru_cache(maxsize=64)(_Padding)
+_padding_of = functools.lru_cache(maxsize=64)(Padding)
 
 
 @compile_time
@@ -426,7 +354,7 @@ def _append(key, value, key_cache, value_cache, lengths, tokens, max_length, wid
 
 @compile_time
 def _all_tokens(key, lengths):
-    """Tokens of each sequence; None if they are unknown."""
+    """Return tokens of each sequence; None if they are unknown."""
     if tensor_spec("key", key).shape[1] == UNKNOWN:
         return None
     return Tensor(np.full(lengths[0], tensor_spec("key", key).shape[1], np.int32))

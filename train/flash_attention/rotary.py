@@ -12,10 +12,10 @@ from flash_attention.bridge.gradients import UnlessRecorded
 from flash_attention.bridge.parameters import EntryCell
 from flash_attention.bridge.precision import fix_dtypes
 from flash_attention.bridge.tensors import as_int32, remembered, spec, tensor_spec
-from flash_attention.problem.checks import INTEGERS, check_bool, check_dtype, check_int, check_name
-from flash_attention.problem.inputs import DTYPES, TensorSpec
-from flash_attention.problem.layout import UNKNOWN
-from flash_attention.problem.names import called
+from flash_attention.call.checks import INTEGERS, check_bool, check_dtype, check_int, check_name
+from flash_attention.call.inputs import DTYPES, TensorSpec
+from flash_attention.call.layout import UNKNOWN
+from flash_attention.call.names import called
 
 _LAYOUTS = ("BSND", "BNSD")
 
@@ -67,7 +67,7 @@ def rotary_embedding(
 
 
 class _Composed(EntryCell):
-    """Computes one kind of call by MindSpore's operations. They are in float32, which compiled graphs have on every
+    """Compute one kind of call by MindSpore's operations. They are in float32, which compiled graphs have on every
     device.
     """
 

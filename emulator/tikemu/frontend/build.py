@@ -47,7 +47,7 @@ def build(recorder: Recorder, kernel_name: Any, inputs: Any, outputs: Any, confi
 
 
 def latest() -> ir.Program | None:
-    """The program that was built last."""
+    """Return the program that was built last."""
     return _latest
 
 

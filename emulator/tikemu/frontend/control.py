@@ -262,7 +262,7 @@ class StatementScope(_Block):
 
 
 def break_loop(recorder: Recorder) -> None:
-    """``tik_break``."""
+    """Record ``tik_break``."""
     loop = recorder.enclosing_loop()
     if loop is None:
         fail("tik_break is allowed only inside for_range")
@@ -273,7 +273,7 @@ def break_loop(recorder: Recorder) -> None:
 
 
 def continue_loop(recorder: Recorder) -> None:
-    """``tik_continue``."""
+    """Record ``tik_continue``."""
     if recorder.enclosing_loop() is None:
         fail("tik_continue is allowed only inside for_range")
     recorder.questionable(

@@ -82,7 +82,7 @@ def define_tensor(
 
 
 def define_scalar(recorder: Recorder, dtype: str, name: str, init_value: Any) -> Scalar:
-    """A run-time variable in the open statement scope."""
+    """Return a run-time variable in the open statement scope."""
     variable = _variable(recorder, dtype, _scalar_name(recorder, name, "reg_buf"), "scalar")
     scalar = Scalar(variable, recorder.scope, dtype == "float16")
     value = None
@@ -121,7 +121,7 @@ def define_scalar_array(recorder: Recorder, dtype: str, length: int, name: str, 
 
 
 def define_input_scalar(recorder: Recorder, dtype: str, name: str) -> InputScalar:
-    """An argument of the kernel that is passed at launch."""
+    """Return an argument of the kernel that is passed at launch."""
     if not isinstance(name, str) or not _NAME.match(name):
         fail(f"name of an InputScalar must be an identifier, got {name!r}")
     variable = _variable(recorder, dtype, name, "input")

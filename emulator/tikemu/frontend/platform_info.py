@@ -91,7 +91,7 @@ te_set_version = set_current_compile_soc_info  # the older name
 
 
 def te_set_l2_mode(mode: int) -> str:
-    """Accepted, no effect: the L2 buffer is an option of a run. Returns "success"."""
+    """Return accepted, no effect: the L2 buffer is an option of a run. Returns "success"."""
     return "success"
 
 
@@ -101,7 +101,7 @@ def is_selected() -> bool:
 
 
 def selection() -> Selection | None:
-    """The selection, for :func:`restore`."""
+    """Return the selection, for :func:`restore`."""
     return _selection
 
 
@@ -112,7 +112,9 @@ def restore(selected: Selection | None) -> None:
 
 
 def current_soc() -> SocProfile:
-    """Profile of the selected SoC. Without a selection it is Ascend 910: a warning, in strict mode an error (D2d)."""
+    """Return profile of the selected SoC. Without a selection it is Ascend 910: a warning, in strict mode an error
+    (D2d).
+    """
     global _assumed
     if _selection is not None:
         return _selection.soc
@@ -129,13 +131,13 @@ def current_soc() -> SocProfile:
 
 
 def reported_ub_size() -> int:
-    """Bytes that ``get_soc_spec("UB_SIZE")`` returns (D1)."""
+    """Return bytes that ``get_soc_spec("UB_SIZE")`` returns (D1)."""
     configured = settings.default_options().ub_reported
     return current_soc().ub_size if configured is None else configured
 
 
 def get_soc_spec(key: str) -> Any:
-    """A figure of the selected SoC.
+    """Return a figure of the selected SoC.
 
     Args:
         key: "SOC_VERSION", "AICORE_TYPE" (str), "CORE_NUM", "UB_SIZE", "L2_SIZE", "L1_SIZE", "L0A_SIZE", "L0B_SIZE",

@@ -1,4 +1,4 @@
-"""Calls that do not fit a signature: errors with the user's line and the nearest known name."""
+"""Call that do not fit a signature: errors with the user's line and the nearest known name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .tracebacks import shortened
 
 
 def checked_call(function: Callable[..., Any], aliases: Mapping[str, str] | None = None) -> Callable[..., Any]:
-    """A method whose call raises TikCallError where the arguments do not fit its signature.
+    """Return a method whose call raises TikCallError where the arguments do not fit its signature.
 
     Args:
         function: the method.
@@ -69,7 +69,7 @@ def _of(parameters: list[inspect.Parameter], name: str) -> inspect.Parameter:
 
 
 def _shown(parameter: inspect.Parameter) -> str:
-    """A parameter as a reader writes it, without its type."""
+    """Return a parameter as a reader writes it, without its type."""
     return str(parameter.replace(annotation=inspect.Parameter.empty))
 
 

@@ -38,11 +38,11 @@ class ViewLayout(NamedTuple):
 
     @property
     def size(self) -> Extent:
-        """Number of elements."""
+        """Return number of elements."""
         return product(self.shape)
 
     def flat(self, index: Any) -> ViewLayout:
-        """``t[i]`` and ``t[a:b]``: of the tensor flattened to one dimension."""
+        """Return ``t[i]`` and ``t[a:b]``: of the tensor flattened to one dimension."""
         count = self.size if len(self.shape) > 1 else self.shape[0]
         scope = self.scope
         if type(index) is slice:
@@ -73,7 +73,7 @@ class ViewLayout(NamedTuple):
         return ViewLayout(self.name, scope, self.dtype, (extent,), offset, (stride,), contiguous, whole)
 
     def select(self, index: tuple[Any, ...]) -> ViewLayout:
-        """``t[i, a:b, :]``: one entry per dimension, every dimension is kept."""
+        """Return ``t[i, a:b, :]``: one entry per dimension, every dimension is kept."""
         rank = len(self.shape)
         if len(index) != rank:
             fail(
@@ -102,7 +102,7 @@ class ViewLayout(NamedTuple):
         return ViewLayout(self.name, scope, self.dtype, shape, offset, self.strides, contiguous, whole)
 
     def _position(self, index: Any, size: Extent, axis: int, scope: Scope) -> tuple[Extent, Scope]:
-        """A single index as distance from the start."""
+        """Return a single index as distance from the start."""
         if isinstance(index, Expr):
             integer_node(index, f"an index of tensor {self.name!r}")
             return index, deeper(scope, index._scope)
@@ -153,7 +153,7 @@ class ViewLayout(NamedTuple):
         return self._position(index, size, axis, scope)
 
     def reshape(self, new_shape: Any) -> ViewLayout:
-        """The same memory under another shape with the same number of elements.
+        """Return the same memory under another shape with the same number of elements.
 
         Raises:
             TikParamError: the numbers of elements differ, or the tensor is a partial view of another.

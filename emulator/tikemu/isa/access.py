@@ -23,7 +23,9 @@ def l0c_alignment(value: Any, call: Call) -> int:
 
 
 def _allocated(operand: Operand) -> int:
-    """End of the memory that the allocation of a tensor takes: its size rounded up (D3b); of GM the segment (D33a)."""
+    """Return end of the memory that the allocation of a tensor takes: its size rounded up (D3b); of GM the segment
+    (D33a).
+    """
     if operand.memory.kind == "GM":
         return len(operand.memory.data)
     unit = BLOCK if operand.memory.kind == "UB" else FRACTAL
@@ -34,7 +36,7 @@ def _allocated(operand: Operand) -> int:
 
 
 def access(call: Call, label: str, operand: Operand, *pieces: Piece) -> Access:
-    """The bytes ``pieces`` (absolute addresses) of ``operand``.
+    """Return the bytes ``pieces`` (absolute addresses) of ``operand``.
 
     Raises:
         TikBoundsError: a byte lies outside the tensor. An access that ends in the padding with which the tensor is
@@ -63,12 +65,12 @@ def outside_tensor(call: Call, operand: Operand, start: int, end: int, message: 
 
 
 def bursts(call: Call, label: str, operand: Operand, count: int, length: int, pitch: int) -> Access:
-    """``count`` bursts of ``length`` bytes, ``pitch`` bytes start to start, from the operand's address."""
+    """Return ``count`` bursts of ``length`` bytes, ``pitch`` bytes start to start, from the operand's address."""
     return access(call, label, operand, (operand.address, count, pitch, 1, 0, length))
 
 
 def defined_view(memory: Memory, address: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> np.ndarray:
-    """The "defined" bits of bytes of a memory (strict mode)."""
+    """Return the "defined" bits of bytes of a memory (strict mode)."""
     return np.ndarray(shape, np.uint8, memory.defined, address, strides)
 
 
@@ -83,7 +85,7 @@ def copiers(
 
 
 def copier(dst: np.ndarray, src: np.ndarray) -> Callable[[], None]:
-    """A closure that copies one prepared view onto another."""
+    """Return a closure that copies one prepared view onto another."""
 
     def copy() -> None:
         dst[...] = src

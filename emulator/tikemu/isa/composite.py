@@ -86,7 +86,7 @@ def _product(
 
 
 def _load_rows(low: Lowering, src: Operand, rows: int, tile: Tile) -> None:
-    """A tile of a (K1, rows, K0) matrix into L0A, fractal rows outermost."""
+    """Move a tile of a (K1, rows, K0) matrix into L0A, fractal rows outermost."""
     for row in range(tile.count):
         target = window(tile.buffer, row * tile.count_k * FRACTAL)
         start = src.address + (tile.first_k * rows + tile.first + row) * FRACTAL
@@ -94,7 +94,7 @@ def _load_rows(low: Lowering, src: Operand, rows: int, tile: Tile) -> None:
 
 
 def _load_columns(low: Lowering, src: Operand, columns: int, tile: Tile) -> None:
-    """A tile of a (K1, columns, K0) matrix into L0B, K blocks outermost."""
+    """Move a tile of a (K1, columns, K0) matrix into L0B, K blocks outermost."""
     start = src.address + (tile.first_k * columns + tile.first) * FRACTAL
     if tile.count == columns:
         count = tile.count * tile.count_k
@@ -183,7 +183,7 @@ def _output_size(extent: int, before: int, after: int, kernel: int, stride: int,
 
 
 def _convolution(args: Any) -> SimpleNamespace:
-    """Sizes of a conv2d; what load3d has too is called as there."""
+    """Return sizes of a conv2d; what load3d has too is called as there."""
     c1, height, width, c0 = args["fm_shape"]
     _, kernel_h, kernel_w, cout, _ = args["kernel_shape"]
     left, right, top, bottom = args["pad"]
@@ -258,7 +258,7 @@ def conv2d(call: Call, a: Any) -> list[MicroOp]:
 
 
 def _windows(sizes: SimpleNamespace, row: int, first_k: int, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The blocks of ``count`` kernel points from number ``first_k`` on, for 16 output positions."""
+    """Return the blocks of ``count`` kernel points from number ``first_k`` on, for 16 output positions."""
     line, along = divmod(16 * row, sizes.out_w)
     channel, point = divmod(first_k, sizes.points)
     left, _, top, _ = sizes.padding

@@ -105,7 +105,9 @@ class Reduction:
                 )
 
     def rows(self, dst: Operand, src: Operand) -> list[tuple[Operand, Operand, int, int]]:
-        """Groups of evenly spaced rows: (first element of dst, first of src, rows, elements of src between rows)."""
+        """Return groups of evenly spaced rows: (first element of dst, first of src, rows, elements of src between
+        rows).
+        """
         *rest, (count, pitch) = self.outer or [(1, 0)]
         to, at = count * size_of(dst.dtype), size_of(src.dtype)
         places = enumerate(steps_over(rest, 1))
@@ -118,7 +120,7 @@ def _matrix(operand: Operand, rows: int, columns: int, pitch: int, offset: int =
 
 # ----------------------------------------------------------------------------------------------------------- sums
 def _sum_rows(low: Lowering, dst: Operand, src: Operand, rows: int, columns: int, pitch: int) -> None:
-    """dst[r] = tree sum of row r: sums of repeats, then sums of those (D11a)."""
+    """Set dst[r] to the tree sum of row r: sums of repeats, then sums of those (D11a)."""
     lanes, size = LANE_BYTES // size_of(src.dtype), size_of(src.dtype)
     per_block = BLOCK // size
     while columns > lanes:
@@ -139,7 +141,7 @@ def _sum_rows(low: Lowering, dst: Operand, src: Operand, rows: int, columns: int
 
 
 def _fold_axis(low: Lowering, dst: Operand, src: Operand, problem: Reduction, *, name: str) -> None:
-    """dst = src[0] op src[1] op ... over rows of contiguous elements, adjacent pairs first."""
+    """Set dst to src[0] op src[1] op ... over rows of contiguous elements, adjacent pairs first."""
     length, pitch, inner = problem.length, problem.pitch, problem.inner
     per_block = BLOCK // size_of(src.dtype)
     while length > 1:
@@ -157,7 +159,7 @@ def _fold_axis(low: Lowering, dst: Operand, src: Operand, problem: Reduction, *,
 
 
 def _copy(low: Lowering, dst: Operand, src: Operand) -> None:
-    """The larger of x and x."""
+    """Keep the larger of x and x."""
     elementwise(low, "vmax", dst, src, src)
 
 
@@ -167,7 +169,7 @@ def h_reduce_sum(call: Call, a: Any) -> list[MicroOp]:
 
 
 def _reduce(call: Call, a: Any, by_rows: Callable[..., None], along: Callable[..., None]) -> list[MicroOp]:
-    """``by_rows`` reduces the last axis of several rows, ``along`` another axis."""
+    """Reduce the last axis of several rows (``by_rows``), or another axis (``along``)."""
     _check_shapes(call)
     low = Lowering(call)
     problem = Reduction(call, a.dst, a.src, a.axis)
@@ -184,7 +186,7 @@ def _reduce(call: Call, a: Any, by_rows: Callable[..., None], along: Callable[..
 
 # ------------------------------------------------------------------------------------------------ largest, smallest
 def _extreme_rows(low: Lowering, dst: Operand, src: Operand, rows: int, columns: int, pitch: int, *, name: str) -> None:
-    """dst[r] = largest (smallest) element of row r."""
+    """Set dst[r] to the largest (smallest) element of row r."""
     width = BLOCK // size_of(src.dtype)
     folded, columns, pitch = _fold_columns(low, f"v{name}", src, rows, columns, pitch, width)
     if src.dtype == "float16":
@@ -228,7 +230,7 @@ def _fold_columns(
 
 
 def _block_extremes(low: Lowering, name: str, dst: Operand, src: Operand, rows: int, columns: int, pitch: int) -> None:
-    """Rows of up to 16 float16 values, eight rows a repeat."""
+    """Reduce rows of up to 16 float16 values, eight rows a repeat."""
     blocks = pitch // 16
     together = MAX_REPEAT if 8 * blocks <= MAX_PITCH else 1
     full, rest = divmod(rows, 8)
@@ -242,7 +244,7 @@ def _block_extremes(low: Lowering, name: str, dst: Operand, src: Operand, rows: 
 
 
 def _scalar_extremes(call: Call, name: str, dst: Operand, src: Operand) -> MicroOp:
-    """The scalar unit reads the last columns of every row and keeps the largest (smallest)."""
+    """Read the last columns of every row by the scalar unit. Keep the largest (smallest)."""
     values, (rows, columns) = array(src), src.shape
     target = array(part(dst, 0, (rows,), (1,)))
     choose = np.argmax if name == "max" else np.argmin

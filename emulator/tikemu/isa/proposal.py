@@ -26,7 +26,7 @@ def _mode() -> Param:
 
 
 def _rows(label: str, operand: Any, elements: int, repeats: int) -> Walk:
-    """Consecutive repeats of ``elements`` float16 each."""
+    """Return consecutive repeats of ``elements`` float16 each."""
     return Walk(label, operand, leading(elements), repeats, 2 * elements)
 
 
@@ -74,7 +74,7 @@ instruction(
 
 
 def _descending(scores: np.ndarray) -> np.ndarray:
-    """Order of float16 score bits, largest first, equal scores by lower index."""
+    """Return order of float16 score bits, largest first, equal scores by lower index."""
     return np.argsort(-scores.view(np.float16).astype(np.float32), axis=-1, kind="stable")
 
 
@@ -93,7 +93,7 @@ def _sorted_proposals(x: np.ndarray) -> np.ndarray:
     cost="proposal",
 )
 def vrpsort16(call: Call, a: Any) -> MicroOp:
-    """sort 16 proposals per repeat by score, largest first"""
+    """Sort 16 proposals per repeat by score, largest first"""
     dst, src = (_rows(name, getattr(a, name), FIELDS * GROUP, a.repeat_times) for name in ("dst", "src"))
     return element_wise(call, Kernel(_sorted_proposals, raw=True), dst, (src,), mask=None)
 
@@ -187,7 +187,7 @@ def _check_repeated(call: Call, a: Any, count: int) -> None:
     cost="mergesort",
 )
 def vmrgsort4(call: Call, a: Any) -> MicroOp | None:
-    """merge up to four queues of proposals with descending scores"""
+    """Merge up to four queues of proposals with descending scores"""
     count, repeats = a.valid_bit, a.repeat_times
     if repeats > 1:
         _check_repeated(call, a, count)

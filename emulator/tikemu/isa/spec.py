@@ -63,16 +63,16 @@ class InstructionSpec:
 
     @property
     def signature(self) -> inspect.Signature:
-        """The documented signature (without ``self``)."""
+        """Return the documented signature (without ``self``)."""
         return inspect.Signature([param.signature() for param in self.params])
 
     @property
     def aliases(self) -> dict[str, str]:
-        """Other keywords that programs use -> parameter names."""
+        """Return other keywords that programs use -> parameter names."""
         return {alias: param.name for param in self.params for alias in param.aliases}
 
     def arguments(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """All arguments by name, defaults filled in. Raises TypeError as any Python call does."""
+        """Return all arguments by name, defaults filled in. Raises TypeError as any Python call does."""
         aliases = self.aliases
         kwargs = {aliases.get(name, name): value for name, value in kwargs.items()}
         try:
@@ -112,7 +112,7 @@ class InstructionSpec:
 
     @cached_property
     def _check_order(self) -> list[Param]:
-        """Tensors first: other parameters depend on their dtypes."""
+        """Return Tensors first: other parameters depend on their dtypes."""
         return sorted(self.params, key=lambda param: not param.first)
 
     @cached_property

@@ -63,7 +63,7 @@ class Walk:
     # ---------------------------------------------------------------------------------------------- footprint
     @cached_property
     def pieces(self) -> tuple[Piece, ...]:
-        """Bytes touched, as regular pieces."""
+        """Return bytes touched, as regular pieces."""
         size, address = self.itemsize, self.operand.address
         rows: list[tuple[int, int, int]] = []  # offset, blocks, width
         for first, stop in self.lanes.runs:
@@ -102,7 +102,7 @@ class Walk:
         return block * self.block_pitch + element * self.itemsize
 
     def access(self, call: Call) -> Access:
-        """The footprint.
+        """Return the footprint.
 
         Raises:
             TikBoundsError: the last enabled lane of the last repeat lies outside the tensor.
@@ -119,7 +119,7 @@ class Walk:
         return Access(operand, Region(operand.memory, self.pieces))
 
     def stream(self) -> Stream:
-        """The blocks touched, for the bank model.
+        """Return the blocks touched, for the bank model.
 
         Inside one layer of the banks only the address modulo the 16 groups matters: moved there, many walks share one
         (cached) count.
@@ -187,7 +187,7 @@ class Walk:
         )
 
     def _flat(self) -> tuple[np.ndarray, np.ndarray]:
-        """The memory as elements, and the index of every lane below ``lanes.extent``, shape (repeats, extent)."""
+        """Return the memory as elements, and the index of every lane below ``lanes.extent``: (repeats, extent)."""
         memory, shift = self.operand.memory, self.operand.address % self.itemsize
         flat = memory.view(self._storage, shift, ((len(memory.data) - shift) // self.itemsize,), (self.itemsize,))
         block, element = np.divmod(np.arange(self.lanes.extent), BLOCK // self.itemsize)
@@ -212,7 +212,10 @@ class Walk:
         return lambda rows: np.ascontiguousarray(view[rows])
 
     def storer(self) -> Callable[[Any, np.ndarray], None]:
-        """``f(rows, values)`` writes the enabled lanes of some repeats; ``values`` in storage form (float16 bits)."""
+        """Return ``f(rows, values)``, which writes the enabled lanes of some repeats.
+
+        ``values`` are in storage form (float16 bits).
+        """
         where = None if self.lanes.full else self.lanes.array
         view = self._view
         if view is None:
@@ -233,7 +236,7 @@ class Walk:
         return store
 
     def native_fields(self, prefix: str) -> dict[str, int]:
-        """Pointer and strides for the native helper."""
+        """Return pointer and strides for the native helper."""
         return {
             prefix: self.operand.memory.base + self.operand.address,
             f"{prefix}_rep": self.pitch,
@@ -277,7 +280,7 @@ _KINDS = {"float16": 0, "float32": 1}
 def executor(
     kernel: Kernel, dst: Walk, sources: Sequence[Walk], ordered: bool, lanes: Lanes | None = None, pairs: bool = False
 ) -> Callable[[], None]:
-    """The function that performs the instruction.
+    """Return the function that performs the instruction.
 
     Args:
         ordered: repeats depend on one another and are executed one by one.
@@ -372,7 +375,8 @@ def micro_op(
     mask: Lanes | None = None,
     reads_dst: bool = False,
 ) -> MicroOp:
-    """The micro-operation of a vector instruction without its ``run``: footprints checked, bank conflicts counted.
+    """Return the micro-operation of a vector instruction without its ``run``: footprints checked, bank conflicts
+    counted.
 
     Args:
         dtype: type for ``soc.timing.vector_cycles``.
@@ -467,12 +471,12 @@ def _inspected(
 
 
 def _cost_type(dst: Walk, sources: Sequence[Walk]) -> str:
-    """The wider of the element types."""
+    """Return the wider of the element types."""
     return max((dst, *sources), key=lambda walk: walk.itemsize).dtype
 
 
 def idle(call: Call, dtype: str, repeats: int, mask: Lanes | None) -> MicroOp:
-    """An instruction whose mask enables no lane: it takes its time and does nothing."""
+    """Return an instruction whose mask enables no lane: it takes its time and does nothing."""
     timing = call.soc.timing
     return MicroOp(
         call.api,
@@ -487,7 +491,7 @@ def idle(call: Call, dtype: str, repeats: int, mask: Lanes | None) -> MicroOp:
 
 
 def span_access(call: Call, label: str, operand: Operand, elements: int) -> Access:
-    """``elements`` consecutive elements of an operand, checked against its bounds."""
+    """Return ``elements`` consecutive elements of an operand, checked against its bounds."""
     return access(call, label, operand, (operand.address, 1, 0, 1, 0, elements * np.dtype(operand.dtype).itemsize))
 
 

@@ -65,7 +65,7 @@ class Placement:
 
     @property
     def end(self) -> int:
-        """End of the last copy."""
+        """Return end of the last copy."""
         return self.address + (self.copies - 1) * self.stride + self.size
 
 
@@ -85,7 +85,7 @@ class Plan:
 
 
 def alignment(tensor: ir.TensorInfo) -> int:
-    """Alignment of a tensor's start address in bytes (core.md 2.2)."""
+    """Return alignment of a tensor's start address in bytes (core.md 2.2)."""
     if tensor.memory == "UB":
         return 32
     if tensor.memory == "L0C":
@@ -94,7 +94,7 @@ def alignment(tensor: ir.TensorInfo) -> int:
 
 
 def tensor_bytes(tensor: ir.TensorInfo) -> int:
-    """Bytes that a tensor occupies: its shape, or ``max_mem_size`` where the shape is known only at run time.
+    """Return bytes that a tensor occupies: its shape, or ``max_mem_size`` where the shape is known only at run time.
 
     Raises:
         TikParamError: the shape is not known and no ``max_mem_size`` is given.
@@ -131,7 +131,7 @@ def plan(program: ir.Program, limits: Limits | None = None, order: str = "defini
 
 
 def _first_uses(body: ir.Body) -> dict[int, int]:
-    """Position in the program of the first statement that uses a tensor, by ``TensorInfo.uid``."""
+    """Return position in the program of the first statement that uses a tensor, by ``TensorInfo.uid``."""
     uses: dict[int, int] = {}
     for position, statement in enumerate(ir.statements(body)):
         if not isinstance(statement, ir.Define):
@@ -175,7 +175,7 @@ class _Allocator:
         del self.live[count:]
 
     def ordered(self, statements: Iterable[ir.Statement]) -> Iterator[ir.Statement]:
-        """The statements; where the order of first use counts, neighbouring definitions are sorted by it."""
+        """Yield the statements. If the order of first use counts, neighbouring definitions are sorted by it."""
         if self.uses is None:
             yield from statements
             return
@@ -184,7 +184,7 @@ class _Allocator:
             yield from sorted(found, key=self.first_use) if defines else found
 
     def first_use(self, definition: Any) -> int:
-        """Position of the first use of the tensor that is defined."""
+        """Return position of the first use of the tensor that is defined."""
         return self.uses.get(definition.tensor.uid, 0)
 
     def inside(self, loop: ir.For, outer: tuple[tuple[ir.Variable, int], ...]) -> tuple[tuple[ir.Variable, int], ...]:

@@ -104,7 +104,7 @@ class Needs:
 
 
 def written(statement: ir.Instruction) -> set[Any]:
-    """Uids of the tensors that a call may write: by the convention of the table, ``dst...`` and ``work...``."""
+    """Return uids of the tensors that a call may write: by the convention of the table, ``dst...`` and ``work...``."""
     found: set[Any] = {
         leaf.tensor.uid
         for name, value in statement.args.items()
@@ -122,7 +122,7 @@ def _assigned(statement: ir.Instruction) -> set[int]:
 
 
 def _leaves(value: Any) -> Iterator[Any]:
-    """Views and run-time values among (nested) arguments."""
+    """Yield views and run-time values among (nested) arguments."""
     if isinstance(value, (ir.View, ir.Variable, ir.Operation)):
         yield value
     elif isinstance(value, dict):

@@ -61,7 +61,7 @@ class Compiled:
     code_bytes: Callable[[], int] = int
 
     def locate(self, error: TikError) -> TikError:
-        """``error`` with the user's line, the block and the loop variables."""
+        """Return ``error`` with the user's line, the block and the loop variables."""
         trace = error.__traceback__
         while trace is not None:
             frame = trace.tb_frame
@@ -96,7 +96,7 @@ class Compiled:
 
 
 class Compiler(CallCompiler):
-    """Translates one program for one run."""
+    """Translate one program for one run."""
 
     def __init__(self, runtime: Runtime, needs: Needs, progress: Progress) -> None:
         super().__init__(runtime, needs)
@@ -138,7 +138,7 @@ class Compiler(CallCompiler):
             self.loaded.clear()
 
     def body(self, body: ir.Body) -> None:
-        """All statements of one scope."""
+        """Compile all statements of one scope."""
         live, loaded = set(self.live), set(self.loaded)
         before = len(self.lines)
         for statement in body.statements:
@@ -229,7 +229,9 @@ class Compiler(CallCompiler):
         self.scalar_cost(cost)
 
     def load(self, view: ir.View, dtype: str, location: ir.Location, needed: bool) -> str:
-        """Source of an element's value as a variable of ``dtype`` takes it: bits of equal width are copied (D5c)."""
+        """Return source of an element's value as a variable of ``dtype`` takes it: bits of equal width are copied
+        (D5c).
+        """
         if size_of(view.dtype) == size_of(dtype):
             view = replace(view, dtype=dtype)
         source = self.element(view, location, write=False, needed=needed)
@@ -237,7 +239,7 @@ class Compiler(CallCompiler):
         return convert(Text(source, view.dtype, low, high), dtype).source if needed else source
 
     def element(self, view: ir.View, location: ir.Location, write: bool, needed: bool, value: str = "") -> str:
-        """Source of an element access by the scalar unit."""
+        """Return source of an element access by the scalar unit."""
         site = ElementSite(self.runtime, view, self.place(view), location, self.synced, needed)
         function = self.name("W" if write else "R", site.writer() if write else site.reader())
         offset = self.expressions.wrapped(view.offset).source
@@ -272,7 +274,7 @@ class Compiler(CallCompiler):
         self.loops -= 1
 
     def loop_body(self, loop: ir.For) -> None:
-        """The body of a loop, whose variable errors inside can name."""
+        """Compile the body of a loop, whose variable errors inside can name."""
         around, self.enclosing = self.enclosing, (*self.enclosing, loop)
         self.nested(loop.body)
         self.enclosing = around

@@ -1,4 +1,4 @@
-"""Blocks on the cores: in order, each on the core that is free first."""
+"""Block on the cores: in order, each on the core that is free first."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def begin_block(runtime: Runtime, block: int, start: float) -> None:
 
 
 class Cores:
-    """Distributes blocks over the cores.
+    """Distribute blocks over the cores.
 
     Attributes:
         times: per core, when its blocks are complete.
@@ -53,14 +53,14 @@ class Cores:
             self._run_in_turn()
 
     def take(self, count: int) -> tuple[float, int]:
-        """When the next of ``count`` blocks begins, and on which core."""
+        """Return when the next of ``count`` blocks begins, and on which core."""
         if len(self.times) < min(count, self.runtime.soc.core_count):
             self.times.append(0.0)
             return 0.0, len(self.times) - 1
         return heapq.heappop(self._free)
 
     def give(self, core: int, end: float) -> None:
-        """The block on ``core`` is complete at ``end``."""
+        """End the block on ``core`` at ``end``."""
         self.times[core] = end
         heapq.heappush(self._free, (end, core))
 
@@ -82,7 +82,7 @@ class Cores:
             block += 1
 
     def _run_together(self) -> None:
-        """Blocks as coroutines: at a barrier each waits until all have arrived (D4b)."""
+        """Block as coroutines: at a barrier each waits until all have arrived (D4b)."""
         runtime = self.runtime
         waiting: list[tuple[Iterator, Any]] = []
         block = 0
@@ -130,6 +130,6 @@ class Cores:
 
 
 def _barrier(program: ir.Program) -> ir.Location:
-    """The line of the first ``block_barrier``."""
+    """Return the line of the first ``block_barrier``."""
     calls = (entry for entry in ir.statements(program.body) if isinstance(entry, ir.Instruction))
     return next(call.location for call in calls if call.spec.name == "block_barrier")

@@ -131,7 +131,7 @@ class Session:
         return self.key[0].reuse and not said and self.key[3] is not None and size <= KEEP_BYTES
 
     def begin(self, scalars: Mapping[str, Any], tensors: list[Contents]) -> None:
-        """The state before the first block."""
+        """Set the state before the first block."""
         for info, _, fed in tensors:
             self.gm[info.uid].fill(fed)
         self.compiled.names.update(
@@ -141,7 +141,7 @@ class Session:
         self.progress.restart()
 
     def run(self, scalars: Mapping[str, Any], tensors: list[Contents], elsewhere: Elsewhere | None = None) -> Result:
-        """One run with these inputs."""
+        """Return one run with these inputs."""
         cores = Cores(self.runtime, self.compiled, self.progress)
         try:
             self.begin(scalars, tensors)

@@ -44,19 +44,19 @@ class Text(NamedTuple):
 
 
 def name_of(variable: ir.Variable) -> str:
-    """The variable's name in the generated program."""
+    """Return the variable's name in the generated program."""
     return f"v{variable.uid}"
 
 
 class Expressions:
-    """Translates values. ``ranges``: known intervals of variables by uid (loop variables with immediate bounds)."""
+    """Translate values. ``ranges``: known intervals of variables by uid (loop variables with immediate bounds)."""
 
     def __init__(self) -> None:
         self.ranges: dict[int, tuple[int, int]] = {}
         self._operations: dict[int, tuple[ir.Operation, Text]] = {}  # by id; authors use one value in many places
 
     def text(self, value: Any) -> Text:
-        """Text of a value; integers may exceed their type (see :func:`wrapped`)."""
+        """Return text of a value; integers may exceed their type (see :func:`wrapped`)."""
         if isinstance(value, ir.Variable):
             return self._variable(value)
         if isinstance(value, ir.Operation):
@@ -67,11 +67,11 @@ class Expressions:
         return _immediate(value)
 
     def wrapped(self, value: Any) -> Text:
-        """Text of a value inside the range of its type."""
+        """Return text of a value inside the range of its type."""
         return wrap(self.text(value))
 
     def converted(self, value: Any, dtype: str) -> Text:
-        """Text of a value converted to ``dtype`` as an assignment does (D5c)."""
+        """Return text of a value converted to ``dtype`` as an assignment does (D5c)."""
         return convert(self.text(value), dtype)
 
     def copy_number(self, selectors: tuple[tuple[ir.Variable, int], ...]) -> str:
@@ -123,7 +123,7 @@ def _immediate(value: Any) -> Text:
 
 
 def _typed(node: Any, text: Text, other: Text) -> Text:
-    """An immediate takes the type that it has beside the other operand."""
+    """Return an immediate takes the type that it has beside the other operand."""
     if not ir.is_immediate(node):
         return text
     if isinstance(node, bool):
@@ -151,7 +151,7 @@ def wrap(text: Text, dtype: str | None = None) -> Text:
 
 
 def convert(text: Text, dtype: str) -> Text:
-    """The value as an assignment to ``dtype`` stores it (D5c)."""
+    """Return the value as an assignment to ``dtype`` stores it (D5c)."""
     source_is_float = text.dtype == "double" or is_float(text.dtype)
     if not is_float(dtype):
         if source_is_float:
@@ -191,7 +191,7 @@ def _comparison(op: str, left: Text, right: Text) -> Text:
 
 
 def _as_integer(text: Text) -> Text:
-    """A truth value counts as an int32."""
+    """Return a truth value counts as an int32."""
     return Text(text.source, "int32", text.low, text.high, text.cost) if text.dtype == "bool" else text
 
 

@@ -29,12 +29,12 @@ class Contents(NamedTuple):
 
 
 def scalar_inputs(program: ir.Program) -> list[ir.Variable]:
-    """The InputScalars of a program."""
+    """Return the InputScalars of a program."""
     return [node for node in program.inputs if isinstance(node, ir.Variable)]
 
 
 def feeds(program: ir.Program, inputs: Mapping[str, Any], numerics: bool) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Scalars and arrays by name, with unknown and missing names refused."""
+    """Return scalars and arrays by name, with unknown and missing names refused."""
     scalar_names = {variable.name: variable for variable in scalar_inputs(program)}
     required = [node.tensor.name for node in program.inputs if isinstance(node, ir.View)]
     optional = [view.tensor.name for view in program.outputs] + [tensor.name for tensor in program.workspaces]
@@ -53,7 +53,7 @@ def feeds(program: ir.Program, inputs: Mapping[str, Any], numerics: bool) -> tup
 
 
 def _arguments(program: ir.Program) -> str:
-    """Everything that can be fed, by its role."""
+    """Return everything that can be fed, by its role."""
     inputs = [node.name if isinstance(node, ir.Variable) else node.tensor.name for node in program.inputs]
     outputs = [view.tensor.name for view in program.outputs]
     roles = (("inputs", inputs), ("outputs", outputs), ("workspaces", [info.name for info in program.workspaces]))
@@ -88,7 +88,7 @@ def contents(program: ir.Program, scalars: Mapping[str, Any], arrays: Mapping[st
 
 
 def extents(info: ir.TensorInfo, scalars: Mapping[str, Any], program: ir.Program) -> tuple[int, ...]:
-    """The shape of a GM tensor as numbers; run-time extents may hold InputScalars."""
+    """Return the shape of a GM tensor as numbers; run-time extents may hold InputScalars."""
     shape: tuple[Any, ...] = info.shape
     if all(ir.is_immediate(extent) for extent in shape):
         return tuple(int(extent) for extent in shape)
@@ -107,7 +107,7 @@ def _evaluate(value: Any, scalars: Mapping[str, Any], program: ir.Program) -> in
 
 
 def block_count(program: ir.Program, scalars: Mapping[str, Any]) -> int | None:
-    """Blocks of the multi-core loop; None if only the running program knows."""
+    """Return blocks of the multi-core loop; None if only the running program knows."""
     for statement in ir.statements(program.body):
         if isinstance(statement, ir.For) and not (ir.is_immediate(statement.block_num) and statement.block_num == 1):
             try:
@@ -141,7 +141,7 @@ def input_scalar(variable: ir.Variable, value: Any) -> int | float:
 
 
 def fed_array(info: ir.TensorInfo, shape: tuple[int, ...], value: Any) -> tuple[np.ndarray, str | None]:
-    """An input checked against its GM tensor (D30a).
+    """Return an input checked against its GM tensor (D30a).
 
     Returns:
         The array, and a warning where only its shape differs.

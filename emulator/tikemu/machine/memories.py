@@ -56,7 +56,7 @@ class CoreMemories:
         _assign(self.core, CoreState())
 
     def clear(self, kind: str, start: int, end: int) -> None:
-        """Contents of a freshly defined tensor."""
+        """Return contents of a freshly defined tensor."""
         memory = self.memories[kind]
         if self.strict:
             poison(memory, start, end)
@@ -64,7 +64,7 @@ class CoreMemories:
             memory.data[start:end] = 0
 
     def snapshot(self) -> tuple[dict[str, tuple], CoreState]:
-        """Copy of all contents in use."""
+        """Return copy of all contents in use."""
         contents = {}
         for kind, size in self.used.items():
             memory = self.memories[kind]
@@ -109,7 +109,7 @@ class GlobalTensor:
         self.memory = Memory("GM", info.name, (-(-self.size // _GM_BLOCK) + 1) * _GM_BLOCK, strict)
 
     def fill(self, fed: np.ndarray | None) -> None:
-        """Contents at the start of a run; without ``fed`` zeros, in strict mode undefined (D3c)."""
+        """Set the contents at the start of a run. Without ``fed`` they are zeros, in strict mode undefined (D3c)."""
         if fed is not None:
             self.memory.data[: self.size] = np.ascontiguousarray(fed).reshape(-1).view(np.uint8)
             self.memory.data[self.size :] = 0
@@ -124,7 +124,7 @@ class GlobalTensor:
 
     @property
     def array(self) -> np.ndarray:
-        """The contents, as declared (a view)."""
+        """Return the contents, as declared (a view)."""
         return self.memory.data[: self.size].view(self.info.dtype).reshape(self.shape)
 
 

@@ -109,7 +109,7 @@ class Runtime:
     # -------------------------------------------------------------------------------------------- blocks
     @property
     def active_cores(self) -> int:
-        """Cores that share the bandwidth of global memory."""
+        """Return cores that share the bandwidth of global memory."""
         if self.options.active_cores is not None:
             return min(self.options.active_cores, self.soc.core_count)
         return min(self.soc.core_count if self.block_count is None else self.block_count, self.soc.core_count)
@@ -119,7 +119,7 @@ class Runtime:
             self.gm_cost = GlobalMemory(self.soc, self.active_cores, self.options.l2)
 
     def enter_blocks(self, count: int) -> tuple[int]:
-        """The multi-core loop is reached; returns the iterations that the current block executes."""
+        """Enter the multi-core loop, and return the iterations that the current block executes."""
         if not 1 <= count <= 65535:
             raise TikBoundsError(f"block_num must be in [1, 65535], got {count}")
         if self.block_count is None:
@@ -129,7 +129,7 @@ class Runtime:
         return (self.block,)
 
     def restart(self) -> None:
-        """Everything that a run counts starts anew; prepared operations stay."""
+        """Reset everything that a run counts; prepared operations stay."""
         for site in self.sites:
             site.restart()
         if self.timing:
@@ -154,7 +154,7 @@ class Runtime:
             self.warn(location, message)
 
     def warn(self, location: ir.Location, message: str) -> None:
-        """A TikWarning, once per line."""
+        """Issue a TikWarning, once per line."""
         if (location, message) not in self.warned:
             self.warned[location, message] = None
             warn(message, location)
@@ -167,7 +167,7 @@ class Runtime:
         self.report(location, "synchronisation", TikParamError, message)
 
     def loop_range(self, begin: int, end: int, location: ir.Location) -> range:
-        """Iterations of a loop with run-time bounds (core.md 3.1)."""
+        """Return iterations of a loop with run-time bounds (core.md 3.1)."""
         if not 0 <= begin <= end <= 2147483647:
             message = "the bounds of for_range must satisfy 0 <= begint <= endt <= 2147483647"
             if begin < end:
@@ -192,7 +192,7 @@ class Runtime:
 
     # -------------------------------------------------------------------------------------------- preparing
     def prepare(self, micro: MicroOp, location: ir.Location) -> BoundOp:
-        """Footprints, cost and checks of one micro-operation."""
+        """Compute footprints, cost and checks of one micro-operation."""
         head = self.soc.timing.vector_head * micro.instructions if micro.pipe == "V" else 0.0
         latency = max(0.0, micro.latency - head)  # the result is under way while the instruction still holds Vector
         op = BoundOp(micro.name, PIPE_INDEX[micro.pipe], exact(micro.cycles + head), exact(latency))
@@ -277,7 +277,7 @@ class TensorPlace:
 
 
 def region_bytes(region: Region) -> int:
-    """Number of bytes of a region, pieces counted one by one."""
+    """Return number of bytes of a region, pieces counted one by one."""
     return sum(n0 * n1 * width for _, n0, _, n1, _, width in region.pieces)
 
 

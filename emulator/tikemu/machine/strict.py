@@ -18,7 +18,7 @@ from .races import BlockRaces
 def guarded(
     op: MicroOp, marked: bool, races: BlockRaces | None, report: Callable[[str, type[TikError], str], None]
 ) -> Callable[[], None]:
-    """``op.run`` with its checks.
+    """Run ``op.run`` with its checks.
 
     All bytes that a computation reads must be defined; what it writes becomes so. A pure copy moves the marks instead.
 
@@ -68,7 +68,7 @@ def guarded(
 
 
 def _marks_of(accesses: Sequence[Access]) -> list[Piece]:
-    """The marks of what is accessed, as pieces at addresses in this process."""
+    """Return the marks of what is accessed, as pieces at addresses in this process."""
     return [
         (access.region.memory.defined_base + piece[0], *piece[1:])
         for access in accesses

@@ -42,7 +42,7 @@ _log = logging.getLogger("tikemu.processes")
 
 
 class _Met(Exception):
-    """Blocks have met, or something was reported: ``mode`` is how the program has to run."""
+    """Block have met, or something was reported: ``mode`` is how the program has to run."""
 
     def __init__(self, mode: str, reason: str) -> None:
         super().__init__(reason)
@@ -147,7 +147,7 @@ class _Run:
 
     # -------------------------------------------------------------------------------------------- the processes
     def _program(self) -> bytes:
-        """The program as bytes."""
+        """Return the program as bytes."""
         try:
             return pickle.dumps(dataclasses.replace(self.session.program, config={}), pickle.HIGHEST_PROTOCOL)
         except Exception as error:  # whatever the classes of the user's objects raise
@@ -291,7 +291,7 @@ class _Run:
             self.runtime.clock.add_counts(counts.scalar_busy, counts.flags, counts.waited, counts.events)
 
     def _finish(self) -> None:
-        """Everything that follows from the order of the blocks."""
+        """Compute everything that follows from the order of the blocks."""
         cores, runtime = self.cores, self.runtime
         for cycles in self.cycles:
             start, core = cores.take(self.blocks)
@@ -314,7 +314,7 @@ def _send(pool: pools.Pool, process: int, *request: Any) -> None:
 
 
 def _traced(shown: list[tuple], entries: list[tuple[int, float, float]]) -> Iterator[tuple[Any, float, float]]:
-    """Events as a trace keeps them."""
+    """Return events as a trace keeps them."""
     ops = []
     for name, pipe, category, location, reads, writes in shown:
         micro = SimpleNamespace(reads=_accesses(reads), writes=_accesses(writes))

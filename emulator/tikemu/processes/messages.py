@@ -73,7 +73,7 @@ def send(stream: BinaryIO, data: bytes) -> None:
 
 
 def read(stream: BinaryIO) -> bytes:
-    """The bytes of the next message. Raises EOFError at the end, also inside a message."""
+    """Return the bytes of the next message. Raises EOFError at the end, also inside a message."""
     return _exactly(stream, _LENGTH.unpack(_exactly(stream, _LENGTH.size))[0])
 
 

@@ -72,7 +72,7 @@ class Pool:
 
     @property
     def pids(self) -> list[int]:
-        """Their process ids."""
+        """Return their process ids."""
         return [process.pid for process in self._processes]
 
     @property
@@ -89,7 +89,7 @@ class Pool:
             self._ended(number)
 
     def receive(self) -> tuple[int, bytes]:
-        """The next answer, and from which process it is."""
+        """Return the next answer, and from which process it is."""
         return self._next(None)
 
     def drain(self) -> bool:
@@ -143,7 +143,7 @@ class Pool:
             process.stdout.close()
 
     def abandon(self) -> None:
-        """In a fork of the process that started them: they are not ours, and must not wait for us when they end."""
+        """Forget the processes in a fork: they are not ours, and must not wait for us when they end."""
         for process in self._processes:
             for stream in (cast(BufferedWriter, process.stdin), cast(BufferedReader, process.stdout)):
                 with contextlib.suppress(OSError):
@@ -167,7 +167,7 @@ numbers = itertools.count(1)
 
 
 def take(count: int) -> Pool:
-    """A pool of ``count`` processes, for the caller alone."""
+    """Return a pool of ``count`` processes, for the caller alone."""
     with _lock:
         idle, _idle[:] = list(_idle), []
     chosen = None
@@ -191,7 +191,7 @@ def _close_all() -> None:
 
 
 def _forget() -> None:
-    """In a fork."""
+    """Start anew in a fork."""
     global _lock
     _lock = threading.Lock()
     _idle.clear()

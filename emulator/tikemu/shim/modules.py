@@ -35,19 +35,19 @@ def _queries() -> Namespace:
 
 
 def get_bit_len(dtype: str) -> int:
-    """Bits per element of a type."""
+    """Return bits per element of a type."""
     if dtype not in BITS:
         raise RuntimeError(f"unknown dtype {dtype!r}")
     return BITS[dtype]
 
 
 def get_block_size() -> int:
-    """Bytes of a block."""
+    """Return bytes of a block."""
     return 32
 
 
 def _cce_params() -> Namespace:
-    """Sizes of the Cube in elements, scope names."""
+    """Return sizes of the Cube in elements, scope names."""
     scopes = {name: value for name, value in _tik().items() if name.startswith("scope_")}
     return {
         **{"BLOCK_IN": 16, "BLOCK_OUT": 16, "BLOCK_REDUCE": 16, "BLOCK_REDUCE_INT8": 32, "BLOCK_VECTOR": 1},
@@ -131,7 +131,7 @@ def _error_util() -> Namespace:
 
 
 def _adapter() -> Namespace:
-    """``impl.util.platform_adapter``: everything under one roof."""
+    """Return ``impl.util.platform_adapter``: everything under one roof."""
     parts: Namespace = {"build_config": BuildConfig()}
     for name, source in (
         ("tik", "tbe.tik"),
@@ -176,7 +176,7 @@ def _ceil_div(value: int, factor: int) -> int:
 
 
 def _select_op_base() -> Namespace:
-    """Description of formats for the graph engine, which no kernel needs."""
+    """Accept a description of formats for the graph engine, which no kernel needs."""
     names = ("gen_param", "get_dynamic_param_in_json")
     return {name: out_of_scope.DslName(f"impl.util.util_select_op_base.{name}") for name in names}
 
@@ -254,7 +254,7 @@ def is_dsl(name: str) -> bool:
 
 
 def namespace_of(name: str) -> Namespace:
-    """Contents of a module of the shim."""
+    """Return contents of a module of the shim."""
     if name in ADDED:
         return dict(ADDED[name])
     if not is_dsl(name):
@@ -274,7 +274,7 @@ def _dsl_name(module: str, attribute: str) -> out_of_scope.DslName:
 
 
 def submodules(name: str) -> list[str]:
-    """Names of the modules directly below one."""
+    """Return names of the modules directly below one."""
     prefix = name + "."
     return sorted(
         {other[len(prefix) :].split(".")[0] for other in (*CATALOGUE, *DSL_ROOTS) if other.startswith(prefix)}

@@ -60,7 +60,7 @@ def exchange_place() -> Path:
 
 
 def rank_table(count: int) -> dict[str, object]:
-    """A server with so many cards, as HCCL's configuration describes it."""
+    """Return a server with so many cards, as HCCL's configuration describes it."""
     devices = [
         {"device_id": str(card), "device_ip": f"192.168.{100 + card // 200}.{card % 200 + 1}", "rank_id": str(card)}
         for card in range(count)
@@ -126,5 +126,5 @@ def _interrupt(_number: int, _frame: FrameType | None) -> None:
 
 
 def _end_with_parent() -> None:
-    """In a child before its program begins: it ends when virtual-ascend does, however that happens."""
+    """Make a child end when virtual-ascend does, however that happens. It runs before the child's program."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

@@ -44,7 +44,8 @@ def cache_folder() -> Path:
 
 
 def prepare(installation: Installation) -> Path:
-    """The folder that stands for CANN's: lib64 with the libraries, opp, and MindSpore's registrations of operators.
+    """Return the folder that stands for CANN's: lib64 with the libraries, opp, and MindSpore's registrations of
+    operators.
 
     Made at the first call for a plugin and these sources; processes that come meanwhile wait.
 
@@ -161,7 +162,7 @@ def missing(installation: Installation) -> tuple[list[str], frozenset[str]]:
 
 
 def named(installation: Installation) -> frozenset[str]:
-    """Functions of CANN whose names stand in the plugins: those that MindSpore looks up when it needs them."""
+    """Return functions of CANN whose names stand in the plugins: those that MindSpore looks up when it needs them."""
     found: set[bytes] = set()
     for path in (installation.plugin, *installation.others):
         found.update(_FUNCTIONS.findall(path.read_bytes()))

@@ -16,26 +16,26 @@ from tests.emulator.support.naive_values import OPERATORS, stored
 
 
 def evaluate(node: Any, **variables: Any) -> Any:
-    """Value of an expression over variables, as the compiled program computes it."""
+    """Return value of an expression over variables, as the compiled program computes it."""
     names = {name_of(variable): variables[variable.name] for variable in _variables(node)}
     with np.errstate(all="ignore"):
         return eval(Expressions().wrapped(node).source, dict(HELPERS), names)
 
 
 def _variables(node: Any) -> list[ir.Variable]:
-    """The variables of an expression."""
+    """Return the variables of an expression."""
     if isinstance(node, ir.Variable):
         return [node]
     return [found for arg in node.args for found in _variables(arg)] if isinstance(node, ir.Operation) else []
 
 
 def operation(op: str, dtype: str, *args: Any) -> ir.Operation:
-    """A node of an expression."""
+    """Return a node of an expression."""
     return ir.Operation(op, args, dtype)
 
 
 def variable(name: str, dtype: str) -> ir.Variable:
-    """A run-time variable."""
+    """Return a run-time variable."""
     return ir.Variable(name, dtype, "scalar", sum(map(ord, name)))
 
 

@@ -104,7 +104,7 @@ def test_the_documented_examples(ub):
 
 @st.composite
 def indices(draw):
-    """A shape and an index tuple that is valid for it."""
+    """Return a shape and an index tuple that is valid for it."""
     shape = tuple(draw(st.lists(st.integers(1, 5), min_size=1, max_size=4)))
     entries = []
     for size in shape:

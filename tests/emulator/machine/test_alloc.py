@@ -16,7 +16,7 @@ KIB = 1024
 
 
 def placed(kernel: Any) -> tuple[dict[str, Placement], dict[str, int]]:
-    """Placements by tensor name, and the peaks."""
+    """Return placements by tensor name, and the peaks."""
     program = kernel._recorder.program
     plan = alloc.plan(program)
     defined = [statement.tensor for statement in ir.statements(program.body) if isinstance(statement, ir.Define)]
@@ -24,7 +24,7 @@ def placed(kernel: Any) -> tuple[dict[str, Placement], dict[str, int]]:
 
 
 def ub(kernel: Any, name: str, size: int, dtype: str = "uint8") -> Any:
-    """A vector in the Unified Buffer."""
+    """Return a vector in the Unified Buffer."""
     return kernel.Tensor(dtype, (size,), tik.scope_ubuf, name)
 
 
@@ -126,7 +126,7 @@ def test_capacities(kernel: Any, scope: str, capacity: int) -> None:
 
 
 def build(kernel: Any, size: int) -> None:
-    """A kernel that uses ``size`` bytes of the Unified Buffer."""
+    """Record a kernel that uses ``size`` bytes of the Unified Buffer."""
     source = kernel.Tensor("uint8", (32,), tik.scope_gm, "source")
     buffer = ub(kernel, "buffer", size)
     kernel.data_move(buffer, source, 0, 1, 1, 0, 0)
@@ -189,7 +189,7 @@ def test_addresses_of_the_plan_are_those_of_the_run(kernel: Any) -> None:
 
 # ------------------------------------------------------------------------------------------------ options
 def _leaves_its_tensor(kernel: Any, offset: int = 0) -> Any:
-    """Reads 128 floats of ``first``, which has 64; ``second`` is used before it."""
+    """Read 128 floats of ``first``, which has 64; ``second`` is used before it."""
     source = kernel.Tensor("float32", (256,), tik.scope_gm, "source")
     target = kernel.Tensor("float32", (128,), tik.scope_gm, "target")
     first = kernel.Tensor("float32", (64,), tik.scope_ubuf, "first")

@@ -21,7 +21,7 @@ ALL = Options(strict=True, findings="all")
 
 
 def build(kind: str) -> tuple[Any, dict[str, Any]]:
-    """The program of a class, recorded under the options in force, and its further options."""
+    """Return the program of a class, recorded under the options in force, and more options."""
     kernel = tik.Tik(disable_debug=False)
     inputs, outputs, more = PROGRAMS[kind](kernel)
     kernel.BuildCCE("kernel", inputs, outputs)

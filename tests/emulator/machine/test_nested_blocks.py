@@ -12,7 +12,7 @@ ROWS, BLOCKS, WIDTH = 3, 4, 16
 
 
 def accumulate(kernel, nested):
-    """``y[block] = sum over rows of (x[row, block] + row)``, in global memory."""
+    """Return ``y[block] = sum over rows of (x[row, block] + row)``, in global memory."""
     x = kernel.Tensor("float16", (ROWS, BLOCKS, WIDTH), tik.scope_gm, "x")
     y = kernel.Tensor("float16", (BLOCKS, WIDTH), tik.scope_gm, "y")
 

@@ -14,7 +14,7 @@ FLOATS = pytest.mark.parametrize("dtype", ["float16", "float32"])
 
 
 def load(kernel, name, values):
-    """A tensor in the Unified Buffer with the contents of the input ``name``."""
+    """Return a tensor in the Unified Buffer with the contents of the input ``name``."""
     values = np.ascontiguousarray(values)
     source = kernel.Tensor(str(values.dtype), values.shape, tik.scope_gm, name)
     tensor = kernel.Tensor(str(values.dtype), values.shape, tik.scope_ubuf, f"{name}_ub")
@@ -23,7 +23,7 @@ def load(kernel, name, values):
 
 
 def overflow(body, *inputs, strict=False, **options):
-    """The status of a kernel: ``body(kernel, *tensors)`` computes on its inputs in the Unified Buffer."""
+    """Return the status of a kernel: ``body(kernel, *tensors)`` computes on its inputs in the Unified Buffer."""
     settings = Options(strict=strict, **options)
     with tikemu.use_options(settings):
         kernel = tik.Tik(disable_debug=False)
@@ -38,7 +38,7 @@ def overflow(body, *inputs, strict=False, **options):
 
 
 def fill(dtype, value, lanes=None):
-    """A vector register full of one value."""
+    """Return a vector register full of one value."""
     return np.full(LANES[dtype] if lanes is None else lanes, value, dtype)
 
 
@@ -47,7 +47,7 @@ BINARY = {"vec_add": (1, 1), "vec_sub": (1, -1), "vec_mul": (1, 1), "vdiv": (1, 
 
 
 def binary(name, mask=None):
-    """A body that calls a two-source instruction, in the form of its family."""
+    """Return a body that calls a two-source instruction, in the form of its family."""
 
     def body(kernel, x, y):
         strides = (1, 8, 8, 8) if name.startswith("vec_") else (1, 1, 1, 1, 8, 8, 8)
@@ -295,7 +295,7 @@ def test_lanes_that_the_mask_leaves_out_of_functions_do_not_count(soc, arithmeti
 
 # ------------------------------------------------------------------------------------------------ what is kept
 def loop(kernel, x, count=7):
-    """Doubles a vector in all but the first three iterations."""
+    """Double a vector in all but the first three iterations."""
     with kernel.for_range(0, count) as i, kernel.if_scope(i > 2):
         kernel.vec_muls(64, x, x, 2.0, 1, 8, 8)  # doubles
 

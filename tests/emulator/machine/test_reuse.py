@@ -21,12 +21,14 @@ REPETITIONS = 400
 
 @pytest.fixture(autouse=True)
 def shim() -> None:
-    """The modules of CANN are tikemu's."""
+    """Put tikemu's modules in the place of CANN's."""
     tikemu.install(soc="Ascend910A")
 
 
 def looped() -> tuple[Any, dict[str, np.ndarray]]:
-    """A program whose loop reuses everything: bindings at run-time offsets, relocated ones, and steady states."""
+    """Return a program whose loop reuses everything: bindings at run-time offsets, relocated ones, and steady
+    states.
+    """
     instance = tik.Tik(disable_debug=False)
     tiled(instance, 128, tiles=REPETITIONS, compute=lambda ub: instance.vec_adds(128, ub, ub, 1.0, 1, 8, 8))
     return instance, {"x": np.arange(REPETITIONS * 128).astype(np.float16)}

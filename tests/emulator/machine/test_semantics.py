@@ -34,7 +34,7 @@ class Probe:
 
 @pytest.fixture
 def probe(soc):
-    """A kernel whose run shows the values of expressions."""
+    """Return a kernel whose run shows the values of expressions."""
     return Probe()
 
 
@@ -59,7 +59,7 @@ def test_scalars_wrap_to_their_width(probe, dtype, value, wrapped):
 
 
 def widened(kernel, scalar):
-    """A Scalar's value as int64."""
+    """Return a Scalar's value as int64."""
     wide = kernel.Scalar("int64")
     wide.set_as(scalar)
     return wide

@@ -76,13 +76,13 @@ assert pool._idle[0].pids == parents
 
 
 def shifting(kernel: Any, blocks: int = 6) -> tuple[Any, dict[str, np.ndarray]]:
-    """y = x + 1, a piece per block."""
+    """Return y = x + 1, a piece per block."""
     tiled(kernel, 128, blocks, compute=lambda ub: kernel.vec_adds(128, ub, ub, 1.0, 1, 8, 8))
     return kernel, {"x": np.arange(blocks * 128).astype(np.float16)}
 
 
 def idle_pids() -> list[int]:
-    """The processes that wait for the next run."""
+    """Return the processes that wait for the next run."""
     return [pid for pool in pools._idle for pid in pool.pids]
 
 
@@ -105,7 +105,7 @@ def running(pid: int) -> bool:
 
 
 def run_python(source: str) -> subprocess.Popen:
-    """A new interpreter, which leads a group of processes as one in a terminal does."""
+    """Start a new interpreter. It leads a group of processes, as in a terminal."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT / "emulator"), str(ROOT)))}
     return subprocess.Popen(
         [sys.executable, "-c", source], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, text=True,

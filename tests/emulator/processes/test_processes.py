@@ -82,7 +82,7 @@ def test_blocks_that_meet_often(quiet: None, first: int, tmp_path: Path) -> None
 
 
 def check_blocks(seed: int, folder: Path, setting: str) -> None:
-    """One random program in one setting."""
+    """Run one random program in one setting."""
     program = BlockProgram(seed)
     check_same(program.tik, program.feeds(), folder, **SETTINGS[setting])
 

@@ -53,7 +53,7 @@ FLOATS = ("float16", "float32")
 
 @pytest.fixture(autouse=True)
 def _soc(soc: str) -> None:
-    """Ascend910A."""
+    """Select Ascend910A."""
 
 
 @pytest.mark.parametrize("dtype", FLOATS)

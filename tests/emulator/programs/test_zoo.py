@@ -12,7 +12,7 @@ PROGRAMS = (*zoo.PROGRAMS, *zoo2.PROGRAMS)
 
 
 def _compare(outputs, expected):
-    """Shapes are equal, values within the tolerance of each output."""
+    """Shape are equal, values within the tolerance of each output."""
     for name, (truth, tolerance) in expected.items():
         got = np.asarray(outputs[name])
         assert got.shape == np.shape(truth)
@@ -21,7 +21,7 @@ def _compare(outputs, expected):
 
 @pytest.fixture(autouse=True)
 def shim():
-    """The modules of CANN are tikemu's."""
+    """Put tikemu's modules in the place of CANN's."""
     tikemu.install(soc="Ascend910A")
     yield
     tikemu.uninstall()

@@ -19,7 +19,7 @@ TENSOR = {"shape": (16, 16), "dtype": "float16", "format": "ND", "ori_shape": (1
     check.KERNEL_NAME,
 )
 def operator(x, bias, parts, y, axis, scales=None, kernel_name="operator"):
-    """An entry function."""
+    """Return an entry function."""
     return x, axis, kernel_name
 
 
@@ -211,7 +211,7 @@ def test_small_helpers():
     (check.OPTION_INPUT, check.OPTION_ATTR_STR),
 )
 def flexible(x, axes, mode=None):
-    """An entry function whose parameters have alternatives."""
+    """Return an entry function whose parameters have alternatives."""
     return axes
 
 

@@ -14,25 +14,25 @@ Parts = tuple[list[Any], list[Any], dict[str, Any]]
 
 
 def _target(kernel: Any, count: int = 128) -> Any:
-    """The output."""
+    """Return the output."""
     return kernel.Tensor("float16", (count,), tik.scope_gm, "target")
 
 
 def _to(kernel: Any, target: Any, data: Any) -> Parts:
-    """Ends a program with a move to its output."""
+    """End a program with a move to its output."""
     kernel.data_move(target, data, 0, 1, 8, 0, 0)
     return [], [target], {}
 
 
 def undefined(kernel: Any) -> Parts:
-    """Nothing writes what is added to."""
+    """Add to what nothing writes."""
     data = ub(kernel, "data")
     kernel.vec_adds(128, data, data, 1.0, 1, 8, 8)
     return _to(kernel, _target(kernel), data)
 
 
 def race(kernel: Any) -> Parts:
-    """Two blocks write different values."""
+    """Return two blocks write different values."""
     target = _target(kernel)
     with per_block(kernel) as block:
         data = ub(kernel, "data")
@@ -45,14 +45,14 @@ def race(kernel: Any) -> Parts:
 
 
 def overlap(kernel: Any) -> Parts:
-    """A move into its own source."""
+    """Return a move into its own source."""
     data = filled(kernel, count=256)
     kernel.data_move(data[16], data, 0, 1, 8, 0, 0)
     return _to(kernel, _target(kernel), data)
 
 
 def bounds(kernel: Any) -> Parts:
-    """A tensor is filled beyond its end."""
+    """Fill a tensor beyond its end."""
     first = ub(kernel, "first")
     filled(kernel)
     kernel.vec_dup(128, first, 0.0, 2, 8)
@@ -60,7 +60,7 @@ def bounds(kernel: Any) -> Parts:
 
 
 def padding(kernel: Any) -> Parts:
-    """A move ends behind a GM tensor."""
+    """Return a move ends behind a GM tensor."""
     target = _target(kernel, 20)
     data = filled(kernel)
     kernel.data_move(target, data, 0, 1, kernel.Scalar("int32", init_value=2), 0, 0)
@@ -68,13 +68,13 @@ def padding(kernel: Any) -> Parts:
 
 
 def memory(kernel: Any) -> Parts:
-    """32 bytes more than the planned part."""
+    """Return 32 bytes more than the planned part."""
     ub(kernel, "large", 253952 // 2 + 16)
     return [], [], {}
 
 
 def work_tensor(kernel: Any) -> Parts:
-    """Nine sums need two blocks."""
+    """Return nine sums need two blocks."""
     data, work = ub(kernel, "data", 64 * 9, "float32"), ub(kernel, "work", 8, "float32")
     result = ub(kernel, "result", 64, "float32")
     kernel.vec_dup(64, data, 1.0, 9, 8)
@@ -83,14 +83,14 @@ def work_tensor(kernel: Any) -> Parts:
 
 
 def undocumented(kernel: Any) -> Parts:
-    """A call that has no documentation."""
+    """Return a call that has no documentation."""
     with kernel.for_range(0, 2):
         kernel.tik_continue()
     return [], [], {}
 
 
 def unspecified(kernel: Any) -> Parts:
-    """The logarithm of 0."""
+    """Return the logarithm of 0."""
     data = ub(kernel, "data")
     kernel.vec_dup(128, data, 0.0, 1, 8)
     kernel.vec_ln(128, data, data, 1, 8, 8)
@@ -98,20 +98,20 @@ def unspecified(kernel: Any) -> Parts:
 
 
 def value(kernel: Any) -> Parts:
-    """A number beyond its type."""
+    """Return a number beyond its type."""
     kernel.Scalar("int8", init_value=300)
     return [], [], {}
 
 
 def argument(kernel: Any) -> Parts:
-    """A mask without a lane."""
+    """Return a mask without a lane."""
     data = filled(kernel)
     kernel.vec_dup([0, 0], data, 1.0, 1, 8)
     return [], [], {}
 
 
 def compare_mask(kernel: Any) -> Parts:
-    """A second comparison before the use of the first."""
+    """Return a second comparison before the use of the first."""
     data = filled(kernel)
     mask = kernel.vcmp_gt(128, data, data, 1, 1)
     kernel.vcmp_lt(128, data, data, 1, 1)
@@ -120,7 +120,7 @@ def compare_mask(kernel: Any) -> Parts:
 
 
 def block_loop(kernel: Any) -> Parts:
-    """A tensor outside of the multi-core loop."""
+    """Return a tensor outside of the multi-core loop."""
     data = filled(kernel)
     with per_block(kernel):
         kernel.vec_adds(128, data, data, 1.0, 1, 8, 8)
@@ -128,7 +128,7 @@ def block_loop(kernel: Any) -> Parts:
 
 
 def loop(kernel: Any) -> Parts:
-    """The end of a loop is set in its body."""
+    """Set the end of a loop in its body."""
     end = kernel.Scalar("int32", init_value=2)
     with kernel.for_range(0, end):
         end.set_as(2)
@@ -136,7 +136,7 @@ def loop(kernel: Any) -> Parts:
 
 
 def synchronisation(kernel: Any) -> Parts:
-    """A flag that nobody sets."""
+    """Return a flag that nobody sets."""
     data = filled(kernel)
     kernel.wait_flag("PIPE_V", "PIPE_MTE3", 0)
     return _to(kernel, _target(kernel), data)

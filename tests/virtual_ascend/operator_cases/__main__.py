@@ -66,14 +66,14 @@ GRAPHS = ("fused",)
 
 
 def arrays(result):
-    """All tensors of a result."""
+    """Return all tensors of a result."""
     if isinstance(result, (list, tuple)):
         return [array for part in result for array in arrays(part)]
     return [result.asnumpy()]
 
 
 def main():
-    """Runs all cases and stores the results."""
+    """Run all cases and store the results."""
     device, path = sys.argv[1:3]
     ms.set_context(device_target=device)
     results = {}

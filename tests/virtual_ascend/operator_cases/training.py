@@ -61,7 +61,7 @@ pixels, small = normal(2, 5, 9, 8), normal(2, 16, 6, 6)
 
 
 def convolution(filters, **options):
-    """Convolution and its gradients, of images and filters."""
+    """Convolve images with filters, and differentiate."""
 
     def run(x):
         primitive = P.Conv2D(filters.shape[0], filters.shape[2:], **options)

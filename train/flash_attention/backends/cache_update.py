@@ -14,7 +14,7 @@ from flash_attention.backends.registry import serves_native
 from flash_attention.bridge.constants import numbered
 from flash_attention.bridge.parameters import EntryCell
 from flash_attention.bridge.tensors import compile_time
-from flash_attention.problem.inputs import TensorSpec
+from flash_attention.call.inputs import TensorSpec
 
 
 class _Written(nn.Cell):

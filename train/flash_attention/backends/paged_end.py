@@ -7,34 +7,33 @@ from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 
 from flash_attention.backends.positional import counted
-from flash_attention.problem.paged import PagedProblem
+from flash_attention.call import Call
 
 
 class PagedEnd(nn.Cell):
-    """Runs a paged problem with max_length or padding through a cell for it without them.
+    """Runs a paged call with max_length or padding through a cell for it without them.
 
     That cell puts the last query at the last key. Where the last n tokens of a sequence are not in the cache, or the
     last n queries are padding, its queries move on by n rows, so that each stands where it belongs, and their results
     move back. With padding the lengths come in a tuple with the numbers of queries that are none.
     """
 
-    def __init__(self, attention: nn.Cell, problem: PagedProblem):
+    def __init__(self, attention: nn.Cell, call: Call):
         super().__init__()
         self.attention = attention
-        whole = problem.whole
-        self.several, self.seq_q = whole.seq_q != 1, whole.seq_q
-        self.dtype = getattr(mstype, whole.dtype)
+        self.several, self.seq_q = call.seq_q != 1, call.seq_q
+        self.dtype = getattr(mstype, call.dtype)
         # Compiled graphs have operations in every dtype but bfloat16.
-        self.moved_dtype = mstype.float32 if whole.dtype == "bfloat16" else self.dtype
-        self.padding = problem.padding
-        self.most = problem.max_length
-        if problem.max_length is not None:
-            self.max_length = Tensor(np.array([[problem.max_length]], np.int32))
+        self.moved_dtype = mstype.float32 if call.dtype == "bfloat16" else self.dtype
+        self.padding = call.paged.padding
+        self.most = call.paged.max_length
+        if call.paged.max_length is not None:
+            self.max_length = Tensor(np.array([[call.paged.max_length]], np.int32))
         self.zero = Tensor(np.zeros((1, 1), np.int32))
-        self.dynamic = whole.dynamic
-        if not whole.dynamic:
-            self.rows = Tensor(np.arange(whole.seq_q, dtype=np.int32).reshape(1, -1))
-            self.firsts = Tensor(np.arange(whole.batch, dtype=np.int32).reshape(-1, 1) * whole.seq_q)
+        self.dynamic = call.dynamic
+        if not call.dynamic:
+            self.rows = Tensor(np.arange(call.seq_q, dtype=np.int32).reshape(1, -1))
+            self.firsts = Tensor(np.arange(call.batch, dtype=np.int32).reshape(-1, 1) * call.seq_q)
 
     def construct(self, query, key_cache, value_cache, block_tables, context_lens, inputs):
         # In a graph of MindSpore 2.0 what one condition sets another does not know: all has a value from the start.

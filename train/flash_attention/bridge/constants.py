@@ -11,7 +11,7 @@ import numpy as np
 from mindspore import Tensor
 from mindspore.ops import constexpr
 
-from flash_attention.bridge.parameters import OLD
+from flash_attention.bridge.versions import OLD
 
 
 def tensor_of(array: np.ndarray) -> Tensor:

@@ -23,7 +23,8 @@ import mindspore as ms
 from mindspore import Tensor, nn, ops
 from mindspore.ops import constexpr
 
-from flash_attention.bridge.parameters import OLD, VERSION, result
+from flash_attention.bridge.parameters import result
+from flash_attention.bridge.versions import OLD, VERSION
 
 if OLD:
     from mindspore.nn.cell import _pynative_executor

@@ -14,9 +14,7 @@ import functools
 import mindspore as ms
 from mindspore import Parameter, Tensor, nn, ops
 
-# Of 2.1 to 2.4 no release can be installed; the forms for 2.0 are right on every version.
-VERSION = tuple(map(int, ms.__version__.split(".")[:2]))
-OLD = VERSION < (2, 6)
+from flash_attention.bridge.versions import OLD, VERSION
 
 
 class EntryCell(nn.Cell):
@@ -113,6 +111,13 @@ class _Jit(nn.Cell):
 
 
 _jit = functools.lru_cache(maxsize=512)(_Jit)
+
+
+def results_in_graph_mode(arguments: tuple, named: dict) -> tuple[tuple, dict]:
+    """Return the arguments of a call from Python. In GRAPH mode of MindSpore 2.0 none is a Parameter."""
+    if not OLD or ms.get_context("mode") != ms.GRAPH_MODE:
+        return arguments, named
+    return tuple(map(result, arguments)), {name: result(argument) for name, argument in named.items()}
 
 
 def result(argument):

@@ -13,14 +13,14 @@ from mindspore import dtype as mstype
 from mindspore.ops import constexpr
 
 from flash_attention.bridge.parameters import EntryCell
+from flash_attention.call import Call
+from flash_attention.call.checks import check_int
+from flash_attention.call.inputs import TensorSpec
+from flash_attention.call.layout import UNKNOWN, Layout
+from flash_attention.call.names import Names, called
+from flash_attention.call.optional import OPTIONAL
+from flash_attention.call.rules import RULE_ARGUMENTS, AttentionRules
 from flash_attention.dropout.seed import draw_tensor, tracing
-from flash_attention.problem import AttentionProblem
-from flash_attention.problem.checks import check_int
-from flash_attention.problem.inputs import TensorSpec
-from flash_attention.problem.layout import UNKNOWN, Layout
-from flash_attention.problem.names import Names, called
-from flash_attention.problem.optional import OPTIONAL
-from flash_attention.problem.rules import RULE_ARGUMENTS, AttentionRules
 
 # Decorator of what a graph computes from shapes while it compiles. With `check`, MindSpore warns of each extent that is
 # unknown; `tensor_spec` takes them.
@@ -74,13 +74,13 @@ def as_int32(tensor):
 
 
 class SelectInputs(nn.Cell):
-    """Selects a call's optional inputs that a problem has, in the dtypes of backends. Inputs may be None."""
+    """Selects a call's optional inputs that a call has, in the dtypes of backends. Inputs may be None."""
 
-    def __init__(self, problem: AttentionProblem):
+    def __init__(self, call: Call):
         super().__init__()
         #: Of each its place among all, and the dtype in which a backend gets it, None as it is.
         self.places = tuple(
-            (place, one.cast and getattr(mstype, one.cast)) for place, one in enumerate(OPTIONAL) if one.has(problem)
+            (place, one.cast and getattr(mstype, one.cast)) for place, one in enumerate(OPTIONAL) if one.has(call)
         )
 
     def construct(self, inputs):
@@ -128,18 +128,18 @@ def _read_integers(tensor):
 
 
 class WithSelectedInputs(EntryCell):
-    """Calls a backend's cell with five tensors and the problem's optional inputs. The caller gives all optional inputs
+    """Calls a backend's cell with five tensors and the call's optional inputs. The caller gives all optional inputs
     of a call.
 
     Args:
         run: the cell.
-        problem: what it runs.
+        call: what it runs.
         check: of the numbers in the last two tensors and the prefix, or None.
     """
 
-    def __init__(self, run: nn.Cell, problem: AttentionProblem, check: NumberCheck | None = None):
+    def __init__(self, run: nn.Cell, call: Call, check: NumberCheck | None = None):
         super().__init__()
-        self.run, self.present, self.check = run, SelectInputs(problem), check
+        self.run, self.present, self.check = run, SelectInputs(call), check
 
     def construct(self, a, b, c, d, e, inputs):
         if self.check is not None:

@@ -22,8 +22,8 @@ import types
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from flash_attention.call.checks import check_bool, check_int
 from flash_attention.nn.layer.flash_attention import FlashAttention as Layer
-from flash_attention.problem.checks import check_bool, check_int
 
 PATHS = (
     "acctransformer.flash_attention.nn.layer.flash_attention",
@@ -46,7 +46,7 @@ class Arguments(NamedTuple):
 
 
 def read_arguments(arguments: tuple, keywords: dict, *, takes_head_num: bool = True) -> Arguments:
-    """Takes the arguments after head_dim apart, whichever signature they follow.
+    """Take the arguments after head_dim apart, whichever signature they follow.
 
     An integer of at least 1 in first place is head_num: dropout_rate is below 1.
 
@@ -111,16 +111,16 @@ class Operator:
         self.name = name
 
     def recompute(self, mode: bool = True) -> Operator:
-        """Accepted without effect."""
+        """Accept, without effect."""
         check_bool("mode", mode)
         return self
 
     def shard(self, in_strategy=None, out_strategy=None) -> Operator:
-        """Accepted without effect."""
+        """Accept, without effect."""
         return self
 
     def add_prim_attr(self, name: str, value) -> Operator:
-        """Accepted without effect."""
+        """Accept, without effect."""
         return self
 
 
@@ -165,7 +165,7 @@ class FlashAttention(Layer):
         return self.attend(query, key, value, attn_mask, alibi_mask)
 
     def shard(self, in_strategy=None, out_strategy=None):
-        """As `flash_attention.FlashAttention.shard`; without strategies, dp and mp stay as they are.
+        """Split as `flash_attention.FlashAttention.shard` does; without strategies, dp and mp stay as they are.
 
         The strategy of a dropout mask, which earlier layers have after the strategy of attention_mask, is left out:
         the keep decisions are no tensor here.
@@ -188,7 +188,7 @@ _installed: dict[str, types.ModuleType | None] = {}  # what we put into sys.modu
 
 
 def install(*, replace: bool = False, flash_attn: bool = False) -> dict[str, str]:
-    """Makes the layer importable under the import paths of the layers it replaces.
+    """Make the layer importable under the import paths of the layers it replaces.
 
     Call it before the code that imports them. Calling it again changes nothing.
 
@@ -214,7 +214,7 @@ def install(*, replace: bool = False, flash_attn: bool = False) -> dict[str, str
 
 
 def uninstall() -> None:
-    """Undoes `install`: what stood there before stands there again."""
+    """Undo `install`: what stood there before stands there again."""
     for name in sorted(_installed, reverse=True):
         before = _installed.pop(name)
         parent, _, leaf = name.rpartition(".")

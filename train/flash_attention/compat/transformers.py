@@ -14,8 +14,8 @@ from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 
 from flash_attention.bridge.tensors import compile_time, spec, tensor_spec
+from flash_attention.call.checks import check_int
 from flash_attention.functional import flash_attention
-from flash_attention.problem.checks import check_int
 
 NAME = "flash_attention"
 # What `attention_forward` calls the arguments of `flash_attention`.
@@ -41,7 +41,7 @@ def attention_forward(
     s_aux: Tensor | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """Attention as the library's models call it.
+    """Return attention as the library's models call it.
 
     Args:
         module (Cell): the model's attention; its `is_causal` (True without one) decides where the argument is None.
@@ -161,7 +161,7 @@ class MaskFunction:
         )
 
     def _parts(self, mask_function) -> list:
-        """The functions that `mask_function` is the intersection of."""
+        """Return the functions that `mask_function` is the intersection of."""
         if not _is_like(mask_function, self.masking.and_masks(mask_function)):
             return [mask_function]
         return [part for inner in _contents(mask_function) for part in self._parts(inner)]
@@ -179,13 +179,13 @@ def _is_like(function, sample) -> bool:
 
 
 def _contents(function) -> Any:
-    """The only thing that a function inside a function has kept."""
+    """Return the only thing that a function inside a function has kept."""
     (cell,) = function.__closure__
     return cell.cell_contents
 
 
 def register(name: str = NAME) -> str:
-    """Makes `attn_implementation=name` of mindone's transformers models use our attention.
+    """Make `attn_implementation=name` of mindone's transformers models use our attention.
 
     Call it before the model is made. Under the name "flash_attention_2" it takes the place of the library's own, which
     needs an Atlas A2.

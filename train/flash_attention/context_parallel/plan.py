@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from flash_attention.call import ALL_BLOCKS, AttentionRules
+from flash_attention.call.visibility import UNLIMITED
 from flash_attention.context_parallel.sequence import SequenceSplit
-from flash_attention.problem import ALL_BLOCKS, AttentionRules
-from flash_attention.problem.visibility import UNLIMITED
 
 SAME, BEFORE, AFTER = "same", "before", "after"
 _FAR = 1 << 50  # stands for no bound
@@ -81,7 +81,7 @@ def steps(split: SequenceSplit, rules: AttentionRules, length: int, prefix: bool
 
 
 def check_length(split: SequenceSplit, rules: AttentionRules, local: int) -> int:
-    """Length of a chunk when a process holds `local` tokens.
+    """Return length of a chunk when a process holds `local` tokens.
 
     Raises:
         ValueError: a process cannot hold that many; with the allowed numbers.
@@ -130,7 +130,7 @@ def _pair(rules: AttentionRules, length: int, row: int, key: int, chunks: int, p
 
 
 def _merged(found: list[Piece]) -> tuple[Piece, ...]:
-    """Neighbouring unlimited calls as one. Without ALiBi their distance does not matter."""
+    """Join neighbouring unlimited calls. Without ALiBi their distance does not matter."""
     result: list[Piece] = []
     for piece in found:
         for place, other in enumerate(result):

@@ -10,6 +10,8 @@ from mindspore.ops import constexpr
 
 from flash_attention.bridge.constants import filled
 from flash_attention.bridge.tensors import compiling, spec
+from flash_attention.call import AttentionRules
+from flash_attention.call.inputs import DTYPES, TensorSpec, read_tensors
 from flash_attention.context_parallel.communication import Ring
 from flash_attention.context_parallel.pieces import (
     Pair,
@@ -22,8 +24,6 @@ from flash_attention.context_parallel.pieces import (
 )
 from flash_attention.context_parallel.plan import pieces, steps
 from flash_attention.context_parallel.split_attention import SplitAttention, read_sizes
-from flash_attention.problem import AttentionRules
-from flash_attention.problem.inputs import DTYPES, TensorSpec, read_tensors
 
 
 class RingAttention(SplitAttention):
@@ -79,7 +79,7 @@ class RingAttention(SplitAttention):
         return travel(query, key, value, *self.present(sinks, prefix, segment_ids))[0]
 
     def compare(self, specs):
-        """Raises when the parts of other processes have other sizes.
+        """Raise when the parts of other processes have other sizes.
 
         MCCL would deliver a tensor of another size without a word, so a CPU compares at every call. On Ascend the
         comparison would hold up what runs ahead: only sizes that are new to the layer are compared there.

@@ -37,7 +37,7 @@ class Timing:
 
     @property
     def gflops(self) -> float:
-        """Rate of the products on visible pairs, 1e9 operations a second."""
+        """Return rate of the products on visible pairs, 1e9 operations a second."""
         return self.case.flops(self.kind) / self.median / 1e9
 
 
@@ -48,7 +48,7 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def on_cores(threads: int) -> dict:
-    """Arguments of a subprocess that computes on so many cores."""
+    """Return arguments of a subprocess that computes on so many cores."""
     cores = sorted(os.sched_getaffinity(0))[:threads]
     # Threads of NumPy's product would spin through the next turn: 2^26 cycles unless told otherwise.
     variables = environment(OMP_NUM_THREADS=str(threads), OPENBLAS_THREAD_TIMEOUT="20")
@@ -71,7 +71,7 @@ class Worker:
         self.requests, self.answers, self.errors = self.process.stdin, self.process.stdout, self.process.stderr
 
     def ask(self, **request) -> dict:
-        """One request, one answer."""
+        """Return one request, one answer."""
         self.requests.write(json.dumps(request) + "\n")
         self.requests.flush()
         line = self.answers.readline()
@@ -84,11 +84,11 @@ class Worker:
         return json.loads(line)
 
     def prepare(self, case: Case) -> str | None:
-        """Makes the inputs of `case`; returns why the implementation cannot run it, or None."""
+        """Make the inputs of `case`; returns why the implementation cannot run it, or None."""
         return self.ask(prepare=asdict(case))["refused"]
 
     def require(self, case: Case) -> None:
-        """Like `prepare`.
+        """Prepare as `prepare` does.
 
         Raises:
             RuntimeError: the implementation cannot run the case; with the reason.
@@ -102,7 +102,7 @@ class Worker:
         return self.ask(time=kind, least=least)["seconds"]
 
     def extra_bytes(self, kind: str) -> int:
-        """Growth of the process at its peak through one call."""
+        """Return growth of the process at its peak through one call."""
         return self.ask(memory=kind)["bytes"]
 
     def close(self) -> None:
@@ -158,7 +158,7 @@ def time_in_turns(
 def time_alone(
     worker: Worker, case: Case, rounds: int, budget: float = 20.0, kinds: tuple = PASSES
 ) -> dict[str, Timing]:
-    """Timings of one worker by pass, otherwise as `time_in_turns`.
+    """Return timings of one worker by pass, otherwise as `time_in_turns`.
 
     Raises:
         RuntimeError: it cannot run the case; with the reason.

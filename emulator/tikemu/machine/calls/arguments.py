@@ -22,7 +22,7 @@ class RuntimeArguments:
         self.floats: set[int] = set()  # places of float values
 
     def add(self, value: Any) -> int | float | KeyField:
-        """A number, or the place of a run-time value in the key."""
+        """Return a number, or the place of a run-time value in the key."""
         if ir.is_immediate(value):
             return value
         text = self.expressions.wrapped(value)
@@ -48,12 +48,12 @@ class KeyField:
 
 
 def float_key(value: float) -> float | str:
-    """A float as part of a key: the two zeros differ."""
+    """Return a float as part of a key: the two zeros differ."""
     return value if value else repr(value)
 
 
 def key_value(entry: Any, key: tuple) -> Any:
-    """A number, or the run-time value that stands in its place of the key."""
+    """Return a number, or the run-time value that stands in its place of the key."""
     if not isinstance(entry, KeyField):
         return entry
     value = key[entry.index]
@@ -103,13 +103,13 @@ class OperandTemplate:
         return isinstance(self.copy, KeyField)
 
     def extent(self, operand: Operand) -> int:
-        """Bytes of the view that must lie inside the tensor, whatever an instruction touches."""
+        """Return bytes of the view that must lie inside the tensor, whatever an instruction touches."""
         if not self.run_time_shape:
             return 0
         return (1 + sum((n - 1) * step for n, step in zip(operand.shape, operand.strides))) * self.itemsize
 
     def operand(self, key: tuple) -> Operand:
-        """The operand for the run-time values ``key``.
+        """Return the operand for the run-time values ``key``.
 
         Raises:
             TikBoundsError: it starts outside the tensor, or a run-time extent leads beyond its end. (Where it may start
@@ -144,7 +144,7 @@ class OperandTemplate:
 
 
 def resolve(entry: Any, key: tuple) -> Any:
-    """An argument with its run-time values."""
+    """Return an argument with its run-time values."""
     if isinstance(entry, OperandTemplate):
         return entry.operand(key)
     if isinstance(entry, KeyField):

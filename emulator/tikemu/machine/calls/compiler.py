@@ -14,7 +14,7 @@ from .site import CallGroup, CallSite
 
 
 class CallCompiler(SourceWriter):
-    """Translates calls.
+    """Translate calls.
 
     Attributes:
         synced: whether the automatic synchronisation works here.
@@ -37,7 +37,7 @@ class CallCompiler(SourceWriter):
         self.atomics = "set_atomic_add" in called
 
     def _on_Instruction(self, statement: ir.Instruction) -> None:
-        """Any call; one without run-time arguments waits for :meth:`flush`."""
+        """Compile any call; one without run-time arguments waits for :meth:`flush`."""
         if statement.spec.kind == "scalar":
             self.scalar_instruction(statement)
             return
@@ -60,7 +60,7 @@ class CallCompiler(SourceWriter):
             self._group.append(site)
 
     def argument(self, value: Any, run_time: RuntimeArguments, needed: bool) -> Any:
-        """A template of an argument."""
+        """Return a template of an argument."""
         if isinstance(value, ir.View):
             anywhere = self.runtime.options.bounds == "buffer" and value.tensor.memory != "GM"
             return OperandTemplate(self.place(value), value, run_time, self.copy(value.tensor), anywhere)
@@ -75,7 +75,7 @@ class CallCompiler(SourceWriter):
         return value
 
     def call(self, site: CallSite) -> None:
-        """A call with run-time arguments."""
+        """Compile a call with run-time arguments."""
         sources = site.run_time.sources
         key = sources[0] if len(sources) == 1 else f"({', '.join(sources)})"
         location, bind = site.location, self.name("B", site.bind)
@@ -119,7 +119,7 @@ class CallCompiler(SourceWriter):
             self.emit("for x in p: _step_unsynced(x)", location)
 
     def scalar_instruction(self, statement: ir.Instruction) -> None:
-        """A function of the scalar unit: its result is assigned to a Scalar."""
+        """Compile a function of the scalar unit: its result is assigned to a Scalar."""
         spec, target = statement.spec, statement.args[statement.spec.destination]
         if self.needs.instruction(statement):
             entries, cost = [], 1

@@ -84,7 +84,7 @@ def _overlap(first: int, reach: tuple[int, int], second: int, other: tuple[int, 
 
 
 class Relocator:
-    """Finds or makes the operations of a call at new addresses.
+    """Find or make the operations of a call at new addresses.
 
     Args:
         runtime: the run.
@@ -116,7 +116,7 @@ class Relocator:
         self.buffer_bounds = False  # it is known (and the user was told) that the call leaves a tensor
 
     def find(self, values: tuple) -> Ops | None:
-        """Operations for the run-time values, or None where they have to be prepared from nothing."""
+        """Return operations for the run-time values, or None to prepare them from nothing."""
         if not self.possible or self.fixed is None and not self._learn(values):
             return None
         addresses: list[int] = []
@@ -148,7 +148,7 @@ class Relocator:
         return template.ops
 
     def prepared(self) -> list[Ops]:
-        """All operations."""
+        """Return all operations."""
         return [template.ops for template in self.templates.values()]
 
     # -------------------------------------------------------------------------------------------- making

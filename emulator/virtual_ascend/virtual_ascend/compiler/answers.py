@@ -64,7 +64,7 @@ PATTERN = "Opaque"
 
 
 def replaced_formats() -> dict[str, tuple[str, ...]]:
-    """Return formats besides ND by entry, from ``--formats``."""
+    """Return the formats besides ND by entry, from ``--formats``."""
     chosen = {}
     for item in filter(None, os.environ.get("VIRTUAL_ASCEND_FORMATS", "").split(";")):
         name, _, formats = item.partition("=")

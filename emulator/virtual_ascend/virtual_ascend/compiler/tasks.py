@@ -29,7 +29,7 @@ _finished: list[dict[str, Any]] = []
 
 # ------------------------------------------------------------------------------------------- questions before compiling
 def call_op_func(arguments: Sequence[Any], module: str, question: str, *_: Any) -> Any:
-    """Answer of an operator's ``check_supported`` or ``op_select_format``."""
+    """Return answer of an operator's ``check_supported`` or ``op_select_format``."""
     inputs, outputs, _attributes = arguments
     if _is_built_in(module):
         return getattr(answers, question)(module.rsplit(".", 1)[-1], inputs, outputs)
@@ -51,15 +51,15 @@ def op_params_to_json(_name: str) -> str:
 
 
 def clear_fusion_params() -> None:
-    """None are kept."""
+    """Keep none."""
 
 
 def sync_op_tune_params(*_: Any) -> None:
-    """None are kept."""
+    """Keep none."""
 
 
 def sync_syspath(_folder: str) -> None:
-    """The process that compiles is the one whose path MindSpore has just changed."""
+    """Follow MindSpore, which has just changed the path of the process that compiles."""
 
 
 # ---------------------------------------------------------------------------------------------------------- compilation
@@ -147,7 +147,7 @@ def _value(attribute: Any) -> Any:
 
 
 def record(entry: Callable[..., Any], arguments: list[Any], **named: Any) -> ir.Program:
-    """The program that an operator in TIK builds."""
+    """Return the program that an operator in TIK builds."""
     before = latest()
     if "impl_mode" in inspect.signature(entry).parameters:
         named["impl_mode"] = "high_performance"
@@ -159,7 +159,7 @@ def record(entry: Callable[..., Any], arguments: list[Any], **named: Any) -> ir.
 
 
 def _write(kernel: Kernel, folder: Path) -> None:
-    """The kernel, and its description for MindSpore."""
+    """Write the kernel, and its description for MindSpore."""
     folder.mkdir(parents=True, exist_ok=True)
     contents = kernel.dump()
     (folder / f"{kernel.name}.o").write_bytes(contents)

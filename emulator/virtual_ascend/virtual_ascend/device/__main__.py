@@ -35,7 +35,7 @@ _HEADER, _ANSWER, _ADDRESS = struct.Struct("=IIQQ"), struct.Struct("=qQ"), struc
 
 
 class Server:
-    """Answers the runtime, one request after the other."""
+    """Answer the runtime, one request after the other."""
 
     def __init__(self, connection: socket.socket, launcher: Launcher) -> None:
         self.connection, self.launcher, self.graphs = connection, launcher, Graphs(launcher)
@@ -59,7 +59,7 @@ class Server:
         }
 
     def serve(self) -> None:
-        """Until the program has ended."""
+        """Serve until the program has ended."""
         self.watch.start()
         while True:
             request, blocks, number, size = _HEADER.unpack(self.read(_HEADER.size))
@@ -135,7 +135,7 @@ class Server:
 
 
 def _split(count: int, contents: bytes) -> tuple[list[Address], bytes]:
-    """The addresses that a message begins with, and the rest."""
+    """Return the addresses that a message begins with, and the rest."""
     end = count * _ADDRESS.size
     return [Address(*pair) for pair in _ADDRESS.iter_unpack(contents[:end])], contents[end:]
 

@@ -18,12 +18,12 @@ FORMATS = {
 
 
 def entry_of(kind: str) -> str:
-    """Name of the entry of CANN's operator of this type: gelu_grad for GeluGrad, conv2d for Conv2D."""
+    """Return name of the entry of CANN's operator of this type: gelu_grad for GeluGrad, conv2d for Conv2D."""
     return re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=.)(?=[A-Z][a-z])|(?<=V\d)(?=D$)", "_", kind).lower()
 
 
 def type_of(entry: str) -> str:
-    """MindSpore's type of the operator of this entry: GeluGrad for gelu_grad."""
+    """Return MindSpore's type of the operator of this entry: GeluGrad for gelu_grad."""
     return "".join(map(str.capitalize, entry.split("_")))
 
 

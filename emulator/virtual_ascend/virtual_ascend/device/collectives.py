@@ -66,7 +66,7 @@ class Call:
 
     @property
     def given(self) -> int:
-        """Elements that this card gives."""
+        """Return elements that this card gives."""
         if self.kind == "HcomAllToAllV":
             return _extent(self.send_counts, self.send_offsets)
         if self.kind == "HcomBroadcast" and self.rank != self.peer:
@@ -75,7 +75,7 @@ class Call:
 
     @property
     def taken(self) -> int:
-        """Elements that this card gets."""
+        """Return elements that this card gets."""
         if self.kind == "HcomAllToAllV":
             return _extent(self.receive_counts, self.receive_offsets)
         return self.count * (len(self.members) if self.kind == "HcomAllGather" else 1)
@@ -96,7 +96,7 @@ def as_kernel(call: Call) -> Kernel:
 
 
 def parse(message: bytes) -> Call:
-    """The call in a message of the runtime.
+    """Return the call in a message of the runtime.
 
     Raises:
         KernelError: a dtype or reduction that there is none of on the first generation.
@@ -183,5 +183,5 @@ def _read(file: Path, mine: Call) -> tuple[Call, np.ndarray]:
 
 
 def _extent(counts: Sequence[int], offsets: Sequence[int]) -> int:
-    """Elements up to the end of the last part."""
+    """Return elements up to the end of the last part."""
     return max(offset + count for count, offset in zip(counts, offsets))

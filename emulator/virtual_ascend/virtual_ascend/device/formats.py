@@ -16,18 +16,18 @@ DTYPES = {"float": "float32", "double": "float64"}
 
 
 def dtype_of(description: dict[str, Any]) -> np.dtype:
-    """NumPy's dtype of a tensor."""
+    """Return NumPy's dtype of a tensor."""
     return np.dtype(DTYPES.get(description["dtype"], description["dtype"]))
 
 
 def with_filling(operator: Callable[..., Any]) -> Callable[..., Any]:
-    """Marks an operator that works on matrices in fractals with what fills these up."""
+    """Mark an operator that works on matrices in fractals with what fills these up."""
     operator.with_filling = True  # type: ignore[attr-defined]
     return operator
 
 
 def plain_shape(description: dict[str, Any]) -> tuple[int, ...]:
-    """Shape of the tensor as operators see it."""
+    """Return shape of the tensor as operators see it."""
     name = "shape" if description["format"] in PLAIN else "ori_shape"
     return tuple(description[name])
 
@@ -99,7 +99,7 @@ def _images(stored: np.ndarray, description: dict[str, Any]) -> Rows:
 
 
 def _filters(stored: np.ndarray, shape: Sequence[int], groups: int) -> Rows:
-    """Groups lie on the diagonal of larger filters, as many as fill up fractals."""
+    """Return groups lie on the diagonal of larger filters, as many as fill up fractals."""
     count, channels, height, width = shape
     results = count // groups
     together = min(groups, math.lcm(math.lcm(channels, 16) // channels, math.lcm(results, 16) // results))
@@ -112,13 +112,13 @@ def _filters(stored: np.ndarray, shape: Sequence[int], groups: int) -> Rows:
 
 
 def _matrix_of_weights(stored: np.ndarray, shape: Sequence[int]) -> Rows:
-    """As of filters that have one place, the columns being their number: parts of rows, of columns, columns, rows."""
+    """Arrange filters that have one place, the columns being their number: parts of rows, of columns, columns, rows."""
     down, across, width, height = stored.shape
     return stored.transpose(0, 3, 1, 2), (down * height, across * width), (slice(shape[0]), slice(shape[1]))
 
 
 def _filters_of_channels(stored: np.ndarray, description: dict[str, Any]) -> Rows:
-    """On the diagonal of the last two axes."""
+    """Arrange on the diagonal of the last two axes."""
     parts, height, width, count, part, _ = stored.shape
     view = np.einsum("...ii->...i", stored).transpose(3, 0, 4, 1, 2)
     return view, (count, parts * part, height, width), (slice(None), slice(description["ori_shape"][1]))

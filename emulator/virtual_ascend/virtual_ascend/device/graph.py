@@ -112,7 +112,7 @@ class Graphs:
         return Graph({number: nodes[number] for number in self._ordered(nodes)}, described["results"])
 
     def _ordered(self, nodes: Sequence[Node]) -> list[int]:
-        """Numbers of nodes, each after those that it needs."""
+        """Return numbers of nodes, each after those that it needs."""
         needs = [{place[0] for _, place in node.inputs if place} | set(node.before) for node in nodes]
         waiting, order = set(range(len(nodes))), []
         while waiting:
@@ -184,7 +184,7 @@ class Graphs:
 
 
 def _constant(value: dict[str, Any], contents: bytes) -> np.ndarray:
-    """A tensor whose contents came with the message."""
+    """Return a tensor whose contents came with the message."""
     tensor, start = value["tensor"], value["at"]
     dtype, shape = np.dtype(DTYPES[tensor["dtype"]]), tensor["shape"]
     count = int(np.prod(shape))
@@ -192,7 +192,7 @@ def _constant(value: dict[str, Any], contents: bytes) -> np.ndarray:
 
 
 def described(tensor: dict[str, Any] | None) -> dict[str, Any] | None:
-    """A description as kernels have it."""
+    """Return a description as kernels have it."""
     if tensor is None or tensor["dtype"] not in DTYPES:
         return None
     shape = tensor["shape"]
@@ -205,13 +205,13 @@ def described(tensor: dict[str, Any] | None) -> dict[str, Any] | None:
 
 
 def description_of(array: np.ndarray) -> dict[str, Any]:
-    """The description of an array."""
+    """Return the description of an array."""
     shape = list(array.shape)
     return {"shape": shape, "ori_shape": shape, "format": "ND", "dtype": str(array.dtype)}
 
 
 def _stored(result: np.ndarray, tensor: dict[str, Any] | None) -> np.ndarray:
-    """As MindSpore described it: operators of layout leave the shape to who stores."""
+    """Describe a tensor as MindSpore did: operators of layout leave the shape to who stores."""
     if tensor is None:
         return result
     shape = tensor["shape"] if result.size == np.prod(tensor["shape"]) else result.shape

@@ -78,12 +78,12 @@ class Launcher:
         self.note(kernel, unit, 1)
 
     def note_collective(self, call: Call) -> None:
-        """A line for a collective, once its result is there."""
+        """Add a line for a collective, once its result is there."""
         if self.report:
             self.report.note(as_kernel(call), COMMUNICATION, 1)
 
     def note(self, kernel: Kernel, unit: str, blocks: int) -> None:
-        """A line for a launch."""
+        """Add a line for a launch."""
         if self.report:
             self.report.note(kernel, unit, blocks, self.seconds.get(kernel.name))
 
@@ -100,7 +100,7 @@ class Launcher:
         table: dict[str, Operator],
         constants: Mapping[int, bytes] = MappingProxyType({}),
     ) -> list[tuple[int, ...]]:
-        """Returns the shapes of the outputs: those that were open are what came out."""
+        """Return the shapes of the outputs: those that were open are what came out."""
         self.begins(kernel)
         given, wanted = tensors(kernel.inputs), tensors(kernel.outputs)
         if len(addresses) < len(given) + len(wanted):
@@ -178,7 +178,7 @@ class Launcher:
 
 
 def compute(kernel: Kernel, stored: Sequence[np.ndarray], table: dict[str, Operator]) -> list[np.ndarray]:
-    """Results of a built-in operator on its inputs as they are stored.
+    """Return results of a built-in operator on its inputs as they are stored.
 
     Raises:
         KernelError: there is no such operator, or it cannot work on these.
@@ -211,7 +211,7 @@ def compute(kernel: Kernel, stored: Sequence[np.ndarray], table: dict[str, Opera
 
 
 def _take(parameter: Any, arrays: Iterator[np.ndarray]) -> Any:
-    """Arrays of one parameter: one, none, or a list."""
+    """Return arrays of one parameter: one, none, or a list."""
     if parameter is None:
         return None
     if isinstance(parameter, (list, tuple)):
@@ -220,5 +220,5 @@ def _take(parameter: Any, arrays: Iterator[np.ndarray]) -> Any:
 
 
 def _shown(parameters: list[Any]) -> str:
-    """Tensors as text."""
+    """Return Tensors as text."""
     return ", ".join(f"{one['dtype']}{list(one['shape'])} {one['format']}" for one in tensors(parameters)) or "nothing"

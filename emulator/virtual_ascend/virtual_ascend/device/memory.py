@@ -30,7 +30,7 @@ class Memory:
         self._contents, self._touched = contents[:size], contents[size:]
 
     def view(self, address: Address, dtype: np.dtype, shape: tuple[int, ...], name: str) -> np.ndarray:
-        """The tensor there.
+        """Return the tensor there.
 
         Raises:
             KernelError: it does not lie in one block of memory; the message begins with ``name``.

@@ -42,7 +42,7 @@ AI_CORE, AI_CPU, COMMUNICATION = "AI_CORE", "AI_CPU", "COMMUNICATION"
 
 
 class Report:
-    """Writes a line for each launch, at once: the process may end at any time."""
+    """Write a line for each launch, at once: the process may end at any time."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -60,7 +60,7 @@ class Report:
         self._times: dict[tuple[str, str], float] = defaultdict(float)  # microseconds
 
     def note(self, kernel: Kernel, unit: str, blocks: int, seconds: float | None = None) -> None:
-        """One launch on AI cores or the AI CPU; ``seconds`` where tikemu has estimated them.
+        """Add one launch on AI cores or the AI CPU. tikemu may have estimated ``seconds``.
 
         Of collectives, whose time the links between cards decide, there is no estimate.
         """
@@ -118,7 +118,7 @@ def _family(kind: str, unit: str, in_tik: bool) -> str:
 
 
 def _products(kernel: Kernel, given: Sequence[dict[str, Any]]) -> int:
-    """Multiplications of a product of matrices or a convolution."""
+    """Return multiplications of a product of matrices or a convolution."""
     if kernel.function.startswith("conv2d"):
         return _products_of_convolution(kernel, given)
     if "mat_mul" not in kernel.function and "matmul" not in kernel.function:
@@ -129,7 +129,7 @@ def _products(kernel: Kernel, given: Sequence[dict[str, Any]]) -> int:
 
 
 def _products_of_convolution(kernel: Kernel, given: Sequence[dict[str, Any]]) -> int:
-    """As many for the result, or its gradient, the last input, whichever the operator is."""
+    """Count as many operations for the result, or for its gradient (the last input)."""
     output = kernel.outputs[0]["ori_shape"]
     result = output if kernel.function == "conv2d" else given[-1]["ori_shape"]
     filters = output if "filter" in kernel.function else given[-2 if "input" in kernel.function else 1]["ori_shape"]
@@ -137,6 +137,6 @@ def _products_of_convolution(kernel: Kernel, given: Sequence[dict[str, Any]]) ->
 
 
 def _columns(side: Sequence[dict[str, Any]]) -> list[str]:
-    """Shapes, dtypes and formats as msprof writes them."""
+    """Return shapes, dtypes and formats as msprof writes them."""
     shapes = (",".join(map(str, one["shape"])) for one in side)
     return [";".join(shapes), ";".join(one["dtype"].upper() for one in side), ";".join(one["format"] for one in side)]

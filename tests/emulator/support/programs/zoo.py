@@ -13,7 +13,7 @@ from tests.emulator.support.programs.program import program
 
 
 def _random(shape, dtype="float16", seed=0, low=-4.0, high=4.0):
-    """Uniform random elements from a seed."""
+    """Return uniform random elements from a seed."""
     generator = np.random.default_rng(seed)
     return generator.uniform(low, high, shape).astype(dtype)
 
@@ -77,7 +77,7 @@ def tiled_by_scalars():
 
 @program
 def softmax_rows(tik, inst):
-    """Row softmax of (rows, 128) float16 in float32 arithmetic."""
+    """Return row softmax of (rows, 128) float16 in float32 arithmetic."""
     rows, columns = 24, 128
     x, y = (inst.Tensor("float16", (rows, columns), name=name, scope=tik.scope_gm) for name in "xy")
     with inst.for_range(0, rows, block_num=rows) as row:
@@ -110,7 +110,7 @@ def softmax_rows(tik, inst):
 
 @program
 def matmul_fixpipe(tik, inst):
-    """The worked example of the matmul page: (30, 64) x (64, 160) int8 -> int32."""
+    """Return the worked example of the matmul page: (30, 64) x (64, 160) int8 -> int32."""
     m, k, n = 30, 64, 160
     a_gm = inst.Tensor("int8", (k // 32, 32, 32), name="a", scope=tik.scope_gm)
     b_gm = inst.Tensor("int8", (k // 32, n, 32), name="b", scope=tik.scope_gm)
@@ -191,7 +191,7 @@ def column_sums_atomic(tik, inst):
 
 @program
 def transpose_nchw(tik, inst):
-    """(16, 64) -> (64, 16) by vnchwconv, and 16x16 blocks by vec_trans."""
+    """Return (16, 64) -> (64, 16) by vnchwconv, and 16x16 blocks by vec_trans."""
     x = inst.Tensor("float16", (16, 64), name="x", scope=tik.scope_gm)
     y = inst.Tensor("float16", (64, 16), name="y", scope=tik.scope_gm)
     z = inst.Tensor("float16", (4, 16, 16), name="z", scope=tik.scope_gm)
@@ -211,7 +211,7 @@ def transpose_nchw(tik, inst):
 
 @program
 def select_and_compare(tik, inst):
-    """clip-like select: where(x > y, x, 0) with a compare mask, and the mask's bits through UB."""
+    """Return clip-like select: where(x > y, x, 0) with a compare mask, and the mask's bits through UB."""
     x, y, out = (inst.Tensor("float16", (256,), name=name, scope=tik.scope_gm) for name in ("x", "y", "out"))
     bits = inst.Tensor("uint16", (16,), name="bits", scope=tik.scope_gm)
     x_ub, y_ub = (inst.Tensor("float16", (256,), name=name, scope=tik.scope_ubuf) for name in ("x_ub", "y_ub"))
@@ -254,7 +254,7 @@ def top_scores(tik, inst):
 
 @program
 def layer_norm_whole_tensor(tik, inst):
-    """Layer normalisation of (8, 128) float32 rows in the whole-tensor style (h_* calls)."""
+    """Return layer normalisation of (8, 128) float32 rows in the whole-tensor style (h_* calls)."""
     rows, columns = 8, 128
     x, y = (inst.Tensor("float32", (rows, columns), name=name, scope=tik.scope_gm) for name in "xy")
     ub = inst.Tensor("float32", (rows, columns), name="ub", scope=tik.scope_ubuf)

@@ -12,7 +12,7 @@ from tests.emulator.support.programs.program import program
 
 
 def _random(shape, dtype="float16", seed=0, low=-2.0, high=2.0):
-    """Uniform random elements from a seed."""
+    """Return uniform random elements from a seed."""
     return np.random.default_rng(seed).uniform(low, high, shape).astype(dtype)
 
 
@@ -53,14 +53,14 @@ class OldStyleClip:
 
 
 def old_style_class():
-    """A kernel written as a class in the style of early operators: clip."""
+    """Return a kernel written as a class in the style of early operators: clip."""
     data = _random((4, 32, 256), seed=1, low=-5, high=5)
     return OldStyleClip(data.shape, -1.5, 2.25).compute(), {"input_gm": data}, {"output_gm": (data.clip(-1.5, 2.25), 0)}
 
 
 @program
 def dynamic_shape(tik, inst):
-    """y = x * scale + shift over a length known only at launch: InputScalars, a tail, an early return."""
+    """Return y = x * scale + shift over a length known only at launch: InputScalars, a tail, an early return."""
     length = inst.InputScalar("int64", "length")
     scale = inst.InputScalar("float32", "scale")
     x, y = (inst.Tensor("float32", (4096,), name=name, scope=tik.scope_gm) for name in "xy")
@@ -120,7 +120,7 @@ def workspace_and_barrier(tik, inst):
 
 @program
 def suppressed_boxes(tik, inst):
-    """Greedy suppression of 1-D boxes in order of score: proposals, sort, scalar decisions, tik_break."""
+    """Return greedy suppression of 1-D boxes in order of score: proposals, sort, scalar decisions, tik_break."""
     count = 32
     scores = inst.Tensor("float16", (count,), name="scores", scope=tik.scope_gm)
     centres, kept = (inst.Tensor("float16", (count,), name=name, scope=tik.scope_gm) for name in ("centres", "kept"))
@@ -173,7 +173,7 @@ def suppressed_boxes(tik, inst):
 
 @program
 def convolution(tik, inst):
-    """conv2d 3x3 with padding into L1OUT, fixpipe with conversion to float16 and relu."""
+    """Return conv2d 3x3 with padding into L1OUT, fixpipe with conversion to float16 and relu."""
     c1, height, width, cout = 2, 8, 9, 32
     howo = height * width
     rounded = -(-howo // 16) * 16
@@ -202,7 +202,7 @@ def convolution(tik, inst):
 
 
 def image_to_columns():
-    """A convolution by hand: load3dv1 into L0A along the depth, load2dv1 of the weights, mmad, tensor_mov."""
+    """Return a convolution by hand: load3dv1 into L0A along the depth, load2dv1 of the weights, mmad, tensor_mov."""
     from te import tik
 
     height, width, cout = 6, 8, 16
@@ -284,7 +284,7 @@ def whole_tensor_attention(tik, inst):
 
 @program
 def float_bits(tik, inst):
-    """Exponents and signs of float32 by reinterpret_cast_to, bit operations and conversions; -x by flipping bits."""
+    """Compute exponents and signs of float32 by reinterpret_cast_to, bit operations and conversions."""
     count = 256
     x = inst.Tensor("float32", (count,), name="x", scope=tik.scope_gm)
     negative = inst.Tensor("float32", (count,), name="negative", scope=tik.scope_gm)

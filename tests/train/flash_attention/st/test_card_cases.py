@@ -35,7 +35,7 @@ TRAINING = "two alike", "accumulated", "dropout"
 
 @pytest.fixture(scope="module")
 def python():
-    """The interpreter that has MindSpore 2.0.0."""
+    """Return the interpreter that has MindSpore 2.0.0."""
     return card_python()
 
 

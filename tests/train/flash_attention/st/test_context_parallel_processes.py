@@ -20,14 +20,14 @@ ROOT = Path(__file__).resolve().parents[4]
 
 
 def free_port() -> int:
-    """A port on which nobody listens."""
+    """Return a port on which nobody listens."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
 
 
 def children(process: int) -> list:
-    """Processes below one, found while it lives."""
+    """Return processes below one, found while it lives."""
     try:
         below = Path(f"/proc/{process}/task/{process}/children").read_text().split()
     except OSError:
@@ -37,7 +37,7 @@ def children(process: int) -> list:
 
 @pytest.fixture
 def environment():
-    """Variables of processes that find what this one finds, one thread each."""
+    """Return variables of processes that find what this one finds, one thread each."""
     return {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
@@ -48,7 +48,7 @@ def environment():
 
 @pytest.fixture
 def msrun(tmp_path, environment):
-    """Runs a program in several processes; gives what each printed.
+    """Run a program in several processes; gives what each printed.
 
     With `until`, the processes are ended once the first one has printed a line that begins so. Otherwise they must
     succeed by themselves. Whatever happens, none is left behind.

@@ -37,7 +37,7 @@ IN_A_GRAPH = (
 
 @pytest.fixture
 def run_here(device):
-    """Runs a case where --device says."""
+    """Run a case where --device says."""
     if device == "emulator":
         pytest.importorskip("tikemu")
         return lambda case: run_case(case, "emulator")
@@ -52,7 +52,7 @@ def run_here(device):
 
 
 def named(names: tuple) -> list:
-    """The float16 cases of these names."""
+    """Return the float16 cases of these names."""
     return case_list.params(lambda case: str(case) in names, dtype="float16")
 
 

@@ -12,7 +12,7 @@ pytest.importorskip("tikemu")
 
 
 def alive() -> int:
-    """Recorded kernels in this process."""
+    """Return recorded kernels in this process."""
     from flash_attention.kernels.tik.operators import Kernel
 
     gc.collect()

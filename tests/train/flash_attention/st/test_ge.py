@@ -27,7 +27,7 @@ TRAINING = "two alike", "accumulated", "recompute", "dropout"
 
 @pytest.fixture(scope="module")
 def package(tmp_path_factory):
-    """The operator package, installed into a folder of its own."""
+    """Return the operator package, installed into a folder of its own."""
     folder = tmp_path_factory.mktemp("package")
     assert cli.main(["opp", "--out", str(folder / "opp")]) == 0
     subprocess.run(["bash", folder / "opp/install.sh", f"--install-path={folder}"], check=True, capture_output=True)
@@ -36,7 +36,7 @@ def package(tmp_path_factory):
 
 @pytest.fixture
 def run(tmp_path, package):
-    """run(release, program, mode, *names): the verdicts of a program that checks something."""
+    """Return run(release, program, mode, *names): the verdicts of a program that checks something."""
     return lambda release, *what, **options: verdicts(
         ge_python(release), tmp_path, *what, ASCEND_CUSTOM_OPP_PATH=package, **options
     )
@@ -84,7 +84,7 @@ def test_around_a_network(run):
 
 
 def words(package, folder, release, *arguments):
-    """Words of each line that card_attention.py prints."""
+    """Return words of each line that card_attention.py prints."""
     variables = {"ASCEND_CUSTOM_OPP_PATH": package, "EXAMPLES": ROOT / "examples"}
     packages = (ROOT / "train",)
     done = on_card(ge_python(release), PROGRAM, *arguments, cwd=folder, packages=packages, **variables)

@@ -106,7 +106,7 @@ def portable_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def emulator_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel of tikemu."""
+    """Return the wheel of tikemu."""
     sources = copy_sources(tmp_path_factory.mktemp("tikemu"), "emulator")
     run(sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", sources, cwd=sources)
     (built,) = sources.glob("tikemu-*.whl")

@@ -24,7 +24,7 @@ def compiled(run_python):
 
 
 def only(operators, name):
-    """The one operator of that name, which words for its features may follow.
+    """Return the one operator of that name, which words for its features may follow.
 
     MindSpore 2.0 knows TBE operators by their functions.
     """
@@ -114,7 +114,7 @@ def test_a_device_knows_where_its_heads_and_its_batch_are(compiled):
         ("no-sharding", "ValueError: dp, mp: got 1 * 1 = 1 for 8 devices; their product must be the number of devices"),
         ("mask-batch", "ValueError: attention_mask: got shape (8, 40, 40) with have_attention_mask_batch=False"),
         ("kv-heads", "ValueError: mp: got 4 for 2 key/value heads"),
-        ("math", "RuntimeError: backend 'math' cannot run this problem: has no shard strategies"),
+        ("math", "RuntimeError: backend 'math' cannot run this call: has no shard strategies"),
     ],
 )
 def test_what_cannot_be_sharded_is_an_error_of_the_layer(compiled, case, message):

@@ -6,13 +6,13 @@ import itertools
 import zlib
 from dataclasses import replace
 
-from flash_attention.problem import ALL_BLOCKS
+from flash_attention.call import ALL_BLOCKS
 
 from tests.train.flash_attention.support.cases import VALUES, Case
 
 
 def _core() -> list[Case]:
-    """A few cases that between them touch everything, in every dtype."""
+    """Return a few cases that between them touch everything, in every dtype."""
     shapes = [
         Case(batch=2, heads=4, kv_heads=2, seq_q=97, seq_k=150, head_dim=64, mask="compact", dropout=0.1),
         Case(batch=2, heads=3, kv_heads=1, seq_q=150, seq_k=97, head_dim=59, mask="3d", alibi="computed"),
@@ -23,14 +23,14 @@ def _core() -> list[Case]:
 
 
 def _head_dims() -> list[Case]:
-    """Head dimensions at and beside the borders of registers, blocks and fractals."""
+    """Return head dimensions at and beside the borders of registers, blocks and fractals."""
     masks = itertools.cycle(("compact", "none", "3d", "causal"))
     dims = (1, 2, 3, 7, 8, 15, 16, 17, 31, 32, 48, 59, 64, 80, 96, 111, 128, 129, 160, 192, 255, 256)
     return [Case(seq_q=70, seq_k=83, head_dim=dim, mask=next(masks)) for dim in dims]
 
 
 def _lengths() -> list[Case]:
-    """Lengths at and beside the borders of tiles, as rows and as keys."""
+    """Return lengths at and beside the borders of tiles, as rows and as keys."""
     lengths = ((1, 1), (1, 128), (128, 1), (1, 300), (2, 3), (8, 8), (15, 17), (16, 16), (17, 15), (63, 65), (97, 113))
     lengths += ((113, 97), (127, 129), (128, 128), (129, 127), (256, 384), (384, 256), (300, 77), (77, 300))
     masks = itertools.cycle(("compact", "none", "2d", "causal", "padding"))
@@ -52,7 +52,7 @@ def _lengths() -> list[Case]:
 
 
 def _heads() -> list[Case]:
-    """Groups of heads that share keys."""
+    """Return groups of heads that share keys."""
     counts = ((1, 1), (4, 1), (4, 2), (4, 4), (6, 3), (6, 2), (5, 1), (8, 1), (12, 4))
     masks = itertools.cycle(("compact", "heads", "none"))
     alibis = itertools.cycle(("none", "computed", "given", "bias_all"))
@@ -96,7 +96,7 @@ def _products(choose=itertools.product) -> list[Case]:
 
 
 def _data() -> list[Case]:
-    """Values out of the ordinary, and every dtype of a mask."""
+    """Return values out of the ordinary, and every dtype of a mask."""
     values = [
         Case(batch=2, seq_q=130, seq_k=140, head_dim=64, mask=mask, values=value, dtype=dtype)
         for value in VALUES
@@ -139,7 +139,7 @@ def _data() -> list[Case]:
 
 
 def _value_dims() -> list[Case]:
-    """Values narrower and wider than keys, up to the widths of latent attention."""
+    """Return values narrower and wider than keys, up to the widths of latent attention."""
     widths = ((64, 32), (32, 64), (192, 128), (1, 256), (256, 1), (17, 40), (40, 33), (129, 65), (3, 7), (15, 16))
     masks = itertools.cycle(("compact", "none", "3d", "causal"))
     cases = [Case(seq_q=70, seq_k=83, head_dim=dim, value_dim=width, mask=next(masks)) for dim, width in widths]
@@ -152,7 +152,7 @@ def _value_dims() -> list[Case]:
 
 
 def _modifiers() -> list[Case]:
-    """Changes of the scores, each with every dtype and beside the others."""
+    """Return changes of the scores, each with every dtype and beside the others."""
     cases = [
         Case(softcap=3.0, mask="causal", seq_q=140, seq_k=140),
         Case(softcap=0.5, seq_q=33, seq_k=150, head_dim=64, values="large"),
@@ -210,12 +210,12 @@ def spread(case: Case) -> bool:
 
 
 def sample(case: Case, one_in: int) -> bool:
-    """True for a fixed, evenly spread share of all cases."""
+    """Return True for a fixed, evenly spread share of all cases."""
     return zlib.crc32(str(case).encode()) % one_in == 0
 
 
 def params(select=None, dtype: str | None = None, everyday=None, asynchronous: int = 0) -> list:
-    """The cases as pytest parameters with readable ids.
+    """Return the cases as pytest parameters with readable ids.
 
     Args:
         select: keeps the cases for which it is true; all by default.

@@ -14,7 +14,7 @@ from tests.train.flash_attention.support.versions import dtype_named
 
 
 def tensor(array: np.ndarray | None, dtype: str | None = None) -> Tensor | None:
-    """A Tensor of a NumPy array, cast to `dtype`; None of None."""
+    """Return a Tensor of a NumPy array, cast to `dtype`; None of None."""
     if array is None:
         return None
     result = Tensor(array)
@@ -22,7 +22,7 @@ def tensor(array: np.ndarray | None, dtype: str | None = None) -> Tensor | None:
 
 
 def array(result: Tensor | None) -> np.ndarray | None:
-    """float32 NumPy array of a Tensor; None of None."""
+    """Return float32 NumPy array of a Tensor; None of None."""
     return None if result is None else result.astype(ms.float32).asnumpy()
 
 
@@ -74,7 +74,7 @@ class Attention32(nn.Cell):
 
 
 def run_case(case: Case, backend: str, layout: str = "BNSD", **dropout) -> Attention:
-    """Output, logsumexp and gradients of `case` on `backend`, in the current execution mode, as BNSD.
+    """Return output, logsumexp and gradients of `case` on `backend` in the current mode, as BNSD.
 
     Args:
         layout: of the tensors of the call.

@@ -6,8 +6,8 @@ import mindspore as ms
 import numpy as np
 import pytest
 from flash_attention import FlashAttention, flash_attention, flash_attention_varlen, paged_attention
-from flash_attention.problem import AttentionProblem, AttentionRules, alibi_slopes
-from flash_attention.problem.inputs import TensorSpec
+from flash_attention.call import AttentionRules, Call, alibi_slopes
+from flash_attention.call.inputs import TensorSpec
 from flash_attention.reference import Attention
 from mindspore import Tensor, nn
 
@@ -26,17 +26,17 @@ RULES = {
 
 
 def slopes(per_item: bool, items=BATCH) -> np.ndarray:
-    """Unlike the standard ones, and one below zero."""
+    """Return unlike the standard ones, and one below zero."""
     values = np.random.default_rng(5).uniform(0.01, 0.6, (items, HEADS)).astype(np.float32)
     values[0, 1] = -0.03
     return values if per_item else values[0]
 
 
-def problem_of(rules: dict, **sizes) -> AttentionProblem:
-    """The same call with a bias for every score."""
+def problem_of(rules: dict, **sizes) -> Call:
+    """Return the same call with a bias for every score."""
     shape = {"batch": BATCH, "heads": HEADS, "kv_heads": KV_HEADS, "seq_q": SEQ_Q, "seq_k": SEQ_K, **sizes}
     scores = shape["batch"], HEADS, shape["seq_q"], shape["seq_k"]
-    return AttentionProblem(
+    return Call(
         **shape,
         head_dim=DIM,
         dtype="float32",
@@ -46,7 +46,7 @@ def problem_of(rules: dict, **sizes) -> AttentionProblem:
     )
 
 
-def bias_of(problem: AttentionProblem, falls: np.ndarray) -> np.ndarray:
+def bias_of(problem: Call, falls: np.ndarray) -> np.ndarray:
     """Return the bias of the slopes in float64."""
     distance = np.abs(np.arange(problem.seq_q)[:, None] + problem.offset - np.arange(problem.seq_k))
     return -np.broadcast_to(falls, (problem.batch, HEADS)).astype(np.float64)[..., None, None] * distance
@@ -233,11 +233,11 @@ def test_fused_makes_a_shift_of_them():
 
 
 def test_counts_of_packed_sequences():
-    from flash_attention.problem.packed import PackedProblem
+    from flash_attention.call.varlen import varlen_call
 
     tensors = [TensorSpec((60, HEADS, DIM), "float32")] * 3
     lengths = TensorSpec((5,), "int32")
     for items in (4, 5):
         slopes = TensorSpec((items, HEADS), "float32")
-        given = PackedProblem.from_inputs(*tensors, lengths, lengths, alibi_slopes=slopes)
-        assert given.sequences == items
+        given = varlen_call(*tensors, lengths, lengths, alibi_slopes=slopes)
+        assert given.varlen.count == items

@@ -6,7 +6,7 @@ import mindspore as ms
 import numpy as np
 import pytest
 from flash_attention import flash_attention, flash_attention_varlen, paged_attention, reshape_and_cache
-from flash_attention.bridge.parameters import OLD
+from flash_attention.bridge.versions import OLD
 from flash_attention.compat.flash_attn import flash_attn_varlen_func, flash_attn_with_kvcache
 from mindspore import Tensor, ops
 
@@ -21,32 +21,32 @@ ENDS = Tensor([180, 300], ms.int32)
 
 
 def integers(*numbers, dtype=np.int32) -> Tensor:
-    """The numbers as a tensor."""
+    """Return the numbers as a tensor."""
     return Tensor(np.array(numbers, dtype))
 
 
 def packed(query, key, value, ends_q, ends_k, prefix=None):
-    """Packed sequences, causal with a prefix."""
+    """Return packed sequences, causal with a prefix."""
     return flash_attention_varlen(query, key, value, ends_q, ends_k, prefix=prefix, causal=prefix is not None)
 
 
 def prefixed(query, prefix):
-    """Attention of a tensor to itself with a prefix."""
+    """Return attention of a tensor to itself with a prefix."""
     return flash_attention(query, query, query, prefix=prefix, causal=True)
 
 
 def of_flash_attn(query, key, value, ends_q, ends_k):
-    """Packed sequences by the function of flash_attn."""
+    """Return packed sequences by the function of flash_attn."""
     return flash_attn_varlen_func(query, key, value, ends_q, ends_k, 200, 200)
 
 
 def cached(query, cache, lengths, table):
-    """A cache in pages by the function of flash_attn."""
+    """Return a cache in pages by the function of flash_attn."""
     return flash_attn_with_kvcache(query, cache, cache, cache_seqlens=lengths, block_table=table)
 
 
 def indexed(query, cache, lengths, rows, padding):
-    """A cache in rows by the function of flash_attn."""
+    """Return a cache in rows by the function of flash_attn."""
     return flash_attn_with_kvcache(
         query, cache, cache, cache_seqlens=lengths, cache_batch_idx=rows, cache_leftpad=padding
     )

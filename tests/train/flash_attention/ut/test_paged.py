@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from flash_attention import flash_attention, paged_attention, reshape_and_cache
 from flash_attention.backends.cache_update import ScatterUpdate
-from flash_attention.problem import TensorSpec
+from flash_attention.call import TensorSpec
 from mindspore import Parameter, Tensor, nn, ops
 
 from tests.train.flash_attention.support.arrays import random
@@ -25,8 +25,9 @@ RULES = (
 
 
 def pages(block_size: int) -> tuple:
-    """Keys and values of each sequence, and the caches, table and lengths that hold them. What no sequence has is NaN,
-    table entries past an end are far away."""
+    """Return keys and values of each sequence, and the caches, table and lengths for them. What no sequence has
+    is NaN, table entries past an end are far away.
+    """
     keys = [random(length, KV_HEADS, DIM, seed=length) for length in LENGTHS]
     values = [random(length, KV_HEADS, VALUE_DIM, seed=length + 1) for length in LENGTHS]
     counts = [-(-length // block_size) for length in LENGTHS]
@@ -46,7 +47,7 @@ def pages(block_size: int) -> tuple:
 
 
 def expected(query: np.ndarray, keys, values, **rules) -> np.ndarray:
-    """Sequence by sequence, not compiled; zeros where there is no key."""
+    """Return sequence by sequence, not compiled; zeros where there is no key."""
     output = np.zeros((*query.shape[:3], VALUE_DIM), np.float32)
     options = {"causal": True, "causal_alignment": "bottom_right", "input_layout": "BSND", "backend": "math", **rules}
     for index, (key, value) in enumerate(zip(keys, values)):
@@ -129,7 +130,7 @@ def test_bad_inputs_are_named():
 
 
 class Update(nn.Cell):
-    """Writes into its caches."""
+    """Write into its caches."""
 
     def __init__(self, blocks: int, block_size: int, native: bool):
         super().__init__()

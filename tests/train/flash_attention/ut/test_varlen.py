@@ -31,7 +31,7 @@ RULES = {
 
 
 def random_inputs(dtype=ms.float32, queries=LENGTHS_Q, keys=LENGTHS_K):
-    """query, key, value and the gradients of output and logsumexp."""
+    """Return query, key, value and the gradients of output and logsumexp."""
     rng = np.random.default_rng(7)
 
     def draw(*shape):
@@ -43,12 +43,12 @@ def random_inputs(dtype=ms.float32, queries=LENGTHS_Q, keys=LENGTHS_K):
 
 
 def bits(tensor):
-    """The elements as float32, which holds each of them exactly."""
+    """Return the elements as float32, which holds each of them exactly."""
     return tensor.astype(ms.float32).asnumpy()
 
 
 def with_gradients(function, tensors, gradients):
-    """Output, logsumexp and the three gradients."""
+    """Return output, logsumexp and the three gradients."""
     results = function(*tensors)
     grad = ops.GradOperation(get_all=True, sens_param=True)(function)
     return [bits(tensor) for tensor in (*results, *grad(*tensors, gradients))]
@@ -76,7 +76,7 @@ def loop(rules, tensors, gradients):
         rows, columns = slice(sizes[0], sizes[0] + sizes[1]), slice(sizes[2], sizes[2] + sizes[3])
 
         def batch_element(tensor, index=index):
-            """The tensor as batch element `index`, because dropout goes by it."""
+            """Return the tensor as batch element `index`, because dropout goes by it."""
             return Tensor(np.stack([bits(tensor) * 0] * index + [bits(tensor)])).astype(tensor.dtype)
 
         parts = map(batch_element, (query[rows], key[columns], value[columns]))
@@ -88,7 +88,7 @@ def loop(rules, tensors, gradients):
 
 
 def packed(lengths_q, lengths_k, **rules):
-    """The call as a function of query, key and value."""
+    """Return the call as a function of query, key and value."""
 
     def call(query, key, value):
         return flash_attention_varlen(query, key, value, lengths_q, lengths_k, return_lse=True, **rules)

@@ -41,18 +41,18 @@ def given(kind: str) -> tuple:
 
 
 def differentiated(function, tensors: list, gradient) -> list:
-    """The output, and the gradients of the tensors."""
+    """Return the output, and the gradients of the tensors."""
     grad = ops.GradOperation(get_all=True, sens_param=True)(function)
     return [result.astype(ms.float32).asnumpy() for result in (function(*tensors), *grad(*tensors, gradient))]
 
 
 def as_taken(bias, backend: str):
-    """A bias in the dtype that the backend takes."""
+    """Return a bias in the dtype that the backend takes."""
     return bias.astype(np.float16) if bias is not None and backend == "emulator" else bias
 
 
 def loop(kind: str, backend: str, dtype) -> list:
-    """A call for each sequence, not compiled; sums of what they share."""
+    """Return a call for each sequence, not compiled; sums of what they share."""
     tensors, bias, sinks, bits, gradient = given(kind)
     results = [np.zeros(array.shape, np.float32) for array in (gradient, *tensors)]
     results += [np.zeros(array.shape, np.float32) for array in (bias, sinks) if array is not None]
@@ -88,7 +88,7 @@ def loop(kind: str, backend: str, dtype) -> list:
 
 
 def packed(kind: str, backend: str, dtype, lengths: tuple) -> list:
-    """One call."""
+    """Return one call."""
     tensors, bias, sinks, bits, gradient = given(kind)
     biased, sunk = bias is not None, sinks is not None
     inputs = [Tensor(array).astype(dtype) for array in tensors]

@@ -24,7 +24,7 @@ D_OUTPUT, D_LOGSUMEXP = draw(ENDS_Q[-1], HEADS, VALUE_DIM, seed=4), draw(HEADS, 
 
 
 def results(lengths, prefix, backend, **rules):
-    """Output, logsumexp, d_query, d_key, d_value and d_sinks by name."""
+    """Return output, logsumexp, d_query, d_key, d_value and d_sinks by name."""
 
     def call(query, key, value, sinks):
         return flash_attention_varlen(
@@ -40,12 +40,12 @@ def results(lengths, prefix, backend, **rules):
 
 
 def heads_first(rows):
-    """(1, heads, tokens, width) of (tokens, heads, width)."""
+    """Return (1, heads, tokens, width) of (tokens, heads, width)."""
     return rows.swapaxes(0, 1)[None]
 
 
 def check_sequence(index, found, prefix, **rules):
-    """Compares a sequence; gives the gradient of the sinks with what it may be off."""
+    """Compare a sequence; gives the gradient of the sinks with what it may be off."""
     rows, columns = slice(*ENDS_Q[index : index + 2]), slice(*ENDS_K[index : index + 2])
     if LENGTHS_Q[index] == 0:
         assert not found["d_key"][columns].any()

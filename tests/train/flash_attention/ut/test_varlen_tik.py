@@ -9,9 +9,9 @@ from flash_attention import flash_attention_varlen
 from flash_attention.backends import registry
 from flash_attention.backends.emulator import EmulatorBackend
 from flash_attention.backends.tik import integers as of_graphs
+from flash_attention.call import Varlen
 from flash_attention.kernels.tik import describe, integers, operators
 from flash_attention.kernels.tik.problem import Request
-from flash_attention.problem.packed import PackedProblem
 from mindspore import Tensor, nn
 
 from tests.train.flash_attention.support.arrays import ends
@@ -29,7 +29,7 @@ TOLERANCE = {"atol": 4e-3, "rtol": 4e-3}
 
 
 def both(lengths, **rules) -> tuple[list, list]:
-    """Results and gradients of backends emulator and cpu for the same float16 inputs."""
+    """Return results and gradients of backends emulator and cpu for the same float16 inputs."""
     tensors, (d_output, d_logsumexp) = random_inputs(ms.float16, QUERIES, KEYS)
     call = packed(*lengths, backend="emulator", **rules)
     found = with_gradients(call, tensors, (d_output, d_logsumexp))
@@ -39,7 +39,7 @@ def both(lengths, **rules) -> tuple[list, list]:
 
 
 def compare(found: list, expected: list) -> None:
-    """Asserts that all results agree within rounding."""
+    """Assert that all results agree within rounding."""
     for name, one, other in zip(RESULTS, found, expected):
         np.testing.assert_allclose(one, other, **TOLERANCE, err_msg=name)
 
@@ -64,11 +64,11 @@ def test_dropout_goes_by_the_index_of_the_sequence(zero):
         np.testing.assert_allclose(found, expected, **TOLERANCE)
 
 
-def packed_problem(**given) -> PackedProblem:
-    """Four sequences in all tokens."""
+def packed_problem(**given):
+    """Return four sequences in all tokens."""
     tokens = given.pop("tokens", 300)
-    rows = make_problem(1, 2, tokens, tokens, 32, **{"layout": "BSND", "dtype": "float16", **given})
-    return PackedProblem(rows, sequences=4)
+    given = {"layout": "BSND", "dtype": "float16", "storage": Varlen(count=4), **given}
+    return make_problem(1, 2, tokens, tokens, 32, **given)
 
 
 @pytest.mark.parametrize(
@@ -126,8 +126,7 @@ def test_what_the_operators_do_not_take_is_refused_with_a_reason():
     dropped = {"dropout_rate": 0.1, "training": True}
     assert registry.refusal("emulator", packed_problem(**dropped)) is None
     data = packed_problem(**dropped, tokens=1 << 16)
-    known = replace(
-        data, lengths_q=tuple(range(0, 1 + (1 << 16), 1 << 14)), lengths_k=tuple(range(0, 1 + (1 << 16), 1 << 14))
-    )
+    ends = tuple(range(0, 1 + (1 << 16), 1 << 14))
+    known = replace(data, storage=Varlen(ends, ends, 4))
     assert "dropout takes its keep decisions packed, up to 1080824352" in registry.refusal("emulator", data)
     assert registry.refusal("emulator", known) is None

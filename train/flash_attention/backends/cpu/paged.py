@@ -9,25 +9,25 @@ from flash_attention.backends.cpu import library
 from flash_attention.backends.cpu.operators import entry_point
 from flash_attention.bridge.gradients import refuse_gradient
 from flash_attention.bridge.parameters import EntryCell
-from flash_attention.problem.paged import PagedProblem
+from flash_attention.call import Call
 
 
 class PagedAttention(nn.Cell):
-    """One paged problem; see Backend.build_paged for the meaning of the tensors."""
+    """One paged call; see Backend.build for the meaning of the tensors."""
 
-    def __init__(self, problem: PagedProblem):
+    def __init__(self, call: Call):
         super().__init__()
-        rules, rates = library.paged_configuration(problem)
+        rules, rates = library.paged_configuration(call)
         self.rules, self.rates = Tensor(rules), Tensor(rates)
         self.absent = Tensor([0], ms.uint8)
-        self.sinks, self.slopes = problem.whole.place("sinks"), problem.whole.place("alibi_slopes")
-        shape, dtype = problem.shape_output(), getattr(ms, problem.whole.dtype)
+        self.sinks, self.slopes = call.place("sinks"), call.place("alibi_slopes")
+        shape, dtype = call.laid_out(call.shape_output()), getattr(ms, call.dtype)
 
         def bprop(query, keys, values, tables, lengths, sinks, rules, rates, out, dout):
             refuse_gradient("paged_attention")
             return query, keys, values, tables, lengths, sinks, rules, rates
 
-        self.attention = _primitive("FlashAttentionPaged", shape, dtype, problem.dynamic, bprop)
+        self.attention = _primitive("FlashAttentionPaged", shape, dtype, call.dynamic, bprop)
         # A graph keeps the places of operations with side effects among each other: it reads what was written before.
         self.attention.add_prim_attr("side_effect_mem", True)
 

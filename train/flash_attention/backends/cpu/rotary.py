@@ -9,7 +9,7 @@ from mindspore import Tensor, ops
 from flash_attention.backends.cpu import library
 from flash_attention.backends.cpu.operators import entry_point
 from flash_attention.bridge.parameters import EntryCell
-from flash_attention.problem.inputs import TensorSpec
+from flash_attention.call.inputs import TensorSpec
 
 
 class Rotary(EntryCell):

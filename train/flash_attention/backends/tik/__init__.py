@@ -6,9 +6,8 @@ import functools
 
 from flash_attention.backends.tik import environment
 from flash_attention.backends.tik.operator_backend import OperatorBackend
+from flash_attention.call import Call
 from flash_attention.kernels.tik import describe
-from flash_attention.problem import AttentionProblem
-from flash_attention.problem.packed import PackedProblem
 
 
 class TikBackend(OperatorBackend):
@@ -36,12 +35,11 @@ class TikBackend(OperatorBackend):
 
         return functools.partial(registration.primitive, shard=shard)
 
-    def draw(self, problem: AttentionProblem | PackedProblem, shard=None):
+    def draw(self, call: Call, shard=None):
         from flash_attention.backends.tik.keep_bits import GeneratedKeepBits
 
-        if isinstance(problem, PackedProblem):
-            return GeneratedKeepBits(describe.varlen_problem(problem), shard)
-        return GeneratedKeepBits(describe.kernel_problem(problem), shard)
+        described = describe.varlen_problem(call) if call.kind == "varlen" else describe.kernel_problem(call)
+        return GeneratedKeepBits(described, shard)
 
 
 BACKEND = TikBackend()

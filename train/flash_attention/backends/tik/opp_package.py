@@ -18,7 +18,7 @@ from flash_attention.kernels.tik.describe import OPERATORS, Operator
 
 SOCS = ("ascend910",)
 # Modules that the kernels need, copied beside the entries: operators are compiled in processes without this package.
-_BUNDLED = ("problem", "kernels")
+_BUNDLED = ("call", "kernels")
 _NOT_BUNDLED = ("__pycache__",)
 
 

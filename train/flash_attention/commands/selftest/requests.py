@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from flash_attention.call.rules import AttentionRules
 from flash_attention.kernels.tik.problem import KernelProblem, Request
 from flash_attention.measuring.tik_kernels import problem_of
-from flash_attention.problem.rules import AttentionRules
 
 PACKED = KernelProblem(1, 8, 1024, 1024, 64, rules=AttentionRules(causal=True), layout="TH", sequences=4)
 DECODING = KernelProblem(4, 8, 1, 2048, 128, kv_heads=2)

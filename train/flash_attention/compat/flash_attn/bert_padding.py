@@ -9,8 +9,8 @@ from mindspore.ops import constexpr
 
 from flash_attention.bridge.constants import filled, tensor_of
 from flash_attention.bridge.tensors import spec, tensor_spec
-from flash_attention.problem.checks import INTEGERS, check_dtype, check_int
-from flash_attention.problem.inputs import fits
+from flash_attention.call.checks import INTEGERS, check_dtype, check_int
+from flash_attention.call.inputs import fits
 
 __all__ = [
     "index_first_axis",
@@ -22,7 +22,7 @@ __all__ = [
 
 
 def index_first_axis(input: Tensor, indices: Tensor) -> Tensor:
-    """Rows of a tensor.
+    """Return rows of a tensor.
 
     Args:
         input (Tensor): (rows, ...), floating or int32, int64.
@@ -38,7 +38,7 @@ def index_first_axis(input: Tensor, indices: Tensor) -> Tensor:
 
 
 def index_put_first_axis(values: Tensor, indices: Tensor, first_axis_dim: int) -> Tensor:
-    """A tensor of zeros with these rows in it.
+    """Return a tensor of zeros with these rows in it.
 
     Args:
         values (Tensor): (count, ...), floating or int32, int64.
@@ -98,7 +98,7 @@ def unpad_input(hidden_states: Tensor, attention_mask: Tensor, unused_mask: Tens
 
 
 def unpad_input_for_concatenated_sequences(hidden_states: Tensor, attention_mask_in_length: Tensor) -> tuple:
-    """`unpad_input` of batch items that hold several sequences each, which the cumulative lengths keep apart.
+    """Unpad batch items that hold several sequences each. The cumulative lengths keep the sequences apart.
 
     Args:
         hidden_states (Tensor): (batch, seqlen, ...), floating or int32, int64.
@@ -126,7 +126,7 @@ def unpad_input_for_concatenated_sequences(hidden_states: Tensor, attention_mask
 
 
 def _packed(hidden_states: Tensor, kept: np.ndarray, lengths: np.ndarray) -> tuple:
-    """Rows of what is kept, their indices, cumulative lengths, and the largest of the lengths."""
+    """Return the rows that are kept, their indices, cumulative lengths, and the largest length."""
     ends = np.concatenate(([0], np.cumsum(lengths))).astype(np.int32)
     indices = tensor_of(np.flatnonzero(kept).astype(np.int64))
     rows = _gathered(hidden_states).reshape((-1,) + hidden_states.shape[2:])
@@ -135,7 +135,7 @@ def _packed(hidden_states: Tensor, kept: np.ndarray, lengths: np.ndarray) -> tup
 
 
 def pad_input(hidden_states: Tensor, indices: Tensor, batch: int, seqlen: int) -> Tensor:
-    """Packed rows as a padded batch, zeros elsewhere.
+    """Return packed rows as a padded batch, zeros elsewhere.
 
     Args:
         hidden_states (Tensor): (tokens, ...), floating or int32, int64.

@@ -8,6 +8,7 @@ from mindspore.ops import constexpr
 
 from flash_attention.bridge.constants import filled
 from flash_attention.bridge.tensors import compiling, spec, tensor_spec
+from flash_attention.call.checks import check_bool
 from flash_attention.compat.flash_attn.kvcache import flash_attn_with_kvcache
 from flash_attention.compat.flash_attn.lengths import check_ends, tensor_or_none, with_rest
 from flash_attention.compat.flash_attn.pages import check_pages, gatherer
@@ -19,7 +20,6 @@ from flash_attention.compat.flash_attn.passes import (
     _flash_attn_varlen_forward,
 )
 from flash_attention.functional import flash_attention
-from flash_attention.problem.checks import check_bool
 from flash_attention.varlen import flash_attention_varlen
 
 __all__ = [
@@ -57,7 +57,7 @@ def flash_attn_func(
     deterministic: bool = False,
     return_attn_probs: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor, None]:
-    """Attention of (batch, seqlen, nheads, headdim) tensors. Causal masks are aligned BOTTOM RIGHT.
+    """Return attention of (batch, seqlen, nheads, headdim) tensors. Causal masks are aligned BOTTOM RIGHT.
 
     Args:
         q (Tensor): (batch, seqlen_q, nheads, headdim), float16, bfloat16 or float32.
@@ -133,7 +133,7 @@ def flash_attn_kvpacked_func(
     deterministic: bool = False,
     return_attn_probs: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor, None]:
-    """`flash_attn_func` with key and value in one tensor.
+    """Return `flash_attn_func` with key and value in one tensor.
 
     Args:
         kv (Tensor): (batch, seqlen_k, 2, nheads_k, headdim), key and value.
@@ -159,7 +159,7 @@ def flash_attn_qkvpacked_func(
     deterministic: bool = False,
     return_attn_probs: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor, None]:
-    """`flash_attn_func` with query, key and value in one tensor.
+    """Return `flash_attn_func` with query, key and value in one tensor.
 
     Args:
         qkv (Tensor): (batch, seqlen, 3, nheads, headdim).
@@ -192,7 +192,7 @@ def flash_attn_varlen_func(
     return_attn_probs: bool = False,
     block_table: Tensor | None = None,
 ) -> Tensor | tuple[Tensor, Tensor, None]:
-    """`flash_attn_func` on sequences one behind the other. Causal masks are aligned BOTTOM RIGHT in each.
+    """Return `flash_attn_func` on sequences one behind the other. Causal masks are aligned BOTTOM RIGHT in each.
 
     Args:
         q (Tensor): (total_q, nheads, headdim).
@@ -276,7 +276,7 @@ def flash_attn_varlen_kvpacked_func(
     deterministic: bool = False,
     return_attn_probs: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor, None]:
-    """`flash_attn_varlen_func` with key and value in one tensor.
+    """Return `flash_attn_varlen_func` with key and value in one tensor.
 
     Args:
         kv (Tensor): (total_k, 2, nheads_k, headdim).
@@ -304,7 +304,7 @@ def flash_attn_varlen_qkvpacked_func(
     deterministic: bool = False,
     return_attn_probs: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor, None]:
-    """`flash_attn_varlen_func` with query, key and value in one tensor.
+    """Return `flash_attn_varlen_func` with query, key and value in one tensor.
 
     Args:
         qkv (Tensor): (total, 3, nheads, headdim).
@@ -320,7 +320,7 @@ def flash_attn_varlen_qkvpacked_func(
 
 
 def _part(packed, index):
-    """One of the tensors that are packed in the last axis but two."""
+    """Return one of the tensors that are packed in the last axis but two."""
     # A compiled graph on a CPU slices neither float16 nor bfloat16.
     return ops.cast(ops.cast(packed, mstype.float32)[..., index, :, :], packed.dtype)
 

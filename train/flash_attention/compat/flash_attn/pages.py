@@ -11,8 +11,8 @@ from mindspore.ops import constexpr
 
 from flash_attention.bridge.constants import numbered
 from flash_attention.bridge.tensors import as_int32, tensor_spec
-from flash_attention.problem.checks import INTEGERS, check_dtype
-from flash_attention.problem.layout import UNKNOWN
+from flash_attention.call.checks import INTEGERS, check_dtype
+from flash_attention.call.layout import UNKNOWN
 
 
 class _Gathered(nn.Cell):

@@ -12,14 +12,14 @@ from flash_attention.backends import registry
 from flash_attention.bridge.parameters import EntryCell
 from flash_attention.bridge.precision import MixedPrecisionCast, keeps_its_code
 from flash_attention.bridge.tensors import rules_of
+from flash_attention.call import ALL_BLOCKS, AttentionRules
+from flash_attention.call.checks import check_bool, check_int, check_name
+from flash_attention.call.inputs import MAX_HEAD_DIM, MAX_VALUE_DIM
+from flash_attention.call.layout import CALL_LAYOUTS, check_batch
+from flash_attention.call.optional import in_order
+from flash_attention.call.tiling import DEFAULT_STRATEGY
 from flash_attention.dropout.seed import DropoutSeed
 from flash_attention.functional import attend
-from flash_attention.problem import ALL_BLOCKS, AttentionRules
-from flash_attention.problem.checks import check_bool, check_int, check_name
-from flash_attention.problem.inputs import MAX_HEAD_DIM, MAX_VALUE_DIM
-from flash_attention.problem.layout import CALL_LAYOUTS, check_batch
-from flash_attention.problem.optional import in_order
-from flash_attention.problem.tiling import DEFAULT_STRATEGY
 from flash_attention.sharding.request import RequestedSharding, ShardRequest
 from flash_attention.sharding.strategy import ShardPlan
 
@@ -97,7 +97,7 @@ class FlashAttention(EntryCell):
 
     Raises:
         TypeError, ValueError: an argument or input is not allowed; the message names it.
-        RuntimeError: the backend asked for cannot run this problem; with the reason.
+        RuntimeError: the backend asked for cannot run this call; with the reason.
 
     Examples:
         >>> import numpy as np

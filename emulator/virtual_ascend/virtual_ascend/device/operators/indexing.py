@@ -21,7 +21,7 @@ def _gather(kernel: Kernel, x: np.ndarray, index: np.ndarray, axis: np.ndarray |
 
 
 def _gather_along(kernel: Kernel, x: np.ndarray, axis: np.ndarray, index: np.ndarray) -> np.ndarray:
-    """GatherD: the index has the shape of the result."""
+    """Compute GatherD: the index has the shape of the result."""
     return np.take_along_axis(x, index, int(axis.reshape(-1)[0]))
 
 

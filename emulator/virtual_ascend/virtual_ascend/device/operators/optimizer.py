@@ -31,7 +31,7 @@ def _momentum(kernel: Kernel, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
 
 
 def _sgd(kernel: Kernel, *arrays: np.ndarray) -> np.ndarray:
-    """`first` is positive in the first step, in which the velocity is the gradient.
+    """Update weights. `first` is positive in the first step, where the velocity is the gradient.
 
     Both are updated where they lie: only the weights are an output.
     """
@@ -46,7 +46,7 @@ def _sgd(kernel: Kernel, *arrays: np.ndarray) -> np.ndarray:
 
 
 def _adam_step(_kernel: Kernel, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
-    """MindSpore's fusions of a composed Adam, with and without weight decay: second moment, first, weights."""
+    """Return MindSpore's fusions of a composed Adam, with and without weight decay: second moment, first, weights."""
     gradient, square, mean, weights, rate, *factors, epsilon = arrays
     keep_mean, take_mean, keep_square, take_square, *decay = factors
     gradient = wide(gradient)
@@ -137,7 +137,7 @@ def ftrl(
 
 
 def _lamb_update(_kernel: Kernel, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
-    """The first half of a step of Lamb: the update before it is scaled, second moment, first."""
+    """Return the first half of a step of Lamb: the update before it is scaled, second moment, first."""
     gradient, square, mean, weights, keep_mean, take_mean, keep_square, take_square, *rest = arrays
     epsilon, steps, decays, decay = rest
     gradient = wide(gradient)
@@ -148,7 +148,7 @@ def _lamb_update(_kernel: Kernel, *arrays: np.ndarray) -> tuple[np.ndarray, ...]
 
 
 def _lamb_weights(_kernel: Kernel, *arrays: np.ndarray) -> np.ndarray:
-    """The second half: the update takes the length of the weights, where neither is without length."""
+    """Return the second half: the update takes the length of the weights, where neither is without length."""
     weights_norm, update_norm, rate, update, weights = arrays
     both = (weights_norm > 0) & (update_norm > 0)
     ratio = np.where(both, weights_norm / np.where(both, update_norm, 1), 1)

@@ -13,7 +13,7 @@ def double(array):
 
 
 def bprop(x, out, dout):
-    """Its gradient."""
+    """Return its gradient."""
     return (dout * 2,)
 
 

@@ -1,4 +1,4 @@
-"""Calls on the virtual card that are no shared case: card_calls.py MODE CALL... Prints name, verdict, detail of each.
+"""Call on the virtual card that are no shared case: card_calls.py MODE CALL... Prints name, verdict, detail of each.
 
 Each is compared with float64 by the rules of `reference.compare`, with data that differ at every call of one network.
 """
@@ -33,12 +33,12 @@ CACHE_DIM, CACHE_VALUE_DIM = 32, 48
 
 
 def draw(generator, *shape):
-    """Normal numbers of float16, as float32."""
+    """Return normal numbers of float16, as float32."""
     return reference.round_to(generator.standard_normal(shape), "float16")
 
 
 def tensors(*arrays):
-    """float16 Tensors."""
+    """Return float16 Tensors."""
     return tuple(Tensor(array.astype(np.float16)) for array in arrays)
 
 
@@ -49,7 +49,7 @@ def differentiated(network, count):
 
 
 def agree(actual, problem, *given, **sides):
-    """Asserts that results are right."""
+    """Assert that results are right."""
     exact, low = (function(problem, *given, **sides) for function in (reference.truth, reference.baseline))
     wrong = [str(error) for error in reference.compare(actual, exact, low) if not error.ok]
     assert not wrong, "\n".join(wrong)
@@ -124,7 +124,7 @@ class Packed(nn.Cell):
 
 
 def packed(name):
-    """Every sequence as a call of its own, with other lengths at the second call."""
+    """Compare with every sequence as a call of its own. The second call has other lengths."""
     rules = dict(PACKED[name])
     sunk, prefixed = rules.pop("sinks", False), rules.pop("prefix", False)
     run = differentiated(Packed(rules), 4 if sunk else 3)
@@ -163,12 +163,12 @@ def packed(name):
 
 
 def heads_first(rows):
-    """(1, heads, tokens, width) of (tokens, heads, width)."""
+    """Return (1, heads, tokens, width) of (tokens, heads, width)."""
     return rows.swapaxes(0, 1)[None]
 
 
 def packed_dropout():
-    """As `dropout_by_seed`: values of a unit matrix for every sequence."""
+    """Draw as `dropout_by_seed` does: values of a unit matrix for every sequence."""
     queries, keys = (70, 40, 9), (64, 32, 16)
     ends = [np.cumsum((0, *lengths)).astype(np.int32) for lengths in (queries, keys)]
     generator = np.random.default_rng(0)
@@ -233,7 +233,7 @@ def attended(query, keys, values, **rules):
 
 
 class Decoder(nn.Cell):
-    """Writes tokens into its caches, which hold NaN elsewhere, and attends to them."""
+    """Write tokens into its caches, which hold NaN elsewhere, and attend to them."""
 
     def __init__(self, blocks, block_size, rules):
         super().__init__()
@@ -290,7 +290,7 @@ class Two(nn.Cell):
 
 
 def cache(kind):
-    """A prompt of 12 tokens and eight tokens more in two caches of one net."""
+    """Run a prompt of 12 tokens, and eight more, in two caches of one net."""
     net = Two(**({"paged": True, "block_size": 16} if kind == "paged" else {}))
     generator = np.random.default_rng(0)
     query = draw(generator, 2, 20, HEADS, CACHE_DIM)
@@ -309,7 +309,7 @@ def cache(kind):
 
 
 def server(kind):
-    """Ragged prompts, sequences that end, begin and go on from one another: `reset`, `reorder` and `tokens`."""
+    """Run ragged prompts, sequences that end, begin and go on from one another: `reset`, `reorder` and `tokens`."""
     serving.serve(serving.made(kind, {"contiguous": "right", "paged": "left"}[kind], "tik"), "tik", 5)
 
 
@@ -321,7 +321,7 @@ class Slanted(nn.Cell):
 
 
 def slopes_per_item():
-    """Other slopes at every call of one network."""
+    """Give other slopes at every call of one network."""
     net, generator = Slanted(), np.random.default_rng(0)
     for _ in range(2):
         query, key, value = (draw(generator, 2, heads, 40, CACHE_DIM) for heads in (HEADS, KV_HEADS, KV_HEADS))

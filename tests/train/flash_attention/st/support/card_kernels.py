@@ -33,7 +33,7 @@ def launched(folder: Path) -> list[dict[str, str]]:
 
 
 def kernels(python: Path, mode: str, layout: str, head_dim: int, seed: int = 0) -> list[str]:
-    """Types of all that two calls launch; their gradients have to be right."""
+    """Return types of all that two calls launch; their gradients have to be right."""
     with tempfile.TemporaryDirectory() as folder:
         options = "--report", folder, "--seed", seed
         program = Path(__file__).with_name("card_attention.py"), "gradients", mode, layout, head_dim
@@ -49,13 +49,13 @@ def kernels(python: Path, mode: str, layout: str, head_dim: int, seed: int = 0) 
 
 
 def expected() -> dict[str, list[str]]:
-    """The lists of card_kernels.txt: a line "MODE LAYOUT HEAD_DIM", and the types indented."""
+    """Return the lists of card_kernels.txt: a line "MODE LAYOUT HEAD_DIM", and the types indented."""
     blocks = (block.splitlines() for block in LISTS.read_text().strip().split("\n\n"))
     return {name: " ".join(lines).split() for name, *lines in blocks}
 
 
 def main(write: bool) -> None:
-    """Prints lists and table."""
+    """Print lists and table."""
     found = {
         f"{mode} {layout} {head_dim}": kernels(Path(sys.executable), mode, layout, head_dim)
         for mode, (layout, head_dim) in itertools.product(MODES, LAYOUTS)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 import mindspore as ms
 import numpy as np
 from flash_attention import FlashAttention, reference
-from flash_attention.problem import AttentionProblem, AttentionRules
+from flash_attention.call import AttentionRules, Call
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 from mindspore.communication import get_rank, init
 
@@ -24,7 +24,7 @@ CARDS = DP * MP
 
 
 def split(layout, name, shape):
-    """Into how many parts a layout cuts each axis of an input."""
+    """Return into how many parts a layout cuts each axis of an input."""
     ones = (1,) * (len(shape) - 1)
     if layout in ("whole", "cast"):
         return (1, *ones)
@@ -89,7 +89,7 @@ CASES |= {
 
 
 class Arrives(nn.Cell):
-    """Hands on a tensor, doubled, in some layout."""
+    """Hand on a tensor, doubled, in some layout."""
 
     def __init__(self, case, name, shape):
         super().__init__()
@@ -179,7 +179,7 @@ class Gradients(nn.Cell):
 
 
 def mask_shape(case):
-    """Shape of the mask: of one head."""
+    """Return shape of the mask: of one head."""
     return (BATCH, 1, SEQ, SEQ) if case.mask[1] == 4 else (BATCH, SEQ, SEQ)
 
 
@@ -196,10 +196,10 @@ def turned(case, name, array):
 
 
 def expected(case, data, weights, mask, segments):
-    """Gradients of the inputs in float64."""
+    """Return gradients of the inputs in float64."""
     given = {name: turned(case, name, data[name]).astype(float) for name in case.inputs}
     biased = "bias" in given
-    problem = AttentionProblem(
+    problem = Call(
         *SHAPE[:2], SEQ, SEQ, WIDTH, mask_shape=mask_shape(replace(case, mask=("", 4))) if case.mask else None,
         bias_shape=SHAPES["bias"] if biased else None, bias_dtype="float16" if biased else None,
         mask_dtype="uint8" if case.mask else None, sinks=biased, segments=case.segments, prefix=case.prefix,
@@ -262,7 +262,7 @@ def check(case, rank):
 
 
 def losses(case, data, weights, inputs):
-    """The losses of three steps."""
+    """Return the losses of three steps."""
     context(case)
     network = Network(case, data, weights)
     optimizer = nn.AdamWeightDecay(network.trainable_params(), 1e-2, eps=1e-3)

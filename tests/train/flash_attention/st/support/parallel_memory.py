@@ -11,7 +11,7 @@ SEQ = 16384
 
 
 def peak() -> float:
-    """Peak resident size, MB."""
+    """Return peak resident size, MB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 

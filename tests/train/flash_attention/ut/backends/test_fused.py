@@ -121,7 +121,9 @@ def operator(
     input_layout,
     sparse_mode,
 ):
-    """Model of ops.flash_attention_score for BNSD, from its documentation; NaN where the documentation is silent."""
+    """Return model of ops.flash_attention_score for BNSD, from its documentation; NaN where the documentation is
+    silent.
+    """
     assert input_layout == "BNSD"
     assert head_num == query.shape[1]
     assert query.shape[3] % 16 == 0

@@ -140,13 +140,13 @@ def through_acl(place: Path, *options: str, **variables: object) -> subprocess.P
 
 
 def finish(command: subprocess.Popen) -> tuple[int, str, str]:
-    """Status, stdout and stderr of the command."""
+    """Return status, stdout and stderr of the command."""
     told, warned = command.communicate(timeout=120)
     return command.returncode, told, warned
 
 
 def kernels(place: Path) -> dict:
-    """The report's kernels."""
+    """Return the report's kernels."""
     return json.loads((place / "compile.json").read_text())["kernels"]
 
 
@@ -226,7 +226,7 @@ def test_what_is_missing_or_wrong_is_one_line(place: Path):
 
 
 def experiments(place: Path) -> dict[str, dict]:
-    """The report's experiments by name."""
+    """Return the report's experiments by name."""
     return {one["name"]: one for one in json.loads((place / "card.json").read_text())["experiments"]}
 
 

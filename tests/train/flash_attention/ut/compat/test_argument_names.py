@@ -7,10 +7,10 @@ import mindspore as ms
 import numpy as np
 import pytest
 from flash_attention import scaled_dot_product_attention
+from flash_attention.call.names import renamed
 from flash_attention.compat import ascend910, flash_attn, mindnlp, mindspore_ops, transformers
 from flash_attention.compat.flash_attn import bert_padding, flash_attn_interface
 from flash_attention.compat.flash_attn.layers.rotary import apply_rotary_emb
-from flash_attention.problem.names import renamed
 from mindspore import Tensor, nn, ops
 
 from tests.train.flash_attention.support.modes import in_mode

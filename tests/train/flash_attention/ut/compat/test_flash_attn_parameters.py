@@ -25,7 +25,7 @@ SLOPES = ("none", "batch")
 
 @pytest.fixture(scope="module")
 def flash_attn():
-    """The shim: one line, and the name is there."""
+    """Provide the shim: one line, and the name is there."""
     flash_attention.install(flash_attn=True)
     import flash_attn
     import flash_attn.bert_padding
@@ -46,7 +46,7 @@ def named(case: dict) -> str:
 
 
 def window_of(local: bool, seq_k: int, seed: int) -> tuple:
-    """A random window, as the tests there draw it, or none."""
+    """Return a random window, as the tests there draw it, or none."""
     draw = chance.Random(seed)
     return (draw.randrange(seq_k), draw.randrange(seq_k)) if local else (-1, -1)
 

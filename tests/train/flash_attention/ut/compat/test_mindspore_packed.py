@@ -19,7 +19,7 @@ MODES = {
 
 
 def inputs(layout):
-    """query, key and value of all sequences, float32."""
+    """Return query, key and value of all sequences, float32."""
     random = np.random.default_rng(9)
     shapes = [(ENDS_Q[-1], HEADS), (ENDS_K[-1], KV_HEADS), (ENDS_K[-1], KV_HEADS)]
     arrays = [random.standard_normal((*shape, DIM)).astype(np.float32) for shape in shapes]
@@ -27,7 +27,7 @@ def inputs(layout):
 
 
 def one_by_one(tensors, attn_mask=None, **settings):
-    """The primitive's results of a call for each sequence, one behind the other: maximum, sum and output."""
+    """Return the primitive's results of a call for each sequence, one behind the other: maximum, sum and output."""
     results = []
     starts = zip((0, *ENDS_Q[:-1]), ENDS_Q, (0, *ENDS_K[:-1]), ENDS_K)
     for first_q, end_q, first_k, end_k in starts:

@@ -15,7 +15,7 @@ ALONE = sorted(set(build.SOURCES.glob("*.h")) - set(INCLUDED))
 
 
 def compile_text(text: str, flags: tuple) -> None:
-    """The text compiles without a warning."""
+    """Check that the text compiles without a warning."""
     flags = (*flags, "-Wall", "-Wextra", "-Werror", "-Wno-unused-function")
     command = ["g++", "-std=c++17", "-fopenmp", "-fsyntax-only", *flags]
     done = subprocess.run([*command, "-I", build.SOURCES, "-x", "c++", "-"], input=text, capture_output=True, text=True)

@@ -15,12 +15,12 @@ X = Tensor(np.random.default_rng(0).standard_normal((1, 2, 40, 16)).astype(np.fl
 
 
 def run(layer):
-    """Output of a layer."""
+    """Return output of a layer."""
     return layer(X, X, X).asnumpy()
 
 
 def copies(layer):
-    """The layer, a copy, a second copy, and a copy of the first copy."""
+    """Return the layer, a copy, a second copy, and a copy of the first copy."""
     first = copy.deepcopy(layer)
     return layer, first, copy.deepcopy(layer), copy.deepcopy(first)
 

@@ -19,7 +19,7 @@ BACKENDS = {"cpu": (ms.float32, 2e-6), "math": (ms.float32, 4e-6), "emulator": (
 
 
 def random(heads: int, width: int, seed: int) -> np.ndarray:
-    """Normal random keys or values of every position, that are float16 too."""
+    """Return normal random keys or values of every position, that are float16 too."""
     numbers = np.random.default_rng(seed).standard_normal((BATCH, LENGTH, heads, width))
     return numbers.astype(np.float16).astype(np.float32)
 
@@ -76,7 +76,7 @@ def as_called(cell: nn.Cell, way: str):
 
 
 def check_two(way: str, backend: str, dtype, error: float, options: dict) -> None:
-    """Every step of two caches in one net against the truth."""
+    """Compare every step of two caches in one net with the truth."""
     steps = [(0, 12), *((at, at + 1) for at in range(12, 20))]
     net = Two(BATCH, 24, KV_HEADS, DIM, VALUE_DIM, dtype, **options)
     call = as_called(net, way)

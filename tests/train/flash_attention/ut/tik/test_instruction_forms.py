@@ -16,7 +16,7 @@ from tests.train.flash_attention.ut.tik.support.programs import build_backward, 
 
 
 def _results(tik, execute, problem: KernelProblem) -> dict:
-    """All results for random inputs."""
+    """Return all results for random inputs."""
     return both_passes(tik, execute, problem, random_data(problem))[0]
 
 

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
+from flash_attention.call import AttentionRules
 from flash_attention.kernels.tik.backward import preprocess, row_block
 from flash_attention.kernels.tik.problem import KernelProblem
-from flash_attention.problem import AttentionRules
 
 from tests.train.flash_attention.ut.tik.support.programs import forward
 from tests.train.flash_attention.ut.tik.support.varlen import Packing
@@ -37,7 +37,7 @@ CASES = {
 
 
 def results_of(tik, execute, packing: Packing, **request) -> dict:
-    """All results of a packing, checked."""
+    """Return all results of a packing, checked."""
     found = packing.run(tik, execute, packing.request(**request))
     packing.check(found)
     return found

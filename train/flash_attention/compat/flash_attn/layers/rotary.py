@@ -22,7 +22,7 @@ def apply_rotary_emb(
     cu_seqlens: Tensor | None = None,
     max_seqlen: int | None = None,
 ) -> Tensor:
-    """`flash_attention.rotary_embedding` by the name and with the arguments of flash_attn.
+    """Return `flash_attention.rotary_embedding` by the name and with the arguments of flash_attn.
 
     Args:
         x (Tensor): (batch, seqlen, nheads, headdim).

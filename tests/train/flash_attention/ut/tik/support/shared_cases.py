@@ -69,14 +69,14 @@ def features_of(case: cases.Case) -> dict:
 
 
 def run_forward(tik, execute, case: cases.Case, cores: int = 4, tiling: str = "auto") -> reference.Attention:
-    """Output and logsumexp of a case on the forward operator."""
+    """Return output and logsumexp of a case on the forward operator."""
     problem, inputs = describe.kernel_problem(case.problem, cores=cores, tiling=tiling), case.inputs()
     tensors = inputs.query, inputs.key, inputs.value
     return reference.Attention(*forward(tik, execute, problem, *tensors, **features_of(case)))
 
 
 def random_arrays(problem: KernelProblem, seed: int = 0, sigma: float = 1.0) -> list:
-    """Random query, key and value."""
+    """Return random query, key and value."""
     random = np.random.default_rng(seed)
     shape_k = problem.batch, problem.kv_heads, problem.seq_k, problem.head_dim
     query = random.standard_normal((problem.batch, problem.heads, problem.seq_q, problem.head_dim)) * sigma
@@ -88,7 +88,7 @@ def random_arrays(problem: KernelProblem, seed: int = 0, sigma: float = 1.0) -> 
 
 
 def check_shards(tik, execute, whole: KernelProblem, shard: KernelProblem) -> None:
-    """Two runs have the same bits, and so has the shard: one of two batch items, two of four heads."""
+    """Check that two runs have the same bits, and so has the shard: one of two batch items, two of four heads."""
     query, key, value = random_arrays(whole)
     first, again = (forward(tik, execute, whole, query, key, value) for _ in range(2))
     part = forward(tik, execute, shard, query[1:, 2:], key[1:, 1:], value[1:, 1:])

@@ -6,11 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 from flash_attention import reference
+from flash_attention.call import AttentionRules, Call, Varlen
 from flash_attention.dropout import philox
 from flash_attention.kernels.tik import describe, integers, layout, operators
 from flash_attention.kernels.tik.problem import Request
-from flash_attention.problem import AttentionProblem, AttentionRules
-from flash_attention.problem.packed import PackedProblem
 
 from tests.train.flash_attention.ut.tik.support import stored_arrays
 
@@ -18,7 +17,7 @@ SEED = (3, 5)
 
 
 def ends(lengths, count: int) -> np.ndarray:
-    """Cumulative lengths without the leading 0; sequences up to `count` are empty."""
+    """Return cumulative lengths without the leading 0; sequences up to `count` are empty."""
     last = np.cumsum((0, *lengths))[1:]
     return np.concatenate([last, np.repeat(last[-1:], count - len(lengths))]).astype(np.int32)
 
@@ -39,7 +38,7 @@ class Packing:
         self.sinks = given.pop("sinks", False)
         self.logsumexp_gradient = given.pop("logsumexp_gradient", False)
         rules = AttentionRules(**given)
-        self.rows = AttentionProblem(
+        self.rows = Call(
             *(1, heads, sum(self.queries), sum(self.keys), head_dim),
             kv_heads=kv_heads,
             value_dim=value_dim or head_dim,
@@ -49,7 +48,7 @@ class Packing:
             prefix=prefix is not None,
             training=rules.dropout_rate > 0,
         )
-        self.problem = PackedProblem(self.rows, sequences=self.room)
+        self.problem = replace(self.rows, storage=Varlen(count=self.room))
         random = np.random.default_rng(7)
 
         def draw(rows, heads, width):
@@ -71,14 +70,16 @@ class Packing:
         return Request(described, logsumexp_gradient=self.logsumexp_gradient)
 
     def tables(self, request: Request, *stages: str) -> tuple:
-        """Work tables, see operators.work_tables."""
+        """Return work tables, see operators.work_tables."""
         prefix = np.zeros(self.room, np.int32)
         prefix[: len(self.prefix or ())] = self.prefix or ()
         lengths = ends(self.queries, self.room), ends(self.keys, self.room)
         return operators.work_tables(integers, request, stages)(*lengths, prefix)
 
     def run(self, tik, execute, request: Request, stages: tuple[str, ...] | None = None) -> dict:
-        """Results by name, heads apart: output (T, H, Dv), logsumexp (H, T), d_query (T, H, D), ..., d_sinks (H,)."""
+        """Return results by name, heads apart: output (T, H, Dv), logsumexp (H, T), d_query (T, H, D), ..., d_sinks
+        (H,).
+        """
         p, stages = request.problem, stages or operators.stages(request)
         with_work = [stage for stage in ("forward", "grad") if stage in stages]
         blocks, *tables = self.tables(request, "blocks", *with_work)
@@ -163,7 +164,7 @@ def _stored(values: np.ndarray, blocks: np.ndarray) -> np.ndarray:
 
 
 def _unstored(stored: np.ndarray, blocks: np.ndarray, tokens: int) -> np.ndarray:
-    """Inverse of `_stored`."""
+    """Return inverse of `_stored`."""
     result = np.zeros((len(stored), tokens), np.float32)
     for index, (first, rows, *_) in enumerate(blocks):
         result[:, first : first + rows] = stored[:, index * layout.BLOCK :][:, :rows]

@@ -1,8 +1,8 @@
 """Tiling strategies by name."""
 
 import pytest
-from flash_attention.problem import AttentionRules
-from flash_attention.problem.tiling import DEFAULT_STRATEGY, tile_of
+from flash_attention.call import AttentionRules
+from flash_attention.call.tiling import DEFAULT_STRATEGY, tile_of
 
 
 def test_the_default_is_sparse_with_tiles_of_128():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flash_attention.problem.checks import check_int
+from flash_attention.call.checks import check_int
 
 UNKNOWN = -1  # a size that a graph compiled for dynamic shapes does not know; it fits any other
 

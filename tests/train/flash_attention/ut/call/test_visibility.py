@@ -2,14 +2,14 @@
 
 import numpy as np
 import pytest
-from flash_attention.problem.visibility import ALL_BLOCKS, UNLIMITED, Band, query_offset
+from flash_attention.call.visibility import ALL_BLOCKS, UNLIMITED, Band, query_offset
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 
 @st.composite
 def bands(draw):
-    """A band of any kind."""
+    """Return a band of any kind."""
     seq_q, seq_k = draw(st.integers(1, 90)), draw(st.integers(1, 90))
     side = st.one_of(st.just(-1), st.integers(0, 100))
     blocks = st.one_of(st.just(65536), st.integers(0, 5))
@@ -27,7 +27,7 @@ def bands(draw):
 
 
 def brute(band: Band) -> np.ndarray:
-    """Every rule as a condition on a pair (query, key)."""
+    """Return every rule as a condition on a pair (query, key)."""
     position = np.arange(band.seq_q)[:, None] + band.offset
     key = np.arange(band.seq_k)[None, :]
     seen = np.ones((band.seq_q, band.seq_k), bool)

@@ -1,7 +1,7 @@
 """The optional inputs of a call: one table of their names, shapes, dtypes, gradients and places.
 
 Its order is that in which they travel, from `flash_attention` to the cell of a backend. A new one is a row here and an
-argument of `in_order`, a field of AttentionProblem, an argument of `flash_attention` and of the layer, and what a
+argument of `in_order`, a field of Call, an argument of `flash_attention` and of the layer, and what a
 backend that takes it does with it.
 """
 
@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Callable, NamedTuple
 
-from flash_attention.problem.checks import INTEGERS, check_dtype
-from flash_attention.problem.inputs import (
+from flash_attention.call.checks import INTEGERS, check_dtype
+from flash_attention.call.inputs import (
     DTYPES,
     MASK_DTYPES,
     UNKNOWN,
@@ -24,7 +24,7 @@ from flash_attention.problem.inputs import (
     shown,
 )
 
-Problem = Any  # an AttentionProblem, whose module takes this table
+Call = Any  # of `flash_attention.call.call`, which takes this table
 
 COVERS = ("dp", "mp", None, None)  # (batch, heads, seq_q, seq_k), each of which but the last may be 1
 
@@ -32,8 +32,8 @@ COVERS = ("dp", "mp", None, None)  # (batch, heads, seq_q, seq_k), each of which
 PACKED_ITEMS = "sequences"  # what counts instead of batch items where sequences are packed
 
 
-class Call(NamedTuple):
-    """Describes a call for the check of one of its inputs."""
+class Given(NamedTuple):
+    """Describe what a call was given, for the check of one of its inputs."""
 
     sizes: Sizes
     dtype: str
@@ -49,28 +49,28 @@ class OptionalInput:
 
     Attributes:
         name: of the argument; the mask's is attention_mask.
-        read: read(name, spec, call) -> fields of the problem. Raises TypeError, ValueError: the tensor is not allowed.
-        shape: of what a backend gets; None in problems that do not have it.
+        read: read(name, spec, whole) -> fields of the call. Raises TypeError, ValueError: the tensor is not allowed.
+        shape: of what a backend gets; None in calls that do not have it.
         axes: which of them is split by what, over devices.
         cast: dtype in which a backend gets it; None: as it is.
-        gradient: in which problems it has one; elsewhere it is zero.
+        gradient: in which calls it has one; elsewhere it is zero.
     """
 
     name: str
-    read: Callable[[str, TensorSpec, Call], dict[str, Any]]
-    shape: Callable[[Problem], Any]
+    read: Callable[[str, TensorSpec, Given], dict[str, Any]]
+    shape: Callable[[Call], Any]
     axes: tuple = (None,)
     cast: str | None = None
-    gradient: Callable[[Problem], bool] = lambda problem: False
+    gradient: Callable[[Call], bool] = lambda call: False
 
-    def has(self, problem: Problem) -> bool:
-        """Return True if a problem has this input."""
-        return self.shape(problem) is not None
+    def has(self, call: Call) -> bool:
+        """Return True if a call has this input."""
+        return self.shape(call) is not None
 
 
-def _read_mask(name: str, mask: TensorSpec, call: Call) -> dict:
+def _read_mask(name: str, mask: TensorSpec, whole: Given) -> dict:
     """An explicit mask becomes one of rank 4, a compact causal one becomes a rule."""
-    sizes, tile = call.sizes, call.tile
+    sizes, tile = whole.sizes, whole.tile
     check_dtype(name, mask.dtype, MASK_DTYPES, "; 1 hides a key and 0 shows it")
     compact = mask.shape in ((tile, tile), (1, tile, tile))
     if compact and UNKNOWN in (sizes.seq_q, sizes.seq_k):
@@ -90,29 +90,29 @@ def _read_mask(name: str, mask: TensorSpec, call: Call) -> dict:
     )
 
 
-def _read_bias(name: str, bias: TensorSpec, call: Call) -> dict:
-    check_dtype(name, bias.dtype, bias_dtypes(call.dtype))
-    if call.items == PACKED_ITEMS:
-        heads, seq_k = call.sizes.heads, call.sizes.seq_k
+def _read_bias(name: str, bias: TensorSpec, whole: Given) -> dict:
+    check_dtype(name, bias.dtype, bias_dtypes(whole.dtype))
+    if whole.items == PACKED_ITEMS:
+        heads, seq_k = whole.sizes.heads, whole.sizes.seq_k
         if bias.shape not in ((1, seq_k), (heads, seq_k)):
             raise ValueError(
                 f"{name}: got shape {bias.shape}, allowed is (heads or 1, keys of all sequences), here "
                 f"({_one_or(heads)}, {seq_k})"
             )
         return {"bias_shape": (1, bias.shape[0], 1, seq_k), "bias_dtype": bias.dtype}
-    if not broadcasts(bias.shape, call.sizes.scores):
+    if not broadcasts(bias.shape, whole.sizes.scores):
         raise ValueError(
             f"{name}: got shape {bias.shape}, allowed is (batch or 1, heads or 1, seq_q or 1, seq_k), here "
-            f"{_broadcast_sizes(call.sizes.scores)}"
+            f"{_broadcast_sizes(whole.sizes.scores)}"
         )
     return {"bias_shape": bias.shape, "bias_dtype": bias.dtype}
 
 
-def _read_keep_bits(name: str, bits: TensorSpec, call: Call) -> dict:
-    expected = *call.sizes.scores[:3], blocks_of_8(call.sizes.seq_k)
+def _read_keep_bits(name: str, bits: TensorSpec, whole: Given) -> dict:
+    expected = *whole.sizes.scores[:3], blocks_of_8(whole.sizes.seq_k)
     if bits.dtype != "uint8":
         raise TypeError(f"{name}: got dtype {bits.dtype}, allowed is uint8")
-    if call.items == PACKED_ITEMS:
+    if whole.items == PACKED_ITEMS:
         if len(bits.shape) != 1:
             raise ValueError(f"{name}: got shape {bits.shape}, allowed is (bytes,), of one sequence behind the other")
         return {"keep_bits": True}
@@ -124,15 +124,15 @@ def _read_keep_bits(name: str, bits: TensorSpec, call: Call) -> dict:
     return {"keep_bits": True}
 
 
-def _read_seed(name: str, seed: TensorSpec, call: Call) -> dict:
+def _read_seed(name: str, seed: TensorSpec, whole: Given) -> dict:
     if seed != TensorSpec((2,), "int64"):
         raise ValueError(f"{name}: got {seed.dtype} of shape {seed.shape}, allowed is int64 of shape (2,)")
     return {}
 
 
-def _read_sinks(name: str, sinks: TensorSpec, call: Call) -> dict:
-    heads = call.sizes.heads
-    check_dtype(name, sinks.dtype, bias_dtypes(call.dtype))
+def _read_sinks(name: str, sinks: TensorSpec, whole: Given) -> dict:
+    heads = whole.sizes.heads
+    check_dtype(name, sinks.dtype, bias_dtypes(whole.dtype))
     if sinks.shape != (heads,):
         raise ValueError(f"{name}: got shape {sinks.shape}, allowed is (heads,), here ({heads},)")
     return {"sinks": True}
@@ -146,31 +146,31 @@ def _check_integers(name: str, tensor: TensorSpec, axes: str, *expected: int) ->
         )
 
 
-def _read_prefix(name: str, prefix: TensorSpec, call: Call) -> dict:
-    length = prefix.shape[0] if len(prefix.shape) == 1 and prefix.shape[0] in call.counts else max(call.counts)
-    _check_integers(name, prefix, call.items, length)
+def _read_prefix(name: str, prefix: TensorSpec, whole: Given) -> dict:
+    length = prefix.shape[0] if len(prefix.shape) == 1 and prefix.shape[0] in whole.counts else max(whole.counts)
+    _check_integers(name, prefix, whole.items, length)
     return {"prefix": True}
 
 
-def _read_segments(name: str, segments: TensorSpec, call: Call) -> dict:
-    sizes = call.sizes
+def _read_segments(name: str, segments: TensorSpec, whole: Given) -> dict:
+    sizes = whole.sizes
     _check_integers(name, segments, "batch, seq_q", sizes.batch, sizes.seq_q)
-    if "kv_segment_ids" not in call.given and not fits(sizes.seq_q, sizes.seq_k):
+    if "kv_segment_ids" not in whole.given and not fits(sizes.seq_q, sizes.seq_k):
         raise ValueError(
             f"kv_segment_ids: needed beside segment_ids where seq_q ({sizes.seq_q}) is not seq_k ({sizes.seq_k})"
         )
     return {"segments": True}
 
 
-def _read_kv_segments(name: str, segments: TensorSpec, call: Call) -> dict:
-    if "segment_ids" not in call.given:
+def _read_kv_segments(name: str, segments: TensorSpec, whole: Given) -> dict:
+    if "segment_ids" not in whole.given:
         raise ValueError(f"{name}: given without segment_ids, allowed only with them")
-    _check_integers(name, segments, "batch, seq_k", call.sizes.batch, call.sizes.seq_k)
+    _check_integers(name, segments, "batch, seq_k", whole.sizes.batch, whole.sizes.seq_k)
     return {}
 
 
 def read_slopes(name: str, slopes: TensorSpec, heads: int, items: str, counts: set) -> dict:
-    """Return the fields of slopes of ALiBi, see `Call`. `counts` are the allowed sizes of an axis before the heads."""
+    """Return the fields of slopes of ALiBi, see `Given`. `counts` are the allowed sizes of an axis before the heads."""
     check_dtype(name, slopes.dtype, DTYPES)
     shape = slopes.shape
     of_items = len(shape) == 2 and shape[1] == heads and any(fits(shape[0], size) for size in counts)
@@ -192,7 +192,7 @@ OPTIONAL = (
     # Bool, True = hidden. Any of the first three axes may be 1 (broadcast). A compact causal mask never arrives at a
     # backend: it is the rule causal.
     OptionalInput("mask", _read_mask, lambda p: p.mask_shape, COVERS),
-    # problem.bias_dtype, added to scale * query @ key^T. -inf in it hides a key like the mask does. Any of the first
+    # call.bias_dtype, added to scale * query @ key^T. -inf in it hides a key like the mask does. Any of the first
     # three axes may be 1: its gradient is then the sum over that axis, accumulated in float32.
     OptionalInput("bias", _read_bias, lambda p: p.bias_shape, COVERS, gradient=lambda p: p.bias_grad),
     # uint8, bit k % 8 (from the least significant) of byte k // 8 set = key k is kept.
@@ -218,7 +218,7 @@ OPTIONAL = (
     # -slope * |position of the query - key| is added.
     OptionalInput(
         "alibi_slopes",
-        lambda name, slopes, call: read_slopes(name, slopes, call.sizes.heads, call.items, call.counts),
+        lambda name, slopes, whole: read_slopes(name, slopes, whole.sizes.heads, whole.items, whole.counts),
         lambda p: p.slopes_shape,
         cast="float32",
     ),

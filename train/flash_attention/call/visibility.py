@@ -29,7 +29,7 @@ class TileVisit(NamedTuple):
 
 @dataclass(frozen=True)
 class Band:
-    """Positional visibility of a whole problem, in integers only.
+    """Positional visibility of a whole call, in integers only.
 
     Query row i stands at key position p = i + offset, see `query_offset`. Every rule is written in p, and all
     divisions round towards minus infinity (p may be negative):

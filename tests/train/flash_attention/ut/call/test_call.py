@@ -1,13 +1,13 @@
-"""AttentionProblem: what it derives, and that each bad input is refused by a message that names it."""
+"""Call: what it derives, and that each bad input is refused by a message that names it."""
 
 import dataclasses
 import math
 
 import numpy as np
 import pytest
-from flash_attention.problem import LAYOUTS, AttentionProblem, TensorSpec, alibi_slopes
-from flash_attention.problem.layout import CALL_LAYOUTS
-from flash_attention.problem.optional import NAMES, in_order
+from flash_attention.call import LAYOUTS, Call, TensorSpec, alibi_slopes
+from flash_attention.call.layout import CALL_LAYOUTS
+from flash_attention.call.optional import NAMES, in_order
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,17 +18,17 @@ GOOD = {"batch": 2, "heads": 4, "seq_q": 5, "seq_k": 7, "head_dim": 16}
 
 
 def spec(*shape, dtype="float16"):
-    """Description of a float16 tensor."""
+    """Return description of a float16 tensor."""
     return TensorSpec(shape, dtype)
 
 
 def ids(*shape):
-    """Description of an int32 tensor."""
+    """Return description of an int32 tensor."""
     return TensorSpec(shape, "int32")
 
 
 def describe(query=(2, 4, 5, 16), key=(2, 4, 7, 16), value=None, mask=None, bias=None, dtypes=(HALF,) * 3, **rules):
-    """from_inputs with shapes for tensors, everything right unless told otherwise."""
+    """Return from_inputs with shapes for tensors, everything right unless told otherwise."""
     specs = [TensorSpec(shape, dtype) for shape, dtype in zip((query, key, value or key), dtypes)]
     return read_problem(*specs, mask, bias, **rules)
 
@@ -335,7 +335,7 @@ def test_dropout_is_inactive_outside_training():
 
 def test_alibi_slopes_are_the_published_ones():
     def slopes(heads):
-        return alibi_slopes(AttentionProblem(batch=1, heads=heads, seq_q=1, seq_k=1, head_dim=1))
+        return alibi_slopes(Call(batch=1, heads=heads, seq_q=1, seq_k=1, head_dim=1))
 
     assert slopes(8) == [2.0**-i for i in range(1, 9)]
     np.testing.assert_allclose(slopes(16), [2.0 ** -(i / 2) for i in range(1, 17)])
@@ -345,6 +345,6 @@ def test_alibi_slopes_are_the_published_ones():
 
 
 def test_a_shard_has_the_slopes_of_its_heads():
-    whole = AttentionProblem(batch=1, heads=12, seq_q=1, seq_k=1, head_dim=1)
+    whole = Call(batch=1, heads=12, seq_q=1, seq_k=1, head_dim=1)
     part = dataclasses.replace(whole, heads=4, kv_heads=4, head_offset=4, all_heads=12)
     assert alibi_slopes(part) == alibi_slopes(whole)[4:8]

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from flash_attention.problem.checks import check_dtype, check_int, check_name
-from flash_attention.problem.layout import CALL_LAYOUTS, UNKNOWN, check_batch
+from flash_attention.call.checks import check_dtype, check_int, check_name
+from flash_attention.call.layout import CALL_LAYOUTS, UNKNOWN, check_batch
 
 DTYPES = ("float16", "bfloat16", "float32")
 MASK_DTYPES = ("bool", "uint8", *DTYPES)

@@ -1,4 +1,4 @@
-"""AttentionProblem: one frozen, validated description of an attention call, which every backend takes.
+"""Describe an attention call once, frozen and validated. Every backend takes this description.
 
 Every complaint about inputs is raised here or in the modules behind it (`inputs`, `checks`), before anything runs.
 Nothing in them needs MindSpore.
@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from flash_attention.problem.checks import check_bool, check_dtype, check_int, check_name
-from flash_attention.problem.inputs import (
+from flash_attention.call.checks import check_bool, check_dtype, check_int, check_name
+from flash_attention.call.inputs import (
     DTYPES,
     MASK_DTYPES,
     MAX_HEAD_DIM,
@@ -21,25 +21,31 @@ from flash_attention.problem.inputs import (
     broadcasts,
     read_tensors,
 )
-from flash_attention.problem.layout import CALL_LAYOUTS, UNKNOWN
-from flash_attention.problem.optional import NAMES, OPTIONAL, Call
-from flash_attention.problem.rules import PLAIN_RULES, AttentionRules
-from flash_attention.problem.visibility import Band
+from flash_attention.call.layout import CALL_LAYOUTS, UNKNOWN
+from flash_attention.call.optional import NAMES, OPTIONAL, Given
+from flash_attention.call.rules import PLAIN_RULES, AttentionRules
+from flash_attention.call.storage import Paged, Varlen
+from flash_attention.call.visibility import Band
 
 
 @dataclass(frozen=True)
-class AttentionProblem:
-    """Shapes, dtypes and rules of one attention call.
+class Call:
+    """Describe one attention call: sizes, dtypes, rules, optional inputs and storage.
 
-    `AttentionProblem.from_inputs` derives one from the tensors of a call. The constructor is for tests and tools, and
-    for `explain`, which says who can run a call. batch, seq_q and seq_k are UNKNOWN (-1) where a graph is compiled for
-    dynamic shapes, see `dynamic`.
+    `Call.from_inputs` derives a dense call from its tensors, `varlen_call` a call of packed sequences, and `paged_call`
+    a call against a paged cache. The constructor is for tests and tools, and for `explain`, which says who can run a
+    call. batch, seq_q and seq_k are UNKNOWN (-1) if a graph is compiled for dynamic shapes, see `dynamic`.
+
+    Packed sequences are the rows of one batch item in layout "BSND" (tensors (T, N, D)) or "BSH" ((T, N * D)). The
+    rules hold in every sequence by itself, by position in the sequence. Dropout's batch element is the index of the
+    sequence, and a prefix belongs to a sequence. A paged call has as many keys as its table can name, in layout "BSND";
+    its rules are aligned with the end of each sequence, which may be shorter.
 
     Attributes:
         batch, heads, seq_q, seq_k, head_dim: sizes of query and key.
         kv_heads: heads of key and value; 0 = as many as heads.
         dtype: "float16", "bfloat16" or "float32".
-        layout: of query, key, value and output. A backend gets a problem in a layout that it takes.
+        layout: of query, key, value and output. A backend gets a call in a layout that it takes.
         rules: what the call computes, whatever its sizes.
         value_dim: head_dim of value and output; 0 = head_dim.
         mask_shape: of an explicit mask, non-zero = hidden: (batch or 1, heads or 1, seq_q or 1, seq_k). A compact
@@ -58,11 +64,12 @@ class AttentionProblem:
         training: rules.dropout_rate applies only here.
         return_lse: the logsumexp is wanted too.
         device: MindSpore's device target.
-        batch_offset, head_offset: where a shard's first batch element and first query head sit in the whole problem.
-            Dropout and computed ALiBi are as in the whole problem.
-        all_heads: query heads of the whole problem; 0 = as many as heads.
+        batch_offset, head_offset: where a shard's first batch element and first query head sit in the whole call.
+            Dropout and computed ALiBi are as in the whole call.
+        all_heads: query heads of the whole call; 0 = as many as heads.
         slopes_shape: of the caller's slopes for computed ALiBi, (heads,) or (batch, heads), instead of those that
             rules.alibi stands for; of packed sequences (sequences, heads). They get no gradient.
+        storage: None for a dense call; `Varlen` for packed sequences, `Paged` for keys in a paged cache.
     """
 
     batch: int
@@ -91,6 +98,7 @@ class AttentionProblem:
     head_offset: int = 0
     all_heads: int = 0
     slopes_shape: tuple | None = None
+    storage: Varlen | Paged | None = None
 
     def __post_init__(self):
         _check_sizes(self)
@@ -120,7 +128,7 @@ class AttentionProblem:
         batch: int | None = None,
         items: tuple[str, set[int]] | None = None,
         **others: Any,
-    ) -> AttentionProblem:
+    ) -> Call:
         """Describes a call from the specs of its inputs.
 
         Args:
@@ -136,7 +144,7 @@ class AttentionProblem:
             value_head_dim: of value; None = head_dim for BSH, SBH and TH, any in the other layouts.
             batch: number of batch items, for TH only.
             items: what of the call has a prefix of its own, and how many of them there may be. None: the batch items.
-            **others: specs of further optional inputs, see `OPTIONAL`, or fields of AttentionProblem, by name.
+            **others: specs of further optional inputs, see `OPTIONAL`, or fields of Call, by name.
 
         Raises:
             TypeError, ValueError: naming the argument, what came and what is allowed.
@@ -145,11 +153,11 @@ class AttentionProblem:
         named = {"mask": mask, "bias": bias, "keep_bits": keep_bits}
         named.update((name, others.pop(name)) for name in NAMES if name in others)
         given = {name: spec for name, spec in named.items() if spec is not None}
-        call = Call(sizes, query.dtype, rules.tile, given, *(items or ("batch", {sizes.batch})))
+        whole = Given(sizes, query.dtype, rules.tile, given, *(items or ("batch", {sizes.batch})))
         for one in OPTIONAL:
             if one.name in given:
                 name = "attention_mask" if one.name == "mask" else one.name
-                others.update(one.read(name, given[one.name], call))
+                others.update(one.read(name, given[one.name], whole))
         if "mask" in given and "mask_shape" not in others:
             rules = replace(rules, causal=True)
         return cls(**sizes._asdict(), rules=rules, dtype=query.dtype, layout=input_layout, **others)
@@ -160,18 +168,40 @@ class AttentionProblem:
         return tuple(one.name for one in OPTIONAL if one.has(self))
 
     def place(self, name: str) -> int | None:
-        """Return the place of an input among `inputs`, None if the problem lacks it."""
+        """Return the place of an input among `inputs`, None if the call lacks it."""
         return self.inputs.index(name) if name in self.inputs else None
 
     @property
     def dynamic(self) -> bool:
         """Return True if a size is unknown, because a graph is compiled for dynamic shapes."""
-        return UNKNOWN in (self.batch, self.seq_q, self.seq_k)
+        sequences = self.storage.count if isinstance(self.storage, Varlen) else 0
+        return UNKNOWN in (self.batch, self.seq_q, self.seq_k, sequences)
 
     @property
     def empty(self) -> bool:
         """Return True if there is no score to compute."""
-        return not self.dynamic and 0 in (self.batch, self.heads, self.seq_q, self.seq_k)
+        blocks = self.storage.blocks if isinstance(self.storage, Paged) else UNKNOWN
+        unknown = UNKNOWN in (self.batch, self.seq_q, self.seq_k)
+        return blocks == 0 or not unknown and 0 in (self.batch, self.heads, self.seq_q, self.seq_k)
+
+    @property
+    def kind(self) -> str:
+        """Return "dense", "varlen" or "paged"."""
+        if self.storage is None:
+            return "dense"
+        return "varlen" if isinstance(self.storage, Varlen) else "paged"
+
+    @property
+    def varlen(self) -> Varlen:
+        """Return how the sequences of this call are packed. Only a call of kind "varlen" has it."""
+        assert isinstance(self.storage, Varlen)
+        return self.storage
+
+    @property
+    def paged(self) -> Paged:
+        """Return the caches of this call. Only a call of kind "paged" has them."""
+        assert isinstance(self.storage, Paged)
+        return self.storage
 
     @property
     def group(self) -> int:
@@ -201,7 +231,7 @@ class AttentionProblem:
 
     @property
     def band(self) -> Band:
-        """Positional visibility, see `AttentionRules.band`. Not of a dynamic problem."""
+        """Positional visibility, see `AttentionRules.band`. Not of a dynamic call."""
         if self.dynamic:
             raise ValueError("band: unknown before run time, because a size is")
         return self.rules.band(self.seq_q, self.seq_k)
@@ -233,9 +263,12 @@ class AttentionProblem:
         return self.batch, self.heads, self.seq_q, self.value_dim
 
     def laid_out(self, shape: tuple) -> tuple:
-        """A BNSD shape in the layout of this problem."""
+        """Return a BNSD shape in this call's layout. Packed tensors and single paged queries have an axis less."""
         batch, heads, seq, dim = shape
-        return CALL_LAYOUTS[self.layout].shape(batch, heads, seq, dim)
+        if isinstance(self.storage, Paged) and self.storage.one_query:
+            return batch, heads, dim
+        own = CALL_LAYOUTS[self.layout].shape(batch, heads, seq, dim)
+        return own[1:] if isinstance(self.storage, Varlen) else own
 
     def shape_lse(self) -> tuple:
         """Shape of the logsumexp, which is float32."""
@@ -246,8 +279,8 @@ class AttentionProblem:
         return self.batch, self.heads, self.seq_q, blocks_of_8(self.seq_k)
 
 
-def alibi_slopes(problem: AttentionProblem) -> list[float]:
-    """Return computed ALiBi's slopes for the heads of `problem`, if the caller gives none. They are float64.
+def alibi_slopes(call: Call) -> list[float]:
+    """Return computed ALiBi's slopes for the heads of `call`, if the caller gives none. They are float64.
 
     For H a power of two: 2 ** (-8 (i + 1) / H). Otherwise the slopes of the next lower power of two, followed by every
     other slope of twice that power. Press et al., "Train Short, Test Long" (2022), section 3 and the authors' released
@@ -257,67 +290,65 @@ def alibi_slopes(problem: AttentionProblem) -> list[float]:
     def powers(count):
         return [2.0 ** (-8.0 * (i + 1) / count) for i in range(count)]
 
-    total = problem.all_heads
+    total = call.all_heads
     lower = 1 << (total.bit_length() - 1)
     slopes = powers(lower)
     if lower != total:
         slopes += powers(2 * lower)[0::2]
-    return slopes[problem.head_offset : problem.head_offset + problem.heads]
+    return slopes[call.head_offset : call.head_offset + call.heads]
 
 
-def _set(problem: AttentionProblem, name: str, value) -> None:
-    object.__setattr__(problem, name, value)
+def _set(call: Call, name: str, value) -> None:
+    object.__setattr__(call, name, value)
 
 
-def _check_sizes(problem: AttentionProblem) -> None:
+def _check_sizes(call: Call) -> None:
     for name in ("batch", "seq_q", "seq_k"):
-        if getattr(problem, name) != UNKNOWN:
-            check_int(name, getattr(problem, name), 0)
-    check_int("heads", problem.heads, 0)
-    check_int("head_dim", problem.head_dim, 1, MAX_HEAD_DIM)
-    check_int("value_dim", problem.value_dim, 0, MAX_VALUE_DIM)
-    if problem.value_dim == 0:
-        check_int("value_dim (here head_dim)", problem.head_dim, 1, MAX_VALUE_DIM)
-        _set(problem, "value_dim", problem.head_dim)
-    check_int("kv_heads", problem.kv_heads, 0)
-    if problem.kv_heads == 0:
-        _set(problem, "kv_heads", problem.heads)
-    if problem.heads and problem.heads % problem.kv_heads:
+        if getattr(call, name) != UNKNOWN:
+            check_int(name, getattr(call, name), 0)
+    check_int("heads", call.heads, 0)
+    check_int("head_dim", call.head_dim, 1, MAX_HEAD_DIM)
+    check_int("value_dim", call.value_dim, 0, MAX_VALUE_DIM)
+    if call.value_dim == 0:
+        check_int("value_dim (here head_dim)", call.head_dim, 1, MAX_VALUE_DIM)
+        _set(call, "value_dim", call.head_dim)
+    check_int("kv_heads", call.kv_heads, 0)
+    if call.kv_heads == 0:
+        _set(call, "kv_heads", call.heads)
+    if call.heads and call.heads % call.kv_heads:
         raise ValueError(
-            f"key: got {problem.kv_heads} heads, which do not divide the {problem.heads} heads of query; "
+            f"key: got {call.kv_heads} heads, which do not divide the {call.heads} heads of query; "
             "allowed is any divisor (grouped-query attention)"
         )
-    check_dtype("dtype", problem.dtype, DTYPES)
-    check_name("input_layout", problem.layout, CALL_LAYOUTS)
+    check_dtype("dtype", call.dtype, DTYPES)
+    check_name("input_layout", call.layout, CALL_LAYOUTS)
     for name in ("batch_offset", "head_offset", "all_heads"):
-        check_int(name, getattr(problem, name), 0)
-    if problem.all_heads == 0:
-        _set(problem, "all_heads", problem.heads)
-    if problem.head_offset + problem.heads > problem.all_heads:
-        raise ValueError(
-            f"head_offset: {problem.head_offset} + {problem.heads} heads go past all_heads {problem.all_heads}"
-        )
+        check_int(name, getattr(call, name), 0)
+    if call.all_heads == 0:
+        _set(call, "all_heads", call.heads)
+    if call.head_offset + call.heads > call.all_heads:
+        raise ValueError(f"head_offset: {call.head_offset} + {call.heads} heads go past all_heads {call.all_heads}")
 
 
-def _check_score_tensors(problem: AttentionProblem) -> None:
+def _check_score_tensors(call: Call) -> None:
     """Shapes and dtypes of what covers the scores: mask and bias."""
-    scores = problem.batch, problem.heads, problem.seq_q, problem.seq_k
-    for name, shape in (("mask_shape", problem.mask_shape), ("bias_shape", problem.bias_shape)):
+    scores = call.batch, call.heads, call.seq_q, call.seq_k
+    for name, shape in (("mask_shape", call.mask_shape), ("bias_shape", call.bias_shape)):
         if shape is not None and not broadcasts(shape, scores):
             raise ValueError(f"{name}: got {shape}, which does not broadcast to {scores}")
-    if problem.mask_shape is not None:
-        check_dtype("mask_dtype", problem.mask_dtype, MASK_DTYPES)
-    if problem.bias_shape is not None:
-        check_dtype("bias_dtype", problem.bias_dtype, bias_dtypes(problem.dtype))
-        if problem.slopes_shape is not None:
+    if call.mask_shape is not None:
+        check_dtype("mask_dtype", call.mask_dtype, MASK_DTYPES)
+    if call.bias_shape is not None:
+        check_dtype("bias_dtype", call.bias_dtype, bias_dtypes(call.dtype))
+        if call.slopes_shape is not None:
             raise ValueError("alibi_slopes: given together with a bias, allowed is one of them")
 
 
-def _check_prefix(problem: AttentionProblem) -> None:
+def _check_prefix(call: Call) -> None:
     """A prefix widens causal visibility; beside anything else that hides by position it means nothing."""
-    if not problem.prefix:
+    if not call.prefix:
         return
-    rules = problem.rules
+    rules = call.rules
     if not rules.causal:
         raise ValueError("prefix: given without causal=True, allowed only with it")
     window, blocks = (rules.window_left, rules.window_right), (rules.prev_blocks, rules.next_blocks)

@@ -1,4 +1,4 @@
-"""Compute packed sequences as one problem of all rows. Serves lengths that a compiled graph cannot read."""
+"""Compute packed sequences as one call of all rows. Serves lengths that a compiled graph cannot read."""
 
 from __future__ import annotations
 
@@ -10,42 +10,41 @@ from mindspore import dtype as mstype
 from mindspore.ops import constexpr
 
 from flash_attention.backends.base import Backend
-from flash_attention.backends.packed_loop import heads_first
 from flash_attention.backends.positional import HiddenByRules
+from flash_attention.backends.varlen_loop import heads_first
 from flash_attention.bridge.constants import numbered
-from flash_attention.problem import alibi_slopes
-from flash_attention.problem.packed import PackedProblem
-from flash_attention.problem.rules import PLAIN_RULES
+from flash_attention.call import Call, alibi_slopes
+from flash_attention.call.rules import PLAIN_RULES
 
 
-class PackedRows(nn.Cell):
+class VarlenRows(nn.Cell):
     """Computes attention of all rows, with a mask that keeps the sequences apart. ALiBi adds biases.
 
     It costs queries times keys of all sequences, in time and memory. Lengths that are not allowed give NaN, and so do
     prefixes.
     """
 
-    def __init__(self, backend: Backend, problem: PackedProblem):
+    def __init__(self, backend: Backend, call: Call):
         super().__init__()
-        rows = problem.rows
-        self.heads, self.kv_heads, self.dtype = rows.heads, rows.kv_heads, getattr(mstype, rows.dtype)
-        self.head_dim, self.value_dim = rows.head_dim, rows.value_dim
-        self.output_shape = rows.laid_out(rows.shape_output())[1:]
+        self.heads, self.kv_heads, self.dtype = call.heads, call.kv_heads, getattr(mstype, call.dtype)
+        self.head_dim, self.value_dim = call.head_dim, call.value_dim
+        self.output_shape = call.laid_out(call.shape_output())
         self.constants = tuple(
             None if ends is None else Tensor(np.array(ends, np.int32))
-            for ends in (problem.lengths_q, problem.lengths_k)
+            for ends in (call.varlen.ends_q, call.varlen.ends_k)
         )
-        self.bottom_right = rows.rules.causal_alignment == "bottom_right"
-        self.hidden, self.drops = HiddenByRules(rows.rules), rows.dropout_threshold > 0
-        self.places = tuple(map(rows.place, ("bias", "sinks", "prefix", "alibi_slopes")))
-        self.alibi = rows.bias == "alibi"
-        self.slopes = Tensor(np.array(alibi_slopes(rows), np.float32).reshape(1, -1)) if self.alibi else None
+        self.bottom_right = call.rules.causal_alignment == "bottom_right"
+        self.hidden, self.drops = HiddenByRules(call.rules), call.dropout_threshold > 0
+        self.places = tuple(map(call.place, ("bias", "sinks", "prefix", "alibi_slopes")))
+        self.alibi = call.bias == "alibi"
+        self.slopes = Tensor(np.array(alibi_slopes(call), np.float32).reshape(1, -1)) if self.alibi else None
         alone = replace(
-            rows,
-            rules=replace(PLAIN_RULES, scale=rows.rules.scale, softcap=rows.rules.softcap),
+            call,
+            storage=None,
+            rules=replace(PLAIN_RULES, scale=call.rules.scale, softcap=call.rules.softcap),
             layout="BNSD",
             dtype="float32",
-            mask_shape=(1, 1, rows.seq_q, rows.seq_k),
+            mask_shape=(1, 1, call.seq_q, call.seq_k),
             mask_dtype="bool",
             prefix=False,
             training=False,
@@ -53,7 +52,7 @@ class PackedRows(nn.Cell):
             slopes_shape=None,
         )
         if self.alibi:
-            scores = 1, rows.heads, rows.seq_q, rows.seq_k
+            scores = 1, call.heads, call.seq_q, call.seq_k
             alone = replace(alone, bias_shape=scores, bias_dtype="float32", bias_grad=False)
         self.attention = backend.build(alone)
 

@@ -1,20 +1,20 @@
-"""AttentionProblem at its borders: largest, smallest and unknown sizes, messages, fields of the constructor."""
+"""Call at its borders: largest, smallest and unknown sizes, messages, fields of the constructor."""
 
 import pytest
-from flash_attention.problem import AttentionProblem, AttentionRules, TensorSpec
-from flash_attention.problem.inputs import MAX_HEAD_DIM, MAX_VALUE_DIM, UNKNOWN, blocks_of_8
+from flash_attention.call import AttentionRules, Call, TensorSpec
+from flash_attention.call.inputs import MAX_HEAD_DIM, MAX_VALUE_DIM, UNKNOWN, blocks_of_8
 
 SIZES = {"batch": 2, "heads": 4, "seq_q": 5, "seq_k": 7, "head_dim": 16}
 
 
 def spec(*shape, dtype="float16"):
-    """Description of a tensor."""
+    """Return description of a tensor."""
     return TensorSpec(shape, dtype)
 
 
 def read(query=(2, 4, 5, 16), key=(2, 4, 7, 16), value=None, mask=None, bias=None, **others):
-    """from_inputs of float16 tensors."""
-    return AttentionProblem.from_inputs(spec(*query), spec(*key), spec(*(value or key)), mask, bias, **others)
+    """Return from_inputs of float16 tensors."""
+    return Call.from_inputs(spec(*query), spec(*key), spec(*(value or key)), mask, bias, **others)
 
 
 def test_unknown_sizes_are_those_of_mindspore():
@@ -82,7 +82,7 @@ def test_a_compact_mask_leaves_nothing_but_the_rule():
 )
 def test_kinds_of_bias(shape, alibi, kind):
     dtype = None if shape is None else "float32"
-    problem = AttentionProblem(**SIZES, rules=AttentionRules(alibi=alibi), bias_shape=shape, bias_dtype=dtype)
+    problem = Call(**SIZES, rules=AttentionRules(alibi=alibi), bias_shape=shape, bias_dtype=dtype)
     assert problem.bias == kind
 
 
@@ -96,13 +96,13 @@ def test_messages_show_the_sizes():
 def test_position_of_queries_of_unknown_length():
     """Only the alignment at the end needs the lengths; a band needs all sizes."""
     end = AttentionRules(causal=True, causal_alignment="bottom_right")
-    assert AttentionProblem(**SIZES, rules=end).offset == 2
+    assert Call(**SIZES, rules=end).offset == 2
     unknown = {**SIZES, "seq_k": UNKNOWN}
-    assert AttentionProblem(**unknown).offset == 0
+    assert Call(**unknown).offset == 0
     with pytest.raises(ValueError, match="offset: unknown before run time"):
-        _ = AttentionProblem(**unknown, rules=end).offset
+        _ = Call(**unknown, rules=end).offset
     with pytest.raises(ValueError, match="band: unknown before run time"):
-        _ = AttentionProblem(**unknown).band
+        _ = Call(**unknown).band
 
 
 @pytest.mark.parametrize(
@@ -124,4 +124,4 @@ def test_position_of_queries_of_unknown_length():
 )
 def test_the_constructor_refuses(changes, error, message):
     with pytest.raises(error, match=message):
-        AttentionProblem(**{**SIZES, **changes})
+        Call(**{**SIZES, **changes})

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from flash_attention.problem.inputs import TensorSpec, fits
-from flash_attention.problem.layout import UNKNOWN
+from flash_attention.call.inputs import TensorSpec, fits
+from flash_attention.call.layout import UNKNOWN
 
 
 class MaskPlan(NamedTuple):

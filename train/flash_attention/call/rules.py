@@ -6,7 +6,7 @@ import math
 from dataclasses import astuple, dataclass
 from typing import Any
 
-from flash_attention.problem.checks import (
+from flash_attention.call.checks import (
     check_bool,
     check_int,
     check_name,
@@ -15,8 +15,8 @@ from flash_attention.problem.checks import (
     check_scale,
     check_window,
 )
-from flash_attention.problem.tiling import DEFAULT_STRATEGY, tile_of
-from flash_attention.problem.visibility import ALIGNMENTS, ALL_BLOCKS, UNLIMITED, Band, query_offset
+from flash_attention.call.tiling import DEFAULT_STRATEGY, tile_of
+from flash_attention.call.visibility import ALIGNMENTS, ALL_BLOCKS, UNLIMITED, Band, query_offset
 
 # Arguments of the public functions that `AttentionRules.from_arguments` takes, in the order in which graphs pass them.
 RULE_ARGUMENTS = (
@@ -35,7 +35,7 @@ RULE_ARGUMENTS = (
 
 @dataclass(frozen=True)
 class AttentionRules:
-    """The rules of a call, validated. The layer makes them once; the problems of a call and of a kernel carry them.
+    """The rules of a call, validated. The layer makes them once; the calls of a call and of a kernel carry them.
 
     Attributes:
         causal: query i sees keys up to its own position only.

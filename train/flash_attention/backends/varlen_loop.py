@@ -11,54 +11,61 @@ from mindspore.ops import constexpr
 
 from flash_attention.backends.base import Backend
 from flash_attention.bridge.constants import filled
-from flash_attention.problem import AttentionProblem
-from flash_attention.problem.packed import PackedProblem, check_counts, check_lengths
+from flash_attention.call import Call
+from flash_attention.call.varlen import check_counts, check_lengths
 
 
-def sequences_alone(problem: PackedProblem) -> list[AttentionProblem | None]:
-    """Return each sequence of constant lengths as a problem in layout BNSD. A sequence without a query gives None."""
-    rows, result = problem.rows, []
-    slopes = rows.slopes_shape if rows.slopes_shape is None else (*(1,) * (len(rows.slopes_shape) - 1), rows.heads)
-    for index, (query, query_end, key, key_end) in enumerate(problem.bounds()):
-        seq_k = max(1, key_end - key)  # without a key the problem is never run
+def sequences_alone(call: Call) -> list[Call | None]:
+    """Return each sequence of constant lengths as a call in layout BNSD. A sequence without a query gives None."""
+    result: list[Call | None] = []
+    slopes = call.slopes_shape if call.slopes_shape is None else (*(1,) * (len(call.slopes_shape) - 1), call.heads)
+    for index, (query, query_end, key, key_end) in enumerate(call.varlen.bounds()):
+        seq_k = max(1, key_end - key)  # without a key the call is never run
         one = None
         if query_end > query:
-            bias = None if rows.bias_shape is None else (*rows.bias_shape[:3], seq_k)
-            one = replace(rows, seq_q=query_end - query, seq_k=seq_k, bias_shape=bias, slopes_shape=slopes)
-            one = replace(one, layout="BNSD", batch_offset=rows.batch_offset + index)
+            bias = None if call.bias_shape is None else (*call.bias_shape[:3], seq_k)
+            one = replace(
+                call,
+                seq_q=query_end - query,
+                seq_k=seq_k,
+                bias_shape=bias,
+                slopes_shape=slopes,
+                layout="BNSD",
+                batch_offset=call.batch_offset + index,
+                storage=None,
+            )
         result.append(one)
     return result
 
 
-class PackedLoop(nn.Cell):
-    """Runs every sequence through the backend's cell for BNSD, in `dtype` or the problem's dtype. Operations around it
+class VarlenLoop(nn.Cell):
+    """Runs every sequence through the backend's cell for BNSD, in `dtype` or the call's dtype. Operations around it
     are in float32, which compiled graphs have on every device.
     """
 
-    def __init__(self, backend: Backend, problem: PackedProblem, dtype: str | None = None):
+    def __init__(self, backend: Backend, call: Call, dtype: str | None = None):
         super().__init__()
-        rows = problem.rows
-        self.dtype = getattr(mstype, rows.dtype)
-        self.heads, self.kv_heads = rows.heads, rows.kv_heads
-        self.head_dim, self.value_dim = rows.head_dim, rows.value_dim
-        self.output_shape = rows.laid_out(rows.shape_output())[1:]
-        sequences = enumerate(problem.bounds())
+        self.dtype = getattr(mstype, call.dtype)
+        self.heads, self.kv_heads = call.heads, call.kv_heads
+        self.head_dim, self.value_dim = call.head_dim, call.value_dim
+        self.output_shape = call.laid_out(call.shape_output())
+        sequences = enumerate(call.varlen.bounds())
         self.bounds = tuple((*bounds, index) for index, bounds in sequences if bounds[1] > bounds[0])
-        self.sinks = rows.place("sinks")
+        self.sinks = call.place("sinks")
         of_sequences = ["prefix"]
-        if rows.slopes_shape is not None and len(rows.slopes_shape) == 2:
+        if call.slopes_shape is not None and len(call.slopes_shape) == 2:
             of_sequences = ["prefix", "alibi_slopes"]
-        self.of_sequences = tuple(name in of_sequences for name in rows.inputs)
-        self.bias, self.keep_bits, self.prefix = map(rows.place, ("bias", "keep_bits", "prefix"))
-        self.run_dtype = getattr(mstype, dtype or rows.dtype)
-        self.bias_dtype = mstype.float32 if rows.bias_dtype is None else getattr(mstype, rows.bias_dtype)
-        alone = [one for one in sequences_alone(problem) if one is not None]
-        self.attention = nn.CellList([backend.build(replace(one, dtype=dtype or rows.dtype)) for one in alone])
+        self.of_sequences = tuple(name in of_sequences for name in call.inputs)
+        self.bias, self.keep_bits, self.prefix = map(call.place, ("bias", "keep_bits", "prefix"))
+        self.run_dtype = getattr(mstype, dtype or call.dtype)
+        self.bias_dtype = mstype.float32 if call.bias_dtype is None else getattr(mstype, call.bias_dtype)
+        alone = [one for one in sequences_alone(call) if one is not None]
+        self.attention = nn.CellList([backend.build(replace(one, dtype=dtype or call.dtype)) for one in alone])
         keep, places = 0, []
         for query, query_end, key, key_end, _ in self.bounds:
             bytes_of_row = -(-(key_end - key) // 8)
             places.append((keep, query_end - query, bytes_of_row))
-            keep += rows.heads * (query_end - query) * bytes_of_row
+            keep += call.heads * (query_end - query) * bytes_of_row
         self.bits, self.keep_bytes = tuple(places), keep
 
     def construct(self, query, key, value, lengths_q, lengths_k, inputs):
@@ -113,22 +120,22 @@ def heads_first(tensor, heads, width):
     return ops.swapaxes(ops.reshape(ops.cast(tensor, mstype.float32), (1, -1, heads, width)), 1, 2)
 
 
-class PackedLoopOfTensors(nn.Cell):
+class VarlenLoopOfTensors(nn.Cell):
     """Runs the loop for lengths in tensors. Only PYNATIVE can read them; a graph has another Cell."""
 
-    def __init__(self, backend: Backend, problem: PackedProblem, in_graph: nn.Cell):
+    def __init__(self, backend: Backend, call: Call, in_graph: nn.Cell):
         super().__init__()
-        self.problem, self.in_graph = problem, in_graph
+        self.call, self.in_graph = call, in_graph
         self.loop = functools.lru_cache(maxsize=64)(
-            lambda lengths_q, lengths_k: PackedLoop(
-                backend, replace(problem, lengths_q=lengths_q, lengths_k=lengths_k), "float32"
+            lambda lengths_q, lengths_k: VarlenLoop(
+                backend, replace(call, storage=replace(call.varlen, ends_q=lengths_q, ends_k=lengths_k)), "float32"
             )
         )
 
     def __call__(self, query, key, value, lengths_q, lengths_k, inputs):
-        problem = self.problem
-        ends_q = problem.lengths_q or _read("cu_seqlens_q", lengths_q, problem.rows.seq_q)
-        ends_k = problem.lengths_k or _read("cu_seqlens_k", lengths_k, problem.rows.seq_k)
+        call = self.call
+        ends_q = call.varlen.ends_q or _read("cu_seqlens_q", lengths_q, call.seq_q)
+        ends_k = call.varlen.ends_k or _read("cu_seqlens_k", lengths_k, call.seq_k)
         check_counts(ends_q, ends_k)
         return self.loop(ends_q, ends_k)(query, key, value, None, None, inputs)
 

@@ -8,25 +8,25 @@ import numpy as np
 from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 
-from flash_attention.backends.packed_loop import sequences_alone
 from flash_attention.backends.tik import integers
 from flash_attention.backends.tik.cell import NOTHING_SEEN, SpreadSinks, kernels
 from flash_attention.backends.tik.limits import MAX_KEEP_BYTES, refuse_on_910
 from flash_attention.backends.tik.stages import MakePrimitive
+from flash_attention.backends.varlen_loop import sequences_alone
 from flash_attention.bridge.constants import filled
+from flash_attention.call import Call
 from flash_attention.kernels.tik import describe, layout, varlen
 from flash_attention.kernels.tik.problem import Chip, Request, padded
-from flash_attention.problem.packed import PackedProblem
 
 
-class PackedOperators(nn.Cell):
-    """One packed problem; see Backend.build_packed for the meaning of the tensors.
+class VarlenOperators(nn.Cell):
+    """One packed call; see Backend.build for the meaning of the tensors.
 
     The work tables of the kernels are made by MindSpore's own operations on small integer tensors, in the graph:
     lengths that are on the device need not come to the host, and a graph serves all of them.
 
     Args:
-        problem: what to run.
+        call: what to run.
         make_primitive: makes the primitive of a kernel.
         draw: a Cell that draws keep bits, draw(seed, ends_q, ends_k) -> uint8, see layout.keep_shape.
         chip: that the kernels are planned for.
@@ -36,40 +36,39 @@ class PackedOperators(nn.Cell):
 
     def __init__(
         self,
-        problem: PackedProblem,
+        call: Call,
         make_primitive: MakePrimitive,
         draw: nn.Cell | None,
         chip: Chip,
         check: nn.Cell | None = None,
     ):
         super().__init__()
-        rows = problem.rows
-        described = describe.varlen_problem(problem, **chip._asdict())
-        self.slopes = rows.place("alibi_slopes")
-        request = Request(described, logsumexp_gradient=rows.return_lse)
+        described = describe.varlen_problem(call, **chip._asdict())
+        self.slopes = call.place("alibi_slopes")
+        request = Request(described, logsumexp_gradient=call.return_lse)
         self.core = kernels(request, make_primitive, self.slopes is not None)
-        given = problem.lengths_q is None or problem.lengths_k is None
+        given = not call.varlen.constant
         self.check = check if given else None
         self.allowed = None
         if given and check is None:
-            self.allowed = nn.CellList([_Allowed(problem.sequences, size) for size in (rows.seq_q, rows.seq_k)])
-        self.sequences = problem.sequences
+            self.allowed = nn.CellList([_Allowed(call.varlen.count, size) for size in (call.seq_q, call.seq_k)])
+        self.sequences = call.varlen.count
         self.lengths_q, self.lengths_k = (
             None if lengths is None else Tensor(np.array(lengths, np.int32))
-            for lengths in (problem.lengths_q, problem.lengths_k)
+            for lengths in (call.varlen.ends_q, call.varlen.ends_k)
         )
-        self.queries, self.keys = _Matrix(rows.heads, rows.head_dim), _Matrix(rows.kv_heads, rows.head_dim)
-        self.values = _Matrix(rows.kv_heads, rows.value_dim)
-        self.heads, self.value_dim, self.padded_dim = rows.heads, rows.value_dim, described.value_dim
-        self.output_shape = rows.laid_out(rows.shape_output())[1:]
-        self.return_lse = rows.return_lse
-        if rows.return_lse:
+        self.queries, self.keys = _Matrix(call.heads, call.head_dim), _Matrix(call.kv_heads, call.head_dim)
+        self.values = _Matrix(call.kv_heads, call.value_dim)
+        self.heads, self.value_dim, self.padded_dim = call.heads, call.value_dim, described.value_dim
+        self.output_shape = call.laid_out(call.shape_output())
+        self.return_lse = call.return_lse
+        if call.return_lse:
             self.describe = (varlen.sequences(integers, described),)
             self.stored = (varlen.stored_rows_of_tokens(integers, described),)
         self.spread, self.draw = SpreadSinks(1, None), draw
-        self.seed, self.sinks, self.prefix = map(rows.place, ("seed", "sinks", "prefix"))
+        self.seed, self.sinks, self.prefix = map(call.place, ("seed", "sinks", "prefix"))
         self.nothing = Tensor(np.zeros(1, np.float16))
-        self.no_prefix = Tensor(np.zeros(problem.sequences, np.int32))
+        self.no_prefix = Tensor(np.zeros(call.varlen.count, np.int32))
 
     def construct(self, query, key, value, lengths_q, lengths_k, inputs):
         lengths_q = lengths_q if self.lengths_q is None else self.lengths_q
@@ -147,31 +146,29 @@ class _Matrix(nn.Cell):
         return ops.reshape(tensor, (rows, -1))
 
 
-def runs_alone(problem: PackedProblem) -> str | None:
+def runs_alone(call: Call) -> str | None:
     """Return the property that work tables of packed sequences cannot hold, or None. Each sequence is then a call of
     its own.
     """
-    rows = problem.rows
-    given = {"bias": rows.bias_shape, "keep_bits": rows.keep_bits, "windows in blocks": rows.rules.in_blocks}
+    given = {"bias": call.bias_shape, "keep_bits": call.keep_bits, "windows in blocks": call.rules.in_blocks}
     return next((name for name, it in given.items() if it), None)
 
 
-def refuse_packed(problem: PackedProblem) -> str | None:
+def refuse_varlen(call: Call) -> str | None:
     """Why the operators cannot run packed sequences whose rows they do not refuse, or None."""
-    alone = runs_alone(problem)
-    if alone and (problem.lengths_q is None or problem.lengths_k is None):
+    alone = runs_alone(call)
+    if alone and not call.varlen.constant:
         return (
             f"of packed sequences whose lengths are data the TIK operators take no {alone}: with it they run sequence "
             "by sequence, each by kernels for its lengths; allowed are lengths in tuples"
         )
     if alone:
-        reasons = (refuse_on_910(one) for one in sequences_alone(problem) if one is not None)
+        reasons = (refuse_on_910(one) for one in sequences_alone(call) if one is not None)
         return next((reason for reason in reasons if reason is not None), None)
-    keep_bytes = layout.keep_shape(describe.varlen_problem(problem))[0] if problem.rows.dropout_threshold else 0
+    keep_bytes = layout.keep_shape(describe.varlen_problem(call))[0] if call.dropout_threshold else 0
     if keep_bytes > MAX_KEEP_BYTES:
         return (
             f"dropout takes its keep decisions packed, up to {keep_bytes} bytes for these sequences, whose lengths are "
-            f"{'data' if problem.lengths_q is None or problem.lengths_k is None else 'known'}; allowed are "
-            f"{MAX_KEEP_BYTES}"
+            f"{'known' if call.varlen.constant else 'data'}; allowed are {MAX_KEEP_BYTES}"
         )
     return None
