@@ -44,7 +44,7 @@ def device_process():
 
 
 def endless():
-    """The program is at its normal end while a kernel runs that never ends."""
+    """End normally while a kernel runs that never ends."""
     import tik_entries
 
     ms.set_context(op_timeout=3)

@@ -88,7 +88,7 @@ class Server:
         self.connection.sendall(_ANSWER.pack(code, len(answer)) + answer)
 
     def give_up(self, text: str) -> None:
-        """Answer in place of a kernel that does not end; then refuse all requests until the program has ended."""
+        """Answer in place of a kernel that does not end, and refuse all later requests."""
         with self.answering:
             if self.watch.kernel is None:
                 return  # it has ended meanwhile

@@ -322,7 +322,7 @@ def _plan(q, k_cache, v_cache, new, where, slopes, rules):
 
 
 def _check_calls(q, k_cache, v_cache, new, slopes, width: int, rules: tuple) -> None:
-    """Raise as the calls of the Cell would, before one of them has written into the caches."""
+    """Raise as the calls of the Cell would, before a cache is written."""
     (k, v, cos, sin), (scale, causal, window, softcap, interleaved, *_) = new, rules
     batch = q.shape[0]
     counts, table = TensorSpec((batch,), "int32"), TensorSpec((batch, width), "int32")

@@ -1,4 +1,4 @@
-"""Cumulative lengths of packed sequences as flash_attn takes them, which may end before the last row."""
+"""Check cumulative lengths of packed sequences, which may end before the last row."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def tensor_or_none(ends):
 
 @constexpr(reuse_result=False)
 def check_ends(q, k, cu_seqlens_q, cu_seqlens_k, alibi_slopes, names):
-    """Check cumulative lengths, and return the Cell that looks at the numbers in those that are Tensors."""
+    """Check cumulative lengths. Return the Cell that looks at the numbers in Tensors."""
     with called(names):
         rows, counts, constants = [], [], []
         named = ("cu_seqlens_q", cu_seqlens_q, "query", q), ("cu_seqlens_k", cu_seqlens_k, "key", k)
@@ -55,7 +55,7 @@ def check_ends(q, k, cu_seqlens_q, cu_seqlens_k, alibi_slopes, names):
 
 
 def _constant(name: str, given) -> tuple | None:
-    """Return lengths in a tuple or list, checked to be integers; None of what `spec` describes."""
+    """Return checked lengths of a tuple or list, None of a Tensor."""
     if not isinstance(given, (tuple, list)) or (given and isinstance(given[0], tuple)):
         return None
     if not given:
@@ -81,7 +81,7 @@ def _look(rows: tuple, constants: tuple, looks: bool, names: Names) -> NumberChe
 
 
 def _check_numbers(rows, ends) -> None:
-    """Raise unless lengths ascend from 0 within the rows, and are of as many queries as keys."""
+    """Raise unless lengths ascend within the rows and sequences of both agree."""
     for name, given, most in zip(("cu_seqlens_q", "cu_seqlens_k"), map(np.asarray, ends), rows):
         if (np.diff(given, prepend=0) < 0).any() or (most != UNKNOWN and given[-1] > most):
             allowed = "the number of rows" if most == UNKNOWN else most
