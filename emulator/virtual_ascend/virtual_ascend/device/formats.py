@@ -27,7 +27,7 @@ def with_filling(operator: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def plain_shape(description: dict[str, Any]) -> tuple[int, ...]:
-    """Return shape of the tensor as operators see it."""
+    """Return the shape of the tensor as operators see it."""
     name = "shape" if description["format"] in PLAIN else "ori_shape"
     return tuple(description[name])
 

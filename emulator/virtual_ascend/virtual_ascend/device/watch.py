@@ -29,11 +29,11 @@ class Watch:
         self.begin = 0.0
 
     def begins(self, kernel: Kernel) -> None:
-        """A kernel begins."""
+        """Note that a kernel begins."""
         self.begin, self.kernel = time.monotonic(), kernel
 
     def ends(self) -> None:
-        """The kernel has ended."""
+        """Note that the kernel has ended."""
         self.kernel = None
 
     def start(self) -> None:

@@ -24,7 +24,7 @@ def tensor(array: np.ndarray | None, dtype: str | None = None) -> Tensor | None:
 
 
 def array(result: Tensor | None) -> np.ndarray | None:
-    """Return float32 NumPy array of a Tensor; None of None."""
+    """Return a Tensor as a float32 NumPy array; None if it is None."""
     return None if result is None else result.astype(ms.float32).asnumpy()
 
 
@@ -137,17 +137,17 @@ class VarlenAttention(nn.Cell):
 
 
 def packed(rows: np.ndarray, dtype: str | None = None) -> Tensor:
-    """A Tensor (tokens, heads, width) of an array (1, heads, tokens, width)."""
+    """Return a Tensor (tokens, heads, width) of an array (1, heads, tokens, width)."""
     return tensor(np.ascontiguousarray(rows[0].swapaxes(0, 1)), dtype)
 
 
 def bias_tensor(case: VarlenCase, bias: np.ndarray | None) -> Tensor | None:
-    """Return a bias as float32, or as float16 beside float16, which is all that the TIK operators take."""
+    """Return a bias as a Tensor: float16 beside float16, which the TIK operators take, else float32."""
     return tensor(bias, "float16" if case.dtype == "float16" else None)
 
 
 def run_varlen(case: VarlenCase, backend: str, data: bool) -> Attention:
-    """Output, logsumexp and gradients of a case of packed sequences, in the current mode, for all rows as BNSD.
+    """Return output, logsumexp and gradients of a case of packed sequences, all rows as BNSD.
 
     Args:
         data: the lengths are in tensors; else they are constants.

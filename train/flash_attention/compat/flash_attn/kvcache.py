@@ -68,7 +68,7 @@ def flash_attn_with_kvcache(
     num_splits: int = 0,
     return_softmax_lse: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """Return attention against a cache. Causal masks are aligned BOTTOM RIGHT: the last query sees all keys of its
+    """Compute attention against a cache. Causal masks are aligned BOTTOM RIGHT: the last query sees all keys of its
     sequence.
 
     It has no gradient.
@@ -323,7 +323,7 @@ def _plan(q, k_cache, v_cache, new, where, slopes, rules):
 
 
 def _check_calls(q, k_cache, v_cache, new, slopes, width: int, rules: tuple) -> None:
-    """Raise as the calls of the Cell would, before one of them has written into the caches."""
+    """Raise the errors of the Cell's calls, before one of them writes into the caches."""
     (k, v, cos, sin), (scale, causal, window, softcap, interleaved, *_) = new, rules
     batch = q.shape[0]
     counts, table = TensorSpec((batch,), "int32"), TensorSpec((batch, width), "int32")

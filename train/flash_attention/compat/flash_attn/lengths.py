@@ -1,4 +1,4 @@
-"""Cumulative lengths of packed sequences as flash_attn takes them, which may end before the last row."""
+"""Cumulative lengths of packed sequences in flash_attn's form. They may end before the last row."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def tensor_or_none(ends):
 
 @constexpr(reuse_result=False)
 def check_ends(q, k, cu_seqlens_q, cu_seqlens_k, alibi_slopes, names):
-    """Check cumulative lengths, and return the Cell that looks at the numbers in those that are Tensors."""
+    """Check cumulative lengths, and return the Cell that looks at the numbers in Tensors."""
     with called(names):
         counts, rows = set(), []
         named = ("cu_seqlens_q", cu_seqlens_q, "query", q), ("cu_seqlens_k", cu_seqlens_k, "key", k)

@@ -12,11 +12,11 @@ def dispatch_autotune_task(*_):
 
 
 def sync_op_tune_params(*_):
-    """Nothing is tuned here, so nothing is kept for it."""
+    """Accept parameters of tuning, because nothing is tuned here."""
 
 
 def sync_syspath(_folder):
-    """The process that compiles is the one whose path MindSpore has just changed."""
+    """Accept a folder: the process that compiles is also the process that MindSpore has just told the path."""
 
 
 __all__ = [

@@ -176,7 +176,7 @@ class Gradients(nn.Cell):
 
 
 def mask_shape(case):
-    """Return shape of the mask: of one head."""
+    """Return the shape of the mask: of one head."""
     return (BATCH, 1, SEQ, SEQ) if case.mask[1] == 4 else (BATCH, SEQ, SEQ)
 
 
@@ -193,7 +193,7 @@ def turned(case, name, array):
 
 
 def expected(case, data, weights, mask, segments):
-    """Return gradients of the inputs in float64."""
+    """Return the gradients of the inputs in float64."""
     given = {name: turned(case, name, data[name]).astype(float) for name in case.inputs}
     biased = "bias" in given
     problem = Call(

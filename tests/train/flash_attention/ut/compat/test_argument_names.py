@@ -1,4 +1,4 @@
-"""Errors name arguments as the caller of an adapter wrote them, for every argument of every adapter."""
+"""Errors name arguments as the caller of an adapter wrote them. Every argument of every adapter is tested."""
 
 import inspect
 import re
@@ -25,7 +25,7 @@ class Module(nn.Cell):
 
 
 def layer(query, key, value, attn_mask=None, alibi_mask=None):
-    """Calls the layer of earlier packages."""
+    """Call the layer of earlier packages."""
     return ascend910.FlashAttention(16, alibi=True)(query, key, value, attn_mask, alibi_mask)
 
 
@@ -190,7 +190,7 @@ OURS += "|key_cache|value_cache|block_tables|context_lens|slot_mapping|window_si
 
 
 def named_as_written(message, entry, name):
-    """Return whether a message begins with the name, and no other is one that the entry does not have."""
+    """Return whether a message begins with the name and names no foreign argument."""
     function, _ = ENTRIES[entry]
     parameters = set(inspect.signature(function).parameters)
     foreign = set(re.findall(rf"(?<!\ba )(?<!compact )(?<![\w/])({OURS})(?![\w])", message)) - parameters
@@ -198,7 +198,7 @@ def named_as_written(message, entry, name):
 
 
 def called(entry, name, wrong):
-    """The message of an entry for a wrong argument; None if it takes it."""
+    """Return the message of an entry for a wrong argument, None if the entry takes it."""
     function, given = ENTRIES[entry]
     try:
         function(**{**given, **NEEDS.get((entry, name), {}), name: wrong})
