@@ -354,7 +354,7 @@ def _append(key, value, key_cache, value_cache, lengths, tokens, max_length, wid
 
 @compile_time
 def _all_tokens(key, lengths):
-    """Return tokens of each sequence; None if they are unknown."""
+    """Return the tokens of each sequence; None if they are unknown."""
     if tensor_spec("key", key).shape[1] == UNKNOWN:
         return None
     return Tensor(np.full(lengths[0], tensor_spec("key", key).shape[1], np.int32))

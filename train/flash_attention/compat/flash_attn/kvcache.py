@@ -67,7 +67,7 @@ def flash_attn_with_kvcache(
     num_splits: int = 0,
     return_softmax_lse: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """Return attention against a cache. Causal masks are aligned BOTTOM RIGHT: the last query sees all keys of its
+    """Compute attention against a cache. Causal masks are aligned BOTTOM RIGHT: the last query sees all keys of its
     sequence.
 
     It has no gradient.

@@ -196,7 +196,7 @@ def turned(case, name, array):
 
 
 def expected(case, data, weights, mask, segments):
-    """Return gradients of the inputs in float64."""
+    """Return the gradients of the inputs in float64."""
     given = {name: turned(case, name, data[name]).astype(float) for name in case.inputs}
     biased = "bias" in given
     problem = Call(
