@@ -306,7 +306,7 @@ def vec_reduce_add(call: Call, a: Any) -> MicroOp:
 
 
 def extreme_scratch(repeat_times: int, cal_index: bool) -> int:
-    """Return the elements of ``work_tensor`` for vec_reduce_max/min: value-index pairs of every level (vector.md 2.6)."""
+    """Return the elements of ``work_tensor`` for vec_reduce_max/min: value-index pairs of each level (vector.md)."""
 
     def blocks(count: int) -> int:
         return -(-count // 16) * 16

@@ -24,7 +24,7 @@ def tensor(array: np.ndarray | None, dtype: str | None = None) -> Tensor | None:
 
 
 def array(result: Tensor | None) -> np.ndarray | None:
-    """Return a Tensor as a float32 NumPy array; None if it is None."""
+    """Return float32 NumPy array of a Tensor; None of None."""
     return None if result is None else result.astype(ms.float32).asnumpy()
 
 
@@ -140,12 +140,12 @@ def packed(rows: np.ndarray, dtype: str | None = None) -> Tensor:
 
 
 def bias_tensor(case: VarlenCase, bias: np.ndarray | None) -> Tensor | None:
-    """Return a bias as a Tensor: float16 beside float16, which the TIK operators take, else float32."""
+    """Return a bias as float32. Beside float16, where the TIK operators take no other, it is float16."""
     return tensor(bias, "float16" if case.dtype == "float16" else None)
 
 
-def run_varlen(case: VarlenCase, backend: str, data: bool) -> Attention:
-    """Return output, logsumexp and gradients of a case of packed sequences, all rows as BNSD.
+class VarlenRun:
+    """One network for cases with the same rules and numbers of tokens.
 
     Args:
         data: the lengths are in tensors; else they are constants.
