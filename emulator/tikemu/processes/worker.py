@@ -113,7 +113,7 @@ class Blocks:
 
 
 def _events(events: list) -> tuple[list[tuple], list[tuple[int, float, float]]]:
-    """Return what a trace shows of each operation, and the events as (its number, start, end)."""
+    """Return what a trace shows of each operation, and the events by operation number."""
     numbers: dict[int, int] = {}
     shown: list[tuple] = []
     entries: list[tuple[int, float, float]] = []
