@@ -45,12 +45,12 @@ def create(function, *arguments):
 
 
 def allocate(size):
-    """Return address of new memory."""
+    """Return the address of new memory."""
     return create("rtMalloc", size, 0, 0)
 
 
 def read(address, count):
-    """Return code, and float32 numbers of the card."""
+    """Return the code, and float32 numbers of the card."""
     array = np.zeros(count, np.float32)
     code = runtime.rtMemcpy(array.ctypes.data, array.nbytes, address, array.nbytes, DEVICE_TO_HOST)
     return code, array

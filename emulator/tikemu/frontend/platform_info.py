@@ -123,7 +123,7 @@ def current_soc() -> SocProfile:
 
 
 def reported_ub_size() -> int:
-    """Return bytes that ``get_soc_spec("UB_SIZE")`` returns (D1)."""
+    """Return the bytes that ``get_soc_spec("UB_SIZE")`` returns (D1)."""
     configured = settings.default_options().ub_reported
     return current_soc().ub_size if configured is None else configured
 

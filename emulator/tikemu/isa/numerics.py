@@ -157,7 +157,7 @@ def rsqrt_table() -> np.ndarray:
 
 
 def _split(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return mantissa (23 bits of 1.f) and exponent of |x| for finite non-zero x. Subnormals are normalised."""
+    """Return the mantissa (23 bits of 1.f) and exponent of |x| for finite non-zero x. Subnormals are normalised."""
     fraction, exponent = np.frexp(np.abs(x))
     bits = (fraction * np.float32(2.0)).view(np.uint32) & 0x7FFFFF
     return bits, exponent - 1

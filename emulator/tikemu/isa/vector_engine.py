@@ -63,7 +63,7 @@ class Walk:
     # ---------------------------------------------------------------------------------------------- footprint
     @cached_property
     def pieces(self) -> tuple[Piece, ...]:
-        """Return bytes touched, as regular pieces."""
+        """Return the bytes touched, as regular pieces."""
         size, address = self.itemsize, self.operand.address
         rows: list[tuple[int, int, int]] = []  # offset, blocks, width
         for first, stop in self.lanes.runs:
@@ -234,7 +234,7 @@ class Walk:
         return store
 
     def native_fields(self, prefix: str) -> dict[str, int]:
-        """Return pointer and strides for the native helper."""
+        """Return the pointer and strides for the native helper."""
         return {
             prefix: self.operand.memory.base + self.operand.address,
             f"{prefix}_rep": self.pitch,

@@ -92,7 +92,8 @@ def alignment(tensor: ir.TensorInfo) -> int:
 
 
 def tensor_bytes(tensor: ir.TensorInfo) -> int:
-    """Return bytes that a tensor occupies: its shape, or ``max_mem_size`` where the shape is known only at run time.
+    """Return the bytes that a tensor occupies: its shape, or ``max_mem_size`` where the shape is known only at run
+    time.
 
     Raises:
         TikParamError: the shape is not known and no ``max_mem_size`` is given.

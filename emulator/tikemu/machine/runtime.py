@@ -167,7 +167,7 @@ class Runtime:
         self.report(location, "synchronisation", TikParamError, message)
 
     def loop_range(self, begin: int, end: int, location: ir.Location) -> range:
-        """Return iterations of a loop with run-time bounds (core.md 3.1)."""
+        """Return the iterations of a loop with run-time bounds (core.md 3.1)."""
         if not 0 <= begin <= end <= 2147483647:
             message = "the bounds of for_range must satisfy 0 <= begint <= endt <= 2147483647"
             if begin < end:

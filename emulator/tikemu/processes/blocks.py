@@ -308,7 +308,7 @@ def _send(pool: pools.Pool, process: int, *request: Any) -> None:
 
 
 def _traced(shown: list[tuple], entries: list[tuple[int, float, float]]) -> Iterator[tuple[Any, float, float]]:
-    """Return events as a trace keeps them."""
+    """Return the events as a trace keeps them."""
     ops = []
     for name, pipe, category, location, reads, writes in shown:
         micro = SimpleNamespace(reads=_accesses(reads), writes=_accesses(writes))

@@ -20,7 +20,7 @@ def scalar2tensor_one(shape: Sequence[int]) -> Sequence[int]:
 
 
 def axis_check(shape_len: int, axis: int | Sequence[int]) -> int | list[int]:
-    """Return axes wrapped to non-negative numbers, without repetition, ascending. Raises RuntimeError outside the
+    """Return the axes wrapped to non-negative numbers, without repetition, ascending. Raises RuntimeError outside the
     rank.
     """
     single = not isinstance(axis, (list, tuple))

@@ -73,13 +73,13 @@ class CoreClock:
 
     @property
     def flags(self) -> int:
-        """Return flag instructions that the automatic synchronisation inserted."""
+        """Return the flag instructions that the automatic synchronisation inserted."""
         self.replay.count()
         return self.simulator.flags
 
     @property
     def waited(self) -> list[float]:
-        """Return cycles that pipes waited, see :mod:`.waits`."""
+        """Return the cycles that pipes waited, see :mod:`.waits`."""
         self.replay.count()
         return self.simulator.waited
 

@@ -45,7 +45,7 @@ def load(contents: bytes) -> Kernel:
 
 
 def tensors(parameters: list[Any]) -> list[dict[str, Any]]:
-    """Return descriptions of all tensors that are there, in order."""
+    """Return the descriptions of all tensors that are there, in order."""
     found: list[dict[str, Any]] = []
     for parameter in parameters:
         if parameter is not None:

@@ -187,7 +187,7 @@ def dense_left(generator: np.random.Generator) -> Problem:
 
 
 def scaled(a: np.ndarray, b: np.ndarray, factor: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return truth and error bound, in NZ, of a product times a factor."""
+    """Return the truth and error bound, in NZ, of a product times a factor."""
     truth, bound = product(a, b)
     scale = float(factor[0])
     return nz(truth * scale), nz(bound * scale + np.abs(truth * scale) * U32)

@@ -25,7 +25,7 @@ LARGEST = {"float16": 65504.0, "float32": struct.unpack("<f", b"\xff\xff\x7f\x7f
 
 
 def size_of(dtype: str) -> int:
-    """Return bytes of an element."""
+    """Return the bytes of an element."""
     return struct.calcsize(CODES[dtype])
 
 
@@ -55,7 +55,7 @@ class Pointer:
         return Pointer(self.data, self.address + offset, dtype or self.dtype)
 
     def lane(self, repeat: int, lane: int, rep: int, blk: int = 1) -> Pointer:
-        """Return element ``lane`` of a repeat; strides in blocks of 32 bytes."""
+        """Return the element ``lane`` of a repeat; strides in blocks of 32 bytes."""
         per_block = 32 // self.size
         return self.at(32 * (repeat * rep + lane // per_block * blk) + lane % per_block * self.size)
 
@@ -71,7 +71,7 @@ class Pointer:
 
 
 def divide(x: float, y: float) -> float:
-    """Return IEEE division, which Python refuses by zero."""
+    """Return the IEEE division, which Python refuses by zero."""
     if y == 0:
         return math.nan if x == 0 or math.isnan(x) else math.copysign(math.inf, x) * math.copysign(1.0, y)
     return x / y

@@ -61,7 +61,7 @@ def installed_version(name: str) -> str | None:
 
 
 def cann_version() -> str | None:
-    """Return version line and folder of the CANN toolkit that the environment points to."""
+    """Return the version line and folder of the CANN toolkit that the environment points to."""
     for variable in CANN_VARIABLES:
         folder = os.environ.get(variable)
         if folder and Path(folder).is_dir():

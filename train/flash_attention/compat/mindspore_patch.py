@@ -26,8 +26,8 @@ _MISSING = object()
 
 
 def _early_bound(*arguments, **keywords):
-    """Return code for MindSpore's function: of the name in the module that defines it, which is ours while the patch
-    lasts.
+    """Return the code for MindSpore's function: of the name in the module that defines it, which is ours while the
+    patch lasts.
     """
     return flash_attention_score(*arguments, **keywords)
 

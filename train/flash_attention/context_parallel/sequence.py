@@ -61,7 +61,7 @@ class SequenceSplit:
         return seq // count
 
     def positions(self, rank: int, seq: int) -> list[int]:
-        """Return positions in the whole sequence of the tokens that a process holds: for position embeddings and
+        """Return the positions in the whole sequence of the tokens that a process holds: for position embeddings and
         targets.
         """
         length = self.chunk_length(seq)

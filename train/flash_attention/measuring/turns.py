@@ -48,7 +48,7 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def on_cores(threads: int) -> dict:
-    """Return arguments of a subprocess that computes on so many cores."""
+    """Return the arguments of a subprocess that computes on so many cores."""
     cores = sorted(os.sched_getaffinity(0))[:threads]
     # Threads of NumPy's product would spin through the next turn: 2^26 cycles unless told otherwise.
     variables = environment(OMP_NUM_THREADS=str(threads), OPENBLAS_THREAD_TIMEOUT="20")
@@ -158,7 +158,7 @@ def time_in_turns(
 def time_alone(
     worker: Worker, case: Case, rounds: int, budget: float = 20.0, kinds: tuple = PASSES
 ) -> dict[str, Timing]:
-    """Return timings of one worker by pass, otherwise as `time_in_turns`.
+    """Return the timings of one worker by pass, otherwise as `time_in_turns`.
 
     Raises:
         RuntimeError: it cannot run the case; with the reason.

@@ -128,7 +128,10 @@ class Server:
         """Run a collective of a graph: its tensors are there, and no addresses come."""
         addresses, description = _split(count, contents)
         call = collectives.parse(description)
-        found = collectives.given(self.launcher.memory, call, addresses[0]) if count else self.graphs.at[graph].given
+        if count:
+            found = collectives.given(self.launcher.memory, call, addresses[0])
+        else:
+            found = self.graphs.at[graph].given[: None if call.given else 0]  # of a broadcast the root alone gives
         collectives.give(call, found)
 
     def take(self, graph: int, count: int, contents: bytes) -> None:

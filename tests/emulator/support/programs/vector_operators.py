@@ -136,7 +136,7 @@ def old_style_class():
 
 @program
 def dynamic_shape(tik, inst):
-    """Return y = x * scale + shift over a length known only at launch: InputScalars, a tail, an early return."""
+    """Compute y = x * scale + shift over a length known only at launch: InputScalars, a tail, an early return."""
     length = inst.InputScalar("int64", "length")
     scale = inst.InputScalar("float32", "scale")
     x, y = (inst.Tensor("float32", (4096,), name=name, scope=tik.scope_gm) for name in "xy")
@@ -196,7 +196,7 @@ def workspace_and_barrier(tik, inst):
 
 @program
 def suppressed_boxes(tik, inst):
-    """Return greedy suppression of 1-D boxes in order of score: proposals, sort, scalar decisions, tik_break."""
+    """Suppress 1-D boxes greedily in order of score: proposals, sort, scalar decisions, tik_break."""
     count = 32
     scores = inst.Tensor("float16", (count,), name="scores", scope=tik.scope_gm)
     centres, kept = (inst.Tensor("float16", (count,), name=name, scope=tik.scope_gm) for name in ("centres", "kept"))

@@ -308,7 +308,7 @@ def _inputs(case: Case) -> Inputs:
 
 
 def _segments(case: Case, random) -> tuple:
-    """Return ids of the queries and of the keys: five segments, and padding."""
+    """Return the ids of the queries and of the keys: five segments, and padding."""
     if case.segments == "none":
         return None, None
 
@@ -365,7 +365,7 @@ def _bias(case: Case, random) -> np.ndarray | None:
 
 @functools.lru_cache(maxsize=64)
 def _expected(case: Case) -> tuple[reference.Attention, reference.Attention]:
-    """Return truth and baseline of a case."""
+    """Return the truth and baseline of a case."""
     return tuple(run(*_arguments(case), **_options(case)) for run in (reference.truth, reference.baseline))
 
 

@@ -70,7 +70,7 @@ def measure(
 
 
 def kernels_of(operator: str, problem: KernelProblem) -> tuple[str, ...]:
-    """Return names in tik_kernels.OPERATORS: the kernel that does the work, and the passes around it."""
+    """Return the names in tik_kernels.OPERATORS: the kernel that does the work, and the passes around it."""
     return (operator, *(tik_kernels.passes(problem) if operator == "backward" else ()))
 
 

@@ -29,7 +29,7 @@ def models(name: str) -> tuple:
 
 
 def run(model, ids: np.ndarray, mask, weight: np.ndarray) -> list:
-    """Return logits, and the gradient of every parameter."""
+    """Return the logits, and the gradient of every parameter."""
     weight = mindtorch.tensor(weight)
     mask = None if mask is None else mindtorch.tensor(mask)
 

@@ -63,7 +63,7 @@ class Gradients(nn.Cell):
 
 
 def neighbours(text: str) -> list[str]:
-    """Return names of the operations beside a printed graph's operators, on their matrices' sides."""
+    """Return the names of the operations beside a printed graph's operators, on their matrices' sides."""
     kinds, inputs = {}, {}
     for name, kind, given in re.findall(r"^ +(%\d+)\([^)]*\) = (?:PrimFunc_)?(\w+)\((.*)", text, re.MULTILINE):
         kinds[name], inputs[name] = kind, re.findall(r"%\w+|Tensor\(", given.split(") {")[0])

@@ -140,7 +140,7 @@ def through_acl(place: Path, *options: str, **variables: object) -> subprocess.P
 
 
 def finish(command: subprocess.Popen) -> tuple[int, str, str]:
-    """Return status, stdout and stderr of the command."""
+    """Return the status, stdout and stderr of the command."""
     told, warned = command.communicate(timeout=120)
     return command.returncode, told, warned
 

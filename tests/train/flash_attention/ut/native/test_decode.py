@@ -33,7 +33,7 @@ def test_cases(isa, dtype):
 
 
 def decode(problem, query, key, value):
-    """Return output and logsumexp of the kernel."""
+    """Return the output and logsumexp of the kernel."""
     output, logsumexp = library.forward(problem, *(stored(array, problem.dtype) for array in (query, key, value)))
     return values(output), logsumexp
 

@@ -47,7 +47,7 @@ class Packing:
         return Request(described, logsumexp_gradient=self.logsumexp_gradient)
 
     def tables(self, request: Request, *stages: str) -> tuple:
-        """Return work tables, see operators.work_tables."""
+        """Return the work tables, see operators.work_tables."""
         prefix = np.zeros(self.room, np.int32)
         if self.case.prefixes is not None:
             prefix[: len(self.case.prefixes)] = self.case.prefixes
@@ -90,7 +90,7 @@ class Packing:
 
 
 def _stored(values: np.ndarray, blocks: np.ndarray) -> np.ndarray:
-    """Return (H, T) as stored per row, (1, H, rows), zeros elsewhere."""
+    """Return (H, T) values as stored per row, (1, H, rows), with zeros elsewhere."""
     result = np.zeros((1, len(values), len(blocks) * layout.BLOCK), np.float32)
     for index, (first, rows, *_) in enumerate(blocks):
         result[0, :, index * layout.BLOCK :][:, :rows] = values[:, first : first + rows]
