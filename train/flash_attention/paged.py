@@ -48,7 +48,7 @@ def paged_caches(
     value_head_dim: int | None = None,
     dtype=mstype.float16,
 ) -> tuple[Parameter, Parameter]:
-    """Return caches of keys and values for `reshape_and_cache` and `paged_attention`, on every backend.
+    """Make caches of keys and values for `reshape_and_cache` and `paged_attention`, on every backend.
 
     Their last axes are rounded up to multiples of 16, which the TIK operators need; the two functions take tensors of
     the true widths with them.
@@ -162,7 +162,7 @@ def limited_attention(
     backend=None,
     looks=False,
 ):
-    """Return `paged_attention` where sequences may be longer than max_length: queries of tokens behind it get NaN.
+    """Compute `paged_attention` if sequences may be longer than max_length: queries of tokens behind it get NaN.
 
     widths are head_dim and value_head_dim, or None each.
 
@@ -183,7 +183,7 @@ def limited_attention(
 
 
 def check_attention(query, caches, max_length, widths, tokens, padding_side):
-    """Raise as `limited_attention` of these arguments would; in PYNATIVE, before something is written."""
+    """Raise the errors of `limited_attention` with these arguments; in PYNATIVE, before something is written."""
     options = max_length, widths, spec(tokens), padding_side, False
     _plan(query, *caches, None, None, True, (-1, -1), False, None, 0.0, None, options)
 
@@ -256,7 +256,7 @@ def reshape_and_cache(
 
 
 def update_cache(key, value, key_cache, value_cache, slot_mapping, looks=False):
-    """Return `reshape_and_cache`, which looks at the numbers in slot_mapping where it can."""
+    """Run `reshape_and_cache`. With `looks` the numbers in slot_mapping are checked, if they can be."""
     run = _update(spec(key), spec(value), spec(key_cache), spec(value_cache), spec(slot_mapping))
     if looks and not compiling():
         _slot_check(spec(key_cache))(slot_mapping)

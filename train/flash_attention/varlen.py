@@ -50,7 +50,7 @@ def flash_attention_varlen(
     backend: str | None = None,
     argument_names: tuple[tuple[str, str], ...] = (),
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """Return `flash_attention` on sequences that lie one behind the other, each by itself, without padding.
+    """Run `flash_attention` on sequences that lie one behind the other, each by itself, without padding.
 
     Every sequence is a call of its own: rules go by the position in the sequence, and dropout takes the index of the
     sequence for its batch element. The cost is the sum over the sequences, whatever their lengths.

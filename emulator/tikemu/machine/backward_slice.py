@@ -103,7 +103,9 @@ class Needs:
 
 
 def written(statement: ir.Instruction) -> set[Any]:
-    """Return the uids of the tensors that a call may write: by the convention of the table, ``dst...`` and ``work...``."""
+    """Return the uids of the tensors that a call may write. By the table's convention they are ``dst...`` and
+    ``work...``.
+    """
     found: set[Any] = {
         leaf.tensor.uid
         for name, value in statement.args.items()

@@ -72,7 +72,7 @@ class Pool:
 
     @property
     def pids(self) -> list[int]:
-        """Return their process ids."""
+        """Return the process ids."""
         return [process.pid for process in self._processes]
 
     @property
@@ -188,7 +188,7 @@ def _close_all() -> None:
 
 
 def _forget() -> None:
-    """Start anew in a fork."""
+    """Start anew in a forked process."""
     global _lock
     _lock = threading.Lock()
     _idle.clear()

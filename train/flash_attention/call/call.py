@@ -186,7 +186,7 @@ class Call:
 
     @property
     def kind(self) -> str:
-        """Return "dense", "varlen" or "paged"."""
+        """Return the kind: "dense", "varlen" or "paged"."""
         if self.storage is None:
             return "dense"
         return "varlen" if isinstance(self.storage, Varlen) else "paged"

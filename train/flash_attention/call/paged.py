@@ -111,7 +111,7 @@ def stored_width(width: int) -> int:
 
 
 def true_widths(query: TensorSpec, key_cache: TensorSpec, value_cache: TensorSpec, value_head_dim: int | None) -> tuple:
-    """Return query as wide as its cache's keys, and the width of narrower values. The width is None if values are as
+    """Return query as wide as the cache's keys, and the width of narrower values. The width is None if values are as
     wide as their cache.
 
     Raises:

@@ -262,7 +262,7 @@ def _modules_of_flash_attn() -> Iterator[types.ModuleType]:
 
 
 def _is_there(name: str) -> bool:
-    """Return if a module can be imported. Only the packages around it are imported."""
+    """Return True if a module can be imported. Only the packages around it are imported."""
     try:
         return name in sys.modules or importlib.util.find_spec(name) is not None
     except ModuleNotFoundError:

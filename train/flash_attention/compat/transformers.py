@@ -41,7 +41,7 @@ def attention_forward(
     s_aux: Tensor | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """Return attention as the library's models call it.
+    """Compute attention as the library's models call it.
 
     Args:
         module (Cell): the model's attention; its `is_causal` (True without one) decides where the argument is None.
@@ -148,7 +148,7 @@ class MaskFunction:
         return None if bool(attention_mask.asnumpy().all()) else attention_mask
 
     def _positional(self, mask_function) -> bool:
-        """Return if the rule is causal and every row is one sequence. A sliding window may limit it.
+        """Return True if the rule is causal and every row is one sequence. A sliding window may limit it.
 
         The library intersects plain functions, which only their code and closures tell apart. What is unknown counts as
         no.
@@ -161,13 +161,13 @@ class MaskFunction:
         )
 
     def _parts(self, mask_function) -> list:
-        """Return the functions that `mask_function` is the intersection of."""
+        """Return the functions whose intersection `mask_function` is."""
         if not _is_like(mask_function, self.masking.and_masks(mask_function)):
             return [mask_function]
         return [part for inner in _contents(mask_function) for part in self._parts(inner)]
 
     def _is_one_sequence(self, mask_function) -> bool:
-        """Return if the rule numbers a row's packed sequences and there is only one."""
+        """Return True if the rule numbers a row's packed sequences and there is only one."""
         if not _is_like(mask_function, self.masking.packed_sequence_mask_function(None)):
             return False
         numbers = _contents(mask_function).asnumpy()
@@ -179,7 +179,7 @@ def _is_like(function, sample) -> bool:
 
 
 def _contents(function) -> Any:
-    """Return the only thing that a function inside a function has kept."""
+    """Return the only object that a function inside a function has kept."""
     (cell,) = function.__closure__
     return cell.cell_contents
 

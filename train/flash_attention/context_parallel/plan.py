@@ -50,7 +50,7 @@ class Piece(NamedTuple):
 def pieces(
     split: SequenceSplit, rules: AttentionRules, length: int, rank: int, source: int, prefix: bool = False
 ) -> tuple[Piece, ...]:
-    """Return the calls of process `rank` on the keys of process `source`. There is none if it sees none of the keys.
+    """Return the pieces of process `rank` on the keys of process `source`. There is none if it sees none of the keys.
 
     Args:
         length: tokens per chunk, a multiple of rules.tile when a block window applies (see `check_length`).
@@ -81,7 +81,7 @@ def steps(split: SequenceSplit, rules: AttentionRules, length: int, prefix: bool
 
 
 def check_length(split: SequenceSplit, rules: AttentionRules, local: int) -> int:
-    """Return the length of a chunk when a process holds `local` tokens.
+    """Return the length of a chunk if a process holds `local` tokens.
 
     Raises:
         ValueError: a process cannot hold that many; with the allowed numbers.

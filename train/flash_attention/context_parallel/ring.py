@@ -79,7 +79,7 @@ class RingAttention(SplitAttention):
         return travel(query, key, value, *self.present(sinks, prefix, segment_ids))[0]
 
     def compare(self, specs):
-        """Raise when the parts of other processes have other sizes.
+        """Raise an error if the parts of other processes have other sizes.
 
         MCCL would deliver a tensor of another size without a word, so a CPU compares at every call. On Ascend the
         comparison would hold up what runs ahead: only sizes that are new to the layer are compared there.

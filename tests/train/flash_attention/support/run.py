@@ -76,7 +76,7 @@ class Attention32(nn.Cell):
 
 
 def run_case(case: Case, backend: str, layout: str = "BNSD", **dropout) -> Attention:
-    """Return output, logsumexp and gradients of `case` on `backend` in the current mode, as BNSD.
+    """Return the output, logsumexp and gradients of `case` on `backend`, as BNSD.
 
     Args:
         layout: of the tensors of the call.

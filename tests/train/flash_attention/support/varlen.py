@@ -65,7 +65,7 @@ class VarlenCase(Case):
 
     @functools.cached_property
     def bias(self) -> np.ndarray | None:
-        """Return a bias for each key, per head ("given") or for all ("shared"), which hides a key."""
+        """Return a bias that hides a key, per head ("given") or for all heads ("shared")."""
         if self.alibi not in ("given", "shared"):
             return None
         random = np.random.default_rng(5)

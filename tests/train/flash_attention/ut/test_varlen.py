@@ -52,7 +52,7 @@ def loop(case: VarlenCase, backend: str) -> dict:
 
 
 def check(case: VarlenCase, backend: str, data: bool, exact: bool) -> None:
-    """Compare a case with the truth, and if `exact` bit by bit with a loop over calls."""
+    """Compare a case with the truth; if `exact`, also bit by bit with a loop."""
     found = run_varlen(case, backend, data)
     varlen.check(case, found)
     for name, right in (loop(case, backend) if exact else {}).items():

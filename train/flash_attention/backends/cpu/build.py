@@ -132,7 +132,9 @@ def target_flags(name: str, machine: str | None = None) -> tuple:
 
 
 def knows(command: list, name: str, machine: str) -> bool:
-    """Return if a compiler knows an instruction set. If not, a note on standard error says what the library lacks."""
+    """Return True if a compiler knows an instruction set. If not, a note on standard error says what the library
+    lacks.
+    """
     flags = target_flags(name, machine)
     if name not in _TRIALS or not flags:
         return True

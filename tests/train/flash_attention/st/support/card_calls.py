@@ -38,7 +38,7 @@ def draw(generator, *shape):
 
 
 def tensors(*arrays):
-    """Return float16 Tensors."""
+    """Return the arrays as float16 Tensors."""
     return tuple(Tensor(array.astype(np.float16)) for array in arrays)
 
 
@@ -124,7 +124,7 @@ class Packed(nn.Cell):
 
 
 def packed(name):
-    """Compare with every sequence as a call of its own. The second call has other lengths."""
+    """Compare packed sequences with a call for every sequence. The second call has other lengths."""
     rules = dict(PACKED[name])
     sunk, prefixed = rules.pop("sinks", False), rules.pop("prefix", False)
     run = differentiated(Packed(rules), 4 if sunk else 3)
@@ -163,7 +163,7 @@ def packed(name):
 
 
 def heads_first(rows):
-    """Return (1, heads, tokens, width) of (tokens, heads, width)."""
+    """Bring (tokens, heads, width) into (1, heads, tokens, width)."""
     return rows.swapaxes(0, 1)[None]
 
 

@@ -11,7 +11,7 @@ SEQ = 16384
 
 
 def peak() -> float:
-    """Return peak resident size, MB."""
+    """Return the peak of the resident size, MB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 

@@ -18,17 +18,17 @@ GOOD = {"batch": 2, "heads": 4, "seq_q": 5, "seq_k": 7, "head_dim": 16}
 
 
 def spec(*shape, dtype="float16"):
-    """Return description of a float16 tensor."""
+    """Return the description of a float16 tensor."""
     return TensorSpec(shape, dtype)
 
 
 def ids(*shape):
-    """Return description of an int32 tensor."""
+    """Return the description of an int32 tensor."""
     return TensorSpec(shape, "int32")
 
 
 def describe(query=(2, 4, 5, 16), key=(2, 4, 7, 16), value=None, mask=None, bias=None, dtypes=(HALF,) * 3, **rules):
-    """Return from_inputs with shapes for tensors, everything right unless told otherwise."""
+    """Call from_inputs with shapes for tensors, everything right unless told otherwise."""
     specs = [TensorSpec(shape, dtype) for shape, dtype in zip((query, key, value or key), dtypes)]
     return read_problem(*specs, mask, bias, **rules)
 

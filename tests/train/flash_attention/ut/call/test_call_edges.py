@@ -8,12 +8,12 @@ SIZES = {"batch": 2, "heads": 4, "seq_q": 5, "seq_k": 7, "head_dim": 16}
 
 
 def spec(*shape, dtype="float16"):
-    """Return description of a tensor."""
+    """Return the description of a tensor."""
     return TensorSpec(shape, dtype)
 
 
 def read(query=(2, 4, 5, 16), key=(2, 4, 7, 16), value=None, mask=None, bias=None, **others):
-    """Return from_inputs of float16 tensors."""
+    """Call from_inputs with float16 tensors."""
     return Call.from_inputs(spec(*query), spec(*key), spec(*(value or key)), mask, bias, **others)
 
 

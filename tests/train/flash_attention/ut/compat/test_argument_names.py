@@ -198,7 +198,7 @@ def named_as_written(message, entry, name):
 
 
 def called(entry, name, wrong):
-    """Return the message of an entry for a wrong argument, None if the entry takes it."""
+    """Return the message of an entry for a wrong argument, None if there is none."""
     function, given = ENTRIES[entry]
     try:
         function(**{**given, **NEEDS.get((entry, name), {}), name: wrong})

@@ -19,7 +19,7 @@ BACKENDS = {"cpu": (ms.float32, 2e-6), "math": (ms.float32, 4e-6), "emulator": (
 
 
 def random(heads: int, width: int, seed: int) -> np.ndarray:
-    """Return normal random keys or values of every position, that are float16 too."""
+    """Return normal random keys or values of every position, which float16 can hold."""
     numbers = np.random.default_rng(seed).standard_normal((BATCH, LENGTH, heads, width))
     return numbers.astype(np.float16).astype(np.float32)
 

@@ -90,7 +90,7 @@ class Packing:
 
 
 def _stored(values: np.ndarray, blocks: np.ndarray) -> np.ndarray:
-    """Return (H, T) values as they are stored per row, (1, H, rows), with zeros elsewhere."""
+    """Return (H, T) values as stored per row, (1, H, rows), zeros elsewhere."""
     result = np.zeros((1, len(values), len(blocks) * layout.BLOCK), np.float32)
     for index, (first, rows, *_) in enumerate(blocks):
         result[0, :, index * layout.BLOCK :][:, :rows] = values[:, first : first + rows]
@@ -98,7 +98,7 @@ def _stored(values: np.ndarray, blocks: np.ndarray) -> np.ndarray:
 
 
 def _unstored(stored: np.ndarray, blocks: np.ndarray, tokens: int) -> np.ndarray:
-    """Return inverse of `_stored`."""
+    """Undo `_stored`."""
     result = np.zeros((len(stored), tokens), np.float32)
     for index, (first, rows, *_) in enumerate(blocks):
         result[:, first : first + rows] = stored[:, index * layout.BLOCK :][:, :rows]
