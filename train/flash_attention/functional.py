@@ -68,7 +68,8 @@ def flash_attention(
     argument_names: tuple[tuple[str, str], ...] = (),
     shards: Any = None,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """Softmax attention: softmax(scale * query @ key^T + bias) @ value over the visible keys.
+    """Compute softmax attention: softmax(scale * query @ key^T + bias) @ value over the visible keys. softmax(scale *
+    query @ key^T + bias) @ value over the visible keys.
 
     Shapes are (batch, heads, seq, head_dim), or as `input_layout` says. B is the batch. H and Hkv are the heads of
     query and key, Sq and Sk the lengths of both, D and Dv the sizes of a head of key and value. Hkv may be smaller than
@@ -194,7 +195,7 @@ def scaled_dot_product_attention(
     *,
     seed: Tensor | None = None,
 ) -> Tensor:
-    """Attention with the meaning of `torch.nn.functional.scaled_dot_product_attention`.
+    """Compute attention with the meaning of `torch.nn.functional.scaled_dot_product_attention`.
 
     Args:
         query (Tensor): (..., L, E), any leading dimensions, the last of which is the heads.

@@ -32,11 +32,11 @@ class Backend(ABC):
     takes_max_length = False
 
     def unavailable(self) -> str | None:
-        """Why this backend cannot run any call on this machine and device, or None."""
+        """Return why this backend cannot run any call on this machine and device, or None."""
         return None
 
     def refuse_sharded(self) -> str | None:
-        """Why `build` takes no shard, or None."""
+        """Return why `build` takes no shard, or None."""
         return "has no shard strategies for semi-automatic parallelism"
 
     @abstractmethod

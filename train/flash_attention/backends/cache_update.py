@@ -250,7 +250,7 @@ def _refuse_blocks(what: str, left, wanted, blocks: int) -> None:
 
 
 def check_room(longest: int, tokens: int, max_length: int) -> None:
-    """Raises where so many tokens make a sequence too long."""
+    """Raise an error if so many tokens make a sequence too long."""
     if longest > max_length:
         raise ValueError(f"key: got {tokens} tokens, which make a sequence of {longest}; max_length is {max_length}")
 

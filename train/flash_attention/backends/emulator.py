@@ -45,7 +45,7 @@ class EmulatorBackend(OperatorBackend):
         return None if target == "CPU" else f"runs on a CPU, and the device target is {target}"
 
     def chip(self) -> Chip:
-        """The emulated chip, which is there from then on."""
+        """Return the emulated chip, which is there from then on."""
         import tikemu
 
         tikemu.install(soc=SOC)
@@ -66,7 +66,7 @@ class EmulatorBackend(OperatorBackend):
 # Of a training step's four kernels each takes several megabytes; a process that meets many shapes cannot keep all.
 @functools.lru_cache(maxsize=64)
 def _recorded(stage: str, request, name: str):
-    """The recorded kernel of a stage."""
+    """Return the recorded kernel of a stage."""
     import tikemu
 
     tikemu.install(soc=SOC)  # somebody else may have removed it since the last kernel
@@ -78,7 +78,7 @@ def _recorded(stage: str, request, name: str):
 
 
 def _emulated(operator, signature, request, shapes: list):
-    """The primitive of a kernel: stores its inputs in the kernel's formats, as a device does, and runs it."""
+    """Return the primitive of a kernel. It stores its inputs in the kernel's formats, as a device does, and runs it."""
     import tikemu
 
     from flash_attention.kernels.tik.layout import from_nz, to_nz
@@ -195,7 +195,7 @@ class _CheckedLengths(nn.Cell):
 
 
 def _pyfunc(function, count: int, shape: tuple, dtype):
-    """A primitive that runs a Python function of `count` NumPy arrays with one result."""
+    """Return a primitive that runs a Python function of `count` NumPy arrays with one result."""
 
     def call(*arrays):
         return function(*arrays)

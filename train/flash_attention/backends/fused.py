@@ -274,12 +274,12 @@ class _DropMask(nn.Cell):
 
 
 def _zeros(shape: tuple, dtype) -> Tensor:
-    """None when there is nothing to pad."""
+    """Return the zeros to pad with, None if there is nothing to pad."""
     return Tensor(np.zeros(shape, np.float32)).astype(dtype) if shape[-1] else None
 
 
 def _soc() -> str:
-    """Name of the Ascend chip generation, as MindSpore calls it."""
+    """Return the name of the Ascend chip generation, as MindSpore calls it."""
     from mindspore._c_expression import MSContext
 
     return MSContext.get_instance().get_ascend_soc_version()

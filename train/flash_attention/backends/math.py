@@ -232,7 +232,7 @@ class _DrawnKeep(nn.Cell):
 
 
 def _counters(stack, batches, heads, rows, blocks):
-    """Words 0 and 2, and words 1 and 3 of the counters: (2, batch, heads, seq_q, blocks)."""
+    """Return words 0 and 2, and words 1 and 3 of the counters. They are (2, batch, heads, seq_q, blocks) each."""
     batches, rows, blocks = batches.reshape(-1, 1, 1, 1), rows.reshape(1, 1, -1, 1), blocks.reshape(1, 1, 1, -1)
     zeros = (batches + heads + rows + blocks) * 0
     return stack((blocks + zeros, heads + zeros)), stack((rows + zeros, batches + zeros))

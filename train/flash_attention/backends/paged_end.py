@@ -73,7 +73,7 @@ class PagedEnd(nn.Cell):
         return ops.cast(output, self.dtype)
 
     def moved(self, tensor, rows):
-        """For each sequence its rows in the order of `rows`."""
+        """Return each sequence's rows in the order of `rows`."""
         flat = ops.reshape(ops.cast(tensor, self.moved_dtype), (-1,) + tensor.shape[2:])
         return ops.reshape(ops.gather(flat, ops.reshape(rows, (-1,)), 0), tensor.shape)
 

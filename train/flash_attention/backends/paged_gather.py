@@ -65,7 +65,7 @@ class PagedGather(nn.Cell):
         return ops.cast(ops.reshape(ops.swapaxes(output, 1, 2), self.output_shape), self.dtype)
 
     def gathered(self, cache, tables):
-        """(batch, kv_heads, keys, width)."""
+        """Return the gathered cache, (batch, kv_heads, keys, width)."""
         blocks = ops.gather(ops.cast(cache, mstype.float32), tables, 0)
         keys = ops.reshape(blocks, (blocks.shape[0], -1) + blocks.shape[3:])
         return ops.swapaxes(keys, 1, 2)

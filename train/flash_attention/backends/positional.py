@@ -74,7 +74,7 @@ class ComputedAlibi(nn.Cell):
 
 
 def alibi_bias(slopes, heads, position, column):
-    """-slope * |position - column| for float32 slopes, (heads,) or (batch, heads)."""
+    """Compute -slope * |position - column| for float32 slopes, (heads,) or (batch, heads)."""
     return -ops.reshape(slopes, (-1, heads, 1, 1)) * ops.cast(ops.abs(position - column), mstype.float32)
 
 
@@ -103,5 +103,5 @@ class Positions(nn.Cell):
 
 
 def counted(size):
-    """int32 (size,): 0, 1, 2, ... for a size that is only known at run time."""
+    """Return 0, 1, 2, ... as int32 (size,), for a size that is only known at run time."""
     return ops.cast(ops.arange(size), mstype.int32)

@@ -116,7 +116,7 @@ def _check_bytes(given, expected):
 
 
 def heads_first(tensor, heads, width):
-    """Rows of packed sequences as float32 (1, heads, rows, width)."""
+    """Bring rows of packed sequences into float32 (1, heads, rows, width)."""
     return ops.swapaxes(ops.reshape(ops.cast(tensor, mstype.float32), (1, -1, heads, width)), 1, 2)
 
 

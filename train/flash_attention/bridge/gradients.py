@@ -32,7 +32,7 @@ if OLD:
 
 @constexpr(reuse_result=False)
 def refuse_second_derivative(backend: str):
-    """Raises; for the `bprop` of what computes first derivatives."""
+    """Raise an error, in the `bprop` of a Cell that computes first derivatives."""
     Tensor(0).asnumpy()  # waits for operations under way, or the exception may crash PYNATIVE (MindSpore 2.10)
     raise NotImplementedError(
         f"attention: backend {backend!r} has neither second derivatives here nor forward mode (jvp, jacfwd), which "
@@ -43,7 +43,7 @@ def refuse_second_derivative(backend: str):
 
 @constexpr(reuse_result=False)
 def refuse_gradient(function: str):
-    """Raises; for the `bprop` of what has no gradient."""
+    """Raise an error, in the `bprop` of a Cell that has no gradient."""
     Tensor(0).asnumpy()  # as in refuse_second_derivative
     raise NotImplementedError(f"{function}: it has no gradient, it is for inference; allowed is flash_attention")
 
@@ -251,7 +251,7 @@ class _OfInputs(nn.Cell):
 
 
 def _all_stopped(tensors):
-    """The tensors, whose derivatives are not wanted."""
+    """Return the tensors as constants: their derivatives are not wanted."""
     result = ()
     for tensor in tensors:
         result = result + (ops.stop_gradient(tensor),)
@@ -291,7 +291,7 @@ class _GradientsOfResults(nn.Cell):
 
 
 def _as_rows(tensor):
-    """The tensor without the format in which a device may keep it.
+    """Return the tensor without the format in which a device may keep it.
 
     Operations that MindSpore 2.0 runs as if shapes were unknown read fractals as rows, or refuse them.
     """
@@ -299,7 +299,7 @@ def _as_rows(tensor):
 
 
 def zeros_like(tensors):
-    """A tuple of zeros for one of tensors."""
+    """Return a tuple of zeros for a tuple of tensors."""
     zeros = ()
     for tensor in tensors:
         zeros = zeros + (ops.zeros_like(tensor),)
@@ -325,7 +325,7 @@ class FirstDerivatives(nn.Cell):
 
 
 def stopped(tensor):
-    """The tensor, whose derivative is not wanted.
+    """Return the tensor as a constant: its derivative is not wanted.
 
     MindSpore 2.7 cannot differentiate a Cell that stops something and is recomputed: there it is the tensor itself.
     """

@@ -121,5 +121,5 @@ def results_in_graph_mode(arguments: tuple, named: dict) -> tuple[tuple, dict]:
 
 
 def result(argument):
-    """The argument, or what an operation gives for it if it is a Parameter."""
+    """Return the argument; of a Parameter, the result of an operation on it."""
     return ops.reshape(argument, argument.shape) if isinstance(argument, Parameter) else argument

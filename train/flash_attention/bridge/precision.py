@@ -13,7 +13,7 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def keeps_its_code(layer: type) -> type:
-    """Class decorator: amp level O1 leaves cells of this class as they are.
+    """Mark a class of layers: amp level O1 leaves its cells as they are.
 
     O1 (`mindspore.rewrite`) writes a copy of the class, its decorators included, and of the classes of its attributes
     into a module of its own, and replaces the cell by `copy(cell)`; copies of base classes are only inherited from.
@@ -44,6 +44,6 @@ class MixedPrecisionCast(nn.Cell):
 
 
 def fix_dtypes(cell: nn.Cell) -> nn.Cell:
-    """Fix the operations inside `cell` to their given dtypes. Mixed precision of outer cells does not reach them."""
+    """Set the operations inside `cell` to their given dtypes. Mixed precision of outer cells does not reach them."""
     cell.mixed_precision_type = MixedPrecisionType.NOTSET
     return cell

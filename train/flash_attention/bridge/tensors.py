@@ -149,7 +149,7 @@ class WithSelectedInputs(EntryCell):
 
 @compile_time
 def read_rules(names, *arguments):
-    """The rules that arguments of the public functions stand for, in the order of RULE_ARGUMENTS."""
+    """Read the rules from arguments of the public functions, in the order of RULE_ARGUMENTS."""
     with called(names):
         return _rules(*arguments)
 
@@ -161,7 +161,7 @@ def _rules(*arguments) -> AttentionRules:
 
 @compile_time
 def rules_of(constants):
-    """The rules whose `AttentionRules.constants` these are: a graph passes on constants, and not every object."""
+    """Return the rules of these `AttentionRules.constants`. A graph passes on constants, and not every object."""
     return _rules_of(*constants)
 
 
@@ -216,7 +216,7 @@ def read_specs(names: tuple, described: tuple) -> tuple:
 
 @constexpr(reuse_result=False)
 def int_tensor(name, numbers, low, high=None):
-    """Numbers of a tuple or list, from `low` to `high`, as an int32 Tensor."""
+    """Return a tuple or list of numbers, from `low` to `high`, as an int32 Tensor."""
     for number in numbers:
         check_int(name, number, low, high)
     return Tensor(np.array(numbers, np.int32))

@@ -69,7 +69,7 @@ class OptionalInput:
 
 
 def _read_mask(name: str, mask: TensorSpec, whole: Given) -> dict:
-    """An explicit mask becomes one of rank 4, a compact causal one becomes a rule."""
+    """Read an explicit mask as a rank-4 mask, a compact causal mask as a rule."""
     sizes, tile = whole.sizes, whole.tile
     check_dtype(name, mask.dtype, MASK_DTYPES, "; 1 hides a key and 0 shows it")
     compact = mask.shape in ((tile, tile), (1, tile, tile))
@@ -237,5 +237,5 @@ def in_order(
     kv_segment_ids=None,
     alibi_slopes=None,
 ) -> tuple:
-    """The tensors of a call as they travel. A graph compiles this, and each step of a loop would cost it time."""
+    """Return the tensors of a call as they travel. A graph compiles this: each step of a loop would cost it time."""
     return mask, bias, keep_bits, seed, sinks, prefix, segment_ids, kv_segment_ids, alibi_slopes

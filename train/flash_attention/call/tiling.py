@@ -16,7 +16,7 @@ DEFAULT_STRATEGY = "sparse"
 
 
 def tile_of(name: str) -> int:
-    """Tokens of a tile of the strategy called `name`.
+    """Return the tokens of a tile of the strategy called `name`.
 
     Raises:
         TypeError: `name` is not a string.

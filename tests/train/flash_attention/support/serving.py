@@ -85,7 +85,7 @@ def draw(generator: np.random.Generator, heads: int, width: int, tokens: np.ndar
 
 
 def serve(cache: KVCache, backend: str, steps: int, seed: int = 0) -> Serving:
-    """Run a random program of steps, and compare it with the truth, in the mode that is set."""
+    """Run a random program of steps and compare it with the truth. The mode is set."""
     dtype, error = BACKENDS[backend]
     generator, truth, net = np.random.default_rng(seed), Truth(), Serving(garbage(cache))
     for step in range(steps):

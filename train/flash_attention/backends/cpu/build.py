@@ -72,7 +72,7 @@ def build(
     manylinux: bool = False,
     isas: tuple | None = None,
 ) -> Path:
-    """Compiles and links the library.
+    """Compile and link the library.
 
     Args:
         output: the file to write. It is replaced in one step, so a process that has the old one loaded is safe.
@@ -115,18 +115,18 @@ def build(
 
 
 def family(machine: str) -> str:
-    """The processor family `machine` by the name that Linux and wheels have for it."""
+    """Return the processor family `machine` by the name that Linux and wheels have for it."""
     return _FURTHER_NAMES.get(machine.lower(), machine.lower())
 
 
 def default_compiler(machine: str) -> str:
-    """GCC that makes code for a processor family: g++ for this one's, else a cross compiler."""
+    """Return the GCC for a processor family: g++ for this machine's family, else a cross compiler."""
     return "g++" if machine == family(platform.machine()) else f"{machine}-linux-gnu-g++"
 
 
 def target_flags(name: str, machine: str | None = None) -> tuple:
-    """Flags of the instruction set `name`; none on a processor family (default: this one) that does not know it, whose
-    source then is empty.
+    """Return the flags of the instruction set `name`. A processor family (default: this machine's) that does not know
+    it has no flags and an empty source.
     """
     return _TARGETS[name] if family(machine or platform.machine()) == "x86_64" else ()
 

@@ -33,7 +33,7 @@ def relocate(path: Path, library: Path = LIBRARY) -> None:
 
 
 def _relocate(node, library: Path) -> bool:
-    """Renames the library in the attributes of an operation: `path:function`, some with words before the path."""
+    """Rename the library in the attributes of an operation: `path:function`, some with words before the path."""
     found = False
     for attribute in node.attribute:
         text = attribute.s.decode(errors="replace")

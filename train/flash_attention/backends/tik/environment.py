@@ -92,7 +92,7 @@ for name in {_SPECIFICATIONS}:
 
 @functools.cache
 def specifications() -> dict[str, str]:
-    """Name of the chip ("soc"), number of cores and sizes of memories, as CANN says.
+    """Return the chip's name ("soc"), number of cores and sizes of memories, as CANN says.
 
     Asked in a process of its own: who asks has to choose a chip for everything that is compiled after it.
 

@@ -30,11 +30,13 @@ class OperatorBackend(Backend):
         raise NotImplementedError
 
     def draw(self, call: Call, shard: Shard | None = None) -> Any:
-        """A Cell that draws the keep bits of a call, see `OperatorAttention` and `VarlenOperators`."""
+        """Return a Cell that draws the keep bits of a call, see `OperatorAttention` and `VarlenOperators`."""
         raise NotImplementedError
 
     def check_lengths(self, call: Call) -> Any:
-        """A Cell that fails where lengths in tensors are not allowed, see `VarlenOperators`; None: nothing does."""
+        """Return a Cell that fails if lengths in tensors are not allowed, see `VarlenOperators`. None: nothing
+        fails.
+        """
         return None
 
     def refuse(self, call: Call) -> str | None:

@@ -25,7 +25,7 @@ def primitive_of(
     given_slopes: bool,
     slope_rows: np.ndarray | None = None,
 ) -> tuple:
-    """(primitive of a stage, a Cell of its last inputs: the constants).
+    """Return (primitive of a stage, a Cell of its last inputs: the constants). the constants).
 
     Args:
         shapes: of outputs that MindSpore sees otherwise than the kernel, by name.
@@ -86,7 +86,7 @@ class SlopeTable(nn.Cell):
         return ops.stack((reduced,) + wide + narrow + correction + (self.half(-2 * reduced),), 1)
 
     def halves(self, number):
-        """Two float16 numbers that add up to it."""
+        """Split a number into two float16 numbers that add up to it."""
         first = self.half(number)
         return first, self.half(number - first)
 

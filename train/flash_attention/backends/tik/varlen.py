@@ -104,7 +104,7 @@ class VarlenOperators(nn.Cell):
         return output, logsumexp
 
     def ends(self, lengths):
-        """int32 (sequences,), without the leading 0 where it is known to be there."""
+        """Return the sequences' ends as int32 (sequences,). A leading 0 is left out."""
         return ops.stop_gradient(ops.cast(lengths[lengths.shape[0] - self.sequences :], mstype.int32))
 
 
@@ -155,7 +155,7 @@ def runs_alone(call: Call) -> str | None:
 
 
 def refuse_varlen(call: Call) -> str | None:
-    """Why the operators cannot run packed sequences whose rows they do not refuse, or None."""
+    """Return why the operators cannot run these packed sequences, whose rows they take, or None."""
     alone = runs_alone(call)
     if alone and not call.varlen.constant:
         return (
