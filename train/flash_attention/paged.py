@@ -113,7 +113,7 @@ def paged_attention(
         block_tables (Tensor): ints (batch, most blocks of a sequence): key j of sequence b is key j % block_size of
             block block_tables[b, j // block_size]. Entries past its end are not looked at.
         context_lens (Tensor): ints (batch,), keys of each sequence, keys of the query tokens included.
-        value_head_dim (int): size of a head of the value. Default: None, head_dim where the head size of the keys is
+        value_head_dim (int): size of a head of the value. Default: None, head_dim if the head size of the keys is
             rounded up, else the width of value_cache.
         sinks (Tensor): (heads,), float32 or the dtype of query: one more logit in the denominator of every row of a
             head. Default: None.
@@ -167,7 +167,7 @@ def limited_attention(
     widths are head_dim and value_head_dim, or None each.
 
     With `tokens`, ints (batch,), so many of the queries of each sequence count. The others are padding, on
-    padding_side, and give 0. With `looks` the numbers in block_tables and context_lens are checked, where they can be.
+    padding_side, and give 0. With `looks` the numbers in block_tables and context_lens are checked, if they can be.
     """
     run = _plan(
         *(query, key_cache, value_cache, block_tables, context_lens, sinks, alibi_slopes),
@@ -283,7 +283,7 @@ class _NoAppend(EntryCell):
 def _padding(name, tensor, cache):
     """Return the Cell that makes a tensor as wide as its cache."""
     shape, width = tensor_spec(name, tensor).shape, tensor_spec(f"{name}_cache", cache).shape[-1]
-    # MindSpore ends the process where a graph joins tensors without elements, and nothing is to be written.
+    # MindSpore ends the process if a graph joins tensors without elements, and nothing is to be written.
     return _padding_of(width if 0 in shape else shape[-1], width)
 
 
@@ -360,7 +360,7 @@ def check_known(**tensors: TensorSpec) -> bool:
     """Return True if all sizes of tensors are known.
 
     Raises:
-        ValueError: some are not, where the native kernel or MindSpore needs them.
+        ValueError: some are not, and the native kernel or MindSpore needs them.
     """
     for name, tensor in tensors.items():
         if UNKNOWN in tensor.shape:

@@ -47,9 +47,7 @@ class Needs:
         return self.everything or tensor.uid in self.tensors
 
     def instruction(self, statement: ir.Instruction) -> bool:
-        """Return whether a call must be computed. The switch of atomic addition decides what later moves are. The
-        switch of atomic addition decides what later moves are.
-        """
+        """Return whether a call must be computed. The switch of atomic addition decides what later moves are."""
         return self.everything or id(statement) in self.instructions or statement.spec.name == "set_atomic_add"
 
     def _seed(self, statement: ir.Statement) -> None:

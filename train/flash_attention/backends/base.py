@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class Backend(ABC):
     """One way to run attention. A backend's module exposes its only instance as `BACKEND`.
 
-    Importing that module must be cheap and must not fail where the backend cannot run: what is missing is the answer of
+    Importing that module must be cheap and must not fail if the backend cannot run: what is missing is the answer of
     `unavailable`, in words that tell the user what to do.
     """
 
@@ -77,7 +77,7 @@ class Backend(ABC):
 
         query       (Tq, H, D) or (Tq, H * D); key, value and output likewise
         lengths_q, lengths_k    int32 or int64 (sequences,) or (sequences + 1,), with or without the leading 0; None
-                    where call.varlen has them
+                    if call.varlen has them
         inputs      likewise; a prefix is int32 (sequences,), slopes of more than one item are float32 (sequences, H), a
                     bias is (1, H or 1, 1, Tk), and keep_bits are uint8 (bytes,), (H, queries, ceil(keys / 8)) of one
                     sequence behind the other

@@ -25,7 +25,7 @@ class _Written(nn.Cell):
 
     def __call__(self, name, tensor):
         if isinstance(tensor, Parameter) or not hasattr(tensor, "data_ptr"):
-            return tensor  # where the method is not, MindSpore has no views, or the kernel refuses them
+            return tensor  # without the method MindSpore has no views, or the kernel refuses them
         device = ms.get_context("device_target")
         if device != "CPU":
             raise ValueError(f"{name}: got a Tensor on {device}, allowed there is a Parameter")
@@ -68,7 +68,7 @@ class ScatterUpdate(EntryCell):
 
     def construct(self, key, value, key_cache, value_cache, slot_mapping):
         slots = ops.reshape(slot_mapping, (-1,))
-        # A token that is left out repeats the first that is not; where none is, slot 0 keeps what it has.
+        # A token that is left out repeats the first that is not. If there is none, slot 0 keeps what it has.
         first = ops.argmax(ops.cast(slots >= 0, mstype.int32), 0)
         chosen = ops.select(slots >= 0, numbered(slots.shape[0]), ops.cast(first, mstype.int32))
         slots = ops.gather(slots, chosen, 0)
@@ -159,7 +159,7 @@ class ScatterReorder(EntryCell):
         tables = _with_blocks(tables, without + wrong)
         copied = ops.logical_and(ops.reshape(copied, (-1,)), without == 0)
         target = ops.reshape(ops.gather_elements(tables, 1, place), (-1,))
-        # A sequence without a copy repeats the first that has one; where none has, a block is written as it is.
+        # A sequence without a copy repeats the first that has one. If none has, a block is written as it is.
         source = ops.maximum(ops.reshape(source, (-1,)), 0)
         target = ops.select(copied, target, source)
         chosen = ops.select(copied, self.rows, self.first(ops.cast(copied, mstype.float32)) + self.rows * 0)
@@ -282,8 +282,8 @@ def append_cell(
         lengths = cell(key, value, key_cache, value_cache, block_tables, lengths, tokens, strict)
 
     key, value      (batch, seq, kv_heads, width), behind the tokens of each sequence
-    block_tables    int32 (batch, most blocks of a sequence), negative where a sequence has no block yet. Those that it
-                    needs now are the first that no table names, in the order of the sequences; where `one_block_each`
+    block_tables    int32 (batch, most blocks of a sequence), negative if a sequence has no block yet. Those that it
+                    needs now are the first that no table names, in the order of the sequences; if `one_block_each`
                     the tables name all.
     lengths         int32 (batch,): tokens of each sequence, also those past max_length, which are in no cache
     tokens          int32 (batch,): so many of key and value count; the others are padding, on padding_side

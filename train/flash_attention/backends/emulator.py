@@ -1,6 +1,6 @@
 """Backend `emulator`: the TIK operators for Ascend 910, executed instruction by instruction by tikemu on a CPU.
 
-Slow and exact: for developing and testing the operators inside MindSpore models where there is no NPU. The kernels run
+Slow and exact: for developing and testing the operators inside MindSpore models without an NPU. The kernels run
 in tikemu's strict mode; whatever the hardware would punish is an error.
 """
 

@@ -58,7 +58,7 @@ def fused_arguments(call: Call) -> FusedArguments:
     """Map `call` onto the arguments of the operator.
 
     Causal and token windows become its sparse modes, so that it skips what is hidden. Block windows and explicit masks
-    become a dense mask, with the band around them as a hint where its corner is the top left one.
+    become a dense mask, with the band around them as a hint if its corner is the top left one.
     """
     pre_tokens, next_tokens, mode, mask = UNLIMITED_TOKENS, UNLIMITED_TOKENS, DEFAULT_MASK, "none"
     band = call.band

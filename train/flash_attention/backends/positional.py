@@ -59,7 +59,7 @@ def hidden_by_window(hidden, position, column, left, right):
 class ComputedAlibi(nn.Cell):
     """float32 (1 or batch, heads, seq_q, seq_k): -slope * |position of the query - key|, exact distances below 2**24.
 
-    `slopes` are the caller's where call.slopes_shape says so, and get no gradient.
+    `slopes` are the caller's if call.slopes_shape says so, and get no gradient.
     """
 
     def __init__(self, call: Call):
@@ -81,7 +81,7 @@ def alibi_bias(slopes, heads, position, column):
 class Positions(nn.Cell):
     """Gives int32 positions: of queries (1, 1, seq_q, 1), of keys (1, 1, 1, seq_k).
 
-    Constants where the sizes are known; otherwise from the tensors at run time.
+    Constants if the sizes are known; otherwise from the tensors at run time.
     """
 
     def __init__(self, call: Call):

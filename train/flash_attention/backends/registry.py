@@ -123,8 +123,7 @@ def available_backends() -> tuple[str, ...]:
 
 
 def explain(call: Call) -> dict[str, str]:
-    """Return every backend's verdict on `call`: "ok", or the reason why it cannot run it. "ok", or the reason why it
-    cannot run it. The choice comes first.
+    """Return every backend's verdict on `call`: "ok", or the reason why it cannot run it. The choice comes first.
 
     Examples:
         >>> from flash_attention import Call, explain

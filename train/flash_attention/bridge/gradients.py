@@ -12,7 +12,7 @@ MindSpore 2.0:
   returns is not known to the operations behind it as the result of anything; what a reshape returns is.
 * PYNATIVE, from when a constant of the differentiated function is another tensor than before: operations run as if
   their shapes were unknown, which `Custom` primitives do not support. In a compiled graph they do not.
-* `@jit` functions that PYNATIVE differentiates: the `bprop` of a Cell is lost, and where a primitive has one, all that
+* `@jit` functions that PYNATIVE differentiates: the `bprop` of a Cell is lost, and if a primitive has one, all that
   the gradient takes from the forward pass is zero. A graph with a branch is differentiated by other code, which does
   the second right.
 """
@@ -360,7 +360,7 @@ class FirstDerivativeOnlyInPynative(nn.Cell):
 
 
 class _Guard(nn.Cell):
-    """The three tensors as results of operations: where a Cell with a `bprop` returns an input itself, MindSpore 2.10
+    """The three tensors as results of operations: if a Cell with a `bprop` returns an input itself, MindSpore 2.10
     makes a view of it while another thread still launches operations, and now and then the process aborts."""
 
     def __init__(self, backend: str):

@@ -28,7 +28,7 @@ compile_time = functools.partial(constexpr, reuse_result=False, check=False)
 
 
 def _types(value):
-    """Return the types in a tuple of tuples: 1 equals True, but where one is allowed the other is not."""
+    """Return the types in a tuple of tuples: 1 equals True, but if one is allowed the other is not."""
     return tuple(map(_types, value)) if isinstance(value, tuple) else type(value)
 
 
@@ -173,7 +173,7 @@ class ChangeLayout(nn.Cell):
 
     Args:
         heads, head_dim: of the tensor; heads -1: whatever it has.
-        batch: needed where a layout does not show it.
+        batch: needed if a layout does not show it.
         widens: goes through float32 for bfloat16, for which compiled graphs on a CPU have none of the operations.
     """
 

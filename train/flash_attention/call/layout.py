@@ -62,9 +62,9 @@ class Layout:
 
         Args:
             name: of the tensor.
-            batch: items of the batch, where the shape does not show them.
+            batch: items of the batch, if the shape does not show them.
             width_name: what the caller calls `width`.
-            width: of a head, or None where the shape shows it.
+            width: of a head, or None if the shape shows it.
             most: allowed of that.
 
         Raises:

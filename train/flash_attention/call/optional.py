@@ -29,7 +29,7 @@ Call = Any  # of `flash_attention.call.call`, which takes this table
 COVERS = ("dp", "mp", None, None)  # (batch, heads, seq_q, seq_k), each of which but the last may be 1
 
 
-PACKED_ITEMS = "sequences"  # what counts instead of batch items where sequences are packed
+PACKED_ITEMS = "sequences"  # what counts instead of batch items if sequences are packed
 
 
 class Given(NamedTuple):

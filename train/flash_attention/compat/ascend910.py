@@ -52,7 +52,7 @@ def read_arguments(arguments: tuple, keywords: dict, *, takes_head_num: bool = T
 
     Args:
         arguments, keywords: what the caller gave after head_dim.
-        takes_head_num: False where the signature is (c).
+        takes_head_num: False if the signature is (c).
 
     Raises:
         TypeError: too many arguments, one twice, or one whose meaning differs between signatures.
@@ -193,7 +193,7 @@ def install(*, replace: bool = False, flash_attn: bool = False) -> dict[str, str
     Call it before the code that imports them. Calling it again changes nothing.
 
     Args:
-        replace: also where a package of that name is really installed.
+        replace: also if a package of that name is really installed.
         flash_attn: also `flash_attention.compat.flash_attn` under the name flash_attn.
 
     Returns:

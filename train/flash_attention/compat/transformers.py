@@ -44,7 +44,7 @@ def attention_forward(
     """Compute attention as the library's models call it.
 
     Args:
-        module (Cell): the model's attention; its `is_causal` (True without one) decides where the argument is None.
+        module (Cell): the model's attention; its `is_causal` (True without one) decides if the argument is None.
         query, key, value (Tensor): (B, N, Sq, D), (B, Nkv, Sk, D), (B, Nkv, Sk, D).
         attention_mask (Tensor): one of
 
@@ -115,7 +115,7 @@ def _check(mask, sliding_window):
 class MaskFunction:
     """Make a mask for `attention_forward`, with the signature of the library's `sdpa_mask`.
 
-    None, or the (B, Sk) mask of padding, where the rule is causal, with a sliding window or without, and the queries
+    None, or the (B, Sk) mask of padding, if the rule is causal, with a sliding window or without, and the queries
     are the last of the sequence; else what `sdpa_mask` gives, (B, 1, Sq, Sk).
 
     Args:

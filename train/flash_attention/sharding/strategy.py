@@ -44,8 +44,8 @@ class ShardPlan:
 
         Args:
             in_strategy: one tuple of integers per tensor, into how many parts each axis is split: query, key, value,
-                and then, where the layer has them, attention_mask and alibi_mask. () for one of these two leaves it to
-                dp and mp, as where the layer gets none.
+                and then, if the layer has them, attention_mask and alibi_mask. () for one of these two leaves it to
+                dp and mp, as if the layer got none.
             out_strategy: one such tuple for the output in a tuple, or None.
 
         Raises:

@@ -16,7 +16,7 @@ def random(*shape, seed=0) -> np.ndarray:
 
 
 def shown(seq_q: int, seq_k: int, causal=False, window=(-1, -1), leftpad=0) -> np.ndarray:
-    """Return which keys a query sees, boolean (seq_q, seq_k). what a query sees, the last lines of both meeting."""
+    """Return which keys a query sees, boolean (seq_q, seq_k). The last lines of both meet."""
     row, column = np.arange(seq_q)[:, None] + seq_k - seq_q, np.arange(seq_k)
     left, right = window
     visible = np.broadcast_to(column >= leftpad, (seq_q, seq_k)).copy()

@@ -57,7 +57,7 @@ class Library:
         """Return the instruction sets that can run here, best first. The variable FLASH_ATTENTION_CPU_ISA takes one of
         them.
 
-        TILES_ISA is among them where processor and Linux have tiles, whether or not this process may use them. It and
+        TILES_ISA is among them if processor and Linux have tiles, whether or not this process may use them. It and
         DOT_PRODUCT_ISA calculate bfloat16, tiles only more than 32 queries and keys; everything else is then as with
         "avx512".
         """
@@ -95,7 +95,7 @@ class Library:
     def multiply_adds(self, dtype: str, operations: int) -> None:
         """Take at least the time of so many operations in registers. They are products of `dtype`.
 
-        All threads share them, in float32 arithmetic where the processor has none of its own for `dtype`.
+        All threads share them, in float32 arithmetic if the processor has none of its own for `dtype`.
 
         Raises:
             KernelError: the instruction set that is asked for cannot run here.

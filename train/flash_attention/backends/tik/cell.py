@@ -128,8 +128,8 @@ def kernels(
         output, logsumexp = cell(query, key, value, (mask, bias, keep, sinks, slopes))
 
     query (B, H, Sq, D), key (B, Hkv, Sk, D), value (B, Hkv, Sk, Dv), or matrices of tokens with layout TH; mask, bias,
-    keep and sinks as the kernels take them, or anything where the call has none; slopes (H,) or (B * H,) float32, or
-    anything where they are not data (given_slopes). logsumexp (B, H, Sq padded).
+    keep and sinks as the kernels take them, or anything if the call has none; slopes (H,) or (B * H,) float32, or
+    anything if they are not data (given_slopes). logsumexp (B, H, Sq padded).
 
     With packed sequences ends_q, ends_k and prefix of operators.work_tables follow, and the rows of logsumexp are the
     stored ones.

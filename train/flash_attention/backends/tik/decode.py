@@ -78,7 +78,7 @@ class PagedOperators(nn.Cell):
 
 
 class _PagedKernels(nn.Cell):
-    """The same where no input is None, which has no place in a gradient function.
+    """Decoding without an input that is None, which has no place in a gradient function.
 
     A kernel takes as many queries as a row block has rows. The queries of a longer prompt come in parts: to each part
     the sequences end where its own queries end, or without causal where they do.

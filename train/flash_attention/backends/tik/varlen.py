@@ -30,7 +30,7 @@ class VarlenOperators(nn.Cell):
         make_primitive: makes the primitive of a kernel.
         draw: a Cell that draws keep bits, draw(seed, ends_q, ends_k) -> uint8, see layout.keep_shape.
         chip: that the kernels are planned for.
-        check: a Cell, check(lengths_q, lengths_k), that gives them back or fails where they are not allowed; without it
+        check: a Cell, check(lengths_q, lengths_k), that gives them back or fails if they are not allowed; without it
             the results are NaN then.
     """
 

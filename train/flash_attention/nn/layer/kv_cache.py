@@ -55,7 +55,7 @@ class KVCache(EntryCell):
 
     Padding is not stored: the first token of a sequence has position 0 on either side, which ALiBi and windows go by
     and a rotary embedding has to (`lengths` before the update is the position of the first new token; `lengths + 0`
-    keeps it where something behind the update needs it). Its rows of the output are 0.
+    keeps it if something behind the update needs it). Its rows of the output are 0.
 
     The storage, the lengths and the block tables are Parameters, so that `update`, `reorder` and `reset` work in GRAPH
     mode, PYNATIVE and @jit, and none of what changes compiles a graph anew. A sequence gets a block when it needs one,

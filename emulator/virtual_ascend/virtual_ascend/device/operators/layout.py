@@ -93,7 +93,7 @@ def _strides(kernel: Kernel, shape: Sequence[int], begin: Any, end: Any, steps: 
 
 
 def _bounds(kernel: Kernel, given: Sequence[np.ndarray | None]) -> list[Any]:
-    """Return begin, end and strides, from tensors or attributes. tensors, or attributes."""
+    """Return begin, end and strides, from tensors or attributes."""
     names = "begin", "end", "strides"
     return [kernel.attributes[name] if array is None else array.tolist() for name, array in zip(names, given)]
 

@@ -16,9 +16,7 @@ def peak() -> float:
 
 
 def check(rank: int, world: int) -> float:
-    """Return by how many MB SEQ tokens raise the peak of this process. To run before anything else. To run before
-    anything else.
-    """
+    """Return by how many MB SEQ tokens raise the peak of this process. To run before anything else."""
     ms.set_context(mode=ms.PYNATIVE_MODE)
     attention = RingAttention(64, causal=True, window_size=(64, -1))
     gradient = ops.GradOperation(get_all=True, sens_param=True)(attention)
