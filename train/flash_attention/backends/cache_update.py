@@ -1,4 +1,4 @@
-"""Writing tokens into a cache in place: by the native kernel on a CPU, else by MindSpore's scatter."""
+"""Write tokens into a cache in place: by the native kernel on a CPU, else by MindSpore's scatter."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from flash_attention.call.inputs import TensorSpec
 
 
 class _Written(nn.Cell):
-    """Gives a tensor that operators can write: MindSpore hands them a copy of a view, and what they write is lost.
+    """Give a tensor that operators can write: MindSpore hands them a copy of a view, and what they write is lost.
 
     A compiled graph cannot; there the kernel refuses a view.
     """
@@ -58,7 +58,7 @@ def _numpy_dtype(dtype):
 
 
 class ScatterUpdate(EntryCell):
-    """The plain statement of `reshape_and_cache`; the caches are Parameters."""
+    """State `reshape_and_cache` in plain operations. The caches are Parameters."""
 
     def __init__(self, key_cache: TensorSpec, value_cache: TensorSpec):
         super().__init__()
@@ -83,7 +83,7 @@ class ScatterUpdate(EntryCell):
 
 
 class ScatterAppend(EntryCell):
-    """The plain statement of `append_cell`."""
+    """State `append_cell` in plain operations."""
 
     def __init__(self, key_cache: TensorSpec, value_cache: TensorSpec, batch: int, max_length: int, padding_side: str):
         super().__init__()
@@ -128,7 +128,7 @@ class ScatterAppend(EntryCell):
 
 
 class ScatterReorder(EntryCell):
-    """The plain statement of `reorder_cell`."""
+    """State `reorder_cell` in plain operations."""
 
     def __init__(self, key_cache: TensorSpec, value_cache: TensorSpec, batch: int, max_length: int):
         super().__init__()
@@ -173,7 +173,7 @@ class ScatterReorder(EntryCell):
 
 
 class FreeBlocks(nn.Cell):
-    """Hands out blocks that no table names, in the order of entries in need.
+    """Hand out blocks that no table names, in the order of entries in need.
 
         tables, without = cell(tables, needed, strict, what)
 
@@ -215,7 +215,7 @@ def _with_blocks(tables, lost):
 
 
 class _Refusal(nn.Cell):
-    """Refuses what a function complains about. Only PYNATIVE can: a graph sees no data."""
+    """Refuse what a function complains about. Only PYNATIVE can: a graph sees no data."""
 
     def __init__(self, refuse):
         super().__init__()

@@ -106,7 +106,7 @@ def _emulated(operator, signature, request, shapes: list):
 
 
 class _Packed(nn.Cell):
-    """Makes a Python function with several results a primitive with one result. Each result has at most 32 bits.
+    """Make a Python function with several results a primitive with one result. Each result has at most 32 bits.
 
     In PYNATIVE with `recompute()`, MindSpore 2.10 prepares a pyfunc primitive twice and then expects twice the outputs
     of one that has several.
@@ -171,7 +171,7 @@ def _bits_of_sequences(call: Call):
 
 
 class _CheckedLengths(nn.Cell):
-    """Cumulative lengths in tensors, which must be allowed; with the leading 0."""
+    """Check cumulative lengths in tensors, and give them the leading 0."""
 
     def __init__(self, call: Call):
         super().__init__()

@@ -38,7 +38,7 @@ _LOWEST = {"float16": -65504.0, "bfloat16": -3.0e38}
 
 @dataclass(frozen=True)
 class FusedArguments:
-    """Arguments of `ops.flash_attention_score` for a call, and what its tensors have to look like."""
+    """Arguments of `ops.flash_attention_score` for a call, and the form that its tensors need."""
 
     head_num: int
     keep_prob: float
@@ -105,7 +105,9 @@ def _is_window(call: Call) -> bool:
 
 
 class FusedBackend(Backend):
-    """`ops.flash_attention_score`. Dropout's bits, unless given, come from MindSpore's DropoutGenMask: no seed does."""
+    """Run `ops.flash_attention_score`. Dropout's bits, unless given, come from MindSpore's DropoutGenMask, not a
+    seed.
+    """
 
     name = "fused"
     takes = ("mask", "bias", "keep_bits", "seed", "alibi_slopes")
@@ -150,7 +152,7 @@ class FusedBackend(Backend):
 
 
 class _Attention(nn.Cell):
-    """Prepares the operator's tensors from BNSD ones and calls it."""
+    """Prepare the operator's tensors from BNSD tensors, and call it."""
 
     def __init__(self, call: Call):
         super().__init__()

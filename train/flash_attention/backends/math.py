@@ -158,7 +158,9 @@ class _Attention(nn.Cell):
 
 
 class _FiniteOnly(nn.Cell):
-    """(..., rows, columns) with zeros for what is not finite, and (..., rows, 1): NaN for rows that had it, else 0."""
+    """Return (..., rows, columns) with zeros for non-finite elements, and marks (..., rows, 1). A mark is NaN if its
+    row had such an element, else 0.
+    """
 
     def __init__(self):
         super().__init__()

@@ -11,7 +11,7 @@ from flash_attention.call import Call
 
 
 class PagedEnd(nn.Cell):
-    """Runs a paged call with max_length or padding through a cell for it without them.
+    """Run a paged call with max_length or padding through a cell without them.
 
     That cell puts the last query at the last key. Where the last n tokens of a sequence are not in the cache, or the
     last n queries are padding, its queries move on by n rows, so that each stands where it belongs, and their results

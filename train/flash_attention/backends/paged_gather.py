@@ -1,4 +1,4 @@
-"""A paged cache gathered into one tensor: what `paged_attention` means, for backends that have nothing better."""
+"""Gather a paged cache into one tensor: what `paged_attention` means, for backends that have nothing better."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from flash_attention.call import AttentionRules, Call, alibi_slopes
 
 
 class PagedGather(nn.Cell):
-    """Runs the call through the backend's cell for BNSD. A mask hides keys past the end of a sequence.
+    """Run the call through the backend's cell for BNSD. A mask hides keys past the end of a sequence.
 
     Arithmetic around it is in float32, whose operations compiled graphs have on every device.
     """

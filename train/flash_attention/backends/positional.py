@@ -30,7 +30,7 @@ class OutOfBand(nn.Cell):
 
 
 class HiddenByRules(nn.Cell):
-    """Gives a boolean, True where the rules hide a key from a query. Positions of both are int32."""
+    """Give a boolean, True where the rules hide a key from a query. Positions of both are int32."""
 
     def __init__(self, rules: AttentionRules):
         super().__init__()
@@ -79,7 +79,7 @@ def alibi_bias(slopes, heads, position, column):
 
 
 class Positions(nn.Cell):
-    """Gives int32 positions: of queries (1, 1, seq_q, 1), of keys (1, 1, 1, seq_k).
+    """Give int32 positions: of queries (1, 1, seq_q, 1), of keys (1, 1, 1, seq_k).
 
     Constants if the sizes are known; otherwise from the tensors at run time.
     """

@@ -44,7 +44,7 @@ _override: contextvars.ContextVar[str | None] = contextvars.ContextVar("flash_at
 
 
 class _Missing(Backend):
-    """Stands for a backend whose module cannot be imported."""
+    """Stand for a backend whose module cannot be imported."""
 
     def __init__(self, name: str, reason: str):
         self.name = name

@@ -18,7 +18,7 @@ from flash_attention.call.rules import PLAIN_RULES
 
 
 class VarlenRows(nn.Cell):
-    """Computes attention of all rows, with a mask that keeps the sequences apart. ALiBi adds biases.
+    """Compute attention of all rows, with a mask that keeps the sequences apart. ALiBi adds biases.
 
     It costs queries times keys of all sequences, in time and memory. Lengths that are not allowed give NaN, and so do
     prefixes.

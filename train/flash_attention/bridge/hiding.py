@@ -16,7 +16,7 @@ _INFINITY = float("inf")
 
 
 class Differs(nn.Cell):
-    """Boolean: where two tensors differ. MindSpore 2.0 computes NotEqual of constants wrongly."""
+    """Tell where two tensors differ, as a boolean. MindSpore 2.0 computes NotEqual of constants wrongly."""
 
     def __init__(self):
         super().__init__()

@@ -40,7 +40,7 @@ class EntryCell(nn.Cell):
 
 
 class Compiled(nn.Cell):
-    """Calls a Cell as a `@jit` function in PYNATIVE. MindSpore hands operators of a package nothing else there.
+    """Call a Cell as a `@jit` function in PYNATIVE. MindSpore hands operators of a package nothing else there.
 
     It is compiled once for the shapes and dtypes of its tensors.
     """
@@ -72,7 +72,7 @@ def _may_switch() -> bool:
 
 
 class _Unpacked(nn.Cell):
-    """Takes the members of tuples one by one. `sizes` are the sizes of the tuples, -1 for an argument without tuple."""
+    """Take the members of tuples one by one. `sizes` are the sizes of the tuples, -1 for an argument without tuple."""
 
     def __init__(self, run: nn.Cell, sizes: tuple):
         super().__init__()

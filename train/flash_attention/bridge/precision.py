@@ -27,7 +27,7 @@ def keeps_its_code(layer: type) -> type:
 
 
 class MixedPrecisionCast(nn.Cell):
-    """Casts a tensor as `to_float` of a cell around this one wants it. It is to be an attribute of that cell.
+    """Cast a tensor as `to_float` of a cell around this one wants it. It is to be an attribute of that cell.
 
     A compiled graph needs nothing: there MindSpore has cast the inputs of the outer cell already.
     """

@@ -74,7 +74,7 @@ def as_int32(tensor):
 
 
 class SelectInputs(nn.Cell):
-    """Selects a call's optional inputs that a call has, in the dtypes of backends. Inputs may be None."""
+    """Select the optional inputs that a call has, in the dtypes of backends. Inputs may be None."""
 
     def __init__(self, call: Call):
         super().__init__()
@@ -92,7 +92,7 @@ class SelectInputs(nn.Cell):
 
 
 class NumberCheck(nn.Cell):
-    """Looks at the numbers in small tensors of integers when a call is made. A graph does not.
+    """Look at the numbers in small tensors of integers when a call is made. A graph does not.
 
     MindSpore runs operators later, and hands their errors to whatever waits next. To read a tensor that an operator
     made, or has read, is to wait for all operators under way: tensors that passed are read again only when they are
@@ -128,8 +128,8 @@ def _read_integers(tensor):
 
 
 class WithSelectedInputs(EntryCell):
-    """Calls a backend's cell with five tensors and the call's optional inputs. The caller gives all optional inputs
-    of a call.
+    """Call a backend's cell with five tensors and the call's optional inputs. The caller gives all optional inputs of a
+    call.
 
     Args:
         run: the cell.
@@ -169,7 +169,7 @@ _rules_of = functools.lru_cache(maxsize=512)(AttentionRules)
 
 
 class ChangeLayout(nn.Cell):
-    """A tensor of one layout in another one.
+    """Bring a tensor of one layout into another one.
 
     Args:
         heads, head_dim: of the tensor; heads -1: whatever it has.

@@ -1,4 +1,4 @@
-"""Reading the shapes and dtypes of a call's tensors: query, key, value, and the optional ones of `optional`.
+"""Read the shapes and dtypes of a call's tensors: query, key, value, and the inputs of `optional`.
 
 Shapes come as tuples, dtypes as strings, so that nothing here needs MindSpore. In a graph that is compiled for dynamic
 shapes, batch, seq_q and seq_k may be UNKNOWN; an unknown size fits any other.

@@ -33,7 +33,7 @@ PACKED_ITEMS = "sequences"  # what counts instead of batch items if sequences ar
 
 
 class Given(NamedTuple):
-    """Describe what a call was given, for the check of one of its inputs."""
+    """Describe a call's arguments, for the check of one of its inputs."""
 
     sizes: Sizes
     dtype: str
@@ -45,7 +45,7 @@ class Given(NamedTuple):
 
 @dataclass(frozen=True)
 class OptionalInput:
-    """One row.
+    """One row of the table of optional inputs.
 
     Attributes:
         name: of the argument; the mask's is attention_mask.

@@ -1,4 +1,4 @@
-"""Turns shapes of `scaled_dot_product_attention`, with any leading dimensions, into shapes of `flash_attention`."""
+"""Turn shapes of `scaled_dot_product_attention`, with any leading dimensions, into shapes of `flash_attention`."""
 
 from __future__ import annotations
 

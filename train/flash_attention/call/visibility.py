@@ -21,7 +21,7 @@ def query_offset(alignment: str, seq_q: int, seq_k: int) -> int:
 
 
 class TileVisit(NamedTuple):
-    """One tile to visit. `partial` is False when every row of the pair of tiles sees every key of it."""
+    """One tile to visit. `partial` is False if every row of the pair of tiles sees every key of it."""
 
     index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs
     partial: bool

@@ -1,4 +1,4 @@
-"""Compiles the native kernel: python -m flash_attention.backends.cpu.build
+"""Compile the native kernel: python -m flash_attention.backends.cpu.build
 
 One object per instruction set, each with flags of its own, and one library that chooses at run time. The environment
 variables CXX (default g++) and CXXFLAGS (added at the end) are honoured.

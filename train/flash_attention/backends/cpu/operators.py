@@ -61,7 +61,7 @@ class _Forward(_Primitive):
 
 
 class _Backward(_Primitive):
-    """Backward pass for cases in which MindSpore does not call the derivative of the forward primitive."""
+    """Backward pass if MindSpore does not call the derivative of the forward primitive."""
 
     def __init__(self, call: Call, configuration: tuple, primitive: ops.Custom):
         super().__init__(call, configuration, primitive)

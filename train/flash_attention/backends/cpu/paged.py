@@ -56,7 +56,7 @@ class CacheAppend(EntryCell):
 
 
 class CacheReorder(EntryCell):
-    """Reorders the sequences of a `KVCache` in place; `reorder_cell` gives the meaning of the tensors."""
+    """Reorder the sequences of a `KVCache` in place. `reorder_cell` gives the meaning of the tensors."""
 
     def __init__(self, batch: int, max_length: int):
         super().__init__()
@@ -68,7 +68,7 @@ class CacheReorder(EntryCell):
 
 
 class CacheUpdate(EntryCell):
-    """Writes tokens into caches in place; `reshape_and_cache` gives the meaning of the tensors."""
+    """Write tokens into caches in place. `reshape_and_cache` gives the meaning of the tensors."""
 
     def __init__(self, dynamic: bool):
         super().__init__()

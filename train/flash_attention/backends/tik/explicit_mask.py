@@ -28,7 +28,7 @@ def with_mask(shard: Shard | None, call: Call) -> Shard | None:
 
 
 class ExplicitMask(nn.Cell):
-    """Gives a boolean (B, H or 1, Sq, Sk), True where a score is hidden. The call's mask, the prefix or the segments
+    """Give a boolean (B, H or 1, Sq, Sk), True where a score is hidden. The call's mask, the prefix or the segments
     hide scores.
 
     Args:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class OperatorBackend(Backend):
-    """Subclasses say where primitives and keep decisions come from, and which chip there is."""
+    """Run the TIK operators. Subclasses say where primitives and keep decisions come from, and which chip there is."""
 
     takes = ("mask", "bias", "keep_bits", "seed", "sinks", "prefix", "segment_ids", "kv_segment_ids", "alibi_slopes")
     kinds = ("dense", "varlen", "paged")

@@ -65,7 +65,7 @@ def primitive(
 
 
 class Filled(nn.Cell):
-    """Gives a primitive stand-ins for the tensors that a problem lacks. The caller neither gives nor gets them."""
+    """Give a primitive stand-ins for the tensors that a problem lacks. The caller neither gives nor gets them."""
 
     def __init__(self, primitive: ops.Custom, signature: Signature):
         super().__init__()

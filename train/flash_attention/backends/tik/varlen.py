@@ -109,7 +109,7 @@ class VarlenOperators(nn.Cell):
 
 
 class _Allowed(nn.Cell):
-    """Ends of sequences, int32 (sequences,), and float32 (1,): 1.
+    """Give the ends of sequences, int32 (sequences,), and float32 (1,), which is 1.
 
     Where they do not ascend from 0 to the number of rows, the rows are all of the first sequence, and the number NaN.
     """
@@ -131,7 +131,7 @@ class _Allowed(nn.Cell):
 
 
 class _Matrix(nn.Cell):
-    """Makes (T, heads, size) or (T, heads * size) the kernels' matrix of tokens. Heads are padded to 16 columns."""
+    """Make (T, heads, size) or (T, heads * size) the kernels' matrix of tokens. Heads are padded to 16 columns."""
 
     def __init__(self, heads: int, size: int):
         super().__init__()
