@@ -126,8 +126,8 @@ def flash_attention(
             `flash_attention.sharding.request.ShardRequest`; the FlashAttention layer sets it. Default: None.
 
     Returns:
-        Tensor like query, as wide as value; with return_lse a pair of it and the logsumexp, float32 (B, H, Sq),
-        -inf for a query that sees nothing. Both are differentiable. A query that sees nothing gives 0.
+        Tensor like query, as wide as value. With return_lse a pair of it and the logsumexp, float32 (B, H, Sq), -inf
+        for a query that sees nothing. Both are differentiable. A query that sees nothing gives 0.
 
     Raises:
         TypeError, ValueError: an input is not allowed; before anything runs.

@@ -50,7 +50,7 @@ def paged_caches(
 ) -> tuple[Parameter, Parameter]:
     """Make caches of keys and values for `reshape_and_cache` and `paged_attention`, on every backend.
 
-    Their last axes are rounded up to multiples of 16, which the TIK operators need; the two functions take tensors of
+    Their last axes are rounded up to multiples of 16, which the TIK operators need. The two functions take tensors of
     the true widths with them.
 
     Args:
@@ -236,12 +236,12 @@ def reshape_and_cache(
         key (Tensor): (tokens, kv_heads, head_dim) or (batch, seq, kv_heads, head_dim).
         value (Tensor): likewise, of its own width.
         key_cache (Parameter): (blocks, block_size, kv_heads, head_dim), dtype of key; it is written. On a CPU it may be
-            a plain Tensor, in PYNATIVE also a view (a slice, a part, a reshaped Tensor) whose elements lie one behind
-            the other. Inside a graph a slice is a new tensor: what is written there is lost. head_dim may be rounded up
-            to a multiple of 16, as `paged_caches` does.
+            a plain Tensor. There, in PYNATIVE, it may also be a view (a slice, a part, a reshaped Tensor) whose
+            elements lie one behind the other. Inside a graph a slice is a new tensor: what is written there is lost.
+            head_dim may be rounded up to a multiple of 16, as `paged_caches` does.
         value_cache (Parameter): likewise, as wide as the value.
-        slot_mapping (Tensor): ints, a number per token in the order of the keys: block * block_size + offset; a
-            token of a negative number is left out. No slot may come twice.
+        slot_mapping (Tensor): ints, a number per token in the order of the keys: block * block_size + offset. A
+            negative number leaves its token out. No slot may come twice.
 
     Returns:
         Tensor int32 of shape (1,), a token without a meaning. A graph knows by itself that a Parameter is read after it

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 class Backend(ABC):
     """One way to run attention. A backend's module exposes its only instance as `BACKEND`.
 
-    Importing that module must be cheap and must not fail if the backend cannot run: what is missing is the answer of
-    `unavailable`, in words that tell the user what to do.
+    Importing that module must be cheap, and must not fail if the backend cannot run. `unavailable` then says what is
+    missing, in words that tell the user what to do.
     """
 
     name: str
@@ -25,8 +25,8 @@ class Backend(ABC):
     takes: tuple[str, ...] = ()
     # The kinds of calls that it knows, see `Call.kind`.
     kinds: tuple[str, ...] = ("dense",)
-    # The kinds of which `build` takes unknown sizes (call.dynamic), met in graphs compiled for dynamic shapes; the cell
-    # then reads the sizes from its tensors at run time.
+    # The kinds of calls of which `build` takes unknown sizes (call.dynamic), as graphs for dynamic shapes have them.
+    # The cell then reads the sizes from its tensors at run time.
     dynamic: tuple[str, ...] = ()
     # Whether `build` takes a paged call with max_length; else it is cut to it around the cell (`PagedEnd`).
     takes_max_length = False
@@ -87,11 +87,11 @@ class Backend(ABC):
 
             output = cell(query, key_cache, value_cache, block_tables, context_lens, inputs)
 
-        With a shard, `call` is the share of one device of a call that MindSpore shards: the graph is written for the
-        whole, and every operation in it needs a strategy, see `flash_attention.sharding.shard`.
+        With a shard, `call` is one device's share of a call that MindSpore shards. The graph is written for the whole
+        call, and every operation in it needs a strategy, see `flash_attention.sharding.shard`.
 
         Output and logsumexp are differentiable: the gradient of the logsumexp adds probability * d_logsumexp to the
-        gradient of the scores. Of the optional inputs those get a gradient that `OPTIONAL` says so of, others zeros.
+        gradient of the scores. An optional input gets a gradient if `OPTIONAL` says so, else zeros.
         """
 
     def build_backward(self, call: Call) -> Cell | None:

@@ -153,7 +153,7 @@ class ScatterReorder(EntryCell):
         copied = ops.logical_and(again, source >= 0)
         needed = ops.logical_and(copied, ops.equal(self.columns, place))
         tables, without = self.free(tables, needed, strict, "indices: the sequences")
-        # An index that is not allowed, or a block that is not there: past its end, whose queries get NaN.
+        # A sequence with a wrong index or without its block is past its end, and its queries get NaN.
         wrong = ops.cast(ops.logical_not(ops.equal(inside, indices)), mstype.int32)
         end = end + (without + wrong) * (2 * self.max_length)
         tables = _with_blocks(tables, without + wrong)
@@ -191,7 +191,7 @@ class FreeBlocks(nn.Cell):
     def construct(self, tables, needed, strict, what):
         flat = ops.reshape(tables, (-1,))
         wanted = ops.cast(ops.reshape(needed, (-1,)), mstype.float32)
-        nowhere = flat * 0 + self.blocks  # where what counts for no block goes
+        nowhere = flat * 0 + self.blocks  # the place of entries that count for no block
         # Sums in float32, which every device has.
         named = ops.unsorted_segment_sum(wanted * 0 + 1, ops.select(flat >= 0, flat, nowhere), self.blocks + 1)
         free = named[: self.blocks] == 0
@@ -305,9 +305,9 @@ def reorder_cell(key_cache: TensorSpec, value_cache: TensorSpec, batch: int, max
 
         lengths = cell(key_cache, value_cache, block_tables, lengths, indices, strict)
 
-    They share blocks. Of one that several would write into all but the first get a copy: what is written into a block
-    is seen by one sequence. indices is int32 (batch,), the others are as in `append_cell`; a sequence whose index is
-    not allowed counts as one that is longer than max_length, unless that is an error.
+    They share blocks. If several would write into a block, all but the first get a copy: one sequence alone sees what
+    is written into a block. indices is int32 (batch,), the others are as in `append_cell`. A sequence whose index is
+    not allowed counts as longer than max_length, unless that is an error.
     """
     if serves_native():
         from flash_attention.backends.cpu.paged import CacheReorder

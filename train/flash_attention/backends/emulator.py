@@ -84,7 +84,7 @@ def _emulated(operator, signature, request, shapes: list):
     from flash_attention.kernels.tik.layout import from_nz, to_nz
 
     stage, name = operator.stage, operator.name
-    _recorded(stage, request, name)  # what it refuses shows before anything runs
+    _recorded(stage, request, name)  # a refusal shows before anything runs
     options = tikemu.Options(strict=True, progress=False)
     count, dtypes = len(signature.inputs), [getattr(mstype, tensor.dtype) for tensor in signature.outputs]
 
@@ -184,7 +184,7 @@ class _CheckedLengths(nn.Cell):
                 check_counts(*ends)
             except ValueError as error:
                 raise RuntimeError(str(error)) from None
-            # Where only the values tell that there is a leading 0 there is a sequence less: an empty one at the end.
+            # If only the values tell that there is a leading 0, a sequence is missing: an empty one at the end.
             return np.array([side + side[-1:] * (count - len(side)) for side in ends], np.int32)
 
         self.checked = NotDifferentiated(_pyfunc(check, 2, (2, count), mstype.int32))

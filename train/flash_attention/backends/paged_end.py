@@ -13,9 +13,9 @@ from flash_attention.call import Call
 class PagedEnd(nn.Cell):
     """Run a paged call with max_length or padding through a cell without them.
 
-    That cell puts the last query at the last key. Where the last n tokens of a sequence are not in the cache, or the
-    last n queries are padding, its queries move on by n rows, so that each stands where it belongs, and their results
-    move back. With padding the lengths come in a tuple with the numbers of queries that are none.
+    That cell puts the last query at the last key. If the last n tokens of a sequence are not in the cache, or the last
+    n queries are padding, its queries move on by n rows. Each then stands where it belongs, and the results move back.
+    With padding the lengths come in a tuple with the numbers of queries that are none.
     """
 
     def __init__(self, attention: nn.Cell, call: Call):
@@ -36,7 +36,7 @@ class PagedEnd(nn.Cell):
             self.firsts = Tensor(np.arange(call.batch, dtype=np.int32).reshape(-1, 1) * call.seq_q)
 
     def construct(self, query, key_cache, value_cache, block_tables, context_lens, inputs):
-        # In a graph of MindSpore 2.0 what one condition sets another does not know: all has a value from the start.
+        # In a graph of MindSpore 2.0 a condition does not know what another one sets: all has a value from the start.
         if self.dynamic:
             seq_q = query.shape[1]
             rows = ops.reshape(counted(seq_q), (1, -1))

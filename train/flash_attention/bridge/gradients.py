@@ -10,11 +10,11 @@ MindSpore 2.0:
 
 * PYNATIVE: the `bprop` of a Cell receives as `out` what its first call returned, in every later call. What such a Cell
   returns is not known to the operations behind it as the result of anything; what a reshape returns is.
-* PYNATIVE, from when a constant of the differentiated function is another tensor than before: operations run as if
-  their shapes were unknown, which `Custom` primitives do not support. In a compiled graph they do not.
-* `@jit` functions that PYNATIVE differentiates: the `bprop` of a Cell is lost, and if a primitive has one, all that
-  the gradient takes from the forward pass is zero. A graph with a branch is differentiated by other code, which does
-  the second right.
+* PYNATIVE, once a constant of the differentiated function is another tensor than before: operations run as if their
+  shapes were unknown. `Custom` primitives do not support that. In a compiled graph they run with known shapes.
+* `@jit` functions that PYNATIVE differentiates: the `bprop` of a Cell is lost. If a primitive has one, all that the
+  gradient takes from the forward pass is zero. A graph with a branch is differentiated by other code, which does the
+  second right.
 """
 
 from __future__ import annotations
@@ -172,8 +172,8 @@ class _WithBprop(nn.Cell):
 
 
 class _PadToEight(nn.Cell):
-    """Give a Cell that takes eight others `count` inputs. A `bprop` takes no tuple, in graphs of 2.0 and in PYNATIVE,
-    and no variable number of inputs.
+    """Pad a Cell's `count` other inputs to eight. A `bprop` takes no tuple in graphs of 2.0 and in PYNATIVE, and no
+    variable number of inputs.
     """
 
     def __init__(self, run: nn.Cell, count: int):

@@ -15,9 +15,9 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 def keeps_its_code(layer: type) -> type:
     """Mark a class of layers: amp level O1 leaves its cells as they are.
 
-    O1 (`mindspore.rewrite`) writes a copy of the class, its decorators included, and of the classes of its attributes
-    into a module of its own, and replaces the cell by `copy(cell)`; copies of base classes are only inherited from.
-    The module also puts the folders of the classes in front of `sys.path`, where ours would hide other modules.
+    O1 (`mindspore.rewrite`) writes copies of the class, its decorators included, and of its attributes' classes into a
+    module of its own. It replaces the cell by `copy(cell)`; copies of base classes are only inherited from. The module
+    also puts the folders of the classes in front of `sys.path`, where ours would hide other modules.
     """
     if layer.__module__.partition(".")[0] != _PACKAGE.name:
         sys.path[:] = [path for path in sys.path if _PACKAGE not in (Path(path), *Path(path).parents)]

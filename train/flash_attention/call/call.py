@@ -38,8 +38,8 @@ class Call:
 
     Packed sequences are the rows of one batch item in layout "BSND" (tensors (T, N, D)) or "BSH" ((T, N * D)). The
     rules hold in every sequence by itself, by position in the sequence. Dropout's batch element is the index of the
-    sequence, and a prefix belongs to a sequence. A paged call has as many keys as its table can name, in layout "BSND";
-    its rules are aligned with the end of each sequence, which may be shorter.
+    sequence, and a prefix belongs to a sequence. A paged call has as many keys as its table can name, in layout "BSND".
+    Its rules are aligned with the end of each sequence, which may be shorter.
 
     Attributes:
         batch, heads, seq_q, seq_k, head_dim: sizes of query and key.

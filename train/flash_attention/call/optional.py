@@ -29,7 +29,7 @@ Call = Any  # of `flash_attention.call.call`, which takes this table
 COVERS = ("dp", "mp", None, None)  # (batch, heads, seq_q, seq_k), each of which but the last may be 1
 
 
-PACKED_ITEMS = "sequences"  # what counts instead of batch items if sequences are packed
+PACKED_ITEMS = "sequences"  # the unit in place of batch items if sequences are packed
 
 
 class Given(NamedTuple):
@@ -39,8 +39,8 @@ class Given(NamedTuple):
     dtype: str
     tile: int
     given: dict[str, TensorSpec]
-    items: str  # what has a prefix, and may have slopes, of its own
-    counts: set[int]  # how many of them there may be
+    items: str  # the unit that has a prefix, and may have slopes, of its own
+    counts: set[int]  # how many such units there may be
 
 
 @dataclass(frozen=True)

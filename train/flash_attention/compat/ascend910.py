@@ -103,8 +103,8 @@ def read_arguments(arguments: tuple, keywords: dict, *, takes_head_num: bool = T
 class Operator:
     """Stand for an operator of the earlier layers, so that code configuring it works.
 
-    Nothing is configured by it: the layer's own `dp`, `mp` and `shard` split its operators, and `recompute()` of the
-    cell around them decides whether they run again in the backward pass.
+    It configures nothing. The layer's own `dp`, `mp` and `shard` split its operators, and `recompute()` of the cell
+    around them decides whether they run again in the backward pass.
     """
 
     def __init__(self, name: str):

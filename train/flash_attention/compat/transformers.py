@@ -1,8 +1,9 @@
 """Our attention in mindone's transformers (checked against 0.5.0), under `attn_implementation="flash_attention"`.
 
-`register` makes two entries in the library's tables: the attention itself, and what makes its masks. Models that ask
-the library for their masks get none of seq x seq elements for causal attention, with or without a sliding window,
-padding and a growing cache. Models that make their masks themselves (Llama and Gemma 2 in 0.5.0) go on doing so.
+`register` makes two entries in the library's tables: the attention itself, and the function that makes its masks.
+Models that ask the library for their masks get no seq x seq elements for causal attention. This holds with or without a
+sliding window, padding and a growing cache. Models that make their masks themselves (Llama and Gemma 2 in 0.5.0) go on
+doing so.
 """
 
 from __future__ import annotations
@@ -115,8 +116,8 @@ def _check(mask, sliding_window):
 class MaskFunction:
     """Make a mask for `attention_forward`, with the signature of the library's `sdpa_mask`.
 
-    None, or the (B, Sk) mask of padding, if the rule is causal, with a sliding window or without, and the queries
-    are the last of the sequence; else what `sdpa_mask` gives, (B, 1, Sq, Sk).
+    The mask is None, or the (B, Sk) mask of padding, if the rule is causal and the queries are the last of the
+    sequence. A sliding window may be there. Otherwise it is the mask of `sdpa_mask`, (B, 1, Sq, Sk).
 
     Args:
         masking: the module `mindone.transformers.masking_utils`.

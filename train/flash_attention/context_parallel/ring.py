@@ -30,9 +30,9 @@ class RingAttention(SplitAttention):
     """Attention over a sequence of which each process holds a part (context parallelism), in PYNATIVE.
 
     Every process computes the outputs of its own queries. Keys and values go around the ring, while the process
-    computes with those that it has; backward, their gradients travel with them and end where they belong. No process
-    ever holds more than its part of any tensor and a second part in passing. Liu et al., "Ring Attention with
-    Blockwise Transformers for Near-Infinite Context" (2023).
+    computes with the keys and values that it has. Backward, their gradients travel with them and end where they belong.
+    No process ever holds more than its part of any tensor and a second part in passing. Liu et al., "Ring Attention
+    with Blockwise Transformers for Near-Infinite Context" (2023).
 
     Start the processes with `msrun`, call `flash_attention.context_parallel.initialize()` in each, and give each its
     part by `SequenceSplit(world, order).split(...)`.

@@ -43,9 +43,9 @@ class ShardPlan:
         """Return the plan that MindSpore-style strategies ask for.
 
         Args:
-            in_strategy: one tuple of integers per tensor, into how many parts each axis is split: query, key, value,
-                and then, if the layer has them, attention_mask and alibi_mask. () for one of these two leaves it to
-                dp and mp, as if the layer got none.
+            in_strategy: one tuple of integers per tensor, into how many parts each axis is split. The tensors are
+                query, key, value, and then, if the layer has them, attention_mask and alibi_mask. () for one of these
+                two leaves it to dp and mp, as if the layer got none.
             out_strategy: one such tuple for the output in a tuple, or None.
 
         Raises:

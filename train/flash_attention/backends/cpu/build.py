@@ -43,11 +43,11 @@ _AVX512 = (*_AVX2, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl")
 MACHINES = ("aarch64", "x86_64")
 _FURTHER_NAMES = {"amd64": "x86_64", "arm64": "aarch64"}
 _AVX512_BF16 = (*_AVX512, "-mavx512bf16")
-# Those first that take the compiler longest: no processor then waits for one that began last.
+# Slow sources come first, so that no processor waits for a source that began last.
 _TARGETS = {
     "scalar": (),
     "avx512_bf16": _AVX512_BF16,
-    # Its sessions end in destructors; nothing throws, and what handles exceptions is shared by all code of the library.
+    # Its sessions end in destructors. Nothing throws, and all code of the library shares the handling of exceptions.
     "amx": (*_AVX512_BF16, "-mamx-tile", "-mamx-bf16", "-fno-exceptions"),
     "avx512": _AVX512,
     "neon": (),

@@ -35,8 +35,8 @@ def differentiable(
 class _Primitive(nn.Cell):
     """A primitive with the configuration of a call.
 
-    Optional inputs reach it as a stand-in instead of None, which not every MindSpore version can differentiate around;
-    the kernel knows from its configuration what counts.
+    A stand-in takes the place of an optional input that is None, which not every MindSpore version can differentiate
+    around. The kernel knows from its configuration what counts.
     """
 
     def __init__(self, call: Call, configuration: tuple, primitive: ops.Custom):

@@ -52,8 +52,8 @@ class OperatorAttention(nn.Cell):
         kernel_problem = describe.kernel_problem(call, **chip._asdict(), layout=call.layout)
         bias_gradient = call.bias_shape is not None and call.bias_grad
         request = Request(kernel_problem, bias_gradient, logsumexp_gradient=call.return_lse)
-        # The decoding kernels have no strategies for sharded graphs. Where they can run they do: their modelled time is
-        # below the time of the forward kernel and of the change of keys and values to FRACTAL_NZ before it.
+        # The decoding kernels have no strategies for sharded graphs. They run if they can: their modelled time is less
+        # than the forward kernel takes with the change of keys and values to FRACTAL_NZ before it.
         decodes = shard is None and decode_scheduler.refuse(kernel_problem) is None
         self.slopes_place = call.place("alibi_slopes")
         if shard is not None and self.slopes_place is not None:

@@ -22,8 +22,8 @@ from flash_attention.kernels.tik.problem import Chip, Request, padded
 class VarlenOperators(nn.Cell):
     """One packed call; see Backend.build for the meaning of the tensors.
 
-    The work tables of the kernels are made by MindSpore's own operations on small integer tensors, in the graph:
-    lengths that are on the device need not come to the host, and a graph serves all of them.
+    MindSpore's own operations on small integer tensors make the kernels' work tables in the graph. Lengths that are on
+    the device need not come to the host, and a graph serves all of them.
 
     Args:
         call: what to run.
