@@ -3,7 +3,7 @@
 What counts as an import: every ``import`` and ``from ... import`` of a module of the same package, at the top of a
 module, inside a function (it only hides a cycle from the interpreter), and under ``TYPE_CHECKING`` (two modules whose
 signatures need each other are one concept). ``from package import name`` counts as an import of the submodule
-``name`` where there is one, else of the package's ``__init__``.
+``name`` if there is one, else of the package's ``__init__``.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ class OverflowPlace:
 
 @dataclass(frozen=True)
 class Overflow:
-    """The overflow status that a run leaves (D34); false where no result saturated.
+    """The overflow status that a run leaves (D34); false if no result saturated.
 
     Attributes:
         places: the lines, in the order of the program, at most ``LIMIT``.

@@ -145,3 +145,9 @@ def absent(text: str) -> list[str]:
 def test_names_of_the_glossary_stand_in_its_files() -> None:
     text = (ROOT / "docs/glossary.md").read_text(encoding="utf-8")
     assert len(re.findall("` in `", text)) > 10 and absent(text) == []
+
+
+def test_the_glossary_has_few_words_of_our_own() -> None:
+    _, _, ours = (ROOT / "docs/glossary.md").read_text(encoding="utf-8").partition("## Ours\n")
+    words = [word for row in re.findall(r"^\| ([^|]+) \|", ours, re.MULTILINE)[1:] for word in row.split(", ")]
+    assert 10 < len(words) <= 15, words

@@ -44,7 +44,7 @@ def device_process():
 
 
 def endless():
-    """Reach the normal end of the program while a kernel runs that never ends."""
+    """Remove the device process between two operators."""
     import tik_entries
 
     ms.set_context(op_timeout=3)

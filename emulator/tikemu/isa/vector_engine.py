@@ -256,7 +256,7 @@ class Kernel:
     Attributes:
         function: ``f(*sources)`` on whole arrays (float16 as float32), giving storage form; the old destination comes
             last where ``reads_dst``.
-        family, op: of the native helper, None where it has none.
+        family, op: of the native helper, None if it has none.
         table: look-up table of the native helper.
         scalar: scalar operand of the native helper.
         reads_dst: the destination is also a source.

@@ -202,7 +202,7 @@ class _Allocator:
 
 
 def copies_of(loop: ir.For) -> int:
-    """Return how many copies of its tensors a loop makes: one with ``tik_break`` (core.md 3.1)."""
+    """Return the copies a loop makes of tensors in its body. With ``tik_break`` there are none (core.md 3.1)."""
     return 1 if loop.thread_num < 2 or has_break(loop.body) else loop.thread_num
 
 

@@ -339,7 +339,7 @@ def _checked_index(index: int, length: int) -> int:
 def _debug_print(
     expression: str, tensors: dict[str, tuple[TensorPlace, ir.View]]
 ) -> Callable[[dict[str, Any], dict[str, int]], None]:
-    """Return ``f(scalars, copies)``, which evaluates an expression over tensors and scalars, and prints it."""
+    """Return ``f(scalars, copies)``: evaluates an expression over tensors and scalars, and prints it."""
     code = compile(expression, "<debug_print>", "eval")
 
     def show(scalars: dict[str, Any], copies: dict[str, int]) -> None:

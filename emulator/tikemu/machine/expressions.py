@@ -1,7 +1,7 @@
 """Recorded values as Python source text.
 
 Every integer expression carries the interval that its value can lie in, so that wrapping to the width of its type is
-written out only where it can happen.
+written out only if it can happen.
 """
 
 from __future__ import annotations

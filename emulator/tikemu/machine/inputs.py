@@ -141,7 +141,7 @@ def input_scalar(variable: ir.Variable, value: Any) -> int | float:
 
 
 def fed_array(info: ir.TensorInfo, shape: tuple[int, ...], value: Any) -> np.ndarray:
-    """Check an input against its GM tensor (D30a); warn if only its shape differs.
+    """Return an input checked against its GM tensor (D30a). If only its shape differs, warn.
 
     Raises:
         TikParamError: another dtype or number of elements.

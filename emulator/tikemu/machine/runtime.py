@@ -33,7 +33,7 @@ class BoundOp(TimedOp):
     Attributes:
         run: performs the numerics (with the checks of strict mode).
         micro: the micro-operation.
-        status: its ``overflow`` counts executions in which a result saturated; None where none can.
+        status: its ``overflow`` counts executions in which a result saturated; None if none can.
     """
 
     __slots__ = ("run", "micro", "status")

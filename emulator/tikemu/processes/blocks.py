@@ -29,7 +29,7 @@ from .messages import Counts, Share
 VARIABLE = "TIKEMU_PROCESSES"
 #: Bytes of atomic additions of one share that are kept.
 MOST_ADDITIONS = 512 << 20
-#: Shares per process at least, where there are enough blocks; and how far, in shares per process, one may be ahead of
+#: Shares per process at least, if there are enough blocks; and how far, in shares per process, one may be ahead of
 #: the oldest that is not complete.
 _SHARES, _AHEAD = 16, 8
 

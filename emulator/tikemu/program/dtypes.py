@@ -54,8 +54,8 @@ def limits(dtype: str) -> tuple[int, int]:
 
 @functools.cache
 def promote(left: str, right: str) -> str:
-    """Return the type of an arithmetic expression, by the rules of C: float over integer, the wider integer (at least
-    32 bits), unsigned among equals. The type "bool" counts as int32.
+    """Return an arithmetic expression's type by the rules of C: float over integer, the wider integer (at least 32
+    bits), unsigned among equals. The type "bool" counts as int32.
     """
     floats = [dtype for dtype in (left, right) if is_float(dtype)]
     if floats:

@@ -155,11 +155,11 @@ class CoreClock:
         self.scalar(self._issue)
 
     def scalar_read(self, footprint: Footprint) -> None:
-        """Load from a tensor with the scalar unit: the pipe that wrote it drains first."""
+        """Load from a tensor by the scalar unit: the pipe that wrote it drains first."""
         self._act((footprint, False), self.simulator.scalar_read, footprint)
 
     def scalar_write(self, footprint: Footprint) -> None:
-        """Store into a tensor with the scalar unit: earlier accesses of other pipes come first."""
+        """Store into a tensor by the scalar unit: earlier accesses of other pipes come first."""
         self._act((footprint, True), self.simulator.scalar_write, footprint)
 
     def await_value(self, in_pipe: bool) -> None:

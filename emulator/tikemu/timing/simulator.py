@@ -308,7 +308,7 @@ class PipeSimulator(PipeRecords):
         self._record(footprint, _S, self.now, False)
 
     def await_value(self, in_pipe: bool) -> None:
-        """Wait for the value read last: the next instruction's pipe does, where it is an operand, else the scalar unit
+        """Wait for the value read last: the next instruction's pipe does, if it is an operand, else the scalar unit
         itself."""
         if in_pipe:
             self._operand_ready = self.delivered

@@ -25,7 +25,7 @@ def _to(kernel: Any, target: Any, data: Any) -> Outputs:
 
 
 def undefined(kernel: Any) -> Outputs:
-    """Add to a tensor that nothing has written."""
+    """Add to what nothing writes."""
     data = ub(kernel, "data")
     kernel.vec_adds(128, data, data, 1.0, 1, 8, 8)
     return _to(kernel, _target(kernel), data)
@@ -60,13 +60,13 @@ def padding(kernel: Any) -> Outputs:
 
 
 def memory(kernel: Any) -> Outputs:
-    """Allocate 32 bytes more than the planned part of the Unified Buffer."""
+    """Take 32 bytes more than the planned part."""
     ub(kernel, "large", 253952 // 2 + 16)
     return []
 
 
 def work_tensor(kernel: Any) -> Outputs:
-    """Reduce nine repeats with a work tensor of one block; nine sums need two."""
+    """Add nine sums, which need two blocks."""
     data, work = ub(kernel, "data", 64 * 9, "float32"), ub(kernel, "work", 8, "float32")
     result = ub(kernel, "result", 64, "float32")
     kernel.vec_dup(64, data, 1.0, 9, 8)
@@ -75,7 +75,7 @@ def work_tensor(kernel: Any) -> Outputs:
 
 
 def undocumented(kernel: Any) -> Outputs:
-    """Call an instruction that has no documentation."""
+    """Make a call that has no documentation."""
     with kernel.for_range(0, 2):
         kernel.tik_continue()
     return []
@@ -90,20 +90,20 @@ def unspecified(kernel: Any) -> Outputs:
 
 
 def value(kernel: Any) -> Outputs:
-    """Assign a number beyond its type."""
+    """Write a number beyond its type."""
     kernel.Scalar("int8", init_value=300)
     return []
 
 
 def argument(kernel: Any) -> Outputs:
-    """Pass a mask that enables no lane."""
+    """Set a mask without a lane."""
     data = filled(kernel)
     kernel.vec_dup([0, 0], data, 1.0, 1, 8)
     return []
 
 
 def compare_mask(kernel: Any) -> Outputs:
-    """Compare a second time before the use of the first comparison."""
+    """Compare a second time before the first comparison is used."""
     data = filled(kernel)
     mask = kernel.vcmp_gt(128, data, data, 1, 1)
     kernel.vcmp_lt(128, data, data, 1, 1)
@@ -112,7 +112,7 @@ def compare_mask(kernel: Any) -> Outputs:
 
 
 def block_loop(kernel: Any) -> Outputs:
-    """Define a tensor outside of the multi-core loop, and use it in the loop."""
+    """Define a tensor outside of the multi-core loop."""
     data = filled(kernel)
     with per_block(kernel):
         kernel.vec_adds(128, data, data, 1.0, 1, 8, 8)

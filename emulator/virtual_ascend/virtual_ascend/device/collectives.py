@@ -108,12 +108,12 @@ def parse(message: bytes) -> Call:
 
 
 def given(memory: Memory, call: Call, address: Address) -> np.ndarray:
-    """Return the input of a collective, as it lies on this card."""
+    """Return what this card gives, where it lies on the card."""
     return memory.view(address, call.type, (call.given,), f"{call}, input") if call.given else np.empty(0, call.type)
 
 
 def taken(memory: Memory, call: Call, address: Address) -> np.ndarray:
-    """Return the memory on this card for the result of a collective."""
+    """Return where the result is to lie on the card."""
     return memory.view(address, call.type, (call.taken,), f"{call}, output")
 
 

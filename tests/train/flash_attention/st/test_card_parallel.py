@@ -108,7 +108,18 @@ def test_the_example_is_started_by_rank_table_and_loop(python, tmp_path):
 
 EVERY_LAYOUT = (
     ("key", "value", "last", "turned", "mask-whole", "mask-last", "mask-rank-3", "mask-float", "bias-sinks"),
-    ("bias-last", "segments", "BSH", "casts", "everything", "recompute", "split-batch", "optimizer"),
+    (
+        "bias-last",
+        "segments",
+        "prefix",
+        "prefix-whole",
+        "BSH",
+        "casts",
+        "everything",
+        "recompute",
+        "split-batch",
+        "optimizer",
+    ),
 )
 
 

@@ -7,18 +7,14 @@ import pytest
 
 from tests.train.flash_attention.st.support.card_runs import verdicts
 from tests.train.flash_attention.st.support.wheel_tools import ROOT
+from tests.train.flash_attention.support.case_list import daily_names
 from tests.virtual_ascend.card import ge_python, on_card, said, start
 
 pytestmark = pytest.mark.card
 SUPPORT = Path(__file__).with_name("support")
 PROGRAM = SUPPORT / "card_attention.py"
 MINUTES = 60
-CASES = (
-    "B2-H4-KV2-Sq97-Sk150-D64-float16-compact-drop0.1",
-    "TH:B2-H3-KV1-Sq300-Sk70-D32-float16-window20_3-alibi.bias-cap4.0-sinks",
-    "BSND:B2-H2-Sq3-Sk300-D32v48-float16-causal-cap3.0-sinks-prefix",
-    "B2-H2-S140-D32-float16-3d-alibi.given-drop0.2",
-)
+CASES = daily_names("ge")
 CALLS = {"graph": ("packed.sinks_prefix", "cache.paged"), "pynative": ("paged.sinks", "packed.sinks_prefix")}
 TRAINING = "two alike", "accumulated", "recompute", "dropout"
 

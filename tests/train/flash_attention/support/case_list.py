@@ -201,7 +201,73 @@ CASES: tuple[Case, ...] = tuple(
 )
 
 
+#: Cases of every day where a case takes seconds, with the places: the kernels' own tests, users' calls on the emulator
+#: (and in a graph), calls again with other data, and the virtual card with MindSpore 2.0 and with GE, each perhaps in a
+#: layout. Between them the cases of a place have every rule, and the borders of sizes for the kernels.
+DAILY = {
+    "B2-H4-KV2-Sq97-Sk150-D64-float16-compact-drop0.1": "kernels card ge",
+    "B2-H3-KV1-Sq150-Sk97-D59-float16-3d-alibi.computed": "kernels",
+    "B1-H2-S300-D128-float16-causal-blocks1_all-alibi.shared": "kernels",
+    "B2-H2-S64-D80-float16-rows-alibi.given-drop0.5": "kernels emulator graph again card",
+    "B2-H5-KV1-Sq45-Sk61-D32-float16-compact-alibi.given": "kernels",
+    "B1-H2-Sq70-Sk83-D1-float16-compact": "kernels emulator",
+    "B1-H2-Sq70-Sk83-D256-float16": "kernels",
+    "B1-H2-Sq70-Sk83-D192-float16-causal": "kernels",
+    "B1-H2-S1-D40-float16-compact": "kernels",
+    "B1-H2-Sq15-Sk17-D40-float16": "kernels",
+    "B1-H2-Sq300-Sk77-D32-float16-causal-bottom_right-alibi.computed": "kernels",
+    "B1-H2-Sq128-Sk256-D32-float16-3d-window40_40-bottom_right": "kernels",
+    "B1-H2-Sq200-Sk333-D32-float16-window10_0-bottom_right-alibi.computed": "kernels",
+    "B2-H2-Sq130-Sk140-D64-float16-compact-large": "kernels",
+    "B2-H2-Sq130-Sk140-D64-float16-compact-huge": "kernels",
+    "B2-H2-Sq130-Sk140-D64-float16-compact-outlier": "kernels",
+    "B2-H2-Sq130-Sk140-D64-float16-compact-constant": "kernels",
+    "B2-H2-S113-D32-float16-all": "kernels",
+    "B1-H2-Sq300-Sk40-D32-float16-window10_10": "kernels",
+    "B1-H2-S113-D32-float16-causal-scale-0.25": "kernels",
+    "B2-H2-S140-D32-float16-alibi.computed": "kernels",
+    "B2-H2-S140-D32-float16-padding-window40_0-alibi.computed-drop0.2": "kernels",
+    "B2-H2-S140-D32-float16-3d-blocks1_0-sparse_64-alibi.bias-drop0.2": "kernels",
+    "B1-H2-Sq33-Sk150-D64-float16-cap0.5-large": "kernels",
+    "B2-H2-KV1-Sq70-Sk83-D32-float16-compact-alibi.given-cap50.0": "kernels",
+    "B1-H2-S113-D32-float16-all-alibi.computed-sinks": "kernels card@TH",
+    "B1-H2-Sq70-Sk83-D192v128-float16-3d": "kernels",
+    "B1-H2-Sq70-Sk83-D17v40-float16": "kernels",
+    "B2-H2-Sq70-Sk140-D32-float16-3d-shuffled": "kernels emulator card",
+    "B1-H2-S8-D40-float16-compact": "emulator",
+    "B1-H2-Sq127-Sk129-D40-float16-2d": "emulator",
+    "B1-H2-Sq97-Sk113-D32-float16-compact-window20_all-bottom_right-alibi.computed": "emulator",
+    "B1-H4-KV1-Sq45-Sk61-D32-float16-heads-alibi.computed": "emulator again card@BSH",
+    "B3-H4-KV2-Sq45-Sk61-D32-float16-alibi.given": "emulator again",
+    "B2-H4-Sq45-Sk61-D32-float16-compact-alibi.bias_all": "emulator graph again",
+    "B2-H2-Sq60-Sk77-D32-float16-4d.float32": "emulator again",
+    "B2-H2-S140-D32-float16-padding-drop0.2": "emulator",
+    "B1-H2-Sq300-Sk100-D32-float16-blocks0_0-drop0.1": "emulator",
+    "B2-H2-Sq3-Sk300-D32v48-float16-causal-cap3.0-sinks-prefix": "graph again card@BSND ge@BSND",
+    "B2-H2-S140-D32-float16-3d-window40_0": "card@SBH",
+    "B2-H2-S140-D32-float16-padding-blocks1_all-windowall_25-sparse_64-alibi.given": "card",
+    "B2-H2-Sq300-Sk140-D96v24-float16-causal-window90_all-cap3.0": "card",
+    "B2-H3-KV1-Sq300-Sk70-D32-float16-window20_3-alibi.bias-cap4.0-sinks": "card@TH ge@TH",
+    "B2-H2-S140-D32-float16-causal-cap3.0-prefix-documents": "card",
+    "B2-H2-S140-D32-float16-3d-alibi.given-drop0.2": "ge",
+}
+
+
+def daily(case: Case, place: str) -> bool:
+    """Return whether a case is of every day in a place."""
+    return place in DAILY.get(str(replace(case, dtype="float16")), "").split()
+
+
+def daily_names(place: str) -> list[str]:
+    """Return the names of the cases of every day in a place: LAYOUT:CASE or CASE."""
+    words = [(case, word.partition("@")) for case, places in DAILY.items() for word in places.split()]
+    return [f"{layout}:{case}" if layout else case for case, (word, _, layout) in words if word == place]
+
+
 _LEFT_OUT = frozenset(map(str, _products())) - frozenset(map(str, _products(pairwise)))
+
+
+assert set(DAILY) <= {str(replace(case, dtype="float16")) for case in CASES}, "DAILY names no case"
 
 
 def spread(case: Case) -> bool:

@@ -326,7 +326,7 @@ def _segments(case: Case, random) -> tuple:
 
 
 def _mask(case: Case, random) -> np.ndarray | None:
-    """Return the mask of a case, None where rules alone hide."""
+    """Return the mask of a case, None if rules alone hide."""
     if case.mask in ("none", "causal"):
         return None
     tile = tile_of(case.tiling)
@@ -350,7 +350,7 @@ def _mask(case: Case, random) -> np.ndarray | None:
 
 
 def _bias(case: Case, random) -> np.ndarray | None:
-    """Return the bias of a case, None where there is none or it is computed."""
+    """Return the bias of a case, None if there is none or it is computed."""
     if case.alibi in ("none", "computed"):
         return None
     if case.alibi in ("bias", "bias_all"):

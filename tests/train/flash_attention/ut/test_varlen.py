@@ -14,7 +14,7 @@ from tests.train.flash_attention.support.arrays import draw, ends
 from tests.train.flash_attention.support.cases import SEED
 from tests.train.flash_attention.support.cells import Call, Sloped
 from tests.train.flash_attention.support.modes import in_mode
-from tests.train.flash_attention.support.run import array, bias_tensor, run_varlen, tensor
+from tests.train.flash_attention.support.run import VarlenRun, array, bias_tensor, tensor
 from tests.train.flash_attention.support.varlen import VarlenCase
 
 
@@ -52,8 +52,8 @@ def loop(case: VarlenCase, backend: str) -> dict:
 
 
 def check(case: VarlenCase, backend: str, data: bool, exact: bool) -> None:
-    """Compare a case with the truth; if `exact`, also bit by bit with a loop."""
-    found = run_varlen(case, backend, data)
+    """Compare a case with the truth. An exact case has the bits of a loop over calls."""
+    found = VarlenRun(case, backend, data)(case)
     varlen.check(case, found)
     for name, right in (loop(case, backend) if exact else {}).items():
         np.testing.assert_array_equal(getattr(found, name), right, err_msg=name)

@@ -153,7 +153,13 @@ class Ascend(_Layer):
     backend = "tik"
 
     def __init__(self):
-        import mindspore as ms
+        try:
+            import mindspore as ms
+        except ModuleNotFoundError as error:
+            if error.name != "mindspore":
+                raise
+            message = "--device ascend: MindSpore is not installed; --through acl asks the card without it"
+            raise RuntimeError(message) from error
 
         from flash_attention.backends.tik import environment
 

@@ -12,11 +12,11 @@ def dispatch_autotune_task(*_):
 
 
 def sync_op_tune_params(*_):
-    """Accept parameters of tuning, because nothing is tuned here."""
+    """Keep nothing, because nothing is tuned here."""
 
 
 def sync_syspath(_folder):
-    """Accept a folder: the process that compiles is also the process that MindSpore has just told the path."""
+    """Follow MindSpore, which has just changed the path of the process that compiles."""
 
 
 __all__ = [

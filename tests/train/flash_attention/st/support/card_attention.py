@@ -45,7 +45,7 @@ class Between(nn.Cell):
 
 
 class Gradients(nn.Cell):
-    """Output, where it is wanted, and gradients of a network, in one graph."""
+    """Output, if it is wanted, and gradients of a network, in one graph."""
 
     def __init__(self, network, with_output):
         super().__init__()

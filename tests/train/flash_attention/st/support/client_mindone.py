@@ -54,7 +54,7 @@ def add_missing_operators() -> None:
 
 
 def models(name: str) -> tuple:
-    """Return the model with our attention and with the library's eager attention, all parameters alike."""
+    """Return two models of equal parameters, with our attention and with the library's eager attention."""
     import transformers
     from mindone import transformers as library
 

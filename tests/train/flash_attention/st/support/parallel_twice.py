@@ -1,4 +1,4 @@
-"""Layers over a split sequence, called twice in one differentiated function. A part of parallel_ring.py."""
+"""Call layers over a split sequence twice in one function. A part of parallel_ring.py."""
 
 import mindspore as ms
 import numpy as np

@@ -28,7 +28,7 @@ def taken() -> list:
 
 
 def packing_of(case: VarlenCase) -> Packing:
-    """Return a packing; some have room for more sequences and a gradient of the logsumexp."""
+    """Return a packing with room for more sequences and a gradient of the logsumexp."""
     return Packing(case, room=9 * (case.heads == 4), logsumexp_gradient=case.heads == 4 or case.alibi == "computed")
 
 
