@@ -89,7 +89,7 @@ class Pool:
             self._ended(number)
 
     def receive(self, timeout: float | None = None) -> tuple[int, bytes]:
-        """Return the next answer, and from which process it is."""
+        """Return the next answer and the number of its process."""
         number, answer = self._arrived.get(timeout=timeout)
         if answer is None:
             self._ended(number)

@@ -108,12 +108,12 @@ def parse(message: bytes) -> Call:
 
 
 def given(memory: Memory, call: Call, address: Address) -> np.ndarray:
-    """Return what this card gives, where it lies on the card."""
+    """Return the input of a collective, as it lies on this card."""
     return memory.view(address, call.type, (call.given,), f"{call}, input") if call.given else np.empty(0, call.type)
 
 
 def taken(memory: Memory, call: Call, address: Address) -> np.ndarray:
-    """Return where the result is to lie on the card."""
+    """Return the memory on this card for the result of a collective."""
     return memory.view(address, call.type, (call.taken,), f"{call}, output")
 
 
