@@ -43,7 +43,7 @@ def figures(quick: bool) -> list[Figure]:
 
 
 def measure(steps: int) -> dict[str, tuple[float, float]]:
-    """Return the milliseconds of a step, both without and with waiting for each result: medians of rounds."""
+    """Return the milliseconds of a step, without and with waiting for each result. They are medians of rounds."""
     import mindspore as ms
     import numpy as np
     from flash_attention import KVCache
@@ -92,7 +92,7 @@ def _times(step: Callable, steps: int) -> tuple[float, float]:
 
 
 def _milliseconds(rounds: list, steps: int) -> float:
-    """Return a step of all rounds but the first."""
+    """Return the milliseconds of a step: the median of all rounds but the first."""
     return statistics.median(rounds[1:]) / steps * 1e3
 
 

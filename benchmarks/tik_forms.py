@@ -24,7 +24,9 @@ FORM_CASES: tuple[tuple[str, int, dict], ...] = (
 
 
 def form_costs(seq: int) -> list[list[str]]:
-    """Return the cells of every doubtful form: whether the kernels use it, and how much longer they take without it."""
+    """Return the table cells of every doubtful form: whether the kernels use it, and how much longer they take without
+    it.
+    """
 
     def cycles() -> list[float]:
         """Return the cycles of each case with the forms in use."""

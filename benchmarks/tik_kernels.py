@@ -1,5 +1,4 @@
-"""Measure TIK kernels on the modelled core, one core's share of 32 heads. From the root of the repository: From the
-root of the repository:
+"""Measure TIK kernels on the modelled core, one core's share of 32 heads. From the root of the repository:
 
     export PYTHONPATH=train:emulator
     python -m benchmarks.tik_kernels [--seq 4096] [--head-dim 128 64] [--sync auto conservative]

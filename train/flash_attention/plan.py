@@ -175,7 +175,7 @@ def lacks_operations(tensor: TensorSpec) -> bool:
 
 
 class DenseCall(EntryCell):
-    """One kind of call: a backend's cell, and around it what turns the caller's tensors into the backend's."""
+    """Run one kind of call: a backend's cell, and steps that turn the caller's tensors into the backend's tensors."""
 
     def __init__(
         self,
@@ -288,7 +288,7 @@ class _TriangleCheck(nn.Cell):
 
 
 class _Widened(EntryCell):
-    """A paged call whose caches are wider than query and values are."""
+    """Run a paged call whose caches are wider than query and values."""
 
     def __init__(self, run: nn.Cell, head_dim: int, width: int, value_head_dim: int | None):
         super().__init__()
@@ -303,7 +303,7 @@ class _Widened(EntryCell):
 
 
 class Padding(EntryCell):
-    """Zero behind the last axis, through float32: a compiled graph on a CPU joins no bfloat16."""
+    """Append zeros to the last axis, through float32: a compiled graph on a CPU joins no bfloat16."""
 
     def __init__(self, size: int, width: int):
         super().__init__()

@@ -141,7 +141,7 @@ class Session:
         self.progress.restart()
 
     def run(self, scalars: Mapping[str, Any], tensors: list[Contents], elsewhere: Elsewhere | None = None) -> Result:
-        """Return one run with these inputs."""
+        """Run the program once with these inputs."""
         cores = Cores(self.runtime, self.compiled, self.progress)
         try:
             self.begin(scalars, tensors)

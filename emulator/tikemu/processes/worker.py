@@ -95,7 +95,7 @@ class Blocks:
         return share
 
     def counts(self) -> Counts:
-        """Return everything since the run began."""
+        """Return the counts of everything since the run began."""
         runtime, clock = self.session.runtime, self.session.runtime.clock
         if clock is not None:
             clock.settle()
@@ -108,12 +108,14 @@ class Blocks:
 
     @property
     def size(self) -> int:
-        """Return the bytes of global memory."""
+        """Return the number of bytes of global memory."""
         return sum(tensor.size for tensor in self.session.gm.values())
 
 
 def _events(events: list) -> tuple[list[tuple], list[tuple[int, float, float]]]:
-    """Return what a trace shows of each operation, and the events by operation number."""
+    """Return the events without their operations. An event has what a trace shows of its operation, and (number, start,
+    end).
+    """
     numbers: dict[int, int] = {}
     shown: list[tuple] = []
     entries: list[tuple[int, float, float]] = []
@@ -175,7 +177,7 @@ class Worker:
         return "share", self._current.execute(first, count, traced, most)
 
     def close(self) -> tuple:
-        """Return the run ends."""
+        """End the run."""
         blocks, self._current = self._current, None
         counts = blocks.counts()
         if blocks.session.reusable:

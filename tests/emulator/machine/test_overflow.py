@@ -170,7 +170,7 @@ def test_integers_to_half(soc, arithmetic, value, found):
 # ------------------------------------------------------------------------------------------------ Cube and L0C
 def product(value, m=16, dst="float32", out=None):
     """Multiply one or two 16 x 16 tiles, and define a tile that holds ``value``. ``out`` moves the product to the
-    Unified Buffer in this type. ``out`` moves C to the Unified Buffer in this type.
+    Unified Buffer in this type.
     """
 
     def body(kernel, *tiles):

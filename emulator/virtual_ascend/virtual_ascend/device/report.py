@@ -115,7 +115,7 @@ def _family(kind: str, unit: str, in_tik: bool) -> str:
 
 
 def _products(kernel: Kernel, given: Sequence[dict[str, Any]]) -> int:
-    """Return the multiplications of a product of matrices or a convolution."""
+    """Return how many multiplications a product of matrices or a convolution has."""
     if kernel.function.startswith("conv2d"):
         output = kernel.outputs[0]["ori_shape"]
         # As many for the result, or its gradient, the last input, whichever the operator is.

@@ -21,7 +21,7 @@ TRAINING = "two alike", "accumulated", "recompute", "dropout"
 
 @pytest.fixture
 def run(tmp_path, package):
-    """Return run(release, program, mode, *names): the verdicts of a program that checks something."""
+    """Return run(release, program, mode, *names), which gives the verdicts of a program that checks something."""
     return lambda release, *what, **options: verdicts(
         ge_python(release), tmp_path, *what, ASCEND_CUSTOM_OPP_PATH=package, **options
     )

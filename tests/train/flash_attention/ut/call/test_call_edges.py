@@ -13,7 +13,7 @@ def spec(*shape, dtype="float16"):
 
 
 def read(query=(2, 4, 5, 16), key=(2, 4, 7, 16), value=None, mask=None, bias=None, **others):
-    """Return from_inputs of float16 tensors."""
+    """Call from_inputs with float16 tensors."""
     return Call.from_inputs(spec(*query), spec(*key), spec(*(value or key)), mask, bias, **others)
 
 
