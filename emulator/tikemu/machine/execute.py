@@ -15,7 +15,7 @@ from ..program.dtypes import size_of
 from ..result import Result
 from . import gc_pause
 from .access_log import Journal
-from .alloc import Limits, plan
+from .alloc import plan
 from .backward_slice import Needs
 from .collect import collect
 from .compile import Compiler
@@ -110,8 +110,7 @@ class Session:
             program = dataclasses.replace(program, soc=program.soc.with_constants(dict(options.constants)))
         marks = options.checks("undefined") and numerics
         self.gm = {info.uid: GlobalTensor(info, shape, marks) for info, shape, _ in tensors}
-        limits = Limits.of(program.soc, options.raises("memory"))
-        placed = plan(program, limits)
+        placed = plan(program, options.raises("memory"))
         journal = None if keep_additions is None else Journal(self.gm, keep_additions)
         self.runtime = Runtime(program, placed, options, numerics, timing, self.gm, blocks, journal)
         self.progress = Progress(options.progress, program.name)
