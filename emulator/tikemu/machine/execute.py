@@ -121,13 +121,17 @@ class Session:
                 self.runtime.found(finding)
 
     @property
+    def size(self) -> int:
+        """Return the bytes of global memory."""
+        return sum(tensor.size for tensor in self.gm.values())
+
+    @property
     def reusable(self) -> bool:
         """Return whether another run may use the prepared operations. None of them has complained, and memory is not
         short.
         """
-        size = sum(tensor.size for tensor in self.gm.values())
         said = self.runtime.warned or self.runtime.findings
-        return self.key[0].reuse and not said and self.key[3] is not None and size <= KEEP_BYTES
+        return self.key[0].reuse and not said and self.key[3] is not None and self.size <= KEEP_BYTES
 
     def begin(self, scalars: Mapping[str, Any], tensors: list[Contents]) -> None:
         """Set the state before the first block."""
