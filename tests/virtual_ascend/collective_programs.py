@@ -14,7 +14,11 @@ import mindspore as ms
 import numpy as np
 from mindspore import Tensor, nn, ops
 from mindspore.communication import create_group, get_group_size, get_rank, init
-from mindspore.ops.operations._inner_ops import Receive, Send
+
+try:
+    from mindspore.ops.operations._inner_ops import Receive, Send
+except ImportError:  # MindSpore 2.6
+    from mindspore.ops import Receive, Send
 
 
 class One(nn.Cell):

@@ -121,18 +121,6 @@ def test_lamb_is_that_of_its_paper(results):
     np.testing.assert_allclose(results[0][f"{CARD}Lamb: 0"], weights, atol=1e-4)
 
 
-def test_lars_is_that_of_its_paper(results):
-    """Algorithm 1 of arXiv:1708.03888, two steps; MindSpore has no LARS on a CPU."""
-    generator = np.random.default_rng(1)
-    weights, velocity = generator.standard_normal((20, 8)), 0.0
-    for _ in range(2):
-        gradient = generator.standard_normal((20, 8))
-        scale = 0.02 * np.linalg.norm(weights) / (np.linalg.norm(gradient) + 1e-5)
-        velocity = 0.9 * velocity + scale * gradient
-        weights = weights - 0.1 * velocity
-    np.testing.assert_allclose(results[0][f"{CARD}LARS: 0"], weights, atol=1e-5)
-
-
 def of_case(results, name):
     """Return all arrays that the card gave for one of its cases."""
     card, _ = results

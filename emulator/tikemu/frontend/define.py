@@ -96,9 +96,7 @@ def define_scalar(recorder: Recorder, dtype: str, name: str, init_value: Any) ->
 
 
 def define_scalar_array(recorder: Recorder, dtype: str, length: int, name: str, init_value: Any) -> ScalarArray:
-    """Define ``length`` run-time variables in the open statement scope. ``init_value`` is one value, or a list.
-    ``init_value`` is one value for all, or a list.
-    """
+    """Define ``length`` run-time variables in the open statement scope. ``init_value`` is one value, or a list."""
     name = _scalar_name(recorder, name, "reg_buf_list")
     count = as_int(length)
     if count is None or count < 1:

@@ -35,7 +35,7 @@ class Dprofile:
     def _soc(self) -> SocProfile:
         if self._mini:
             fail('Dprofile("v100", "mini") is Ascend 310; tikemu emulates the Ascend 910 family', TikUnsupportedError)
-        if self.product_name == "cloud" and not platform_info.is_selected():
+        if self.product_name == "cloud" and platform_info.selection() is None:
             return platform_info.DEFAULT_SOC
         return platform_info.current_soc()
 

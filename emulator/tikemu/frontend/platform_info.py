@@ -60,7 +60,8 @@ def set_current_compile_soc_info(
     refused = select(soc_version, core_type, aicore_num, l1_fusion)
     if refused is None:
         return "success"
-    message = f"set_current_compile_soc_info: {refused}; the selection stays {_selected_name()}"
+    selected = f"{DEFAULT_SOC.name}, which is assumed" if _selection is None else _selection.version
+    message = f"set_current_compile_soc_info: {refused}; the selection stays {selected}"
     if settings.default_options().checks("soc"):
         fail(message)
     warn(message)
@@ -83,21 +84,12 @@ def select(soc_version: Any, core_type: Any = "AiCore", aicore_num: Any = None, 
     return None
 
 
-def _selected_name() -> str:
-    return f"{DEFAULT_SOC.name}, which is assumed" if _selection is None else _selection.version
-
-
 te_set_version = set_current_compile_soc_info  # the older name
 
 
 def te_set_l2_mode(mode: int) -> str:
     """Return accepted, no effect: the L2 buffer is an option of a run. Returns "success"."""
     return "success"
-
-
-def is_selected() -> bool:
-    """Return whether a SoC was selected."""
-    return _selection is not None
 
 
 def selection() -> Selection | None:

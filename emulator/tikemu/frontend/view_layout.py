@@ -125,8 +125,8 @@ class ViewLayout(NamedTuple):
         stop = size
         if index.start is not None:
             start, scope = self._position(index.start, size, axis, scope)
-        if index.stop is not None:
-            stop, scope = self._stop(index.stop, size, axis, scope)
+        if index.stop is not None and not (type(size) is int and as_int(index.stop) == size):
+            stop, scope = self._position(index.stop, size, axis, scope)
         if type(start) is int and type(stop) is int:
             extent = stop - start
         else:
@@ -146,11 +146,6 @@ class ViewLayout(NamedTuple):
             )
         full = extent is size or type(extent) is int and type(size) is int and extent == size
         return start, extent, full, scope
-
-    def _stop(self, index: Any, size: Extent, axis: int, scope: Scope) -> tuple[Extent, Scope]:
-        if type(size) is int and as_int(index) == size:
-            return size, scope
-        return self._position(index, size, axis, scope)
 
     def reshape(self, new_shape: Any) -> ViewLayout:
         """Return the same memory under another shape with the same number of elements.

@@ -322,7 +322,14 @@ class Extensions(Param):
         for key in value:
             if key not in _EXTENSIONS:
                 call.fail(f"{self.name} knows {', '.join(_EXTENSIONS)}, got {key!r}")
-        self._check_bias(value.get("bias"), call)
+        bias = value.get("bias")
+        if bias is not None:
+            if not is_tensor(bias) or memory_kind(bias) != "L1":
+                call.fail(f"bias in {self.name} must be a tensor in L1 (scope_cbuf), got {describe(bias)}")
+            if bias.dtype != call.args["src"].dtype:
+                call.fail(
+                    f"bias in {self.name} must have the dtype of src ({call.args['src'].dtype}), got {bias.dtype}"
+                )
         if not isinstance(value.get("relu", False), bool) and value["relu"] is not None:
             call.fail(f"relu in {self.name} must be a bool, got {describe(value['relu'])}")
         quantisation = value.get("quantize_params")
@@ -330,14 +337,6 @@ class Extensions(Param):
             not isinstance(quantisation, dict) or set(quantisation) - {"mode", "mode_param"}
         ):
             call.fail(f"quantize_params in {self.name} must be a dict with mode and mode_param, got {quantisation!r}")
-
-    def _check_bias(self, bias: Any, call: Call) -> None:
-        if bias is None:
-            return
-        if not is_tensor(bias) or memory_kind(bias) != "L1":
-            call.fail(f"bias in {self.name} must be a tensor in L1 (scope_cbuf), got {describe(bias)}")
-        if bias.dtype != call.args["src"].dtype:
-            call.fail(f"bias in {self.name} must have the dtype of src ({call.args['src'].dtype}), got {bias.dtype}")
 
 
 def _check_fixpipe(call: Call) -> None:
@@ -404,9 +403,13 @@ def fixpipe(call: Call, a: Any) -> list[MicroOp]:
         if bias is not None:
             _add_to_rows(low, column, addend, window(bias, group * 16 * src_size, 16), rows)
             if converted is not column:
-                _convert(low, converted, column, rows * 16, factor)
+                for first, mask, repeats in chunks(rows * 16, 64):
+                    piece, part = window(converted, first * dst_size), window(column, first * src_size)
+                    low.emit("vconv", mask, "none", piece, part, repeats, 1, 1, 4, 8, factor)
         if relu:
-            _relu(low, converted, zeros, rows * 16)
+            for first, mask, repeats in chunks(rows * 16, 256 // dst_size):
+                part = window(converted, first * dst_size)
+                low.emit("vmax", mask, part, part, zeros, repeats, 1, 1, 1, 8, 8, 0)
         target = window(a.dst, group * (rows * 16 * dst_size + a.dst_stride * BLOCK), rows * 16)
         low.append("data_move", move_blocks(call, target, converted, 1, rows * 16 * dst_size, 0, 0))
     return low.ops
@@ -420,15 +423,3 @@ def _add_to_rows(low: Lowering, column: Operand, addend: Operand, bias: Operand,
     for first, mask, repeats in chunks(16 * rows, 64):
         part = window(column, first * size // 16)
         low.emit("vadd", mask, part, part, addend, repeats, 1, 1, 1, 8, 8, 0)
-
-
-def _convert(low: Lowering, dst: Operand, src: Operand, elements: int, factor: Any) -> None:
-    for first, mask, repeats in chunks(elements, 64):
-        target, source = window(dst, first * size_of(dst.dtype)), window(src, first * size_of(src.dtype))
-        low.emit("vconv", mask, "none", target, source, repeats, 1, 1, 4, 8, factor)
-
-
-def _relu(low: Lowering, column: Operand, zeros: Operand, elements: int) -> None:
-    for first, mask, repeats in chunks(elements, 256 // size_of(column.dtype)):
-        part = window(column, first * size_of(column.dtype))
-        low.emit("vmax", mask, part, part, zeros, repeats, 1, 1, 1, 8, 8, 0)

@@ -52,13 +52,6 @@ class IntegerList(Param):
 
 
 # --------------------------------------------------------------------------------------------------------- load2dv1
-def load_path(source: str, target: str) -> tuple[str, str, str]:
-    """Return pipe, bandwidth and latency of a fractal load."""
-    if source == "GM":
-        return "MTE2", "gm_read_bandwidth", "gm_read_latency"
-    return "MTE1", "l1_l0a_bandwidth" if target == "L0A" else "l1_l0b_bandwidth", "load2d_latency"
-
-
 def _check_load2d(call: Call) -> None:
     source, target = memory_kind(call.args["src"]), memory_kind(call.args["dst"])
     if (source, target) == ("L1", "L1"):
@@ -125,9 +118,10 @@ def load_fractals(
         )
 
     run, run_defined = moved((dst.address, src.address))
-    pipe, bandwidth, latency = load_path(src.memory.kind, dst.memory.kind)
-    transfer = None
+    bandwidth = "l1_l0a_bandwidth" if dst.memory.kind == "L0A" else "l1_l0b_bandwidth"
+    pipe, latency, transfer = "MTE1", "load2d_latency", None
     if src.memory.kind == "GM":
+        pipe, bandwidth, latency = "MTE2", "gm_read_bandwidth", "gm_read_latency"
         whole = step == FRACTAL
         transfer = Transfer("read", 1 if whole else count, count * FRACTAL if whole else FRACTAL, abs(step))
     cycles = count * FRACTAL / getattr(call.soc.timing, bandwidth)

@@ -183,16 +183,11 @@ for _name, _kind, _cost, _align, _dtypes, _doc in (
 
 
 # ------------------------------------------------------------------------------------------- whole tensors
-def _room(operand: Any) -> int:
-    """Return elements from the operand's start to the end of its tensor."""
-    return (operand.end - operand.address) // np.dtype(operand.dtype).itemsize
-
-
 def _scratch(call: Call, a: Any, needed: int, documented: bool) -> Access:
     """Return the footprint of ``work_tensor``, which must hold ``needed`` elements. A size that the documents do not
     pin down only gives a warning (D17).
     """
-    room = _room(a.work_tensor)
+    room = (a.work_tensor.end - a.work_tensor.address) // np.dtype(a.work_tensor.dtype).itemsize
     if room < needed:
         message = f"work_tensor must hold at least {needed} elements, got {room}"
         if documented:

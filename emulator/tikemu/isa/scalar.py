@@ -59,11 +59,6 @@ def _check_conv(call: Call) -> None:
         )
 
 
-def _outward(value: np.ndarray) -> np.ndarray:
-    """Return 'away-zero' as printed for Ascend 910: any fraction moves away from zero (D5f)."""
-    return np.copysign(np.ceil(np.abs(value)), value)
-
-
 @instruction(
     "scalar_conv",
     params=(
@@ -82,7 +77,7 @@ def scalar_conv(values: dict[str, Any]) -> int | float:
     if target == "int32":
         x = np.array([value], np.float64)
         if mode == "away-zero":
-            x, mode = _outward(x), "to-zero"
+            x, mode = np.copysign(np.ceil(np.abs(x)), x), "to-zero"  # any fraction moves away from zero (D5f)
         return int(numerics.to_integer(x, "ceil" if mode == "ceiling" else mode, "int32")[0])
     if target == "float32":
         return float(np.float32(value))
@@ -112,18 +107,16 @@ def _check_types(call: Call) -> None:
         )
 
 
-def _fit(value: int | float, dtype: str) -> int | float:
-    """Return a result in the destination's type: integers wrap, floats round to nearest even (D5a, D5e)."""
-    if is_float(dtype):
-        with np.errstate(all="ignore"):
-            return float(np.dtype(dtype).type(value))
-    low, high = limits(dtype)
-    return (int(value) - low) % (high - low + 1) + low
-
-
 def _function(names: tuple[str, ...], compute: Callable[..., int | float]) -> Callable[[dict[str, Any]], int | float]:
+    """The function of named arguments; integers wrap, floats round to nearest even (D5a, D5e)."""
+
     def evaluate(values: dict[str, Any]) -> int | float:
-        return _fit(compute(*(values[name] for name in names)), values["dst"].dtype)
+        value, dtype = compute(*(values[name] for name in names)), values["dst"].dtype
+        if is_float(dtype):
+            with np.errstate(all="ignore"):
+                return float(np.dtype(dtype).type(value))
+        low, high = limits(dtype)
+        return (int(value) - low) % (high - low + 1) + low
 
     return evaluate
 

@@ -127,7 +127,8 @@ class InstructionSpec:
     def _check_dtypes(self, call: Call) -> None:
         if not self.dtypes:
             return
-        came = tuple(_dtype_of(call.args[name]) for name in self.typed)
+        typed = (call.args[name] for name in self.typed)
+        came = tuple((value[0] if isinstance(value, (list, tuple)) else value).dtype for value in typed)
         same = came[0] if len(set(came)) == 1 else None
         if came in self.dtypes or (same is not None and same in self.dtypes):
             return
@@ -141,7 +142,3 @@ class InstructionSpec:
         if same is None and all(isinstance(entry, str) for entry in self.dtypes):
             call.fail(f"{' and '.join(self.typed)} must have the same dtype, got {listing}")
         call.fail(f"Ascend 910 takes {legal} for {', '.join(self.typed)}; got {listing}", TikUnsupportedArgumentError)
-
-
-def _dtype_of(value: Any) -> str:
-    return value[0].dtype if isinstance(value, (list, tuple)) else value.dtype

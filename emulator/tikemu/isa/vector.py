@@ -161,25 +161,15 @@ for _name, _cost, _dtypes, _tolerated, _doc in (
 
 
 # ------------------------------------------------------------------------------------------- two sources
-def _report_zero_divisor(call: Call) -> Callable[..., None]:
-    def inspect(x: np.ndarray, y: np.ndarray) -> None:
+def _two_sources(call: Call, a: Any, *, name: str, legacy: bool) -> Any:
+    def inspect_divisor(x: np.ndarray, y: np.ndarray) -> None:
         if (y == 0).any():
             call.questionable("unspecified", "the result of a division by 0 is not specified")
 
-    return inspect
-
-
-def _two_sources(call: Call, a: Any, *, name: str, legacy: bool) -> Any:
     dst, *sources = walks(a, ("dst", "src0", "src1"), a.mask, a.repeat_times, legacy)
-    return element_wise(
-        call,
-        binary_kernel(name, a.dst.dtype),
-        dst,
-        sources,
-        mask=a.mask,
-        accumulates=name != "div",
-        inspect=_report_zero_divisor(call) if name == "div" else None,
-    )
+    kernel, divides = binary_kernel(name, a.dst.dtype), name == "div"
+    inspect = inspect_divisor if divides else None
+    return element_wise(call, kernel, dst, sources, mask=a.mask, accumulates=not divides, inspect=inspect)
 
 
 for _name, _cost, _dtypes, _doc in (

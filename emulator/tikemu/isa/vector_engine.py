@@ -13,10 +13,10 @@ from typing import Any, Callable
 import numpy as np
 
 from .. import native
-from ..errors import TikParamError
+from ..errors import TikBoundsError, TikParamError
 from ..program.dtypes import size_of
 from . import numerics
-from .access import access, outside_tensor
+from .access import access
 from .bank_conflicts import BLOCK, GROUPS, LAYER, Stream, conflict_cycles
 from .call import Call
 from .micro_op import Access, MicroOp, Operand
@@ -109,12 +109,10 @@ class Walk:
         """
         operand = self.operand
         if self.span[1] > operand.end or operand.address < operand.start:
-            outside_tensor(
-                call,
-                operand,
-                *self.span,
+            call.fail(
                 f"{self.label} overflows tensor {operand.name!r}: it touches bytes {self.span[0] - operand.start} to "
                 f"{self.span[1] - operand.start}, the tensor has {operand.end - operand.start}",
+                TikBoundsError,
             )
         return Access(operand, Region(operand.memory, self.pieces))
 
@@ -420,11 +418,20 @@ def element_wise(
     """
     if dst.lanes.extent == 0:
         return idle(call, dst.dtype, dst.repeats, mask)
-    result = micro_op(call, _cost_type(dst, sources), dst, sources, mask=mask, reads_dst=kernel.reads_dst)
+    widest = max((dst, *sources), key=lambda walk: walk.itemsize).dtype
+    result = micro_op(call, widest, dst, sources, mask=mask, reads_dst=kernel.reads_dst)
     ordered = check_overlap(call, dst, (*sources, dst) if kernel.reads_dst and dst.revisits else sources, accumulates)
-    result.run = executor(kernel, dst, sources, ordered)
+    run = result.run = executor(kernel, dst, sources, ordered)
     if inspect is not None and call.options.checks("unspecified"):
-        result.run = _inspected(result.run, inspect, [source.loader() for source in sources], dst.lanes.array)
+        loads, enabled = [source.loader() for source in sources], dst.lanes.array
+
+        def inspect_and_run() -> None:
+            inspect(*[load(slice(None))[:, enabled] for load in loads])
+            run()
+
+        inspected: Any = inspect_and_run
+        inspected.status = getattr(run, "status", None)
+        result.run = inspected
     else:
         make_movable(result, dst, sources)
     return result
@@ -453,26 +460,6 @@ def make_rescalable(op: MicroOp) -> MicroOp:
         record = getattr(op.run, "record")  # noqa: B009 - the native helper's
         op.rescale = partial(setattr, record, "scalar")
     return op
-
-
-def _inspected(
-    run: Callable[[], None],
-    inspect: Callable[..., None],
-    loads: Sequence[Callable[[Any], np.ndarray]],
-    enabled: np.ndarray,
-) -> Callable[[], None]:
-    def inspect_and_run() -> None:
-        inspect(*[load(slice(None))[:, enabled] for load in loads])
-        run()
-
-    inspected: Any = inspect_and_run
-    inspected.status = getattr(run, "status", None)
-    return inspected
-
-
-def _cost_type(dst: Walk, sources: Sequence[Walk]) -> str:
-    """Return the wider of the element types."""
-    return max((dst, *sources), key=lambda walk: walk.itemsize).dtype
 
 
 def idle(call: Call, dtype: str, repeats: int, mask: Lanes | None) -> MicroOp:

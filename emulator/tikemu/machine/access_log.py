@@ -61,9 +61,7 @@ class Journal:
 
     # -------------------------------------------------------------------------------------------- noting
     def noted(self, micro: MicroOp, run: Callable[[], None] | None) -> Callable[[], None] | None:
-        """Wrap ``run`` of a micro-operation to note its accesses. None if there is nothing to run or note. None if
-        ``run`` is None and nothing is to be noted.
-        """
+        """Wrap ``run`` of a micro-operation to note its accesses. None if there is nothing to run or note."""
         reads, writes = _global(micro.reads), _global((*micro.writes, *micro.undefined))
         if micro.transfer is not None and micro.transfer.direction == "atomic":
             return self._noted_addition(micro, run)

@@ -7,9 +7,7 @@ ends. A tensor defined inside a multi-buffered loop (``thread_num = n``) has n c
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import groupby
 from typing import Any
 
 from ..errors import TikAlignError, TikMemoryError, TikParamError
@@ -109,43 +107,29 @@ def tensor_bytes(tensor: ir.TensorInfo) -> int:
     return int(tensor.max_mem_size)
 
 
-def plan(program: ir.Program, limits: Limits | None = None, order: str = "definition") -> Plan:
+def plan(program: ir.Program, limits: Limits | None = None) -> Plan:
     """Place every on-chip tensor of ``program``.
 
     Args:
         program: the recorded program.
         limits: capacities. Default: the capacities of ``program.soc`` in default mode.
-        order: "definition", or "first use" for tensors defined one after another in the same scope.
 
     Raises:
         TikMemoryError: the live tensors of a memory exceed its capacity.
         TikAlignError: ``start_addr`` is not a multiple of the alignment.
     """
     limits = limits or Limits.of(program.soc)
-    uses = _first_uses(program.body) if order == "first use" else None
     try:
-        return _Allocator(limits, True, uses).run(program.body)
+        return _Allocator(limits, True).run(program.body)
     except TikMemoryError:
         # A loop with thread_num=1 inherits the multi-buffering of an outer loop only if memory suffices.
-        return _Allocator(limits, False, uses).run(program.body)
-
-
-def _first_uses(body: ir.Body) -> dict[int, int]:
-    """Return position in the program of the first statement that uses a tensor, by ``TensorInfo.uid``."""
-    uses: dict[int, int] = {}
-    for position, statement in enumerate(ir.statements(body)):
-        if not isinstance(statement, ir.Define):
-            for leaf in ir.leaves(statement):
-                if isinstance(leaf, ir.TensorInfo):
-                    uses.setdefault(leaf.uid, position)
-    return uses
+        return _Allocator(limits, False).run(program.body)
 
 
 class _Allocator:
-    def __init__(self, limits: Limits, inherit: bool, uses: dict[int, int] | None) -> None:
+    def __init__(self, limits: Limits, inherit: bool) -> None:
         self.limits = limits
         self.inherit = inherit
-        self.uses = uses
         self.top = dict.fromkeys(ON_CHIP, 0)
         self.live: list[tuple[ir.TensorInfo, Placement]] = []
         self.plan = Plan()
@@ -157,7 +141,7 @@ class _Allocator:
     def body(self, body: ir.Body, selectors: tuple[tuple[ir.Variable, int], ...]) -> None:
         top, count = dict(self.top), len(self.live)
         free: dict[str, int] | None = None
-        for statement in self.ordered(body.statements):
+        for statement in body.statements:
             if isinstance(statement, ir.Define):
                 if statement.tensor.memory != "GM":
                     self.define(statement, selectors)
@@ -173,19 +157,6 @@ class _Allocator:
                     self.body(inner, selectors)
         self.top = top
         del self.live[count:]
-
-    def ordered(self, statements: Iterable[ir.Statement]) -> Iterator[ir.Statement]:
-        """Yield the statements. If the order of first use counts, neighbouring definitions are sorted by it."""
-        if self.uses is None:
-            yield from statements
-            return
-        for defines, group in groupby(statements, lambda statement: isinstance(statement, ir.Define)):
-            found = list(group)
-            yield from sorted(found, key=self.first_use) if defines else found
-
-    def first_use(self, definition: Any) -> int:
-        """Return position of the first use of the tensor that is defined."""
-        return self.uses.get(definition.tensor.uid, 0)
 
     def inside(self, loop: ir.For, outer: tuple[tuple[ir.Variable, int], ...]) -> tuple[tuple[ir.Variable, int], ...]:
         copies = copies_of(loop)
@@ -230,9 +201,7 @@ class _Allocator:
 
 
 def copies_of(loop: ir.For) -> int:
-    """Return the copies a loop makes of tensors in its body. A loop with ``tik_break`` makes none (core.md 3.1). A loop
-    with ``tik_break`` makes none (core.md 3.1).
-    """
+    """Return the copies a loop makes of tensors in its body; with ``tik_break`` none (core.md 3.1)."""
     return 1 if loop.thread_num < 2 or has_break(loop.body) else loop.thread_num
 
 

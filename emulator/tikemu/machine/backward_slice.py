@@ -81,16 +81,15 @@ class Needs:
         elif isinstance(statement, ir.Store):
             if statement.target.tensor.uid in self.tensors:
                 self._need_source(statement.value)
-        elif isinstance(statement, ir.Instruction) and self._feeds(statement):
+        elif isinstance(statement, ir.Instruction):
+            assigned = {statement.args[statement.spec.destination].uid} if statement.spec.kind == "scalar" else set()
+            if self.tensors.isdisjoint(written(statement)) and self.variables.isdisjoint(assigned):
+                return
             self.instructions.add(id(statement))
             for leaf in _leaves(statement.args):
                 self._need_source(leaf)
             if any(isinstance(value, ir.CmpMask) for value in statement.args.values()):
                 self.tensors.add(_CMPMASK)
-
-    def _feeds(self, statement: ir.Instruction) -> bool:
-        """Return whether a call writes something that is needed."""
-        return not (self.tensors.isdisjoint(written(statement)) and self.variables.isdisjoint(_assigned(statement)))
 
     def _need_source(self, value: Any) -> None:
         if isinstance(value, ir.View):
@@ -115,10 +114,6 @@ def written(statement: ir.Instruction) -> set[Any]:
     if statement.result is not None:
         found.add(_CMPMASK)
     return found
-
-
-def _assigned(statement: ir.Instruction) -> set[int]:
-    return {statement.args[statement.spec.destination].uid} if statement.spec.kind == "scalar" else set()
 
 
 def _leaves(value: Any) -> Iterator[Any]:

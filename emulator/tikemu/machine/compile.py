@@ -23,6 +23,8 @@ from functools import partial
 from types import CodeType
 from typing import Any, Callable
 
+import numpy as np
+
 from ..errors import Moment, TikError
 from ..program import ir
 from ..program.dtypes import is_float, limits, size_of
@@ -30,12 +32,11 @@ from ..program.location import GENERATED
 from .backward_slice import Needs
 from .calls.compiler import CallCompiler
 from .code_size import code_bytes
-from .debug_print import DebugPrint
 from .definitions import define, reserve
 from .element_site import ElementSite
 from .expressions import Text, convert, name_of
 from .progress import Progress
-from .runtime import Runtime
+from .runtime import Runtime, TensorPlace
 from .values import Undefined, pick
 
 
@@ -326,10 +327,32 @@ class Compiler(CallCompiler):
                 scalars.append(f"{name!r}: [{', '.join(name_of(variable) for variable in node)}]")
             else:
                 scalars.append(f"{name!r}: {self.expressions.wrapped(node).source}")
-        show = self.name("G", DebugPrint(self.runtime, statement, tensors))
+        show = self.name("G", _debug_print(statement.expression, tensors))
         self.emit(f"{show}({{{', '.join(scalars)}}}, {{{', '.join(copies)}}})", statement.location)
 
 
 def _checked_index(index: int, length: int) -> int:
     pick(range(length), index)
     return index
+
+
+def _debug_print(
+    expression: str, tensors: dict[str, tuple[TensorPlace, ir.View]]
+) -> Callable[[dict[str, Any], dict[str, int]], None]:
+    """``f(scalars, copies)``: evaluates an expression over tensors and scalars, and prints it."""
+    code = compile(expression, "<debug_print>", "eval")
+
+    def show(scalars: dict[str, Any], copies: dict[str, int]) -> None:
+        names: dict[str, Any] = dict(scalars)
+        for name, (place, view) in tensors.items():
+            start = place.address + copies.get(name, 0) * place.stride
+            array = place.memory.data[start : start + place.size].view(view.dtype)
+            fixed = all(ir.is_immediate(extent) for extent in view.shape)
+            names[name] = array.reshape(view.shape).copy() if fixed else array.copy()
+        try:
+            value = eval(code, {"np": np}, names)
+        except (NameError, IndexError, TypeError, ValueError, ZeroDivisionError) as error:
+            value = f"{type(error).__name__}: {error}"
+        print(f"{expression} = {value}")
+
+    return show

@@ -49,8 +49,18 @@ class Cores:
         """Execute all blocks."""
         if self.compiled.barriers:
             self._run_together()
-        else:
-            self._run_in_turn()
+            return
+        runtime, block = self.runtime, 0
+        while block < (runtime.block_count or 1):
+            count = runtime.block_count or 1
+            self.progress.block(block, count)
+            start, core = self.take(count)
+            self._watch(core)
+            begin_block(runtime, block, start)
+            runtime.core.reset()
+            self.compiled.main()
+            self.give(core, runtime.clock.end_block() if runtime.timing else 0.0)
+            block += 1
 
     def take(self, count: int) -> tuple[float, int]:
         """Return when the next of ``count`` blocks begins, and on which core."""
@@ -67,19 +77,6 @@ class Cores:
     def _watch(self, core: int) -> None:
         if self.trace is not None:
             self.runtime.clock.trace = self.trace.open(core)
-
-    def _run_in_turn(self) -> None:
-        runtime, block = self.runtime, 0
-        while block < (runtime.block_count or 1):
-            count = runtime.block_count or 1
-            self.progress.block(block, count)
-            start, core = self.take(count)
-            self._watch(core)
-            begin_block(runtime, block, start)
-            runtime.core.reset()
-            self.compiled.main()
-            self.give(core, runtime.clock.end_block() if runtime.timing else 0.0)
-            block += 1
 
     def _run_together(self) -> None:
         """Block as coroutines: at a barrier each waits until all have arrived (D4b)."""

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Any, Callable
 
-from ..errors import TikSyncError, TikUndefinedError
+from ..errors import TikBoundsError, TikSyncError, TikUndefinedError
 from ..isa.micro_op import Access, Operand
 from ..isa.region import Region
 from ..program import ir
 from ..program.dtypes import size_of
 from ..timing.reuse import Reusable
 from .calls import site
-from .memories import element_range
 from .runtime import Runtime, TensorPlace
 from .strict import mark, undefined_bytes
 
@@ -81,7 +80,10 @@ class ElementSite(Reusable):
             start = place.address + copy * place.stride
             address = start + offset * itemsize
             if address < start or address + itemsize > start + place.size:
-                element_range(address, itemsize, start, start + place.size, name)
+                raise TikBoundsError(
+                    f"element {offset} of tensor {name!r} is accessed, which has "
+                    f"{place.size // itemsize} elements of {itemsize} bytes"
+                )
             if checked:
                 self._check(address, start, write)
             if clock is not None:

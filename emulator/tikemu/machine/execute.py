@@ -111,7 +111,7 @@ class Session:
         marks = options.checks("undefined") and numerics
         self.gm = {info.uid: GlobalTensor(info, shape, marks) for info, shape, _ in tensors}
         limits = Limits.of(program.soc, options.raises("memory"))
-        placed = plan(program, limits, options.placement)
+        placed = plan(program, limits)
         journal = None if keep_additions is None else Journal(self.gm, keep_additions)
         self.runtime = Runtime(program, placed, options, numerics, timing, self.gm, blocks, journal)
         self.progress = Progress(options.progress, program.name)

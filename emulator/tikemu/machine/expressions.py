@@ -58,7 +58,10 @@ class Expressions:
     def text(self, value: Any) -> Text:
         """Return text of a value; integers may exceed their type (see :func:`wrapped`)."""
         if isinstance(value, ir.Variable):
-            return self._variable(value)
+            if is_float(value.dtype):
+                return Text(name_of(value), value.dtype)
+            low, high = self.ranges.get(value.uid) or limits(value.dtype)
+            return Text(name_of(value), value.dtype, low, high)
         if isinstance(value, ir.Operation):
             known = self._operations.get(id(value))
             if known is None:
@@ -81,12 +84,6 @@ class Expressions:
             part = f"{self.wrapped(variable).source} % {copies}"
             source = part if not source else f"({source}) * {copies} + {part}"
         return f"({source})" if source else ""
-
-    def _variable(self, variable: ir.Variable) -> Text:
-        if is_float(variable.dtype):
-            return Text(name_of(variable), variable.dtype)
-        low, high = self.ranges.get(variable.uid) or limits(variable.dtype)
-        return Text(name_of(variable), variable.dtype, low, high)
 
     def _operation(self, node: ir.Operation) -> Text:
         if node.op == "index":

@@ -70,9 +70,7 @@ def contents(program: ir.Program, scalars: Mapping[str, Any], arrays: Mapping[st
         shape = extents(info, scalars, program)
         fed = None
         if info.name in arrays:
-            fed, warning = fed_array(info, shape, arrays[info.name])
-            if warning:
-                warn(warning, told=_told)
+            fed = fed_array(info, shape, arrays[info.name])
         elif info.init_value is not None:
             fed = np.broadcast_to(np.asarray(info.init_value, info.dtype), shape)
         if math.prod(shape) >= UNBOUNDED_ELEMENTS:
@@ -140,11 +138,8 @@ def input_scalar(variable: ir.Variable, value: Any) -> int | float:
     return int(number)
 
 
-def fed_array(info: ir.TensorInfo, shape: tuple[int, ...], value: Any) -> tuple[np.ndarray, str | None]:
-    """Return an input checked against its GM tensor (D30a).
-
-    Returns:
-        The array, and a warning where only its shape differs.
+def fed_array(info: ir.TensorInfo, shape: tuple[int, ...], value: Any) -> np.ndarray:
+    """An input checked against its GM tensor (D30a); a warning where only its shape differs.
 
     Raises:
         TikParamError: another dtype or number of elements.
@@ -154,10 +149,11 @@ def fed_array(info: ir.TensorInfo, shape: tuple[int, ...], value: Any) -> tuple[
         raise TikParamError(f"tensor {info.name!r} is of {info.dtype}, got an array of {array.dtype}")
     count = math.prod(shape)
     if array.shape == shape or count >= UNBOUNDED_ELEMENTS:
-        return array, None
+        return array
     if array.size != count:
         raise TikParamError(
             f"tensor {info.name!r} has shape {shape} ({count} elements), got an array of shape "
             f"{array.shape} ({array.size} elements)"
         )
-    return array.reshape(shape), f"tensor {info.name!r} has shape {shape}; the array of shape {array.shape} is reshaped"
+    warn(f"tensor {info.name!r} has shape {shape}; the array of shape {array.shape} is reshaped", told=_told)
+    return array.reshape(shape)

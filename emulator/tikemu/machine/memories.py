@@ -8,7 +8,6 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ..errors import TikBoundsError
 from ..isa.call import CoreState
 from ..isa.region import Memory
 from ..program import ir
@@ -126,16 +125,3 @@ class GlobalTensor:
     def array(self) -> np.ndarray:
         """Return the contents, as declared (a view)."""
         return self.memory.data[: self.size].view(self.info.dtype).reshape(self.shape)
-
-
-def element_range(address: int, itemsize: int, start: int, end: int, name: str) -> None:
-    """Check one element access of the scalar unit.
-
-    Raises:
-        TikBoundsError: it lies outside the tensor.
-    """
-    if address < start or address + itemsize > end:
-        raise TikBoundsError(
-            f"element {(address - start) // itemsize} of tensor {name!r} is accessed, which has "
-            f"{(end - start) // itemsize} elements of {itemsize} bytes"
-        )

@@ -206,17 +206,15 @@ class Runtime:
             self.clock.forget()
         op.touch(self._footprints(micro.reads), self._footprints(micro.writes))
         if micro.accumulate:
-            operand = micro.writes[0].operand
-            fractals = region_bytes(micro.writes[0].region) // (256 * size_of(operand.dtype))
-            op.chained = fractals >= self.soc.timing.accumulate_blocks
+            written = micro.writes[0]
+            size = sum(n0 * n1 * width for _, n0, _, n1, _, width in written.region.pieces)
+            op.chained = size // (256 * size_of(written.operand.dtype)) >= self.soc.timing.accumulate_blocks
         if micro.transfer is not None:
             self._cost_of_transfer(op, micro)
         return op
 
     def checked(self, micro: MicroOp, location: ir.Location) -> Callable[[], None] | None:
-        """Return the numerics of a micro-operation with strict checks and journal. None if there is nothing to do. None
-        if there is nothing to do.
-        """
+        """Return the numerics of a micro-operation with strict checks and journal. None if there is nothing to do."""
         run = None
         if self.strict:
             run = guarded(micro, self.marks, self.block_races, partial(self.report, location))
@@ -274,11 +272,6 @@ class TensorPlace:
 
     def __init__(self, memory: Any, address: int, size: int, stride: int) -> None:
         self.memory, self.address, self.size, self.stride = memory, address, size, stride
-
-
-def region_bytes(region: Region) -> int:
-    """Return number of bytes of a region, pieces counted one by one."""
-    return sum(n0 * n1 * width for _, n0, _, n1, _, width in region.pieces)
 
 
 def _nothing() -> None:

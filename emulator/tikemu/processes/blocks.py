@@ -142,7 +142,10 @@ class _Run:
             raise
         pools.give(pool)
         for entry in counts:
-            self._count(entry)
+            for number, tally in entry.tallies.items():
+                self._site(number).retired.merge(tally)
+            if self.runtime.timing:
+                self.runtime.clock.add_counts(entry.scalar_busy, entry.flags, entry.waited, entry.events)
         self._finish()
 
     # -------------------------------------------------------------------------------------------- the processes
@@ -251,13 +254,11 @@ class _Run:
         self._note(self._added, share.sums)
         if races:
             self._note(self._read, share.reads)
-        if self.adding and any(self._meet({uid: self._own(share, uid)}, share.writes) for uid in share.sums):
-            raise _Met(_ALONE, "a block writes and adds to the same place")
-
-    def _own(self, share: Share, uid: int) -> np.ndarray:
-        bits = np.zeros(len(self.session.gm[uid].memory.data), bool)
-        fill(bits, share.sums[uid])
-        return bits
+        for uid, added in share.sums.items() if self.adding else ():
+            bits = np.zeros(len(self.session.gm[uid].memory.data), bool)
+            fill(bits, added)
+            if self._meet({uid: bits}, share.writes):
+                raise _Met(_ALONE, "a block writes and adds to the same place")
 
     def _meet(self, accessed: Mapping[int, np.ndarray], spans: Mapping[int, Spans]) -> bool:
         return any(uid in accessed and meets(accessed[uid], where) for uid, where in spans.items())
@@ -282,13 +283,6 @@ class _Run:
     # -------------------------------------------------------------------------------------------- counts
     def _site(self, number: int) -> CallSite:
         return cast(CallSite, self.runtime.sites[number])
-
-    def _count(self, counts: Counts) -> None:
-        """Add what a process has counted."""
-        for number, tally in counts.tallies.items():
-            self._site(number).retired.merge(tally)
-        if self.runtime.timing:
-            self.runtime.clock.add_counts(counts.scalar_busy, counts.flags, counts.waited, counts.events)
 
     def _finish(self) -> None:
         """Compute everything that follows from the order of the blocks."""

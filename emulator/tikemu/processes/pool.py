@@ -88,24 +88,21 @@ class Pool:
         except OSError:
             self._ended(number)
 
-    def receive(self) -> tuple[int, bytes]:
-        """Return the next answer, and from which process it is."""
-        return self._next(None)
+    def receive(self, timeout: float | None = None) -> tuple[int, bytes]:
+        """The next answer, and from which process it is."""
+        number, answer = self._arrived.get(timeout=timeout)
+        if answer is None:
+            self._ended(number)
+        self._unanswered -= 1
+        return number, answer
 
     def drain(self) -> bool:
         """Wait a moment for the answers that are due, which nobody wants. Returns whether they have come."""
         with contextlib.suppress(queue.Empty, TikProcessError):
             end = time.monotonic() + _MOMENT
             while self._unanswered:
-                self._next(max(0.0, end - time.monotonic()))
+                self.receive(max(0.0, end - time.monotonic()))
         return not self._unanswered
-
-    def _next(self, timeout: float | None) -> tuple[int, bytes]:
-        number, answer = self._arrived.get(timeout=timeout)
-        if answer is None:
-            self._ended(number)
-        self._unanswered -= 1
-        return number, answer
 
     def _ended(self, number: int) -> None:
         with contextlib.suppress(subprocess.TimeoutExpired):

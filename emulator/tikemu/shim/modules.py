@@ -26,14 +26,6 @@ def _tik() -> Namespace:
     return _public(tik)
 
 
-def _queries() -> Namespace:
-    names = (
-        *("api_check_support", "get_soc_spec", "intrinsic_check_support", "set_current_compile_soc_info"),
-        *("te_set_l2_mode", "te_set_version"),
-    )
-    return {name: getattr(platform_info, name) for name in names}
-
-
 def get_bit_len(dtype: str) -> int:
     """Return bits per element of a type."""
     if dtype not in BITS:
@@ -59,8 +51,13 @@ def _cce_params() -> Namespace:
 def _platform() -> Namespace:
     keys = {key: key for key in platform_info.KEYS}
     versions = {f"ASCEND_{name}": f"Ascend{name}" for name in ("310", "910", "310P", "910B", "SD")}
+    names = (
+        *("api_check_support", "get_soc_spec", "intrinsic_check_support", "set_current_compile_soc_info"),
+        *("te_set_l2_mode", "te_set_version"),
+    )
+    queries = {name: getattr(platform_info, name) for name in names}
     sizes = {"get_bit_len": get_bit_len, "get_block_size": get_block_size}
-    return {**keys, **versions, **_queries(), **sizes, **_cce_params()}
+    return {**keys, **versions, **queries, **sizes, **_cce_params()}
 
 
 class FusionManager:
@@ -102,19 +99,12 @@ def _shapes_and_checks() -> Namespace:
     return {**_public(para_check), **_public(shape_util)}
 
 
-class ProductVersion(str):
-    """Value of ``get_product_version``."""
-
-
-VERSION_MINI, VERSION_CLOUD = ProductVersion("mini"), ProductVersion("cloud")
-
-
 def _topi_util() -> Namespace:
     return {
         **_shapes_and_checks(),
-        "VERSION_MINI": VERSION_MINI,
-        "VERSION_CLOUD": VERSION_CLOUD,
-        "get_product_version": lambda: VERSION_CLOUD,
+        "VERSION_MINI": "mini",
+        "VERSION_CLOUD": "cloud",
+        "get_product_version": lambda: "cloud",
     }
 
 
@@ -181,16 +171,12 @@ def _select_op_base() -> Namespace:
     return {name: out_of_scope.DslName(f"impl.util.util_select_op_base.{name}") for name in names}
 
 
-def _empty() -> Namespace:
-    return {}
-
-
 #: Contents of every module, by full name.
 CATALOGUE: Mapping[str, Callable[[], Namespace]] = {
-    "tbe": _empty,
+    "tbe": dict,
     "tbe.tik": _tik,
     "tbe.tik.api": _tik,
-    "tbe.common": _empty,
+    "tbe.common": dict,
     "tbe.common.platform": _platform,
     "tbe.common.platform.platform_info": _platform,
     "tbe.common.utils": _shapes_and_checks,
@@ -206,9 +192,9 @@ CATALOGUE: Mapping[str, Callable[[], Namespace]] = {
     "tbe.common.context": lambda: _public(context),
     "tbe.common.context.op_context": lambda: _public(context),
     "tbe.common.buildcfg": _build_configuration,
-    "tbe.tvm.topi.cce": _empty,
+    "tbe.tvm.topi.cce": dict,
     "tbe.tvm.topi.cce.util": _topi_util,
-    "te": _empty,
+    "te": dict,
     "te.tik": _tik,
     "te.tik.api": _tik,
     "te.platform": _platform,
@@ -218,7 +204,7 @@ CATALOGUE: Mapping[str, Callable[[], Namespace]] = {
     "te.platform.cce_params": _cce_params,
     "te.platform.fusion_manager": lambda: {"fusion_manager": FusionManager()},
     "te.platform.operation": lambda: _public(context),
-    "te.utils": _empty,
+    "te.utils": dict,
     "te.utils.para_check": lambda: _public(para_check),
     "te.utils.shape_util": lambda: _public(shape_util),
     "te.utils.op_utils": _shapes_and_checks,
@@ -227,12 +213,12 @@ CATALOGUE: Mapping[str, Callable[[], Namespace]] = {
     "te.utils.error_manager.error_manager_vector": _error_vector,
     "te.utils.error_manager.error_manager_cube": _error_vector,
     "te.utils.error_manager.error_manager_util": _error_util,
-    "topi.cce": _empty,
+    "topi.cce": dict,
     "topi.cce.util": _topi_util,
-    "impl": _empty,
+    "impl": dict,
     "impl.constant_util": lambda: dict(_IMPL_CONSTANTS),
     "impl.common_util": _common_util,
-    "impl.util": _empty,
+    "impl.util": dict,
     "impl.util.platform_adapter": _adapter,
     "impl.util.util_common": _common_util,
     "impl.util.util_select_op_base": _select_op_base,

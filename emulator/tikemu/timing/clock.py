@@ -155,36 +155,26 @@ class CoreClock:
         self.scalar(self._issue)
 
     def scalar_read(self, footprint: Footprint) -> None:
-        """Load from a tensor by the scalar unit: the pipe that wrote it drains first."""
-        self._scalar_access((footprint, False), self.simulator.scalar_read)
+        """The scalar unit loads from a tensor: the pipe that wrote it drains first."""
+        self._act((footprint, False), self.simulator.scalar_read, footprint)
 
     def scalar_write(self, footprint: Footprint) -> None:
-        """Store into a tensor by the scalar unit: earlier accesses of other pipes come first."""
-        self._scalar_access((footprint, True), self.simulator.scalar_write)
+        """The scalar unit stores into a tensor: earlier accesses of other pipes come first."""
+        self._act((footprint, True), self.simulator.scalar_write, footprint)
 
     def await_value(self, in_pipe: bool) -> None:
         """Wait for the value that the scalar unit read last, see :meth:`PipeSimulator.await_value`."""
+        self._act(("value", in_pipe), self.simulator.await_value, in_pipe)
+
+    def _act(self, key: tuple[Any, bool], function: Callable[[Any], None], argument: Any) -> None:
         replay = self.replay
         place = replay.place
         if place is None:
-            self.simulator.await_value(in_pipe)
+            function(argument)
             return
-        key = ("value", in_pipe)
         following = place.get(key)
         if following is None:
-            replay.extend(key, self.simulator.await_value, in_pipe)
-        else:
-            replay.place = following
-
-    def _scalar_access(self, access: tuple[Footprint, bool], function: Callable[[Footprint], None]) -> None:
-        replay = self.replay
-        place = replay.place
-        if place is None:
-            function(access[0])
-            return
-        following = place.get(access)
-        if following is None:
-            replay.extend(access, function, access[0])
+            replay.extend(key, function, argument)
         else:
             replay.place = following
 

@@ -48,7 +48,14 @@ def run(command: Sequence[str], count: int, variables: Mapping[str, str]) -> int
     except KeyboardInterrupt:  # the programs got it too
         return 128 + signal.SIGINT
     finally:
-        _stop(processes)
+        for process in processes:
+            process.terminate()
+        for process in processes:
+            try:
+                process.wait(5)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
         folders.remove(folder)
         signal.signal(signal.SIGTERM, previous)
 
@@ -108,17 +115,6 @@ def _watch(processes: Sequence[subprocess.Popen[bytes]], folder: Path) -> int:
     for card in going:
         print(f"virtual-ascend: card {card} went on for {GRACE:.0f} seconds and was ended", file=sys.stderr, flush=True)
     return 128 - failed if failed < 0 else failed
-
-
-def _stop(processes: Sequence[subprocess.Popen[bytes]]) -> None:
-    for process in processes:
-        process.terminate()
-    for process in processes:
-        try:
-            process.wait(5)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:

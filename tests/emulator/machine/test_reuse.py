@@ -13,7 +13,7 @@ from tikemu.machine.calls import relocation, site
 from tikemu.timing import steady_state
 
 from tests.emulator.support.element_kernel import tiled
-from tests.emulator.support.programs import zoo, zoo2
+from tests.emulator.support.programs.cube_operators import PROGRAMS
 
 MODES = {"default": {}, "strict": {"strict": True}, "l2": {"l2": True}, "optimistic": {"sync": "optimistic"}}
 REPETITIONS = 400
@@ -36,7 +36,7 @@ def looped() -> tuple[Any, dict[str, np.ndarray]]:
 
 @pytest.mark.parametrize("numerics", [True, False], ids=["numerics", "timing only"])
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("build", (*zoo.PROGRAMS, *zoo2.PROGRAMS), ids=lambda build: build.__name__)
+@pytest.mark.parametrize("build", PROGRAMS, ids=lambda build: build.__name__)
 def test_reuse_changes_neither_results_nor_cycles(build: Any, mode: str, numerics: bool) -> None:
     runs = []
     for reuse in (True, False):

@@ -14,7 +14,7 @@ from tikemu.timing import steady_state
 from tikemu.timing.clock import CoreClock
 from tikemu.timing.simulator import TimedOp, exact
 
-from tests.emulator.support.programs import zoo, zoo2
+from tests.emulator.support.programs.cube_operators import PROGRAMS
 
 UB = Memory("UB", "UB", 4096, False)
 
@@ -108,7 +108,7 @@ def test_random_loops(seed: int, several: bool, monkeypatch: pytest.MonkeyPatch)
     assert replayed.clock.replay._transitions
 
 
-@pytest.mark.parametrize("build", (*zoo.PROGRAMS, *zoo2.PROGRAMS), ids=lambda build: build.__name__)
+@pytest.mark.parametrize("build", PROGRAMS, ids=lambda build: build.__name__)
 def test_programs(build: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A kept trace needs every event, so nothing is replayed; without one the same comes out."""
     tikemu.install(soc="Ascend910A")

@@ -28,14 +28,16 @@ class Backend(ABC):
     # The kinds of which `build` takes unknown sizes (call.dynamic), met in graphs compiled for dynamic shapes; the cell
     # then reads the sizes from its tensors at run time.
     dynamic: tuple[str, ...] = ()
-    # Whether `build` takes a shard.
-    shards = False
     # Whether `build` takes a paged call with max_length; else it is cut to it around the cell (`PagedEnd`).
     takes_max_length = False
 
     def unavailable(self) -> str | None:
         """Why this backend cannot run any call on this machine and device, or None."""
         return None
+
+    def refuse_sharded(self) -> str | None:
+        """Why `build` takes no shard, or None."""
+        return "has no shard strategies for semi-automatic parallelism"
 
     @abstractmethod
     def refuse(self, call: Call) -> str | None:

@@ -101,8 +101,8 @@ def refusal(name: str, call: Call, sharded: bool = False) -> str | None:
     reason = backend.unavailable()
     if reason is None and call.dynamic and call.kind not in backend.dynamic:
         reason = "takes no dynamic shapes in a graph: compile it for each shape (no set_inputs), or use PYNATIVE"
-    if reason is None and sharded and not backend.shards:
-        reason = "has no shard strategies for semi-automatic parallelism"
+    if reason is None and sharded:
+        reason = backend.refuse_sharded()
     if call.empty:  # which no backend runs
         return reason or ("nothing is to be split over devices: a size is 0" if sharded else None)
     reason = reason or _unknown_kind(call, backend) or backend.refuse(call)

@@ -62,8 +62,7 @@ class CallCompiler(SourceWriter):
     def argument(self, value: Any, run_time: RuntimeArguments, needed: bool) -> Any:
         """Return a template of an argument."""
         if isinstance(value, ir.View):
-            anywhere = self.runtime.options.bounds == "buffer" and value.tensor.memory != "GM"
-            return OperandTemplate(self.place(value), value, run_time, self.copy(value.tensor), anywhere)
+            return OperandTemplate(self.place(value), value, run_time, self.copy(value.tensor))
         if isinstance(value, (ir.Variable, ir.Operation)):
             if not needed and value.dtype.startswith("float"):
                 return 1.0  # what is computed does not matter
@@ -85,7 +84,9 @@ class CallCompiler(SourceWriter):
             self.emit(f"if p is None: p = {bind}(k)", location)
         else:
             self.emit(f"p = {bind}({key})", location)
-        self.run_all(site.computed, location)
+        if site.computed:
+            self.emit("for x in p: x.run()", location)
+        self.account(location)
 
     def flush(self) -> None:
         """Emit the calls that were collected since the last statement of another kind."""
@@ -101,12 +102,6 @@ class CallCompiler(SourceWriter):
                 self.emit(f"{INDENT}for x in p: x.run()")
             self.account(None)
             group = group[count:]
-
-    def run_all(self, computed: bool, location: ir.Location | None) -> None:
-        """Run the prepared operations ``p`` one after another."""
-        if computed:
-            self.emit("for x in p: x.run()", location)
-        self.account(location)
 
     def account(self, location: ir.Location | None) -> None:
         """Time and races of the prepared operations ``p``."""

@@ -37,31 +37,6 @@ def call_op_func(arguments: Sequence[Any], module: str, question: str, *_: Any) 
     return function(*inputs, *outputs, *(_value(item) for item in arguments[2]))
 
 
-def check_op_impl_mode(_module: str, _function: str) -> bool:
-    """Return whether an operator has modes of precision. No built-in operator here has. No built-in one here has."""
-    return False
-
-
-def save_op_params(_name: str, _kind: str, _parameters: Any) -> None:
-    """Return what tuning needs: nothing is tuned."""
-
-
-def op_params_to_json(_name: str) -> str:
-    return "{}"
-
-
-def clear_fusion_params() -> None:
-    """Keep none."""
-
-
-def sync_op_tune_params(*_: Any) -> None:
-    """Keep none."""
-
-
-def sync_syspath(_folder: str) -> None:
-    """Follow MindSpore, which has just changed the path of the process that compiles."""
-
-
 # ---------------------------------------------------------------------------------------------------------- compilation
 def dispatch_prebuild_task(source_id: int, job_id: int, *_: Any) -> None:
     """Return the operators that may be fused."""
@@ -96,18 +71,6 @@ def dispatch_single_op_compile_task(
         _write(kernel, Path(options["op_debug_dir"]) / "kernel_meta")
 
     _finish(source_id, job_id, compile_it)
-
-
-def dispatch_fusion_op_compile_task(*_: Any) -> None:
-    raise NotImplementedError("the virtual Ascend fuses no operators, and told MindSpore so")
-
-
-def dispatch_autotune_task(*_: Any) -> None:
-    raise NotImplementedError("the virtual Ascend tunes no operators: leave auto_tune_mode as it is")
-
-
-def build_single_op_from_c(*_: Any) -> None:
-    raise NotImplementedError("the virtual Ascend tunes no operators: leave auto_tune_mode as it is")
 
 
 def take_finished(_source_id: int) -> list[dict[str, Any]]:

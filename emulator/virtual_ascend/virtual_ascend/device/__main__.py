@@ -29,7 +29,7 @@ from .report import Report
 from .watch import Watch
 
 # Requests and codes of runtime/device.h and runtime/status.h.
-REGISTER, LAUNCH, AICPU, OPERATOR, SEND, WAITING, GIVE, TAKE, GRAPH, RUN_GRAPH, NN = range(1, 12)
+REGISTER, LAUNCH, AICPU, OPERATOR, SEND, WAITING, GIVE, TAKE, GRAPH, RUN_GRAPH, NN, GO_ON = range(1, 13)
 SUCCESS, QUEUE_EMPTY, QUEUE_FULL, KERNEL_FAILED = 0, 207013, 207014, 507015
 _HEADER, _ANSWER, _ADDRESS = struct.Struct("=IIQQ"), struct.Struct("=qQ"), struct.Struct("=QQ")
 
@@ -56,6 +56,7 @@ class Server:
             GRAPH: lambda number, _count, contents: self.graphs.add(number, contents),
             NN: lambda _number, count, contents: nn.run(launcher.memory, *_split(count, contents)),
             RUN_GRAPH: lambda number, count, contents: self.graphs.run(number, *_split(count, contents)),
+            GO_ON: lambda number, _count, _contents: self.graphs.go_on(number),
         }
 
     def serve(self) -> None:
@@ -123,14 +124,18 @@ class Server:
         kernel, constants = by_name.parse(description)
         self.launcher.launch_operator(kernel, addresses, constants)
 
-    def give(self, _number: int, count: int, contents: bytes) -> None:
-        addresses, call = _split(count, contents)
-        collectives.give(self.launcher.memory, collectives.parse(call), addresses[0])
-
-    def take(self, _number: int, count: int, contents: bytes) -> None:
+    def give(self, graph: int, count: int, contents: bytes) -> None:
+        """Of a collective in a graph the tensors are there, and no addresses come."""
         addresses, description = _split(count, contents)
         call = collectives.parse(description)
-        collectives.take(self.launcher.memory, call, addresses[1])
+        found = collectives.given(self.launcher.memory, call, addresses[0]) if count else self.graphs.at[graph].given
+        collectives.give(call, found)
+
+    def take(self, graph: int, count: int, contents: bytes) -> None:
+        addresses, description = _split(count, contents)
+        call = collectives.parse(description)
+        result = collectives.taken(self.launcher.memory, call, addresses[1]) if count else self.graphs.at[graph].taken
+        collectives.take(call, result)
         self.launcher.note_collective(call)
 
 

@@ -51,17 +51,11 @@ def parse(definition: bytes) -> Kernel:
         if number in (1, 2) and isinstance(value, bytes) and value:
             kernel.name = kernel.type = kernel.function = value.decode()
         elif number == 3:
-            name, attribute = _entry(value)
-            kernel.attributes[name] = _attribute(attribute)
+            entry = dict(fields(_message(value)))  # of a map: key (1) and value (2)
+            kernel.attributes[_message(entry[1]).decode()] = _attribute(_message(entry.get(2, b"")))
         elif number in (4, 5):
             (kernel.inputs if number == 4 else kernel.outputs).append(_tensor(value))
     return kernel
-
-
-def _entry(message: Field) -> tuple[str, bytes]:
-    """Return key and value of an entry of a map."""
-    found = dict(fields(_message(message)))
-    return _message(found[1]).decode(), _message(found.get(2, b""))
 
 
 def _message(value: Field) -> bytes:

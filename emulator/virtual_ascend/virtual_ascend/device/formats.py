@@ -77,7 +77,9 @@ def _rows(stored: np.ndarray, description: dict[str, Any], groups: int | None) -
         return None
     if kind == "FRACTAL_Z":
         if len(description["ori_shape"]) == 2:
-            return _matrix_of_weights(stored, description["ori_shape"])
+            # Filters of one place, their number being the columns: parts of rows, of columns, columns, rows.
+            (down, across, width, height), shape = stored.shape, description["ori_shape"]
+            return stored.transpose(0, 3, 1, 2), (down * height, across * width), (slice(shape[0]), slice(shape[1]))
         return _filters(stored, description["ori_shape"], groups or 1)
     if kind not in _FORMATS:
         raise KernelError(f"format {kind} is not one that the virtual card knows")
@@ -109,12 +111,6 @@ def _filters(stored: np.ndarray, shape: Sequence[int], groups: int) -> Rows:
     row = place * results + np.arange(count) % results
     column = place[:, None] * channels + np.arange(channels)
     return view, (blocks, view.shape[1], parts * 16, height, width), (block[:, None], row[:, None], column)
-
-
-def _matrix_of_weights(stored: np.ndarray, shape: Sequence[int]) -> Rows:
-    """Arrange filters that have one place, the columns being their number: parts of rows, of columns, columns, rows."""
-    down, across, width, height = stored.shape
-    return stored.transpose(0, 3, 1, 2), (down * height, across * width), (slice(shape[0]), slice(shape[1]))
 
 
 def _filters_of_channels(stored: np.ndarray, description: dict[str, Any]) -> Rows:

@@ -51,7 +51,9 @@ class Launcher:
         if kernel.program is not None:
             self._run_tik(kernel, kernel.program, blocks, addresses)
         elif kernel.function == CLEAN:
-            self._clean(kernel, addresses)
+            sizes = kernel.attributes["automic_add_mem_size"]  # CANN's spelling
+            for index, (address, size) in enumerate(zip(addresses, sizes)):
+                self.memory.view(address, np.dtype(np.uint8), (size,), f"kernel {kernel.name}, tensor {index}")[...] = 0
         else:
             self._run_built_in(kernel, addresses, TABLE)
         self.note(kernel, AI_CORE, blocks)
@@ -86,11 +88,6 @@ class Launcher:
         """Add a line for a launch."""
         if self.report:
             self.report.note(kernel, unit, blocks, self.seconds.get(kernel.name))
-
-    def _clean(self, kernel: Kernel, addresses: Sequence[Address]) -> None:
-        sizes = kernel.attributes["automic_add_mem_size"]  # CANN's spelling
-        for index, (address, size) in enumerate(zip(addresses, sizes)):
-            self.memory.view(address, np.dtype(np.uint8), (size,), f"kernel {kernel.name}, tensor {index}")[...] = 0
 
     # ------------------------------------------------------------------------------------------------------- built in
     def _run_built_in(

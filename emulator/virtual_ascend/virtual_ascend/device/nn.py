@@ -29,12 +29,8 @@ class Function(NamedTuple):
     compute: Callable[..., Any]
 
 
-def _axes(given: list[int]) -> tuple[int, ...] | None:
-    return tuple(given) or None
-
-
 def _reduce(function: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda x, axes, keep, *_dtype: function(x, axis=_axes(axes), keepdims=bool(keep))
+    return lambda x, axes, keep, *_dtype: function(x, axis=tuple(axes) or None, keepdims=bool(keep))
 
 
 _ONE: dict[str, Callable[..., Any]] = {

@@ -75,7 +75,10 @@ class Report:
         columns = [*_columns(given), *_columns(wanted)]
         times = f"{self._now:.3f}", f"{duration:.3f}"
         self._rows.writerow([kernel.name, kind, unit, *times, blocks, *columns, source])
-        event = {"name": kind, "ph": "X", "tid": self._row(unit), "ts": self._now, "dur": duration}
+        if unit not in self._units:
+            self._event({"name": "thread_name", "ph": "M", "tid": len(self._units), "args": {"name": unit}})
+            self._units.append(unit)
+        event = {"name": kind, "ph": "X", "tid": self._units.index(unit), "ts": self._now, "dur": duration}
         self._event({**event, "args": dict(zip(COLUMNS[6:], columns))})
         self._now += duration
 
@@ -91,12 +94,6 @@ class Report:
             shown = ", ".join(f"{kind} {self._launches[family, kind]} times" for _, kind in kinds[:4])
             print(f"  {family:16} {time:10.1f} us {time / (total or 1):6.1%}  {shown}", file=sys.stderr)
         sys.stderr.flush()
-
-    def _row(self, unit: str) -> int:
-        if unit not in self._units:
-            self._event({"name": "thread_name", "ph": "M", "tid": len(self._units), "args": {"name": unit}})
-            self._units.append(unit)
-        return self._units.index(unit)
 
     def _event(self, event: dict[str, Any]) -> None:
         self._trace.write(json.dumps({**event, "pid": 0}) + ",\n")
@@ -120,20 +117,16 @@ def _family(kind: str, unit: str, in_tik: bool) -> str:
 def _products(kernel: Kernel, given: Sequence[dict[str, Any]]) -> int:
     """Return multiplications of a product of matrices or a convolution."""
     if kernel.function.startswith("conv2d"):
-        return _products_of_convolution(kernel, given)
+        output = kernel.outputs[0]["ori_shape"]
+        # As many for the result, or its gradient, the last input, whichever the operator is.
+        result = output if kernel.function == "conv2d" else given[-1]["ori_shape"]
+        filters = output if "filter" in kernel.function else given[-2 if "input" in kernel.function else 1]["ori_shape"]
+        return math.prod(result) * math.prod(filters[1:])
     if "mat_mul" not in kernel.function and "matmul" not in kernel.function:
         return 0
     left = given[0]["ori_shape"]
     transposed = any(kernel.attributes.get(name) for name in ("transpose_x1", "adj_x1"))
     return math.prod(kernel.outputs[0]["ori_shape"]) * left[-2 if transposed else -1]
-
-
-def _products_of_convolution(kernel: Kernel, given: Sequence[dict[str, Any]]) -> int:
-    """Count as many operations for the result, or for its gradient (the last input)."""
-    output = kernel.outputs[0]["ori_shape"]
-    result = output if kernel.function == "conv2d" else given[-1]["ori_shape"]
-    filters = output if "filter" in kernel.function else given[-2 if "input" in kernel.function else 1]["ori_shape"]
-    return math.prod(result) * math.prod(filters[1:])
 
 
 def _columns(side: Sequence[dict[str, Any]]) -> list[str]:

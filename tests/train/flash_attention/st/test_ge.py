@@ -1,11 +1,9 @@
 """Run MindSpore 2.5 and 2.6 on the virtual card. They drive the first Ascend 910 through GE."""
 
-import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
-from flash_attention import cli
 
 from tests.train.flash_attention.st.support.card_runs import verdicts
 from tests.train.flash_attention.st.support.wheel_tools import ROOT
@@ -23,15 +21,6 @@ CASES = (
 )
 CALLS = {"graph": ("packed.sinks_prefix", "cache.paged"), "pynative": ("paged.sinks", "packed.sinks_prefix")}
 TRAINING = "two alike", "accumulated", "recompute", "dropout"
-
-
-@pytest.fixture(scope="module")
-def package(tmp_path_factory):
-    """Return the operator package, installed into a folder of its own."""
-    folder = tmp_path_factory.mktemp("package")
-    assert cli.main(["opp", "--out", str(folder / "opp")]) == 0
-    subprocess.run(["bash", folder / "opp/install.sh", f"--install-path={folder}"], check=True, capture_output=True)
-    return folder / "vendors/flash_attention"
 
 
 @pytest.fixture

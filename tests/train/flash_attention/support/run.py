@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import mindspore as ms
 import numpy as np
-from flash_attention import flash_attention
+from flash_attention import flash_attention, flash_attention_varlen
 from flash_attention.reference import Attention
 from mindspore import Tensor, nn, ops
 
+from tests.train.flash_attention.support.arrays import ends
 from tests.train.flash_attention.support.cases import SEED, Case
 from tests.train.flash_attention.support.layouts import heads_first, laid_out
+from tests.train.flash_attention.support.varlen import VarlenCase
 from tests.train.flash_attention.support.versions import dtype_named
 
 
@@ -97,3 +99,74 @@ def run_case(case: Case, backend: str, layout: str = "BNSD", **dropout) -> Atten
     if inputs.bias is not None:
         gradients[3] = array(gradients[3]).reshape(case.problem.bias_shape)
     return Attention(output, array(logsumexp), *gradients, d_sinks=d_sinks)
+
+
+class VarlenAttention(nn.Cell):
+    """`flash_attention_varlen` of a case with its loss, as `Attention32`."""
+
+    def __init__(self, case: VarlenCase, backend: str):
+        super().__init__()
+        data = case.inputs()
+        self.d_output, self.d_logsumexp = packed(data.d_output), Tensor(data.d_logsumexp[0])
+        drawn = case.dropout > 0 and not case.given_bits
+        self.seed = Tensor(np.array(SEED, np.int64)) if drawn else None
+        bits = np.concatenate([one.reshape(-1) for one in case.keep_bits()]) if case.given_bits else None
+        self.keep_bits, self.slopes, self.prefix = tensor(bits), tensor(case.slopes), tensor(case.prefixes)
+        self.options, self.alibi, self.backend = case.options(), case.alibi == "computed", backend
+
+    def construct(self, query, key, value, bias, sinks, lengths_q, lengths_k):
+        output, logsumexp = flash_attention_varlen(
+            query,
+            key,
+            value,
+            lengths_q,
+            lengths_k,
+            seed=self.seed,
+            keep_bits=self.keep_bits,
+            bias=bias,
+            sinks=sinks,
+            prefix=self.prefix,
+            alibi_slopes=self.slopes,
+            alibi=self.alibi,
+            return_lse=True,
+            backend=self.backend,
+            **self.options,
+        )
+        loss = (output.astype(ms.float32) * self.d_output).sum() + (logsumexp * self.d_logsumexp).sum()
+        return loss, output, logsumexp
+
+
+def packed(rows: np.ndarray, dtype: str | None = None) -> Tensor:
+    """A Tensor (tokens, heads, width) of an array (1, heads, tokens, width)."""
+    return tensor(np.ascontiguousarray(rows[0].swapaxes(0, 1)), dtype)
+
+
+def bias_tensor(case: VarlenCase, bias: np.ndarray | None) -> Tensor | None:
+    """Return a bias as float32, or as float16 beside float16, which is all that the TIK operators take."""
+    return tensor(bias, "float16" if case.dtype == "float16" else None)
+
+
+def run_varlen(case: VarlenCase, backend: str, data: bool) -> Attention:
+    """Output, logsumexp and gradients of a case of packed sequences, in the current mode, for all rows as BNSD.
+
+    Args:
+        data: the lengths are in tensors; else they are constants.
+    """
+    given, cell = case.inputs(), VarlenAttention(case, backend)
+    tensors = [packed(array, case.dtype) for array in (given.query, given.key, given.value)]
+    bias = None if case.bias is None else case.bias[0, :, 0]
+    tensors += [bias_tensor(case, bias), tensor(given.sinks)]
+    positions = tuple(index for index, one in enumerate(tensors) if one is not None)
+    lengths: list = [ends(case.queries), ends(case.keys)]
+    if data:
+        lengths = [Tensor(lengths[0], ms.int32), Tensor(lengths[1], ms.int64)]
+    run = ops.value_and_grad(cell, grad_position=positions, has_aux=True)
+    if ms.get_context("mode") == ms.GRAPH_MODE:
+        run = ms.jit(run)
+    (_, output, logsumexp), gradients = run(*tensors, *lengths)
+    gradients = [array(gradient) for gradient in gradients]
+    rows = [found.swapaxes(0, 1)[None] for found in (array(output), *gradients[:3])]
+    more = dict(zip((("d_bias",) if bias is not None else ()) + ("d_sinks",), gradients[3:]))
+    if bias is not None:
+        more["d_bias"] = more["d_bias"][None, :, None]
+    return Attention(rows[0], array(logsumexp)[None], *rows[1:], **more)

@@ -9,11 +9,11 @@ from flash_attention import FlashAttention, flash_attention, flash_attention_var
 from flash_attention.call import AttentionRules, Call, alibi_slopes
 from flash_attention.call.inputs import TensorSpec
 from flash_attention.reference import Attention
-from mindspore import Tensor, nn
+from mindspore import Tensor
 
 from tests.train.flash_attention.support.arrays import random
 from tests.train.flash_attention.support.cases import check_call
-from tests.train.flash_attention.support.cells import Gradients
+from tests.train.flash_attention.support.cells import Gradients, Sloped
 from tests.train.flash_attention.support.layer_inputs import half
 from tests.train.flash_attention.support.modes import MODES_AND_BACKENDS, in_mode
 
@@ -52,17 +52,6 @@ def bias_of(problem: Call, falls: np.ndarray) -> np.ndarray:
     return -np.broadcast_to(falls, (problem.batch, HEADS)).astype(np.float64)[..., None, None] * distance
 
 
-class Sloped(nn.Cell):
-    """A function of tensors, of which the last are the slopes."""
-
-    def __init__(self, function, **rules):
-        super().__init__()
-        self.function, self.rules = (function,), rules
-
-    def construct(self, *tensors):
-        return self.function[0](*tensors[:-1], alibi_slopes=tensors[-1], **self.rules)
-
-
 @pytest.mark.parametrize("per_item", (False, True), ids=("heads", "batch_heads"))
 @pytest.mark.parametrize("rules", RULES)
 @pytest.mark.parametrize("mode, backend", MODES_AND_BACKENDS, indirect=["mode"])
@@ -92,31 +81,6 @@ def test_layer_takes_other_dtypes_and_standard_slopes(mode):
     assert np.array_equal(given.asnumpy(), layer(query, key, key).asnumpy())
     with pytest.raises(ValueError, match="alibi_slopes: given to a layer with alibi=False"):
         FlashAttention(DIM)(query, key, key, None, None, None, None, None, None, Tensor(standard))
-
-
-@pytest.mark.parametrize("per_item", (False, True), ids=("heads", "sequence_heads"))
-@pytest.mark.parametrize("mode, backend", MODES_AND_BACKENDS, indirect=["mode"])
-def test_varlen_is_a_call_for_each(mode, backend, per_item):
-    ends_q, ends_k = (0, 20, 20, 25, 60), (0, 300, 310, 330, 400)
-    falls = slopes(per_item, items=4)
-    query, key, value, upstream = (
-        random(length, heads, DIM, seed=seed)
-        for seed, (length, heads) in enumerate(((60, HEADS), (400, KV_HEADS), (400, KV_HEADS), (60, HEADS)))
-    )
-    ends = {"cu_seqlens_q": ends_q, "cu_seqlens_k": ends_k}
-    packed = Sloped(flash_attention_varlen, backend=backend, **ends, **RULES["causal"])
-    inputs = [Tensor(array) for array in (query, key, value, falls)]
-    output, gradients = packed(*inputs).asnumpy(), Gradients(packed)(*inputs, Tensor(upstream))
-    for index in range(4):
-        rows, keys = slice(*ends_q[index : index + 2]), slice(*ends_k[index : index + 2])
-        if rows.start == rows.stop:
-            continue
-        problem = problem_of(RULES["causal"], batch=1, seq_q=rows.stop - rows.start, seq_k=keys.stop - keys.start)
-        parts = [array[part].swapaxes(0, 1)[None] for array, part in ((query, rows), (key, keys), (value, keys))]
-        bias, d_output = bias_of(problem, falls[index] if per_item else falls), upstream[rows].swapaxes(0, 1)[None]
-        own = [tensor.asnumpy()[part].swapaxes(0, 1)[None] for tensor, part in zip(gradients, (rows, keys, keys))]
-        actual = Attention(output[rows].swapaxes(0, 1)[None], None, *own)
-        check_call(problem, parts, actual, bias=bias, d_output=d_output)
 
 
 @pytest.mark.parametrize("per_item", (False, True), ids=("heads", "batch_heads"))
@@ -200,24 +164,6 @@ def test_tik_operators_take_slopes_in_pages(per_item, mode):
         falls = Tensor(slopes(per_item) * np.float32(1 + turn))
         ours, plain = (net(*given, falls).asnumpy() for net in nets)
         np.testing.assert_allclose(ours, plain, atol=2e-3)
-
-
-@pytest.mark.daily("pynative-heads", "pynative-items_heads, causal")
-@pytest.mark.parametrize("name", ("heads", "items_heads", "heads, causal", "items_heads, causal"))
-def test_tik_operators_take_slopes_of_packed_sequences(name, mode):
-    """Sequences of several blocks of rows, an empty one, and lengths that are data."""
-    per_item, causal = name.startswith("items"), name.endswith("causal")
-    rows = [half(size, heads, 32, seed=seed) for seed, (size, heads) in enumerate(((330, 4), (330, 2), (330, 2)))]
-    d_output = half(330, 4, 32, seed=4)
-    nets = [Sloped(flash_attention_varlen, causal=causal, backend=backend) for backend in ("emulator", "cpu")]
-    for turn, ends in enumerate(([25, 25, 190, 330], [140, 150, 329, 330])):
-        falls = Tensor(slopes(per_item, items=4) * np.float32(1 + turn))
-        given, results = (*rows, *[Tensor(ends, ms.int32)] * 2, falls), []
-        for net in nets:
-            gradient = Gradients(net)(*given, d_output)
-            results.append([tensor.asnumpy() for tensor in (net(*given), *gradient[:3])])
-        for index, (ours, right) in enumerate(zip(*results)):
-            np.testing.assert_allclose(ours, right, atol=8e-3, rtol=4e-3, err_msg=f"result {index}")
 
 
 def test_fused_makes_a_shift_of_them():

@@ -23,8 +23,10 @@ class CpuBackend(Backend):
     name = "cpu"
     takes = ("mask", "bias", "keep_bits", "seed", "sinks", "prefix", "segment_ids", "kv_segment_ids", "alibi_slopes")
     kinds = ("dense", "varlen", "paged")
-    shards = True
     takes_max_length = True
+
+    def refuse_sharded(self) -> None:
+        return None
 
     def unavailable(self) -> str | None:
         from flash_attention.backends.cpu import library

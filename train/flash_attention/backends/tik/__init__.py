@@ -14,7 +14,16 @@ class TikBackend(OperatorBackend):
     """The TIK operators as MindSpore primitives; compiled by CANN when a network is."""
 
     name = "tik"
-    shards = True
+
+    def refuse_sharded(self) -> str | None:
+        import mindspore as ms
+
+        from flash_attention.backends.tik.expanded import expands
+
+        if expands() or not environment.needs_package(ms.__version__):
+            return None
+        strategies = f"has no shard strategies that MindSpore {ms.__version__} hands on to GE"
+        return f"{strategies}: use data_parallel, or MindSpore 2.6"
 
     def unavailable(self) -> str | None:
         import mindspore as ms

@@ -13,6 +13,7 @@ from mindspore import dtype as mstype
 
 from flash_attention.backends.tik import integers
 from flash_attention.backends.tik.decode import DecodeKernels
+from flash_attention.backends.tik.expanded import Expanded, expands
 from flash_attention.backends.tik.explicit_mask import ExplicitMask, with_mask
 from flash_attention.backends.tik.stages import MakePrimitive, primitive_of
 from flash_attention.bridge.gradients import Differentiable, zeros_like
@@ -64,7 +65,7 @@ class OperatorAttention(nn.Cell):
             raise ValueError(
                 "keep_bits: given to the TIK operators with shards, allowed there is dropout that every card draws"
             )
-        self.core = kernels(request, make_primitive, self.slopes_place is not None, decodes)
+        self.core: nn.Cell = kernels(request, make_primitive, self.slopes_place is not None, decodes)
         self.mask_place, self.bias_place, self.sinks_place = map(call.place, ("mask", "bias", "sinks"))
         self.mask = self.bias = None
         self.explicit_mask = ExplicitMask(call, shard) if call.prefix or call.segments else None
@@ -80,6 +81,8 @@ class OperatorAttention(nn.Cell):
             self.mask = _PerKey(kernel_problem.mask_shape, False, shard, None if shard is None else shard.mask_axes)
         if kernel_problem.bias == "per_key":
             self.bias = _PerKey(call.bias_shape, True, shard, None if shard is None else shard.bias_axes)
+        if shard is not None and expands():
+            self.core = Expanded(self.core, shard, request)
         self.bias_grad = call.bias_grad
         self.decisions = call.place("keep_bits" if call.keep_bits else "seed")
         self.keep = _KeepOrder(kernel_problem) if call.keep_bits else draw

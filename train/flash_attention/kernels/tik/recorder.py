@@ -128,7 +128,7 @@ class Core(Generic[Plan]):
         return result + self.wide(origin, pitch) if pitch else result
 
     def allocate(self, parts: Sequence[Buffer]) -> None:
-        """Defines the tensors of all buffers in the open scope."""
+        """Defines the tensors of all buffers in the open scope. Those of one name may be in several places."""
         scopes = {
             "UB": self.module.scope_ubuf,
             "L1": self.module.scope_cbuf,
@@ -137,11 +137,10 @@ class Core(Generic[Plan]):
             "L0C": self.module.scope_cc,
         }
         for part in parts:
-            tensors = [
-                self.tik.Tensor(part.dtype, (part.size,), scopes[part.memory], f"{part.name}_{copy}")
-                for copy in range(part.copies)
-            ]
-            self.on[part.name] = tensors
+            tensors = self.on.setdefault(part.name, [])
+            for _ in range(part.copies):
+                name = f"{part.name}_{len(tensors)}"
+                tensors.append(self.tik.Tensor(part.dtype, (part.size,), scopes[part.memory], name))
         self.buffers += parts
 
     def clear_vectors(self) -> None:

@@ -47,7 +47,13 @@ def _compile(op_type: str, input_desc: list, output_desc: list, attr: int) -> in
     if found is None:
         return acl.fail(acl.OPERATOR_NOT_FOUND, f"no operator package that is installed has operator type {op_type}")
     folder, information = found
-    given, wanted = ([_described(one) for one in side] for side in (input_desc, output_desc))
+    given, wanted = (
+        [
+            {**desc, "dtype": _DTYPES[desc["dtype"]], "format": _FORMATS[desc["format"]], "ori_format": "ND"}
+            for desc in map(acl.of, side)
+        ]
+        for side in (input_desc, output_desc)
+    )
     name = f"{op_type}_{len(_compiled)}"
     names = information["attr"]["list"].split(",") if "attr" in information else []
     try:
@@ -121,12 +127,6 @@ def load() -> None:
 
 def _key(op_type, input_desc, output_desc, attr) -> str:
     return json.dumps([op_type, [acl.of(one) for one in (*input_desc, *output_desc)], acl.of(attr)])
-
-
-def _described(handle: int) -> dict:
-    """Return a tensor as an entry gets it."""
-    desc = acl.of(handle)
-    return {**desc, "dtype": _DTYPES[desc["dtype"]], "format": _FORMATS[desc["format"]], "ori_format": "ND"}
 
 
 def _find(op_type: str):

@@ -205,17 +205,21 @@ CASES = {
 
 
 def operators(text: str) -> list:
-    """Return the custom operators and collectives of a dump: {name, split, shapes, attributes}.
+    """Return the custom operators, Morphs and collectives of a dump: {name, split, shapes, attributes}.
 
     split: for every input, per axis, the dimension of the device matrix, counted from the right, that splits it.
-    shapes: of the inputs.
+    shapes: of the inputs; of a Morph before it is replaced, whose inputs have none, of the outputs.
     """
     found = []
-    pattern = r"= (Custom|AllGather|AllReduce|ReduceScatter|AllToAll)\((.*?)\n +: \(([^\n]*)\) -> \("
-    for kind, attributes, shapes in re.findall(pattern, text, re.DOTALL):
+    pattern = r"= (Custom|Morph|AllGather|AllReduce|ReduceScatter|AllToAll)\((.*?)\n +: \(([^\n]*)\) -> \(([^\n]*)"
+    for kind, attributes, shapes, results in re.findall(pattern, text, re.DOTALL):
         entry = {"name": kind, "shapes": [_tuple(one) for one in re.findall(r"<Tensor\[\w+\], (\([^)]*\))", shapes)]}
-        if kind == "Custom":
-            entry["name"] = re.search(r'func_name: "?([^",]*)', attributes).group(1).rsplit(":", 1)[-1]
+        if kind == "Morph":
+            (of_both,) = re.findall(r"TupleShape\((.*)\)>", results)
+            entry["shapes"] = _tuple(f"({of_both})")
+        if kind in ("Custom", "Morph"):
+            if kind == "Custom":
+                entry["name"] = re.search(r'func_name: "?([^",]*)', attributes).group(1).rsplit(":", 1)[-1]
             layouts = re.search(r"in_layout: (.*?\}\))", attributes)
             maps = re.search(r"inputs_tensor_map: \[(.*?)\]\]", attributes)
             if layouts is not None:

@@ -177,5 +177,5 @@ def test_backends_that_take_no_dynamic_shapes_say_so(monkeypatch):
 
     problem = Call(batch=UNKNOWN, heads=2, seq_q=UNKNOWN, seq_k=8, head_dim=8, dtype="float32")
     assert explain(problem)["math"] == "ok"
-    monkeypatch.setattr(math.BACKEND, "dynamic", False, raising=False)
+    monkeypatch.setattr(math.BACKEND, "dynamic", (), raising=False)
     assert "takes no dynamic shapes in a graph" in explain(problem)["math"]

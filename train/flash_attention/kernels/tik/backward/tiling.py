@@ -380,7 +380,7 @@ def _vector_operands(problem: KernelProblem, plan: BackwardPlan) -> list[Buffer]
     if plan.pipeline.single:
         d_query = Buffer("d_query", "UB", "float32", plan.rows * plan.head_dim)
         factor = Buffer("d_probability_single", "UB", "float32", area, copies)
-        return [score, probability, d_query, factor, d_score, keys]
+        return [score, d_query, keys, probability, factor, d_score]
     # So much room that scores begin with a round, where d_score is one tensor.
     room = HALF_ROUND if copies == 1 else 0
     d_query = Buffer("d_query", "UB", "float32", plan.rows * plan.head_dim + room)

@@ -236,6 +236,9 @@ class Forward:
         self._finish(first)
         with tik.if_scope(nxt["end"] > 0):
             row_reference.references(core, nxt, self.epoch, search)
+            # Here the scalar unit waits for Vector no longer than it has to: the next scores come in the meantime.
+            if self.score_bound:
+                self.score_bound.judge(search.attempt)
         self._store(first)
         for a in others:
             self._finish(a)
@@ -243,8 +246,6 @@ class Forward:
         current.copy(nxt)
         current.index.set_as(nxt.index)
         if self.score_bound and self.verdict:
-            with tik.if_scope(nxt["end"] > 0):
-                self.score_bound.judge(search.attempt)
             self.verdict.cut.set_as(self.score_bound.cut)
             self.verdict.far.set_as(self.score_bound.far)
         if self.slopes and self.current_slopes:
@@ -341,6 +342,7 @@ class Forward:
         bodies = [core.scalar("int32", f"load_body_{index}", 0) for index in range(len(meanwhile))]
         for index, turn in enumerate(bodies[1:], 1):
             turn.set_as((steps - 1) * index // len(meanwhile))
+        softmax.begin_item(core)
         with tik.for_range(0, steps, name="body") as body:
             first = core.scalar("int32", "body_tile")
             first.set_as(item["begin"] + body * RING)

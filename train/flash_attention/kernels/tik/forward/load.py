@@ -102,11 +102,9 @@ def probability_to_l0(core: Core[ForwardPlan], slot: Tensor, segment: int) -> Te
 
 def probability_to_l1(core: Core[ForwardPlan], slot: Tensor, column: int, columns: int, half: Tensor) -> None:
     """Fractal columns (columns, rows, 16) to their places in L1: per segment (rows / 16, keys / 16)."""
-    start, rows = 0, core.plan.rows
-    for width in core.plan.segments:
-        if start <= column * 16 < start + width:
-            break
-        start += width
-    for index in range(columns):
-        at = start * rows + (column + index - start // 16) * FRACTAL
-        core.tik.data_move(slot[at], half[index * rows * 16], 0, rows // 16, 16, 0, (width // 16 - 1) * 16)
+    plan, rows, done = core.plan, core.plan.rows, 0
+    for segment, first, count in plan.by_segment(column, columns):
+        start, gap = plan.segment_start(segment) * rows, plan.segments[segment] // 16 - 1
+        for index in range(first, first + count):
+            core.tik.data_move(slot[start + index * FRACTAL], half[done * rows * 16], 0, rows // 16, 16, 0, gap * 16)
+            done += 1

@@ -203,13 +203,12 @@ def _tile_maximum(core: Core[ForwardPlan], item: Item, a: int, epoch: Number, ti
     if problem.rules.softcap:
         _capped_maximum(core, item, a, search)
         return
-    score = core.on.score[0].reinterpret_cast_to("float16")
-    spans, gap = [], 0
+    spans = []
     for segment, width in enumerate(plan.segments):
         slot = _sample_slot(core, a, segment)
         _sample_scores(core, item, a, segment, slot, search)
         at, elements = plan.segment_start(segment) * plan.rows, width * plan.rows
-        view = score[at + gap :]
+        view = _segment(core, segment)
         core.from_l0c(view, core.on.scores[slot], elements // FRACTAL)
         if problem.bias == "per_score":
             core.with_scalar("vec_axpy", view, core.on.bias[0][at:], 1.0 / problem.post_scale, elements)
@@ -222,8 +221,15 @@ def _tile_maximum(core: Core[ForwardPlan], item: Item, a: int, epoch: Number, ti
             with tik.if_scope(number > 0):
                 mask.lower_visible(core, view, at, elements, plan.half_scores)
         spans.append((view, width // 16))
-        gap += 2 * HALF_ROUND
     _fold(core, a, spans)
+
+
+def _segment(core: Core[ForwardPlan], segment: int) -> Tensor:
+    """Place of a segment of float16 scores. Those of two stand half a round of the banks apart."""
+    gap, scores = 2 * HALF_ROUND * segment, core.on.score
+    if core.plan.long_pieces:
+        return scores[segment].reinterpret_cast_to("float16")[gap:]
+    return scores[0].reinterpret_cast_to("float16")[core.plan.segment_start(segment) * core.plan.rows + gap :]
 
 
 def _sample_slot(core: Core[ForwardPlan], a: int, segment: int) -> int:
@@ -261,7 +267,7 @@ def _capped_maximum(core: Core[ForwardPlan], item: Item, a: int, search: Search)
         start, elements = plan.segment_start(segment) * plan.rows, plan.segments[segment] * plan.rows
         softcap.take(core, score, core.on.scores[slot], core.on.linear[slot % len(core.on.linear)], start, 0, elements)
     core.fill(largest, LOWEST * problem.post_scale, column)
-    for index, (_, first, columns) in enumerate(plan.pieces):
+    for index, (first, columns) in enumerate(plan.pieces):
         at, elements, work = first * column, columns * column, core.on.probability_piece[index]
         part = score[at:]
         softcap.squash(core, part, core.operand_shift, elements)
@@ -337,13 +343,17 @@ def _fold(core: Core[ForwardPlan], a: int, spans: list[tuple[Tensor, int]]) -> N
     if usual:
         # Every step reads from one place and writes to another; sources stand half a round of the banks apart.
         second, half = others[0][0], 2 * HALF_ROUND
-        folds, quarter = core.on.probability_piece, core.on.score[0].reinterpret_cast_to("float16")
-        core.binary("vec_max", folds[0], first, second, 2 * column)
-        core.binary("vec_max", folds[1][half:], first[2 * column :], second[2 * column :], 2 * column)
-        core.binary("vec_max", quarter, folds[0], folds[1][half:], column)
-        core.binary("vec_max", quarter[column + half :], folds[0][column:], folds[1][column + half :], column)
-        core.binary("vec_max", folds[0], quarter, quarter[column + half :], column)
-        _over_columns(core, a, folds[0])
+        quarter, (low, high) = core.on.score[0].reinterpret_cast_to("float16"), core.on.probability_piece[:2]
+        if core.plan.long_pieces:  # the probabilities are in the same layer of the banks
+            low = core.on.score[2].reinterpret_cast_to("float16")
+            high = low[2 * column :]
+        high = high[half:]
+        core.binary("vec_max", low, first, second, 2 * column)
+        core.binary("vec_max", high, first[2 * column :], second[2 * column :], 2 * column)
+        core.binary("vec_max", quarter, low, high, column)
+        core.binary("vec_max", quarter[column + half :], low[column:], high[column:], column)
+        core.binary("vec_max", low, quarter, quarter[column + half :], column)
+        _over_columns(core, a, low)
         return
     for view, more in others:
         core.binary("vec_max", first, first, view, min(columns, more) * column)

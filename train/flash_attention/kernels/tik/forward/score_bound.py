@@ -72,10 +72,10 @@ class ScoreBound:
     def measure(self, item: TableRow, base: Number) -> None:
         """Sets the numbers for an item; `base` is the first element of its keys.
 
-        It uses `score`, which the tiles of an item leave alone where scores are float16.
+        It uses the last tensor of `score`, which the tiles of an item leave alone where scores are float16.
         """
         core, tik, plan, on = self.core, self.core.tik, self.core.plan, self.core.on
-        elements, largest, other = plan.rows * 16, on.score[0][SQUARES:], on.score[0]
+        elements, largest, other = plan.rows * 16, on.score[-1][SQUARES:], on.score[-1]
         with tik.if_scope(item["kv_head"] != self._head):
             self._head.set_as(item["kv_head"])
             self._keys(base)
@@ -133,7 +133,7 @@ class ScoreBound:
     def _keys(self, base: Number) -> None:
         """key_norm = ln(length of the longest key of a head) + ln(scale)."""
         core, plan, on = self.core, self.core.plan, self.core.on
-        largest = on.score[0][SQUARES:]
+        largest, other = on.score[-1][SQUARES:], on.score[-1]
         core.fill(largest, 0.0, SQUARES)
         place, squares = core.place("key"), on.squares[0]
         tile = core.scalar("int32", "norm_tile", 0)
@@ -145,8 +145,8 @@ class ScoreBound:
                     tile.set_as(max(0, place.rows - plan.keys))
                 self._place(slot, core.gm["key"], base + tile * 16, min(place.rows, plan.keys), place.column)
                 self._squares(squares, slot, plan.keys)
-                core.from_l0c(on.score[0], squares, plan.columns)
-                core.binary("vec_max", largest, largest, on.score[0], plan.columns * FRACTAL)
+                core.from_l0c(other, squares, plan.columns)
+                core.binary("vec_max", largest, largest, other, plan.columns * FRACTAL)
         self._logarithm(on.key_norm[0], largest)
         scale = math.log(max(abs(core.problem.scale), LEAST_SQUARE) * SLACK)
         core.with_scalar("vec_adds", on.key_norm[0], on.key_norm[0], scale, LANES)

@@ -65,14 +65,38 @@ def limits(problem: KernelProblem, visible: np.ndarray) -> np.ndarray:
 
 def initialise(core: Core[ForwardPlan]) -> None:
     """Limits of the exponents."""
-    plan = core.plan
-    if plan.half_scores:
-        unit, (ceiling,), (floor,) = core.problem.post_scale, core.on.ceiling, core.on.floor
-        core.fill(ceiling, CEILING / unit, ceiling.shape[0])
-        core.fill(floor, -LARGEST_MAGNITUDE / (FAR_UNIT if unit == 1.0 else unit), floor.shape[0])
-    else:
+    if not core.plan.half_scores:
         core.fill(core.on.ceiling_row[0], CEILING, 64)
+    elif core.on.copies("ceiling"):
+        _fill_limits(core, core.on.floor[0], core.on.ceiling[0])
     softcap.initialise(core, core.problem.rules.softcap)
+
+
+def begin_item(core: Core[ForwardPlan]) -> None:
+    """Limits of the exponents, where they are among the scores, which other work has used since."""
+    if core.plan.long_pieces and not core.on.copies("ceiling"):
+        _fill_limits(core, _floor(core), _halves(core, 3))
+
+
+def _fill_limits(core: Core[ForwardPlan], floor: Tensor, ceiling: Tensor) -> None:
+    unit = core.problem.post_scale
+    core.fill(ceiling, CEILING / unit, ceiling.shape[0])
+    core.fill(floor, -LARGEST_MAGNITUDE / (FAR_UNIT if unit == 1.0 else unit), floor.shape[0])
+
+
+def _halves(core: Core[ForwardPlan], copy: int) -> Tensor:
+    """One of the tensors of scores as float16."""
+    return core.on.score[copy].reinterpret_cast_to("float16")
+
+
+def _floor(core: Core[ForwardPlan]) -> Tensor:
+    """Lower limits of float16 exponents."""
+    return (core.on.copies("floor") or [_halves(core, 2)])[0]
+
+
+def _ceiling(core: Core[ForwardPlan]) -> Tensor:
+    """Upper limits of float16 exponents. They stand half a round of the banks off the scores, too."""
+    return (core.on.copies("ceiling") or [_halves(core, 3)])[0][2 * HALF_ROUND :]
 
 
 def steps(core: Core[ForwardPlan], unit: Unit) -> list[Step]:
@@ -83,13 +107,9 @@ def steps(core: Core[ForwardPlan], unit: Unit) -> list[Step]:
     """
     plan = core.plan
     pieces = [
-        Piece(core, unit, index, segment, column, columns, column * plan.rows * 16, columns * plan.rows * 16)
-        for index, (segment, column, columns) in enumerate(plan.pieces)
+        Piece(core, unit, index, column, columns, column * plan.rows * 16, columns * plan.rows * 16)
+        for index, (column, columns) in enumerate(plan.pieces)
     ]
-
-    # The limits stand half a round of the banks off the scores, too.
-    def ceiling() -> Tensor:
-        return core.on.ceiling[0][2 * HALF_ROUND :]
 
     # Everything step by step, so that the pieces hide each other's latency.
     def take_single() -> None:
@@ -106,14 +126,14 @@ def steps(core: Core[ForwardPlan], unit: Unit) -> list[Step]:
             piece.limit_below()
         if unit.number is None:
             for piece in pieces:
-                piece.limit_above(ceiling())
+                piece.limit_above(_ceiling(core))
         else:
             with core.tik.if_scope(unit.number > 0):
                 for piece in pieces:
                     piece.limit_above(core.on.visible[0][piece.at :])
             with core.tik.else_scope():
                 for piece in pieces:
-                    piece.limit_above(ceiling())
+                    piece.limit_above(_ceiling(core))
         for piece in pieces:
             piece.scale_half()
 
@@ -125,7 +145,7 @@ def steps(core: Core[ForwardPlan], unit: Unit) -> list[Step]:
                 for piece in pieces:
                     piece.limit_far()
             for piece in pieces:
-                piece.limit_above(ceiling() if unit.number is None else core.on.visible[0][piece.at :])
+                piece.limit_above(_ceiling(core) if unit.number is None else core.on.visible[0][piece.at :])
         with core.tik.else_scope():
             for piece in pieces:
                 piece.take(1)
@@ -147,20 +167,20 @@ def column_factors(post_scale: float, columns: int) -> tuple[float, ...]:
     One rounded factor for all would make every exponent, and with them the logsumexp, wrong in the same direction.
     """
     half = np.float16(post_scale)
-    near, other = float(half), float(np.nextafter(half, np.float16(np.inf if half < post_scale else -np.inf)))
-    share = (post_scale - near) / (other - near)
-    # Spread over the columns: a row that sees part of the tile has some of both.
-    return tuple(
-        other if math.floor((c + 1.5) * share) > math.floor((c + 0.5) * share) else near for c in range(columns)
-    )
+    near = float(half)
+    other = float(np.nextafter(half, np.float16(np.inf if near < post_scale else -np.inf)))
+    count = math.floor((columns + 0.5) * (post_scale - near) / (other - near))
+    # Side by side, so that Vector multiplies few stretches, and in the middle: many a row that sees part of the tile
+    # has some of both.
+    first = (columns - count + 1) // 2
+    return tuple(other if first <= c < first + count else near for c in range(columns))
 
 
 @dataclass(frozen=True)
 class Piece:
-    """At most 32 keys of a unit.
+    """A part of the keys of a unit.
 
     Attributes:
-        segment: of the tile, whose scores L0C holds in one tensor.
         column, columns: fractal columns of the tile.
         at, elements: the same in elements.
     """
@@ -168,7 +188,6 @@ class Piece:
     core: Core[ForwardPlan]
     unit: Unit
     index: int
-    segment: int
     column: int
     columns: int
     at: int
@@ -179,6 +198,8 @@ class Piece:
 
         Operands of an instruction stand an odd number of half rounds of the banks apart, the result first.
         """
+        if distance and self.core.plan.long_pieces:
+            return _halves(self.core, self.index)[distance * 2 * self.core.operand_shift :]
         return self.core.on.probability_piece[self.index][distance * 2 * self.core.operand_shift :]
 
     @property
@@ -188,17 +209,19 @@ class Piece:
 
     def take(self, distance: int) -> None:
         """Scores out of L0C; float16 to a distance."""
-        core, plan = self.core, self.core.plan
-        source = (self.column - plan.segment_start(self.segment) // 16) * plan.rows * 16
-        if core.problem.rules.softcap:
-            scores, linear = self.unit.scores[self.segment], self.unit.linear[self.segment]
-            softcap.take(core, core.on.score[0], scores, linear, self.at, source, self.elements)
-            return
+        core, plan, unit, done = self.core, self.core.plan, self.unit, 0
         if plan.half_scores:
             target = self.half(distance)
         else:
             target = self.single[HALF_ROUND if core.problem.post_scale != 1.0 else 0 :]
-        core.from_l0c(target, self.unit.scores[self.segment][source], self.elements // FRACTAL)
+        for segment, column, columns in plan.by_segment(self.column, self.columns):
+            source, elements = column * plan.rows * 16, columns * plan.rows * 16
+            if core.problem.rules.softcap:
+                scores, linear = unit.scores[segment], unit.linear[segment]
+                softcap.take(core, core.on.score[0], scores, linear, self.at + done, source, elements)
+            else:
+                core.from_l0c(target[done], unit.scores[segment][source], elements // FRACTAL)
+            done += elements
 
     def limit_single(self) -> None:
         """float32: post-scale, bias, distances, and no exponent beyond what a float16 probability holds."""
@@ -219,7 +242,7 @@ class Piece:
 
     def limit_below(self) -> None:
         """float16 exponents to be scaled: none below what float16 holds afterwards."""
-        self.core.binary("vec_max", self.half(2), self.half(3), self.core.on.floor[0], self.elements)
+        self.core.binary("vec_max", self.half(2), self.half(3), _floor(self.core), self.elements)
 
     def limit_above(self, limit: Tensor) -> None:
         """float16 exponents: none beyond what a probability holds, hidden ones far below."""

@@ -35,26 +35,26 @@ def finish(core: Core[ForwardPlan], item: Item, a: int) -> None:
     inverse = core.on.inverse[0]
     square = plan.rows * 16
     small, shift = _small_steps(core, a), core.operand_shift
-    score, result = core.on.score[0], core.on.stage[a]
+    scores, result = core.on.score, core.on.stage[a]
     columns, slots = core.value_columns, plan.staging_slots
     # Backwards: waiting until the last query column has left stage[a] covers the others.
     spans = [(first, min(2, columns - first)) for first in range(0, columns, 2)][::-1]
 
-    def slot(index: int) -> int:
-        return index % slots * plan.staging_slot
+    def slot(index: int) -> Tensor:
+        return scores[index % slots] if plan.long_pieces else scores[0][index % slots * plan.staging_slot :]
 
     def move(index: int) -> None:
         first, width = spans[index]
-        core.from_l0c(score[slot(index) + shift], core.on.output[a][first * square], width * plan.rows // 16)
+        core.from_l0c(slot(index)[shift], core.on.output[a][first * square], width * plan.rows // 16)
 
     def scale(index: int) -> None:
         for column in range(spans[index][1]):
-            at = slot(index) + column * square
-            core.binary("vec_mul", score[at:], score[at + shift :], inverse, square)
+            part = slot(index)[column * square :]
+            core.binary("vec_mul", part, part[shift:], inverse, square)
 
     def convert(index: int) -> None:
         first, width = spans[index]
-        core.to_half(result[first * square :], score[slot(index) :], width * square)
+        core.to_half(result[first * square :], slot(index), width * square)
 
     # The first parts of the output hide the latency of the inverse, later ones the latency of the logsumexp.
     moves = [functools.partial(move, index) for index in range(len(spans))]

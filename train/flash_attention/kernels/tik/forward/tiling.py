@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from flash_attention.kernels.tik import instruction_forms
 from flash_attention.kernels.tik.common import softcap
@@ -77,6 +77,8 @@ class ForwardPlan:
         memory_bound: the memory is the limit, or nearly so.
         shared_sample: two neighbouring row blocks take their references from the same keys, see schedule._sample.
             Spares the memory.
+        long_pieces: Vector works on halves of a tile, with instructions as long as that, in tensors beside those of
+            the probabilities. Otherwise on 32 keys at a time, in the tensors of the probabilities.
     """
 
     strategy: str
@@ -91,6 +93,7 @@ class ForwardPlan:
     precise_total: bool
     memory_bound: bool
     shared_sample: bool
+    long_pieces: bool
 
     @property
     def samples(self) -> int:
@@ -108,18 +111,32 @@ class ForwardPlan:
         return self.keys // 16
 
     @property
-    def pieces(self) -> tuple[tuple[int, int, int], ...]:
-        """(segment, first column, columns) of the pieces of at most 32 keys for Vector."""
-        result, start = [], 0
+    def pieces(self) -> tuple[tuple[int, int], ...]:
+        """(first column, columns) of the pieces of a tile that Vector works on in turn."""
+        size = -(-self.columns // 2) if self.long_pieces else 2
+        if self.long_pieces:
+            return tuple((first, min(size, self.columns - first)) for first in range(0, self.columns, size))
+        result: list[tuple[int, int]] = []
         for index, width in enumerate(self.segments):
-            columns = width // 16
-            result += [(index, start + c, min(2, columns - c)) for c in range(0, columns, 2)]
-            start += columns
+            start, columns = self.segment_start(index) // 16, width // 16
+            result += [(start + first, min(size, columns - first)) for first in range(0, columns, size)]
         return tuple(result)
+
+    def by_segment(self, column: int, columns: int) -> list[tuple[int, int, int]]:
+        """Return (segment, first column in it, columns) of the parts of a piece: L0C has a tensor per segment."""
+        result = []
+        for index, width in enumerate(self.segments):
+            start = self.segment_start(index) // 16
+            first, end = max(column, start), min(column + columns, start + width // 16)
+            if first < end:
+                result.append((index, first - start, end - first))
+        return result
 
     @property
     def staging_slots(self) -> int:
         """Pairs of output columns at the end of a row block."""
+        if self.long_pieces:
+            return min(3, -(-self.value_dim // 32))
         slots = max(1, self.columns // 2)
         return min(2 if self.memory_bound else 3, slots) if self.half_scores and self.value_dim > 64 else slots
 
@@ -164,8 +181,10 @@ def cut(strategy: Strategy, problem: KernelProblem) -> ForwardPlan:
     # Every query that sees a key sees the first one, and neither bias nor mask says which keys matter.
     plain = not problem.sequences and problem.bias == "none" and problem.mask != "per_score"
     shared = memory_bound and plain and problem.band.keys(problem.seq_q - 1)[0] == 0
+    # Explicit masks and dropout take passes of their own, over short pieces.
+    long_pieces = half_scores and segment > 32 and problem.mask != "per_score" and not problem.dropout_threshold
     shape = strategy.name, rows, keys, row_blocks, segments, slots, *widths
-    return ForwardPlan(*shape, half_scores, precise, memory_bound, shared)
+    return ForwardPlan(*shape, half_scores, precise, memory_bound, shared, long_pieces)
 
 
 def _is_memory_bound(problem: KernelProblem) -> bool:
@@ -178,8 +197,6 @@ def buffers(problem: KernelProblem, plan: ForwardPlan, work: TableOfWork) -> lis
     tiles, distances = work.tiles.size, work.distances.size
     rows, keys, depth, value_dim = plan.rows, plan.keys, plan.head_dim, plan.value_dim
     width, area = max(plan.segments), plan.rows * plan.keys
-    piece = max(columns for _, _, columns in plan.pieces) * rows * 16
-    scores = max(area // 2 if plan.half_scores else area, plan.staging_slots * plan.staging_slot)
     dynamic = is_dynamic(problem)
     computed, dropout = problem.bias == "alibi", problem.dropout_threshold > 0
     variants = 2 if distances else 1
@@ -187,10 +204,7 @@ def buffers(problem: KernelProblem, plan: ForwardPlan, work: TableOfWork) -> lis
     added = problem.bias == "per_score" or distances or problem.rules.softcap
     widens = added and not plan.half_scores and not instruction_forms.current().mixed_axpy
     near = score_bound.is_needed(problem, plan.half_scores)
-    if near:
-        scores = max(scores, 2 * score_bound.SQUARES)
     norm = max(rows, keys) * depth if near else 0
-    room = softcap.RAW if problem.rules.softcap else 0
     result = [
         Buffer("query", "L1", "float16", rows * depth, 2 * plan.row_blocks),
         Buffer("query_terms", "L1", "float16", rows * TERMS, 2 * plan.row_blocks * variants),
@@ -219,15 +233,7 @@ def buffers(problem: KernelProblem, plan: ForwardPlan, work: TableOfWork) -> lis
         Buffer("low_total", "L0C", "float32", rows * 16, plan.row_blocks if plan.precise_total else 0),
         Buffer("scores", "L0C", "float32", rows * width, plan.score_slots),
         Buffer("squares", "L0C", "float32", score_bound.SQUARES if near else 0, 2),
-        # First, so that they lie in another layer of the banks than the probabilities.
-        Buffer("floor", "UB", "float16", piece if plan.half_scores else 0),
-        Buffer("ceiling", "UB", "float16", piece + 256 if plan.half_scores else 0),
-        # More than a tile: operands of an instruction stand half a round of the banks apart, see hardware.HALF_ROUND.
-        Buffer("score", "UB", "float32", scores + padded(64 * (len(plan.segments) + 1), 128) + room),
-        # A tensor per piece: then Vector goes on while a piece leaves, whatever the synchronisation knows of addresses.
-        Buffer("probability_piece", "UB", "float16", piece + 512, len(plan.pieces)),
-        Buffer("ceiling_row", "UB", "float32", 0 if plan.half_scores else 64),
-        Buffer("low_piece", "UB", "float16", piece, len(plan.pieces) if plan.precise_total else 0),
+        *_score_buffers(problem, plan, near),
         Buffer("stage", "UB", "float16", rows * max(depth, value_dim) + 128, plan.row_blocks),
         Buffer("row_total", "UB", "float32", 2048),
         Buffer("scratch", "UB", "float32", 2048),
@@ -263,6 +269,41 @@ def buffers(problem: KernelProblem, plan: ForwardPlan, work: TableOfWork) -> lis
         Buffer("score_bound", "UB", "int32", 8 if near else 0, 2),
     ]
     return [buffer for buffer in result if buffer.copies and buffer.size]
+
+
+def _score_buffers(problem: KernelProblem, plan: ForwardPlan, near: bool) -> list[Buffer]:
+    """Return what Vector makes probabilities of scores in, in an order with different banks.
+
+    A tensor per piece: then Vector goes on while a piece leaves, whatever the synchronisation knows of addresses.
+    Operands of an instruction stand half a round of the banks apart, see hardware.HALF_ROUND: tensors have room for it.
+
+    Args:
+        near: see score_bound.is_needed.
+    """
+    area, pieces = plan.rows * plan.keys, len(plan.pieces)
+    piece = max(columns for _, columns in plan.pieces) * plan.rows * 16
+    measured = 2 * score_bound.SQUARES if near else 0
+    floor, ceiling = Buffer("floor", "UB", "float16", piece), Buffer("ceiling", "UB", "float16", piece + 256)
+    if plan.long_pieces:
+        # A tensor per piece, and one more for what is measured meanwhile, or two for the limits of exponents.
+        size = max(piece // 2 + 4 * HALF_ROUND, plan.staging_slot, measured)
+        score = Buffer("score", "UB", "float32", size, pieces)
+        return [
+            score,
+            Buffer("probability_piece", "UB", "float16", piece, pieces),
+            replace(score, copies=1 if near else 2),
+            *((ceiling, replace(floor, size=256)) if near else ()),
+        ]
+    scores = max(area // 2 if plan.half_scores else area, plan.staging_slots * plan.staging_slot, measured)
+    room = softcap.RAW if problem.rules.softcap else 0
+    return [
+        # First, so that they lie in another layer of the banks than the probabilities.
+        *((floor, ceiling) if plan.half_scores else ()),
+        Buffer("score", "UB", "float32", scores + padded(64 * (len(plan.segments) + 1), 128) + room),
+        Buffer("probability_piece", "UB", "float16", piece + 512, pieces),
+        Buffer("ceiling_row", "UB", "float32", 0 if plan.half_scores else 64),
+        Buffer("low_piece", "UB", "float16", piece, pieces if plan.precise_total else 0),
+    ]
 
 
 def _takes_any_rows(problem: KernelProblem, strategy: Strategy) -> bool:

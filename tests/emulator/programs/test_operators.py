@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 import tikemu
 
-from tests.emulator.support.programs import zoo, zoo2
-
-PROGRAMS = (*zoo.PROGRAMS, *zoo2.PROGRAMS)
+from tests.emulator.support.programs.cube_operators import PROGRAMS
 
 
 def _compare(outputs, expected):
