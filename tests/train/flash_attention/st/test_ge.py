@@ -9,6 +9,7 @@ import pytest
 from tests.train.flash_attention.st.support.card_runs import verdicts
 from tests.train.flash_attention.st.support.wheel_tools import ROOT
 from tests.train.flash_attention.st.test_card_commands import CHECK, SELFTEST, TRAINING
+from tests.train.flash_attention.support.case_list import daily_names
 from tests.virtual_ascend.card import ge_python, on_card, said, start
 
 pytestmark = [pytest.mark.card, pytest.mark.timeout(1800)]  # the first one makes an environment
