@@ -16,7 +16,7 @@ import tikemu
 from tikemu import tik
 from tikemu.frontend import platform_info
 
-LANES, HALVES = 64, 128  # float32 and float16 lanes of a repeat
+LANES = 64  # of float32 in a repeat
 KEYS = 128  # rows of the state
 CONVOLUTION_CHANNELS, TAPS, CONVOLUTION_BLOCKS = 10240, 4, 32
 TILE, BATCH_TILES, SAMPLES = 64 * 256, 6, 4  # of the probe: float16 numbers, tiles in flight, numbers looked at

@@ -106,11 +106,6 @@ class Blocks:
             counts.waited, counts.events = clock.waited, clock.events
         return counts
 
-    @property
-    def size(self) -> int:
-        """Return the number of bytes of global memory."""
-        return sum(tensor.size for tensor in self.session.gm.values())
-
 
 def _events(events: list) -> tuple[list[tuple], list[tuple[int, float, float]]]:
     """Return the events without their operations. An event has what a trace shows of its operation, and (number, start,
@@ -182,7 +177,7 @@ class Worker:
         counts = blocks.counts()
         if blocks.session.reusable:
             self._sessions[self._number] = blocks
-        while len(self._sessions) > _KEPT or sum(kept.size for kept in self._sessions.values()) > KEEP_BYTES:
+        while len(self._sessions) > _KEPT or sum(kept.session.size for kept in self._sessions.values()) > KEEP_BYTES:
             self._sessions.popitem(last=False)
         return "counts", counts
 

@@ -9,6 +9,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -53,6 +54,20 @@ def on_cores(threads: int) -> dict:
     # Threads of NumPy's product would spin through the next turn: 2^26 cycles unless told otherwise.
     variables = environment(OMP_NUM_THREADS=str(threads), OPENBLAS_THREAD_TIMEOUT="20")
     return {"text": True, "env": variables, "preexec_fn": lambda: os.sched_setaffinity(0, cores)}
+
+
+def calls_in_turns(calls: dict[str, Callable], rounds: int) -> dict[str, list]:
+    """Return the seconds of calls, and of functions that they return, by round after a warm-up."""
+    seconds: dict[str, list] = {name: [] for name in calls}
+    for _ in range(rounds + 1):
+        for name, call in calls.items():
+            times, step = [], call
+            while callable(step):
+                start = time.perf_counter()
+                step = step()
+                times.append(time.perf_counter() - start)
+            seconds[name].append(times)
+    return {name: times[1:] for name, times in seconds.items()}
 
 
 class Worker:

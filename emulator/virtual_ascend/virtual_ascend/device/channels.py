@@ -56,10 +56,6 @@ def waiting(channel: str) -> int:
     return len(_CHANNELS[channel].batches) if channel in _CHANNELS else 0
 
 
-def _begin(_kernel: Kernel) -> tuple[()]:
-    return ()
-
-
 def _next(kernel: Kernel) -> list[np.ndarray]:
     name = kernel.attributes["channel_name"]
     channel = _CHANNELS.get(name, _Channel())
@@ -69,4 +65,4 @@ def _next(kernel: Kernel) -> list[np.ndarray]:
     return channel.batches.popleft()
 
 
-AICPU: dict[str, Callable[..., Any]] = {"GetNext": _next, "InitData": _begin}
+AICPU: dict[str, Callable[..., Any]] = {"GetNext": _next, "InitData": lambda _kernel: ()}

@@ -38,9 +38,6 @@ class Launcher:
         self.kernels: dict[int, Kernel] = {}
         self.seconds: dict[str, float] = {}  # of kernels in TIK, as estimated at their first launch
 
-    def register(self, number: int, kernel: Kernel) -> None:
-        self.kernels[number] = kernel
-
     def launch(self, number: int, blocks: int, addresses: Sequence[Address]) -> None:
         """Run a kernel.
 

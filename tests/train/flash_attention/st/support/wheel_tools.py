@@ -126,7 +126,9 @@ def development_environment(release: str) -> Path:
         install = [str(python), "-m", "pip", "install", *packages]
         done = subprocess.run(install, cwd=folder, capture_output=True, text=True)
         if done.returncode:
-            raise RuntimeError(f"{packages[0]} cannot be installed: {done.stderr.strip().splitlines()[-1]}")
+            said = done.stderr.strip().splitlines() or ["pip said nothing"]
+            reason = next((line for line in reversed(said) if line.startswith("ERROR")), said[-1])
+            raise RuntimeError(f"{packages[0]} cannot be installed: {reason}")
 
     return kept_environment(f"mindspore-{release}-py3.11", " ".join(packages), make)
 
