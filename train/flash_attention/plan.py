@@ -173,7 +173,7 @@ def lacks_operations(tensor: TensorSpec) -> bool:
 
 
 class DenseCall(EntryCell):
-    """One kind of call: a backend's cell, and around it what turns the caller's tensors into the backend's."""
+    """Run one kind of call: a backend's cell, and steps that turn the caller's tensors into the backend's tensors."""
 
     def __init__(
         self,
@@ -248,7 +248,7 @@ class DenseCall(EntryCell):
 
 
 class _TriangleCheck(nn.Cell):
-    """Refuses a compact mask that is not the strict upper triangle. Only PYNATIVE can: a graph sees no contents.
+    """Refuse a compact mask that is not the strict upper triangle. Only PYNATIVE can: a graph sees no contents.
 
     To read a tensor is to wait for all operations under way. So a mask that passed is looked at again where it lies,
     on a CPU, and read again when it has moved. What an operation under way writes into it shows at the next call.
@@ -286,7 +286,7 @@ class _TriangleCheck(nn.Cell):
 
 
 class _Widened(EntryCell):
-    """A paged call whose caches are wider than query and values are."""
+    """Run a paged call whose caches are wider than query and values."""
 
     def __init__(self, run: nn.Cell, head_dim: int, width: int, value_head_dim: int | None):
         super().__init__()
@@ -301,7 +301,7 @@ class _Widened(EntryCell):
 
 
 class Padding(EntryCell):
-    """Zeros behind the last axis, through float32: a compiled graph on a CPU joins no bfloat16."""
+    """Append zeros to the last axis, through float32: a compiled graph on a CPU joins no bfloat16."""
 
     def __init__(self, size: int, width: int):
         super().__init__()

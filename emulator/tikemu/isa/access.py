@@ -23,7 +23,7 @@ def l0c_alignment(value: Any, call: Call) -> int:
 
 
 def _allocated(operand: Operand) -> int:
-    """Return end of the memory that the allocation of a tensor takes: its size rounded up (D3b); of GM the segment
+    """Return the end of the memory that the allocation of a tensor takes: its size rounded up (D3b); of GM the segment
     (D33a).
     """
     if operand.memory.kind == "GM":
@@ -56,7 +56,7 @@ def access(call: Call, label: str, operand: Operand, *pieces: Piece) -> Access:
 
 
 def bursts(call: Call, label: str, operand: Operand, count: int, length: int, pitch: int) -> Access:
-    """Return ``count`` bursts of ``length`` bytes, ``pitch`` bytes start to start, from the operand's address."""
+    """Return ``count`` bursts of ``length`` bytes from the operand's address, ``pitch`` bytes start to start."""
     return access(call, label, operand, (operand.address, count, pitch, 1, 0, length))
 
 

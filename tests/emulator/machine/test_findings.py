@@ -21,7 +21,7 @@ ALL = Options(strict=True, findings="all")
 
 
 def build(kind: str) -> Any:
-    """The program of a class, recorded under the options in force."""
+    """Return the program of a class, recorded under the options in force."""
     kernel = tik.Tik(disable_debug=False)
     kernel.BuildCCE("kernel", [], PROGRAMS[kind](kernel))
     return kernel

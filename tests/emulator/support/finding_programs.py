@@ -19,20 +19,20 @@ def _target(kernel: Any, count: int = 128) -> Any:
 
 
 def _to(kernel: Any, target: Any, data: Any) -> Outputs:
-    """Ends a program with a move to its output."""
+    """End a program with a move to its output."""
     kernel.data_move(target, data, 0, 1, 8, 0, 0)
     return [target]
 
 
 def undefined(kernel: Any) -> Outputs:
-    """Nothing writes what is added to."""
+    """Add to a tensor that nothing has written."""
     data = ub(kernel, "data")
     kernel.vec_adds(128, data, data, 1.0, 1, 8, 8)
     return _to(kernel, _target(kernel), data)
 
 
 def race(kernel: Any) -> Outputs:
-    """Two blocks write different values."""
+    """Write different values from two blocks."""
     target = _target(kernel)
     with per_block(kernel) as block:
         data = ub(kernel, "data")
@@ -45,14 +45,14 @@ def race(kernel: Any) -> Outputs:
 
 
 def overlap(kernel: Any) -> Outputs:
-    """A move into its own source."""
+    """Move a tensor into its own source."""
     data = filled(kernel, count=256)
     kernel.data_move(data[16], data, 0, 1, 8, 0, 0)
     return _to(kernel, _target(kernel), data)
 
 
 def padding(kernel: Any) -> Outputs:
-    """A move ends behind a GM tensor."""
+    """Move past the end of a GM tensor."""
     target = _target(kernel, 20)
     data = filled(kernel)
     kernel.data_move(target, data, 0, 1, kernel.Scalar("int32", init_value=2), 0, 0)
@@ -60,13 +60,13 @@ def padding(kernel: Any) -> Outputs:
 
 
 def memory(kernel: Any) -> Outputs:
-    """32 bytes more than the planned part."""
+    """Take 32 bytes more than the planned part."""
     ub(kernel, "large", 253952 // 2 + 16)
     return []
 
 
 def work_tensor(kernel: Any) -> Outputs:
-    """Nine sums need two blocks."""
+    """Add nine sums, which need two blocks."""
     data, work = ub(kernel, "data", 64 * 9, "float32"), ub(kernel, "work", 8, "float32")
     result = ub(kernel, "result", 64, "float32")
     kernel.vec_dup(64, data, 1.0, 9, 8)
@@ -75,14 +75,14 @@ def work_tensor(kernel: Any) -> Outputs:
 
 
 def undocumented(kernel: Any) -> Outputs:
-    """A call that has no documentation."""
+    """Make a call that has no documentation."""
     with kernel.for_range(0, 2):
         kernel.tik_continue()
     return []
 
 
 def unspecified(kernel: Any) -> Outputs:
-    """The logarithm of 0."""
+    """Take the logarithm of 0."""
     data = ub(kernel, "data")
     kernel.vec_dup(128, data, 0.0, 1, 8)
     kernel.vec_ln(128, data, data, 1, 8, 8)
@@ -90,20 +90,20 @@ def unspecified(kernel: Any) -> Outputs:
 
 
 def value(kernel: Any) -> Outputs:
-    """A number beyond its type."""
+    """Write a number beyond its type."""
     kernel.Scalar("int8", init_value=300)
     return []
 
 
 def argument(kernel: Any) -> Outputs:
-    """A mask without a lane."""
+    """Set a mask without a lane."""
     data = filled(kernel)
     kernel.vec_dup([0, 0], data, 1.0, 1, 8)
     return []
 
 
 def compare_mask(kernel: Any) -> Outputs:
-    """A second comparison before the use of the first."""
+    """Compare a second time before the first comparison is used."""
     data = filled(kernel)
     mask = kernel.vcmp_gt(128, data, data, 1, 1)
     kernel.vcmp_lt(128, data, data, 1, 1)
@@ -112,7 +112,7 @@ def compare_mask(kernel: Any) -> Outputs:
 
 
 def block_loop(kernel: Any) -> Outputs:
-    """A tensor outside of the multi-core loop."""
+    """Define a tensor outside of the multi-core loop."""
     data = filled(kernel)
     with per_block(kernel):
         kernel.vec_adds(128, data, data, 1.0, 1, 8, 8)
@@ -120,7 +120,7 @@ def block_loop(kernel: Any) -> Outputs:
 
 
 def loop(kernel: Any) -> Outputs:
-    """The end of a loop is set in its body."""
+    """Set the end of a loop in its body."""
     end = kernel.Scalar("int32", init_value=2)
     with kernel.for_range(0, end):
         end.set_as(2)
@@ -128,7 +128,7 @@ def loop(kernel: Any) -> Outputs:
 
 
 def synchronisation(kernel: Any) -> Outputs:
-    """A flag that nobody sets."""
+    """Wait for a flag that nobody sets."""
     data = filled(kernel)
     kernel.wait_flag("PIPE_V", "PIPE_MTE3", 0)
     return _to(kernel, _target(kernel), data)

@@ -22,7 +22,7 @@ def draw(seed, *shape):
 
 
 def truth(query, key, value, bias, d_output):
-    """Return output, logsumexp and gradients, in float64 from scores in float32."""
+    """Return the output, logsumexp and gradients, in float64 from scores in float32."""
     scores = (query @ key.swapaxes(-1, -2) * np.float32(0.25) + bias).astype(np.float64)
     top = scores.max(-1, keepdims=True)
     weights = np.exp(scores - top)
@@ -37,7 +37,7 @@ def truth(query, key, value, bias, d_output):
 
 
 def computed(call, dtype, query, key, value, bias, d_output):
-    """Return the same of a call."""
+    """Return the same results as `truth`, from a call."""
     tensors = [Tensor(array).astype(dtype) for array in (query, key, value)]
 
     def total(*tensors):

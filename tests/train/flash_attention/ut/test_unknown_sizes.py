@@ -102,7 +102,7 @@ CASES = {
 
 
 def dynamic(calls):
-    """Return inputs of several calls with None for the sizes in which they differ."""
+    """Return the inputs of several calls with None for the sizes in which they differ."""
     described = []
     for tensors in zip(*calls):
         if tensors[0] is None:
@@ -115,7 +115,7 @@ def dynamic(calls):
 
 
 def arrays(result):
-    """Return one result or a tuple of them as arrays."""
+    """Return a result, or a tuple of results, as arrays."""
     return [one.asnumpy() for one in (result if isinstance(result, tuple) else (result,))]
 
 

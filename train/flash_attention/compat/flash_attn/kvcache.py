@@ -67,7 +67,7 @@ def flash_attn_with_kvcache(
     num_splits: int = 0,
     return_softmax_lse: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """Return attention against a cache. Causal masks are aligned BOTTOM RIGHT: the last query sees all keys of its
+    """Compute attention against a cache. Causal masks are aligned BOTTOM RIGHT: the last query sees all keys of its
     sequence.
 
     It has no gradient.
@@ -249,14 +249,14 @@ class _Cached(EntryCell):
         )
 
     def hidden(self, position, lengths, leftpad):
-        """Return bool (batch, 1, 1 or seqlen, keys)."""
+        """Return which keys are hidden, bool (batch, 1, 1 or seqlen, keys)."""
         hidden = self.columns >= lengths
         if leftpad is not None:
             hidden = ops.logical_or(hidden, self.columns < ops.reshape(leftpad, (-1, 1, 1, 1)))
         return hidden_by_window(hidden, position, self.columns, self.left, self.right)
 
     def keys(self, cache, table):
-        """Return (batch, keys, nheads_k, headdim) of the pages."""
+        """Return the pages' contents as (batch, keys, nheads_k, headdim)."""
         if self.whole:
             return cache
         shape = cache.shape
@@ -322,7 +322,7 @@ def _plan(q, k_cache, v_cache, new, where, slopes, rules):
 
 
 def _check_calls(q, k_cache, v_cache, new, slopes, width: int, rules: tuple) -> None:
-    """Raise as the calls of the Cell would, before a cache is written."""
+    """Raise as the calls of the Cell would, before a call has written."""
     (k, v, cos, sin), (scale, causal, window, softcap, interleaved, *_) = new, rules
     batch = q.shape[0]
     counts, table = TensorSpec((batch,), "int32"), TensorSpec((batch, width), "int32")

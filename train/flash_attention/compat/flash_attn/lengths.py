@@ -1,4 +1,4 @@
-"""Check cumulative lengths of packed sequences, which may end before the last row."""
+"""Cumulative lengths of packed sequences as flash_attn takes them. They may end before the last row."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ CARDS = DP * MP
 
 
 def split(layout, name, shape):
-    """Return into how many parts a layout cuts each axis of an input."""
+    """Return the number of parts into which a layout cuts each axis of an input."""
     ones = (1,) * (len(shape) - 1)
     if layout in ("whole", "cast"):
         return (1, *ones)
@@ -179,7 +179,7 @@ class Gradients(nn.Cell):
 
 
 def mask_shape(case):
-    """Return shape of the mask: of one head."""
+    """Return the shape of the mask: of one head."""
     return (BATCH, 1, SEQ, SEQ) if case.mask[1] == 4 else (BATCH, SEQ, SEQ)
 
 
@@ -196,7 +196,7 @@ def turned(case, name, array):
 
 
 def expected(case, data, weights, mask, segments):
-    """Return gradients of the inputs in float64."""
+    """Return the gradients of the inputs in float64."""
     given = {name: turned(case, name, data[name]).astype(float) for name in case.inputs}
     biased = "bias" in given
     problem = Call(

@@ -1,4 +1,4 @@
-"""Check that errors name every argument of an adapter as its caller wrote it."""
+"""Errors name arguments as the caller of an adapter wrote them, in every adapter."""
 
 import inspect
 import re
@@ -21,7 +21,7 @@ def tensor(*shape, dtype="float32"):
 
 
 class Module(nn.Cell):
-    """Stands for a model's attention."""
+    """Stand for a model's attention."""
 
 
 def layer(query, key, value, attn_mask=None, alibi_mask=None):
@@ -198,7 +198,7 @@ def named_as_written(message, entry, name):
 
 
 def called(entry, name, wrong):
-    """Return the message of an entry for a wrong argument, None if it takes it."""
+    """Return the message of an entry for a wrong argument, None if there is none."""
     function, given = ENTRIES[entry]
     try:
         function(**{**given, **NEEDS.get((entry, name), {}), name: wrong})
