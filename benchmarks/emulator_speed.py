@@ -92,7 +92,7 @@ def rate(
     program: Callable[[str, int], tuple[Any, Any]] = kernel,
     per_iteration: int = PER_ITERATION,
 ) -> float:
-    """Vector instructions per second of ``clock``, measured for about ``seconds``."""
+    """Return vector instructions per second of ``clock``, measured for about ``seconds``."""
     options = tikemu.Options(strict=strict, progress=False, trace=trace, max_trace_events=10**9)
     iterations = 64
     while True:
@@ -106,7 +106,7 @@ def rate(
 
 
 def attention(operator: str, heads: int, length: int, head_dim: int) -> tuple[Any, dict[str, Any]]:
-    """A built attention kernel, and what it is given."""
+    """Return a built attention kernel, and what it is given."""
     problem = KernelProblem(batch=1, heads=heads, seq_q=length, seq_k=length, head_dim=head_dim)
     built = tik_kernels.build(problem, operator)
     random = np.random.default_rng(0)
@@ -116,7 +116,7 @@ def attention(operator: str, heads: int, length: int, head_dim: int) -> tuple[An
 
 
 def attention_seconds(operator: str, strict: bool) -> list[float]:
-    """Seconds of the first and the second run of an attention kernel: 4 heads, 1024 tokens, head_dim 64."""
+    """Return the seconds of the first and the second run of an attention kernel: 4 heads, 1024 tokens, head_dim 64."""
     instance, feed = attention(operator, 4, 1024, 64)
     return runs(instance, feed, {"": time.process_time}, strict=strict)[""]
 
@@ -124,7 +124,7 @@ def attention_seconds(operator: str, strict: bool) -> list[float]:
 def runs(
     instance: Any, feed: dict[str, Any], clocks: dict[str, Callable[[], float]], **settings: Any
 ) -> dict[str, list[float]]:
-    """Seconds of the first and the second run, by each clock."""
+    """Return the seconds of the first and the second run, by each clock."""
     options = tikemu.Options(progress=False, trace=False, **settings)
     times: dict[str, list[float]] = {name: [] for name in clocks}
     for _ in range(2):
@@ -136,7 +136,7 @@ def runs(
 
 
 def processor_seconds() -> float:
-    """Return processor time of this process, and of the busiest process that executes blocks."""
+    """Return the processor time of this process, and of the busiest process that executes blocks."""
     ticks = os.sysconf("SC_CLK_TCK")
     workers = [0.0]
     for pool in list(pools._pools):

@@ -9,13 +9,13 @@ import dataclasses
 from dataclasses import dataclass
 
 import numpy as np
+from flash_attention.call.rules import AttentionRules
 from flash_attention.commands.bench import tik
 from flash_attention.commands.bench.figures import Figure
 from flash_attention.kernels.tik.describe import DECODE_STAGES
 from flash_attention.kernels.tik.hardware import EVENTS
 from flash_attention.kernels.tik.problem import KernelProblem, Request
 from flash_attention.measuring import tik_kernels
-from flash_attention.problem.rules import AttentionRules
 
 
 @dataclass(frozen=True)
@@ -63,8 +63,7 @@ CASES = (
 
 def measure(case: Decoding, sync: str = "auto") -> tuple[float, dict]:
     """Time both kernels on all cores of the modelled chip, without numerics. Block tables are in random order. Gives
-    the share of the memory's rate, as if keys and values were all that is read, and results by stage. Gives the
-    share of the memory's rate, as if keys and values were all that is read, and results by stage.
+    the share of the memory's rate, as if only keys and values were read, and results by stage.
     """
     from tikemu.soc import ASCEND_910A as chip
 
@@ -81,7 +80,7 @@ def measure(case: Decoding, sync: str = "auto") -> tuple[float, dict]:
 
 
 def figures(quick: bool) -> list[Figure]:
-    """Measures and prints what the kernels need.
+    """Measure and print what the kernels need.
 
     Args:
         quick: contexts that are tik.QUICK times shorter, whose figures mean nothing.

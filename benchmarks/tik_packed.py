@@ -8,19 +8,19 @@ One core's share of 32 heads on 32 busy cores is the work of one head: every cor
 from __future__ import annotations
 
 import numpy as np
+from flash_attention.call.rules import AttentionRules
 from flash_attention.commands.bench import tik
 from flash_attention.commands.bench.figures import Figure
 from flash_attention.commands.bench.sequences import DIM, DOCUMENTS, TOKENS, document_ends
 from flash_attention.kernels.tik import integers, operators
 from flash_attention.kernels.tik.problem import KernelProblem, Request
 from flash_attention.measuring import tik_kernels
-from flash_attention.problem.rules import AttentionRules
 
 OPERATORS = ("forward", "backward")
 
 
 def cycles(ends: np.ndarray, operator: str) -> list[float]:
-    """Cycles of the kernels of an operator on sequences that end there, causal."""
+    """Return the cycles of the kernels of an operator on sequences that end there, causal."""
     tokens = int(ends[-1])
     rules = AttentionRules(causal=True)
     problem = KernelProblem(1, 1, tokens, tokens, DIM, rules=rules, layout="TH", sequences=len(ends), cores=1)

@@ -1,4 +1,4 @@
-"""Draws the pictures of the documentation: `PYTHONPATH=train python docs/figures.py` writes them to docs/images.
+"""Draw the pictures of the documentation: `PYTHONPATH=train python docs/figures.py` writes them to docs/images.
 
 Pictures of measurements are not here: they come from `flash-attention bench`, named beside them.
 """
@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 from flash_attention import plotting, reference
-from flash_attention.problem import AttentionProblem, AttentionRules
-from flash_attention.problem.tiling import tile_of
+from flash_attention.call import AttentionRules, Call
+from flash_attention.call.tiling import tile_of
 
 IMAGES = Path(__file__).resolve().parent / "images"
 
@@ -43,17 +43,17 @@ class Mask:
 
     @property
     def call(self) -> str:
-        """The layer as the page writes it."""
+        """Return the layer as the page writes it."""
         arguments = "".join(f", {name}={value!r}" for name, value in self.arguments.items())
         return f"FlashAttention(64{arguments})".replace("'", '"')
 
     @property
-    def problem(self) -> AttentionProblem:
-        """The call, described for `flash_attention.problem.visibility` and the reference."""
+    def described(self) -> Call:
+        """Return the call, described for `flash_attention.call.visibility` and the reference."""
         mask = self.inputs.get("attention_mask")
         compact = mask is not None and mask.shape[-2:] != (self.seq_q, self.seq_k) and mask.shape[-2] > 1
         rules = AttentionRules.from_arguments(**{**self.arguments, **({"causal": True} if compact else {})})
-        return AttentionProblem(
+        return Call(
             batch=1,
             heads=1,
             seq_q=self.seq_q,
@@ -67,11 +67,11 @@ class Mask:
         )
 
     def visible(self) -> np.ndarray:
-        """Boolean (seq_q, seq_k)."""
-        problem, given = self.problem, self.inputs
-        mask = given.get("attention_mask") if problem.mask_shape else None
+        """Return the visible pairs, boolean (seq_q, seq_k)."""
+        call, given = self.described, self.inputs
+        mask = given.get("attention_mask") if call.mask_shape else None
         ids = given.get("segment_ids")
-        hidden = reference.hidden(problem, mask, given.get("prefix"), ids, given.get("kv_segment_ids", ids))
+        hidden = reference.hidden(call, mask, given.get("prefix"), ids, given.get("kv_segment_ids", ids))
         return ~np.broadcast_to(hidden, (1, 1, self.seq_q, self.seq_k))[0, 0]
 
 
@@ -106,7 +106,7 @@ MASKS = {
 
 
 def draw_mask(name: str, out: Path) -> Path:
-    """mask_NAME.png: visible pairs; with several tiles also what each tile costs."""
+    """Draw mask_NAME.png: visible pairs; with several tiles also what each tile costs."""
     mask = MASKS[name]
     visible = mask.visible()
     figure, axes = plotting.subplots(1, 1, (2.7, 2.7 * min(1.0, 0.35 + 0.65 * mask.seq_q / mask.seq_k)))
@@ -116,7 +116,7 @@ def draw_mask(name: str, out: Path) -> Path:
     if tiled:
         tile = tile_of(mask.arguments.get("tiling_stgy_name", "sparse"))
         for query_tile in range(mask.seq_q // tile):
-            for visit in mask.problem.band.key_tiles(query_tile, tile, tile):
+            for visit in mask.described.band.key_tiles(query_tile, tile, tile):
                 rows, keys = (slice(at * tile, (at + 1) * tile) for at in (query_tile, visit.index))
                 colours[rows, keys] = _rgb(PARTIAL)
     else:
@@ -149,7 +149,7 @@ def _rgb(colour: str) -> tuple[float, ...]:
 
 
 def draw_online_softmax(out: Path) -> Path:
-    """tutorial_online_softmax.png: one row of scores that arrives in tiles, with its running maximum and sum."""
+    """Draw tutorial_online_softmax.png: one row of scores that arrives in tiles, with its running maximum and sum."""
     scores = np.random.default_rng(0).standard_normal(32) * 0.7
     scores[[11, 21]] = 2.2, 3.4
     tiles = scores.reshape(4, 8)
@@ -180,7 +180,7 @@ def draw_online_softmax(out: Path) -> Path:
 
 
 def _blocks(axis, x: float, y: float, width: int, height: int, marked: set, title: str) -> None:
-    """A matrix of width x height unit blocks at (x, y), some of them marked."""
+    """Draw a matrix of width x height unit blocks at (x, y), some marked."""
     from matplotlib.patches import Rectangle
 
     for column in range(width):
@@ -191,7 +191,7 @@ def _blocks(axis, x: float, y: float, width: int, height: int, marked: set, titl
 
 
 def draw_tiles(out: Path) -> Path:
-    """tutorial_tiles.png: what is in fast memory at one step of the forward, and at one of the backward."""
+    """Draw tutorial_tiles.png: what is in fast memory at one step of the forward, and at one of the backward."""
     figure, axes = plotting.subplots(1, 2, (9, 3.6))
     forward, backward = axes[0]
     _blocks(forward, 0, 2, 1, 4, {(1, 0)}, "Q")
@@ -228,7 +228,7 @@ class Box:
 
 
 def _diagram(boxes: list[Box], arrows: list[tuple], size: tuple[float, float], path: Path) -> Path:
-    """Boxes with arrows (from, to, label) by their index; columns and rows are 1 apart."""
+    """Draw boxes with arrows (from, to, label) by their index. Columns and rows are 1 apart."""
     from matplotlib.patches import FancyBboxPatch
 
     figure, axes = plotting.subplots(1, 1, size)
@@ -260,14 +260,14 @@ def _diagram(boxes: list[Box], arrows: list[tuple], size: tuple[float, float], p
 
 
 def draw_design_query(out: Path) -> Path:
-    """design_query.png: from the layer to the kernel."""
+    """Draw design_query.png: from the layer to the kernel."""
     kernel, plain = "#f7e8e8", "#eef5ea"
     boxes = [
         Box(1, 0, "FlashAttention", "nn/layer/flash_attention.py\nmixed precision, dropout seed"),
         Box(2, 0, "flash_attention()", "functional.py\none plan per kind of call"),
-        Box(3, 0, "AttentionProblem", "problem/\nrules, shapes, every error", plain),
-        Box(2, 1, "registry.choose", "backends/registry.py\nwho takes this problem"),
-        Box(3, 1, "Band", "problem/visibility.py\nwho sees whom", plain),
+        Box(3, 0, "Call", "call/\nrules, shapes, every error", plain),
+        Box(2, 1, "registry.choose", "backends/registry.py\nwho takes this call"),
+        Box(3, 1, "Band", "call/visibility.py\nwho sees whom", plain),
         Box(0.5, 2, "tik", "backends/tik/\nCustom operators"),
         Box(1.5, 2, "emulator", "backends/emulator.py\nthe same operators"),
         Box(2.5, 2, "cpu", "backends/cpu/\nCustom, func_type aot"),
@@ -277,13 +277,13 @@ def draw_design_query(out: Path) -> Path:
         Box(2.5, 3, "C++ kernel", "csrc/: AVX-512, AVX2,\nNEON, portable", kernel),
         Box(3.5, 3, "MindSpore", "BatchMatMul, Softmax,\nflash_attention_score", kernel),
     ]
-    arrows = [(0, 1, ""), (1, 2, ""), (1, 3, "problem"), (2, 4, ""), (3, 5, ""), (3, 6, ""), (3, 7, ""), (3, 8, "")]
+    arrows = [(0, 1, ""), (1, 2, ""), (1, 3, "call"), (2, 4, ""), (3, 5, ""), (3, 6, ""), (3, 7, ""), (3, 8, "")]
     arrows += [(5, 9, ""), (6, 10, ""), (7, 11, ""), (8, 12, "")]
     return _diagram(boxes, arrows, (10, 5.6), out / "design_query.png")
 
 
 def draw_design_tikemu(out: Path) -> Path:
-    """design_tikemu.png: from a recorded statement to results and cycles."""
+    """Draw design_tikemu.png: from a recorded statement to results and cycles."""
     table, result = "#eef5ea", "#f7e8e8"
     boxes = [
         Box(0, 0, "your TIK program", "tik.Tik(), vec_add(...)"),
@@ -309,7 +309,7 @@ def draw_design_tikemu(out: Path) -> Path:
 
 
 def draw_kernels_memories(out: Path) -> Path:
-    """kernels_memories.png: the memories of a core, and the pipe behind every way between them."""
+    """Draw kernels_memories.png: the memories of a core, and the pipe behind every way between them."""
     memory, unit = "#e8eef7", "#f7e8e8"
     boxes = [
         Box(1.5, 0, "global memory", "shared by 32 cores", memory),
@@ -327,7 +327,7 @@ def draw_kernels_memories(out: Path) -> Path:
 
 
 def draw_kernels_tile(out: Path) -> Path:
-    """kernels_tile.png: which tile every pipe of a core works on at one time."""
+    """Draw kernels_tile.png: which tile every pipe of a core works on at one time."""
     rows = {
         "MTE2: load key, value": [("t+3", 0, 4), ("t+4", 4, 4)],
         "MTE1: operands to L0": [("t+2", 0, 2), ("P t", 2, 1.5), ("t+3", 4, 2), ("P t+1", 6, 1.5)],
@@ -349,7 +349,7 @@ def draw_kernels_tile(out: Path) -> Path:
 
 
 def draw_kernels_waits(out: Path) -> Path:
-    """kernels_waits.png: what a pipe waits for, if it waits."""
+    """Draw kernels_waits.png: what a pipe waits for, if it waits."""
     pipe = "#eef5ea"
     boxes = [
         Box(0, 0, "MTE2", "from global memory", pipe),

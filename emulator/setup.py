@@ -22,7 +22,7 @@ MACHINE = os.environ.get("TIKEMU_HELPER", "")
 
 
 class BuildWithHelper(build_py):
-    """Compiles the helper into what is packed."""
+    """Compile the helper into what is packed."""
 
     def run(self) -> None:
         super().run()

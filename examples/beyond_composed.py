@@ -32,7 +32,7 @@ SHARE = 0.9
 
 
 def attention_of(kind: str, seq: int) -> nn.Cell:
-    """Causal attention with ALiBi in layout BSH."""
+    """Return a cell of causal attention with ALiBi in layout BSH."""
     if kind == "composed":
         return ComposedAttention(HEAD_DIM, HEADS, seq, 0.0)
     return FlashAttention(HEAD_DIM, alibi=True, causal=True, backend="cpu", input_layout="BSH")
@@ -51,7 +51,7 @@ def measure(kind: str, seq: int) -> None:
 
 
 def free_megabytes() -> float:
-    """Memory that a process can have without swapping, as Linux estimates it."""
+    """Return the memory that a process can have without swapping, as Linux estimates it."""
     lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
     (available,) = (line.split()[1] for line in lines if line.startswith("MemAvailable"))
     return int(available) / 1024
@@ -74,7 +74,7 @@ def measured(kind: str, lengths: list[int]) -> tuple[list[dict], dict[int, float
 
 
 def draw(path: Path, found: dict[str, list[dict]], beyond: dict[int, float], free: float) -> None:
-    """Memory and seconds of a step over the length, where matplotlib is installed."""
+    """Draw memory and seconds of a step over the length, if matplotlib is installed."""
     try:
         import matplotlib
     except ImportError:

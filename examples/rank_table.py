@@ -16,7 +16,7 @@ from pathlib import Path
 
 
 def rank_table(server: str, addresses: dict[int, str]) -> dict:
-    """The table of one server.
+    """Return the table of one server.
 
     Args:
         server: its address.

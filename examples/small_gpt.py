@@ -28,7 +28,9 @@ GZIP_FRAME = len(gzip.compress(b"")) - len(b"\x03\x00")
 
 # ------------------------------------------------------------------------------------------------ text
 def standard_library(limit: int = 16 << 20) -> tuple[np.ndarray, np.ndarray]:
-    """Bytes of the standard library's modules in a fixed order: to train on, and of other modules; `limit` at most."""
+    """Return the bytes of the standard library's modules in a fixed order: to train on, and of other modules; `limit`
+    at most.
+    """
     folder = Path(sysconfig.get_paths()["stdlib"])
     skip = {"site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3", "encodings", "__pycache__"}
     training, held_out = bytearray(), bytearray()
@@ -41,7 +43,7 @@ def standard_library(limit: int = 16 << 20) -> tuple[np.ndarray, np.ndarray]:
 
 
 def batches(text: np.ndarray, batch: int, seq: int, seed: int) -> Iterator[np.ndarray]:
-    """Random crops, int32 of shape (batch, seq + 1): inputs and, one byte later, targets."""
+    """Yield random crops, int32 of shape (batch, seq + 1): inputs and, one byte later, targets."""
     generator = np.random.default_rng(seed)
     while True:
         starts = generator.integers(0, len(text) - seq, batch)
@@ -187,7 +189,7 @@ def train(
     stop_seconds: float | None = None,
     label: str = "train",
 ) -> tuple[list[float], list[float]]:
-    """Trains with AdamW; returns the loss and the seconds of every step. The first step compiles the graph.
+    """Train with AdamW; returns the loss and the seconds of every step. The first step compiles the graph.
 
     Args:
         model: what to train; it is left in inference mode.
@@ -219,12 +221,12 @@ def train(
 
 
 def held_out_loss(model: GPT, crops: np.ndarray) -> float:
-    """Mean loss in nats per byte over crops (count, seq + 1), in one batch."""
+    """Return the mean loss, in nats per byte, of crops (count, seq + 1)."""
     loss = Loss(model)
     loss.set_train(False)
     return float(loss(Tensor(crops[:, :-1]), Tensor(crops[:, 1:])).asnumpy())
 
 
 def peak_megabytes() -> float:
-    """Largest resident size that this process has had."""
+    """Return the largest resident size that this process has had."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

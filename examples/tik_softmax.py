@@ -21,7 +21,8 @@ MOST_COLUMNS = 8192
 
 
 def softmax(rows: int, columns: int, cores: int, threads: int):
-    """An operator y = softmax(x) over the rows of a float16 matrix: float32 inside, the rows spread over the cores.
+    """Return an operator y = softmax(x) over the rows of a float16 matrix: float32 inside, the rows spread over the
+    cores.
 
     Args:
         rows: a multiple of `cores`.
@@ -61,7 +62,7 @@ def softmax(rows: int, columns: int, cores: int, threads: int):
 
 
 def reference(x: np.ndarray) -> np.ndarray:
-    """Softmax over the last axis in the dtype of `x`."""
+    """Compute softmax over the last axis in the dtype of `x`."""
     weights = np.exp(x - x.max(axis=-1, keepdims=True))
     return weights / weights.sum(axis=-1, keepdims=True)
 

@@ -13,10 +13,10 @@ import sys
 
 import numpy as np
 from flash_attention.backends.tik.environment import chip
+from flash_attention.call import AttentionRules
 from flash_attention.kernels.tik import describe
 from flash_attention.kernels.tik.layout import from_nz, to_nz
 from flash_attention.kernels.tik.problem import KernelProblem, Request, padded
-from flash_attention.problem import AttentionRules
 
 DTYPES = {"float32": 0, "float16": 1, "int32": 3, "uint8": 4}  # aclDataType
 ND, FRACTAL_NZ = 2, 29  # aclFormat

@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Trains a byte-level GPT with FlashAttention on the source files of the Python standard library.
+"""Train a byte-level GPT with FlashAttention on the source files of the Python standard library.
 
     python examples/train_gpt.py                       # native CPU kernel
     python examples/train_gpt.py --attention composed  # attention written in MindSpore operators, for comparison
@@ -63,7 +63,7 @@ class ComposedAttention(nn.Cell):
 
 
 def attention_of(arguments: argparse.Namespace) -> Callable[[], nn.Cell]:
-    """Makes the attention of a layer: ALiBi and a causal mask, by FlashAttention or composed."""
+    """Make the attention of a layer: ALiBi and a causal mask, by FlashAttention or composed."""
     sizes = arguments.head_dim, arguments.heads, arguments.seq
     if arguments.attention == "composed":
         return lambda: ComposedAttention(*sizes, arguments.dropout)
@@ -72,7 +72,7 @@ def attention_of(arguments: argparse.Namespace) -> Callable[[], nn.Cell]:
 
 
 def generate(model: GPT, prompt: bytes, length: int, window: int, temperature: float, seed: int) -> bytes:
-    """Samples `length` bytes after the prompt. The model sees `window` bytes, one shape: the graph compiles once."""
+    """Sample `length` bytes after the prompt. The model sees `window` bytes, one shape: the graph compiles once."""
     generator = np.random.default_rng(seed)
     text = list(prompt)
     for _ in tqdm(range(length), desc="sample", unit="byte"):
@@ -102,7 +102,7 @@ def held_out_figures(model: GPT, text: np.ndarray, seq: int, count: int) -> dict
 
 
 def plot(path: Path, curves: dict[str, list[float]], title: str) -> None:
-    """Loss curves by name, where matplotlib is installed."""
+    """Draw loss curves by name, if matplotlib is installed."""
     try:
         import matplotlib
     except ImportError:

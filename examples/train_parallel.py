@@ -41,19 +41,19 @@ class ByMindSpore:
         self.heads_in = self.heads_out = self.sum_of_gradients = nn.Identity()
 
     def split(self, primitive, *strategies: tuple):
-        """The primitive, with a strategy for each input: into how many parts each axis is split."""
+        """Return the primitive, with a strategy for each input: into how many parts each axis is split."""
         return primitive.shard(strategies)
 
     def part(self, array: np.ndarray, axis: int | None) -> np.ndarray:
-        """A weight as this process keeps it; MindSpore cuts it."""
+        """Return a weight as this process keeps it; MindSpore cuts it."""
         return array
 
     def rows(self, batch: np.ndarray) -> np.ndarray:
-        """The items of the batch that this process is fed."""
+        """Return the items of the batch that this process is fed."""
         return batch
 
     def mean(self, loss: Tensor) -> Tensor:
-        """The loss of the whole batch."""
+        """Return the loss of the whole batch."""
         return loss
 
 
@@ -117,7 +117,7 @@ class SumOfGradients(Sum):
 
 
 def group(processes: list[int]) -> str:
-    """The name of a group of processes, which is made at the first call."""
+    """Return the name of a group of processes, which is made at the first call."""
     name = "-".join(map(str, processes))
     if name not in _groups:
         create_group(name, processes)

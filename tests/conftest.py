@@ -24,7 +24,7 @@ OPTIONAL_MARKS = ("slow", "system", "distributed", "builds", "versions", "client
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """One switch for each optional mark, and the device that TIK operators run on."""
+    """Add one switch for each optional mark, and the device that TIK operators run on."""
     group = parser.getgroup("flash-attention")
     for mark in OPTIONAL_MARKS:
         group.addoption(f"--{mark}", action="store_true", help=f"also run the tests marked {mark}")
@@ -82,13 +82,13 @@ def mark_slow(items: list) -> set[str]:
 
 @functools.lru_cache
 def installed_mindspore() -> tuple[int, ...]:
-    """The first two numbers of its version."""
+    """Return the first two numbers of MindSpore's version."""
     return tuple(map(int, importlib.metadata.version("mindspore").split(".")[:2]))
 
 
 @pytest.fixture(autouse=True, scope="module")
 def nothing_old_is_visited() -> None:
-    """Takes what exists before a module's tests out of the garbage collector's sight.
+    """Take what exists before a module's tests out of the garbage collector's sight.
 
     MindSpore collects garbage at every compilation. To visit all that is imported and cached takes longer than to
     compile a small graph.
@@ -99,7 +99,7 @@ def nothing_old_is_visited() -> None:
 
 @pytest.fixture(autouse=True)
 def same_path() -> Iterator[None]:
-    """Leaves sys.path as the test found it.
+    """Leave sys.path as the test found it.
 
     MindSpore's compiler adds the folders of sources that it parses. Modules there have the names of packages, and
     programs that a later test starts would find them first.
@@ -111,5 +111,5 @@ def same_path() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def device(request: pytest.FixtureRequest) -> str:
-    """Value of --device: "emulator" or "ascend"."""
+    """Return the value of --device: "emulator" or "ascend"."""
     return request.config.getoption("--device")

@@ -39,7 +39,7 @@ class Campaign:
     folders: tuple
 
     def params(self):
-        """Decorates a test whose argument `first` is the first seed of a chunk."""
+        """Return a decorator for a test. The test's argument `first` is the first seed of a chunk."""
         firsts = range(0, self.cases, self.chunk)
 
         def decorate(test):
@@ -50,7 +50,7 @@ class Campaign:
         return decorate
 
     def run(self, first: int, run_one: Callable[[int], None]) -> None:
-        """Runs the seeds from `first` to the end of its chunk.
+        """Run the seeds from `first` to the end of its chunk.
 
         Raises:
             AssertionError: naming every seed that failed, with the last line of its error.
@@ -78,7 +78,7 @@ class Campaign:
 
 @functools.lru_cache(maxsize=8)
 def digest(folders: tuple) -> str:
-    """A digest of all sources in `folders`."""
+    """Return a digest of all sources in `folders`."""
     total = hashlib.sha256()
     for folder in folders:
         for path in sorted(path for pattern in SOURCES for path in (REPOSITORY / folder).rglob(pattern)):

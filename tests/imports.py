@@ -1,9 +1,9 @@
-"""Reads the imports of a package from its sources: cycles between modules, and imports against the order of layers.
+"""Read the imports of a package from its sources: cycles between modules, and imports against the order of layers.
 
 What counts as an import: every ``import`` and ``from ... import`` of a module of the same package, at the top of a
 module, inside a function (it only hides a cycle from the interpreter), and under ``TYPE_CHECKING`` (two modules whose
 signatures need each other are one concept). ``from package import name`` counts as an import of the submodule
-``name`` where there is one, else of the package's ``__init__``.
+``name`` if there is one, else of the package's ``__init__``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Import(NamedTuple):
 
 
 def modules(package: Path) -> dict[str, Path]:
-    """The modules of a package by their dotted names inside it."""
+    """Return the modules of a package by their dotted names inside it."""
     found = {}
     for path in sorted(package.rglob("*.py")):
         parts = path.relative_to(package).with_suffix("").parts
@@ -35,7 +35,7 @@ def modules(package: Path) -> dict[str, Path]:
 
 
 def read_imports(package: Path) -> list[Import]:
-    """All imports of one module of the package by another."""
+    """Collect all imports of one module of the package by another."""
     known = modules(package)
     found = []
     for name, path in known.items():
@@ -48,7 +48,7 @@ def read_imports(package: Path) -> list[Import]:
 
 
 def _imported(node: ast.AST, name: str, path: Path, package: str) -> Iterator[str]:
-    """Dotted names inside the package that a statement imports, submodules and attributes alike."""
+    """Yield the dotted names inside the package that a statement imports, submodules and attributes."""
     prefix = f"{package}."
     if isinstance(node, ast.Import):
         for alias in node.names:
@@ -69,14 +69,14 @@ def _imported(node: ast.AST, name: str, path: Path, package: str) -> Iterator[st
 
 
 def _longest(dotted: str, known: Mapping[str, Path]) -> str | None:
-    """The module that ``dotted`` names, or the one whose attribute it is."""
+    """Return the module that ``dotted`` names, or the one whose attribute it is."""
     while dotted not in known and dotted:
         dotted = dotted.rpartition(".")[0]
     return dotted if dotted in known else None
 
 
 def cycles(edges: Mapping[str, set[str]]) -> list[list[str]]:
-    """Groups of names that reach each other, each sorted."""
+    """Return the groups of names that reach each other, each sorted."""
 
     def reachable(start: str) -> set[str]:
         seen: set[str] = set()
@@ -98,7 +98,7 @@ def cycles(edges: Mapping[str, set[str]]) -> list[list[str]]:
 
 
 def import_cycles(found: Sequence[Import]) -> list[list[str]]:
-    """Cycles between modules, and between the children (modules and packages) of one package.
+    """Return the cycles between modules, and between the children (modules and packages) of one package.
 
     An ``__init__`` belongs to its package: it may import its own modules, and they may import it.
     """
@@ -123,7 +123,7 @@ def unit(module: str, units: Sequence[str]) -> str:
 
 
 def layer_violations(found: Sequence[Import], layers: Sequence[Sequence[str]]) -> list[str]:
-    """Imports that do not lead to a lower layer, as text.
+    """Return the imports that do not lead to a lower layer, as text.
 
     Args:
         found: the imports.
@@ -142,7 +142,7 @@ def layer_violations(found: Sequence[Import], layers: Sequence[Sequence[str]]) -
 
 
 def importers(package: Path, *foreign: str) -> set[str]:
-    """Modules of the package that import one of the ``foreign`` packages, wherever in the module."""
+    """Return the modules of the package that import one of the ``foreign`` packages anywhere."""
     found = set()
     for name, path in modules(package).items():
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

@@ -33,7 +33,7 @@ WITH_KERNEL = os.environ.get("FLASH_ATTENTION_KERNEL", "1") not in ("", "0")
 
 
 def constant(module: str, name: str) -> str:
-    """A string that a module of the package sets; importing it would want MindSpore."""
+    """Return a string that a module of the package sets; importing it would want MindSpore."""
     text = (HERE / "flash_attention" / module).read_text(encoding="utf-8")
     return re.search(rf'^{name} = "([^"]*)"', text, re.MULTILINE).group(1)
 
@@ -42,7 +42,7 @@ ADDRESS = constant("address.py", "ADDRESS")
 
 
 def long_description() -> str:
-    """The readme; with its links as a package index needs them."""
+    """Return the readme, its links changed for a package index."""
     # The folder of setup.py is not on the path where pip builds.
     sys.path.insert(0, str(HERE))
     from package_page import page
@@ -51,7 +51,7 @@ def long_description() -> str:
 
 
 class BuildWithKernel(build_py):
-    """Compiles the CPU kernel into the package folder before that is copied."""
+    """Compile the CPU kernel into the package folder before that is copied."""
 
     def run(self) -> None:
         command = [sys.executable, "-m", "flash_attention.backends.cpu.build"]

@@ -1,4 +1,4 @@
-"""Compiles the optional native helper: ``python -m tikemu.build_native``.
+"""Compile the optional native helper: ``python -m tikemu.build_native``.
 
 The library goes into the user's cache: ``$XDG_CACHE_HOME/tikemu``, by default ``~/.cache/tikemu``.
 """
@@ -19,7 +19,7 @@ FLAGS = ("-std=c11", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fPIC", "-s
 
 
 def compiler() -> list[str]:
-    """The C compiler: ``$CC``, else cc, gcc or clang. Raises RuntimeError if there is none."""
+    """Return the C compiler: ``$CC``, else cc, gcc or clang. Raises RuntimeError if there is none."""
     if os.environ.get("CC"):
         return shlex.split(os.environ["CC"])
     for name in ("cc", "gcc", "clang"):

@@ -10,7 +10,6 @@ import platform
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -34,7 +33,7 @@ class CommandError(Exception):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Entry point. Returns the exit code: 0, 1 if the program breaks a rule, 2 for a wrong command line."""
+    """Run the program. Returns the exit code: 0, 1 if the program breaks a rule, 2 for a wrong command line."""
     options = _parser().parse_args(arguments)
     try:
         return options.command(options)
@@ -135,13 +134,14 @@ def _run(options: argparse.Namespace) -> int:
     )
     shim.install(soc=options.soc, force=True)
     with use_options(settings):
-        program = _build(_load(Path(file)), function_name, options.arg)
+        program = _build(Path(file), function_name, options.arg)
         if options.dump:
             print(dump(program))
         feed = _feed(program, options.feed, options.random)
         result = run_kernel(program, feed, numerics=not options.no_numerics, options=settings)
     for name, value in result.outputs.items():
-        print(f"{name}: {value.dtype}{value.shape}{_range(value)}")
+        spread = f", from {value.min()} to {value.max()}, mean {value.mean(dtype=np.float64):.6g}" if value.size else ""
+        print(f"{name}: {value.dtype}{value.shape}{spread}")
         if options.out is not None:
             options.out.mkdir(parents=True, exist_ok=True)
             np.save(options.out / f"{name}.npy", value)
@@ -157,21 +157,16 @@ def _run(options: argparse.Namespace) -> int:
     return int(bool(result.findings))
 
 
-def _load(path: Path) -> ModuleType:
-    """Import a file; modules beside it can be imported by it."""
+def _build(path: Path, function_name: str, texts: Sequence[str]) -> Any:
+    """Import a file, call its function and return the kernel, or the last one built."""
     if not path.is_file():
         raise CommandError(f"there is no file {str(path)!r}")
-    sys.path.insert(0, str(path.resolve().parent))
+    sys.path.insert(0, str(path.resolve().parent))  # the file can import modules beside it
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None:
         raise CommandError(f"{str(path)!r} is no Python file")
     module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module
-
-
-def _build(module: ModuleType, function_name: str, texts: Sequence[str]) -> Any:
-    """Call the function and return its kernel, or the last kernel that was built."""
     function = getattr(module, function_name, None)
     if not callable(function):
         raise CommandError(f"{module.__file__} has no function {function_name!r}")
@@ -216,26 +211,18 @@ def _feed(program: Any, texts: Sequence[str], seed: int | None) -> dict[str, Any
         recorded = program if isinstance(program, ir.Program) else program._recorder.program
         for node in recorded.inputs:
             if isinstance(node, ir.View) and node.tensor.name not in feed:
-                feed[node.tensor.name] = _random(generator, node)
+                shape: tuple[Any, ...] = node.shape
+                if not all(isinstance(extent, int) for extent in shape):
+                    raise CommandError(
+                        f"--random cannot fill {node.tensor.name!r}, whose shape is known only at run time; use --feed"
+                    )
+                array: np.ndarray
+                if is_float(node.dtype):
+                    array = generator.standard_normal(shape, np.float32)
+                else:
+                    array = generator.integers(0, 1 << min(BITS[node.dtype] - 1, 15), shape)
+                feed[node.tensor.name] = array.astype(node.dtype)
     return feed
-
-
-def _random(generator: np.random.Generator, node: ir.View) -> np.ndarray:
-    shape: tuple[Any, ...] = node.shape
-    if not all(isinstance(extent, int) for extent in shape):
-        raise CommandError(
-            f"--random cannot fill {node.tensor.name!r}, whose shape is known only at run time; use --feed"
-        )
-    if is_float(node.dtype):
-        return generator.standard_normal(shape, np.float32).astype(node.dtype)
-    high = 1 << min(BITS[node.dtype] - 1, 15)
-    return generator.integers(0, high, shape).astype(node.dtype)
-
-
-def _range(value: np.ndarray) -> str:
-    if not value.size:
-        return ""
-    return f", from {value.min()} to {value.max()}, mean {value.mean(dtype=np.float64):.6g}"
 
 
 # ------------------------------------------------------------------------------------------------ lists
@@ -250,14 +237,15 @@ def _apis(options: argparse.Namespace) -> int:
 
 
 def api_rows() -> Iterator[tuple[str, ...]]:
-    """One row per API: name, family, yes or no per SoC, pipe, dtypes (of the operands in order) or why not."""
+    """Yield one row per API: name, family, yes or no per SoC, pipe, dtypes (of the operands in order) or why not."""
     from .isa import registry
 
     every = len(PROFILES)
     rows = [(name, "container", *["yes"] * every, "", "") for name in platform_info.CONTAINER_APIS]
     for name, spec in registry.specs().items():
         dtypes = " ".join(entry if isinstance(entry, str) else "/".join(entry) for entry in spec.dtypes)
-        rows.append((name, _family(name), *["yes"] * every, spec.pipe, dtypes))
+        family = next(family for family, starts in _FAMILIES.items() if name.startswith(starts))
+        rows.append((name, family, *["yes"] * every, spec.pipe, dtypes))
     for name, reason in registry.unsupported().items():
         rows.append((name, "", *["no"] * every, "", reason))
     yield from sorted(rows, key=lambda row: (row[1] == "", row[1], row[0]))
@@ -273,10 +261,6 @@ _FAMILIES = {
     "synchronisation": ("pipe_", "block_", "set_flag", "wait_"),
     "movement": ("",),
 }
-
-
-def _family(name: str) -> str:
-    return next(family for family, starts in _FAMILIES.items() if name.startswith(starts))
 
 
 def _findings(options: argparse.Namespace) -> int:

@@ -12,7 +12,6 @@ CLASSES = {
     "undefined": "bytes that nothing has written reach a computation or an output",
     "race": "two blocks, or two pipes inside disable_sync, access the same bytes and nothing orders them",
     "overlap": "operands of one instruction overlap in a way that the hardware does not order",
-    "bounds": "an access leaves its tensor and stays inside the memory (bounds='buffer')",
     "padding": "an access ends in the padding behind its tensor",
     "memory": "more of a memory than some releases of CANN leave, or than an instruction needs for itself",
     "work-tensor": "work_tensor is smaller than the documents suggest",
@@ -47,7 +46,7 @@ class Finding:
     moment: Moment | None = None
 
     def exception(self) -> TikError:
-        """The error for it."""
+        """Return the error for it."""
         return self.error(self.message).at(self.location, self.moment)
 
     def __str__(self) -> str:

@@ -224,18 +224,18 @@ class TimingModel:
 
     @classmethod
     def names(cls) -> list[str]:
-        """Names of all constants, in order of definition."""
+        """Return the names of all constants, in order of definition."""
         return [name for name, entry in vars(cls).items() if isinstance(entry, Constant)]
 
     def constant(self, name: str) -> Constant:
-        """The constant with unit, source and confidence, as it holds for this model."""
+        """Return the constant with unit, source and confidence, as it holds for this model."""
         entry = getattr(type(self), name)
         if name in self.__dict__:
             return dataclasses.replace(entry, value=self.__dict__[name], source=f"override of: {entry.source}")
         return entry
 
     def vector_cycles(self, kind: str, dtype: str) -> float:
-        """Cycles per repeat (256 B of the wider operand) of a vector instruction.
+        """Return the cycles per repeat (256 B of the wider operand) of a vector instruction.
 
         Args:
             kind: simple, mla, axpy, transcendental (exp, ln, sqrt), div, conv, cmp, sel, dup, whole_reduce (vcadd,
@@ -253,7 +253,7 @@ class TimingModel:
 
     @staticmethod
     def vector_constant_name(kind: str, dtype: str) -> str:
-        """Name of the constant that :meth:`vector_cycles` uses."""
+        """Return the name of the constant that :meth:`vector_cycles` uses."""
         if kind in ("transcendental", "div"):
             return f"vector_{kind}_{'f16' if dtype == 'float16' else 'f32'}"
         return f"vector_{kind}"
@@ -293,19 +293,19 @@ class SocProfile:
 
     @property
     def peak_f16_flops(self) -> float:
-        """float16 operations per second of the Cubes of the whole chip."""
+        """Return the float16 operations per second of the Cubes of the whole chip."""
         return 2 * self.timing.cube_macs_f16 * self.clock_hz * self.core_count
 
     def capacity(self, memory: str) -> int:
-        """Bytes of an on-chip memory of one core: "UB", "L1", "L0A", "L0B" or "L0C"."""
+        """Return the size in bytes of an on-chip memory of one core: "UB", "L1", "L0A", "L0B" or "L0C"."""
         return getattr(self, f"{memory.lower()}_size")
 
     def gm_share(self, active_cores: int) -> float:
-        """Bytes per cycle of HBM bandwidth that one of ``active_cores`` gets."""
+        """Return the bytes per cycle of HBM bandwidth that each of ``active_cores`` gets."""
         return self.timing.hbm_bandwidth / (self.clock_hz * max(1, active_cores))
 
     def with_constants(self, constants: Mapping[str, float]) -> SocProfile:
-        """The same chip with other values of some constants of the timing model.
+        """Return the same chip with other values of some constants of the timing model.
 
         Raises:
             TypeError: there is no such constant.
@@ -314,7 +314,7 @@ class SocProfile:
         return dataclasses.replace(self, timing=TimingModel(**{**own, **constants}))
 
     def with_cores(self, core_count: int) -> SocProfile:
-        """The same chip restricted to ``core_count`` cores."""
+        """Return the same chip restricted to ``core_count`` cores."""
         return dataclasses.replace(self, core_count=core_count)
 
 
@@ -328,7 +328,7 @@ _ALIASES = {"Ascend910": "Ascend910A"}
 
 
 def find(name: str) -> SocProfile | None:
-    """The profile of a SoC version string; plain "Ascend910" is the 910A. None when the name is unknown.
+    """Return the profile of a SoC version string; plain "Ascend910" is the 910A. None when the name is unknown.
 
     "Ascend910B" is the first-generation part with 30 cores; "Ascend910B1" to "Ascend910B4" are other chips and unknown.
     """

@@ -6,18 +6,18 @@ import argparse
 
 import pytest
 from flash_attention.backends.cpu import library
+from flash_attention.call import DTYPES
 from flash_attention.commands.bench import speed, tik
 from flash_attention.commands.bench.figures import Figure
 from flash_attention.measuring.case import Case
 from flash_attention.measuring.turns import Timing
-from flash_attention.problem import DTYPES
 
 from benchmarks import cache_steps, gates, kunpeng_model, required, tik_decode, tik_packed
 from benchmarks.required import BOUNDS, bound_of, is_met
 
 
 def timed(cases, seconds, kinds=speed.KINDS, name="flash") -> list[Timing]:
-    """Timings of cases, each with its own seconds for every kind."""
+    """Return the timings of cases, each with its own seconds for every kind."""
     return [Timing(name, case, kind, (s,)) for case, s in zip(cases, seconds) for kind in kinds]
 
 
@@ -63,7 +63,7 @@ class Still:
         pass
 
     def require(self, case: Case) -> None:
-        """Takes any case."""
+        """Take any case."""
 
     def seconds(self, kind: str) -> float:
         return 1.0

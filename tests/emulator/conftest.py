@@ -34,27 +34,27 @@ def clean_emulator() -> Iterator[None]:
 
 @pytest.fixture
 def soc() -> str:
-    """Ascend910A is selected."""
+    """Select Ascend910A."""
     platform_info.set_current_compile_soc_info("Ascend910A")
     return "Ascend910A"
 
 
 @pytest.fixture
 def kernel(soc: str) -> Any:
-    """An empty kernel with debugging enabled."""
+    """Return an empty kernel with debugging enabled."""
     return tik.Tik(disable_debug=False)
 
 
 @pytest.fixture
 def strict() -> Iterator[None]:
-    """Strict mode while programs are recorded and run."""
+    """Provide strict mode while programs are recorded and run."""
     with tikemu.use_options(tikemu.Options(strict=True)):
         yield
 
 
 @pytest.fixture
 def no_warnings() -> Iterator[None]:
-    """Every TikWarning is a failure."""
+    """Make every TikWarning a failure."""
     with warnings.catch_warnings():
         warnings.simplefilter("error", tikemu.TikWarning)
         yield

@@ -12,11 +12,12 @@ PACKAGE = Path(flash_attention.__file__).parent
 LAYERS = (
     ("duplicate_installs",),
     ("", "address", "text_table", "plotting"),  # "" is the version, and names that are imported when they are used
-    ("problem",),
+    ("call",),
     ("kernels", "dropout", "sharding"),
     ("bridge",),
     ("backends", "reference"),
-    ("varlen", "paged", "rotary"),
+    ("plan", "rotary"),
+    ("varlen", "paged"),
     ("functional", "context_parallel"),
     ("nn", "measuring"),
     ("commands",),
@@ -26,7 +27,7 @@ LAYERS = (
 #: Only these may import MindSpore.
 MINDSPORE = (
     *("nn", "functional", "context_parallel", "backends", "bridge", "sharding"),
-    *("commands", "measuring", "varlen", "paged", "rotary", "dropout.seed"),
+    *("commands", "measuring", "plan", "varlen", "paged", "rotary", "dropout.seed"),
     *("compat.flash_attn", "compat.mindnlp", "compat.mindspore_ops", "compat.mindspore_patch", "compat.transformers"),
 )
 

@@ -79,7 +79,7 @@ print("first call:", "with helper" if tikemu.native.available() else "without he
 
 @pytest.fixture(scope="module")
 def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder that the script wrote."""
+    """Return the folder that the script wrote."""
     if FULL:
         return Path(os.environ["FLASH_ATTENTION_DIST"])
     if not shutil.which("git") or subprocess.run(["git", "rev-parse"], cwd=ROOT, capture_output=True).returncode:
@@ -93,7 +93,7 @@ def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def wheel_of(dist: Path, name: str, machine: str) -> Path:
-    """The one wheel of a distribution for a machine, or "any"."""
+    """Return the one wheel of a distribution for a machine, or "any"."""
     found = list(dist.glob(f"{name}-*-py3-none-{'any' if machine == 'any' else f'*_{machine}'}.whl"))
     if machine == "aarch64" and not found:
         pytest.skip("the script said that it left out the wheels for aarch64")
@@ -108,7 +108,7 @@ def tracked(folder: str) -> set[str]:
 
 
 def metadata(wheel: Path) -> Message:
-    """The fields of METADATA; the payload is the description."""
+    """Return the fields of METADATA; the payload is the description."""
     archive = zipfile.ZipFile(wheel)
     (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
     return email.message_from_bytes(archive.read(name))
@@ -168,7 +168,7 @@ def test_checksums(dist: Path) -> None:
 
 
 def installed(folder: Path, *packages: Path, python: str | Path = sys.executable) -> Path:
-    """Python of a new environment with these packages, which also sees what stands beside `python`."""
+    """Return the Python of a new environment with these packages. It also sees the packages of `python`."""
     interpreter = environment(folder, str(python))
     options = ("--no-index", "--no-deps", "--ignore-installed", "--no-build-isolation")
     run(interpreter, "-m", "pip", "install", *options, *packages, cwd=folder)
@@ -184,7 +184,7 @@ def test_first_call_of_attention(dist: Path, tmp_path: Path, machine: str) -> No
 
 
 def test_first_call_from_the_sources(dist: Path, tmp_path: Path) -> None:
-    """The archive compiles the kernel where it is installed."""
+    """The archive compiles the kernel if it is installed."""
     (archive,) = dist.glob("flash_attention-*.tar.gz")
     interpreter = environment(tmp_path / "venv")
     options = ("--no-index", "--no-deps", "--ignore-installed", "--no-build-isolation")

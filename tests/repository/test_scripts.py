@@ -17,7 +17,7 @@ SCRIPTS = [
 
 
 def shell(command: str, **environment: str) -> subprocess.CompletedProcess:
-    """The result of a command in bash, in the repository."""
+    """Return the result of a command in bash, in the repository."""
     return subprocess.run(
         ["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, env={**os.environ, **environment}
     )

@@ -15,23 +15,26 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 NO_VERBS = ["What", "Who", "Whose", "Where", "How", "Of", "Those", "That", "Whether", "Which"]
 MOST_WORDS = 15
+#: Verbs with which the docstring of a function may begin. Add one here if it is missing.
+VERBS = set((ROOT / "tests/repository/verbs.txt").read_text(encoding="utf-8").split())
+#: Folders and modules whose functions are not asked for a verb yet.
+NO_VERBS_YET = ("train/flash_attention/kernels",)
 RIDDLES = re.compile(r"\b(?:that|those) of\b", re.IGNORECASE)
 #: Findings that are left, by folder; a folder that has none is not here. No number may grow.
-LEFT = {
-    "docs": 1,
-}
+LEFT: dict[str, int] = {}
 
 
-def docstrings(text: str) -> Iterator[str]:
-    """Yield the docstrings of a module, its classes and functions. A test's docstring says what holds and is left
-    out.
+def docstrings(text: str) -> Iterator[tuple[str, bool]]:
+    """Yield the docstrings of a module, its classes and functions. True stands for a function.
+
+    A test's docstring says what holds and is left out.
     """
     for node in ast.walk(ast.parse(text)):
         kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Module)
         if isinstance(node, kinds) and not getattr(node, "name", "").startswith("test_"):
             found = ast.get_docstring(node)
             if found:
-                yield found
+                yield found, isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
 
 
 def comments(text: str) -> Iterator[str]:
@@ -41,12 +44,19 @@ def comments(text: str) -> Iterator[str]:
             yield token.string
 
 
-def findings_of_docstring(docstring: str) -> list[str]:
+def findings_of_docstring(docstring: str, needs_verb: bool) -> list[str]:
     """Return what is wrong with the first line of a docstring."""
     first = re.split(r"(?<=[.:])\s|\n\n", docstring.strip(), maxsplit=1)[0].replace("\n", " ")
     words = first.split()
     found = [first] if words[0].strip("`:,.") in NO_VERBS else []
+    if not found and needs_verb and not begins_with_verb(words):
+        found.append(f"no verb of verbs.txt: {first}")
     return found + [first] * (len(words) > MOST_WORDS)
+
+
+def begins_with_verb(words: list[str]) -> bool:
+    """Return True if a sentence begins with a verb. "Name of a file" does not, "Name the file" does."""
+    return words[0].rstrip(":;,.") in VERBS and words[1:2] != ["of"]
 
 
 def findings(path: Path) -> list[str]:
@@ -54,8 +64,11 @@ def findings(path: Path) -> list[str]:
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".md":
         return RIDDLES.findall(text)
-    of_docstrings = [found for one in docstrings(text) for found in findings_of_docstring(one)]
-    return of_docstrings + [one for one in (*docstrings(text), *comments(text)) for _ in RIDDLES.findall(one)]
+    ready = not str(path.relative_to(ROOT)).startswith(NO_VERBS_YET)
+    pairs = list(docstrings(text))
+    of_docstrings = [found for one, function in pairs for found in findings_of_docstring(one, ready and function)]
+    prose = [one for one, _ in pairs] + list(comments(text))
+    return of_docstrings + [one for one in prose for _ in RIDDLES.findall(one)]
 
 
 def folder_of(name: str) -> str:
@@ -90,7 +103,12 @@ def test_no_folder_has_more_findings_than_it_had() -> None:
         ("What `spec` made of arguments.", 1),
         ("Return " + "very " * MOST_WORDS + "long lines.", 1),
         ("Return a tile. " + "Explain " * 30, 0),
+        ("Rows of a tile.", 1),
+        ("The rows of a tile.", 1),
+        ("Returns the rows of a tile.", 1),
+        ("Name of a tile.", 1),
+        ("Name the tile.", 0),
     ],
 )
 def test_first_lines_that_break_the_rule_are_found(docstring: str, count: int) -> None:
-    assert len(findings_of_docstring(docstring)) == count
+    assert len(findings_of_docstring(docstring, needs_verb=True)) == count

@@ -1,8 +1,10 @@
 """Programs on the virtual card, and the environments that they run in: of MindSpore 2.0.0, and of those with GE."""
 
+from __future__ import annotations
+
+import functools
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,9 @@ PACKAGES = (ROOT / "emulator/virtual_ascend", ROOT / "emulator")
 
 
 def card_python() -> Path:
-    """Python 3.9 with MindSpore 2.0.0 and pyelftools: VIRTUAL_ASCEND_TEST_PYTHON, or one that is made and kept."""
+    """Return a Python 3.9 with MindSpore 2.0.0 and pyelftools: VIRTUAL_ASCEND_TEST_PYTHON, or one that is made and
+    kept.
+    """
     chosen = os.environ.get("VIRTUAL_ASCEND_TEST_PYTHON")
     return Path(chosen) if chosen else mindspore_environment("3.9")
 
@@ -23,12 +27,20 @@ def ge_python(release: str) -> Path:
 
     VIRTUAL_ASCEND_TEST_PYTHON_2_6_0 names one, or it is made from the development wheel and kept.
     """
+    found = _ge_python(release)
+    if isinstance(found, str):
+        pytest.skip(found)
+    return found
+
+
+@functools.cache
+def _ge_python(release: str) -> Path | str:
+    """Return the Python, or why there is none."""
     chosen = os.environ.get(f"VIRTUAL_ASCEND_TEST_PYTHON_{release.replace('.', '_')}")
     try:
         return Path(chosen) if chosen else development_environment(release)
     except RuntimeError as error:
-        print(error, file=sys.stderr)
-        pytest.skip(str(error))
+        return str(error)
 
 
 def start(*command, cwd: Path, packages=(), minutes: float = 5, **variables) -> subprocess.CompletedProcess:
@@ -43,12 +55,12 @@ def start(*command, cwd: Path, packages=(), minutes: float = 5, **variables) -> 
 def on_card(
     python: Path, *program, cwd: Path, options=(), packages=(), minutes: float = 5, **variables
 ) -> subprocess.CompletedProcess:
-    """`virtual-ascend OPTIONS -- python PROGRAM`."""
+    """Run `virtual-ascend OPTIONS -- python PROGRAM`."""
     command = python, "-m", "virtual_ascend", *options, "--", "python", *program
     return start(*command, cwd=cwd, packages=packages, minutes=minutes, **variables)
 
 
 def said(done: subprocess.CompletedProcess) -> str:
-    """All output of a program that succeeded."""
+    """Return all output of a program that succeeded."""
     assert done.returncode == 0, f"{done.returncode}\n{done.stdout[-4000:]}\n{done.stderr[-6000:]}"
     return done.stdout

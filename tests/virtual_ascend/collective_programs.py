@@ -14,7 +14,11 @@ import mindspore as ms
 import numpy as np
 from mindspore import Tensor, nn, ops
 from mindspore.communication import create_group, get_group_size, get_rank, init
-from mindspore.ops.operations._inner_ops import Receive, Send
+
+try:
+    from mindspore.ops.operations._inner_ops import Receive, Send
+except ImportError:  # MindSpore 2.6
+    from mindspore.ops import Receive, Send
 
 
 class One(nn.Cell):
@@ -89,17 +93,17 @@ def check(net, expected, shape=(6, 4), dtype=np.float32):
 
 
 def all_reduce(operation, reduction, dtype):
-    """A reduction over all cards."""
+    """Reduce over all cards."""
     check(One(ops.AllReduce(operation)), lambda given: reduction(given, axis=0).astype(dtype), dtype=dtype)
 
 
 def all_gather():
-    """Parts of all cards behind each other."""
+    """Gather parts of all cards behind each other."""
     check(One(ops.AllGather()), np.concatenate)
 
 
 def reduce_scatter():
-    """A part of the sum."""
+    """Scatter the sum: each card gets a part."""
     net = One(ops.ReduceScatter())
     check(net, lambda given: np.split(sum(given), len(given))[get_rank()], (12, 4), np.float16)
 
@@ -111,14 +115,14 @@ def broadcast():
 
 
 def all_to_all():
-    """Columns of all cards below each other."""
+    """Exchange columns of all cards: they stand below each other."""
     size = get_group_size()
     net = One(ops.AlltoAll(size, 1, 0))
     check(net, lambda given: np.concatenate([np.split(x, size, 1)[get_rank()] for x in given]))
 
 
 def send_receive():
-    """From card 0 to the last one."""
+    """Send from card 0 to the last one."""
     last, (first, *_) = get_group_size() - 1, tensors((6, 4), np.float32)
     if get_rank() == 0:
         np.testing.assert_array_equal(Sender(last)(Tensor(first)).asnumpy(), first + 1)
@@ -128,12 +132,12 @@ def send_receive():
 
 
 def last():
-    """A sum behind which nothing comes."""
+    """Sum, with nothing behind it."""
     check(Last(), lambda given: sum(given) / 2 + 0.5 * len(given) - 1)
 
 
 def group():
-    """The even cards alone, and the odd ones."""
+    """Group the even cards alone, and the odd ones."""
     members = list(range(get_rank() % 2, get_group_size(), 2))
     create_group(f"parity{get_rank() % 2}", members)
     name = f"parity{get_rank() % 2}"
@@ -142,7 +146,7 @@ def group():
 
 
 def ends():
-    """The last card ends while the others wait for it."""
+    """End the last card while the others wait for it."""
     if get_rank() == get_group_size() - 1:
         os._exit(7)
     check(One(ops.AllReduce()), sum)
@@ -159,7 +163,7 @@ def never():
 
 
 def other():
-    """The last card calls something else."""
+    """Call something else on the last card."""
     last = get_rank() == get_group_size() - 1
     check(One(ops.AllReduce(ops.ReduceOp.MAX if last else ops.ReduceOp.SUM)), sum)
 

@@ -9,5 +9,5 @@ from tests.virtual_ascend.card import card_python
 
 @pytest.fixture(scope="session")
 def python() -> Path:
-    """The interpreter that has MindSpore 2.0.0."""
+    """Return the interpreter that has MindSpore 2.0.0."""
     return card_python()

@@ -15,7 +15,7 @@ HERE = Path(__file__).parent
 
 
 def custom(function):
-    """An operator in TIK of this folder, on 256 numbers."""
+    """Return an operator in TIK of this folder, on 256 numbers."""
     from mindspore.ops import CustomRegOp, DataType, custom_info_register
 
     info = (
@@ -29,7 +29,7 @@ def custom(function):
 
 
 def run(name):
-    """An operator in TIK, by its name."""
+    """Make an operator in TIK, by its name."""
     import tik_entries
 
     x = Tensor(np.arange(256, dtype=np.float16))
@@ -37,14 +37,23 @@ def run(name):
 
 
 def device_process():
-    """Its id."""
+    """Return the id of the device process."""
     children = [pid for task in Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split()]
     (device,) = (pid for pid in children if b"virtual_ascend.device" in Path(f"/proc/{pid}/cmdline").read_bytes())
     return int(device)
 
 
+def endless():
+    """Reach the normal end of the program while a kernel runs that never ends."""
+    import tik_entries
+
+    ms.set_context(op_timeout=3)
+    custom(tik_entries.endless)(Tensor(np.ones(256, np.float16)))
+    print("at the end")
+
+
 def killed():
-    """The device process is gone between two operators."""
+    """Remove the device process between two operators."""
     x = Tensor(np.ones(4, np.float32))
     print("first", ops.add(x, x).asnumpy()[0])
     os.kill(device_process(), signal.SIGKILL)
@@ -52,7 +61,7 @@ def killed():
 
 
 def killed_at_work():
-    """The device process is killed while it runs an operator."""
+    """Kill the device process while it runs an operator."""
     import tik_entries
 
     x, operator = Tensor(np.ones(32 * 4096, np.float16)), custom(tik_entries.many_blocks)
@@ -64,7 +73,7 @@ def killed_at_work():
 
 
 def train(epochs, rows, size=None, sink_size=-1):
-    """Trains on a sunk dataset of ``rows``, which says that it has ``size`` of them."""
+    """Train on a sunk dataset of ``rows``, which says that it has ``size`` of them."""
     ms.set_context(mode=ms.GRAPH_MODE)
     network = nn.Dense(4, 4)
     model = Model(network, nn.MSELoss(), nn.SGD(network.trainable_params(), 0.1))
@@ -75,29 +84,32 @@ def train(epochs, rows, size=None, sink_size=-1):
 
 
 def data_end():
-    """A sunk dataset has fewer batches than it says."""
+    """Give a sunk dataset fewer batches than it says."""
     train(2, [(np.ones(4, np.float32), np.ones(4, np.float32))] * 2, size=4, sink_size=4)
 
 
 def no_data():
-    """A sunk dataset is empty."""
+    """Give an empty sunk dataset."""
     train(1, [])
 
 
 def memory():
-    """More than the card has."""
+    """Take more than the card has."""
     parts = [Tensor(np.zeros((64, 2**20), np.float32)) for _ in range(2)]
     print("sum", ops.add(*parts).asnumpy()[0, 0])
 
 
 def missing():
-    """An operator that the virtual card does not have."""
+    """Run an operator that the virtual card does not have."""
     print("result", ops.cholesky(Tensor(np.eye(3, dtype=np.float32))).asnumpy()[0])
 
 
 if __name__ == "__main__":
     ms.set_context(mode=ms.PYNATIVE_MODE, device_target="Ascend")
-    chosen = {function.__name__: function for function in (killed, killed_at_work, memory, missing, data_end, no_data)}
+    chosen = {
+        function.__name__: function
+        for function in (killed, killed_at_work, memory, missing, data_end, no_data, endless)
+    }
     try:
         chosen[sys.argv[1]]() if sys.argv[1] in chosen else run(sys.argv[1])
     except Exception as error:

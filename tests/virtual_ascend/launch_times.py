@@ -35,7 +35,7 @@ class Chain(nn.Cell):
 
 
 def milliseconds(function, rounds=20):
-    """The least time of a call, after one that compiles."""
+    """Return the least time of a call, after one that compiles."""
     function()
     times = []
     for _ in range(rounds):
@@ -46,7 +46,7 @@ def milliseconds(function, rounds=20):
 
 
 def children(pid):
-    """Process ids."""
+    """Return the process ids."""
     return [
         int(word) for task in Path(f"/proc/{pid}/task").iterdir() for word in (task / "children").read_text().split()
     ]
@@ -59,7 +59,7 @@ def workers():
 
 
 def main(calls):
-    """Prints the figures."""
+    """Print the figures."""
     x = Tensor(np.zeros(SMALL, np.float16))
     chains = [Chain(tik_entries.twice, count) for count in (1, 1 + COUNT)]
     one, many = (milliseconds(lambda chain=chain: chain(x).asnumpy()) for chain in chains)

@@ -1,4 +1,4 @@
-"""Calls the runtime as MindSpore's plugin does, without MindSpore: runtime_calls.py QUESTION. Prints the answer.
+"""Call the runtime as MindSpore's plugin does, without MindSpore: runtime_calls.py QUESTION. Prints the answer.
 
 Copies stand for kernels: like them they run on the card when their stream comes to them.
 """
@@ -45,25 +45,25 @@ def create(function, *arguments):
 
 
 def allocate(size):
-    """Address of new memory."""
+    """Return the address of new memory."""
     return create("rtMalloc", size, 0, 0)
 
 
 def read(address, count):
-    """Code, and float32 numbers of the card."""
+    """Return the code and the float32 numbers of the card."""
     array = np.zeros(count, np.float32)
     code = runtime.rtMemcpy(array.ctypes.data, array.nbytes, address, array.nbytes, DEVICE_TO_HOST)
     return code, array
 
 
 def write(address, values):
-    """Code of a copy to the card."""
+    """Return the code of a copy to the card."""
     array = np.array(values, np.float32)
     return runtime.rtMemcpy(address, array.nbytes, array.ctypes.data, array.nbytes, HOST_TO_DEVICE)
 
 
 def fresh():
-    """New memory, then memory that was written, freed and comes again."""
+    """Read new memory, then memory that was written, freed and comes again."""
     address = allocate(400)
     print("new", np.isnan(read(address, 100)[1]).all())
     write(address, np.arange(100))
@@ -75,14 +75,14 @@ def fresh():
 
 
 def bounds():
-    """Behind a block is nobody's memory, also where another block follows."""
+    """Read behind a block, which is nobody's memory, also if another block follows."""
     first, second = allocate(400), allocate(400)
     print("behind", read(first, 101)[0] != 0, "between", read(first + 400, 1)[0] != 0, second > first)
     print("twice", runtime.rtFree(first) == 0, runtime.rtFree(first) != 0)
 
 
 def order():
-    """Streams that write to one place, with an event between them or without: who came last."""
+    """Write to one place from two streams, with an event between them or without. Returns who came last."""
     for with_event in (False, True):
         found = []
         for _ in range(20):
@@ -118,14 +118,14 @@ def lazy():
 
 
 def stuck():
-    """A wait for an event that nobody records."""
+    """Wait for an event that nobody records."""
     stream = create("rtStreamCreate", 0)
     runtime.rtStreamWaitEvent(stream, create("rtEventCreate"))
     print("stuck", runtime.rtStreamSynchronize(stream))
 
 
 def waiting():
-    """Code of a request to the device process."""
+    """Return the code of a request to the device process."""
     channel = create_channel(0, b"channel", 1)
     return runtime.acltdtQueryChannelSize(channel, ctypes.byref(ctypes.c_size_t()))
 

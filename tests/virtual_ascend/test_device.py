@@ -16,7 +16,7 @@ from virtual_ascend.kernel import Kernel
 
 
 def described(shape, stored, kind, dtype="float16"):
-    """A description as the compiler hands it on."""
+    """Return a description as the compiler hands it on."""
     return {"ori_shape": shape, "shape": stored, "format": kind, "dtype": dtype}
 
 
@@ -121,7 +121,7 @@ def test_memory_is_fresh_by_page_and_bounded(tmp_path):
 
 
 def field(number, value):
-    """A field of a protocol buffer, shorter than 128 bytes."""
+    """Return a field of a protocol buffer, shorter than 128 bytes."""
     if isinstance(value, int):
         return bytes([number * 8, value])
     return bytes([number * 8 + 2, len(value)]) + value
@@ -208,4 +208,4 @@ def test_a_collective_without_room_for_what_it_gives_says_so(tmp_path):
     (tmp_path / "call.unfinished").symlink_to("/dev/full")
     call = collectives.Call("HcomBroadcast", 4, 4, 0, 0, 1, [0, 1], [], [], [], [], str(tmp_path / "call"), [])
     with pytest.raises(KernelError, match=rf"HcomBroadcast of 4 float32.* in {tmp_path}: No space left on device"):
-        collectives.give(None, call, None)
+        collectives.give(call, collectives.given(None, call, None))

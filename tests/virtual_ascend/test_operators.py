@@ -28,7 +28,9 @@ HALF = {"images": 2e-3}
 
 @pytest.fixture(scope="module")
 def folder(python, tmp_path_factory, worker_id):
-    """card.npz, cpu.npz: all results by case; report: what the card launched. Once for all processes of pytest."""
+    """Return the folder with all results by case and the report of the launches. The results are card.npz and cpu.npz.
+    They are made once for all processes of pytest.
+    """
     own = tmp_path_factory.getbasetemp()
     place = (own if worker_id == "master" else own.parent) / "operators"
     place.mkdir(exist_ok=True)
@@ -43,7 +45,7 @@ def folder(python, tmp_path_factory, worker_id):
 
 @pytest.fixture(scope="module")
 def results(folder):
-    """Results of the card, of the CPU."""
+    """Return the results of the card and of the CPU."""
     return np.load(folder / "card.npz"), np.load(folder / "cpu.npz")
 
 
@@ -63,7 +65,7 @@ def test_family(results, family):
 
 
 def launched(report):
-    """The functions behind all launches of a report."""
+    """Return the functions behind all launches of a report."""
     found = []
     with open(report / "op_summary.csv") as file:
         for row in csv.DictReader(file):
@@ -119,20 +121,8 @@ def test_lamb_is_that_of_its_paper(results):
     np.testing.assert_allclose(results[0][f"{CARD}Lamb: 0"], weights, atol=1e-4)
 
 
-def test_lars_is_that_of_its_paper(results):
-    """Algorithm 1 of arXiv:1708.03888, two steps; MindSpore has no LARS on a CPU."""
-    generator = np.random.default_rng(1)
-    weights, velocity = generator.standard_normal((20, 8)), 0.0
-    for _ in range(2):
-        gradient = generator.standard_normal((20, 8))
-        scale = 0.02 * np.linalg.norm(weights) / (np.linalg.norm(gradient) + 1e-5)
-        velocity = 0.9 * velocity + scale * gradient
-        weights = weights - 0.1 * velocity
-    np.testing.assert_allclose(results[0][f"{CARD}LARS: 0"], weights, atol=1e-5)
-
-
 def of_case(results, name):
-    """All arrays that the card gave for one of its cases."""
+    """Return all arrays that the card gave for one of its cases."""
     card, _ = results
     found = [key for key in card.files if key.startswith(f"{CARD}{name}: ")]
     return [card[f"{CARD}{name}: {index}"] for index in range(len(found))]

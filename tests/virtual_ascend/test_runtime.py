@@ -12,7 +12,7 @@ PROGRAM = Path(__file__).with_name("runtime_calls.py")
 
 
 def ask(python, folder, question, **variables):
-    """Lines that the program prints."""
+    """Return lines that the program prints."""
     return said(start(python, PROGRAM, question, cwd=folder, **variables)).splitlines()
 
 

@@ -4,17 +4,17 @@ from tbe import tik
 
 
 def twice(x, y, kernel_name="twice"):
-    """The numbers, doubled."""
+    """Return the numbers, doubled."""
     return _build(kernel_name, 16)
 
 
 def reads_outside(x, y, kernel_name="reads_outside"):
-    """Loads more than its input has."""
+    """Load more than its input has."""
     return _build(kernel_name, 32)
 
 
 def leaves_some(x, y, kernel_name="leaves_some"):
-    """Writes half of its output."""
+    """Write half of its output."""
     return _build(kernel_name, 16, stored=8)
 
 
@@ -37,8 +37,22 @@ def many_blocks(x, y, kernel_name="many_blocks"):
     return program
 
 
+def endless(x, y, kernel_name="endless"):
+    """Double a part of the input for longer than anybody waits."""
+    program = tik.Tik()
+    x = program.Tensor("float16", (256,), tik.scope_gm, "x")
+    y = program.Tensor("float16", (256,), tik.scope_gm, "y")
+    work = program.Tensor("float16", (256,), tik.scope_ubuf, "work")
+    program.data_move(work, x, 0, 1, 16, 0, 0)
+    with program.for_range(0, 1 << 30), program.for_range(0, 1 << 30):
+        program.vec_muls(128, work, work, 2.0, 2, 8, 8)
+    program.data_move(y, work, 0, 1, 16, 0, 0)
+    program.BuildCCE(kernel_name, [x], [y])
+    return program
+
+
 def _build(kernel_name, loaded, stored=None):
-    """The kernel that loads and stores so many blocks of 32 bytes."""
+    """Return the kernel that loads and stores so many blocks of 32 bytes."""
     program = tik.Tik()
     x = program.Tensor("float16", (256,), tik.scope_gm, "x")
     y = program.Tensor("float16", (256,), tik.scope_gm, "y")

@@ -17,7 +17,7 @@ _EXPORTS = {
     "KVCache": "flash_attention.nn.layer.kv_cache",
     "rotary_embedding": "flash_attention.rotary",
     "scaled_dot_product_attention": "flash_attention.functional",
-    "AttentionProblem": "flash_attention.problem",
+    "Call": "flash_attention.call",
     "attention_backend": "flash_attention.backends.registry",
     "available_backends": "flash_attention.backends.registry",
     "explain": "flash_attention.backends.registry",

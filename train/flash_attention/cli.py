@@ -12,13 +12,13 @@ from flash_attention import __version__, commands
 
 
 def command_modules() -> dict[str, ModuleType]:
-    """The modules of `flash_attention.commands` by command name; see that package for what a command is."""
+    """Return the modules of `flash_attention.commands` by command name. That package says what a command is."""
     names = sorted(info.name for info in pkgutil.iter_modules(commands.__path__) if not info.name.startswith("_"))
     return {name.replace("_", "-"): importlib.import_module(f"{commands.__name__}.{name}") for name in names}
 
 
 def parser() -> argparse.ArgumentParser:
-    """The parser of all commands."""
+    """Return the parser of all commands."""
     result = argparse.ArgumentParser(prog="flash-attention", description="FlashAttention for MindSpore.")
     result.add_argument("--version", action="version", version=f"flash_attention {__version__}")
     choices = result.add_subparsers(dest="command", metavar="COMMAND", required=True)
@@ -33,12 +33,17 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs one command; the exit status is its result."""
+    """Run one command; the exit status is its result."""
     options = parser().parse_args(arguments)
     try:
         return options.run(options)
     except (ValueError, TypeError, RuntimeError, OSError) as error:
         print(f"flash-attention {options.command}: {error}", file=sys.stderr)
+        return 2
+    except ModuleNotFoundError as error:
+        if error.name != "mindspore":
+            raise
+        print(f"flash-attention {options.command}: MindSpore is not installed: pip install mindspore", file=sys.stderr)
         return 2
 
 

@@ -29,7 +29,7 @@ def version_of(package: Path) -> str | None:
 
 
 def duplicate_installs(version: str) -> list[str]:
-    """Folders and installed distributions on the path that also provide the package.
+    """Return folders and installed distributions on the path that also provide the package.
 
     Args:
         version: the version of this copy. A distribution of our name and this version is this copy's own.
@@ -80,7 +80,7 @@ def _name_and_version(metadata: Path) -> tuple[str, str]:
 
 
 def _text(path: Path) -> str:
-    """Contents of a file, or nothing."""
+    """Return a file's contents, or nothing."""
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:

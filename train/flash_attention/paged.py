@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import replace
 
 import mindspore as ms
 import numpy as np
-from mindspore import Parameter, Tensor, nn, ops
+from mindspore import Parameter, Tensor, nn
 from mindspore import dtype as mstype
 from mindspore.common.initializer import initializer
 
@@ -15,33 +14,33 @@ from flash_attention.backends import registry
 from flash_attention.backends.cache_update import append_cell, reorder_cell, update_cell, writable
 from flash_attention.bridge.constants import numbered
 from flash_attention.bridge.parameters import EntryCell
-from flash_attention.bridge.precision import fix_dtypes
 from flash_attention.bridge.tensors import (
     NumberCheck,
-    WithSelectedInputs,
     as_int32,
     compile_time,
     compiling,
-    read_specs,
-    remembered,
+    read_rules,
     spec,
     tensor_spec,
 )
-from flash_attention.problem.checks import INTEGERS, check_bool, check_dtype, check_int, check_range
-from flash_attention.problem.inputs import TensorSpec, fits
-from flash_attention.problem.layout import UNKNOWN
-from flash_attention.problem.optional import in_order
-from flash_attention.problem.paged import (
-    PagedProblem,
+from flash_attention.call.checks import INTEGERS, check_dtype, check_int, check_range
+from flash_attention.call.inputs import TensorSpec, fits
+from flash_attention.call.layout import UNKNOWN
+from flash_attention.call.optional import in_order
+from flash_attention.call.paged import (
     check_cache_dtype,
     check_caches,
     check_counts,
-    check_query,
     check_tokens,
     product,
     stored_width,
-    true_widths,
 )
+from flash_attention.call.tiling import DEFAULT_STRATEGY
+from flash_attention.call.visibility import ALL_BLOCKS
+from flash_attention.plan import Padding, plan
+
+# What the calls here call key and value of the whole that they describe.
+_NAMES = (("key", "key_cache"), ("value", "value_cache"))
 
 
 def paged_caches(
@@ -52,9 +51,9 @@ def paged_caches(
     value_head_dim: int | None = None,
     dtype=mstype.float16,
 ) -> tuple[Parameter, Parameter]:
-    """Caches of keys and values for `reshape_and_cache` and `paged_attention`, on every backend.
+    """Make caches of keys and values for `reshape_and_cache` and `paged_attention`, on every backend.
 
-    Their last axes are rounded up to multiples of 16, which the TIK operators need; the two functions take tensors of
+    Their last axes are rounded up to multiples of 16, which the TIK operators need. The two functions take tensors of
     the true widths with them.
 
     Args:
@@ -117,7 +116,7 @@ def paged_attention(
         block_tables (Tensor): ints (batch, most blocks of a sequence): key j of sequence b is key j % block_size of
             block block_tables[b, j // block_size]. Entries past its end are not looked at.
         context_lens (Tensor): ints (batch,), keys of each sequence, keys of the query tokens included.
-        value_head_dim (int): size of a head of the value. Default: None, head_dim where the head size of the keys is
+        value_head_dim (int): size of a head of the value. Default: None, head_dim if the head size of the keys is
             rounded up, else the width of value_cache.
         sinks (Tensor): (heads,), float32 or the dtype of query: one more logit in the denominator of every row of a
             head. Default: None.
@@ -166,17 +165,17 @@ def limited_attention(
     backend=None,
     looks=False,
 ):
-    """`paged_attention` where sequences may be longer than max_length: queries of tokens behind it get NaN.
+    """Compute `paged_attention` if sequences may be longer than max_length: queries of tokens behind it get NaN.
 
     widths are head_dim and value_head_dim, or None each.
 
     With `tokens`, ints (batch,), so many of the queries of each sequence count. The others are padding, on
-    padding_side, and give 0. With `looks` the numbers in block_tables and context_lens are checked, where they can be.
+    padding_side, and give 0. With `looks` the numbers in block_tables and context_lens are checked, if they can be.
     """
     run = _plan(
-        *(spec(query), spec(key_cache), spec(value_cache), spec(block_tables), spec(context_lens), spec(sinks)),
-        *(spec(alibi_slopes), spec(tokens)),
-        *(scale, softcap, causal, window_size, alibi, backend, max_length, widths, padding_side, looks),
+        *(query, key_cache, value_cache, block_tables, context_lens, sinks, alibi_slopes),
+        *(causal, window_size, alibi, scale, softcap, backend),
+        (max_length, widths, spec(tokens), padding_side, looks),
     )
     inputs = in_order(sinks=sinks, alibi_slopes=alibi_slopes)
     # Called from outside of a graph, in GRAPH mode, no Parameter may be part of a tuple.
@@ -187,19 +186,30 @@ def limited_attention(
 
 
 def check_attention(query, caches, max_length, widths, tokens, padding_side):
-    """Raises as `limited_attention` of these arguments would; in PYNATIVE, before something is written."""
-    key_cache, value_cache, block_tables, context_lens = caches
-    _plan(
-        *(spec(query), spec(key_cache), spec(value_cache), spec(block_tables), spec(context_lens), None),
-        *(None, spec(tokens), None, 0.0, True, (-1, -1), False, None, max_length, widths, padding_side, False),
+    """Raise the errors of `limited_attention` with these arguments; in PYNATIVE, before something is written."""
+    options = max_length, widths, spec(tokens), padding_side, False
+    _plan(query, *caches, None, None, True, (-1, -1), False, None, 0.0, None, options)
+
+
+def _plan(
+    query, key_cache, value_cache, block_tables, context_lens, sinks, alibi_slopes,
+    causal, window_size, alibi, scale, softcap, backend, options,
+):  # fmt: skip
+    rules = read_rules(
+        *(_NAMES, causal, "bottom_right", window_size, ALL_BLOCKS, ALL_BLOCKS, DEFAULT_STRATEGY),
+        *(alibi, 0.0, scale, softcap),
     )
+    specs = spec(query), spec(key_cache), spec(value_cache), spec(block_tables), spec(context_lens)
+    given = in_order(sinks=spec(sinks), alibi_slopes=spec(alibi_slopes))
+    return plan("paged", specs, given, _NAMES, rules, options, backend)
 
 
 def append_tokens(
     key, value, key_cache, value_cache, block_tables, lengths, tokens, max_length: int, widths, padding_side, strict
 ) -> Tensor:
-    """Appends tokens to the sequences of a `KVCache`; `append_cell` gives the meaning of the tensors. Without `tokens`
-    all count."""
+    """Append tokens to the sequences of a `KVCache`. `append_cell` gives the meaning of the tensors. Without
+    `tokens` all count.
+    """
     run = _append(
         *(spec(key), spec(value), spec(key_cache), spec(value_cache), spec(lengths), spec(tokens)),
         *(max_length, widths, padding_side),
@@ -214,7 +224,7 @@ def append_tokens(
 
 
 def reorder_sequences(key_cache, value_cache, block_tables, lengths, indices, max_length: int, strict: bool) -> Tensor:
-    """Reorders the sequences of a `KVCache`; `reorder_cell` gives the meaning of the tensors."""
+    """Reorder the sequences of a `KVCache`; `reorder_cell` gives the meaning of the tensors."""
     run = _reorder(spec(key_cache), spec(value_cache), spec(lengths), spec(indices), max_length)
     return run(key_cache, value_cache, block_tables, lengths, as_int32(indices), strict)
 
@@ -222,7 +232,7 @@ def reorder_sequences(key_cache, value_cache, block_tables, lengths, indices, ma
 def reshape_and_cache(
     key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor, slot_mapping: Tensor
 ) -> Tensor:
-    """Writes keys and values of tokens into a cache, in place.
+    """Write keys and values of tokens into a cache, in place.
 
     It has the meaning of MindSpore's `ReshapeAndCache`.
 
@@ -230,12 +240,12 @@ def reshape_and_cache(
         key (Tensor): (tokens, kv_heads, head_dim) or (batch, seq, kv_heads, head_dim).
         value (Tensor): likewise, of its own width.
         key_cache (Parameter): (blocks, block_size, kv_heads, head_dim), dtype of key; it is written. On a CPU it may be
-            a plain Tensor, in PYNATIVE also a view (a slice, a part, a reshaped Tensor) whose elements lie one behind
-            the other. Inside a graph a slice is a new tensor: what is written there is lost. head_dim may be rounded up
-            to a multiple of 16, as `paged_caches` does.
+            a plain Tensor. There, in PYNATIVE, it may also be a view (a slice, a part, a reshaped Tensor) whose
+            elements lie one behind the other. Inside a graph a slice is a new tensor: what is written there is lost.
+            head_dim may be rounded up to a multiple of 16, as `paged_caches` does.
         value_cache (Parameter): likewise, as wide as the value.
-        slot_mapping (Tensor): ints, a number per token in the order of the keys: block * block_size + offset; a
-            token of a negative number is left out. No slot may come twice.
+        slot_mapping (Tensor): ints, a number per token in the order of the keys: block * block_size + offset. A
+            negative number leaves its token out. No slot may come twice.
 
     Returns:
         Tensor int32 of shape (1,), a token without a meaning. A graph knows by itself that a Parameter is read after it
@@ -250,7 +260,7 @@ def reshape_and_cache(
 
 
 def update_cache(key, value, key_cache, value_cache, slot_mapping, looks=False):
-    """`reshape_and_cache`, which looks at the numbers in slot_mapping where it can."""
+    """Run `reshape_and_cache`. With `looks` the numbers in slot_mapping are checked, if they can be."""
     run = _update(spec(key), spec(value), spec(key_cache), spec(value_cache), spec(slot_mapping))
     if looks and not compiling():
         _slot_check(spec(key_cache))(slot_mapping)
@@ -259,97 +269,15 @@ def update_cache(key, value, key_cache, value_cache, slot_mapping, looks=False):
     return run(pad_key(key), pad_value(value), key_cache, value_cache, as_int32(slot_mapping))
 
 
-@compile_time
-def _plan(
-    query, key_cache, value_cache, block_tables, context_lens, sinks, slopes, tokens,
-    scale, softcap, causal, window_size, alibi, backend, max_length, widths, padding_side, looks,
-):  # fmt: skip
-    names = "query", "key_cache", "value_cache", "block_tables", "context_lens"
-    tensors = tuple(map(tensor_spec, names, (query, key_cache, value_cache, block_tables, context_lens)))
-    tensors += read_specs(("sinks", "alibi_slopes"), (sinks, slopes))
-    window_size = tuple(window_size) if isinstance(window_size, list) else window_size
-    forced, device = registry.forced_backend(backend), ms.get_context("device_target")
-    padding = None
-    if tokens is not None:
-        padding = padding_side
-        check_counts("tokens", tensor_spec("tokens", tokens), tensors[4].shape[0])
-    check_bool("causal", causal)
-    return _planned(
-        tensors, scale, softcap, causal, window_size, alibi, forced, device, max_length, widths, padding, looks
-    )
-
-
-@remembered
-def _planned(tensors, scale, softcap, causal, window_size, alibi, backend, device, max_length, widths, padding, looks):
-    (query, *others), (head_dim, value_head_dim) = tensors, widths
-    if max_length is not None:
-        check_query(query, tensors[3].shape[0], tensors[1], head_dim)
-    wide, value_head_dim = true_widths(query, tensors[1], tensors[2], value_head_dim)
-    scale = scale if scale is not None or wide is query else query.shape[-1] ** -0.5
-    problem = PagedProblem.from_inputs(
-        wide,
-        *others,
-        scale=scale,
-        softcap=softcap,
-        causal=causal,
-        window_size=window_size,
-        alibi=alibi,
-        device=device,
-        max_length=max_length,
-        padding=padding,
-    )
-    if problem.empty:  # its cell reads no tensor
-        whole = replace(problem.whole, value_dim=value_head_dim or problem.whole.value_dim)
-        return fix_dtypes(WithSelectedInputs(registry.build(replace(problem, whole=whole), backend), whole))
-    check = NumberCheck(lambda tables, lengths, _: problem.check_numbers(tables, lengths))
-    run = WithSelectedInputs(
-        registry.build(problem, backend), problem.whole, check if looks and device == "CPU" else None
-    )
-    if wide is not query or value_head_dim is not None:
-        run = _Widened(run, query.shape[-1], wide.shape[-1], value_head_dim)
-    return fix_dtypes(run)
-
-
-class _Widened(EntryCell):
-    """A paged problem whose caches are wider than query and values are."""
-
-    def __init__(self, run: nn.Cell, head_dim: int, width: int, value_head_dim: int | None):
-        super().__init__()
-        self.run, self.pad, self.value_head_dim = run, _Padding(head_dim, width), value_head_dim
-
-    def construct(self, query, key_cache, value_cache, block_tables, context_lens, inputs):
-        output = self.run(self.pad(query), key_cache, value_cache, block_tables, context_lens, inputs)
-        if self.value_head_dim is not None:
-            dtype = output.dtype
-            output = ops.cast(ops.cast(output, mstype.float32)[..., : self.value_head_dim], dtype)
-        return output
-
-
-class _Padding(EntryCell):
-    """Zeros behind the last axis, through float32: a compiled graph on a CPU joins no bfloat16."""
-
-    def __init__(self, size: int, width: int):
-        super().__init__()
-        self.missing = width - size
-        self.zeros = Tensor(np.zeros(self.missing, np.float32))
-
-    def construct(self, tensor):
-        if self.missing == 0:
-            return tensor
-        wide = ops.cast(tensor, mstype.float32)
-        zeros = ops.zeros_like(wide[..., :1]) + self.zeros
-        return ops.cast(ops.concat((wide, zeros), -1), tensor.dtype)
-
-
 class _NoUpdate(EntryCell):
-    """Writes no token; for `update_cell`."""
+    """Write no token; for `update_cell`."""
 
     def construct(self, key, value, key_cache, value_cache, slot_mapping):
         return numbered(1)
 
 
 class _NoAppend(EntryCell):
-    """Appends no token; for `append_cell`."""
+    """Append no token; for `append_cell`."""
 
     def construct(self, key, value, key_cache, value_cache, block_tables, lengths, tokens, strict):
         return lengths + 0
@@ -359,11 +287,11 @@ class _NoAppend(EntryCell):
 def _padding(name, tensor, cache):
     """Return the Cell that makes a tensor as wide as its cache."""
     shape, width = tensor_spec(name, tensor).shape, tensor_spec(f"{name}_cache", cache).shape[-1]
-    # MindSpore ends the process where a graph joins tensors without elements, and nothing is to be written.
+    # MindSpore ends the process if a graph joins tensors without elements, and nothing is to be written.
     return _padding_of(width if 0 in shape else shape[-1], width)
 
 
-_padding_of = functools.lru_cache(maxsize=64)(_Padding)
+_padding_of = functools.lru_cache(maxsize=64)(Padding)
 
 
 @compile_time
@@ -381,9 +309,17 @@ def _slot_check_of(slots: int, device: str) -> nn.Cell:
 
 @compile_time
 def _update(key, value, key_cache, value_cache, slot_mapping):
-    named = {"key": key, "value": value, "key_cache": key_cache, "value_cache": value_cache}
-    tensors = {name: tensor_spec(name, described) for name, described in named.items()}
-    slots = tensor_spec("slot_mapping", slot_mapping)
+    names = "key", "value", "key_cache", "value_cache", "slot_mapping"
+    specs = tuple(map(tensor_spec, names, (key, value, key_cache, value_cache, slot_mapping)))
+    known, (*_, key_cache, value_cache, slots) = check_update(*specs), specs
+    return update_cell(key_cache, value_cache, not known) if product(slots.shape) != 0 else _NoUpdate()
+
+
+def check_update(
+    key: TensorSpec, value: TensorSpec, key_cache: TensorSpec, value_cache: TensorSpec, slots: TensorSpec
+) -> bool:
+    """Return True if all sizes are known. Raise unless `reshape_and_cache` takes the tensors."""
+    tensors = {"key": key, "value": value, "key_cache": key_cache, "value_cache": value_cache}
     check_dtype("slot_mapping", slots.dtype, INTEGERS)
     check_cache_dtype("key", tensors["key"].dtype)
     caches = {name: tensors[name] for name in ("key_cache", "value_cache")}
@@ -399,7 +335,7 @@ def _update(key, value, key_cache, value_cache, slot_mapping):
                 f"with {tokens} tokens as in slot_mapping, and {cache[2:]} as in {name}_cache"
             )
         check_dtype(name, tensors[name].dtype, (tensors["key"].dtype,))
-    return update_cell(*caches.values(), not known) if tokens != 0 else _NoUpdate()
+    return known
 
 
 @compile_time
@@ -418,7 +354,7 @@ def _append(key, value, key_cache, value_cache, lengths, tokens, max_length, wid
 
 @compile_time
 def _all_tokens(key, lengths):
-    """Tokens of each sequence; None if they are unknown."""
+    """Return the tokens of each sequence; None if they are unknown."""
     if tensor_spec("key", key).shape[1] == UNKNOWN:
         return None
     return Tensor(np.full(lengths[0], tensor_spec("key", key).shape[1], np.int32))
@@ -428,7 +364,7 @@ def check_known(**tensors: TensorSpec) -> bool:
     """Return True if all sizes of tensors are known.
 
     Raises:
-        ValueError: some are not, where the native kernel or MindSpore needs them.
+        ValueError: some are not, and the native kernel or MindSpore needs them.
     """
     for name, tensor in tensors.items():
         if UNKNOWN in tensor.shape:

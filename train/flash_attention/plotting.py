@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def require() -> None:
-    """Checks that plots can be drawn, before anything is measured for them.
+    """Check that plots can be drawn, before anything is measured for them.
 
     Raises:
         RuntimeError: matplotlib is not installed.
@@ -17,7 +17,9 @@ def require() -> None:
 
 
 def subplots(rows: int, columns: int, size: tuple[float, float], **options):
-    """(figure, axes) for a file; axes is always an array of (rows, columns). Arguments as of `pyplot.subplots`."""
+    """Return (figure, axes) for a file; axes is always an array of (rows, columns). Arguments as of
+    `pyplot.subplots`.
+    """
     require()
     import matplotlib
 
@@ -28,7 +30,7 @@ def subplots(rows: int, columns: int, size: tuple[float, float], **options):
 
 
 def save(figure, path: Path) -> Path:
-    """Writes a figure as PNG and closes it; returns the path."""
+    """Write a figure as PNG and close it; returns the path."""
     from matplotlib import pyplot
     from PIL import Image  # matplotlib needs it too
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flash_attention.problem import AttentionProblem, alibi_slopes
+from flash_attention.call import Call, alibi_slopes
 
 # Distance from 1 to the next number.
 EPSILON = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23}
@@ -25,8 +25,8 @@ HIDDEN_LOGSUMEXP = -65504.0
 
 @dataclass
 class Attention:
-    """Holds the results of one call. Gradients are None without an output gradient; d_bias and d_sinks also without
-    bias or sinks.
+    """Hold the results of one call. Gradients are None without an output gradient; d_bias and d_sinks also without bias
+    or sinks.
     """
 
     output: np.ndarray
@@ -40,7 +40,7 @@ class Attention:
     unavoidable: dict = field(default_factory=dict)
 
     def named(self) -> dict[str, np.ndarray]:
-        """The results that are there, by name."""
+        """Return the results that are there, by name."""
         values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "unavoidable"}
         return {name: value for name, value in values.items() if value is not None}
 
@@ -58,7 +58,7 @@ class Error(NamedTuple):
 
     @property
     def ok(self) -> bool:
-        """False also when the result holds NaN or a wrong infinity."""
+        """Return True if the errors are allowed; NaN and a wrong infinity are not."""
         return self.max <= self.allowed_max and self.mean <= self.allowed_mean
 
     def __str__(self) -> str:
@@ -69,7 +69,7 @@ class Error(NamedTuple):
 
 
 def round_to(array: np.ndarray, dtype: str) -> np.ndarray:
-    """`array` rounded to the nearest value of `dtype` (ties to even), as float32."""
+    """Round `array` to the nearest value of `dtype` (ties to even), as float32."""
     values = np.asarray(array, dtype=np.float32)
     if dtype == "float16":
         with np.errstate(over="ignore"):
@@ -81,14 +81,14 @@ def round_to(array: np.ndarray, dtype: str) -> np.ndarray:
     return values
 
 
-def hidden(problem: AttentionProblem, mask=None, prefix=None, segment_ids=None, kv_segment_ids=None) -> np.ndarray:
+def hidden(call: Call, mask=None, prefix=None, segment_ids=None, kv_segment_ids=None) -> np.ndarray:
     """Return a boolean array, True where position, mask or segments hide a score. It broadcasts to (batch, heads,
     seq_q, seq_k).
     """
-    bands = [problem.band] if prefix is None else [replace(problem.band, prefix=int(keys)) for keys in prefix]
+    bands = [call.band] if prefix is None else [replace(call.band, prefix=int(keys)) for keys in prefix]
     result = np.stack([~band.dense() for band in bands])[:, None]
     if mask is not None:
-        result = result | (np.asarray(mask).reshape(problem.mask_shape) != 0)
+        result = result | (np.asarray(mask).reshape(call.mask_shape) != 0)
     if segment_ids is not None:
         own, other = np.asarray(segment_ids)[:, None, :, None], np.asarray(kv_segment_ids)[:, None, None, :]
         result = result | (own != other) | (own < 0)
@@ -96,43 +96,43 @@ def hidden(problem: AttentionProblem, mask=None, prefix=None, segment_ids=None, 
 
 
 def unpack_keep_bits(bits: np.ndarray, seq_k: int) -> np.ndarray:
-    """Boolean (..., seq_k) from packed keep decisions (..., ceil(seq_k / 8)), least significant bit first."""
+    """Unpack keep decisions (..., ceil(seq_k / 8)), least significant bit first, to boolean (..., seq_k)."""
     return np.unpackbits(np.asarray(bits, dtype=np.uint8), axis=-1, count=seq_k, bitorder="little").astype(bool)
 
 
-def truth(problem: AttentionProblem, query, key, value, **inputs) -> Attention:
-    """Attention and its gradients in float64.
+def truth(call: Call, query, key, value, **inputs) -> Attention:
+    """Compute attention and its gradients in float64.
 
     Args:
-        problem: what to compute; its dtype only matters for `Attention.unavoidable`.
+        call: what to compute; its dtype only matters for `Attention.unavoidable`.
         query, key, value: (B, H, Sq, D), (B, Hkv, Sk, D), (B, Hkv, Sk, Dv).
-        mask: of problem.mask_shape, non-zero = hidden.
-        bias: of problem.bias_shape.
+        mask: of call.mask_shape, non-zero = hidden.
+        bias: of call.bias_shape.
         sinks: (H,); prefix: (B,); segment_ids: (B, Sq); kv_segment_ids: (B, Sk).
-        keep: bool (B, H, Sq, Sk), needed when problem.dropout_threshold > 0.
+        keep: bool (B, H, Sq, Sk), needed when call.dropout_threshold > 0.
         d_output: (B, H, Sq, Dv); asks for gradients.
         d_logsumexp: (B, H, Sq); zero when not given.
     """
-    return _composed(problem, query, key, value, compute=np.float64, store=lambda array, dtype=None: array, **inputs)
+    return _composed(call, query, key, value, compute=np.float64, store=lambda array, dtype=None: array, **inputs)
 
 
-def baseline(problem: AttentionProblem, query, key, value, *, in_order: bool = False, **inputs) -> Attention:
-    """Compute the call of `truth` by composed attention in problem.dtype, with a float32 softmax.
+def baseline(call: Call, query, key, value, *, in_order: bool = False, **inputs) -> Attention:
+    """Compute the call of `truth` by composed attention in call.dtype, with a float32 softmax.
 
     Args:
         in_order: matrix products add their terms one after the other, as a kernel does, instead of in the blocks of the
             BLAS behind NumPy, which err less where few terms are large. Slow.
     """
 
-    def store(array, dtype=problem.dtype):
+    def store(array, dtype=call.dtype):
         return round_to(array, dtype)
 
     product = _product_in_order if in_order else np.matmul
-    return _composed(problem, query, key, value, compute=np.float32, store=store, product=product, **inputs)
+    return _composed(call, query, key, value, compute=np.float32, store=store, product=product, **inputs)
 
 
 def _product_in_order(left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """left @ right in float32, the terms of each sum added in ascending order."""
+    """Compute left @ right in float32, the terms of each sum added in ascending order."""
     total = np.zeros((*left.shape[:-1], right.shape[-1]), np.float32)
     for term in range(left.shape[-1]):
         total += left[..., term, None] * right[..., term, None, :]
@@ -140,7 +140,7 @@ def _product_in_order(left: np.ndarray, right: np.ndarray) -> np.ndarray:
 
 
 def _composed(
-    problem: AttentionProblem,
+    call: Call,
     query,
     key,
     value,
@@ -159,25 +159,25 @@ def _composed(
     d_logsumexp=None,
 ) -> Attention:
     # The query heads of a group are stacked along the rows, so that every product is one matrix per key/value head.
-    batch, heads, seq_q, seq_k = problem.batch, problem.heads, problem.seq_q, problem.seq_k
-    grouped = batch, problem.kv_heads, problem.group * seq_q
+    batch, heads, seq_q, seq_k = call.batch, call.heads, call.seq_q, call.seq_k
+    grouped = batch, call.kv_heads, call.group * seq_q
     full = batch, heads, seq_q, seq_k
     query, key, value = (np.asarray(array, dtype=compute) for array in (query, key, value))
     query = query.reshape(*grouped, -1)
-    scores = store(product(store(query * compute(problem.scale)), _transposed(key))).reshape(full)
+    scores = store(product(store(query * compute(call.scale)), _transposed(key))).reshape(full)
     squash = None
-    if problem.rules.softcap:
-        squash = store(np.tanh(store(scores / compute(problem.rules.softcap))))
-        scores = store(squash * compute(problem.rules.softcap))
+    if call.rules.softcap:
+        squash = store(np.tanh(store(scores / compute(call.rules.softcap))))
+        scores = store(squash * compute(call.rules.softcap))
     added = None
-    if problem.bias == "alibi":
-        distance = np.abs(np.arange(problem.seq_q)[:, None] + problem.offset - np.arange(problem.seq_k))
-        added = (-np.asarray(alibi_slopes(problem))[None, :, None, None] * distance).astype(compute)
-    elif problem.bias_shape is not None:
-        added = np.asarray(bias, dtype=compute).reshape(problem.bias_shape)
+    if call.bias == "alibi":
+        distance = np.abs(np.arange(call.seq_q)[:, None] + call.offset - np.arange(call.seq_k))
+        added = (-np.asarray(alibi_slopes(call))[None, :, None, None] * distance).astype(compute)
+    elif call.bias_shape is not None:
+        added = np.asarray(bias, dtype=compute).reshape(call.bias_shape)
     if added is not None:
         scores = store(scores + added)
-    scores = np.where(hidden(problem, mask, prefix, segment_ids, kv_segment_ids), -np.inf, scores)
+    scores = np.where(hidden(call, mask, prefix, segment_ids, kv_segment_ids), -np.inf, scores)
 
     top = scores.max(axis=-1, keepdims=True)
     if sinks is not None:
@@ -194,14 +194,14 @@ def _composed(
     with np.errstate(divide="ignore"):
         logsumexp = (top + np.log(total))[..., 0]
     probability /= np.where(total == 0, 1, total)
-    if problem.dropout_threshold > 0:
-        factor = np.where(keep, compute(problem.dropout_scale), compute(0))
+    if call.dropout_threshold > 0:
+        factor = np.where(keep, compute(call.dropout_scale), compute(0))
         dropped = store(store(probability) * factor).reshape(*grouped, seq_k)
     else:
         factor = None
         dropped = store(probability).reshape(*grouped, seq_k)
     output = store(product(dropped, value))
-    result = Attention(output.reshape(problem.shape_output()), logsumexp)
+    result = Attention(output.reshape(call.shape_output()), logsumexp)
     if d_output is not None:
         d_output = np.asarray(d_output, dtype=compute).reshape(*grouped, -1)
         d_probability = store(product(d_output, _transposed(value))).reshape(full)
@@ -218,20 +218,20 @@ def _composed(
         if squash is not None:
             d_scores = store(d_scores * (1 - squash * squash))
         flat = d_scores.reshape(*grouped, seq_k)
-        result.d_query = store(store(product(flat, key)) * compute(problem.scale)).reshape(problem.shape_query())
-        result.d_key = store(product(_transposed(flat), store(query * compute(problem.scale))))
+        result.d_query = store(store(product(flat, key)) * compute(call.scale)).reshape(call.shape_query())
+        result.d_key = store(product(_transposed(flat), store(query * compute(call.scale))))
         result.d_value = store(product(_transposed(dropped), d_output))
-        if problem.bias_shape is not None:
-            result.d_bias = store(_sum_to(d_biased, problem.bias_shape), problem.bias_dtype)
+        if call.bias_shape is not None:
+            result.d_bias = store(_sum_to(d_biased, call.bias_shape), call.bias_dtype)
     if compute is np.float64:
         result.unavoidable = _unavoidable(
-            problem, result, query, key, value, squash, added, share, probability, factor, d_output, d_logsumexp
+            call, result, query, key, value, squash, added, share, probability, factor, d_output, d_logsumexp
         )
     return result
 
 
 def _unavoidable(
-    problem, result, query, key, value, squash, added, share, probability, factor, d_output, d_logsumexp
+    call, result, query, key, value, squash, added, share, probability, factor, d_output, d_logsumexp
 ) -> dict:
     """Return each result's unavoidable error as (max, mean). A good kernel makes it even if the baseline is lucky.
 
@@ -241,16 +241,14 @@ def _unavoidable(
     """
     unit = EPSILON["float32"]
     grouped = query.shape[:3]
-    magnitude = problem.scale * (np.abs(query) @ _transposed(np.abs(key))).reshape(probability.shape)
+    magnitude = call.scale * (np.abs(query) @ _transposed(np.abs(key))).reshape(probability.shape)
     magnitude = np.abs(magnitude)
     slope, unsure_slope = 1.0, 0.0
     if squash is not None:
         slope = 1.0 - squash * squash
         magnitude *= slope
-        unsure_slope = (
-            3.0 + 2.0 * magnitude / problem.rules.softcap
-        )  # its own three operations, and what a score is off
-        magnitude += 2.0 * problem.rules.softcap * np.abs(squash)  # tanh: two units
+        unsure_slope = 3.0 + 2.0 * magnitude / call.rules.softcap  # its own three operations, and what a score is off
+        magnitude += 2.0 * call.rules.softcap * np.abs(squash)  # tanh: two units
     magnitude += 2.0  # exp itself and the division by the total: a unit each
     if added is not None:
         magnitude += np.where(np.isfinite(added), np.abs(added), 0.0)
@@ -268,9 +266,9 @@ def _unavoidable(
             d_abs = d_abs + np.abs(d_logsumexp)[..., None]
         plain_noise = (unit * unsure * d_abs).reshape(*grouped, -1)
         noise = (unit * (unsure * slope + probability * unsure_slope) * d_abs).reshape(*grouped, -1)
-        rounding = EPSILON[problem.dtype] * np.sqrt(((d_output * result.output.reshape(d_output.shape)) ** 2).sum(-1))
+        rounding = EPSILON[call.dtype] * np.sqrt(((d_output * result.output.reshape(d_output.shape)) ** 2).sum(-1))
         flat = (probability * slope).reshape(*grouped, -1)
-        scale = abs(problem.scale)
+        scale = abs(call.scale)
         errors["d_query"] = scale * (noise @ np.abs(key) + rounding[..., None] * np.abs(flat @ key))
         rounded = np.sqrt(_transposed(flat**2) @ (rounding[..., None] * query) ** 2)
         errors["d_key"] = scale * (_transposed(noise) @ np.abs(query) + rounded)
@@ -280,16 +278,16 @@ def _unavoidable(
             apart = unit * (unsure * d_abs).sum(axis=-1) + rounding.reshape(share.shape)
             apart = apart + errors["logsumexp"] * d_abs.max(axis=-1)
             errors["d_sinks"] = (share * apart).sum(axis=(0, 2))
-        if problem.bias_shape is not None:
+        if call.bias_shape is not None:
             both = plain_noise + probability.reshape(*grouped, -1) * rounding[..., None]
-            errors["d_bias"] = _sum_to(both.reshape(probability.shape), problem.bias_shape)
-    stored = {"logsumexp": "float32", "d_sinks": "float32", "d_bias": problem.bias_dtype}
+            errors["d_bias"] = _sum_to(both.reshape(probability.shape), call.bias_shape)
+    stored = {"logsumexp": "float32", "d_sinks": "float32", "d_bias": call.bias_dtype}
     unavoidable = {}
     for name, error in errors.items():
         exact = getattr(result, name)
         finite = np.isfinite(exact)
         exact = np.abs(exact[finite])
-        error = error.reshape(finite.shape)[finite] + 0.5 * EPSILON[stored.get(name, problem.dtype)] * exact
+        error = error.reshape(finite.shape)[finite] + 0.5 * EPSILON[stored.get(name, call.dtype)] * exact
         unavoidable[name] = _largest_and_mean(error)
     return unavoidable
 
@@ -328,8 +326,8 @@ def _sum_to(array: np.ndarray, shape: tuple) -> np.ndarray:
     return array.sum(axis=axes, keepdims=True).reshape(shape)
 
 
-def keep_mask(problem: AttentionProblem, seed) -> np.ndarray:
-    """Dropout's keep decisions for a (seed, offset) pair: bool (batch, heads, seq_q, seq_k), True = kept."""
+def keep_mask(call: Call, seed) -> np.ndarray:
+    """Return dropout's keep decisions for a (seed, offset) pair: bool (batch, heads, seq_q, seq_k), True = kept."""
     from flash_attention.dropout import philox
 
-    return unpack_keep_bits(philox.keep_bits(problem, seed), problem.seq_k)
+    return unpack_keep_bits(philox.keep_bits(call, seed), call.seq_k)

@@ -12,9 +12,10 @@ from flash_attention.bridge.gradients import UnlessRecorded
 from flash_attention.bridge.parameters import EntryCell
 from flash_attention.bridge.precision import fix_dtypes
 from flash_attention.bridge.tensors import as_int32, remembered, spec, tensor_spec
-from flash_attention.problem.checks import INTEGERS, check_bool, check_dtype, check_int, check_name
-from flash_attention.problem.inputs import DTYPES, TensorSpec
-from flash_attention.problem.layout import UNKNOWN
+from flash_attention.call.checks import INTEGERS, check_bool, check_dtype, check_int, check_name
+from flash_attention.call.inputs import DTYPES, TensorSpec
+from flash_attention.call.layout import UNKNOWN
+from flash_attention.call.names import called
 
 _LAYOUTS = ("BSND", "BNSD")
 
@@ -27,6 +28,7 @@ def rotary_embedding(
     interleaved: bool = False,
     offsets: int | Tensor = 0,
     input_layout: str = "BSND",
+    argument_names: tuple[tuple[str, str], ...] = (),
 ) -> Tensor:
     """Turn the first rotary_dim components of every head by the angles of its position. The others stay.
 
@@ -41,6 +43,7 @@ def rotary_embedding(
         offsets (int or Tensor): position of the first token of every sequence; ints (batch,) has one for each.
             Default: 0.
         input_layout (str): "BSND", or "BNSD": (batch, heads, seq, head_dim). Default: "BSND".
+        argument_names (tuple): as of `flash_attention`.
 
     Returns:
         Tensor like x. Differentiable in x, cos and sin. A token whose position, data in a Tensor of offsets, is not in
@@ -59,12 +62,12 @@ def rotary_embedding(
         >>> print(rotary_embedding(query, cos, sin, offsets=28).shape)
         (2, 100, 8, 64)
     """
-    run = _plan(spec(x), spec(cos), spec(sin), spec(offsets), interleaved, input_layout)
+    run = _plan(spec(x), spec(cos), spec(sin), spec(offsets), interleaved, input_layout, argument_names)
     return run(x, cos, sin, as_int32(offsets) if isinstance(offsets, Tensor) else None)  # the Cell has a number
 
 
 class _Composed(EntryCell):
-    """Computes one kind of call by MindSpore's operations. They are in float32, which compiled graphs have on every
+    """Compute one kind of call by MindSpore's operations. They are in float32, which compiled graphs have on every
     device.
     """
 
@@ -112,18 +115,34 @@ class _Composed(EntryCell):
 
 
 @constexpr(reuse_result=False)
-def _plan(x, cos, sin, offsets, interleaved, input_layout):
-    check_bool("interleaved", interleaved)
-    specs = tuple(tensor_spec(name, given) for name, given in (("x", x), ("cos", cos), ("sin", sin)))
-    if isinstance(offsets, tuple):
-        offsets = tensor_spec("offsets", offsets)
-    else:
-        check_int("offsets", offsets, 0)
-    return _planned(*specs, offsets, interleaved, input_layout, serves_native())
+def _plan(x, cos, sin, offsets, interleaved, input_layout, names):
+    with called(names):
+        specs = tuple(tensor_spec(name, given) for name, given in (("x", x), ("cos", cos), ("sin", sin)))
+        if isinstance(offsets, tuple):
+            offsets = tensor_spec("offsets", offsets)
+        else:
+            check_int("offsets", offsets, 0)
+        return _planned(*specs, offsets, interleaved, input_layout, serves_native())
 
 
 @remembered
 def _planned(x, cos, sin, offsets, interleaved, input_layout, native) -> nn.Cell:
+    offset = check_rotary(x, cos, sin, offsets, interleaved, input_layout)
+    batch = x.shape[0]
+    cell = _Composed(x, cos, offset, interleaved, input_layout)
+    if native and batch != UNKNOWN:
+        from flash_attention.backends.cpu.rotary import Rotary
+
+        native_cell = Rotary(x, cos, sin, offset, interleaved, input_layout)
+        return UnlessRecorded(fix_dtypes(native_cell), fix_dtypes(cell))
+    return fix_dtypes(cell)
+
+
+def check_rotary(
+    x: TensorSpec, cos: TensorSpec, sin: TensorSpec, offsets, interleaved: bool, input_layout: str = "BSND"
+) -> int | None:
+    """Return the offset if it is a constant. Raise unless `rotary_embedding` takes the arguments."""
+    check_bool("interleaved", interleaved)
     check_name("input_layout", input_layout, _LAYOUTS)
     for name, tensor in (("x", x), ("cos", cos), ("sin", sin)):
         check_dtype(name, tensor.dtype, DTYPES)
@@ -152,10 +171,4 @@ def _planned(x, cos, sin, offsets, interleaved, input_layout, native) -> nn.Cell
             raise ValueError(
                 f"cos: got {cos.shape[0]} positions, allowed are at least {offset + seq}: {seq} tokens from {offset} on"
             )
-    cell = _Composed(x, cos, offset, interleaved, input_layout)
-    if native and batch != UNKNOWN:
-        from flash_attention.backends.cpu.rotary import Rotary
-
-        native_cell = Rotary(x, cos, sin, offset, interleaved, input_layout)
-        return UnlessRecorded(fix_dtypes(native_cell), fix_dtypes(cell))
-    return fix_dtypes(cell)
+    return offset

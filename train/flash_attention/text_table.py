@@ -18,7 +18,7 @@ def table(header: list[str], rows: list[list], indent: str = "") -> str:
 
 
 def about(seconds: float) -> str:
-    """An estimate of a time, in two digits at most: "about 40 s", "about 7 min"."""
+    """Return an estimate of a time, in two digits at most: "about 40 s", "about 7 min"."""
     if seconds < 95:
         return f"about {max(5, round(seconds / 5) * 5)} s"
     return f"about {round(seconds / 60)} min"

@@ -2,32 +2,20 @@
 
 from __future__ import annotations
 
-import mindspore as ms
 from mindspore import Tensor, ops
 from mindspore.ops import constexpr
 
-from flash_attention.backends import registry
-from flash_attention.bridge.precision import fix_dtypes
 from flash_attention.bridge.tensors import (
-    NumberCheck,
-    WithSelectedInputs,
-    compile_time,
     fresh_seed,
     int_tensor,
     read_rules,
-    read_specs,
-    remembered,
     spec,
-    tensor_spec,
 )
-from flash_attention.problem import ALL_BLOCKS
-from flash_attention.problem.checks import check_int
-from flash_attention.problem.optional import NAMES, in_order
-from flash_attention.problem.packed import PackedProblem
-from flash_attention.problem.tiling import DEFAULT_STRATEGY
-
-# Arguments that are fields of the problem.
-_OTHERS = ("bias_grad", "head_dim", "value_head_dim", "return_lse")
+from flash_attention.call import ALL_BLOCKS
+from flash_attention.call.checks import check_int
+from flash_attention.call.optional import in_order
+from flash_attention.call.tiling import DEFAULT_STRATEGY
+from flash_attention.plan import plan
 
 
 def flash_attention_varlen(
@@ -60,10 +48,11 @@ def flash_attention_varlen(
     value_head_dim: int | None = None,
     return_lse: bool = False,
     backend: str | None = None,
+    argument_names: tuple[tuple[str, str], ...] = (),
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """`flash_attention` on sequences that lie one behind the other, each by itself, without padding.
+    """Run `flash_attention` on sequences that lie one behind the other, each by itself, without padding.
 
-    Every sequence is a call of its own: rules go by the position in the sequence, and dropout takes the index of the
+    Every sequence is a call of its own. Rules go by the position in the sequence, and dropout takes the index of the
     sequence for its batch element. The cost is the sum over the sequences, whatever their lengths.
 
     Args:
@@ -77,7 +66,7 @@ def flash_attention_varlen(
         keep_bits (Tensor): uint8 (bytes,): the keep decisions of `flash_attention` for each sequence, (heads, queries,
             ceil(keys / 8)) bytes, one sequence behind the other.
         bias (Tensor): (heads or 1, Tk), float32 or the dtype of query: a number for each key of each head, added to the
-            scores of its sequence; -inf hides the key. It has a gradient, unless bias_grad=False.
+            scores of its sequence. -inf hides the key. It has a gradient, unless bias_grad=False.
         sinks (Tensor): (heads,), float32 or the dtype of query, the same for every sequence.
         prefix (Tensor or tuple): ints (sequences,): the keys of a sequence before its number are visible to all of its
             queries besides the causal ones.
@@ -102,19 +91,20 @@ def flash_attention_varlen(
     """
 
     def drawn_seed():  # an inner function: mindspore.rewrite (amp level O1) leaves a function that has one alone
-        return fresh_seed()
+        return fresh_seed(argument_names)
 
-    if dropout_rate != 0.0 and seed is None and keep_bits is None:
-        seed = drawn_seed()
     if isinstance(prefix, (tuple, list)):
         _check_prefix(prefix, cu_seqlens_k if isinstance(cu_seqlens_k, (tuple, list)) else ())
         prefix = int_tensor("prefix", prefix, 0)
     if segment_ids is not None or kv_segment_ids is not None:
         _refuse_segments()
     rules = read_rules(
+        argument_names,
         *(causal, causal_alignment, window_size, prev_block_num, next_block_num, tiling_stgy_name),
         *(alibi, dropout_rate, scale, softcap),
     )
+    if dropout_rate != 0.0 and seed is None and keep_bits is None:
+        seed = drawn_seed()
     given = in_order(
         bias=spec(bias),
         keep_bits=spec(keep_bits),
@@ -123,9 +113,10 @@ def flash_attention_varlen(
         prefix=spec(prefix),
         alibi_slopes=spec(alibi_slopes),
     )
-    specs = spec(query), spec(key), spec(value), spec(cu_seqlens_q), spec(cu_seqlens_k), given
-    # In the order of _OTHERS: a graph passes constants in tuples.
-    run = _plan(specs, rules, (bias_grad, head_dim, value_head_dim, return_lse), backend)
+    specs = spec(query), spec(key), spec(value), spec(cu_seqlens_q), spec(cu_seqlens_k)
+    # In the order of the options of `plan`: a graph passes constants in tuples.
+    options = bias_grad, head_dim, value_head_dim, return_lse
+    run = plan("varlen", specs, given, argument_names, rules, options, backend)
     if bias is not None:
         bias = ops.reshape(bias, (1, bias.shape[0], 1, bias.shape[1]))
     inputs = in_order(bias=bias, keep_bits=keep_bits, seed=seed, sinks=sinks, prefix=prefix, alibi_slopes=alibi_slopes)
@@ -153,34 +144,3 @@ def _refuse_segments():
         "segment_ids, cu_seqlens_q, cu_seqlens_k: got segment ids beside cumulative lengths, allowed are the lengths "
         "alone; a sequence for each document says the same"
     )
-
-
-@compile_time
-def _plan(specs, rules, others, backend):
-    tensors = tuple(map(tensor_spec, ("query", "key", "value"), specs[:3]))
-    lengths = tuple(map(_lengths_spec, ("cu_seqlens_q", "cu_seqlens_k"), specs[3:5]))
-    forced, device = registry.forced_backend(backend), ms.get_context("device_target")
-    return _planned(tensors, lengths, read_specs(NAMES, specs[5]), rules, others, forced, device)
-
-
-def _lengths_spec(name: str, described):
-    """Lengths as a tuple, or the TensorSpec of a tensor of them."""
-    if isinstance(described, tuple) and len(described) == 2 and isinstance(described[0], tuple):
-        return tensor_spec(name, described)
-    return tuple(described) if isinstance(described, (tuple, list)) else described
-
-
-@remembered
-def _planned(tensors, lengths, inputs, rules, others, backend, device):
-    problem = PackedProblem.from_inputs(
-        *(*tensors, *lengths),
-        rules=rules,
-        bias_name="bias",
-        training=rules.dropout_rate > 0,
-        device=device,
-        **dict(zip(NAMES, inputs)),
-        **dict(zip(_OTHERS, others)),
-    )
-    looks = device == "CPU" and (None in (problem.lengths_q, problem.lengths_k) or problem.rows.prefix)
-    check = NumberCheck(problem.check_numbers) if looks else None
-    return fix_dtypes(WithSelectedInputs(registry.build(problem, backend), problem.rows, check))

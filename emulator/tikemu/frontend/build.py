@@ -39,7 +39,14 @@ def build(recorder: Recorder, kernel_name: Any, inputs: Any, outputs: Any, confi
     table = _arguments(recorder, [] if flowtable is None else flowtable, "flowtable", (InputScalar,))
     program.inputs += [scalar for scalar in table if scalar not in program.inputs]
     _check_used(recorder, program)
-    _check_memory(recorder, program)
+    plan = alloc.plan(program, recorder.options.raises("memory"))  # the on-chip tensors (D1, D3)
+    if plan.peak["UB"] > program.soc.ub_planned:
+        recorder.questionable(
+            "memory",
+            f"kernel {program.name!r} uses {plan.peak['UB']} bytes of the Unified Buffer; releases of CANN "
+            f"that reserve a part of it leave {program.soc.ub_planned}",
+            TikMemoryError,
+        )
     recorder.built = True
     global _latest
     _latest = program
@@ -47,7 +54,7 @@ def build(recorder: Recorder, kernel_name: Any, inputs: Any, outputs: Any, confi
 
 
 def latest() -> ir.Program | None:
-    """The program that was built last."""
+    """Return the program that was built last."""
     return _latest
 
 
@@ -104,16 +111,3 @@ def _check_used(recorder: Recorder, program: ir.Program) -> None:
                 raise TikBuildError(
                     f"{missing[0]} is used but is neither in inputs nor outputs of BuildCCE", statement.location
                 )
-
-
-def _check_memory(recorder: Recorder, program: ir.Program) -> None:
-    """Place the on-chip tensors (D1, D3)."""
-    limits = alloc.Limits.of(program.soc, recorder.options.raises("memory"))
-    plan = alloc.plan(program, limits)
-    if plan.peak["UB"] > limits.ub_comfort:
-        recorder.questionable(
-            "memory",
-            f"kernel {program.name!r} uses {plan.peak['UB']} bytes of the Unified Buffer; releases of CANN "
-            f"that reserve a part of it leave {limits.ub_comfort}",
-            TikMemoryError,
-        )

@@ -72,7 +72,15 @@ class ForRange(_Block):
         threads = as_int(thread_num)
         if threads is None or not 0 <= threads <= 4:
             fail(f"thread_num must be an immediate in [0, 4], got {thread_num!r}")
-        blocks = self._blocks(block_num)
+        if isinstance(block_num, (Scalar, InputScalar)):
+            recorder.require_alive(block_num)
+            if block_num.dtype not in INTEGERS:
+                fail(f"block_num must be an integer, got a Scalar of {block_num.dtype}")
+            blocks = block_num._node
+        else:
+            blocks = as_int(block_num)
+            if blocks is None or not 1 <= blocks <= MAX_BLOCKS:
+                fail(f"block_num must be an immediate in [1, {MAX_BLOCKS}] or a Scalar, got {block_num!r}")
         multi_core = not (isinstance(blocks, int) and blocks == 1)
         if multi_core:
             self._check_multi_core(begin, end, blocks, threads)
@@ -90,17 +98,6 @@ class ForRange(_Block):
             fail(f"{label} of for_range must be an integer, a Scalar or an Expr, got {value!r}")
         if not 0 <= number <= MAX_TRIP:
             fail(f"{label} of for_range must be in [0, {MAX_TRIP}], got {number}")
-        return number
-
-    def _blocks(self, value: Any) -> ir.Value:
-        if isinstance(value, (Scalar, InputScalar)):
-            self._recorder.require_alive(value)
-            if value.dtype not in INTEGERS:
-                fail(f"block_num must be an integer, got a Scalar of {value.dtype}")
-            return value._node
-        number = as_int(value)
-        if number is None or not 1 <= number <= MAX_BLOCKS:
-            fail(f"block_num must be an immediate in [1, {MAX_BLOCKS}] or a Scalar, got {value!r}")
         return number
 
     def _check_multi_core(self, begin: ir.Value, end: ir.Value, blocks: ir.Value, threads: int) -> None:
@@ -259,24 +256,3 @@ class StatementScope(_Block):
     def __enter__(self) -> None:
         self._recorder.append(self._statement)
         self._open(self._statement.body, "scope", self._statement)
-
-
-def break_loop(recorder: Recorder) -> None:
-    """``tik_break``."""
-    loop = recorder.enclosing_loop()
-    if loop is None:
-        fail("tik_break is allowed only inside for_range")
-    if not (ir.is_immediate(loop.block_num) and loop.block_num == 1):
-        fail("tik_break is not allowed directly in the multi-core loop")
-    loop.thread_num = 1
-    recorder.record(ir.Break)
-
-
-def continue_loop(recorder: Recorder) -> None:
-    """``tik_continue``."""
-    if recorder.enclosing_loop() is None:
-        fail("tik_continue is allowed only inside for_range")
-    recorder.questionable(
-        "undocumented", "tik_continue has no documentation; taken as the next iteration of the innermost loop"
-    )
-    recorder.record(ir.Continue)

@@ -82,7 +82,7 @@ def define_tensor(
 
 
 def define_scalar(recorder: Recorder, dtype: str, name: str, init_value: Any) -> Scalar:
-    """A run-time variable in the open statement scope."""
+    """Return a run-time variable in the open statement scope."""
     variable = _variable(recorder, dtype, _scalar_name(recorder, name, "reg_buf"), "scalar")
     scalar = Scalar(variable, recorder.scope, dtype == "float16")
     value = None
@@ -96,9 +96,7 @@ def define_scalar(recorder: Recorder, dtype: str, name: str, init_value: Any) ->
 
 
 def define_scalar_array(recorder: Recorder, dtype: str, length: int, name: str, init_value: Any) -> ScalarArray:
-    """Define ``length`` run-time variables in the open statement scope. ``init_value`` is one value, or a list.
-    ``init_value`` is one value for all, or a list.
-    """
+    """Define ``length`` run-time variables in the open statement scope. ``init_value`` is one value, or a list."""
     name = _scalar_name(recorder, name, "reg_buf_list")
     count = as_int(length)
     if count is None or count < 1:
@@ -121,7 +119,7 @@ def define_scalar_array(recorder: Recorder, dtype: str, length: int, name: str, 
 
 
 def define_input_scalar(recorder: Recorder, dtype: str, name: str) -> InputScalar:
-    """An argument of the kernel that is passed at launch."""
+    """Return an argument of the kernel that is passed at launch."""
     if not isinstance(name, str) or not _NAME.match(name):
         fail(f"name of an InputScalar must be an identifier, got {name!r}")
     variable = _variable(recorder, dtype, name, "input")

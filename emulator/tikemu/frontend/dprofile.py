@@ -35,21 +35,21 @@ class Dprofile:
     def _soc(self) -> SocProfile:
         if self._mini:
             fail('Dprofile("v100", "mini") is Ascend 310; tikemu emulates the Ascend 910 family', TikUnsupportedError)
-        if self.product_name == "cloud" and not platform_info.is_selected():
+        if self.product_name == "cloud" and platform_info.selection() is None:
             return platform_info.DEFAULT_SOC
         return platform_info.current_soc()
 
     def get_aicore_num(self) -> int:
-        """Number of AI cores."""
+        """Return the number of AI cores."""
         return MINI_CORES if self._mini else self._soc().core_count
 
     def get_unified_buffer_size(self) -> int:
-        """Bytes of Unified Buffer, as ``get_soc_spec("UB_SIZE")`` gives them."""
+        """Return the size of the Unified Buffer in bytes, as ``get_soc_spec("UB_SIZE")`` gives it."""
         if self._mini:
             return MINI_UB_SIZE
         self._soc()
         return platform_info.reported_ub_size()
 
     def get_l1_buffer_size(self) -> int:
-        """Bytes of L1."""
+        """Return the size of L1 in bytes."""
         return MINI_L1_SIZE if self._mini else self._soc().l1_size

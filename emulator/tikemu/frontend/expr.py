@@ -21,12 +21,12 @@ from .tracebacks import short_operators
 
 
 def forward(op: str) -> Any:
-    """The method of a binary operator."""
+    """Return the method of a binary operator."""
     return lambda self, other: operation(op, self, other)
 
 
 def reflected(op: str) -> Any:
-    """The method of a binary operator whose left side is something else."""
+    """Return the method of a binary operator whose left side is something else."""
     return lambda self, other: operation(op, other, self)
 
 
@@ -123,7 +123,7 @@ class Loadable(Operand):
     __slots__ = ()
 
     def _load(self) -> Scalar:
-        """A hidden Scalar that is loaded at this point of the program."""
+        """Return a hidden Scalar that is loaded at this point of the program."""
         raise NotImplementedError
 
 
@@ -231,17 +231,17 @@ class ScalarArray:
 
 # ------------------------------------------------------------------------------------------------ conditions
 def all_of(*conditions: Any) -> Any:
-    """``tik.all``: true where every condition is."""
+    """Implement ``tik.all``: true if every condition is true."""
     return _logical("all", conditions, False)
 
 
 def any_of(*conditions: Any) -> Any:
-    """``tik.any``: true where at least one condition is."""
+    """Implement ``tik.any``: true if at least one condition is true."""
     return _logical("any", conditions, True)
 
 
 def negate(condition: Any) -> Any:
-    """``tik.negate``: logical not."""
+    """Implement ``tik.negate``: logical not."""
     value = condition_of(condition, "tik.negate")
     if isinstance(value, bool):
         return not value
@@ -288,12 +288,12 @@ def condition_of(value: Any, what: str) -> bool | Expr:
 
 # ------------------------------------------------------------------------------------------------ helpers
 def as_int(value: Any) -> int | None:
-    """An immediate integer as int, else None (a bool is none)."""
+    """Return an immediate integer as int, else None (a bool is none)."""
     return None if isinstance(value, Expr) else as_integer(value)
 
 
 def integer_node(value: Expr, what: str) -> ir.Value:
-    """The node of a living run-time integer. Raises TikParamError for other types."""
+    """Return the node of a living run-time integer. Raises TikParamError for other types."""
     value._scope.recorder.require_alive(value)
     if value.dtype not in INTEGERS:
         fail(f"{what} must be an integer, got a run-time {value.dtype} value")
@@ -301,7 +301,7 @@ def integer_node(value: Expr, what: str) -> ir.Value:
 
 
 def deeper(one: Scope, other: Scope) -> Scope:
-    """The inner of two scopes that are open at the same time: what depends on both lives as long as it."""
+    """Return the inner of two scopes that are open at the same time: what depends on both lives as long as it."""
     if one.recorder is not other.recorder:
         fail("values of two different Tik instances cannot be combined")
     return one if one.depth >= other.depth else other

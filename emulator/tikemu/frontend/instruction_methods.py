@@ -16,7 +16,7 @@ from .tracebacks import short_traceback
 
 
 def _method(spec: Any) -> Callable[..., Any]:
-    """A method with the signature of an instruction."""
+    """Return a method with the signature of an instruction."""
     defaults, parameters, entries = {}, ["self"], []
     for name, parameter in spec.signature.parameters.items():
         if parameter.kind is inspect.Parameter.VAR_POSITIONAL:

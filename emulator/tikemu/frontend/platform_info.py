@@ -60,7 +60,8 @@ def set_current_compile_soc_info(
     refused = select(soc_version, core_type, aicore_num, l1_fusion)
     if refused is None:
         return "success"
-    message = f"set_current_compile_soc_info: {refused}; the selection stays {_selected_name()}"
+    selected = f"{DEFAULT_SOC.name}, which is assumed" if _selection is None else _selection.version
+    message = f"set_current_compile_soc_info: {refused}; the selection stays {selected}"
     if settings.default_options().checks("soc"):
         fail(message)
     warn(message)
@@ -83,36 +84,29 @@ def select(soc_version: Any, core_type: Any = "AiCore", aicore_num: Any = None, 
     return None
 
 
-def _selected_name() -> str:
-    return f"{DEFAULT_SOC.name}, which is assumed" if _selection is None else _selection.version
-
-
 te_set_version = set_current_compile_soc_info  # the older name
 
 
 def te_set_l2_mode(mode: int) -> str:
-    """Accepted, no effect: the L2 buffer is an option of a run. Returns "success"."""
+    """Accept a mode without effect: the L2 buffer is an option of a run. Returns "success"."""
     return "success"
 
 
-def is_selected() -> bool:
-    """Return whether a SoC was selected."""
-    return _selection is not None
-
-
 def selection() -> Selection | None:
-    """The selection, for :func:`restore`."""
+    """Return the selection, for :func:`restore`."""
     return _selection
 
 
 def restore(selected: Selection | None) -> None:
-    """Return to an earlier selection; None: nothing is selected."""
+    """Go back to an earlier selection; None: nothing is selected."""
     global _selection, _assumed
     _selection, _assumed = selected, False
 
 
 def current_soc() -> SocProfile:
-    """Profile of the selected SoC. Without a selection it is Ascend 910: a warning, in strict mode an error (D2d)."""
+    """Return the profile of the selected SoC. Without a selection it is Ascend 910: a warning, in strict mode an error
+    (D2d).
+    """
     global _assumed
     if _selection is not None:
         return _selection.soc
@@ -129,13 +123,13 @@ def current_soc() -> SocProfile:
 
 
 def reported_ub_size() -> int:
-    """Bytes that ``get_soc_spec("UB_SIZE")`` returns (D1)."""
+    """Return the size in bytes that ``get_soc_spec("UB_SIZE")`` returns (D1)."""
     configured = settings.default_options().ub_reported
     return current_soc().ub_size if configured is None else configured
 
 
 def get_soc_spec(key: str) -> Any:
-    """A figure of the selected SoC.
+    """Return a figure of the selected SoC.
 
     Args:
         key: "SOC_VERSION", "AICORE_TYPE" (str), "CORE_NUM", "UB_SIZE", "L2_SIZE", "L1_SIZE", "L0A_SIZE", "L0B_SIZE",

@@ -125,7 +125,7 @@ class Recorder:
         return self._uid
 
     def default_name(self, stem: str) -> str:
-        """The next of the default names ``stem0``, ``stem1``, ..."""
+        """Return the next of the default names ``stem0``, ``stem1``, ..."""
         number = self._default_names.get(stem, 0)
         self._default_names[stem] = number + 1
         return f"{stem}{number}"
@@ -156,7 +156,7 @@ class Recorder:
             self.warn(message)
 
     def warn(self, message: str) -> None:
-        """A TikWarning at the user's line."""
+        """Issue a TikWarning at the user's line."""
         warn(message, told=self._warned)
 
     def _report(self, kind: str, error: type[TikError], message: str) -> None:
@@ -171,7 +171,9 @@ class Recorder:
             scope_error(value._label, value._kind)
 
     def lower(self, value: Any) -> Any:
-        """An argument as the program holds it: numbers and strings as they are, tensors as views, values as nodes."""
+        """Return an argument as the program holds it: numbers and strings as they are, tensors as views, values as
+        nodes.
+        """
         kind = type(value)
         if kind is int or kind is str or kind is float or kind is bool or value is None:
             return value
@@ -222,7 +224,7 @@ class Recorder:
         return statement
 
     def _check_bounds(self, statement: ir.Assign | ir.AssignElement) -> None:
-        """The end of a loop must not change inside it: the task would hang (core.md 3.1)."""
+        """Refuse a changed end of a loop: the task would hang (core.md 3.1)."""
         targets = (statement.target,) if isinstance(statement, ir.Assign) else statement.targets
         for loop, used in self._bounds:
             if not used.isdisjoint(targets):
@@ -290,14 +292,14 @@ class Recorder:
             self._unsynchronised -= 1
 
     def enclosing_loop(self) -> ir.For | None:
-        """The innermost open for_range."""
+        """Return the innermost open for_range."""
         for frame in reversed(self.frames):
             if frame.kind == "for":
                 return frame.statement
         return None
 
     def visible(self) -> dict[str, Any]:
-        """Tensors and scalars in scope, by name."""
+        """Return the tensors and scalars in scope, by name."""
         names: dict[str, Any] = {}
         for frame in self.frames:
             names.update(frame.names)

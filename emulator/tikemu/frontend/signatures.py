@@ -1,4 +1,4 @@
-"""Calls that do not fit a signature: errors with the user's line and the nearest known name."""
+"""Call that do not fit a signature: errors with the user's line and the nearest known name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .tracebacks import shortened
 
 
 def checked_call(function: Callable[..., Any], aliases: Mapping[str, str] | None = None) -> Callable[..., Any]:
-    """A method whose call raises TikCallError where the arguments do not fit its signature.
+    """Return a method whose call raises TikCallError where the arguments do not fit its signature.
 
     Args:
         function: the method.
@@ -49,9 +49,10 @@ def _complaint(function: Callable[..., Any], count: int, kwargs: Mapping[str, An
     """Return the fault of a call of ``count`` positional arguments and these keywords."""
     parameters = list(inspect.signature(function).parameters.values())[1:]  # without self
     label = function.__qualname__.replace("Tik.", "").replace(".__init__", "")
-    positional = [entry.name for entry in parameters if entry.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
-    required = [name for name in positional if _of(parameters, name).default is inspect.Parameter.empty]
-    takes = f"{label}({', '.join(map(_shown, parameters))})"
+    named = [entry for entry in parameters if entry.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
+    positional = [entry.name for entry in named]
+    required = [entry.name for entry in named if entry.default is inspect.Parameter.empty]
+    takes = f"{label}({', '.join(str(entry.replace(annotation=inspect.Parameter.empty)) for entry in parameters)})"
     unknown = [name for name in kwargs if name not in positional]
     twice = [name for name in positional[:count] if name in kwargs]
     missing = [name for name in required if name not in positional[:count] and name not in kwargs]
@@ -60,19 +61,6 @@ def _complaint(function: Callable[..., Any], count: int, kwargs: Mapping[str, An
     if twice:
         return f"{label} got {twice[0]!r} by position and by keyword: {takes}"
     if missing:
-        return f"{label} lacks {_listed(missing)}: {takes}"
+        *others, last = map(repr, missing)
+        return f"{label} lacks {', '.join(others)}{' and ' if others else ''}{last}: {takes}"
     return f"{label} takes at most {len(positional)} positional arguments, got {count}: {takes}"
-
-
-def _of(parameters: list[inspect.Parameter], name: str) -> inspect.Parameter:
-    return next(entry for entry in parameters if entry.name == name)
-
-
-def _shown(parameter: inspect.Parameter) -> str:
-    """A parameter as a reader writes it, without its type."""
-    return str(parameter.replace(annotation=inspect.Parameter.empty))
-
-
-def _listed(names: list[str]) -> str:
-    quoted = [repr(name) for name in names]
-    return quoted[0] if len(quoted) == 1 else f"{', '.join(quoted[:-1])} and {quoted[-1]}"

@@ -42,7 +42,7 @@ class Tensor(Loadable):
 
     @classmethod
     def whole(cls, info: ir.TensorInfo, scope: Scope, shape: tuple[Extent, ...]) -> Tensor:
-        """The tensor that covers an allocation."""
+        """Return the tensor that covers an allocation."""
         return cls(info, ViewLayout(info.name, scope, info.dtype, shape, 0, row_major(shape), True, True))
 
     @property
@@ -92,7 +92,7 @@ class Tensor(Loadable):
     __iter__ = None
 
     def _compare(self, op: str, other: Any, identity: bool) -> Any:
-        """Elements compare by value; whole tensors, and other objects, as Python compares objects."""
+        """Compare elements by value; whole tensors, and other objects, as Python compares objects."""
         if self is other:
             return identity
         elements = isinstance(other, Tensor) and self._is_element and other._is_element
@@ -105,7 +105,7 @@ class Tensor(Loadable):
         return all(type(extent) is int and extent == 1 for extent in self.shape)
 
     def _load(self) -> Scalar:
-        """The element, loaded at this point of the program into a hidden Scalar (D33b).
+        """Return the element, loaded at this point of the program into a hidden Scalar (D33b).
 
         Raises:
             TikParamError: the tensor has more than one element.
@@ -152,7 +152,7 @@ class Tensor(Loadable):
             self._scope.recorder.require_alive(self)
 
     def reshape(self, new_shape: Any) -> Tensor:
-        """The same memory under another shape with the same number of elements.
+        """Return the same memory under another shape with the same number of elements.
 
         Raises:
             TikParamError: the numbers of elements differ, or the tensor is a partial view of another.
@@ -171,7 +171,7 @@ class Tensor(Loadable):
         return Tensor(self._info, self._layout.reinterpret_cast_to(dtype))
 
     def flatten(self) -> Tensor:
-        """Refused: the documents say nothing about it."""
+        """Refuse: the documents say nothing about it."""
         fail(
             "Tensor.flatten has no specification; use reshape((size,)) or index the tensor with "
             "one position, which flattens it",

@@ -19,12 +19,12 @@ _Owner = TypeVar("_Owner", bound=type)
 
 
 def shortened(error: TikError) -> TikError:
-    """The error, whose traceback begins anew where it is raised."""
+    """Return the error, whose traceback begins anew where it is raised."""
     return error if os.environ.get(VARIABLE) == "full" else error.with_traceback(None)
 
 
 def short_traceback(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, with short tracebacks of TikError."""
+    """Return the function, with short tracebacks of TikError."""
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -38,7 +38,7 @@ def short_traceback(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def short_operators(owner: _Owner) -> _Owner:
-    """The class, whose operators, contexts and look-up of attributes have short tracebacks."""
+    """Return the class, whose operators, contexts and look-up of attributes have short tracebacks."""
     for name, value in list(vars(owner).items()):
         if name.startswith("__") and inspect.isfunction(value) and name not in _NOT_WRAPPED:
             setattr(owner, name, short_traceback(value))

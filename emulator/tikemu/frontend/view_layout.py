@@ -38,11 +38,11 @@ class ViewLayout(NamedTuple):
 
     @property
     def size(self) -> Extent:
-        """Number of elements."""
+        """Return the number of elements."""
         return product(self.shape)
 
     def flat(self, index: Any) -> ViewLayout:
-        """``t[i]`` and ``t[a:b]``: of the tensor flattened to one dimension."""
+        """Return the view ``t[i]`` or ``t[a:b]`` of the tensor flattened to one dimension."""
         count = self.size if len(self.shape) > 1 else self.shape[0]
         scope = self.scope
         if type(index) is slice:
@@ -73,7 +73,7 @@ class ViewLayout(NamedTuple):
         return ViewLayout(self.name, scope, self.dtype, (extent,), offset, (stride,), contiguous, whole)
 
     def select(self, index: tuple[Any, ...]) -> ViewLayout:
-        """``t[i, a:b, :]``: one entry per dimension, every dimension is kept."""
+        """Return the view ``t[i, a:b, :]``: one entry per dimension, every dimension is kept."""
         rank = len(self.shape)
         if len(index) != rank:
             fail(
@@ -102,7 +102,7 @@ class ViewLayout(NamedTuple):
         return ViewLayout(self.name, scope, self.dtype, shape, offset, self.strides, contiguous, whole)
 
     def _position(self, index: Any, size: Extent, axis: int, scope: Scope) -> tuple[Extent, Scope]:
-        """A single index as distance from the start."""
+        """Return a single index as distance from the start."""
         if isinstance(index, Expr):
             integer_node(index, f"an index of tensor {self.name!r}")
             return index, deeper(scope, index._scope)
@@ -125,8 +125,8 @@ class ViewLayout(NamedTuple):
         stop = size
         if index.start is not None:
             start, scope = self._position(index.start, size, axis, scope)
-        if index.stop is not None:
-            stop, scope = self._stop(index.stop, size, axis, scope)
+        if index.stop is not None and not (type(size) is int and as_int(index.stop) == size):
+            stop, scope = self._position(index.stop, size, axis, scope)
         if type(start) is int and type(stop) is int:
             extent = stop - start
         else:
@@ -147,13 +147,8 @@ class ViewLayout(NamedTuple):
         full = extent is size or type(extent) is int and type(size) is int and extent == size
         return start, extent, full, scope
 
-    def _stop(self, index: Any, size: Extent, axis: int, scope: Scope) -> tuple[Extent, Scope]:
-        if type(size) is int and as_int(index) == size:
-            return size, scope
-        return self._position(index, size, axis, scope)
-
     def reshape(self, new_shape: Any) -> ViewLayout:
-        """The same memory under another shape with the same number of elements.
+        """Return the same memory under another shape with the same number of elements.
 
         Raises:
             TikParamError: the numbers of elements differ, or the tensor is a partial view of another.

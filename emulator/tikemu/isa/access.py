@@ -23,7 +23,9 @@ def l0c_alignment(value: Any, call: Call) -> int:
 
 
 def _allocated(operand: Operand) -> int:
-    """End of the memory that the allocation of a tensor takes: its size rounded up (D3b); of GM the segment (D33a)."""
+    """Return the end of the memory that the allocation of a tensor takes: its size rounded up (D3b); of GM the segment
+    (D33a).
+    """
     if operand.memory.kind == "GM":
         return len(operand.memory.data)
     unit = BLOCK if operand.memory.kind == "UB" else FRACTAL
@@ -34,11 +36,11 @@ def _allocated(operand: Operand) -> int:
 
 
 def access(call: Call, label: str, operand: Operand, *pieces: Piece) -> Access:
-    """The bytes ``pieces`` (absolute addresses) of ``operand``.
+    """Return the bytes ``pieces`` (absolute addresses) of ``operand``.
 
     Raises:
         TikBoundsError: a byte lies outside the tensor. An access that ends in the padding with which the tensor is
-            allocated is questionable (warning; strict: error); so is, on request, one that stays inside the memory.
+            allocated is questionable (warning; strict: error).
     """
     region = Region(operand.memory, pieces)
     if region.start < operand.start or region.end > operand.end:
@@ -49,26 +51,17 @@ def access(call: Call, label: str, operand: Operand, *pieces: Piece) -> Access:
         if operand.start <= region.start and region.end <= _allocated(operand):
             call.questionable("padding", f"{message}; only the padding of its allocation is touched", TikBoundsError)
         else:
-            outside_tensor(call, operand, region.start, region.end, message)
+            call.fail(message, TikBoundsError)
     return Access(operand, region)
 
 
-def outside_tensor(call: Call, operand: Operand, start: int, end: int, message: str) -> None:
-    """Report an access that leaves its tensor: an error, or questionable where the user checks against the memory."""
-    memory = operand.memory
-    if call.options.bounds == "buffer" and memory.kind != "GM" and start >= 0 and end <= len(memory.data):
-        call.questionable("bounds", f"{message}; it stays inside {memory.kind}", TikBoundsError)
-    else:
-        call.fail(message, TikBoundsError)
-
-
 def bursts(call: Call, label: str, operand: Operand, count: int, length: int, pitch: int) -> Access:
-    """``count`` bursts of ``length`` bytes, ``pitch`` bytes start to start, from the operand's address."""
+    """Return ``count`` bursts of ``length`` bytes from the operand's address, ``pitch`` bytes start to start."""
     return access(call, label, operand, (operand.address, count, pitch, 1, 0, length))
 
 
 def defined_view(memory: Memory, address: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> np.ndarray:
-    """The "defined" bits of bytes of a memory (strict mode)."""
+    """Return the "defined" bits of bytes of a memory (strict mode)."""
     return np.ndarray(shape, np.uint8, memory.defined, address, strides)
 
 
@@ -83,7 +76,7 @@ def copiers(
 
 
 def copier(dst: np.ndarray, src: np.ndarray) -> Callable[[], None]:
-    """A closure that copies one prepared view onto another."""
+    """Return a closure that copies one prepared view onto another."""
 
     def copy() -> None:
         dst[...] = src

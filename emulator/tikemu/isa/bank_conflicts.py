@@ -30,20 +30,20 @@ class Stream(NamedTuple):
 
 
 def _rows(stream: Stream, repeats: int) -> np.ndarray:
-    """Row numbers (address / 32), one line per repeat, one column per block."""
+    """Return the row numbers (address / 32): one line per repeat, one column per block."""
     line = stream.address // BLOCK + np.arange(stream.blocks) * stream.block_stride
     return line + np.arange(repeats)[:, None] * stream.repeat_stride
 
 
 def _count(bins: np.ndarray, size: int) -> np.ndarray:
-    """Per repeat, how often each bin occurs."""
+    """Count per repeat how often each bin occurs."""
     repeats = len(bins)
     flat = bins + np.arange(repeats)[:, None] * size
     return np.bincount(flat.ravel(), minlength=repeats * size).reshape(repeats, size)
 
 
 def _unique_rows(rows: np.ndarray, stream: Stream) -> np.ndarray:
-    """A block stride of 0 repeats one row: it is accessed once."""
+    """Return the accesses; a block stride of 0 repeats one row, which is accessed once."""
     return rows[:, :1] if stream.block_stride == 0 else rows
 
 
@@ -51,7 +51,7 @@ def _unique_rows(rows: np.ndarray, stream: Stream) -> np.ndarray:
 def conflict_cycles(
     per_repeat: float, repeats: int, dst: Stream, sources: tuple[Stream, ...] = (), reads_add: bool = True
 ) -> float:
-    """Cycles of a vector instruction with its bank conflicts.
+    """Return the cycles of a vector instruction with its bank conflicts.
 
     Each repeat takes the largest of ``per_repeat``; the reads of all sources that meet in one group; the writes that
     meet in one group; and, where a block of ``dst`` lies in the bank of the source block it is computed from, the

@@ -72,12 +72,12 @@ class Call:
 
     @property
     def runtime(self) -> bool:
-        """False while the call is recorded, True while it is bound."""
+        """Return False while the call is recorded, True while it is bound."""
         return self.context is not None
 
     @property
     def core(self) -> CoreState:
-        """Registers of the executing core (when bound)."""
+        """Return the registers of the executing core (when bound)."""
         return self.context.core
 
     def operation(
@@ -92,7 +92,7 @@ class Call:
         constants: tuple[str, ...] = (),
         **more: Any,
     ) -> MicroOp:
-        """A micro-operation of this call.
+        """Return a micro-operation of this call.
 
         Args:
             cycles, reads, writes, run: see :class:`MicroOp`.

@@ -28,7 +28,7 @@ REGISTER_BYTES = 16
 
 
 def register(core: CoreState) -> np.ndarray:
-    """The compare-mask register of a core, uint8[16], initially 0 (D18)."""
+    """Return the compare-mask register of a core, uint8[16], initially 0 (D18)."""
     if core.cmpmask is None:
         core.cmpmask = np.zeros(REGISTER_BYTES, np.uint8)
         core.cmpmask_undefined = np.zeros(REGISTER_BYTES, np.uint8)
@@ -152,7 +152,7 @@ for _name in CONDITIONS:
     cost="simple",
 )
 def mov_cmpmask_to_tensor(call: Call, a: Any) -> MicroOp:
-    """store the 128 bits of the compare-mask register"""
+    """Store the 128 bits of the compare-mask register"""
     dst = Walk("dst", a.dst, leading(REGISTER_BYTES), 1, 0, dtype="uint8")
     result = micro_op(call, "uint8", dst, ())
     store, core, marks = dst.storer(), call.core, _marks(dst)
@@ -171,7 +171,7 @@ def mov_cmpmask_to_tensor(call: Call, a: Any) -> MicroOp:
     "mov_tensor_to_cmpmask", params=(Tensor("src", dtypes=INTEGER_DTYPES),), pipe="V", cost="simple", returns="cmpmask"
 )
 def mov_tensor_to_cmpmask(call: Call, a: Any) -> MicroOp:
-    """load the 128 bits of the compare-mask register"""
+    """Load the 128 bits of the compare-mask register"""
     src = Walk("src", a.src, leading(REGISTER_BYTES), 1, 0, dtype="uint8")
     result = micro_op(call, "uint8", None, (src,))
     load, core, handle, marks = src.loader(), call.core, call.context.result, _marks(src)

@@ -86,7 +86,7 @@ def _product(
 
 
 def _load_rows(low: Lowering, src: Operand, rows: int, tile: Tile) -> None:
-    """A tile of a (K1, rows, K0) matrix into L0A, fractal rows outermost."""
+    """Move a tile of a (K1, rows, K0) matrix into L0A, fractal rows outermost."""
     for row in range(tile.count):
         target = window(tile.buffer, row * tile.count_k * FRACTAL)
         start = src.address + (tile.first_k * rows + tile.first + row) * FRACTAL
@@ -94,7 +94,7 @@ def _load_rows(low: Lowering, src: Operand, rows: int, tile: Tile) -> None:
 
 
 def _load_columns(low: Lowering, src: Operand, columns: int, tile: Tile) -> None:
-    """A tile of a (K1, columns, K0) matrix into L0B, K blocks outermost."""
+    """Move a tile of a (K1, columns, K0) matrix into L0B, K blocks outermost."""
     start = src.address + (tile.first_k * columns + tile.first) * FRACTAL
     if tile.count == columns:
         count = tile.count * tile.count_k
@@ -183,7 +183,7 @@ def _output_size(extent: int, before: int, after: int, kernel: int, stride: int,
 
 
 def _convolution(args: Any) -> SimpleNamespace:
-    """Sizes of a conv2d; what load3d has too is called as there."""
+    """Return the sizes of a conv2d. Sizes that load3d has too are called as there."""
     c1, height, width, c0 = args["fm_shape"]
     _, kernel_h, kernel_w, cout, _ = args["kernel_shape"]
     left, right, top, bottom = args["pad"]
@@ -244,8 +244,8 @@ def _check_conv2d(call: Call) -> None:
     pipe="MTE1/M",
 )
 def conv2d(call: Call, a: Any) -> list[MicroOp]:
-    """Convolve a feature map with filters in L1. The map is [C1, H, W, C0], the filters [C1, Kh, Kw, Cout, C0], dst
-    [Cout/16, Ho*Wo, 16]. The filters are [C1, Kh, Kw, Cout, C0].
+    """Convolve a feature map with filters in L1. The map is [C1, H, W, C0], the filters are [C1, Kh, Kw, Cout, C0], dst
+    is [Cout/16, Ho*Wo, 16].
     """
     low = Lowering(call)
     sizes = _convolution(vars(a))
@@ -258,7 +258,7 @@ def conv2d(call: Call, a: Any) -> list[MicroOp]:
 
 
 def _windows(sizes: SimpleNamespace, row: int, first_k: int, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The blocks of ``count`` kernel points from number ``first_k`` on, for 16 output positions."""
+    """Return the blocks of ``count`` kernel points from number ``first_k`` on, for 16 output positions."""
     line, along = divmod(16 * row, sizes.out_w)
     channel, point = divmod(first_k, sizes.points)
     left, _, top, _ = sizes.padding
@@ -322,7 +322,14 @@ class Extensions(Param):
         for key in value:
             if key not in _EXTENSIONS:
                 call.fail(f"{self.name} knows {', '.join(_EXTENSIONS)}, got {key!r}")
-        self._check_bias(value.get("bias"), call)
+        bias = value.get("bias")
+        if bias is not None:
+            if not is_tensor(bias) or memory_kind(bias) != "L1":
+                call.fail(f"bias in {self.name} must be a tensor in L1 (scope_cbuf), got {describe(bias)}")
+            if bias.dtype != call.args["src"].dtype:
+                call.fail(
+                    f"bias in {self.name} must have the dtype of src ({call.args['src'].dtype}), got {bias.dtype}"
+                )
         if not isinstance(value.get("relu", False), bool) and value["relu"] is not None:
             call.fail(f"relu in {self.name} must be a bool, got {describe(value['relu'])}")
         quantisation = value.get("quantize_params")
@@ -330,14 +337,6 @@ class Extensions(Param):
             not isinstance(quantisation, dict) or set(quantisation) - {"mode", "mode_param"}
         ):
             call.fail(f"quantize_params in {self.name} must be a dict with mode and mode_param, got {quantisation!r}")
-
-    def _check_bias(self, bias: Any, call: Call) -> None:
-        if bias is None:
-            return
-        if not is_tensor(bias) or memory_kind(bias) != "L1":
-            call.fail(f"bias in {self.name} must be a tensor in L1 (scope_cbuf), got {describe(bias)}")
-        if bias.dtype != call.args["src"].dtype:
-            call.fail(f"bias in {self.name} must have the dtype of src ({call.args['src'].dtype}), got {bias.dtype}")
 
 
 def _check_fixpipe(call: Call) -> None:
@@ -404,9 +403,13 @@ def fixpipe(call: Call, a: Any) -> list[MicroOp]:
         if bias is not None:
             _add_to_rows(low, column, addend, window(bias, group * 16 * src_size, 16), rows)
             if converted is not column:
-                _convert(low, converted, column, rows * 16, factor)
+                for first, mask, repeats in chunks(rows * 16, 64):
+                    piece, part = window(converted, first * dst_size), window(column, first * src_size)
+                    low.emit("vconv", mask, "none", piece, part, repeats, 1, 1, 4, 8, factor)
         if relu:
-            _relu(low, converted, zeros, rows * 16)
+            for first, mask, repeats in chunks(rows * 16, 256 // dst_size):
+                part = window(converted, first * dst_size)
+                low.emit("vmax", mask, part, part, zeros, repeats, 1, 1, 1, 8, 8, 0)
         target = window(a.dst, group * (rows * 16 * dst_size + a.dst_stride * BLOCK), rows * 16)
         low.append("data_move", move_blocks(call, target, converted, 1, rows * 16 * dst_size, 0, 0))
     return low.ops
@@ -420,15 +423,3 @@ def _add_to_rows(low: Lowering, column: Operand, addend: Operand, bias: Operand,
     for first, mask, repeats in chunks(16 * rows, 64):
         part = window(column, first * size // 16)
         low.emit("vadd", mask, part, part, addend, repeats, 1, 1, 1, 8, 8, 0)
-
-
-def _convert(low: Lowering, dst: Operand, src: Operand, elements: int, factor: Any) -> None:
-    for first, mask, repeats in chunks(elements, 64):
-        target, source = window(dst, first * size_of(dst.dtype)), window(src, first * size_of(src.dtype))
-        low.emit("vconv", mask, "none", target, source, repeats, 1, 1, 4, 8, factor)
-
-
-def _relu(low: Lowering, column: Operand, zeros: Operand, elements: int) -> None:
-    for first, mask, repeats in chunks(elements, 256 // size_of(column.dtype)):
-        part = window(column, first * size_of(column.dtype))
-        low.emit("vmax", mask, part, part, zeros, repeats, 1, 1, 1, 8, 8, 0)

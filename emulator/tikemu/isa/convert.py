@@ -35,7 +35,7 @@ ROUND_MODES = (*DEFAULT, *TO_INTEGER, "odd")
 
 
 def conversion_kernel(dst: str, src: str, mode: str, deqscale: float | None) -> Kernel:
-    """The conversion of one element; the default rounding is to nearest even."""
+    """Return the conversion of one element; the default rounding is to nearest even."""
     if (dst, src) == ("float16", "int32"):
         return Kernel(lambda x: numerics.dequantise(x, deqscale))
     if mode == "odd":
@@ -51,7 +51,7 @@ def conversion_kernel(dst: str, src: str, mode: str, deqscale: float | None) -> 
 
 
 def check_round_mode(call: Call) -> tuple[str, str]:
-    """The rounding of a conversion must exist for its dtypes, which are returned: dst and src."""
+    """Return the dtypes of a conversion, dst and src. Its rounding must exist for them."""
     args = call.args
     pair = (args["dst"].dtype, args["src"].dtype)
     if args["round_mode"] not in PAIRS[pair]:

@@ -52,13 +52,6 @@ class IntegerList(Param):
 
 
 # --------------------------------------------------------------------------------------------------------- load2dv1
-def load_path(source: str, target: str) -> tuple[str, str, str]:
-    """Pipe, bandwidth and latency of a fractal load."""
-    if source == "GM":
-        return "MTE2", "gm_read_bandwidth", "gm_read_latency"
-    return "MTE1", "l1_l0a_bandwidth" if target == "L0A" else "l1_l0b_bandwidth", "load2d_latency"
-
-
 def _check_load2d(call: Call) -> None:
     source, target = memory_kind(call.args["src"]), memory_kind(call.args["dst"])
     if (source, target) == ("L1", "L1"):
@@ -125,9 +118,10 @@ def load_fractals(
         )
 
     run, run_defined = moved((dst.address, src.address))
-    pipe, bandwidth, latency = load_path(src.memory.kind, dst.memory.kind)
-    transfer = None
+    bandwidth = "l1_l0a_bandwidth" if dst.memory.kind == "L0A" else "l1_l0b_bandwidth"
+    pipe, latency, transfer = "MTE1", "load2d_latency", None
     if src.memory.kind == "GM":
+        pipe, bandwidth, latency = "MTE2", "gm_read_bandwidth", "gm_read_latency"
         whole = step == FRACTAL
         transfer = Transfer("read", 1 if whole else count, count * FRACTAL if whole else FRACTAL, abs(step))
     cycles = count * FRACTAL / getattr(call.soc.timing, bandwidth)
@@ -273,7 +267,7 @@ def gather_fractals(
 
 
 def _runs(address: int, blocks: np.ndarray, unit: int) -> list[Piece]:
-    """Ascending numbers of units as pieces of constant step."""
+    """Return ascending unit numbers as pieces of constant step."""
     pieces = []
     first = 0
     steps = np.diff(blocks)
@@ -332,7 +326,9 @@ def mmad(call: Call, a: Any) -> MicroOp:
 def multiply(
     call: Call, dst: Operand, left: Operand, right: Operand, m: int, k: int, n: int, accumulate: bool, gemv: bool = True
 ) -> MicroOp:
-    """One ``mmad``; with ``gemv``, m == 1 reads ``left`` as k contiguous elements (D27a)."""
+    """Return the micro-operation of one ``mmad``. With ``gemv``, m == 1 reads k contiguous elements of ``left``
+    (D27a).
+    """
     vector = gemv and m == 1
     k0 = BLOCK // size_of(left.dtype)
     m1, k1, n1 = -(-m // 16), -(-k // k0), -(-n // 16)
@@ -349,7 +345,7 @@ def multiply(
 
 
 def _left_access(call: Call, left: Operand, m: int, k: int, vector: bool) -> Access:
-    """Valid elements of A; the whole fractals must lie inside the tensor."""
+    """Return the valid elements of A; the whole fractals must lie inside the tensor."""
     size = size_of(left.dtype)
     if vector:
         return access(call, "src_fm", left, (left.address, 1, 0, 1, 0, k * size))
@@ -369,7 +365,7 @@ def _left_access(call: Call, left: Operand, m: int, k: int, vector: bool) -> Acc
 
 
 def _right_access(call: Call, right: Operand, n: int, k: int) -> Access:
-    """Valid elements of B; the whole fractals must lie inside the tensor."""
+    """Return the valid elements of B; the whole fractals must lie inside the tensor."""
     size = size_of(right.dtype)
     k0 = BLOCK // size
     n1, k1, base = -(-n // 16), -(-k // k0), right.address
@@ -384,7 +380,7 @@ def _right_access(call: Call, right: Operand, n: int, k: int) -> Access:
 
 
 def _result_access(call: Call, dst: Operand, m: int, n: int) -> tuple[Access, tuple[Access, ...]]:
-    """All fractals of C, and their padding rows and columns (D26b)."""
+    """Return all fractals of C, and their padding rows and columns (D26b)."""
     size = size_of(dst.dtype)
     row, m1, n1 = 16 * size, -(-m // 16), -(-n // 16)
     column = m1 * 16 * row
@@ -398,7 +394,7 @@ def _result_access(call: Call, dst: Operand, m: int, n: int) -> tuple[Access, tu
 
 
 def _valid_result(dst: Operand, m: int, n: int) -> Access:
-    """The elements of C that hold the result."""
+    """Return the elements of C that hold the result."""
     size = size_of(dst.dtype)
     row, column = 16 * size, -(-m // 16) * 256 * size
     whole, columns = divmod(n, 16)
@@ -421,7 +417,7 @@ def _product(
     accumulate: bool,
     vector: bool,
 ) -> Callable[[], None]:
-    """The numerics of one ``mmad``, padding rows and columns included."""
+    """Return the numerics of one ``mmad``, padding rows and columns included."""
     size = size_of(dst.dtype)
     m1, n1 = -(-m // 16), -(-n // 16)
     rows = 1 if vector else 16 * m1
@@ -458,7 +454,7 @@ def _has_nan(left: np.ndarray, right: np.ndarray, k: int) -> bool:
 
 
 def _left_loader(left: Operand, m: int, k: int, vector: bool) -> Callable[[], np.ndarray]:
-    """A closure that gives A as float64 (K1, M, K0)."""
+    """Return a closure that gives A as float64 (K1, M, K0)."""
     size = size_of(left.dtype)
     k0 = BLOCK // size
     m1, k1 = -(-m // 16), -(-k // k0)
@@ -478,7 +474,7 @@ def _left_loader(left: Operand, m: int, k: int, vector: bool) -> Callable[[], np
 
 
 def _right_loader(right: Operand, k1: int, n1: int, k0: int) -> Callable[[], np.ndarray]:
-    """A closure that gives B as float64 (K1, K0, N)."""
+    """Return a closure that gives B as float64 (K1, K0, N)."""
     size = size_of(right.dtype)
     values = matrix.widen if size == 2 else _to_double
     fractals = right.memory.view(

@@ -77,14 +77,14 @@ def over_rows(call: Call, named: Sequence[tuple[str, Operand]], emit: Emit) -> N
 
 
 def _along(starts: Sequence[Operand], group: Rows, row: int, sizes: Sequence[int], lanes: int, emit: Emit) -> None:
-    """One contiguous row: full repeats, then the tail."""
+    """Emit one contiguous row: full repeats, then the tail."""
     for first, mask, repeats in chunks(group.elements, lanes):
         places = [window(start, row * pitch + first * size) for start, pitch, size in zip(starts, group.pitches, sizes)]
         emit(mask, places, repeats, [0 if repeats == 1 else lanes * size // BLOCK for size in sizes])
 
 
 def filled(low: Lowering, dtype: str, value: Any) -> Operand:
-    """One repeat of scratch that holds a number in every lane."""
+    """Return one repeat of scratch memory with a number in every lane."""
     lanes = LANE_BYTES // size_of(dtype)
     operand = low.scratch("UB", dtype, lanes)
     low.emit("vector_dup", lanes, operand, value, 1, 1, 0)
@@ -92,7 +92,7 @@ def filled(low: Lowering, dtype: str, value: Any) -> Operand:
 
 
 def elementwise(low: Lowering, name: str, dst: Operand, *sources: Operand, **more: Any) -> None:
-    """A legacy instruction over whole operands; ``more``: its other arguments by name."""
+    """Emit a legacy instruction over whole operands; ``more``: its other arguments by name."""
     one, two = ("dst", "src"), ("dst", "src0", "src1")
     names = two if len(sources) == 2 or "src1" in more else one
     labels = two if len(sources) == 2 or "src0" in low.call.args else one  # as the user knows them
@@ -228,7 +228,7 @@ def _check_cast(call: Call) -> None:
     pipe="V",
 )
 def h_cast(call: Call, a: Any) -> list[MicroOp]:
-    """dst = src converted to the dtype of dst, whole tensors."""
+    """Compute dst = src converted to the dtype of dst, whole tensors."""
     low = one_to_one(call, a)
     factor = 1.0 if (a.dst.dtype, a.src.dtype) == ("float16", "int32") else None
     elementwise(low, "vconv", a.dst, a.src, round_mode=a.round_mode, deqscale=factor)
@@ -257,7 +257,7 @@ def _values(operand: Any, dtype: str) -> Callable[[], np.ndarray]:
 
 
 def _mask_bits(call: Call, operand: Operand, elements: int) -> tuple[Any, np.ndarray]:
-    """Footprint and bytes of a contiguous tensor of ``elements`` bits."""
+    """Return the footprint and the bytes of a contiguous tensor of ``elements`` bits."""
     if len(rows(operand)) > 1 or rows(operand)[0].count > 1:
         call.fail("mask_tensor must be contiguous")
     octets = -(-elements // 8)
@@ -269,7 +269,7 @@ def _mask_bits(call: Call, operand: Operand, elements: int) -> tuple[Any, np.nda
 
 
 def _repeats(operand: Operand) -> int:
-    """Repeats of the instructions that cover an operand."""
+    """Return how many repeats of instructions cover an operand."""
     lanes = LANE_BYTES // size_of(operand.dtype)
     return sum(group.count * -(-group.elements // lanes) for group in rows(operand))
 
@@ -295,7 +295,7 @@ def _operands(call: Call, a: Any, *names: str) -> list[tuple[str, Operand]]:
     pipe="V",
 )
 def h_cmpv(call: Call, a: Any) -> list[MicroOp]:
-    """Bit i of mask_tensor = comparison of src0[i] with src1[i], or with a number."""
+    """Set bit i of mask_tensor to the comparison of src0[i] with src1[i] or a number."""
     require_equal_shapes(call, ("src0", "src1"))
     sources = _operands(call, a, "src0", "src1")
     elements = int(np.prod(a.src0.shape))
@@ -361,7 +361,7 @@ def _check_copy(call: Call) -> None:
 
 
 def _check_counts(call: Call) -> None:
-    """Equal shapes, or two contiguous operands with the same number of elements."""
+    """Require equal shapes, or two contiguous operands with the same number of elements."""
     shapes = [getattr(call.args[name], "shape", ()) for name in ("dst", "src")]
     known = all(isinstance(extent, (int, np.integer)) for shape in shapes for extent in shape)
     if known and np.prod(shapes[0]) != np.prod(shapes[1]):
@@ -405,7 +405,7 @@ def h_data_move(call: Call, a: Any) -> list[MicroOp]:
 
 
 def _matched(call: Call, dst: Operand, src: Operand) -> Any:
-    """The operands with equal shapes; a contiguous one takes the shape of the other."""
+    """Return the operands with equal shapes; a contiguous operand takes the shape of the other."""
     if squeezed(dst.shape) == squeezed(src.shape):
         return dst, src
     for one, other in ((dst, src), (src, dst)):

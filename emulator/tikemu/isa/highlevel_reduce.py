@@ -105,7 +105,9 @@ class Reduction:
                 )
 
     def rows(self, dst: Operand, src: Operand) -> list[tuple[Operand, Operand, int, int]]:
-        """Groups of evenly spaced rows: (first element of dst, first of src, rows, elements of src between rows)."""
+        """Return groups of evenly spaced rows: (first element of dst, first of src, rows, elements of src between
+        rows).
+        """
         *rest, (count, pitch) = self.outer or [(1, 0)]
         to, at = count * size_of(dst.dtype), size_of(src.dtype)
         places = enumerate(steps_over(rest, 1))
@@ -118,7 +120,7 @@ def _matrix(operand: Operand, rows: int, columns: int, pitch: int, offset: int =
 
 # ----------------------------------------------------------------------------------------------------------- sums
 def _sum_rows(low: Lowering, dst: Operand, src: Operand, rows: int, columns: int, pitch: int) -> None:
-    """dst[r] = tree sum of row r: sums of repeats, then sums of those (D11a)."""
+    """Set dst[r] to the tree sum of row r: sums of repeats, then sums of those (D11a)."""
     lanes, size = LANE_BYTES // size_of(src.dtype), size_of(src.dtype)
     per_block = BLOCK // size
     while columns > lanes:
@@ -139,7 +141,7 @@ def _sum_rows(low: Lowering, dst: Operand, src: Operand, rows: int, columns: int
 
 
 def _fold_axis(low: Lowering, dst: Operand, src: Operand, problem: Reduction, *, name: str) -> None:
-    """dst = src[0] op src[1] op ... over rows of contiguous elements, adjacent pairs first."""
+    """Set dst to src[0] op src[1] op ... over rows of contiguous elements, adjacent pairs first."""
     length, pitch, inner = problem.length, problem.pitch, problem.inner
     per_block = BLOCK // size_of(src.dtype)
     while length > 1:
@@ -157,17 +159,12 @@ def _fold_axis(low: Lowering, dst: Operand, src: Operand, problem: Reduction, *,
 
 
 def _copy(low: Lowering, dst: Operand, src: Operand) -> None:
-    """The larger of x and x."""
+    """Copy elements, by keeping the larger of x and x."""
     elementwise(low, "vmax", dst, src, src)
 
 
-@_entry("h_reduce_sum", FLOATS, "sum along an axis")
-def h_reduce_sum(call: Call, a: Any) -> list[MicroOp]:
-    return _reduce(call, a, _sum_rows, partial(_fold_axis, name="vadd"))
-
-
-def _reduce(call: Call, a: Any, by_rows: Callable[..., None], along: Callable[..., None]) -> list[MicroOp]:
-    """``by_rows`` reduces the last axis of several rows, ``along`` another axis."""
+def _reduce(call: Call, a: Any, *, by_rows: Callable[..., None], along: Callable[..., None]) -> list[MicroOp]:
+    """Reduce the last axis of several rows (``by_rows``), or another axis (``along``)."""
     _check_shapes(call)
     low = Lowering(call)
     problem = Reduction(call, a.dst, a.src, a.axis)
@@ -182,9 +179,14 @@ def _reduce(call: Call, a: Any, by_rows: Callable[..., None], along: Callable[..
     return low.ops
 
 
+_entry("h_reduce_sum", FLOATS, "sum along an axis")(
+    partial(_reduce, by_rows=_sum_rows, along=partial(_fold_axis, name="vadd"))
+)
+
+
 # ------------------------------------------------------------------------------------------------ largest, smallest
 def _extreme_rows(low: Lowering, dst: Operand, src: Operand, rows: int, columns: int, pitch: int, *, name: str) -> None:
-    """dst[r] = largest (smallest) element of row r."""
+    """Set dst[r] to the largest (smallest) element of row r."""
     width = BLOCK // size_of(src.dtype)
     folded, columns, pitch = _fold_columns(low, f"v{name}", src, rows, columns, pitch, width)
     if src.dtype == "float16":
@@ -228,7 +230,7 @@ def _fold_columns(
 
 
 def _block_extremes(low: Lowering, name: str, dst: Operand, src: Operand, rows: int, columns: int, pitch: int) -> None:
-    """Rows of up to 16 float16 values, eight rows a repeat."""
+    """Reduce rows of up to 16 float16 values, eight rows a repeat."""
     blocks = pitch // 16
     together = MAX_REPEAT if 8 * blocks <= MAX_PITCH else 1
     full, rest = divmod(rows, 8)
@@ -242,7 +244,7 @@ def _block_extremes(low: Lowering, name: str, dst: Operand, src: Operand, rows: 
 
 
 def _scalar_extremes(call: Call, name: str, dst: Operand, src: Operand) -> MicroOp:
-    """The scalar unit reads the last columns of every row and keeps the largest (smallest)."""
+    """Read the last columns of every row by the scalar unit. Keep the largest (smallest)."""
     values, (rows, columns) = array(src), src.shape
     target = array(part(dst, 0, (rows,), (1,)))
     choose = np.argmax if name == "max" else np.argmin
@@ -264,23 +266,13 @@ def _scalar_op(call: Call, run: Any, loads: int, stores: int, reads: Any, writes
     return call.operation(cycles, "", (reads,), (writes,), run, pipe="S", constants=constants)
 
 
-def _extreme(call: Call, a: Any, *, name: str) -> list[MicroOp]:
-    return _reduce(call, a, partial(_extreme_rows, name=name), partial(_fold_axis, name=f"v{name}"))
-
-
-_entry("h_reduce_max", FLOATS, "largest element along an axis")(partial(_extreme, name="max"))
-_entry("h_reduce_min", FLOATS, "smallest element along an axis")(partial(_extreme, name="min"))
+for _name, _which in (("max", "largest"), ("min", "smallest")):
+    _entry(f"h_reduce_{_name}", FLOATS, f"{_which} element along an axis")(
+        partial(_reduce, by_rows=partial(_extreme_rows, name=_name), along=partial(_fold_axis, name=f"v{_name}"))
+    )
 
 
 # --------------------------------------------------------------------------------------------------------- argmax
-_INDEX = ("int32", "uint32", "int16", "uint16")
-
-
-@_entry("h_reduce_argmax", tuple((index, "float16") for index in _INDEX), "index of the largest element along an axis")
-def h_reduce_argmax(call: Call, a: Any) -> list[MicroOp]:
-    return _reduce(call, a, _argmax_rows, _argmax_axis)
-
-
 def _argmax_rows(low: Lowering, dst: Operand, src: Operand, rows: int, columns: int, pitch: int) -> None:
     """Reduce each repeat to value and index, then take the best repeat of every row."""
     parts, lanes = -(-columns // 128), 128
@@ -329,3 +321,10 @@ def _argmax_axis(low: Lowering, dst: Operand, src: Operand, problem: Reduction) 
         constants=("vector_cmp", "vector_sel", "vector_simple"),
     )
     low.append("vector", operation)
+
+
+_entry(
+    "h_reduce_argmax",
+    tuple((index, "float16") for index in ("int32", "uint32", "int16", "uint16")),
+    "index of the largest element along an axis",
+)(partial(_reduce, by_rows=_argmax_rows, along=_argmax_axis))

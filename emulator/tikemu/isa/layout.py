@@ -22,7 +22,7 @@ Axis = tuple[int, ...]  # extent, then the stride of every operand in elements
 
 
 def squeezed(shape: Sequence[int]) -> tuple[int, ...]:
-    """The shape without axes of extent 1."""
+    """Return the shape without axes of extent 1."""
     return tuple(extent for extent in shape if extent != 1)
 
 
@@ -40,7 +40,9 @@ def require_equal_shapes(call: Call, names: Sequence[str]) -> None:
 
 
 def axes(*operands: Operand) -> list[Axis]:
-    """Common axes of operands of equal shape: extents above 1, neighbours merged where every operand allows it."""
+    """Return the common axes of operands of equal shape: extents above 1, neighbours merged where every operand allows
+    it.
+    """
     strides = [[step for extent, step in zip(item.shape, item.strides) if extent != 1] for item in operands]
     merged: list[Axis] = []
     for extent, *steps in zip(squeezed(operands[0].shape), *strides):
@@ -51,7 +53,7 @@ def axes(*operands: Operand) -> list[Axis]:
 
 
 def steps_over(outer: Sequence[Axis], operands: int) -> Iterator[tuple[int, ...]]:
-    """Element offsets of every operand for every index of the ``outer`` axes."""
+    """Yield the element offsets of every operand for every index of the ``outer`` axes."""
     for index in itertools.product(*(range(axis[0]) for axis in outer)):
         yield tuple(sum(i * axis[1 + item] for i, axis in zip(index, outer)) for item in range(operands))
 
@@ -81,7 +83,7 @@ def rows(*operands: Operand) -> list[Rows]:
 
 
 def require_aligned_rows(call: Call, group: Rows, operands: Sequence[tuple[str, Operand]]) -> None:
-    """Rows of vector operands start at multiples of 32 bytes."""
+    """Require rows of vector operands to start at multiples of 32 bytes."""
     for (name, operand), offset, pitch in zip(operands, group.offsets, group.pitches):
         if (operand.address + offset) % BLOCK or (group.count > 1 and pitch % BLOCK):
             call.fail(
@@ -92,7 +94,7 @@ def require_aligned_rows(call: Call, group: Rows, operands: Sequence[tuple[str, 
 
 
 def pieces(operand: Operand) -> tuple[Piece, ...]:
-    """Bytes of a (strided) operand."""
+    """Return the bytes of a (strided) operand."""
     size = size_of(operand.dtype)
     common = axes(operand)
     width = common.pop()[0] * size if common and common[-1][1] == 1 else size
@@ -103,12 +105,12 @@ def pieces(operand: Operand) -> tuple[Piece, ...]:
 
 
 def whole(call: Call, label: str, operand: Operand) -> Access:
-    """All elements of an operand."""
+    """Return all elements of an operand."""
     return access(call, label, operand, *pieces(operand))
 
 
 def array(operand: Operand) -> np.ndarray:
-    """A view of the elements, float16 as bits."""
+    """Return a view of the elements, float16 as bits."""
     size = size_of(operand.dtype)
     return operand.memory.view(
         "uint16" if operand.dtype == "float16" else operand.dtype,
@@ -119,14 +121,14 @@ def array(operand: Operand) -> np.ndarray:
 
 
 def part(operand: Operand, offset: int, shape: Sequence[int], strides: Sequence[int]) -> Operand:
-    """A window ``offset`` elements into an operand."""
+    """Return a window ``offset`` elements into an operand."""
     return replace(
         operand, address=operand.address + offset * size_of(operand.dtype), shape=tuple(shape), strides=tuple(strides)
     )
 
 
 def require_exact_aliasing(call: Call, dst: Operand, sources: Sequence[tuple[str, Operand]]) -> None:
-    """A source may be the destination itself, but may not overlap it in part."""
+    """Refuse a source that overlaps the destination in part. It may be the destination itself."""
     written = whole(call, "dst", dst).region
     for name, source in sources:
         if source.memory is not dst.memory or not written.overlaps(whole(call, name, source).region):

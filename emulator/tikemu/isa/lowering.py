@@ -21,7 +21,7 @@ _scratch: WeakKeyDictionary[CoreState, dict[str, Memory]] = WeakKeyDictionary()
 
 
 class Lowering:
-    """Collects the micro-operations of one composite call.
+    """Collect the micro-operations of one composite call.
 
     Args:
         call: the call of the composite API; messages of the instructions it consists of carry its name.
@@ -59,7 +59,7 @@ class Lowering:
         return self.call.context.free_bytes.get(kind, self.call.soc.capacity(kind))
 
     def scratch(self, kind: str, dtype: str, elements: int) -> Operand:
-        """Memory for this call only.
+        """Return memory for this call only.
 
         Raises:
             TikMemoryError: the user's tensors leave too little of the memory (default mode: a warning).
@@ -81,7 +81,7 @@ class Lowering:
 
 
 def window(operand: Operand, offset: int, elements: int = 1) -> Operand:
-    """A flat window ``offset`` bytes into an operand."""
+    """Return a flat window ``offset`` bytes into an operand."""
     return replace(operand, address=operand.address + offset, shape=(elements,), strides=(1,))
 
 

@@ -65,7 +65,7 @@ def _check_path(call: Call) -> tuple[str, str]:
 
 
 def check_documented(call: Call, path: tuple[str, str]) -> None:
-    """A move that the documents leave out is questionable."""
+    """Note a move that the documents leave out: it is questionable."""
     if path == ("L1", "GM") and not call.runtime:
         call.questionable(
             "undocumented", "the product list of Ascend 910 has no move from L1 to GM", TikUnsupportedArgumentError
@@ -78,7 +78,7 @@ def _alignment(value: Any, call: Call) -> int:
 
 
 def _check_plain(call: Call) -> None:
-    """Both sides of a plain copy have one dtype."""
+    """Require one dtype on both sides of a plain copy."""
     src, dst = call.args["src"].dtype, call.args["dst"].dtype
     if src != dst:
         call.fail(f"src and dst must have the same dtype, got src {src}, dst {dst}")
@@ -136,7 +136,7 @@ def move_blocks(call: Call, dst: Operand, src: Operand, nburst: int, burst: int,
 
 
 def _burst_by_burst(target: np.ndarray, source: np.ndarray) -> Callable[[], None]:
-    """Bursts in ascending order, each read completely before it is written (D21c)."""
+    """Move bursts in ascending order, each read completely before it is written (D21c)."""
 
     def run() -> None:
         for row in range(len(target)):
@@ -146,7 +146,7 @@ def _burst_by_burst(target: np.ndarray, source: np.ndarray) -> Callable[[], None
 
 
 def atomic_add(target: np.ndarray, source: np.ndarray) -> Callable[[], None]:
-    """``GM += UB`` in float32, round to nearest even, saturating (D6, D24)."""
+    """Return a function that adds in float32, ``GM += UB``: round to nearest even, saturating (D6, D24)."""
 
     def run() -> None:
         target[...] = numerics.saturate(target + source)
@@ -156,7 +156,7 @@ def atomic_add(target: np.ndarray, source: np.ndarray) -> Callable[[], None]:
 
 # ----------------------------------------------------------------------------------------------------- moves from L0C
 def _cast(src: np.dtype, dst: np.dtype, factor: float | None, relu: bool) -> Callable[[np.ndarray], np.ndarray]:
-    """Conversion on the path from L0C to the Unified Buffer (D23b, D23d)."""
+    """Return the conversion on the path from L0C to the Unified Buffer (D23b, D23d)."""
 
     def convert(values: np.ndarray) -> np.ndarray:
         if factor is not None:
@@ -234,7 +234,9 @@ def move_fractals(
     factor: float | None = None,
     relu: bool = False,
 ) -> MicroOp:
-    """Matrix mode: bursts of ``burst`` fractals of 256 elements; ``src_gap`` in fractals, ``dst_gap`` in blocks."""
+    """Move fractals from L0C in matrix mode: bursts of ``burst`` fractals of 256 elements; ``src_gap`` in fractals,
+    ``dst_gap`` in blocks.
+    """
     return move_from_l0c(
         call,
         dst,
@@ -250,7 +252,7 @@ def move_fractals(
 
 # -------------------------------------------------------------------------------------------------------- data_move
 def _move_mode(call: Call) -> int:
-    """The 8th argument: 1 converts float32 to float16 on the path from L0C."""
+    """Return the mode, which is the 8th argument: 1 converts float32 to float16 on the path from L0C."""
     extra = tuple(call.args["args"])
     keywords = dict(call.args["argv"])
     if "mode" in keywords and not extra:
@@ -345,7 +347,7 @@ def _check_tensor_mov(call: Call) -> None:
 
 
 def _check_rows(call: Call, burst: int | None) -> None:
-    """D23c; None stands for a value known at run time."""
+    """Check D23c; None stands for a value known at run time."""
     if burst not in (None, 1):
         call.fail(f"block_mode 'v' is specified for burst 1 only, got {burst}", TikUnsupportedArgumentError)
 
@@ -388,7 +390,7 @@ _MODES = Choice("block_mode", ("", "m", "v"), error=TikUnsupportedArgumentError)
     pipe="MTE2/MTE3/MTE1/V",
 )
 def tensor_mov(call: Call, a: Any) -> MicroOp:
-    """Like data_move with dst_stride before src_stride; modes 'm' and 'v' move out of L0C."""
+    """Move as data_move does, with dst_stride before src_stride. Modes 'm' and 'v' move out of L0C."""
     if a.block_mode == "":
         return move_blocks(call, a.dst, a.src, a.nburst, a.burst * BLOCK, a.src_stride * BLOCK, a.dst_stride * BLOCK)
     factor = None if a.deqscale is None else float(a.deqscale)

@@ -128,12 +128,12 @@ def repeat(name: str = "repeat_times", high: int = 255, low: int = 1) -> Integer
 
 
 def stride(name: str, high: int = 255, default: Any = REQUIRED) -> Integer:
-    """Stride or gap: 0..high in the unit of its instruction."""
+    """Return the parameter of a stride or gap: 0..high in the unit of its instruction."""
     return renamed(Integer(name, 0, high, default=default), name.replace("_stride", ""))
 
 
 def renamed(param: Param, *aliases: str) -> Any:
-    """The parameter, also known by other keywords."""
+    """Return the parameter, also known by other keywords."""
     param.aliases = aliases
     return param
 
@@ -218,7 +218,7 @@ class Tensor(Param):
         self.like, self.align = like, align
 
     def alignment(self, value: Any, call: Call) -> int:
-        """Bytes that the start address must be a multiple of."""
+        """Return the alignment of the start address in bytes."""
         memory = memory_kind(value)
         if self.align is None:
             return DEFAULT_ALIGNMENT[memory]
@@ -361,11 +361,11 @@ def describe(value: Any) -> str:
 
 
 def shown(value: Any) -> str:
-    """A number or string as it came; anything recorded as what it is."""
+    """Return a number or string as it came; anything recorded as what it is."""
     recorded = is_tensor(value) or isinstance(value, (ir.Variable, ir.Operation, ir.CmpMask))
     return describe(value) if recorded else repr(value)
 
 
 def memory_kind(value: Any) -> str:
-    """Memory of a recorded or resolved tensor."""
+    """Return the kind of memory of a recorded or resolved tensor."""
     return value.tensor.memory if isinstance(value, ir.View) else value.memory.kind

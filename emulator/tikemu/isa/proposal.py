@@ -26,7 +26,7 @@ def _mode() -> Param:
 
 
 def _rows(label: str, operand: Any, elements: int, repeats: int) -> Walk:
-    """Consecutive repeats of ``elements`` float16 each."""
+    """Return a walk over consecutive repeats of ``elements`` float16 each."""
     return Walk(label, operand, leading(elements), repeats, 2 * elements)
 
 
@@ -73,14 +73,10 @@ instruction(
 )(partial(_field, insert=False))
 
 
-def _descending(scores: np.ndarray) -> np.ndarray:
-    """Order of float16 score bits, largest first, equal scores by lower index."""
-    return np.argsort(-scores.view(np.float16).astype(np.float32), axis=-1, kind="stable")
-
-
 def _sorted_proposals(x: np.ndarray) -> np.ndarray:
     proposals = x.reshape(-1, GROUP, FIELDS)
-    order = _descending(np.ascontiguousarray(proposals[..., SCORE]))
+    scores = np.ascontiguousarray(proposals[..., SCORE]).view(np.float16).astype(np.float32)
+    order = np.argsort(-scores, axis=-1, kind="stable")  # equal scores by lower index
     return np.take_along_axis(proposals, order[..., None], 1).reshape(x.shape)
 
 
@@ -93,7 +89,7 @@ def _sorted_proposals(x: np.ndarray) -> np.ndarray:
     cost="proposal",
 )
 def vrpsort16(call: Call, a: Any) -> MicroOp:
-    """sort 16 proposals per repeat by score, largest first"""
+    """Sort 16 proposals per repeat by score, largest first"""
     dst, src = (_rows(name, getattr(a, name), FIELDS * GROUP, a.repeat_times) for name in ("dst", "src"))
     return element_wise(call, Kernel(_sorted_proposals, raw=True), dst, (src,), mask=None)
 
@@ -158,19 +154,6 @@ def merge_order(queues: list[np.ndarray], suspend: bool) -> np.ndarray:
     return order
 
 
-def _check_repeated(call: Call, a: Any, count: int) -> None:
-    """Check that several merges in one call have four equal, adjacent, exhausted queues."""
-    first, size = a.src_list[0], a.element_lengths[0] * 2 * FIELDS
-    regular = len(set(a.element_lengths)) == 1 and all(
-        queue.memory is first.memory and queue.address == first.address + i * size for i, queue in enumerate(a.src_list)
-    )
-    if not regular or count != 4 or a.if_exhausted_suspension:
-        call.fail(
-            f"repeat_times {a.repeat_times} needs four contiguous queues of equal length, all "
-            "valid, and if_exhausted_suspension False"
-        )
-
-
 @instruction(
     "vmrgsort4",
     params=(
@@ -187,10 +170,19 @@ def _check_repeated(call: Call, a: Any, count: int) -> None:
     cost="mergesort",
 )
 def vmrgsort4(call: Call, a: Any) -> MicroOp | None:
-    """merge up to four queues of proposals with descending scores"""
+    """Merge up to four queues of proposals with descending scores"""
     count, repeats = a.valid_bit, a.repeat_times
     if repeats > 1:
-        _check_repeated(call, a, count)
+        first, size = a.src_list[0], a.element_lengths[0] * 2 * FIELDS
+        regular = len(set(a.element_lengths)) == 1 and all(
+            queue.memory is first.memory and queue.address == first.address + i * size
+            for i, queue in enumerate(a.src_list)
+        )
+        if not regular or count != 4 or a.if_exhausted_suspension:
+            call.fail(
+                f"repeat_times {repeats} needs four contiguous queues of equal length, all "
+                "valid, and if_exhausted_suspension False"
+            )
     lengths = a.element_lengths[:count]
     total = sum(lengths)
     if total == 0:

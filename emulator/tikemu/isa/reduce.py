@@ -54,7 +54,7 @@ def _limit(bits: np.ndarray) -> np.ndarray:
 
 
 def _clean(bits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """float16 bits with NaN replaced by 0, and their values."""
+    """Return float16 bits with NaN replaced by 0, and their values."""
     strange = bits & 0x7FFF > 0x7C00
     if strange.any():
         numerics.note_saturated(True)
@@ -75,7 +75,7 @@ def extreme_function(enabled: Lanes, name: str) -> Callable[..., np.ndarray]:
 
 
 def block_extreme_function(enabled: Lanes, name: str, outputs: int) -> Callable[..., np.ndarray]:
-    """Largest (smallest) enabled float16 of every block of 16 lanes."""
+    """Return the function that finds every block's largest (smallest) enabled float16. A block has 16 lanes."""
     choose, neutral = (np.argmax, -np.inf) if name == "max" else (np.argmin, np.inf)
 
     def function(bits: np.ndarray) -> np.ndarray:
@@ -123,7 +123,7 @@ def parameters(align: int | Callable[[Any, Call], int]) -> tuple[Param, ...]:
 
 
 def _groups(enabled: Lanes, levels: int) -> Lanes:
-    """Groups of ``2**levels`` lanes with at least one enabled lane."""
+    """Return the groups of ``2**levels`` lanes that have an enabled lane."""
     return lanes(sum(1 << group for group in {lane >> levels for lane in np.flatnonzero(enabled.array).tolist()}))
 
 
@@ -183,16 +183,11 @@ for _name, _kind, _cost, _align, _dtypes, _doc in (
 
 
 # ------------------------------------------------------------------------------------------- whole tensors
-def _room(operand: Any) -> int:
-    """Elements from the operand's start to the end of its tensor."""
-    return (operand.end - operand.address) // np.dtype(operand.dtype).itemsize
-
-
 def _scratch(call: Call, a: Any, needed: int, documented: bool) -> Access:
     """Return the footprint of ``work_tensor``, which must hold ``needed`` elements. A size that the documents do not
     pin down only gives a warning (D17).
     """
-    room = _room(a.work_tensor)
+    room = (a.work_tensor.end - a.work_tensor.address) // np.dtype(a.work_tensor.dtype).itemsize
     if room < needed:
         message = f"work_tensor must hold at least {needed} elements, got {room}"
         if documented:
@@ -202,7 +197,7 @@ def _scratch(call: Call, a: Any, needed: int, documented: bool) -> Access:
 
 
 def _levels(count: int, width: int) -> list[int]:
-    """Instructions of every level that reduces ``count`` partial results, ``width`` at a time."""
+    """Return each level's instruction count to reduce ``count`` partial results, ``width`` at a time."""
     levels = []
     while count > 1:
         count = -(-count // width)
@@ -211,8 +206,9 @@ def _levels(count: int, width: int) -> list[int]:
 
 
 def _whole(call: Call, a: Any, src: Walk, dst: Walk, scratch: Access, levels: Sequence[int]) -> MicroOp:
-    """The micro-operation without its ``run``: the first level over the source, then dependent levels over partial
-    results."""
+    """Return the micro-operation without its ``run``: the first level over the source, then dependent levels over
+    partial results.
+    """
     timing = call.soc.timing
     result = micro_op(call, a.src.dtype, None, (src,), mask=a.mask)
     result.cycles += sum(
@@ -231,7 +227,7 @@ def _whole(call: Call, a: Any, src: Walk, dst: Walk, scratch: Access, levels: Se
 
 
 def _partial_sums(src: Walk, half: bool) -> Callable[[], np.ndarray]:
-    """``f()`` gives the sums of all repeats as float32."""
+    """Store the sums of all repeats, which ``f()`` gives as float32."""
     width, levels = (128, 7) if half else (64, 6)
     buffer = np.zeros(src.repeats, np.uint16 if half else np.float32)
     run = native.runner(
@@ -283,7 +279,7 @@ def _whole_parameters(align: int | Callable[[Any, Call], int]) -> tuple[Param, .
     composite=True,
 )
 def vec_reduce_add(call: Call, a: Any) -> MicroOp:
-    """sum of all repeats, adjacent-pair tree"""
+    """Sum all repeats in a tree of adjacent pairs"""
     half = a.src.dtype == "float16"
     width, levels, block = (128, 7, 16) if half else (64, 6, 8)
     dst = Walk("dst", a.dst, leading(1), 1, 0)
@@ -310,7 +306,9 @@ def vec_reduce_add(call: Call, a: Any) -> MicroOp:
 
 
 def extreme_scratch(repeat_times: int, cal_index: bool) -> int:
-    """Elements of ``work_tensor`` for vec_reduce_max/min: value-index pairs of every level (vector.md 2.6)."""
+    """Return how many elements of ``work_tensor`` vec_reduce_max/min needs: value-index pairs of every level (vector.md
+    2.6).
+    """
 
     def blocks(count: int) -> int:
         return -(-count // 16) * 16
@@ -324,7 +322,7 @@ def extreme_scratch(repeat_times: int, cal_index: bool) -> int:
 
 
 def _check_index(call: Call) -> None:
-    """With an index, every element number must be representable (D12b)."""
+    """Require that every element number is representable if an index is wanted (D12b)."""
     if call.args["cal_index"] and isinstance(call.args["repeat_times"], int) and call.args["repeat_times"] > 511:
         call.fail_range("repeat_times", call.args["repeat_times"], "in [1, 511] with cal_index=True")
 

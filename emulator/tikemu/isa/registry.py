@@ -61,13 +61,13 @@ def refuse(names: Iterable[str], reason: str) -> None:
 
 
 def specs() -> Mapping[str, InstructionSpec]:
-    """All instructions by name."""
+    """Return all instructions by name."""
     _load()
     return MappingProxyType(_specs)
 
 
 def named(name: str) -> InstructionSpec:
-    """The instruction of this name."""
+    """Return the instruction of this name."""
     return specs()[name]
 
 
@@ -76,7 +76,7 @@ copyreg.pickle(InstructionSpec, lambda spec: (named, (spec.name,)))
 
 
 def unsupported() -> Mapping[str, str]:
-    """Names that are refused, with the reason."""
+    """Return the names that are refused, with the reason."""
     _load()
     return MappingProxyType(_unsupported)
 

@@ -59,11 +59,6 @@ def _check_conv(call: Call) -> None:
         )
 
 
-def _outward(value: np.ndarray) -> np.ndarray:
-    """'away-zero' as printed for Ascend 910: any fraction moves away from zero (D5f)."""
-    return np.copysign(np.ceil(np.abs(value)), value)
-
-
 @instruction(
     "scalar_conv",
     params=(
@@ -82,7 +77,7 @@ def scalar_conv(values: dict[str, Any]) -> int | float:
     if target == "int32":
         x = np.array([value], np.float64)
         if mode == "away-zero":
-            x, mode = _outward(x), "to-zero"
+            x, mode = np.copysign(np.ceil(np.abs(x)), x), "to-zero"  # any fraction moves away from zero (D5f)
         return int(numerics.to_integer(x, "ceil" if mode == "ceiling" else mode, "int32")[0])
     if target == "float32":
         return float(np.float32(value))
@@ -92,7 +87,7 @@ def scalar_conv(values: dict[str, Any]) -> int | float:
 
 # --------------------------------------------------------------------------------------------- arithmetic functions
 def _check_types(call: Call) -> None:
-    """One dtype for all; documented are int64 and float32, other types are questionable."""
+    """Require one dtype for all; documented are int64 and float32, other types are questionable."""
     dst = call.args["dst"].dtype
     for name, value in call.args.items():
         if isinstance(value, (ir.Variable, ir.Operation)):
@@ -112,18 +107,16 @@ def _check_types(call: Call) -> None:
         )
 
 
-def _fit(value: int | float, dtype: str) -> int | float:
-    """A result in the destination's type: integers wrap, floats round to nearest even (D5a, D5e)."""
-    if is_float(dtype):
-        with np.errstate(all="ignore"):
-            return float(np.dtype(dtype).type(value))
-    low, high = limits(dtype)
-    return (int(value) - low) % (high - low + 1) + low
-
-
 def _function(names: tuple[str, ...], compute: Callable[..., int | float]) -> Callable[[dict[str, Any]], int | float]:
+    """Return the function of named arguments. Integers wrap, floats round to nearest even (D5a, D5e)."""
+
     def evaluate(values: dict[str, Any]) -> int | float:
-        return _fit(compute(*(values[name] for name in names)), values["dst"].dtype)
+        value, dtype = compute(*(values[name] for name in names)), values["dst"].dtype
+        if is_float(dtype):
+            with np.errstate(all="ignore"):
+                return float(np.dtype(dtype).type(value))
+        low, high = limits(dtype)
+        return (int(value) - low) % (high - low + 1) + low
 
     return evaluate
 
@@ -160,11 +153,11 @@ _COUNT_PARAMS = (Destination("dst", _BITS), Value("src", _BITS))
 
 @instruction("scalar_countbit1", params=_COUNT_PARAMS, kind="scalar", destination="dst", pipe="S")
 def scalar_countbit1(values: dict[str, Any]) -> int:
-    """Number of ones among the 64 bits of src."""
+    """Count the ones among the 64 bits of src."""
     return bin(values["src"] & (1 << 64) - 1).count("1")
 
 
 @instruction("scalar_countleading0", params=_COUNT_PARAMS, kind="scalar", destination="dst", pipe="S")
 def scalar_countleading0(values: dict[str, Any]) -> int:
-    """Number of zeros above the highest one among the 64 bits of src."""
+    """Count the zeros above the highest one among the 64 bits of src."""
     return 64 - (values["src"] & (1 << 64) - 1).bit_length()

@@ -63,16 +63,16 @@ class InstructionSpec:
 
     @property
     def signature(self) -> inspect.Signature:
-        """The documented signature (without ``self``)."""
+        """Return the documented signature (without ``self``)."""
         return inspect.Signature([param.signature() for param in self.params])
 
     @property
     def aliases(self) -> dict[str, str]:
-        """Other keywords that programs use -> parameter names."""
+        """Return the parameter's name for every other keyword that programs use."""
         return {alias: param.name for param in self.params for alias in param.aliases}
 
     def arguments(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """All arguments by name, defaults filled in. Raises TypeError as any Python call does."""
+        """Return all arguments by name, defaults filled in. Raises TypeError as any Python call does."""
         aliases = self.aliases
         kwargs = {aliases.get(name, name): value for name, value in kwargs.items()}
         try:
@@ -112,7 +112,7 @@ class InstructionSpec:
 
     @cached_property
     def _check_order(self) -> list[Param]:
-        """Tensors first: other parameters depend on their dtypes."""
+        """Return the parameters, tensors first: other parameters depend on their dtypes."""
         return sorted(self.params, key=lambda param: not param.first)
 
     @cached_property
@@ -127,7 +127,8 @@ class InstructionSpec:
     def _check_dtypes(self, call: Call) -> None:
         if not self.dtypes:
             return
-        came = tuple(_dtype_of(call.args[name]) for name in self.typed)
+        typed = (call.args[name] for name in self.typed)
+        came = tuple((value[0] if isinstance(value, (list, tuple)) else value).dtype for value in typed)
         same = came[0] if len(set(came)) == 1 else None
         if came in self.dtypes or (same is not None and same in self.dtypes):
             return
@@ -141,7 +142,3 @@ class InstructionSpec:
         if same is None and all(isinstance(entry, str) for entry in self.dtypes):
             call.fail(f"{' and '.join(self.typed)} must have the same dtype, got {listing}")
         call.fail(f"Ascend 910 takes {legal} for {', '.join(self.typed)}; got {listing}", TikUnsupportedArgumentError)
-
-
-def _dtype_of(value: Any) -> str:
-    return value[0].dtype if isinstance(value, (list, tuple)) else value.dtype

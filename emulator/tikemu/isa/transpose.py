@@ -48,7 +48,7 @@ def _transpose_tiles(call: Call, dst: Operand, src: Operand, repeats: int, dst_s
     cost="transpose_b16",
 )
 def vec_trans(call: Call, a: Any) -> Any:
-    """transpose 16 x 16 matrices of 16-bit elements; strides count 512 bytes"""
+    """Transpose 16 x 16 matrices of 16-bit elements; strides count 512 bytes"""
     return _transpose_tiles(call, a.dst, a.src, a.repeat_times, a.dst_rep_stride, a.src_rep_stride)
 
 
@@ -61,7 +61,7 @@ def vec_trans(call: Call, a: Any) -> Any:
     cost="transpose_b16",
 )
 def vtranspose(call: Call, a: Any) -> Any:
-    """transpose one 16 x 16 matrix of 16-bit elements"""
+    """Transpose one 16 x 16 matrix of 16-bit elements"""
     return _transpose_tiles(call, a.dst, a.src, 1, 0, 0)
 
 
@@ -81,7 +81,7 @@ class _Blocks:
         self.step = int(steps[0]) if (steps == steps[0]).all() else None
 
     def accesses(self, call: Call) -> tuple[Access, ...]:
-        """Footprints: one where the blocks are evenly spaced in one tensor, else one per block."""
+        """Return the footprints: one if the blocks are evenly spaced in one tensor, else one per block."""
         first = self.operands[0]
         together = (
             self.step is not None
@@ -98,7 +98,7 @@ class _Blocks:
         return (int(self.addresses[block]) + self.half, self.repeats, self.pitch, count, step, self.width)
 
     def stream(self) -> Stream | None:
-        """Blocks for the bank model, None where they are not evenly spaced."""
+        """Return the blocks for the bank model, None if they are not evenly spaced."""
         if self.step is None or self.step < 0:
             return None
         return Stream(int(self.addresses[0]), 16, self.step // BLOCK, self.pitch // BLOCK)
@@ -108,7 +108,7 @@ class _Blocks:
         return (self.addresses + np.arange(self.repeats)[:, None] * self.pitch) // BLOCK
 
     def view(self) -> np.ndarray | None:
-        """Elements, shape (repeats, 16 blocks, 16), None where the blocks are not evenly spaced."""
+        """Return the elements as (repeats, 16 blocks, 16), None without an even spacing of blocks."""
         if self.step is None:
             return None
         return self.operands[0].memory.view(
@@ -119,14 +119,14 @@ class _Blocks:
         )
 
     def elements(self) -> tuple[np.ndarray, np.ndarray]:
-        """The memory as elements, and the index of each, shape (repeats, 16 blocks, 16)."""
+        """Return the memory as elements, and the index of each, shape (repeats, 16 blocks, 16)."""
         data = self.operands[0].memory.data
         starts = self.numbers() * BLOCK + self.half
         return data.view(f"uint{8 * self.itemsize}"), starts[..., None] // self.itemsize + np.arange(16)
 
 
 def _order(call: Call, dst: _Blocks, src: _Blocks) -> bool:
-    """Overlap rules; True if the repeats must run one by one."""
+    """Check the rules of overlap; return True if the repeats must run one by one."""
     written, read = dst.numbers(), src.numbers()
     ordered = np.unique(written).size < written.size
     if dst.operands[0].memory is not src.operands[0].memory or not np.isin(written, read).any():

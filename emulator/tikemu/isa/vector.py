@@ -26,12 +26,12 @@ BLK_WIDE = 65535  # block strides are 16-bit fields of one-source instructions, 
 
 
 def legacy_tail() -> tuple[Param, ...]:
-    """Trailing arguments that legacy wrappers accept; only the defaults exist on Ascend 910 (D16f)."""
+    """Return the trailing arguments of legacy wrappers. Only the defaults exist on Ascend 910 (D16f)."""
     return (Fixed("stride_unit", 0, "strides count blocks of 32 bytes on Ascend 910"), MaskMode())
 
 
 def walks(a: Any, names: tuple[str, ...], lanes: Lanes, repeats: int, legacy: bool) -> list[Walk]:
-    """Walks of the named operands, strides taken from ``<name>_rep_stride`` and ``<name>_blk_stride``."""
+    """Return the walks of the named operands, strides taken from ``<name>_rep_stride`` and ``<name>_blk_stride``."""
     return [
         Walk(
             name,
@@ -47,7 +47,7 @@ def walks(a: Any, names: tuple[str, ...], lanes: Lanes, repeats: int, legacy: bo
 
 # ------------------------------------------------------------------------------------------- parameter lists
 def strides(names: tuple[str, ...], legacy: bool, blk_high: int) -> tuple[Param, ...]:
-    """Return parameters for strides of the named operands. In the legacy family block strides come first."""
+    """Return the parameters for strides of the named operands. In the legacy family block strides come first."""
     blocks = tuple(stride(f"{name}_blk_stride", blk_high) for name in names) if legacy else ()
     return blocks + tuple(stride(f"{name}_rep_stride") for name in names)
 
@@ -78,7 +78,7 @@ def enter(
 
 # ------------------------------------------------------------------------------------------- kernels
 def unary_kernel(name: str, dtype: str) -> Kernel:
-    """A function of ``numerics.UNARY``: on float16 a table, on float32 computed."""
+    """Return the kernel of a function of ``numerics.UNARY``: on float16 a table, on float32 computed."""
     if dtype == "float16":
         table = numerics.half_table(name)
         return Kernel(numerics.look_up(table), "bits16", "table", table, raw=True)
@@ -101,7 +101,7 @@ def binary_kernel(name: str, dtype: str) -> Kernel:
 
 
 def scalar_kernel(name: str, dtype: str, value: Any) -> Kernel:
-    """``name`` is "adds" or "muls"; ``value`` a NumPy scalar of ``dtype``."""
+    """Compute ``name``, "adds" or "muls"; ``value`` is a NumPy scalar of ``dtype``."""
     function = numerics.INTEGER[name[:-1]] if dtype == "int32" else numerics.BINARY[name[:-1]]
     wide: Any = np.int32(value) if dtype == "int32" else np.float32(value)
     return Kernel(
@@ -110,7 +110,7 @@ def scalar_kernel(name: str, dtype: str, value: Any) -> Kernel:
 
 
 def multiply_add_kernel(name: str, dst: str, value: Any = None) -> Kernel:
-    """axpy, mla, madd: the product is rounded to the destination's type, then the sum (D7c)."""
+    """Return the kernel of axpy, mla or madd: the product is rounded to the destination's type, then the sum (D7c)."""
     rounded = numerics.round_half if dst == "float16" else numerics.saturate
     if name == "axpy":
         wide = np.float32(value)
@@ -124,7 +124,7 @@ def multiply_add_kernel(name: str, dst: str, value: Any = None) -> Kernel:
 
 # ------------------------------------------------------------------------------------------- one source
 def report_unspecified(call: Call, name: str) -> Callable[..., None] | None:
-    """Strict mode: a check for inputs whose result is not specified (D10c)."""
+    """Return strict mode's check for inputs whose result is not specified (D10c), or None."""
     if name not in numerics.UNSPECIFIED:
         return None
     what, test = numerics.UNSPECIFIED[name]
@@ -161,25 +161,15 @@ for _name, _cost, _dtypes, _tolerated, _doc in (
 
 
 # ------------------------------------------------------------------------------------------- two sources
-def _report_zero_divisor(call: Call) -> Callable[..., None]:
-    def inspect(x: np.ndarray, y: np.ndarray) -> None:
+def _two_sources(call: Call, a: Any, *, name: str, legacy: bool) -> Any:
+    def inspect_divisor(x: np.ndarray, y: np.ndarray) -> None:
         if (y == 0).any():
             call.questionable("unspecified", "the result of a division by 0 is not specified")
 
-    return inspect
-
-
-def _two_sources(call: Call, a: Any, *, name: str, legacy: bool) -> Any:
     dst, *sources = walks(a, ("dst", "src0", "src1"), a.mask, a.repeat_times, legacy)
-    return element_wise(
-        call,
-        binary_kernel(name, a.dst.dtype),
-        dst,
-        sources,
-        mask=a.mask,
-        accumulates=name != "div",
-        inspect=_report_zero_divisor(call) if name == "div" else None,
-    )
+    kernel, divides = binary_kernel(name, a.dst.dtype), name == "div"
+    inspect = inspect_divisor if divides else None
+    return element_wise(call, kernel, dst, sources, mask=a.mask, accumulates=not divides, inspect=inspect)
 
 
 for _name, _cost, _dtypes, _doc in (
@@ -354,7 +344,7 @@ SCRATCH: dict[str, tuple[str, dict[str, int], bool]] = {
 
 
 def scratch_elements(name: str, dtype: str, extent: int, repeats: int, src_rep_stride: int) -> int:
-    """Elements of ``work_tensor`` that ``vec_<name>_high_preci`` needs."""
+    """Return how many elements of ``work_tensor`` ``vec_<name>_high_preci`` needs."""
     block = BLOCK // np.dtype(dtype).itemsize
     if name == "expm1":
         pitch, extent = 8 if 0 < src_rep_stride <= 8 else src_rep_stride, 128

@@ -13,10 +13,10 @@ from typing import Any, Callable
 import numpy as np
 
 from .. import native
-from ..errors import TikParamError
+from ..errors import TikBoundsError, TikParamError
 from ..program.dtypes import size_of
 from . import numerics
-from .access import access, outside_tensor
+from .access import access
 from .bank_conflicts import BLOCK, GROUPS, LAYER, Stream, conflict_cycles
 from .call import Call
 from .micro_op import Access, MicroOp, Operand
@@ -63,7 +63,7 @@ class Walk:
     # ---------------------------------------------------------------------------------------------- footprint
     @cached_property
     def pieces(self) -> tuple[Piece, ...]:
-        """Bytes touched, as regular pieces."""
+        """Return the bytes touched, as regular pieces."""
         size, address = self.itemsize, self.operand.address
         rows: list[tuple[int, int, int]] = []  # offset, blocks, width
         for first, stop in self.lanes.runs:
@@ -102,24 +102,22 @@ class Walk:
         return block * self.block_pitch + element * self.itemsize
 
     def access(self, call: Call) -> Access:
-        """The footprint.
+        """Return the footprint.
 
         Raises:
             TikBoundsError: the last enabled lane of the last repeat lies outside the tensor.
         """
         operand = self.operand
         if self.span[1] > operand.end or operand.address < operand.start:
-            outside_tensor(
-                call,
-                operand,
-                *self.span,
+            call.fail(
                 f"{self.label} overflows tensor {operand.name!r}: it touches bytes {self.span[0] - operand.start} to "
                 f"{self.span[1] - operand.start}, the tensor has {operand.end - operand.start}",
+                TikBoundsError,
             )
         return Access(operand, Region(operand.memory, self.pieces))
 
     def stream(self) -> Stream:
-        """The blocks touched, for the bank model.
+        """Return the blocks touched, for the bank model.
 
         Inside one layer of the banks only the address modulo the 16 groups matters: moved there, many walks share one
         (cached) count.
@@ -187,7 +185,7 @@ class Walk:
         )
 
     def _flat(self) -> tuple[np.ndarray, np.ndarray]:
-        """The memory as elements, and the index of every lane below ``lanes.extent``, shape (repeats, extent)."""
+        """Return the memory as elements, and the index of every lane below ``lanes.extent``: (repeats, extent)."""
         memory, shift = self.operand.memory, self.operand.address % self.itemsize
         flat = memory.view(self._storage, shift, ((len(memory.data) - shift) // self.itemsize,), (self.itemsize,))
         block, element = np.divmod(np.arange(self.lanes.extent), BLOCK // self.itemsize)
@@ -212,7 +210,10 @@ class Walk:
         return lambda rows: np.ascontiguousarray(view[rows])
 
     def storer(self) -> Callable[[Any, np.ndarray], None]:
-        """``f(rows, values)`` writes the enabled lanes of some repeats; ``values`` in storage form (float16 bits)."""
+        """Return ``f(rows, values)``, which writes the enabled lanes of some repeats.
+
+        ``values`` are in storage form (float16 bits).
+        """
         where = None if self.lanes.full else self.lanes.array
         view = self._view
         if view is None:
@@ -233,7 +234,7 @@ class Walk:
         return store
 
     def native_fields(self, prefix: str) -> dict[str, int]:
-        """Pointer and strides for the native helper."""
+        """Return the pointer and strides for the native helper."""
         return {
             prefix: self.operand.memory.base + self.operand.address,
             f"{prefix}_rep": self.pitch,
@@ -255,7 +256,7 @@ class Kernel:
     Attributes:
         function: ``f(*sources)`` on whole arrays (float16 as float32), giving storage form; the old destination comes
             last where ``reads_dst``.
-        family, op: of the native helper, None where it has none.
+        family, op: of the native helper, None if it has none.
         table: look-up table of the native helper.
         scalar: scalar operand of the native helper.
         reads_dst: the destination is also a source.
@@ -277,7 +278,7 @@ _KINDS = {"float16": 0, "float32": 1}
 def executor(
     kernel: Kernel, dst: Walk, sources: Sequence[Walk], ordered: bool, lanes: Lanes | None = None, pairs: bool = False
 ) -> Callable[[], None]:
-    """The function that performs the instruction.
+    """Return the function that performs the instruction.
 
     Args:
         ordered: repeats depend on one another and are executed one by one.
@@ -372,7 +373,8 @@ def micro_op(
     mask: Lanes | None = None,
     reads_dst: bool = False,
 ) -> MicroOp:
-    """The micro-operation of a vector instruction without its ``run``: footprints checked, bank conflicts counted.
+    """Return the micro-operation of a vector instruction without its ``run``: footprints checked, bank conflicts
+    counted.
 
     Args:
         dtype: type for ``soc.timing.vector_cycles``.
@@ -416,11 +418,20 @@ def element_wise(
     """
     if dst.lanes.extent == 0:
         return idle(call, dst.dtype, dst.repeats, mask)
-    result = micro_op(call, _cost_type(dst, sources), dst, sources, mask=mask, reads_dst=kernel.reads_dst)
+    widest = max((dst, *sources), key=lambda walk: walk.itemsize).dtype
+    result = micro_op(call, widest, dst, sources, mask=mask, reads_dst=kernel.reads_dst)
     ordered = check_overlap(call, dst, (*sources, dst) if kernel.reads_dst and dst.revisits else sources, accumulates)
-    result.run = executor(kernel, dst, sources, ordered)
+    run = result.run = executor(kernel, dst, sources, ordered)
     if inspect is not None and call.options.checks("unspecified"):
-        result.run = _inspected(result.run, inspect, [source.loader() for source in sources], dst.lanes.array)
+        loads, enabled = [source.loader() for source in sources], dst.lanes.array
+
+        def inspect_and_run() -> None:
+            inspect(*[load(slice(None))[:, enabled] for load in loads])
+            run()
+
+        inspected: Any = inspect_and_run
+        inspected.status = getattr(run, "status", None)
+        result.run = inspected
     else:
         make_movable(result, dst, sources)
     return result
@@ -451,28 +462,8 @@ def make_rescalable(op: MicroOp) -> MicroOp:
     return op
 
 
-def _inspected(
-    run: Callable[[], None],
-    inspect: Callable[..., None],
-    loads: Sequence[Callable[[Any], np.ndarray]],
-    enabled: np.ndarray,
-) -> Callable[[], None]:
-    def inspect_and_run() -> None:
-        inspect(*[load(slice(None))[:, enabled] for load in loads])
-        run()
-
-    inspected: Any = inspect_and_run
-    inspected.status = getattr(run, "status", None)
-    return inspected
-
-
-def _cost_type(dst: Walk, sources: Sequence[Walk]) -> str:
-    """The wider of the element types."""
-    return max((dst, *sources), key=lambda walk: walk.itemsize).dtype
-
-
 def idle(call: Call, dtype: str, repeats: int, mask: Lanes | None) -> MicroOp:
-    """An instruction whose mask enables no lane: it takes its time and does nothing."""
+    """Return an instruction whose mask enables no lane: it takes its time and does nothing."""
     timing = call.soc.timing
     return MicroOp(
         call.api,
@@ -487,7 +478,7 @@ def idle(call: Call, dtype: str, repeats: int, mask: Lanes | None) -> MicroOp:
 
 
 def span_access(call: Call, label: str, operand: Operand, elements: int) -> Access:
-    """``elements`` consecutive elements of an operand, checked against its bounds."""
+    """Return the access of ``elements`` consecutive elements of an operand, checked against its bounds."""
     return access(call, label, operand, (operand.address, 1, 0, 1, 0, elements * np.dtype(operand.dtype).itemsize))
 
 

@@ -43,36 +43,36 @@ class Lanes:
 
     @cached_property
     def array(self) -> np.ndarray:
-        """bool, one entry per lane below ``extent``."""
+        """Return the mask as booleans, one entry per lane below ``extent``."""
         octets = np.frombuffer(self.bits.to_bytes((self.extent + 7) // 8, "little"), np.uint8)
         return np.unpackbits(octets, bitorder="little", count=self.extent).view(bool)
 
     @cached_property
     def padded(self) -> np.ndarray:
-        """uint8, one entry for each of 128 lanes (the form of the native helper)."""
+        """Return the mask as uint8 for 128 lanes, the form of the native helper."""
         result = np.zeros(128, np.uint8)
         result[: self.extent] = self.array
         return result
 
     @cached_property
     def padded_base(self) -> int:
-        """Address of ``padded``."""
+        """Return the address of ``padded``."""
         return self.padded.ctypes.data
 
     @property
     def register(self) -> tuple[int, int]:
-        """The two words of the mask register, high word first."""
+        """Return the two words of the mask register, high word first."""
         return (self.bits >> 64, self.bits & WORD)
 
 
 @lru_cache(maxsize=1024)
 def lanes(bits: int) -> Lanes:
-    """The (shared) Lanes of a bit set."""
+    """Return the (shared) Lanes of a bit set."""
     return Lanes(bits)
 
 
 def leading(count: int) -> Lanes:
-    """The first ``count`` lanes."""
+    """Return the first ``count`` lanes."""
     return lanes((1 << count) - 1)
 
 
@@ -88,7 +88,7 @@ class Mask(Param):
         self.widest = tuple(widest)
 
     def width(self, call: Call) -> int:
-        """Lanes per repeat."""
+        """Return the lanes per repeat."""
         return 256 // max(size_of(call.args[name].dtype) for name in self.widest)
 
     def check(self, value: Any, call: Call) -> None:

@@ -31,7 +31,7 @@ class Addition(NamedTuple):
 
 
 class Journal:
-    """Notes accesses to global memory: all are micro-operations, as the scalar unit reaches the Unified Buffer only.
+    """Note accesses to global memory: all are micro-operations, as the scalar unit reaches the Unified Buffer only.
 
     Args:
         gm: the global tensors by uid.
@@ -61,9 +61,7 @@ class Journal:
 
     # -------------------------------------------------------------------------------------------- noting
     def noted(self, micro: MicroOp, run: Callable[[], None] | None) -> Callable[[], None] | None:
-        """Wrap ``run`` of a micro-operation to note its accesses. None if there is nothing to run or note. None if
-        ``run`` is None and nothing is to be noted.
-        """
+        """Wrap ``run`` of a micro-operation to note its accesses. None if there is nothing to run or note."""
         reads, writes = _global(micro.reads), _global((*micro.writes, *micro.undefined))
         if micro.transfer is not None and micro.transfer.direction == "atomic":
             return self._noted_addition(micro, run)
@@ -72,7 +70,7 @@ class Journal:
     def noted_at(
         self, run: Callable[[], None] | None, reads: list[Entry], writes: list[Entry]
     ) -> Callable[[], None] | None:
-        """``run``, noting these accesses."""
+        """Run ``run``, noting these accesses."""
         note_reads, note_writes = self._reads.update, self._writes.update
 
         def noting() -> None:
@@ -104,15 +102,15 @@ class Journal:
 
     # -------------------------------------------------------------------------------------------- reading it
     def reads(self) -> dict[int, Spans]:
-        """Bytes read, by uid."""
+        """Return the bytes read, by uid."""
         return self._spans(self._reads)
 
     def writes(self) -> dict[int, Spans]:
-        """Bytes written other than by atomic addition, by uid."""
+        """Return the bytes written other than by atomic addition, by uid."""
         return self._spans(self._writes)
 
     def sums(self) -> dict[int, Spans]:
-        """Bytes added to atomically, by uid."""
+        """Return the bytes added to atomically, by uid."""
         return self._spans(self._sums)
 
     def _spans(self, entries: Iterable[Entry]) -> dict[int, Spans]:
@@ -128,7 +126,7 @@ def _global(accesses: Iterable[Access]) -> list[Entry]:
 
 
 def spans(pieces: list[Piece]) -> Spans:
-    """The bytes of pieces (see :class:`Region`), as spans."""
+    """Return the bytes of pieces (see :class:`Region`), as spans."""
     base, n0, s0, n1, s1, width = np.array(pieces, np.int64).reshape(-1, 6).T
     count = n0 * n1
     which = np.repeat(np.arange(len(count)), count)
@@ -141,7 +139,7 @@ def spans(pieces: list[Piece]) -> Spans:
 
 
 def gather(data: np.ndarray, where: Spans) -> bytes:
-    """The bytes of ``data`` in these spans, one after another."""
+    """Return the bytes of ``data`` in these spans, one after another."""
     return b"".join([data[start:end].tobytes() for start, end in zip(*_lists(where))])
 
 

@@ -47,9 +47,7 @@ class Needs:
         return self.everything or tensor.uid in self.tensors
 
     def instruction(self, statement: ir.Instruction) -> bool:
-        """Return whether a call must be computed. The switch of atomic addition decides what later moves are. The
-        switch of atomic addition decides what later moves are.
-        """
+        """Return whether a call must be computed. The switch of atomic addition decides what later moves are."""
         return self.everything or id(statement) in self.instructions or statement.spec.name == "set_atomic_add"
 
     def _seed(self, statement: ir.Statement) -> None:
@@ -81,16 +79,15 @@ class Needs:
         elif isinstance(statement, ir.Store):
             if statement.target.tensor.uid in self.tensors:
                 self._need_source(statement.value)
-        elif isinstance(statement, ir.Instruction) and self._feeds(statement):
+        elif isinstance(statement, ir.Instruction):
+            assigned = {statement.args[statement.spec.destination].uid} if statement.spec.kind == "scalar" else set()
+            if self.tensors.isdisjoint(written(statement)) and self.variables.isdisjoint(assigned):
+                return
             self.instructions.add(id(statement))
             for leaf in _leaves(statement.args):
                 self._need_source(leaf)
             if any(isinstance(value, ir.CmpMask) for value in statement.args.values()):
                 self.tensors.add(_CMPMASK)
-
-    def _feeds(self, statement: ir.Instruction) -> bool:
-        """Return whether a call writes something that is needed."""
-        return not (self.tensors.isdisjoint(written(statement)) and self.variables.isdisjoint(_assigned(statement)))
 
     def _need_source(self, value: Any) -> None:
         if isinstance(value, ir.View):
@@ -104,7 +101,9 @@ class Needs:
 
 
 def written(statement: ir.Instruction) -> set[Any]:
-    """Uids of the tensors that a call may write: by the convention of the table, ``dst...`` and ``work...``."""
+    """Return the uids of the tensors that a call may write. By the table's convention they are ``dst...`` and
+    ``work...``.
+    """
     found: set[Any] = {
         leaf.tensor.uid
         for name, value in statement.args.items()
@@ -117,12 +116,8 @@ def written(statement: ir.Instruction) -> set[Any]:
     return found
 
 
-def _assigned(statement: ir.Instruction) -> set[int]:
-    return {statement.args[statement.spec.destination].uid} if statement.spec.kind == "scalar" else set()
-
-
 def _leaves(value: Any) -> Iterator[Any]:
-    """Views and run-time values among (nested) arguments."""
+    """Yield views and run-time values among (nested) arguments."""
     if isinstance(value, (ir.View, ir.Variable, ir.Operation)):
         yield value
     elif isinstance(value, dict):

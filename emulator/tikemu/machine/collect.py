@@ -1,4 +1,4 @@
-"""Gathers what a run has counted into its result."""
+"""Gather what a run has counted into its result."""
 
 from __future__ import annotations
 

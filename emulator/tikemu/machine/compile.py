@@ -23,6 +23,8 @@ from functools import partial
 from types import CodeType
 from typing import Any, Callable
 
+import numpy as np
+
 from ..errors import Moment, TikError
 from ..program import ir
 from ..program.dtypes import is_float, limits, size_of
@@ -30,12 +32,11 @@ from ..program.location import GENERATED
 from .backward_slice import Needs
 from .calls.compiler import CallCompiler
 from .code_size import code_bytes
-from .debug_print import DebugPrint
 from .definitions import define, reserve
 from .element_site import ElementSite
 from .expressions import Text, convert, name_of
 from .progress import Progress
-from .runtime import Runtime
+from .runtime import Runtime, TensorPlace
 from .values import Undefined, pick
 
 
@@ -61,7 +62,7 @@ class Compiled:
     code_bytes: Callable[[], int] = int
 
     def locate(self, error: TikError) -> TikError:
-        """``error`` with the user's line, the block and the loop variables."""
+        """Return ``error`` with the user's line, the block and the loop variables."""
         trace = error.__traceback__
         while trace is not None:
             frame = trace.tb_frame
@@ -96,7 +97,7 @@ class Compiled:
 
 
 class Compiler(CallCompiler):
-    """Translates one program for one run."""
+    """Translate one program for one run."""
 
     def __init__(self, runtime: Runtime, needs: Needs, progress: Progress) -> None:
         super().__init__(runtime, needs)
@@ -138,7 +139,7 @@ class Compiler(CallCompiler):
             self.loaded.clear()
 
     def body(self, body: ir.Body) -> None:
-        """All statements of one scope."""
+        """Compile all statements of one scope."""
         live, loaded = set(self.live), set(self.loaded)
         before = len(self.lines)
         for statement in body.statements:
@@ -229,7 +230,9 @@ class Compiler(CallCompiler):
         self.scalar_cost(cost)
 
     def load(self, view: ir.View, dtype: str, location: ir.Location, needed: bool) -> str:
-        """Source of an element's value as a variable of ``dtype`` takes it: bits of equal width are copied (D5c)."""
+        """Return the source of an element's value as a variable of ``dtype`` takes it: bits of equal width are copied
+        (D5c).
+        """
         if size_of(view.dtype) == size_of(dtype):
             view = replace(view, dtype=dtype)
         source = self.element(view, location, write=False, needed=needed)
@@ -237,7 +240,7 @@ class Compiler(CallCompiler):
         return convert(Text(source, view.dtype, low, high), dtype).source if needed else source
 
     def element(self, view: ir.View, location: ir.Location, write: bool, needed: bool, value: str = "") -> str:
-        """Source of an element access by the scalar unit."""
+        """Return the source of an element access by the scalar unit."""
         site = ElementSite(self.runtime, view, self.place(view), location, self.synced, needed)
         function = self.name("W" if write else "R", site.writer() if write else site.reader())
         offset = self.expressions.wrapped(view.offset).source
@@ -272,7 +275,7 @@ class Compiler(CallCompiler):
         self.loops -= 1
 
     def loop_body(self, loop: ir.For) -> None:
-        """The body of a loop, whose variable errors inside can name."""
+        """Compile the body of a loop, whose variable errors inside can name."""
         around, self.enclosing = self.enclosing, (*self.enclosing, loop)
         self.nested(loop.body)
         self.enclosing = around
@@ -324,10 +327,32 @@ class Compiler(CallCompiler):
                 scalars.append(f"{name!r}: [{', '.join(name_of(variable) for variable in node)}]")
             else:
                 scalars.append(f"{name!r}: {self.expressions.wrapped(node).source}")
-        show = self.name("G", DebugPrint(self.runtime, statement, tensors))
+        show = self.name("G", _debug_print(statement.expression, tensors))
         self.emit(f"{show}({{{', '.join(scalars)}}}, {{{', '.join(copies)}}})", statement.location)
 
 
 def _checked_index(index: int, length: int) -> int:
     pick(range(length), index)
     return index
+
+
+def _debug_print(
+    expression: str, tensors: dict[str, tuple[TensorPlace, ir.View]]
+) -> Callable[[dict[str, Any], dict[str, int]], None]:
+    """Return ``f(scalars, copies)``: evaluates an expression over tensors and scalars, and prints it."""
+    code = compile(expression, "<debug_print>", "eval")
+
+    def show(scalars: dict[str, Any], copies: dict[str, int]) -> None:
+        names: dict[str, Any] = dict(scalars)
+        for name, (place, view) in tensors.items():
+            start = place.address + copies.get(name, 0) * place.stride
+            array = place.memory.data[start : start + place.size].view(view.dtype)
+            fixed = all(ir.is_immediate(extent) for extent in view.shape)
+            names[name] = array.reshape(view.shape).copy() if fixed else array.copy()
+        try:
+            value = eval(code, {"np": np}, names)
+        except (NameError, IndexError, TypeError, ValueError, ZeroDivisionError) as error:
+            value = f"{type(error).__name__}: {error}"
+        print(f"{expression} = {value}")
+
+    return show

@@ -1,4 +1,4 @@
-"""Blocks on the cores: in order, each on the core that is free first."""
+"""Block on the cores: in order, each on the core that is free first."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def begin_block(runtime: Runtime, block: int, start: float) -> None:
 
 
 class Cores:
-    """Distributes blocks over the cores.
+    """Distribute blocks over the cores.
 
     Attributes:
         times: per core, when its blocks are complete.
-        trace: events of the first cores; None where none are kept.
+        trace: events of the first cores; None if none are kept.
     """
 
     def __init__(self, runtime: Runtime, compiled: Compiled, progress: Progress) -> None:
@@ -49,26 +49,7 @@ class Cores:
         """Execute all blocks."""
         if self.compiled.barriers:
             self._run_together()
-        else:
-            self._run_in_turn()
-
-    def take(self, count: int) -> tuple[float, int]:
-        """When the next of ``count`` blocks begins, and on which core."""
-        if len(self.times) < min(count, self.runtime.soc.core_count):
-            self.times.append(0.0)
-            return 0.0, len(self.times) - 1
-        return heapq.heappop(self._free)
-
-    def give(self, core: int, end: float) -> None:
-        """The block on ``core`` is complete at ``end``."""
-        self.times[core] = end
-        heapq.heappush(self._free, (end, core))
-
-    def _watch(self, core: int) -> None:
-        if self.trace is not None:
-            self.runtime.clock.trace = self.trace.open(core)
-
-    def _run_in_turn(self) -> None:
+            return
         runtime, block = self.runtime, 0
         while block < (runtime.block_count or 1):
             count = runtime.block_count or 1
@@ -81,8 +62,24 @@ class Cores:
             self.give(core, runtime.clock.end_block() if runtime.timing else 0.0)
             block += 1
 
+    def take(self, count: int) -> tuple[float, int]:
+        """Return when the next of ``count`` blocks begins, and on which core."""
+        if len(self.times) < min(count, self.runtime.soc.core_count):
+            self.times.append(0.0)
+            return 0.0, len(self.times) - 1
+        return heapq.heappop(self._free)
+
+    def give(self, core: int, end: float) -> None:
+        """End the block on ``core`` at ``end``."""
+        self.times[core] = end
+        heapq.heappush(self._free, (end, core))
+
+    def _watch(self, core: int) -> None:
+        if self.trace is not None:
+            self.runtime.clock.trace = self.trace.open(core)
+
     def _run_together(self) -> None:
-        """Blocks as coroutines: at a barrier each waits until all have arrived (D4b)."""
+        """Block as coroutines: at a barrier each waits until all have arrived (D4b)."""
         runtime = self.runtime
         waiting: list[tuple[Iterator, Any]] = []
         block = 0
@@ -100,7 +97,12 @@ class Cores:
                 f"block_barrier with {count} blocks on {runtime.soc.core_count} cores: blocks that wait for a "
                 "core never arrive on a device"
             )
-            runtime.report(_barrier(runtime.program), "synchronisation", TikSyncError, message)
+            first = next(
+                entry.location
+                for entry in ir.statements(runtime.program.body)
+                if isinstance(entry, ir.Instruction) and entry.spec.name == "block_barrier"
+            )
+            runtime.report(first, "synchronisation", TikSyncError, message)
         while any(thread is not None for thread, _ in waiting):
             if not all(thread is not None for thread, _ in waiting):
                 finished = [number for number, (thread, _) in enumerate(waiting) if thread is None]
@@ -127,9 +129,3 @@ class Cores:
             self.times.append(0.0)
         if runtime.timing:
             self.times[block] = runtime.clock.end_block()
-
-
-def _barrier(program: ir.Program) -> ir.Location:
-    """The line of the first ``block_barrier``."""
-    calls = (entry for entry in ir.statements(program.body) if isinstance(entry, ir.Instruction))
-    return next(call.location for call in calls if call.spec.name == "block_barrier")

@@ -51,7 +51,7 @@ class Tally:
 
 
 def reset(ops: Ops) -> None:
-    """``ops`` begin to count anew."""
+    """Count ``ops`` anew."""
     for op in ops:
         op.count, op.extra = 0, 0.0
         if op.status is not None:

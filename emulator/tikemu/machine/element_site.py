@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Any, Callable
 
-from ..errors import TikSyncError, TikUndefinedError
+from ..errors import TikBoundsError, TikSyncError, TikUndefinedError
 from ..isa.micro_op import Access, Operand
 from ..isa.region import Region
 from ..program import ir
 from ..program.dtypes import size_of
 from ..timing.reuse import Reusable
 from .calls import site
-from .memories import element_range
 from .runtime import Runtime, TensorPlace
 from .strict import mark, undefined_bytes
 
@@ -44,7 +43,7 @@ class ElementSite(Reusable):
         runtime.sites.append(self)
 
     def reader(self) -> Callable[[int, int], Any]:
-        """``f(offset, copy)``: the element's value."""
+        """Return ``f(offset, copy)``, which gives the element's value."""
         array, itemsize, needed = self.array, self.itemsize, self.needed
         locate = self._locate(write=False)
 
@@ -55,7 +54,7 @@ class ElementSite(Reusable):
         return read
 
     def writer(self) -> Callable[[int, int, Any], None]:
-        """``f(offset, copy, value)``: store a value that the element's type represents."""
+        """Return ``f(offset, copy, value)``, which stores a value that the element's type represents."""
         array, itemsize, needed = self.array, self.itemsize, self.needed
         locate = self._locate(write=True)
 
@@ -70,7 +69,7 @@ class ElementSite(Reusable):
         self.footprints.clear()
 
     def _locate(self, write: bool) -> Callable[[int, int], int]:
-        """``f(offset, copy)``: the checked address; accounts for time, marks and races."""
+        """Return ``f(offset, copy)``, which gives the checked address and accounts for time, marks and races."""
         place, itemsize, name = self.place, self.itemsize, self.name
         runtime, clock, footprints, whole = self.runtime, self.runtime.clock, self.footprints, self.whole
         checked = runtime.marks or not self.synced
@@ -81,7 +80,10 @@ class ElementSite(Reusable):
             start = place.address + copy * place.stride
             address = start + offset * itemsize
             if address < start or address + itemsize > start + place.size:
-                element_range(address, itemsize, start, start + place.size, name)
+                raise TikBoundsError(
+                    f"element {offset} of tensor {name!r} is accessed, which has "
+                    f"{place.size // itemsize} elements of {itemsize} bytes"
+                )
             if checked:
                 self._check(address, start, write)
             if clock is not None:

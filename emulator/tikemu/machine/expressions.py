@@ -1,7 +1,7 @@
 """Recorded values as Python source text.
 
 Every integer expression carries the interval that its value can lie in, so that wrapping to the width of its type is
-written out only where it can happen.
+written out only if it can happen.
 """
 
 from __future__ import annotations
@@ -44,21 +44,24 @@ class Text(NamedTuple):
 
 
 def name_of(variable: ir.Variable) -> str:
-    """The variable's name in the generated program."""
+    """Return the variable's name in the generated program."""
     return f"v{variable.uid}"
 
 
 class Expressions:
-    """Translates values. ``ranges``: known intervals of variables by uid (loop variables with immediate bounds)."""
+    """Translate values. ``ranges``: known intervals of variables by uid (loop variables with immediate bounds)."""
 
     def __init__(self) -> None:
         self.ranges: dict[int, tuple[int, int]] = {}
         self._operations: dict[int, tuple[ir.Operation, Text]] = {}  # by id; authors use one value in many places
 
     def text(self, value: Any) -> Text:
-        """Text of a value; integers may exceed their type (see :func:`wrapped`)."""
+        """Return the text of a value; integers may exceed their type (see :func:`wrapped`)."""
         if isinstance(value, ir.Variable):
-            return self._variable(value)
+            if is_float(value.dtype):
+                return Text(name_of(value), value.dtype)
+            low, high = self.ranges.get(value.uid) or limits(value.dtype)
+            return Text(name_of(value), value.dtype, low, high)
         if isinstance(value, ir.Operation):
             known = self._operations.get(id(value))
             if known is None:
@@ -67,26 +70,20 @@ class Expressions:
         return _immediate(value)
 
     def wrapped(self, value: Any) -> Text:
-        """Text of a value inside the range of its type."""
+        """Return the text of a value inside the range of its type."""
         return wrap(self.text(value))
 
     def converted(self, value: Any, dtype: str) -> Text:
-        """Text of a value converted to ``dtype`` as an assignment does (D5c)."""
+        """Return the text of a value converted to ``dtype`` as an assignment does (D5c)."""
         return convert(self.text(value), dtype)
 
     def copy_number(self, selectors: tuple[tuple[ir.Variable, int], ...]) -> str:
-        """Return source text for a tensor's copy inside multi-buffered loops, or "" for one copy."""
+        """Return the source text for a tensor's copy inside multi-buffered loops; "" for one copy."""
         source = ""
         for variable, copies in selectors:
             part = f"{self.wrapped(variable).source} % {copies}"
             source = part if not source else f"({source}) * {copies} + {part}"
         return f"({source})" if source else ""
-
-    def _variable(self, variable: ir.Variable) -> Text:
-        if is_float(variable.dtype):
-            return Text(name_of(variable), variable.dtype)
-        low, high = self.ranges.get(variable.uid) or limits(variable.dtype)
-        return Text(name_of(variable), variable.dtype, low, high)
 
     def _operation(self, node: ir.Operation) -> Text:
         if node.op == "index":
@@ -123,7 +120,7 @@ def _immediate(value: Any) -> Text:
 
 
 def _typed(node: Any, text: Text, other: Text) -> Text:
-    """An immediate takes the type that it has beside the other operand."""
+    """Return an immediate in the type that it has beside the other operand."""
     if not ir.is_immediate(node):
         return text
     if isinstance(node, bool):
@@ -151,7 +148,7 @@ def wrap(text: Text, dtype: str | None = None) -> Text:
 
 
 def convert(text: Text, dtype: str) -> Text:
-    """The value as an assignment to ``dtype`` stores it (D5c)."""
+    """Return the value as an assignment to ``dtype`` stores it (D5c)."""
     source_is_float = text.dtype == "double" or is_float(text.dtype)
     if not is_float(dtype):
         if source_is_float:
@@ -191,7 +188,7 @@ def _comparison(op: str, left: Text, right: Text) -> Text:
 
 
 def _as_integer(text: Text) -> Text:
-    """A truth value counts as an int32."""
+    """Return a truth value as int32, other values as they are."""
     return Text(text.source, "int32", text.low, text.high, text.cost) if text.dtype == "bool" else text
 
 

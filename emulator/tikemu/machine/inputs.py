@@ -29,12 +29,12 @@ class Contents(NamedTuple):
 
 
 def scalar_inputs(program: ir.Program) -> list[ir.Variable]:
-    """The InputScalars of a program."""
+    """Return the InputScalars of a program."""
     return [node for node in program.inputs if isinstance(node, ir.Variable)]
 
 
 def feeds(program: ir.Program, inputs: Mapping[str, Any], numerics: bool) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Scalars and arrays by name, with unknown and missing names refused."""
+    """Return the scalars and arrays by name, with unknown and missing names refused."""
     scalar_names = {variable.name: variable for variable in scalar_inputs(program)}
     required = [node.tensor.name for node in program.inputs if isinstance(node, ir.View)]
     optional = [view.tensor.name for view in program.outputs] + [tensor.name for tensor in program.workspaces]
@@ -53,7 +53,7 @@ def feeds(program: ir.Program, inputs: Mapping[str, Any], numerics: bool) -> tup
 
 
 def _arguments(program: ir.Program) -> str:
-    """Everything that can be fed, by its role."""
+    """Return everything that can be fed, by its role."""
     inputs = [node.name if isinstance(node, ir.Variable) else node.tensor.name for node in program.inputs]
     outputs = [view.tensor.name for view in program.outputs]
     roles = (("inputs", inputs), ("outputs", outputs), ("workspaces", [info.name for info in program.workspaces]))
@@ -70,9 +70,7 @@ def contents(program: ir.Program, scalars: Mapping[str, Any], arrays: Mapping[st
         shape = extents(info, scalars, program)
         fed = None
         if info.name in arrays:
-            fed, warning = fed_array(info, shape, arrays[info.name])
-            if warning:
-                warn(warning, told=_told)
+            fed = fed_array(info, shape, arrays[info.name])
         elif info.init_value is not None:
             fed = np.broadcast_to(np.asarray(info.init_value, info.dtype), shape)
         if math.prod(shape) >= UNBOUNDED_ELEMENTS:
@@ -88,7 +86,7 @@ def contents(program: ir.Program, scalars: Mapping[str, Any], arrays: Mapping[st
 
 
 def extents(info: ir.TensorInfo, scalars: Mapping[str, Any], program: ir.Program) -> tuple[int, ...]:
-    """The shape of a GM tensor as numbers; run-time extents may hold InputScalars."""
+    """Return the shape of a GM tensor as numbers; run-time extents may hold InputScalars."""
     shape: tuple[Any, ...] = info.shape
     if all(ir.is_immediate(extent) for extent in shape):
         return tuple(int(extent) for extent in shape)
@@ -107,7 +105,9 @@ def _evaluate(value: Any, scalars: Mapping[str, Any], program: ir.Program) -> in
 
 
 def block_count(program: ir.Program, scalars: Mapping[str, Any]) -> int | None:
-    """Blocks of the multi-core loop; None if only the running program knows."""
+    """Return the number of blocks of the multi-core loop, None if it is unknown. Then only the running program knows
+    it.
+    """
     for statement in ir.statements(program.body):
         if isinstance(statement, ir.For) and not (ir.is_immediate(statement.block_num) and statement.block_num == 1):
             try:
@@ -140,11 +140,8 @@ def input_scalar(variable: ir.Variable, value: Any) -> int | float:
     return int(number)
 
 
-def fed_array(info: ir.TensorInfo, shape: tuple[int, ...], value: Any) -> tuple[np.ndarray, str | None]:
-    """An input checked against its GM tensor (D30a).
-
-    Returns:
-        The array, and a warning where only its shape differs.
+def fed_array(info: ir.TensorInfo, shape: tuple[int, ...], value: Any) -> np.ndarray:
+    """Return an input checked against its GM tensor (D30a). If only its shape differs, warn.
 
     Raises:
         TikParamError: another dtype or number of elements.
@@ -154,10 +151,11 @@ def fed_array(info: ir.TensorInfo, shape: tuple[int, ...], value: Any) -> tuple[
         raise TikParamError(f"tensor {info.name!r} is of {info.dtype}, got an array of {array.dtype}")
     count = math.prod(shape)
     if array.shape == shape or count >= UNBOUNDED_ELEMENTS:
-        return array, None
+        return array
     if array.size != count:
         raise TikParamError(
             f"tensor {info.name!r} has shape {shape} ({count} elements), got an array of shape "
             f"{array.shape} ({array.size} elements)"
         )
-    return array.reshape(shape), f"tensor {info.name!r} has shape {shape}; the array of shape {array.shape} is reshaped"
+    warn(f"tensor {info.name!r} has shape {shape}; the array of shape {array.shape} is reshaped", told=_told)
+    return array.reshape(shape)

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ..errors import TikBoundsError
 from ..isa.call import CoreState
 from ..isa.region import Memory
 from ..program import ir
@@ -56,7 +55,7 @@ class CoreMemories:
         _assign(self.core, CoreState())
 
     def clear(self, kind: str, start: int, end: int) -> None:
-        """Contents of a freshly defined tensor."""
+        """Give a freshly defined tensor its contents."""
         memory = self.memories[kind]
         if self.strict:
             poison(memory, start, end)
@@ -64,7 +63,7 @@ class CoreMemories:
             memory.data[start:end] = 0
 
     def snapshot(self) -> tuple[dict[str, tuple], CoreState]:
-        """Copy of all contents in use."""
+        """Return a copy of all contents in use."""
         contents = {}
         for kind, size in self.used.items():
             memory = self.memories[kind]
@@ -109,7 +108,7 @@ class GlobalTensor:
         self.memory = Memory("GM", info.name, (-(-self.size // _GM_BLOCK) + 1) * _GM_BLOCK, strict)
 
     def fill(self, fed: np.ndarray | None) -> None:
-        """Contents at the start of a run; without ``fed`` zeros, in strict mode undefined (D3c)."""
+        """Set the contents at the start of a run. Without ``fed`` they are zeros, in strict mode undefined (D3c)."""
         if fed is not None:
             self.memory.data[: self.size] = np.ascontiguousarray(fed).reshape(-1).view(np.uint8)
             self.memory.data[self.size :] = 0
@@ -124,18 +123,5 @@ class GlobalTensor:
 
     @property
     def array(self) -> np.ndarray:
-        """The contents, as declared (a view)."""
+        """Return the contents, as declared (a view)."""
         return self.memory.data[: self.size].view(self.info.dtype).reshape(self.shape)
-
-
-def element_range(address: int, itemsize: int, start: int, end: int, name: str) -> None:
-    """Check one element access of the scalar unit.
-
-    Raises:
-        TikBoundsError: it lies outside the tensor.
-    """
-    if address < start or address + itemsize > end:
-        raise TikBoundsError(
-            f"element {(address - start) // itemsize} of tensor {name!r} is accessed, which has "
-            f"{(end - start) // itemsize} elements of {itemsize} bytes"
-        )

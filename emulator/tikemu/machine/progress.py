@@ -30,7 +30,7 @@ class Progress:
         self.restart()
 
     def restart(self) -> None:
-        """A new run begins."""
+        """Begin a new run."""
         self._begin = time.monotonic()
         self._next = self._begin + self._patience
         self._shown = False
@@ -44,7 +44,7 @@ class Progress:
         self._draw()
 
     def loop(self, level: int) -> Callable[[range], Iterator[int]]:
-        """Wraps the iterations of a loop at depth ``level``."""
+        """Wrap the iterations of a loop at depth ``level``."""
 
         def iterate(values: range) -> Iterator[int]:
             count = max(1, len(values))
@@ -59,7 +59,7 @@ class Progress:
 
     @property
     def share(self) -> float:
-        """Done so far, 0 to 1."""
+        """Return the share that is done so far, 0 to 1."""
         done, width = 0.0, 1.0
         for share, count in zip(self._shares, self._counts):
             done += share * width

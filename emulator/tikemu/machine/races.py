@@ -1,4 +1,4 @@
-"""Accesses that nothing orders: between blocks, and inside unsynchronised scopes (strict mode)."""
+"""Access that nothing orders: between blocks, and inside unsynchronised scopes (strict mode)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class BlockRaces:
         self._bytes: dict[int, tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
 
     def barrier(self) -> None:
-        """All blocks have arrived: what was written before is ordered."""
+        """Order what was written before: all blocks have arrived."""
         self._bytes.clear()
 
     def _marks(self, memory: Memory) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -43,7 +43,7 @@ class BlockRaces:
         return marks
 
     def read(self, region: Region, who: str) -> str | None:
-        """The current block reads ``region``; returns with what it clashes."""
+        """Note that the current block reads ``region``; return the access it clashes with."""
         me, clash = self.block + 1, None
         writer, _, reader = self._marks(region.memory)
         for written, seen in zip(region.views(writer), region.views(reader)):
@@ -100,13 +100,13 @@ class PipeRaces:
         self._seen: dict[int, dict[tuple, tuple[Region, int, bool, int, str]]] = {}
 
     def barrier(self, pipe: str) -> None:
-        """``pipe_barrier``: all pipes have drained. The barrier of one pipe orders nothing between pipes."""
+        """Drain all pipes (``pipe_barrier``). The barrier of one pipe orders nothing between pipes."""
         if pipe not in PIPE_INDEX:
             latest = [max(column) for column in zip(*self._clocks)]
             self._clocks = [list(latest) for _ in PIPES]
 
     def flag(self, kind: str, source: str, destination: str, event: int) -> None:
-        """``set_flag`` and ``wait_flag``."""
+        """Follow ``set_flag`` and ``wait_flag``."""
         key = PIPE_INDEX[source], PIPE_INDEX[destination], event
         tokens = self._tokens.setdefault(key, [])
         if kind == "set":
@@ -116,7 +116,7 @@ class PipeRaces:
             self._clocks[key[1]] = [max(pair) for pair in zip(self._clocks[key[1]], token)]
 
     def access(self, pipe: str, regions: list[tuple[Region, bool]], who: str) -> str | None:
-        """``who`` accesses ``regions`` (region, is a write) on ``pipe``.
+        """Note that ``who`` accesses ``regions`` (region, is a write) on ``pipe``.
 
         Returns:
             What is wrong if another pipe accesses the same bytes, one of the two writes, and nothing orders them.

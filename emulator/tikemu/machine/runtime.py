@@ -33,7 +33,7 @@ class BoundOp(TimedOp):
     Attributes:
         run: performs the numerics (with the checks of strict mode).
         micro: the micro-operation.
-        status: its ``overflow`` counts executions in which a result saturated; None where none can.
+        status: its ``overflow`` counts executions in which a result saturated; None if none can.
     """
 
     __slots__ = ("run", "micro", "status")
@@ -109,7 +109,7 @@ class Runtime:
     # -------------------------------------------------------------------------------------------- blocks
     @property
     def active_cores(self) -> int:
-        """Cores that share the bandwidth of global memory."""
+        """Return how many cores share the bandwidth of global memory."""
         if self.options.active_cores is not None:
             return min(self.options.active_cores, self.soc.core_count)
         return min(self.soc.core_count if self.block_count is None else self.block_count, self.soc.core_count)
@@ -119,7 +119,7 @@ class Runtime:
             self.gm_cost = GlobalMemory(self.soc, self.active_cores, self.options.l2)
 
     def enter_blocks(self, count: int) -> tuple[int]:
-        """The multi-core loop is reached; returns the iterations that the current block executes."""
+        """Enter the multi-core loop, and return the iterations that the current block executes."""
         if not 1 <= count <= 65535:
             raise TikBoundsError(f"block_num must be in [1, 65535], got {count}")
         if self.block_count is None:
@@ -129,7 +129,7 @@ class Runtime:
         return (self.block,)
 
     def restart(self) -> None:
-        """Everything that a run counts starts anew; prepared operations stay."""
+        """Reset everything that a run counts; prepared operations stay."""
         for site in self.sites:
             site.restart()
         if self.timing:
@@ -154,7 +154,7 @@ class Runtime:
             self.warn(location, message)
 
     def warn(self, location: ir.Location, message: str) -> None:
-        """A TikWarning, once per line."""
+        """Issue a TikWarning, once per line."""
         if (location, message) not in self.warned:
             self.warned[location, message] = None
             warn(message, location)
@@ -167,7 +167,7 @@ class Runtime:
         self.report(location, "synchronisation", TikParamError, message)
 
     def loop_range(self, begin: int, end: int, location: ir.Location) -> range:
-        """Iterations of a loop with run-time bounds (core.md 3.1)."""
+        """Return the iterations of a loop with run-time bounds (core.md 3.1)."""
         if not 0 <= begin <= end <= 2147483647:
             message = "the bounds of for_range must satisfy 0 <= begint <= endt <= 2147483647"
             if begin < end:
@@ -192,7 +192,7 @@ class Runtime:
 
     # -------------------------------------------------------------------------------------------- preparing
     def prepare(self, micro: MicroOp, location: ir.Location) -> BoundOp:
-        """Footprints, cost and checks of one micro-operation."""
+        """Compute footprints, cost and checks of one micro-operation."""
         head = self.soc.timing.vector_head * micro.instructions if micro.pipe == "V" else 0.0
         latency = max(0.0, micro.latency - head)  # the result is under way while the instruction still holds Vector
         op = BoundOp(micro.name, PIPE_INDEX[micro.pipe], exact(micro.cycles + head), exact(latency))
@@ -206,17 +206,15 @@ class Runtime:
             self.clock.forget()
         op.touch(self._footprints(micro.reads), self._footprints(micro.writes))
         if micro.accumulate:
-            operand = micro.writes[0].operand
-            fractals = region_bytes(micro.writes[0].region) // (256 * size_of(operand.dtype))
-            op.chained = fractals >= self.soc.timing.accumulate_blocks
+            written = micro.writes[0]
+            size = sum(n0 * n1 * width for _, n0, _, n1, _, width in written.region.pieces)
+            op.chained = size // (256 * size_of(written.operand.dtype)) >= self.soc.timing.accumulate_blocks
         if micro.transfer is not None:
             self._cost_of_transfer(op, micro)
         return op
 
     def checked(self, micro: MicroOp, location: ir.Location) -> Callable[[], None] | None:
-        """Return the numerics of a micro-operation with strict checks and journal. None if there is nothing to do. None
-        if there is nothing to do.
-        """
+        """Return the numerics of a micro-operation with strict checks and journal. None if there is nothing to do."""
         run = None
         if self.strict:
             run = guarded(micro, self.marks, self.block_races, partial(self.report, location))
@@ -274,11 +272,6 @@ class TensorPlace:
 
     def __init__(self, memory: Any, address: int, size: int, stride: int) -> None:
         self.memory, self.address, self.size, self.stride = memory, address, size, stride
-
-
-def region_bytes(region: Region) -> int:
-    """Number of bytes of a region, pieces counted one by one."""
-    return sum(n0 * n1 * width for _, n0, _, n1, _, width in region.pieces)
 
 
 def _nothing() -> None:

@@ -13,7 +13,7 @@ INDENT = " "
 
 
 class SourceWriter:
-    """Collects the lines of the translated program, and the values that they name.
+    """Collect the lines of the translated program, and the values that they name.
 
     Attributes:
         names: global names of the program, with their values.
@@ -51,7 +51,7 @@ class SourceWriter:
         self.locations[len(self.lines)] = location, self.enclosing
 
     def name(self, prefix: str, value: Any) -> str:
-        """A fresh global name for ``value``."""
+        """Return a fresh global name for ``value``."""
         name = f"{prefix}{len(self.names)}"
         self.names[name] = value
         return name

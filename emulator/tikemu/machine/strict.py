@@ -18,14 +18,14 @@ from .races import BlockRaces
 def guarded(
     op: MicroOp, marked: bool, races: BlockRaces | None, report: Callable[[str, type[TikError], str], None]
 ) -> Callable[[], None]:
-    """``op.run`` with its checks.
+    """Run ``op.run`` with its checks.
 
     All bytes that a computation reads must be defined; what it writes becomes so. A pure copy moves the marks instead.
 
     Args:
         op: the micro-operation.
         marked: it is known which bytes are defined.
-        races: accesses of the blocks to global memory; None where there is one block.
+        races: accesses of the blocks to global memory; None if there is one block.
         report: takes class, error and message of a finding.
     """
     atomic = op.transfer is not None and op.transfer.direction == "atomic"
@@ -68,7 +68,7 @@ def guarded(
 
 
 def _marks_of(accesses: Sequence[Access]) -> list[Piece]:
-    """The marks of what is accessed, as pieces at addresses in this process."""
+    """Return the marks of what is accessed, as pieces at addresses in this process."""
     return [
         (access.region.memory.defined_base + piece[0], *piece[1:])
         for access in accesses

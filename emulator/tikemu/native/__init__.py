@@ -55,7 +55,9 @@ class VectorCall(ctypes.Structure):
 
 
 def library_name() -> str:
-    """File name of the compiled library: it carries a digest of the sources, so that a stale one is never loaded."""
+    """Return the file name of the compiled library: it carries a digest of the sources, so that a stale one is never
+    loaded.
+    """
     folder = Path(__file__).parent
     digest = hashlib.sha256(b"".join((folder / name).read_bytes() for name in (*SOURCES, *HEADERS))).hexdigest()[:12]
     return f"tikemu_vector_{digest}.so"
@@ -106,7 +108,7 @@ def available() -> bool:
 
 
 def runner(family: str, op: str, keep: tuple[Any, ...], **fields: Any) -> Callable[[], None] | None:
-    """A zero-argument function that executes one vector instruction, or None without the library.
+    """Return a zero-argument function that executes one vector instruction, or None without the library.
 
     Args:
         family, op: see OPERATIONS.
@@ -146,6 +148,6 @@ class Marks:
 
 
 def marks(reads: list[Piece], writes: list[Piece]) -> Marks | None:
-    """The marks of one operation, or None without the library."""
+    """Return the marks of one operation, or None without the library."""
     helper = _helper()
     return None if helper is None else Marks(helper, reads, writes)

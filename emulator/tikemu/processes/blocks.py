@@ -29,7 +29,7 @@ from .messages import Counts, Share
 VARIABLE = "TIKEMU_PROCESSES"
 #: Bytes of atomic additions of one share that are kept.
 MOST_ADDITIONS = 512 << 20
-#: Shares per process at least, where there are enough blocks; and how far, in shares per process, one may be ahead of
+#: Shares per process at least, if there are enough blocks; and how far, in shares per process, one may be ahead of
 #: the oldest that is not complete.
 _SHARES, _AHEAD = 16, 8
 
@@ -42,7 +42,7 @@ _log = logging.getLogger("tikemu.processes")
 
 
 class _Met(Exception):
-    """Blocks have met, or something was reported: ``mode`` is how the program has to run."""
+    """Block have met, or something was reported: ``mode`` is how the program has to run."""
 
     def __init__(self, mode: str, reason: str) -> None:
         super().__init__(reason)
@@ -142,12 +142,15 @@ class _Run:
             raise
         pools.give(pool)
         for entry in counts:
-            self._count(entry)
+            for number, tally in entry.tallies.items():
+                self._site(number).retired.merge(tally)
+            if self.runtime.timing:
+                self.runtime.clock.add_counts(entry.scalar_busy, entry.flags, entry.waited, entry.events)
         self._finish()
 
     # -------------------------------------------------------------------------------------------- the processes
     def _program(self) -> bytes:
-        """The program as bytes."""
+        """Return the program as bytes."""
         try:
             return pickle.dumps(dataclasses.replace(self.session.program, config={}), pickle.HIGHEST_PROTOCOL)
         except Exception as error:  # whatever the classes of the user's objects raise
@@ -251,13 +254,11 @@ class _Run:
         self._note(self._added, share.sums)
         if races:
             self._note(self._read, share.reads)
-        if self.adding and any(self._meet({uid: self._own(share, uid)}, share.writes) for uid in share.sums):
-            raise _Met(_ALONE, "a block writes and adds to the same place")
-
-    def _own(self, share: Share, uid: int) -> np.ndarray:
-        bits = np.zeros(len(self.session.gm[uid].memory.data), bool)
-        fill(bits, share.sums[uid])
-        return bits
+        for uid, added in share.sums.items() if self.adding else ():
+            bits = np.zeros(len(self.session.gm[uid].memory.data), bool)
+            fill(bits, added)
+            if self._meet({uid: bits}, share.writes):
+                raise _Met(_ALONE, "a block writes and adds to the same place")
 
     def _meet(self, accessed: Mapping[int, np.ndarray], spans: Mapping[int, Spans]) -> bool:
         return any(uid in accessed and meets(accessed[uid], where) for uid, where in spans.items())
@@ -283,15 +284,8 @@ class _Run:
     def _site(self, number: int) -> CallSite:
         return cast(CallSite, self.runtime.sites[number])
 
-    def _count(self, counts: Counts) -> None:
-        """Add what a process has counted."""
-        for number, tally in counts.tallies.items():
-            self._site(number).retired.merge(tally)
-        if self.runtime.timing:
-            self.runtime.clock.add_counts(counts.scalar_busy, counts.flags, counts.waited, counts.events)
-
     def _finish(self) -> None:
-        """Everything that follows from the order of the blocks."""
+        """Compute everything that follows from the order of the blocks."""
         cores, runtime = self.cores, self.runtime
         for cycles in self.cycles:
             start, core = cores.take(self.blocks)
@@ -314,7 +308,7 @@ def _send(pool: pools.Pool, process: int, *request: Any) -> None:
 
 
 def _traced(shown: list[tuple], entries: list[tuple[int, float, float]]) -> Iterator[tuple[Any, float, float]]:
-    """Events as a trace keeps them."""
+    """Return the events as a trace keeps them."""
     ops = []
     for name, pipe, category, location, reads, writes in shown:
         micro = SimpleNamespace(reads=_accesses(reads), writes=_accesses(writes))

@@ -72,7 +72,7 @@ class Pool:
 
     @property
     def pids(self) -> list[int]:
-        """Their process ids."""
+        """Return the process ids."""
         return [process.pid for process in self._processes]
 
     @property
@@ -88,24 +88,21 @@ class Pool:
         except OSError:
             self._ended(number)
 
-    def receive(self) -> tuple[int, bytes]:
-        """The next answer, and from which process it is."""
-        return self._next(None)
+    def receive(self, timeout: float | None = None) -> tuple[int, bytes]:
+        """Return the next answer and the number of its process."""
+        number, answer = self._arrived.get(timeout=timeout)
+        if answer is None:
+            self._ended(number)
+        self._unanswered -= 1
+        return number, answer
 
     def drain(self) -> bool:
         """Wait a moment for the answers that are due, which nobody wants. Returns whether they have come."""
         with contextlib.suppress(queue.Empty, TikProcessError):
             end = time.monotonic() + _MOMENT
             while self._unanswered:
-                self._next(max(0.0, end - time.monotonic()))
+                self.receive(max(0.0, end - time.monotonic()))
         return not self._unanswered
-
-    def _next(self, timeout: float | None) -> tuple[int, bytes]:
-        number, answer = self._arrived.get(timeout=timeout)
-        if answer is None:
-            self._ended(number)
-        self._unanswered -= 1
-        return number, answer
 
     def _ended(self, number: int) -> None:
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -143,7 +140,7 @@ class Pool:
             process.stdout.close()
 
     def abandon(self) -> None:
-        """In a fork of the process that started them: they are not ours, and must not wait for us when they end."""
+        """Forget the processes in a fork: they are not ours, and must not wait for us when they end."""
         for process in self._processes:
             for stream in (cast(BufferedWriter, process.stdin), cast(BufferedReader, process.stdout)):
                 with contextlib.suppress(OSError):
@@ -167,7 +164,7 @@ numbers = itertools.count(1)
 
 
 def take(count: int) -> Pool:
-    """A pool of ``count`` processes, for the caller alone."""
+    """Return a pool of ``count`` processes, for the caller alone."""
     with _lock:
         idle, _idle[:] = list(_idle), []
     chosen = None
@@ -191,7 +188,7 @@ def _close_all() -> None:
 
 
 def _forget() -> None:
-    """In a fork."""
+    """Start anew in a forked process."""
     global _lock
     _lock = threading.Lock()
     _idle.clear()

@@ -28,7 +28,7 @@ _FLOATS = frozenset(name for name in BITS if name.startswith("float"))
 
 
 def size_of(dtype: str) -> int:
-    """Bytes per element."""
+    """Return the size of an element in bytes."""
     return _BYTES[dtype]
 
 
@@ -37,7 +37,7 @@ def is_float(dtype: str) -> bool:
 
 
 def check_dtype(dtype: Any, what: str, allowed: Sequence[str] = tuple(BITS)) -> str:
-    """``dtype`` if it is one of ``allowed``. Raises TikParamError."""
+    """Return ``dtype`` if it is one of ``allowed``. Raises TikParamError."""
     if not isinstance(dtype, str) or dtype not in allowed:
         fail(f"{what} must be one of {', '.join(allowed)}, got {dtype!r}")
     return dtype
@@ -45,7 +45,7 @@ def check_dtype(dtype: Any, what: str, allowed: Sequence[str] = tuple(BITS)) -> 
 
 @functools.cache
 def limits(dtype: str) -> tuple[int, int]:
-    """Smallest and largest value of an integer type."""
+    """Return the smallest and largest value of an integer type."""
     if dtype.startswith("u"):
         return 0, (1 << BITS[dtype]) - 1
     half = 1 << (BITS[dtype] - 1)
@@ -54,8 +54,9 @@ def limits(dtype: str) -> tuple[int, int]:
 
 @functools.cache
 def promote(left: str, right: str) -> str:
-    """Type of an arithmetic expression, by the rules of C: float over integer, the wider integer (at least 32 bits),
-    unsigned among equals. The type "bool" counts as int32."""
+    """Return an arithmetic expression's type by the rules of C: float over integer, the wider integer (at least 32
+    bits), unsigned among equals. The type "bool" counts as int32.
+    """
     floats = [dtype for dtype in (left, right) if is_float(dtype)]
     if floats:
         return "float32" if "float32" in floats else "float16"
@@ -66,7 +67,7 @@ def promote(left: str, right: str) -> str:
 
 
 def of_immediate(value: float, other: str) -> str:
-    """Type that an immediate has beside an operand of type ``other``."""
+    """Return the type that an immediate has beside an operand of type ``other``."""
     if isinstance(value, float):
         return "float16" if other == "float16" else "float32"
     if is_float(other):

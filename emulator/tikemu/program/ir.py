@@ -253,7 +253,7 @@ class Program:
 
 # ---------------------------------------------------------------------------------------------------- walking
 def statements(body: Body) -> Iterator[Statement]:
-    """All statements of a body, nested ones included, in program order."""
+    """Yield all statements of a body, nested ones included, in program order."""
     for statement in body.statements:
         yield statement
         for inner in bodies(statement):
@@ -261,7 +261,7 @@ def statements(body: Body) -> Iterator[Statement]:
 
 
 def bodies(statement: Statement) -> list[Body]:
-    """The bodies of a For, If or Scope."""
+    """Return the bodies of a For, If or Scope."""
     if isinstance(statement, (For, Scope)):
         return [statement.body]
     if isinstance(statement, If):
@@ -270,7 +270,7 @@ def bodies(statement: Statement) -> list[Body]:
 
 
 def leaves(node: Any) -> Iterator[Any]:
-    """Variables and TensorInfos that a statement (without its bodies) or a value refers to."""
+    """Yield the variables and TensorInfos of a value or a statement, without its bodies."""
     kind = type(node)
     if kind is View:
         yield node.tensor

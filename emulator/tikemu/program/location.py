@@ -25,7 +25,7 @@ _locations: dict[tuple[str, int], Location] = {}
 
 
 def here() -> Location:
-    """The innermost line on the stack that does not belong to the emulator."""
+    """Return the innermost line on the stack that does not belong to the emulator."""
     frame = sys._getframe(1)
     while True:
         name = frame.f_code.co_filename
@@ -43,7 +43,7 @@ def here() -> Location:
 
 
 def warn(message: str, location: Location | None = None, told: dict | None = None) -> None:
-    """A TikWarning, at the user's line unless another one is given. Python prints the line with it.
+    """Issue a TikWarning, at the user's line unless another one is given. Python prints the line with it.
 
     Args:
         told: keeps what was told once, as the registry of :mod:`warnings`; None: nothing is kept.

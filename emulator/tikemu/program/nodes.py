@@ -21,7 +21,7 @@ _INTEGER_ONLY = ("//", "%", "&", "|", "<<", ">>")
 
 
 def as_number(value: Any) -> Number | None:
-    """An immediate as int or float, else None."""
+    """Return an immediate as int or float, else None."""
     if isinstance(value, (int, float)):
         return value
     if isinstance(value, numbers.Integral):
@@ -32,7 +32,7 @@ def as_number(value: Any) -> Number | None:
 
 
 def as_integer(value: Any) -> int | None:
-    """An immediate integer as int, else None (a bool is none)."""
+    """Return an immediate integer as int, else None (a bool is none)."""
     if type(value) is int:
         return value
     if isinstance(value, bool) or type(value).__name__ == "bool_":
@@ -44,7 +44,7 @@ def as_integer(value: Any) -> int | None:
 
 
 def combine(op: str, left: Any, right: Any) -> ir.Value:
-    """The node of ``left op right``, simplified."""
+    """Return the node of ``left op right``, simplified."""
     left_type = left.dtype if not ir.is_immediate(left) else of_immediate(left, right.dtype)
     right_type = right.dtype if not ir.is_immediate(right) else of_immediate(right, left.dtype)
     if op in _COMPARISONS:
@@ -66,7 +66,7 @@ def combine(op: str, left: Any, right: Any) -> ir.Value:
 
 
 def _fold(op: str, left: ir.Value, right: ir.Value, dtype: str) -> ir.Value:
-    """Integer arithmetic with neutral elements removed and neighbouring constants merged."""
+    """Reduce integer arithmetic: remove neutral elements, merge neighbouring constants."""
     if isinstance(left, int):
         if op in ("+", "*"):
             left, right = right, left
@@ -87,7 +87,7 @@ def _fold(op: str, left: ir.Value, right: ir.Value, dtype: str) -> ir.Value:
 
 
 def _merge(op: str, inner: ir.Operation, constant: int) -> ir.Value | None:
-    """``(x inner.op c) op constant`` with one constant, where that is exact."""
+    """Return ``(x inner.op c) op constant`` with one constant if that is exact, else None."""
     base, known = inner.args
     if op in ("+", "-") and inner.op in ("+", "-"):
         total = (known if inner.op == "+" else -known) + (constant if op == "+" else -constant)
@@ -115,7 +115,7 @@ def _fits(value: ir.Value, dtype: str) -> bool:
 
 # ------------------------------------------------------------------------------------------------ linear forms
 def _linear(value: ir.Value) -> tuple[dict[ir.Value, int], int]:
-    """``value`` as integer combination of nodes that are no sums, plus a constant."""
+    """Return ``value`` as an integer combination of nodes that are no sums, plus a constant."""
     if isinstance(value, int):
         return {}, value
     if isinstance(value, ir.Operation) and value.op in ("+", "-"):
@@ -134,7 +134,7 @@ def _linear(value: ir.Value) -> tuple[dict[ir.Value, int], int]:
 
 
 def difference(left: ir.Value, right: ir.Value) -> int | None:
-    """``left - right`` where it is the same for all run-time values, else None."""
+    """Return ``left - right`` if it is the same for all run-time values, else None."""
     terms, constant = _linear(left)
     others, other = _linear(right)
     return constant - other if terms == others else None
@@ -158,7 +158,7 @@ _PRECEDENCE = {op: rank for rank, ops in {**_RANKS, 2: ("<", "<=", ">", ">=", "=
 
 
 def describe(node: Any, outer: int = 0) -> str:
-    """A value as text."""
+    """Return a value as text."""
     if isinstance(node, ir.Variable):
         return node.name
     if not isinstance(node, ir.Operation):

@@ -41,12 +41,12 @@ _stack = [OpContext("dynamic")]
 
 
 def get_context() -> OpContext:
-    """The innermost context; there is always one."""
+    """Return the innermost context; there is always one."""
     return _stack[-1]
 
 
 def add_compile_info(key: str, value: Any) -> None:
-    """Into the innermost context."""
+    """Add an entry to the innermost context."""
     get_context().add_compile_info(key, value)
 
 

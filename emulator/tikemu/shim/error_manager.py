@@ -12,12 +12,12 @@ from ..program.location import here
 
 
 def violation(message: str) -> NoReturn:
-    """A RuntimeError at the user's line."""
+    """Return a RuntimeError at the user's line."""
     raise RuntimeError(f"{message}\n  at {here()}")
 
 
 def raiser(name: str) -> Callable[..., NoReturn]:
-    """The function ``name``. Raises AttributeError for names that raise nothing."""
+    """Return the function ``name``. Raises AttributeError for names that raise nothing."""
     if not name.startswith("raise_"):
         raise AttributeError(f"module 'error_manager' has no attribute {name!r}")
 
@@ -30,10 +30,10 @@ def raiser(name: str) -> Callable[..., NoReturn]:
 
 
 def get_error_message(args: dict[str, Any]) -> str:
-    """The text of an error described by a dict."""
+    """Return the text of an error described by a dict."""
     return ", ".join(f"{key}: {value}" for key, value in args.items())
 
 
 def raise_runtime_error(args: dict[str, Any]) -> NoReturn:
-    """RuntimeError with the dict and its text."""
+    """Raise a RuntimeError with the dict and its text."""
     raise RuntimeError(args, get_error_message(args))

@@ -26,28 +26,20 @@ def _tik() -> Namespace:
     return _public(tik)
 
 
-def _queries() -> Namespace:
-    names = (
-        *("api_check_support", "get_soc_spec", "intrinsic_check_support", "set_current_compile_soc_info"),
-        *("te_set_l2_mode", "te_set_version"),
-    )
-    return {name: getattr(platform_info, name) for name in names}
-
-
 def get_bit_len(dtype: str) -> int:
-    """Bits per element of a type."""
+    """Return the number of bits per element of a type."""
     if dtype not in BITS:
         raise RuntimeError(f"unknown dtype {dtype!r}")
     return BITS[dtype]
 
 
 def get_block_size() -> int:
-    """Bytes of a block."""
+    """Return the size of a block in bytes."""
     return 32
 
 
 def _cce_params() -> Namespace:
-    """Sizes of the Cube in elements, scope names."""
+    """Return the names of scopes and the sizes of the Cube in elements."""
     scopes = {name: value for name, value in _tik().items() if name.startswith("scope_")}
     return {
         **{"BLOCK_IN": 16, "BLOCK_OUT": 16, "BLOCK_REDUCE": 16, "BLOCK_REDUCE_INT8": 32, "BLOCK_VECTOR": 1},
@@ -59,8 +51,13 @@ def _cce_params() -> Namespace:
 def _platform() -> Namespace:
     keys = {key: key for key in platform_info.KEYS}
     versions = {f"ASCEND_{name}": f"Ascend{name}" for name in ("310", "910", "310P", "910B", "SD")}
+    names = (
+        *("api_check_support", "get_soc_spec", "intrinsic_check_support", "set_current_compile_soc_info"),
+        *("te_set_l2_mode", "te_set_version"),
+    )
+    queries = {name: getattr(platform_info, name) for name in names}
     sizes = {"get_bit_len": get_bit_len, "get_block_size": get_block_size}
-    return {**keys, **versions, **_queries(), **sizes, **_cce_params()}
+    return {**keys, **versions, **queries, **sizes, **_cce_params()}
 
 
 class FusionManager:
@@ -102,19 +99,12 @@ def _shapes_and_checks() -> Namespace:
     return {**_public(para_check), **_public(shape_util)}
 
 
-class ProductVersion(str):
-    """Value of ``get_product_version``."""
-
-
-VERSION_MINI, VERSION_CLOUD = ProductVersion("mini"), ProductVersion("cloud")
-
-
 def _topi_util() -> Namespace:
     return {
         **_shapes_and_checks(),
-        "VERSION_MINI": VERSION_MINI,
-        "VERSION_CLOUD": VERSION_CLOUD,
-        "get_product_version": lambda: VERSION_CLOUD,
+        "VERSION_MINI": "mini",
+        "VERSION_CLOUD": "cloud",
+        "get_product_version": lambda: "cloud",
     }
 
 
@@ -131,7 +121,7 @@ def _error_util() -> Namespace:
 
 
 def _adapter() -> Namespace:
-    """``impl.util.platform_adapter``: everything under one roof."""
+    """Return the contents of ``impl.util.platform_adapter``: everything under one roof."""
     parts: Namespace = {"build_config": BuildConfig()}
     for name, source in (
         ("tik", "tbe.tik"),
@@ -176,21 +166,17 @@ def _ceil_div(value: int, factor: int) -> int:
 
 
 def _select_op_base() -> Namespace:
-    """Description of formats for the graph engine, which no kernel needs."""
+    """Accept a description of formats for the graph engine, which no kernel needs."""
     names = ("gen_param", "get_dynamic_param_in_json")
     return {name: out_of_scope.DslName(f"impl.util.util_select_op_base.{name}") for name in names}
 
 
-def _empty() -> Namespace:
-    return {}
-
-
 #: Contents of every module, by full name.
 CATALOGUE: Mapping[str, Callable[[], Namespace]] = {
-    "tbe": _empty,
+    "tbe": dict,
     "tbe.tik": _tik,
     "tbe.tik.api": _tik,
-    "tbe.common": _empty,
+    "tbe.common": dict,
     "tbe.common.platform": _platform,
     "tbe.common.platform.platform_info": _platform,
     "tbe.common.utils": _shapes_and_checks,
@@ -206,9 +192,9 @@ CATALOGUE: Mapping[str, Callable[[], Namespace]] = {
     "tbe.common.context": lambda: _public(context),
     "tbe.common.context.op_context": lambda: _public(context),
     "tbe.common.buildcfg": _build_configuration,
-    "tbe.tvm.topi.cce": _empty,
+    "tbe.tvm.topi.cce": dict,
     "tbe.tvm.topi.cce.util": _topi_util,
-    "te": _empty,
+    "te": dict,
     "te.tik": _tik,
     "te.tik.api": _tik,
     "te.platform": _platform,
@@ -218,7 +204,7 @@ CATALOGUE: Mapping[str, Callable[[], Namespace]] = {
     "te.platform.cce_params": _cce_params,
     "te.platform.fusion_manager": lambda: {"fusion_manager": FusionManager()},
     "te.platform.operation": lambda: _public(context),
-    "te.utils": _empty,
+    "te.utils": dict,
     "te.utils.para_check": lambda: _public(para_check),
     "te.utils.shape_util": lambda: _public(shape_util),
     "te.utils.op_utils": _shapes_and_checks,
@@ -227,12 +213,12 @@ CATALOGUE: Mapping[str, Callable[[], Namespace]] = {
     "te.utils.error_manager.error_manager_vector": _error_vector,
     "te.utils.error_manager.error_manager_cube": _error_vector,
     "te.utils.error_manager.error_manager_util": _error_util,
-    "topi.cce": _empty,
+    "topi.cce": dict,
     "topi.cce.util": _topi_util,
-    "impl": _empty,
+    "impl": dict,
     "impl.constant_util": lambda: dict(_IMPL_CONSTANTS),
     "impl.common_util": _common_util,
-    "impl.util": _empty,
+    "impl.util": dict,
     "impl.util.platform_adapter": _adapter,
     "impl.util.util_common": _common_util,
     "impl.util.util_select_op_base": _select_op_base,
@@ -254,7 +240,7 @@ def is_dsl(name: str) -> bool:
 
 
 def namespace_of(name: str) -> Namespace:
-    """Contents of a module of the shim."""
+    """Return the contents of a module of the shim."""
     if name in ADDED:
         return dict(ADDED[name])
     if not is_dsl(name):
@@ -274,7 +260,7 @@ def _dsl_name(module: str, attribute: str) -> out_of_scope.DslName:
 
 
 def submodules(name: str) -> list[str]:
-    """Names of the modules directly below one."""
+    """Return the names of the modules directly below one."""
     prefix = name + "."
     return sorted(
         {other[len(prefix) :].split(".")[0] for other in (*CATALOGUE, *DSL_ROOTS) if other.startswith(prefix)}

@@ -58,8 +58,8 @@ ALL_FORMAT_LIST = tuple(value for name, value in vars(TensorFormat).items() if n
 def check_op_params(
     *type_args: str | tuple[str, ...], **_options: Any
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Decorator of an operator's entry function: one constant per parameter, in order; a tuple of constants stands for
-    alternatives.
+    """Return a decorator for an operator's entry function: one constant per parameter, in order; a tuple of constants
+    stands for alternatives.
 
     The parameters are checked when the function is called: inputs and outputs are dicts with shape, dtype, format,
     ori_shape and ori_format (lists of them for DYNAMIC_), required ones are not None, attributes have their types.
@@ -172,7 +172,9 @@ def _attribute_matches(value: Any, kind: str) -> bool:
 
 # ------------------------------------------------------------------------------------------------ single checks
 def check_input_type(*types: Any, **keyword_types: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Decorator: the arguments that are given must have these types, in order (a tuple: one of them)."""
+    """Return a decorator that checks types: the arguments that are given must have these types, in order (a tuple: one
+    of them).
+    """
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
@@ -189,7 +191,7 @@ def check_input_type(*types: Any, **keyword_types: Any) -> Callable[[Callable[..
 
 
 def check_kernel_name(kernel_name: Any) -> None:
-    """An identifier of at most 200 characters."""
+    """Require an identifier of at most 200 characters."""
     if not isinstance(kernel_name, str):
         _violation(f"kernel_name must be a string, got {kernel_name!r}")
     if len(kernel_name) > MAX_KERNEL_NAME or not _KERNEL_PATTERN.match(kernel_name):
@@ -230,7 +232,7 @@ def check_shape(
 def check_shape_rule(
     shape: Any, min_dim: int | None = None, max_dim: int | None = None, max_shape_num: int | None = None
 ) -> None:
-    """Older form: number of dimensions and largest extent."""
+    """Check number of dimensions and largest extent, in the older form."""
     check_shape(
         shape,
         min_dim=1,
@@ -242,7 +244,7 @@ def check_shape_rule(
 
 
 def check_shape_size(shape: Sequence[int], limit: int = SHAPE_SIZE_LIMIT) -> int:
-    """The product of a shape, which must not exceed ``limit``."""
+    """Return the product of a shape, which must not exceed ``limit``."""
     size = math.prod(shape)
     if size > limit:
         _violation(f"the product of shape {tuple(shape)} must not exceed {limit}, got {size}")
@@ -250,12 +252,12 @@ def check_shape_size(shape: Sequence[int], limit: int = SHAPE_SIZE_LIMIT) -> int
 
 
 def check_tensor_shape_size(shape: Sequence[int]) -> int:
-    """The product of a shape, which must not exceed 2**31."""
+    """Return the product of a shape, which must not exceed 2**31."""
     return check_shape_size(shape)
 
 
 def check_dtype(dtype: Any, check_list: Sequence[str] | str = DATA_TYPES, param_name: str = "dtype") -> None:
-    """A dtype of a list (a string: the only one), in any case."""
+    """Require a dtype of a list (a string: the only one), in any case."""
     _check_name(dtype, check_list, param_name)
 
 
@@ -265,7 +267,7 @@ check_dtype_rule = check_dtype
 def check_format(
     data_format: Any, check_list: Sequence[str] | str = ALL_FORMAT_LIST, param_name: str = "format"
 ) -> None:
-    """A format of a list (a string: the only one), in any case."""
+    """Require a format of a list (a string: the only one), in any case."""
     _check_name(data_format, check_list, param_name)
 
 
@@ -276,7 +278,7 @@ def _check_name(value: Any, allowed: Sequence[str] | str, param_name: str) -> No
 
 
 def check_elewise_shape_range(inputs: Sequence[dict[str, Any]], support_broadcast: bool = False) -> None:
-    """For unknown shapes: the ranges of all inputs overlap in every dimension."""
+    """Check, for unknown shapes, that the ranges of all inputs overlap in every dimension."""
     ranges = [item.get("range") for item in inputs if item.get("range")]
     for spans in zip(*ranges):
         low = max(span[0] for span in spans)

@@ -28,12 +28,12 @@ def register_param_generalization(op_type: str, **_options: Any) -> Callable[[Fu
 
 
 def get_operator(op_type: str) -> Function | None:
-    """The function that ``register_operator`` announced."""
+    """Return the function that ``register_operator`` announced."""
     return _operators.get(op_type)
 
 
 def get_op_compute(op_type: str, op_mode: str = "static") -> Function | None:
-    """The function that ``register_op_compute`` announced."""
+    """Return the function that ``register_op_compute`` announced."""
     return _computes.get(op_type)
 
 

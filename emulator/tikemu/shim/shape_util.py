@@ -10,24 +10,24 @@ from .error_manager import violation as _violation
 
 
 def shape_to_list(shape: Iterable[Any]) -> list[int]:
-    """A shape as a list of ints."""
+    """Return a shape as a list of ints."""
     return [int(extent) for extent in shape]
 
 
 def scalar2tensor_one(shape: Sequence[int]) -> Sequence[int]:
-    """``(1,)`` for the empty shape of a scalar, other shapes as they are."""
+    """Return ``(1,)`` for the empty shape of a scalar, other shapes as they are."""
     return shape if len(shape) else (1,)
 
 
 def axis_check(shape_len: int, axis: int | Sequence[int]) -> int | list[int]:
-    """Axes wrapped to non-negative numbers, without repetition, ascending. Raises RuntimeError outside the rank."""
+    """Return axes as non-negative numbers, without repetition, ascending. Raises RuntimeError outside the rank."""
     single = not isinstance(axis, (list, tuple))
     axes = sorted(set(wrap_axis_to_positive(axis, shape_len)))
     return axes[0] if single else axes
 
 
 def wrap_axis_to_positive(axis: int | Sequence[int], rank: int) -> list[int]:
-    """Negative axes counted from the end."""
+    """Count negative axes from the end; return all of them."""
     axes: list[Any] = list(axis) if isinstance(axis, (list, tuple)) else [axis]
     for value in axes:
         if not isinstance(value, int) or not -rank <= value < rank:
@@ -42,7 +42,7 @@ def broadcast_shapes(
     param_name_input1: str = "",
     param_name_input2: str = "",
 ) -> tuple[list[int], list[int], list[int]]:
-    """Both shapes with equal rank, and the shape they broadcast to.
+    """Return both shapes with equal rank, and the shape they broadcast to.
 
     Raises:
         RuntimeError: two extents differ and neither is 1.
@@ -60,12 +60,12 @@ def broadcast_shapes(
 
 
 def produce_shapes(shape1: Sequence[int], shape2: Sequence[int]) -> tuple[list[int], list[int], list[int]]:
-    """The older name of :func:`broadcast_shapes`."""
+    """Call :func:`broadcast_shapes` by its older name."""
     return broadcast_shapes(shape1, shape2)
 
 
 def refine_shapes_for_broadcast(shape1: Sequence[int], shape2: Sequence[int]) -> tuple[list[int], list[int]]:
-    """Both shapes with neighbouring dimensions merged where both broadcast in the same way."""
+    """Merge neighbouring dimensions of both shapes if both broadcast in the same way."""
     one, other, _ = broadcast_shapes(shape1, shape2)
     merged: list[tuple[int, int]] = []
     for left, right in zip(one, other):
@@ -98,7 +98,7 @@ def refine_shape_axes(shape: Sequence[int], axes: int | Sequence[int]) -> tuple[
 
 
 def compare_tensor_dict_key(dict1: dict[str, Any], dict2: dict[str, Any], dict_key: str) -> None:
-    """Two operands must agree in shape, dtype or format. Raises RuntimeError."""
+    """Require that two operands agree in shape, dtype or format. Raises RuntimeError."""
     for one in (dict1, dict2):
         if not isinstance(one, dict) or dict_key not in one:
             _violation(f"both operands must be dicts with {dict_key!r}, got {one!r}")
@@ -112,7 +112,7 @@ def compare_tensor_dict_key(dict1: dict[str, Any], dict2: dict[str, Any], dict_k
 
 
 def get_shape_size(shape: Sequence[int]) -> int:
-    """Number of elements."""
+    """Return the number of elements."""
     return math.prod(shape)
 
 

@@ -37,13 +37,13 @@ class CoreClock:
 
     # -------------------------------------------------------------------------------------------- runs and blocks
     def restart(self) -> None:
-        """A new run: nothing has happened, nothing is counted."""
+        """Begin a new run: nothing has happened, nothing is counted."""
         self.replay.abandon()
         self.replay.events = {}
         self.simulator.restart()
 
     def begin_block(self, start: float, replay: bool = False) -> None:
-        """A block begins at ``start``: everything is complete. With ``replay`` it may be like an earlier one."""
+        """Begin a block at ``start``: everything is complete. With ``replay`` it may be like an earlier one."""
         self.replay.abandon()
         self.simulator.reset(start)
         if replay:
@@ -55,7 +55,7 @@ class CoreClock:
 
     @property
     def now(self) -> float:
-        """Time of the scalar unit."""
+        """Return the scalar unit's time."""
         self.settle()
         return self.simulator.now
 
@@ -67,25 +67,25 @@ class CoreClock:
 
     @property
     def scalar_busy(self) -> float:
-        """Cycles of work of the scalar unit, without the issue of other pipes' instructions."""
+        """Return the scalar unit's cycles of work, without the issue of other pipes' instructions."""
         self.replay.count()
         return self.simulator.scalar_busy
 
     @property
     def flags(self) -> int:
-        """Flag instructions that the automatic synchronisation inserted."""
+        """Return the number of flag instructions that the automatic synchronisation inserted."""
         self.replay.count()
         return self.simulator.flags
 
     @property
     def waited(self) -> list[float]:
-        """Cycles that pipes waited, see :mod:`.waits`."""
+        """Return the cycles that pipes waited, see :mod:`.waits`."""
         self.replay.count()
         return self.simulator.waited
 
     @property
     def events(self) -> dict[tuple[int, int], int]:
-        """Per (source, destination) pipe, the most tokens that were set and not yet waited for."""
+        """Return the most tokens that waited at one time, per (source, destination) pipe."""
         self.replay.count()
         total = dict(self.replay.events)
         keep_most(total, self.simulator.events)
@@ -137,7 +137,7 @@ class CoreClock:
             replay.place = following
 
     def scalar(self, cycles: float) -> None:
-        """Work of the scalar unit."""
+        """Count work of the scalar unit."""
         replay = self.replay
         place = replay.place
         if place is None:
@@ -150,41 +150,31 @@ class CoreClock:
             replay.place = following
 
     def iteration(self, loop: int = 0) -> None:
-        """One step of a loop."""
+        """Count one step of a loop."""
         self.replay.iteration(loop)
         self.scalar(self._issue)
 
     def scalar_read(self, footprint: Footprint) -> None:
-        """The scalar unit loads from a tensor: the pipe that wrote it drains first."""
-        self._scalar_access((footprint, False), self.simulator.scalar_read)
+        """Load from a tensor by the scalar unit: the pipe that wrote it drains first."""
+        self._act((footprint, False), self.simulator.scalar_read, footprint)
 
     def scalar_write(self, footprint: Footprint) -> None:
-        """The scalar unit stores into a tensor: earlier accesses of other pipes come first."""
-        self._scalar_access((footprint, True), self.simulator.scalar_write)
+        """Store into a tensor by the scalar unit: earlier accesses of other pipes come first."""
+        self._act((footprint, True), self.simulator.scalar_write, footprint)
 
     def await_value(self, in_pipe: bool) -> None:
         """Wait for the value that the scalar unit read last, see :meth:`PipeSimulator.await_value`."""
+        self._act(("value", in_pipe), self.simulator.await_value, in_pipe)
+
+    def _act(self, key: tuple[Any, bool], function: Callable[[Any], None], argument: Any) -> None:
         replay = self.replay
         place = replay.place
         if place is None:
-            self.simulator.await_value(in_pipe)
+            function(argument)
             return
-        key = ("value", in_pipe)
         following = place.get(key)
         if following is None:
-            replay.extend(key, self.simulator.await_value, in_pipe)
-        else:
-            replay.place = following
-
-    def _scalar_access(self, access: tuple[Footprint, bool], function: Callable[[Footprint], None]) -> None:
-        replay = self.replay
-        place = replay.place
-        if place is None:
-            function(access[0])
-            return
-        following = place.get(access)
-        if following is None:
-            replay.extend(access, function, access[0])
+            replay.extend(key, function, argument)
         else:
             replay.place = following
 

@@ -60,7 +60,7 @@ class FootprintTable:
         return iter(self._by_key.values())
 
     def exact(self, region: Region) -> Footprint:
-        """The footprint of exactly these bytes."""
+        """Return the footprint of exactly these bytes."""
         key = (id(region.memory), region.pieces)
         found = self._by_key.get(key)
         if found is None:
@@ -68,7 +68,7 @@ class FootprintTable:
         return found
 
     def span(self, memory: Memory, start: int, end: int) -> Footprint:
-        """The footprint of the bytes from ``start`` to ``end``."""
+        """Return the footprint of the bytes from ``start`` to ``end``."""
         return self.exact(Region.span(memory, start, end - start))
 
     def reset(self) -> None:
@@ -113,7 +113,7 @@ class _Spans:
         self.footprints.append(footprint)
 
     def near(self, start: int, end: int) -> list[Footprint]:
-        """Footprints whose smallest enclosing span meets [start, end)."""
+        """Return the footprints whose smallest enclosing span meets [start, end)."""
         bounds = self.bounds[: len(self.footprints)]
         hits = np.flatnonzero((bounds[:, 0] < end) & (bounds[:, 1] > start))
         return [self.footprints[hit] for hit in hits]

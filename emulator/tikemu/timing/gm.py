@@ -52,13 +52,13 @@ class GlobalMemory:
         self.hit_bytes = 0.0
 
     def restart(self) -> None:
-        """A new run: the L2 buffer is empty."""
+        """Begin a new run: the L2 buffer is empty."""
         self.hit_bytes = 0.0
         if self.l2 is not None:
             self.l2.clear()
 
     def cost(self, transfer: Transfer, region: Region) -> GmCost:
-        """Cost of ``transfer``, whose side in global memory is ``region``; without the L2 model."""
+        """Return the cost of ``transfer`` without the L2 model. ``region`` is its side in global memory."""
         timing, share = self.timing, self.soc.gm_share(self.active_cores)
         total = transfer.bursts * transfer.burst_bytes
         if transfer.direction != "read":
@@ -82,7 +82,7 @@ class GlobalMemory:
         return np.unique(every[every <= (last // line)[:, None]])
 
     def cached_cost(self, transfer: Transfer, cost: GmCost, memory: int, lines: range | np.ndarray) -> GmCost:
-        """Cost of a move with the L2 buffer as it is now; updates the buffer."""
+        """Return the cost of a move, and update the L2 buffer."""
         misses = self.l2.touch(memory, lines)
         if transfer.direction != "read":
             return cost

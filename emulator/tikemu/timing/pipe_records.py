@@ -63,7 +63,7 @@ class PipeRecords:
         self.restart()
 
     def restart(self) -> None:
-        """A new run: nothing has happened, nothing is counted."""
+        """Begin a new run: nothing has happened, nothing is counted."""
         self.events: dict[tuple[int, int], int] = {}
         self.scalar_busy = 0.0
         self.flags = 0
@@ -72,7 +72,7 @@ class PipeRecords:
         self.reset(0.0)
 
     def reset(self, start: float) -> None:
-        """Everything is complete at ``start``: the beginning of a block."""
+        """Begin a block: everything is complete at ``start``."""
         self.now = start
         self.free = [start] * len(PIPES)
         self.done = [start] * len(PIPES)

@@ -21,7 +21,7 @@ Records = tuple[Any, ...]
 
 
 def capture(simulator: PipeSimulator) -> tuple[Hashable, Records]:
-    """The state of the simulator: a key that is equal for equal states, and what restores it."""
+    """Return the state of the simulator: a key that is equal for equal states, and what restores it."""
     now, pipes = simulator.now, range(len(simulator.free))
     edge = now - simulator.flag_delay  # what was complete by then delays nothing any more
     known = simulator.known

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 
 
 class Reusable(ABC):
-    """Keeps something that later executions may use again."""
+    """Keep something that later executions may use again."""
 
     __slots__ = ()
 
@@ -21,4 +21,4 @@ class Reusable(ABC):
         """Drop what is kept. What was counted stays."""
 
     def restart(self) -> None:  # noqa: B027
-        """A new run begins: counts start at 0."""
+        """Begin a new run: counts start at 0."""

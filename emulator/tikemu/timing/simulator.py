@@ -33,7 +33,7 @@ _EVENT_BARS = [Bar(f"waits for {name}", _S) for name in PIPES]
 
 
 def exact(cycles: float) -> float:
-    """``cycles`` as a multiple of QUANTUM."""
+    """Round ``cycles`` to a multiple of QUANTUM."""
     return round(cycles / QUANTUM) * QUANTUM
 
 
@@ -105,17 +105,17 @@ class TimedOp:
 
     @property
     def category(self) -> str:
-        """The pipe, as a trace names it."""
+        """Return the pipe, as a trace names it."""
         return PIPES[self.pipe]
 
     @property
     def busy(self) -> float:
-        """Cycles that all executions occupied the pipe."""
+        """Return for how many cycles executions occupied the pipe."""
         return self.count * self.cycles + self.extra
 
 
 class PipeSimulator(PipeRecords):
-    """Simulates operation by operation; the records say when what is complete."""
+    """Simulate operation by operation; the records say when what is complete."""
 
     # -------------------------------------------------------------------------------------------- instructions
     def execute(self, ops: Iterable[TimedOp]) -> None:
@@ -219,7 +219,7 @@ class PipeSimulator(PipeRecords):
         return drained
 
     def _transfer(self, op: TimedOp, start: float) -> tuple[float, float]:
-        """Return end and completion of a move: as fast as the port, once its core's share of the memory allows it.
+        """Return the end and completion of a move: as fast as the port, once its core's share of the memory allows it.
 
         The cores are alike and drift apart: a core that has moved less than its share for a while moves more later,
         while others pause.
@@ -234,7 +234,7 @@ class PipeSimulator(PipeRecords):
         return end, end + latency
 
     def _wait(self, pipe: int, needs: dict[int, float], start: float) -> tuple[float, int]:
-        """Flag from every pipe in ``needs`` to ``pipe``; return the earliest start and its cause."""
+        """Set a flag from every pipe in ``needs`` to ``pipe``. Return the earliest start and its cause."""
         known, last = self.known[pipe], pipe
         for source, done in needs.items():
             known[source] = done
@@ -260,14 +260,14 @@ class PipeSimulator(PipeRecords):
 
     # -------------------------------------------------------------------------------------------- scalar unit
     def scalar(self, cycles: float) -> None:
-        """Work of the scalar unit."""
+        """Count work of the scalar unit."""
         if self.trace is not None:
             self._show_work(self.now, self.now + cycles)
         self.now += cycles
         self.scalar_busy += cycles
 
     def _show_work(self, start: float, end: float) -> None:
-        """Work of the scalar unit in the trace: a bar, or the last one longer where it ends at ``start``."""
+        """Add work of the scalar unit to the trace: a bar, or the last one longer if it ends at ``start``."""
         trace, last = self.trace, self._bar
         assert trace is not None
         if last is not None and last[0] is trace:
@@ -279,13 +279,13 @@ class PipeSimulator(PipeRecords):
         trace.append((_WORK_BAR, start, end))
 
     def _wait_of_s(self, index: int, end: float, bar: Bar) -> None:
-        """The scalar unit waits until ``end``; counted at ``index``."""
+        """Let the scalar unit wait until ``end``; counted at ``index``."""
         self.waited[index] += end - self.now
         if self.trace is not None:
             self.trace.append((bar, self.now, end))
 
     def _idle(self, pipe: int, end: float) -> None:
-        """Up to ``end``, which S has reached, nothing was handed out to ``pipe``: its free time is a wait for S."""
+        """Count free time of ``pipe`` up to ``end`` as a wait for S."""
         if end > self.free[pipe]:
             self.waited[pipe * ROW + ISSUE] += end - self.free[pipe]
             self.free[pipe] = end
@@ -296,7 +296,7 @@ class PipeSimulator(PipeRecords):
             self._idle(pipe, self.now)
 
     def scalar_read(self, footprint: Footprint) -> None:
-        """The scalar unit loads from a tensor: the pipe that wrote it drains first."""
+        """Load from a tensor by the scalar unit: the pipe that wrote it drains first."""
         needs = {}
         for other in footprint.conflicts:
             source = other.write_pipe
@@ -308,7 +308,7 @@ class PipeSimulator(PipeRecords):
         self._record(footprint, _S, self.now, False)
 
     def await_value(self, in_pipe: bool) -> None:
-        """Wait for the value read last: the next instruction's pipe does, where it is an operand, else the scalar unit
+        """Wait for the value read last: the next instruction's pipe does, if it is an operand, else the scalar unit
         itself."""
         if in_pipe:
             self._operand_ready = self.delivered
@@ -316,7 +316,7 @@ class PipeSimulator(PipeRecords):
             self.scalar(self.delivered - self.now)
 
     def scalar_write(self, footprint: Footprint) -> None:
-        """The scalar unit stores into a tensor: earlier accesses of other pipes come first."""
+        """Store into a tensor by the scalar unit: earlier accesses of other pipes come first."""
         needs: dict[int, float] = {}
         for other in footprint.conflicts:
             accesses = dict(other.readers)
@@ -347,7 +347,7 @@ class PipeSimulator(PipeRecords):
 
     # -------------------------------------------------------------------------------------------- synchronisation
     def _special(self, op: TimedOp) -> None:
-        """Instructions of the scalar unit, barriers and explicit flags."""
+        """Simulate instructions of the scalar unit, barriers and explicit flags."""
         if op.barrier is None and op.flag is None:
             for footprint in op.reads:
                 self.scalar_read(footprint)

@@ -122,7 +122,7 @@ class SteadyStateReplay(Reusable):
         self._clear()
 
     def _capture(self) -> State:
-        """The state of the simulator, the same object for equal ones."""
+        """Return the state of the simulator, the same object for equal ones."""
         self.simulator.settle_idle()  # a state does not hold for how long a pipe has been free
         key, records = capture(self.simulator)
         return self._states.setdefault(key, State(records))
@@ -147,7 +147,7 @@ class SteadyStateReplay(Reusable):
 
     # -------------------------------------------------------------------------------------------- following
     def begin_block(self) -> None:
-        """A block begins: everything is complete."""
+        """Begin a block: everything is complete."""
         if not self._possible or self._fresh_blocks >= TRIAL_BLOCKS:
             return
         self._fresh_blocks += 1
@@ -155,7 +155,7 @@ class SteadyStateReplay(Reusable):
         self._enter(self._start)
 
     def iteration(self, loop: int) -> None:
-        """An iteration of ``loop`` begins."""
+        """Begin an iteration of ``loop``."""
         place = self.place
         if place is None:
             self._iterations_left -= 1
@@ -217,7 +217,7 @@ class SteadyStateReplay(Reusable):
         self.place = self._simulated = following
 
     def _end_iteration(self, place: Place) -> None:
-        """The watched loop begins another iteration."""
+        """Begin another iteration of the watched loop."""
         transition = place.iteration_end
         if transition is None:
             self._catch_up(place)
@@ -306,7 +306,7 @@ class SteadyStateReplay(Reusable):
         return True
 
     def _stop(self) -> None:
-        """Nothing is followed for a while; the simulator's records are right."""
+        """Follow nothing for a while; the simulator's records are right."""
         self.place = None
         if self._loop is not None:
             self._failures[self._loop] += 1

@@ -27,7 +27,7 @@ class Bar:
 
 
 class Trace:
-    """Keeps the events of the first cores.
+    """Keep the events of the first cores.
 
     Args:
         cores: how many cores are watched.
@@ -73,5 +73,5 @@ class Trace:
 
 
 def _tensors(accesses: Sequence[Any]) -> str:
-    """Names of the tensors that are accessed."""
+    """Return the names of the tensors that are accessed."""
     return ", ".join(dict.fromkeys(access.operand.name for access in accesses))

@@ -48,7 +48,14 @@ def run(command: Sequence[str], count: int, variables: Mapping[str, str]) -> int
     except KeyboardInterrupt:  # the programs got it too
         return 128 + signal.SIGINT
     finally:
-        _stop(processes)
+        for process in processes:
+            process.terminate()
+        for process in processes:
+            try:
+                process.wait(5)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
         folders.remove(folder)
         signal.signal(signal.SIGTERM, previous)
 
@@ -60,7 +67,7 @@ def exchange_place() -> Path:
 
 
 def rank_table(count: int) -> dict[str, object]:
-    """A server with so many cards, as HCCL's configuration describes it."""
+    """Return a server with so many cards, as HCCL's configuration describes it."""
     devices = [
         {"device_id": str(card), "device_ip": f"192.168.{100 + card // 200}.{card % 200 + 1}", "rank_id": str(card)}
         for card in range(count)
@@ -110,21 +117,10 @@ def _watch(processes: Sequence[subprocess.Popen[bytes]], folder: Path) -> int:
     return 128 - failed if failed < 0 else failed
 
 
-def _stop(processes: Sequence[subprocess.Popen[bytes]]) -> None:
-    for process in processes:
-        process.terminate()
-    for process in processes:
-        try:
-            process.wait(5)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-
 def _interrupt(_number: int, _frame: FrameType | None) -> None:
     sys.exit(128 + signal.SIGTERM)
 
 
 def _end_with_parent() -> None:
-    """In a child before its program begins: it ends when virtual-ascend does, however that happens."""
+    """Make a child end when virtual-ascend does, however that happens. It runs before the child's program."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

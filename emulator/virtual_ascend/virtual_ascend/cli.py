@@ -34,7 +34,7 @@ Runs a program that says device_target="Ascend" on MindSpore's own Ascend backen
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line; returns the exit status. A program on one card takes the place of this process."""
+    """Run the command line; return the exit status. A program on one card takes the place of this process."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     own, command = (words[: words.index("--")], words[words.index("--") + 1 :]) if "--" in words else (words, [])
     options, unknown = _parser().parse_known_args(own)
@@ -69,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _check(options: argparse.Namespace) -> None:
-    """Ends with an error that names the option, what came and what is allowed."""
+    """End with an error that names the option, what came and what is allowed."""
     for name, least in (("cards", 1), ("processes", 1), ("seed", 0), ("patience", 1)):
         given = getattr(options, name)
         if given is not None and given < least:
@@ -123,7 +123,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="SECONDS",
         default=60,
         help="how long the card waits for an event or for the next batch of a sunk dataset while nothing else happens, "
-        "before that is an error (default: 60)",
+        "before that is an error, and how long a kernel runs before a line names it (default: 60)",
     )
     parser.add_argument(
         "--formats",
@@ -140,7 +140,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def environment(options: argparse.Namespace, installation: Installation, cann: Path) -> dict[str, str]:
-    """Variables of a program on the virtual card."""
+    """Return the variables of a program on the virtual card."""
     packages = sys.modules[__package__], tikemu
     ours = list(dict.fromkeys(str(Path(str(package.__file__)).parents[1]) for package in packages))
     variables = dict(os.environ)

@@ -13,7 +13,7 @@ _PREFIX, _LOCK = "virtual_ascend_", ".run"
 
 
 def make(place: Path) -> Path:
-    """A new folder there, which belongs to this process and what it becomes."""
+    """Return a new folder there, which belongs to this process and what it becomes."""
     for folder in place.glob(f"{_PREFIX}*"):
         _remove_if_left(folder)
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=place))
@@ -26,7 +26,7 @@ def make(place: Path) -> Path:
 
 
 def remove(folder: Path) -> None:
-    """At the end of a run; what cannot be removed stays."""
+    """Remove the folder at the end of a run; what cannot be removed stays."""
     shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -35,7 +35,7 @@ class Installation(NamedTuple):
 
 
 def find() -> Installation:
-    """The installation beside this package.
+    """Return the installation beside this package.
 
     Raises:
         SetupError: another system, Python or MindSpore than the stand-in is for.

@@ -32,12 +32,12 @@ class Kernel:
     program: ir.Program | None = None
 
     def dump(self) -> bytes:
-        """As the contents of a file."""
+        """Return the contents as a file has them."""
         return pickle.dumps(self, pickle.HIGHEST_PROTOCOL)
 
 
 def load(contents: bytes) -> Kernel:
-    """The kernel in a file of this program's own compiler."""
+    """Return the kernel in a file of this program's own compiler."""
     kernel = pickle.loads(contents)
     if not isinstance(kernel, Kernel):
         raise ValueError(f"no kernel: {type(kernel).__name__}")
@@ -45,7 +45,7 @@ def load(contents: bytes) -> Kernel:
 
 
 def tensors(parameters: list[Any]) -> list[dict[str, Any]]:
-    """Descriptions of all tensors that are there, in order."""
+    """Return the descriptions of all tensors that are there, in order."""
     found: list[dict[str, Any]] = []
     for parameter in parameters:
         if parameter is not None:
@@ -54,7 +54,7 @@ def tensors(parameters: list[Any]) -> list[dict[str, Any]]:
 
 
 def shape_of(tensor: ir.TensorInfo) -> tuple[int, ...]:
-    """Shape of a tensor in global memory.
+    """Return the shape of a tensor in global memory.
 
     Raises:
         NotImplementedError: it depends on numbers that the kernel is given when it runs.
@@ -66,7 +66,7 @@ def shape_of(tensor: ir.TensorInfo) -> tuple[int, ...]:
 
 
 def arguments_of(program: ir.Program) -> list[ir.TensorInfo]:
-    """Inputs and outputs of a program in TIK, in the order of its arguments.
+    """Return the inputs and outputs of a TIK program, in the order of its arguments.
 
     Raises:
         NotImplementedError: it takes numbers, as programs for changing shapes do.

@@ -20,7 +20,7 @@ _HIDDEN, _UNVERSIONED = 0x8000, 1
 
 
 def elftools() -> tuple[Any, Any]:
-    """The error and the reader of pyelftools, which only a supported installation has to have."""
+    """Return the error and the reader of pyelftools. Only a supported installation needs it."""
     try:
         from elftools.common.exceptions import ELFError
         from elftools.elf.elffile import ELFFile
@@ -43,7 +43,7 @@ class Symbols(NamedTuple):
 
 
 def read_symbols(path: Path, table: str = ".dynsym") -> Symbols:
-    """Symbols of a library, or with ``table=".symtab"`` of an object file.
+    """Return the symbols of a library, or with ``table=".symtab"`` of an object file.
 
     Raises:
         SetupError: the file cannot be read or has no such table.
@@ -72,7 +72,7 @@ def read_symbols(path: Path, table: str = ".dynsym") -> Symbols:
 
 
 def needed_libraries(path: Path) -> list[str]:
-    """Names of the libraries that a library loads, in its order."""
+    """Return the names of the libraries that a library loads, in its order."""
     _, ELFFile = elftools()
     with open(path, "rb") as file:
         tags = ELFFile(file).get_section_by_name(".dynamic").iter_tags("DT_NEEDED")

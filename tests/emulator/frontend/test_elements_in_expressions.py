@@ -13,13 +13,13 @@ SIZE = 8
 
 @pytest.fixture
 def x(kernel):
-    """An int32 tensor in global memory, the input."""
+    """Return an int32 tensor in global memory, the input."""
     return kernel.Tensor("int32", (SIZE,), tik.scope_gm, "x")
 
 
 @pytest.fixture
 def tensor(kernel, x):
-    """An int32 tensor in the Unified Buffer, loaded from the input."""
+    """Return an int32 tensor in the Unified Buffer, loaded from the input."""
     tensor = kernel.Tensor("int32", (SIZE,), tik.scope_ubuf, "ub")
     kernel.data_move(tensor, x, 0, 1, 1, 0, 0)
     return tensor
@@ -27,7 +27,7 @@ def tensor(kernel, x):
 
 @pytest.fixture
 def result(kernel, x, tensor):
-    """``f(*values)``: contents of the tensor at the end, where the input begins with these values."""
+    """Return ``f(*values)``: it gives the tensor's contents at the end of a run on these values."""
 
     def contents(*values):
         y = kernel.Tensor("int32", (SIZE,), tik.scope_gm, "y")

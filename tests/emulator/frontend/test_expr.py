@@ -31,7 +31,7 @@ OPERATORS = {
 
 
 def evaluate(node, values):
-    """The meaning of a node, straight from the documents; integers truncate towards zero, no wrapping."""
+    """Evaluate a node straight from the documents; integers truncate towards zero, no wrapping."""
     if isinstance(node, ir.Variable):
         return values[node.uid]
     if not isinstance(node, ir.Operation):
@@ -41,13 +41,13 @@ def evaluate(node, values):
 
 @pytest.fixture
 def scalar(kernel):
-    """An int32 Scalar."""
+    """Return an int32 Scalar."""
     return kernel.Scalar("int32", name="s")
 
 
 @st.composite
 def steps(draw):
-    """A chain of operators with constants, some of them with the constant on the left."""
+    """Return a chain of operators with constants, some with the constant on the left."""
     return [
         (draw(st.sampled_from(["+", "-", "*", "//", "%"])), draw(st.integers(-9, 9)), draw(st.booleans()))
         for _ in range(draw(st.integers(1, 6)))
@@ -55,7 +55,7 @@ def steps(draw):
 
 
 def truncating(op, left, right):
-    """An operator on numbers, with division towards zero as the chip has it."""
+    """Return an operator on numbers, with division towards zero as the chip has it."""
     return naive_values.OPERATORS["/" if op == "//" else op](left, right)
 
 

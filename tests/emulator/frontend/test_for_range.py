@@ -119,7 +119,7 @@ def test_block_num_may_be_a_scalar(kernel, no_warnings):
 
 
 def run_a_loop(kernel):
-    """A statement: an empty loop."""
+    """Record a statement: an empty loop."""
     with kernel.for_range(0, 2):
         pass
 

@@ -13,7 +13,7 @@ from tests.emulator.support.strict_programs import ub
 
 
 def this_line(error: BaseException, word: str) -> None:
-    """The error names the line of this file that holds ``word``."""
+    """Check that the error names the line of this file that holds ``word``."""
     assert isinstance(error, TikError)
     assert error.location.file == __file__ and word in error.location.text
 

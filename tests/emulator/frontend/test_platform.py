@@ -96,7 +96,7 @@ def test_queries_without_a_soc(strict):
         get_soc_spec("UB_SIZE")
     with tikemu.use_options(tikemu.Options()), pytest.warns(tikemu.TikWarning, match="no SoC"):
         assert get_soc_spec("SOC_VERSION") == "Ascend910"
-    assert not platform_info.is_selected()
+    assert platform_info.selection() is None
 
 
 # Names, the dtypes that they take, and those that they do not.
@@ -127,7 +127,7 @@ Intrinsic_vgather Intrinsic_nothing: / -
 
 
 def answers(table: str) -> list[tuple[str, str, bool]]:
-    """Return name, dtype and answer for every pair of a table. - is the empty dtype."""
+    """Return the name, dtype and answer for every pair of a table. - is the empty dtype."""
     result = []
     for line in table.strip().splitlines():
         names, sides = line.split(":")

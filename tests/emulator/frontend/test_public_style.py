@@ -16,7 +16,7 @@ DATA = np.arange(BLOCK, dtype=np.float16)
 
 
 def copy_kernel(kernel, build):
-    """``y = x`` for 16 float16 elements; ``build(kernel, x, y)`` calls BuildCCE."""
+    """Record ``y = x`` for 16 float16 elements; ``build(kernel, x, y)`` calls BuildCCE."""
     x = kernel.Tensor("float16", (BLOCK,), tik.scope_gm, "x")
     y = kernel.Tensor("float16", (BLOCK,), tik.scope_gm, "y")
     ub = kernel.Tensor("float16", (BLOCK,), tik.scope_ubuf, "ub")
@@ -115,7 +115,7 @@ def test_run_leaves_what_was_fed_alone(kernel):
 
 # ------------------------------------------------------------------------------------------------ elements and Scalars
 def load(kernel, scalar_dtype, tensor_dtype, values, as_initial=False):
-    """The value of a Scalar that takes the first element of a tensor."""
+    """Return the value of a Scalar that takes the first element of a tensor."""
     x = kernel.Tensor(tensor_dtype, (32,), tik.scope_gm, "x")
     y = kernel.Tensor(scalar_dtype, (32,), tik.scope_gm, "y")
     source = kernel.Tensor(tensor_dtype, (32,), tik.scope_ubuf, "source")

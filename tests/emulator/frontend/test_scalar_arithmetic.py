@@ -16,26 +16,26 @@ from tests.emulator.support.naive_values import OPERATORS, stored
 
 
 def evaluate(node: Any, **variables: Any) -> Any:
-    """Value of an expression over variables, as the compiled program computes it."""
+    """Return the value of an expression over variables, as the compiled program computes it."""
     names = {name_of(variable): variables[variable.name] for variable in _variables(node)}
     with np.errstate(all="ignore"):
         return eval(Expressions().wrapped(node).source, dict(HELPERS), names)
 
 
 def _variables(node: Any) -> list[ir.Variable]:
-    """The variables of an expression."""
+    """Return the variables of an expression."""
     if isinstance(node, ir.Variable):
         return [node]
     return [found for arg in node.args for found in _variables(arg)] if isinstance(node, ir.Operation) else []
 
 
 def operation(op: str, dtype: str, *args: Any) -> ir.Operation:
-    """A node of an expression."""
+    """Return a node of an expression."""
     return ir.Operation(op, args, dtype)
 
 
 def variable(name: str, dtype: str) -> ir.Variable:
-    """A run-time variable."""
+    """Return a run-time variable."""
     return ir.Variable(name, dtype, "scalar", sum(map(ord, name)))
 
 
@@ -97,6 +97,9 @@ def test_logic_counts_numbers_as_not_zero() -> None:
     assert evaluate(operation("all", "bool", a, b), a=3, b=0.0) is False
     assert evaluate(operation("any", "bool", a, b), a=0, b=0.0) is False
     assert evaluate(operation("not", "bool", a), a=0) is True
+    larger, other = operation(">", "bool", a, 1), operation(">", "bool", b, 1)
+    assert evaluate(operation("&", "bool", larger, other), a=2, b=0.0) == 0
+    assert evaluate(operation("|", "bool", larger, other), a=2, b=0.0) == 1
 
 
 @pytest.mark.parametrize("op", ["+", "-", "*", "/"])
@@ -143,6 +146,24 @@ def test_assignment_converts(source: str, target: str, value: Any, expected: Any
     with np.errstate(all="ignore"):
         got = eval(text.source, dict(HELPERS), {name_of(variable("a", source)): value})
     assert got == expected and isinstance(got, float if target.startswith("float") else int)
+
+
+def test_scalars_and_expressions_in_a_program(kernel: Any) -> None:
+    """Of the input 1: a Scalar that wraps, and int32 sums that wrap before they are widened or compared."""
+    n, u = kernel.InputScalar("int32", "n"), kernel.InputScalar("uint32", "u")
+    with program(kernel, 8, "int64", [n, u]) as out:
+        byte = kernel.Scalar("int8", init_value=n + 126)
+        byte.set_as(byte + 1)
+        for place, value in enumerate((byte, n * 65536 * 32768, n - 1 - 2**31, (n << 30) << 2, u - 2 > 5, n - 2 > 5)):
+            wide = kernel.Scalar("int64", init_value=0)
+            if place < 4:
+                wide.set_as(value)
+            else:
+                with kernel.if_scope(value):
+                    wide.set_as(1)
+            out[place].set_as(wide)
+    # The third holds an immediate that needs 64 bits.
+    assert values(kernel, {"n": 1, "u": 1})[:6] == [-128, -(2**31), -(2**31), 0, 1, 0]
 
 
 @pytest.mark.parametrize("op, message", [("/", "integer division of 3 by zero"), ("%", "remainder of 3 by zero")])

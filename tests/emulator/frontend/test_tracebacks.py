@@ -23,12 +23,12 @@ _FEED = {"x": np.zeros(128, np.float16)}
 
 
 def _gm(kernel: Any) -> Any:
-    """A vector in global memory."""
+    """Return a vector in global memory."""
     return kernel.Tensor("float16", (128,), tik.scope_gm, "x")
 
 
 def _misses_its_tensor(kernel: Any) -> Any:
-    """Runs a program whose second move ends behind its tensor."""
+    """Run a program whose second move ends behind its tensor."""
     x, data = _gm(kernel), ub(kernel, "data", 128)
     with kernel.for_range(0, 3) as row:
         kernel.data_move(data, x[row * 64], 0, 1, 8, 0, 0)
@@ -37,14 +37,14 @@ def _misses_its_tensor(kernel: Any) -> Any:
 
 
 def _debugs_what_it_has_not(kernel: Any) -> Any:
-    """Debugs with an input that the program lacks."""
+    """Run a program in the debugger with an input that it lacks."""
     x = _gm(kernel)
     kernel.BuildCCE("debugs", [x], [x])
     return kernel.tikdb.start_debug({"z": 3}, False)
 
 
 def _enters_else_alone(kernel: Any) -> None:
-    """Opens else_scope without if_scope."""
+    """Open else_scope without if_scope."""
     with kernel.else_scope():
         pass
 
@@ -69,7 +69,7 @@ MISTAKES: dict[str, Callable[[Any], Any]] = {
 
 
 def frames(mistake: str, kernel: Any) -> list[traceback.FrameSummary]:
-    """The traceback of a mistake, from this line on."""
+    """Return the traceback of a mistake, from this line on."""
     with pytest.raises(TikError) as caught:
         MISTAKES[mistake](kernel)
     return traceback.extract_tb(caught.value.__traceback__)
@@ -99,7 +99,7 @@ def test_other_errors_keep_their_traceback(kernel: Any) -> None:
 
 
 def _questionable(kernel: Any) -> None:
-    """Records what the documents do not list."""
+    """Record what the documents do not list."""
     data = ub(kernel, "data", 64, "int32")
     kernel.vec_adds(8, data, data, 1, 1, 8, 8)
 
@@ -128,7 +128,7 @@ def test_a_warning_shows_its_line_once(told: str, kernel: Any, monkeypatch: pyte
 
 
 def _built(kernel: Any) -> None:
-    """Builds a program that does nothing."""
+    """Build a program that does nothing."""
     x = _gm(kernel)
     kernel.BuildCCE("built", [x], [x])
 

@@ -43,7 +43,7 @@ def test_data_move_is_checked(bench):
 
 
 def padded_rows(bench, x):
-    """A matrix whose rows start at blocks."""
+    """Return a matrix whose rows start at blocks."""
     pitch = -(-x.shape[1] // 16) * 16
     src = bench.tensor("UB", x.dtype.name, (x.shape[0], pitch)).at(0, x.shape, (pitch, 1))
     src.store(x)

@@ -11,7 +11,7 @@ from tests.emulator.support.cube_layout import RNG, gather, offset_a, to_nz
 
 
 def documented_load3d(dst, src, a):
-    """cube.md 9, the loop as printed."""
+    """Run the loop of cube.md 9 as printed."""
     left, right, _, _ = a["padding"]
     height, width, c0 = a["l1_h"], a["l1_w"], 32 // src.itemsize
     x, y = a["left_top_w"], a["left_top_h"]
@@ -40,7 +40,7 @@ def documented_load3d(dst, src, a):
 
 
 def window(**changes):
-    """Arguments of load3dv1 with some changed."""
+    """Return the arguments of load3dv1 with some changed."""
     args = {
         "padding": [1, 1, 1, 1],
         "l1_h": 6,

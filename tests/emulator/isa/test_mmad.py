@@ -18,13 +18,13 @@ from tests.emulator.support.cube_layout import RNG, expected_product, gather, of
 
 
 def offset_b(r, c, n, k0):
-    """Element offset of row ``r``, column ``c`` of a right factor in L0B."""
+    """Return the offset of element (``r``, ``c``) of a right factor in L0B."""
     n1 = up(n) // 16
     return ((r // k0) * n1 + c // 16) * 16 * k0 + (c % 16) * k0 + r % k0
 
 
 def scatter(matrix, size, offset):
-    """A matrix placed by a formula; the rest is noise."""
+    """Return a matrix placed by a formula; the rest is noise."""
     flat = RNG.integers(-9, 9, size).astype(matrix.dtype)
     for r in range(matrix.shape[0]):
         for c in range(matrix.shape[1]):

@@ -11,7 +11,7 @@ from tests.emulator.support.bench import Bench, Runtime, call_views, check, refu
 
 
 def half(*shape):
-    """Normal random float16 elements."""
+    """Return normal random float16 elements."""
     return RNG.standard_normal(shape).astype(np.float16)
 
 

@@ -33,7 +33,7 @@ EDGES_AS_HALF = np.array([half for _, half in ROUNDED], np.float16)
 
 
 def documented_matrix_move(dst, src, nburst, burst, src_stride, dst_stride, convert):
-    """cube.md 8.1 'm': fractals of 256 elements; src_stride in fractals, dst_stride in blocks of 32 bytes."""
+    """Move as cube.md 8.1 'm': fractals of 256 elements; src_stride in fractals, dst_stride in blocks of 32 bytes."""
     size = dst.itemsize
     for b in range(nburst):
         for j in range(burst):
@@ -43,7 +43,7 @@ def documented_matrix_move(dst, src, nburst, burst, src_stride, dst_stride, conv
 
 
 def accumulator(bench, dtype, fractals):
-    """Random sums in L0C; float32 ones begin with values at the borders of float16."""
+    """Return random sums in L0C; float32 ones begin with values at the borders of float16."""
     values = RNG.standard_normal(fractals * 256) * 100
     if dtype == "float32":
         values[:16] = EDGES

@@ -10,7 +10,7 @@ SIZE = 400
 
 
 def random_pieces(rng: np.random.Generator) -> tuple[tuple[int, ...], ...]:
-    """Pieces that stay inside the memory; strides may be 0, touch or overlap."""
+    """Return pieces that stay inside the memory; strides may be 0, touch or overlap."""
     pieces = []
     for _ in range(int(rng.integers(1, 4))):
         n0, n1, width = (int(n) for n in rng.integers(1, [5, 5, 9]))
@@ -20,7 +20,7 @@ def random_pieces(rng: np.random.Generator) -> tuple[tuple[int, ...], ...]:
 
 
 def bytes_of(pieces: tuple[tuple[int, ...], ...]) -> set[int]:
-    """The byte addresses that pieces of a region cover."""
+    """Return the byte addresses that pieces of a region cover."""
     return {
         base + i * s0 + j * s1 + k
         for base, n0, s0, n1, s1, width in pieces

@@ -14,12 +14,12 @@ from tests.emulator.support.bench import Bench, check, refuses
 
 
 def scalar(dtype, name="s"):
-    """A run-time variable."""
+    """Return a run-time variable."""
     return ir.Variable(name, dtype, "scalar", 0)
 
 
 def evaluate(name, dst, *sources, round_mode=None):
-    """The number that a call assigns to a destination of dtype ``dst``."""
+    """Return the number that a call assigns to a destination of dtype ``dst``."""
     spec = registry.specs()[name]
     args = ([round_mode] if round_mode is not None else []) + [scalar(dst), *sources]
     return spec.evaluate(spec.arguments(*args))

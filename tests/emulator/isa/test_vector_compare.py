@@ -14,7 +14,7 @@ FLOATS = ("float16", "float32")
 
 
 def close_pair(rng: np.random.Generator, dtype: str, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Two samples that agree in about half of the places."""
+    """Return two samples that agree in about half of the places."""
     first, second = sample(rng, dtype, count), sample(rng, dtype, count)
     return first, np.where(rng.random(count) < 0.5, first, second)
 

@@ -22,7 +22,7 @@ ALL_HALVES = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
 
 
 def apply(api: str, values: np.ndarray, *scalars: float) -> np.ndarray:
-    """A one-source instruction over any number of elements, in pieces that fit the Unified Buffer."""
+    """Run a one-source instruction over any number of elements. Each piece fits the Unified Buffer."""
     width, result = 256 // values.itemsize, []
     bench = Bench()
     for start in range(0, values.size, 128 * width):
@@ -167,7 +167,7 @@ FUNCTIONS = [
 
 
 def check_implementations(monkeypatch: pytest.MonkeyPatch, result: Callable[[], np.ndarray]) -> None:
-    """All implementations give the same bits."""
+    """Check that all implementations give the same bits."""
     results = []
     for mode in ("0", "", "generic"):
         monkeypatch.setenv("TIKEMU_NATIVE", mode)

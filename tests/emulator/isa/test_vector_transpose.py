@@ -28,7 +28,7 @@ def test_vtranspose_in_place(strict: None, bench: Bench) -> None:
 
 
 def lists(tensor: Tensor, step: int, count: int = 16) -> list[Tensor]:
-    """Views of a tensor, ``step`` elements apart."""
+    """Return views of a tensor, ``step`` elements apart."""
     return [tensor[i * step] for i in range(count)]
 
 
@@ -112,7 +112,7 @@ def test_scatter_overlap() -> None:
 
 # ------------------------------------------------------------------------------------------- proposals
 def proposals(rng: np.random.Generator, count: int) -> np.ndarray:
-    """Random region proposals of 8 elements."""
+    """Return random region proposals of 8 elements."""
     return rng.integers(-8, 8, (count, 8)).astype(np.float16)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tikemu
-from tikemu import TikBoundsError, TikSyncError, TikWarning, tik
+from tikemu import TikBoundsError, TikParamError, TikSyncError, TikWarning, tik
 
 from tests.emulator.support.element_kernel import values
 
@@ -149,3 +149,25 @@ def test_atomic_addition_over_blocks(kernel: Any) -> None:
     result = tikemu.run(kernel, {"source": data})
     np.testing.assert_array_equal(result.outputs["target"], 3 * data)
     assert tikemu.run(kernel, {}, numerics=False).cycles == result.cycles
+
+
+def test_a_multi_core_loop_inside_a_serial_loop(kernel: Any) -> None:
+    """Default mode runs it as if it were outermost: each block adds up its three rows. Strict mode refuses."""
+    source = kernel.Tensor("float16", (3, 4, 16), tik.scope_gm, "source")
+    target = kernel.Tensor("float16", (4, 16), tik.scope_gm, "target")
+    with kernel.for_range(0, 3) as row:
+        with pytest.warns(TikWarning, match="outermost"):
+            blocks = kernel.for_range(0, 4, block_num=4)
+        with blocks as block:
+            one, total = (kernel.Tensor("float16", (16,), tik.scope_ubuf, name) for name in ("one", "total"))
+            kernel.data_move(one, source[row * 64 + block * 16], 0, 1, 1, 0, 0)
+            kernel.data_move(total, target[block * 16], 0, 1, 1, 0, 0)
+            kernel.vec_add(16, total, total, one, 1, 8, 8, 8)
+            kernel.data_move(target[block * 16], total, 0, 1, 1, 0, 0)
+    kernel.BuildCCE("accumulate", [source], [target])
+    data = np.random.default_rng(0).integers(-8, 8, (3, 4, 16)).astype(np.float16)
+    feeds = {"source": data, "target": np.zeros((4, 16), np.float16)}
+    result = tikemu.run(kernel, feeds)
+    assert (result.outputs["target"] == data.sum(0)).all() and result.block_count == 4
+    with pytest.raises(TikParamError, match="outermost"):
+        tikemu.run(kernel, feeds, options=tikemu.Options(strict=True))

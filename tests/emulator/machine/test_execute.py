@@ -9,7 +9,7 @@ import pytest
 import tikemu
 from tikemu import Options, TikBoundsError, TikParamError, TikWarning, tik
 
-from tests.emulator.support.element_kernel import INTEGERS, program, values
+from tests.emulator.support.element_kernel import INTEGERS, program, tiled, values
 
 
 # ------------------------------------------------------------------------------------------------ control flow
@@ -151,13 +151,17 @@ def test_elements_of_every_dtype(kernel: Any, dtype: str) -> None:
     np.testing.assert_array_equal(got, np.concatenate([data[31::-1], data[::2]]))
 
 
-def test_reinterpreted_elements(kernel: Any) -> None:
-    with program(kernel) as out:
+def test_elements_of_reinterpreted_and_reshaped_views(kernel: Any) -> None:
+    with program(kernel, 64) as out:
+        kernel.vec_dup(64, out, 0, 1, 8)
         value = kernel.Scalar("float32", init_value=1.5)
         out.reinterpret_cast_to("float32")[2].set_as(value)
         out.reinterpret_cast_to("uint16")[15].set_as(0x1234)
-    got = values(kernel)
-    assert got[2] == 0x3FC00000 and got[7] == 0x12340000
+        grid = out.reshape((8, 8))
+        grid[2, 5].set_as(9)
+        grid[3:4, :].reinterpret_cast_to("uint16")[0].set_as(5)
+    expected = dict.fromkeys(range(64), 0) | {2: 0x3FC00000, 7: 0x12340000, 21: 9, 24: 5}
+    assert values(kernel) == list(expected.values())
 
 
 @pytest.mark.parametrize("read", [True, False])
@@ -214,6 +218,43 @@ def test_run_time_slice_beyond_the_tensor(kernel: Any) -> None:
     assert values(kernel, {"n": 8}) == [3] * 8
     with pytest.raises(TikBoundsError, match="slice of tensor 'out' ends at element 9, but it has 8"):
         values(kernel, {"n": 9})
+
+
+def test_masks_repeats_and_scalars_at_run_time(kernel: Any) -> None:
+    source = kernel.Tensor("float32", (256,), tik.scope_gm, "source")
+    with program(kernel, 256, "float32", [source]) as out:
+        held = kernel.Tensor("float32", (256,), tik.scope_ubuf, "held")
+        kernel.data_move(held, source, 0, 1, 32, 0, 0)
+        factor = kernel.Scalar("float32", "factor", held[3])
+        kernel.vec_dup(64, out, 0.0, 4, 8)
+        with kernel.for_range(0, 4) as i:
+            kernel.vec_muls(i + 1, out[i * 64], held[i * 64], factor, 1, 8, 8)
+            kernel.vec_adds(8, out[56], held, 0.0, i - 2 * (i // 2), 8, 8)
+    data = np.arange(256, dtype=np.float32)
+    expected = np.zeros((4, 64), np.float32)
+    for i in range(4):
+        expected[i, : i + 1] = 3 * data[64 * i : 64 * i + i + 1]
+    expected[0, 56:] = data[:8]
+    np.testing.assert_array_equal(values(kernel, {"source": data}), expected.reshape(-1))
+
+
+def test_an_instruction_with_repeat_0_touches_nothing(kernel: Any) -> None:
+    """A shipped operator ends its loop with such a call, one row behind its tensor."""
+    n = kernel.InputScalar("int32", "n")
+    data = kernel.Tensor("float32", (2, 64), tik.scope_ubuf, "data")
+    with kernel.for_range(0, 2) as i:
+        kernel.vec_dup(64, data[i + 1, 0], 0.0, (1 - i) + n, 8)
+    kernel.BuildCCE("k", [n], [])
+    tikemu.run(kernel, {"n": 0})
+    with pytest.raises(TikBoundsError, match="'data'"):
+        tikemu.run(kernel, {"n": 1})
+
+
+@pytest.mark.parametrize("threads", [0, 1, 2, 3, 4])
+def test_multi_buffering_changes_no_result(kernel: Any, threads: int) -> None:
+    tiled(kernel, 128, tiles=8, threads=threads, compute=lambda ub: kernel.vec_adds(128, ub, ub, 1.0, 1, 8, 8))
+    data = np.arange(1024, dtype=np.float16)
+    np.testing.assert_array_equal(tikemu.run(kernel, {"x": data}).outputs["y"], data + 1)
 
 
 # ------------------------------------------------------------------------------------------------ caches

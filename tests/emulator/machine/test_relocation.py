@@ -34,7 +34,7 @@ def _both(monkeypatch, build, feeds, **options):
 
 @pytest.fixture
 def moves(monkeypatch):
-    """Counts the operations that were moved."""
+    """Count the operations that were moved."""
     count = [0]
     original = relocation.Relocator._move
 
@@ -53,7 +53,7 @@ def test_random_programs(monkeypatch, seed):
 
 
 def _kernel(body, *arguments):
-    """A built kernel whose statements ``body`` writes, between two GM tensors."""
+    """Return a built kernel whose statements ``body`` writes, between two GM tensors."""
     instance = tik.Tik()
     source, target = (instance.Tensor("float32", (4096,), tik.scope_gm, name) for name in ("source", "target"))
     body(instance, source, target, *arguments)

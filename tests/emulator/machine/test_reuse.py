@@ -13,7 +13,7 @@ from tikemu.machine.calls import relocation, site
 from tikemu.timing import steady_state
 
 from tests.emulator.support.element_kernel import tiled
-from tests.emulator.support.programs import zoo, zoo2
+from tests.emulator.support.programs.cube_operators import PROGRAMS
 
 MODES = {"default": {}, "strict": {"strict": True}, "l2": {"l2": True}, "optimistic": {"sync": "optimistic"}}
 REPETITIONS = 400
@@ -21,12 +21,14 @@ REPETITIONS = 400
 
 @pytest.fixture(autouse=True)
 def shim() -> None:
-    """The modules of CANN are tikemu's."""
+    """Put tikemu's modules in the place of CANN's."""
     tikemu.install(soc="Ascend910A")
 
 
 def looped() -> tuple[Any, dict[str, np.ndarray]]:
-    """A program whose loop reuses everything: bindings at run-time offsets, relocated ones, and steady states."""
+    """Return a program whose loop reuses everything: bindings at run-time offsets, relocated ones, and steady
+    states.
+    """
     instance = tik.Tik(disable_debug=False)
     tiled(instance, 128, tiles=REPETITIONS, compute=lambda ub: instance.vec_adds(128, ub, ub, 1.0, 1, 8, 8))
     return instance, {"x": np.arange(REPETITIONS * 128).astype(np.float16)}
@@ -34,7 +36,7 @@ def looped() -> tuple[Any, dict[str, np.ndarray]]:
 
 @pytest.mark.parametrize("numerics", [True, False], ids=["numerics", "timing only"])
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("build", (*zoo.PROGRAMS, *zoo2.PROGRAMS), ids=lambda build: build.__name__)
+@pytest.mark.parametrize("build", PROGRAMS, ids=lambda build: build.__name__)
 def test_reuse_changes_neither_results_nor_cycles(build: Any, mode: str, numerics: bool) -> None:
     runs = []
     for reuse in (True, False):

@@ -153,7 +153,7 @@ def test_programs_are_released_with_their_prepared_run(kernel: Any) -> None:
 
 # ------------------------------------------------------------------------------------------------ inputs and outputs
 def copy_kernel(instance: Any, **fields: Any) -> Any:
-    """A built kernel that copies half of a GM tensor to another."""
+    """Return a built kernel that copies half of a GM tensor to another."""
     source = instance.Tensor("float16", (4, 16), tik.scope_gm, "source")
     target = instance.Tensor("float16", (4, 16), tik.scope_gm, "target", **fields)
     held = instance.Tensor("float16", (64,), tik.scope_ubuf, "held")

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tikemu
-from tikemu import TikUndefinedError, tik
+from tikemu import TikParamError, TikUndefinedError, tik
 
 from tests.emulator.support.strict_programs import STRICT, check, faulty, filled, ub
 
@@ -206,3 +206,53 @@ def test_a_definition_clears_nothing_in_default_mode(kernel: Any, copies: int) -
     np.testing.assert_array_equal(tikemu.run(kernel, {}).outputs["out"], np.repeat(expected[:, None], 8, axis=1))
     with pytest.raises(TikUndefinedError):
         tikemu.run(kernel, {}, options=STRICT)
+
+
+@faulty
+def test_scratch_of_a_high_precision_instruction_is_undefined_afterwards(kernel: Any, fault: bool) -> None:
+    target = kernel.Tensor("float32", (64,), tik.scope_gm, "target")
+    data, out, work = (ub(kernel, name, count, "float32") for name, count in (("data", 64), ("out", 64), ("work", 128)))
+    kernel.vec_dup(64, work, 0.0, 2, 8)
+    kernel.vec_dup(64, data, 3.0, 1, 8)
+    kernel.vec_rec_high_preci(64, out, data, work[0:], 1, 8, 8)
+    if fault:
+        kernel.vec_adds(64, out, work, 0.0, 1, 8, 8)
+    kernel.data_move(target, out, 0, 1, 8, 0, 0)
+    check(kernel, fault, TikUndefinedError, "undefined bytes of tensor 'work'", [], [target])
+    if not fault:
+        assert (tikemu.run(kernel, {}).outputs["target"] == np.float32(1 / 3)).all()
+
+
+@faulty
+def test_undefined_bits_of_the_compare_mask(kernel: Any, fault: bool) -> None:
+    """A comparison of float32 leaves half of the register undefined, which no selection of float32 uses."""
+    target = kernel.Tensor("float32", (64,), tik.scope_gm, "target")
+    data, bits = ub(kernel, "data", 64, "float32"), ub(kernel, "bits", 32, "uint8")
+    kernel.vec_dup(64, data, 1.0, 1, 8)
+    if not fault:
+        kernel.vec_cmpv_gt(bits, data, data, 1, 8, 8)
+    mask = kernel.mov_tensor_to_cmpmask(bits)
+    kernel.vsel(64, 0, data, mask, data, data, 1, 1, 1, 1, 8, 8, 8)
+    kernel.data_move(target, data, 0, 1, 8, 0, 0)
+    check(kernel, fault, TikUndefinedError, "holds undefined bits among the first 64", outputs=[target])
+
+
+@faulty
+@pytest.mark.parametrize("name", ["vec_rec", "vec_rsqrt", "vec_ln", "vdiv"])
+def test_inputs_whose_result_is_not_specified(kernel: Any, name: str, fault: bool) -> None:
+    """A zero in the last lane is an error; outside the mask it is none. Default mode gives the largest number."""
+    source, target = (kernel.Tensor("float32", (128,), tik.scope_gm, side) for side in ("source", "target"))
+    data, out = ub(kernel, "data", 128, "float32"), ub(kernel, "out", 128, "float32")
+    kernel.data_move(data, source, 0, 1, 16, 0, 0)
+    kernel.vec_dup(64, out, 1.0, 2, 8)
+    mask = 64 if fault else 63
+    if name == "vdiv":
+        kernel.vdiv(mask, out, out, data, 2, 1, 1, 1, 8, 8, 8)
+    else:
+        getattr(kernel, name)(mask, out, data, 2, 8, 8)
+    kernel.data_move(target, out, 0, 1, 16, 0, 0)
+    values = np.linspace(1, 2, 128).astype(np.float32)
+    values[127] = 0
+    check(kernel, fault, TikParamError, "not specified", [source], [target], source=values)
+    largest = abs(tikemu.run(kernel, {"source": values}).outputs["target"][127])
+    assert largest == (np.finfo(np.float32).max if fault else 1)

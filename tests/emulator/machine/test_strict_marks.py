@@ -22,7 +22,7 @@ PIECES: list[tuple[Piece, ...]] = [
 
 
 def _operation(memory: Memory, reads: Region, writes: Region) -> MicroOp:
-    """An operation that does nothing but read and write."""
+    """Return an operation that does nothing but read and write."""
     operand = Operand(memory, 0, 0, SIZE, "uint8", (SIZE,), (1,), "tensor")
     return MicroOp("name", "V", 1.0, 0.0, (Access(operand, reads),), (Access(operand, writes),), None)
 

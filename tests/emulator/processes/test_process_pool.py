@@ -76,18 +76,20 @@ assert pool._idle[0].pids == parents
 
 
 def shifting(kernel: Any, blocks: int = 6) -> tuple[Any, dict[str, np.ndarray]]:
-    """y = x + 1, a piece per block."""
+    """Record y = x + 1, a piece per block. Returns the kernel and its inputs."""
     tiled(kernel, 128, blocks, compute=lambda ub: kernel.vec_adds(128, ub, ub, 1.0, 1, 8, 8))
     return kernel, {"x": np.arange(blocks * 128).astype(np.float16)}
 
 
 def idle_pids() -> list[int]:
-    """The processes that wait for the next run."""
+    """Return the processes that wait for the next run."""
     return [pid for pool in pools._idle for pid in pool.pids]
 
 
 def gone(pids: list[int]) -> bool:
-    """Return if processes end within 20 seconds. One that its parent has not waited for has ended too."""
+    """Return True if the processes end within 20 seconds. A process that its parent has not waited for has ended
+    too.
+    """
     end = time.monotonic() + 20
     while time.monotonic() < end:
         if not any(running(pid) for pid in pids):
@@ -97,7 +99,7 @@ def gone(pids: list[int]) -> bool:
 
 
 def running(pid: int) -> bool:
-    """Return if a process is there and no zombie."""
+    """Return True if a process is there and is no zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
@@ -105,7 +107,7 @@ def running(pid: int) -> bool:
 
 
 def run_python(source: str) -> subprocess.Popen:
-    """A new interpreter, which leads a group of processes as one in a terminal does."""
+    """Start a new interpreter. It leads a group of processes, as in a terminal."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT / "emulator"), str(ROOT)))}
     return subprocess.Popen(
         [sys.executable, "-c", source], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, text=True,

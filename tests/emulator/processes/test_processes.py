@@ -18,7 +18,7 @@ from tikemu.processes import blocks as shares
 from tikemu.program import ir
 
 from tests.emulator.support.process_runs import check_same, modes
-from tests.emulator.support.programs import zoo, zoo2
+from tests.emulator.support.programs.cube_operators import PROGRAMS
 from tests.emulator.support.random_blocks import BlockProgram
 from tests.emulator.support.random_program import Generator
 from tests.fuzz import Campaign
@@ -58,7 +58,7 @@ def adding(kernel: Any, count: int, blocks: int, *, clears: bool = False, reads:
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
-@pytest.mark.parametrize("build", [*zoo.PROGRAMS[::3], *zoo2.PROGRAMS[::3]], ids=lambda build: build.__name__)
+@pytest.mark.parametrize("build", PROGRAMS[::3], ids=lambda build: build.__name__)
 def test_whole_operators(build: Any, setting: str, tmp_path: Path) -> None:
     tikemu.install(soc="Ascend910A")
     instance, feeds, _ = build()
@@ -82,7 +82,7 @@ def test_blocks_that_meet_often(quiet: None, first: int, tmp_path: Path) -> None
 
 
 def check_blocks(seed: int, folder: Path, setting: str) -> None:
-    """One random program in one setting."""
+    """Run one random program in one setting."""
     program = BlockProgram(seed)
     check_same(program.tik, program.feeds(), folder, **SETTINGS[setting])
 

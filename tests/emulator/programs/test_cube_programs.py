@@ -19,12 +19,12 @@ STRICT = Options(strict=True)
 
 
 def run(instance: Any, feeds: dict, options: Options = STRICT) -> Any:
-    """A run in strict mode, if nothing else is asked for."""
+    """Return a run in strict mode, if nothing else is asked for."""
     return tikemu.run(instance, feeds, options=options)
 
 
 def move_program(kind: str) -> Any:
-    """Copies with run-time counts: ``data_move(ub, gm, 0, nburst, burst, gap, 0)``."""
+    """Copy with run-time counts: ``data_move(ub, gm, 0, nburst, burst, gap, 0)``."""
     instance = tik.Tik(disable_debug=False)
     src = instance.Tensor("int32", (512,), tik.scope_gm, "src")
     out = instance.Tensor("int32", (512,), tik.scope_gm, "out")

@@ -18,7 +18,9 @@ FIRST = {case.kernel: case for case in reversed(CASES)}
 
 
 def in_default_mode() -> list:
-    """Every day each kernel once, and all that strict mode refuses: the others it computes and compares as well."""
+    """Return each kernel once for every day, and all kernels that strict mode refuses. Strict mode computes and
+    compares the others as well.
+    """
     return [
         pytest.param(
             case,

@@ -15,12 +15,12 @@ from tikemu.errors import TikParamError, TikUnsupportedError
 
 @pytest.fixture
 def shim():
-    """The modules of CANN are tikemu's."""
+    """Put tikemu's modules in the place of CANN's."""
     assert tikemu.install(soc="Ascend910A") is True
 
 
 def ours():
-    """Names of the imported modules that CANN would have."""
+    """Return the names of the imported modules that CANN would have."""
     return [name for name in sys.modules if name.split(".")[0] in ("tbe", "te", "topi", "impl")]
 
 
@@ -125,7 +125,7 @@ def test_installing_twice_is_installing_once(shim):
 # ------------------------------------------------------------------------------------------------ beside others
 @pytest.fixture
 def cann(tmp_path):
-    """A package tree that looks like CANN."""
+    """Provide a package tree that looks like CANN."""
     for package in ("tbe", "tbe/common", "te"):
         (tmp_path / package).mkdir()
         (tmp_path / package / "__init__.py").write_text("real = True\n")

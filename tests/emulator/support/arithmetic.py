@@ -11,7 +11,7 @@ from tikemu import build_native, native
 
 @pytest.fixture(scope="session")
 def native_library(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """The native helper, compiled from the present sources."""
+    """Provide the native helper, compiled from the present sources."""
     try:
         build_native.compiler()
     except RuntimeError as error:
@@ -26,7 +26,7 @@ def native_library(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 def _arithmetics() -> list[str]:
-    """The implementations of vector arithmetic that this machine can run."""
+    """Return the implementations of vector arithmetic that this machine can run."""
     try:
         build_native.compiler()
     except RuntimeError:
@@ -36,7 +36,7 @@ def _arithmetics() -> list[str]:
 
 @pytest.fixture(params=_arithmetics())
 def arithmetic(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Runs a test with NumPy, with the native helper, and with its portable version."""
+    """Run a test with NumPy, with the native helper, and with its portable version."""
     if request.param != "numpy":
         request.getfixturevalue("native_library")
     monkeypatch.setenv("TIKEMU_NATIVE", {"numpy": "0", "native": "", "generic": "generic"}[request.param])

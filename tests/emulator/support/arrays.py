@@ -17,17 +17,17 @@ PLAIN_PATHS = [
 
 
 def bytes_of(dtype: str, count: int) -> np.ndarray:
-    """Arbitrary bit patterns, NaNs and infinities among them."""
+    """Return arbitrary bit patterns, NaNs and infinities among them."""
     return RNG.integers(0, 256, count * np.dtype(dtype).itemsize, np.uint8).view(dtype)
 
 
 def values(dtype, shape, low=-50.0, high=50.0):
-    """Uniform random elements."""
+    """Return uniform random elements."""
     return RNG.uniform(low, high, shape).astype(dtype)
 
 
 def once(x, dtype):
-    """A float64 result rounded once, saturated."""
+    """Return a float64 result rounded once, saturated."""
     if np.dtype(dtype).kind != "f":
         return x.astype(dtype)
     limit = float(np.finfo(dtype).max)

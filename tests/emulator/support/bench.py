@@ -52,23 +52,23 @@ def fault(error: Any, message: str) -> None:
 
 
 def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Strides in elements."""
+    """Return strides in elements."""
     return tuple(int(np.prod(shape[axis + 1 :])) for axis in range(len(shape)))
 
 
 def recorded(dtype: str, memory: str, name: str = "t", shape: tuple[int, ...] = (4096,)) -> ir.View:
-    """A tensor as the front end records it, for checks at the call."""
+    """Return a tensor as the front end records it, for checks at the call."""
     info = ir.TensorInfo(name, dtype, shape, SCOPES[memory], 0, ir.Location("user.py", 1))
     return ir.View(info, dtype, 0, shape, row_major(shape))
 
 
 def call_views(dst_dtype: str, src_dtype: str, target: str, source: str) -> tuple[ir.View, ir.View]:
-    """Destination and source of a call as recorded tensors."""
+    """Return destination and source of a call as recorded tensors."""
     return recorded(dst_dtype, target, "dst"), recorded(src_dtype, source, "src")
 
 
 def check(api: str, *args: Any, strict: bool = False, **kwargs: Any) -> list[str]:
-    """The checks of a recorded call; returns the warnings."""
+    """Run the checks of a recorded call, and return the warnings."""
     spec = registry.specs()[api]
     judgement = Judgement(strict)
     with warnings.catch_warnings():
@@ -78,13 +78,13 @@ def check(api: str, *args: Any, strict: bool = False, **kwargs: Any) -> list[str
 
 
 def refuses(error: type[Exception], match: str | None, api: str, /, *args: Any, **kwargs: Any) -> None:
-    """The checks of a recorded call raise ``error`` with a message that ``match`` matches."""
+    """Check that a recorded call raises ``error`` with a message that ``match`` matches."""
     with pytest.raises(error, match=match):
         check(api, *args, **kwargs)
 
 
 def touched(region: Region) -> np.ndarray:
-    """Numbers of the bytes of a region."""
+    """Return the numbers of the bytes of a region."""
     return np.flatnonzero(region.bitmap(0, region.end))
 
 
@@ -107,19 +107,19 @@ class Tensor:
     strides: tuple[int, ...]
 
     def at(self, offset: int, shape: Sequence[int] | None = None, strides: tuple[int, ...] = ()) -> Tensor:
-        """A window that starts ``offset`` elements further; by default flat, up to the end."""
+        """Return a window that starts ``offset`` elements further; by default flat, up to the end."""
         shape = (int(np.prod(self.shape)) - offset,) if shape is None else tuple(shape)
         return replace(self, offset=self.offset + offset, shape=shape, strides=strides or row_major(shape))
 
     def __getitem__(self, index: int | slice) -> Tensor:
-        """One element, or a range of a flat tensor."""
+        """Return one element, or a range of a flat tensor."""
         if isinstance(index, int):
             return self.at(index, (1,))
         start, stop, _ = index.indices(self.shape[0])
         return self.at(start, (stop - start,))
 
     def view(self, run_time: bool) -> ir.View:
-        """As a recorded program holds it; offset and shape perhaps as variables."""
+        """Return the operand as a recorded program holds it; offset and shape perhaps as variables."""
         number = ir.Variable("n", "int32", "scalar", 0)
         offset, shape = (number, (number,) * len(self.shape)) if run_time else (self.offset, self.shape)
         return ir.View(self.info, self.dtype, offset, shape, self.strides)
@@ -130,7 +130,7 @@ class Tensor:
         return self.base + self.offset * np.dtype(self.dtype).itemsize
 
     def operand(self) -> Operand:
-        """As the runtime hands it to an instruction."""
+        """Return the operand as the runtime hands it to an instruction."""
         end = self.base + self.nbytes
         return Operand(self.memory, self.address, self.base, end, self.dtype, self.shape, self.strides, self.info.name)
 
@@ -145,23 +145,23 @@ class Tensor:
 
     @property
     def values(self) -> np.ndarray:
-        """A copy of the elements."""
+        """Return a copy of the elements."""
         return self._array().copy()
 
     @property
     def defined(self) -> np.ndarray:
-        """Per element: all bytes are defined."""
+        """Return for each element whether all its bytes are defined."""
         return self._bits().all(axis=-1)
 
     def store(self, values: Any) -> None:
-        """Sets the elements, which are then defined."""
+        """Set the elements, which are then defined."""
         self._array()[...] = np.asarray(values, self.dtype).reshape(self.shape)
         if self.memory.defined is not None:
             self._bits()[...] = 1
 
 
 class Runtime:
-    """Marks an argument as known only at run time."""
+    """Mark an argument as known only at run time."""
 
     def __init__(self, value: Any, dtype: str = "int32") -> None:
         self.value, self.variable = value, ir.Variable("s", dtype, "scalar", 0)
@@ -183,7 +183,7 @@ class Bench:
         self.uid = 0
 
     def tensor(self, kind: str, dtype: str, shape: int | Sequence[int], values: Any = None, name: str = "t") -> Tensor:
-        """Allocate; ``values`` are stored and count as defined."""
+        """Allocate a tensor; ``values`` are stored and count as defined."""
         shape = (shape,) if isinstance(shape, int) else tuple(shape)
         size = int(np.prod(shape)) * np.dtype(dtype).itemsize
         if kind == "GM":
@@ -200,7 +200,7 @@ class Bench:
         return tensor
 
     def ub(self, values: np.ndarray, name: str = "") -> Tensor:
-        """An array as flat tensor in the Unified Buffer, the bit patterns kept."""
+        """Return an array as flat tensor in the Unified Buffer, the bit patterns kept."""
         tensor = self.tensor("UB", values.dtype.name, values.size, name=name or f"t{self.uid + 1}")
         tensor.store(values)
         return tensor
@@ -274,13 +274,13 @@ class Bench:
 
 
 def three_tensors(dtype: str = "float16", strict: bool | None = None, count: int = 1024) -> tuple[Bench, Any, Any, Any]:
-    """A bench with three tensors of ones in the Unified Buffer."""
+    """Return a bench with three tensors of ones in the Unified Buffer."""
     bench = Bench(strict)
     return (bench, *(bench.ub(np.ones(count, dtype), name) for name in ("x", "y", "z")))
 
 
 def _map(value: Any, function: Any) -> Any:
-    """The value, or every value inside dicts and sequences, through a function."""
+    """Return the value, or every value inside dicts and sequences, through a function."""
     if isinstance(value, dict):
         return {name: _map(item, function) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -289,13 +289,13 @@ def _map(value: Any, function: Any) -> Any:
 
 
 def _recorded(value: Any) -> Any:
-    """An operand as a recorded program holds it."""
+    """Return an operand as a recorded program holds it."""
     if isinstance(value, Runtime):
         return value.value.view(run_time=True) if isinstance(value.value, Tensor) else value.variable
     return value.view(run_time=False) if isinstance(value, Tensor) else value
 
 
 def _resolved(value: Any) -> Any:
-    """An operand as the runtime hands it to an instruction."""
+    """Return an operand as the runtime hands it to an instruction."""
     value = value.value if isinstance(value, Runtime) else value
     return value.operand() if isinstance(value, Tensor) else value

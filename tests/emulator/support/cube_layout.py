@@ -8,43 +8,43 @@ RNG = np.random.default_rng(11)
 
 
 def up(value: int, unit: int = 16) -> int:
-    """The value rounded up to a multiple of the unit."""
+    """Return the value rounded up to a multiple of the unit."""
     return -(-value // unit) * unit
 
 
 # cube.md 2: offsets in elements
 def offset_a(r, c, k, k0):
-    """Element offset of row ``r``, column ``c`` of a left factor in L0A."""
+    """Return the offset of element (``r``, ``c``) of a left factor in L0A."""
     k1 = up(k, k0) // k0
     return ((r // 16) * k1 + c // k0) * 16 * k0 + (r % 16) * k0 + c % k0
 
 
 def offset_c(r, c, m):
-    """Element offset of row ``r``, column ``c`` of an accumulator in L0C."""
+    """Return the offset of element (``r``, ``c``) of an accumulator in L0C."""
     m1 = up(m) // 16
     return ((c // 16) * m1 + r // 16) * 256 + (r % 16) * 16 + c % 16
 
 
 def gather(flat, rows, columns, offset):
-    """A matrix out of flat memory, by the offset of each element."""
+    """Return a matrix out of flat memory, by the offset of each element."""
     return np.array([[flat[offset(r, c)] for c in range(columns)] for r in range(rows)])
 
 
 def to_nz(x):
-    """(R, C) to (C1, R, 16)."""
+    """Bring (R, C) into the form (C1, R, 16)."""
     rows, columns = x.shape
     return x.reshape(rows, columns // 16, 16).transpose(1, 0, 2)
 
 
 def values(dtype, *shape):
-    """Random elements: normal for float16, between -100 and 100 for integers."""
+    """Return random elements: normal for float16, between -100 and 100 for integers."""
     if dtype == "float16":
         return RNG.standard_normal(shape).astype(np.float16)
     return RNG.integers(-100, 100, shape).astype(dtype)
 
 
 def packed(x, k0):
-    """(R, K) to [K1, R padded to 16, K0]; the padding holds noise."""
+    """Pack (R, K) as [K1, R padded to 16, K0]; the padding holds noise."""
     rows, k = x.shape
     full = values(x.dtype.name, up(rows), up(k, k0))
     full[:rows, :k] = x
@@ -52,12 +52,12 @@ def packed(x, k0):
 
 
 def unpacked(c, m, n):
-    """[N1, M, 16] to (m, n)."""
+    """Unpack [N1, M, 16] to (m, n)."""
     return c.reshape(up(n) // 16, -1, 16).transpose(1, 0, 2).reshape(-1, up(n))[:m, :n]
 
 
 def expected_product(a, b, c=0):
-    """``a @ b + c`` as the Cube sums it (D26a): exact within 16 terms, rounded to float32 between them."""
+    """Compute ``a @ b + c`` as the Cube sums it (D26a): exact within 16 terms, rounded to float32 between them."""
     if a.dtype == np.int8:
         return a.astype(np.int64) @ b.astype(np.int64) + c
     result = np.zeros((a.shape[0], b.shape[1]), np.float32) + np.float32(c)
@@ -68,7 +68,7 @@ def expected_product(a, b, c=0):
 
 
 def assert_close(result, expected):
-    """Equal for integers, within one unit in the last place for float32."""
+    """Check equality: exact for integers, within one unit in the last place for float32."""
     if expected.dtype == np.float32:
         np.testing.assert_array_max_ulp(result, expected, 1)
     else:
@@ -76,7 +76,7 @@ def assert_close(result, expected):
 
 
 def matmul_case(bench, m, k, n, dtype):
-    """Random factors, their tensors in L1 and the accumulator in L0C."""
+    """Return random factors, their tensors in L1, and the accumulator in L0C."""
     k0 = 32 // np.dtype(dtype).itemsize
     a, b = values(dtype, m, k), values(dtype, k, n)
     a_l1 = bench.tensor("L1", dtype, (up(k, k0) // k0, up(m), k0), packed(a, k0))

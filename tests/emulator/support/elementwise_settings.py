@@ -34,7 +34,7 @@ class Setting:
         self.bench.ub(rng.integers(0, 256, 512, dtype=np.uint8))
 
     def agree(self, name: str, *scalars: Any, mode: str | None = None, **more: Any) -> Any:
-        """The instruction ``name`` of the family does what the naive interpreter does."""
+        """Check that the instruction ``name`` of the family does what the naive interpreter does."""
         strides = (self.blk if self.legacy else []) + self.rep
         modes = () if mode is None else (mode,)
         api = name if name in registry.specs() else ("v" if self.legacy else "vec_") + name
@@ -42,7 +42,7 @@ class Setting:
 
 
 def settings(name: str, dtypes: tuple[str, ...], legacy: bool, count: int = 4) -> list[Setting]:
-    """Settings from fixed seeds, other ones for every instruction and dtype."""
+    """Return the settings from fixed seeds, other ones for every instruction and dtype."""
     return [
         Setting(np.random.default_rng([seed, *name.encode(), *dtypes[0].encode(), legacy]), dtypes, legacy)
         for seed in range(count)

@@ -31,7 +31,7 @@ class Problem:
 
 
 def nz(matrix: np.ndarray) -> np.ndarray:
-    """(..., R, C) as FRACTAL_NZ (..., C/16, R/16, 16, 16)."""
+    """Bring (..., R, C) into FRACTAL_NZ (..., C/16, R/16, 16, 16)."""
     *batch, rows, columns = matrix.shape
     split = matrix.reshape(*batch, rows // 16, 16, columns // 16, 16)
     count = len(batch)
@@ -39,7 +39,7 @@ def nz(matrix: np.ndarray) -> np.ndarray:
 
 
 def matrix(fractals: np.ndarray) -> np.ndarray:
-    """Inverse of :func:`nz`."""
+    """Undo :func:`nz`."""
     *batch, c1, r1, r0, c0 = fractals.shape
     count = len(batch)
     order = fractals.transpose(*range(count), count + 1, count + 2, count, count + 3)
@@ -47,19 +47,19 @@ def matrix(fractals: np.ndarray) -> np.ndarray:
 
 
 def zn(matrix_: np.ndarray) -> np.ndarray:
-    """(R, C) as (R/16, C/16, 16, 16) with every fractal transposed: what L0B holds of a right operand."""
+    """Bring (R, C) into (R/16, C/16, 16, 16) with every fractal transposed: what L0B holds of a right operand."""
     rows, columns = matrix_.shape
     return np.ascontiguousarray(matrix_.reshape(rows // 16, 16, columns // 16, 16).transpose(0, 2, 3, 1))
 
 
 def block_diagonal(square: np.ndarray) -> np.ndarray:
-    """The matrix with everything outside its diagonal blocks of 128 set to zero."""
+    """Return the matrix with everything outside its diagonal blocks of 128 set to zero."""
     index = np.arange(len(square)) // 128
     return np.where(index[:, None] == index[None, :], square, 0)
 
 
 def described(array: np.ndarray, **more: Any) -> dict[str, Any]:
-    """The description of an array that an operator's function takes."""
+    """Return the description of an array that an operator's function takes."""
     return {
         "shape": array.shape,
         "dtype": array.dtype.name,
@@ -87,7 +87,7 @@ def from_input(
 
 
 def normal(generator: np.random.Generator, *shape: int, dtype: Any = HALF, scale: float = 1.0) -> np.ndarray:
-    """Normal random elements times ``scale``."""
+    """Return normal random elements times ``scale``."""
     return (generator.standard_normal(shape) * scale).astype(dtype)
 
 
@@ -100,7 +100,7 @@ def product(a: np.ndarray, b: np.ndarray, half: bool = False) -> tuple[np.ndarra
 
 
 def batch_matmul(generator: np.random.Generator, shape: tuple[int, int, int]) -> Problem:
-    """The problem of cus_batch_matmul: ``a @ b^T`` for each of a batch."""
+    """Return the problem of cus_batch_matmul: ``a @ b^T`` for each of a batch."""
     a, b = (normal(generator, *shape, dtype=SINGLE) for _ in range(2))
     truth, bound = product(a, b.transpose(0, 2, 1))
     return Problem(
@@ -111,7 +111,7 @@ def batch_matmul(generator: np.random.Generator, shape: tuple[int, int, int]) ->
 
 
 def cholesky(generator: np.random.Generator, size: int) -> Problem:
-    """The inverse of the upper Cholesky factor of every diagonal block of 128."""
+    """Return the inverse of the upper Cholesky factor of every diagonal block of 128."""
     x = generator.standard_normal((size, size))
     a = (x @ x.T / size + 2 * np.eye(size)).astype(SINGLE)
     split = min(size, 128)
@@ -135,8 +135,9 @@ def abs_max(generator: np.random.Generator, shape: tuple[int, ...], origin: tupl
 
 
 def abs_max_of_padded(generator: np.random.Generator, shape: tuple[int, ...], origin: int) -> Problem:
-    """A matrix of ``origin`` rows, stored as blocks of 128 x 128 on its diagonal: the maximum over the output rows is
-    the maximum of the matrix. The padding of the last block is larger and must not be seen."""
+    """Return a matrix of ``origin`` rows, stored in blocks of 128 x 128: the maximum over the output
+    rows is the maximum of the matrix. The padding of the last block is larger and must not be seen.
+    """
     x = normal(generator, *shape, dtype=SINGLE)
     last = origin - 128 * (shape[0] - 1)
     x[-1, last:, :] = x[-1, :, last:] = 1e6
@@ -170,7 +171,7 @@ def img2col(
 
 
 def dense_left(generator: np.random.Generator) -> Problem:
-    """The problem of a block-diagonal left factor."""
+    """Return the problem of a block-diagonal left factor."""
     a, b = normal(generator, 1008, 1008), normal(generator, 1008, 2048)
     truth, bound = product(block_diagonal(a), b, half=True)
     x1, x2 = nz(a), nz(b)
@@ -186,7 +187,7 @@ def dense_left(generator: np.random.Generator) -> Problem:
 
 
 def scaled(a: np.ndarray, b: np.ndarray, factor: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Truth and error bound, in NZ, of a product times a factor."""
+    """Return the truth and error bound, in NZ, of a product times a factor."""
     truth, bound = product(a, b)
     scale = float(factor[0])
     return nz(truth * scale), nz(bound * scale + np.abs(truth * scale) * U32)
@@ -209,7 +210,7 @@ def times_right(a: np.ndarray, b: np.ndarray, right: np.ndarray, factor: float) 
 
 
 def dense_right(generator: np.random.Generator) -> Problem:
-    """The problem of a block-diagonal right factor."""
+    """Return the problem of a block-diagonal right factor."""
     a, b = normal(generator, 1008, 2048), normal(generator, 2048, 2048)
     return times_right(a, b, block_diagonal(b), 1.7)
 
@@ -241,7 +242,7 @@ def right_mul(generator: np.random.Generator, k: int, m: int) -> Problem:
 
 
 def combine(generator: np.random.Generator, shape: tuple[int, int, int]) -> Problem:
-    """The problem of blocks put on the diagonal of one matrix."""
+    """Return the problem of blocks put on the diagonal of one matrix."""
     x = normal(generator, *shape, dtype=SINGLE)
     count, size, _ = shape
     truth = np.zeros((count * size, count * size))

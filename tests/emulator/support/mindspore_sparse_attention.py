@@ -10,7 +10,7 @@ from tests.emulator.support.mindspore_problems import HALF, SINGLE, U16, Problem
 
 
 def random_weights(generator: np.random.Generator, sequence: int, heads: int) -> dict[str, np.ndarray]:
-    """Local and global attention weights and what they meet, as matrices per (head, block)."""
+    """Return local and global attention weights and what they meet, as matrices per (head, block)."""
     blocks = sequence // 64
     return {
         "local": np.abs(normal(generator, 1, heads, blocks, 64, 64, scale=0.1)),
@@ -21,13 +21,13 @@ def random_weights(generator: np.random.Generator, sequence: int, heads: int) ->
 
 
 def far_rows(sequence: int, head: int) -> np.ndarray:
-    """Positions that every query of a head sees: one 16-row group of each block of 64."""
+    """Return the positions that every query of a head sees: one 16-row group of each block of 64."""
     start = 16 * (3 - head % 4)
     return np.concatenate([np.arange(64 * block + start, 64 * block + start + 16) for block in range(sequence // 64)])
 
 
 def dsd(generator: np.random.Generator, sequence: int, heads: int) -> Problem:
-    """The problem of dsd_matmul: weights, local and far, times value."""
+    """Return the problem of dsd_matmul: weights, local and far, times value."""
     given = random_weights(generator, sequence, heads)
     truth = np.zeros((heads, sequence, 128))
     bound = np.zeros_like(truth)
@@ -47,7 +47,7 @@ def dsd(generator: np.random.Generator, sequence: int, heads: int) -> Problem:
 
 
 def dsd_back(generator: np.random.Generator, sequence: int, heads: int) -> Problem:
-    """The problem of dsd_matmul's gradient: of value and of both kinds of weights."""
+    """Return the problem of dsd_matmul's gradient: of value and of both kinds of weights."""
     given = random_weights(generator, sequence, heads)
     blocks = sequence // 64
     local = np.zeros((2, 1, heads, blocks, 64, 64))
@@ -88,7 +88,7 @@ def random_inputs(generator: np.random.Generator, sequence: int, heads: int) -> 
 
 
 def dds(generator: np.random.Generator, sequence: int, heads: int) -> Problem:
-    """Softmax over the keys of a query's block and the far keys."""
+    """Compute softmax over the keys of a query's block and the far keys."""
     given = random_inputs(generator, sequence, heads)
     blocks = sequence // 64
     local = np.zeros((2, 1, heads, blocks, 64, 64))
@@ -132,7 +132,7 @@ def dds(generator: np.random.Generator, sequence: int, heads: int) -> Problem:
 
 
 def dds_grad(generator: np.random.Generator, sequence: int, heads: int) -> Problem:
-    """The problem of the gradients of query and key in that attention."""
+    """Return the problem of the gradients of query and key in that attention."""
     given = random_inputs(generator, sequence, heads)
     blocks, width = sequence // 64, sequence // 4
     weights = generator.random((heads, blocks, 64, 64 + width))

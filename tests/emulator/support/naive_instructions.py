@@ -26,7 +26,7 @@ from tests.emulator.support.naive_values import (
 
 
 def lanes(mask: Any, width: int) -> list[int]:
-    """Numbers of the enabled lanes of a mask: a count, or two words of bits."""
+    """Return the numbers of the enabled lanes of a mask: a count, or two words of bits."""
     if not isinstance(mask, (list, tuple)):
         return list(range(mask))
     bits = (mask[0] & (1 << 64) - 1) << 64 | mask[1] & (1 << 64) - 1
@@ -36,7 +36,7 @@ def lanes(mask: Any, width: int) -> list[int]:
 def vector(
     a: dict[str, Any], function: Callable[..., Any], sources: tuple[str, ...], legacy: bool, reads_dst: bool = False
 ) -> None:
-    """Element by element, a repeat's sources before its destination."""
+    """Compute element by element, a repeat's sources before its destination."""
     dst, inputs = a["dst"], [a[name] for name in sources]
     width = 256 // max(p.size for p in (dst, *inputs))
     for repeat in range(a["repeat_times"]):
@@ -52,7 +52,7 @@ def vector(
 
 
 def multiply_add(kind: str, dtype: str, scalar: Any = None) -> Callable[..., Any]:
-    """The product is rounded, then the sum."""
+    """Round the product, then the sum."""
     if kind == "axpy":
         return lambda x, d: stored(x * scalar, dtype) + d
     if kind == "mla":
@@ -61,7 +61,7 @@ def multiply_add(kind: str, dtype: str, scalar: Any = None) -> Callable[..., Any
 
 
 def fill(a: dict[str, Any], legacy: bool) -> None:
-    """vec_dup; an infinity keeps its pattern."""
+    """Run vec_dup; an infinity keeps its pattern."""
     dst, value = a["dst"], a["scalar"]
     pattern = struct.pack(CODES[dst.dtype], value if math.isinf(value) else stored(value, dst.dtype))
     for repeat in range(a["repeat_times"]):
@@ -71,7 +71,7 @@ def fill(a: dict[str, Any], legacy: bool) -> None:
 
 
 def convert(a: dict[str, Any], legacy: bool) -> None:
-    """vec_conv."""
+    """Run vec_conv."""
     dst, mode = a["dst"].dtype, a["round_mode"]
     if a["deqscale"] is not None:
         vector(a, lambda x: x * a["deqscale"], ("src",), legacy)
@@ -84,7 +84,7 @@ def convert(a: dict[str, Any], legacy: bool) -> None:
 
 
 def compare(a: dict[str, Any], function: Callable[[Any, Any], bool], legacy: bool) -> None:
-    """vec_cmpv: bits into memory."""
+    """Run vec_cmpv: bits into memory."""
     width = 256 // a["src0"].size
     for repeat in range(a["repeat_times"]):
         bits = 0
@@ -99,7 +99,7 @@ def compare(a: dict[str, Any], function: Callable[[Any, Any], bool], legacy: boo
 
 
 def select(a: dict[str, Any], legacy: bool, register: int) -> None:
-    """vec_sel: by bits in memory or in the register."""
+    """Run vec_sel: by bits in memory or in the register."""
     width = 256 // a["dst"].size
     bits = register
     if isinstance(a["sel"], Pointer):
@@ -115,7 +115,7 @@ def select(a: dict[str, Any], legacy: bool, register: int) -> None:
 
 
 def reduce(a: dict[str, Any], name: str) -> None:
-    """vcadd, vcmax, vcmin and the reductions of blocks and pairs."""
+    """Run vcadd, vcmax, vcmin and the reductions of blocks and pairs."""
     src, dst = a["src"], a["dst"]
     width = 256 // src.size
     enabled = lanes(a["mask"], width)
@@ -140,7 +140,7 @@ def reduce(a: dict[str, Any], name: str) -> None:
 
 
 def reduce_add(a: dict[str, Any]) -> None:
-    """vec_reduce_add: sums of repeats, then sums of those."""
+    """Run vec_reduce_add: sums of repeats, then sums of those."""
     src = a["src"]
     width = 256 // src.size
     enabled = set(lanes(a["mask"], width))
@@ -153,7 +153,7 @@ def reduce_add(a: dict[str, Any]) -> None:
 
 
 def reduce_extreme(a: dict[str, Any], sign: int) -> None:
-    """vec_reduce_max (sign 1) and vec_reduce_min (sign -1), with the index where it is asked for."""
+    """Run vec_reduce_max (sign 1) or vec_reduce_min (sign -1), with the index if asked for."""
     src, best = a["src"], None
     for repeat in range(a["repeat_times"]):
         for lane in lanes(a["mask"], 128):
@@ -168,7 +168,7 @@ def reduce_extreme(a: dict[str, Any], sign: int) -> None:
 
 
 def transpose(dst: Pointer, src: Pointer, repeats: int, dst_stride: int, src_stride: int) -> None:
-    """vec_trans: blocks of 16 by 16."""
+    """Run vec_trans: blocks of 16 by 16."""
     for repeat in range(repeats):
         tile = bytes(src.data[src.address + repeat * src_stride * 512 :][:512])
         for i in range(16):
@@ -178,7 +178,7 @@ def transpose(dst: Pointer, src: Pointer, repeats: int, dst_stride: int, src_str
 
 
 def scatter(a: dict[str, Any]) -> None:
-    """vnchwconv: 16 blocks of lists transposed."""
+    """Run vnchwconv: 16 blocks of lists transposed."""
     repeats, size = a["repeat_times"], a["dst_list"][0].size
     high, low = (16 * bool(a[name]) if size == 1 else 0 for name in ("dst_high_half", "src_high_half"))
     for repeat in range(repeats):
@@ -192,7 +192,7 @@ def scatter(a: dict[str, Any]) -> None:
 
 
 def move(a: dict[str, Any]) -> None:
-    """data_move and tensor_mov between global memory, the Unified Buffer and L1: bursts and gaps of 32 bytes."""
+    """Run data_move and tensor_mov between global memory, the Unified Buffer and L1: bursts and gaps of 32 bytes."""
     length = 32 * a["burst"]
     for number in range(a["nburst"]):
         to = a["dst"].at(number * (length + 32 * a["dst_stride"]))
@@ -203,24 +203,24 @@ def move(a: dict[str, Any]) -> None:
 
 
 def compare_to_register(machine: Any, a: dict[str, Any], function: Callable[[Any, Any], bool]) -> None:
-    """vcmp: the bits of masked-off lanes stay."""
+    """Run vcmp: the bits of masked-off lanes stay."""
     for lane in lanes(a["mask"], 256 // a["src0"].size):
         x, y = (a[name].lane(0, lane, 0, a[f"{name}_blk_stride"]).get() for name in ("src0", "src1"))
         machine.register = machine.register & ~(1 << lane) | function(x, y) << lane
 
 
 def load_register(machine: Any, a: dict[str, Any]) -> None:
-    """mov_tensor_to_cmpmask."""
+    """Run mov_tensor_to_cmpmask."""
     machine.register = int.from_bytes(a["src"].data[a["src"].address : a["src"].address + 16], "little")
 
 
 def store_register(machine: Any, a: dict[str, Any]) -> None:
-    """mov_cmpmask_to_tensor."""
+    """Run mov_cmpmask_to_tensor."""
     a["dst"].data[a["dst"].address : a["dst"].address + 16] = machine.register.to_bytes(16, "little")
 
 
 def _table() -> Iterator[tuple[str, Callable[[Any, dict[str, Any]], None]]]:
-    """Every instruction by name, as a function of the interpreter and the arguments."""
+    """Yield every instruction by name, as a function of the interpreter and the arguments."""
     for legacy, prefix in ((False, "vec_"), (True, "v")):
         for name, function in ONE.items():
             yield prefix + name, lambda _, a, f=function, k=legacy: vector(a, f, ("src",), k)

@@ -13,7 +13,7 @@ import tikemu
 
 
 def outcome(instance: Any, feeds: dict[str, Any], processes: int, folder: Path, **settings: Any) -> dict[str, Any]:
-    """All that a run gives: results, report, warnings, error, trace."""
+    """Return all that a run gives: results, report, warnings, error, trace."""
     numerics, timing = settings.pop("numerics", True), settings.pop("timing", True)
     options = tikemu.Options(processes=processes, progress=False, **settings)
     found: dict[str, Any] = {}
@@ -61,5 +61,5 @@ def modes(instance: Any) -> set[str]:
 
 @pytest.fixture
 def one_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The number of processes is what a test says."""
+    """Set the number of processes to what a test says."""
     monkeypatch.delenv("TIKEMU_PROCESSES", raising=False)

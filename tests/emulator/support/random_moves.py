@@ -12,7 +12,7 @@ class MoveStatements(Values):
     """Definitions of tensors, and moves from, to and between them."""
 
     def define(self, dtype: str | None = None) -> None:
-        """A tensor of the Unified Buffer, filled from global memory or with zeros."""
+        """Fill a tensor of the Unified Buffer from global memory or with zeros."""
         dtype = dtype or self.pick(DTYPES)
         count = elements(dtype)
         tensor = self.tik.Tensor(dtype, (count,), tik.scope_ubuf, self.name("t"))
@@ -25,7 +25,7 @@ class MoveStatements(Values):
             self.tik.vec_dup(lanes, tensor, 0, BLOCKS // 8, 8)
 
     def move(self) -> None:
-        """Bursts into a tensor, out of it, or to another one."""
+        """Move bursts into a tensor, out of it, or to another one."""
         dtype = self.pick(DTYPES)
         bursts, length, gaps = self.upto(1, 3), self.upto(1, 6), [self.upto(0, 4), self.upto(0, 4)]
         spans = [bursts * length + (bursts - 1) * gap for gap in gaps]
@@ -41,7 +41,7 @@ class MoveStatements(Values):
             self.tik.data_move(other, held, 0, bursts, length, *gaps)
 
     def through_l1(self) -> None:
-        """Global memory to L1, and a part of that to a tensor."""
+        """Move global memory to L1, and a part of that to a tensor."""
         dtype = self.pick(DTYPES)
         count = elements(dtype)
         buffer = self.tik.Tensor(dtype, (count,), tik.scope_cbuf, self.name("l1_"))
@@ -51,7 +51,7 @@ class MoveStatements(Values):
         self.tik.data_move(self.operand(dtype, length), part, 0, 1, length, 0, 0)
 
     def finish(self) -> None:
-        """Stores one tensor of every dtype."""
+        """Store one tensor of every dtype."""
         for dtype in DTYPES:
             tensor = self.tensor(dtype)
             self.tik.data_move(self.outputs[dtype][self.block * elements(dtype)], tensor, 0, 1, BLOCKS, 0, 0)

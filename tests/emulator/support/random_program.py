@@ -14,7 +14,7 @@ from tests.emulator.support.random_vectors import VectorStatements
 
 
 class Generator(VectorStatements, MoveStatements, ScalarStatements):
-    """Records a random legal program: statements, and the loops, branches and scopes around them.
+    """Record a random legal program: statements, and the loops, branches and scopes around them.
 
     The same seed gives the same program and the same feeds. Every random choice comes from one stream, so the order of
     the choices is part of that.
@@ -97,7 +97,7 @@ class Generator(VectorStatements, MoveStatements, ScalarStatements):
             self._nested()
 
     def feeds(self) -> dict[str, Any]:
-        """Arrays for the inputs, and a number for ``n``."""
+        """Return the arrays for the inputs, and a number for ``n``."""
         feeds: dict[str, Any] = {"n": self.upto(0, 3)}
         for dtype, tensor in self.inputs.items():
             count = int(np.prod(tensor.shape))

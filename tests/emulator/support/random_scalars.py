@@ -9,7 +9,7 @@ class ScalarStatements(Values):
     """Elements of tensors, and arithmetic on them."""
 
     def element(self) -> None:
-        """A Scalar read from a tensor, or written into one."""
+        """Read a Scalar from a tensor, or write it into one."""
         dtype = self.pick(DTYPES)
         tensor = self.tensor(dtype)
         index = self.integer()
@@ -27,7 +27,7 @@ class ScalarStatements(Values):
             tensor[index].set_as(value)
 
     def arithmetic(self) -> None:
-        """A new integer, not negative, from two."""
+        """Make a new integer, not negative, from two."""
         value = self.tik.Scalar("int32", self.name("i"))
         one, other = self.integer(), self.integer()
         operator = self.pick(("+", "*", "/", "%", "&", "|", ">>"))
@@ -41,7 +41,7 @@ class ScalarStatements(Values):
         self.integers.append(value)
 
     def signed(self) -> None:
-        """Arithmetic on values of any sign, which is stored."""
+        """Compute with values of any sign, and store the result."""
         tensor = self.tensor("int32")
         value = self.tik.Scalar("int32", self.name("v"))
         value.set_as(tensor[self.integer()])

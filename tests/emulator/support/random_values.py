@@ -46,23 +46,23 @@ class Values:
         self.block: Any = 0
 
     def chance(self, share: float) -> bool:
-        """True in that share of all calls."""
+        """Return True in the given share of all calls."""
         return bool(self.rng.random() < share)
 
     def pick(self, options: Any) -> Any:
-        """One of a sequence."""
+        """Return an element of a sequence."""
         return options[int(self.rng.integers(len(options)))]
 
     def upto(self, low: int, high: int) -> int:
-        """An integer from ``low`` to ``high``."""
+        """Return an integer from ``low`` to ``high``."""
         return int(self.rng.integers(low, high + 1))
 
     def _global(self, dtype: str, name: str) -> Any:
-        """A tensor in global memory."""
+        """Return a tensor in global memory."""
         return self.tik.Tensor(dtype, (self.blocks * elements(dtype),), tik.scope_gm, name)
 
     def name(self, prefix: str) -> str:
-        """A name that nothing else has."""
+        """Return a name that nothing else has."""
         self.names += 1
         return f"{prefix}{self.names}"
 
@@ -76,7 +76,7 @@ class Values:
             del entries[length:]
 
     def integer(self) -> Any:
-        """A run-time integer from 0 to 30, or a number."""
+        """Return a run-time integer from 0 to 30, or a number."""
         choice = self.upto(0, 3)
         if choice == 0 or not self.integers:
             return self.upto(0, 30)
@@ -84,7 +84,7 @@ class Values:
         return value % 31 if choice == 1 else (value * self.upto(1, 3) + self.upto(0, 5)) % 31
 
     def offset(self, dtype: str, room: int) -> Any:
-        """An offset in elements of at most ``room`` blocks."""
+        """Return an offset in elements of at most ``room`` blocks."""
         per_block = 32 // np.dtype(dtype).itemsize
         value = self.integer()
         if isinstance(value, int):
@@ -92,7 +92,7 @@ class Values:
         return (value % (room + 1)) * per_block
 
     def tensor(self, dtype: str) -> Any:
-        """A tensor of ``dtype``."""
+        """Return a tensor of ``dtype``."""
         return self.pick([tensor for kind, tensor in self.tensors if kind == dtype])
 
     def operand(self, dtype: str, span: int, other_than: Any = None) -> Any:
@@ -103,5 +103,5 @@ class Values:
         return self.pick(found)[self.offset(dtype, BLOCKS - span) :]
 
     def whole(self, part: Any) -> Any:
-        """The tensor that a part belongs to."""
+        """Return the tensor that a part belongs to."""
         return next(tensor for _, tensor in self.tensors if tensor.name == part.name)

@@ -28,7 +28,7 @@ class VectorStatements(Values):
     """One method for each kind of vector instruction. Repeats and strides keep all accesses inside the tensors."""
 
     def mask(self, lanes: int) -> Any:
-        """In bit mode or as a count."""
+        """Set the mask in bit mode or as a count."""
         choice = self.upto(0, 3)
         if choice == 0:
             return [int(self.rng.integers(1, 2**63)) if lanes == 128 else 0, int(self.rng.integers(1, 2**63))]
@@ -44,7 +44,7 @@ class VectorStatements(Values):
         return strides, repeats, spans
 
     def repeats(self, repeats: int) -> Any:
-        """The count as a number, or a run-time value of at most that."""
+        """Return the count as a number, or a run-time value of at most that."""
         if self.chance(0.8) or not self.integers:
             return repeats
         return self.pick(self.integers) % (repeats + 1)

@@ -8,21 +8,21 @@ from tikemu.program import nodes
 
 
 def body(kernel):
-    """The statements that a kernel has recorded."""
+    """Return the statements that a kernel has recorded."""
     return kernel._recorder.program.body.statements
 
 
 def lines(kernel):
-    """The recorded program without its head, unindented by one level."""
+    """Return the recorded program without its head, unindented by one level."""
     return [line[4:] for line in str(kernel).splitlines()[1:]]
 
 
 @pytest.fixture
 def ub(kernel):
-    """Makes tensors in the Unified Buffer."""
+    """Make tensors in the Unified Buffer."""
     return lambda shape, dtype="float16", name="t": kernel.Tensor(dtype, shape, tik.scope_ubuf, name)
 
 
 def offset(tensor):
-    """The offset of a view as text."""
+    """Return the offset of a view as text."""
     return nodes.describe(tensor._node.offset)

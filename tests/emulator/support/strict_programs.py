@@ -18,31 +18,31 @@ faulty = pytest.mark.parametrize("fault", [True, False], ids=["fault", "right"])
 
 @pytest.fixture
 def source(kernel: Any) -> Any:
-    """A GM tensor to read."""
+    """Return a GM tensor to read."""
     return kernel.Tensor("float16", (128,), tik.scope_gm, "source")
 
 
 @pytest.fixture
 def target(kernel: Any) -> Any:
-    """A GM tensor to write."""
+    """Return a GM tensor to write."""
     return kernel.Tensor("float16", (128,), tik.scope_gm, "target")
 
 
 @pytest.fixture
 def quiet() -> Iterator[None]:
-    """Warnings of tikemu are not shown."""
+    """Hide the warnings of tikemu."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TikWarning)
         yield
 
 
 def ub(kernel: Any, name: str, count: int = 128, dtype: str = "float16") -> Any:
-    """A vector in the Unified Buffer."""
+    """Return a vector in the Unified Buffer."""
     return kernel.Tensor(dtype, (count,), tik.scope_ubuf, name)
 
 
 def filled(kernel: Any, name: str = "data", count: int = 128) -> Any:
-    """A vector of ones in the Unified Buffer."""
+    """Return a vector of ones in the Unified Buffer."""
     data = ub(kernel, name, count)
     kernel.vec_dup(128, data, 1.0, count // 128, 8)
     return data
@@ -80,5 +80,5 @@ def check(
 
 
 def per_block(kernel: Any, blocks: int = 2) -> Any:
-    """The multi-core loop."""
+    """Return the multi-core loop."""
     return kernel.for_range(0, blocks, block_num=blocks)

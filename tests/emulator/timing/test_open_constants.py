@@ -17,7 +17,7 @@ ISSUE, LATENCY = 4, 15
 
 
 def cycles(statements: Callable[[Any, Any], None], **constants: float) -> float:
-    """Cycles that statements on (instance, float32 numbers in the Unified Buffer) add to a program.
+    """Return the cycles that statements add. They get (instance, float32 numbers in the Unified Buffer).
 
     They are the same whether numbers are computed or not.
     """
@@ -44,7 +44,7 @@ def cycles(statements: Callable[[Any, Any], None], **constants: float) -> float:
 
 
 def add(first: int, second: int, target: int) -> Callable[[Any, Any], None]:
-    """An addition of 64 repeats."""
+    """Return an addition of 64 repeats."""
     return lambda kernel, space: kernel.vec_add(64, space[target], space[first], space[second], 64, 8, 8, 8)
 
 

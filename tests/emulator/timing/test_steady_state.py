@@ -14,7 +14,7 @@ from tikemu.timing import steady_state
 from tikemu.timing.clock import CoreClock
 from tikemu.timing.simulator import TimedOp, exact
 
-from tests.emulator.support.programs import zoo, zoo2
+from tests.emulator.support.programs.cube_operators import PROGRAMS
 
 UB = Memory("UB", "UB", 4096, False)
 
@@ -65,7 +65,7 @@ class Clock:
         return f"scalar_{kind}", self.footprints[rng.integers(12)]
 
     def block(self, start: float, several: bool) -> float:
-        """Nested loops over the bodies, which now and then differ."""
+        """Run nested loops over the bodies, which now and then differ."""
         clock = self.clock
         clock.begin_block(start, several)
         for _ in range(4):
@@ -80,7 +80,7 @@ class Clock:
         return clock.end_block()
 
     def run(self, several: bool) -> list[Any]:
-        """Some blocks, twice; everything that can be seen."""
+        """Run some blocks twice, and return everything that can be seen."""
         seen: list[Any] = []
         for _ in range(2):
             self.clock.restart()
@@ -108,7 +108,7 @@ def test_random_loops(seed: int, several: bool, monkeypatch: pytest.MonkeyPatch)
     assert replayed.clock.replay._transitions
 
 
-@pytest.mark.parametrize("build", (*zoo.PROGRAMS, *zoo2.PROGRAMS), ids=lambda build: build.__name__)
+@pytest.mark.parametrize("build", PROGRAMS, ids=lambda build: build.__name__)
 def test_programs(build: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A kept trace needs every event, so nothing is replayed; without one the same comes out."""
     tikemu.install(soc="Ascend910A")
@@ -121,7 +121,7 @@ def test_programs(build: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def after_a_loop(replay: bool, body: Any, rest: Any) -> float:
-    """When everything is complete that follows 400 iterations of ``body``."""
+    """Return the time at which everything behind 400 iterations of ``body`` is complete."""
     clock = CoreClock(ASCEND_910A.with_constants({"ub_scalar_latency": 20}), replay=replay)
     footprint = clock.footprints.exact(Region.span(UB, 0, 32))
     move, vector = TimedOp("move", 4, 100.0, 0.0), TimedOp("vector", 1, 1.0, 20.0)

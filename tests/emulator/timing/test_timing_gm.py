@@ -10,12 +10,12 @@ from tikemu.timing.gm import GlobalMemory, L2Cache
 
 
 def gm(cores: int = 1, l2: bool = False) -> GlobalMemory:
-    """The global memory of a chip with some of its cores at work."""
+    """Return the global memory of a chip with some of its cores at work."""
     return GlobalMemory(ASCEND_910A, cores, l2)
 
 
 def gm_region(start: int, transfer: Transfer) -> Region:
-    """The bytes of a transfer."""
+    """Return the bytes of a transfer."""
     memory = Memory("GM", "gm", 1 << 22, False)
     return Region.strided(memory, start, transfer.bursts, transfer.pitch, transfer.burst_bytes)
 

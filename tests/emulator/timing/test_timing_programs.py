@@ -65,7 +65,7 @@ def test_without_timing_there_are_outputs_only(kernel: Any) -> None:
 
 
 def moves(instance: Any, run_time: bool) -> Any:
-    """Two loads into disjoint halves of one tensor and an addition on the first half."""
+    """Record two loads into disjoint halves of one tensor, and an addition on the first."""
     source = instance.Tensor("float16", (1024,), tik.scope_gm, "source")
     target = instance.Tensor("float16", (1024,), tik.scope_gm, "target")
     a = instance.Tensor("float16", (1024,), tik.scope_ubuf, "a")
@@ -127,7 +127,7 @@ def test_addresses_known_at_build_time_save_synchronisation(
 
 
 def copy_kernel(instance: Any, blocks: int, tiles: int, threads: int) -> Any:
-    """Each block moves ``tiles`` tiles of 16 KiB through the Unified Buffer."""
+    """Move ``tiles`` tiles of 16 KiB through the Unified Buffer in each block."""
     return tiled(instance, 8192, blocks, tiles, threads)
 
 

@@ -13,7 +13,9 @@ os.environ.setdefault("FLASH_ATTENTION_CPU_POISON", "1")
 
 @pytest.fixture(autouse=True, scope="session")
 def sources_are_read_once():
-    """MindSpore's compiler cuts the source of a function out of its file for every graph: a tenth of its time."""
+    """Keep the sources of functions: MindSpore's compiler cuts them out of files for every graph. a tenth of its
+    time.
+    """
     read, cut = inspect.getsourcelines, {}
 
     def remembered(function):
@@ -94,7 +96,7 @@ def mode(request):
 
 @pytest.fixture(params=("native", "composed"))
 def update(request):
-    """Return how caches are updated: by the native kernel, or composed of operators as on a device."""
+    """Return the way in which caches are updated: by the native kernel, or composed of operators as on a device."""
     if request.param == "composed":
         request.getfixturevalue("composed")
     return request.param
@@ -102,7 +104,7 @@ def update(request):
 
 @pytest.fixture
 def composed(monkeypatch):
-    """Caches are updated as they are on a device."""
+    """Update caches as on a device."""
     from flash_attention.backends import cache_update
 
     cells = cache_update.append_cell, cache_update.reorder_cell

@@ -10,7 +10,7 @@ TWICE = Tensor(np.int32([1, 1])), Tensor(np.int32([[1], [1]]))
 
 
 def both(function, *further):
-    """A function and the gradient of its first input."""
+    """Return a function and the gradient of its first input."""
     return lambda x: (function(x, *further), *gradients(lambda y: function(y, *further), x))
 
 

@@ -6,25 +6,20 @@ from mindspore import dtype as mstype
 from mindspore import nn, ops
 
 from flash_attention.bridge.constants import filled
-from flash_attention.problem import AttentionProblem
+from flash_attention.call import Call
 
 
 class EmptyAttention(nn.Cell):
-    """Gives what every backend would: zeros, and the logsumexp of rows that see nothing.
+    """Give zeros, and the logsumexp of rows that see nothing, as every backend would.
 
-    Takes the inputs of the cell of `Backend.build`, or of its forms for packed and paged problems. No gradient flows
-    through it but the one of the sinks.
-
-    Args:
-        problem: of the scores.
-        output: shape of the output.
-        rows: shape of the logsumexp; None where there is none.
+    Takes the inputs of the cell of `Backend.build`. No gradient flows through it but the one of the sinks.
     """
 
-    def __init__(self, problem: AttentionProblem, output: tuple, rows: tuple | None = None):
+    def __init__(self, call: Call):
         super().__init__()
-        self.output, self.rows, self.dtype = output, rows, getattr(mstype, problem.dtype)
-        self.sinks = problem.place("sinks")
+        self.output, self.dtype = call.laid_out(call.shape_output()), getattr(mstype, call.dtype)
+        self.rows = {"dense": call.shape_lse(), "varlen": call.shape_lse()[1:], "paged": None}[call.kind]
+        self.sinks = call.place("sinks")
 
     def construct(self, *tensors):
         output = ops.cast(filled(self.output, 0), self.dtype)

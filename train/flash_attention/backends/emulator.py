@@ -1,6 +1,6 @@
 """Backend `emulator`: the TIK operators for Ascend 910, executed instruction by instruction by tikemu on a CPU.
 
-Slow and exact: for developing and testing the operators inside MindSpore models where there is no NPU. The kernels run
+Slow and exact: for developing and testing the operators inside MindSpore models without an NPU. The kernels run
 in tikemu's strict mode; whatever the hardware would punish is an error.
 """
 
@@ -18,10 +18,10 @@ from mindspore import nn, ops
 
 from flash_attention.backends.tik.operator_backend import OperatorBackend
 from flash_attention.bridge.gradients import NotDifferentiated
+from flash_attention.call import Call
+from flash_attention.call.varlen import check_counts, check_lengths
 from flash_attention.dropout import philox
 from flash_attention.kernels.tik.problem import Chip
-from flash_attention.problem import AttentionProblem
-from flash_attention.problem.packed import PackedProblem, check_counts, check_lengths
 
 if TYPE_CHECKING:
     from flash_attention.sharding.shard import Shard
@@ -45,7 +45,7 @@ class EmulatorBackend(OperatorBackend):
         return None if target == "CPU" else f"runs on a CPU, and the device target is {target}"
 
     def chip(self) -> Chip:
-        """The emulated chip, which is there from then on."""
+        """Return the emulated chip, which is there from then on."""
         import tikemu
 
         tikemu.install(soc=SOC)
@@ -56,17 +56,17 @@ class EmulatorBackend(OperatorBackend):
     def make_primitive(self, shard: Shard | None = None):
         return _emulated
 
-    def draw(self, problem: AttentionProblem | PackedProblem, shard: Shard | None = None):
-        return _bits_of_sequences(problem) if isinstance(problem, PackedProblem) else _philox_bits(problem)
+    def draw(self, call: Call, shard: Shard | None = None):
+        return _bits_of_sequences(call) if call.kind == "varlen" else _philox_bits(call)
 
-    def check_lengths(self, problem: PackedProblem):
-        return _CheckedLengths(problem)
+    def check_lengths(self, call: Call):
+        return _CheckedLengths(call)
 
 
 # Of a training step's four kernels each takes several megabytes; a process that meets many shapes cannot keep all.
 @functools.lru_cache(maxsize=64)
 def _recorded(stage: str, request, name: str):
-    """The recorded kernel of a stage."""
+    """Return the recorded kernel of a stage."""
     import tikemu
 
     tikemu.install(soc=SOC)  # somebody else may have removed it since the last kernel
@@ -78,13 +78,13 @@ def _recorded(stage: str, request, name: str):
 
 
 def _emulated(operator, signature, request, shapes: list):
-    """The primitive of a kernel: stores its inputs in the kernel's formats, as a device does, and runs it."""
+    """Return the primitive of a kernel. It stores its inputs in the kernel's formats, as a device does, and runs it."""
     import tikemu
 
     from flash_attention.kernels.tik.layout import from_nz, to_nz
 
     stage, name = operator.stage, operator.name
-    _recorded(stage, request, name)  # what it refuses shows before anything runs
+    _recorded(stage, request, name)  # a refusal shows before anything runs
     options = tikemu.Options(strict=True, progress=False)
     count, dtypes = len(signature.inputs), [getattr(mstype, tensor.dtype) for tensor in signature.outputs]
 
@@ -106,7 +106,7 @@ def _emulated(operator, signature, request, shapes: list):
 
 
 class _Packed(nn.Cell):
-    """Makes a Python function with several results a primitive with one result. Each result has at most 32 bits.
+    """Make a Python function with several results a primitive with one result. Each result has at most 32 bits.
 
     In PYNATIVE with `recompute()`, MindSpore 2.10 prepares a pyfunc primitive twice and then expects twice the outputs
     of one that has several.
@@ -131,38 +131,38 @@ class _Packed(nn.Cell):
         return results
 
 
-def _philox_bits(problem: AttentionProblem):
-    """Return a primitive that draws a problem's keep bits for the kernels. Every other backend draws the same bits for
+def _philox_bits(call: Call):
+    """Return a primitive that draws a call's keep bits for the kernels. Every other backend draws the same bits for
     a seed.
     """
     from flash_attention.kernels.tik import describe, layout
 
-    if problem.dropout_threshold == 0:
+    if call.dropout_threshold == 0:
         return None
-    kernel_problem = describe.kernel_problem(problem)
+    kernel_problem = describe.kernel_problem(call)
 
     def draw(seed):
-        return layout.pack_keep_bits(philox.keep_bits(problem, seed), kernel_problem)
+        return layout.pack_keep_bits(philox.keep_bits(call, seed), kernel_problem)
 
     return NotDifferentiated(_pyfunc(draw, 1, layout.keep_shape(kernel_problem), mstype.uint8))
 
 
-def _bits_of_sequences(problem: PackedProblem):
+def _bits_of_sequences(call: Call):
     """Return a primitive that draws the keep bits of packed sequences. Each sequence gets the bits of a call of its
-    own, see `PackedProblem.rows`.
+    own, see `Call`.
     """
     from flash_attention.kernels.tik import describe, layout
 
-    rows = problem.rows
-    if rows.dropout_threshold == 0:
+    if call.dropout_threshold == 0:
         return None
-    kernel_problem = describe.varlen_problem(problem)
+    kernel_problem = describe.varlen_problem(call)
 
     def draw(seed, ends_q, ends_k):
         parts, before, before_k = [], 0, 0
         for index, (end, end_k) in enumerate(zip(ends_q.tolist(), ends_k.tolist())):
             if end > before and end_k > before_k:
-                one = replace(rows, seq_q=end - before, seq_k=end_k - before_k, batch_offset=rows.batch_offset + index)
+                offset = call.batch_offset + index
+                one = replace(call, seq_q=end - before, seq_k=end_k - before_k, batch_offset=offset, storage=None)
                 parts.append(philox.keep_bits(one, seed)[0])
             before, before_k = end, end_k
         return layout.pack_keep_bits_of_sequences(parts, kernel_problem)
@@ -171,20 +171,20 @@ def _bits_of_sequences(problem: PackedProblem):
 
 
 class _CheckedLengths(nn.Cell):
-    """Cumulative lengths in tensors, which must be allowed; with the leading 0."""
+    """Check cumulative lengths in tensors, and give them the leading 0."""
 
-    def __init__(self, problem: PackedProblem):
+    def __init__(self, call: Call):
         super().__init__()
-        rows, count = problem.rows, problem.sequences + 1
+        count = call.varlen.count + 1
 
         def check(lengths_q, lengths_k):
-            given = ("cu_seqlens_q", lengths_q, rows.seq_q), ("cu_seqlens_k", lengths_k, rows.seq_k)
+            given = ("cu_seqlens_q", lengths_q, call.seq_q), ("cu_seqlens_k", lengths_k, call.seq_k)
             try:
                 ends = [check_lengths(name, lengths.tolist(), total) for name, lengths, total in given]
                 check_counts(*ends)
             except ValueError as error:
                 raise RuntimeError(str(error)) from None
-            # Where only the values tell that there is a leading 0 there is a sequence less: an empty one at the end.
+            # If only the values tell that there is a leading 0, a sequence is missing: an empty one at the end.
             return np.array([side + side[-1:] * (count - len(side)) for side in ends], np.int32)
 
         self.checked = NotDifferentiated(_pyfunc(check, 2, (2, count), mstype.int32))
@@ -195,7 +195,7 @@ class _CheckedLengths(nn.Cell):
 
 
 def _pyfunc(function, count: int, shape: tuple, dtype):
-    """A primitive that runs a Python function of `count` NumPy arrays with one result."""
+    """Return a primitive that runs a Python function of `count` NumPy arrays with one result."""
 
     def call(*arrays):
         return function(*arrays)

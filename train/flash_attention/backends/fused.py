@@ -1,6 +1,6 @@
 """Backend `fused`: MindSpore's own `ops.flash_attention_score`, which Atlas A2 and later devices have.
 
-`fused_arguments` says how a problem maps onto that operator; it needs no device. The operator's meaning is taken from
+`fused_arguments` says how a call maps onto that operator; it needs no device. The operator's meaning is taken from
 the documentation of `mindspore.ops.flash_attention_score` (2.10).
 """
 
@@ -17,8 +17,8 @@ from mindspore import dtype as mstype
 
 from flash_attention.backends.base import Backend
 from flash_attention.backends.positional import ComputedAlibi, OutOfBand
+from flash_attention.call import ALL_BLOCKS, Call
 from flash_attention.dropout.seed import draw
-from flash_attention.problem import ALL_BLOCKS, AttentionProblem
 
 if TYPE_CHECKING:
     from flash_attention.sharding.shard import Shard
@@ -38,7 +38,7 @@ _LOWEST = {"float16": -65504.0, "bfloat16": -3.0e38}
 
 @dataclass(frozen=True)
 class FusedArguments:
-    """Arguments of `ops.flash_attention_score` for a problem, and what its tensors have to look like."""
+    """Arguments of `ops.flash_attention_score` for a call, and the form that its tensors need."""
 
     head_num: int
     keep_prob: float
@@ -54,58 +54,60 @@ class FusedArguments:
     drop_columns: int  # columns of the dropout mask, seq_k padded to a multiple of 8
 
 
-def fused_arguments(problem: AttentionProblem) -> FusedArguments:
-    """Map `problem` onto the arguments of the operator.
+def fused_arguments(call: Call) -> FusedArguments:
+    """Map `call` onto the arguments of the operator.
 
     Causal and token windows become its sparse modes, so that it skips what is hidden. Block windows and explicit masks
-    become a dense mask, with the band around them as a hint where its corner is the top left one.
+    become a dense mask, with the band around them as a hint if its corner is the top left one.
     """
     pre_tokens, next_tokens, mode, mask = UNLIMITED_TOKENS, UNLIMITED_TOKENS, DEFAULT_MASK, "none"
-    band = problem.band
-    if problem.mask_shape is None and band.unlimited():
+    band = call.band
+    if call.mask_shape is None and band.unlimited():
         pass
-    elif problem.mask_shape is None and _is_window(problem):
+    elif call.mask_shape is None and _is_window(call):
         mask = "compressed"
-        left = problem.rules.window_left if problem.rules.window_left >= 0 else UNLIMITED_TOKENS
-        right = problem.rules.window_right if problem.rules.window_right >= 0 else UNLIMITED_TOKENS
-        if problem.rules.causal and left == UNLIMITED_TOKENS:
-            mode = RIGHT_DOWN_CAUSAL if problem.offset else LEFT_UP_CAUSAL
+        left = call.rules.window_left if call.rules.window_left >= 0 else UNLIMITED_TOKENS
+        right = call.rules.window_right if call.rules.window_right >= 0 else UNLIMITED_TOKENS
+        if call.rules.causal and left == UNLIMITED_TOKENS:
+            mode = RIGHT_DOWN_CAUSAL if call.offset else LEFT_UP_CAUSAL
         else:
-            mode, pre_tokens, next_tokens = BAND, left, 0 if problem.rules.causal else right
+            mode, pre_tokens, next_tokens = BAND, left, 0 if call.rules.causal else right
     else:
         mask, mode = "dense", ALL_MASK
-        if problem.offset == 0:
+        if call.offset == 0:
             mode = DEFAULT_MASK
             pre_tokens = max(0, max(row - lo for row, (lo, _) in enumerate(band.rows())))
             next_tokens = max(0, max(hi - 1 - row for row, (_, hi) in enumerate(band.rows())))
     return FusedArguments(
-        head_num=problem.heads,
-        keep_prob=1.0 / problem.dropout_scale,
-        scalar_value=problem.scale,
+        head_num=call.heads,
+        keep_prob=1.0 / call.dropout_scale,
+        scalar_value=call.scale,
         pre_tokens=pre_tokens,
         next_tokens=next_tokens,
         sparse_mode=mode,
         attn_mask=mask,
-        real_shift_factor=1.0 if problem.bias == "none" else 1.0 / problem.scale,
-        head_dim=-(-problem.head_dim // 16) * 16,
-        drop_columns=-(-problem.seq_k // 8) * 8,
+        real_shift_factor=1.0 if call.bias == "none" else 1.0 / call.scale,
+        head_dim=-(-call.head_dim // 16) * 16,
+        drop_columns=-(-call.seq_k // 8) * 8,
     )
 
 
-def _is_window(problem: AttentionProblem) -> bool:
+def _is_window(call: Call) -> bool:
     """Return True if causal and token window alone make the band. The operator knows only these.
 
     Its band mode counts from one corner only, and its causal modes want a key for every query.
     """
-    blocks = min(problem.rules.prev_blocks, problem.rules.next_blocks)
-    unlimited_blocks = blocks >= ALL_BLOCKS or blocks * problem.rules.tile >= problem.seq_q + problem.seq_k
-    square = problem.seq_q == problem.seq_k
-    only_causal = problem.rules.causal and problem.rules.window_left < 0
-    return unlimited_blocks and (square or (only_causal and problem.seq_q <= problem.seq_k))
+    blocks = min(call.rules.prev_blocks, call.rules.next_blocks)
+    unlimited_blocks = blocks >= ALL_BLOCKS or blocks * call.rules.tile >= call.seq_q + call.seq_k
+    square = call.seq_q == call.seq_k
+    only_causal = call.rules.causal and call.rules.window_left < 0
+    return unlimited_blocks and (square or (only_causal and call.seq_q <= call.seq_k))
 
 
 class FusedBackend(Backend):
-    """`ops.flash_attention_score`. Dropout's bits, unless given, come from MindSpore's DropoutGenMask: no seed does."""
+    """Run `ops.flash_attention_score`. Dropout's bits, unless given, come from MindSpore's DropoutGenMask, not a
+    seed.
+    """
 
     name = "fused"
     takes = ("mask", "bias", "keep_bits", "seed", "alibi_slopes")
@@ -121,51 +123,51 @@ class FusedBackend(Backend):
             return f"needs an Atlas A2 or later device ({', '.join(_DEVICES)}), and this one is {soc}"
         return None
 
-    def refuse(self, problem: AttentionProblem) -> str | None:
-        if problem.dtype not in _LOWEST:
-            return f"ops.flash_attention_score takes {' and '.join(_LOWEST)}, got {problem.dtype}"
-        if problem.head_dim > 256 or problem.value_dim != problem.head_dim:
+    def refuse(self, call: Call) -> str | None:
+        if call.dtype not in _LOWEST:
+            return f"ops.flash_attention_score takes {' and '.join(_LOWEST)}, got {call.dtype}"
+        if call.head_dim > 256 or call.value_dim != call.head_dim:
             return (
                 "ops.flash_attention_score takes one head_dim up to 256 for query, key and value, got "
-                f"{problem.head_dim} and {problem.value_dim} of value"
+                f"{call.head_dim} and {call.value_dim} of value"
             )
-        for name in problem.inputs:
+        for name in call.inputs:
             if name not in self.takes:
                 return f"this backend passes no {name} to ops.flash_attention_score"
-        if problem.rules.softcap:
-            return f"ops.flash_attention_score has no soft cap, got softcap {problem.rules.softcap}"
-        if problem.return_lse:
+        if call.rules.softcap:
+            return f"ops.flash_attention_score has no soft cap, got softcap {call.rules.softcap}"
+        if call.return_lse:
             return "ops.flash_attention_score has no gradient through the logsumexp"
-        if problem.bias != "none" and problem.scale == 0.0:
+        if call.bias != "none" and call.scale == 0.0:
             return "ops.flash_attention_score scales the bias too, and the scale is 0"
-        for name, size, limit in (("batch", problem.batch, 2048), ("heads", problem.heads, 256)):
+        for name, size, limit in (("batch", call.batch, 2048), ("heads", call.heads, 256)):
             if size > limit:
                 return f"ops.flash_attention_score takes {name} up to {limit}, got {size}"
-        if max(problem.seq_q, problem.seq_k) > 512 * 1024:
+        if max(call.seq_q, call.seq_k) > 512 * 1024:
             return "ops.flash_attention_score takes sequences up to 524288"
         return None
 
-    def build(self, problem: AttentionProblem, shard: Shard | None = None) -> nn.Cell:
-        return _Attention(problem)
+    def build(self, call: Call, shard: Shard | None = None) -> nn.Cell:
+        return _Attention(call)
 
 
 class _Attention(nn.Cell):
-    """Prepares the operator's tensors from BNSD ones and calls it."""
+    """Prepare the operator's tensors from BNSD tensors, and call it."""
 
-    def __init__(self, problem: AttentionProblem):
+    def __init__(self, call: Call):
         super().__init__()
-        arguments = fused_arguments(problem)
+        arguments = fused_arguments(call)
         self.arguments = asdict(arguments)
-        self.dtype = getattr(mstype, problem.dtype)
-        self.padding = arguments.head_dim - problem.head_dim
-        self.head_dim = problem.head_dim
-        self.zeros_query = _zeros((*problem.shape_query()[:3], self.padding), self.dtype)
-        self.zeros_key = _zeros((*problem.shape_key()[:3], self.padding), self.dtype)
-        self.mask = _Mask(problem, arguments)
-        self.shift = None if problem.bias == "none" else _RealShift(problem, arguments)
-        self.bits = _DropMask(problem, arguments) if problem.dropout_threshold > 0 else None
+        self.dtype = getattr(mstype, call.dtype)
+        self.padding = arguments.head_dim - call.head_dim
+        self.head_dim = call.head_dim
+        self.zeros_query = _zeros((*call.shape_query()[:3], self.padding), self.dtype)
+        self.zeros_key = _zeros((*call.shape_key()[:3], self.padding), self.dtype)
+        self.mask = _Mask(call, arguments)
+        self.shift = None if call.bias == "none" else _RealShift(call, arguments)
+        self.bits = _DropMask(call, arguments) if call.dropout_threshold > 0 else None
         # The operator's result for a query that sees nothing is not defined: it is replaced by 0.
-        self.may_be_fully_masked = problem.mask_shape is not None or any(lo >= hi for lo, hi in problem.band.rows())
+        self.may_be_fully_masked = call.mask_shape is not None or any(lo >= hi for lo, hi in call.band.rows())
         self.least = ops.ReduceMin(keep_dims=True)
 
     def construct(self, query, key, value, inputs):
@@ -203,16 +205,16 @@ class _Attention(nn.Cell):
 class _Mask(nn.Cell):
     """The operator's attn_mask: uint8, 1 = hidden; None without one."""
 
-    def __init__(self, problem: AttentionProblem, arguments: FusedArguments):
+    def __init__(self, call: Call, arguments: FusedArguments):
         super().__init__()
         self.dense = arguments.attn_mask == "dense"
         self.constant = None
         if arguments.attn_mask == "compressed":
             self.constant = Tensor(np.triu(np.ones((COMPRESSED_MASK, COMPRESSED_MASK), np.uint8), 1))
-        self.out_of_band = None if problem.band.unlimited() else OutOfBand(problem)
-        self.given = problem.place("mask")
-        heads = problem.heads if self.given is not None and problem.mask_shape[1] > 1 else 1
-        self.shape = problem.batch, heads, problem.seq_q, problem.seq_k
+        self.out_of_band = None if call.band.unlimited() else OutOfBand(call)
+        self.given = call.place("mask")
+        heads = call.heads if self.given is not None and call.mask_shape[1] > 1 else 1
+        self.shape = call.batch, heads, call.seq_q, call.seq_k
 
     def construct(self, query, key, inputs):
         if not self.dense:
@@ -229,18 +231,18 @@ class _Mask(nn.Cell):
 class _RealShift(nn.Cell):
     """The operator's real_shift: bias / scale, (batch or 1, heads, seq_q, seq_k), clipped to the range of the dtype."""
 
-    def __init__(self, problem: AttentionProblem, arguments: FusedArguments):
+    def __init__(self, call: Call, arguments: FusedArguments):
         super().__init__()
-        self.dtype = getattr(mstype, problem.dtype)
-        self.lowest = _LOWEST[problem.dtype]
+        self.dtype = getattr(mstype, call.dtype)
+        self.lowest = _LOWEST[call.dtype]
         self.factor = arguments.real_shift_factor
-        self.bias_grad = problem.bias_grad
-        self.given, self.slopes = problem.place("bias"), problem.place("alibi_slopes")
-        batch = 1 if problem.bias_shape is None else problem.bias_shape[0]
-        if problem.slopes_shape is not None and len(problem.slopes_shape) == 2:
-            batch = problem.batch
-        self.shape = batch, problem.heads, problem.seq_q, problem.seq_k
-        self.computed = ComputedAlibi(problem)
+        self.bias_grad = call.bias_grad
+        self.given, self.slopes = call.place("bias"), call.place("alibi_slopes")
+        batch = 1 if call.bias_shape is None else call.bias_shape[0]
+        if call.slopes_shape is not None and len(call.slopes_shape) == 2:
+            batch = call.batch
+        self.shape = batch, call.heads, call.seq_q, call.seq_k
+        self.computed = ComputedAlibi(call)
 
     def construct(self, query, key, inputs):
         if self.given is not None:
@@ -255,11 +257,11 @@ class _RealShift(nn.Cell):
 class _DropMask(nn.Cell):
     """The operator's drop_mask: uint8 (batch, heads, seq_q, columns / 8), a set bit keeps."""
 
-    def __init__(self, problem: AttentionProblem, arguments: FusedArguments):
+    def __init__(self, call: Call, arguments: FusedArguments):
         super().__init__()
-        self.given = problem.place("keep_bits")
-        self.count = problem.batch, problem.heads, problem.seq_q, arguments.drop_columns
-        self.packed = problem.shape_keep_bits()
+        self.given = call.place("keep_bits")
+        self.count = call.batch, call.heads, call.seq_q, arguments.drop_columns
+        self.packed = call.shape_keep_bits()
         self.bytes = int(np.prod(self.packed))
         self.keep_prob = Tensor(arguments.keep_prob, mstype.float32)
         self.generate = None
@@ -274,12 +276,12 @@ class _DropMask(nn.Cell):
 
 
 def _zeros(shape: tuple, dtype) -> Tensor:
-    """None when there is nothing to pad."""
+    """Return the zeros to pad with, None if there is nothing to pad."""
     return Tensor(np.zeros(shape, np.float32)).astype(dtype) if shape[-1] else None
 
 
 def _soc() -> str:
-    """Name of the Ascend chip generation, as MindSpore calls it."""
+    """Return the name of the Ascend chip generation, as MindSpore calls it."""
     from mindspore._c_expression import MSContext
 
     return MSContext.get_instance().get_ascend_soc_version()

@@ -12,21 +12,20 @@ from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 
 from flash_attention.backends.base import Backend
-from flash_attention.backends.packed_loop import PackedLoop, PackedLoopOfTensors
-from flash_attention.backends.packed_rows import PackedRows
 from flash_attention.backends.paged_gather import PagedGather
 from flash_attention.backends.positional import ComputedAlibi, OutOfBand, counted
-from flash_attention.bridge.comparison import Differs
-from flash_attention.bridge.gradients import OLD, FirstDerivativeOnlyInPynative, stopped, without_influence
-from flash_attention.problem import AttentionProblem
-from flash_attention.problem.optional import NAMES
-from flash_attention.problem.packed import PackedProblem
-from flash_attention.problem.paged import PagedProblem
+from flash_attention.backends.varlen_loop import VarlenLoop, VarlenLoopOfTensors
+from flash_attention.backends.varlen_rows import VarlenRows
+from flash_attention.bridge.gradients import FirstDerivativeOnlyInPynative, stopped, without_influence
+from flash_attention.bridge.hiding import Differs, DropHidden, HideScores
+from flash_attention.bridge.versions import BFLOAT16
+from flash_attention.call import Call
+from flash_attention.call.optional import NAMES
 
 if TYPE_CHECKING:
     from flash_attention.sharding.shard import Shard
 
-_DTYPES = {"float16": mstype.float16, "bfloat16": getattr(mstype, "bfloat16", None), "float32": mstype.float32}
+_DTYPES = {"float16": mstype.float16, "bfloat16": BFLOAT16, "float32": mstype.float32}
 _INFINITY = float("inf")
 
 
@@ -35,49 +34,47 @@ class MathBackend(Backend):
 
     name = "math"
     takes = NAMES
-    dynamic = True
+    kinds = ("dense", "varlen", "paged")
+    dynamic = ("dense",)
 
-    def refuse(self, problem: AttentionProblem) -> str | None:
-        if _DTYPES[problem.dtype] is None:
-            return f"this MindSpore has no {problem.dtype}"
+    def refuse(self, call: Call) -> str | None:
+        if _DTYPES[call.dtype] is None:
+            return f"this MindSpore has no {call.dtype}"
         return None
 
-    def build(self, problem: AttentionProblem, shard: Shard | None = None) -> nn.Cell:
-        return _Attention(problem)
-
-    def build_packed(self, problem: PackedProblem) -> nn.Cell:
-        constant = problem.lengths_q is not None and problem.lengths_k is not None
-        if constant:
-            return PackedLoop(self, problem, "float32")
-        return PackedLoopOfTensors(self, problem, PackedRows(self, problem))
-
-    def build_paged(self, problem: PagedProblem) -> nn.Cell:
-        return PagedGather(self, problem)
+    def build(self, call: Call, shard: Shard | None = None) -> nn.Cell:
+        if call.kind == "dense":
+            return _Attention(call)
+        if call.kind == "paged":
+            return PagedGather(self, call)
+        if call.varlen.constant:
+            return VarlenLoop(self, call, "float32")
+        return VarlenLoopOfTensors(self, call, VarlenRows(self, call))
 
 
 class _Attention(nn.Cell):
     """Attention on BNSD tensors. The query heads of a group are stacked, so that key and value are never repeated."""
 
-    def __init__(self, problem: AttentionProblem):
+    def __init__(self, call: Call):
         super().__init__()
-        self.scale, self.softcap = problem.scale, problem.rules.softcap
-        self.dtype = _DTYPES[problem.dtype]
+        self.scale, self.softcap = call.scale, call.rules.softcap
+        self.dtype = _DTYPES[call.dtype]
         # On a CPU, MindSpore's float32 exp errs by up to 7e-6 (2.10): a hundred times the rounding of float32.
-        self.precise = mstype.float64 if problem.device == "CPU" else mstype.float32
-        self.heads, self.kv_heads = problem.heads, problem.kv_heads
-        self.head_dim, self.value_dim = problem.head_dim, problem.value_dim
-        self.mask, self.bias, self.sinks = map(problem.place, ("mask", "bias", "sinks"))
-        self.prefix, self.slopes = map(problem.place, ("prefix", "alibi_slopes"))
-        self.segment_ids, self.kv_segment_ids = map(problem.place, ("segment_ids", "kv_segment_ids"))
-        self.bias_grad = problem.bias_grad
-        self.dropout_scale = problem.dropout_scale
-        self.decisions = problem.place("keep_bits" if problem.keep_bits else "seed")
-        self.dropout = (_GivenKeep if problem.keep_bits else _DrawnKeep)(problem)
-        everything = not problem.dynamic and problem.band.unlimited()
-        self.out_of_band = None if everything else OutOfBand(problem)
-        self.alibi = ComputedAlibi(problem) if problem.bias == "alibi" else None
-        self.differs, self.hide, self.drop = Differs(), _Hide(problem.dynamic), _Drop(problem.dynamic)
-        hides = self.mask is not None or problem.segments or self.out_of_band is not None
+        self.precise = mstype.float64 if call.device == "CPU" else mstype.float32
+        self.heads, self.kv_heads = call.heads, call.kv_heads
+        self.head_dim, self.value_dim = call.head_dim, call.value_dim
+        self.mask, self.bias, self.sinks = map(call.place, ("mask", "bias", "sinks"))
+        self.prefix, self.slopes = map(call.place, ("prefix", "alibi_slopes"))
+        self.segment_ids, self.kv_segment_ids = map(call.place, ("segment_ids", "kv_segment_ids"))
+        self.bias_grad = call.bias_grad
+        self.dropout_scale = call.dropout_scale
+        self.decisions = call.place("keep_bits" if call.keep_bits else "seed")
+        self.dropout = (_GivenKeep if call.keep_bits else _DrawnKeep)(call)
+        everything = not call.dynamic and call.band.unlimited()
+        self.out_of_band = None if everything else OutOfBand(call)
+        self.alibi = ComputedAlibi(call) if call.bias == "alibi" else None
+        self.differs, self.hide, self.drop = Differs(), HideScores(call.dynamic), DropHidden(call.dynamic)
+        hides = self.mask is not None or call.segments or self.out_of_band is not None
         self.finite = _FiniteOnly() if hides else None
         self.product_nt = ops.BatchMatMul(transpose_b=True)
         self.product = ops.BatchMatMul()
@@ -160,49 +157,10 @@ class _Attention(nn.Cell):
         return hidden
 
 
-class _Hide(nn.Cell):
-    """Scores with -inf where they are hidden.
-
-    The gradient of masked_fill is 0 * NaN where a row of NaN is hidden (MindSpore 2.0, 2.7). In MindSpore 2.0 the
-    gradient of `where` fails for a mask that is an input, and with sizes unknown neither `where` nor `select` compiles.
-    """
-
-    def __init__(self, dynamic: bool):
-        super().__init__()
-        self.nothing = Tensor(-_INFINITY, mstype.float32)
-        self.by_where, self.by_select = not OLD, OLD and not dynamic
-
-    def construct(self, scores, hidden):
-        if self.by_where:
-            return ops.where(hidden, self.nothing, scores)
-        if self.by_select:
-            zeros = ops.zeros_like(scores)
-            everywhere = ops.cast(ops.cast(hidden, mstype.float32) + zeros, mstype.bool_)
-            return ops.select(everywhere, zeros - _INFINITY, scores)
-        return ops.masked_fill(scores, hidden, -_INFINITY)
-
-
-class _Drop(nn.Cell):
-    """Probabilities with 0 where they are hidden.
-
-    In MindSpore 2.0 a mask that is an input of the graph may have one kind of operation behind it, as in `_Hide`: the
-    gradients that two kinds give it differ in dtype, and their sum fails.
-    """
-
-    def __init__(self, dynamic: bool):
-        super().__init__()
-        self.by_select = OLD and not dynamic
-
-    def construct(self, probability, hidden):
-        if self.by_select:
-            zeros = ops.zeros_like(probability)
-            everywhere = ops.cast(ops.cast(hidden, mstype.float32) + zeros, mstype.bool_)
-            return ops.select(everywhere, zeros, probability)
-        return ops.masked_fill(probability, hidden, 0.0)
-
-
 class _FiniteOnly(nn.Cell):
-    """(..., rows, columns) with zeros for what is not finite, and (..., rows, 1): NaN for rows that had it, else 0."""
+    """Return (..., rows, columns) with zeros for non-finite elements, and marks (..., rows, 1). A mark is NaN if its
+    row had such an element, else 0.
+    """
 
     def __init__(self):
         super().__init__()
@@ -217,7 +175,7 @@ class _FiniteOnly(nn.Cell):
 class _GivenKeep(nn.Cell):
     """Keep decisions from packed bits: int32 (batch, heads, seq_q, seq_k) of 0 and 1."""
 
-    def __init__(self, problem: AttentionProblem):
+    def __init__(self, call: Call):
         super().__init__()
         self.powers = Tensor(2 ** np.arange(8, dtype=np.int32))
         self.bit_and = ops.BitwiseAnd()
@@ -235,16 +193,16 @@ class _DrawnKeep(nn.Cell):
     the factors, are one tensor, and words 1 and 3 another, which halves the number of operations.
     """
 
-    def __init__(self, problem: AttentionProblem):
+    def __init__(self, call: Call):
         super().__init__()
-        self.threshold = problem.dropout_threshold
-        self.batch_offset = problem.batch_offset
-        heads = problem.head_offset + np.arange(problem.heads).reshape(1, -1, 1, 1)
+        self.threshold = call.dropout_threshold
+        self.batch_offset = call.batch_offset
+        heads = call.head_offset + np.arange(call.heads).reshape(1, -1, 1, 1)
         self.heads = _int64(heads)
         self.even = None
-        if not problem.dynamic:
-            batch, _, seq_q, blocks = problem.shape_keep_bits()
-            batches = problem.batch_offset + np.arange(batch)
+        if not call.dynamic:
+            batch, _, seq_q, blocks = call.shape_keep_bits()
+            batches = call.batch_offset + np.arange(batch)
             even, odd = _counters(np.stack, batches, heads, np.arange(seq_q), np.arange(blocks))
             self.even, self.odd = _int64(even), _int64(odd)
         self.multipliers = _int64([0xD2511F53, 0xCD9E8D57]).reshape(2, 1, 1, 1, 1)
@@ -276,7 +234,7 @@ class _DrawnKeep(nn.Cell):
 
 
 def _counters(stack, batches, heads, rows, blocks):
-    """Words 0 and 2, and words 1 and 3 of the counters: (2, batch, heads, seq_q, blocks)."""
+    """Return words 0 and 2, and words 1 and 3 of the counters. They are (2, batch, heads, seq_q, blocks) each."""
     batches, rows, blocks = batches.reshape(-1, 1, 1, 1), rows.reshape(1, 1, -1, 1), blocks.reshape(1, 1, 1, -1)
     zeros = (batches + heads + rows + blocks) * 0
     return stack((blocks + zeros, heads + zeros)), stack((rows + zeros, batches + zeros))

@@ -6,7 +6,7 @@ import numpy as np
 from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 
-from flash_attention.problem import ALL_BLOCKS, AttentionProblem, AttentionRules, alibi_slopes
+from flash_attention.call import ALL_BLOCKS, AttentionRules, Call, alibi_slopes
 
 _FAR = 1 << 30  # stands for an unlimited number of tiles in int32
 
@@ -14,12 +14,12 @@ _FAR = 1 << 30  # stands for an unlimited number of tiles in int32
 class OutOfBand(nn.Cell):
     """Boolean (1, 1, seq_q, seq_k), True where position hides the key."""
 
-    def __init__(self, problem: AttentionProblem):
+    def __init__(self, call: Call):
         super().__init__()
-        self.positions = Positions(problem)
-        self.by_rules = HiddenByRules(problem.rules) if problem.dynamic else None
-        if not problem.dynamic:
-            bounds = np.array(list(problem.band.rows()), np.int32).reshape(1, 1, problem.seq_q, 2)
+        self.positions = Positions(call)
+        self.by_rules = HiddenByRules(call.rules) if call.dynamic else None
+        if not call.dynamic:
+            bounds = np.array(list(call.band.rows()), np.int32).reshape(1, 1, call.seq_q, 2)
             self.lo, self.hi = Tensor(bounds[..., :1].copy()), Tensor(bounds[..., 1:].copy())
 
     def construct(self, query, key):
@@ -30,7 +30,7 @@ class OutOfBand(nn.Cell):
 
 
 class HiddenByRules(nn.Cell):
-    """Gives a boolean, True where the rules hide a key from a query. Positions of both are int32."""
+    """Give a boolean, True where the rules hide a key from a query. Positions of both are int32."""
 
     def __init__(self, rules: AttentionRules):
         super().__init__()
@@ -59,14 +59,14 @@ def hidden_by_window(hidden, position, column, left, right):
 class ComputedAlibi(nn.Cell):
     """float32 (1 or batch, heads, seq_q, seq_k): -slope * |position of the query - key|, exact distances below 2**24.
 
-    `slopes` are the caller's where problem.slopes_shape says so, and get no gradient.
+    `slopes` are the caller's if call.slopes_shape says so, and get no gradient.
     """
 
-    def __init__(self, problem: AttentionProblem):
+    def __init__(self, call: Call):
         super().__init__()
-        self.heads, self.given = problem.heads, problem.slopes_shape is not None
-        self.slopes = Tensor(np.array(alibi_slopes(problem), np.float32))
-        self.positions = Positions(problem)
+        self.heads, self.given = call.heads, call.slopes_shape is not None
+        self.slopes = Tensor(np.array(alibi_slopes(call), np.float32))
+        self.positions = Positions(call)
 
     def construct(self, query, key, slopes):
         position, column = self.positions(query, key)
@@ -74,23 +74,23 @@ class ComputedAlibi(nn.Cell):
 
 
 def alibi_bias(slopes, heads, position, column):
-    """-slope * |position - column| for float32 slopes, (heads,) or (batch, heads)."""
+    """Compute -slope * |position - column| for float32 slopes, (heads,) or (batch, heads)."""
     return -ops.reshape(slopes, (-1, heads, 1, 1)) * ops.cast(ops.abs(position - column), mstype.float32)
 
 
 class Positions(nn.Cell):
-    """Gives int32 positions: of queries (1, 1, seq_q, 1), of keys (1, 1, 1, seq_k).
+    """Give int32 positions: of queries (1, 1, seq_q, 1), of keys (1, 1, 1, seq_k).
 
-    Constants where the sizes are known; otherwise from the tensors at run time.
+    Constants if the sizes are known; otherwise from the tensors at run time.
     """
 
-    def __init__(self, problem: AttentionProblem):
+    def __init__(self, call: Call):
         super().__init__()
-        self.dynamic = problem.dynamic
-        self.bottom_right = problem.rules.causal_alignment == "bottom_right"
-        if not problem.dynamic:
-            self.rows = Tensor((np.arange(problem.seq_q, dtype=np.int32) + problem.offset).reshape(1, 1, -1, 1))
-            self.columns = Tensor(np.arange(problem.seq_k, dtype=np.int32).reshape(1, 1, 1, -1))
+        self.dynamic = call.dynamic
+        self.bottom_right = call.rules.causal_alignment == "bottom_right"
+        if not call.dynamic:
+            self.rows = Tensor((np.arange(call.seq_q, dtype=np.int32) + call.offset).reshape(1, 1, -1, 1))
+            self.columns = Tensor(np.arange(call.seq_k, dtype=np.int32).reshape(1, 1, 1, -1))
 
     def construct(self, query, key):
         if not self.dynamic:
@@ -103,5 +103,5 @@ class Positions(nn.Cell):
 
 
 def counted(size):
-    """int32 (size,): 0, 1, 2, ... for a size that is only known at run time."""
+    """Return 0, 1, 2, ... as int32 (size,), for a size that is only known at run time."""
     return ops.cast(ops.arange(size), mstype.int32)

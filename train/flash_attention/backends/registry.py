@@ -10,15 +10,14 @@ import logging
 import os
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Union
+from typing import TYPE_CHECKING
 
 from flash_attention import __version__
 from flash_attention.backends.base import Backend
+from flash_attention.call import Call
+from flash_attention.call.checks import check_name
+from flash_attention.call.storage import Paged
 from flash_attention.duplicate_installs import warn_of_duplicate_installs
-from flash_attention.problem import AttentionProblem
-from flash_attention.problem.checks import check_name
-from flash_attention.problem.packed import PackedProblem
-from flash_attention.problem.paged import PagedProblem
 
 if TYPE_CHECKING:
     from mindspore.nn import Cell
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
     from flash_attention.sharding.shard import Shard
 
 logger = logging.getLogger("flash_attention")
-
-Problem = Union[AttentionProblem, PackedProblem, PagedProblem]
 
 ENVIRONMENT_VARIABLE = "FLASH_ATTENTION_BACKEND"
 
@@ -47,7 +44,7 @@ _override: contextvars.ContextVar[str | None] = contextvars.ContextVar("flash_at
 
 
 class _Missing(Backend):
-    """Stands for a backend whose module cannot be imported."""
+    """Stand for a backend whose module cannot be imported."""
 
     def __init__(self, name: str, reason: str):
         self.name = name
@@ -56,21 +53,21 @@ class _Missing(Backend):
     def unavailable(self) -> str | None:
         return self._reason
 
-    def refuse(self, problem: AttentionProblem) -> str | None:
+    def refuse(self, call: Call) -> str | None:
         return self._reason
 
-    def build(self, problem: AttentionProblem, shard: Shard | None = None) -> Cell:
+    def build(self, call: Call, shard: Shard | None = None) -> Cell:
         raise RuntimeError(f"backend {self.name!r}: {self._reason}")
 
 
 def backend_names() -> tuple[str, ...]:
-    """Names of all backends, usable here or not."""
+    """Return the names of all backends, usable here or not."""
     return tuple(_MODULES)
 
 
 @functools.cache
 def get_backend(name: str) -> Backend:
-    """The backend called `name`; one that says why when its module cannot be imported.
+    """Return the backend called `name`. If its module cannot be imported, the backend says why.
 
     Raises:
         ValueError: no backend has that name.
@@ -95,50 +92,47 @@ def serves_native() -> bool:
     return mindspore.get_context("device_target") == "CPU" and get_backend("cpu").unavailable() is None
 
 
-def refusal(name: str, problem: Problem, sharded: bool = False) -> str | None:
-    """Why backend `name` cannot run `problem` here, or None when it can.
+def refusal(name: str, call: Call, sharded: bool = False) -> str | None:
+    """Return why backend `name` cannot run `call` here, or None if it can.
 
     `sharded`: as the share of one device of a graph that MindSpore shards.
     """
     backend = get_backend(name)
     reason = backend.unavailable()
-    takes_dynamic = backend.dynamic if isinstance(problem, AttentionProblem) else backend.dynamic_sequences
-    if reason is None and problem.dynamic and not takes_dynamic:
+    if reason is None and call.dynamic and call.kind not in backend.dynamic:
         reason = "takes no dynamic shapes in a graph: compile it for each shape (no set_inputs), or use PYNATIVE"
-    if reason is None and sharded and not backend.shards:
-        reason = "has no shard strategies for semi-automatic parallelism"
-    if problem.empty:  # which no backend runs
+    if reason is None and sharded:
+        reason = backend.refuse_sharded()
+    if call.empty:  # which no backend runs
         return reason or ("nothing is to be split over devices: a size is 0" if sharded else None)
-    if isinstance(problem, PackedProblem):
-        described = problem.rows
-        reason = reason or backend.refuse(problem.rows_alone) or backend.refuse_packed(problem)
-    elif isinstance(problem, PagedProblem):
-        described = problem.whole
-        reason = reason or backend.refuse(described) or backend.refuse_paged(problem)
-    else:
-        described, reason = problem, reason or backend.refuse(problem)
-    unknown = [name for name in described.inputs if name not in backend.takes]
+    reason = reason or _unknown_kind(call, backend) or backend.refuse(call)
+    unknown = [name for name in call.inputs if name not in backend.takes]
     return f"it takes no {', '.join(unknown)}" if reason is None and unknown else reason
+
+
+def _unknown_kind(call: Call, backend: Backend) -> str | None:
+    functions = {"varlen": "packed sequences (flash_attention_varlen)", "paged": "paged cache (paged_attention)"}
+    return None if call.kind in backend.kinds else f"it takes no {functions[call.kind]}"
 
 
 def available_backends() -> tuple[str, ...]:
     """Return the names of the backends that can run on this machine and device. They may still refuse a particular
-    problem.
+    call.
     """
     return tuple(name for name in _MODULES if get_backend(name).unavailable() is None)
 
 
-def explain(problem: Problem) -> dict[str, str]:
-    """Every backend with its verdict on `problem`: "ok", or the reason why it cannot run it. The choice comes first.
+def explain(call: Call) -> dict[str, str]:
+    """Return every backend's verdict on `call`: "ok", or the reason why it cannot run it. The choice comes first.
 
     Examples:
-        >>> from flash_attention import AttentionProblem, explain
-        >>> problem = AttentionProblem(batch=1, heads=8, seq_q=1024, seq_k=1024, head_dim=128)
-        >>> for name, verdict in explain(problem).items():
+        >>> from flash_attention import Call, explain
+        >>> call = Call(batch=1, heads=8, seq_q=1024, seq_k=1024, head_dim=128)
+        >>> for name, verdict in explain(call).items():
         ...     print(name, verdict)
     """
-    verdicts = {name: refusal(name, problem) or "ok" for name in _MODULES}
-    order = _PREFERENCE.get(problem.device, ("math",))
+    verdicts = {name: refusal(name, call) or "ok" for name in _MODULES}
+    order = _PREFERENCE.get(call.device, ("math",))
     forced = forced_backend()
     if forced is not None:
         order = (forced,)
@@ -147,7 +141,7 @@ def explain(problem: Problem) -> dict[str, str]:
 
 
 def forced_backend(requested: str | None = None) -> str | None:
-    """Name of the backend that must be used, or None for the automatic choice.
+    """Return the name of the forced backend, or None for the automatic choice.
 
     `requested` (an argument of the caller) goes before `attention_backend`, and that before the environment variable.
     """
@@ -163,68 +157,59 @@ def forced_backend(requested: str | None = None) -> str | None:
     return name
 
 
-def choose(problem: Problem, requested: str | None = None, sharded: bool = False) -> Backend:
-    """The backend that runs `problem`; see `refusal` about `sharded`.
+def choose(call: Call, requested: str | None = None, sharded: bool = False) -> Backend:
+    """Return the backend that runs `call`; see `refusal` about `sharded`.
 
     Raises:
         ValueError: the forced backend does not exist.
-        RuntimeError: the forced backend refuses the problem, or every backend does; with the reasons.
+        RuntimeError: the forced backend refuses the call, or every backend does; with the reasons.
     """
     forced = forced_backend(requested)
     if forced is not None:
-        reason = refusal(forced, problem, sharded)
+        reason = refusal(forced, call, sharded)
         if reason is not None:
-            raise RuntimeError(f"backend {forced!r} cannot run this problem: {reason}")
+            raise RuntimeError(f"backend {forced!r} cannot run this call: {reason}")
         return get_backend(forced)
-    order = _PREFERENCE.get(problem.device, ("math",))
+    order = _PREFERENCE.get(call.device, ("math",))
     reasons: list[str] = []
     for name in order:
-        reason = refusal(name, problem, sharded)
+        reason = refusal(name, call, sharded)
         if reason is None:
             if name == "math" and reasons:
                 _warn_slow(tuple(reasons))
             return get_backend(name)
         reasons.append(f"{name}: {reason}")
-    raise RuntimeError(f"no backend can run this problem on {problem.device}: " + "; ".join(reasons))
+    raise RuntimeError(f"no backend can run this call on {call.device}: " + "; ".join(reasons))
 
 
-def build(problem: Problem, requested: str | Backend | None = None, shard: Shard | None = None) -> Cell:
-    """Return the Cell for `problem` (see `Backend.build`) of a backend. `requested` is the backend that `choose` gave,
+def build(call: Call, requested: str | Backend | None = None, shard: Shard | None = None) -> Cell:
+    """Return the Cell for `call` (see `Backend.build`) of a backend. `requested` is the backend that `choose` gave,
     or a name or None for `choose`.
     """
-    chosen = requested if isinstance(requested, Backend) else choose(problem, requested, shard is not None)
-    return _build_empty(problem) if problem.empty else _build(chosen.name, problem, shard)
-
-
-def _build_empty(problem: Problem) -> Cell:
+    chosen = requested if isinstance(requested, Backend) else choose(call, requested, shard is not None)
+    if not call.empty:
+        return _build(chosen.name, call, shard)
     from flash_attention.backends.empty import EmptyAttention
 
-    if isinstance(problem, AttentionProblem):
-        return EmptyAttention(problem, problem.laid_out(problem.shape_output()), problem.shape_lse())
-    if isinstance(problem, PackedProblem):
-        rows = problem.rows
-        return EmptyAttention(rows, rows.laid_out(rows.shape_output())[1:], rows.shape_lse()[1:])
-    return EmptyAttention(problem.whole, problem.shape_output())
+    return EmptyAttention(call)
 
 
 @functools.lru_cache(maxsize=256)
-def _build(name: str, problem: Problem, shard: Shard | None) -> Cell:
+def _build(name: str, call: Call, shard: Shard | None) -> Cell:
     _warn_of_duplicate_installs()
     backend = get_backend(name)
-    if isinstance(problem, PackedProblem):
-        return backend.build_packed(problem)
-    if isinstance(problem, PagedProblem):
-        if problem.padding is None and (problem.max_length is None or backend.takes_max_length):
-            return backend.build_paged(problem)
+    pages = call.storage
+    if isinstance(pages, Paged) and (pages.padding or (pages.max_length is not None and not backend.takes_max_length)):
         from flash_attention.backends.paged_end import PagedEnd
 
-        return PagedEnd(backend.build_paged(replace(problem, max_length=None, padding=None)), problem)
-    return backend.build(problem) if shard is None else backend.build(problem, shard)
+        whole = replace(call, storage=replace(pages, max_length=None, padding=None))
+        return PagedEnd(backend.build(whole), call)
+    return backend.build(call) if shard is None else backend.build(call, shard)
 
 
 @contextlib.contextmanager
 def attention_backend(name: str) -> Iterator[None]:
-    """Uses backend `name` for every attention call inside the block.
+    """Use backend `name` for every attention call inside the block.
 
     A graph takes its backend when it is compiled: enter the block before the first call of a network in GRAPH mode.
 

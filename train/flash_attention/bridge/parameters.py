@@ -14,9 +14,7 @@ import functools
 import mindspore as ms
 from mindspore import Parameter, Tensor, nn, ops
 
-# Of 2.1 to 2.4 no release can be installed; the forms for 2.0 are right on every version.
-VERSION = tuple(map(int, ms.__version__.split(".")[:2]))
-OLD = VERSION < (2, 6)
+from flash_attention.bridge.versions import OLD, VERSION
 
 
 class EntryCell(nn.Cell):
@@ -42,7 +40,7 @@ class EntryCell(nn.Cell):
 
 
 class Compiled(nn.Cell):
-    """Calls a Cell as a `@jit` function in PYNATIVE. MindSpore hands operators of a package nothing else there.
+    """Call a Cell as a `@jit` function in PYNATIVE. MindSpore hands operators of a package nothing else there.
 
     It is compiled once for the shapes and dtypes of its tensors.
     """
@@ -74,7 +72,7 @@ def _may_switch() -> bool:
 
 
 class _Unpacked(nn.Cell):
-    """Takes the members of tuples one by one. `sizes` are the sizes of the tuples, -1 for an argument without tuple."""
+    """Take the members of tuples one by one. `sizes` are the sizes of the tuples, -1 for an argument without tuple."""
 
     def __init__(self, run: nn.Cell, sizes: tuple):
         super().__init__()
@@ -115,6 +113,13 @@ class _Jit(nn.Cell):
 _jit = functools.lru_cache(maxsize=512)(_Jit)
 
 
+def results_in_graph_mode(arguments: tuple, named: dict) -> tuple[tuple, dict]:
+    """Return the arguments of a call from Python. In GRAPH mode of MindSpore 2.0 none is a Parameter."""
+    if not OLD or ms.get_context("mode") != ms.GRAPH_MODE:
+        return arguments, named
+    return tuple(map(result, arguments)), {name: result(argument) for name, argument in named.items()}
+
+
 def result(argument):
-    """The argument, or what an operation gives for it if it is a Parameter."""
+    """Return the argument; of a Parameter, the result of an operation on it."""
     return ops.reshape(argument, argument.shape) if isinstance(argument, Parameter) else argument

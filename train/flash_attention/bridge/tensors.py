@@ -13,13 +13,14 @@ from mindspore import dtype as mstype
 from mindspore.ops import constexpr
 
 from flash_attention.bridge.parameters import EntryCell
+from flash_attention.call import Call
+from flash_attention.call.checks import check_int
+from flash_attention.call.inputs import TensorSpec
+from flash_attention.call.layout import UNKNOWN, Layout
+from flash_attention.call.names import Names, called
+from flash_attention.call.optional import OPTIONAL
+from flash_attention.call.rules import RULE_ARGUMENTS, AttentionRules
 from flash_attention.dropout.seed import draw_tensor, tracing
-from flash_attention.problem import AttentionProblem
-from flash_attention.problem.checks import check_int
-from flash_attention.problem.inputs import TensorSpec
-from flash_attention.problem.layout import UNKNOWN, Layout
-from flash_attention.problem.optional import OPTIONAL
-from flash_attention.problem.rules import RULE_ARGUMENTS, AttentionRules
 
 # Decorator of what a graph computes from shapes while it compiles. With `check`, MindSpore warns of each extent that is
 # unknown; `tensor_spec` takes them.
@@ -27,7 +28,7 @@ compile_time = functools.partial(constexpr, reuse_result=False, check=False)
 
 
 def _types(value):
-    """Return the types in a tuple of tuples: 1 equals True, but where one is allowed the other is not."""
+    """Return the types in a tuple of tuples: 1 equals True, but if one is allowed the other is not."""
     return tuple(map(_types, value)) if isinstance(value, tuple) else type(value)
 
 
@@ -73,13 +74,13 @@ def as_int32(tensor):
 
 
 class SelectInputs(nn.Cell):
-    """Selects a call's optional inputs that a problem has, in the dtypes of backends. Inputs may be None."""
+    """Select the optional inputs that a call has, in the dtypes of backends. Inputs may be None."""
 
-    def __init__(self, problem: AttentionProblem):
+    def __init__(self, call: Call):
         super().__init__()
         #: Of each its place among all, and the dtype in which a backend gets it, None as it is.
         self.places = tuple(
-            (place, one.cast and getattr(mstype, one.cast)) for place, one in enumerate(OPTIONAL) if one.has(problem)
+            (place, one.cast and getattr(mstype, one.cast)) for place, one in enumerate(OPTIONAL) if one.has(call)
         )
 
     def construct(self, inputs):
@@ -91,7 +92,7 @@ class SelectInputs(nn.Cell):
 
 
 class NumberCheck(nn.Cell):
-    """Looks at the numbers in small tensors of integers when a call is made. A graph does not.
+    """Look at the numbers in small tensors of integers when a call is made. A graph does not.
 
     MindSpore runs operators later, and hands their errors to whatever waits next. To read a tensor that an operator
     made, or has read, is to wait for all operators under way: tensors that passed are read again only when they are
@@ -99,17 +100,20 @@ class NumberCheck(nn.Cell):
 
     Args:
         check: a function of the arrays, None among them, that raises; or None.
+        names: what the caller calls the arguments, for its errors.
     """
 
-    def __init__(self, check: Callable | None):
+    def __init__(self, check: Callable | None, names: Names = ()):
         super().__init__()
         self.check = (check,)  # wrapped: an attribute of a Cell that is a function counts as its method
+        self.names = names
         self.passed: deque = deque(maxlen=16)  # the layers of a network share them; several batches may alternate
 
     def __call__(self, *tensors):
         if self.check[0] is None or any(all(map(operator.is_, tensors, earlier)) for earlier in self.passed):
             return
-        self.check[0](*map(_read_integers, tensors))
+        with called(self.names):
+            self.check[0](*map(_read_integers, tensors))
         self.passed.append(tensors)
 
     def construct(self, *tensors):
@@ -124,18 +128,18 @@ def _read_integers(tensor):
 
 
 class WithSelectedInputs(EntryCell):
-    """Calls a backend's cell with five tensors and the problem's optional inputs. The caller gives all optional inputs
-    of a call.
+    """Call a backend's cell with five tensors and the call's optional inputs. The caller gives all optional inputs of a
+    call.
 
     Args:
         run: the cell.
-        problem: what it runs.
+        call: what it runs.
         check: of the numbers in the last two tensors and the prefix, or None.
     """
 
-    def __init__(self, run: nn.Cell, problem: AttentionProblem, check: NumberCheck | None = None):
+    def __init__(self, run: nn.Cell, call: Call, check: NumberCheck | None = None):
         super().__init__()
-        self.run, self.present, self.check = run, SelectInputs(problem), check
+        self.run, self.present, self.check = run, SelectInputs(call), check
 
     def construct(self, a, b, c, d, e, inputs):
         if self.check is not None:
@@ -144,9 +148,10 @@ class WithSelectedInputs(EntryCell):
 
 
 @compile_time
-def read_rules(*arguments):
-    """The rules that arguments of the public functions stand for, in the order of RULE_ARGUMENTS."""
-    return _rules(*arguments)
+def read_rules(names, *arguments):
+    """Read the rules from arguments of the public functions, in the order of RULE_ARGUMENTS."""
+    with called(names):
+        return _rules(*arguments)
 
 
 @remembered
@@ -156,7 +161,7 @@ def _rules(*arguments) -> AttentionRules:
 
 @compile_time
 def rules_of(constants):
-    """The rules whose `AttentionRules.constants` these are: a graph passes on constants, and not every object."""
+    """Return the rules of these `AttentionRules.constants`. A graph passes on constants, and not every object."""
     return _rules_of(*constants)
 
 
@@ -164,11 +169,11 @@ _rules_of = functools.lru_cache(maxsize=512)(AttentionRules)
 
 
 class ChangeLayout(nn.Cell):
-    """A tensor of one layout in another one.
+    """Bring a tensor of one layout into another one.
 
     Args:
         heads, head_dim: of the tensor; heads -1: whatever it has.
-        batch: needed where a layout does not show it.
+        batch: needed if a layout does not show it.
         widens: goes through float32 for bfloat16, for which compiled graphs on a CPU have none of the operations.
     """
 
@@ -211,7 +216,7 @@ def read_specs(names: tuple, described: tuple) -> tuple:
 
 @constexpr(reuse_result=False)
 def int_tensor(name, numbers, low, high=None):
-    """Numbers of a tuple or list, from `low` to `high`, as an int32 Tensor."""
+    """Return a tuple or list of numbers, from `low` to `high`, as an int32 Tensor."""
     for number in numbers:
         check_int(name, number, low, high)
     return Tensor(np.array(numbers, np.int32))
@@ -223,7 +228,7 @@ def _by_form(in_graph, in_python):
     It is a primitive: a Cell must not be made at import, since MindSpore 2.5 takes no other device from then on.
     """
     primitive = constexpr(reuse_result=False)(in_graph)
-    primitive.__class__ = type(in_graph.__name__, (type(primitive),), {"__call__": lambda _: in_python()})
+    primitive.__class__ = type(in_graph.__name__, (type(primitive),), {"__call__": lambda _, *given: in_python(*given)})
     return primitive
 
 
@@ -234,11 +239,13 @@ def _compiled():
 compiling = _by_form(_compiled, lambda: False)
 
 
-def _no_seed():
-    raise ValueError(
-        "seed: a compiled graph needs it given when dropout_rate is not 0, as int64 Tensor of shape (2,) that changes "
-        "from step to step; or use the FlashAttention layer, which keeps its own"
-    )
+def _no_seed(names):
+    with called(names):
+        raise ValueError(
+            "dropout_rate: not 0 in a compiled graph, which needs a seed: an int64 Tensor of shape (2,) that changes "
+            "from step to step, for flash_attention or flash_attention_varlen; or the FlashAttention layer, which "
+            "keeps its own"
+        )
 
 
-fresh_seed = _by_form(_no_seed, lambda: _no_seed() if tracing() else draw_tensor())
+fresh_seed = _by_form(_no_seed, lambda names: _no_seed(names) if tracing() else draw_tensor())

@@ -9,13 +9,13 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from flash_attention.problem import DTYPES, AttentionProblem, AttentionRules
+from flash_attention.call import DTYPES, AttentionRules, Call
 from flash_attention.text_table import about, table
 
 SEED = (2024, 7)
 COLUMNS = ("output", "logsumexp", "d_query", "d_key", "d_value", "d_bias", "d_sinks")
 LARGEST = ("output", "d_query", "d_key", "d_value")
-# Labels of the problems of --quick: most of the rules, on shapes that the emulator has soon done.
+# Labels of the calls of --quick: most of the rules, on shapes that the emulator has soon done.
 QUICK = (
     "causal, bottom right, 77 x 150",
     "mask with fully masked rows",
@@ -23,22 +23,22 @@ QUICK = (
     "dropout 0.2",
     "sinks, window",
 )
-# Seconds of a problem on one core of a usual processor, on average over the backends; most of it compiles its graphs.
+# Seconds of a call on one core of a usual processor, on average over the backends; most of it compiles its graphs.
 SECONDS = 1.3
 
 
 @dataclass(frozen=True)
 class Item:
-    """One problem of the self-test. `mask` is "none", "random" (a third hidden) or "rows" (every third row fully)."""
+    """One call of the self-test. `mask` is "none", "random" (a third hidden) or "rows" (every third row fully)."""
 
     label: str
-    problem: AttentionProblem
+    call: Call
     mask: str = "none"
 
-    def in_dtype(self, dtype: str) -> AttentionProblem:
-        """The problem in another dtype, with its bias unless that is float32."""
-        bias_dtype = dtype if self.problem.bias_dtype == "float16" else self.problem.bias_dtype
-        return replace(self.problem, dtype=dtype, bias_dtype=bias_dtype)
+    def in_dtype(self, dtype: str) -> Call:
+        """Return the call in another dtype, with its bias unless that is float32."""
+        bias_dtype = dtype if self.call.bias_dtype == "float16" else self.call.bias_dtype
+        return replace(self.call, dtype=dtype, bias_dtype=bias_dtype)
 
 
 def items() -> list[Item]:
@@ -52,7 +52,7 @@ def items() -> list[Item]:
         rules = AttentionRules(
             **{field.name: more.pop(field.name) for field in fields(AttentionRules) if field.name in more}
         )
-        return Item(label, AttentionProblem(**sizes, rules=rules, training=True, return_lse=True, **more), mask)
+        return Item(label, Call(**sizes, rules=rules, training=True, return_lse=True, **more), mask)
 
     bias = {"bias_shape": (1, 2, 1, 150)}
     return [
@@ -83,9 +83,9 @@ def items() -> list[Item]:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--backend", action="append", help="backend to test, may be repeated (default: all usable)")
     parser.add_argument("--dtype", action="append", choices=DTYPES, help="may be repeated (default: all)")
-    parser.add_argument("--only", default="", help="run the problems whose label contains this text")
+    parser.add_argument("--only", default="", help="run the calls whose label contains this text")
     parser.add_argument(
-        "--quick", action="store_true", help=f"{len(QUICK)} of the problems, each in one dtype: half a minute"
+        "--quick", action="store_true", help=f"{len(QUICK)} of the calls, each in one dtype: half a minute"
     )
     parser.add_argument("--mode", choices=("graph", "pynative"), default="graph", help="MindSpore's execution mode")
 
@@ -99,7 +99,7 @@ def run(options: argparse.Namespace) -> int:
     mindspore.set_context(mode=mode)
     chosen = [item for item in items() if options.only in item.label and (not options.quick or item.label in QUICK)]
     if not chosen:
-        raise ValueError(f"--only: no problem is called like {options.only!r}")
+        raise ValueError(f"--only: no call is labelled like {options.only!r}")
     wrong = 0
     asked: dict[str, list] = {}
     for name in options.backend or backend_names():
@@ -114,19 +114,20 @@ def run(options: argparse.Namespace) -> int:
         print("no backend can run here")
         return 1
     counts = {
-        name: sum(refusal(name, item.in_dtype(dtype)) is None for item, dtype in problems)
-        for name, problems in asked.items()
+        name: sum(refusal(name, item.in_dtype(dtype)) is None for item, dtype in calls) for name, calls in asked.items()
     }
     told = ", ".join(f"{count} on {name}" for name, count in counts.items())
-    print(f"problems: {told}; {about(SECONDS * sum(counts.values()))}\n", flush=True)
-    for name, problems in asked.items():
-        wrong += check_backend(name, problems, options.mode)
+    print(f"calls: {told}; {about(SECONDS * sum(counts.values()))}\n", flush=True)
+    for name, calls in asked.items():
+        wrong += check_backend(name, calls, options.mode)
     print("all right" if wrong == 0 else f"WRONG: {wrong}")
     return int(wrong > 0)
 
 
 def pairs(name: str, chosen: list[Item], dtypes: Sequence[str], quick: bool) -> list[tuple[Item, str]]:
-    """Items and dtypes to run on a backend: every dtype, or with `quick` one of those that it takes, by turns."""
+    """Return the items and dtypes to run on a backend: every dtype, or with `quick` one of those that it takes, by
+    turns.
+    """
     from flash_attention.backends.registry import refusal
 
     if not quick:
@@ -139,31 +140,31 @@ def pairs(name: str, chosen: list[Item], dtypes: Sequence[str], quick: bool) -> 
     return result
 
 
-def check_backend(name: str, problems: list[tuple[Item, str]], mode: str) -> int:
+def check_backend(name: str, calls: list[tuple[Item, str]], mode: str) -> int:
     """Run items on one backend, print their errors, and return how many were wrong. Each item has a dtype."""
     from flash_attention.backends.registry import refusal
 
-    label_width = max(len(item.label) for item, _ in problems)
+    label_width = max(len(item.label) for item, _ in calls)
     print(f"backend {name} ({mode} mode): largest error as a multiple of the honest baseline's. Right are up to 2, and")
     print('"<": the baseline was lucky there, and the error is within what float32 arithmetic cannot avoid')
-    print(f"  {'problem':{label_width}}  {'dtype':8}" + "".join(f"{column:>11}" for column in COLUMNS), flush=True)
+    print(f"  {'call':{label_width}}  {'dtype':8}" + "".join(f"{column:>11}" for column in COLUMNS), flush=True)
     wrong = 0
     refused: dict = {}
     largest: dict = {}
-    for item, dtype in problems:
-        problem = item.in_dtype(dtype)
+    for item, dtype in calls:
+        call = item.in_dtype(dtype)
         start = f"  {item.label:{label_width}}  {dtype:8}"
-        reason = refusal(name, problem)
+        reason = refusal(name, call)
         if reason is not None:
             refused.setdefault(reason, []).append(f"{item.label} ({dtype})")
             continue
-        errors, faults = measure(name, problem, item)
+        errors, faults = measure(name, call, item)
         cells = "".join(f"{ratio(errors[column]) if column in errors else '':>11}" for column in COLUMNS)
         print(f"{start}{cells}  {'WRONG: ' + ', '.join(faults) if faults else 'ok'}", flush=True)
         wrong += bool(faults)
         largest[dtype] = larger(largest.get(dtype, {}), errors)
     if largest:
-        print("\n  largest error of all problems, and in brackets the baseline: composed attention in the same dtype")
+        print("\n  largest error of all calls, and in brackets the baseline: composed attention in the same dtype")
         print(table(["dtype", *LARGEST], largest_rows(largest), indent="  "))
     for reason, labels in refused.items():
         which = labels[0] if len(labels) == 1 else f"{labels[0]} and {len(labels) - 1} more"
@@ -182,7 +183,7 @@ def larger(so_far: dict, errors: dict) -> dict:
 
 
 def largest_rows(largest: dict) -> list[list[str]]:
-    """Cells per dtype: the results in LARGEST."""
+    """Return the cells per dtype: the results in LARGEST."""
     return [
         [dtype, *(f"{found[name][0]:.1e} ({found[name][1]:.1e})" if name in found else "-" for name in LARGEST)]
         for dtype, found in largest.items()
@@ -190,27 +191,27 @@ def largest_rows(largest: dict) -> list[list[str]]:
 
 
 def ratio(error) -> str:
-    """The error beside the baseline's."""
+    """Return the error beside the baseline's."""
     if error.ok and error.max > 2 * error.baseline_max:
         return "<"
     return f"{error.max / error.baseline_max:.2f}" if error.baseline_max else f"{error.max:.2f}"
 
 
-def measure(name: str, problem: AttentionProblem, item: Item) -> tuple[dict, list[str]]:
-    """Errors by result name, and what is wrong with the results in words."""
+def measure(name: str, call: Call, item: Item) -> tuple[dict, list[str]]:
+    """Return the errors by result name, and in words what is wrong with the results."""
     from flash_attention import reference
     from flash_attention.dropout import philox
 
-    given, gradients = draw(problem, item)
-    if problem.dropout_threshold and name == "tik":  # which follows no seed of the call: the same decisions, given
-        given = {**given, "keep_bits": philox.keep_bits(problem, SEED), "seed": None}
-        problem = replace(problem, keep_bits=True)
-    keep = reference.keep_mask(problem, SEED) if problem.dropout_threshold else None
+    given, gradients = draw(call, item)
+    if call.dropout_threshold and name == "tik":  # which follows no seed of the call: the same decisions, given
+        given = {**given, "keep_bits": philox.keep_bits(call, SEED), "seed": None}
+        call = replace(call, keep_bits=True)
+    keep = reference.keep_mask(call, SEED) if call.dropout_threshold else None
     tensors = given["query"], given["key"], given["value"]
-    extras = {name: given[name] for name in problem.inputs if name not in ("keep_bits", "seed")}
+    extras = {name: given[name] for name in call.inputs if name not in ("keep_bits", "seed")}
     extras.update(keep=keep, **gradients)
-    exact, low = reference.truth(problem, *tensors, **extras), reference.baseline(problem, *tensors, **extras)
-    first, second = execute(name, problem, given, **gradients, times=2)
+    exact, low = reference.truth(call, *tensors, **extras), reference.baseline(call, *tensors, **extras)
+    first, second = execute(name, call, given, **gradients, times=2)
     errors = {error.name: error for error in reference.compare(first, exact, low)}
     faults = [error.name for error in errors.values() if not error.ok]
     fully_masked = np.isneginf(exact.logsumexp)
@@ -221,48 +222,46 @@ def measure(name: str, problem: AttentionProblem, item: Item) -> tuple[dict, lis
     return errors, faults
 
 
-def draw(problem: AttentionProblem, item: Item) -> tuple[dict, dict]:
-    """Inputs by name, and the gradients of the two outputs."""
+def draw(call: Call, item: Item) -> tuple[dict, dict]:
+    """Return the inputs by name, and the gradients of the two outputs."""
     from flash_attention import reference
 
     random = np.random.default_rng(zlib.crc32(item.label.encode()))
 
-    def normal(*shape, dtype=problem.dtype):
+    def normal(*shape, dtype=call.dtype):
         return reference.round_to(random.standard_normal(shape), dtype)
 
     def ids(length):
-        """Five runs of rows; the last, of padding, sees nothing."""
-        if not problem.segments:
+        """Return the ids of five runs of rows; the last run, padding, sees nothing."""
+        if not call.segments:
             return None
-        return np.tile((np.arange(length) * 5 // length + 1).astype(np.int32) % 5 - 1, (problem.batch, 1))
+        return np.tile((np.arange(length) * 5 // length + 1).astype(np.int32) % 5 - 1, (call.batch, 1))
 
     mask = None
     if item.mask == "random":
-        mask = (random.random(problem.mask_shape) < 1 / 3).astype(np.uint8)
+        mask = (random.random(call.mask_shape) < 1 / 3).astype(np.uint8)
     elif item.mask == "rows":
-        mask = np.zeros(problem.mask_shape, np.uint8)
+        mask = np.zeros(call.mask_shape, np.uint8)
         mask[:, :, ::3] = 1
     given = {
-        "query": normal(*problem.shape_query()),
-        "key": normal(*problem.shape_key()),
-        "value": normal(*problem.shape_value()),
+        "query": normal(*call.shape_query()),
+        "key": normal(*call.shape_key()),
+        "value": normal(*call.shape_value()),
         "mask": mask,
-        "bias": None if problem.bias_shape is None else normal(*problem.bias_shape, dtype=problem.bias_dtype),
+        "bias": None if call.bias_shape is None else normal(*call.bias_shape, dtype=call.bias_dtype),
         "keep_bits": None,
-        "seed": np.array(SEED, np.int64) if problem.dropout_threshold else None,
-        "sinks": normal(problem.heads, dtype="float32") if problem.sinks else None,
-        "prefix": random.integers(0, problem.seq_k + 1, problem.batch).astype(np.int32) if problem.prefix else None,
-        "segment_ids": ids(problem.seq_q),
-        "kv_segment_ids": ids(problem.seq_k),
+        "seed": np.array(SEED, np.int64) if call.dropout_threshold else None,
+        "sinks": normal(call.heads, dtype="float32") if call.sinks else None,
+        "prefix": random.integers(0, call.seq_k + 1, call.batch).astype(np.int32) if call.prefix else None,
+        "segment_ids": ids(call.seq_q),
+        "kv_segment_ids": ids(call.seq_k),
     }
-    more = {"d_output": normal(*problem.shape_output()), "d_logsumexp": normal(*problem.shape_lse(), dtype="float32")}
+    more = {"d_output": normal(*call.shape_output()), "d_logsumexp": normal(*call.shape_lse(), dtype="float32")}
     return given, more
 
 
-def execute(
-    name: str, problem: AttentionProblem, given: dict, d_output: np.ndarray, d_logsumexp: np.ndarray, times: int = 1
-) -> list:
-    """Return output, logsumexp and gradients of `times` calls of backend `name`. Each is a reference.Attention of
+def execute(name: str, call: Call, given: dict, d_output: np.ndarray, d_logsumexp: np.ndarray, times: int = 1) -> list:
+    """Return the output, logsumexp and gradients of `times` calls of backend `name`. Each is a reference.Attention of
     float32 arrays.
     """
     import mindspore
@@ -276,9 +275,9 @@ def execute(
 
         def __init__(self):
             super().__init__()
-            self.attend = registry.build(problem, name)
-            self.fixed = tuple(Tensor(given[key]) for key in problem.inputs)
-            self.bias, self.sinks = problem.place("bias"), problem.place("sinks")
+            self.attend = registry.build(call, name)
+            self.fixed = tuple(Tensor(given[key]) for key in call.inputs)
+            self.bias, self.sinks = call.place("bias"), call.place("sinks")
 
         def construct(self, query, key, value, bias, sinks):
             inputs = ()
@@ -287,7 +286,7 @@ def execute(
                 inputs = inputs + (sinks if place == self.sinks else tensor,)
             return self.attend(query, key, value, inputs)
 
-    dtype, bias_dtype = (getattr(mindspore, one) for one in (problem.dtype, problem.bias_dtype or "float32"))
+    dtype, bias_dtype = (getattr(mindspore, one) for one in (call.dtype, call.bias_dtype or "float32"))
     inputs = [Tensor(given[key], dtype) for key in ("query", "key", "value")]
     bias, sinks = (np.zeros(1, np.float32) if given[key] is None else given[key] for key in ("bias", "sinks"))
     inputs += [Tensor(bias, bias_dtype), Tensor(sinks)]

@@ -61,7 +61,7 @@ def installed_version(name: str) -> str | None:
 
 
 def cann_version() -> str | None:
-    """Version line and folder of the CANN toolkit that the environment points to."""
+    """Return the version line and folder of the CANN toolkit that the environment points to."""
     for variable in CANN_VARIABLES:
         folder = os.environ.get(variable)
         if folder and Path(folder).is_dir():
@@ -74,7 +74,7 @@ def cann_version() -> str | None:
 
 
 def processor() -> str:
-    """Model of the processor as the kernel names it."""
+    """Return the model of the processor as the kernel names it."""
     try:
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
             if line.startswith(("model name", "CPU implementer")):
@@ -85,7 +85,7 @@ def processor() -> str:
 
 
 def cpu_kernel() -> str:
-    """Instruction sets that the native kernel can use here, or why it cannot be loaded."""
+    """Return the instruction sets of the native kernel here, or why it cannot be loaded."""
     from flash_attention.backends.cpu.library import ISA_VARIABLE, instruction_sets
 
     try:
@@ -117,14 +117,14 @@ def bfloat16_arithmetic() -> str:
 
 
 def device_target() -> str:
-    """The device that MindSpore computes on unless told otherwise."""
+    """Return the device that MindSpore computes on unless told otherwise."""
     import mindspore
 
     return mindspore.get_context("device_target")
 
 
 def backends(judge: Callable[[str], str]) -> list[list[str]]:
-    """Name of every backend, and what `judge` says of it."""
+    """Return the name of every backend, and what `judge` says of it."""
     from flash_attention.backends.registry import backend_names, forced_backend
 
     forced = forced_backend()
@@ -160,5 +160,5 @@ def verdict_by_files(name: str) -> str:
 
 
 def only_a_cpu() -> bool:
-    """Return if MindSpore has only a CPU here."""
+    """Return True if MindSpore has only a CPU here."""
     return not any(map(os.path.exists, ACCELERATORS)) and not any(map(os.environ.get, CANN_VARIABLES))

@@ -22,8 +22,8 @@ import types
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from flash_attention.call.checks import check_bool, check_int
 from flash_attention.nn.layer.flash_attention import FlashAttention as Layer
-from flash_attention.problem.checks import check_bool, check_int
 
 PATHS = (
     "acctransformer.flash_attention.nn.layer.flash_attention",
@@ -46,13 +46,13 @@ class Arguments(NamedTuple):
 
 
 def read_arguments(arguments: tuple, keywords: dict, *, takes_head_num: bool = True) -> Arguments:
-    """Takes the arguments after head_dim apart, whichever signature they follow.
+    """Take the arguments after head_dim apart, whichever signature they follow.
 
     An integer of at least 1 in first place is head_num: dropout_rate is below 1.
 
     Args:
         arguments, keywords: what the caller gave after head_dim.
-        takes_head_num: False where the signature is (c).
+        takes_head_num: False if the signature is (c).
 
     Raises:
         TypeError: too many arguments, one twice, or one whose meaning differs between signatures.
@@ -103,24 +103,24 @@ def read_arguments(arguments: tuple, keywords: dict, *, takes_head_num: bool = T
 class Operator:
     """Stand for an operator of the earlier layers, so that code configuring it works.
 
-    Nothing is configured by it: the layer's own `dp`, `mp` and `shard` split its operators, and `recompute()` of the
-    cell around them decides whether they run again in the backward pass.
+    It configures nothing. The layer's own `dp`, `mp` and `shard` split its operators, and `recompute()` of the cell
+    around them decides whether they run again in the backward pass.
     """
 
     def __init__(self, name: str):
         self.name = name
 
     def recompute(self, mode: bool = True) -> Operator:
-        """Accepted without effect."""
+        """Accept, without effect."""
         check_bool("mode", mode)
         return self
 
     def shard(self, in_strategy=None, out_strategy=None) -> Operator:
-        """Accepted without effect."""
+        """Accept, without effect."""
         return self
 
     def add_prim_attr(self, name: str, value) -> Operator:
-        """Accepted without effect."""
+        """Accept, without effect."""
         return self
 
 
@@ -140,6 +140,7 @@ class FlashAttention(Layer):
     """
 
     takes_head_num = True
+    argument_names = (*Layer.argument_names, ("attention_mask", "attn_mask"))
     attend = Layer.construct  # a graph finds neither `Layer.construct` nor, in a subclass, the `super()` of this class
 
     def __init__(self, head_dim, *arguments, **keywords):
@@ -164,7 +165,7 @@ class FlashAttention(Layer):
         return self.attend(query, key, value, attn_mask, alibi_mask)
 
     def shard(self, in_strategy=None, out_strategy=None):
-        """As `flash_attention.FlashAttention.shard`; without strategies, dp and mp stay as they are.
+        """Split as `flash_attention.FlashAttention.shard` does; without strategies, dp and mp stay as they are.
 
         The strategy of a dropout mask, which earlier layers have after the strategy of attention_mask, is left out:
         the keep decisions are no tensor here.
@@ -187,12 +188,12 @@ _installed: dict[str, types.ModuleType | None] = {}  # what we put into sys.modu
 
 
 def install(*, replace: bool = False, flash_attn: bool = False) -> dict[str, str]:
-    """Makes the layer importable under the import paths of the layers it replaces.
+    """Make the layer importable under the import paths of the layers it replaces.
 
     Call it before the code that imports them. Calling it again changes nothing.
 
     Args:
-        replace: also where a package of that name is really installed.
+        replace: also if a package of that name is really installed.
         flash_attn: also `flash_attention.compat.flash_attn` under the name flash_attn.
 
     Returns:
@@ -213,7 +214,7 @@ def install(*, replace: bool = False, flash_attn: bool = False) -> dict[str, str
 
 
 def uninstall() -> None:
-    """Undoes `install`: what stood there before stands there again."""
+    """Undo `install`: what stood there before stands there again."""
     for name in sorted(_installed, reverse=True):
         before = _installed.pop(name)
         parent, _, leaf = name.rpartition(".")
@@ -261,7 +262,7 @@ def _modules_of_flash_attn() -> Iterator[types.ModuleType]:
 
 
 def _is_there(name: str) -> bool:
-    """Return if a module can be imported. Only the packages around it are imported."""
+    """Return True if a module can be imported. Only the packages around it are imported."""
     try:
         return name in sys.modules or importlib.util.find_spec(name) is not None
     except ModuleNotFoundError:

@@ -25,7 +25,7 @@ def attention_forward(
     *arguments: Any,
     **keywords: Any,
 ) -> tuple[Tensor, None]:
-    """`flash_attention.compat.transformers.attention_forward` between tensors of MindNLP.
+    """Call `flash_attention.compat.transformers.attention_forward` between tensors of MindNLP.
 
     They are MindSpore's and know their device besides.
     """
@@ -35,7 +35,7 @@ def attention_forward(
 
 
 def register(name: str = NAME) -> str:
-    """Makes `attn_implementation=name` of MindNLP's models use our attention. Call it before the model is made.
+    """Make `attn_implementation=name` of MindNLP's models use our attention. Call it before the model is made.
 
     Args:
         name (str): what models are given. It must not begin with "flash_attention": for such names the library looks

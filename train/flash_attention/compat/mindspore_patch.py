@@ -1,4 +1,4 @@
-"""Puts `flash_attention_score` and `FlashAttentionScore` of this package in the place of MindSpore's."""
+"""Put `flash_attention_score` and `FlashAttentionScore` of this package in the place of MindSpore's."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from flash_attention.backends import registry
 from flash_attention.compat.mindspore_ops import FlashAttentionScore, flash_attention_score
 
 _OURS: dict[str, Any] = {"flash_attention_score": flash_attention_score, "FlashAttentionScore": FlashAttentionScore}
-# Where client code imports them from; put there also where MindSpore has none.
+# Where client code imports them from; put there also if MindSpore has none.
 _PUBLIC = {
     "mindspore.ops": ("flash_attention_score",),
     "mindspore.ops.function.nn_func": ("flash_attention_score",),
@@ -26,7 +26,9 @@ _MISSING = object()
 
 
 def _early_bound(*arguments, **keywords):
-    """Code for MindSpore's function: of the name in the module that defines it, which is ours while the patch lasts."""
+    """Serve as the code of MindSpore's function. It calls the name in that function's module, which is ours while the
+    patch lasts.
+    """
     return flash_attention_score(*arguments, **keywords)
 
 
@@ -49,7 +51,7 @@ class Patch:
         return f"{'Patch' if self._before else 'Patch, undone or without effect'}:{''.join(lines)}"
 
     def undo(self) -> None:
-        """MindSpore's own stand where they stood before; what another call replaced stays."""
+        """Put MindSpore's own functions back; what another call replaced stays."""
         while self._code:
             function, code, defaults = self._code.pop()
             function.__code__, function.__defaults__ = code, defaults
@@ -81,7 +83,7 @@ class Patch:
 
 
 def patch_mindspore() -> Patch:
-    """Makes `mindspore.ops.flash_attention_score` and the primitive `FlashAttentionScore` ours, wherever MindSpore's
+    """Make `mindspore.ops.flash_attention_score` and the primitive `FlashAttentionScore` ours, wherever MindSpore's
     modules have them. Where the device has MindSpore's own (Atlas A2 and later), they stay.
 
     The function is ours also for code that imported it before; of the primitive such code keeps MindSpore's, so call

@@ -14,7 +14,7 @@ from mindspore import Tensor
 from mindspore.communication import get_group_size, get_rank, init
 from mindspore.nn.cell import _pynative_executor
 
-from flash_attention.problem.checks import check_int
+from flash_attention.call.checks import check_int
 
 CPU_LIMITS = ("MS_CPU_COMM_OP_TIMEOUT",)
 ASCEND_LIMITS = ("HCCL_EXEC_TIMEOUT", "HCCL_CONNECT_TIMEOUT")
@@ -26,7 +26,7 @@ class PeerError(RuntimeError):
 
 
 def initialize(timeout: int = DEFAULT_TIMEOUT) -> tuple[int, int]:
-    """Joins the processes that `msrun` started; gives (rank, number of processes). Calling it again is harmless.
+    """Join the processes that `msrun` started; gives (rank, number of processes). Calling it again is harmless.
 
     Args:
         timeout: seconds after which an operation that waits for another process fails. It sets the environment
@@ -45,7 +45,7 @@ def initialize(timeout: int = DEFAULT_TIMEOUT) -> tuple[int, int]:
 
 
 def finalize() -> None:
-    """Waits for all processes. Call it at the end of the program: MCCL fails the sends to a process that has ended."""
+    """Wait for all processes. Call it at the end of the program: MCCL fails the sends to a process that has ended."""
     ring = Ring()
     with ring.watching("the end of all processes"):
         ring.distributed.barrier(group=ring.group)
@@ -100,7 +100,7 @@ class Ring(Processes):
         return Passing(self, tensor, (self.rank + jump) % self.world, (self.rank - jump) % self.world)
 
     def gather_integers(self, values: tuple[int, ...]) -> list[tuple[int, ...]]:
-        """The values of every process, by rank; below 2**24."""
+        """Return the values of every process, by rank; below 2**24."""
         mine = Tensor(np.array(values, np.float32))
         theirs = [Tensor(np.zeros(len(values), np.float32)) for _ in range(self.world)]
         with self.watching("the shapes of all processes"):
@@ -134,7 +134,7 @@ def _on_cpu() -> bool:
 
 
 def _limits(on_cpu: bool) -> tuple[str, ...]:
-    """Environment variables that limit the time of communication, in seconds."""
+    """Return the environment variables that limit the time of communication, in seconds."""
     return CPU_LIMITS if on_cpu else ASCEND_LIMITS
 
 
@@ -158,7 +158,7 @@ class Passing:
         return self.ring.distributed.irecv(self.buffer, self.source, group=self.ring.group)
 
     def received(self) -> Tensor:
-        """The tensor that has come in.
+        """Return the tensor that has come in.
 
         Raises:
             PeerError: it has not, within the time limit.

@@ -10,6 +10,7 @@ from mindspore import nn, ops
 from flash_attention.bridge.constants import filled
 from flash_attention.bridge.gradients import Differentiable, zeros_like
 from flash_attention.bridge.tensors import compile_time, spec, tensor_spec
+from flash_attention.call import AttentionRules
 from flash_attention.context_parallel.pieces import (
     Pair,
     Share,
@@ -22,15 +23,14 @@ from flash_attention.context_parallel.pieces import (
 from flash_attention.context_parallel.plan import pieces
 from flash_attention.context_parallel.sequence import SequenceSplit
 from flash_attention.context_parallel.split_attention import SplitAttention, read_sizes
-from flash_attention.problem import AttentionRules
 
 
 class GatherAttention(SplitAttention):
-    """Computes attention of a sequence split over processes, by gathering all keys and values.
+    """Compute attention of a sequence split over processes, by gathering all keys and values.
 
     Like RingAttention, also in GRAPH mode and `@jit`, where MindSpore has no point-to-point operations. While the layer
-    computes, a process holds the keys and values of the whole sequence (backward also their float32 gradients), but of
-    everything else its part only. They are gathered again for the backward pass rather than kept.
+    computes, a process holds the whole sequence's keys and values (backward also their float32 gradients). Of
+    everything else it holds its part only. Keys and values are gathered again for the backward pass rather than kept.
 
     Arguments, inputs and outputs are as in RingAttention. Parts of different sizes on different processes are not
     found out here: MindSpore's AllGather fails or waits for its time limit, see `initialize`.
@@ -44,7 +44,7 @@ class GatherAttention(SplitAttention):
 
 
 class _Gathering(nn.Cell):
-    """Holds the common parts of the forward and backward pass on tensors of one shape.
+    """Hold the common parts of the forward and backward pass on tensors of one shape.
 
     Args:
         source_kind: class of the Cells that compute with the keys of one process.
@@ -66,12 +66,12 @@ class _Gathering(nn.Cell):
         self.moved = mstype.float32 if self.on_cpu and sizes.dtype == "bfloat16" else self.dtype
 
     def gather(self, key, value):
-        """Pairs of key and value of all processes: (world, size of a pair)."""
+        """Return the pairs of key and value of all processes: (world, size of a pair)."""
         pair = self.pair.join(ops.cast(key, self.moved), ops.cast(value, self.moved))
         return ops.reshape(self.all_gather(pair), self.shape)
 
     def optional(self, prefix, ids):
-        """Return prefix and ids for the calls on the keys of each process."""
+        """Return the prefix and ids for the calls on the keys of each process."""
         shares = ()
         for source in range(self.world):
             shares = shares + ((prefix, self.shares[self.rank](ids), self.shares[source](ids)),)

@@ -19,16 +19,16 @@ from mindspore import dtype as mstype
 from flash_attention.backends import registry
 from flash_attention.backends.base import Backend
 from flash_attention.bridge.constants import filled
+from flash_attention.call import AttentionRules, Call, alibi_slopes
+from flash_attention.call.visibility import UNLIMITED
 from flash_attention.context_parallel.plan import BEFORE, SAME, Piece
-from flash_attention.problem import AttentionProblem, AttentionRules, alibi_slopes
-from flash_attention.problem.visibility import UNLIMITED
 
 _NOTHING = -1e30  # logsumexp of a row that has seen nothing yet; finite, so that differences are
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Holds the common sizes of a process's calls; fields as in AttentionProblem."""
+    """Hold the common sizes of a process's calls; fields as in Call."""
 
     batch: int
     heads: int
@@ -43,11 +43,11 @@ class Sizes:
     segments: bool = False
 
 
-def piece_problem(sizes: Sizes, rules: AttentionRules, piece: Piece) -> AttentionProblem:
-    """The attention problem of one call."""
+def piece_problem(sizes: Sizes, rules: AttentionRules, piece: Piece) -> Call:
+    """Return the Call of a piece."""
     keys = piece.end_key - piece.first_key
     biased = rules.alibi and piece.side != SAME  # the distance to another chunk comes as a bias
-    return AttentionProblem(
+    return Call(
         batch=sizes.batch,
         heads=sizes.heads,
         kv_heads=sizes.kv_heads,
@@ -74,14 +74,14 @@ def piece_problem(sizes: Sizes, rules: AttentionRules, piece: Piece) -> Attentio
     )
 
 
-def distance_bias(problem: AttentionProblem, piece: Piece) -> tuple[np.ndarray, np.ndarray]:
+def distance_bias(call: Call, piece: Piece) -> tuple[np.ndarray, np.ndarray]:
     """Return ALiBi between chunks as two biases: of the key, (1, heads, 1, keys), and of the query, (1, heads, rows).
 
     All keys lie on one side of all queries, so that -slope * |distance| is their sum. The query's bias adds to the
     logsumexp and leaves the softmax alone. Neither grows beyond what the sum is for the nearest key.
     """
-    slopes = np.array(alibi_slopes(problem))[None, :, None]
-    rows, keys = np.arange(problem.seq_q), np.arange(problem.seq_k)
+    slopes = np.array(alibi_slopes(call))[None, :, None]
+    rows, keys = np.arange(call.seq_q), np.arange(call.seq_k)
     if piece.side == BEFORE:
         of_key, of_query = keys - keys[-1], keys[-1] - piece.distance - rows
     else:
@@ -90,23 +90,23 @@ def distance_bias(problem: AttentionProblem, piece: Piece) -> tuple[np.ndarray, 
 
 
 class PieceOptional(nn.Cell):
-    """Selects a call's prefix and segment ids, in the order of OPTIONAL: (prefix, row_ids, key_ids) -> the inputs among
+    """Select a call's prefix and segment ids, in the order of OPTIONAL: (prefix, row_ids, key_ids) -> the inputs among
     these three that the call has, for its rows and keys.
 
     Ids belong to the tokens that the two processes hold, (batch, seq); what the call does not have may be anything.
     Where only the prefix is visible, other keys have an id that nobody sees.
     """
 
-    def __init__(self, sizes: Sizes, piece: Piece, problem: AttentionProblem):
+    def __init__(self, sizes: Sizes, piece: Piece, call: Call):
         super().__init__()
-        self.prefixed, self.segmented, self.only_prefix = problem.prefix, problem.segments, piece.only_prefix
+        self.prefixed, self.segmented, self.only_prefix = call.prefix, call.segments, piece.only_prefix
         self.given = sizes.segments
         self.first_row, self.end_row, self.first_key, self.end_key = piece[:4]
-        self.position, self.keys = piece.position, problem.seq_k
+        self.position, self.keys = piece.position, call.seq_k
         if self.segmented:
-            rows, keys = (np.zeros((sizes.batch, seq), np.int32) for seq in (problem.seq_q, problem.seq_k))
+            rows, keys = (np.zeros((sizes.batch, seq), np.int32) for seq in (call.seq_q, call.seq_k))
             self.row_ids, self.key_ids, self.unseen = Tensor(rows), Tensor(keys), Tensor(keys - 1)
-            self.positions = Tensor(keys + np.arange(piece.position, piece.position + problem.seq_k, dtype=np.int32))
+            self.positions = Tensor(keys + np.arange(piece.position, piece.position + call.seq_k, dtype=np.int32))
 
     def construct(self, prefix, row_ids, key_ids):
         inputs = ()
@@ -123,33 +123,33 @@ class PieceOptional(nn.Cell):
 
 
 class _Piece(nn.Cell):
-    """Holds the data of both passes of a call. These are its rows and keys, and its way to prefix, segment ids and
+    """Hold the data of both passes of a call. These are its rows and keys, and its way to prefix, segment ids and
     ALiBi.
     """
 
-    def __init__(self, sizes: Sizes, piece: Piece, problem: AttentionProblem):
+    def __init__(self, sizes: Sizes, piece: Piece, call: Call):
         super().__init__()
-        self.optional = PieceOptional(sizes, piece, problem)
+        self.optional = PieceOptional(sizes, piece, call)
         self.rows, self.keys = Span(*piece[0:2], sizes.seq), Span(*piece[2:4], sizes.seq)
         self.dtype = getattr(mstype, sizes.dtype)
-        self.alibi = problem.bias_shape is not None
+        self.alibi = call.bias_shape is not None
         self.bias: tuple = ()
         if self.alibi:
-            bias, self.row_bias = map(Tensor, distance_bias(problem, piece))
+            bias, self.row_bias = map(Tensor, distance_bias(call, piece))
             self.bias = (bias,)
 
 
 class PieceForward(_Piece):
-    """Adds one call to the running result: (query, key, value, optional, output, logsumexp) -> (output, logsumexp).
+    """Add one call to the running result: (query, key, value, optional, output, logsumexp) -> (output, logsumexp).
 
     output is float32, logsumexp as `Start` makes it; `optional` are what PieceOptional takes.
     """
 
     def __init__(self, sizes: Sizes, rules: AttentionRules, piece: Piece, backend: str | None):
-        problem = piece_problem(sizes, rules, piece)
-        super().__init__(sizes, piece, problem)
+        call = piece_problem(sizes, rules, piece)
+        super().__init__(sizes, piece, call)
         try:
-            self.attention = registry.build(problem, backend)
+            self.attention = registry.build(call, backend)
         except RuntimeError as error:
             if not self.alibi:
                 raise
@@ -172,18 +172,18 @@ class PieceForward(_Piece):
 
 
 class PieceBackward(_Piece):
-    """Adds the gradients of one call, in float32.
+    """Add the gradients of one call, in float32.
 
     (query, key, value, optional, output, logsumexp, d_output, d_query, d_key, d_value) -> (d_query, d_key, d_value);
     output and logsumexp (float32) belong to the whole.
     """
 
     def __init__(self, sizes: Sizes, rules: AttentionRules, piece: Piece, backend: str | None):
-        problem = piece_problem(sizes, rules, piece)
-        super().__init__(sizes, piece, problem)
-        chosen = registry.choose(problem, backend)
-        own = chosen.build_backward(problem)
-        self.gradients = _Differentiated(problem, chosen) if own is None else own
+        call = piece_problem(sizes, rules, piece)
+        super().__init__(sizes, piece, call)
+        chosen = registry.choose(call, backend)
+        own = chosen.build_backward(call)
+        self.gradients = _Differentiated(call, chosen) if own is None else own
 
     def construct(self, query, key, value, optional, output, logsumexp, d_output, d_query, d_key, d_value):
         logsumexp = self.rows(logsumexp)
@@ -206,17 +206,17 @@ class PieceBackward(_Piece):
 
 
 class _Differentiated(nn.Cell):
-    """Computes gradients from the derivative of the forward cell. Serves backends without a backward pass of their own.
+    """Compute gradients from the derivative of the forward cell. Serves backends without a backward pass of their own.
 
     The whole's output is sum_i w_i output_i with w_i = exp(logsumexp_i - logsumexp). Hence the gradient that reaches
     part i is w_i d_output at output_i, and w_i d_output . (output_i - output) at logsumexp_i.
     """
 
-    def __init__(self, problem: AttentionProblem, backend: Backend):
+    def __init__(self, call: Call, backend: Backend):
         super().__init__()
-        self.attention = registry.build(problem, backend)
+        self.attention = registry.build(call, backend)
         self.differentiate = ops.GradOperation(get_all=True, sens_param=True)
-        self.precise = precise_dtype(problem.device)
+        self.precise = precise_dtype(call.device)
 
     def construct(self, query, key, value, inputs, output, logsumexp, d_output):
         attention = self.attention
@@ -247,7 +247,7 @@ class SourceForward(nn.Cell):
         self.pieces = nn.CellList([PieceForward(sizes, rules, piece, backend) for piece in found])
 
     def construct(self, query, pair, optional, output, logsumexp):
-        key, value = self.pair.split(pair)  # also where no call needs them: MindSpore 2.0 wants the names in a graph
+        key, value = self.pair.split(pair)  # also if no call needs them: MindSpore 2.0 wants the names in a graph
         for index in range(self.count):
             output, logsumexp = self.pieces[index](query, key, value, optional, output, logsumexp)
         return output, logsumexp
@@ -264,7 +264,7 @@ class SourceBackward(nn.Cell):
 
     def construct(self, query, pair, optional, output, logsumexp, d_output, d_query):
         d_key, d_value = filled(self.pair.key, 0), filled(self.pair.value, 0)
-        key, value = self.pair.split(pair)  # also where no call needs them: MindSpore 2.0 wants the names in a graph
+        key, value = self.pair.split(pair)  # also if no call needs them: MindSpore 2.0 wants the names in a graph
         for index in range(self.count):
             d_query, d_key, d_value = self.pieces[index](
                 query, key, value, optional, output, logsumexp, d_output, d_query, d_key, d_value
@@ -286,7 +286,7 @@ class Span(nn.Cell):
         return tensor[:, :, self.start : self.stop]
 
     def put(self, tensor, part):
-        """`tensor` with `part` in place of the span."""
+        """Return `tensor` with `part` in place of the span."""
         if self.stop - self.start == self.size:
             return part
         if self.start == 0:
@@ -315,7 +315,7 @@ class Start(nn.Cell):
 
 
 class SinksGradient(nn.Cell):
-    """Computes a process's part of the gradient of the sinks: (sinks, output, logsumexp, d_output) -> (heads,)."""
+    """Compute a process's part of the gradient of the sinks: (sinks, output, logsumexp, d_output) -> (heads,)."""
 
     def __init__(self, sizes: Sizes):
         super().__init__()
@@ -330,7 +330,7 @@ class SinksGradient(nn.Cell):
 
 
 class Share(nn.Cell):
-    """Selects the ids of a process's tokens, (batch, seq), from the whole sequence's ids."""
+    """Select the ids of a process's tokens, (batch, seq), from the whole sequence's ids."""
 
     def __init__(self, chunks: tuple[int, ...], length: int, sizes: Sizes):
         super().__init__()
@@ -347,7 +347,7 @@ class Share(nn.Cell):
 
 
 class Pair(nn.Cell):
-    """Joins key and value of a process to one flat tensor. It travels at once, whatever the widths."""
+    """Join key and value of a process to one flat tensor. It travels at once, whatever the widths."""
 
     def __init__(self, sizes: Sizes):
         super().__init__()
@@ -357,19 +357,19 @@ class Pair(nn.Cell):
         self.size = self.border + int(np.prod(self.value))
 
     def join(self, key, value):
-        """The pair of a key and a value. On a CPU, Stack takes no bfloat16 (2.10)."""
+        """Join a key and a value to a pair. On a CPU, Stack takes no bfloat16 (2.10)."""
         return ops.concat((ops.reshape(key, (-1,)), ops.reshape(value, (-1,))))
 
     def split(self, pair):
-        """(key, value) of a pair."""
+        """Split a pair into (key, value)."""
         return ops.reshape(pair[: self.border], self.key), ops.reshape(pair[self.border :], self.value)
 
 
 def precise_dtype(device: str):
-    """Dtype in which logsumexps are merged: MindSpore's float32 exp errs by up to 7e-6 on a CPU (2.10)."""
+    """Return the dtype in which logsumexps are merged: MindSpore's float32 exp errs by up to 7e-6 on a CPU (2.10)."""
     return mstype.float64 if device == "CPU" else mstype.float32
 
 
 def _column(rows):
-    """float32 (batch, heads, rows, 1) of (batch, heads, rows)."""
+    """Reshape (batch, heads, rows) to float32 (batch, heads, rows, 1)."""
     return ops.expand_dims(ops.cast(rows, mstype.float32), -1)

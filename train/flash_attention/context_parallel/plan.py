@@ -1,21 +1,21 @@
 """Plan one process's work on another one's keys, as calls that every backend knows.
 
 No backend knows queries and keys that start at different positions. It need not: let query row x stand D tokens after
-key y = 0 of another chunk. Causality and a window are bounds on y - x, x + D - left <= y <= x + D + right, and where D
-pushes a bound past the corner, leaving out the first keys (or rows), which nobody sees (or which see nothing), brings
-it back: what remains is an ordinary top-left aligned window. Block windows shift by whole tiles likewise.
+key y = 0 of another chunk. Causality and a window are bounds on y - x, x + D - left <= y <= x + D + right. If D pushes
+a bound past the corner, nobody sees the first keys (or the first rows see nothing). Leaving these out brings the bound
+back, and an ordinary top-left aligned window remains. Block windows shift by whole tiles likewise.
 
-A prefix (only beside causality, without windows) is data: of a later chunk no more may be visible than the keys of the
-prefix, and every process needs the keys of all.
+A prefix (only beside causality, without windows) is data. In a later chunk perhaps only the keys of the prefix are
+visible, and every process needs the keys of all.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
+from flash_attention.call import ALL_BLOCKS, AttentionRules
+from flash_attention.call.visibility import UNLIMITED
 from flash_attention.context_parallel.sequence import SequenceSplit
-from flash_attention.problem import ALL_BLOCKS, AttentionRules
-from flash_attention.problem.visibility import UNLIMITED
 
 SAME, BEFORE, AFTER = "same", "before", "after"
 _FAR = 1 << 50  # stands for no bound
@@ -50,7 +50,7 @@ class Piece(NamedTuple):
 def pieces(
     split: SequenceSplit, rules: AttentionRules, length: int, rank: int, source: int, prefix: bool = False
 ) -> tuple[Piece, ...]:
-    """Return the calls of process `rank` on the keys of process `source`. There is none if it sees none of the keys.
+    """Return the pieces of process `rank` on the keys of process `source`. There is none if it sees none of the keys.
 
     Args:
         length: tokens per chunk, a multiple of rules.tile when a block window applies (see `check_length`).
@@ -81,7 +81,7 @@ def steps(split: SequenceSplit, rules: AttentionRules, length: int, prefix: bool
 
 
 def check_length(split: SequenceSplit, rules: AttentionRules, local: int) -> int:
-    """Length of a chunk when a process holds `local` tokens.
+    """Return the length of a chunk if a process holds `local` tokens.
 
     Raises:
         ValueError: a process cannot hold that many; with the allowed numbers.
@@ -130,7 +130,7 @@ def _pair(rules: AttentionRules, length: int, row: int, key: int, chunks: int, p
 
 
 def _merged(found: list[Piece]) -> tuple[Piece, ...]:
-    """Neighbouring unlimited calls as one. Without ALiBi their distance does not matter."""
+    """Join neighbouring unlimited calls. Without ALiBi their distance does not matter."""
     result: list[Piece] = []
     for piece in found:
         for place, other in enumerate(result):

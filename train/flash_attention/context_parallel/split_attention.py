@@ -9,22 +9,22 @@ from mindspore import dtype as mstype
 from mindspore.ops import constexpr
 
 from flash_attention.backends import registry
-from flash_attention.bridge.parameters import OLD, result
+from flash_attention.bridge.parameters import results_in_graph_mode
 from flash_attention.bridge.tensors import ChangeLayout, as_int32, int_tensor, read_specs
+from flash_attention.call import ALL_BLOCKS, AttentionRules, Call
+from flash_attention.call.checks import check_int, check_name
+from flash_attention.call.inputs import MAX_HEAD_DIM, MAX_VALUE_DIM, TensorSpec, read_tensors
+from flash_attention.call.layout import LAYOUTS
+from flash_attention.call.tiling import DEFAULT_STRATEGY
 from flash_attention.context_parallel.communication import Processes
 from flash_attention.context_parallel.pieces import Sizes
 from flash_attention.context_parallel.plan import check_length
 from flash_attention.context_parallel.sequence import SequenceSplit
-from flash_attention.problem import ALL_BLOCKS, AttentionProblem, AttentionRules
-from flash_attention.problem.checks import check_int, check_name
-from flash_attention.problem.inputs import MAX_HEAD_DIM, MAX_VALUE_DIM, TensorSpec, read_tensors
-from flash_attention.problem.layout import LAYOUTS
-from flash_attention.problem.tiling import DEFAULT_STRATEGY
 
 
 class SplitAttention(nn.Cell):
-    """Prepares calls of attention over a split sequence, as the base class of both layers. Subclasses define `attend`
-    on (batch, heads, seq, head_dim) tensors, and how processes talk.
+    """Prepare calls of attention over a split sequence, as the base class of both layers. Subclasses define `attend` on
+    (batch, heads, seq, head_dim) tensors, and how processes talk.
     """
 
     connection: type[Processes] = Processes
@@ -80,17 +80,15 @@ class SplitAttention(nn.Cell):
         self.place, self.constants = (processes.rank, processes.world, order), self.rules.constants()
         self.widths = head_dim, value_head_dim
         given, heads_first = LAYOUTS[input_layout], LAYOUTS["BNSD"]
-        # Whatever number of heads; where a value may have any width, its layout shows it.
+        # Any number of heads; if a value may have any width, its layout shows it.
         self.turn_keys = ChangeLayout(given, heads_first, -1, head_dim)
         self.turn_values = ChangeLayout(given, heads_first, -1, value_head_dim or head_dim)
         self.turn_back = ChangeLayout(heads_first, given, -1, value_head_dim or head_dim)
         self.nothing, self.none = Tensor(np.zeros(1, np.float32)), Tensor(np.zeros(1, np.int32))
 
     def __call__(self, *arguments, **named):
-        # See bridge/parameters.py. MindSpore 2.0 gathers in GRAPH mode only, which this therefore does not leave.
-        if OLD and ms.get_context("mode") == ms.GRAPH_MODE:
-            arguments = tuple(map(result, arguments))
-            named = {name: result(argument) for name, argument in named.items()}
+        # Not by `EntryCell`: MindSpore 2.0 gathers in GRAPH mode only, which this therefore does not leave.
+        arguments, named = results_in_graph_mode(arguments, named)
         return super().__call__(*arguments, **named)
 
     def construct(
@@ -139,7 +137,7 @@ def read_sizes(
     check_length(split, rules, found.seq_q)
     sinks, prefix, ids = read_specs(("sinks", "prefix", "segment_ids"), optional)
     whole = (TensorSpec((*one.shape[:2], split.world * one.shape[2], one.shape[3]), one.dtype) for one in specs)
-    AttentionProblem.from_inputs(*whole, sinks=sinks, prefix=prefix, segment_ids=ids, rules=rules)  # complains
+    Call.from_inputs(*whole, sinks=sinks, prefix=prefix, segment_ids=ids, rules=rules)  # complains
     sizes = found.batch, found.heads, found.kv_heads, found.seq_q, found.head_dim, found.value_dim
     present = (one is not None for one in optional)
     return Sizes(*sizes, specs[0].dtype, ms.get_context("device_target"), *present)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from flash_attention.problem import AttentionProblem
+from flash_attention.call import Call
 
 _MULTIPLIERS = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
 _KEY_STEPS = (np.uint32(0x9E3779B9), np.uint32(0xBB67AE85))
@@ -27,7 +27,7 @@ _HALF = np.uint64(32)
 
 
 def philox4x32(counter, key) -> np.ndarray:
-    """Ten rounds of Philox4x32.
+    """Compute ten rounds of Philox4x32.
 
     Args:
         counter: uint32 (..., 4).
@@ -51,28 +51,28 @@ def philox4x32(counter, key) -> np.ndarray:
     return np.stack(np.broadcast_arrays(*words), axis=-1).astype(np.uint32)
 
 
-def keep_bits(problem: AttentionProblem, seed) -> np.ndarray:
-    """Packed keep decisions of a problem whose dropout is active.
+def keep_bits(call: Call, seed) -> np.ndarray:
+    """Return the packed keep decisions of a call whose dropout is active.
 
     The bits past seq_k in the last byte of a row are drawn like the others and mean nothing.
 
     Args:
-        problem: gives shapes, offsets of the shard and the threshold.
+        call: gives shapes, offsets of the shard and the threshold.
         seed: two integers, of which the low 32 bits count.
 
     Returns:
         uint8 (batch, heads, seq_q, ceil(seq_k / 8)); bit k % 8 of byte k // 8 set = key k is kept.
     """
-    shape = problem.shape_keep_bits()
+    shape = call.shape_keep_bits()
     counter = np.empty((*shape[1:], 4), dtype=np.uint32)
     counter[..., 0] = np.arange(shape[3])
     counter[..., 1] = np.arange(shape[2])[:, None]
-    counter[..., 2] = problem.head_offset + np.arange(shape[1])[:, None, None]
+    counter[..., 2] = call.head_offset + np.arange(shape[1])[:, None, None]
     key = np.array([int(word) & 0xFFFFFFFF for word in seed], dtype=np.uint32)
     result = np.empty(shape, dtype=np.uint8)
     for element in range(shape[0]):  # by batch element: the values take 16 times the memory of the bits
-        counter[..., 3] = problem.batch_offset + element
+        counter[..., 3] = call.batch_offset + element
         values = philox4x32(counter, key).astype("<u4").view("<u2")
-        kept = values >= problem.dropout_threshold
+        kept = values >= call.dropout_threshold
         result[element] = np.packbits(kept, axis=-1, bitorder="little")[..., 0]
     return result

@@ -31,7 +31,8 @@ def draw() -> tuple[int, int]:
 
 
 def draw_tensor(draw=draw, stream: int | None = None) -> Tensor:
-    """A seed by `draw` for PYNATIVE: int64 (2,). A recomputed forward pass gets the seeds that the first pass drew.
+    """Return a seed by `draw` for PYNATIVE: int64 (2,). A recomputed forward pass gets the seeds that the first pass
+    drew.
 
     `stream` tells callers apart that may find the same generator state because somebody reset the generator.
 
@@ -62,7 +63,7 @@ def tracing() -> bool:
 
 
 class DropoutSeed(nn.Cell):
-    """Gives the seed of one training call: a number fixed when the cell was made, and the count of calls.
+    """Give the seed of one training call: a number fixed when the cell was made, and the count of calls.
 
     The count is a Parameter, which a checkpoint keeps. GRAPH and PYNATIVE give the same seeds. `copy.deepcopy` gives a
     copy a number of its own, which follows from the original's number; `pickle` keeps number and count.

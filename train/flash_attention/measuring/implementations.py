@@ -15,14 +15,14 @@ TORCH_VERSION = "2.13.0"
 
 
 def random_inputs(case: Case, count: int) -> list[np.ndarray]:
-    """`count` standard normal float32 arrays of the case's shape."""
+    """Return `count` standard normal float32 arrays of the case's shape."""
     random = np.random.default_rng(0)
     shape = case.batch, case.heads, case.seq, case.head_dim
     return [random.standard_normal(shape, dtype=np.float32) for _ in range(count)]
 
 
 def laid_out(array: np.ndarray, layout: str) -> np.ndarray:
-    """A (batch, heads, seq, head_dim) array in another layout of query."""
+    """Bring a (batch, heads, seq, head_dim) array into another layout of query."""
     if layout == "BNSD":
         return array
     array = array.transpose((2, 0, 1, 3) if layout == "SBH" else (0, 2, 1, 3))
@@ -30,18 +30,18 @@ def laid_out(array: np.ndarray, layout: str) -> np.ndarray:
 
 
 def hidden_pairs(case: Case) -> np.ndarray:
-    """The mask of a case, (1, 1, seq, seq), 1 = hidden."""
+    """Return the mask of a case, (1, 1, seq, seq), 1 = hidden."""
     return (np.random.default_rng(1).random((1, 1, case.seq, case.seq)) < 0.1).astype(np.uint8)
 
 
 def bias_of(case: Case) -> np.ndarray:
-    """The bias of a case, (1, heads, seq, seq)."""
+    """Return the bias of a case, (1, heads, seq, seq)."""
     shape = 1, case.heads, case.seq, case.seq
     return np.random.default_rng(2).standard_normal(shape, dtype=np.float32)
 
 
 def available_bytes() -> int:
-    """Memory that a process can take without swapping."""
+    """Return how many bytes a process can take without swapping."""
     with open("/proc/meminfo", encoding="ascii") as file:
         for line in file:
             if line.startswith("MemAvailable"):
@@ -50,7 +50,7 @@ def available_bytes() -> int:
 
 
 def choose_cpu() -> None:
-    """MindSpore computes on this machine's processor, also where it has found a card."""
+    """Let MindSpore compute on this machine's processor, also if it has found a card."""
     import mindspore
 
     if mindspore.get_context("device_target") != "CPU":
@@ -61,19 +61,19 @@ class Implementation(ABC):
     """One way to compute the attention of a case."""
 
     def unavailable(self) -> str | None:
-        """Why nothing can be measured here, or None."""
+        """Return why nothing can be measured here, or None."""
         return None
 
     def load(self) -> None:  # noqa: B027 - most have nothing to import
-        """Imports what takes long."""
+        """Import the modules that take long."""
 
     def refuse(self, case: Case) -> str | None:
-        """Why this case cannot be measured, or None."""
+        """Return why this case cannot be measured, or None."""
         return None
 
     @abstractmethod
     def prepare(self, case: Case) -> dict[str, Callable[[], None]]:
-        """The function of each pass; a function returns when its results are there."""
+        """Return the function of each pass; a function returns when its results are there."""
 
 
 class _MindSpore(Implementation):
@@ -87,7 +87,7 @@ class _MindSpore(Implementation):
         import mindspore  # noqa: F401
 
     def lacks(self, dtype: str) -> str | None:
-        """Why there are no tensors of this dtype, or None."""
+        """Return why there are no tensors of this dtype, or None."""
         import mindspore
 
         return None if hasattr(mindspore, dtype) else f"MindSpore {mindspore.__version__} has no {dtype}"
@@ -97,7 +97,7 @@ class _MindSpore(Implementation):
 
     @abstractmethod
     def network(self, case: Case):
-        """The Cell that computes the output of query, key and value."""
+        """Return the Cell that computes the output of query, key and value."""
 
     def prepare(self, case: Case) -> dict[str, Callable[[], None]]:
         import mindspore
@@ -164,7 +164,7 @@ class Flash(_MindSpore):
         class Network(nn.Cell):
             def __init__(self):
                 super().__init__()
-                self.attend, self.given = registry.build(case.problem, backend), given
+                self.attend, self.given = registry.build(case.call, backend), given
 
             def construct(self, query, key, value):
                 return self.attend(query, key, value, self.given)[0]
@@ -258,7 +258,7 @@ class Peak(Implementation):
 
     @classmethod
     def gflops(cls, seconds: float) -> float:
-        """The rate of one call of so many seconds, 1e9 operations a second."""
+        """Return the rate of one call of so many seconds, 1e9 operations a second."""
         return cls.OPERATIONS / seconds / 1e9
 
 

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from flash_attention.call.rules import AttentionRules
 from flash_attention.kernels.tik import operators
 from flash_attention.kernels.tik.backward import schedule as scheduler
 from flash_attention.kernels.tik.hardware import CUBE_FLOPS, EVENTS, INSTRUCTION_CACHE
 from flash_attention.kernels.tik.problem import CAPACITY, KernelProblem, Request
-from flash_attention.problem.rules import AttentionRules
 
 TILE = 128 * 128
 # Stage of a kernel and its matrix products over head_dim and over value_dim: "backward" is the main one, "rows" and
@@ -54,7 +54,7 @@ FEATURES: dict[str, dict] = {
 
 
 def require_tikemu(option: str) -> None:
-    """Raises RuntimeError if tikemu, which the option of a command needs, is not installed."""
+    """Raise RuntimeError if tikemu, which the option of a command needs, is not installed."""
     if importlib.util.find_spec("tikemu") is None:
         raise RuntimeError(f"{option} needs tikemu: pip install ./emulator in the repository, or its wheel")
 
@@ -67,7 +67,7 @@ def excess(peak_bytes: Mapping[str, int], code_bytes: int, events: int, most_eve
 
 
 def passes(problem: KernelProblem) -> tuple[str, ...]:
-    """Names in OPERATORS of the passes around the main kernel of the backward operator."""
+    """Return OPERATORS' names of the passes around the backward operator's main kernel."""
     writes_d_query = scheduler.choose(problem, False).split.writes_d_query
     return ("rows",) if writes_d_query else ("rows", "finish")
 
@@ -84,7 +84,7 @@ def problem_of(
     value_dim: int = 0,
     **rules,
 ) -> KernelProblem:
-    """One core's work of a square problem; `rules` are fields of AttentionRules."""
+    """Return one core's work of a square problem; `rules` are fields of AttentionRules."""
     shapes = {"none": None, "per_key": (1, 1, 1, seq), "per_score": (1, 1, seq, seq)}
     return KernelProblem(
         1,
@@ -135,7 +135,7 @@ class Measurement:
 
     @property
     def flops_per_byte(self) -> float:
-        """Useful matrix operations per byte of global memory traffic."""
+        """Return the useful matrix operations per byte of global memory traffic."""
         return self.utilisation * CUBE_FLOPS * self.cycles_per_tile / self.gm_bytes_per_tile
 
     @staticmethod
@@ -165,7 +165,7 @@ class Measurement:
 
 
 def build(problem: KernelProblem, operator: str = "forward"):
-    """The recorded kernel of a problem; give it cores=1 and the work of one core: the others would repeat it.
+    """Return the recorded kernel of a problem. Give it cores=1 and the work of one core: the others would repeat it.
 
     Args:
         operator: one of OPERATORS.
@@ -174,7 +174,7 @@ def build(problem: KernelProblem, operator: str = "forward"):
 
 
 def record(stage: str, request: Request):
-    """The recorded kernel of a stage, of operators.build."""
+    """Return the recorded kernel of a stage, of operators.build."""
     import tikemu
 
     tikemu.install(soc="Ascend910A")
@@ -192,7 +192,7 @@ def simulate(
     given: Mapping[str, np.ndarray] | None = None,
     numerics: bool = False,
 ):
-    """The tikemu.Result of a kernel that is timed, usually without computing anything.
+    """Return the tikemu.Result of a kernel that is timed, usually without computing anything.
 
     Args:
         sync: "auto", "conservative" or "optimistic", see tikemu.Options.
@@ -218,7 +218,7 @@ def simulate(
 
 
 def measure(problem: KernelProblem, sync: str = "auto", operator: str = "forward", **options) -> Measurement:
-    """Builds and times a kernel; options as of :func:`simulate`."""
+    """Build and time a kernel; options as of :func:`simulate`."""
     start = time.perf_counter()
     kernel = build(problem, operator)
     seconds = time.perf_counter() - start

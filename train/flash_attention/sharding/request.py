@@ -8,7 +8,7 @@ from mindspore import nn
 
 
 class ShardRequest(NamedTuple):
-    """Says how to split a call, in plain constants, because a graph passes it on."""
+    """Say how to split a call, in plain constants, because a graph passes it on."""
 
     dp: int
     mp: int

@@ -1,16 +1,16 @@
 """Turn the layer's dp and mp into strategies on the primitives of a sharded graph.
 
 Under semi-automatic parallelism a network is written for the whole batch and all heads. MindSpore compiles it with
-these shapes, then cuts the tensors of every primitive as its strategy says and infers all shapes again, and only then
-makes the gradients, whose operations see the shapes of one device. A primitive with a problem of its own (a `Custom`)
-is therefore built for the share of its device from the start, but has to infer the shapes of the whole as well.
+these shapes, then cuts the tensors of every primitive as its strategy says, and infers all shapes again. Only then it
+makes the gradients, whose operations see the shapes of one device. A primitive with a call of its own (a `Custom`) is
+therefore built for its device's share from the start. It has to infer the shapes of the whole as well.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flash_attention.problem import LAYOUTS, AttentionProblem
+from flash_attention.call import LAYOUTS, Call
 from flash_attention.sharding.request import ShardRequest
 from flash_attention.sharding.strategy import ShardPlan, axes_of
 
@@ -23,7 +23,7 @@ class Shard:
     """One device's share of a call.
 
     Attributes:
-        mask_axes, bias_axes: how mask and bias of rank 4 are split, see `axes_of`; None where there is none.
+        mask_axes, bias_axes: how mask and bias of rank 4 are split, see `axes_of`; None if there is none.
     """
 
     plan: ShardPlan
@@ -32,7 +32,7 @@ class Shard:
     bias_axes: tuple | None = None
 
     def glue(self, primitive, *axes: tuple):
-        """Gives one of MindSpore's own primitives the strategies of its inputs; `axes` as in `ShardPlan.strategy`."""
+        """Give one of MindSpore's own primitives the strategies of its inputs; `axes` as in `ShardPlan.strategy`."""
         return primitive.shard(tuple(self.plan.strategy(one) for one in axes))
 
     def whole(self, shape: tuple, axes: tuple) -> list:
@@ -56,7 +56,7 @@ class Shard:
         return infer
 
     def attach(self, primitive, inputs: list[tuple], outputs: list[tuple]):
-        """Gives a Custom primitive its strategies, in the form that this MindSpore takes."""
+        """Give a Custom primitive its strategies, in the form that this MindSpore takes."""
         import mindspore
 
         if hasattr(mindspore, "Layout"):
@@ -69,43 +69,43 @@ class Shard:
 
 @dataclass(frozen=True)
 class Sharding:
-    """Describes the sharding of the graph being compiled: the layer's request, and this device's place."""
+    """Describe the sharding of the graph being compiled: the layer's request, and this device's place."""
 
     request: ShardRequest
     devices: int  # of the pipeline stage
     rank: int  # among them
 
-    def shard(self, problem: AttentionProblem, mask_shape: tuple | None) -> Shard | None:
-        """The share of this device of a call, or None where one device does everything.
+    def shard(self, call: Call, mask_shape: tuple | None) -> Shard | None:
+        """Return this device's share of a call, or None if one device does everything.
 
         Args:
-            problem: the whole call.
+            call: the whole call.
             mask_shape: of attention_mask as the caller gave it.
 
         Raises:
             ValueError: dp * mp is not the number of devices, or a mask is not split as it must be.
         """
         request = self.request
-        plan = ShardPlan(request.dp, request.mp, self.devices, problem.layout)
+        plan = ShardPlan(request.dp, request.mp, self.devices, call.layout)
         if self.devices == 1:
             return None
-        if problem.slopes_shape is not None:
+        if call.slopes_shape is not None:
             raise ValueError(
                 "alibi_slopes: given to a call that semi-automatic parallelism splits, allowed there are alibi=True "
                 "with the standard slopes, and alibi_mask"
             )
         mask_axes = bias_axes = None
-        if problem.mask_shape is not None:
-            mask_axes = axes_of(problem.mask_shape)
+        if call.mask_shape is not None:
+            mask_axes = axes_of(call.mask_shape)
             if request.dp > 1 and "dp" in mask_axes and not request.mask_batch:
                 raise ValueError(
                     f"attention_mask: got shape {mask_shape} with have_attention_mask_batch=False and dp={request.dp}, "
                     "allowed is a mask without batch axis (or of batch 1); have_attention_mask_batch=True splits it"
                 )
             _check("in_strategy[3] (attention_mask)", plan, mask_shape, request.mask)
-        if problem.bias_shape is not None:
-            bias_axes = axes_of(problem.bias_shape)
-            _check("in_strategy[4] (alibi_mask)", plan, problem.bias_shape, request.alibi)
+        if call.bias_shape is not None:
+            bias_axes = axes_of(call.bias_shape)
+            _check("in_strategy[4] (alibi_mask)", plan, call.bias_shape, request.alibi)
         return Shard(plan, self.rank, mask_axes, bias_axes)
 
 

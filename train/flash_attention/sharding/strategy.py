@@ -1,8 +1,8 @@
 """Shard strategies of attention under semi-automatic parallelism: batch over `dp` devices, heads over `mp`.
 
 `ShardPlan` says how every tensor is split, in the two forms that MindSpore wants of a Custom primitive: Layout objects
-(from 2.3), or tuples beside primitive attributes (2.0-2.2). It also gives the problem of one shard, whose dropout and
-computed ALiBi are as in the whole problem. shard.py takes it from the layer to the primitives.
+(from 2.3), or tuples beside primitive attributes (2.0-2.2). It also gives the call of one shard, whose dropout and
+computed ALiBi are as in the whole call. shard.py takes it from the layer to the primitives.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from flash_attention.problem import AttentionProblem
-from flash_attention.problem.checks import check_int, check_name
-from flash_attention.problem.layout import LAYOUTS
+from flash_attention.call import Call
+from flash_attention.call.checks import check_int, check_name
+from flash_attention.call.layout import LAYOUTS
 
 
 @dataclass(frozen=True)
@@ -40,12 +40,12 @@ class ShardPlan:
 
     @classmethod
     def from_strategies(cls, in_strategy: tuple, out_strategy: tuple | None, input_layout: str = "BNSD") -> ShardPlan:
-        """The plan that MindSpore-style strategies ask for.
+        """Return the plan that MindSpore-style strategies ask for.
 
         Args:
-            in_strategy: one tuple of integers per tensor, into how many parts each axis is split: query, key, value,
-                and then, where the layer has them, attention_mask and alibi_mask. () for one of these two leaves it to
-                dp and mp, as where the layer gets none.
+            in_strategy: one tuple of integers per tensor, into how many parts each axis is split. The tensors are
+                query, key, value, and then, if the layer has them, attention_mask and alibi_mask. () for one of these
+                two leaves it to dp and mp, as if the layer got none.
             out_strategy: one such tuple for the output in a tuple, or None.
 
         Raises:
@@ -78,17 +78,17 @@ class ShardPlan:
         return plan
 
     def strategy(self, axes: tuple) -> tuple:
-        """Tuple strategy of a tensor whose axes are split by "dp", "mp" or None: into how many parts each is."""
+        """Return the tuple strategy of a tensor whose axes "dp", "mp" or None split: into how many parts each is."""
         return tuple({"dp": self.dp, "mp": self.mp, None: 1}[axis] for axis in axes)
 
     def layout(self, axes: tuple):
-        """`mindspore.Layout` of a tensor with these `axes`."""
+        """Return the `mindspore.Layout` of a tensor with these `axes`."""
         from mindspore import Layout
 
         return Layout((self.dp, self.mp), ("dp", "mp"))(*("None" if axis is None else axis for axis in axes))
 
     def primitive_attributes(self, inputs: list, outputs: list) -> dict:
-        """Attributes that a Custom primitive of MindSpore 2.0-2.2 needs beside its tuple strategies.
+        """Return the attributes that a Custom primitive of MindSpore 2.0-2.2 needs beside its tuple strategies.
 
         A tensor map names, per axis, the dimension of the device matrix that splits it, counted from the right; -1 is
         none.
@@ -111,36 +111,36 @@ class ShardPlan:
             "empty_mirror_ops": 0,
         }
 
-    def local(self, problem: AttentionProblem, rank: int) -> AttentionProblem:
-        """The problem of the shard on device `rank` (device matrix (dp, mp), mp innermost).
+    def local(self, call: Call, rank: int) -> Call:
+        """Return the call of the shard on device `rank` (device matrix (dp, mp), mp innermost).
 
-        Its offsets make dropout and computed ALiBi equal to the whole problem's.
+        Its offsets make dropout and computed ALiBi equal to the whole call's.
 
         Raises:
             ValueError: batch, heads or key/value heads do not divide, or a size is unknown.
         """
         check_int("rank", rank, 0, self.device_num - 1)
-        if problem.dynamic:
+        if call.dynamic:
             raise ValueError("dp, mp: sharding needs shapes that are known when the graph is compiled (no set_inputs)")
-        if problem.batch % self.dp:
-            raise ValueError(f"dp: got {self.dp} for batch {problem.batch}, allowed are divisors of the batch")
-        if problem.heads % self.mp:
-            raise ValueError(f"mp: got {self.mp} for {problem.heads} heads of query, allowed are divisors")
-        if problem.kv_heads % self.mp:
+        if call.batch % self.dp:
+            raise ValueError(f"dp: got {self.dp} for batch {call.batch}, allowed are divisors of the batch")
+        if call.heads % self.mp:
+            raise ValueError(f"mp: got {self.mp} for {call.heads} heads of query, allowed are divisors")
+        if call.kv_heads % self.mp:
             raise ValueError(
-                f"mp: got {self.mp} for {problem.kv_heads} key/value heads (grouped-query attention), allowed are "
+                f"mp: got {self.mp} for {call.kv_heads} key/value heads (grouped-query attention), allowed are "
                 "divisors of their number; repeat key and value heads to use more devices"
             )
-        batch, heads = problem.batch // self.dp, problem.heads // self.mp
+        batch, heads = call.batch // self.dp, call.heads // self.mp
         return replace(
-            problem,
+            call,
             batch=batch,
             heads=heads,
-            kv_heads=problem.kv_heads // self.mp,
-            mask_shape=_cut(problem.mask_shape, batch, heads),
-            bias_shape=_cut(problem.bias_shape, batch, heads),
-            batch_offset=problem.batch_offset + rank // self.mp * batch,
-            head_offset=problem.head_offset + rank % self.mp * heads,
+            kv_heads=call.kv_heads // self.mp,
+            mask_shape=_cut(call.mask_shape, batch, heads),
+            bias_shape=_cut(call.bias_shape, batch, heads),
+            batch_offset=call.batch_offset + rank // self.mp * batch,
+            head_offset=call.head_offset + rank % self.mp * heads,
         )
 
     def _check_mask(self, name: str, strategy) -> None:
@@ -157,7 +157,7 @@ class ShardPlan:
 
 
 def axes_of(shape: tuple) -> tuple:
-    """Return what splits each axis of a mask or bias. Axes of size 1 are not split. A mask of rank 3 is (batch, seq_q,
+    """Return the split of each axis of a mask or bias. Axes of size 1 are not split. A mask of rank 3 is (batch, seq_q,
     seq_k).
     """
     names = {2: (None, None), 3: ("dp", None, None), 4: ("dp", "mp", None, None)}[len(shape)]
@@ -173,7 +173,7 @@ def _integers(name: str, strategy) -> tuple:
 
 
 def _read(name: str, strategy, input_layout: str) -> tuple[int, int]:
-    """(dp, mp) from the strategy of query, key, value or output."""
+    """Read (dp, mp) from the strategy of query, key, value or output."""
     parts, layout = _integers(name, strategy), LAYOUTS[input_layout]
     axes = layout.sharding
     if len(parts) != len(axes):
@@ -186,7 +186,7 @@ def _read(name: str, strategy, input_layout: str) -> tuple[int, int]:
 
 
 def _cut(shape: tuple | None, batch: int, heads: int) -> tuple | None:
-    """Shape of a shard's part of a mask or bias."""
+    """Return the shape of a shard's part of a mask or bias."""
     if shape is None:
         return None
     return (1 if shape[0] == 1 else batch, 1 if shape[1] == 1 else heads, *shape[2:])

@@ -22,7 +22,7 @@ class RuntimeArguments:
         self.floats: set[int] = set()  # places of float values
 
     def add(self, value: Any) -> int | float | KeyField:
-        """A number, or the place of a run-time value in the key."""
+        """Return a number, or the place of a run-time value in the key."""
         if ir.is_immediate(value):
             return value
         text = self.expressions.wrapped(value)
@@ -48,12 +48,12 @@ class KeyField:
 
 
 def float_key(value: float) -> float | str:
-    """A float as part of a key: the two zeros differ."""
+    """Return a float as part of a key: the two zeros differ."""
     return value if value else repr(value)
 
 
 def key_value(entry: Any, key: tuple) -> Any:
-    """A number, or the run-time value that stands in its place of the key."""
+    """Return a number, or the run-time value that stands in its place of the key."""
     if not isinstance(entry, KeyField):
         return entry
     value = key[entry.index]
@@ -68,21 +68,12 @@ class OperandTemplate:
         view: the operand as recorded.
         run_time: receives the run-time values.
         copy: source text of the copy's number, or "" if there is one copy.
-        anywhere: it may start outside the tensor, but inside the memory.
     """
 
-    def __init__(
-        self,
-        place: TensorPlace,
-        view: ir.View,
-        run_time: RuntimeArguments,
-        copy: str,
-        anywhere: bool,
-    ) -> None:
+    def __init__(self, place: TensorPlace, view: ir.View, run_time: RuntimeArguments, copy: str) -> None:
         self.place, self.view = place, view
         self.itemsize = size_of(view.dtype)
         self.static = ir.is_immediate(view.offset)
-        self.anywhere = anywhere
         self.offset: Any = run_time.add(view.offset)
         self.copy: Any = run_time.source(copy) if copy else 0
         self.shape: tuple[Any, ...] = tuple([run_time.add(extent) for extent in view.shape])
@@ -103,13 +94,13 @@ class OperandTemplate:
         return isinstance(self.copy, KeyField)
 
     def extent(self, operand: Operand) -> int:
-        """Bytes of the view that must lie inside the tensor, whatever an instruction touches."""
+        """Return how many bytes of the view must lie inside the tensor. An instruction may touch fewer."""
         if not self.run_time_shape:
             return 0
         return (1 + sum((n - 1) * step for n, step in zip(operand.shape, operand.strides))) * self.itemsize
 
     def operand(self, key: tuple) -> Operand:
-        """The operand for the run-time values ``key``.
+        """Return the operand for the run-time values ``key``.
 
         Raises:
             TikBoundsError: it starts outside the tensor, or a run-time extent leads beyond its end. (Where it may start
@@ -121,8 +112,8 @@ class OperandTemplate:
         address = start + key_value(self.offset, key) * self.itemsize
         name = self.view.tensor.name
         # A move may start in the padding behind a GM tensor (D33a).
-        anywhere = self.anywhere or place.memory.kind == "GM" and address > end
-        if not start <= address <= end and not (anywhere and 0 <= address <= len(place.memory.data)):
+        last = len(place.memory.data) if place.memory.kind == "GM" else end
+        if not start <= address <= last:
             raise TikBoundsError(
                 f"tensor {name!r} is accessed at element {(address - start) // self.itemsize}, but it "
                 f"has {place.size // self.itemsize}"
@@ -144,7 +135,7 @@ class OperandTemplate:
 
 
 def resolve(entry: Any, key: tuple) -> Any:
-    """An argument with its run-time values."""
+    """Return an argument with its run-time values."""
     if isinstance(entry, OperandTemplate):
         return entry.operand(key)
     if isinstance(entry, KeyField):

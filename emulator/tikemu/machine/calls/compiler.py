@@ -14,7 +14,7 @@ from .site import CallGroup, CallSite
 
 
 class CallCompiler(SourceWriter):
-    """Translates calls.
+    """Translate calls.
 
     Attributes:
         synced: whether the automatic synchronisation works here.
@@ -37,7 +37,7 @@ class CallCompiler(SourceWriter):
         self.atomics = "set_atomic_add" in called
 
     def _on_Instruction(self, statement: ir.Instruction) -> None:
-        """Any call; one without run-time arguments waits for :meth:`flush`."""
+        """Compile any call; one without run-time arguments waits for :meth:`flush`."""
         if statement.spec.kind == "scalar":
             self.scalar_instruction(statement)
             return
@@ -60,10 +60,9 @@ class CallCompiler(SourceWriter):
             self._group.append(site)
 
     def argument(self, value: Any, run_time: RuntimeArguments, needed: bool) -> Any:
-        """A template of an argument."""
+        """Return a template of an argument."""
         if isinstance(value, ir.View):
-            anywhere = self.runtime.options.bounds == "buffer" and value.tensor.memory != "GM"
-            return OperandTemplate(self.place(value), value, run_time, self.copy(value.tensor), anywhere)
+            return OperandTemplate(self.place(value), value, run_time, self.copy(value.tensor))
         if isinstance(value, (ir.Variable, ir.Operation)):
             if not needed and value.dtype.startswith("float"):
                 return 1.0  # what is computed does not matter
@@ -75,7 +74,7 @@ class CallCompiler(SourceWriter):
         return value
 
     def call(self, site: CallSite) -> None:
-        """A call with run-time arguments."""
+        """Compile a call with run-time arguments."""
         sources = site.run_time.sources
         key = sources[0] if len(sources) == 1 else f"({', '.join(sources)})"
         location, bind = site.location, self.name("B", site.bind)
@@ -85,7 +84,9 @@ class CallCompiler(SourceWriter):
             self.emit(f"if p is None: p = {bind}(k)", location)
         else:
             self.emit(f"p = {bind}({key})", location)
-        self.run_all(site.computed, location)
+        if site.computed:
+            self.emit("for x in p: x.run()", location)
+        self.account(location)
 
     def flush(self) -> None:
         """Emit the calls that were collected since the last statement of another kind."""
@@ -102,12 +103,6 @@ class CallCompiler(SourceWriter):
             self.account(None)
             group = group[count:]
 
-    def run_all(self, computed: bool, location: ir.Location | None) -> None:
-        """Run the prepared operations ``p`` one after another."""
-        if computed:
-            self.emit("for x in p: x.run()", location)
-        self.account(location)
-
     def account(self, location: ir.Location | None) -> None:
         """Time and races of the prepared operations ``p``."""
         if not self.synced and self.runtime.pipe_races is not None:
@@ -119,7 +114,7 @@ class CallCompiler(SourceWriter):
             self.emit("for x in p: _step_unsynced(x)", location)
 
     def scalar_instruction(self, statement: ir.Instruction) -> None:
-        """A function of the scalar unit: its result is assigned to a Scalar."""
+        """Compile a function of the scalar unit: its result is assigned to a Scalar."""
         spec, target = statement.spec, statement.args[statement.spec.destination]
         if self.needs.instruction(statement):
             entries, cost = [], 1

@@ -35,7 +35,7 @@ class CallSite(Reusable):
             value itself if there is one, or () if there is none.
         retired: what dropped operations have counted.
         number: its place among the sites of the run.
-        relocator: uses operations again at other addresses; None where no offset is a run-time value.
+        relocator: uses operations again at other addresses; None if no offset is a run-time value.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class CallSite(Reusable):
         return Relocator(self.runtime, self.prepare, self.retire, views, scalar, self.computed)
 
     def bind(self, key: Any) -> Ops:
-        """The operations for a set of run-time values that are not in ``bound``."""
+        """Return the operations for a set of run-time values that are not in ``bound``."""
         values = key if len(self.run_time.sources) != 1 else (key,)
         ops = None
         if self.relocator is not None and len(self.bound) >= (KEPT if self.computed else 0):
@@ -115,7 +115,7 @@ class CallSite(Reusable):
         return ops
 
     def prepared(self) -> list[Ops]:
-        """All operations that are kept, each once."""
+        """Return all operations that are kept, each once."""
         kept = [*self.bound.values(), *(self.relocator.prepared() if self.relocator is not None else ())]
         return list({id(ops): ops for ops in kept}.values())
 
@@ -139,7 +139,7 @@ class CallSite(Reusable):
             reset(ops)
 
     def tally(self) -> Tally:
-        """Everything that was executed here."""
+        """Return the counts of everything that was executed here."""
         total = Tally()
         total.merge(self.retired)
         for ops in self.prepared():

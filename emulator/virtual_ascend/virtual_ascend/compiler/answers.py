@@ -64,7 +64,7 @@ PATTERN = "Opaque"
 
 
 def replaced_formats() -> dict[str, tuple[str, ...]]:
-    """Return formats besides ND by entry, from ``--formats``."""
+    """Return the formats besides ND by entry, from ``--formats``."""
     chosen = {}
     for item in filter(None, os.environ.get("VIRTUAL_ASCEND_FORMATS", "").split(";")):
         name, _, formats = item.partition("=")
@@ -72,19 +72,15 @@ def replaced_formats() -> dict[str, tuple[str, ...]]:
     return chosen
 
 
-def _formats(entry: str) -> tuple[str, ...]:
-    return replaced_formats().get(entry, ("FRACTAL_NZ",) if entry in ELEMENTWISE else ())
-
-
 def check_supported(_entry: str, _inputs: Sequence[Any], _outputs: Sequence[Any]) -> bool:
     """Return whether a built-in operator takes these tensors. Assumed: it does; the device process refuses what it
-    cannot. Assumed: it does; what it cannot, the device process refuses.
+    cannot.
     """
     return True
 
 
 def op_select_format(entry: str, inputs: Sequence[Any], outputs: Sequence[Any]) -> str:
-    """Return formats and dtypes of a built-in operator for these tensors, as CANN answers."""
+    """Return the formats and dtypes of a built-in operator for these tensors, as CANN answers."""
     if entry in FIXED:
         return json.dumps(
             {key: {"name": key, "dtype": dtype, "format": kind} for key, (dtype, kind) in FIXED[entry].items()}
@@ -94,7 +90,8 @@ def op_select_format(entry: str, inputs: Sequence[Any], outputs: Sequence[Any]) 
     shapes = {tuple(tensor["ori_shape"]) for tensor in present}
     same = len(shapes) == 1 and len(next(iter(shapes))) >= 2
     fractals = same and all(tensor["dtype"] in IN_FRACTALS for tensor in present)
-    formats = ("ND", *(_formats(entry) if fractals else ()))
+    otherwise = ("FRACTAL_NZ",) if entry in ELEMENTWISE else ()
+    formats = ("ND", *(replaced_formats().get(entry, otherwise) if fractals else ()))
     answer = {}
     for side, found in zip(("input", "output"), flat):
         for index, tensor in enumerate(found):

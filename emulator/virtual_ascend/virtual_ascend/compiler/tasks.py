@@ -29,7 +29,7 @@ _finished: list[dict[str, Any]] = []
 
 # ------------------------------------------------------------------------------------------- questions before compiling
 def call_op_func(arguments: Sequence[Any], module: str, question: str, *_: Any) -> Any:
-    """Answer of an operator's ``check_supported`` or ``op_select_format``."""
+    """Return the answer of an operator's ``check_supported`` or ``op_select_format``."""
     inputs, outputs, _attributes = arguments
     if _is_built_in(module):
         return getattr(answers, question)(module.rsplit(".", 1)[-1], inputs, outputs)
@@ -37,34 +37,9 @@ def call_op_func(arguments: Sequence[Any], module: str, question: str, *_: Any) 
     return function(*inputs, *outputs, *(_value(item) for item in arguments[2]))
 
 
-def check_op_impl_mode(_module: str, _function: str) -> bool:
-    """Return whether an operator has modes of precision. No built-in operator here has. No built-in one here has."""
-    return False
-
-
-def save_op_params(_name: str, _kind: str, _parameters: Any) -> None:
-    """Return what tuning needs: nothing is tuned."""
-
-
-def op_params_to_json(_name: str) -> str:
-    return "{}"
-
-
-def clear_fusion_params() -> None:
-    """None are kept."""
-
-
-def sync_op_tune_params(*_: Any) -> None:
-    """None are kept."""
-
-
-def sync_syspath(_folder: str) -> None:
-    """The process that compiles is the one whose path MindSpore has just changed."""
-
-
 # ---------------------------------------------------------------------------------------------------------- compilation
 def dispatch_prebuild_task(source_id: int, job_id: int, *_: Any) -> None:
-    """Return the operators that may be fused."""
+    """Finish a task that looks for operators to fuse; nothing is fused."""
     _finish(source_id, job_id, lambda: None)
 
 
@@ -96,18 +71,6 @@ def dispatch_single_op_compile_task(
         _write(kernel, Path(options["op_debug_dir"]) / "kernel_meta")
 
     _finish(source_id, job_id, compile_it)
-
-
-def dispatch_fusion_op_compile_task(*_: Any) -> None:
-    raise NotImplementedError("the virtual Ascend fuses no operators, and told MindSpore so")
-
-
-def dispatch_autotune_task(*_: Any) -> None:
-    raise NotImplementedError("the virtual Ascend tunes no operators: leave auto_tune_mode as it is")
-
-
-def build_single_op_from_c(*_: Any) -> None:
-    raise NotImplementedError("the virtual Ascend tunes no operators: leave auto_tune_mode as it is")
 
 
 def take_finished(_source_id: int) -> list[dict[str, Any]]:
@@ -147,7 +110,7 @@ def _value(attribute: Any) -> Any:
 
 
 def record(entry: Callable[..., Any], arguments: list[Any], **named: Any) -> ir.Program:
-    """The program that an operator in TIK builds."""
+    """Return the program that an operator in TIK builds."""
     before = latest()
     if "impl_mode" in inspect.signature(entry).parameters:
         named["impl_mode"] = "high_performance"
@@ -159,7 +122,7 @@ def record(entry: Callable[..., Any], arguments: list[Any], **named: Any) -> ir.
 
 
 def _write(kernel: Kernel, folder: Path) -> None:
-    """The kernel, and its description for MindSpore."""
+    """Write the kernel, and its description for MindSpore."""
     folder.mkdir(parents=True, exist_ok=True)
     contents = kernel.dump()
     (folder / f"{kernel.name}.o").write_bytes(contents)

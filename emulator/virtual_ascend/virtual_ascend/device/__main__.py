@@ -26,19 +26,24 @@ from .graph import Graphs
 from .launch import Launcher
 from .memory import Address, Memory
 from .report import Report
+from .watch import Watch
 
 # Requests and codes of runtime/device.h and runtime/status.h.
-REGISTER, LAUNCH, AICPU, OPERATOR, SEND, WAITING, GIVE, TAKE, GRAPH, RUN_GRAPH, NN = range(1, 12)
+REGISTER, LAUNCH, AICPU, OPERATOR, SEND, WAITING, GIVE, TAKE, GRAPH, RUN_GRAPH, NN, GO_ON = range(1, 13)
 SUCCESS, QUEUE_EMPTY, QUEUE_FULL, KERNEL_FAILED = 0, 207013, 207014, 507015
 _HEADER, _ANSWER, _ADDRESS = struct.Struct("=IIQQ"), struct.Struct("=qQ"), struct.Struct("=QQ")
 
 
 class Server:
-    """Answers the runtime, one request after the other."""
+    """Answer the runtime, one request after the other."""
 
     def __init__(self, connection: socket.socket, launcher: Launcher) -> None:
         self.connection, self.launcher, self.graphs = connection, launcher, Graphs(launcher)
         self.failures: list[str] = []
+        self.watch = Watch(self.give_up)
+        self.launcher.begins = self.watch.begins
+        self.answering = threading.Lock()
+        self.given_up = ""
         self.handlers: dict[int, Callable[[int, int, bytes], str | None]] = {
             REGISTER: self.register,
             LAUNCH: self.launch,
@@ -51,10 +56,12 @@ class Server:
             GRAPH: lambda number, _count, contents: self.graphs.add(number, contents),
             NN: lambda _number, count, contents: nn.run(launcher.memory, *_split(count, contents)),
             RUN_GRAPH: lambda number, count, contents: self.graphs.run(number, *_split(count, contents)),
+            GO_ON: lambda number, _count, _contents: self.graphs.go_on(number),
         }
 
     def serve(self) -> None:
-        """Until the program has ended."""
+        """Serve until the program has ended."""
+        self.watch.start()
         while True:
             request, blocks, number, size = _HEADER.unpack(self.read(_HEADER.size))
             contents = self.read(size)
@@ -69,10 +76,28 @@ class Server:
                 code, text = KERNEL_FAILED, str(error)
             except Exception:
                 code, text = KERNEL_FAILED, f"the device process met an error of its own\n{traceback.format_exc()}"
-            if code == KERNEL_FAILED:
-                self.failures.append(text)
-            answer = text.encode()
-            self.connection.sendall(_ANSWER.pack(code, len(answer)) + answer)
+            self.watch.ends()
+            with self.answering:
+                if self.given_up:
+                    return  # the watch has answered, and does so from now on
+                self.answer(code, text)
+
+    def answer(self, code: int, text: str) -> None:
+        if code == KERNEL_FAILED:
+            self.failures.append(text)
+        answer = text.encode()
+        self.connection.sendall(_ANSWER.pack(code, len(answer)) + answer)
+
+    def give_up(self, text: str) -> None:
+        """Answer in place of a kernel that does not end. Then refuse all requests until the program has ended."""
+        with self.answering:
+            if self.watch.kernel is None:
+                return  # it has ended meanwhile
+            self.given_up = text
+        with contextlib.suppress(ConnectionError):
+            while True:
+                self.answer(KERNEL_FAILED, text)
+                self.read(_HEADER.unpack(self.read(_HEADER.size))[-1])
 
     def read(self, size: int) -> bytes:
         contents = bytearray()
@@ -84,7 +109,7 @@ class Server:
         return bytes(contents)
 
     def register(self, number: int, _blocks: int, contents: bytes) -> None:
-        self.launcher.register(number, load(contents))
+        self.launcher.kernels[number] = load(contents)
 
     def launch(self, number: int, blocks: int, contents: bytes) -> None:
         self.launcher.launch(number, blocks, [Address(*pair) for pair in _ADDRESS.iter_unpack(contents)])
@@ -99,19 +124,26 @@ class Server:
         kernel, constants = by_name.parse(description)
         self.launcher.launch_operator(kernel, addresses, constants)
 
-    def give(self, _number: int, count: int, contents: bytes) -> None:
-        addresses, call = _split(count, contents)
-        collectives.give(self.launcher.memory, collectives.parse(call), addresses[0])
-
-    def take(self, _number: int, count: int, contents: bytes) -> None:
+    def give(self, graph: int, count: int, contents: bytes) -> None:
+        """Run a collective of a graph: its tensors are there, and no addresses come."""
         addresses, description = _split(count, contents)
         call = collectives.parse(description)
-        collectives.take(self.launcher.memory, call, addresses[1])
+        if count:
+            found = collectives.given(self.launcher.memory, call, addresses[0])
+        else:
+            found = self.graphs.at[graph].given[: None if call.given else 0]  # of a broadcast the root alone gives
+        collectives.give(call, found)
+
+    def take(self, graph: int, count: int, contents: bytes) -> None:
+        addresses, description = _split(count, contents)
+        call = collectives.parse(description)
+        result = collectives.taken(self.launcher.memory, call, addresses[1]) if count else self.graphs.at[graph].taken
+        collectives.take(call, result)
         self.launcher.note_collective(call)
 
 
 def _split(count: int, contents: bytes) -> tuple[list[Address], bytes]:
-    """The addresses that a message begins with, and the rest."""
+    """Return the addresses that a message begins with, and the rest."""
     end = count * _ADDRESS.size
     return [Address(*pair) for pair in _ADDRESS.iter_unpack(contents[:end])], contents[end:]
 

@@ -18,7 +18,7 @@ Field = Union[int, bytes]
 
 
 def fields(message: bytes) -> Iterator[tuple[int, Field]]:
-    """Numbers and values of a message's fields, in order."""
+    """Yield the numbers and values of a message's fields, in order."""
     place = 0
 
     def varint() -> int:
@@ -45,23 +45,17 @@ def fields(message: bytes) -> Iterator[tuple[int, Field]]:
 
 
 def parse(definition: bytes) -> Kernel:
-    """The kernel that a node definition describes: 1 or 2: operator, 3: attributes, 4: inputs, 5: outputs."""
+    """Return the kernel that a node definition describes: 1 or 2: operator, 3: attributes, 4: inputs, 5: outputs."""
     kernel = Kernel("", "", "", [], [], {})
     for number, value in fields(definition):
         if number in (1, 2) and isinstance(value, bytes) and value:
             kernel.name = kernel.type = kernel.function = value.decode()
         elif number == 3:
-            name, attribute = _entry(value)
-            kernel.attributes[name] = _attribute(attribute)
+            entry = dict(fields(_message(value)))  # of a map: key (1) and value (2)
+            kernel.attributes[_message(entry[1]).decode()] = _attribute(_message(entry.get(2, b"")))
         elif number in (4, 5):
             (kernel.inputs if number == 4 else kernel.outputs).append(_tensor(value))
     return kernel
-
-
-def _entry(message: Field) -> tuple[str, bytes]:
-    """Key and value of an entry of a map."""
-    found = dict(fields(_message(message)))
-    return _message(found[1]).decode(), _message(found.get(2, b""))
 
 
 def _message(value: Field) -> bytes:
@@ -86,7 +80,7 @@ def _signed(value: Field) -> int:
 
 
 def _attribute(message: bytes) -> Any:
-    """Text (2), integer (3), float (4), boolean (5); others stay None."""
+    """Return an attribute: text (2), integer (3), float (4), boolean (5); others are None."""
     for number, value in fields(message):
         if number == 2:
             return _message(value).decode()

@@ -27,7 +27,7 @@ DTYPES = (
     *("uint64", "uint8", "uint16", "uint32", "float64"),
 )
 #: HcclReduceOp by number.
-_REDUCTIONS: dict[str, Callable[..., Any]] = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
+REDUCTIONS: dict[str, Callable[..., Any]] = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
 
 
 @dataclass
@@ -66,22 +66,22 @@ class Call:
 
     @property
     def given(self) -> int:
-        """Elements that this card gives."""
+        """Return how many elements this card gives."""
         if self.kind == "HcomAllToAllV":
-            return _extent(self.send_counts, self.send_offsets)
+            return extent(self.send_counts, self.send_offsets)
         if self.kind == "HcomBroadcast" and self.rank != self.peer:
             return 0
         return self.count * (len(self.members) if self.kind == "HcomReduceScatter" else 1)
 
     @property
     def taken(self) -> int:
-        """Elements that this card gets."""
+        """Return how many elements this card gets."""
         if self.kind == "HcomAllToAllV":
-            return _extent(self.receive_counts, self.receive_offsets)
+            return extent(self.receive_counts, self.receive_offsets)
         return self.count * (len(self.members) if self.kind == "HcomAllGather" else 1)
 
     def __str__(self) -> str:
-        reduction = tuple(_REDUCTIONS)[self.reduction]
+        reduction = tuple(REDUCTIONS)[self.reduction]
         how = f"{reduction}, peer {self.peer}, cards {self.members}"
         return f"{self.kind} of {self.count} {self.type} ({how})"
 
@@ -96,26 +96,35 @@ def as_kernel(call: Call) -> Kernel:
 
 
 def parse(message: bytes) -> Call:
-    """The call in a message of the runtime.
+    """Return the call in a message of the runtime.
 
     Raises:
         KernelError: a dtype or reduction that there is none of on the first generation.
     """
     call = Call(**json.loads(message))
-    if call.dtype >= len(DTYPES) or call.reduction >= len(_REDUCTIONS):
+    if call.dtype >= len(DTYPES) or call.reduction >= len(REDUCTIONS):
         raise KernelError(f"{call.kind}: HCCL's dtype {call.dtype}, reduction {call.reduction} are none of the card")
     return call
 
 
-def give(memory: Memory, call: Call, address: Address) -> None:
+def given(memory: Memory, call: Call, address: Address) -> np.ndarray:
+    """Return the input of a collective, as it lies on this card."""
+    return memory.view(address, call.type, (call.given,), f"{call}, input") if call.given else np.empty(0, call.type)
+
+
+def taken(memory: Memory, call: Call, address: Address) -> np.ndarray:
+    """Return the memory on this card for the result of a collective."""
+    return memory.view(address, call.type, (call.taken,), f"{call}, output")
+
+
+def give(call: Call, elements: np.ndarray) -> None:
     """Write what this card gives.
 
     Raises:
-        KernelError: there is no room for it.
+        KernelError: there is no room for it, or it has another size than the call.
     """
-    elements = np.empty(0, call.type)
-    if call.given:
-        elements = memory.view(address, call.type, (call.given,), f"{call}, input")
+    if elements.size != call.given:
+        raise KernelError(f"{call}: got {elements.size} elements, which a card gives, allowed is {call.given}")
     line = json.dumps(asdict(call)).encode() + b"\n"
     unfinished = Path(f"{call.file}.unfinished")
     try:
@@ -128,14 +137,13 @@ def give(memory: Memory, call: Call, address: Address) -> None:
         ) from None
 
 
-def take(memory: Memory, call: Call, address: Address) -> None:
+def take(call: Call, output: np.ndarray) -> None:
     """Read what the others have given, and write the result.
 
     Raises:
         KernelError: another card has called something else.
     """
     calls, arrays = zip(*(_read(Path(file), call) for file in call.files))
-    output = memory.view(address, call.type, (call.taken,), f"{call}, output")
     if call.kind == "HcomAllToAllV":
         for index, (other, array) in enumerate(zip(calls, arrays)):
             start, size = other.send_offsets[call.rank], other.send_counts[call.rank]
@@ -155,7 +163,7 @@ def _result(call: Call, arrays: Sequence[np.ndarray]) -> np.ndarray:
     if call.kind in ("HcomAllReduce", "HcomReduceScatter"):
         if call.kind == "HcomReduceScatter":
             arrays = [array[call.rank * call.count :][: call.count] for array in arrays]
-        reduce = tuple(_REDUCTIONS.values())[call.reduction]
+        reduce = tuple(REDUCTIONS.values())[call.reduction]
         total = wide(arrays[0])
         for array in arrays[1:]:
             total = reduce(total, wide(array))
@@ -182,6 +190,6 @@ def _read(file: Path, mine: Call) -> tuple[Call, np.ndarray]:
     return call, np.frombuffer(elements, call.type)
 
 
-def _extent(counts: Sequence[int], offsets: Sequence[int]) -> int:
-    """Elements up to the end of the last part."""
+def extent(counts: Sequence[int], offsets: Sequence[int]) -> int:
+    """Return the number of elements up to the end of the last part."""
     return max(offset + count for count, offset in zip(counts, offsets))

@@ -7,7 +7,7 @@ mark ends those that count.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -26,28 +26,22 @@ class Extension:
         self._tensors: dict[int, np.ndarray] = {}
         if size:
             contents = memory.view(address, np.dtype(np.uint8), (size,), "the extension of an AI CPU kernel")
-            self._tensors = {kind: part.view(_TENSOR) for kind, part in _entries(contents) if kind in (INPUTS, OUTPUTS)}
+            place = 0
+            while place + _HEAD.size <= len(contents):
+                kind, length = _HEAD.unpack(contents[place : place + _HEAD.size].tobytes())
+                place += _HEAD.size
+                if kind in (INPUTS, OUTPUTS):
+                    self._tensors[kind] = contents[place : place + length].view(_TENSOR)
+                place += length
 
     def shapes(self, kind: int) -> list[list[int]]:
         """Return a property of all tensors of a kind, or none if it is silent."""
         tensors = self._tensors.get(kind, np.zeros(0, _TENSOR))
-        return [_until_end(sizes.tolist()) for sizes in tensors["sizes"]]
+        found = [sizes.tolist() for sizes in tensors["sizes"]]
+        return [sizes[: sizes.index(_END)] if _END in sizes else sizes for sizes in found]
 
     def answer(self, shapes: Sequence[Sequence[int]]) -> None:
         """Say which shapes the outputs have got."""
         for tensor, shape in zip(self._tensors.get(OUTPUTS, ()), shapes):
             tensor["sizes"][: len(shape)] = shape
             tensor["sizes"][len(shape) : len(shape) + 1] = _END
-
-
-def _entries(contents: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
-    place = 0
-    while place + _HEAD.size <= len(contents):
-        kind, length = _HEAD.unpack(contents[place : place + _HEAD.size].tobytes())
-        place += _HEAD.size
-        yield kind, contents[place : place + length]
-        place += length
-
-
-def _until_end(sizes: list[int]) -> list[int]:
-    return sizes[: sizes.index(_END)] if _END in sizes else sizes

@@ -16,18 +16,18 @@ DTYPES = {"float": "float32", "double": "float64"}
 
 
 def dtype_of(description: dict[str, Any]) -> np.dtype:
-    """NumPy's dtype of a tensor."""
+    """Return the NumPy dtype of a tensor."""
     return np.dtype(DTYPES.get(description["dtype"], description["dtype"]))
 
 
 def with_filling(operator: Callable[..., Any]) -> Callable[..., Any]:
-    """Marks an operator that works on matrices in fractals with what fills these up."""
+    """Mark an operator that works on matrices in fractals with what fills these up."""
     operator.with_filling = True  # type: ignore[attr-defined]
     return operator
 
 
 def plain_shape(description: dict[str, Any]) -> tuple[int, ...]:
-    """Shape of the tensor as operators see it."""
+    """Return the shape of the tensor as operators see it."""
     name = "shape" if description["format"] in PLAIN else "ori_shape"
     return tuple(description[name])
 
@@ -77,7 +77,9 @@ def _rows(stored: np.ndarray, description: dict[str, Any], groups: int | None) -
         return None
     if kind == "FRACTAL_Z":
         if len(description["ori_shape"]) == 2:
-            return _matrix_of_weights(stored, description["ori_shape"])
+            # Filters of one place, their number being the columns: parts of rows, of columns, columns, rows.
+            (down, across, width, height), shape = stored.shape, description["ori_shape"]
+            return stored.transpose(0, 3, 1, 2), (down * height, across * width), (slice(shape[0]), slice(shape[1]))
         return _filters(stored, description["ori_shape"], groups or 1)
     if kind not in _FORMATS:
         raise KernelError(f"format {kind} is not one that the virtual card knows")
@@ -99,7 +101,7 @@ def _images(stored: np.ndarray, description: dict[str, Any]) -> Rows:
 
 
 def _filters(stored: np.ndarray, shape: Sequence[int], groups: int) -> Rows:
-    """Groups lie on the diagonal of larger filters, as many as fill up fractals."""
+    """Return filters as rows: groups lie on the diagonal of larger filters, as many as fill fractals."""
     count, channels, height, width = shape
     results = count // groups
     together = min(groups, math.lcm(math.lcm(channels, 16) // channels, math.lcm(results, 16) // results))
@@ -111,14 +113,8 @@ def _filters(stored: np.ndarray, shape: Sequence[int], groups: int) -> Rows:
     return view, (blocks, view.shape[1], parts * 16, height, width), (block[:, None], row[:, None], column)
 
 
-def _matrix_of_weights(stored: np.ndarray, shape: Sequence[int]) -> Rows:
-    """As of filters that have one place, the columns being their number: parts of rows, of columns, columns, rows."""
-    down, across, width, height = stored.shape
-    return stored.transpose(0, 3, 1, 2), (down * height, across * width), (slice(shape[0]), slice(shape[1]))
-
-
 def _filters_of_channels(stored: np.ndarray, description: dict[str, Any]) -> Rows:
-    """On the diagonal of the last two axes."""
+    """Arrange filters on the diagonal of the last two axes."""
     parts, height, width, count, part, _ = stored.shape
     view = np.einsum("...ii->...i", stored).transpose(3, 0, 4, 1, 2)
     return view, (count, parts * part, height, width), (slice(None), slice(description["ori_shape"][1]))

@@ -9,17 +9,19 @@ from __future__ import annotations
 import json
 import os
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Callable
 
 import numpy as np
 
 from ..kernel import Kernel
+from . import graph_collectives
 from .aicpu import DTYPES
 from .by_name import FORMATS, entry_of
 from .errors import KernelError
+from .graph_collectives import Exchange
 from .launch import Launcher, compute
 from .memory import Address
 from .numerics import convert
@@ -75,13 +77,34 @@ class Graphs:
         self.packages = Packages(launcher)
         self.order = random.Random(int(os.environ.get("VIRTUAL_ASCEND_SEED", "0")))
         self.graphs: dict[int, Graph] = {}
+        self.running: dict[int, Generator[Exchange, None, None]] = {}
+        #: The collectives that graphs are at.
+        self.at: dict[int, Exchange] = {}
 
     def add(self, number: int, message: bytes) -> None:
         line, _, contents = message.partition(b"\n")
         self.graphs[number] = self._parse(json.loads(line), contents)
 
-    def run(self, number: int, addresses: Sequence[Address], message: bytes) -> None:
-        """Run a graph on tensors of the card or of the message. Results go to the last addresses."""
+    def run(self, number: int, addresses: Sequence[Address], message: bytes) -> str:
+        """Run a graph on tensors of the card or of the message. Results go to the last addresses.
+
+        Returns:
+            The collective that it is at, or nothing at its end, as `go_on`.
+        """
+        self.running[number] = self._whole(number, addresses, message)
+        return self.go_on(number)
+
+    def go_on(self, number: int) -> str:
+        """Go on with a graph whose collective has its result."""
+        exchange = next(self.running[number], None)
+        if exchange is None:
+            del self.running[number]
+            self.at.pop(number, None)
+            return ""
+        self.at[number] = exchange
+        return exchange.text
+
+    def _whole(self, number: int, addresses: Sequence[Address], message: bytes) -> Generator[Exchange, None, None]:
         line, _, contents = message.partition(b"\n")
         call = json.loads(line)
         inputs = []
@@ -90,7 +113,7 @@ class Graphs:
                 inputs.append(_constant(given, contents))
             else:
                 inputs.append(self._view(given, address, f"input {index} of graph {number}"))
-        results = self._run(self.graphs[number], inputs)
+        results = yield from self._run(self.graphs[number], inputs)
         places = zip(results, call["outputs"], addresses[len(inputs) :])
         for index, (result, wanted, address) in enumerate(places):
             # The description may be of another shape with as many elements.
@@ -112,28 +135,38 @@ class Graphs:
         return Graph({number: nodes[number] for number in self._ordered(nodes)}, described["results"])
 
     def _ordered(self, nodes: Sequence[Node]) -> list[int]:
-        """Numbers of nodes, each after those that it needs."""
+        """Return the numbers of the nodes, each after the nodes that it needs. All cards order collectives alike."""
         needs = [{place[0] for _, place in node.inputs if place} | set(node.before) for node in nodes]
+        together = {number for number, node in enumerate(nodes) if graph_collectives.is_collective(node)}
+        if len(together) > 1:
+            order = [number for number in self._sorted(nodes, needs, lambda ready: None) if number in together]
+            for former, number in zip(order, order[1:]):
+                needs[number].add(former)
+        return self._sorted(nodes, needs, self.order.shuffle)
+
+    @staticmethod
+    def _sorted(nodes: Sequence[Node], needs: Sequence[set[int]], shuffle: Callable[[list[int]], None]) -> list[int]:
+        """Return the numbers of the nodes, each after the nodes it needs. `shuffle` orders what may come next."""
         waiting, order = set(range(len(nodes))), []
         while waiting:
             ready = [number for number in sorted(waiting) if not needs[number] & waiting]
             if not ready:
                 raise KernelError(f"nodes of a graph wait for one another: {[nodes[n].name for n in sorted(waiting)]}")
-            self.order.shuffle(ready)
+            shuffle(ready)
             order += ready
             waiting -= set(ready)
         return order
 
-    def _run(self, graph: Graph, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+    def _run(self, graph: Graph, inputs: Sequence[np.ndarray]) -> Generator[Exchange, None, list[np.ndarray]]:
         values: dict[int, list[np.ndarray]] = {}
         for number, node in graph.nodes.items():
             given = [None if place is None else values[place[0]][place[1]] for _, place in node.inputs]
-            values[number] = self._run_node(node, given, inputs)
+            values[number] = yield from self._run_node(node, given, inputs)
         return [values[number][output] for number, output in graph.results]
 
     def _run_node(
         self, node: Node, given: Sequence[np.ndarray | None], inputs: Sequence[np.ndarray]
-    ) -> list[np.ndarray]:
+    ) -> Generator[Exchange, None, list[np.ndarray]]:
         if node.type in ("Data", "RefData"):
             return [inputs[node.attributes["index"]]]
         if node.type in ("Const", "Constant"):
@@ -142,10 +175,13 @@ class Graphs:
             return []
         present = [array for array in given if array is not None]
         if node.type == "PartitionedCall":
-            return self._run(node.subgraphs["f0"], present)
+            return (yield from self._run(node.subgraphs["f0"], present))
         if node.type == "If":
             condition, *rest = present
-            return self._run(node.subgraphs["then_branch0" if condition.any() else "else_branch0"], rest)
+            branch = "then_branch0" if condition.any() else "else_branch0"
+            return (yield from self._run(node.subgraphs[branch], rest))
+        if node.type.startswith("Hcom"):
+            return (yield from graph_collectives.run(node, present))
         if node.type in ("Identity", "IdentityN"):
             return [array.copy() for array in present]
         if node.type in self.packages.types:
@@ -184,7 +220,7 @@ class Graphs:
 
 
 def _constant(value: dict[str, Any], contents: bytes) -> np.ndarray:
-    """A tensor whose contents came with the message."""
+    """Return a tensor whose contents came with the message."""
     tensor, start = value["tensor"], value["at"]
     dtype, shape = np.dtype(DTYPES[tensor["dtype"]]), tensor["shape"]
     count = int(np.prod(shape))
@@ -192,7 +228,7 @@ def _constant(value: dict[str, Any], contents: bytes) -> np.ndarray:
 
 
 def described(tensor: dict[str, Any] | None) -> dict[str, Any] | None:
-    """A description as kernels have it."""
+    """Return a description as kernels have it."""
     if tensor is None or tensor["dtype"] not in DTYPES:
         return None
     shape = tensor["shape"]
@@ -205,13 +241,13 @@ def described(tensor: dict[str, Any] | None) -> dict[str, Any] | None:
 
 
 def description_of(array: np.ndarray) -> dict[str, Any]:
-    """The description of an array."""
+    """Return the description of an array."""
     shape = list(array.shape)
     return {"shape": shape, "ori_shape": shape, "format": "ND", "dtype": str(array.dtype)}
 
 
 def _stored(result: np.ndarray, tensor: dict[str, Any] | None) -> np.ndarray:
-    """As MindSpore described it: operators of layout leave the shape to who stores."""
+    """Describe a tensor as MindSpore did: operators of layout leave the shape to who stores."""
     if tensor is None:
         return result
     shape = tensor["shape"] if result.size == np.prod(tensor["shape"]) else result.shape

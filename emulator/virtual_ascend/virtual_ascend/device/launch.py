@@ -6,7 +6,7 @@ import dataclasses
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Callable
 
 import numpy as np
 import tikemu
@@ -34,11 +34,9 @@ class Launcher:
     def __init__(self, memory: Memory, report: Report | None, processes: int = 1) -> None:
         self.memory, self.report = memory, report
         self.processes = Processes(processes)
+        self.begins: Callable[[Kernel], None] = lambda kernel: None  # called as a kernel begins
         self.kernels: dict[int, Kernel] = {}
         self.seconds: dict[str, float] = {}  # of kernels in TIK, as estimated at their first launch
-
-    def register(self, number: int, kernel: Kernel) -> None:
-        self.kernels[number] = kernel
 
     def launch(self, number: int, blocks: int, addresses: Sequence[Address]) -> None:
         """Run a kernel.
@@ -50,7 +48,9 @@ class Launcher:
         if kernel.program is not None:
             self._run_tik(kernel, kernel.program, blocks, addresses)
         elif kernel.function == CLEAN:
-            self._clean(kernel, addresses)
+            sizes = kernel.attributes["automic_add_mem_size"]  # CANN's spelling
+            for index, (address, size) in enumerate(zip(addresses, sizes)):
+                self.memory.view(address, np.dtype(np.uint8), (size,), f"kernel {kernel.name}, tensor {index}")[...] = 0
         else:
             self._run_built_in(kernel, addresses, TABLE)
         self.note(kernel, AI_CORE, blocks)
@@ -77,19 +77,14 @@ class Launcher:
         self.note(kernel, unit, 1)
 
     def note_collective(self, call: Call) -> None:
-        """A line for a collective, once its result is there."""
+        """Add a line for a collective, once its result is there."""
         if self.report:
             self.report.note(as_kernel(call), COMMUNICATION, 1)
 
     def note(self, kernel: Kernel, unit: str, blocks: int) -> None:
-        """A line for a launch."""
+        """Add a line for a launch."""
         if self.report:
             self.report.note(kernel, unit, blocks, self.seconds.get(kernel.name))
-
-    def _clean(self, kernel: Kernel, addresses: Sequence[Address]) -> None:
-        sizes = kernel.attributes["automic_add_mem_size"]  # CANN's spelling
-        for index, (address, size) in enumerate(zip(addresses, sizes)):
-            self.memory.view(address, np.dtype(np.uint8), (size,), f"kernel {kernel.name}, tensor {index}")[...] = 0
 
     # ------------------------------------------------------------------------------------------------------- built in
     def _run_built_in(
@@ -99,7 +94,8 @@ class Launcher:
         table: dict[str, Operator],
         constants: Mapping[int, bytes] = MappingProxyType({}),
     ) -> list[tuple[int, ...]]:
-        """Returns the shapes of the outputs: those that were open are what came out."""
+        """Run a built-in operator. Return the shapes of its outputs: open shapes become the shapes that came out."""
+        self.begins(kernel)
         given, wanted = tensors(kernel.inputs), tensors(kernel.outputs)
         if len(addresses) < len(given) + len(wanted):
             count = len(given) + len(wanted)
@@ -159,6 +155,7 @@ class Launcher:
         self, kernel: Kernel, program: ir.Program, blocks: int, feeds: dict[str, np.ndarray], size: int
     ) -> dict[str, np.ndarray]:
         """Run a kernel in TIK on tensors by name. `size` is the bytes of tensors and results together."""
+        self.begins(kernel)
         timing = self.report is not None and kernel.name not in self.seconds
         count = self.processes.choose(kernel.name, blocks, size)
         begin = time.perf_counter()
@@ -175,7 +172,7 @@ class Launcher:
 
 
 def compute(kernel: Kernel, stored: Sequence[np.ndarray], table: dict[str, Operator]) -> list[np.ndarray]:
-    """Results of a built-in operator on its inputs as they are stored.
+    """Return the results of a built-in operator on its inputs as they are stored.
 
     Raises:
         KernelError: there is no such operator, or it cannot work on these.
@@ -208,7 +205,7 @@ def compute(kernel: Kernel, stored: Sequence[np.ndarray], table: dict[str, Opera
 
 
 def _take(parameter: Any, arrays: Iterator[np.ndarray]) -> Any:
-    """Arrays of one parameter: one, none, or a list."""
+    """Return the arrays of one parameter: an array, None, or a list."""
     if parameter is None:
         return None
     if isinstance(parameter, (list, tuple)):
@@ -217,5 +214,5 @@ def _take(parameter: Any, arrays: Iterator[np.ndarray]) -> Any:
 
 
 def _shown(parameters: list[Any]) -> str:
-    """Tensors as text."""
+    """Return tensors as text."""
     return ", ".join(f"{one['dtype']}{list(one['shape'])} {one['format']}" for one in tensors(parameters)) or "nothing"

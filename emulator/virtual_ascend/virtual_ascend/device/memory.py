@@ -30,7 +30,7 @@ class Memory:
         self._contents, self._touched = contents[:size], contents[size:]
 
     def view(self, address: Address, dtype: np.dtype, shape: tuple[int, ...], name: str) -> np.ndarray:
-        """The tensor there.
+        """Return the tensor there.
 
         Raises:
             KernelError: it does not lie in one block of memory; the message begins with ``name``.
@@ -43,13 +43,9 @@ class Memory:
                 f"at offset {address.offset} the block has {address.room} bytes" if address.room else "there is none"
             )
             raise KernelError(f"{name}: {size} bytes are outside the memory that was allocated: {where}")
-        self._touch(address.offset, size)
+        first, end = address.offset // PAGE, -(-(address.offset + size) // PAGE)
+        if not self._touched[first:end].all():
+            for page in (np.flatnonzero(self._touched[first:end] == 0) + first).tolist():
+                self._contents[page * PAGE : (page + 1) * PAGE] = FRESH
+                self._touched[page] = 1
         return self._contents[address.offset : address.offset + size].view(dtype).reshape(shape)
-
-    def _touch(self, offset: int, size: int) -> None:
-        first, end = offset // PAGE, -(-(offset + size) // PAGE)
-        if self._touched[first:end].all():
-            return
-        for page in (np.flatnonzero(self._touched[first:end] == 0) + first).tolist():
-            self._contents[page * PAGE : (page + 1) * PAGE] = FRESH
-            self._touched[page] = 1

@@ -29,12 +29,8 @@ class Function(NamedTuple):
     compute: Callable[..., Any]
 
 
-def _axes(given: list[int]) -> tuple[int, ...] | None:
-    return tuple(given) or None
-
-
 def _reduce(function: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda x, axes, keep, *_dtype: function(x, axis=_axes(axes), keepdims=bool(keep))
+    return lambda x, axes, keep, *_dtype: function(x, axis=tuple(axes) or None, keepdims=bool(keep))
 
 
 _ONE: dict[str, Callable[..., Any]] = {
@@ -108,7 +104,7 @@ _ADDED_AS = {"t": "Tensor", "l": "Tensors", "s": "Scalar", "a": "Array"}
 
 
 def source() -> str:
-    """The functions in C++: of each one that collects a call and one that launches it, see ge/nn_api.h."""
+    """Return the functions in C++: of each one that collects a call and one that launches it, see ge/nn_api.h."""
     lines = ['#include "nn_api.h"', "using virtual_ascend::Executor;", 'extern "C" {']
     for name, function in TABLE.items():
         letters = list(enumerate(function.arguments))
@@ -158,7 +154,7 @@ def run(memory: Memory, addresses: Sequence[Address], message: bytes) -> None:
 
 
 def _view(memory: Memory, tensor: dict[str, Any], address: Address, name: str) -> np.ndarray:
-    """A tensor with strides, in elements, that begins so many elements behind its address."""
+    """Return a tensor with strides, in elements, that begins so many elements behind its address."""
     dtype, shape, strides = np.dtype(DTYPES[tensor["dtype"]]), tensor["shape"], tensor["strides"]
     count = 1 + sum((size - 1) * stride for size, stride in zip(shape, strides)) if all(shape) else 0
     skipped = tensor["offset"] * dtype.itemsize

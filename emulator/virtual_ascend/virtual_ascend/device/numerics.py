@@ -27,7 +27,7 @@ STATUS = OverflowStatus()
 
 
 def wide(array: np.ndarray) -> np.ndarray:
-    """float16 as float32; anything else as it is."""
+    """Convert float16 to float32; leave anything else as it is."""
     return array.astype(np.float32) if array.dtype == np.float16 else array
 
 
@@ -37,7 +37,7 @@ def listed(arrays: Sequence[Any]) -> list[np.ndarray]:
 
 
 def convert(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """A result in the dtype that is stored.
+    """Return a result in the dtype that is stored.
 
     As the first 910 does it, float16 saturates (and NaN becomes 0); a finite number for which it is too small sets the
     overflow status.

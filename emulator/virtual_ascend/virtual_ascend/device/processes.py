@@ -33,5 +33,5 @@ class Processes:
         return self.count if size >= LARGE else 1
 
     def took(self, kernel: str, number: int, seconds: float) -> None:
-        """A launch with this number of processes has taken so long."""
+        """Note how long a launch with this number of processes has taken."""
         self._least[kernel, number] = min(seconds, self._least.get((kernel, number), seconds))

@@ -42,7 +42,7 @@ AI_CORE, AI_CPU, COMMUNICATION = "AI_CORE", "AI_CPU", "COMMUNICATION"
 
 
 class Report:
-    """Writes a line for each launch, at once: the process may end at any time."""
+    """Write a line for each launch, at once: the process may end at any time."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -60,22 +60,29 @@ class Report:
         self._times: dict[tuple[str, str], float] = defaultdict(float)  # microseconds
 
     def note(self, kernel: Kernel, unit: str, blocks: int, seconds: float | None = None) -> None:
-        """One launch on AI cores or the AI CPU; ``seconds`` where tikemu has estimated them.
+        """Add one launch on AI cores or the AI CPU. tikemu may have estimated ``seconds``.
 
         Of collectives, whose time the links between cards decide, there is no estimate.
         """
-        source = "roofline" if seconds is None else "tikemu"
-        duration = 1e6 * (self._roofline(kernel) if seconds is None else seconds)
+        given, wanted = tensors(kernel.inputs), tensors(kernel.outputs)
+        source = "tikemu"
         if unit == COMMUNICATION:
-            source, duration = "none", 0.0
+            source, seconds = "none", 0.0
+        elif seconds is None:
+            moved = sum(math.prod(one["shape"]) * dtype_of(one).itemsize for one in (*given, *wanted))
+            computed = 2 * _products(kernel, given) / self._soc.peak_f16_flops
+            source, seconds = "roofline", max(moved / self._soc.timing.hbm_bandwidth, computed)
+        duration = 1e6 * seconds
         kind, in_tik = re.subn(r"^Custom_(.+)_[0-9a-f]+$", r"\1", kernel.type)  # MindSpore adds a number
         self._launches[_family(kind, unit, bool(in_tik)), kind] += 1
         self._times[_family(kind, unit, bool(in_tik)), kind] += duration
-        given, wanted = tensors(kernel.inputs), tensors(kernel.outputs)
         columns = [*_columns(given), *_columns(wanted)]
         times = f"{self._now:.3f}", f"{duration:.3f}"
         self._rows.writerow([kernel.name, kind, unit, *times, blocks, *columns, source])
-        event = {"name": kind, "ph": "X", "tid": self._row(unit), "ts": self._now, "dur": duration}
+        if unit not in self._units:
+            self._event({"name": "thread_name", "ph": "M", "tid": len(self._units), "args": {"name": unit}})
+            self._units.append(unit)
+        event = {"name": kind, "ph": "X", "tid": self._units.index(unit), "ts": self._now, "dur": duration}
         self._event({**event, "args": dict(zip(COLUMNS[6:], columns))})
         self._now += duration
 
@@ -92,19 +99,8 @@ class Report:
             print(f"  {family:16} {time:10.1f} us {time / (total or 1):6.1%}  {shown}", file=sys.stderr)
         sys.stderr.flush()
 
-    def _row(self, unit: str) -> int:
-        if unit not in self._units:
-            self._event({"name": "thread_name", "ph": "M", "tid": len(self._units), "args": {"name": unit}})
-            self._units.append(unit)
-        return self._units.index(unit)
-
     def _event(self, event: dict[str, Any]) -> None:
         self._trace.write(json.dumps({**event, "pid": 0}) + ",\n")
-
-    def _roofline(self, kernel: Kernel) -> float:
-        given, wanted = tensors(kernel.inputs), tensors(kernel.outputs)
-        moved = sum(math.prod(one["shape"]) * dtype_of(one).itemsize for one in (*given, *wanted))
-        return max(moved / self._soc.timing.hbm_bandwidth, 2 * _products(kernel, given) / self._soc.peak_f16_flops)
 
 
 def _family(kind: str, unit: str, in_tik: bool) -> str:
@@ -118,9 +114,13 @@ def _family(kind: str, unit: str, in_tik: bool) -> str:
 
 
 def _products(kernel: Kernel, given: Sequence[dict[str, Any]]) -> int:
-    """Multiplications of a product of matrices or a convolution."""
+    """Return how many multiplications a product of matrices or a convolution has."""
     if kernel.function.startswith("conv2d"):
-        return _products_of_convolution(kernel, given)
+        output = kernel.outputs[0]["ori_shape"]
+        # As many for the result, or its gradient, the last input, whichever the operator is.
+        result = output if kernel.function == "conv2d" else given[-1]["ori_shape"]
+        filters = output if "filter" in kernel.function else given[-2 if "input" in kernel.function else 1]["ori_shape"]
+        return math.prod(result) * math.prod(filters[1:])
     if "mat_mul" not in kernel.function and "matmul" not in kernel.function:
         return 0
     left = given[0]["ori_shape"]
@@ -128,15 +128,7 @@ def _products(kernel: Kernel, given: Sequence[dict[str, Any]]) -> int:
     return math.prod(kernel.outputs[0]["ori_shape"]) * left[-2 if transposed else -1]
 
 
-def _products_of_convolution(kernel: Kernel, given: Sequence[dict[str, Any]]) -> int:
-    """As many for the result, or its gradient, the last input, whichever the operator is."""
-    output = kernel.outputs[0]["ori_shape"]
-    result = output if kernel.function == "conv2d" else given[-1]["ori_shape"]
-    filters = output if "filter" in kernel.function else given[-2 if "input" in kernel.function else 1]["ori_shape"]
-    return math.prod(result) * math.prod(filters[1:])
-
-
 def _columns(side: Sequence[dict[str, Any]]) -> list[str]:
-    """Shapes, dtypes and formats as msprof writes them."""
+    """Return the shapes, dtypes and formats as msprof writes them."""
     shapes = (",".join(map(str, one["shape"])) for one in side)
     return [";".join(shapes), ";".join(one["dtype"].upper() for one in side), ";".join(one["format"] for one in side)]

@@ -97,11 +97,16 @@ Status aclrtProcessReport(int32_t) {
 // An allocator of the program's for what operators by name need beside their tensors: nothing.
 void *aclrtAllocatorCreateDesc() { return new char; }
 
+// MindSpore's op_timeout, in seconds; 0: none.
+Status aclrtSetOpExecuteTimeOut(uint32_t seconds) {
+  Device::Instance().kernel_seconds = seconds;
+  return kSuccess;
+}
+
 // ------------------------------------------------------------------------------------------------------ without effect
 #define VIRTUAL_ASCEND_NOTHING(name) \
   Status name() { return kSuccess; }
 VIRTUAL_ASCEND_NOTHING(aclrtSetExceptionInfoCallback)
-VIRTUAL_ASCEND_NOTHING(aclrtSetOpExecuteTimeOut)
 VIRTUAL_ASCEND_NOTHING(aclrtSetDeviceSatMode)
 VIRTUAL_ASCEND_NOTHING(aclrtSetStreamFailureMode)
 VIRTUAL_ASCEND_NOTHING(aclrtCtxSetSysParamOpt)

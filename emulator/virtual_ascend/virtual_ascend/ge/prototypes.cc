@@ -14,13 +14,14 @@ struct Row {
 // Ports that may be several are not named: MindSpore says how many there are.
 constexpr Row kRows[] = {
   {"", "", "HcomBroadcast IdentityN NPUClearFloatStatusV2 NoOp PartitionedCall"},
+  {"", "y", "HcomReceive"},
   {"", "data", "NPUAllocFloatStatus NPUGetFloatStatusV2"},
   {"", "y", "AccumulateNV2 AddN ConcatD ConcatV2D Const Constant Pack"},
   {"addr", "data", "NPUClearFloatStatus NPUGetFloatStatus"},
   {"concat_dim", "y", "Concat ConcatV2"},
   {"dims", "y", "FillV2"},
   {"logits", "logsoftmax", "LogSoftmaxV2"},
-  {"x", "", "SplitD SplitVD Unpack"},
+  {"x", "", "HcomSend SplitD SplitVD Unpack"},
   {"x", "y",
      "Abs BiasAddGrad Cast Cos Data Erf Erfc Exp Flatten Floor Gelu HcomAllGather HcomAllReduce "
      "HcomReduceScatter Identity IsFinite IsInf IsNan L2Loss Log Log1p LogicalNot Neg OnesLike Reciprocal "
@@ -76,6 +77,7 @@ constexpr Row kRows[] = {
   {"x target weight", "y total_weight", "NLLLoss"},
   {"x1 x2 bias", "y", "MatMul"},
   {"x begin end strides", "y", "StridedSlice"},
+  {"send_data send_counts send_displacements recv_counts recv_displacements", "recv_data", "HcomAllToAllV"},
   {"x depth on_value off_value", "y", "OneHot"},
   {"x1 x2 bias offset_w", "y", "BatchMatMulV2 MatMulV2"},
   {"dy x variance mean gamma", "pd_x pd_gamma pd_beta", "LayerNormGrad"},

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <set>
 
+#include "../runtime/collectives.h"
 #include "../runtime/device.h"
 #include "../runtime/json.h"
 #include "../runtime/streams.h"
@@ -104,10 +105,10 @@ class Writer {
   }
 };
 
-Status Send(Request request, uint32_t number, const string &places, size_t count, const string &line,
-            const string &contents) {
+virtual_ascend::Status Send(Request request, uint32_t number, const string &places, size_t count, const string &line,
+                            const string &contents, string *answer = nullptr) {
   const string message = places + line + "\n" + contents;
-  return Device::Instance().Ask(request, static_cast<uint32_t>(count), number, message.data(), message.size());
+  return Device::Instance().Ask(request, static_cast<uint32_t>(count), number, message.data(), message.size(), answer);
 }
 
 std::map<uint32_t, std::shared_ptr<Layout>> graphs;
@@ -285,13 +286,13 @@ class Session {
       data.push_back(outputs[i].t->data());
     }
     const string line = "{\"inputs\":[" + given + "],\"outputs\":[" + wanted + "]}";
-    auto run = [id, data, line, contents = writer.contents] {
+    auto run = [id, data, line, contents = writer.contents](bool on, string *answer) {
+      if (on) return Send(Request::kGoOn, id, "", 0, "", "", answer);
       const string places = Device::Instance().Places(data.data(), data.size());
-      return static_cast<virtual_ascend::Status>(
-        Send(Request::kRunGraph, id, places, data.size(), line, contents));
+      return Send(Request::kRunGraph, id, places, data.size(), line, contents, answer);
     };
+    if (virtual_ascend::Cards::Instance().AddGraph(id, run, stream)) return kFailed;
     auto &streams = virtual_ascend::Streams::Instance();
-    if (streams.Add(stream, {virtual_ascend::Kind::kRun, run})) return kFailed;
     // What was placed here may be given back before the stream has run.
     return placed && streams.WaitFor(static_cast<virtual_ascend::Stream *>(stream)) ? kFailed : kOk;
   }

@@ -46,6 +46,7 @@ struct Exchange {
   std::string former;  // that of the call before, which everybody has read when this one is complete
   std::vector<std::pair<uint32_t, std::string>> needed;  // files of others and who writes them
   bool taken = false;                                    // a message is complete when its receiver has removed it
+  int64_t graph = -1;  // the number of the graph of GE between two nodes of which the tensors are, if any
   Clock::time_point deadline;
 
   bool Complete() const {
@@ -72,7 +73,7 @@ struct Exchange {
   // For the device process: the addresses, then what to do as JSON.
   Status Ask(Request request) const {
     const void *tensors[] = {call.input, call.output};
-    std::string message = Device::Instance().Places(tensors, 2);
+    std::string message = graph >= 0 ? "" : Device::Instance().Places(tensors, 2);
     message += "{\"kind\":\"" + call.kind + "\",\"count\":" + std::to_string(call.count) +
                ",\"dtype\":" + std::to_string(call.dtype) + ",\"reduction\":" + std::to_string(call.reduction) +
                ",\"peer\":" + std::to_string(call.peer) + ",\"rank\":" + std::to_string(group->rank) +
@@ -81,7 +82,7 @@ struct Exchange {
                ",\"receive_offsets\":" + List(call.receive_offsets) + ",\"file\":\"" + mine + "\",\"files\":[";
     for (size_t i = 0; i < needed.size(); ++i) message += (i ? ",\"" : "\"") + needed[i].second + "\"";
     message += "]}";
-    return Device::Instance().Ask(request, 2, 0, message.data(), message.size());
+    return Device::Instance().Ask(request, graph < 0 ? 2 : 0, std::max<int64_t>(graph, 0), message.data(), message.size());
   }
 };
 
@@ -120,6 +121,14 @@ Status Finish(const Exchange &exchange) {
   const Status code = exchange.Ask(Request::kTake);
   unlink((exchange.mine.empty() ? exchange.needed[0].second : exchange.former).c_str());
   return code;
+}
+
+Status Prepare(Group *group, const Collective &call, Exchange *exchange) {
+  exchange->group = group->shared_from_this();
+  exchange->call = call;
+  if (call.peer < group->members.size()) return kSuccess;
+  return Fail(kBadArgument, exchange->Shown() + ": rank " + std::to_string(call.peer) + " of a group of " +
+                              std::to_string(group->members.size()));
 }
 
 }  // namespace
@@ -181,17 +190,43 @@ std::string Cards::Ended(uint32_t card) const {
 
 Status Cards::Add(Group *group, const Collective &call, void *stream) {
   auto exchange = std::make_shared<Exchange>();
-  exchange->group = group->shared_from_this();
-  exchange->call = call;
-  if (call.peer >= group->members.size()) {
-    return Fail(kBadArgument, exchange->Shown() + ": rank " + std::to_string(call.peer) + " of a group of " +
-                                std::to_string(group->members.size()));
-  }
+  if (Prepare(group, call, exchange.get())) return kBadArgument;
   auto begin = [exchange] { return Begin(exchange.get()); };
   auto ready = [exchange] { return exchange->Complete() || !exchange->Hopeless().empty(); };
   auto finish = [exchange] { return Finish(*exchange); };
   const Status code = Streams::Instance().Add(stream, {Kind::kRun, begin});
   return code ? code : Streams::Instance().Add(stream, {Kind::kRun, finish, ready});
+}
+
+Status Cards::AddGraph(uint32_t number, const Run &run, void *stream) {
+  auto exchange = std::make_shared<Exchange>();  // of the collective that the graph is at, if it has a group
+  auto step = [this, exchange, number, run] {
+    const bool on = exchange->group != nullptr;
+    if (on) {
+      if (const Status code = Finish(*exchange)) return code;
+      exchange->group = nullptr;
+    }
+    std::string answer, name;
+    if (const Status code = run(on, &answer)) return code;
+    if (answer.empty()) return kSuccess;
+    std::istringstream words(answer);
+    Collective call;
+    words >> call.kind >> call.count >> call.dtype >> call.reduction >> call.peer >> call.tag;
+    for (auto *list : {&call.send_counts, &call.send_offsets, &call.receive_counts, &call.receive_offsets}) {
+      size_t size;
+      words >> size;
+      list->resize(size);
+      for (auto &one : *list) words >> one;
+    }
+    std::getline(words >> std::ws, name);
+    Group *group = Find(name);
+    if (!group || Prepare(group, call, exchange.get())) return kBadArgument;
+    exchange->graph = number;
+    const Status code = Begin(exchange.get());
+    return code ? code : kAgain;
+  };
+  auto ready = [exchange] { return !exchange->group || exchange->Complete() || !exchange->Hopeless().empty(); };
+  return Streams::Instance().Add(stream, {Kind::kRun, step, ready});
 }
 
 }  // namespace virtual_ascend

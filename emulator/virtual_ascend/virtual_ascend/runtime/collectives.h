@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -50,6 +51,10 @@ class Cards {
 
   // Puts the call into a stream; the streams go on while it waits for the other cards.
   Status Add(Group *group, const Collective &call, void *stream);
+  // Puts a graph of GE into a stream. `run` begins it or goes on with it, and answers with a collective that the graph is
+  // at (device/graph_collectives.py), or at the graph's end with nothing.
+  using Run = std::function<Status(bool on, std::string *answer)>;
+  Status AddGraph(uint32_t number, const Run &run, void *stream);
 
   // A card that has ended left a file with the reason; empty where it goes on.
   std::string Ended(uint32_t card) const;

@@ -212,6 +212,7 @@ void Device::Start() {
     if (!dropped) kept.push_back(variable);
   }
   kept.push_back(std::string("PYTHONPATH=") + path);
+  kept.push_back("VIRTUAL_ASCEND_KERNEL_SECONDS=" + std::to_string(kernel_seconds));
   std::vector<char *> variables;
   for (auto &variable : kept) variables.push_back(&variable[0]);
   variables.push_back(nullptr);

@@ -24,7 +24,7 @@ constexpr uint64_t kNowhere = ~0ull;
 
 // What the device process is asked; device/__main__.py has the same numbers.
 enum class Request : uint32_t { kRegister = 1, kLaunch = 2, kAicpu = 3, kOperator = 4, kSend = 5, kWaiting = 6, kGive = 7, kTake = 8,
-                                 kGraph = 9, kRunGraph = 10, kNn = 11 };
+                                 kGraph = 9, kRunGraph = 10, kNn = 11, kGoOn = 12 };
 
 // Memory that the program sees as addresses it cannot touch: like on a card, only copies and kernels reach it.
 // A page holds NaN until something is written to it, and again after its block was freed; between two blocks lies a page
@@ -49,6 +49,9 @@ class Device {
   // Of a request that succeeds, the text that is answered goes to `answered`.
   Status Ask(Request request, uint32_t blocks, uint64_t id, const void *data, uint64_t size,
              std::string *answered = nullptr);
+
+  // How long a kernel may run, 0: for ever. Counts from when the device process starts.
+  std::atomic<uint32_t> kernel_seconds{1900};
 
  private:
   Device();

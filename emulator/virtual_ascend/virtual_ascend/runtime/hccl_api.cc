@@ -86,6 +86,7 @@ Status HcclCommInitRootInfo() { virtual_ascend_missing("HcclCommInitRootInfo"); 
 Status HcomCreateGroup(const char *name, uint32_t count, const uint32_t *cards) {
   return Code(Cards::Instance().Create(name, {cards, cards + count}));
 }
+Status HcomDestroy() { return kSuccess; }
 Status HcomDestroyGroup(const char *name) { return Code(Cards::Instance().Destroy(name)); }
 Status HcomGetRankId(const char *name, uint32_t *rank) {
   return Of(name, rank, [](const Group &group) { return group.rank; });

@@ -381,7 +381,11 @@ Status aclInit(const char *) { return kSuccess; }
 Status aclFinalize() { return kSuccess; }
 Status aclrtSetDevice(int32_t device) { return rtSetDevice(device); }
 Status aclrtResetDevice(int32_t device) { return rtDeviceReset(device); }
-Status aclrtSetOpWaitTimeout(uint32_t) { return kSuccess; }
+// MindSpore's op_timeout, in seconds; 0: none.
+Status aclrtSetOpWaitTimeout(uint32_t seconds) {
+  Device::Instance().kernel_seconds = seconds;
+  return kSuccess;
+}
 Status aclrtCreateContext(void **created, int32_t device) { return rtCtxCreate(created, 0, device); }
 Status aclrtDestroyContext(void *created) { return Delete(static_cast<char *>(created)); }
 Status aclrtSetCurrentContext(void *current) { return rtCtxSetCurrent(current); }

@@ -19,6 +19,8 @@ constexpr Status kQueueFull = 207014;
 constexpr Status kDeviceLost = 507000;
 constexpr Status kStuck = 507011;
 constexpr Status kKernelFailed = 507015;
+// Of a task in a stream, which is not done yet: it runs again as soon as it is ready.
+constexpr Status kAgain = -1;
 
 // The answer of a function that has its results in memory of the caller.
 template <class To, class Value>

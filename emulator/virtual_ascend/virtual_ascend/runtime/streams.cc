@@ -153,8 +153,9 @@ bool Streams::Step(std::unique_lock<std::mutex> &lock) {
   }
   lock.unlock();  // only who executes takes tasks away, so this one stays where it is
   const Status code = task.run();
-  if (code && on_failure) on_failure({task.id, stream->id, code});
+  if (code && code != kAgain && on_failure) on_failure({task.id, stream->id, code});
   lock.lock();
+  if (code == kAgain) return true;
   failed_ = code;
   Advance(stream);
   return true;

@@ -1,9 +1,15 @@
-"""Define the decorator of the programs of the zoo."""
+"""Code that all whole operators share.
+
+Every builder builds one program and returns ``(tik_instance, feeds, expected)``; ``expected`` maps output names to
+``(array, absolute tolerance)``. They only use what a TIK author has: the public API and its documents.
+"""
 
 from __future__ import annotations
 
 import functools
 from typing import Any, Callable
+
+import numpy as np
 
 
 def program(function: Callable[[Any, Any], tuple]) -> Callable[[], tuple]:
@@ -17,3 +23,8 @@ def program(function: Callable[[Any, Any], tuple]) -> Callable[[], tuple]:
         return (instance, *function(tik, instance))
 
     return build
+
+
+def uniform(shape: Any, dtype: str = "float16", seed: int = 0, low: float = -2.0, high: float = 2.0) -> np.ndarray:
+    """Return uniform random elements from a seed."""
+    return np.random.default_rng(seed).uniform(low, high, shape).astype(dtype)

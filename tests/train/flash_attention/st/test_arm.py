@@ -32,7 +32,7 @@ TOO_LONG = "test_borders.py::test_more_sums_than_are_kept_at_a_time", "test_orde
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkout whose train/ is the installed wheel for Arm."""
+    """Return a checkout whose train/ is the installed wheel for Arm."""
     folder = tmp_path_factory.mktemp("arm")
     install(arm_wheel(), folder / "train")
     shutil.copytree(ROOT / "tests", folder / "tests", ignore=shutil.ignore_patterns("__pycache__"))

@@ -14,7 +14,7 @@ CLASSES = "llama", "multi-head"
 
 @pytest.fixture(scope="module")
 def mindformers(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder with the package alone."""
+    """Return the folder with the package alone."""
     folder = tmp_path_factory.mktemp("mindformers")
     run(card_python(), "-m", "pip", "install", "-q", "--no-deps", "--target", folder, "mindformers==1.0.2", cwd=folder)
     return folder

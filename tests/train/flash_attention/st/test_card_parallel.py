@@ -18,12 +18,12 @@ BOUND = 2e-3
 
 @pytest.fixture(scope="module")
 def python():
-    """The interpreter that has MindSpore 2.0.0."""
+    """Return the interpreter that has MindSpore 2.0.0."""
     return card_python()
 
 
 def losses(python, folder, cards, *arrangement):
-    """Losses by card and step: (cards, steps)."""
+    """Return the losses by card and step: (cards, steps)."""
     options = ("--cards", str(cards)) if cards > 1 else ()
     packages = (ROOT / "train",)
     done = on_card(python, PROGRAM, *arrangement, cwd=folder, options=options, packages=packages, minutes=14)
@@ -36,7 +36,7 @@ def losses(python, folder, cards, *arrangement):
 
 @pytest.fixture(scope="module")
 def alone():
-    """Losses of one card, as the page gives them."""
+    """Return the losses of one card, as the page gives them."""
     found = np.array(re.search(r"^\| 1 \| +\| (.*) \|$", PAGE, re.MULTILINE)[1].split(", "), float)
     assert len(found) == 4 and found[-1] < found[0] - 0.5
     return found
@@ -107,8 +107,19 @@ def test_the_example_is_started_by_rank_table_and_loop(python, tmp_path):
 
 
 EVERY_LAYOUT = (
-    *("key", "value", "last", "turned", "mask-whole", "mask-last", "mask-rank-3", "mask-float", "bias-sinks"),
-    *("bias-last", "segments", "BSH", "everything", "recompute", "split-batch", "optimizer"),
+    ("key", "value", "last", "turned", "mask-whole", "mask-last", "mask-rank-3", "mask-float", "bias-sinks"),
+    (
+        "bias-last",
+        "segments",
+        "prefix",
+        "prefix-whole",
+        "BSH",
+        "casts",
+        "everything",
+        "recompute",
+        "split-batch",
+        "optimizer",
+    ),
 )
 
 
@@ -116,9 +127,12 @@ EVERY_LAYOUT = (
     "dp, mp, cases",
     [
         (1, 2, ("query", "mask", "output")),
-        pytest.param(2, 1, ("query", "mask", *EVERY_LAYOUT), marks=pytest.mark.slow),
-        pytest.param(1, 2, EVERY_LAYOUT, marks=pytest.mark.slow),
-        pytest.param(2, 2, ("query", "mask", "output", *EVERY_LAYOUT), marks=pytest.mark.slow),
+        *(pytest.param(1, 2, cases, marks=pytest.mark.slow) for cases in EVERY_LAYOUT),
+        *(
+            pytest.param(dp, mp, cases, marks=pytest.mark.slow)
+            for dp, mp in ((2, 1), (2, 2))
+            for cases in (("query", "mask", "output"), *EVERY_LAYOUT)
+        ),
     ],
 )
 def test_inputs_arrive_in_any_layout(python, tmp_path, dp, mp, cases):

@@ -20,14 +20,14 @@ ROOT = Path(__file__).resolve().parents[4]
 
 
 def free_port() -> int:
-    """A port on which nobody listens."""
+    """Return a port on which nobody listens."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
 
 
 def children(process: int) -> list:
-    """Processes below one, found while it lives."""
+    """Return the child processes of a process, found while it lives."""
     try:
         below = Path(f"/proc/{process}/task/{process}/children").read_text().split()
     except OSError:
@@ -37,7 +37,7 @@ def children(process: int) -> list:
 
 @pytest.fixture
 def environment():
-    """Variables of processes that find what this one finds, one thread each."""
+    """Return the environment variables with which processes find what this process finds, one thread each."""
     return {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
@@ -48,7 +48,7 @@ def environment():
 
 @pytest.fixture
 def msrun(tmp_path, environment):
-    """Runs a program in several processes; gives what each printed.
+    """Run a program in several processes; gives what each printed.
 
     With `until`, the processes are ended once the first one has printed a line that begins so. Otherwise they must
     succeed by themselves. Whatever happens, none is left behind.
@@ -97,7 +97,7 @@ CHECKS = {
 @pytest.mark.parametrize("processes", CHECKS)
 def test_processes_together(msrun, processes):
     cases = CHECKS[processes]
-    arguments = ["memory", *map(":".join, cases.items()), "uneven", "heads"]
+    arguments = ["memory", *map(":".join, cases.items()), "uneven", "heads", "twice"]
     for printed in msrun(processes, PROGRAMS / "parallel_ring.py", *arguments):
         result = json.loads(re.search(r"^RESULT (.*)$", printed, re.MULTILINE).group(1))
         # Output and gradients of a part of the sequence against the truth of the whole.
@@ -113,6 +113,10 @@ def test_processes_together(msrun, processes):
             assert re.match("query: every process must hold .* evenly", message)
         # Heads over the processes are bit-equal to all heads in one.
         assert result["heads"] == []
+        # Several calls in one differentiated function; a ring cannot be part of a graph.
+        twice = result["twice"]
+        assert twice.pop("ring in @jit").startswith("RingAttention passes keys on by point-to-point operations")
+        assert len(twice) == 6 and max(twice.values()) < 1e-4, twice
 
 
 @pytest.mark.parametrize("kind", ["dead", "slow"])

@@ -28,7 +28,7 @@ for backend in ("emulator", "cpu"):
 
 
 def losses(out: Path) -> list:
-    """The losses of a run."""
+    """Return the losses of a run."""
     with open(out / "loss.csv", encoding="utf-8") as file:
         return [float(row["loss"]) for row in csv.DictReader(file)]
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from flash_attention import FlashAttention, attention_backend, reference
 from flash_attention.backends import registry
+from flash_attention.call import AttentionRules, Call
 from flash_attention.dropout import philox
-from flash_attention.problem import AttentionProblem, AttentionRules
 from mindspore import Tensor, nn, ops
 
 from tests.train.flash_attention.support import cases
@@ -27,7 +27,7 @@ TRIANGLE = np.triu(np.ones((1, 128, 128), np.float16), 1)
 
 
 def assert_same(actual: dict, expected: dict) -> None:
-    """Equal bit by bit, by name."""
+    """Check equality bit by bit, by name."""
     assert actual.keys() == expected.keys()
     for name, value in expected.items():
         np.testing.assert_array_equal(actual[name], value, err_msg=name)
@@ -41,8 +41,8 @@ def test_two_runs_and_both_modes_are_bit_equal():
     assert_same(run_case(DROPOUT, "emulator").named(), first)
 
 
-def run_problem(problem: AttentionProblem, query, key, value, d_output, d_logsumexp, bias=None, mask=None) -> dict:
-    """Output, logsumexp and gradients of a problem of the backend, by name."""
+def run_problem(problem: Call, query, key, value, d_output, d_logsumexp, bias=None, mask=None) -> dict:
+    """Return the output, logsumexp and gradients of a problem of the backend, by name."""
     cell = registry.build(problem, "emulator")
     mask = None if mask is None else Tensor(mask)
     seed = Tensor(np.array(cases.SEED, np.int64)) if problem.dropout_threshold else None
@@ -132,7 +132,7 @@ def test_gradients_with_a_mask_among_the_inputs(mode):
     gradients = Gradients(layer)(query, key, value, Tensor(TRIANGLE), d_output)
     assert len(gradients) == 4 and not gradients[3].asnumpy().any()
     arrays = [tensor.asnumpy() for tensor in (query, key, value)]
-    problem = AttentionProblem(
+    problem = Call(
         batch=1, heads=2, seq_q=50, seq_k=50, head_dim=32, dtype="float16", rules=AttentionRules(causal=True)
     )
     actual = reference.Attention(

@@ -23,7 +23,7 @@ SCRIPTS = sorted(path.name for path in EXAMPLES.glob("*.py") if path.name != "sm
 
 @pytest.fixture
 def example(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    """Runs the main function of an example in this process; returns what it printed."""
+    """Run the main function of an example in this process; returns what it printed."""
     monkeypatch.syspath_prepend(str(EXAMPLES))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(ms, "set_context", lambda **_: None)
@@ -41,13 +41,13 @@ def example(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.Capt
 
 @pytest.fixture
 def shared(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The module that the examples share."""
+    """Return the module that the examples share."""
     monkeypatch.syspath_prepend(str(EXAMPLES))
     return importlib.import_module("small_gpt")
 
 
 def rows(printed: str, pattern: str) -> list[list[float]]:
-    """The numbers of the lines that begin with the pattern."""
+    """Return the numbers of the lines that begin with the pattern."""
     found = re.findall(rf"^ *{pattern}(.*)$", printed, re.MULTILINE)
     return [[float(text) for text in re.findall(r"-?[\d.]+", line)] for line in found]
 

@@ -31,7 +31,7 @@ def native_case(seed: int) -> None:
 
 
 def mindspore_case(seed: int) -> None:
-    """A case through `flash_attention`, the modes and the backends in turns."""
+    """Run a case through `flash_attention`, the modes and the backends in turns."""
     case = random_case(1_000_000 + seed, longest=150)
     with in_mode(("graph", "pynative")[seed % 2]):
         cases.check_random(case, run.run_case(case, ("cpu", "cpu", "math")[seed % 3]))

@@ -34,7 +34,7 @@ class Block(nn.Cell):
 
 
 def batches():
-    """Eight batches of tokens and what is wanted of them."""
+    """Yield eight batches of tokens and of the results that are wanted."""
     random = np.random.default_rng(0)
     for _ in range(8):
         tokens = random.standard_normal((2, SEQ, HEADS * DIM)).astype(np.float32)
@@ -42,7 +42,7 @@ def batches():
 
 
 class Losses(ms.train.Callback):
-    """Keeps the loss of every call of the graph."""
+    """Keep the loss of every call of the graph."""
 
     def __init__(self):
         super().__init__()
@@ -53,7 +53,7 @@ class Losses(ms.train.Callback):
 
 
 def trained(path, sink_size):
-    """Losses of four epochs of `Model.train`, and the parameters after them, saved to `path`."""
+    """Return the losses of four epochs of `Model.train`, and the parameters after them. They are saved to `path`."""
     ms.set_seed(5)
     np.random.seed(5)
     block = Block(0.1)
@@ -119,9 +119,9 @@ query = np.random.default_rng(0).standard_normal((1, 2, 300, 16)).astype(np.floa
 
 KERNEL = """
 from flash_attention.backends.cpu import library
-from flash_attention.problem import AttentionProblem, AttentionRules
+from flash_attention.call import Call, AttentionRules
 
-problem = AttentionProblem(1, 2, 300, 300, 16, dtype="float32", rules=AttentionRules(causal=True))
+problem = Call(1, 2, 300, 300, 16, dtype="float32", rules=AttentionRules(causal=True))
 compute = lambda: library.forward(problem, query, query, query)[0]
 forked(compute, None)
 forked(compute, compute())

@@ -61,7 +61,7 @@ runpy.run_path("load.py")
 
 @pytest.fixture(scope="module")
 def folder(run_python, tmp_path_factory):
-    """A folder with a model that was exported where the library lies in `elsewhere`."""
+    """Return a folder with a model that was exported where the library lies in `elsewhere`."""
     folder = tmp_path_factory.mktemp("mindir")
     library = folder / "elsewhere" / LIBRARY.name
     library.parent.mkdir()

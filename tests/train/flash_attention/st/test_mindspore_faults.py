@@ -4,11 +4,13 @@ A release that behaves otherwise than this list says is noticed here: what works
 needed for one more.
 """
 
+import re
 from pathlib import Path
 
 import mindspore as ms
 import pytest
 
+PAGE = Path(__file__).resolve().parents[4] / "docs/mindspore_versions.md"
 PROGRAMS = sorted((Path(__file__).parent / "mindspore_faults").glob("[!_]*.py"))
 WRONG = {
     "2.0": {program.stem for program in PROGRAMS} - {"index_after_exception", "jit_bprop_of_several_calls"},
@@ -25,3 +27,10 @@ def test_the_faults_are_those_that_are_known(program, run_python):
         pytest.skip(f"nobody has looked at MindSpore {ms.__version__}; known are {', '.join(WRONG)}")
     verdict = run_python(str(program)).splitlines()[-1]
     assert verdict.partition(":")[0] == ("wrong" if program.stem in WRONG[release] else "right"), verdict
+
+
+def test_the_page_has_a_row_for_every_program_with_the_versions_it_shows() -> None:
+    rows = re.findall(r"^\| ([\d., ]+) \|.*\| `(\w+)\.py` \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    on_page = {program: set(versions.split(", ")) for versions, program in rows}
+    assert len(rows) == len(on_page)
+    assert on_page == {one.stem: {release for release in WRONG if one.stem in WRONG[release]} for one in PROGRAMS}

@@ -1,4 +1,4 @@
-"""The wheels: built from clean sources, installed and used where no compiler is, with every Python and MindSpore.
+"""The wheels: built from clean sources, installed and used without a compiler, with every Python and MindSpore.
 
 With --versions, environments for the MindSpore releases stay beside the one of ./test.sh (2.7 GB each).
 """
@@ -106,7 +106,7 @@ def portable_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def emulator_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel of tikemu."""
+    """Return the wheel of tikemu."""
     sources = copy_sources(tmp_path_factory.mktemp("tikemu"), "emulator")
     run(sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", sources, cwd=sources)
     (built,) = sources.glob("tikemu-*.whl")

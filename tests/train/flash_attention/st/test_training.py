@@ -64,7 +64,7 @@ class Model(nn.Cell):
 
 
 def losses(attention, mode, steps=STEPS, blocks=2):
-    """Losses over some steps on text with a structure to learn."""
+    """Return the losses over some steps on text with a structure to learn."""
     with in_mode(mode):
         ms.set_seed(3)
         model = Model(attention, blocks)
@@ -82,13 +82,13 @@ def test_flash_attention_trains_like_composed_attention():
 
 
 def with_dropout(backend):
-    """Makes the layer with dropout."""
+    """Make the layer with dropout."""
     return lambda: FlashAttention(HEAD_DIM, 0.2, causal=True, backend=backend)
 
 
 @pytest.fixture(scope="module")
 def dropout_losses():
-    """Losses of four steps with dropout in a graph."""
+    """Return the losses of four steps with dropout in a graph."""
     return losses(with_dropout("cpu"), "graph", 4, 1)
 
 

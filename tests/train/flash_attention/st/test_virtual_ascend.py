@@ -16,12 +16,12 @@ PACKAGES = (ROOT / "train",)
 
 @pytest.fixture(scope="module")
 def python():
-    """The interpreter that has MindSpore 2.0.0."""
+    """Return the interpreter that has MindSpore 2.0.0."""
     return card_python()
 
 
 def lines(python, folder, *arguments, options=()):
-    """Words of each line that a program on the card prints."""
+    """Return the words of each line that a program on the card prints."""
     done = on_card(
         python, PROGRAM, *arguments, cwd=folder, options=options, packages=PACKAGES, EXAMPLES=ROOT / "examples"
     )

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from flash_attention import reference
-from flash_attention.problem import ALL_BLOCKS, AttentionProblem, AttentionRules, TensorSpec
-from flash_attention.problem.tiling import tile_of
+from flash_attention.call import ALL_BLOCKS, AttentionRules, Call, TensorSpec
+from flash_attention.call.tiling import tile_of
 
 SEED = (20240607, 3)  # of dropout, as in Backend.build
 
@@ -72,7 +72,7 @@ class Inputs:
     kv_segment_ids: np.ndarray | None = None
 
     def optional(self) -> dict:
-        """The optional inputs that newer models have, by their keyword names."""
+        """Return the optional inputs that newer models have, by their keyword names."""
         names = "sinks", "prefix", "segment_ids", "kv_segment_ids"
         return {name: getattr(self, name) for name in names}
 
@@ -143,16 +143,16 @@ class Case:
         return "-".join(parts)
 
     @functools.cached_property
-    def problem(self) -> AttentionProblem:
+    def problem(self) -> Call:
         """Return the layer's problem of this case, with the logsumexp asked for and training on."""
         return _problem(self)
 
     def rules(self) -> AttentionRules:
-        """The rules of the case."""
+        """Return the rules of the case."""
         return AttentionRules.from_arguments(alibi=self.alibi != "none", **self.options())
 
     def options(self) -> dict:
-        """The rules of the case by their keyword names, as `flash_attention` takes them."""
+        """Return the rules of the case by their keyword names, as `flash_attention` takes them."""
         return {
             "tiling_stgy_name": self.tiling,
             "prev_block_num": self.blocks[0],
@@ -166,32 +166,32 @@ class Case:
         }
 
     def inputs(self) -> Inputs:
-        """The data, the same for every run and process."""
+        """Return the data, the same for every run and process."""
         return _inputs(self)
 
     def backend_mask(self) -> np.ndarray | None:
-        """The explicit mask as backends receive it: bool of problem.mask_shape."""
+        """Return the explicit mask as backends receive it: bool of problem.mask_shape."""
         shape = self.problem.mask_shape
         return None if shape is None else (self.inputs().mask != 0).reshape(shape)
 
     def keep(self) -> np.ndarray | None:
-        """Dropout's keep decisions for SEED, bool (B, H, Sq, Sk)."""
+        """Return dropout's keep decisions for SEED, bool (B, H, Sq, Sk)."""
         return reference.keep_mask(self.problem, SEED) if self.dropout else None
 
     def expected(self) -> tuple[reference.Attention, reference.Attention]:
-        """(truth, baseline), gradients included."""
+        """Return (truth, baseline), gradients included."""
         return _expected(self)
 
 
 def check(case: Case, actual: reference.Attention) -> None:
-    """Asserts that every result in `actual` is right: error measure, and exact zeros where nothing is visible."""
+    """Assert that every result in `actual` is right: error measure, and exact zeros where nothing is visible."""
     exact, low = case.expected()
     wrong = [str(error) for error in reference.compare(actual, exact, low) if not error.ok]
     assert not wrong, "\n".join(wrong)
     check_zeros(case, actual)
 
 
-def check_call(problem: AttentionProblem, tensors, actual: reference.Attention, **given) -> int:
+def check_call(problem: Call, tensors, actual: reference.Attention, **given) -> int:
     """Check the results of a call that is no case, and return their number."""
     exact, low = (run(problem, *tensors, **given) for run in (reference.truth, reference.baseline))
     errors = reference.compare(actual, exact, low)
@@ -228,13 +228,13 @@ def _beyond(case: Case, errors: list[reference.Error], factor: float = 3.0) -> l
 
 
 def assert_same(actual: reference.Attention, expected: reference.Attention, where: str = "") -> None:
-    """Asserts that results are equal bit by bit."""
+    """Assert that results are equal bit by bit."""
     for name, value in expected.named().items():
         np.testing.assert_array_equal(getattr(actual, name), value, err_msg=f"{name} {where}")
 
 
 def check_zeros(case: Case, actual: reference.Attention) -> None:
-    """Asserts exact zeros where nothing is visible."""
+    """Assert exact zeros where nothing is visible."""
     exact, _ = case.expected()
     masked = np.broadcast_to(_hidden(case), case.problem.shape_lse() + (case.seq_k,)).all(axis=-1)
     masked = masked | np.isneginf(exact.logsumexp)
@@ -259,15 +259,15 @@ def _hidden(case: Case) -> np.ndarray:
 
 
 def _unseen_keys(case: Case) -> np.ndarray:
-    """Boolean (B, Hkv, Sk): keys that no query of any head of the group sees."""
+    """Return the keys that no query of the group's heads sees, boolean (B, Hkv, Sk)."""
     problem = case.problem
     hidden = np.broadcast_to(_hidden(case), (problem.batch, problem.heads, problem.seq_q, problem.seq_k))
     return hidden.reshape(problem.batch, problem.kv_heads, -1, problem.seq_k).all(axis=2)
 
 
 @functools.cache  # several test files choose among all cases by their problems
-def _problem(case: Case) -> AttentionProblem:
-    """The problem of a case, from the shapes and dtypes of its data."""
+def _problem(case: Case) -> Call:
+    """Return the problem of a case, from the shapes and dtypes of its data."""
     inputs = case.inputs()
     shapes = [TensorSpec(array.shape, case.dtype) for array in (inputs.query, inputs.key, inputs.value)]
     mask = None if inputs.mask is None else TensorSpec(inputs.mask.shape, case.mask_dtype)
@@ -276,14 +276,12 @@ def _problem(case: Case) -> AttentionProblem:
         name: None if array is None else TensorSpec(array.shape, str(array.dtype))
         for name, array in inputs.optional().items()
     }
-    return AttentionProblem.from_inputs(
-        *shapes, mask, bias, rules=case.rules(), training=True, return_lse=True, **optional
-    )
+    return Call.from_inputs(*shapes, mask, bias, rules=case.rules(), training=True, return_lse=True, **optional)
 
 
 @functools.lru_cache(maxsize=16)
 def _inputs(case: Case) -> Inputs:
-    """The tensors of a case, the same in every run."""
+    """Return the tensors of a case, the same in every run."""
     random = np.random.default_rng(zlib.crc32(str(case).encode()))
 
     def draw(*shape, sigma=1.0):
@@ -310,7 +308,7 @@ def _inputs(case: Case) -> Inputs:
 
 
 def _segments(case: Case, random) -> tuple:
-    """Ids of the queries and of the keys: five segments, and padding."""
+    """Return the ids of the queries and of the keys: five segments, and padding."""
     if case.segments == "none":
         return None, None
 
@@ -328,7 +326,7 @@ def _segments(case: Case, random) -> tuple:
 
 
 def _mask(case: Case, random) -> np.ndarray | None:
-    """The mask of a case, None where rules alone hide."""
+    """Return the mask of a case, None if rules alone hide."""
     if case.mask in ("none", "causal"):
         return None
     tile = tile_of(case.tiling)
@@ -352,7 +350,7 @@ def _mask(case: Case, random) -> np.ndarray | None:
 
 
 def _bias(case: Case, random) -> np.ndarray | None:
-    """The bias of a case, None where there is none or it is computed."""
+    """Return the bias of a case, None if there is none or it is computed."""
     if case.alibi in ("none", "computed"):
         return None
     if case.alibi in ("bias", "bias_all"):
@@ -367,18 +365,18 @@ def _bias(case: Case, random) -> np.ndarray | None:
 
 @functools.lru_cache(maxsize=64)
 def _expected(case: Case) -> tuple[reference.Attention, reference.Attention]:
-    """Truth and baseline of a case."""
+    """Return the truth and the baseline of a case."""
     return tuple(run(*_arguments(case), **_options(case)) for run in (reference.truth, reference.baseline))
 
 
 def _arguments(case: Case) -> tuple:
-    """The problem, query, key and value, for the functions of `reference`."""
+    """Return the problem, query, key and value, for the functions of `reference`."""
     inputs = case.inputs()
     return case.problem, inputs.query, inputs.key, inputs.value
 
 
 def _options(case: Case) -> dict:
-    """Their optional arguments."""
+    """Return the optional arguments of a case for the functions of `reference`."""
     inputs = case.inputs()
     return {
         "mask": case.backend_mask(),

@@ -14,6 +14,17 @@ class Call(nn.Cell):
         return self.function[0](*tensors, **self.rules)
 
 
+class Sloped(nn.Cell):
+    """A function of tensors, of which the last are the slopes."""
+
+    def __init__(self, function, **rules):
+        super().__init__()
+        self.function, self.rules = (function,), rules
+
+    def construct(self, *tensors):
+        return self.function[0](*tensors[:-1], alibi_slopes=tensors[-1], **self.rules)
+
+
 class Gradients(nn.Cell):
     """Return all gradients of a network for a given output gradient, as users do."""
 

@@ -11,12 +11,12 @@ CLOSE = {"rtol": 2e-3, "atol": 2e-3}
 
 
 def random(*shape, seed=0) -> np.ndarray:
-    """Normal random float16 elements."""
+    """Return normal random float16 elements."""
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float16)
 
 
 def shown(seq_q: int, seq_k: int, causal=False, window=(-1, -1), leftpad=0) -> np.ndarray:
-    """Boolean (seq_q, seq_k): what a query sees, the last lines of both meeting."""
+    """Return which keys a query sees, boolean (seq_q, seq_k). The last lines of both meet."""
     row, column = np.arange(seq_q)[:, None] + seq_k - seq_q, np.arange(seq_k)
     left, right = window
     visible = np.broadcast_to(column >= leftpad, (seq_q, seq_k)).copy()
@@ -30,7 +30,9 @@ def shown(seq_q: int, seq_k: int, causal=False, window=(-1, -1), leftpad=0) -> n
 
 
 def exact(q, k, v, visible, *, softcap=0.0, slopes=None, upstream=None) -> tuple:
-    """One sequence, (seq, heads, dim) each: output, logsumexp (heads, seq), and gradients where `upstream` is given."""
+    """Compute the attention of one sequence, (seq, heads, dim) each: output, logsumexp (heads, seq), and gradients
+    where `upstream` is given.
+    """
     scores, given = (1, q.shape[1], len(q), len(k)), {"mask": ~visible[None, None]}
     rules = {"softcap": softcap, "mask_shape": (1, 1, *visible.shape), "mask_dtype": "bool"}
     if slopes is not None:
@@ -47,7 +49,7 @@ def exact(q, k, v, visible, *, softcap=0.0, slopes=None, upstream=None) -> tuple
 
 
 def turned(x, cos, sin, positions, interleaved) -> np.ndarray:
-    """One sequence, (seq, heads, dim), with its pairs turned by the angles of its positions."""
+    """Turn the pairs of one sequence, (seq, heads, dim), by the angles of its positions."""
     half = cos.shape[1]
     first, second = np.arange(half), np.arange(half) + half
     if interleaved:
@@ -60,7 +62,7 @@ def turned(x, cos, sin, positions, interleaved) -> np.ndarray:
 
 
 def slopes_of(kind: str, batch: int, heads: int):
-    """Return no slopes, slopes for the heads, or for each item too. They come as the caller gives them and as
+    """Return the slopes of a kind: none, for the heads, or for each item too. They come as the caller gives them and as
     (batch, heads).
     """
     values = np.random.default_rng(3).uniform(0.0, 0.3, (batch, heads)).astype(np.float32)

@@ -9,12 +9,12 @@ from tests.train.flash_attention.support.problems import make_problem
 
 
 def draw(*shape, dtype=np.float32, seed=0):
-    """Normal random elements."""
+    """Return normal random elements."""
     return Tensor(arrays.draw(*shape, dtype=dtype, seed=seed))
 
 
 def half(*shape: int, seed: int = 0) -> Tensor:
-    """Normal random float16 elements."""
+    """Return normal random float16 elements."""
     return Tensor(arrays.random(*shape, seed=seed, dtype=np.float16))
 
 
@@ -46,5 +46,5 @@ def truth(query, key, value, mask=None, d_output=None, **rules):
 
 
 def near(actual, expected, tolerance=2e-5):
-    """Equal up to rounding."""
+    """Check equality up to rounding."""
     np.testing.assert_allclose(actual.asnumpy().astype(np.float64), expected, atol=tolerance, rtol=tolerance)

@@ -1,14 +1,14 @@
 """NumPy arrays between BNSD and the other layouts."""
 
 import numpy as np
-from flash_attention.problem.layout import CALL_LAYOUTS
+from flash_attention.call.layout import CALL_LAYOUTS
 
 #: Layouts of a call other than BNSD. Their results are compared with BNSD.
 OTHER_LAYOUTS = tuple(layout for layout in CALL_LAYOUTS if layout != "BNSD")
 
 
 def laid_out(array: np.ndarray, layout: str) -> np.ndarray:
-    """A (batch, heads, seq, head_dim) array in another layout, contiguous."""
+    """Return a (batch, heads, seq, head_dim) array in another layout, contiguous."""
     array = array.transpose({"BNSD": (0, 1, 2, 3), "SBH": (2, 0, 1, 3)}.get(layout, (0, 2, 1, 3)))
     if layout == "TH":
         array = array.reshape(-1, array.shape[2] * array.shape[3])

@@ -3,8 +3,8 @@
 import inspect
 from dataclasses import fields
 
+from flash_attention.call import AttentionRules, Call
 from flash_attention.kernels.tik import KernelProblem
-from flash_attention.problem import AttentionProblem, AttentionRules
 
 _FIELDS = {field.name for field in fields(AttentionRules)}
 _ARGUMENTS = (_FIELDS | set(inspect.signature(AttentionRules.from_arguments).parameters)) - {"others"}
@@ -21,22 +21,22 @@ ALIBI_FIELDS = (
 )
 
 
-def make_problem(*sizes, **given) -> AttentionProblem:
-    """An AttentionProblem; fields of its AttentionRules stand among the others."""
+def make_problem(*sizes, **given) -> Call:
+    """Return a Call; fields of its AttentionRules stand among the others."""
     rules = {name: given.pop(name) for name in _FIELDS & set(given)}
-    return AttentionProblem(*sizes, rules=AttentionRules(**rules), **given)
+    return Call(*sizes, rules=AttentionRules(**rules), **given)
 
 
-def read_problem(*specs, **given) -> AttentionProblem:
-    """AttentionProblem.from_inputs; arguments of AttentionRules.from_arguments stand among the others."""
+def read_problem(*specs, **given) -> Call:
+    """Read a Call by Call.from_inputs; arguments of AttentionRules.from_arguments may stand among the others."""
     rules = {name: given.pop(name) for name in _ARGUMENTS & set(given)}
-    return AttentionProblem.from_inputs(*specs, rules=AttentionRules.from_arguments(**rules), **given)
+    return Call.from_inputs(*specs, rules=AttentionRules.from_arguments(**rules), **given)
 
 
 def make_kernel_problem(
     batch, heads, seq_q, seq_k, head_dim, *, mask="none", bias="none", bias_planes=(1, 1), **given
 ) -> KernelProblem:
-    """A KernelProblem; mask and bias by kind, fields of its AttentionRules among the others."""
+    """Return a KernelProblem; mask and bias by kind, fields of its AttentionRules among the others."""
     rules = {name: given.pop(name) for name in _FIELDS & set(given)}
     rows = {"none": None, "per_key": 1, "per_score": seq_q}
     given.setdefault("slopes", tuple(2.0**-head for head in range(1, heads + 1)) if rules.get("alibi") else ())

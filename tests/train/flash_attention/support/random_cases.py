@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from flash_attention.problem import ALL_BLOCKS
+from flash_attention.call import ALL_BLOCKS
 
 from tests.train.flash_attention.support.cases import MASKS, SEGMENTS, Case
 
@@ -14,7 +14,7 @@ ALIBI = ("none", "computed", "given", "shared", "bias", "bias_all")
 
 
 def random_case(seed: int, dtypes: tuple = DTYPES, longest: int = 300) -> Case:
-    """The case of a seed.
+    """Return the case of a seed.
 
     Args:
         dtypes: from which one is drawn.

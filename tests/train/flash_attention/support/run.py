@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import mindspore as ms
 import numpy as np
-from flash_attention import flash_attention
+from flash_attention import flash_attention, flash_attention_varlen
 from flash_attention.reference import Attention
 from mindspore import Tensor, nn, ops
 
+from tests.train.flash_attention.support.arrays import ends
 from tests.train.flash_attention.support.cases import SEED, Case
 from tests.train.flash_attention.support.layouts import heads_first, laid_out
+from tests.train.flash_attention.support.varlen import VarlenCase
 from tests.train.flash_attention.support.versions import dtype_named
 
 
 def tensor(array: np.ndarray | None, dtype: str | None = None) -> Tensor | None:
-    """A Tensor of a NumPy array, cast to `dtype`; None of None."""
+    """Return a Tensor of a NumPy array, cast to `dtype`; None of None."""
     if array is None:
         return None
     result = Tensor(array)
@@ -22,7 +24,7 @@ def tensor(array: np.ndarray | None, dtype: str | None = None) -> Tensor | None:
 
 
 def array(result: Tensor | None) -> np.ndarray | None:
-    """float32 NumPy array of a Tensor; None of None."""
+    """Return a Tensor as a float32 NumPy array; None if it is None."""
     return None if result is None else result.astype(ms.float32).asnumpy()
 
 
@@ -74,7 +76,7 @@ class Attention32(nn.Cell):
 
 
 def run_case(case: Case, backend: str, layout: str = "BNSD", **dropout) -> Attention:
-    """Output, logsumexp and gradients of `case` on `backend`, in the current execution mode, as BNSD.
+    """Return the output, logsumexp and gradients of `case` on `backend`, as BNSD.
 
     Args:
         layout: of the tensors of the call.
@@ -97,3 +99,84 @@ def run_case(case: Case, backend: str, layout: str = "BNSD", **dropout) -> Atten
     if inputs.bias is not None:
         gradients[3] = array(gradients[3]).reshape(case.problem.bias_shape)
     return Attention(output, array(logsumexp), *gradients, d_sinks=d_sinks)
+
+
+class VarlenAttention(nn.Cell):
+    """`flash_attention_varlen` of a case with its loss, as `Attention32`. Lengths, prefixes and slopes are inputs."""
+
+    def __init__(self, case: VarlenCase, backend: str):
+        super().__init__()
+        drawn = case.dropout > 0 and not case.given_bits
+        self.seed = Tensor(np.array(SEED, np.int64)) if drawn else None
+        bits = np.concatenate([one.reshape(-1) for one in case.keep_bits()]) if case.given_bits else None
+        self.keep_bits, self.options = tensor(bits), case.options()
+        self.alibi, self.backend = case.alibi == "computed", backend
+
+    def construct(self, query, key, value, bias, sinks, ends_q, ends_k, prefix, slopes, d_output, d_logsumexp):
+        output, logsumexp = flash_attention_varlen(
+            query,
+            key,
+            value,
+            ends_q,
+            ends_k,
+            seed=self.seed,
+            keep_bits=self.keep_bits,
+            bias=bias,
+            sinks=sinks,
+            prefix=prefix,
+            alibi_slopes=slopes,
+            alibi=self.alibi,
+            return_lse=True,
+            backend=self.backend,
+            **self.options,
+        )
+        loss = (output.astype(ms.float32) * d_output).sum() + (logsumexp * d_logsumexp).sum()
+        return loss, output, logsumexp
+
+
+def packed(rows: np.ndarray, dtype: str | None = None) -> Tensor:
+    """Return a Tensor (tokens, heads, width) of an array (1, heads, tokens, width)."""
+    return tensor(np.ascontiguousarray(rows[0].swapaxes(0, 1)), dtype)
+
+
+def bias_tensor(case: VarlenCase, bias: np.ndarray | None) -> Tensor | None:
+    """Return a bias as float32. Beside float16, where the TIK operators take no other, it is float16."""
+    return tensor(bias, "float16" if case.dtype == "float16" else None)
+
+
+class VarlenRun:
+    """One network for cases with the same rules and numbers of tokens.
+
+    Args:
+        data: the lengths are in tensors; else they are constants.
+    """
+
+    def __init__(self, case: VarlenCase, backend: str, data: bool):
+        self.data = data
+        given = True, True, True, case.bias is not None, case.sinks
+        self.positions = tuple(index for index, one in enumerate(given) if one)
+        run = ops.value_and_grad(VarlenAttention(case, backend), grad_position=self.positions, has_aux=True)
+        self.run = ms.jit(run) if ms.get_context("mode") == ms.GRAPH_MODE else run
+
+    def __call__(self, case: VarlenCase) -> Attention:
+        """Return output, logsumexp and gradients of all rows as BNSD."""
+        given = case.inputs()
+        tensors = [packed(array, case.dtype) for array in (given.query, given.key, given.value)]
+        bias = None if case.bias is None else case.bias[0, :, 0]
+        tensors += [bias_tensor(case, bias), tensor(given.sinks)]
+        lengths: list = [ends(case.queries), ends(case.keys)]
+        if self.data:
+            lengths = [Tensor(lengths[0], ms.int32), Tensor(lengths[1], ms.int64)]
+        optional = tensor(case.prefixes), tensor(case.slopes)
+        upstream = packed(given.d_output), Tensor(given.d_logsumexp[0])
+        (_, output, logsumexp), gradients = self.run(*tensors, *lengths, *optional, *upstream)
+        found = dict(zip(self.positions, map(array, gradients)))
+        rows = [one.swapaxes(0, 1)[None] for one in (array(output), *(found[index] for index in range(3)))]
+        logsumexp = array(logsumexp)[None]
+        return Attention(
+            rows[0],
+            np.where(logsumexp < -1e38, -np.inf, logsumexp),
+            *rows[1:],
+            d_bias=None if bias is None else found[3][None, :, None],
+            d_sinks=found.get(4),
+        )

@@ -33,7 +33,7 @@ class Serving(nn.Cell):
 
 
 def garbage(cache: KVCache, number: float = np.nan) -> KVCache:
-    """The cache with storage that holds what must not be seen."""
+    """Return the cache with storage that holds what must not be seen."""
     for storage in (cache.key_cache, cache.value_cache):
         storage.set_data(Tensor(np.full(storage.shape, number, np.float32)).astype(storage.dtype))
     return cache
@@ -56,11 +56,11 @@ class Truth:
 
     @staticmethod
     def empty() -> tuple:
-        """A sequence without tokens."""
+        """Return a sequence without tokens."""
         return np.zeros((0, KV_HEADS, DIM)), np.zeros((0, KV_HEADS, VALUE_DIM))
 
     def step(self, query, key, value, tokens, order, ended, side) -> np.ndarray:
-        """Return the results of `Serving`."""
+        """Return the same results as `Serving` gives."""
         for index in ended[ended >= 0]:
             self.sequences[index] = self.empty()
         self.sequences = [self.sequences[index] for index in order]
@@ -76,7 +76,7 @@ class Truth:
 
 
 def draw(generator: np.random.Generator, heads: int, width: int, tokens: np.ndarray, side: str) -> np.ndarray:
-    """Normal random rows that are float16 too, padded with NaN."""
+    """Return normal random rows that float16 can hold, padded with NaN."""
     rows = generator.standard_normal((BATCH, SEQ, heads, width)).astype(np.float16).astype(np.float32)
     for row, count in zip(rows, tokens):
         padding = slice(0, SEQ - count) if side == "left" else slice(count, None)
@@ -85,7 +85,7 @@ def draw(generator: np.random.Generator, heads: int, width: int, tokens: np.ndar
 
 
 def serve(cache: KVCache, backend: str, steps: int, seed: int = 0) -> Serving:
-    """A random program of steps against the truth, in the mode that is set."""
+    """Run a random program of steps and compare it with the truth. The mode is set."""
     dtype, error = BACKENDS[backend]
     generator, truth, net = np.random.default_rng(seed), Truth(), Serving(garbage(cache))
     for step in range(steps):
@@ -112,7 +112,7 @@ def serve(cache: KVCache, backend: str, steps: int, seed: int = 0) -> Serving:
 
 
 def made(kind: str, side: str, backend: str = "cpu") -> KVCache:
-    """A cache whose blocks are hardly enough."""
+    """Return a cache whose blocks are hardly enough."""
     options = dict(KINDS[kind], padding_side=side)
     if backend in ("emulator", "tik") and kind == "paged":
         options |= {"block_size": 16, "num_blocks": 8}

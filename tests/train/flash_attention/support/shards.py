@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def take(plan, array, axes: tuple, rank: int):
-    """The part of a NumPy array with these axes, see `ShardPlan.strategy`, that device `rank` holds."""
+    """Return device `rank`'s part of a NumPy array. For the axes see `ShardPlan.strategy`."""
     index = []
     for size, axis in zip(array.shape, axes):
         parts, place = {"dp": (plan.dp, rank // plan.mp), "mp": (plan.mp, rank % plan.mp), None: (1, 0)}[axis]

@@ -62,7 +62,7 @@ class Network(nn.Cell):
 
 
 def _compiled(layer: nn.Cell):
-    """A layer as a `@jit` function."""
+    """Return a layer as a `@jit` function."""
 
     @ms.jit
     def attention(query, key, value):
@@ -72,18 +72,18 @@ def _compiled(layer: nn.Cell):
 
 
 def _dense() -> nn.Cell:
-    """A projection of the tokens."""
+    """Return a projection of the tokens."""
     return nn.Dense(WIDTH, WIDTH, has_bias=False)
 
 
 def set_weights(network: Network, random: np.random.Generator) -> None:
-    """New random weights. By an operation: what a graph holds does not follow `set_data` (MindSpore 2.10)."""
+    """Set new random weights. By an operation: what a graph holds does not follow `set_data` (MindSpore 2.10)."""
     for weight in network.trainable_params():
         ops.assign(weight, Tensor((random.standard_normal(weight.shape) * 0.25).astype(np.float32)))
 
 
 def truth(network: Network, tokens: np.ndarray, d_output: np.ndarray) -> dict[str, np.ndarray]:
-    """Output, and gradients of the tokens and of the weights by name, in float64."""
+    """Return the output, and the gradients of tokens and weights by name, in float64."""
     blocks = len(network.outputs)
     weights = [[network.inputs[3 * b + n].weight.asnumpy().astype(float) for n in range(3)] for b in range(blocks)]
     outputs = [dense.weight.asnumpy().astype(float) for dense in network.outputs]
@@ -112,17 +112,17 @@ def truth(network: Network, tokens: np.ndarray, d_output: np.ndarray) -> dict[st
 
 
 def _heads(tokens: np.ndarray) -> np.ndarray:
-    """(batch, heads, seq, head_dim) of tokens."""
+    """Split tokens into (batch, heads, seq, head_dim)."""
     return tokens.reshape(BATCH, SEQ, HEADS, DIM).transpose(0, 2, 1, 3)
 
 
 def _tokens(heads: np.ndarray) -> np.ndarray:
-    """Tokens of (batch, heads, seq, head_dim)."""
+    """Join (batch, heads, seq, head_dim) to tokens."""
     return heads.transpose(0, 2, 1, 3).reshape(BATCH * SEQ, WIDTH)
 
 
 def _product(left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """left^T @ right, a sum over the tokens."""
+    """Multiply left^T @ right, a sum over the tokens."""
     return left.T @ right
 
 

@@ -13,17 +13,17 @@ STEPS = 3
 
 
 def draw(random):
-    """Tokens, or the gradient of the output."""
+    """Return the tokens, or the gradient of the output."""
     return random.standard_normal((BATCH * SEQ, WIDTH)).astype(np.float32)
 
 
 def of_parameters(network, gradients):
-    """Gradients of weights by their names."""
+    """Return the gradients of weights by their names."""
     return {weight.name: one.asnumpy() for weight, one in zip(network.trainable_params(), gradients)}
 
 
 def by_sens(network):
-    """The gradient of the output is an input of the differentiated call."""
+    """Differentiate a call that has the gradient of the output as an input."""
     gradient = ops.GradOperation(get_all=True, get_by_list=True, sens_param=True)
     differentiate = gradient(network, ms.ParameterTuple(network.trainable_params()))
 
@@ -51,7 +51,7 @@ def by_function(network):
 
 
 def after_a_call(network):
-    """The network is called for its output first, set_grad before."""
+    """Call the network for its output first, set_grad before."""
     network.set_grad()
     differentiate = by_sens(network)
 
@@ -63,7 +63,7 @@ def after_a_call(network):
 
 
 def check_steps(arrangement, backend, way, layout="BSH", compiled=False, change=lambda network: None):
-    """STEPS steps with other tokens, gradients and weights each."""
+    """Make STEPS steps with other tokens, gradients and weights each."""
     random = np.random.default_rng(0)
     network = Network(arrangement, backend, layout, compiled)
     change(network)
@@ -75,7 +75,7 @@ def check_steps(arrangement, backend, way, layout="BSH", compiled=False, change=
 
 
 def check_turns(backend):
-    """Two networks of one shape, a step of each in turn."""
+    """Train two networks of one shape, a step of each in turn."""
     random = np.random.default_rng(0)
     networks = [Network("two alike", backend) for _ in range(2)]
     steps = [by_sens(network) for network in networks]
@@ -109,6 +109,6 @@ def check_accumulated(backend):
 
 
 def recompute(network):
-    """Layers and projections are computed again for the gradients."""
+    """Compute layers and projections again for the gradients."""
     for cell in (*network.layers, *network.outputs):
         cell.recompute()

@@ -6,14 +6,14 @@ import mindspore as ms
 import numpy as np
 import pytest
 from flash_attention import FlashAttention, flash_attention, flash_attention_varlen, paged_attention
-from flash_attention.problem import AttentionProblem, AttentionRules, alibi_slopes
-from flash_attention.problem.inputs import TensorSpec
+from flash_attention.call import AttentionRules, Call, alibi_slopes
+from flash_attention.call.inputs import TensorSpec
 from flash_attention.reference import Attention
-from mindspore import Tensor, nn
+from mindspore import Tensor
 
 from tests.train.flash_attention.support.arrays import random
 from tests.train.flash_attention.support.cases import check_call
-from tests.train.flash_attention.support.cells import Gradients
+from tests.train.flash_attention.support.cells import Gradients, Sloped
 from tests.train.flash_attention.support.layer_inputs import half
 from tests.train.flash_attention.support.modes import MODES_AND_BACKENDS, in_mode
 
@@ -26,17 +26,17 @@ RULES = {
 
 
 def slopes(per_item: bool, items=BATCH) -> np.ndarray:
-    """Unlike the standard ones, and one below zero."""
+    """Return slopes unlike the standard slopes, one of them below zero."""
     values = np.random.default_rng(5).uniform(0.01, 0.6, (items, HEADS)).astype(np.float32)
     values[0, 1] = -0.03
     return values if per_item else values[0]
 
 
-def problem_of(rules: dict, **sizes) -> AttentionProblem:
-    """The same call with a bias for every score."""
+def problem_of(rules: dict, **sizes) -> Call:
+    """Return the same call with a bias for every score."""
     shape = {"batch": BATCH, "heads": HEADS, "kv_heads": KV_HEADS, "seq_q": SEQ_Q, "seq_k": SEQ_K, **sizes}
     scores = shape["batch"], HEADS, shape["seq_q"], shape["seq_k"]
-    return AttentionProblem(
+    return Call(
         **shape,
         head_dim=DIM,
         dtype="float32",
@@ -46,21 +46,10 @@ def problem_of(rules: dict, **sizes) -> AttentionProblem:
     )
 
 
-def bias_of(problem: AttentionProblem, falls: np.ndarray) -> np.ndarray:
+def bias_of(problem: Call, falls: np.ndarray) -> np.ndarray:
     """Return the bias of the slopes in float64."""
     distance = np.abs(np.arange(problem.seq_q)[:, None] + problem.offset - np.arange(problem.seq_k))
     return -np.broadcast_to(falls, (problem.batch, HEADS)).astype(np.float64)[..., None, None] * distance
-
-
-class Sloped(nn.Cell):
-    """A function of tensors, of which the last are the slopes."""
-
-    def __init__(self, function, **rules):
-        super().__init__()
-        self.function, self.rules = (function,), rules
-
-    def construct(self, *tensors):
-        return self.function[0](*tensors[:-1], alibi_slopes=tensors[-1], **self.rules)
 
 
 @pytest.mark.parametrize("per_item", (False, True), ids=("heads", "batch_heads"))
@@ -92,48 +81,6 @@ def test_layer_takes_other_dtypes_and_standard_slopes(mode):
     assert np.array_equal(given.asnumpy(), layer(query, key, key).asnumpy())
     with pytest.raises(ValueError, match="alibi_slopes: given to a layer with alibi=False"):
         FlashAttention(DIM)(query, key, key, None, None, None, None, None, None, Tensor(standard))
-
-
-@pytest.mark.parametrize("per_item", (False, True), ids=("heads", "sequence_heads"))
-@pytest.mark.parametrize("mode, backend", MODES_AND_BACKENDS, indirect=["mode"])
-def test_varlen_is_a_call_for_each(mode, backend, per_item):
-    ends_q, ends_k = (0, 20, 20, 25, 60), (0, 300, 310, 330, 400)
-    falls = slopes(per_item, items=4)
-    query, key, value, upstream = (
-        random(length, heads, DIM, seed=seed)
-        for seed, (length, heads) in enumerate(((60, HEADS), (400, KV_HEADS), (400, KV_HEADS), (60, HEADS)))
-    )
-    ends = {"cu_seqlens_q": ends_q, "cu_seqlens_k": ends_k}
-    packed = Sloped(flash_attention_varlen, backend=backend, **ends, **RULES["causal"])
-    inputs = [Tensor(array) for array in (query, key, value, falls)]
-    output, gradients = packed(*inputs).asnumpy(), Gradients(packed)(*inputs, Tensor(upstream))
-    for index in range(4):
-        rows, keys = slice(*ends_q[index : index + 2]), slice(*ends_k[index : index + 2])
-        if rows.start == rows.stop:
-            continue
-        problem = problem_of(RULES["causal"], batch=1, seq_q=rows.stop - rows.start, seq_k=keys.stop - keys.start)
-        parts = [array[part].swapaxes(0, 1)[None] for array, part in ((query, rows), (key, keys), (value, keys))]
-        bias, d_output = bias_of(problem, falls[index] if per_item else falls), upstream[rows].swapaxes(0, 1)[None]
-        own = [tensor.asnumpy()[part].swapaxes(0, 1)[None] for tensor, part in zip(gradients, (rows, keys, keys))]
-        actual = Attention(output[rows].swapaxes(0, 1)[None], None, *own)
-        check_call(problem, parts, actual, bias=bias, d_output=d_output)
-
-
-@pytest.mark.parametrize("per_item", (False, True), ids=("heads", "batch_heads"))
-@pytest.mark.parametrize("mode, backend", MODES_AND_BACKENDS, indirect=["mode"])
-def test_paged(mode, backend, per_item):
-    lengths, falls = (300, 41), slopes(per_item)
-    cache = [random(6, 64, KV_HEADS, DIM, seed=seed) for seed in range(2)]
-    tables, query = np.array([[5, 0, 3, 1, 2], [4, 9, 9, 9, 9]], np.int32), random(BATCH, 3, HEADS, DIM, seed=7)
-    tensors = map(Tensor, (query, *cache, tables, np.array(lengths, np.int32), falls))
-    output = Sloped(paged_attention, backend=backend)(*tensors).asnumpy()
-    for index, length in enumerate(lengths):
-        problem = problem_of(RULES["causal"], batch=1, seq_q=3, seq_k=length)
-        rows = tables[index, : -(-length // 64)]
-        key, value = (part[rows].reshape(-1, KV_HEADS, DIM)[:length].swapaxes(0, 1)[None] for part in cache)
-        inputs = query[index].swapaxes(0, 1)[None], key, value
-        actual = Attention(output[index].swapaxes(0, 1)[None], None)
-        check_call(problem, inputs, actual, bias=bias_of(problem, falls[index] if per_item else falls))
 
 
 def test_errors_and_refusals():
@@ -202,24 +149,6 @@ def test_tik_operators_take_slopes_in_pages(per_item, mode):
         np.testing.assert_allclose(ours, plain, atol=2e-3)
 
 
-@pytest.mark.daily("pynative-heads", "pynative-items_heads, causal")
-@pytest.mark.parametrize("name", ("heads", "items_heads", "heads, causal", "items_heads, causal"))
-def test_tik_operators_take_slopes_of_packed_sequences(name, mode):
-    """Sequences of several blocks of rows, an empty one, and lengths that are data."""
-    per_item, causal = name.startswith("items"), name.endswith("causal")
-    rows = [half(size, heads, 32, seed=seed) for seed, (size, heads) in enumerate(((330, 4), (330, 2), (330, 2)))]
-    d_output = half(330, 4, 32, seed=4)
-    nets = [Sloped(flash_attention_varlen, causal=causal, backend=backend) for backend in ("emulator", "cpu")]
-    for turn, ends in enumerate(([25, 25, 190, 330], [140, 150, 329, 330])):
-        falls = Tensor(slopes(per_item, items=4) * np.float32(1 + turn))
-        given, results = (*rows, *[Tensor(ends, ms.int32)] * 2, falls), []
-        for net in nets:
-            gradient = Gradients(net)(*given, d_output)
-            results.append([tensor.asnumpy() for tensor in (net(*given), *gradient[:3])])
-        for index, (ours, right) in enumerate(zip(*results)):
-            np.testing.assert_allclose(ours, right, atol=8e-3, rtol=4e-3, err_msg=f"result {index}")
-
-
 def test_fused_makes_a_shift_of_them():
     from flash_attention.backends.fused import BACKEND, _RealShift, fused_arguments
 
@@ -233,11 +162,11 @@ def test_fused_makes_a_shift_of_them():
 
 
 def test_counts_of_packed_sequences():
-    from flash_attention.problem.packed import PackedProblem
+    from flash_attention.call.varlen import varlen_call
 
     tensors = [TensorSpec((60, HEADS, DIM), "float32")] * 3
     lengths = TensorSpec((5,), "int32")
     for items in (4, 5):
         slopes = TensorSpec((items, HEADS), "float32")
-        given = PackedProblem.from_inputs(*tensors, lengths, lengths, alibi_slopes=slopes)
-        assert given.sequences == items
+        given = varlen_call(*tensors, lengths, lengths, alibi_slopes=slopes)
+        assert given.varlen.count == items

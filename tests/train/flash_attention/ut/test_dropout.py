@@ -6,9 +6,9 @@ import mindspore as ms
 import numpy as np
 import pytest
 from flash_attention import FlashAttention, flash_attention, reference
-from flash_attention.bridge.gradients import OLD
+from flash_attention.bridge.versions import OLD
+from flash_attention.call import AttentionRules, Call
 from flash_attention.dropout.seed import DropoutSeed
-from flash_attention.problem import AttentionProblem, AttentionRules
 from mindspore import Tensor, nn, ops
 
 from tests.train.flash_attention.support.layer_inputs import draw, near
@@ -24,8 +24,8 @@ D_OUTPUT = draw(2, 4, 12, 8, seed=3)
 
 
 def truth(seed, rate=0.3):
-    """Return attention with the keep decisions of a seed."""
-    problem = AttentionProblem(2, 4, 12, 17, 8, 2, "float32", training=True, rules=AttentionRules(dropout_rate=rate))
+    """Compute attention with the keep decisions of a seed."""
+    problem = Call(2, 4, 12, 17, 8, 2, "float32", training=True, rules=AttentionRules(dropout_rate=rate))
     arrays = (tensor.asnumpy() for tensor in (QUERY, KEY, VALUE))
     return reference.truth(problem, *arrays, keep=reference.keep_mask(problem, seed), d_output=D_OUTPUT.asnumpy())
 
@@ -83,7 +83,7 @@ class Twice(nn.Cell):
 
 
 def steps(backend, mode, count=2, recompute=False):
-    """Outputs and gradients of a freshly made network over some steps."""
+    """Return the outputs and gradients of a freshly made network over some steps."""
     step = ops.value_and_grad(Loss(Twice(backend, recompute)).set_train(), grad_position=(0, 1, 2), has_aux=True)
     if mode == "graph":
         step = ms.jit(step)
@@ -95,7 +95,7 @@ def steps(backend, mode, count=2, recompute=False):
 
 
 def assert_same(first, second, error=0.0):
-    """Results of two networks, step by step."""
+    """Compare the results of two networks, step by step."""
     for one, other in zip(first, second):
         for left, right in zip(one, other):
             np.testing.assert_allclose(left, right, atol=error, rtol=1e-7 if error else 0)

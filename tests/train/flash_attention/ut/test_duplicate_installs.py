@@ -18,13 +18,13 @@ TRAIN = Path(flash_attention.__file__).resolve().parents[1]
 
 
 def package(folder: Path, version: str) -> None:
-    """A package of our name that knows only its version."""
+    """Write a package of our name that knows only its version."""
     (folder / "flash_attention").mkdir(parents=True)
     (folder / "flash_attention/__init__.py").write_text(f'__version__ = "{version}"\n', encoding="utf-8")
 
 
 def distribution(folder: Path, name: str, version: str, *, lists_files: bool = False) -> None:
-    """Metadata of an installed distribution that provides a package of our name."""
+    """Write metadata of an installed distribution that provides a package of our name."""
     metadata = folder / f"{name}-{version}.dist-info"
     metadata.mkdir(parents=True)
     (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n", encoding="utf-8")

@@ -14,7 +14,7 @@ from flash_attention import (
     scaled_dot_product_attention,
 )
 from flash_attention.bridge.constants import tensor_of
-from flash_attention.bridge.parameters import OLD
+from flash_attention.bridge.versions import OLD
 from flash_attention.compat.ascend910 import FlashAttention as EarlierLayer
 from flash_attention.compat.flash_attn import flash_attn_varlen_func, flash_attn_with_kvcache
 from flash_attention.compat.flash_attn.bert_padding import pad_input, unpad_input
@@ -32,29 +32,29 @@ LAYOUTS = {"BNSD": (0, 1, 2, 3), "BSND": (0, 2, 1, 3)}
 
 @pytest.fixture(autouse=True)
 def graphs_hold_empty_tensors(request):
-    """Skips graphs of MindSpore 2.0, which hold none."""
+    """Skip graphs of MindSpore 2.0, which hold none."""
     if OLD and "pynative" not in request.node.name:
         pytest.skip("a graph of this MindSpore holds no Tensor without elements")
 
 
 def ones(*shape, dtype=np.float16) -> Tensor:
-    """A tensor of ones."""
+    """Return a tensor of ones."""
     return tensor_of(np.ones(shape, dtype))
 
 
 def integers(*shape) -> Tensor:
-    """Zeros, int32."""
+    """Return int32 zeros."""
     return ones(*shape, dtype=np.int32) * 0
 
 
 def tensors(batch, heads, seq_q, seq_k, layout="BNSD"):
-    """query, key and value."""
+    """Return query, key and value."""
     sides = ((batch, heads, seq_q, 16), (batch, heads, seq_k, 16), (batch, heads, seq_k, 16))
     return [ones(*(shape[axis] for axis in LAYOUTS[layout])) for shape in sides]
 
 
 def check(net, inputs, rows, others=()):
-    """Output and gradients are zeros, and each row that there is sees nothing."""
+    """Check that output and gradients are zeros, and each row that there is sees nothing."""
     output, logsumexp = net(*inputs, *others)
     assert output.shape == inputs[0].shape and output.dtype == inputs[0].dtype
     assert logsumexp.shape == rows and logsumexp.dtype == ms.float32

@@ -12,7 +12,7 @@ from flash_attention import (
     reference,
     scaled_dot_product_attention,
 )
-from flash_attention.problem import AttentionProblem, AttentionRules
+from flash_attention.call import AttentionRules, Call
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from mindspore import Tensor, ops
@@ -42,7 +42,7 @@ def statement(query, key, value, attn_mask=None, is_causal=False, scale=None):
 
 
 def check(arguments, backend, **options):
-    """The function on a backend against its statement in the documents."""
+    """Compare the function on a backend with its statement in the documents."""
     with attention_backend(backend):
         got = scaled_dot_product_attention(*arguments, **options)
     options.pop("enable_gqa", None)
@@ -50,7 +50,7 @@ def check(arguments, backend, **options):
 
 
 def tensors_of(*lead, width=16):
-    """query, key and value."""
+    """Return query, key and value."""
     return draw(*lead, 9, 16), draw(*lead, 13, 16, seed=1), draw(*lead, 13, width, seed=2)
 
 
@@ -109,7 +109,7 @@ def test_gradient_of_an_added_mask(backend, mode):
     def loss(query, key, value, mask):
         return (scaled_dot_product_attention(query, key, value, mask) * d_output).sum()
 
-    problem = AttentionProblem(2, 3, 9, 13, 16, dtype="float32", bias_shape=(1, 3, 1, 13), bias_dtype="float32")
+    problem = Call(2, 3, 9, 13, 16, dtype="float32", bias_shape=(1, 3, 1, 13), bias_dtype="float32")
     arrays = [tensor.asnumpy() for tensor in tensors]
     exact = reference.truth(problem, *arrays, bias=mask.asnumpy(), d_output=d_output.asnumpy())
     with attention_backend(backend):
@@ -265,7 +265,7 @@ def test_gradient_through_the_logsumexp_alone(backend, mode):
     def loss(query, key, value):
         return (flash_attention(query, key, value, causal=True, return_lse=True, backend=backend)[1] * weight).sum()
 
-    problem = AttentionProblem(1, 2, 30, 40, 16, dtype="float32", rules=AttentionRules(causal=True))
+    problem = Call(1, 2, 30, 40, 16, dtype="float32", rules=AttentionRules(causal=True))
     exact = reference.truth(
         problem,
         *(tensor.asnumpy() for tensor in (query, key, value)),
@@ -291,7 +291,7 @@ ONE_SEEING_ROW = {
 
 @st.composite
 def calls(draw_from):
-    """Sizes and rules of a call."""
+    """Return the sizes and rules of a call."""
     heads = draw_from(st.sampled_from(((1, 1), (2, 1), (4, 2), (3, 3))))
     side = st.one_of(st.just(-1), st.integers(0, 60))
     return {

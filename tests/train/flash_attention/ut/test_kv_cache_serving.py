@@ -151,13 +151,13 @@ class TwoLayers(nn.Cell):
 
 
 def angles() -> tuple:
-    """cos and sin of 64 positions, float32 (64, DIM / 2)."""
+    """Return cos and sin of 64 positions, float32 (64, DIM / 2)."""
     turns = np.arange(64)[:, None] * 50.0 ** -(np.arange(0, DIM, 2) / DIM)
     return np.cos(turns).astype(np.float32), np.sin(turns).astype(np.float32)
 
 
 def turned(rows: np.ndarray, first: int) -> np.ndarray:
-    """(seq, heads, DIM) from position `first` on."""
+    """Turn rows (seq, heads, DIM) by their positions, from `first` on."""
     cos, sin = (table[first : first + len(rows), None] for table in angles())
     a, b = rows[..., : DIM // 2], rows[..., DIM // 2 :]
     return np.concatenate((a * cos - b * sin, a * sin + b * cos), -1)

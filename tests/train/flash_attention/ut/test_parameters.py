@@ -29,7 +29,7 @@ TABLE, LENGTH = [[0, 1]], [6]
 
 
 def _random(*shape, seed=0):
-    """float32 Tensor of this shape, the same for the same seed."""
+    """Return a float32 Tensor of this shape, the same for the same seed."""
     return Tensor(np.random.default_rng(seed).standard_normal(shape).astype(np.float32))
 
 
@@ -40,25 +40,25 @@ def _tokens():
 
 @functools.cache
 def _layer():
-    """One layer for all calls, which compiles once."""
+    """Return the one layer for all calls, which compiles once."""
     return FlashAttention(16, alibi=True)
 
 
 @functools.cache
 def _cache():
-    """One cache for all calls, wider than its keys."""
+    """Return the one cache for all calls, wider than its keys."""
     return KVCache(batch=1, max_length=8, kv_heads=2, head_dim=10, dtype=ms.float32)
 
 
 def _cached(query, key, value):
-    """Attention by the cache, which holds nothing before."""
+    """Compute attention by the cache, which holds nothing before."""
     cache = _cache()
     cache.reset()
     return cache(query, key, value)
 
 
 def _stored(key, value):
-    """Attention to what the cache was given."""
+    """Compute attention to the keys and values that the cache was given."""
     cache = _cache()
     cache.reset()
     cache.update(key, value)
@@ -104,7 +104,7 @@ def test_calls_in_turns(kind, mode):
 
 
 class _OfOneProcess(nn.Cell):
-    """Gathers what a single process has."""
+    """Gather what a single process has."""
 
     def construct(self, tensor):
         return tensor
@@ -143,7 +143,7 @@ class _Layers(nn.Cell):
         self.queries = Parameter(queries[0], name="query"), Parameter(queries[1], name="other_query")
 
     def weights(self):
-        """All Parameters."""
+        """Return all Parameters."""
         return [*self.sinks, *self.biases, *self.queries]
 
     def construct(self, tokens):

@@ -5,7 +5,7 @@ import inspect
 
 
 def decorated(function):
-    """A function whose wrapper has the code of every other's."""
+    """Return a function whose wrapper has the code of every other's."""
 
     @functools.wraps(function)
     def wrapper():
@@ -16,13 +16,13 @@ def decorated(function):
 
 @decorated
 def first():
-    """One of two that differ in name and result."""
+    """Return the first function's result: the two differ in name and result."""
     return 1
 
 
 @decorated
 def second():
-    """The other."""
+    """Return the second function's result."""
     return 2
 
 

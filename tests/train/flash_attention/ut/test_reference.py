@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 from flash_attention import reference
-from flash_attention.problem import AttentionProblem, alibi_slopes
+from flash_attention.call import Call, alibi_slopes
 
 from tests.train.flash_attention.support import case_list, cases
 from tests.train.flash_attention.support.cases import Case
@@ -140,7 +140,7 @@ CASE = Case(batch=2, seq_q=33, seq_k=40, mask="rows", dropout=0.2)
 
 
 def corrupted(**changes):
-    """The baseline's results with some of them changed."""
+    """Return the baseline's results with some of them changed."""
     exact, low = CASE.expected()
     return dataclasses.replace(low, **{name: change(getattr(low, name).copy()) for name, change in changes.items()})
 
@@ -154,19 +154,19 @@ def test_the_baseline_passes_and_so_does_the_rounded_truth():
 
 
 def wrong_value(array):
-    """One row is off."""
+    """Change one row."""
     array[..., 0, 1, :] += 0.5
     return array
 
 
 def not_a_number(array):
-    """One element is NaN."""
+    """Make one element NaN."""
     array.flat[7] = np.nan
     return array
 
 
 def slightly_off(array):
-    """Every element is off by half a percent."""
+    """Change every element by half a percent."""
     return array * np.float32(1.005)
 
 
@@ -215,7 +215,7 @@ def test_a_tiny_gradient_of_an_unseen_key_is_found():
 
 
 def test_infinite_bias_hides_like_a_mask():
-    problem = AttentionProblem(1, 1, 3, 4, 2, bias_shape=(1, 1, 3, 4), bias_dtype=F32, dtype=F32)
+    problem = Call(1, 1, 3, 4, 2, bias_shape=(1, 1, 3, 4), bias_dtype=F32, dtype=F32)
     hidden = np.array([[1, 0, 0, 1], [1, 1, 1, 1], [0, 0, 0, 0]], bool).reshape(1, 1, 3, 4)
     random = np.random.default_rng(0)
     query, key, value, d_output = (random.standard_normal((1, 1, size, 2)) for size in (3, 4, 4, 3))

@@ -18,7 +18,7 @@ QUERY, KEY, VALUE = draw(2, 4, SEQ, 24), draw(2, 2, SEQ, 24, seed=1), draw(2, 2,
 
 
 def results(backend, *given, **options):
-    """Output, logsumexp and gradients as NumPy arrays."""
+    """Return the output, logsumexp and gradients as NumPy arrays."""
 
     def loss(query, key, value):
         output, logsumexp = flash_attention(query, key, value, *given, return_lse=True, backend=backend, **options)
@@ -29,7 +29,7 @@ def results(backend, *given, **options):
 
 
 def assert_equal(actual, expected):
-    """Equal bit by bit, one after the other."""
+    """Check equality bit by bit, one after the other."""
     for one, other in zip(actual, expected):
         np.testing.assert_array_equal(one, other)
 

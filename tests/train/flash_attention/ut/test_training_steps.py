@@ -1,7 +1,7 @@
 """Test gradients of attention and of weights around it, for every way to ask."""
 
 import pytest
-from flash_attention.bridge.gradients import OLD
+from flash_attention.bridge.versions import OLD
 
 from tests.train.flash_attention.support.modes import in_mode
 from tests.train.flash_attention.support.training_net import ARRANGEMENTS

@@ -4,7 +4,7 @@ import mindspore as ms
 import numpy as np
 import pytest
 from flash_attention import KVCache, flash_attention_varlen, paged_attention, paged_caches, reshape_and_cache
-from flash_attention.bridge.parameters import OLD
+from flash_attention.bridge.versions import OLD
 from flash_attention.compat.flash_attn import flash_attn_varlen_func, flash_attn_with_kvcache
 from mindspore import Parameter, Tensor, nn, ops
 
@@ -15,7 +15,7 @@ HEADS, KV_HEADS, DIM = 4, 2, 24
 
 
 class Paged(nn.Cell):
-    """Writes tokens into a cache of pages, and attends to it."""
+    """Write tokens into a cache of pages, and attend to it."""
 
     def __init__(self):
         super().__init__()
@@ -27,7 +27,7 @@ class Paged(nn.Cell):
 
 
 class FlashAttn(nn.Cell):
-    """Appends to a row for each sequence."""
+    """Append to a row for each sequence."""
 
     def __init__(self, **rules):
         super().__init__()
@@ -41,7 +41,7 @@ class FlashAttn(nn.Cell):
 
 
 class Cached(nn.Cell):
-    """Calls a cache."""
+    """Call a cache."""
 
     def __init__(self, **options):
         super().__init__()
@@ -70,7 +70,7 @@ class FlashAttnPacked(nn.Cell):
 
 
 def integers(*numbers):
-    """An int32 Tensor."""
+    """Return an int32 Tensor."""
     return Tensor(np.array(numbers, np.int32))
 
 
@@ -102,7 +102,7 @@ CASES = {
 
 
 def dynamic(calls):
-    """Inputs of several calls with None for the sizes in which they differ."""
+    """Return the inputs of several calls with None for the sizes in which they differ."""
     described = []
     for tensors in zip(*calls):
         if tensors[0] is None:
@@ -115,7 +115,7 @@ def dynamic(calls):
 
 
 def arrays(result):
-    """One result or a tuple of them as arrays."""
+    """Return a result, or a tuple of results, as arrays."""
     return [one.asnumpy() for one in (result if isinstance(result, tuple) else (result,))]
 
 

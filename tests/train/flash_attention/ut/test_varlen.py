@@ -1,131 +1,91 @@
-"""flash_attention_varlen: every sequence as a call of its own, forward and backward."""
+"""flash_attention_varlen: every sequence as a call of its own, forward and backward, on every backend."""
 
-import functools
+import re
 
 import mindspore as ms
 import numpy as np
 import pytest
 from flash_attention import flash_attention, flash_attention_varlen
+from flash_attention.dropout import philox
 from mindspore import Tensor, ops
 
-from tests.train.flash_attention.support.arrays import ends
-from tests.train.flash_attention.support.cells import Call
+from tests.train.flash_attention.support import varlen
+from tests.train.flash_attention.support.arrays import draw, ends
+from tests.train.flash_attention.support.cases import SEED
+from tests.train.flash_attention.support.cells import Call, Sloped
 from tests.train.flash_attention.support.modes import in_mode
-from tests.train.flash_attention.support.versions import dtype_named
+from tests.train.flash_attention.support.run import VarlenRun, array, bias_tensor, tensor
+from tests.train.flash_attention.support.varlen import VarlenCase
+
+
+def loop(case: VarlenCase, backend: str) -> dict:
+    """Return the results of a call for each sequence, not compiled, over all rows. Only called if there is something to
+    do.
+    """
+    data = case.inputs()
+    found = {name: np.zeros(getattr(data, name[2:] or "d_output").shape) for name in ("d_query", "d_key", "d_value")}
+    found["output"] = np.zeros(data.d_output.shape)
+    rules = {**case.options(), "alibi": case.alibi == "computed", "backend": backend}
+    for index, (one, rows, keys) in enumerate(case.sequences()):
+        if one is None:
+            continue
+        (query, key, value), given = case.inputs_of(index, one, rows, keys)
+        tensors = [tensor(np.ascontiguousarray(part), case.dtype) for part in (query, key, value)]
+        optional = {"sinks": tensor(given["sinks"]), "prefix": tensor(given["prefix"])}
+        if case.bias is not None:
+            optional["bias"] = bias_tensor(case, np.ascontiguousarray(given["bias"]))
+        if case.slopes is not None:
+            optional["alibi_slopes"] = tensor(case.slopes[index : index + 1] if case.per_sequence else case.slopes)
+        if case.dropout:
+            optional["keep_bits"] = Tensor(philox.keep_bits(one, SEED))
+        sens = tensor(np.ascontiguousarray(given["d_output"])), Tensor(np.ascontiguousarray(given["d_logsumexp"]))
+
+        def loss(query, key, value, optional=optional, sens=sens):
+            output, logsumexp = flash_attention(query, key, value, return_lse=True, **optional, **rules)
+            return (output.astype(ms.float32) * sens[0]).sum() + (logsumexp * sens[1]).sum(), output
+
+        with in_mode("pynative"):
+            (_, output), gradients = ops.value_and_grad(loss, (0, 1, 2), has_aux=True)(*tensors)
+        for name, result in zip(("output", "d_query", "d_key", "d_value"), (output, *gradients)):
+            found[name][:, :, keys if name in varlen.OF_KEYS else rows] = array(result)
+    return found
+
+
+def check(case: VarlenCase, backend: str, data: bool, exact: bool) -> None:
+    """Compare a case with the truth. An exact case has the bits of a loop over calls."""
+    found = VarlenRun(case, backend, data)(case)
+    varlen.check(case, found)
+    for name, right in (loop(case, backend) if exact else {}).items():
+        np.testing.assert_array_equal(getattr(found, name), right, err_msg=name)
+
+
+@pytest.mark.asynchronous
+@pytest.mark.parametrize("case", varlen.params())
+def test_cpu(case, mode):
+    check(case, "cpu", data=True, exact=True)
+
+
+@pytest.mark.parametrize("data", (True, False), ids=("data", "constants"))
+@pytest.mark.parametrize("case", varlen.params(costly=True))
+def test_math(case, data):
+    check(case, "math", data, exact=False)
+
+
+@pytest.mark.parametrize("case", varlen.params(lambda case: not case.dropout, costly=True, dtype="float32"))
+def test_math_takes_lengths_in_a_tensor_in_a_graph(case):
+    with in_mode("graph"):
+        check(case, "math", data=True, exact=False)
+
 
 HEADS, KV_HEADS, DIM, VALUE_DIM = 4, 2, 24, 40
-LENGTHS_Q = (5, 0, 130, 33, 1, 7, 300)
-LENGTHS_K = (5, 4, 130, 40, 0, 300, 290)
-SEED = Tensor([3, 5], ms.int64)
-RESULTS = ("output", "logsumexp", "d_query", "d_key", "d_value")
-RULES = {
-    "full": {},
-    "causal": {"causal": True},
-    "bottom_right": {"causal": True, "causal_alignment": "bottom_right"},
-    "window": {"window_size": (20, 3)},
-    "blocks": {"causal": True, "prev_block_num": 1},
-    "alibi": {"alibi": True, "causal": True},
-    "softcap": {"softcap": 2.0, "causal": True, "alibi": True},
-    "dropout": {"dropout_rate": 0.2, "seed": SEED},
-}
+LENGTHS = ends((5, 0, 3, 130, 2)), ends((5, 4, 0, 140, 600))
+PREFIX = (2, 4, 0, 77, 590)
 
 
-def random_inputs(dtype=ms.float32, queries=LENGTHS_Q, keys=LENGTHS_K):
-    """query, key, value and the gradients of output and logsumexp."""
-    rng = np.random.default_rng(7)
-
-    def draw(*shape):
-        return Tensor(rng.standard_normal(shape).astype(np.float32)).astype(dtype)
-
-    rows = sum(queries)
-    tensors = draw(rows, HEADS, DIM), draw(sum(keys), KV_HEADS, DIM), draw(sum(keys), KV_HEADS, VALUE_DIM)
-    return tensors, (draw(rows, HEADS, VALUE_DIM), Tensor(rng.standard_normal((HEADS, rows)).astype(np.float32)))
-
-
-def bits(tensor):
-    """The elements as float32, which holds each of them exactly."""
-    return tensor.astype(ms.float32).asnumpy()
-
-
-def with_gradients(function, tensors, gradients):
-    """Output, logsumexp and the three gradients."""
-    results = function(*tensors)
-    grad = ops.GradOperation(get_all=True, sens_param=True)(function)
-    return [bits(tensor) for tensor in (*results, *grad(*tensors, gradients))]
-
-
-@functools.lru_cache
-def expected_of(name):
-    """Return the loop's results with the rules of that name and random inputs. Both modes are compared with it."""
-    return loop(RULES[name], *random_inputs())
-
-
-def loop(rules, tensors, gradients):
-    """Return the results of a loop over calls. Sequences without queries or keys are not called."""
-    query, key, value = tensors
-    d_output, d_logsumexp = gradients
-    output, d_query, d_key, d_value = (np.zeros(tensor.shape, np.float32) for tensor in (d_output, query, key, value))
-    logsumexp = np.full((HEADS, query.shape[0]), -np.inf, np.float32)
-
-    def call(query, key, value):
-        return flash_attention(query, key, value, input_layout="BSND", return_lse=True, backend="cpu", **rules)
-
-    for index, sizes in enumerate(zip(ends(LENGTHS_Q), LENGTHS_Q, ends(LENGTHS_K), LENGTHS_K)):
-        if 0 in (sizes[1], sizes[3]):
-            continue
-        rows, columns = slice(sizes[0], sizes[0] + sizes[1]), slice(sizes[2], sizes[2] + sizes[3])
-
-        def batch_element(tensor, index=index):
-            """The tensor as batch element `index`, because dropout goes by it."""
-            return Tensor(np.stack([bits(tensor) * 0] * index + [bits(tensor)])).astype(tensor.dtype)
-
-        parts = map(batch_element, (query[rows], key[columns], value[columns]))
-        sens = batch_element(d_output[rows]), batch_element(d_logsumexp[:, rows])
-        with in_mode("pynative"):  # compiles nothing
-            parts = [part[-1] for part in with_gradients(call, tuple(parts), sens)]
-        output[rows], logsumexp[:, rows], d_query[rows], d_key[columns], d_value[columns] = parts
-    return [output, logsumexp, d_query, d_key, d_value]
-
-
-def packed(lengths_q, lengths_k, **rules):
-    """The call as a function of query, key and value."""
-
-    def call(query, key, value):
-        return flash_attention_varlen(query, key, value, lengths_q, lengths_k, return_lse=True, **rules)
-
-    return call
-
-
-@pytest.mark.daily("pynative-*", "graph-softcap", "graph-dropout", since=(2, 8))
-@pytest.mark.asynchronous
-@pytest.mark.parametrize("name", RULES)
-def test_has_the_bits_of_the_loop_over_calls(name, mode):
-    tensors, gradients = random_inputs()
-    lengths = Tensor(ends(LENGTHS_Q), ms.int32), Tensor(ends(LENGTHS_K), ms.int64)
-    results = with_gradients(packed(*lengths, **RULES[name]), tensors, gradients)
-    for what, result, expected in zip(RESULTS, results, expected_of(name)):
-        np.testing.assert_array_equal(result, expected, err_msg=what)
-
-
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_half_precision_has_the_bits_of_the_loop(dtype):
-    tensors, gradients = random_inputs(dtype_named(dtype))
-    rules = {"causal": True}
-    results = with_gradients(packed(ends(LENGTHS_Q), ends(LENGTHS_K), **rules), tensors, gradients)
-    for name, result, expected in zip(RESULTS, results, loop(rules, tensors, gradients)):
-        np.testing.assert_array_equal(result, expected, err_msg=name)
-
-
-@pytest.mark.daily("rules1", since=(2, 8))
-@pytest.mark.parametrize("rules", [RULES["bottom_right"], RULES["dropout"], RULES["softcap"]])
-def test_math_agrees_with_cpu(rules):
-    tensors, gradients = random_inputs()
-    lengths = Tensor(ends(LENGTHS_Q), ms.int32), list(ends(LENGTHS_K, False))
-    cpu, math = (
-        with_gradients(packed(*lengths, backend=name, **rules), tensors, gradients) for name in ("cpu", "math")
-    )
-    for name, one, other in zip(RESULTS, cpu, math):
-        np.testing.assert_allclose(one, other, atol=2e-5, rtol=1e-4, err_msg=name)
+def tensors_of(queries: int = LENGTHS[0][-1], keys: int = LENGTHS[1][-1], dtype=ms.float32) -> list:
+    """Return query, key and value of so many tokens."""
+    shapes = (queries, HEADS, DIM), (keys, KV_HEADS, DIM), (keys, KV_HEADS, VALUE_DIM)
+    return [Tensor(draw(*shape, seed=index)).astype(dtype) for index, shape in enumerate(shapes)]
 
 
 def test_math_takes_constant_lengths_in_a_graph():
@@ -133,44 +93,15 @@ def test_math_takes_constant_lengths_in_a_graph():
     def constant(query, key, value):
         return flash_attention_varlen(query, key, value, (3, 8), (0, 4, 6), backend="math")
 
-    tensors, _ = random_inputs(queries=(3, 5), keys=(4, 2))
+    tensors = tensors_of(8, 6)
     expected = flash_attention_varlen(*tensors, (3, 8), (0, 4, 6), backend="math")
-    np.testing.assert_array_equal(bits(constant(*tensors)), bits(expected))
-
-
-# Of sequences, heads and keys: what has a number for each of them.
-SLOPES = Tensor(np.linspace(0.1, 0.9, len(LENGTHS_Q) * HEADS).reshape(-1, HEADS), ms.float32)
-PREFIX = Tensor([0, 1, 2, 40, 0, 1, 2], ms.int32)
-IN_A_GRAPH = {
-    **{name: rules for name, rules in RULES.items() if name != "dropout"},
-    "slopes": {"alibi_slopes": SLOPES, "causal": True, "causal_alignment": "bottom_right"},
-    "prefix": {"prefix": PREFIX, "causal": True, "sinks": Tensor(np.ones(HEADS), ms.float32)},
-    "bias": {"bias": Tensor(np.arange(sum(LENGTHS_K))[None] % 5, ms.float32), "window_size": (4, 4)},
-}
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[pytest.mark.slow] if name in ("full", "causal", "window", "alibi", "softcap") else [])
-        for name in IN_A_GRAPH
-    ],
-)
-def test_math_takes_lengths_in_a_tensor_in_a_graph(name):
-    rules = IN_A_GRAPH[name]
-    tensors, gradients = random_inputs()
-    lengths = Tensor(ends(LENGTHS_Q), ms.int32), Tensor(ends(LENGTHS_K, False), ms.int64)
-    with in_mode("graph"):
-        found = with_gradients(packed(*lengths, backend="math", **rules), tensors, gradients)
-    expected = with_gradients(packed(*lengths, backend="cpu", **rules), tensors, gradients)
-    for name, one, other in zip(RESULTS, found, expected):
-        np.testing.assert_allclose(one, other, atol=2e-5, rtol=1e-4, err_msg=name)
+    np.testing.assert_array_equal(constant(*tensors).asnumpy(), expected.asnumpy())
 
 
 def test_math_gives_nan_for_wrong_lengths_in_a_graph():
-    tensors, _ = random_inputs(queries=(8,), keys=(6,))
+    tensors = tensors_of(8, 6)
     net = Call(flash_attention_varlen, backend="math")
-    dropping = Call(flash_attention_varlen, backend="math", dropout_rate=0.2, seed=SEED)
+    dropping = Call(flash_attention_varlen, backend="math", dropout_rate=0.2, seed=Tensor(SEED, ms.int64))
     with in_mode("graph"):
         for lengths in (((3, 8), (4, 7)), ((3, 5), (4, 6)), ((8, 3), (4, 6)), ((0, 8), (4, 6))):
             assert np.isnan(net(*tensors, *(Tensor(one, ms.int32) for one in lengths)).asnumpy()).all()
@@ -179,31 +110,37 @@ def test_math_gives_nan_for_wrong_lengths_in_a_graph():
 
 
 def test_merged_heads_give_the_same():
-    (query, key, value), _ = random_inputs()
-    lengths = ends(LENGTHS_Q), ends(LENGTHS_K)
-    expected = bits(flash_attention_varlen(query, key, value, *lengths, causal=True))
-    merged = [tensor.reshape(tensor.shape[0], -1) for tensor in (query, key, value)]
-    output = flash_attention_varlen(*merged, *lengths, causal=True, head_dim=DIM, value_head_dim=VALUE_DIM)
+    tensors = tensors_of()
+    expected = flash_attention_varlen(*tensors, *LENGTHS, causal=True).asnumpy()
+    merged = [tensor.reshape(tensor.shape[0], -1) for tensor in tensors]
+    output = flash_attention_varlen(*merged, *LENGTHS, causal=True, head_dim=DIM, value_head_dim=VALUE_DIM)
     assert output.shape == (expected.shape[0], HEADS * VALUE_DIM)
-    np.testing.assert_array_equal(bits(output).reshape(expected.shape), expected)
+    np.testing.assert_array_equal(output.asnumpy().reshape(expected.shape), expected)
 
 
 @pytest.mark.parametrize("backend", ("cpu", pytest.param("emulator", marks=pytest.mark.slow)))
-def test_lengths_are_data_to_a_compiled_graph(backend):
+def test_lengths_and_slopes_are_data_to_a_compiled_graph(backend):
     dtype, error = (ms.float32, 0) if backend == "cpu" else (ms.float16, 4e-3)
-    tensors, _ = random_inputs(dtype, queries=(40,), keys=(40,))
-    cases = [Tensor(ends(lengths), ms.int32) for lengths in ((10, 10, 20), (1, 38, 1), (0, 40, 0))]
-    expected = [flash_attention_varlen(*tensors, lengths, lengths, causal=True, backend="cpu") for lengths in cases]
-    net = Call(flash_attention_varlen, causal=True, backend=backend)
+    tensors = tensors_of(40, 40, dtype)
+    given = [
+        (Tensor(ends(lengths), ms.int32), Tensor(draw(3, HEADS, seed=index)))
+        for index, lengths in enumerate(((10, 10, 20), (1, 38, 1), (0, 40, 0)))
+    ]
+    expected = [
+        flash_attention_varlen(*tensors, one, one, causal=True, alibi_slopes=slopes, backend="cpu")
+        for one, slopes in given
+    ]
+    net = Sloped(flash_attention_varlen, causal=True, backend=backend)
     with in_mode("graph"):
-        outputs = [net(*tensors, lengths, lengths) for lengths in cases]
+        outputs = [net(*tensors, one, one, slopes) for one, slopes in given]
     assert len(net.compile_cache) == 1
     for output, other in zip(outputs, expected):
-        np.testing.assert_allclose(bits(output), bits(other), atol=error, rtol=error)
+        one, right = (found.astype(ms.float32).asnumpy() for found in (output, other))
+        np.testing.assert_allclose(one, right, atol=error, rtol=error)
 
 
 def test_lengths_are_checked():
-    (query, key, value), _ = random_inputs(queries=(8,), keys=(8,))
+    query, key, value = tensors_of(8, 8)
 
     def call(lengths_q, lengths_k=(8,), **options):
         return flash_attention_varlen(query, key, value, lengths_q, lengths_k, **options).asnumpy()
@@ -221,3 +158,89 @@ def test_lengths_are_checked():
     with pytest.raises(TypeError, match="cu_seqlens_q: got dtype float32, allowed are int32, int64"):
         call(Tensor([8.0]))
     call((8,))  # the process is fine
+
+
+def test_half_precision_sinks_are_taken_as_they_are(mode):
+    sinks, tensors = np.array([1.0, -2.0, 0.5, 4.0]), tensors_of(dtype=ms.float16)
+    outputs = [
+        flash_attention_varlen(*tensors, *LENGTHS, sinks=Tensor(sinks.astype(dtype)), causal=True).asnumpy()
+        for dtype in (np.float16, np.float32)
+    ]
+    np.testing.assert_array_equal(*outputs)
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
+        ({"sinks": (3,)}, ValueError, r"sinks: got shape \(3,\), allowed is \(heads,\), here \(4,\)"),
+        ({"prefix": (4,)}, ValueError, r"prefix: got shape \(4,\), allowed is \(sequences\), here \(5\)"),
+        ({"prefix": (5,), "causal": False}, ValueError, "prefix: given without causal=True"),
+        ({"prefix": (5,), "window_size": (3, -1)}, ValueError, "prefix, window_size: got a prefix together with"),
+        ({"segment_ids": (1, 140)}, ValueError, "segment_ids, cu_seqlens_q, cu_seqlens_k: got segment ids beside"),
+        ({"kv_segment_ids": (1, 749)}, ValueError, "segment_ids, cu_seqlens_q, cu_seqlens_k: got segment ids beside"),
+    ],
+    ids=["sinks", "prefix", "causal", "window", "segments", "kv_segments"],
+)
+@pytest.mark.parametrize("backend", ["cpu", "math"])
+def test_what_is_not_allowed_is_named(given, error, message, backend):
+    dtypes = {"sinks": np.float32, "prefix": np.int32, "segment_ids": np.int32, "kv_segment_ids": np.int32}
+    rules = {name: Tensor(np.zeros(value, dtypes[name])) if name in dtypes else value for name, value in given.items()}
+    with pytest.raises(error, match=message):
+        flash_attention_varlen(*tensors_of(), *LENGTHS, **{"causal": True, **rules}, backend=backend)
+
+
+def test_prefixes_are_checked():
+    def call(lengths_q, lengths_k, prefix):
+        lengths = Tensor(lengths_q, ms.int32), Tensor(lengths_k, ms.int32)
+        return flash_attention_varlen(*tensors_of(), *lengths, causal=True, prefix=prefix).asnumpy()
+
+    ends_q, ends_k = LENGTHS
+
+    # Without the leading 0 there are as many numbers as sequences: which of both it is shows in the tensor alone.
+    np.testing.assert_array_equal(call(ends_q, ends_k, PREFIX), call(ends_q[1:], ends_k[1:], PREFIX))
+    with pytest.raises(ValueError, match=r"prefix: got shape \(\d,\), but cu_seqlens_q has \d sequences"):
+        call(ends_q[1:], ends_k[1:], PREFIX[1:])
+    with pytest.raises(ValueError, match=r"prefix: got 141, allowed are 0 to \d+"):
+        call(ends_q, ends_k, (2, 4, 0, 141, 590))
+    with pytest.raises(ValueError, match="prefix: got -1"):
+        call(ends_q, ends_k, (2, 4, 0, -1, 590))
+
+
+@pytest.mark.parametrize("backend", ["cpu", "math"])
+def test_a_prefix_longer_than_the_keys_is_refused(backend, mode):
+    x, ends = Tensor(draw(8, 2, 16)), (3, 8)
+
+    def call(prefix, ends):
+        return flash_attention_varlen(x, x, x, ends, ends, causal=True, prefix=prefix, backend=backend)
+
+    with pytest.raises(ValueError, match="prefix: got 4 for sequence 0, allowed are 0 to its 3 keys"):
+        call((4, 5), ends)
+    call((3, 5), (0, *ends))
+    if backend == "math":  # the kernel of cpu raises by itself
+        for given in (ends, Tensor(ends, ms.int32)):
+            if mode == "pynative":
+                with pytest.raises(ValueError, match="prefix: got 6"):
+                    call(Tensor([3, 6], ms.int32), given)
+            else:
+                found = call(Tensor([3, 6], ms.int32), given).asnumpy()
+                assert np.isnan(found[3:]).all()
+
+
+def test_bad_biases_and_bits_are_named():
+    tensors, keys = tensors_of(), LENGTHS[1][-1]
+    for shape in ((4, 3), (1, 4, 1, keys)):
+        with pytest.raises(ValueError, match=re.escape(f"bias: got shape {shape}, allowed is (heads or 1, ")):
+            flash_attention_varlen(*tensors, *LENGTHS, bias=Tensor(draw(*shape)))
+    bias = Tensor(draw(4, keys))
+    with pytest.raises(TypeError, match="bias: got dtype int32"):
+        flash_attention_varlen(*tensors, *LENGTHS, bias=bias.astype(ms.int32))
+    bits = Tensor(np.zeros(4 * (5 + 3 * 0 + 130 * 18 + 2 * 75), np.uint8))
+    with pytest.raises(ValueError, match=r"keep_bits: got shape \(1, 4, 5, 1\), allowed is \(bytes,\)"):
+        flash_attention_varlen(*tensors, *LENGTHS, dropout_rate=0.5, keep_bits=bits[:20].reshape(1, 4, 5, 1))
+    for backend, error in (("cpu", RuntimeError), ("math", ValueError)):
+        with pytest.raises(error, match="keep_bits"):
+            flash_attention_varlen(*tensors, *LENGTHS, dropout_rate=0.5, keep_bits=bits[1:], backend=backend).asnumpy()
+    half, lengths = tensors_of(dtype=ms.float16), (Tensor(LENGTHS[0], ms.int32), LENGTHS[1])
+    for given in ({"bias": bias.astype(ms.float16)}, {"keep_bits": bits, "dropout_rate": 0.5}):
+        with pytest.raises(RuntimeError, match=f"lengths are data the TIK operators take no {next(iter(given))}"):
+            flash_attention_varlen(*half, *lengths, **given, backend="emulator")

@@ -2,22 +2,19 @@
 
 csrc/           the kernel; csrc/target-inl.h lists what one instruction set is made of
 build.py        compiles it
-library.py      finds it, tells it a problem, calls it on NumPy arrays
+library.py      finds it, tells it a call, calls it on NumPy arrays
 operators.py    puts it into MindSpore as a Cell of custom primitives
-packed.py       the same for packed sequences
+varlen.py       the same for packed sequences
 paged.py        the same for a paged cache, and its update
 rotary.py       rotary position embedding
 """
 
 from __future__ import annotations
 
-import functools
 import os
 
 from flash_attention.backends.base import Backend
-from flash_attention.problem import AttentionProblem
-from flash_attention.problem.packed import PackedProblem
-from flash_attention.problem.paged import PagedProblem
+from flash_attention.call import Call
 
 
 class CpuBackend(Backend):
@@ -25,8 +22,11 @@ class CpuBackend(Backend):
 
     name = "cpu"
     takes = ("mask", "bias", "keep_bits", "seed", "sinks", "prefix", "segment_ids", "kv_segment_ids", "alibi_slopes")
-    shards = True
+    kinds = ("dense", "varlen", "paged")
     takes_max_length = True
+
+    def refuse_sharded(self) -> None:
+        return None
 
     def unavailable(self) -> str | None:
         from flash_attention.backends.cpu import library
@@ -41,50 +41,36 @@ class CpuBackend(Backend):
         return None
 
     @property
-    def dynamic(self) -> bool:  # type: ignore[override]
-        import mindspore
+    def dynamic(self) -> tuple[str, ...]:  # type: ignore[override]
+        from flash_attention.bridge.versions import SHAPES_FROM_LIBRARY
 
-        # An operation of several outputs takes their shapes from the library in 2.7 and later, in 2.0 it does not.
-        return tuple(map(int, mindspore.__version__.split(".")[:2])) >= (2, 7)
+        return self.kinds if SHAPES_FROM_LIBRARY else ()
 
-    dynamic_sequences = dynamic
+    def refuse(self, call: Call) -> str | None:
+        if call.device != "CPU":
+            return f"it runs on CPU, and the device target is {call.device}"
+        from flash_attention.bridge.versions import BFLOAT16
 
-    def refuse(self, problem: AttentionProblem) -> str | None:
-        if problem.device != "CPU":
-            return f"it runs on CPU, and the device target is {problem.device}"
-        if problem.dtype == "bfloat16" and not _has_bfloat16():
+        if call.dtype == "bfloat16" and BFLOAT16 is None:
             return "this MindSpore has no bfloat16 on CPU (2.7 and later have)"
         return None
 
-    def layout(self, problem: AttentionProblem, sharded: bool = False) -> str:
-        return "BSH" if problem.layout == "TH" else problem.layout
+    def layout(self, call: Call, sharded: bool = False) -> str:
+        return "BSH" if call.layout == "TH" else call.layout
 
-    def build(self, problem: AttentionProblem, shard=None):
+    def build(self, call: Call, shard=None):
         from flash_attention.backends.cpu.operators import attention
-
-        return attention(problem, shard)
-
-    def build_packed(self, problem: PackedProblem):
-        from flash_attention.backends.cpu.packed import PackedAttention
-
-        return PackedAttention(problem)
-
-    def build_paged(self, problem: PagedProblem):
         from flash_attention.backends.cpu.paged import PagedAttention
+        from flash_attention.backends.cpu.varlen import VarlenAttention
 
-        return PagedAttention(problem)
+        if call.kind == "dense":
+            return attention(call, shard)
+        return VarlenAttention(call) if call.kind == "varlen" else PagedAttention(call)
 
-    def build_backward(self, problem: AttentionProblem):
+    def build_backward(self, call: Call):
         from flash_attention.backends.cpu.operators import Gradients
 
-        return Gradients(problem)
-
-
-@functools.cache
-def _has_bfloat16() -> bool:
-    import mindspore
-
-    return hasattr(mindspore, "bfloat16")
+        return Gradients(call)
 
 
 BACKEND = CpuBackend()

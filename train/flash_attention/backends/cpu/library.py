@@ -1,4 +1,4 @@
-"""The compiled kernel: where it is, how a problem is told to it, and calls on NumPy arrays without MindSpore."""
+"""The compiled kernel: where it is, how a call is told to it, and calls on NumPy arrays without MindSpore."""
 
 from __future__ import annotations
 
@@ -10,10 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from flash_attention.backends.cpu.build import LIBRARY
-from flash_attention.problem import AttentionProblem, alibi_slopes
-from flash_attention.problem.optional import OPTIONAL
-from flash_attention.problem.packed import PackedProblem
-from flash_attention.problem.paged import PagedProblem
+from flash_attention.call import Call, alibi_slopes
+from flash_attention.call.optional import OPTIONAL
 
 ISA_VARIABLE = "FLASH_ATTENTION_CPU_ISA"
 DOT_PRODUCT_ISA = "avx512_bf16"  # multiplies bfloat16 by an instruction of its own
@@ -28,8 +26,7 @@ _DROPOUT_NONE, _DROPOUT_PHILOX, _DROPOUT_GIVEN = range(3)
 _BIAS_KINDS = {"none": 0, "per_key": 1, "per_score": 1, "alibi": 2}
 _GIVEN_SLOPES = 3
 _LAYOUTS = ("BNSD", "BSND", "BSH", "SBH")
-_LAYOUT = 14  # where the rules have it
-_PACKED_LAYOUTS = {"BSND": 4, "BSH": 5}
+_VARLEN_LAYOUTS = (None, None, None, None, "BSND", "BSH")
 # No block window reaches further than this; it keeps products of blocks and tokens inside 64 bits.
 _MOST_BLOCKS = 1 << 31
 # bfloat16 travels as its bits; nothing else here is uint16.
@@ -57,9 +54,10 @@ class Library:
         self.handle.flash_attention_bfloat16_rate.restype = ctypes.c_double
 
     def instruction_sets(self) -> tuple[str, ...]:
-        """Instruction sets that can run here, best first; the variable FLASH_ATTENTION_CPU_ISA takes one of them.
+        """Return the instruction sets that can run here, best first. The variable FLASH_ATTENTION_CPU_ISA takes one of
+        them.
 
-        TILES_ISA is among them where processor and Linux have tiles, whether or not this process may use them. It and
+        TILES_ISA is among them if processor and Linux have tiles, whether or not this process may use them. It and
         DOT_PRODUCT_ISA calculate bfloat16, tiles only more than 32 queries and keys; everything else is then as with
         "avx512".
         """
@@ -67,15 +65,15 @@ class Library:
         return tuple(name.decode() for name in itertools.takewhile(lambda name: name is not None, names))
 
     def bfloat16_isa(self) -> str | None:
-        """Return the instruction set of bfloat16 problems, None if the forced set cannot run.
+        """Return the instruction set of bfloat16 calls, None if the forced set cannot run.
 
-        Asks Linux for the permission to use tiles, if it has not been asked, as the first such problem does.
+        Asks Linux for the permission to use tiles, if it has not been asked, as the first such call does.
         """
         name = self.handle.flash_attention_bfloat16_isa()
         return None if name is None else name.decode()
 
     def tiles_missing(self) -> str | None:
-        """Why this process cannot use tiles; None where it can. Asks Linux like `bfloat16_isa`."""
+        """Return why this process cannot use tiles, or None. Asks Linux like `bfloat16_isa`."""
         reason = self.handle.flash_attention_tiles_missing()
         return None if reason is None else reason.decode()
 
@@ -89,13 +87,15 @@ class Library:
         return self.handle.flash_attention_bfloat16_rate() or None
 
     def assume_bfloat16_rate(self, rate: float | None) -> None:
-        """Takes a rate for the measured one, for tests; None ends that. Without the instruction nothing changes."""
+        """Use a rate in place of the measured rate, for tests; None ends that. Without the instruction nothing
+        changes.
+        """
         self.handle.flash_attention_assume_bfloat16_rate(ctypes.c_double(rate or 0.0))
 
     def multiply_adds(self, dtype: str, operations: int) -> None:
         """Take at least the time of so many operations in registers. They are products of `dtype`.
 
-        All threads share them, in float32 arithmetic where the processor has none of its own for `dtype`.
+        All threads share them, in float32 arithmetic if the processor has none of its own for `dtype`.
 
         Raises:
             KernelError: the instruction set that is asked for cannot run here.
@@ -104,7 +104,7 @@ class Library:
         _check(self, "flash_attention_multiply_adds", status)
 
     def message(self, status: int) -> str:
-        """Meaning of a return code."""
+        """Return the meaning of a return code."""
         return self.handle.flash_attention_message(status).decode()
 
     def call(self, function: str, inputs: list, outputs: list) -> int:
@@ -125,74 +125,66 @@ class Library:
 
 @functools.cache
 def load() -> Library:
-    """The kernel of this installation; raises like `Library`."""
+    """Return the kernel of this installation; raise errors as `Library` does."""
     return Library(LIBRARY)
 
 
 def instruction_sets() -> tuple[str, ...]:
-    """Instruction sets that the installed kernel can run here, best first."""
+    """Return the instruction sets that the installed kernel can run here, best first."""
     return load().instruction_sets()
 
 
 def dtype_name(array: np.ndarray | None) -> str:
-    """The name that MindSpore gives to the dtype of an array."""
+    """Return MindSpore's name for the dtype of an array."""
     if array is None:
         return "none"
     return "bfloat16" if array.dtype == np.uint16 else array.dtype.name
 
 
-def configuration(problem: AttentionProblem) -> tuple[np.ndarray, np.ndarray]:
+def configuration(call: Call) -> tuple[np.ndarray, np.ndarray]:
     """Return the kernel's int64 rules, and float32 rates with a slope for each head."""
-    if problem.dropout_threshold == 0:
+    if call.dropout_threshold == 0:
         dropout = _DROPOUT_NONE
     else:
-        dropout = _DROPOUT_GIVEN if problem.keep_bits else _DROPOUT_PHILOX
+        dropout = _DROPOUT_GIVEN if call.keep_bits else _DROPOUT_PHILOX
     rules = [
         _VERSION,
-        int(problem.rules.causal),
-        int(problem.rules.causal_alignment == "bottom_right"),
-        problem.rules.window_left,
-        problem.rules.window_right,
-        min(problem.rules.prev_blocks, _MOST_BLOCKS),
-        min(problem.rules.next_blocks, _MOST_BLOCKS),
-        problem.rules.tile,
+        int(call.rules.causal),
+        int(call.rules.causal_alignment == "bottom_right"),
+        call.rules.window_left,
+        call.rules.window_right,
+        min(call.rules.prev_blocks, _MOST_BLOCKS),
+        min(call.rules.next_blocks, _MOST_BLOCKS),
+        call.rules.tile,
         dropout,
-        problem.dropout_threshold,
-        problem.batch_offset,
-        problem.head_offset,
-        int(problem.mask_shape is not None),
-        _BIAS_KINDS[problem.bias] if problem.slopes_shape is None else _GIVEN_SLOPES,
-        _LAYOUTS.index(problem.layout),
-        problem.head_dim,
-        problem.value_dim,
-        int(problem.sinks),
-        int(problem.prefix),
-        int(problem.segments),
+        call.dropout_threshold,
+        call.batch_offset,
+        call.head_offset,
+        int(call.mask_shape is not None),
+        _BIAS_KINDS[call.bias] if call.slopes_shape is None else _GIVEN_SLOPES,
+        (_VARLEN_LAYOUTS if call.kind == "varlen" else _LAYOUTS).index(call.layout),
+        call.head_dim,
+        call.value_dim,
+        int(call.sinks),
+        int(call.prefix),
+        int(call.segments),
     ]
-    scale = np.float32(problem.scale)
-    slopes = alibi_slopes(problem) if problem.bias == "alibi" else [0.0] * problem.heads
-    rates = [scale, np.float32(problem.scale - float(scale)), problem.dropout_scale, problem.rules.softcap, *slopes]
+    scale = np.float32(call.scale)
+    slopes = alibi_slopes(call) if call.bias == "alibi" else [0.0] * call.heads
+    rates = [scale, np.float32(call.scale - float(scale)), call.dropout_scale, call.rules.softcap, *slopes]
     return np.array(rules, np.int64), np.array(rates, np.float32)
 
 
-def packed_configuration(problem: PackedProblem) -> tuple[np.ndarray, np.ndarray]:
-    """`configuration` of packed sequences, whose tensors have no batch axis."""
-    rules, rates = configuration(problem.rows)
-    rules[_LAYOUT] = _PACKED_LAYOUTS[problem.rows.layout]
-    return rules, rates
-
-
-def paged_configuration(problem: PagedProblem) -> tuple[np.ndarray, np.ndarray]:
-    """Return the rules and rates of a paged problem. The caller's slopes follow the rates."""
-    whole = problem.whole
-    slopes_kind = int(whole.bias == "alibi") if whole.slopes_shape is None else len(whole.slopes_shape)
-    most = -1 if problem.max_length is None else problem.max_length
-    rules = [_VERSION, int(whole.rules.causal), whole.rules.window_left, whole.rules.window_right]
-    rules += [slopes_kind, int(whole.sinks), most]
-    scale = np.float32(whole.scale)
-    rates = [scale, np.float32(whole.scale - float(scale)), whole.rules.softcap]
-    if whole.slopes_shape is None:
-        rates += alibi_slopes(whole) if whole.bias == "alibi" else [0.0] * whole.heads
+def paged_configuration(call: Call) -> tuple[np.ndarray, np.ndarray]:
+    """Return the rules and rates of a paged call. The caller's slopes follow the rates."""
+    slopes_kind = int(call.bias == "alibi") if call.slopes_shape is None else len(call.slopes_shape)
+    most = -1 if call.paged.max_length is None else call.paged.max_length
+    rules = [_VERSION, int(call.rules.causal), call.rules.window_left, call.rules.window_right]
+    rules += [slopes_kind, int(call.sinks), most]
+    scale = np.float32(call.scale)
+    rates = [scale, np.float32(call.scale - float(scale)), call.rules.softcap]
+    if call.slopes_shape is None:
+        rates += alibi_slopes(call) if call.bias == "alibi" else [0.0] * call.heads
     return np.array(rules, np.int64), np.array(rates, np.float32)
 
 
@@ -201,21 +193,21 @@ def numbers(*values: int) -> np.ndarray:
     return np.array([_VERSION, *values], np.int64)
 
 
-def places(problem: AttentionProblem) -> tuple[int | None, ...]:
-    """Return each input's place in the problem's inputs, None for an input it lacks."""
-    bias = "bias" if problem.slopes_shape is None else "alibi_slopes"
-    return tuple(problem.place(bias if name == "bias" else name) for name in INPUTS)
+def places(call: Call) -> tuple[int | None, ...]:
+    """Return each input's place in the call's inputs, None for an input it lacks."""
+    bias = "bias" if call.slopes_shape is None else "alibi_slopes"
+    return tuple(call.place(bias if name == "bias" else name) for name in INPUTS)
 
 
-def gradients(problem: AttentionProblem) -> tuple[str, ...]:
+def gradients(call: Call) -> tuple[str, ...]:
     """Return the optional inputs that get a gradient, which follow query, key and value."""
-    return tuple(one.name for one in OPTIONAL if one.has(problem) and one.gradient(problem))
+    return tuple(one.name for one in OPTIONAL if one.has(call) and one.gradient(call))
 
 
 def forward(
-    problem: AttentionProblem, query, key, value, *, library: Library | None = None, out: tuple | None = None, **inputs
+    call: Call, query, key, value, *, library: Library | None = None, out: tuple | None = None, **inputs
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Runs the forward pass on contiguous NumPy arrays in problem.layout, with the meanings of `Backend.build`.
+    """Run the forward pass on contiguous NumPy arrays in call.layout, with `Backend.build`'s meanings.
 
     bfloat16 tensors come and go as their bits in uint16.
 
@@ -228,15 +220,15 @@ def forward(
         KernelError: the kernel refused.
     """
     if out is None:
-        output = np.empty(problem.laid_out(problem.shape_output()), _NUMPY_DTYPES[problem.dtype])
-        out = output, np.empty(problem.shape_lse(), np.float32)
-    given = [query, key, value, *_optional(**inputs), *configuration(problem)]
+        output = np.empty(call.laid_out(call.shape_output()), _NUMPY_DTYPES[call.dtype])
+        out = output, np.empty(call.shape_lse(), np.float32)
+    given = [query, key, value, *_optional(**inputs), *configuration(call)]
     _run(library, "flash_attention_forward", given, out)
     return out
 
 
 def backward(
-    problem: AttentionProblem,
+    call: Call,
     query,
     key,
     value,
@@ -249,16 +241,16 @@ def backward(
     out: tuple | None = None,
     **inputs,
 ) -> tuple:
-    """Runs the backward pass: (d_query, d_key, d_value), and behind them what `gradients` names. Otherwise like
-    `forward`.
+    """Run the backward pass, otherwise like `forward`. Returns (d_query, d_key, d_value), and behind them what
+    `gradients` names.
     """
-    more = gradients(problem)
+    more = gradients(call)
     if out is None:
-        dtype = _NUMPY_DTYPES[problem.dtype]
+        dtype = _NUMPY_DTYPES[call.dtype]
         out = tuple(np.empty(array.shape, dtype) for array in (query, key, value))
         out += tuple(np.empty_like(inputs[name]) for name in more)
     given = [query, key, value, *_optional(**inputs), output, logsumexp, d_output, d_logsumexp]
-    _run(library, "_".join(("flash_attention_backward", *more)), [*given, *configuration(problem)], out)
+    _run(library, "_".join(("flash_attention_backward", *more)), [*given, *configuration(call)], out)
     return out
 
 
@@ -269,21 +261,21 @@ def _optional(**inputs) -> list:
     return [inputs.get(name) for name in INPUTS]
 
 
-def forward_packed(problem: PackedProblem, query, key, value, out: tuple) -> None:
-    """`forward` into `out` for packed sequences of constant lengths, without dropout, sinks and prefixes."""
-    inputs = [query, key, value, *_optional(), *_packed_inputs(problem)]
+def forward_packed(call: Call, query, key, value, out: tuple) -> None:
+    """Run `forward` into `out` for packed sequences of constant lengths. They have no dropout, sinks or prefixes."""
+    inputs = [query, key, value, *_optional(), *_packed_inputs(call)]
     _run(None, "flash_attention_forward_packed", inputs, out)
 
 
-def backward_packed(problem: PackedProblem, query, key, value, output, logsumexp, d_output, out: tuple) -> None:
-    """`backward` likewise."""
+def backward_packed(call: Call, query, key, value, output, logsumexp, d_output, out: tuple) -> None:
+    """Run `backward` into `out` for packed sequences, as `forward_packed` runs `forward`."""
     inputs = [query, key, value, *_optional(), output, logsumexp, d_output, None]
-    _run(None, "flash_attention_backward_packed", [*inputs, *_packed_inputs(problem)], out)
+    _run(None, "flash_attention_backward_packed", [*inputs, *_packed_inputs(call)], out)
 
 
-def _packed_inputs(problem: PackedProblem) -> list:
-    lengths = (np.array(lengths, np.int64) for lengths in (problem.lengths_q, problem.lengths_k))
-    return [*lengths, *packed_configuration(problem)]
+def _packed_inputs(call: Call) -> list:
+    lengths = (np.array(lengths, np.int64) for lengths in (call.varlen.ends_q, call.varlen.ends_k))
+    return [*lengths, *configuration(call)]
 
 
 def _run(library: Library | None, function: str, inputs: list, outputs: tuple) -> None:

@@ -10,45 +10,45 @@ from mindspore import Tensor, nn, ops
 
 from flash_attention.backends.cpu import library
 from flash_attention.bridge.gradients import Differentiable, refuse_second_derivative
-from flash_attention.problem import LAYOUTS, AttentionProblem
-from flash_attention.problem.optional import OPTIONAL
+from flash_attention.call import LAYOUTS, Call
+from flash_attention.call.optional import OPTIONAL
 from flash_attention.sharding.shard import ROWS, Shard
 
 
-def attention(problem: AttentionProblem, shard: Shard | None = None) -> nn.Cell:
-    """The Cell of one problem; see Backend.build for the meaning of the tensors."""
-    backward = _backward(problem, shard)
-    return differentiable(problem, library.configuration(problem), _forward(problem, shard, backward), backward)
+def attention(call: Call, shard: Shard | None = None) -> nn.Cell:
+    """Return the Cell of one call; see Backend.build for the meaning of the tensors."""
+    backward = _backward(call, shard)
+    return differentiable(call, library.configuration(call), _forward(call, shard, backward), backward)
 
 
 def differentiable(
-    problem: AttentionProblem, configuration: tuple, forward: ops.Custom, backward: ops.Custom, more: int = 0
+    call: Call, configuration: tuple, forward: ops.Custom, backward: ops.Custom, more: int = 0
 ) -> nn.Cell:
-    """cell(query, key, value, inputs) -> (output, logsumexp) of the primitives of a problem.
+    """Return a Cell of a call's primitives: (query, key, value, inputs) -> (output, logsumexp).
 
-    `inputs` are the problem's inputs, and behind them `more` that the primitives take before their configuration.
+    `inputs` are the call's inputs, and behind them `more` that the primitives take before their configuration.
     """
-    cells = _Forward(problem, configuration, forward), _Backward(problem, configuration, backward)
-    return Differentiable(*cells, "cpu", len(problem.inputs) + more, primitive=True)
+    cells = _Forward(call, configuration, forward), _Backward(call, configuration, backward)
+    return Differentiable(*cells, "cpu", len(call.inputs) + more, primitive=True)
 
 
 class _Primitive(nn.Cell):
-    """A primitive with the configuration of a problem.
+    """A primitive with the configuration of a call.
 
-    Optional inputs reach it as a stand-in instead of None, which not every MindSpore version can differentiate around;
-    the kernel knows from its configuration what counts.
+    A stand-in takes the place of an optional input that is None, which not every MindSpore version can differentiate
+    around. The kernel knows from its configuration what counts.
     """
 
-    def __init__(self, problem: AttentionProblem, configuration: tuple, primitive: ops.Custom):
+    def __init__(self, call: Call, configuration: tuple, primitive: ops.Custom):
         super().__init__()
         rules, rates = configuration
         self.rules, self.rates, self.primitive = Tensor(rules), Tensor(rates), primitive
         self.absent = Tensor(np.zeros(1, np.uint8))
-        self.places = tuple(0 if place is None else 1 + place for place in library.places(problem))
-        self.count = len(problem.inputs)
+        self.places = tuple(0 if place is None else 1 + place for place in library.places(call))
+        self.count = len(call.inputs)
 
     def filled(self, inputs):
-        """library.INPUTS. Not in a loop that adds to a tuple: a graph compiles each step of it."""
+        """Return the tensors of library.INPUTS. No loop adds to a tuple here: a graph compiles each step of it."""
         given = (self.absent,) + inputs
         a, b, c, d, e, f, g, h = self.places
         return given[a], given[b], given[c], given[d], given[e], given[f], given[g], given[h]
@@ -61,12 +61,12 @@ class _Forward(_Primitive):
 
 
 class _Backward(_Primitive):
-    """For where MindSpore does not call the derivative of the forward primitive."""
+    """Backward pass if MindSpore does not call the derivative of the forward primitive."""
 
-    def __init__(self, problem: AttentionProblem, configuration: tuple, primitive: ops.Custom):
-        super().__init__(problem, configuration, primitive)
-        names = library.gradients(problem)
-        self.results = tuple(3 + names.index(name) if name in names else 0 for name in problem.inputs)
+    def __init__(self, call: Call, configuration: tuple, primitive: ops.Custom):
+        super().__init__(call, configuration, primitive)
+        names = library.gradients(call)
+        self.results = tuple(3 + names.index(name) if name in names else 0 for name in call.inputs)
         self.zeros_like = ops.ZerosLike()
 
     def construct(self, query, key, value, inputs, output, logsumexp, d_output, d_logsumexp):
@@ -84,10 +84,10 @@ class _Backward(_Primitive):
 
 
 class Gradients(_Primitive):
-    """The backward pass of one problem by itself; see Backend.build_backward."""
+    """The backward pass of one call by itself; see Backend.build_backward."""
 
-    def __init__(self, problem: AttentionProblem):
-        super().__init__(problem, library.configuration(problem), _backward(problem))
+    def __init__(self, call: Call):
+        super().__init__(call, library.configuration(call), _backward(call))
 
     def construct(self, query, key, value, inputs, output, logsumexp, d_output):
         given = output, logsumexp, d_output, ops.zeros_like(logsumexp), self.rules, self.rates
@@ -95,12 +95,12 @@ class Gradients(_Primitive):
         return gradients[0], gradients[1], gradients[2]
 
 
-def _backward(problem: AttentionProblem, shard: Shard | None = None) -> ops.Custom:
-    gradients = list(_tensors(problem)[:3])
+def _backward(call: Call, shard: Shard | None = None) -> ops.Custom:
+    gradients = list(_tensors(call)[:3])
     for one in OPTIONAL:
-        if one.name in library.gradients(problem):
-            dtype = problem.bias_dtype if one.name == "bias" else one.cast
-            gradients.append((one.shape(problem), dtype, _axes(one.name, problem, shard)))
+        if one.name in library.gradients(call):
+            dtype = call.bias_dtype if one.name == "bias" else one.cast
+            gradients.append((one.shape(call), dtype, _axes(one.name, call, shard)))
 
     def bprop(
         query, key, value, mask, bias, keep_bits, seed, sinks, prefix, segments, kv_segments,
@@ -111,18 +111,18 @@ def _backward(problem: AttentionProblem, shard: Shard | None = None) -> ops.Cust
         # A graph of MindSpore 2.0 takes no starred tuple here.
         return (query, key, value) + inputs + (output, lse, d_output, d_lse, rules, rates)
 
-    output = LAYOUTS[problem.layout].sharding
-    axes = (*_input_axes(problem, shard), output, ROWS, output, ROWS, (None,), (None,))
-    return custom_primitive(backward_name("", problem), problem, tuple(gradients), bprop, shard, axes)
+    output = LAYOUTS[call.layout].sharding
+    axes = (*_input_axes(call, shard), output, ROWS, output, ROWS, (None,), (None,))
+    return custom_primitive(backward_name("", call), call, tuple(gradients), bprop, shard, axes)
 
 
-def backward_name(kind: str, problem: AttentionProblem) -> str:
-    """The entry point that gives the gradients which a problem wants."""
-    return "".join((f"FlashAttentionBackward{kind}", *map(str.capitalize, library.gradients(problem))))
+def backward_name(kind: str, call: Call) -> str:
+    """Return the name of the entry point for the gradients that a call wants."""
+    return "".join((f"FlashAttentionBackward{kind}", *map(str.capitalize, library.gradients(call))))
 
 
-def _forward(problem: AttentionProblem, shard: Shard | None, backward: ops.Custom) -> ops.Custom:
-    differentiate = derivative(problem, backward)
+def _forward(call: Call, shard: Shard | None, backward: ops.Custom) -> ops.Custom:
+    differentiate = derivative(call, backward)
 
     def bprop(
         query, key, value, mask, bias, keep_bits, seed, sinks, prefix, segments, kv_segments, rules, rates, out, dout
@@ -130,16 +130,16 @@ def _forward(problem: AttentionProblem, shard: Shard | None, backward: ops.Custo
         inputs = mask, bias, keep_bits, seed, sinks, prefix, segments, kv_segments
         return differentiate((query, key, value), inputs, (rules, rates), out, dout)
 
-    outputs = _tensors(problem)[3], (problem.shape_lse(), "float32", ROWS)
-    axes = (*_input_axes(problem, shard), (None,), (None,))
-    return custom_primitive(f"FlashAttentionForward{problem.layout}", problem, outputs, bprop, shard, axes)
+    outputs = _tensors(call)[3], (call.shape_lse(), "float32", ROWS)
+    axes = (*_input_axes(call, shard), (None,), (None,))
+    return custom_primitive(f"FlashAttentionForward{call.layout}", call, outputs, bprop, shard, axes)
 
 
-def derivative(problem: AttentionProblem, backward: ops.Custom):
+def derivative(call: Call, backward: ops.Custom):
     """Return the function that computes the bprop of a forward primitive. `last` are the inputs behind the optional
     ones.
     """
-    names = library.gradients(problem)
+    names = library.gradients(call)
     places = tuple(3 + names.index(name) if name in names else 0 for name in library.INPUTS)
     zeros_like = ops.ZerosLike()
 
@@ -159,22 +159,22 @@ def derivative(problem: AttentionProblem, backward: ops.Custom):
     return differentiate
 
 
-def _tensors(problem: AttentionProblem) -> tuple:
+def _tensors(call: Call) -> tuple:
     """Shape, dtype and axes of query, key, value and output, and so of their gradients."""
-    axes = LAYOUTS[problem.layout].sharding
-    shapes = problem.shape_query(), problem.shape_key(), problem.shape_value(), problem.shape_output()
-    return tuple((problem.laid_out(shape), problem.dtype, axes) for shape in shapes)
+    axes = LAYOUTS[call.layout].sharding
+    shapes = call.shape_query(), call.shape_key(), call.shape_value(), call.shape_output()
+    return tuple((call.laid_out(shape), call.dtype, axes) for shape in shapes)
 
 
-def _axes(name: str, problem: AttentionProblem, shard: Shard | None) -> tuple:
+def _axes(name: str, call: Call, shard: Shard | None) -> tuple:
     """Return the split of an optional input. A device holds the stand-in for an absent input whole."""
     given = {"mask": shard and shard.mask_axes, "bias": shard and shard.bias_axes}
-    axes = {one.name: given.get(one.name, one.axes) for one in OPTIONAL if one.has(problem)}
+    axes = {one.name: given.get(one.name, one.axes) for one in OPTIONAL if one.has(call)}
     return axes.get(name) or (None,)
 
 
-def _input_axes(problem: AttentionProblem, shard: Shard | None) -> tuple:
-    return (*[LAYOUTS[problem.layout].sharding] * 3, *(_axes(name, problem, shard) for name in library.INPUTS))
+def _input_axes(call: Call, shard: Shard | None) -> tuple:
+    return (*[LAYOUTS[call.layout].sharding] * 3, *(_axes(name, call, shard) for name in library.INPUTS))
 
 
 def entry_point(function: str, outputs, bprop=None, **known: Any) -> ops.Custom:
@@ -188,17 +188,17 @@ def entry_point(function: str, outputs, bprop=None, **known: Any) -> ops.Custom:
 
 
 def custom_primitive(
-    function: str, problem, outputs: tuple, bprop, shard: Shard | None = None, input_axes: tuple = ()
+    function: str, call, outputs: tuple, bprop, shard: Shard | None = None, input_axes: tuple = ()
 ) -> ops.Custom:
-    """The primitive of a problem, packed or not; outputs are (shape, dtype, axes) each."""
+    """Return the primitive of a call, packed or not. Outputs are (shape, dtype, axes) each."""
     shapes, dtypes, axes = zip(*outputs)
     known = {"out_shape": tuple(map(list, shapes)), "out_dtype": tuple(getattr(ms, dtype) for dtype in dtypes)}
-    if problem.dynamic:
+    if call.dynamic:
         known = {}  # MindSpore asks the library
     elif shard is not None:
-        known["out_shape"] = shard.infer_shapes(_tensors(problem)[0][0], list(zip(shapes, axes)))
+        known["out_shape"] = shard.infer_shapes(_tensors(call)[0][0], list(zip(shapes, axes)))
     custom = entry_point(function, list(zip(shapes, dtypes)), bprop, **known)
-    if problem.dynamic:
+    if call.dynamic:
         custom.add_prim_attr("reg_op_name", function)
         custom.add_prim_attr("multi_output", True)
     return custom if shard is None else shard.attach(custom, list(input_axes), list(axes))

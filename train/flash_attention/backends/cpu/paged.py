@@ -9,25 +9,25 @@ from flash_attention.backends.cpu import library
 from flash_attention.backends.cpu.operators import entry_point
 from flash_attention.bridge.gradients import refuse_gradient
 from flash_attention.bridge.parameters import EntryCell
-from flash_attention.problem.paged import PagedProblem
+from flash_attention.call import Call
 
 
 class PagedAttention(nn.Cell):
-    """One paged problem; see Backend.build_paged for the meaning of the tensors."""
+    """One paged call; see Backend.build for the meaning of the tensors."""
 
-    def __init__(self, problem: PagedProblem):
+    def __init__(self, call: Call):
         super().__init__()
-        rules, rates = library.paged_configuration(problem)
+        rules, rates = library.paged_configuration(call)
         self.rules, self.rates = Tensor(rules), Tensor(rates)
         self.absent = Tensor([0], ms.uint8)
-        self.sinks, self.slopes = problem.whole.place("sinks"), problem.whole.place("alibi_slopes")
-        shape, dtype = problem.shape_output(), getattr(ms, problem.whole.dtype)
+        self.sinks, self.slopes = call.place("sinks"), call.place("alibi_slopes")
+        shape, dtype = call.laid_out(call.shape_output()), getattr(ms, call.dtype)
 
         def bprop(query, keys, values, tables, lengths, sinks, rules, rates, out, dout):
             refuse_gradient("paged_attention")
             return query, keys, values, tables, lengths, sinks, rules, rates
 
-        self.attention = _primitive("FlashAttentionPaged", shape, dtype, problem.dynamic, bprop)
+        self.attention = _primitive("FlashAttentionPaged", shape, dtype, call.dynamic, bprop)
         # A graph keeps the places of operations with side effects among each other: it reads what was written before.
         self.attention.add_prim_attr("side_effect_mem", True)
 
@@ -56,7 +56,7 @@ class CacheAppend(EntryCell):
 
 
 class CacheReorder(EntryCell):
-    """Reorders the sequences of a `KVCache` in place; `reorder_cell` gives the meaning of the tensors."""
+    """Reorder the sequences of a `KVCache` in place. `reorder_cell` gives the meaning of the tensors."""
 
     def __init__(self, batch: int, max_length: int):
         super().__init__()
@@ -68,7 +68,7 @@ class CacheReorder(EntryCell):
 
 
 class CacheUpdate(EntryCell):
-    """Writes tokens into caches in place; `reshape_and_cache` gives the meaning of the tensors."""
+    """Write tokens into caches in place. `reshape_and_cache` gives the meaning of the tensors."""
 
     def __init__(self, dynamic: bool):
         super().__init__()
@@ -79,7 +79,7 @@ class CacheUpdate(EntryCell):
 
 
 def _in_place(function: str, size: int, dynamic: bool = False) -> ops.Custom:
-    """A primitive that changes its inputs and gives int32 (size,)."""
+    """Return a primitive that changes its inputs and gives int32 (size,)."""
     primitive = _primitive(function, (size,), ms.int32, dynamic)
     # A graph keeps such an operation, and its place among the reads of the caches.
     primitive.add_prim_attr("side_effect_mem", True)
@@ -87,7 +87,7 @@ def _in_place(function: str, size: int, dynamic: bool = False) -> ops.Custom:
 
 
 def _primitive(function: str, shape: tuple, dtype, dynamic: bool, bprop=None) -> ops.Custom:
-    """A primitive of one output, of which MindSpore asks the library if sizes are unknown."""
+    """Return a primitive of one output. MindSpore asks the library for its shape if sizes are unknown."""
     known = {} if dynamic else {"out_shape": list(shape), "out_dtype": dtype}
     primitive = entry_point(function, (shape, dtype), bprop, **known)
     if dynamic:

@@ -9,7 +9,7 @@ from mindspore import Tensor, ops
 from flash_attention.backends.cpu import library
 from flash_attention.backends.cpu.operators import entry_point
 from flash_attention.bridge.parameters import EntryCell
-from flash_attention.problem.inputs import TensorSpec
+from flash_attention.call.inputs import TensorSpec
 
 
 class Rotary(EntryCell):
@@ -36,7 +36,9 @@ class Rotary(EntryCell):
 
 
 def _turn(x: TensorSpec, cos: TensorSpec, sin: TensorSpec) -> ops.Custom:
-    """The primitive that turns. Its derivatives turn back and sum up for the tables; theirs are the same three."""
+    """Return the primitive that turns. Its derivatives turn back, and sum up for the tables. Their derivatives are the
+    same three.
+    """
     zeros_like = ops.ZerosLike()
 
     def of_turn(x, cos, sin, offsets, config, out, dout):

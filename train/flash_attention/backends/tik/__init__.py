@@ -6,16 +6,24 @@ import functools
 
 from flash_attention.backends.tik import environment
 from flash_attention.backends.tik.operator_backend import OperatorBackend
+from flash_attention.call import Call
 from flash_attention.kernels.tik import describe
-from flash_attention.problem import AttentionProblem
-from flash_attention.problem.packed import PackedProblem
 
 
 class TikBackend(OperatorBackend):
     """The TIK operators as MindSpore primitives; compiled by CANN when a network is."""
 
     name = "tik"
-    shards = True
+
+    def refuse_sharded(self) -> str | None:
+        import mindspore as ms
+
+        from flash_attention.backends.tik.expanded import expands
+
+        if expands() or not environment.needs_package(ms.__version__):
+            return None
+        strategies = f"has no shard strategies that MindSpore {ms.__version__} hands on to GE"
+        return f"{strategies}: use data_parallel, or MindSpore 2.6"
 
     def unavailable(self) -> str | None:
         import mindspore as ms
@@ -36,12 +44,11 @@ class TikBackend(OperatorBackend):
 
         return functools.partial(registration.primitive, shard=shard)
 
-    def draw(self, problem: AttentionProblem | PackedProblem, shard=None):
+    def draw(self, call: Call, shard=None):
         from flash_attention.backends.tik.keep_bits import GeneratedKeepBits
 
-        if isinstance(problem, PackedProblem):
-            return GeneratedKeepBits(describe.varlen_problem(problem), shard)
-        return GeneratedKeepBits(describe.kernel_problem(problem), shard)
+        described = describe.varlen_problem(call) if call.kind == "varlen" else describe.kernel_problem(call)
+        return GeneratedKeepBits(described, shard)
 
 
 BACKEND = TikBackend()

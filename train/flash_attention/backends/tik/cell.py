@@ -13,15 +13,16 @@ from mindspore import dtype as mstype
 
 from flash_attention.backends.tik import integers
 from flash_attention.backends.tik.decode import DecodeKernels
+from flash_attention.backends.tik.expanded import Expanded, expands
 from flash_attention.backends.tik.explicit_mask import ExplicitMask, with_mask
 from flash_attention.backends.tik.stages import MakePrimitive, primitive_of
 from flash_attention.bridge.gradients import Differentiable, zeros_like
 from flash_attention.bridge.parameters import Compiled
+from flash_attention.call import Call
 from flash_attention.kernels.tik import describe, operators
 from flash_attention.kernels.tik.decode import schedule as decode_scheduler
 from flash_attention.kernels.tik.layout import HIDDEN_BY_BIAS, KEEP_PADDING, SINK_LANES, placement
 from flash_attention.kernels.tik.problem import Chip, KernelProblem, Request, padded
-from flash_attention.problem import AttentionProblem
 from flash_attention.sharding.shard import TENSOR, Shard
 
 # The kernels store the lowest float32 number for -inf, which the chip does not have. No other logsumexp is below this.
@@ -29,10 +30,10 @@ NOTHING_SEEN = -1e38
 
 
 class OperatorAttention(nn.Cell):
-    """Attention on tensors in problem.layout, BNSD or TH, with the meanings of `Backend.build`.
+    """Attention on tensors in call.layout, BNSD or TH, with the meanings of `Backend.build`.
 
     Args:
-        problem: what to run.
+        call: what to run.
         make_primitive: makes the primitive of a kernel.
         draw: a Cell that draws keep bits, draw(seed) -> uint8 in the order of the kernels, `layout.pack_keep_bits`.
         chip: that the kernels are planned for.
@@ -41,34 +42,34 @@ class OperatorAttention(nn.Cell):
 
     def __init__(
         self,
-        problem: AttentionProblem,
+        call: Call,
         make_primitive: MakePrimitive,
         draw: nn.Cell,
         chip: Chip,
         shard: Shard | None = None,
     ):
         super().__init__()
-        kernel_problem = describe.kernel_problem(problem, **chip._asdict(), layout=problem.layout)
-        bias_gradient = problem.bias_shape is not None and problem.bias_grad
-        request = Request(kernel_problem, bias_gradient, logsumexp_gradient=problem.return_lse)
-        # The decoding kernels have no strategies for sharded graphs. Where they can run they do: their modelled time is
-        # below the time of the forward kernel and of the change of keys and values to FRACTAL_NZ before it.
+        kernel_problem = describe.kernel_problem(call, **chip._asdict(), layout=call.layout)
+        bias_gradient = call.bias_shape is not None and call.bias_grad
+        request = Request(kernel_problem, bias_gradient, logsumexp_gradient=call.return_lse)
+        # The decoding kernels have no strategies for sharded graphs. They run if they can: their modelled time is less
+        # than the forward kernel takes with the change of keys and values to FRACTAL_NZ before it.
         decodes = shard is None and decode_scheduler.refuse(kernel_problem) is None
-        self.slopes_place = problem.place("alibi_slopes")
+        self.slopes_place = call.place("alibi_slopes")
         if shard is not None and self.slopes_place is not None:
             raise ValueError(
                 "alibi_slopes: given to the TIK operators with shards, allowed there are alibi=True with the standard "
                 "slopes, and a bias"
             )
-        if shard is not None and problem.keep_bits:
+        if shard is not None and call.keep_bits:
             raise ValueError(
                 "keep_bits: given to the TIK operators with shards, allowed there is dropout that every card draws"
             )
-        self.core = kernels(request, make_primitive, self.slopes_place is not None, decodes)
-        self.mask_place, self.bias_place, self.sinks_place = map(problem.place, ("mask", "bias", "sinks"))
+        self.core: nn.Cell = kernels(request, make_primitive, self.slopes_place is not None, decodes)
+        self.mask_place, self.bias_place, self.sinks_place = map(call.place, ("mask", "bias", "sinks"))
         self.mask = self.bias = None
-        self.explicit_mask = ExplicitMask(problem, shard) if problem.prefix or problem.segments else None
-        shard = with_mask(shard, problem)
+        self.explicit_mask = ExplicitMask(call, shard) if call.prefix or call.segments else None
+        shard = with_mask(shard, call)
         self.to_half = ops.Cast()
         if shard is not None and shard.mask_axes is not None:
             shard.glue(self.to_half, shard.mask_axes)
@@ -79,12 +80,14 @@ class OperatorAttention(nn.Cell):
         if kernel_problem.mask == "per_key":
             self.mask = _PerKey(kernel_problem.mask_shape, False, shard, None if shard is None else shard.mask_axes)
         if kernel_problem.bias == "per_key":
-            self.bias = _PerKey(problem.bias_shape, True, shard, None if shard is None else shard.bias_axes)
-        self.bias_grad = problem.bias_grad
-        self.decisions = problem.place("keep_bits" if problem.keep_bits else "seed")
-        self.keep = _KeepOrder(kernel_problem) if problem.keep_bits else draw
-        self.sinks = SpreadSinks(problem.batch, shard) if problem.sinks else None
-        self.seq_q = problem.seq_q
+            self.bias = _PerKey(call.bias_shape, True, shard, None if shard is None else shard.bias_axes)
+        if shard is not None and expands():
+            self.core = Expanded(self.core, shard, request)
+        self.bias_grad = call.bias_grad
+        self.decisions = call.place("keep_bits" if call.keep_bits else "seed")
+        self.keep = _KeepOrder(kernel_problem) if call.keep_bits else draw
+        self.sinks = SpreadSinks(call.batch, shard) if call.sinks else None
+        self.seq_q = call.seq_q
         self.nothing = Tensor(np.zeros(1, np.float16))  # a graph's gradient function takes no None
 
     def construct(self, query, key, value, inputs):
@@ -125,8 +128,8 @@ def kernels(
         output, logsumexp = cell(query, key, value, (mask, bias, keep, sinks, slopes))
 
     query (B, H, Sq, D), key (B, Hkv, Sk, D), value (B, Hkv, Sk, Dv), or matrices of tokens with layout TH; mask, bias,
-    keep and sinks as the kernels take them, or anything where the problem has none; slopes (H,) or (B * H,) float32, or
-    anything where they are not data (given_slopes). logsumexp (B, H, Sq padded).
+    keep and sinks as the kernels take them, or anything if the call has none; slopes (H,) or (B * H,) float32, or
+    anything if they are not data (given_slopes). logsumexp (B, H, Sq padded).
 
     With packed sequences ends_q, ends_k and prefix of operators.work_tables follow, and the rows of logsumexp are the
     stored ones.
@@ -158,7 +161,7 @@ class _Decoding(nn.Cell):
 
 
 class _Features(nn.Cell):
-    """Selects the optional inputs that the problem has. A graph of MindSpore 2.0 takes no starred tuple."""
+    """Select the optional inputs that the call has. A graph of MindSpore 2.0 takes no starred tuple."""
 
     def __init__(self, request: Request):
         super().__init__()
@@ -197,7 +200,7 @@ class _Forward(nn.Cell):
 
 
 class _Backward(nn.Cell):
-    """Runs the kernel of the rows, then the main kernel. A last kernel follows if the main kernel does not give
+    """Run the kernel of the rows, then the main kernel. A last kernel follows if the main kernel does not give
     d_query.
     """
 
@@ -248,7 +251,7 @@ class _Backward(nn.Cell):
 
 
 class _Redistributed(nn.Cell):
-    """Hands on a tensor of a sharded graph in the layout of the kernels.
+    """Hand on a tensor of a sharded graph in the layout of the kernels.
 
     MindSpore redistributes a tensor directly before the primitive that wants another layout. The kernels stand inside a
     Cell with a `bprop`, which gets the inputs of the Cell: from before that. These two primitives stand outside. On a
@@ -264,7 +267,7 @@ class _Redistributed(nn.Cell):
 
 
 class SpreadSinks(nn.Cell):
-    """Sinks (H,) as the kernels take them, float32 (batch, H, SINK_LANES): each repeated."""
+    """Repeat each of the sinks (H,) for the kernels: float32 (batch, H, SINK_LANES)."""
 
     def __init__(self, batch: int, shard: Shard | None):
         super().__init__()
@@ -280,7 +283,7 @@ class SpreadSinks(nn.Cell):
 
 
 class _PerKey(nn.Cell):
-    """Pads a mask or bias per key for the kernels. Its shape is (B or 1, H or 1, 1, Sk).
+    """Pad a mask or bias per key for the kernels. Its shape is (B or 1, H or 1, 1, Sk).
 
     The values of a bias are followed by which keys they hide: (2, B or 1, H or 1, 1, Sk padded).
     Where a bias is -inf (-65504 stands for it on a chip without infinities) the value is 0, the other HIDDEN_BY_BIAS.
@@ -316,11 +319,11 @@ class _PerKey(nn.Cell):
 
 
 class _KeepOrder(nn.Cell):
-    """Keep bits in the order of the kernels; layout.pack_keep_bits in MindSpore operations."""
+    """Bring keep bits into the order of the kernels. It is layout.pack_keep_bits in MindSpore operations."""
 
-    def __init__(self, problem: KernelProblem):
+    def __init__(self, call: KernelProblem):
         super().__init__()
-        p = problem
+        p = call
         self.rows = padded(p.seq_q) - p.seq_q
         wide = padded(p.seq_k) // 8
         self.bytes = wide - -(-p.seq_k // 8)
@@ -340,11 +343,11 @@ class _KeepOrder(nn.Cell):
 
 
 class _BiasSums(nn.Cell):
-    """Computes the gradient of a bias per key, in the form of _PerKey. The main kernel stores sums per query head."""
+    """Compute the gradient of a bias per key, in the form of _PerKey. The main kernel stores sums per query head."""
 
-    def __init__(self, problem: KernelProblem):
+    def __init__(self, call: KernelProblem):
         super().__init__()
-        p = problem
+        p = call
         self.shape = (p.batch, p.kv_heads, -1, padded(p.seq_k), 16)
         self.heads = (p.batch, p.kv_heads, -1, padded(p.seq_k))
         self.all = (p.batch, p.heads, padded(p.seq_k))

@@ -1,4 +1,4 @@
-"""The decoding kernels as MindSpore Cells: few queries against many keys, and attention against a paged cache."""
+"""Decoding kernels as MindSpore Cells: few queries against many keys, and attention against a paged cache."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from mindspore import Tensor, nn, ops
 from flash_attention.backends.tik.stages import MakePrimitive, primitive_of
 from flash_attention.bridge.gradients import refuse_gradient
 from flash_attention.bridge.parameters import Compiled
+from flash_attention.call import Call
 from flash_attention.kernels.tik import describe
 from flash_attention.kernels.tik.decode import schedule as scheduler
 from flash_attention.kernels.tik.decode import tiling as tiling
 from flash_attention.kernels.tik.describe import DECODE_STAGES
 from flash_attention.kernels.tik.problem import Chip, Request, padded
-from flash_attention.problem.paged import PagedProblem
 
 
 class DecodeKernels(nn.Cell):
-    """Both kernels.
+    """Run both decoding kernels, the main kernel and the merging kernel.
 
     query (B, H, Sq, D), key (B, Hkv, Sk, D) and value (B, Hkv, Sk, Dv), or caches with tables and lengths as
-    `PagedOperators` pads them; sinks (H,) and slopes (H,) or (B * H,) float32, or anything where the problem
+    `PagedOperators` pads them; sinks (H,) and slopes (H,) or (B * H,) float32, or anything where the call
     has none. output (B, H, Sq, Dv), logsumexp (B, H, Sq padded to 16).
     """
 
@@ -63,12 +63,12 @@ class DecodeKernels(nn.Cell):
 
 
 class PagedOperators(nn.Cell):
-    """`paged_attention` by the decoding kernels, see `Backend.build_paged`."""
+    """Compute `paged_attention` by the decoding kernels, see `Backend.build`."""
 
-    def __init__(self, problem: PagedProblem, make_primitive: MakePrimitive, chip: Chip):
+    def __init__(self, call: Call, make_primitive: MakePrimitive, chip: Chip):
         super().__init__()
-        self.kernels = Compiled(_PagedKernels(problem, make_primitive, chip))
-        self.sinks, self.slopes = problem.whole.place("sinks"), problem.whole.place("alibi_slopes")
+        self.kernels = Compiled(_PagedKernels(call, make_primitive, chip))
+        self.sinks, self.slopes = call.place("sinks"), call.place("alibi_slopes")
         self.nothing = Tensor(np.zeros(1, np.float32))
 
     def construct(self, query, key_cache, value_cache, block_tables, context_lens, inputs):
@@ -78,28 +78,27 @@ class PagedOperators(nn.Cell):
 
 
 class _PagedKernels(nn.Cell):
-    """The same where no input is None, which has no place in a gradient function.
+    """Run the decoding kernels without an input that is None. None has no place in a gradient function.
 
     A kernel takes as many queries as a row block has rows. The queries of a longer prompt come in parts: to each part
     the sequences end where its own queries end, or without causal where they do.
     """
 
-    def __init__(self, problem: PagedProblem, make_primitive: MakePrimitive, chip: Chip):
+    def __init__(self, call: Call, make_primitive: MakePrimitive, chip: Chip):
         super().__init__()
-        p = problem.whole
-        most = tiling.rows_at_once(paged_request(problem, chip, 1).problem)
-        self.part, self.seq_q, self.causal = min(most, p.seq_q), p.seq_q, p.rules.causal
-        rest = p.seq_q % self.part
-        given_slopes = p.slopes_shape is not None
-        self.kernels = DecodeKernels(paged_request(problem, chip, self.part), make_primitive, given_slopes)
+        most = tiling.rows_at_once(paged_request(call, chip, 1).problem)
+        self.part, self.seq_q, self.causal = min(most, call.seq_q), call.seq_q, call.rules.causal
+        rest = call.seq_q % self.part
+        given_slopes = call.slopes_shape is not None
+        self.kernels = DecodeKernels(paged_request(call, chip, self.part), make_primitive, given_slopes)
         self.rest_kernels = None
         if rest:
-            self.rest_kernels = DecodeKernels(paged_request(problem, chip, rest), make_primitive, given_slopes)
-        self.query_shape = (p.batch, p.seq_q, p.heads, p.head_dim)
-        self.output_shape = problem.shape_output()
-        entries = p.batch * (p.seq_k // problem.block_size)
-        self.pads = entries % 8 > 0, p.batch % 8 > 0
-        self.padding = tuple(Tensor(np.zeros(padded(size, 8) - size, np.int32)) for size in (entries, p.batch))
+            self.rest_kernels = DecodeKernels(paged_request(call, chip, rest), make_primitive, given_slopes)
+        self.query_shape = (call.batch, call.seq_q, call.heads, call.head_dim)
+        self.output_shape = call.laid_out(call.shape_output())
+        entries = call.batch * (call.seq_k // call.paged.block_size)
+        self.pads = entries % 8 > 0, call.batch % 8 > 0
+        self.padding = tuple(Tensor(np.zeros(padded(size, 8) - size, np.int32)) for size in (entries, call.batch))
 
     def construct(self, query, key_cache, value_cache, block_tables, context_lens, sinks, slopes):
         tables, lengths = ops.reshape(block_tables, (-1,)), context_lens
@@ -125,27 +124,27 @@ class _PagedKernels(nn.Cell):
         return query, key_cache, value_cache, block_tables, context_lens, sinks, slopes
 
 
-def paged_request(problem: PagedProblem, chip: Chip, queries: int) -> Request:
+def paged_request(call: Call, chip: Chip, queries: int) -> Request:
     """Return the request of the decoding kernels, with so many queries at a time."""
-    part = describe.kernel_problem(replace(problem.whole, seq_q=queries), **chip._asdict())
-    return Request(part, pages=(problem.blocks, problem.block_size))
+    part = describe.kernel_problem(replace(call, storage=None, seq_q=queries), **chip._asdict())
+    return Request(part, pages=(call.paged.blocks, call.paged.block_size))
 
 
-def refuse_paged(problem: PagedProblem) -> str | None:
-    """Return why the decoding kernels cannot run a paged problem, or None. The operators do not refuse the problem
+def refuse_paged(call: Call) -> str | None:
+    """Return why the decoding kernels cannot run a paged call, or None. The operators do not refuse the call
     otherwise.
     """
-    if problem.block_size < 16:
-        return f"got blocks of {problem.block_size} keys, the decoding kernels take 16 and more"
-    described = describe.kernel_problem(replace(problem.whole, seq_q=1))
-    reason, rules = scheduler.refuse(described), problem.whole.rules
-    if problem.whole.head_dim % 16 or problem.whole.value_dim % 16:
+    if call.paged.block_size < 16:
+        return f"got blocks of {call.paged.block_size} keys, the decoding kernels take 16 and more"
+    described = describe.kernel_problem(replace(call, storage=None, seq_q=1))
+    reason, rules = scheduler.refuse(described), call.rules
+    if call.head_dim % 16 or call.value_dim % 16:
         return f"{reason}; paged_caches makes caches that are wide enough"
     most = 0 if reason else tiling.rows_at_once(described)
     positional = rules.window_left >= 0 or rules.window_right >= 0 or rules.alibi
-    if reason is None and not rules.causal and positional and problem.whole.seq_q > most:
+    if reason is None and not rules.causal and positional and call.seq_q > most:
         return (
-            f"got {problem.whole.seq_q} queries without causal, with a window or ALiBi; the decoding kernels take "
+            f"got {call.seq_q} queries without causal, with a window or ALiBi; the decoding kernels take "
             f"{most} of them at once, and know the positions of the last ones alone"
         )
     return reason

@@ -1,7 +1,7 @@
 """Prefixes and segment ids for the TIK operators: an explicit mask, made on the device by MindSpore's own operations.
 
-They are data of the call, and tiles of keys are chosen when a kernel is built: so no tile is skipped for them, and the
-mask takes 2 bytes a score and batch item (and head, where the caller's mask varies by head).
+They are data of the call, and tiles of keys are chosen when a kernel is built. So no tile is skipped for them. The mask
+takes 2 bytes a score and batch item (and head, if the caller's mask varies by head).
 """
 
 from __future__ import annotations
@@ -11,37 +11,37 @@ from dataclasses import replace
 import numpy as np
 from mindspore import Tensor, nn, ops
 
-from flash_attention.bridge.comparison import Differs
-from flash_attention.problem import AttentionProblem
+from flash_attention.bridge.hiding import Differs
+from flash_attention.call import Call
 from flash_attention.sharding.shard import Shard
 
 _ALL = (None, None, None, None)
 _BATCH = ("dp", None, None, None)
 
 
-def with_mask(shard: Shard | None, problem: AttentionProblem) -> Shard | None:
+def with_mask(shard: Shard | None, call: Call) -> Shard | None:
     """Return the shard with the axes of the kernels' mask."""
-    if shard is None or not (problem.prefix or problem.segments):
+    if shard is None or not (call.prefix or call.segments):
         return shard
     heads = None if shard.mask_axes is None else shard.mask_axes[1]
     return replace(shard, mask_axes=("dp", heads, None, None))
 
 
 class ExplicitMask(nn.Cell):
-    """Gives a boolean (B, H or 1, Sq, Sk), True where a score is hidden. The call's mask, the prefix or the segments
+    """Give a boolean (B, H or 1, Sq, Sk), True where a score is hidden. The call's mask, the prefix or the segments
     hide scores.
 
     Args:
-        problem: has a prefix or segments.
+        call: has a prefix or segments.
         shard: of the call, with the axes of its own mask.
     """
 
-    def __init__(self, problem: AttentionProblem, shard: Shard | None):
+    def __init__(self, call: Call, shard: Shard | None):
         super().__init__()
-        self.mask, self.prefix = map(problem.place, ("mask", "prefix"))
-        self.segment_ids, self.kv_segment_ids = map(problem.place, ("segment_ids", "kv_segment_ids"))
-        self.out_of_band = Tensor(~problem.band.dense()[None, None])
-        self.columns = Tensor(np.arange(problem.seq_k, dtype=np.int32).reshape(1, 1, 1, -1))
+        self.mask, self.prefix = map(call.place, ("mask", "prefix"))
+        self.segment_ids, self.kv_segment_ids = map(call.place, ("segment_ids", "kv_segment_ids"))
+        self.out_of_band = Tensor(~call.band.dense()[None, None])
+        self.columns = Tensor(np.arange(call.seq_k, dtype=np.int32).reshape(1, 1, 1, -1))
         self.behind, self.late = ops.GreaterEqual(), ops.LogicalAnd()
         self.differ, self.negative, self.apart = Differs(), ops.Less(), ops.LogicalOr()
         self.either, self.given = ops.LogicalOr(), ops.LogicalOr()

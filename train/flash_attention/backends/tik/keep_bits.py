@@ -13,16 +13,16 @@ from flash_attention.sharding.shard import Shard
 
 
 class GeneratedKeepBits(nn.Cell):
-    """Draws keep decisions as the kernels take them, `layout.keep_shape`. Each bit is set with the probability to keep.
+    """Draw keep decisions as the kernels take them, `layout.keep_shape`. Each bit is set with the probability to keep.
 
-    The bits follow MindSpore's seeds (`mindspore.set_seed`), not the seed of the call: on a device the same layer drops
+    The bits follow MindSpore's seeds (`mindspore.set_seed`), not the seed of the call. On a device the same layer drops
     other scores than on a CPU, at the same rate. Every device of a sharded call draws its own.
     """
 
-    def __init__(self, problem: KernelProblem, shard: Shard | None = None):
+    def __init__(self, call: KernelProblem, shard: Shard | None = None):
         super().__init__()
-        self.bits = (layout.keep_shape(problem)[0] * 8,)  # a multiple of 128, which the generator wants
-        self.keep = Tensor(np.array(1.0 - problem.dropout_threshold / 65536, np.float16))
+        self.bits = (layout.keep_shape(call)[0] * 8,)  # a multiple of 128, which the generator wants
+        self.keep = Tensor(np.array(1.0 - call.dropout_threshold / 65536, np.float16))
         seeds = (0, 0)
         if shard is not None:
             first, second = draw()

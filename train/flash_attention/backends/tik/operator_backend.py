@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from flash_attention.backends.base import Backend
 from flash_attention.backends.tik.limits import layout_on_910, refuse_on_910
+from flash_attention.call import Call
+from flash_attention.call.varlen import without_sequences
 from flash_attention.kernels.tik.problem import Chip
-from flash_attention.problem import AttentionProblem
-from flash_attention.problem.packed import PackedProblem
-from flash_attention.problem.paged import PagedProblem
 
 if TYPE_CHECKING:
     from flash_attention.backends.tik.stages import MakePrimitive
@@ -17,9 +16,10 @@ if TYPE_CHECKING:
 
 
 class OperatorBackend(Backend):
-    """Subclasses say where primitives and keep decisions come from, and which chip there is."""
+    """Run the TIK operators. Subclasses say where primitives and keep decisions come from, and which chip there is."""
 
     takes = ("mask", "bias", "keep_bits", "seed", "sinks", "prefix", "segment_ids", "kv_segment_ids", "alibi_slopes")
+    kinds = ("dense", "varlen", "paged")
 
     def chip(self) -> Chip:
         """Return the chip that kernels are planned for."""
@@ -29,47 +29,41 @@ class OperatorBackend(Backend):
         """Make the primitive of a kernel, for a shard's part of a call."""
         raise NotImplementedError
 
-    def draw(self, problem: AttentionProblem | PackedProblem, shard: Shard | None = None) -> Any:
-        """A Cell that draws the keep bits of a problem, see `OperatorAttention` and `PackedOperators`."""
+    def draw(self, call: Call, shard: Shard | None = None) -> Any:
+        """Return a Cell that draws the keep bits of a call, see `OperatorAttention` and `VarlenOperators`."""
         raise NotImplementedError
 
-    def check_lengths(self, problem: PackedProblem) -> Any:
-        """A Cell that fails where lengths in tensors are not allowed, see `PackedOperators`; None: nothing does."""
+    def check_lengths(self, call: Call) -> Any:
+        """Return a Cell that fails if lengths in tensors are not allowed, see `VarlenOperators`. None: nothing
+        fails.
+        """
         return None
 
-    def refuse(self, problem: AttentionProblem) -> str | None:
-        return refuse_on_910(problem)
-
-    def layout(self, problem: AttentionProblem, sharded: bool = False) -> str:
-        return layout_on_910(problem, sharded)
-
-    def build(self, problem: AttentionProblem, shard: Shard | None = None):
-        from flash_attention.backends.tik.cell import OperatorAttention
-        from flash_attention.backends.tik.explicit_mask import with_mask
-
-        make_primitive = self.make_primitive(with_mask(shard, problem))
-        return OperatorAttention(problem, make_primitive, self.draw(problem, shard), self.chip(), shard)
-
-    def refuse_packed(self, problem: PackedProblem) -> str | None:
-        from flash_attention.backends.tik.packed import refuse_packed
-
-        return refuse_packed(problem)
-
-    def build_packed(self, problem: PackedProblem):
-        from flash_attention.backends.packed_loop import PackedLoop
-        from flash_attention.backends.tik.packed import PackedOperators, runs_alone
-
-        if runs_alone(problem):
-            return PackedLoop(self, problem)
-        draw, check = self.draw(problem), self.check_lengths(problem)
-        return PackedOperators(problem, self.make_primitive(), draw, self.chip(), check)
-
-    def refuse_paged(self, problem: PagedProblem) -> str | None:
+    def refuse(self, call: Call) -> str | None:
         from flash_attention.backends.tik.decode import refuse_paged
+        from flash_attention.backends.tik.varlen import refuse_varlen
 
-        return refuse_paged(problem)
+        if call.kind == "varlen":
+            return refuse_on_910(without_sequences(call)) or refuse_varlen(call)
+        return refuse_on_910(call) or (refuse_paged(call) if call.kind == "paged" else None)
 
-    def build_paged(self, problem: PagedProblem):
+    def layout(self, call: Call, sharded: bool = False) -> str:
+        return layout_on_910(call, sharded)
+
+    def build(self, call: Call, shard: Shard | None = None):
+        from flash_attention.backends.tik.cell import OperatorAttention
         from flash_attention.backends.tik.decode import PagedOperators
+        from flash_attention.backends.tik.expanded import expands
+        from flash_attention.backends.tik.explicit_mask import with_mask
+        from flash_attention.backends.tik.varlen import VarlenOperators, runs_alone
+        from flash_attention.backends.varlen_loop import VarlenLoop
 
-        return PagedOperators(problem, self.make_primitive(), self.chip())
+        if call.kind == "paged":
+            return PagedOperators(call, self.make_primitive(), self.chip())
+        if call.kind == "dense":
+            make_primitive = self.make_primitive(None if expands() else with_mask(shard, call))
+            return OperatorAttention(call, make_primitive, self.draw(call, shard), self.chip(), shard)
+        if runs_alone(call):
+            return VarlenLoop(self, call)
+        draw, check = self.draw(call), self.check_lengths(call)
+        return VarlenOperators(call, self.make_primitive(), draw, self.chip(), check)

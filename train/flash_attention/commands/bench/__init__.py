@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from flash_attention.problem import DTYPES
+from flash_attention.call import DTYPES
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,7 +58,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def of_operators(options: argparse.Namespace) -> list:
-    """Figures of the TIK operators."""
+    """Return the figures of the TIK operators."""
     from flash_attention.commands.bench import tik
 
     lengths = options.seq or [tik.SEQ // tik.QUICK if options.quick else tik.SEQ]

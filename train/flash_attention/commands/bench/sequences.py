@@ -7,14 +7,14 @@ import importlib.util
 import os
 import statistics
 import threading
-import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
+from flash_attention.call import AttentionRules, Call, Varlen
 from flash_attention.commands.bench.figures import Figure
-from flash_attention.problem import AttentionProblem, AttentionRules
-from flash_attention.problem.packed import PackedProblem
+from flash_attention.measuring.turns import calls_in_turns
 
 TOKENS, DOCUMENTS = 16384, 32
 CACHED = 32768
@@ -29,8 +29,8 @@ def packed(rounds: int, threads: int, quick: bool) -> list[Figure]:
     ends = document_ends(tokens)
     lengths = np.diff(ends)
     causal = AttentionRules(causal=True)
-    rows = AttentionProblem(1, heads, tokens, tokens, DIM, dtype="float32", layout="BSND", rules=causal)
-    problem = PackedProblem(rows, ends, ends)
+    dense = Call(1, heads, tokens, tokens, DIM, dtype="float32", layout="BSND", rules=causal)
+    call = replace(dense, storage=Varlen(ends, ends, len(ends) - 1))
     generator = np.random.default_rng(1)
     query, key, value, d_output = (generator.standard_normal((tokens, heads, DIM), np.float32) for _ in range(4))
     # Results go where results have been before, as in MindSpore: fresh pages would cost as much as a small document.
@@ -40,19 +40,19 @@ def packed(rounds: int, threads: int, quick: bool) -> list[Figure]:
     whole_results, whole_gradients = (output[None], lse[None]), tuple(array[None] for array in gradients)
 
     def one_call():
-        library.forward(rows, *whole[:3], out=whole_results)
-        return lambda: library.backward(rows, *whole[:3], *whole_results, whole[3], out=whole_gradients) and None
+        library.forward(dense, *whole[:3], out=whole_results)
+        return lambda: library.backward(dense, *whole[:3], *whole_results, whole[3], out=whole_gradients) and None
 
     def documents():
-        library.forward_packed(problem, query, key, value, (output, lse))
-        return lambda: library.backward_packed(problem, query, key, value, output, lse, d_output, gradients)
+        library.forward_packed(call, query, key, value, (output, lse))
+        return lambda: library.backward_packed(call, query, key, value, output, lse, d_output, gradients)
 
     calls = {"one call": one_call, "packed": documents}
     if importlib.util.find_spec("torch"):
         calls["torch"] = _torch_documents((query, key, value, d_output), ends, threads)
     # Pairs of a causal sequence: n (n + 1) / 2.
     share = float((lengths * (lengths + 1)).sum()) / (tokens * (tokens + 1))
-    seconds = _turns(calls, rounds)
+    seconds = calls_in_turns(calls, rounds)
     figures = []
     for index, name in enumerate(("forward", "backward")):
         median = {call: statistics.median(times[index] for times in seconds[call]) for call in calls}
@@ -76,25 +76,23 @@ def document_ends(tokens: int) -> tuple[int, ...]:
 
 
 def decode(rounds: int, threads: int, quick: bool, dtypes: tuple) -> list[Figure]:
-    """One query against many keys: bytes of keys and values per second against a copy of the same bytes."""
+    """Measure one query against many keys: bytes of keys and values per second against a copy of the same bytes."""
     library = _library(threads)
     keys = 1024 if quick else CACHED
     figures = []
     for dtype in dtypes:
-        problem = AttentionProblem(
-            batch=1, heads=HEADS, kv_heads=KV_HEADS, seq_q=1, seq_k=keys, head_dim=DIM, dtype=dtype
-        )
+        call = Call(batch=1, heads=HEADS, kv_heads=KV_HEADS, seq_q=1, seq_k=keys, head_dim=DIM, dtype=dtype)
         query, key, value = (
-            _random(shape, dtype) for shape in (problem.shape_query(), problem.shape_key(), problem.shape_value())
+            _random(shape, dtype) for shape in (call.shape_query(), call.shape_key(), call.shape_value())
         )
         copies = np.empty_like(key), np.empty_like(value)
         calls: dict[str, Callable] = {
-            "flash": functools.partial(library.forward, problem, query, key, value),
+            "flash": functools.partial(library.forward, call, query, key, value),
             "copy": functools.partial(_copy, (key, value), copies, threads),
         }
         if importlib.util.find_spec("torch"):
             calls["torch"] = _torch_decode(query, key, value, dtype, threads)
-        seconds = _turns(calls, rounds)
+        seconds = calls_in_turns(calls, rounds)
         median = {call: statistics.median(times[0] for times in seconds[call]) for call in calls}
         size = key.nbytes + value.nbytes
         print(
@@ -110,34 +108,18 @@ def decode(rounds: int, threads: int, quick: bool, dtypes: tuple) -> list[Figure
 
 
 def _against(name: str, median: dict[str, float], ours: str) -> Figure:
-    """Return the figure of our speed over torch, if torch is installed."""
+    """Return our speed over torch's as a figure, if torch is installed."""
     if "torch" not in median:
         return Figure(name, None, "x", "torch is not installed")
     return Figure(name, median["torch"] / median[ours], "x")
 
 
 def _library(threads: int):
-    """The kernel, with so many threads: it counts them when it is loaded."""
+    """Return the kernel with so many threads: it counts them when it is loaded."""
     os.environ["OMP_NUM_THREADS"] = str(threads)
     from flash_attention.backends.cpu import library
 
     return library
-
-
-def _turns(calls: dict[str, Callable], rounds: int) -> dict[str, list]:
-    """Return the seconds of every call and of the functions it returns. The calls take turns for some rounds after a
-    warm-up.
-    """
-    seconds: dict[str, list] = {name: [] for name in calls}
-    for _ in range(rounds + 1):
-        for name, call in calls.items():
-            times, step = [], call
-            while callable(step):
-                start = time.perf_counter()
-                step = step()
-                times.append(time.perf_counter() - start)
-            seconds[name].append(times)
-    return {name: times[1:] for name, times in seconds.items()}
 
 
 def _random(shape: tuple, dtype: str) -> np.ndarray:
@@ -148,7 +130,7 @@ def _random(shape: tuple, dtype: str) -> np.ndarray:
 
 
 def _copy(sources: tuple, targets: tuple, threads: int) -> None:
-    """Copies arrays with so many threads; NumPy lets others run meanwhile."""
+    """Copy arrays with so many threads; NumPy lets others run meanwhile."""
 
     def part(index: int) -> None:
         for source, target in zip(sources, targets):

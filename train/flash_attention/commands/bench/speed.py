@@ -38,7 +38,7 @@ Points = Mapping[str, Mapping[int, tuple[float, int]]]
 
 
 def run(options: argparse.Namespace) -> None:
-    """Measures, prints, and writes times.csv and where matplotlib is installed the picture."""
+    """Measure, print, and write times.csv and, if matplotlib is installed, the picture."""
     from flash_attention.commands.info import installed_version, processor
 
     if options.quick:
@@ -71,7 +71,7 @@ Reasons = dict[tuple[str, object], str]
 
 
 def here() -> tuple[list[str], Reasons]:
-    """Names of the implementations that can run here, and why others cannot.
+    """Return the names of the implementations that can run here, and why others cannot.
 
     Raises:
         RuntimeError: this package's own cannot.
@@ -100,7 +100,7 @@ def estimate(cases: Sequence[Case], names: Sequence[str], rounds: int, budget: f
 
 
 def measure(options: argparse.Namespace, names: Iterable[str], cases: Sequence[Case]) -> tuple[list[Timing], Reasons]:
-    """Timings of the named implementations on the cases, and why some were left out."""
+    """Return the timings of the named implementations on the cases, and reasons for missing timings."""
     from tqdm import tqdm
 
     timings: list[Timing] = []
@@ -162,7 +162,7 @@ def extra_bytes(name: str, case: Case, threads: int, kind: str = "both") -> int:
 
 
 def memory_table(found: Points, dtype: str) -> str:
-    """A row per length: forward and backward together, and memory beyond inputs and gradients."""
+    """Return a row per length: forward and backward together, and memory beyond inputs and gradients."""
     rows = []
     for seq in sorted({seq for own in found.values() for seq in own}):
         ms = [f"{own[seq][0] * 1e3:.1f}" if seq in own else "-" for own in found.values()]
@@ -173,7 +173,7 @@ def memory_table(found: Points, dtype: str) -> str:
 
 
 def write_csv(path: Path, timings: Iterable[Timing]) -> Path:
-    """A row per implementation, case and pass, with all rounds; returns the path."""
+    """Return a row per implementation, case and pass, with all rounds; returns the path."""
     fields = ["batch", "heads", "seq", "head_dim", "dtype", "causal", "extra", "layout", "window_blocks", "tile"]
     with open(path, "w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
@@ -187,7 +187,7 @@ def write_csv(path: Path, timings: Iterable[Timing]) -> Path:
 
 
 def draw(found: Points, title: str, path: Path) -> Path:
-    """Two panels, time and memory over the length, both axes logarithmic; returns the path."""
+    """Draw two panels, time and memory over the length, both axes logarithmic. Returns the path."""
     figure, axes = plotting.subplots(1, 2, (10, 3.8))
     panels = (("time of forward and backward (ms)", 1e3), ("memory beyond inputs and gradients (MB)", 2**-20))
     for index, (label, factor) in enumerate(panels):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from flash_attention.problem import DTYPES
+from flash_attention.call import DTYPES
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

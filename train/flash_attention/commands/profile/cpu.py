@@ -60,8 +60,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def visited(case) -> float:
-    """Share of the pairs of tiles that have a visible pair of tokens."""
-    problem = case.problem
-    tiles = -(-case.seq // problem.rules.tile)
-    count = sum(len(problem.band.key_tiles(tile, problem.rules.tile, problem.rules.tile)) for tile in range(tiles))
+    """Return the share of pairs of tiles that have a visible pair of tokens."""
+    call = case.call
+    tiles = -(-case.seq // call.rules.tile)
+    count = sum(len(call.band.key_tiles(tile, call.rules.tile, call.rules.tile)) for tile in range(tiles))
     return count / tiles**2

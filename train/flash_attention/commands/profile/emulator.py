@@ -43,7 +43,7 @@ class KernelCase:
 
     @staticmethod
     def parse(text: str) -> KernelCase:
-        """The case that a text such as "backward,S=4096,D=64,causal" describes.
+        """Return the case that a text such as "backward,S=4096,D=64,causal" describes.
 
         Raises:
             ValueError: a part of the text means nothing.
@@ -63,7 +63,7 @@ class KernelCase:
         return KernelCase(**fields)
 
     def problem(self, seq: int = 0):
-        """The kernel's problem, of `seq` tokens if given."""
+        """Return the kernel's problem, of `seq` tokens if given."""
         return tik_kernels.problem_of(seq or self.seq, self.head_dim, **RULES[self.rules])
 
     def __str__(self) -> str:

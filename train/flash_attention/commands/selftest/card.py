@@ -9,11 +9,11 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from flash_attention.call import Call
 from flash_attention.commands import check
 from flash_attention.commands.selftest.loops import ALL_PROGRAMS, Loop
 from flash_attention.commands.selftest.programs import PROGRAMS, Program
 from flash_attention.measuring import tik_kernels
-from flash_attention.problem import AttentionProblem
 
 
 class NotRun(Exception):
@@ -33,13 +33,13 @@ class Device(Protocol):
     timed: bool  # whether calls take the time of a device
 
     def description(self) -> dict[str, str]:
-        """Chip and software versions."""
+        """Return the versions of chip and software."""
 
     def platform(self, name: str) -> int:
-        """A size of the chip, as by tbe.common.platform.get_soc_spec."""
+        """Return a size of the chip, as by tbe.common.platform.get_soc_spec."""
 
     def run(self, name: str, **arrays: np.ndarray) -> Run:
-        """Runs one of PROGRAMS."""
+        """Run one of PROGRAMS."""
 
     def seconds(self, loop: Loop) -> tuple[float, float]:
         """Return the times of both lengths of a loop."""
@@ -47,11 +47,11 @@ class Device(Protocol):
     def launch(self) -> tuple[float, float]:
         """Return the seconds of a small kernel, once queued and once waited for."""
 
-    def attend(self, problem: AttentionProblem, given: dict, gradients: dict, times: int) -> list:
-        """Results of so many calls, as reference.Attention of float32 arrays."""
+    def attend(self, call: Call, given: dict, gradients: dict, times: int) -> list:
+        """Return the results of so many calls, as reference.Attention of float32 arrays."""
 
     def milliseconds(self, heads: int, seq: int, head_dim: int) -> float:
-        """Forward of a square problem: the best of ten calls."""
+        """Return the time of the forward of a square call: the best of ten calls."""
 
 
 class _Layer:
@@ -59,11 +59,11 @@ class _Layer:
 
     backend: str  # of the layer
 
-    def attend(self, problem: AttentionProblem, given: dict, gradients: dict, times: int) -> list:
-        return check.execute(self.backend, problem, given, **gradients, times=times)
+    def attend(self, call: Call, given: dict, gradients: dict, times: int) -> list:
+        return check.execute(self.backend, call, given, **gradients, times=times)
 
     def milliseconds(self, heads: int, seq: int, head_dim: int) -> float:
-        """The layer on the card, conversions of the framework included."""
+        """Return the time of the layer on the card, conversions of the framework included."""
         import mindspore as ms
 
         from flash_attention import FlashAttention
@@ -113,7 +113,7 @@ class Emulator(_Layer):
         return Run(result.outputs, bool(result.overflow))
 
     def seconds(self, loop: Loop, constants: Mapping[str, float] | None = None) -> tuple[float, float]:
-        """Return times in the model, with other values of some constants."""
+        """Return the times in the model, with other values of some constants."""
         from tbe import tik
 
         options = self.tikemu.Options(constants=constants or {}, l2=loop.cached, trace=False, progress=False)
@@ -153,7 +153,13 @@ class Ascend(_Layer):
     backend = "tik"
 
     def __init__(self):
-        import mindspore as ms
+        try:
+            import mindspore as ms
+        except ModuleNotFoundError as error:
+            if error.name != "mindspore":
+                raise
+            message = "--device ascend: MindSpore is not installed; --through acl asks the card without it"
+            raise RuntimeError(message) from error
 
         from flash_attention.backends.tik import environment
 
@@ -221,7 +227,7 @@ def _best(call: Callable[[], Any]) -> float:
 
 @functools.cache
 def _primitive(name: str):
-    """The primitive of a program."""
+    """Return the primitive of a program."""
     from mindspore import dtype as mstype
     from mindspore import ops
     from mindspore.ops import DataType, TBERegOp

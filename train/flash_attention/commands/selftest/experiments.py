@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from flash_attention.call import AttentionRules, Call
 from flash_attention.commands import check
 from flash_attention.commands.selftest import loops
 from flash_attention.commands.selftest.card import Device, NotRun
 from flash_attention.commands.selftest.programs import CORES, SIZE
 from flash_attention.kernels.tik.problem import CAPACITY
-from flash_attention.problem import AttentionProblem, AttentionRules
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def perform(experiment: Experiment, device: Device) -> dict:
 
 
 def _require(condition: bool | np.bool_, found: str) -> str:
-    """Return what was found, or raise it if the condition is false."""
+    """Return `found`, or raise it as an error if the condition is false."""
     if not condition:
         raise AssertionError(found)
     return found
@@ -160,18 +160,18 @@ def _atomic(device: Device) -> str:
 
 
 def _attention(head_dim: int, seq: int, **rules) -> Callable[[Device], str]:
-    problem = AttentionProblem(
+    call = Call(
         1, 2, seq, seq, head_dim, dtype="float16", rules=AttentionRules(**rules), training=True, return_lse=True
     )
 
     def perform(device: Device) -> str:
         from flash_attention import reference
 
-        item = check.Item(f"selftest {head_dim} {seq}", problem)
-        given, gradients = check.draw(problem, item)
+        item = check.Item(f"selftest {head_dim} {seq}", call)
+        given, gradients = check.draw(call, item)
         tensors = given["query"], given["key"], given["value"]
-        exact, low = (one(problem, *tensors, **gradients) for one in (reference.truth, reference.baseline))
-        runs = device.attend(problem, given, gradients, times=3)
+        exact, low = (one(call, *tensors, **gradients) for one in (reference.truth, reference.baseline))
+        runs = device.attend(call, given, gradients, times=3)
         errors = reference.compare(runs[0], exact, low)
         cells = ", ".join(f"{error.name} {check.ratio(error)}" for error in errors)
         equal = all(
@@ -184,7 +184,7 @@ def _attention(head_dim: int, seq: int, **rules) -> Callable[[Device], str]:
 
 
 def _times(device: Device) -> str:
-    """Forward of one shape beside the model, where there is a device that takes time."""
+    """Time the forward of one shape beside the model, on a device that takes time."""
     import importlib.util
 
     seq, heads = 2048, 32
@@ -206,7 +206,7 @@ def _times(device: Device) -> str:
 
 
 def _clock(device: Device) -> float:
-    """Return cycles a second of the device."""
+    """Return the device's clock in cycles a second."""
     long, short = (device.seconds(loop) for loop in loops.LOOPS[:2])
     return loops.clock(long, short)
 

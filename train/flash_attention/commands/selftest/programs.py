@@ -25,11 +25,11 @@ class Body:
     core: Any
 
     def buffer(self, name: str, dtype: str, size: int, scope: str = "scope_ubuf"):
-        """A tensor on chip."""
+        """Return a tensor on chip."""
         return self.tik.Tensor(dtype, (size,), getattr(self.module, scope), name)
 
     def move(self, target, source, blocks: int) -> None:
-        """Contiguous blocks of 32 bytes."""
+        """Move contiguous blocks of 32 bytes."""
         self.tik.data_move(target, source, 0, 1, blocks, 0, 0)
 
 
@@ -51,7 +51,7 @@ class Program:
     cores: int = 1
 
     def build(self, tik, kernel_name: str, debug: bool):
-        """Records and builds the program; gives the Tik instance."""
+        """Record and build the program, and return the Tik instance."""
         instance = tik.Tik(disable_debug=not debug)
         gm = {}
         for name, (dtype, size) in {**self.inputs, **self.outputs, **self.workspace}.items():
@@ -105,7 +105,7 @@ def _mixed_axpy(body: Body) -> None:
 
 
 def _operands(body: Body, left: int) -> tuple:
-    """(left fractals, one right fractal) in L1, through the Unified Buffer."""
+    """Return (left fractals, one right fractal) in L1, through the Unified Buffer."""
     stage = body.buffer("stage", "float16", left * FRACTAL)
     result = []
     for name, count in (("a", left), ("b", 1)):
@@ -117,7 +117,7 @@ def _operands(body: Body, left: int) -> tuple:
 
 
 def _operand(body: Body, side: str, fractals: int):
-    """A buffer for the left or right operand of a product."""
+    """Return a buffer for the left or right operand of a product."""
     scope = {"left": "scope_ca", "right": "scope_cb"}[side]
     return body.buffer(side, "float16", fractals * FRACTAL, scope)
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from flash_attention import reference
 from flash_attention.backends.tik import entries, environment
+from flash_attention.call import Call
 from flash_attention.commands.selftest.card import ENTRY, NotRun, Run
 from flash_attention.commands.selftest.loops import ALL_PROGRAMS, Loop
 from flash_attention.commands.selftest.programs import PROGRAMS, Program
@@ -24,7 +25,6 @@ from flash_attention.kernels.tik import describe, operators
 from flash_attention.kernels.tik.describe import NZ, GlobalTensor
 from flash_attention.kernels.tik.layout import from_nz, to_nz
 from flash_attention.kernels.tik.problem import Request, padded
-from flash_attention.problem import AttentionProblem
 
 #: Names that CANN has for the first generation; Ascend910B1 to 910B4 are Atlas A2.
 CHIPS = ("Ascend910A", "Ascend910ProA", "Ascend910PremiumA", "Ascend910B", "Ascend910ProB")
@@ -36,7 +36,7 @@ _STATUS_BYTES = 64
 _VENDOR = "flash_attention_selftest"
 
 
-class Call:
+class OperatorCall:
     """Hold a compiled operator with its tensors on the card, until the block ends."""
 
     def __init__(
@@ -61,7 +61,7 @@ class Call:
             raise
 
     def _place(self, tensor: GlobalTensor, array: np.ndarray | None = None) -> tuple[int, int, int]:
-        """Description, buffer and address of a tensor on the card."""
+        """Return the description, buffer and address of a tensor on the card."""
         acl, shape = self.card.acl, list(tensor.shape)
         seen = shape
         if tensor.format == NZ:  # whole fractals, as the matrix that they are
@@ -81,7 +81,7 @@ class Call:
         self.space.callback(acl.destroy_data_buffer, buffer)
         return description, buffer, address
 
-    def __enter__(self) -> Call:
+    def __enter__(self) -> OperatorCall:
         return self
 
     def __exit__(self, *_: Any) -> None:
@@ -188,16 +188,16 @@ class Acl:
         return int(environment.specifications()[name])
 
     # ---------------------------------------------------------------------------------------------------- attention
-    def _stage(self, stage: str, request: Request, arrays: Mapping[str, np.ndarray]) -> Call:
+    def _stage(self, stage: str, request: Request, arrays: Mapping[str, np.ndarray]) -> OperatorCall:
         operator, signature = describe.arguments(stage, request)
         filled = operator.fill(signature)
         feed = signature.feed(**{name: arrays[name] for name in signature.given})
         inputs = [(one, feed.get(one.name, np.zeros(one.shape, one.dtype))) for one in filled.inputs]
-        return Call(self, operator.name, inputs, filled.outputs, request.to_text())
+        return OperatorCall(self, operator.name, inputs, filled.outputs, request.to_text())
 
-    def attend(self, problem: AttentionProblem, given: dict, gradients: dict, times: int) -> list:
-        """Results of a problem without optional inputs, as reference.Attention of float32 arrays."""
-        p = describe.kernel_problem(problem, **environment.chip()._asdict())
+    def attend(self, call: Call, given: dict, gradients: dict, times: int) -> list:
+        """Return the results of a call without optional inputs, as reference.Attention of float32 arrays."""
+        p = describe.kernel_problem(call, **environment.chip()._asdict())
         request = Request(p, logsumexp_gradient=True)
         rows = [(0, 0), (0, 0), (0, padded(p.seq_q) - p.seq_q)]
         arrays = {name: to_nz(given[name].astype(np.float16)) for name in ("query", "key", "value")}
@@ -207,8 +207,8 @@ class Acl:
         results = []
         for _ in range(times):
             for stage in operators.stages(request):
-                with self._stage(stage, request, arrays) as call:
-                    arrays.update(call.run())
+                with self._stage(stage, request, arrays) as operator:
+                    arrays.update(operator.run())
             names = {"output": "output", "d_query": "query", "d_key": "key", "d_value": "value"}
             found: dict = {
                 name: from_nz(arrays[name], *shapes[of][-2:]).astype(np.float32) for name, of in names.items()
@@ -217,17 +217,17 @@ class Acl:
         return results
 
     def milliseconds(self, heads: int, seq: int, head_dim: int) -> float:
-        """The forward operator alone, the best of ten runs."""
-        problem = AttentionProblem(1, heads, seq, seq, head_dim, dtype="float16")
-        request = Request(describe.kernel_problem(problem, **environment.chip()._asdict()))
+        """Return the time of the forward operator alone, the best of ten runs."""
+        call = Call(1, heads, seq, seq, head_dim, dtype="float16")
+        request = Request(describe.kernel_problem(call, **environment.chip()._asdict()))
         random = np.random.default_rng(0)
-        shapes = {"query": problem.shape_query(), "key": problem.shape_key(), "value": problem.shape_value()}
+        shapes = {"query": call.shape_query(), "key": call.shape_key(), "value": call.shape_value()}
         arrays = {name: to_nz(random.standard_normal(shape).astype(np.float16)) for name, shape in shapes.items()}
-        with self._stage("forward", request, arrays) as call:
-            return 1e3 * self._best(call)
+        with self._stage("forward", request, arrays) as operator:
+            return 1e3 * self._best(operator)
 
     # ----------------------------------------------------------------------------------------------------- programs
-    def _program(self, program: Program, arrays: Mapping[str, np.ndarray]) -> Call:
+    def _program(self, program: Program, arrays: Mapping[str, np.ndarray]) -> OperatorCall:
         inputs = [
             (GlobalTensor(name, dtype, shape=(size,)), arrays.get(name, np.zeros(size, dtype)))
             for name, (dtype, size) in program.inputs.items()
@@ -236,7 +236,7 @@ class Acl:
             GlobalTensor(name, dtype, added=name in program.added, shape=(size,))
             for name, (dtype, size) in program.outputs.items()
         ]
-        return Call(self, _type(program.name), inputs, outputs)
+        return OperatorCall(self, _type(program.name), inputs, outputs)
 
     def run(self, name: str, **arrays: np.ndarray) -> Run:
         with self._program(PROGRAMS[name], arrays) as call:
@@ -248,8 +248,8 @@ class Acl:
             self.wait()
             return Run(outputs, bool(self.read(status, (_STATUS_BYTES,), "uint8").any()))
 
-    def _elapsed(self, call: Call, count: int) -> float:
-        """Seconds of so many runs on the card, by events."""
+    def _elapsed(self, call: OperatorCall, count: int) -> float:
+        """Return the seconds of so many runs on the card, by events."""
         start, end = (self._value("acl.rt.create_event", self.acl.rt.create_event()) for _ in range(2))
         self.check("acl.rt.record_event", self.acl.rt.record_event(start, self.stream))
         for _ in range(count):
@@ -261,7 +261,7 @@ class Acl:
             self.acl.rt.destroy_event(event)
         return elapsed
 
-    def _best(self, call: Call) -> float:
+    def _best(self, call: OperatorCall) -> float:
         if not self.timed:
             raise NotRun("here is no device to be timed")
         call.run()
@@ -287,7 +287,7 @@ class Acl:
 
 
 def _type(name: str) -> str:
-    """Operator type of a program."""
+    """Return the operator type of a program."""
     return f"Selftest{name.title().replace('_', '')}"
 
 

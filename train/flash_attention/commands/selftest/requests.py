@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from flash_attention.call.rules import AttentionRules
 from flash_attention.kernels.tik.problem import KernelProblem, Request
 from flash_attention.measuring.tik_kernels import problem_of
-from flash_attention.problem.rules import AttentionRules
 
 PACKED = KernelProblem(1, 8, 1024, 1024, 64, rules=AttentionRules(causal=True), layout="TH", sequences=4)
 DECODING = KernelProblem(4, 8, 1, 2048, 128, kv_heads=2)
@@ -43,6 +43,6 @@ REQUESTS: dict[str, tuple[str, Request]] = {
 
 
 def planned(name: str, cores: int) -> tuple[str, Request]:
-    """Return stage and request of a name for a chip with so many cores."""
+    """Return a name's stage and request, for a chip with so many cores."""
     stage, request = REQUESTS[name]
     return stage, replace(request, problem=replace(request.problem, cores=cores))

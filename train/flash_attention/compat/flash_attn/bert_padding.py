@@ -5,9 +5,12 @@ from __future__ import annotations
 import numpy as np
 from mindspore import Tensor, ops
 from mindspore import dtype as mstype
+from mindspore.ops import constexpr
 
 from flash_attention.bridge.constants import filled, tensor_of
 from flash_attention.bridge.tensors import spec, tensor_spec
+from flash_attention.call.checks import INTEGERS, check_dtype, check_int
+from flash_attention.call.inputs import fits
 
 __all__ = [
     "index_first_axis",
@@ -19,43 +22,66 @@ __all__ = [
 
 
 def index_first_axis(input: Tensor, indices: Tensor) -> Tensor:
-    """Rows of a tensor.
+    """Return rows of a tensor by their indices.
 
     Args:
-        input (Tensor): (rows, ...), floating.
+        input (Tensor): (rows, ...), floating or int32, int64.
         indices (Tensor): int32 or int64 (count,).
 
     Returns:
         Tensor (count, ...), differentiable in input.
     """
+    _check_rows("input", spec(input), spec(indices), None)
     if indices.shape[0] == 0:
         return ops.cast(filled((0,) + input.shape[1:], 0), input.dtype)
-    return ops.cast(ops.gather(ops.cast(input, mstype.float32), indices, 0), input.dtype)
+    return ops.cast(ops.gather(_gathered(input), indices, 0), input.dtype)
 
 
 def index_put_first_axis(values: Tensor, indices: Tensor, first_axis_dim: int) -> Tensor:
-    """A tensor of zeros with these rows in it.
+    """Return a tensor of zeros with these rows in it.
 
     Args:
-        values (Tensor): (count, ...), floating.
+        values (Tensor): (count, ...), floating or int32, int64.
         indices (Tensor): int32 or int64 (count,), where each goes; none twice.
         first_axis_dim (int): rows of the result.
 
     Returns:
         Tensor (first_axis_dim, ...), differentiable in values.
     """
+    _check_rows("values", spec(values), spec(indices), first_axis_dim)
     shape = (first_axis_dim,) + values.shape[1:]
     if 0 in shape or values.shape[0] == 0:
         return ops.cast(filled(shape, 0), values.dtype)
-    rows = ops.scatter_nd(ops.expand_dims(indices, 1), ops.cast(values, mstype.float32), shape)
+    rows = ops.scatter_nd(ops.expand_dims(indices, 1), _gathered(values), shape)
     return ops.cast(rows, values.dtype)
+
+
+def _gathered(tensor):
+    """Return a tensor in a dtype that a CPU gathers and reshapes: integers as they are."""
+    if tensor.dtype == mstype.int32 or tensor.dtype == mstype.int64:
+        return tensor
+    return ops.cast(tensor, mstype.float32)
+
+
+@constexpr(reuse_result=False)
+def _check_rows(name, tensor, indices, first_axis_dim):
+    tensor, indices = tensor_spec(name, tensor), tensor_spec("indices", indices)
+    check_dtype("indices", indices.dtype, INTEGERS)
+    rows = indices.shape[:1] if first_axis_dim is None else tensor.shape[:1]
+    if not tensor.shape or len(indices.shape) != 1 or not all(map(fits, indices.shape, rows)):
+        count = "rows" if first_axis_dim is None else "count"
+        raise ValueError(
+            f"{name}, indices: got shapes {tensor.shape} and {indices.shape}, allowed are ({count}, ...) and (count,)"
+        )
+    if first_axis_dim is not None:
+        check_int("first_axis_dim", first_axis_dim, 0)
 
 
 def unpad_input(hidden_states: Tensor, attention_mask: Tensor, unused_mask: Tensor | None = None) -> tuple:
     """Return the tokens of a padded batch one after another. It runs in PYNATIVE only, because it reads the mask.
 
     Args:
-        hidden_states (Tensor): (batch, seqlen, ...), floating.
+        hidden_states (Tensor): (batch, seqlen, ...), floating or int32, int64.
         attention_mask (Tensor): (batch, seqlen), bool or integer: 1 = a token, 0 = padding.
         unused_mask (Tensor): likewise: 1 = a place that is kept though it counts for no sequence's own length.
 
@@ -72,10 +98,10 @@ def unpad_input(hidden_states: Tensor, attention_mask: Tensor, unused_mask: Tens
 
 
 def unpad_input_for_concatenated_sequences(hidden_states: Tensor, attention_mask_in_length: Tensor) -> tuple:
-    """`unpad_input` of batch items that hold several sequences each, which the cumulative lengths keep apart.
+    """Unpad batch items that hold several sequences each. The cumulative lengths keep the sequences apart.
 
     Args:
-        hidden_states (Tensor): (batch, seqlen, ...), floating.
+        hidden_states (Tensor): (batch, seqlen, ...), floating or int32, int64.
         attention_mask_in_length (Tensor): integer (batch, seqlen): the lengths of an item's sequences in their order;
             0 = none. Their tokens stand at the item's start; seqlen is the most.
 
@@ -100,19 +126,19 @@ def unpad_input_for_concatenated_sequences(hidden_states: Tensor, attention_mask
 
 
 def _packed(hidden_states: Tensor, kept: np.ndarray, lengths: np.ndarray) -> tuple:
-    """Rows of what is kept, their indices, cumulative lengths, and the largest of the lengths."""
+    """Return the rows that are kept, their indices, cumulative lengths, and the largest length."""
     ends = np.concatenate(([0], np.cumsum(lengths))).astype(np.int32)
     indices = tensor_of(np.flatnonzero(kept).astype(np.int64))
-    rows = ops.cast(hidden_states, mstype.float32).reshape((-1,) + hidden_states.shape[2:])
+    rows = _gathered(hidden_states).reshape((-1,) + hidden_states.shape[2:])
     rows = ops.cast(index_first_axis(rows, indices), hidden_states.dtype)
     return rows, indices, Tensor(ends), int(lengths.max(initial=0))
 
 
 def pad_input(hidden_states: Tensor, indices: Tensor, batch: int, seqlen: int) -> Tensor:
-    """Packed rows as a padded batch, zeros elsewhere.
+    """Return packed rows as a padded batch, zeros elsewhere.
 
     Args:
-        hidden_states (Tensor): (tokens, ...), floating.
+        hidden_states (Tensor): (tokens, ...), floating or int32, int64.
         indices (Tensor): (tokens,), as of `unpad_input`.
         batch (int): items of the batch.
         seqlen (int): places of an item.
@@ -120,12 +146,29 @@ def pad_input(hidden_states: Tensor, indices: Tensor, batch: int, seqlen: int) -
     Returns:
         Tensor (batch, seqlen, ...), differentiable in hidden_states.
     """
-    rows = index_put_first_axis(ops.cast(hidden_states, mstype.float32), indices, batch * seqlen)
-    return ops.cast(rows.reshape((batch, seqlen) + hidden_states.shape[1:]), hidden_states.dtype)
+    _check_padded(spec(hidden_states), spec(indices), batch, seqlen)
+    rows = index_put_first_axis(hidden_states, indices, batch * seqlen)
+    rows = ops.reshape(_gathered(rows), (batch, seqlen) + hidden_states.shape[1:])
+    return ops.cast(rows, hidden_states.dtype)
+
+
+@constexpr(reuse_result=False)
+def _check_padded(hidden_states, indices, batch, seqlen):
+    check_int("batch", batch, 0)
+    check_int("seqlen", seqlen, 0)
+    hidden, given = tensor_spec("hidden_states", hidden_states), tensor_spec("indices", indices)
+    check_dtype("indices", given.dtype, INTEGERS)
+    if not hidden.shape or len(given.shape) != 1 or not fits(given.shape[0], hidden.shape[0]):
+        raise ValueError(
+            f"hidden_states, indices: got shapes {hidden.shape} and {given.shape}, allowed are (tokens, ...) and "
+            "(tokens,)"
+        )
 
 
 def _read(name: str, mask: Tensor, hidden_states: Tensor) -> np.ndarray:
     given, hidden = tensor_spec(name, spec(mask)), tensor_spec("hidden_states", spec(hidden_states))
+    if len(hidden.shape) < 2:
+        raise ValueError(f"hidden_states: got shape {hidden.shape}, allowed is (batch, seqlen, ...)")
     if given.shape != hidden.shape[:2]:
         raise ValueError(f"{name}: got shape {mask.shape}, allowed is (batch, seqlen), here {hidden_states.shape[:2]}")
     return mask.asnumpy()

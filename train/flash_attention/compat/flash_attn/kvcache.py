@@ -21,21 +21,29 @@ from flash_attention.bridge.gradients import refuse_gradient
 from flash_attention.bridge.parameters import EntryCell
 from flash_attention.bridge.precision import fix_dtypes
 from flash_attention.bridge.tensors import NumberCheck, as_int32, compiling, read_specs, remembered, spec, tensor_spec
-from flash_attention.functional import flash_attention
-from flash_attention.paged import check_known, limited_attention, update_cache
-from flash_attention.problem.checks import (
+from flash_attention.call.checks import (
     INTEGERS,
     check_bool,
     check_dtype,
     check_int,
     check_range,
-    check_scale,
     check_window,
 )
-from flash_attention.problem.inputs import TensorSpec, fits
-from flash_attention.problem.layout import UNKNOWN
-from flash_attention.problem.optional import read_slopes
-from flash_attention.rotary import rotary_embedding
+from flash_attention.call.inputs import TensorSpec, fits
+from flash_attention.call.layout import UNKNOWN
+from flash_attention.call.names import called
+from flash_attention.call.optional import read_slopes
+from flash_attention.call.paged import paged_call, product, true_widths
+from flash_attention.call.rules import AttentionRules
+from flash_attention.functional import flash_attention
+from flash_attention.paged import check_known, check_update, limited_attention, update_cache
+from flash_attention.rotary import check_rotary, rotary_embedding
+
+# What flash_attn calls the arguments of this package's functions.
+_NAMES = (
+    *(("query", "q"), ("key", "k"), ("value", "v"), ("key_cache", "k_cache"), ("value_cache", "v_cache")),
+    *(("scale", "softmax_scale"), ("cos", "rotary_cos"), ("sin", "rotary_sin"), ("context_lens", "cache_seqlens")),
+)
 
 
 def flash_attn_with_kvcache(
@@ -59,7 +67,8 @@ def flash_attn_with_kvcache(
     num_splits: int = 0,
     return_softmax_lse: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """Attention against a cache. Causal masks are aligned BOTTOM RIGHT: the last query sees all keys of its sequence.
+    """Compute attention against a cache. Causal masks are aligned BOTTOM RIGHT: the last query sees all keys of its
+    sequence.
 
     It has no gradient.
 
@@ -218,6 +227,7 @@ class _Cached(EntryCell):
             softcap=self.softcap,
             input_layout="BSND",
             return_lse=self.return_lse,
+            argument_names=_NAMES,
         )
 
     def turn_query(self, q, cos, sin, first):
@@ -239,14 +249,14 @@ class _Cached(EntryCell):
         )
 
     def hidden(self, position, lengths, leftpad):
-        """Bool (batch, 1, 1 or seqlen, keys)."""
+        """Return which keys are hidden, bool (batch, 1, 1 or seqlen, keys)."""
         hidden = self.columns >= lengths
         if leftpad is not None:
             hidden = ops.logical_or(hidden, self.columns < ops.reshape(leftpad, (-1, 1, 1, 1)))
         return hidden_by_window(hidden, position, self.columns, self.left, self.right)
 
     def keys(self, cache, table):
-        """(batch, keys, nheads_k, headdim) of the pages."""
+        """Return the pages' contents as (batch, keys, nheads_k, headdim)."""
         if self.whole:
             return cache
         shape = cache.shape
@@ -306,10 +316,35 @@ def _plan(q, k_cache, v_cache, new, where, slopes, rules):
     for name, flag in (("causal", causal), ("rotary_interleaved", interleaved), ("return_softmax_lse", return_lse)):
         check_bool(name, flag)
     check_int("num_splits", splits, 0)
-    if scale is not None:
-        check_scale("softmax_scale", scale)
     rules = scale, causal, check_window(window), softcap, interleaved, splits, return_lse
-    return _planned(*tensors, new, where, *read_specs(("alibi_slopes",), (slopes,)), rules)
+    with called(_NAMES):
+        return _planned(*tensors, new, where, *read_specs(("alibi_slopes",), (slopes,)), rules)
+
+
+def _check_calls(q, k_cache, v_cache, new, slopes, width: int, rules: tuple) -> None:
+    """Raise as the calls of the Cell would, before a call has written."""
+    (k, v, cos, sin), (scale, causal, window, softcap, interleaved, *_) = new, rules
+    batch = q.shape[0]
+    counts, table = TensorSpec((batch,), "int32"), TensorSpec((batch, width), "int32")
+    limits = {"window_left": window[0], "window_right": window[1], "scale": scale, "softcap": softcap}
+    attention = AttentionRules(causal=causal, causal_alignment="bottom_right", **limits)
+    wide, _ = true_widths(q, k_cache, v_cache, None)
+    with called((("key", "k_cache"), ("value", "v_cache"))):
+        paged_call(wide, k_cache, v_cache, table, counts, None, slopes, rules=attention)
+    if k is None:
+        return
+    for name, tensor in (("k", k), ("v", v)):
+        check_dtype(name, tensor.dtype, (q.dtype,))
+        if not all(map(fits, tensor.shape[1:3], (k.shape[1], k_cache.shape[2]))):
+            raise ValueError(
+                f"{name}: got shape {tensor.shape}, allowed is (batch, seqlen_new, nheads_k, headdim), the same "
+                f"seqlen_new for k and v, and {k_cache.shape[2]} heads as in k_cache"
+            )
+    if cos is not None:
+        for name, tensor in (("k", k), ("q", q)):
+            with called((("x", name),)):
+                check_rotary(tensor, cos, sin, counts, interleaved)
+    check_update(k, v, k_cache, v_cache, TensorSpec((product((batch, k.shape[1])),), "int32"))
 
 
 @remembered
@@ -330,8 +365,11 @@ def _planned(q, k_cache, v_cache, new, where, slopes, rules) -> nn.Cell:
         raise ValueError("rotary_cos: given without k, allowed only with new keys, which it turns too")
     if k is not None and lengths is None:
         raise ValueError("cache_seqlens: got None beside k, allowed are an int and a Tensor: where the new keys go")
-    if k is not None and (len(k.shape) != 4 or not fits(k.shape[0], batch)):
-        raise ValueError(f"k: got shape {k.shape}, allowed is (batch, seqlen_new, nheads_k, headdim), batch {batch}")
+    for name, tensor in (("k", k), ("v", v)):
+        if tensor is not None and (len(tensor.shape) != 4 or not fits(tensor.shape[0], batch)):
+            raise ValueError(
+                f"{name}: got shape {tensor.shape}, allowed is (batch, seqlen_new, nheads_k, headdim), batch {batch}"
+            )
     if table is None:
         width = 1
         if index is None and k_cache.shape[0] < batch:
@@ -359,4 +397,5 @@ def _planned(q, k_cache, v_cache, new, where, slopes, rules) -> nn.Cell:
     if constant is not None and constant + max(0, added) > capacity:
         _refuse_length(constant, added, capacity)
     in_rows = table is None and index is None
+    _check_calls(q, k_cache, v_cache, new, slopes, width, rules)
     return fix_dtypes(_Cached(q, k_cache, width, added, constant, in_rows, leftpad is not None, rules))

@@ -6,9 +6,13 @@ from mindspore import Tensor, ops
 from mindspore import dtype as mstype
 from mindspore.ops import constexpr
 
-from flash_attention.bridge.tensors import compiling, fresh_seed
+from flash_attention.bridge.tensors import compiling, fresh_seed, spec, tensor_spec
 from flash_attention.functional import flash_attention
 from flash_attention.varlen import flash_attention_varlen
+
+# What flash_attn calls the arguments of this package's functions.
+NAMES = (*(("query", "q"), ("key", "k"), ("value", "v"), ("scale", "softmax_scale"), ("dropout_rate", "dropout_p")),)
+_NAMES = (*NAMES, ("window_size", "window_size_left, window_size_right"))
 
 
 def _flash_attn_forward(
@@ -30,7 +34,7 @@ def _flash_attn_forward(
         the output; the logsumexp, float32 (batch, nheads, seqlen_q), -inf where a query sees nothing; None for the
         probabilities, which nothing stores; and what dropout drew, for the backward pass, None without dropout.
     """
-    seed = fresh_seed() if dropout_p else None
+    seed = fresh_seed(_NAMES) if dropout_p else None
     attend = _attention(None, dropout_p, softmax_scale, causal, (window_size_left, window_size_right), softcap)
     return *attend(q, k, v, alibi_slopes, seed), None, seed
 
@@ -63,7 +67,7 @@ def _flash_attn_backward(
         sum(dout * out, -1), float32 (batch, nheads, seqlen_q).
     """
     attend = _attention(None, dropout_p, softmax_scale, causal, (window_size_left, window_size_right), softcap)
-    return _backward(attend, dout, (q, k, v), out, softmax_lse, (dq, dk, dv), alibi_slopes, rng_state)
+    return _backward(attend, 4, dout, (q, k, v), out, softmax_lse, (dq, dk, dv), alibi_slopes, rng_state)
 
 
 def _flash_attn_varlen_forward(
@@ -93,7 +97,7 @@ def _flash_attn_varlen_forward(
         as `_flash_attn_forward`, the logsumexp (nheads, total_q).
     """
     _refuse_tensors(block_table is not None, leftpad_k is not None, seqused_k is not None)
-    seed = fresh_seed() if dropout_p else None
+    seed = fresh_seed(_NAMES) if dropout_p else None
     ends, window = (cu_seqlens_q, cu_seqlens_k), (window_size_left, window_size_right)
     attend = _attention(ends, dropout_p, softmax_scale, causal, window, softcap)
     return *attend(q, k, v, alibi_slopes, seed), None, seed
@@ -131,13 +135,14 @@ def _flash_attn_varlen_backward(
     """
     ends, window = (cu_seqlens_q, cu_seqlens_k), (window_size_left, window_size_right)
     attend = _attention(ends, dropout_p, softmax_scale, causal, window, softcap)
-    return _backward(attend, dout, (q, k, v), out, softmax_lse, (dq, dk, dv), alibi_slopes, rng_state)
+    return _backward(attend, 3, dout, (q, k, v), out, softmax_lse, (dq, dk, dv), alibi_slopes, rng_state)
 
 
 def _attention(ends, dropout_p, softmax_scale, causal, window, softcap):
     """Return the function that maps q, k, v, slopes and seed to output and logsumexp."""
     rules = {"scale": softmax_scale, "causal": causal, "window_size": window, "softcap": softcap}
     rules |= {"dropout_rate": dropout_p, "causal_alignment": "bottom_right", "return_lse": True}
+    rules["argument_names"] = _NAMES
 
     def attend(q, k, v, slopes, seed):
         if ends is None:
@@ -147,7 +152,7 @@ def _attention(ends, dropout_p, softmax_scale, causal, window, softcap):
     return attend
 
 
-def _backward(attend, dout, tensors, out, softmax_lse, buffers, slopes, seed):
+def _backward(attend, rank, dout, tensors, out, softmax_lse, buffers, slopes, seed):
     """Fill the buffers with the gradients, see `_flash_attn_backward`.
 
     With the logsumexp of these keys alone, their probabilities are larger by 1 / share for share =
@@ -155,6 +160,8 @@ def _backward(attend, dout, tensors, out, softmax_lse, buffers, slopes, seed):
     """
     if compiling():
         _refuse_graph()
+    specs = spec(dout), spec(out), spec(softmax_lse), spec(buffers[0]), spec(buffers[1]), spec(buffers[2])
+    _check_backward(rank, (spec(tensors[0]), spec(tensors[1]), spec(tensors[2])), specs)
     delta = (ops.cast(dout, mstype.float32) * ops.cast(out, mstype.float32)).sum(-1).swapaxes(-1, -2)
 
     def loss(q, k, v):
@@ -170,6 +177,23 @@ def _backward(attend, dout, tensors, out, softmax_lse, buffers, slopes, seed):
     for buffer, gradient in zip(buffers, ops.grad(loss, (0, 1, 2))(*tensors)):
         buffer[...] = gradient  # reaches what a view is a view of, which `ops.assign` refuses
     return delta
+
+
+@constexpr(reuse_result=False)
+def _check_backward(rank, tensors, given):
+    """Raise unless the arguments of a backward pass fit its tensors."""
+    q, k, v = map(tensor_spec, "qkv", tensors)
+    for name, one in zip("qkv", (q, k, v)):
+        if len(one.shape) != rank:
+            tokens = "total" if rank == 3 else "batch, seqlen"
+            raise ValueError(f"{name}: got shape {one.shape}, allowed is ({tokens}, nheads, headdim)")
+    output = (*q.shape[:-1], v.shape[-1])
+    rows = (*q.shape[:-3], q.shape[-2], q.shape[-3])
+    names, shapes = ("dout", "out", "softmax_lse", "dq", "dk", "dv"), (output, output, rows, q.shape, k.shape, v.shape)
+    for name, one, shape in zip(names, given, shapes):
+        found = tensor_spec(name, one).shape
+        if found != shape:
+            raise ValueError(f"{name}: got shape {found}, allowed is {shape}")
 
 
 @constexpr(reuse_result=False)

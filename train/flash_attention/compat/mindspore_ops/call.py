@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from flash_attention.problem.inputs import Sizes
+from flash_attention.call.inputs import Sizes
 
 PACKED = ("TND", "TH")
 
@@ -22,7 +22,7 @@ class Settings(NamedTuple):
     sparse_mode: int
 
 
-class Call(NamedTuple):
+class FusedCall(NamedTuple):
     """Hold a call in the terms of `flash_attention.flash_attention`."""
 
     settings: Settings
@@ -37,5 +37,5 @@ class Call(NamedTuple):
 
     @property
     def offset(self) -> int:
-        """Key position of query row 0."""
+        """Return the key position of query row 0."""
         return self.sizes.seq_k - self.sizes.seq_q if self.causal_alignment == "bottom_right" else 0

@@ -7,25 +7,31 @@ from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 from mindspore.ops import constexpr
 
-from flash_attention.bridge.comparison import Hides
+from flash_attention.bridge.hiding import Hides
 from flash_attention.bridge.parameters import EntryCell
 from flash_attention.bridge.tensors import compiling
-from flash_attention.compat.mindspore_ops.call import PACKED, Call
+from flash_attention.compat.mindspore_ops.call import PACKED, FusedCall
 from flash_attention.compat.mindspore_ops.real_shift import Alibi, Float32, Slopes
 from flash_attention.functional import flash_attention
 from flash_attention.sharding.request import RequestedSharding, ShardRequest
 from flash_attention.varlen import flash_attention_varlen
 
-# Row maximum = logsumexp(2^k * scores) / 2^k: so far apart, nothing but the largest score is left of the sum, and a
+# Row maximum = logsumexp(2^k * scores) / 2^k: the scores are so far apart that only the largest is left of the sum. A
 # power of two rounds nothing.
 _SPREAD = 2.0**60
+# What MindSpore calls the arguments of this package's functions.
+_NAMES = (
+    *(("attention_mask", "attn_mask"), ("bias", "real_shift"), ("alibi_slopes", "real_shift")),
+    *(("keep_bits", "drop_mask"), ("cu_seqlens_q", "actual_seq_qlen"), ("cu_seqlens_k", "actual_seq_kvlen")),
+    *(("dropout_rate", "keep_prob"), ("scale", "scalar_value"), ("window_size", "pre_tokens, next_tokens")),
+)
 _LANES = 8  # MindSpore's operator repeats maximum and sum this often
 
 
 class Prepared(nn.Cell):
     """Prepare mask and bias of a call. Packed sequences get slopes of ALiBi instead of a bias."""
 
-    def __init__(self, call: Call, shift_shape: tuple | None):
+    def __init__(self, call: FusedCall, shift_shape: tuple | None):
         super().__init__()
         self.scale = float(call.settings.scale_value)
         self.takes_mask = call.takes_mask
@@ -49,7 +55,7 @@ class Prepared(nn.Cell):
 class Attend(nn.Cell):
     """The function that computes a call, with the rules of the call."""
 
-    def __init__(self, call: Call, return_lse: bool, drops: bool, request: ShardRequest | None = None):
+    def __init__(self, call: FusedCall, return_lse: bool, drops: bool, request: ShardRequest | None = None):
         super().__init__()
         self.packed, self.prefix = call.settings.input_layout in PACKED, call.prefix
         self.rate = 1.0 - float(call.settings.keep_prob) if drops else 0.0
@@ -77,6 +83,7 @@ class Attend(nn.Cell):
                 window_size=self.window_size,
                 head_dim=self.head_dim,
                 return_lse=self.return_lse,
+                argument_names=_NAMES,
             )
         shown, shards = None, None
         if self.prefix:
@@ -101,7 +108,7 @@ class Attend(nn.Cell):
             input_layout=self.input_layout,
             head_dim=self.head_dim,
             return_lse=self.return_lse,
-            argument_names=("attn_mask", "real_shift"),
+            argument_names=_NAMES,
             shards=shards,
         )
 
@@ -117,7 +124,7 @@ def _refuse_drawing():
 class Score(EntryCell):
     """The attention of a call."""
 
-    def __init__(self, call: Call, shift_shape: tuple | None, request: ShardRequest | None):
+    def __init__(self, call: FusedCall, shift_shape: tuple | None, request: ShardRequest | None):
         super().__init__()
         self.prepared = Prepared(call, shift_shape)
         self.attend = Attend(call, False, True, request)
@@ -131,7 +138,7 @@ class Score(EntryCell):
 class Statistics(EntryCell):
     """Compute the maximum and sum of each query's softmax. They are (B, N, S1, 8) or (T1, N, 8), without a gradient."""
 
-    def __init__(self, call: Call, shift_shape: tuple | None, request: None):
+    def __init__(self, call: FusedCall, shift_shape: tuple | None, request: None):
         super().__init__()
         self.prepared = Prepared(call, shift_shape)
         self.attend = Attend(call, True, False)

@@ -1,21 +1,21 @@
-"""Reads a call: its sizes out of input_layout and head_num, packed sequences, and how a strategy splits it."""
+"""Read a call: its sizes out of input_layout and head_num, packed sequences, and how a strategy splits it."""
 
 from __future__ import annotations
 
 from flash_attention.backends.fused import ALL_MASK, DEFAULT_MASK, PREFIX, UNLIMITED_TOKENS
-from flash_attention.compat.mindspore_ops.call import PACKED, Call, Settings
+from flash_attention.call.checks import check_int, check_name, check_real
+from flash_attention.call.inputs import Sizes, TensorSpec, read_tensors
+from flash_attention.call.layout import UNKNOWN
+from flash_attention.compat.mindspore_ops.call import PACKED, FusedCall, Settings
 from flash_attention.compat.mindspore_ops.real_shift import read_packed_shift, read_shift
 from flash_attention.compat.mindspore_ops.sparse_modes import check_mode, read_rules
-from flash_attention.problem.checks import check_int, check_name, check_real
-from flash_attention.problem.inputs import Sizes, TensorSpec, read_tensors
-from flash_attention.problem.layout import UNKNOWN
 from flash_attention.sharding.request import ShardRequest
 
 LAYOUTS = ("BSH", "BNSD", "SBH", "BSND")
 
 
-def read_call(settings: Settings, specs: tuple, prefix) -> Call:
-    """Checks a call and translates it.
+def read_call(settings: Settings, specs: tuple, prefix) -> FusedCall:
+    """Check a call and translate it.
 
     Raises:
         TypeError, ValueError: an argument is not allowed.
@@ -37,11 +37,11 @@ def read_call(settings: Settings, specs: tuple, prefix) -> Call:
     _check_drop_mask(drop, settings)
     if drop is not None and sizes.seq_k % 8 and sizes.seq_k != UNKNOWN:
         raise ValueError(f"drop_mask: given for S2 = {sizes.seq_k}, allowed is a multiple of 8")
-    return read_shift(shift, read_rules(Call(settings, sizes), mask, prefix))
+    return read_shift(shift, read_rules(FusedCall(settings, sizes), mask, prefix))
 
 
-def _read_packed(settings: Settings, specs: tuple, prefix, head_dim: int | None) -> Call:
-    """A call on sequences one behind the other: one batch item of unknown length."""
+def _read_packed(settings: Settings, specs: tuple, prefix, head_dim: int | None) -> FusedCall:
+    """Return a call on sequences one behind the other: one batch item of unknown length."""
     query, key, value, shift, drop, mask = specs
     layout, mode = settings.input_layout, settings.sparse_mode
     if prefix is not None:
@@ -59,7 +59,7 @@ def _read_packed(settings: Settings, specs: tuple, prefix, head_dim: int | None)
     query_row, key_row, value_row = (one._replace(shape=(1, *one.shape)) for one in (query, key, value))
     sizes = read_tensors(query_row, key_row, value_row, "BSND" if layout == "TND" else "BSH", head_dim)
     _check_heads(settings, sizes, query)
-    call = read_rules(Call(settings, sizes._replace(seq_q=UNKNOWN, seq_k=UNKNOWN)), mask, None)
+    call = read_rules(FusedCall(settings, sizes._replace(seq_q=UNKNOWN, seq_k=UNKNOWN)), mask, None)
     return read_packed_shift(shift, call)
 
 
@@ -71,7 +71,6 @@ def _check_heads(settings: Settings, sizes: Sizes, query: TensorSpec) -> None:
 def _check(settings: Settings) -> None:
     check_int("head_num", settings.head_num, 1)
     check_int("inner_precise", settings.inner_precise, 0)
-    check_name("input_layout", settings.input_layout, (*LAYOUTS, *PACKED))
     keep_prob = check_real("keep_prob", settings.keep_prob)
     if not 0.0 < keep_prob <= 1.0:
         raise ValueError(f"keep_prob: got {keep_prob}, allowed is 0 < keep_prob <= 1")

@@ -7,14 +7,14 @@ from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 
 from flash_attention.backends.fused import LEFT_UP_CAUSAL, RIGHT_DOWN_CAUSAL
-from flash_attention.compat.mindspore_ops.call import Call
-from flash_attention.problem.inputs import TensorSpec, fits
+from flash_attention.call.inputs import TensorSpec, fits
+from flash_attention.compat.mindspore_ops.call import FusedCall
 
 COMPRESSED_ROWS = 1024  # rows of a real_shift that follows the ALiBi rule and is given for the last rows only
 
 
-def read_shift(shift: TensorSpec | None, call: Call) -> Call:
-    """Adds to a call which real_shift it has.
+def read_shift(shift: TensorSpec | None, call: FusedCall) -> FusedCall:
+    """Add the kind of real_shift to a call.
 
     Raises:
         ValueError: its shape is not allowed.
@@ -38,8 +38,8 @@ def read_shift(shift: TensorSpec | None, call: Call) -> Call:
     )
 
 
-def read_packed_shift(shift: TensorSpec | None, call: Call) -> Call:
-    """`read_shift` of sequences one behind the other, which have the last rows of ALiBi alone.
+def read_packed_shift(shift: TensorSpec | None, call: FusedCall) -> FusedCall:
+    """Read the shift of packed sequences, which have the last rows of ALiBi alone.
 
     Raises:
         ValueError: its shape is not allowed.
@@ -72,7 +72,7 @@ class Alibi(nn.Cell):
     distances would be too coarse for the near keys of other queries.
     """
 
-    def __init__(self, call: Call):
+    def __init__(self, call: FusedCall):
         super().__init__()
         seq_q, seq_k = call.sizes.seq_q, call.sizes.seq_k
         last = seq_q - 1 + call.offset

@@ -13,16 +13,16 @@ from flash_attention.backends.fused import (
     RIGHT_DOWN_CAUSAL,
     UNLIMITED_TOKENS,
 )
-from flash_attention.compat.mindspore_ops.call import Call
-from flash_attention.problem.checks import check_int
-from flash_attention.problem.inputs import Sizes, TensorSpec, fits
-from flash_attention.problem.layout import UNKNOWN
+from flash_attention.call.checks import INTEGERS, check_dtype, check_int
+from flash_attention.call.inputs import Sizes, TensorSpec, fits
+from flash_attention.call.layout import UNKNOWN
+from flash_attention.compat.mindspore_ops.call import FusedCall
 
 _NOT_THERE = {6: "global", 7: "dilated", 8: "block_local"}
 
 
 def check_mode(mode: int) -> None:
-    """Raises ValueError, which names what is not there."""
+    """Raise ValueError for a sparse mode that does not exist, and name the mode."""
     check_int("sparse_mode", mode, 0)
     if mode > PREFIX:
         meaning = _NOT_THERE.get(mode, "unknown")
@@ -30,8 +30,8 @@ def check_mode(mode: int) -> None:
         raise ValueError(f"sparse_mode: got {mode} ({meaning}), allowed are 0 to 5{said}")
 
 
-def read_rules(call: Call, mask: TensorSpec | None, prefix) -> Call:
-    """Adds to a call what sparse_mode, attn_mask, prefix and the tokens hide.
+def read_rules(call: FusedCall, mask: TensorSpec | None, prefix) -> FusedCall:
+    """Add to a call the rules of sparse_mode, attn_mask, prefix and the tokens.
 
     Raises:
         TypeError, ValueError: one of them is not allowed.
@@ -65,8 +65,8 @@ def _check_mask(mask: TensorSpec | None, allowed: list, mode: int) -> None:
         raise ValueError(f"attn_mask: got shape {mask.shape} with sparse_mode {mode}, allowed is {shapes}")
 
 
-def _read_tokens(call: Call) -> Call:
-    """The band from pre_tokens before the position of a query to next_tokens after it."""
+def _read_tokens(call: FusedCall) -> FusedCall:
+    """Return the band from pre_tokens before the position of a query to next_tokens after it."""
     before, after = call.settings.pre_tokens, call.settings.next_tokens
     _, _, seq_q, seq_k = call.sizes.scores
     if before >= 0 and after >= 0:
@@ -95,6 +95,7 @@ def _check_prefix(prefix, sizes: Sizes) -> None:
     if prefix is None:
         raise ValueError("prefix: got none with sparse_mode 5, allowed is one length for each batch item")
     if isinstance(prefix, TensorSpec):
+        check_dtype("prefix", prefix.dtype, INTEGERS)
         return
     batch, _, seq_q, seq_k = sizes.scores
     if not fits(batch, len(prefix)):

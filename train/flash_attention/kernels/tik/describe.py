@@ -12,6 +12,8 @@ from typing import Any, Callable
 
 import numpy as np
 
+from flash_attention.call import Call, alibi_slopes
+from flash_attention.call.rules import PLAIN_RULES
 from flash_attention.kernels.tik import layout, varlen
 from flash_attention.kernels.tik.backward import schedule as backward
 from flash_attention.kernels.tik.common import score_terms
@@ -21,47 +23,44 @@ from flash_attention.kernels.tik.forward import schedule as forward
 from flash_attention.kernels.tik.layout import nz_shape
 from flash_attention.kernels.tik.problem import KernelProblem, Request, padded
 from flash_attention.kernels.tik.tik_types import BlockPlan
-from flash_attention.problem import AttentionProblem, alibi_slopes
-from flash_attention.problem.packed import PackedProblem
-from flash_attention.problem.rules import PLAIN_RULES
 
 NZ = "FRACTAL_NZ"
 STAND_IN = 32  # bytes of a tensor in the place of one that a problem lacks
 
 
-def kernel_problem(problem: AttentionProblem, **chosen: Any) -> KernelProblem:
-    """Return the kernel problem of an attention problem; `chosen` are cores, memories, tiling and layout.
+def kernel_problem(call: Call, **chosen: Any) -> KernelProblem:
+    """Return the kernel problem of a call; `chosen` are cores, memories, tiling and layout.
 
     Raises:
         TypeError: a dtype that this chip cannot multiply, or a float32 bias.
     """
-    if problem.bias_dtype not in (None, "float16"):
-        raise TypeError(f"bias: got dtype {problem.bias_dtype}, allowed is float16 on Ascend 910")
-    rules = problem.rules
+    if call.bias_dtype not in (None, "float16"):
+        raise TypeError(f"bias: got dtype {call.bias_dtype}, allowed is float16 on Ascend 910")
+    rules = call.rules
     slopes: tuple[float, ...] = ()
-    if problem.bias == "alibi":
+    if call.bias == "alibi":
         # Of the heads, as often as items have their own: where they are data the kernels read others.
-        shape = problem.slopes_shape
-        slopes = tuple(alibi_slopes(problem)) * (shape[0] if shape is not None and len(shape) == 2 else 1)
+        shape = call.slopes_shape
+        slopes = tuple(alibi_slopes(call)) * (shape[0] if shape is not None and len(shape) == 2 else 1)
     sizes = ("batch", "heads", "kv_heads", "seq_q", "seq_k", "head_dim", "value_dim", "dtype", "sinks", "bias_shape")
     return KernelProblem(
-        **{name: getattr(problem, name) for name in sizes},
+        **{name: getattr(call, name) for name in sizes},
         rules=replace(
             rules,
             # What a prefix shows of the keys behind a query is data: the mask hides the others.
-            causal=rules.causal and not problem.prefix,
-            alibi=problem.bias == "alibi",
-            dropout_rate=rules.dropout_rate if problem.dropout_threshold else 0.0,
-            scale=problem.scale,
+            causal=rules.causal and not call.prefix,
+            alibi=call.bias == "alibi",
+            dropout_rate=rules.dropout_rate if call.dropout_threshold else 0.0,
+            scale=call.scale,
             tile=rules.tile if rules.in_blocks else PLAIN_RULES.tile,
         ),
-        mask_shape=mask_shape(problem),
+        mask_shape=mask_shape(call),
         slopes=slopes,
         **{"layout": "BNSD", **chosen},
     )
 
 
-def varlen_problem(problem: PackedProblem, **chosen: Any) -> KernelProblem:
+def varlen_problem(call: Call, **chosen: Any) -> KernelProblem:
     """Return the kernel problem of packed sequences; `chosen` are cores, memories and tiling.
 
     Heads have their size padded to 16: then they are columns of their own.
@@ -69,33 +68,33 @@ def varlen_problem(problem: PackedProblem, **chosen: Any) -> KernelProblem:
     Raises:
         TypeError: a dtype that this chip cannot multiply.
     """
-    slopes = problem.rows.slopes_shape
-    rows = replace(problem.rows, prefix=False, slopes_shape=slopes and slopes[-1:])
+    slopes = call.slopes_shape
+    rows = replace(call, storage=None, prefix=False, slopes_shape=slopes and slopes[-1:])
     rules = replace(rows.rules, scale=rows.scale)
     scaled = replace(rows, head_dim=padded(rows.head_dim), value_dim=padded(rows.value_dim), rules=rules)
     described = kernel_problem(scaled, **chosen, layout="TH")
     blocks = 0
     if rows.dropout_threshold:
         lengths = None
-        if problem.lengths_q is not None and problem.lengths_k is not None:
-            lengths = [(end - first, end_k - first_k) for first, end, first_k, end_k in problem.bounds()]
-        blocks = varlen.keep_blocks(rows.seq_q, rows.seq_k, problem.sequences, lengths)
-    items = problem.sequences if slopes is not None and len(slopes) == 2 else 1
+        if call.varlen.constant:
+            lengths = [(end - first, end_k - first_k) for first, end, first_k, end_k in call.varlen.bounds()]
+        blocks = varlen.keep_blocks(rows.seq_q, rows.seq_k, call.varlen.count, lengths)
+    items = call.varlen.count if slopes is not None and len(slopes) == 2 else 1
     return replace(
         described,
-        sequences=problem.sequences,
-        prefix=problem.rows.prefix,
+        sequences=call.varlen.count,
+        prefix=call.prefix,
         keep_blocks=blocks,
         slopes=described.slopes * items,
     )
 
 
-def mask_shape(problem: AttentionProblem) -> tuple | None:
+def mask_shape(call: Call) -> tuple | None:
     """Return the shape of the kernels' explicit mask, which holds prefix and segments too."""
-    if not (problem.prefix or problem.segments):
-        return problem.mask_shape
-    heads = 1 if problem.mask_shape is None else problem.mask_shape[1]
-    return problem.batch, heads, problem.seq_q, problem.seq_k
+    if not (call.prefix or call.segments):
+        return call.mask_shape
+    heads = 1 if call.mask_shape is None else call.mask_shape[1]
+    return call.batch, heads, call.seq_q, call.seq_k
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import NamedTuple
 
-from flash_attention.problem import AttentionProblem
-from flash_attention.problem.checks import check_int, check_name
-from flash_attention.problem.rules import AttentionRules
+from flash_attention.call import Call
+from flash_attention.call.checks import check_int, check_name
+from flash_attention.call.rules import AttentionRules
 
 MAX_CORES = 65535
 # Bytes that a kernel may use of the memories of a core. The Unified Buffer has 256 KiB, of which the compiler keeps 8.
@@ -42,11 +42,11 @@ class Chip(NamedTuple):
 
 
 @dataclass(frozen=True)
-class KernelProblem(AttentionProblem):
+class KernelProblem(Call):
     """Problem and chip of one attention kernel. float16 in and out, float32 accumulation.
 
     What makes no difference to a kernel is left at its default, so that calls that differ in it share one. Two rules
-    are read differently from `AttentionProblem`: the dropout rate always applies (0 outside training), with one packed
+    are read differently from `Call`: the dropout rate always applies (0 outside training), with one packed
     keep bit per score; and rules.alibi goes with `slopes` and without a bias tensor.
 
     Attributes:

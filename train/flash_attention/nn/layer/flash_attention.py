@@ -12,14 +12,14 @@ from flash_attention.backends import registry
 from flash_attention.bridge.parameters import EntryCell
 from flash_attention.bridge.precision import MixedPrecisionCast, keeps_its_code
 from flash_attention.bridge.tensors import rules_of
+from flash_attention.call import ALL_BLOCKS, AttentionRules
+from flash_attention.call.checks import check_bool, check_int, check_name
+from flash_attention.call.inputs import MAX_HEAD_DIM, MAX_VALUE_DIM
+from flash_attention.call.layout import CALL_LAYOUTS, check_batch
+from flash_attention.call.optional import in_order
+from flash_attention.call.tiling import DEFAULT_STRATEGY
 from flash_attention.dropout.seed import DropoutSeed
 from flash_attention.functional import attend
-from flash_attention.problem import ALL_BLOCKS, AttentionRules
-from flash_attention.problem.checks import check_bool, check_int, check_name
-from flash_attention.problem.inputs import MAX_HEAD_DIM, MAX_VALUE_DIM
-from flash_attention.problem.layout import CALL_LAYOUTS, check_batch
-from flash_attention.problem.optional import in_order
-from flash_attention.problem.tiling import DEFAULT_STRATEGY
 from flash_attention.sharding.request import RequestedSharding, ShardRequest
 from flash_attention.sharding.strategy import ShardPlan
 
@@ -61,7 +61,7 @@ class FlashAttention(EntryCell):
         softcap (float): scaled scores become softcap * tanh(score / softcap), before any bias. Default: 0.0, off.
         input_layout (str): of query, key, value and the output: "BNSD", "BSND", "BSH", "SBH", or "TH": matrices
             (batch * seq, heads * head_dim), the items of the batch one after the other. Default: "BNSD".
-        batch (int): items of the batch, for "TH" only, where it is needed. Default: None.
+        batch (int): items of the batch, needed for "TH", and for it only. Default: None.
         window_size (tuple): (left, right), tokens that a query sees before and after its position; -1 = all.
             Default: (-1, -1).
         causal (bool): query i sees keys 0..i only, without any mask tensor: aligned TOP LEFT, so that one query against
@@ -97,7 +97,7 @@ class FlashAttention(EntryCell):
 
     Raises:
         TypeError, ValueError: an argument or input is not allowed; the message names it.
-        RuntimeError: the backend asked for cannot run this problem; with the reason.
+        RuntimeError: the backend asked for cannot run this call; with the reason.
 
     Examples:
         >>> import numpy as np
@@ -109,6 +109,8 @@ class FlashAttention(EntryCell):
         >>> print(attention(query, query, query, causal).shape)
         (2, 8, 1024, 128)
     """
+
+    argument_names: tuple[tuple[str, str], ...] = (("bias", "alibi_mask"), ("bias_grad", "alibi_grad"))
 
     def __init__(
         self,
@@ -226,7 +228,7 @@ class FlashAttention(EntryCell):
             rules_of(rules),
             (self.alibi_grad, self.input_layout, self.head_dim, self.value_head_dim, self.batch, False),
             self.backend,
-            ("attention_mask", "alibi_mask"),
+            self.argument_names,
             self.shards(),
         )
 
@@ -238,7 +240,7 @@ class FlashAttention(EntryCell):
         which is for functions without strategies of their own.)
 
         Args:
-            in_strategy (tuple): for query, key, value, and where the layer gets them attention_mask and alibi_mask, a
+            in_strategy (tuple): for query, key, value, and if the layer gets them attention_mask and alibi_mask, a
                 tuple of integers: into how many parts each axis is split. Batch and heads of query, key and value are
                 split alike, seq and head_dim not at all. An axis of size 1 of a mask is not split. () for a
                 mask that the layer does not get, or splits by dp and mp.

@@ -9,15 +9,15 @@ from mindspore import dtype as mstype
 from flash_attention.backends.cache_update import check_room, one_block_each
 from flash_attention.bridge.parameters import EntryCell
 from flash_attention.bridge.tensors import as_int32, compile_time, compiling, int_tensor, spec, tensor_spec
+from flash_attention.call.checks import INTEGERS, check_bool, check_dtype, check_int, check_name
+from flash_attention.call.inputs import MAX_HEAD_DIM, MAX_VALUE_DIM, TensorSpec
 from flash_attention.paged import append_tokens, check_attention, limited_attention, paged_caches, reorder_sequences
-from flash_attention.problem.checks import INTEGERS, check_bool, check_dtype, check_int, check_name
-from flash_attention.problem.inputs import MAX_HEAD_DIM, MAX_VALUE_DIM, TensorSpec
 
 _INT32 = -(1 << 31), (1 << 31) - 1
 
 
 class KVCache(EntryCell):
-    """Keeps keys and values of sequences of different lengths, and computes attention against them.
+    """Keep keys and values of sequences of different lengths, and compute attention against them.
 
     Args:
         batch (int): sequences.
@@ -53,13 +53,13 @@ class KVCache(EntryCell):
     their queries are NaN, here and at every later step. On a device the same goes for a sequence that finds no block
     left.
 
-    Padding is not stored: the first token of a sequence has position 0 on either side, which ALiBi and windows go by
-    and a rotary embedding has to (`lengths` before the update is the position of the first new token; `lengths + 0`
-    keeps it where something behind the update needs it). Its rows of the output are 0.
+    Padding is not stored, and its rows of the output are 0. The first token of a sequence has position 0 on either
+    side. ALiBi and windows go by these positions, and a rotary embedding has to. `lengths` before the update is the
+    position of the first new token; `lengths + 0` keeps it if something behind the update needs it.
 
-    The storage, the lengths and the block tables are Parameters, so that `update`, `reorder` and `reset` work in GRAPH
-    mode, PYNATIVE and @jit, and none of what changes compiles a graph anew. A sequence gets a block when it needs one,
-    the first that no other has.
+    The storage, the lengths and the block tables are Parameters. So `update`, `reorder` and `reset` work in GRAPH mode,
+    PYNATIVE and @jit, and no change of them compiles a graph anew. A sequence gets a block when it needs one, the first
+    that no other has.
 
     Examples:
         >>> import numpy as np
@@ -122,8 +122,8 @@ class KVCache(EntryCell):
         return self.attend(query, tokens)
 
     def update(self, key: Tensor, value: Tensor, tokens: Tensor | None = None) -> Tensor:
-        """Appends (batch, seq, kv_heads, head_dim) keys, and values likewise, to every sequence: `tokens` of them,
-        ints (batch,), or all.
+        """Append (batch, seq, kv_heads, head_dim) keys, and values likewise, to every sequence: `tokens` of them, ints
+        (batch,), or all.
 
         Returns:
             Tensor int32 (batch,), the lengths from now on.
@@ -148,10 +148,10 @@ class KVCache(EntryCell):
         return limited_attention(query, *caches, self.max_length, self.widths, tokens, self.padding_side, **rules)
 
     def reorder(self, indices: Tensor | tuple | list) -> Tensor:
-        """Lets sequence b go on from what sequence indices[b] has, as beam search wants it.
+        """Let sequence b go on from sequence indices[b], as beam search wants it.
 
-        An index may come several times: one prompt read once starts several beams. Sequences share the blocks of a
-        paged cache that are full, and get a copy of the one that is not; in one piece each gets a copy of the whole.
+        An index may come several times: one prompt read once starts several beams. Sequences share the full blocks of a
+        paged cache, and get a copy of the block that is not full. Without pages each gets a copy of the whole.
 
         Args:
             indices (Tensor, tuple or list): ints (batch,), 0 to batch - 1.
@@ -170,10 +170,10 @@ class KVCache(EntryCell):
         return reorder_sequences(*caches, indices, self.max_length, not compiling())
 
     def reset(self, indices: Tensor | tuple | list | None = None) -> Tensor:
-        """Forgets the sequences of these numbers, whose blocks others may take then.
+        """Forget the sequences of these numbers, whose blocks others may take then.
 
         Args:
-            indices (Tensor, tuple or list): ints (any,), 0 to batch - 1; a negative number stands for no sequence, so
+            indices (Tensor, tuple or list): ints (any,), 0 to batch - 1. A negative number stands for no sequence, so
                 that a graph may take as many as it was compiled for. Default: None, all.
 
         Returns:
@@ -213,7 +213,7 @@ class KVCache(EntryCell):
 
 
 class _RoomCheck(nn.Cell):
-    """Refuses tokens past the end and sequences that are not there, in PYNATIVE only.
+    """Refuse tokens past the end and sequences that are not there, in PYNATIVE only.
 
     Reading the lengths at every step would wait for every step. It counts what it sees, and looks before it complains.
     What it has not seen, a compiled graph's tokens, the update itself notices, if later.

@@ -32,64 +32,64 @@ def fail(code: int, text: str) -> int:
 
 
 def keep(thing: Any) -> int:
-    """Return a handle, which pyACL's functions give in the place of a pointer."""
+    """Keep an object, and return a handle. pyACL's functions give handles in the place of pointers."""
     number = next(_numbers)
     _handles[number] = thing
     return number
 
 
 def of(handle: int) -> Any:
-    """Return what a handle stands for."""
+    """Return the object that a handle stands for."""
     return _handles[handle]
 
 
 def drop(handle: int) -> int:
-    """Destroy what a handle stands for."""
+    """Forget the object that a handle stands for."""
     return SUCCESS if _handles.pop(handle, None) is not None else fail(INVALID_PARAMETER, f"no handle {handle}")
 
 
 def init(config_path: str = "") -> int:
-    """As aclInit."""
+    """Stand in for aclInit."""
     importlib.import_module("acl.op").load()
     return SUCCESS
 
 
 def finalize() -> int:
-    """As aclFinalize."""
+    """Stand in for aclFinalize."""
     return SUCCESS
 
 
 def get_soc_name() -> str:
-    """As aclrtGetSocName."""
+    """Stand in for aclrtGetSocName."""
     return os.environ["VIRTUAL_ASCEND_SOC"]
 
 
 def get_recent_err_msg() -> str:
-    """As aclGetRecentErrMsg: what went wrong since the last call."""
+    """Stand in for aclGetRecentErrMsg: what went wrong since the last call."""
     text = "\n".join(_errors)
     _errors.clear()
     return text
 
 
 def create_tensor_desc(data_type: int, dims: list, data_format: int) -> int:
-    """As aclCreateTensorDesc."""
+    """Stand in for aclCreateTensorDesc."""
     return keep({"dtype": data_type, "ori_shape": list(dims), "shape": list(dims), "format": data_format})
 
 
 def set_tensor_shape(desc: int, dims: list) -> int:
-    """As aclSetTensorShape: of the tensor as it is stored."""
+    """Stand in for aclSetTensorShape: of the tensor as it is stored."""
     of(desc)["shape"] = list(dims)
     return SUCCESS
 
 
 def set_tensor_format(desc: int, data_format: int) -> int:
-    """As aclSetTensorFormat: of the tensor as it is stored."""
+    """Stand in for aclSetTensorFormat: of the tensor as it is stored."""
     of(desc)["format"] = data_format
     return SUCCESS
 
 
 def create_data_buffer(data: int, size: int) -> int:
-    """As aclCreateDataBuffer."""
+    """Stand in for aclCreateDataBuffer."""
     return keep((data, size))
 
 

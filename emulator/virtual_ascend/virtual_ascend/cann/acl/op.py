@@ -29,12 +29,12 @@ _compiled: dict[str, tuple] = {}  # number, blocks and bytes of workspaces by op
 
 
 def create_attr() -> int:
-    """As aclopCreateAttr."""
+    """Stand in for aclopCreateAttr."""
     return acl.keep({})
 
 
 def set_attr_string(attr: int, attr_name: str, attr_value: str) -> int:
-    """As aclopSetAttrString."""
+    """Stand in for aclopSetAttrString."""
     acl.of(attr)[attr_name] = attr_value
     return acl.SUCCESS
 
@@ -47,7 +47,13 @@ def _compile(op_type: str, input_desc: list, output_desc: list, attr: int) -> in
     if found is None:
         return acl.fail(acl.OPERATOR_NOT_FOUND, f"no operator package that is installed has operator type {op_type}")
     folder, information = found
-    given, wanted = ([_described(one) for one in side] for side in (input_desc, output_desc))
+    given, wanted = (
+        [
+            {**desc, "dtype": _DTYPES[desc["dtype"]], "format": _FORMATS[desc["format"]], "ori_format": "ND"}
+            for desc in map(acl.of, side)
+        ]
+        for side in (input_desc, output_desc)
+    )
     name = f"{op_type}_{len(_compiled)}"
     names = information["attr"]["list"].split(",") if "attr" in information else []
     try:
@@ -69,7 +75,7 @@ def _compile(op_type: str, input_desc: list, output_desc: list, attr: int) -> in
 
 
 def execute_v2(op_type, input_desc, inputs, output_desc, outputs, attr, stream) -> int:
-    """As aclopExecuteV2, of an operator that is compiled."""
+    """Stand in for aclopExecuteV2, of an operator that is compiled."""
     compiled = _compiled.get(_key(op_type, input_desc, output_desc, attr))
     if compiled is None:
         return acl.fail(acl.OPERATOR_NOT_FOUND, f"operator {op_type} is not compiled for these tensors")
@@ -123,14 +129,8 @@ def _key(op_type, input_desc, output_desc, attr) -> str:
     return json.dumps([op_type, [acl.of(one) for one in (*input_desc, *output_desc)], acl.of(attr)])
 
 
-def _described(handle: int) -> dict:
-    """A tensor as an entry gets it."""
-    desc = acl.of(handle)
-    return {**desc, "dtype": _DTYPES[desc["dtype"]], "format": _FORMATS[desc["format"]], "ori_format": "ND"}
-
-
 def _find(op_type: str):
-    """Folder of the entries, and the operator's part of the information library."""
+    """Return the folder of the entries, and the operator's part of the information library."""
     folders = [Path(one) for one in os.environ.get("ASCEND_CUSTOM_OPP_PATH", "").split(":") if one]
     folders += Path(os.environ.get("ASCEND_OPP_PATH", os.devnull)).glob("vendors/*")
     for folder in folders:

@@ -17,13 +17,13 @@ _kernels: dict[str, int] = {}
 
 
 def card() -> Card:
-    """The card of this process."""
+    """Return the card of this process."""
     assert _card is not None, "acl.rt.set_device comes first"
     return _card
 
 
 def set_device(device_id: int) -> int:
-    """As aclrtSetDevice; a file that VIRTUAL_ASCEND_NODE names stands for /dev/davinci0."""
+    """Stand in for aclrtSetDevice; a file that VIRTUAL_ASCEND_NODE names stands for /dev/davinci0."""
     global _card
     try:
         os.close(os.open(os.environ.get("VIRTUAL_ASCEND_NODE", os.devnull), os.O_RDWR))
@@ -34,12 +34,12 @@ def set_device(device_id: int) -> int:
 
 
 def reset_device(device_id: int) -> int:
-    """As aclrtResetDevice."""
+    """Stand in for aclrtResetDevice."""
     return acl.SUCCESS
 
 
 def malloc(size: int, policy: int) -> tuple:
-    """As aclrtMalloc."""
+    """Stand in for aclrtMalloc."""
     address = card().allocate(size)
     if address is None:
         return 0, acl.fail(acl.OUT_OF_MEMORY, f"no room for {size} bytes")
@@ -47,12 +47,12 @@ def malloc(size: int, policy: int) -> tuple:
 
 
 def free(address: int) -> int:
-    """As aclrtFree."""
+    """Stand in for aclrtFree."""
     return acl.SUCCESS if card().free(address) else acl.fail(acl.INVALID_PARAMETER, "no block begins there")
 
 
 def memcpy(dst: int, dest_max: int, src: int, count: int, kind: int) -> int:
-    """As aclrtMemcpy, between the card and this process."""
+    """Stand in for aclrtMemcpy, between the card and this process."""
     if count > dest_max or kind not in (_TO_DEVICE, _TO_HOST):
         return acl.fail(acl.INVALID_PARAMETER, f"memcpy: {count} bytes to {dest_max}, kind {kind}")
     try:
@@ -67,7 +67,7 @@ def memcpy(dst: int, dest_max: int, src: int, count: int, kind: int) -> int:
 
 
 def memset(dst: int, dest_max: int, value: int, count: int) -> int:
-    """As aclrtMemset."""
+    """Stand in for aclrtMemset."""
     try:
         card().view(dst, count)[...] = value
     except KernelError as error:
@@ -76,40 +76,40 @@ def memset(dst: int, dest_max: int, value: int, count: int) -> int:
 
 
 def create_stream() -> tuple:
-    """As aclrtCreateStream."""
+    """Stand in for aclrtCreateStream."""
     return acl.keep("stream"), acl.SUCCESS
 
 
 def synchronize_stream(stream: int) -> int:
-    """As aclrtSynchronizeStream."""
+    """Stand in for aclrtSynchronizeStream."""
     return acl.SUCCESS
 
 
 def create_event() -> tuple:
-    """As aclrtCreateEvent."""
+    """Stand in for aclrtCreateEvent."""
     return acl.keep([0.0]), acl.SUCCESS
 
 
 def record_event(event: int, stream: int) -> int:
-    """As aclrtRecordEvent."""
+    """Stand in for aclrtRecordEvent."""
     acl.of(event)[0] = time.perf_counter()
     return acl.SUCCESS
 
 
 def event_elapsed_time(start: int, end: int) -> tuple:
-    """As aclrtEventElapsedTime, in milliseconds."""
+    """Stand in for aclrtEventElapsedTime, in milliseconds."""
     return (acl.of(end)[0] - acl.of(start)[0]) * 1e3, acl.SUCCESS
 
 
 def get_overflow_status(address: int, size: int, stream: int) -> int:
-    """As aclrtGetOverflowStatus."""
+    """Stand in for aclrtGetOverflowStatus."""
     shape = [_STATUS_BYTES // 4]
     output = {"shape": shape, "ori_shape": shape, "dtype": "float32", "format": "ND"}
     return _status("n_p_u_get_float_status_v2", [output], [address])
 
 
 def reset_overflow_status(stream: int) -> int:
-    """As aclrtResetOverflowStatus."""
+    """Stand in for aclrtResetOverflowStatus."""
     return _status("n_p_u_clear_float_status_v2", [], [])
 
 

@@ -2,4 +2,4 @@
 
 
 def dump_fusion_json(description, folder):
-    """Nothing is tuned here, so nothing is recorded."""
+    """Record nothing, because nothing is tuned here."""

@@ -4,12 +4,12 @@ from virtual_ascend.compiler.tasks import take_finished as get_finished_compilat
 
 
 def init_multi_process_env(*_settings):
-    """Number of processes, and queues that only tuning uses."""
+    """Return the number of processes, and queues that only tuning uses."""
     return 1, None, None, None
 
 
 def deinit_multi_process_env():
-    """There are none to end."""
+    """End no process, because there is none."""
 
 
 def start_ga_multi_process(_mode):

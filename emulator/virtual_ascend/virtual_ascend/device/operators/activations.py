@@ -25,7 +25,7 @@ def softplus(x: np.ndarray) -> np.ndarray:
 
 
 def gelu(x: np.ndarray) -> np.ndarray:
-    """The approximation with tanh."""
+    """Return the approximation with tanh."""
     return 0.5 * x * (1 + np.tanh(_GELU * (x + _CUBIC * x**3)))
 
 

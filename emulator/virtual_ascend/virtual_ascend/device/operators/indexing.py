@@ -21,7 +21,7 @@ def _gather(kernel: Kernel, x: np.ndarray, index: np.ndarray, axis: np.ndarray |
 
 
 def _gather_along(kernel: Kernel, x: np.ndarray, axis: np.ndarray, index: np.ndarray) -> np.ndarray:
-    """GatherD: the index has the shape of the result."""
+    """Compute GatherD: the index has the shape of the result."""
     return np.take_along_axis(x, index, int(axis.reshape(-1)[0]))
 
 
@@ -68,7 +68,7 @@ def _left_by_mask(_kernel: Kernel, x: np.ndarray, mask: np.ndarray) -> np.ndarra
 
 
 def _unique(_kernel: Kernel, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return distinct elements in order of appearance, and the place of each element among them."""
+    """Return the distinct elements in order of appearance, and each element's place among them."""
     _, first, inverse = np.unique(x, return_index=True, return_inverse=True)
     order = np.argsort(first)
     return x.reshape(-1)[first[order]], np.argsort(order)[inverse]

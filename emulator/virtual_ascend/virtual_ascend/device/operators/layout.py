@@ -15,7 +15,7 @@ from ..numerics import listed
 
 
 def _same(_kernel: Kernel, x: np.ndarray, *_rest: Any) -> np.ndarray:
-    """The format is the store's concern, and so is the shape."""
+    """Return the tensor: its format and its shape are the store's concern."""
     return x
 
 
@@ -37,7 +37,7 @@ def _transpose(kernel: Kernel, x: np.ndarray, order: np.ndarray | None = None) -
 
 
 def _transpose_and_reshape(kernel: Kernel, x: np.ndarray) -> np.ndarray:
-    """MindSpore's fusion of the two, in either order."""
+    """Transpose and reshape in either order, as MindSpore fuses both."""
     attributes = kernel.attributes
     if attributes["transpose_first"]:
         return x.transpose(attributes["perm"]).reshape(attributes["shape"])
@@ -64,13 +64,15 @@ def _split(kernel: Kernel, x: np.ndarray) -> list[np.ndarray]:
 
 @with_filling
 def _split_by_sizes(kernel: Kernel, x: np.ndarray) -> list[np.ndarray]:
-    """A part may be larger than the tensor: MindSpore splits what lies in fractals by what fills them up too."""
+    """Split a tensor, of which a part may be larger: MindSpore splits what lies in fractals by what fills them up
+    too.
+    """
     parts = np.split(x, np.cumsum(kernel.attributes["size_splits"])[:-1], kernel.attributes["split_dim"])
     return [part[tuple(map(slice, output["ori_shape"]))] for part, output in zip(parts, tensors(kernel.outputs))]
 
 
 def _strides(kernel: Kernel, shape: Sequence[int], begin: Any, end: Any, steps: Any) -> tuple[Any, ...]:
-    """The index that StridedSlice describes."""
+    """Return the index that StridedSlice describes."""
     masks = {
         name: kernel.attributes.get(f"{name}_mask", 0)
         for name in ("begin", "end", "ellipsis", "new_axis", "shrink_axis")
@@ -91,7 +93,7 @@ def _strides(kernel: Kernel, shape: Sequence[int], begin: Any, end: Any, steps: 
 
 
 def _bounds(kernel: Kernel, given: Sequence[np.ndarray | None]) -> list[Any]:
-    """begin, end and strides: tensors, or attributes."""
+    """Return begin, end and strides, from tensors or attributes."""
     names = "begin", "end", "strides"
     return [kernel.attributes[name] if array is None else array.tolist() for name, array in zip(names, given)]
 
@@ -117,7 +119,7 @@ def _slice(kernel: Kernel, x: np.ndarray, *bounds: np.ndarray) -> np.ndarray:
 
 
 def _slice_gradient(_kernel: Kernel, gradient: np.ndarray, x: np.ndarray, *bounds: np.ndarray) -> np.ndarray:
-    """Zeros beside the slice."""
+    """Return the gradient of a slice, with zeros beside it."""
     starts, sizes = (array.tolist() for array in bounds)
     result = np.zeros(x.shape, gradient.dtype)
     result[tuple(slice(start, start + size if size >= 0 else None) for start, size in zip(starts, sizes))] = gradient
@@ -137,7 +139,7 @@ def _broadcast(kernel: Kernel, x: np.ndarray, *_shape: Any) -> np.ndarray:
 
 
 def _diagonal_filled(_kernel: Kernel, x: np.ndarray, *_ones: np.ndarray) -> np.ndarray:
-    """As large in every axis as the tensor has elements."""
+    """Return a tensor that is as large in every axis as the input has elements."""
     return np.diag(x.reshape(-1)).reshape(2 * x.shape)
 
 

@@ -15,7 +15,7 @@ def _transposed(kernel: Kernel, *names: str) -> bool:
 
 
 def matmul(kernel: Kernel, a: np.ndarray, b: np.ndarray, bias: np.ndarray | None = None, *_: Any) -> np.ndarray:
-    """Also over a batch."""
+    """Multiply matrices, also over a batch."""
     a, b = wide(a), wide(b)
     if _transposed(kernel, "transpose_x1", "adj_x1", "transpose_a"):
         a = np.swapaxes(a, -1, -2)

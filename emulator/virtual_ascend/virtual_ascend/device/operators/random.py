@@ -14,7 +14,7 @@ _DRAWS = np.random.default_rng(int(os.environ.get("VIRTUAL_ASCEND_SEED", "0")))
 
 
 def _dropout_bits(kernel: Kernel, _shape: np.ndarray, keep: np.ndarray, *_rest: Any) -> np.ndarray:
-    """A bit for each element, packed from the lowest one on."""
+    """Return a bit for each element, packed from the lowest one on."""
     count = int(np.prod(kernel.outputs[0]["shape"])) * 8
     return np.packbits(_DRAWS.random(count) < float(keep), bitorder="little")
 

@@ -13,12 +13,12 @@ from .elementwise import truncated_division
 
 
 def places_of(index: np.ndarray) -> tuple[np.ndarray, ...]:
-    """The index whose last axis names a place."""
+    """Return the index whose last axis names a place."""
     return tuple(np.moveaxis(index, -1, 0))
 
 
 def _rows(index: np.ndarray) -> tuple[np.ndarray, ...]:
-    """The index of rows, which has no axis for the place."""
+    """Return the index of rows, which has no axis for the place."""
     return (index,)
 
 
@@ -35,12 +35,12 @@ def _replaced(places: Places) -> Callable[..., Any]:
 
 
 def _updated(kernel: Kernel, *arrays: np.ndarray) -> np.ndarray:
-    """CANN's entry of two operators: rows of a parameter, and places of a tensor."""
+    """Replace elements, for CANN's entry of two operators: rows of a parameter, or places of a tensor."""
     return _replaced(places_of if kernel.type.startswith("TensorScatter") else _rows)(kernel, *arrays)
 
 
 def _combined(combine: np.ufunc, places: Places) -> Callable[..., Any]:
-    """Updates are combined with what stands where they go."""
+    """Combine updates with what stands where they go."""
 
     def operator(_kernel: Kernel, target: np.ndarray, index: np.ndarray, updates: np.ndarray) -> np.ndarray:
         result = wide(target).copy()
@@ -61,7 +61,7 @@ def _in_place(combine: np.ufunc) -> Callable[..., Any]:
 
 
 def _divided(_kernel: Kernel, target: np.ndarray, index: np.ndarray, updates: np.ndarray) -> np.ndarray:
-    """Row by row, since a row may be divided several times."""
+    """Divide row by row, since a row may be divided several times."""
     result = wide(target).copy()
     rest = result.shape[1:]
     for row, update in zip(index.reshape(-1), wide(updates).reshape(-1, *rest)):
@@ -70,21 +70,21 @@ def _divided(_kernel: Kernel, target: np.ndarray, index: np.ndarray, updates: np
 
 
 def _scattered_sums(kernel: Kernel, index: np.ndarray, updates: np.ndarray, *_shape: np.ndarray) -> np.ndarray:
-    """ScatterNd: into zeros."""
+    """Compute ScatterNd: into zeros."""
     result = np.zeros(kernel.outputs[0]["ori_shape"], wide(updates).dtype)
     np.add.at(result, places_of(index), wide(updates))
     return result
 
 
 def _elements(kernel: Kernel, target: np.ndarray, index: np.ndarray, updates: np.ndarray) -> np.ndarray:
-    """The index has the shape of the updates."""
+    """Scatter by an index that has the shape of the updates."""
     result = target.copy()
     np.put_along_axis(result, index, updates, kernel.attributes["axis"])
     return result
 
 
 def _in_rows(combine: Callable[..., Any]) -> Callable[..., Any]:
-    """Rows that an attribute names, each of them once."""
+    """Return an operator that combines the rows that an attribute names, each of them once."""
 
     def operator(kernel: Kernel, target: np.ndarray, updates: np.ndarray) -> np.ndarray:
         rows = kernel.attributes["indices"]

@@ -5,7 +5,7 @@ from mindspore import Tensor, ops
 
 
 def verdict(function, derivative):
-    """ "right", or "wrong" and why, of four calls.
+    """Say "right", or "wrong" and why, of four calls.
 
     Args:
         function: of a tensor of four elements.

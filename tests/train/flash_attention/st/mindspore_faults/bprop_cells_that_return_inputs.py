@@ -9,7 +9,7 @@ RANDOM = np.random.default_rng(0)
 
 
 class Guard(nn.Cell):
-    """Hands on its inputs, with a bprop."""
+    """Hand on its inputs, with a bprop."""
 
     def construct(self, x, y):
         return x, y

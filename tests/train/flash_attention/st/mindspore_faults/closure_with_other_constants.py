@@ -9,7 +9,7 @@ ms.set_context(mode=ms.PYNATIVE_MODE, device_target="CPU")
 
 
 def bprop(x, out, dout):
-    """The derivative of the primitive."""
+    """Return the derivative of the primitive."""
     return (dout * out,)
 
 

@@ -11,7 +11,7 @@ ms.set_context(mode=ms.PYNATIVE_MODE, device_target="CPU")
 
 
 class Pair(nn.Cell):
-    """Hands on two tensors."""
+    """Hand on two tensors."""
 
     def construct(self, a, b):
         return a, b
@@ -33,7 +33,7 @@ class Network(nn.Cell):
 
 
 def refused(x):
-    """No function of anything."""
+    """Raise an exception."""
     raise TypeError("no")
 
 

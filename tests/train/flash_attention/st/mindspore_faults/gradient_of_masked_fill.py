@@ -9,7 +9,7 @@ MASK = Tensor(np.array([True, False]))
 
 
 def filled(x):
-    """x with 0 in the place of its first element."""
+    """Return x with 0 in the place of its first element."""
     return ops.masked_fill(x, MASK, 0.0)
 
 

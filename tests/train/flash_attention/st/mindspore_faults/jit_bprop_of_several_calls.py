@@ -22,7 +22,7 @@ cell = Square()
 
 @ms.jit
 def function(x):
-    """x^2 + 9 x^2."""
+    """Return x^2 + 9 x^2."""
     return cell(x) + cell(3 * x)
 
 

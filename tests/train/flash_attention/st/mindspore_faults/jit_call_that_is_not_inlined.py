@@ -24,12 +24,12 @@ product = Product()
 
 @ms.jit
 def function(x, y):
-    """The compiled function."""
+    """Return the compiled function."""
     return product(x, y)
 
 
 def network(x):
-    """Operations of PYNATIVE around it."""
+    """Call the function with operations of PYNATIVE around it."""
     return function(x * 2, x * 3) * 2
 
 

@@ -22,7 +22,7 @@ cell = Seven()
 
 @ms.jit
 def function(x):
-    """The compiled function."""
+    """Return the compiled function."""
     return cell(x) * 1.0
 
 

@@ -26,7 +26,7 @@ network = Network()
 
 @ms.jit
 def compiled(x):
-    """The network as a graph."""
+    """Return the network as a graph."""
     return network(x).sum()
 
 

@@ -8,7 +8,7 @@ ms.set_context(mode=ms.PYNATIVE_MODE, device_target="CPU")
 
 
 def bprop(x, out, dout):
-    """The derivative of the primitive."""
+    """Return the derivative of the primitive."""
     return (dout * ops.exp(x),)
 
 
@@ -17,7 +17,7 @@ exponential = ops.Custom(lambda x: np.exp(x), out_shape=[3], out_dtype=ms.float3
 
 @ms.jit
 def function(x):
-    """The compiled function."""
+    """Return the compiled function."""
     return exponential(x * 2)
 
 

@@ -9,7 +9,7 @@ total = ops.ReduceSum()
 
 
 def cubes(x):
-    """The sum of x ** 3 over elements below 0.5."""
+    """Return the sum of x ** 3 over elements below 0.5."""
     return total(ops.masked_fill(x * x, x > 0.5, 0.0) * x)
 
 
@@ -17,7 +17,7 @@ gradient = ops.grad(cubes, 0)
 
 
 def norm(x):
-    """The squared length of the gradient: 9 x ** 4, whose derivative is 36 x ** 3."""
+    """Return the squared length of the gradient: 9 x ** 4, whose derivative is 36 x ** 3."""
     return total(gradient(x) ** 2)
 
 

@@ -45,7 +45,7 @@ class Between(nn.Cell):
 
 
 class Gradients(nn.Cell):
-    """Output, where it is wanted, and gradients of a network, in one graph."""
+    """Output, if it is wanted, and gradients of a network, in one graph."""
 
     def __init__(self, network, with_output):
         super().__init__()
@@ -60,7 +60,7 @@ class Gradients(nn.Cell):
 
 
 def expected(x, sens, weights):
-    """Output, and gradients of x and the weights, in float64."""
+    """Return the output, and gradients of x and the weights, in float64."""
     head_dim = x.shape[1] // HEADS
 
     def heads(t):
@@ -84,7 +84,7 @@ def expected(x, sens, weights):
 
 
 def attention(layout, head_dim=HEAD_DIM, with_output=True):
-    """Errors of two calls with other data, each over the largest number."""
+    """Print the errors of two calls with other data, each over the largest number."""
     generator = np.random.default_rng(0)
     network = Between(layout, int(head_dim))
     width = network.width
@@ -95,7 +95,7 @@ def attention(layout, head_dim=HEAD_DIM, with_output=True):
         weights.append(weight.astype(np.float64))
 
     def given(array):
-        """Tokens as the network takes them."""
+        """Return the tokens as the network takes them."""
         array = array.reshape((BATCH * SEQ, width) if layout == "TH" else (BATCH, SEQ, width))
         return Tensor(np.ascontiguousarray(array.swapaxes(0, 1)) if layout == "SBH" else array)
 
@@ -114,7 +114,7 @@ def attention(layout, head_dim=HEAD_DIM, with_output=True):
 
 
 def model(device, backend=None):
-    """A GPT of one layer, the same on every device."""
+    """Return a GPT of one layer, the same on every device."""
     from small_gpt import GPT
 
     ms.set_seed(0)
@@ -125,7 +125,7 @@ def model(device, backend=None):
 
 
 def gpt(device, backend=None):
-    """Losses of four steps with AdamW."""
+    """Print the losses of four steps with AdamW."""
     from small_gpt import batches, standard_library, train
 
     text, _ = standard_library()
@@ -135,7 +135,7 @@ def gpt(device, backend=None):
 
 
 def scale(device):
-    """A loss scale that no float16 gradient survives, and is halved until one does."""
+    """Start with a loss scale that no float16 gradient survives. It is halved until one does."""
     from small_gpt import Loss
 
     network = Loss(model(device))

@@ -27,7 +27,7 @@ KNOWN = {
 
 
 def check(name):
-    """The largest error of all results as a multiple of what is allowed."""
+    """Return the largest error of all results as a multiple of what is allowed."""
     layout, _, case = name.rpartition(":")
     case = KNOWN[case]
     keep = philox.keep_bits(case.problem, cases.SEED) if case.dropout else None
@@ -38,7 +38,7 @@ def check(name):
 
 
 def chosen(words):
-    """Names of cases; a part of those that the operators take is every so many-th."""
+    """Return the names of cases. A part has every so many-th case that the operators take."""
     part = re.fullmatch(r"(\d+)/(\d+)", words[0])
     if part is None:
         return words

@@ -39,7 +39,7 @@ class Block(nn.Cell):
 
 
 def block():
-    """The same weights each time."""
+    """Return the network with the same weights each time."""
     network, random = Block(), np.random.default_rng(0)
     for weight in network.trainable_params():
         weight.set_data(Tensor((random.standard_normal(weight.shape) / np.sqrt(WIDTH)).astype(np.float32)))
@@ -47,7 +47,7 @@ def block():
 
 
 def data():
-    """Batches of tokens and of what the network is to give."""
+    """Return batches of tokens and of the results that the network should give."""
     random = np.random.default_rng(1)
     tokens, wanted = random.standard_normal((2, ITEMS * BATCH, SEQ, WIDTH)).astype(np.float32)
     columns = {"tokens": tokens, "wanted": wanted}
@@ -66,7 +66,7 @@ class Losses(Callback):
 
 
 def trained(sink, epochs=2, **options):
-    """The network after some epochs, and the losses."""
+    """Return the network after some epochs, and the losses."""
     network, losses = block(), Losses()
     optimizer = nn.Adam(network.trainable_params(), 1e-2)
     model = Model(network, nn.MSELoss(), optimizer, metrics={"mse": nn.MSE()})
@@ -75,7 +75,7 @@ def trained(sink, epochs=2, **options):
 
 
 def by_hand(epochs=2):
-    """Losses of the same steps without Model."""
+    """Return the losses of the same steps without `Model`."""
     network = block()
     optimizer = nn.Adam(network.trainable_params(), 1e-2)
     step = nn.TrainOneStepCell(nn.WithLossCell(network, nn.MSELoss()), optimizer).set_train()
@@ -83,26 +83,26 @@ def by_hand(epochs=2):
 
 
 def train():
-    """`Model.train` makes the steps that `TrainOneStepCell` makes."""
+    """Check that `Model.train` makes the steps that `TrainOneStepCell` makes."""
     *_, losses = trained(False)
     assert len(losses) == 2 * ITEMS and losses[-1] < losses[0], losses
     np.testing.assert_allclose(losses, by_hand(), rtol=1e-3)
 
 
 def sink():
-    """An epoch at a time is given to the card."""
+    """Give the card a whole epoch at a time."""
     *_, losses = trained(True)
     np.testing.assert_allclose(losses, by_hand()[ITEMS - 1 :: ITEMS], rtol=1e-3)
 
 
 def sink_by_two():
-    """Two steps at a time."""
+    """Give the card two steps at a time."""
     *_, losses = trained(True, epochs=4, sink_size=2)
     np.testing.assert_allclose(losses, by_hand()[1::2], rtol=1e-3)
 
 
 def checkpoint():
-    """Weights that were saved give the same output in another network."""
+    """Check that weights that were saved give the same output in another network."""
     network, _, _ = trained(False, 1)
     tokens = Tensor(np.random.default_rng(2).standard_normal((BATCH, SEQ, WIDTH)).astype(np.float32))
     with tempfile.TemporaryDirectory() as folder:
@@ -116,7 +116,7 @@ def checkpoint():
 
 
 def evaluate(sink=False):
-    """`Model.eval` gives the error of all batches."""
+    """Check that `Model.eval` gives the error of all batches."""
     network, model, _ = trained(False, 1)
     found = model.eval(data(), dataset_sink_mode=sink)["mse"]
     pairs = [(network(tokens).asnumpy(), wanted.asnumpy()) for tokens, wanted in data().create_tuple_iterator()]
@@ -126,7 +126,7 @@ def evaluate(sink=False):
 
 
 def jit():
-    """A `jit` function, and the function itself in the mode that is set."""
+    """Compare a `jit` function with the function itself in the mode that is set."""
     network = block()
     tokens = Tensor(np.random.default_rng(2).standard_normal((BATCH, SEQ, WIDTH)).astype(np.float32))
 
@@ -140,7 +140,7 @@ def jit():
 
 
 def export():
-    """To MINDIR, and back."""
+    """Export to MINDIR, and load again."""
     network = block()
     tokens = Tensor(np.random.default_rng(2).standard_normal((BATCH, SEQ, WIDTH)).astype(np.float32))
     right = network(tokens).asnumpy()

@@ -26,7 +26,7 @@ DTYPES = {"compute_dtype": ms.float16, "param_init_type": ms.float32}
 
 
 def load(folder):
-    """Their modules, from the folder."""
+    """Import their modules from the folder."""
     for name in ("", ".models", ".models.llama", ".modules", ".tools"):
         package = types.ModuleType(f"mindformers{name}")
         package.__path__ = [str(Path(folder) / package.__name__.replace(".", "/"))]
@@ -45,7 +45,7 @@ def load(folder):
 
 
 def of_masks():
-    """The dtype that MindFormers gives masks."""
+    """Return the dtype that MindFormers gives masks."""
     return ms.uint8
 
 
@@ -96,7 +96,7 @@ class Gradients(nn.Cell):
 
 
 def results(kind, ours):
-    """Output and gradients, by name."""
+    """Return the output and gradients, by name."""
     network, random = kind(ours), np.random.default_rng(0)
     for weight in network.trainable_params():
         weight.set_data(Tensor((random.standard_normal(weight.shape) / 8).astype(np.float32)))
@@ -112,7 +112,7 @@ def results(kind, ours):
 
 
 def check(name):
-    """The largest error over the largest number of its result."""
+    """Return the largest error over the largest number of its result."""
     ours, theirs = (results({"llama": Llama, "multi-head": MultiHead}[name], with_ours) for with_ours in (True, False))
     # Results reach 3 or more, but for the gradient of the bias of keys: it changes no output.
     errors = {key: np.abs(ours[key] - theirs[key]).max() / max(np.abs(theirs[key]).max(), 3) for key in theirs}

@@ -21,7 +21,7 @@ SIZES = Sizes(SEQ, heads=2, head_dim=16, vocabulary=VOCABULARY, layers=2, backen
 
 
 def main(parallel_mode, dp, mp, *options):
-    """Trains; losses of data_parallel, which are of a part of the batch, are averaged."""
+    """Train a GPT. Losses of data_parallel are averaged: each is of a part of the batch."""
     ms.set_context(mode=ms.GRAPH_MODE, device_target="Ascend")
     rank, cards = 0, 1
     if parallel_mode != "stand_alone":

@@ -9,12 +9,12 @@ import mindspore as ms
 
 
 def on_the_card(mode: str) -> None:
-    """Sets the device and the execution mode, "graph" or "pynative"."""
+    """Set the device and the execution mode, "graph" or "pynative"."""
     ms.set_context(mode=ms.GRAPH_MODE if mode == "graph" else ms.PYNATIVE_MODE, device_target="Ascend")
 
 
 def report(names: Iterable[str], check: Callable[[str], str | None]) -> None:
-    """Prints a line for each name: name; right, WRONG or FAILED; what there is to say; with tabulators between.
+    """Print a line for each name: name; right, WRONG or FAILED; what there is to say; with tabulators between.
 
     A check raises AssertionError where a result is wrong; what it returns is said.
     """

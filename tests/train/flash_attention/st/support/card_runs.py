@@ -1,4 +1,4 @@
-"""Starts the programs card_*.py that check something on the virtual card."""
+"""Start the programs card_*.py that check something on the virtual card."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ def group(row):
 
 
 def main(folder, calls):
-    """Prints launches, microseconds and share of each group, and the largest kinds."""
+    """Print launches, microseconds and share of each group, and the largest kinds."""
     rows = launched(Path(folder))
     rows = rows[-(len(rows) // calls) :]
     for key in (group, lambda row: row["OP Type"]):

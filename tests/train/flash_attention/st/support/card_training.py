@@ -28,7 +28,7 @@ class Dropped(nn.Cell):
 
 
 def dropout():
-    """Layers and calls draw bits of their own; evaluation drops nothing."""
+    """Check that layers and calls draw bits of their own; evaluation drops nothing."""
     random = np.random.default_rng(0)
     query, key = (Tensor(random.standard_normal((1, 2, 64, 64)).astype(np.float16)) for _ in range(2))
     value = Tensor(np.broadcast_to(np.eye(64, dtype=np.float16), (1, 2, 64, 64)))

@@ -52,14 +52,14 @@ def add_what_mindspore_lost() -> None:
 
 
 def every_cell_casts(network: nn.Cell) -> None:
-    """Cells had `cast` by themselves, which some classes of MindFormers count on."""
+    """Give Cells their own `cast`, which some classes of MindFormers count on."""
     for _, cell in network.cells_and_names():
         if not hasattr(cell, "cast"):
             cell.cast = ops.Cast()
 
 
 def model(name: str, ours: bool) -> nn.Cell:
-    """A model in training, whose output is its loss."""
+    """Return a model in training, whose output is its loss."""
     import mindformers
 
     configuration, network, arguments, _ = MODELS[name]
@@ -73,7 +73,7 @@ def model(name: str, ours: bool) -> nn.Cell:
 
 
 def ours_in(network: nn.Cell) -> int:
-    """Layers and primitives of ours that a model holds."""
+    """Return how many layers and primitives of ours a model holds."""
     cells = [cell for _, cell in network.cells_and_names()]
     kept = [value for cell in cells for value in vars(cell).values()]
     layers = [cell for cell in cells if isinstance(cell, ascend910.FlashAttention)]
@@ -81,14 +81,14 @@ def ours_in(network: nn.Cell) -> int:
 
 
 def tokens(name: str) -> list:
-    """Inputs of a training step; the first row ends in padding."""
+    """Return the inputs of a training step; the first row ends in padding."""
     ids = np.random.default_rng(1).integers(1, VOCABULARY, (2, SEQ + (name != "glm2"))).astype(np.int32)
     ids[0, -5:] = PAD
     return [Tensor(ids), Tensor(np.roll(ids, -1, 1))] if name == "glm2" else [Tensor(ids)]
 
 
 def compare(name: str) -> None:
-    """Loss and the gradient of every parameter."""
+    """Print loss and the gradient of every parameter."""
     results = []
     for ours in (True, False):
         network = model(name, ours)

@@ -16,7 +16,7 @@ from tests.train.flash_attention.st.support.client_models import PADDING, PREFIX
 
 
 def add_missing_operators() -> None:
-    """Operators of MindSpore 2.10 without a kernel for the CPU, from such as have one."""
+    """Compose the operators of MindSpore 2.10 that have no kernel for the CPU."""
 
     def arange(start=0, end=None, step=1, *, dtype=None):
         start, end = (0, start) if end is None else (start, end)
@@ -54,7 +54,7 @@ def add_missing_operators() -> None:
 
 
 def models(name: str) -> tuple:
-    """The model with our attention and with the library's eager attention, all parameters alike."""
+    """Return two models of equal parameters, with our attention and with the library's eager attention."""
     import transformers
     from mindone import transformers as library
 
@@ -82,14 +82,14 @@ class Loss(nn.Cell):
 
 
 def run(model: nn.Cell, ids: np.ndarray, mask, weight: np.ndarray) -> list:
-    """Logits, and the gradient of every parameter."""
+    """Return the logits, and the gradient of every parameter."""
     differentiate = ms.value_and_grad(Loss(model, weight), None, model.trainable_params(), has_aux=True)
     (_, logits), gradients = differentiate(Tensor(ids, ms.int32), None if mask is None else Tensor(mask, ms.int32))
     return [one.asnumpy() for one in (logits, *gradients)]
 
 
 def generate(model: nn.Cell, ids: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    """The tokens of greedy decoding."""
+    """Return the tokens of greedy decoding."""
     tokens = model.generate(
         Tensor(ids, ms.int64), attention_mask=Tensor(mask, ms.int64), max_new_tokens=6, do_sample=False
     )

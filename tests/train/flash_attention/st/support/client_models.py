@@ -23,12 +23,12 @@ PADDING = np.array([[0, 0, 0] + [1] * (SEQ - 3), [1] * SEQ])
 
 
 def options(name: str) -> dict:
-    """Arguments of a configuration with the names of Hugging Face's transformers."""
+    """Return the arguments of a configuration with the names of Hugging Face's transformers."""
     return {**TINY, **(GEMMA if name == "gemma2" else {})}
 
 
 def fill(parameters: Iterable, assign: Callable) -> None:
-    """Gives parameters, (path, parameter) each, the same random numbers in every model."""
+    """Give parameters, (path, parameter) each, the same random numbers in every model."""
     random = np.random.default_rng(0)
     for path, parameter in sorted(parameters, key=lambda pair: pair[0]):
         values = random.standard_normal(tuple(parameter.shape)) * 0.2 + ("norm" in path)
@@ -36,7 +36,7 @@ def fill(parameters: Iterable, assign: Callable) -> None:
 
 
 def assert_close(name: str, paths: list, actual: list, expected: list, tolerance: float = 2e-5) -> None:
-    """Every array differs by less than `tolerance` times the largest number in it."""
+    """Check that every array differs by less than `tolerance` times the largest number in it."""
     assert len(paths) == len(actual) == len(expected) > 15
     for path, one, other in zip(paths, actual, expected):
         error = np.abs(one - other).max() / max(np.abs(other).max(), 1e-3)
@@ -64,7 +64,7 @@ def compare(name: str, models: tuple, paths: list, run: Callable) -> None:
 
 
 def generate(name: str, models: tuple, run: Callable) -> None:
-    """Greedy decoding with a cache gives the same tokens; `run`: (model, ids, mask) to the tokens."""
+    """Check that greedy decoding with a cache gives the same tokens; `run`: (model, ids, mask) to the tokens."""
     ids = np.random.default_rng(2).integers(1, VOCABULARY, PADDING.shape) * PADDING
     tokens = [run(model, ids, PADDING) for model in models]
     np.testing.assert_array_equal(*tokens)
@@ -73,7 +73,7 @@ def generate(name: str, models: tuple, run: Callable) -> None:
 
 
 def record_masks(compat) -> list:
-    """Notes the rank of the mask, or 0 without one, of every call of `compat.attention_forward`."""
+    """Note the rank of the mask, or 0 without one, of every call of `compat.attention_forward`."""
     ranks, attention = [], compat.attention_forward
 
     def recorded(module, query, key, value, attention_mask, *arguments, **keywords):

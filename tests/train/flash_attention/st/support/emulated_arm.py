@@ -58,12 +58,12 @@ def arm_wheel() -> Path:
 
 
 def install(wheel: Path, folder: Path) -> None:
-    """Unpacks the wheel as pip does on an Arm machine, which refuses those for others."""
+    """Unpack the wheel as pip does on an Arm machine, which refuses those for others."""
     _pip_install(folder, "--no-deps", "--no-index", wheel)
 
 
 def _make(folder: Path) -> None:
-    """Fetches the emulator, Python and MindSpore, and writes the command that joins them."""
+    """Fetch the emulator, Python and MindSpore, and writes the command that joins them."""
     for program, package in (("apt-get", "apt"), ("dpkg", "dpkg")):
         if shutil.which(program) is None:
             raise RuntimeError(f"no {program}, which fetches Debian's Python for Arm: install {package}")
@@ -81,7 +81,7 @@ def _make(folder: Path) -> None:
 
 
 def _sources() -> str:
-    """Return this machine's own archives of Debian as lines for apt.
+    """Return the Debian archives of this machine as lines for apt.
 
     Raises:
         RuntimeError: it takes none of SUITE.
@@ -129,7 +129,7 @@ def _unpack(folder: Path, architecture: str, *packages: str) -> None:
 
 
 def _pip_install(folder: Path, *arguments) -> None:
-    """pip of this machine, choosing and unpacking what Python VERSION on AArch64 would."""
+    """Run pip of this machine, choosing and unpacking what Python VERSION on AArch64 would."""
     platforms = [option for name in PLATFORMS for option in ("--platform", name)]
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--target", folder]
     command += ["--only-binary", ":all:", "--python-version", VERSION, *platforms, *arguments]

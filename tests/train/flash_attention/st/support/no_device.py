@@ -37,7 +37,7 @@ class Target:
         raise RuntimeError("MindSpore's context holds its strings in another way than this program knows")
 
     def set(self, name: str) -> None:
-        """Writes the name of a target over that in the context."""
+        """Write the name of a target over that in the context."""
         # A copy-on-write string: length, capacity and reference count lie before the characters.
         content = struct.pack("QQi4x", len(name), len(name), 1 << 20) + name.encode() + b"\0"
         self.texts.append(ctypes.create_string_buffer(content, len(content)))
@@ -45,11 +45,11 @@ class Target:
 
 
 def open_no_device() -> None:
-    """MindSpore 2.0 opens the device for every cell."""
+    """Keep the device closed, which MindSpore 2.0 opens for every cell."""
     if hasattr(nn.cell, "init_pipeline"):
         nn.cell.init_pipeline = lambda: None
 
 
 def end_of_graph(error: Exception) -> bool:
-    """Return if an error is the end of a phase "export". MindSpore 2.0 opens the device when the graph is done."""
+    """Return True if an error is the end of a phase "export". MindSpore 2.0 opens the device when the graph is done."""
     return "Create device context failed" in str(error)

@@ -39,7 +39,7 @@ SPLIT = (4, 2, 1, 1)
 
 
 def prepare() -> None:
-    """Semi-automatic parallelism on 8 devices that do not exist, as seen by device 3."""
+    """Set semi-automatic parallelism on 8 devices that do not exist, as seen by device 3."""
     ms.set_auto_parallel_context(
         parallel_mode="semi_auto_parallel", device_num=DEVICES, global_rank=RANK, dataset_strategy="full_batch"
     )
@@ -134,7 +134,7 @@ class Case:
     mask_split: tuple = (4, 1, 1)
 
     def compile(self, target: Target, folder: str) -> str | None:
-        """Dumps the graphs into the folder; gives the error if that fails."""
+        """Dump the graphs into the folder; gives the error if that fails."""
         ms.set_context(save_graphs=2 if hasattr(ms, "Layout") else True, save_graphs_path=folder)
         dtype = np.float16 if self.target == "Ascend" else np.float32
         shapes = (self.shape, self.key_shape, self.key_shape, self.mask, self.bias)
@@ -156,7 +156,7 @@ class Case:
 
 
 def _layer(**arguments) -> FlashAttention:
-    """The layer of four data-parallel by two model-parallel devices."""
+    """Return the layer of four data-parallel by two model-parallel devices."""
     return FlashAttention(HEAD_DIM, **{"dp": 4, "mp": 2, "backend": "tik", **arguments})
 
 
@@ -205,17 +205,21 @@ CASES = {
 
 
 def operators(text: str) -> list:
-    """The custom operators and collectives of a dump: {name, split, shapes, attributes}.
+    """Return the custom operators, Morphs and collectives of a dump: {name, split, shapes, attributes}.
 
     split: for every input, per axis, the dimension of the device matrix, counted from the right, that splits it.
-    shapes: of the inputs.
+    shapes: of the inputs; of a Morph before it is replaced, whose inputs have none, of the outputs.
     """
     found = []
-    pattern = r"= (Custom|AllGather|AllReduce|ReduceScatter|AllToAll)\((.*?)\n +: \(([^\n]*)\) -> \("
-    for kind, attributes, shapes in re.findall(pattern, text, re.DOTALL):
+    pattern = r"= (Custom|Morph|AllGather|AllReduce|ReduceScatter|AllToAll)\((.*?)\n +: \(([^\n]*)\) -> \(([^\n]*)"
+    for kind, attributes, shapes, results in re.findall(pattern, text, re.DOTALL):
         entry = {"name": kind, "shapes": [_tuple(one) for one in re.findall(r"<Tensor\[\w+\], (\([^)]*\))", shapes)]}
-        if kind == "Custom":
-            entry["name"] = re.search(r'func_name: "?([^",]*)', attributes).group(1).rsplit(":", 1)[-1]
+        if kind == "Morph":
+            (of_both,) = re.findall(r"TupleShape\((.*)\)>", results)
+            entry["shapes"] = _tuple(f"({of_both})")
+        if kind in ("Custom", "Morph"):
+            if kind == "Custom":
+                entry["name"] = re.search(r'func_name: "?([^",]*)', attributes).group(1).rsplit(":", 1)[-1]
             layouts = re.search(r"in_layout: (.*?\}\))", attributes)
             maps = re.search(r"inputs_tensor_map: \[(.*?)\]\]", attributes)
             if layouts is not None:
@@ -231,12 +235,12 @@ def operators(text: str) -> list:
 
 
 def _tuple(text: str) -> list:
-    """Nested lists from the text of nested tuples."""
+    """Return nested lists from the text of nested tuples."""
     return json.loads(text.replace(",)", ")").replace("(", "[").replace(")", "]"))
 
 
 def main() -> None:
-    """Compiles the cases and prints what their programs hold, as JSON."""
+    """Compile the cases and print what their programs hold, as JSON."""
     names = sys.argv[1:] or list(CASES)
     ms.set_context(mode=ms.GRAPH_MODE)
     tikemu.install(soc="Ascend910A")

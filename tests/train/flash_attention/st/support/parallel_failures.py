@@ -13,7 +13,7 @@ from mindspore.common.api import _pynative_executor
 
 
 def attend(seq: int) -> None:
-    """One call of ring attention."""
+    """Make one call of ring attention."""
     query = Tensor(np.ones((1, 1, seq, 8), np.float32))
     RingAttention(8, causal=True)(query, query, query).asnumpy()
 
@@ -33,7 +33,7 @@ def check_uneven(rank: int, world: int) -> list:
 
 
 def main() -> None:
-    """Lets the last process die or lag, and prints what the others notice."""
+    """Let the last process die or lag, and print what the others notice."""
     parser = argparse.ArgumentParser()
     parser.add_argument("kind", choices=("dead", "slow"))
     options = parser.parse_args()

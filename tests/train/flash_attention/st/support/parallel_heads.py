@@ -3,8 +3,8 @@
 import mindspore as ms
 import numpy as np
 from flash_attention.backends import registry
+from flash_attention.call import AttentionRules, Call
 from flash_attention.context_parallel.communication import Ring
-from flash_attention.problem import AttentionProblem, AttentionRules
 from flash_attention.sharding import ShardPlan
 from flash_attention.sharding.shard import TENSOR
 from mindspore import Tensor, nn, ops
@@ -15,7 +15,7 @@ from tests.train.flash_attention.support.shards import take
 class _Results(nn.Cell):
     """Output and gradients of query, key and value."""
 
-    def __init__(self, problem: AttentionProblem):
+    def __init__(self, problem: Call):
         super().__init__()
         self.attention = registry.build(problem, "cpu")
         self.seed = Tensor([3, 5], ms.int64)
@@ -29,11 +29,11 @@ class _Results(nn.Cell):
 
 
 def check(rank: int, world: int) -> list:
-    """Return names of results that are not bitwise equal to one process's results."""
+    """Return the names of results that are not bitwise equal to one process's results."""
     ms.set_context(mode=ms.PYNATIVE_MODE)
     sizes = {"batch": 2, "heads": 8, "kv_heads": 4, "seq_q": 100, "seq_k": 100, "head_dim": 24, "dtype": "float32"}
     rules = AttentionRules(causal=True, alibi=True, dropout_rate=0.2)
-    whole = AttentionProblem(**sizes, training=True, rules=rules)
+    whole = Call(**sizes, training=True, rules=rules)
     random = np.random.default_rng(0)
     shapes = whole.shape_query(), whole.shape_key(), whole.shape_key(), whole.shape_query()
     arrays = [random.standard_normal(shape).astype(np.float32) for shape in shapes]

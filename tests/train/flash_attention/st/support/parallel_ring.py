@@ -1,7 +1,8 @@
 """One process of several: attention over its part of a sequence, compared with the truth. Started by msrun.
 
 Arguments are what to check, in this order: ring:CASES, gather:CASES (PYNATIVE), graph:CASES (GatherAttention in GRAPH
-mode), with names of CASES separated by commas; memory, uneven, heads. Prints one JSON object: the results by argument.
+mode), with names of CASES separated by commas; memory, uneven, heads, twice. Prints one JSON object: the results by
+argument.
 """
 
 import json
@@ -14,9 +15,10 @@ import numpy as np
 import parallel_failures
 import parallel_heads
 import parallel_memory
+import parallel_twice
 from flash_attention import reference
+from flash_attention.call import ALL_BLOCKS, Call
 from flash_attention.context_parallel import GatherAttention, RingAttention, SequenceSplit, finalize, initialize
-from flash_attention.problem import ALL_BLOCKS, AttentionProblem
 from mindspore import Tensor, nn
 
 from tests.train.flash_attention.support.cells import with_gradients
@@ -26,7 +28,7 @@ from tests.train.flash_attention.support.problems import make_problem
 
 @dataclass(frozen=True)
 class RingCase:
-    """One attention over the whole sequence; fields as in AttentionProblem."""
+    """One attention over the whole sequence; fields as in Call."""
 
     name: str
     seq: int = 128
@@ -60,7 +62,7 @@ class RingCase:
             "value_head_dim": self.value_dim or None,
         }
 
-    def problem(self) -> AttentionProblem:
+    def problem(self) -> Call:
         names = "batch", "heads", "kv_heads", "head_dim", "value_dim", "dtype", "causal", "softcap", "sinks", "prefix"
         sizes = {name: getattr(self, name) for name in (*names, "segments")}
         return make_problem(
@@ -76,7 +78,7 @@ class RingCase:
         )
 
     def optional(self) -> dict:
-        """Sinks, prefix and segment ids as the reference takes them."""
+        """Return sinks, prefix and segment ids as the reference takes them."""
         random, optional = np.random.default_rng(1), {}
         if self.sinks:
             optional["sinks"] = random.standard_normal(self.heads).astype(np.float32)
@@ -121,7 +123,7 @@ class Attend(nn.Cell):
 
 
 def run(case: RingCase, layer: type, rank: int, world: int) -> list:
-    """Names and figures of the results of this process that are wrong."""
+    """Return the names and figures of the results of this process that are wrong."""
     random = np.random.default_rng(len(case.name))
     problem = case.problem()
     arrays = [
@@ -176,10 +178,11 @@ def check_cases(kind: str, names: str, rank: int, world: int) -> dict:
 
 
 def main() -> None:
-    """Runs what is named and prints the greatest errors, as JSON."""
+    """Run the named cases, and print the greatest errors as JSON."""
     ms.set_context(mode=ms.PYNATIVE_MODE, device_target="CPU")
     rank, world = initialize(timeout=120)
     others = {"memory": parallel_memory.check, "uneven": parallel_failures.check_uneven, "heads": parallel_heads.check}
+    others["twice"] = parallel_twice.check
     results = {}
     for argument in sys.argv[1:]:
         start = time.perf_counter()

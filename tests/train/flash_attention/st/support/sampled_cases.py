@@ -17,7 +17,7 @@ MODES = {"pynative": (ms.PYNATIVE_MODE, 1), "graph": (ms.GRAPH_MODE, GRAPHS)}
 
 
 def main() -> None:
-    """Checks every chosen case against the float64 truth, and says how many there were."""
+    """Check every chosen case against the float64 truth, and say how many there were."""
     one_in = int(sys.argv[1])
     for mode, (number, factor) in MODES.items():
         ms.set_context(mode=number)

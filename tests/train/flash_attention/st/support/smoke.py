@@ -1,4 +1,4 @@
-"""Runs the main paths under whatever MindSpore this is: forward, gradients, both modes, dropout, dynamic shapes.
+"""Run the main paths under whatever MindSpore this is: forward, gradients, both modes, dropout, dynamic shapes.
 
     PYTHONPATH=train:. python tests/train/flash_attention/st/support/smoke.py [BACKEND...]
 
@@ -53,7 +53,7 @@ class Loss(nn.Cell):
 
 
 def train(backend, recompute):
-    """Losses and the last gradients of a few steps of a small model."""
+    """Return the losses and the last gradients of a few steps of a small model."""
     ms.set_seed(1)
     block = Block(backend)
     network = nn.SequentialCell([block, nn.Dense(32, 32)])
@@ -76,7 +76,7 @@ def check_training(backend, mode):
 
 
 def check_dynamic_shapes(backend):
-    """A layer compiled once for unknown lengths computes what one compiled for each length does."""
+    """Compare a layer that is compiled once for unknown lengths with one compiled for each."""
     layers = [FlashAttention(16, causal=True, backend=backend) for _ in range(2)]
     layers[0].set_inputs(*(Tensor(shape=(None, 2, None, 16), dtype=ms.float32) for _ in range(3)))
     for batch, seq in ((2, 50), (1, 140)):

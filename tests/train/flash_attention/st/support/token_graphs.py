@@ -63,7 +63,7 @@ class Gradients(nn.Cell):
 
 
 def neighbours(text: str) -> list[str]:
-    """Return names of the operations beside a printed graph's operators, on their matrices' sides."""
+    """Return the names of the operations beside a printed graph's operators, on their matrices' sides."""
     kinds, inputs = {}, {}
     for name, kind, given in re.findall(r"^ +(%\d+)\([^)]*\) = (?:PrimFunc_)?(\w+)\((.*)", text, re.MULTILINE):
         kinds[name], inputs[name] = kind, re.findall(r"%\w+|Tensor\(", given.split(") {")[0])
@@ -73,7 +73,7 @@ def neighbours(text: str) -> list[str]:
     assert sorted(kind for _, kind in operators) == sorted(MATRICES)
     for operator, kind in operators:
         taken, given = MATRICES[kind]
-        # Results come out of a tuple where there are several.
+        # Results come out of a tuple if there are several.
         items = re.findall(rf"^ +(%\d+)\(.*= TupleGetItem\({operator}, I64\((\d+)\)\)", text, re.MULTILINE)
         results = {name for name, index in items if int(index) in given} or ({operator} if given else set())
         found |= {_origin(inputs[operator][index], kinds) for index in taken}
@@ -82,12 +82,12 @@ def neighbours(text: str) -> list[str]:
 
 
 def _origin(name: str, kinds: dict) -> str:
-    """The operation that a value comes from; results of operators are taken out of tuples."""
+    """Return the operation that a value comes from. Results of operators are taken out of tuples."""
     return {"TupleGetItem": "Custom"}.get(kinds[name], kinds[name])
 
 
 def compile_graph(layout: str, head_dim: int, target: Target) -> str:
-    """The last graph that MindSpore prints."""
+    """Return the last graph that MindSpore prints."""
     tokens = Tensor(np.ones((*SHAPES[layout], HEADS * head_dim), np.float16))
     with tempfile.TemporaryDirectory() as folder:
         ms.set_context(save_graphs=2, save_graphs_path=folder)
@@ -105,7 +105,7 @@ def compile_graph(layout: str, head_dim: int, target: Target) -> str:
 
 
 def main() -> None:
-    """Compiles the graphs and prints what stands around the operators, as JSON."""
+    """Compile the graphs and print what stands around the operators, as JSON."""
     ms.set_context(mode=ms.GRAPH_MODE)
     ops.Custom._generate_get_workspace_size_func = lambda self: None  # compiles C++ against CANN's headers
     open_no_device()

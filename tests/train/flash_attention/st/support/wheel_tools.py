@@ -25,7 +25,7 @@ RELEASES = {  # Python: MindSpore, further pins
 
 
 def copy_sources(folder: Path, part: str = "train") -> Path:
-    """A copy of train/ or emulator/ without anything built, as a fresh clone has it."""
+    """Copy train/ or emulator/ without anything built, as a fresh clone has it."""
     ignore = shutil.ignore_patterns("*.so", "lib", "build", "dist", "*.egg-info", "__pycache__")
     return Path(shutil.copytree(ROOT / part, folder / part, ignore=ignore))
 
@@ -57,12 +57,12 @@ def environment(folder: Path, python: str = sys.executable, share: bool = True) 
 
 
 def kept_environment(name: str, contents: str, make: Callable[[Path], object]) -> Path:
-    """Python of an environment that is kept beside the tests' own, as `kept`."""
+    """Return the Python of an environment that is kept beside the tests' own, as `kept`."""
     return kept(name, contents, make) / "bin" / "python"
 
 
 def kept(name: str, contents: str, make: Callable[[Path], object]) -> Path:
-    """A folder that is kept beside the environment of the tests.
+    """Return a folder that is kept beside the environment of the tests.
 
     `make(folder)` makes it at the first call and when `contents` changes; processes that come meanwhile wait.
     """
@@ -114,7 +114,7 @@ DEVELOPMENT = {"2.6.0": "2.6.0.dev20250323", "2.5.0": "2.5.0.dev20250202"}
 
 
 def development_environment(release: str) -> Path:
-    """Python 3.11 with a development wheel of MindSpore; made at the first call, and kept.
+    """Return a Python 3.11 with a development wheel of MindSpore. It is made at the first call, and kept.
 
     Raises:
         RuntimeError: the package index does not have the wheel any more.
@@ -126,13 +126,15 @@ def development_environment(release: str) -> Path:
         install = [str(python), "-m", "pip", "install", *packages]
         done = subprocess.run(install, cwd=folder, capture_output=True, text=True)
         if done.returncode:
-            raise RuntimeError(f"{packages[0]} cannot be installed: {done.stderr.strip().splitlines()[-1]}")
+            said = done.stderr.strip().splitlines() or ["pip said nothing"]
+            reason = next((line for line in reversed(said) if line.startswith("ERROR")), said[-1])
+            raise RuntimeError(f"{packages[0]} cannot be installed: {reason}")
 
     return kept_environment(f"mindspore-{release}-py3.11", " ".join(packages), make)
 
 
 def find_python(version: str) -> str:
-    """An interpreter of that version with the venv module, from PATH or pyenv."""
+    """Return an interpreter of that version with the venv module, from PATH or pyenv."""
     candidates = [shutil.which(f"python{version}"), *Path.home().glob(f".pyenv/versions/{version}.*/bin/python")]
     for candidate in filter(None, candidates):
         if subprocess.run([candidate, "-c", "import ensurepip"], capture_output=True).returncode == 0:

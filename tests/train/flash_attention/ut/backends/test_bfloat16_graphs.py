@@ -16,19 +16,19 @@ MASKS = ((13,), (1,), (9, 13), (9, 1), (3, 9, 13), (1, 1, 13), (2, 1, 9, 13), (2
 
 
 def draw(*shape, seed=0):
-    """Normal random bfloat16 elements."""
+    """Return normal random bfloat16 elements."""
     return Tensor(
         np.random.default_rng([seed, *shape]).standard_normal(shape).astype(np.float32), dtype_named("bfloat16")
     )
 
 
 def values(tensor):
-    """The elements as float32."""
+    """Convert elements to float32."""
     return tensor.astype(ms.float32).asnumpy()
 
 
 def both(lead, mask=None, bias=None):
-    """Output and gradients of scaled_dot_product_attention, and of flash_attention with what it stands for."""
+    """Return the results of scaled_dot_product_attention, and of the flash_attention that it stands for."""
     tensors = [draw(*lead, *shape, seed=seed) for seed, shape in enumerate(((9, 16), (13, 16), (13, 16), (9, 16)))]
     shapes = [(int(np.prod(lead[:-1])), lead[-1] if lead else 1, *tensor.shape[-2:]) for tensor in tensors]
     flat = [Tensor(values(tensor).reshape(shape), ms.bfloat16) for tensor, shape in zip(tensors, shapes)]
@@ -87,7 +87,7 @@ def test_backend_math_in_every_layout(layout):
 
 
 def total(query, key, value):
-    """The sum of output and logsumexp."""
+    """Return the sum of output and logsumexp."""
     output, logsumexp = flash_attention(query, key, value, return_lse=True, backend="cpu")
     return output.astype(ms.float32).sum() + logsumexp.sum()
 

@@ -22,7 +22,7 @@ ENDS = np.array([7, 20, 40], np.int32)
 
 
 def normal(*shape):
-    """Normal random elements, in float32."""
+    """Return normal random elements, in float32."""
     return RANDOM.standard_normal(shape).astype(np.float32)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from flash_attention import flash_attention
 from flash_attention.backends.registry import get_backend
-from flash_attention.problem import LAYOUTS
+from flash_attention.call import LAYOUTS
 from mindspore import Tensor, nn, ops
 
 from tests.train.flash_attention.support import cases
@@ -32,7 +32,7 @@ CASES = {
 
 
 def attention(layout, head_dim, logsumexp=False) -> Call:
-    """Return the call a user writes; with `logsumexp` it gives both results."""
+    """Return the call that a user writes; with `logsumexp` it gives both results."""
     rules = {"causal": True, "input_layout": layout, "head_dim": head_dim, "return_lse": logsumexp}
     return Call(flash_attention, **rules, backend="cpu")
 
@@ -68,7 +68,7 @@ def tensors(layout, dtype, case=SMALL):
 
 
 def bits(result):
-    """The elements as float32, which holds each of them exactly."""
+    """Return the elements as float32, which holds each of them exactly."""
     return result.astype(ms.float32).asnumpy()
 
 

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from flash_attention import FlashAttention, attention_backend, explain, scaled_dot_product_attention
 from flash_attention.backends.registry import get_backend
-from flash_attention.problem import AttentionProblem
-from flash_attention.problem.inputs import UNKNOWN, TensorSpec
+from flash_attention.call import Call
+from flash_attention.call.inputs import UNKNOWN, TensorSpec
 from mindspore import Tensor, nn, ops
 
 from tests.train.flash_attention.support.layer_inputs import draw
@@ -29,12 +29,12 @@ RULES = (
 
 @pytest.fixture(autouse=True)
 def graph_mode():
-    """Graph mode during the test."""
+    """Set graph mode during the test."""
     ms.set_context(mode=ms.GRAPH_MODE)
 
 
 def unknown(*shape, dtype=ms.float32):
-    """A tensor that stands for unknown extents."""
+    """Return a tensor that stands for unknown extents."""
     return Tensor(shape=shape, dtype=dtype)
 
 
@@ -69,7 +69,7 @@ class Gradients(nn.Cell):
 
 
 def assert_same(dynamic, static, arguments, atol=1e-6):
-    """The compiled cell gives what the other gives for these shapes without being compiled."""
+    """Compare the compiled cell with the other, which is not compiled, for these shapes."""
     results = dynamic(*arguments)
     with in_mode("pynative"):
         expected = static(*arguments)
@@ -80,8 +80,8 @@ def assert_same(dynamic, static, arguments, atol=1e-6):
 
 
 def rules_by_backend() -> list:
-    """Return every rule on backend cpu and some of them on backend math. Graphs of math take seconds; the others
-    there are slow.
+    """Return every rule on backend cpu, and some rules on backend math. Graphs of math take seconds; the others there
+    are slow.
     """
     everyday = RULES[3], RULES[5]
     return [
@@ -162,7 +162,7 @@ def test_what_has_to_be_known():
 
 def test_sizes_that_contradict_each_other_are_refused_all_the_same():
     def describe(*shapes, **others):
-        return AttentionProblem.from_inputs(*(TensorSpec(shape, "float32") for shape in shapes), **others)
+        return Call.from_inputs(*(TensorSpec(shape, "float32") for shape in shapes), **others)
 
     problem = describe((UNKNOWN, 4, 7, 8), (3, 2, UNKNOWN, 8), (UNKNOWN, 2, 9, 8))
     assert (problem.batch, problem.seq_q, problem.seq_k, problem.dynamic) == (3, 7, 9, False)
@@ -175,7 +175,7 @@ def test_sizes_that_contradict_each_other_are_refused_all_the_same():
 def test_backends_that_take_no_dynamic_shapes_say_so(monkeypatch):
     from flash_attention.backends import math
 
-    problem = AttentionProblem(batch=UNKNOWN, heads=2, seq_q=UNKNOWN, seq_k=8, head_dim=8, dtype="float32")
+    problem = Call(batch=UNKNOWN, heads=2, seq_q=UNKNOWN, seq_k=8, head_dim=8, dtype="float32")
     assert explain(problem)["math"] == "ok"
-    monkeypatch.setattr(math.BACKEND, "dynamic", False, raising=False)
+    monkeypatch.setattr(math.BACKEND, "dynamic", (), raising=False)
     assert "takes no dynamic shapes in a graph" in explain(problem)["math"]

@@ -15,7 +15,7 @@ HIDES = {
 
 
 def _loss(name, backend):
-    """A function of a query and of what hides its keys."""
+    """Return a function of a query and of what hides its keys."""
 
     def loss(query, hides):
         attended = flash_attention(query, query, query, **{name: hides}, backend=backend)

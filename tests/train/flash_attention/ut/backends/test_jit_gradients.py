@@ -4,7 +4,7 @@ import mindspore as ms
 import numpy as np
 import pytest
 from flash_attention import FlashAttention
-from flash_attention.bridge.parameters import OLD
+from flash_attention.bridge.versions import OLD
 from mindspore import ops
 
 from tests.train.flash_attention.support.layer_inputs import draw, half

@@ -8,11 +8,11 @@ import sys
 import types
 
 import pytest
-from flash_attention import AttentionProblem, attention_backend, available_backends, explain
+from flash_attention import Call, attention_backend, available_backends, explain
 from flash_attention.backends import registry
 from flash_attention.backends.base import Backend
 
-PROBLEM = AttentionProblem(batch=1, heads=2, seq_q=8, seq_k=8, head_dim=16)
+PROBLEM = Call(batch=1, heads=2, seq_q=8, seq_k=8, head_dim=16)
 
 
 class Fake(Backend):
@@ -34,7 +34,7 @@ class Fake(Backend):
 
 @pytest.fixture(autouse=True)
 def clean(monkeypatch):
-    """No backend is chosen, built or warned of yet."""
+    """Forget the backends that were chosen, built or warned of."""
     monkeypatch.delenv(registry.ENVIRONMENT_VARIABLE, raising=False)
     registry.get_backend.cache_clear()
     registry._build.cache_clear()
@@ -47,7 +47,7 @@ def clean(monkeypatch):
 
 @pytest.fixture
 def fakes(monkeypatch):
-    """Replaces all backends; returns a function that says what one of them answers."""
+    """Replace all backends; returns a function that says what one of them answers."""
 
     def put(name, **answers):
         module = types.ModuleType(f"fake_{name}")
@@ -100,18 +100,18 @@ def test_explain_lists_every_backend_the_choice_first(fakes):
 
 
 def test_automatic_choice_by_device(fakes):
-    on_ascend = AttentionProblem(batch=1, heads=2, seq_q=8, seq_k=8, head_dim=16, device="Ascend")
+    on_ascend = Call(batch=1, heads=2, seq_q=8, seq_k=8, head_dim=16, device="Ascend")
     assert registry.choose(PROBLEM).name == "cpu"
     assert registry.choose(on_ascend).name == "tik"
     fakes("tik", refusal="bfloat16")
     assert registry.choose(on_ascend).name == "fused"
-    assert registry.choose(AttentionProblem(1, 2, 8, 8, 16, device="GPU")).name == "math"
+    assert registry.choose(Call(1, 2, 8, 8, 16, device="GPU")).name == "math"
 
 
 def test_the_emulator_is_never_chosen_by_itself(fakes):
     for name in ("tik", "fused", "cpu", "math"):
         fakes(name, unavailable=f"no {name}")
-    with pytest.raises(RuntimeError, match="no backend can run this problem on CPU: cpu: no cpu; math: no math"):
+    with pytest.raises(RuntimeError, match="no backend can run this call on CPU: cpu: no cpu; math: no math"):
         registry.choose(PROBLEM)
 
 
@@ -146,7 +146,7 @@ def test_the_context_ends_with_an_exception(fakes):
 
 
 def in_a_thread(function):
-    """Result of a function that runs in a new thread."""
+    """Return the result of a function that runs in a new thread."""
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         return pool.submit(function).result()
 
@@ -168,7 +168,7 @@ def test_the_context_is_of_its_thread(fakes):
 
 def test_forcing_a_backend_that_refuses_raises_its_reason(fakes):
     fakes("tik", refusal="bfloat16: the Cube of Ascend 910 has no bfloat16")
-    with attention_backend("tik"), pytest.raises(RuntimeError, match="backend 'tik' cannot run this problem: bfloat16"):
+    with attention_backend("tik"), pytest.raises(RuntimeError, match="backend 'tik' cannot run this call: bfloat16"):
         registry.choose(PROBLEM)
 
 

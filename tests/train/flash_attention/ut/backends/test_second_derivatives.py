@@ -4,12 +4,12 @@ import mindspore as ms
 import numpy as np
 import pytest
 from flash_attention import flash_attention
-from flash_attention.bridge.gradients import OLD
+from flash_attention.bridge.versions import OLD
 from mindspore import Tensor, ops
 
 
 def draw(seed):
-    """Normal random float32 elements."""
+    """Return normal random float32 elements."""
     return Tensor(np.random.default_rng(seed).standard_normal((1, 2, 6, 8)).astype(np.float32))
 
 
@@ -17,7 +17,7 @@ QUERY, KEY, VALUE, D_OUTPUT = map(draw, range(4))
 
 
 def norm_of_the_gradient(backend):
-    """A function whose gradient is a second derivative of attention."""
+    """Return a function whose gradient is a second derivative of attention."""
 
     def loss(query, key, value):
         return (flash_attention(query, key, value, causal=True, backend=backend) * D_OUTPUT).sum()

@@ -18,12 +18,12 @@ ENDS = {"cu_seqlens_q": (0, 4, 8), "cu_seqlens_k": (0, 4, 8)}
 
 
 def full(*shape: int, bits: int = BITS) -> Tensor:
-    """float32 elements that all have these bits."""
+    """Return float32 elements that all have these bits."""
     return Tensor(np.full(shape, bits, np.uint32).view(np.float32))
 
 
 def assert_kept(tensor: Tensor) -> None:
-    """Compares bits, but for rounding: the thread of the test may flush subnormal numbers itself."""
+    """Compare bits, but for rounding: the thread of the test may flush subnormal numbers itself."""
     np.testing.assert_allclose(tensor.asnumpy().view(np.uint32), BITS, rtol=1e-5)
 
 
@@ -48,7 +48,7 @@ class Paged(nn.Cell):
     ),
 )
 def test_values_and_gradients(function, rules: dict, queries: tuple, keys: tuple, mode: str) -> None:
-    """The output is the value. Each value's gradient is that of the output for as many queries as keys."""
+    """The output is the value. Each value's gradient is the output's gradient for as many queries as keys."""
     tensors = full(*queries, bits=0), full(*keys, bits=0), full(*keys)
     cell = Call(function, backend="cpu", **rules)
     assert_kept(cell(*tensors))

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from flash_attention.backends.registry import get_backend
 from flash_attention.backends.tik import BACKEND
-from flash_attention.problem.layout import CALL_LAYOUTS
+from flash_attention.call.layout import CALL_LAYOUTS
 
 from tests.train.flash_attention.support.cases import Case, assert_same
 from tests.train.flash_attention.support.layouts import OTHER_LAYOUTS

@@ -16,20 +16,20 @@ ACCTRANSFORMER, MINDSPORE, ACCSPEED = PATHS
 
 @pytest.fixture
 def installed():
-    """The layers under their import paths, for one test."""
+    """Provide the layers under their import paths, for one test."""
     yield compat.install()
     compat.uninstall()
 
 
 def inputs(kv_heads=4, dtype=mstype.float16):
-    """query, key and value, (2, heads, 40, 16)."""
+    """Return query, key and value, (2, heads, 40, 16)."""
     random = np.random.default_rng(3)
     shapes = [(2, heads, 40, 16) for heads in (4, kv_heads, kv_heads)]
     return [Tensor(random.standard_normal(shape).astype(np.float32)).astype(dtype) for shape in shapes]
 
 
 def layer_class(path):
-    """The class that client code gets from an import path."""
+    """Return the class that client code gets from an import path."""
     return importlib.import_module(path).FlashAttention
 
 

@@ -11,53 +11,6 @@ from mindspore import Tensor, ops
 
 from tests.train.flash_attention.support.flash_attn_truth import CLOSE, exact, random, shown, slopes_of
 
-# seq_q, seq_k, head_dim, kv_heads of 6, causal, window, softcap, slopes
-CALLS = (
-    (113, 203, 40, 6, True, (-1, -1), 0.0, "none"),
-    (128, 217, 64, 2, False, (20, 31), 0.0, "batch"),
-    (113, 211, 32, 1, True, (40, 7), 15.0, "heads"),
-    (108, 70, 59, 2, True, (-1, -1), 0.0, "heads"),
-    (64, 64, 96, 6, False, (-1, -1), 30.0, "none"),
-)
-
-
-@pytest.mark.parametrize("packing", ("apart", "kv", "qkv"))
-@pytest.mark.parametrize("call", range(len(CALLS)))
-def test_batches(call, packing):
-    seq_q, seq_k, dim, kv_heads, causal, window, softcap, kind = CALLS[call]
-    if packing == "qkv":
-        seq_k, kv_heads = seq_q, 6
-    given, slopes = slopes_of(kind, 2, 6)
-    q, k, v = random(2, seq_q, 6, dim), random(2, seq_k, kv_heads, dim, seed=1), random(2, seq_k, kv_heads, dim, seed=2)
-    upstream = random(2, seq_q, 6, dim, seed=4)
-    rules = {"causal": causal, "window_size": window, "softcap": softcap, "alibi_slopes": given}
-    if packing == "apart":
-        function, tensors = flash_attn.flash_attn_func, (q, k, v)
-    elif packing == "kv":
-        function, tensors = flash_attn.flash_attn_kvpacked_func, (q, np.stack((k, v), 2))
-    else:
-        function, tensors = flash_attn.flash_attn_qkvpacked_func, (np.stack((q, k, v), 2),)
-    tensors = [Tensor(array) for array in tensors]
-    output, logsumexp, nothing = function(*tensors, **rules, return_attn_probs=True, deterministic=True)
-    assert nothing is None
-    assert np.array_equal(function(*tensors, **rules).asnumpy(), output.asnumpy())
-
-    def loss(*tensors):
-        return (function(*tensors, **rules).astype(ms.float32) * Tensor(upstream).astype(ms.float32)).sum()
-
-    gradients = ops.grad(loss, tuple(range(len(tensors))))(*tensors)
-    *gradients, last = (one.asnumpy() for one in (gradients if len(tensors) > 1 else [gradients]))
-    gradients += [last] if packing == "apart" else list(np.moveaxis(last, 2, 0))
-    visible = shown(seq_q, seq_k, causal, window)
-    for item in range(2):
-        expected = exact(
-            q[item], k[item], v[item], visible, softcap=softcap, slopes=slopes[item], upstream=upstream[item]
-        )
-        np.testing.assert_allclose(output.asnumpy()[item], expected[0], **CLOSE)
-        np.testing.assert_allclose(logsumexp.asnumpy()[item], expected[1], rtol=1e-4, atol=1e-4)
-        for gradient, wanted in zip(gradients, expected[2:]):
-            np.testing.assert_allclose(gradient[item], wanted, rtol=4e-3, atol=1e-2)
-
 
 @pytest.mark.parametrize("packing", ("apart", "kv", "qkv"))
 @pytest.mark.parametrize("causal, window, kind", ((True, (-1, -1), "none"), (False, (9, 4), "batch")))
@@ -279,3 +232,16 @@ def test_scale_and_rate_have_the_names_that_the_caller_wrote():
             flash_attn.flash_attn_varlen_func(q[0], q[0], q[0], ends, ends, 9, 9, **wrong)
     with pytest.raises(ValueError, match="^softmax_scale: got inf"):
         flash_attn.flash_attn_with_kvcache(q, q, q, softmax_scale=float("inf"))
+
+
+def test_cache_lengths_by_number():
+    q, cache = Tensor(random(2, 1, 4, 32)), Tensor(random(2, 24, 4, 32, seed=1))
+    of_all = flash_attn.flash_attn_with_kvcache(q, cache, cache)
+    assert np.array_equal(
+        of_all.asnumpy(), flash_attn.flash_attn_with_kvcache(q, cache, cache, cache_seqlens=24).asnumpy()
+    )
+    fewer = flash_attn.flash_attn_with_kvcache(q, cache, cache, cache_seqlens=Tensor(np.full(2, 9, np.int32)))
+    assert np.array_equal(
+        fewer.asnumpy(), flash_attn.flash_attn_with_kvcache(q, cache, cache, cache_seqlens=9).asnumpy()
+    )
+    assert not np.array_equal(fewer.asnumpy(), of_all.asnumpy())

@@ -14,7 +14,7 @@ ENDS_Q, ENDS_K = Tensor([0, 3, 3, 9], ms.int32), Tensor([0, 5, 7, 16], ms.int64)
 
 
 def loss(q, k, v, ends_q, ends_k, slopes):
-    """A number that depends on every element of the output, and the output."""
+    """Return a number that depends on every element of the output, and the output."""
     output = flash_attn_varlen_func(q, k, v, ends_q, ends_k, 6, 9, causal=True, alibi_slopes=slopes)
     return (output**2).sum() + output.sum(), output
 

@@ -9,7 +9,7 @@ import mindspore as ms
 import numpy as np
 import pytest
 from flash_attention.compat.ascend910 import uninstall
-from mindspore import Tensor, ops
+from mindspore import Parameter, Tensor, nn, ops
 
 from tests.train.flash_attention.support.flash_attn_truth import CLOSE, exact, random, shown, slopes_of, turned
 from tests.train.flash_attention.support.modes import in_mode
@@ -20,12 +20,12 @@ LENGTHS = ((113, 203), (128, 217), (113, 211), (108, 256), (256, 512), (512, 256
 DECODED = ((1, 239), (3, 799), (1, 128), (1, 339), (3, 1024), (64, 256), (16, 800), (128, 128))
 CAUSAL = ((1, 239), (3, 799), (127, 512), (127, 513), (113, 203), (128, 217), (108, 256), (256, 512))
 KV_HEADS = (6, 1, 2)  # of 6 heads: as many, one, grouped
-SLOPES = ("none", "batch")
+SLOPES = ("none", "heads", "batch")
 
 
 @pytest.fixture(scope="module")
 def flash_attn():
-    """The shim: one line, and the name is there."""
+    """Provide the shim: one line, and the name is there."""
     flash_attention.install(flash_attn=True)
     import flash_attn
     import flash_attn.bert_padding
@@ -46,7 +46,7 @@ def named(case: dict) -> str:
 
 
 def window_of(local: bool, seq_k: int, seed: int) -> tuple:
-    """A random window, as the tests there draw it, or none."""
+    """Return a random window, as the tests there draw it, or none."""
     draw = chance.Random(seed)
     return (draw.randrange(seq_k), draw.randrange(seq_k)) if local else (-1, -1)
 
@@ -61,7 +61,7 @@ OUTPUTS = drawn(
     local=(False, True),
     alibi=SLOPES,
     softcap=(0.0, 50.0),
-    packing=("apart", "kv"),
+    packing=("apart", "kv", "qkv"),
     dtype=("float16", "bfloat16"),
 )
 
@@ -69,6 +69,8 @@ OUTPUTS = drawn(
 @pytest.mark.parametrize("case", OUTPUTS, ids=named)
 def test_output_and_gradients(flash_attn, case):
     (seq_q, seq_k), dim, kv_heads = case["lengths"], case["dim"], case["kv_heads"]
+    if case["packing"] == "qkv":
+        seq_k, kv_heads = seq_q, 6
     window, kind = window_of(case["local"], seq_k, dim), dtype_named(case["dtype"])
     given, slopes = slopes_of(case["alibi"], 2, 6)
     shapes = (2, seq_q, 6, dim), (2, seq_k, kv_heads, dim), (2, seq_k, kv_heads, dim), (2, seq_q, 6, dim)
@@ -76,20 +78,25 @@ def test_output_and_gradients(flash_attn, case):
     q, k, v, upstream = (tensor.astype(ms.float32).asnumpy() for tensor in tensors)
     rules = {"causal": case["causal"], "window_size": window, "softcap": case["softcap"], "alibi_slopes": given}
 
-    def attend(q, k, v):
-        if case["packing"] == "kv":
-            kv = ops.stack((k.astype(ms.float32), v.astype(ms.float32)), 2).astype(kind)
-            return flash_attn.flash_attn_kvpacked_func(q, kv, **rules)
-        return flash_attn.flash_attn_func(q, k, v, **rules)
+    def attend(*tensors, **more):
+        own = {"apart": 0, "kv": 2, "qkv": 3}[case["packing"]]  # how many of the last are one tensor
+        function = "flash_attn_func" if own == 0 else f"flash_attn_{case['packing']}packed_func"
+        if own:
+            packed = ops.stack([one.astype(ms.float32) for one in tensors[3 - own :]], 2).astype(kind)
+            tensors = *tensors[: 3 - own], packed
+        return getattr(flash_attn, function)(*tensors, **rules, **more)
 
-    gradients = ops.GradOperation(get_all=True, sens_param=True)(attend)(*tensors)
-    results = [tensor.astype(ms.float32).asnumpy() for tensor in (attend(*tensors[:3]), *gradients)]
+    output, logsumexp, nothing = attend(*tensors[:3], return_attn_probs=True, deterministic=True)
+    assert nothing is None and np.array_equal(attend(*tensors[:3]).astype(ms.float32), output.astype(ms.float32))
+    gradients = ops.GradOperation(get_all=True, sens_param=True)(lambda q, k, v: attend(q, k, v))(*tensors)
+    results = [tensor.astype(ms.float32).asnumpy() for tensor in (output, *gradients)]
     visible = shown(seq_q, seq_k, case["causal"], window)
     unit = 2.0**-10 if case["dtype"] == "float16" else 2.0**-7
     for item in range(2):
         expected = exact(
             q[item], k[item], v[item], visible, softcap=case["softcap"], slopes=slopes[item], upstream=upstream[item]
         )
+        np.testing.assert_allclose(logsumexp.asnumpy()[item], expected[1], rtol=1e-3, atol=1e-3)
         for result, wanted in zip(results, (expected[0], *expected[2:])):
             np.testing.assert_allclose(
                 result[item], wanted, rtol=4 * unit, atol=6 * unit * max(1, np.abs(wanted).max())
@@ -150,7 +157,7 @@ def test_varlen_causal(flash_attn, case):
         assert not result[item, length_q:].any()
 
 
-class Varlen(ms.nn.Cell):
+class Varlen(nn.Cell):
     """A causal call; (output, logsumexp)."""
 
     def __init__(self, flash_attn, window, most_q, most_k):
@@ -165,9 +172,27 @@ class Varlen(ms.nn.Cell):
         return output, logsumexp
 
 
+class Decode(nn.Cell):
+    """A cache as Parameters, and a call that may append to it."""
+
+    def __init__(self, flash_attn, k_cache, v_cache, **rules):
+        super().__init__()
+        self.call = (flash_attn.flash_attn_with_kvcache,)
+        self.k_cache = Parameter(Tensor(k_cache), name="k_cache", requires_grad=False)
+        self.v_cache = Parameter(Tensor(v_cache), name="v_cache", requires_grad=False)
+        self.rules = rules
+
+    def construct(self, q, k, v, cos, sin, cache_seqlens, cache_batch_idx, cache_leftpad, block_table, alibi_slopes):
+        return self.call[0](
+            q, self.k_cache, self.v_cache, k, v, cos, sin, cache_seqlens, cache_batch_idx, cache_leftpad, block_table,
+            alibi_slopes=alibi_slopes, **self.rules,
+        )  # fmt: skip
+
+
 CACHES = drawn(
-    16,
+    20,
     3,
+    mode=("pynative", "pynative", "graph"),
     lengths=DECODED,
     dim=(32, 59, 64, 80, 128, 256),
     kv_heads=KV_HEADS,
@@ -203,27 +228,18 @@ def test_kvcache(flash_attn, case):
     q, k, v = random(batch, seq_q, 6, dim, seed=3), *(random(batch, new, kv_heads, dim, seed=n) for n in (4, 5))
     angles = np.arange(most + seq_q)[:, None] * 50.0 ** -(np.arange(0, max(rotary_dim, 2), 2) / max(rotary_dim, 2))
     cos, sin = (function(angles).astype(np.float16) for function in (np.cos, np.sin))
-    held = [Tensor(cache.copy()) for cache in caches]
     optional = {"k": k if new else None, "v": v if new else None, "cache_seqlens": lengths, "cache_leftpad": leftpad}
     optional |= {"cache_batch_idx": index, "block_table": table}
-    if rotary_dim:
-        optional |= {"rotary_cos": cos, "rotary_sin": sin}
-    tensors = {name: Tensor(array) for name, array in optional.items() if array is not None}
-    output, logsumexp = flash_attn.flash_attn_with_kvcache(
-        Tensor(q),
-        *held,
-        **tensors,
-        causal=case["causal"],
-        window_size=window,
-        rotary_interleaved=case["interleaved"],
-        alibi_slopes=given,
-        num_splits=case["splits"],
-        return_softmax_lse=True,
-    )
-    plain = flash_attn.flash_attn_with_kvcache(
-        Tensor(q), *[Tensor(cache.copy()) for cache in caches], **tensors, causal=case["causal"], window_size=window,
-        rotary_interleaved=case["interleaved"], alibi_slopes=given,
-    )  # fmt: skip
+    optional |= {name: array if rotary_dim else None for name, array in (("rotary_cos", cos), ("rotary_sin", sin))}
+    names = "k", "v", "rotary_cos", "rotary_sin", "cache_seqlens", "cache_batch_idx", "cache_leftpad", "block_table"
+    tensors = {name: Tensor(optional[name]) for name in names if optional[name] is not None}
+    rules = {"causal": case["causal"], "window_size": window, "rotary_interleaved": case["interleaved"]}
+    net = Decode(flash_attn, *caches, num_splits=case["splits"], return_softmax_lse=True, **rules)
+    with in_mode(case["mode"]):
+        output, logsumexp = net(Tensor(q), *map(tensors.get, names), given)
+    held = net.k_cache, net.v_cache
+    copies = [Tensor(cache.copy()) for cache in caches]
+    plain = flash_attn.flash_attn_with_kvcache(Tensor(q), *copies, **tensors, alibi_slopes=given, **rules)
     for item, length in enumerate(lengths):
         own = table[item] if page else [item if index is None else index[item]]
         keys, values = (cache.asnumpy()[own].reshape(-1, kv_heads, dim) for cache in held)

@@ -3,7 +3,7 @@
 import mindspore as ms
 import numpy as np
 import pytest
-from flash_attention.bridge.gradients import OLD
+from flash_attention.bridge.versions import OLD
 from flash_attention.compat.flash_attn import flash_attn_func, flash_attn_varlen_func
 from flash_attention.compat.flash_attn.flash_attn_interface import (
     _flash_attn_backward,
@@ -20,7 +20,7 @@ SLOPES = Tensor([0.5, 0.1, 0.3, 0.2], ms.float32)
 
 
 def joined(parts):
-    """Outputs over all keys from those over parts, (..., seq, heads, dim), and their logsumexps."""
+    """Merge outputs over parts of the keys, (..., seq, heads, dim), and their logsumexps."""
     outputs, logsumexps = ([one[place].asnumpy() for one in parts] for place in (0, 1))
     logsumexp = np.logaddexp(*logsumexps)
     shares = [np.exp(one - logsumexp).swapaxes(-1, -2)[..., None] for one in logsumexps]

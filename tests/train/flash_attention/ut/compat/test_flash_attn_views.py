@@ -29,13 +29,13 @@ VIEWS = {
 
 
 def new_whole(kind, dtype=ms.float32):
-    """Zeros that hold both caches, as a Tensor or a Parameter."""
+    """Return zeros that hold both caches, as a Tensor or a Parameter."""
     whole = Tensor(np.zeros(WHOLE, np.float32)).astype(dtype)
     return Parameter(whole, name="whole") if kind == "parameter" else whole
 
 
 def check(outputs, *caches):
-    """Outputs of a token of ones behind nothing, then of one of twos behind it."""
+    """Check the outputs of a token of ones, then of a token of twos."""
     for output, seen in zip(outputs, (1, 1 + 1 / (1 + np.exp(-8.0)))):
         np.testing.assert_allclose(output[0, 0, 0].astype(ms.float32).asnumpy(), seen, 1e-2)
     for cache in caches:
@@ -44,29 +44,29 @@ def check(outputs, *caches):
 
 
 def two_steps(step, k_cache, v_cache):
-    """Outputs of a token of ones, then of one of twos."""
+    """Return the outputs of a token of ones, then of a token of twos."""
     return [step(ONE * (at + 1), k_cache, v_cache, Tensor([at], ms.int32)) for at in (0, 1)]
 
 
 def grown(q, k_cache, v_cache, lengths):
-    """Attention by pages, of a token that the call appends."""
+    """Compute attention by pages for a token that the call appends."""
     return flash_attn_with_kvcache(q, k_cache, v_cache, q, q, cache_seqlens=lengths)
 
 
 def with_logsumexp(q, k_cache, v_cache, lengths):
-    """The same of a whole row, as a logsumexp needs it."""
+    """Compute `grown` for a whole row, as a logsumexp needs it."""
     return flash_attn_with_kvcache(q, k_cache, v_cache, q, q, cache_seqlens=lengths, return_softmax_lse=True)[0]
 
 
 def by_two_calls(q, k_cache, v_cache, lengths):
-    """The same by two functions, on a backend that reads by MindSpore's own operators."""
+    """Compute `grown` by two functions, on a backend that reads by MindSpore's own operators."""
     token = reshape_and_cache(q, q, k_cache, v_cache, lengths)
     k_cache, v_cache = ops.depend(k_cache, token), ops.depend(v_cache, token)
     return paged_attention(q, k_cache, v_cache, ops.reshape(lengths * 0, (1, 1)), lengths + 1, backend="math")
 
 
 def without_token(q, k_cache, v_cache, lengths):
-    """The same on backend cpu, whose operator a graph keeps behind the writing one."""
+    """Compute `grown` on backend cpu, whose operator a graph keeps behind the writing operator."""
     reshape_and_cache(q, q, k_cache, v_cache, lengths)
     return paged_attention(q, k_cache, v_cache, ops.reshape(lengths * 0, (1, 1)), lengths + 1, backend="cpu")
 
@@ -123,7 +123,7 @@ def test_views_that_cannot_be_written_are_refused():
 
 
 class Attributes(nn.Cell):
-    """Caches that are attributes, but no Parameters."""
+    """Cache that are attributes, but no Parameters."""
 
     def __init__(self):
         super().__init__()
@@ -134,7 +134,7 @@ class Attributes(nn.Cell):
 
 
 class Cell(nn.Cell):
-    """Runs a step."""
+    """Run a step."""
 
     def __init__(self, step):
         super().__init__()

@@ -17,7 +17,7 @@ TRIANGLE = np.triu(np.ones((2048, 2048), np.uint8), 1)
 
 
 def arrays(seq_q, seq_k, heads=HEADS, kv_heads=KV_HEADS, dtype=np.float16):
-    """query, key, value and the gradient of the output, BNSD."""
+    """Return query, key, value and the gradient of the output, BNSD."""
     random = np.random.default_rng(seq_q + seq_k)
     shapes = [(heads, seq_q), (kv_heads, seq_k), (kv_heads, seq_k), (heads, seq_q)]
     return [random.standard_normal((BATCH, count, seq, DIM)).astype(dtype) for count, seq in shapes]
@@ -31,7 +31,7 @@ def explicit_mask(seq_q, seq_k, heads=1):
 
 
 def band(seq_q, seq_k, before, after, corner=0):
-    """True outside the band around the diagonal that starts at key `corner`."""
+    """Return True outside the band around the diagonal that starts at key `corner`."""
     position = np.arange(seq_q)[:, None] + corner
     keys = np.arange(seq_k)
     return (keys < position - before) | (keys > position + after)
@@ -58,7 +58,7 @@ class Score(nn.Cell):
 
 
 def run(inputs, d_output, shift=None, primitive=False, **settings):
-    """Output of a call and its gradients, as float32 arrays in BNSD.
+    """Return the output of a call and its gradients, as float32 arrays in BNSD.
 
     Args:
         inputs: query, key, value in BNSD.
@@ -109,7 +109,7 @@ def exact(inputs, d_output, hidden=None, shift=None, keep=None, keep_prob=1.0):
 
 
 def assert_right(found, expected):
-    """Output and gradients within twice the error of composed attention in the same dtype."""
+    """Check output and gradients within twice the error of composed attention in the same dtype."""
     right, low = expected
     logsumexp = right.logsumexp
     actual = type(right)(found[0], logsumexp, *found[1:4])
@@ -216,7 +216,7 @@ def test_the_last_1024_rows_of_alibi_stand_for_all_of_them(sparse_mode, seq_q, s
 
 
 def masked_scores(inputs, hidden, shift):
-    """float64 scores of every query head, -inf where hidden."""
+    """Return the scores of every query head in float64, -inf where hidden."""
     query, key = (one.astype(np.float64) for one in inputs[:2])
     key = key.repeat(query.shape[1] // key.shape[1], 1)
     scores = SCALE * (query @ key.swapaxes(-1, -2) + shift)
@@ -290,7 +290,7 @@ def test_tokens_that_leave_no_band_are_refused(tokens):
 
 
 class Inside(nn.Cell):
-    """Builds the primitive inside `construct`, as a graph allows."""
+    """Build the primitive inside `construct`, as a graph allows."""
 
     def construct(self, query, key, value):
         score = FlashAttentionScore(HEADS, scale_value=SCALE, input_layout="BNSD")

@@ -4,6 +4,7 @@ import mindspore as ms
 import numpy as np
 import pytest
 from flash_attention import reference
+from flash_attention.call import AttentionRules, TensorSpec
 from flash_attention.context_parallel.pieces import (
     Pair,
     Share,
@@ -16,7 +17,6 @@ from flash_attention.context_parallel.pieces import (
 from flash_attention.context_parallel.plan import pieces
 from flash_attention.context_parallel.sequence import SequenceSplit
 from flash_attention.context_parallel.split_attention import read_sizes
-from flash_attention.problem import AttentionRules, TensorSpec
 from mindspore import Tensor
 
 from tests.train.flash_attention.support.arrays import draw
@@ -51,7 +51,7 @@ class Process:
         return Tensor(self.split.split(array, self.rank, 2))
 
     def run(self, pairs):
-        """Output, logsumexp, gradient of the queries, of all pairs, and of the sinks."""
+        """Return output, logsumexp, and the gradients of queries, pairs and sinks."""
         query, d_output = self.part(QUERY), self.part(D_OUTPUT)
         output, logsumexp = self.start(Tensor(SINKS))
         for compute, pair, optional in zip(self.forward, pairs, self.optional):

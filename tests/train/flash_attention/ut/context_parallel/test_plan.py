@@ -4,10 +4,10 @@ import itertools
 
 import numpy as np
 import pytest
+from flash_attention.call import ALL_BLOCKS, AttentionRules
+from flash_attention.call.visibility import Band
 from flash_attention.context_parallel.plan import AFTER, BEFORE, check_length, pieces, steps
 from flash_attention.context_parallel.sequence import SequenceSplit
-from flash_attention.problem import ALL_BLOCKS, AttentionRules
-from flash_attention.problem.visibility import Band
 
 RULES = {
     "all": AttentionRules(),

@@ -5,9 +5,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from flash_attention.backends.cpu import library
-from flash_attention.problem import AttentionProblem
+from flash_attention.call import Call
 
-PROBLEM = AttentionProblem(batch=2, heads=4, kv_heads=2, seq_q=5, seq_k=6, head_dim=8, dtype="float32")
+PROBLEM = Call(batch=2, heads=4, kv_heads=2, seq_q=5, seq_k=6, head_dim=8, dtype="float32")
 COUNT, CONFIG, DTYPE, SHAPE, POINTER, VALUE, TOO_LARGE, _, TARGET = range(1, 10)
 BAD_PREFIX = 15
 MASK, BIAS, KEEP_BITS, SEED, SINKS, PREFIX, SEGMENTS, KV_SEGMENTS, RULES, RATES = range(3, 13)
@@ -17,7 +17,7 @@ MASK, BIAS, KEEP_BITS, SEED, SINKS, PREFIX, SEGMENTS, KV_SEGMENTS, RULES, RATES 
 
 
 def zeros(*shape, dtype=np.float32):
-    """An array of zeros."""
+    """Return an array of zeros."""
     return np.zeros(shape, dtype)
 
 
@@ -28,12 +28,12 @@ def forward_inputs(problem=PROBLEM) -> list:
 
 
 def forward_outputs() -> list:
-    """Arrays for output and logsumexp."""
+    """Return the arrays for output and logsumexp."""
     return [zeros(*PROBLEM.shape_query()), zeros(*PROBLEM.shape_lse())]
 
 
 def status(inputs, outputs=None, function="flash_attention_forward") -> int:
-    """The status of a call."""
+    """Return the status of a call."""
     return library.load().call(function, inputs, forward_outputs() if outputs is None else outputs)
 
 
@@ -189,7 +189,7 @@ def backward_inputs() -> list:
 
 
 def backward_outputs() -> list:
-    """Arrays for the gradients of query, key and value."""
+    """Return the arrays for the gradients of query, key and value."""
     return [zeros(2, 4, 5, 8), zeros(2, 2, 6, 8), zeros(2, 2, 6, 8)]
 
 

@@ -3,7 +3,7 @@
 import ctypes
 
 from flash_attention.backends.cpu import library
-from flash_attention.problem.visibility import Band
+from flash_attention.call.visibility import Band
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 

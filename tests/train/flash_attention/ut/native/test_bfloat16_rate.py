@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 from flash_attention.backends.cpu import library
+from flash_attention.call import Call
 from flash_attention.commands import info
-from flash_attention.problem import AttentionProblem
 
 from tests.train.flash_attention.ut.native.support.calls import instruction_set, run, stored, values
 
@@ -22,18 +22,20 @@ pytestmark = pytest.mark.skipif(KERNEL.bfloat16_rate() is None, reason="the proc
 
 @pytest.fixture(autouse=True)
 def unforced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tests of what is chosen, whatever the tests run with."""
+    """Test what is chosen, whatever the tests run with."""
     monkeypatch.delenv(library.ISA_VARIABLE, raising=False)
 
 
 def without_tiles() -> tuple[str, ...]:
-    """Return instruction sets in order, without the one of tiles. Tiles come first on every processor that has them."""
+    """Return the instruction sets in order, without the set that has tiles. Tiles come first on every processor that
+    has them.
+    """
     return tuple(name for name in KERNEL.instruction_sets() if name != library.TILES_ISA)
 
 
 @pytest.fixture
 def assumed() -> Iterator[Callable[[float], None]]:
-    """Takes a rate for the measured one."""
+    """Take a rate for the measured one."""
     yield KERNEL.assume_bfloat16_rate
     KERNEL.assume_bfloat16_rate(None)
 
@@ -41,7 +43,7 @@ def assumed() -> Iterator[Callable[[float], None]]:
 @pytest.mark.parametrize(("rate", "first"), ((SLOW, FLOAT32), (0.99, FLOAT32), (1.0, DOT_PRODUCT), (FAST, DOT_PRODUCT)))
 def test_a_slow_dot_product_is_not_used(rate: float, first: str, assumed) -> None:
     """Results are those of the instruction set that is chosen, and not those of others. Tiles go before either."""
-    problem = AttentionProblem(1, 2, 70, 90, 40, dtype="bfloat16")
+    problem = Call(1, 2, 70, 90, 40, dtype="bfloat16")
     rng = np.random.default_rng(0)
     shapes = (70, 90, 90, 70)
     tensors = [rng.standard_normal((1, 2, length, 40), np.float32) for length in shapes]
@@ -100,7 +102,7 @@ def test_bfloat16_is_not_slower_than_float32(isa: str | None, threads) -> None:
     seconds = dict.fromkeys(("float32", "bfloat16"), float("inf"))
     calls = {}
     for dtype in seconds:
-        problem = AttentionProblem(1, 2, length, length, width, dtype=dtype)
+        problem = Call(1, 2, length, length, width, dtype=dtype)
         *inputs, d_output = stored(tensors, dtype)
         calls[dtype] = problem, inputs, d_output
     with instruction_set(isa or ""):

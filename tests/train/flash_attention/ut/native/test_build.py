@@ -43,7 +43,7 @@ SPREAD = [
 
 
 def check_everywhere(kernel: Remote, selected=SPREAD, isas=None) -> None:
-    """The cases hold with every instruction set of a kernel."""
+    """Run the cases with every instruction set of a kernel."""
     for isa in isas or kernel.instruction_sets():
         with instruction_set(isa):
             for case in selected:

@@ -2,7 +2,7 @@
 
 import pytest
 from flash_attention.backends.cpu import library
-from flash_attention.problem import LAYOUTS
+from flash_attention.call import LAYOUTS
 
 from tests.train.flash_attention.support import case_list, cases
 from tests.train.flash_attention.ut.native.support.calls import instruction_set, run_case

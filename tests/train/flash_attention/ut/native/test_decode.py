@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from flash_attention.backends.cpu import library
-from flash_attention.problem import AttentionProblem, AttentionRules
+from flash_attention.call import AttentionRules, Call
 
 from tests.train.flash_attention.support import cases
 from tests.train.flash_attention.support.arrays import random
@@ -19,7 +19,7 @@ CASES = (
         heads=3, kv_heads=1, seq_q=5, seq_k=530, head_dim=128, mask="causal", alibi="computed", alignment="bottom_right"
     ),
     cases.Case(heads=2, kv_heads=2, seq_q=4, seq_k=600, head_dim=33, mask="causal"),
-    # By tiles, where there are some, and the fewest queries that are.
+    # By tiles, if there are some, and the fewest queries that are.
     cases.Case(heads=6, kv_heads=2, seq_q=11, seq_k=700, head_dim=72, mask="causal", alignment="bottom_right"),
     cases.Case(heads=3, kv_heads=1, seq_q=9, seq_k=300, head_dim=64, softcap=5.0, sinks=True),
 )
@@ -33,7 +33,7 @@ def test_cases(isa, dtype):
 
 
 def decode(problem, query, key, value):
-    """Output and logsumexp of the kernel."""
+    """Return the output and logsumexp of the kernel."""
     output, logsumexp = library.forward(problem, *(stored(array, problem.dtype) for array in (query, key, value)))
     return values(output), logsumexp
 
@@ -43,7 +43,7 @@ def test_hidden_keys_may_hold_anything(isa, dtype):
     """Row i sees keys 590 + i - 200 .. 590 + i."""
     sizes = {"batch": 1, "heads": 2, "kv_heads": 1, "seq_q": 4, "seq_k": 600, "head_dim": 24}
     rules = AttentionRules(causal=True, causal_alignment="bottom_right", window_left=200)
-    problem = AttentionProblem(**sizes, dtype=dtype, rules=rules)
+    problem = Call(**sizes, dtype=dtype, rules=rules)
     query, key, value = random(1, 2, 4, 24), random(1, 1, 600, 24, seed=1), random(1, 1, 600, 24, seed=2)
     expected = decode(problem, query, key, value)
     for array in (key, value):
@@ -58,7 +58,7 @@ def test_hidden_keys_may_hold_anything(isa, dtype):
 def test_threads_do_not_change_bits(run_python):
     program = (
         "import numpy as np; from tests.train.flash_attention.ut.native.test_decode import *;"
-        "p = AttentionProblem(batch=2, heads=4, kv_heads=2, seq_q=2, seq_k=9000, head_dim=64, dtype='float32');"
+        "p = Call(batch=2, heads=4, kv_heads=2, seq_q=2, seq_k=9000, head_dim=64, dtype='float32');"
         "r = decode(p, random(2, 4, 2, 64), random(2, 2, 9000, 64, seed=1), random(2, 2, 9000, 64, seed=2));"
         "print(r[0].tobytes().hex(), r[1].tobytes().hex())"
     )
@@ -67,9 +67,7 @@ def test_threads_do_not_change_bits(run_python):
 
 
 def test_one_sequence_of_a_batch_has_the_bits_it_has_alone():
-    many, one = (
-        AttentionProblem(batch=batch, heads=2, seq_q=1, seq_k=3000, head_dim=32, dtype="float32") for batch in (3, 1)
-    )
+    many, one = (Call(batch=batch, heads=2, seq_q=1, seq_k=3000, head_dim=32, dtype="float32") for batch in (3, 1))
     tensors = random(3, 2, 1, 32), random(3, 2, 3000, 32, seed=1), random(3, 2, 3000, 32, seed=2)
     output, logsumexp = decode(many, *tensors)
     alone = decode(one, *(tensor[1:2] for tensor in tensors))
@@ -85,11 +83,9 @@ def test_a_query_head_has_the_bits_of_a_group_of_its_own(isa, dtype, head_dim):
     query, key, value = random(1, 11, 1, head_dim), *(random(1, 1, 555, head_dim, seed=seed) for seed in (1, 2))
     output, logsumexp = (
         np.concatenate(results, axis=1)
-        for results in zip(
-            *(decode(AttentionProblem(heads=1, **sizes), query[:, h : h + 1], key, value) for h in range(11))
-        )
+        for results in zip(*(decode(Call(heads=1, **sizes), query[:, h : h + 1], key, value) for h in range(11)))
     )
     for heads in (2, 3, 4, 5, 8, 9, 11):
-        group = decode(AttentionProblem(heads=heads, **sizes), query[:, :heads], key, value)
+        group = decode(Call(heads=heads, **sizes), query[:, :heads], key, value)
         np.testing.assert_array_equal(group[0], output[:, :heads])
         np.testing.assert_array_equal(group[1], logsumexp[:, :heads])

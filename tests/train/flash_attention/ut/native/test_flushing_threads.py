@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from flash_attention.problem import AttentionProblem
+from flash_attention.call import Call
 
 from tests.train.flash_attention.ut.native.support.calls import run, values
 
@@ -25,14 +25,14 @@ maths, openmp = ctypes.CDLL("libm.so.6"), ctypes.CDLL("libgomp.so.1")
 
 
 def flags() -> int:
-    """The bits of this thread."""
+    """Return the bits of this thread."""
     environment = Environment()
     maths.fegetenv(ctypes.byref(environment))
     return environment[WORD] & FLUSH
 
 
 def flags_of_team() -> set:
-    """(thread, bits) of OpenMP's threads."""
+    """Return (thread, bits) of OpenMP's threads."""
     seen = set()
     look = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _: seen.add((threading.get_ident(), flags())))
     openmp.GOMP_parallel(look, None, THREADS, 0)
@@ -41,7 +41,7 @@ def flags_of_team() -> set:
 
 @contextlib.contextmanager
 def flushing() -> Iterator[None]:
-    """Inside, the threads of OpenMP flush subnormal numbers, this one among them."""
+    """Let the threads of OpenMP flush subnormal numbers inside, this one among them."""
     before, other = Environment(), Environment()
     for environment in (before, other):
         maths.fegetenv(ctypes.byref(environment))
@@ -56,7 +56,7 @@ def flushing() -> Iterator[None]:
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_subnormal_numbers_are_kept_and_the_flags_come_back(isa: str, dtype: str, threads) -> None:
     """Queries and keys of zero: the output is the value, and a value's gradient that of the output."""
-    problem = AttentionProblem(1, 8, 128, 128, 64, dtype=dtype)
+    problem = Call(1, 8, 128, 128, 64, dtype=dtype)
     zeros = np.zeros((1, 8, 128, 64), np.float32)
     small = np.full_like(zeros, SMALL)
     threads(THREADS)
@@ -73,6 +73,6 @@ def test_subnormal_numbers_are_kept_and_the_flags_come_back(isa: str, dtype: str
 
 def test_threads_that_keep_them_are_left_alone(threads) -> None:
     before = flags_of_team()
-    problem = AttentionProblem(1, 1, 4, 4, 16)
+    problem = Call(1, 1, 4, 4, 16)
     run(problem, *np.zeros((4, 1, 1, 4, 16), np.float32))
     assert flags_of_team() == before and not flags()

@@ -15,7 +15,7 @@ ALONE = sorted(set(build.SOURCES.glob("*.h")) - set(INCLUDED))
 
 
 def compile_text(text: str, flags: tuple) -> None:
-    """The text compiles without a warning."""
+    """Check that the text compiles without a warning."""
     flags = (*flags, "-Wall", "-Wextra", "-Werror", "-Wno-unused-function")
     command = ["g++", "-std=c++17", "-fopenmp", "-fsyntax-only", *flags]
     done = subprocess.run([*command, "-I", build.SOURCES, "-x", "c++", "-"], input=text, capture_output=True, text=True)
@@ -28,7 +28,7 @@ def test_compiles_alone(header):
 
 
 def pairs() -> list:
-    """Return instruction sets with the flags of a target. Further targets of the same header are slow."""
+    """Return the instruction sets with the flags of a target. Further targets of the same header are slow."""
     return [
         pytest.param(simd, target, marks=[pytest.mark.slow] if index else [])
         for simd, targets in TARGETS.items()

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from flash_attention.backends.cpu import library
-from flash_attention.problem import AttentionProblem
+from flash_attention.call import Call
 
 from tests.train.flash_attention.support.cases import Case
 from tests.train.flash_attention.support.random_cases import random_case
@@ -38,16 +38,16 @@ def digest(seed: int) -> str:
 
 
 def print_digests(seeds: list) -> None:
-    """Runs in a process of its own, whose memory is fresh."""
+    """Print digests, in a process of its own, whose memory is fresh."""
     for seed in seeds:
         print(seed, digest(seed))
 
 
 def ugly_call() -> None:
-    """Leaves NaN and large numbers in the scratch of this thread, on all instruction sets."""
+    """Leave NaN and large numbers in the scratch of this thread, on all instruction sets."""
     for isa in ISAS:
         for dtype, left in (("bfloat16", 1e30), ("float32", np.nan)):
-            problem = AttentionProblem(batch=1, heads=1, seq_q=256, seq_k=256, head_dim=256, dtype=dtype)
+            problem = Call(batch=1, heads=1, seq_q=256, seq_k=256, head_dim=256, dtype=dtype)
             ugly = np.full(problem.shape_query(), left, np.float32)
             with instruction_set(isa):
                 run(problem, ugly, ugly, ugly, ugly)

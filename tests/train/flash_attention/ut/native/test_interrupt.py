@@ -7,12 +7,12 @@ import time
 
 import numpy as np
 from flash_attention.backends.cpu import library
-from flash_attention.problem import AttentionProblem
+from flash_attention.call import Call
 
 
 def interrupted_call() -> None:
-    """Runs in a process of its own: two calls, the first with a Ctrl-C in its middle."""
-    problem = AttentionProblem(batch=1, heads=2, seq_q=1500, seq_k=1500, head_dim=64, dtype="float32")
+    """Run in a process of its own: two calls, the first with a Ctrl-C in its middle."""
+    problem = Call(batch=1, heads=2, seq_q=1500, seq_k=1500, head_dim=64, dtype="float32")
     tensors = [np.random.default_rng(i).standard_normal(problem.shape_query()).astype(np.float32) for i in range(3)]
     expected, _ = library.forward(problem, *tensors)
     interrupted = False

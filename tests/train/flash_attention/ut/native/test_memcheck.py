@@ -37,7 +37,7 @@ CASES = [
 
 
 def small_cases() -> list:
-    """The first random cases of little work."""
+    """Return the first random cases of little work."""
     chosen = []
     seed = 0
     while len(chosen) < RANDOM:
@@ -50,7 +50,7 @@ def small_cases() -> list:
 
 @pytest.fixture(scope="module")
 def driver(tmp_path_factory):
-    """The driver, built with what valgrind wants."""
+    """Return the driver, built with what valgrind wants."""
     flags = ("-O1", "-g", "-DFLASH_ATTENTION_MEMCHECK")
     return build_driver(tmp_path_factory.mktemp("memcheck"), flags=flags, isas=("avx2",))
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from flash_attention import reference
 from flash_attention.backends.cpu import library
-from flash_attention.problem import LAYOUTS
+from flash_attention.call import LAYOUTS
 
 from tests.train.flash_attention.support import cases
 from tests.train.flash_attention.support.cases import Case
@@ -32,7 +32,7 @@ CASES = [
 
 
 class GuardedPages:
-    """Puts arrays against a page that cannot be accessed: a single byte too far ends the process."""
+    """Put arrays against a page that cannot be accessed: a single byte too far ends the process."""
 
     def __init__(self, at_end: bool):
         self.at_end = at_end
@@ -59,7 +59,7 @@ class GuardedPages:
 
 
 def check_guarded(at_end: bool) -> None:
-    """Runs in a process of its own, which an error would end."""
+    """Check guarded memory, in a process of its own, which an error would end."""
     for isa in library.instruction_sets():
         with instruction_set(isa):
             for case, layout in itertools.product(CASES, LAYOUTS):
@@ -68,7 +68,7 @@ def check_guarded(at_end: bool) -> None:
 
 
 def check_guarded_keep_bits(at_end: bool) -> None:
-    """Given keep decisions, whose rows end inside of a word of 32."""
+    """Give keep decisions whose rows end inside of a word of 32."""
     case = replace(CASES[2], alibi="none")
     problem = replace(case.problem, keep_bits=True)
     bits = np.packbits(case.keep(), axis=-1, bitorder="little")
@@ -109,14 +109,14 @@ def test_alignment_does_not_matter(offset):
 
 
 def test_nothing_is_left_unwritten():
-    """Results start as NaN here; every element has to be written, also where nothing is visible."""
+    """Results start as NaN here; every element has to be written, also if nothing is visible."""
     case = Case(seq_q=300, seq_k=200, head_dim=40, window=(10, 10), mask="rows", dtype="float32")
     for result in run(case.problem, *tensors(case), mask=case.backend_mask()):
         assert not np.isnan(result).any()
 
 
 def tensors(case: Case) -> tuple:
-    """The arrays of a case that the kernel takes."""
+    """Return the arrays of a case that the kernel takes."""
     inputs = case.inputs()
     return inputs.query, inputs.key, inputs.value, inputs.d_output, inputs.d_logsumexp
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from flash_attention.problem import AttentionProblem
+from flash_attention.call import Call
 
 from tests.train.flash_attention.support.arrays import random
 from tests.train.flash_attention.support.problems import make_problem
@@ -18,27 +18,27 @@ RULES = {
 NAMES = ("output", "logsumexp", "d_query", "d_key", "d_value", "d_bias")
 
 
-def problem_of(seq_q=150, seq_k=203, dtype="float32", **more) -> AttentionProblem:
-    """A problem of two heads that share keys."""
+def problem_of(seq_q=150, seq_k=203, dtype="float32", **more) -> Call:
+    """Return a problem of two heads that share keys."""
     sizes = {"batch": 1, "heads": 2, "kv_heads": 1, "head_dim": 40}
     return make_problem(seq_q=seq_q, seq_k=seq_k, dtype=dtype, **{**sizes, **more})
 
 
 def tensors_of(problem) -> dict:
-    """Random query, key, value and gradient of the output."""
+    """Return random query, key, value and gradient of the output."""
     query, key = problem.shape_query(), problem.shape_key()
     shapes = {"query": query, "key": key, "value": key, "d_output": query}
     return {name: random(*shape, seed=seed) for seed, (name, shape) in enumerate(shapes.items())}
 
 
 def named(problem, tensors, **optional) -> dict:
-    """Results of the kernel by name."""
+    """Return the results of the kernel by name."""
     results = run(problem, tensors["query"], tensors["key"], tensors["value"], tensors["d_output"], **optional)
     return dict(zip(NAMES, results))
 
 
 def assert_clean(actual, expected, rows, keys):
-    """Bit-equal in these query rows and keys."""
+    """Check equality bit by bit in these query rows and keys."""
     for name, result in actual.items():
         axis = keys if name in ("d_key", "d_value") else rows
         if name == "d_bias":
@@ -123,7 +123,7 @@ def test_a_nan_does_not_hide_a_rise_of_another_row(isa):
 
 
 def bfloat16_of(bits) -> np.ndarray:
-    """The float32 numbers of bfloat16 bits."""
+    """Return the float32 numbers of bfloat16 bits."""
     return (np.asarray(bits, np.uint32) << 16).view(np.float32)
 
 

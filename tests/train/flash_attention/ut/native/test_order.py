@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from flash_attention.backends.cpu import library
-from flash_attention.problem import AttentionProblem
+from flash_attention.call import Call
 
 from tests.train.flash_attention.support.cases import Case, assert_same
 from tests.train.flash_attention.ut.native.support.calls import instruction_set, run, run_case
@@ -36,7 +36,7 @@ def test_any_number_of_threads(case, isa, threads):
 def test_bias_gradients_that_heads_share(bias_shape, threads):
     """Heads or batch elements that add to the same sums do so in one order, and leave nothing out."""
     sizes = {"batch": 3, "heads": 3, "seq_q": 300, "seq_k": 300, "head_dim": 16}
-    problem = AttentionProblem(**sizes, dtype="float32", bias_shape=bias_shape, bias_dtype="float32")
+    problem = Call(**sizes, dtype="float32", bias_shape=bias_shape, bias_dtype="float32")
     random = np.random.default_rng(0)
     tensors = [random.standard_normal(problem.shape_query()).astype(np.float32) for _ in range(4)]
     bias = random.standard_normal(bias_shape).astype(np.float32)

@@ -5,7 +5,7 @@ import time
 import numpy as np
 import pytest
 from flash_attention.backends.cpu import library
-from flash_attention.problem import AttentionProblem
+from flash_attention.call import Call
 
 from tests.train.flash_attention.ut.native.support.calls import instruction_set, stored
 
@@ -13,7 +13,7 @@ OPERATIONS = 1 << 29
 
 
 def fastest(call) -> float:
-    """Least time of this thread in some calls."""
+    """Return the least time of this thread in some calls."""
     times = []
     for _ in range(7):
         start = time.thread_time()
@@ -24,7 +24,7 @@ def fastest(call) -> float:
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_attention_comes_near_to_the_peak_and_stays_below(dtype: str, threads) -> None:
-    problem = AttentionProblem(1, 1, 1024, 1024, 128, dtype=dtype)
+    problem = Call(1, 1, 1024, 1024, 128, dtype=dtype)
     tensor = stored(np.random.default_rng(0).standard_normal((1, 1, 1024, 128), np.float32), dtype)
     threads(1)
     peak = OPERATIONS / fastest(lambda: library.load().multiply_adds(dtype, OPERATIONS))

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
+from flash_attention.call import Call
 from flash_attention.dropout import philox
-from flash_attention.problem import AttentionProblem
 
 from tests.train.flash_attention.support.problems import make_problem
 from tests.train.flash_attention.ut.native.support.calls import run
@@ -32,13 +32,13 @@ def test_broadcasts_counters_against_one_key():
     assert together[0].tolist() == KNOWN[0][2]
 
 
-def problem_of(**more) -> AttentionProblem:
-    """A training problem with dropout and odd sizes."""
+def problem_of(**more) -> Call:
+    """Return a training problem with dropout and odd sizes."""
     sizes = {"batch": 2, "heads": 3, "seq_q": 37, "seq_k": 203, "head_dim": 203, "dropout_rate": 0.3, **more}
     return make_problem(dtype="float32", training=True, **sizes)
 
 
-def drawn_by_kernel(problem: AttentionProblem, seed) -> np.ndarray:
+def drawn_by_kernel(problem: Call, seed) -> np.ndarray:
     """Keep decisions of the kernel: with equal scores and unit vectors as values the output shows them."""
     query = np.zeros(problem.shape_query(), np.float32)
     value = np.broadcast_to(np.eye(problem.seq_k, dtype=np.float32), problem.shape_key())

@@ -2,15 +2,15 @@
 
 import numpy as np
 import pytest
-from flash_attention.problem import AttentionProblem
+from flash_attention.call import Call
 
 from tests.train.flash_attention.support.arrays import random
 from tests.train.flash_attention.support.problems import make_problem
 from tests.train.flash_attention.ut.native.support.calls import run
 
 
-def problem_of(seq_q, seq_k, **more) -> AttentionProblem:
-    """A problem of one head."""
+def problem_of(seq_q, seq_k, **more) -> Call:
+    """Return a problem of one head."""
     return make_problem(batch=1, heads=1, seq_q=seq_q, seq_k=seq_k, head_dim=32, **more)
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from flash_attention.backends.cpu import build, library
-from flash_attention.problem import AttentionProblem
+from flash_attention.call import Call
 
 from tests.train.flash_attention.st.support.wheel_tools import ROOT, run
 from tests.train.flash_attention.ut.native.support import calls
@@ -46,7 +46,7 @@ needs_tiles = pytest.mark.skipif(not HAS_TILES, reason="the processor has no til
 
 @pytest.fixture(scope="module", params=("scalar", pytest.param("intrinsics", marks=needs_tiles)))
 def driver(request, tmp_path_factory) -> Path:
-    """tiles_driver.cpp with one of the two implementations."""
+    """Build tiles_driver.cpp with one of the two implementations."""
     program = tmp_path_factory.mktemp("tiles") / "driver"
     flags = (SCALAR,) if request.param == "scalar" else ("-DINTRINSICS", "-mamx-tile", "-mamx-bf16")
     sources = (HERE / "tiles_driver.cpp", build.SOURCES / "tile_permission.cpp")
@@ -56,19 +56,21 @@ def driver(request, tmp_path_factory) -> Path:
 
 
 def flushed(values: np.ndarray) -> np.ndarray:
-    """float32 with subnormal numbers as zeros."""
+    """Round to float32, with zeros for subnormal numbers."""
     rounded = values.astype(np.float32)
     return np.where(np.abs(rounded) < SMALLEST, np.copysign(np.float32(0), rounded), rounded)
 
 
 def pairs(bits: np.ndarray) -> np.ndarray:
-    """The first and the second bfloat16 of units, flushed, as float64."""
+    """Return the first and the second bfloat16 of units, flushed, as float64."""
     halves = np.stack([bits << np.uint32(16), bits & np.uint32(0xFFFF0000)]).view(np.float32)
     return flushed(halves).astype(np.float64)
 
 
 def dot(sums: np.ndarray, left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """The instruction as Intel's manual has it: first and second values apart, then together, then the sums."""
+    """Compute the instruction as Intel's manual describes it: first and second values apart, then together, then the
+    sums.
+    """
     partial = np.zeros((2, SIDE, SIDE))
     for k in range(SIDE):
         partial = flushed(pairs(left)[:, :, k, None] * pairs(right)[:, None, k] + partial).astype(np.float64)
@@ -130,7 +132,7 @@ def test_native_cases_on_scalar_tiles(tmp_path) -> None:
 
 @pytest.mark.skipif(HAS_TILES, reason="the processor has them")
 def test_tiles_that_are_not_there_are_refused() -> None:
-    problem = AttentionProblem(1, 1, 4, 4, 16, dtype="bfloat16")
+    problem = Call(1, 1, 4, 4, 16, dtype="bfloat16")
     tensors = [np.zeros((1, 1, 4, 16), np.float32)] * 4
     with instruction_set(library.TILES_ISA), pytest.raises(library.KernelError, match="missing on this processor"):
         calls.run(problem, *tensors)
@@ -143,7 +145,7 @@ import ctypes, sys
 import numpy as np
 from flash_attention.backends.cpu import library
 from flash_attention.commands import info
-from flash_attention.problem import AttentionProblem
+from flash_attention.call import Call
 
 def permitted():
     features = ctypes.c_uint64()
@@ -154,7 +156,7 @@ def output(dtype):
     query = np.random.default_rng(0).standard_normal((1, 2, 40, 32), np.float32)
     if dtype == "bfloat16":
         query = (query.view(np.uint32) >> 16).astype(np.uint16)
-    return library.forward(AttentionProblem(1, 2, 40, 40, 32, dtype=dtype), query, query, query)[0]
+    return library.forward(Call(1, 2, 40, 40, 32, dtype=dtype), query, query, query)[0]
 
 kernel = library.load()
 names = kernel.instruction_sets()

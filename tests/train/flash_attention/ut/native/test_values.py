@@ -3,19 +3,19 @@
 import numpy as np
 import pytest
 from flash_attention import reference
-from flash_attention.problem import AttentionProblem
+from flash_attention.call import Call
 
 from tests.train.flash_attention.support.problems import make_problem
 from tests.train.flash_attention.ut.native.support.calls import run, values
 
 
-def problem_of(seq_q, seq_k, head_dim, dtype="float32", **more) -> AttentionProblem:
-    """A problem of one head."""
+def problem_of(seq_q, seq_k, head_dim, dtype="float32", **more) -> Call:
+    """Return a problem of one head."""
     return make_problem(batch=1, heads=1, seq_q=seq_q, seq_k=seq_k, head_dim=head_dim, dtype=dtype, **more)
 
 
 def random(*shape, seed=0) -> np.ndarray:
-    """Normal random elements of one head."""
+    """Return normal random elements of one head."""
     return np.random.default_rng(seed).standard_normal((1, 1, *shape)).astype(np.float32)
 
 
@@ -25,7 +25,7 @@ def test_every_16_bit_number_survives(isa, dtype):
     bits = np.arange(65536, dtype=np.uint16)
     numbers = bits.view(np.float16) if dtype == "float16" else bits
     finite = np.isfinite(values(numbers))
-    problem = AttentionProblem(batch=1, heads=256, seq_q=1, seq_k=1, head_dim=256, dtype=dtype)
+    problem = Call(batch=1, heads=256, seq_q=1, seq_k=1, head_dim=256, dtype=dtype)
     value = np.where(finite, values(numbers), 0).astype(np.float32).reshape(1, 256, 1, 256)
     zeros = np.zeros_like(value)
     output = values(run(problem, zeros, zeros, value, zeros)[0])
@@ -40,7 +40,7 @@ def test_results_are_rounded_to_even(isa, dtype):
     exponent = np.exp2(generator.integers(-22, 14, (256, 256)))
     pair = [reference.round_to((1 + generator.random((256, 256))) * exponent, dtype) for _ in range(2)]
     value = np.stack(pair, axis=1)[None]
-    problem = AttentionProblem(batch=1, heads=256, seq_q=1, seq_k=2, head_dim=256, dtype=dtype)
+    problem = Call(batch=1, heads=256, seq_q=1, seq_k=2, head_dim=256, dtype=dtype)
     query = np.zeros((1, 256, 1, 256), np.float32)
     output = values(run(problem, query, np.zeros_like(value), value, query)[0])
     np.testing.assert_array_equal(output[0, :, 0], reference.round_to((pair[0] + pair[1]) / 2, dtype))

@@ -50,17 +50,17 @@ def test_a_compact_mask_with_other_contents_is_refused_outside_graphs():
 
 
 def set_one(mask):
-    """Hides one key by assignment to an element."""
+    """Hide one key by assignment to an element."""
     mask[0, 5, 3] = 1
 
 
 def set_one_of_the_array(mask):
-    """Hides one key through the array that shares the tensor's memory."""
+    """Hide one key through the array that shares the tensor's memory."""
     mask.asnumpy()[0, 5, 3] = 1
 
 
 def put_other_data(mask):
-    """Gives the tensor other data."""
+    """Give the tensor other data."""
     mask.assign_value(Tensor(TRIANGLE * 0))
 
 

@@ -15,18 +15,18 @@ X = Tensor(np.random.default_rng(0).standard_normal((1, 2, 40, 16)).astype(np.fl
 
 
 def run(layer):
-    """Output of a layer."""
+    """Return the output of a layer."""
     return layer(X, X, X).asnumpy()
 
 
 def copies(layer):
-    """The layer, a copy, a second copy, and a copy of the first copy."""
+    """Return the layer, a copy, a second copy, and a copy of the first copy."""
     first = copy.deepcopy(layer)
     return layer, first, copy.deepcopy(layer), copy.deepcopy(first)
 
 
 def all_differ(arrays):
-    """Return if no two of the arrays are alike."""
+    """Return True if no two of the arrays are alike."""
     return all(np.abs(one - two).max() > 0.1 for index, one in enumerate(arrays) for two in arrays[:index])
 
 

@@ -6,7 +6,7 @@ import mindspore as ms
 import numpy as np
 import pytest
 from flash_attention import FlashAttention, attention_backend, reference
-from flash_attention.problem import AttentionProblem
+from flash_attention.call import Call
 from mindspore import Tensor, nn, ops
 
 from tests.train.flash_attention.support.cells import Gradients
@@ -149,7 +149,7 @@ def test_gradient_of_a_given_alibi_mask_and_its_refusal(backend, mode):
     query, key, value = inputs()
     alibi = draw(2, 4, 1, 56, seed=4)
     d_output = draw(*query.shape, seed=3)
-    problem = AttentionProblem(2, 4, 40, 56, 32, 2, "float32", bias_shape=(2, 4, 1, 56), bias_dtype="float32")
+    problem = Call(2, 4, 40, 56, 32, 2, "float32", bias_shape=(2, 4, 1, 56), bias_dtype="float32")
     arrays = (tensor.asnumpy() for tensor in (query, key, value))
     exact = reference.truth(problem, *arrays, bias=alibi.asnumpy(), d_output=d_output.asnumpy())
     asked = Gradients(FlashAttention(32, alibi=True, backend=backend))(query, key, value, None, alibi, d_output)
@@ -226,7 +226,7 @@ def test_jit_inside_pynative(backend):
 def test_the_backend_is_chosen_by_name_context_or_environment(monkeypatch):
     """The tik backend refuses on a CPU: its complaint shows who was chosen."""
     query, key, value = inputs()
-    with pytest.raises(RuntimeError, match="backend 'tik' cannot run this problem"):
+    with pytest.raises(RuntimeError, match="backend 'tik' cannot run this call"):
         FlashAttention(32, backend="tik")(query, key, value)
     with attention_backend("tik"), pytest.raises(RuntimeError, match="backend 'tik' cannot run"):
         FlashAttention(32)(query, key, value)

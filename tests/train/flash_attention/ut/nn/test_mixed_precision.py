@@ -17,7 +17,7 @@ BACKENDS = ("math", "cpu")
 
 @pytest.fixture(autouse=True)
 def _folder_of_its_own(monkeypatch, tmp_path):
-    """Level O1 writes the code that it generates, and changes sys.path."""
+    """Keep what level O1 changes: it writes the code that it generates, and changes sys.path."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
 

@@ -3,7 +3,7 @@
 import mindspore as ms
 import numpy as np
 import pytest
-from flash_attention import FlashAttention, functional
+from flash_attention import FlashAttention, plan
 from flash_attention.backends import math, registry
 from mindspore import Tensor, nn, ops
 
@@ -57,7 +57,7 @@ def test_recomputation_runs_the_attention_again(mode, monkeypatch):
 
     monkeypatch.setattr(math.BACKEND, "build", lambda problem: Counting(), raising=False)
     registry._build.cache_clear()
-    functional._planned.cache_clear()
+    plan._planned.cache_clear()
     try:
         for recompute in (False, True):
             network = nn.SequentialCell([nn.Dense(32, 32), Repeated()])
@@ -70,4 +70,4 @@ def test_recomputation_runs_the_attention_again(mode, monkeypatch):
             assert len(runs) == 1 + recompute
     finally:
         registry._build.cache_clear()
-        functional._planned.cache_clear()
+        plan._planned.cache_clear()

@@ -15,7 +15,7 @@ OFFSETS = np.array([0, 33, 5], np.int32)
 
 @pytest.fixture(params=("native", "composed"), autouse=True)
 def form(request, monkeypatch):
-    """Runs the test with the native kernel, and with MindSpore's operations as devices do."""
+    """Run the test with the native kernel, and with MindSpore's operations as devices do."""
     if request.param == "native":
         assert rotary.serves_native()
     monkeypatch.setattr(rotary, "serves_native", lambda: request.param == "native")
@@ -23,7 +23,7 @@ def form(request, monkeypatch):
 
 
 def tables(rotary_dim: int) -> tuple:
-    """cos and sin, float32."""
+    """Return cos and sin in float32."""
     angles = np.arange(POSITIONS)[:, None] * 100.0 ** -(np.arange(0, rotary_dim, 2) / rotary_dim)
     return np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
 
@@ -45,12 +45,12 @@ def expected(x, cos, sin, interleaved: bool, offsets, conjugate=False) -> np.nda
 
 
 def turned(x):
-    """Between BSND and BNSD."""
+    """Turn between BSND and BNSD."""
     return x.swapaxes(1, 2)
 
 
 class Rotary(nn.Cell):
-    """A call, times `upstream`; `offsets` are data, or None where `constant` says them."""
+    """A call, times `upstream`; `offsets` are data, or None if `constant` says them."""
 
     def __init__(self, interleaved: bool, constant: int):
         super().__init__()
@@ -98,13 +98,13 @@ class OfGradient(nn.Cell):
 
 
 def two_turns(x, cos, sin, offsets) -> float:
-    """TwoTurns in float64."""
+    """Compute TwoTurns in float64."""
     once = expected(x, cos, sin, True, offsets)
     return (expected(once * once, cos, sin, False, 2) * once).sum()
 
 
 def slope(function, x, direction, step) -> float:
-    """The derivative of a function of x along a direction."""
+    """Return the derivative of a function of x along a direction."""
     return (function(x + step * direction) - function(x - step * direction)) / (2 * step)
 
 
@@ -172,7 +172,7 @@ def test_low_precision_gradients(mode, dtype):
 
 
 def turn_in_halves(x, cos, sin, offsets):
-    """One call."""
+    """Turn x in halves by one call."""
     return rotary_embedding(x, cos, sin, offsets=offsets)
 
 

@@ -4,7 +4,7 @@ import mindspore as ms
 import numpy as np
 import pytest
 from flash_attention.backends import registry
-from flash_attention.problem import LAYOUTS, AttentionProblem, AttentionRules
+from flash_attention.call import LAYOUTS, AttentionRules, Call
 from flash_attention.sharding.shard import ROWS, TENSOR
 from flash_attention.sharding.strategy import ShardPlan, axes_of
 from mindspore import Tensor
@@ -85,7 +85,7 @@ def test_devices_must_be_as_many_as_parts():
 )
 def test_shards_must_divide(plan, message):
     with pytest.raises(ValueError, match=message):
-        plan.local(AttentionProblem(batch=2, heads=8, kv_heads=4, seq_q=8, seq_k=8, head_dim=8), 0)
+        plan.local(Call(batch=2, heads=8, kv_heads=4, seq_q=8, seq_k=8, head_dim=8), 0)
 
 
 @pytest.mark.parametrize("mask_shape", [None, (1, 1, 40, 40), (4, 1, 40, 40)], ids=("none", "shared", "batch"))
@@ -97,7 +97,7 @@ def test_shards_are_bit_equal_to_the_whole(mask_shape, bias):
     given = {"mask_shape": mask_shape, "mask_dtype": mask_shape and "bool"}
     given.update(bias_shape=bias_shape, bias_dtype=bias_shape and "float32")
     rules = AttentionRules(alibi=bias == "alibi", dropout_rate=0.3)
-    whole = AttentionProblem(**sizes, **given, training=True, rules=rules)
+    whole = Call(**sizes, **given, training=True, rules=rules)
     random = np.random.default_rng(0)
     arrays = [random.standard_normal(s).astype(np.float32) for s in (whole.shape_query(), *[whole.shape_key()] * 2)]
     mask = None if mask_shape is None else random.random(mask_shape) < 0.3

@@ -12,7 +12,7 @@ DYNAMIC = "cpu" if get_backend("cpu").dynamic else "math"  # of MindSpore 2.0, w
 
 
 def draw(*shape):
-    """Normal random float32 elements."""
+    """Return normal random float32 elements."""
     return Tensor(np.random.default_rng(0).standard_normal(shape).astype(np.float32))
 
 
@@ -49,7 +49,7 @@ class Packed(nn.Cell):
 
 
 def first_calls():
-    """One call of each in the current mode, with gradients of what has them."""
+    """Make one call of each in the current mode, with gradients of what has them."""
     tensors = [draw(2, 4, 40, 16) for _ in range(3)]
     for net in (FlashAttention(16), FlashAttention(16, dropout_rate=0.1).set_train(), Function(), Torch()):
         net(*tensors)

@@ -11,7 +11,7 @@ SOC = "Ascend910A"
 
 @pytest.fixture(scope="session")
 def tik(device):
-    """The tik module."""
+    """Return the tik module."""
     if device == "emulator":
         import tikemu
 
@@ -29,7 +29,7 @@ def tik(device):
 
 @pytest.fixture(scope="session")
 def execute(device):
-    """Runs a built program: execute(instance, feed, outputs) gives arrays by output name.
+    """Run a built program: execute(instance, feed, outputs) gives arrays by output name.
 
     On the emulator it also checks the overflow status: clear, set (saturates=True), or whatever it is (None).
     """
@@ -50,15 +50,16 @@ def execute(device):
 
 @pytest.fixture
 def on_emulator(device):
-    """Skips the test on a device, where there is nothing to check it with."""
+    """Skip the test on a device, if there is nothing to check it with."""
     if device != "emulator":
         pytest.skip("a test of what only the emulator has")
 
 
 @pytest.fixture
 def execute_nan(on_emulator):
-    """Runs a built program as `execute` does, in default mode: strict mode refuses NaN among the operands of mmad,
-    and what the Cube makes of it is not specified."""
+    """Run a built program as `execute` does, in default mode: strict mode refuses NaN among the operands of mmad, and
+    what the Cube makes of it is not specified.
+    """
     import tikemu
 
     def run(instance, feed: dict, outputs: list) -> dict:

@@ -5,11 +5,11 @@ import dataclasses
 import numpy as np
 import pytest
 from flash_attention import reference
+from flash_attention.call import AttentionRules, Call
 from flash_attention.dropout import philox
 from flash_attention.kernels.tik import KernelProblem, describe, operators
 from flash_attention.kernels.tik.backward import schedule
 from flash_attention.kernels.tik.problem import Request, padded
-from flash_attention.problem import AttentionProblem, AttentionRules
 
 from tests.train.flash_attention.support import case_list, cases
 from tests.train.flash_attention.support.problems import make_kernel_problem
@@ -19,7 +19,7 @@ from tests.train.flash_attention.ut.tik.support.shared_cases import features_of,
 
 
 def gradients(tik, execute, problem: KernelProblem, arrays: dict, **features) -> dict:
-    """d_query, d_key, d_value and, with a bias, d_bias of BNSD arrays."""
+    """Return d_query, d_key, d_value and, with a bias, d_bias of BNSD arrays."""
     operator = build_backward(
         problem,
         tik,
@@ -51,8 +51,10 @@ def test_all_cases(tik, execute, case):
     cases.check(case, run_case(tik, execute, case))
 
 
-def _attention(problem: AttentionProblem, seed: int = 0, sigma: float = 1.0, outliers: float = 1.0) -> tuple:
-    """(inputs of the kernels, truth, truth's inputs): the forward results are exact, rounded as they are stored."""
+def _attention(problem: Call, seed: int = 0, sigma: float = 1.0, outliers: float = 1.0) -> tuple:
+    """Return (inputs of the kernels, truth, truth's inputs). The forward results are exact, rounded as they are
+    stored.
+    """
     random = np.random.default_rng(seed)
     shape_q = problem.batch, problem.heads, problem.seq_q, problem.head_dim
     shape_k = problem.batch, problem.kv_heads, problem.seq_k, problem.head_dim
@@ -72,7 +74,7 @@ def _attention(problem: AttentionProblem, seed: int = 0, sigma: float = 1.0, out
     return arrays, exact
 
 
-def _check(attention: AttentionProblem, arrays: dict, actual: dict) -> None:
+def _check(attention: Call, arrays: dict, actual: dict) -> None:
     """Compare gradients with composed attention's."""
     tensors = [arrays[name] for name in ("query", "key", "value")]
     cases.check_call(
@@ -80,8 +82,8 @@ def _check(attention: AttentionProblem, arrays: dict, actual: dict) -> None:
     )
 
 
-def _check_strictly(attention: AttentionProblem, arrays: dict, exact, actual: dict) -> None:
-    """Against the strictest baseline: nothing is rounded but what the Cube takes in float16, and the results."""
+def _check_strictly(attention: Call, arrays: dict, exact, actual: dict) -> None:
+    """Compare with the strictest baseline: nothing is rounded but what the Cube takes in float16, and the results."""
     query, key, value, output, d_output = (
         arrays[name][0, 0].astype(np.float64) for name in ("query", "key", "value", "output", "d_output")
     )
@@ -105,7 +107,7 @@ def _check_strictly(attention: AttentionProblem, arrays: dict, exact, actual: di
 @pytest.mark.parametrize("head_dim", (64, 128))
 @pytest.mark.parametrize(("sigma", "outliers"), ((1.0, 1.0), (4.0, 1.0), (1.0, 6.0)))
 def test_against_a_baseline_that_rounds_no_scores(tik, execute, head_dim, sigma, outliers):
-    attention = AttentionProblem(1, 1, 256, 640, head_dim, training=True)
+    attention = Call(1, 1, 256, 640, head_dim, training=True)
     arrays, exact = _attention(attention, 3, sigma, outliers)
     _check_strictly(
         attention, arrays, exact, gradients(tik, execute, describe.kernel_problem(attention, cores=1), arrays)
@@ -114,7 +116,7 @@ def test_against_a_baseline_that_rounds_no_scores(tik, execute, head_dim, sigma,
 
 @pytest.mark.parametrize(("head_dim", "keys"), ((144, 192), (160, 176), (192, 144), (208, 128), (256, 112)))
 def test_wide_heads_have_key_tiles_of_their_own(tik, execute, head_dim, keys):
-    attention = AttentionProblem(1, 1, 70, 2 * keys, head_dim, training=True, rules=AttentionRules(causal=True))
+    attention = Call(1, 1, 70, 2 * keys, head_dim, training=True, rules=AttentionRules(causal=True))
     problem = dataclasses.replace(describe.kernel_problem(attention, cores=1), tiling=f"rows32keys{keys}")
     assert schedule.choose(problem, False).plan.pipeline.tight
     arrays, exact = _attention(attention, 5)
@@ -124,7 +126,7 @@ def test_wide_heads_have_key_tiles_of_their_own(tik, execute, head_dim, keys):
 # The operand of columns holds more of the narrower head_dim at a time than of the wider one.
 @pytest.mark.parametrize(("head_dim", "value_dim", "keys"), ((112, 80, 80), (80, 128, 80), (208, 128, 1056)))
 def test_parts_of_the_narrower_head_dim_have_room(tik, execute, head_dim, value_dim, keys):
-    attention = AttentionProblem(1, 1, 40, keys, head_dim, value_dim=value_dim, training=True)
+    attention = Call(1, 1, 40, keys, head_dim, value_dim=value_dim, training=True)
     problem = describe.kernel_problem(attention, cores=1)
     plan = schedule.choose(problem, False).plan
     wide, narrow = (plan.column_parts(plan.rows, dim)[0][1] for dim in sorted((head_dim, value_dim), reverse=True))
@@ -137,7 +139,7 @@ def test_parts_of_the_narrower_head_dim_have_room(tik, execute, head_dim, value_
 @pytest.mark.parametrize(("causal", "seq_q", "loads"), ((False, 100, 3), (True, 232, 7), (False, 640, 16)))
 def test_query_tiles_that_stay_on_chip_are_those_of_their_head(tik, execute, causal, seq_q, loads):
     rules = AttentionRules(causal=causal, causal_alignment="bottom_right")
-    attention = AttentionProblem(1, 2, seq_q, 230, 256, training=True, rules=rules)
+    attention = Call(1, 2, seq_q, 230, 256, training=True, rules=rules)
     problem = dataclasses.replace(describe.kernel_problem(attention, cores=1), tiling="rows32keys112")
     first, end = schedule.choose(problem, False).split.kept
     assert (end - first, end) == (loads, seq_q // 32)
@@ -151,7 +153,7 @@ def test_query_tiles_that_stay_on_chip_are_those_of_their_head(tik, execute, cau
 # Items of one to four loop bodies: the gradients of one item leave, and the keys of the next come, in different ones.
 @pytest.mark.parametrize("seq_q", (20, 130, 300, 420))
 def test_items_of_any_length_hand_over_to_the_next(tik, execute, seq_q):
-    attention = AttentionProblem(1, 1, seq_q, 390, 128, training=True)
+    attention = Call(1, 1, seq_q, 390, 128, training=True)
     problem = describe.kernel_problem(attention, cores=1)
     assert schedule.choose(problem, False).plan.pipeline.deferred
     arrays, exact = _attention(attention, 4)
@@ -160,10 +162,10 @@ def test_items_of_any_length_hand_over_to_the_next(tik, execute, seq_q):
 
 def test_bits_do_not_depend_on_runs_cores_or_shards(tik, execute):
     # Four key tiles: sums of fewer are the same in any order. The float32 sums show what float16 results may hide.
-    attention = AttentionProblem(2, 4, 40, 400, 32, kv_heads=2, training=True)
+    attention = Call(2, 4, 40, 400, 32, kv_heads=2, training=True)
     arrays, _ = _attention(attention)
 
-    def run(problem: AttentionProblem, cores: int, given: dict) -> dict:
+    def run(problem: Call, cores: int, given: dict) -> dict:
         sums = []
 
         def recording(instance, feed: dict, outputs: list) -> dict:
@@ -177,7 +179,7 @@ def test_bits_do_not_depend_on_runs_cores_or_shards(tik, execute):
 
     # Of more cores than heads a head's sums are divided; with whole heads the number of cores changes nothing.
     divided, whole = ([run(attention, cores, arrays) for cores in numbers] for numbers in ((9, 9), (4, 2)))
-    shard = AttentionProblem(1, 2, 40, 400, 32, kv_heads=1, training=True)
+    shard = Call(1, 2, 40, 400, 32, kv_heads=1, training=True)
     heads = {name: slice(1, None) if name in ("key", "value") else slice(2, None) for name in arrays}
     part = run(shard, 1, {name: array[1:, heads[name]] for name, array in arrays.items()})
     for name, value in whole[0].items():
@@ -197,7 +199,7 @@ def test_bits_do_not_depend_on_runs_cores_or_shards(tik, execute):
 def test_the_last_part_of_a_sum_is_added_and_rounded_as_by_the_last_pass(
     tik, execute, monkeypatch, head_dim, rules, layout
 ):
-    attention = AttentionProblem(1, 4, 406, 406, head_dim, kv_heads=2, training=True, rules=AttentionRules(**rules))
+    attention = Call(1, 4, 406, 406, head_dim, kv_heads=2, training=True, rules=AttentionRules(**rules))
     arrays, _ = _attention(dataclasses.replace(attention, rules=AttentionRules()))
     problem = dataclasses.replace(describe.kernel_problem(attention, cores=1), layout=layout)
     bits = philox.keep_bits(attention, cases.SEED) if attention.rules.dropout_rate else None
@@ -216,7 +218,7 @@ def test_the_last_part_of_a_sum_is_added_and_rounded_as_by_the_last_pass(
 
 
 def test_fewer_heads_than_cores(tik, execute):
-    attention = AttentionProblem(
+    attention = Call(
         1, 2, 200, 900, 32, training=True, rules=AttentionRules(causal=True, causal_alignment="bottom_right")
     )
     arrays, _ = _attention(attention)
@@ -238,7 +240,7 @@ def test_fewer_heads_than_cores(tik, execute):
 )
 def test_against_composed_attention(tik, execute, sizes, alibi):
     """Computed ALiBi, and more than 64K tokens, with strides beyond the field."""
-    attention = AttentionProblem(1, *sizes, training=True, rules=AttentionRules(alibi=alibi))
+    attention = Call(1, *sizes, training=True, rules=AttentionRules(alibi=alibi))
     arrays, _ = _attention(attention)
     _check(
         attention, arrays, gradients(tik, execute, describe.kernel_problem(attention, cores=attention.heads), arrays)
@@ -246,7 +248,7 @@ def test_against_composed_attention(tik, execute, sizes, alibi):
 
 
 def test_gradient_of_a_bias_that_all_heads_and_batches_share(tik, execute):
-    attention = AttentionProblem(2, 2, 70, 140, 16, training=True)
+    attention = Call(2, 2, 70, 140, 16, training=True)
     arrays, _ = _attention(attention)
     bias = np.random.default_rng(1).standard_normal((1, 1, 70, 140)).astype(np.float16)
     problem = make_kernel_problem(2, 2, 70, 140, 16, bias="per_score", cores=3)
@@ -263,7 +265,7 @@ def test_gradient_of_a_bias_that_all_heads_and_batches_share(tik, execute):
 
 
 def test_more_items_than_a_chunk_of_the_work_table(tik, execute):
-    attention = AttentionProblem(5, 14, 16, 16, 16, training=True)
+    attention = Call(5, 14, 16, 16, 16, training=True)
     arrays, exact = _attention(attention)
     actual = gradients(tik, execute, describe.kernel_problem(attention, cores=1), arrays)
     for name, value in actual.items():
@@ -271,7 +273,7 @@ def test_more_items_than_a_chunk_of_the_work_table(tik, execute):
 
 
 def test_small_gradients_and_large_ones_keep_their_precision(tik, execute):
-    attention = AttentionProblem(1, 1, 128, 192, 64, training=True)
+    attention = Call(1, 1, 128, 192, 64, training=True)
     arrays, exact = _attention(attention)
     for factor in (2.0**-6, 2.0**9):
         scaled = {**arrays, "d_output": arrays["d_output"] * np.float16(factor)}
@@ -286,9 +288,7 @@ def test_small_gradients_and_large_ones_keep_their_precision(tik, execute):
 def test_computed_alibi_in_a_window_of_64k_tokens(tik, execute):
     """All of it runs; the last 600 tokens see only tokens whose truth takes no more than a small matrix."""
     length, tail, window = 65536, 1000, 400
-    attention = AttentionProblem(
-        1, 2, length, length, 32, rules=AttentionRules(causal=True, window_left=window, alibi=True)
-    )
+    attention = Call(1, 2, length, length, 32, rules=AttentionRules(causal=True, window_left=window, alibi=True))
     problem, random = describe.kernel_problem(attention, cores=2), np.random.default_rng(0)
     arrays = {
         name: random.standard_normal((1, 2, length, 32)).astype(np.float16)

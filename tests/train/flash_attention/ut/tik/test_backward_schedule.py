@@ -22,19 +22,19 @@ PROBLEMS = (
 
 
 def _planned(*sizes, **fields) -> tuple:
-    """A problem, the plan that comes first for it, and its work."""
+    """Return a problem, the plan that comes first for it, and its work."""
     problem = make_kernel_problem(*sizes, **fields)
     plan = plans(problem, False)[0]
     return problem, plan, backward_work.split(problem, plan)
 
 
 def _rows(split):
-    """(core, row) of every item."""
+    """Return the (core, row) of every item."""
     return ((core, row) for core, items in enumerate(split.table) for row in items[items["count"] > 0])
 
 
 def _seen(problem: KernelProblem, plan, split, row) -> np.ndarray:
-    """Scores of an item by the table: bool (queries, keys) of the whole problem."""
+    """Return the scores that the table gives an item: bool (queries, keys) of the whole problem."""
     rows, keys = plan.rows, plan.keys
     wide = np.zeros((-(-problem.seq_q // rows) * rows, -(-problem.seq_k // keys) * keys), bool)
     for step in range(row["count"]):

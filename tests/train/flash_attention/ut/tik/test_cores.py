@@ -1,4 +1,4 @@
-"""Plans for the chips with 30 and with 32 cores: all of the work, evenly, and the same bits."""
+"""Plan for the chips with 30 and with 32 cores: all of the work, evenly, and the same bits."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_plans_fit_smaller_memories(tik, execute, memory: str, size: int) -> Non
 
 def test_plans_that_fit_no_memories_are_refused() -> None:
     problem = make_kernel_problem(1, 1, 40, 40, 128, memories=(65536, *list(CAPACITY.values())[1:]))
-    with pytest.raises(ValueError, match="no strategy fits this problem: .*UB [0-9]+ of 65536 bytes"):
+    with pytest.raises(ValueError, match="no strategy fits this call: .*UB [0-9]+ of 65536 bytes"):
         forward.choose(problem)
     with pytest.raises(ValueError, match="memories: UB: got 300000"):
         make_kernel_problem(1, 1, 40, 40, 128, memories=(300000, *list(CAPACITY.values())[1:]))

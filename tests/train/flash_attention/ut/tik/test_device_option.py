@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("on_emulator")
 
 
 def run(program: str) -> subprocess.CompletedProcess:
-    """The tests of operators on a device, with a program that stands for CANN."""
+    """Return the tests of operators on a device, with a program that stands for CANN."""
     path = [str(ROOT / folder) for folder in ("train", "emulator")]
     program = f"import sys, pytest; sys.path[:0] = {path}; {program}sys.exit(pytest.main(sys.argv[1:]))"
     options = ["-q", "-n0", "-p", "no:cacheprovider", "--device", "ascend", *(str(HERE / test) for test in TESTS)]

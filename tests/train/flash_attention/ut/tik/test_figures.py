@@ -121,7 +121,7 @@ def test_table_names_the_kernel_and_its_memories():
 
 
 def _within_limits(measured, code: int = INSTRUCTION_CACHE, events: int = EVENTS) -> None:
-    """A kernel fits the chip: memory, code, event numbers, and the time to build it."""
+    """Check that a kernel fits the chip: memory, code, event numbers, and the time to build it."""
     assert {pair: count for pair, count in measured.events.items() if count > events} == {}
     assert measured.code_bytes <= code
     assert measured.build_seconds < 10

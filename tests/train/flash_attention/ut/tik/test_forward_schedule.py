@@ -15,14 +15,14 @@ from tests.train.flash_attention.support.problems import ALIBI_FIELDS, make_kern
 
 
 def _planned(*sizes, **fields) -> tuple:
-    """A problem, the plan that comes first for it, and its work."""
+    """Return a problem, the plan that comes first for it, and its work."""
     problem = make_kernel_problem(*sizes, **fields)
     plan = candidates(problem)[0]
     return problem, plan, forward_work.split(problem, plan)
 
 
 def _row_blocks(work):
-    """(core, item row, words) of every active row block."""
+    """Yield the (core, item row, words) of every active row block."""
     for core in range(work.cores):
         for row in work.table[core]:
             for words in row["row_blocks"]:
@@ -279,7 +279,7 @@ def test_plans_that_do_not_fit_are_passed_over(monkeypatch):
     assert forward_work.choose(problem).plan == candidates(problem)[1]
     monkeypatch.setattr(forward_work, "excess", lambda *_: "too much")
     with pytest.raises(
-        ValueError, match="^tiling: no strategy fits this problem: pair128 needs too much; single128 needs"
+        ValueError, match="^tiling: no strategy fits this call: pair128 needs too much; single128 needs"
     ):
         forward_work.choose(make_kernel_problem(1, 1, 301, 300, 128))
 
@@ -324,6 +324,6 @@ def test_items_that_are_left_over_are_taken_apart(heads, seq, cores, units):
 
 
 def _pairs(heads, seq, head_dim, cores):
-    """A problem and the plan with two row blocks per item."""
+    """Return a problem and the plan with two row blocks per item."""
     problem = make_kernel_problem(1, heads, seq, seq, head_dim, cores=cores, tiling="pair128")
     return problem, forward_work.choose(problem).plan

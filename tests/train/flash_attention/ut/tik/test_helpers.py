@@ -16,24 +16,24 @@ from tests.train.flash_attention.ut.tik.support.stored_arrays import pack_bias, 
 
 
 def _random(*shape, sigma=1.0, seed=0):
-    """Normal random float16 elements times ``sigma``."""
+    """Return normal random float16 elements times ``sigma``."""
     return (np.random.default_rng(seed).standard_normal(shape) * sigma).astype(np.float16)
 
 
 def _tile(elements: int) -> Buffer:
-    """Return room for a whole tile of float16 in the Unified Buffer. A kernel has it in pieces."""
+    """Return a buffer for a whole tile of float16 in the Unified Buffer. A kernel has it in pieces."""
     return Buffer("tile", "UB", "float16", elements)
 
 
 def _score_program(tik, execute, problem, query, key, dtype="float32", **inputs) -> Program:
-    """A program that takes one tile of queries and keys and gives one tile."""
+    """Return a program that takes one tile of queries and keys and gives one tile."""
     arrays = {"query": to_nz(query[None]), "key": to_nz(key[None]), **inputs}
     size = len(query) * -(-len(key) // 16) * 16
     return Program(tik, execute, problem, arrays, {"result": (dtype, (size,))})
 
 
 def _load_operands(core) -> None:
-    """Row block 0 and key tile 0 to L1, terms initialised."""
+    """Move row block 0 and key tile 0 to L1, terms initialised."""
     core.clear_vectors()
     score_terms.initialise(core)
     zero = core.scalar("int32", "zero", 0)
@@ -52,7 +52,7 @@ def _scores(core, segment: int, key_terms):
 
 
 def _scores_out(core) -> None:
-    """All segments of the scores to global memory, as (keys / 16, rows, 16)."""
+    """Move all segments of the scores to global memory, as (keys / 16, rows, 16)."""
     load.query_to_l0(core, core.on.query[0], row_reference.query_terms(core, 0)[0][0])
     for segment, width in enumerate(core.plan.segments):
         target = _scores(core, segment, core.on.key_terms[0])
@@ -63,7 +63,7 @@ def _scores_out(core) -> None:
 
 
 def _unpack(flat, rows: int, columns: int) -> np.ndarray:
-    """A matrix out of its NZ layout."""
+    """Return a matrix out of its NZ layout."""
     return from_nz(np.asarray(flat).reshape(columns // 16, rows // 16, 16, 16), rows, columns)
 
 

@@ -8,8 +8,8 @@ import functools
 import numpy as np
 import pytest
 from flash_attention import reference
+from flash_attention.call import Call
 from flash_attention.kernels.tik import KernelProblem, describe
-from flash_attention.problem import AttentionProblem
 
 from tests.train.flash_attention.support.cases import check_call
 from tests.train.flash_attention.support.problems import make_problem
@@ -26,26 +26,26 @@ def _normal(head_dim: int) -> list[np.ndarray]:
 
 
 def _drifting_keys(head_dim: int) -> list[np.ndarray]:
-    """Later keys are larger: the maximum of a row rises again and again."""
+    """Return inputs whose keys grow: the maximum of a row rises again and again."""
     query, key, value, d_output = _normal(head_dim)
     return [query, key * np.linspace(0.1, 12, KEYS)[:, None], value, d_output]
 
 
 def _huge_key_last(head_dim: int) -> list[np.ndarray]:
-    """Inputs whose last key has the greatest scores by far."""
+    """Return inputs whose last key has the greatest scores by far."""
     query, key, value, d_output = _normal(head_dim)
     key[..., -1, :] = 40 * query[..., 3, :]
     return [query, key, value, d_output]
 
 
 def _rows_of_different_scale(head_dim: int) -> list[np.ndarray]:
-    """Inputs whose rows of query differ by five orders of magnitude."""
+    """Return inputs whose rows of query differ by five orders of magnitude."""
     query, key, value, d_output = _normal(head_dim)
     return [query * np.geomspace(1e-3, 1e2, ROWS)[:, None], key, value, d_output]
 
 
 def _scores_to_60000(head_dim: int) -> list[np.ndarray]:
-    """Scores from -60000 to 60000 in every row."""
+    """Return inputs whose scores go from -60000 to 60000 in every row."""
     query, key, value, d_output = _normal(head_dim)
     size = np.sqrt(60000 / np.sqrt(head_dim))
     signs = np.sign(key[..., :1, :])
@@ -61,8 +61,8 @@ def _operators(problem: KernelProblem, tik) -> tuple:
     return build_forward(problem, tik), build_backward(problem, tik)
 
 
-def _run(tik, execute, attention: AttentionProblem, arrays: list, d_saturates=False, **features) -> reference.Attention:
-    """Output, logsumexp and gradients of the operators."""
+def _run(tik, execute, attention: Call, arrays: list, d_saturates=False, **features) -> reference.Attention:
+    """Return the output, logsumexp and gradients of the operators."""
     problem = describe.kernel_problem(attention, cores=1)
     query, key, value, d_output = arrays
     forward, backward = _operators(problem, tik)
@@ -78,7 +78,7 @@ def _run(tik, execute, attention: AttentionProblem, arrays: list, d_saturates=Fa
     return reference.Attention(output, logsumexp, *(gradients[name] for name in ("d_query", "d_key", "d_value")))
 
 
-def _check(attention: AttentionProblem, arrays: list, actual: reference.Attention, **features) -> None:
+def _check(attention: Call, arrays: list, actual: reference.Attention, **features) -> None:
     """Check that errors are at most twice composed attention's."""
     check_call(attention, arrays[:3], actual, d_output=arrays[3], **features)
 
@@ -87,7 +87,7 @@ def _check(attention: AttentionProblem, arrays: list, actual: reference.Attentio
 @pytest.mark.parametrize("data", DATA)
 def test_hostile_data_is_right_and_sets_nothing(tik, execute, data, head_dim):
     arrays = [array.astype(np.float16) for array in data(head_dim)]
-    attention = AttentionProblem(1, 1, ROWS, KEYS, head_dim)
+    attention = Call(1, 1, ROWS, KEYS, head_dim)
     _check(attention, arrays, _run(tik, execute, attention, arrays))
 
 
@@ -136,7 +136,7 @@ def test_gradients_beyond_float16_set_the_status(tik, execute):
     arrays[0] /= 200
     arrays[3] *= 500
     arrays = [array.astype(np.float16) for array in arrays]
-    attention = AttentionProblem(1, 1, ROWS, KEYS, 64)
+    attention = Call(1, 1, ROWS, KEYS, 64)
     exact = reference.truth(attention, *arrays[:3], d_output=arrays[3])
     assert np.abs(exact.d_query).max() > 70000
     actual = _run(tik, execute, attention, arrays, d_saturates=None)

@@ -3,12 +3,12 @@
 from dataclasses import replace
 
 import pytest
+from flash_attention.call import AttentionRules, Call
 from flash_attention.kernels.tik import KernelProblem, describe
 from flash_attention.kernels.tik.forward.schedule import split
 from flash_attention.kernels.tik.forward.tiling import buffers, candidates
 from flash_attention.kernels.tik.hardware import usage
 from flash_attention.kernels.tik.problem import CAPACITY
-from flash_attention.problem import AttentionProblem, AttentionRules
 
 from tests.train.flash_attention.support.problems import make_kernel_problem
 from tests.train.flash_attention.ut.tik.support import stored_arrays
@@ -109,7 +109,7 @@ def test_auto_finds_a_plan_that_fits(head_dim, seq):
 def test_describe_maps_an_attention_problem():
     given = {"mask_shape": (2, 1, 1, 70), "mask_dtype": "uint8", "bias_shape": (1, 4, 50, 70), "bias_dtype": "float16"}
     rules = AttentionRules(dropout_rate=0.25, window_left=5)
-    attention = AttentionProblem(2, 4, 50, 70, 32, kv_heads=2, **given, training=True, rules=rules)
+    attention = Call(2, 4, 50, 70, 32, kv_heads=2, **given, training=True, rules=rules)
     problem = describe.kernel_problem(attention, cores=3)
     assert (problem.mask, problem.mask_planes) == ("per_key", (2, 1))
     assert (problem.bias, problem.bias_planes) == ("per_score", (1, 4))
@@ -118,4 +118,4 @@ def test_describe_maps_an_attention_problem():
         replace(attention, rules=replace(attention.rules, tile=64, alibi=True)), cores=3
     )
     with pytest.raises(TypeError, match="bias"):
-        describe.kernel_problem(AttentionProblem(1, 1, 8, 8, 8, bias_shape=(1, 1, 1, 8), bias_dtype="float32"))
+        describe.kernel_problem(Call(1, 1, 8, 8, 8, bias_shape=(1, 1, 1, 8), bias_dtype="float32"))

@@ -31,12 +31,12 @@ CASES = {
 
 
 def _problem(sizes, **given) -> KernelProblem:
-    """A problem on three cores."""
+    """Return a problem on three cores."""
     return make_kernel_problem(*sizes, cores=3, **given)
 
 
 def _padding(problem: KernelProblem, name: str, stored: np.ndarray) -> np.ndarray:
-    """The rows of a stored matrix of tokens that are no tokens: (columns / 16, rows, 16)."""
+    """Return the rows of a stored matrix of tokens that are no tokens: (columns / 16, rows, 16)."""
     return stored.reshape(len(stored), -1, 16)[:, placement(problem, name).shape[0] :]
 
 

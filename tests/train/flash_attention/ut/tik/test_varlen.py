@@ -1,83 +1,79 @@
 """Packed sequences on the kernels: every sequence as a call of its own, whatever lies beside it."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from flash_attention import reference
+from flash_attention.call import ALL_BLOCKS, AttentionRules
 from flash_attention.kernels.tik.backward import preprocess, row_block
 from flash_attention.kernels.tik.problem import KernelProblem
-from flash_attention.problem import AttentionRules
 
+from tests.train.flash_attention.support import varlen
+from tests.train.flash_attention.support.cases import assert_same
+from tests.train.flash_attention.support.varlen import KEYS, QUERIES, VarlenCase
 from tests.train.flash_attention.ut.tik.support.programs import forward
 from tests.train.flash_attention.ut.tik.support.varlen import Packing
 
-QUERIES, KEYS = (5, 0, 130, 33, 1, 7, 270), (5, 4, 130, 40, 0, 300, 260)
-PREFIX = (3, 0, 100, 10, 0, 200, 260)
-BOTTOM = {"causal_alignment": "bottom_right"}
-# The first is one of every day.
-CASES = {
-    "causal": {"causal": True, "heads": 4, "kv_heads": 2, "head_dim": 64, "room": 9, "logsumexp_gradient": True},
-    "full": {},
-    "bottom_right": {"causal": True, **BOTTOM, "value_dim": 48},
-    "window": {"window_left": 20, "window_right": 3, **BOTTOM},
-    "window-left": {"window_left": 150, "causal": True},
-    "window-right": {"window_right": 60},
-    "window-wide": {"window_left": 140, "window_right": 130},
-    "window-own-key": {"window_left": 0, "window_right": 0},
-    "alibi": {"alibi": True, **BOTTOM, "logsumexp_gradient": True},
-    "alibi-causal": {"causal": True, "alibi": True},
-    "alibi-window": {"alibi": True, "window_left": 50, "window_right": 200},
-    "prefix-sinks": {"causal": True, "prefix": PREFIX, "sinks": True},
-    "softcap": {"softcap": 2.0, "causal": True, "alibi": True},
-    "softcap-bottom_right": {"softcap": 30.0, "causal": True, **BOTTOM},
-    "dropout": {"dropout_rate": 0.2, "causal": True, **BOTTOM},
-    "dropout-window": {"dropout_rate": 0.5, "window_left": 60},
-    "one-head": {"heads": 1, "causal": True, "head_dim": 128},
-    "wide": {"head_dim": 256, "causal": True, **BOTTOM},
-    "narrow": {"head_dim": 16, "alibi": True, "dropout_rate": 0.1, "sinks": True},
-}
+
+def taken() -> list:
+    """Return the cases that kernels take, with widths that are multiples of 16."""
+    cases = {}
+    for case in varlen.CASES:
+        if case.blocks == (ALL_BLOCKS, ALL_BLOCKS) and case.alibi in ("none", "computed") and not case.given_bits:
+            widths = {name: -(-getattr(case, name) // 16) * 16 for name in ("head_dim", "value_dim")}
+            cases[replace(case, dtype="float16", daily=False, **widths)] = case.daily
+    first = next(iter(cases))  # the one of every day
+    return [pytest.param(case, id=str(case), marks=[pytest.mark.slow] * (case is not first)) for case in cases]
 
 
-def results_of(tik, execute, packing: Packing, **request) -> dict:
-    """All results of a packing, checked."""
+def packing_of(case: VarlenCase) -> Packing:
+    """Return a packing with room for more sequences and a gradient of the logsumexp."""
+    return Packing(case, room=9 * (case.heads == 4), logsumexp_gradient=case.heads == 4 or case.alibi == "computed")
+
+
+def results_of(tik, execute, packing: Packing, **request) -> reference.Attention:
+    """Return all results of a packing, checked."""
     found = packing.run(tik, execute, packing.request(**request))
     packing.check(found)
     return found
 
 
-@pytest.mark.parametrize(
-    "case", [pytest.param(case, marks=[pytest.mark.slow] * (name != "causal"), id=name) for name, case in CASES.items()]
-)
+@pytest.mark.parametrize("case", taken())
 def test_every_sequence_is_a_call_of_its_own(tik, execute, case):
-    results_of(tik, execute, Packing(QUERIES, KEYS, **case))
+    results_of(tik, execute, packing_of(case))
 
 
-@pytest.mark.parametrize(
-    "case", [pytest.param(case, marks=[pytest.mark.slow] * (name != "causal"), id=name) for name, case in CASES.items()]
-)
+@pytest.mark.parametrize("case", taken())
 def test_one_core_for_a_head_rounds_the_gradients_of_its_queries(tik, execute, case):
-    packing = Packing(QUERIES, KEYS, **case)
+    packing = packing_of(case)
     results_of(tik, execute, packing, cores=1)
     # A window to the left leaves no order of the key tiles in which one is known to come last.
     writes_d_query = [tensor.name for tensor in packing.kernels[2].outputs][-1] == "d_query"
     assert writes_d_query == (len(packing.kernels) == 3)
     # For a soft cap memory may be too small.
-    assert writes_d_query == (case.get("window_left", -1) < 0) or case.get("softcap")
+    assert writes_d_query == (case.window[0] < 0) or case.softcap
+
+
+def causal(queries=QUERIES, keys=None, **fields) -> Packing:
+    """Return a packing of causal sequences in float16."""
+    return Packing(VarlenCase(queries=queries, keys=keys or queries, mask="causal", **{"kv_heads": 1, **fields}))
 
 
 def test_places_of_blocks_come_one_at_a_time_where_they_are_many(tik, execute, monkeypatch):
-    packing = Packing(QUERIES, KEYS, heads=3, head_dim=32, causal=True)
+    packing = causal(QUERIES, KEYS, heads=3)
     expected = packing.run(tik, execute, packing.request(cores=2))
     assert [part.copies for part in packing.kernels[1].buffers if part.name == "block"] == [1]
     monkeypatch.setattr(row_block, "MOST_BLOCKS", 1)
     found = results_of(tik, execute, packing, cores=2)
     assert [part.copies for part in packing.kernels[1].buffers if part.name == "block"] == [preprocess.COPIES]
-    for name, result in found.items():
-        np.testing.assert_array_equal(result, expected[name], err_msg=name)
+    assert_same(found, expected)
 
 
 @pytest.mark.slow
 def test_float16_scores(tik, execute):
     """Long sequences, whose scores leave the Cube as float16."""
-    packing = Packing((600, 40, 520), heads=1, head_dim=64, causal=True)
+    packing = causal((600, 40, 520), heads=1, head_dim=64)
     results_of(tik, execute, packing, cores=2)
     assert packing.kernels[0].plan.half_scores
 
@@ -93,7 +89,7 @@ def test_kernels_serve_any_lengths(tik, execute):
         return execute(programs[tuple(outputs)], feed, outputs)
 
     for queries in lengths:
-        packing = Packing(queries, room=10, causal=True)
+        packing = Packing(causal(queries).case, room=10)
         request = packing.request()
         requests.add(request.to_text())
         packing.check(packing.run(tik, run, request))
@@ -102,47 +98,45 @@ def test_kernels_serve_any_lengths(tik, execute):
 
 @pytest.mark.parametrize("spoiled", (2, pytest.param(3, marks=pytest.mark.slow)))
 def test_a_sequence_of_nan_spoils_no_other(tik, execute_nan, spoiled):
-    packing = Packing((5, 20, 60, 33), (5, 30, 70, 40), causal=True, heads=1)
+    packing = causal((5, 20, 60, 33), (5, 30, 70, 40), heads=1)
     expected = packing.run(tik, execute_nan, packing.request(cores=1))
-    (_, rows, columns) = list(packing.sequences())[spoiled]
+    (_, rows, columns) = list(packing.case.sequences())[spoiled]
     for name, part in (("query", rows), ("key", columns), ("value", columns), ("d_output", rows)):
         packing.data[name][part] = np.nan
     found = packing.run(tik, execute_nan, packing.request(cores=1))
-    for name, result in found.items():
-        part = columns if name in ("d_key", "d_value") else rows
-        axis = 1 if name == "logsumexp" else 0
-        others = np.delete(np.arange(result.shape[axis]), np.arange(result.shape[axis])[part])
-        np.testing.assert_array_equal(result.take(others, axis), expected[name].take(others, axis), err_msg=name)
-        assert not np.array_equal(result, expected[name])
+    for name, result in found.named().items():
+        part, right = columns if name in varlen.OF_KEYS else rows, getattr(expected, name)
+        others = np.delete(np.arange(result.shape[2]), np.arange(result.shape[2])[part])
+        np.testing.assert_array_equal(result.take(others, 2), right.take(others, 2), err_msg=name)
+        assert not np.array_equal(result, right)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rules", ({}, {"causal": True}), ids=("full", "causal"))
-def test_whole_tiles_have_the_bits_of_a_call(tik, execute, rules):
+@pytest.mark.parametrize("mask", ("none", "causal"))
+def test_whole_tiles_have_the_bits_of_a_call(tik, execute, mask):
     """The same tiles in the same order: sequences of whole tiles on one core."""
-    length, heads, dim = 512, 1, 80
-    packing = Packing((length, length), heads=heads, kv_heads=heads, head_dim=dim, **rules)
+    length, heads, dim, rules = 512, 1, 80, {"causal": mask == "causal"}
+    lengths = (length, length)
+    packing = Packing(VarlenCase(queries=lengths, keys=lengths, heads=heads, kv_heads=heads, head_dim=dim, mask=mask))
     found = packing.run(tik, execute, packing.request(cores=1, tiling="pair128"), ("forward",))
     problem = KernelProblem(1, heads, length, length, dim, rules=AttentionRules(**rules), cores=1, tiling="pair128")
-    for _, rows, _ in packing.sequences():
+    for _, rows, _ in packing.case.sequences():
         arrays = (packing.data[name][rows].swapaxes(0, 1)[None] for name in ("query", "key", "value"))
         output, logsumexp = forward(tik, execute, problem, *arrays)
-        np.testing.assert_array_equal(found["output"][rows], output[0].swapaxes(0, 1))
-        np.testing.assert_array_equal(found["logsumexp"][:, rows], logsumexp[0])
+        np.testing.assert_array_equal(found.output[:, :, rows], output)
+        np.testing.assert_array_equal(found.logsumexp[:, :, rows], logsumexp)
 
 
 @pytest.mark.slow
 def test_two_runs_have_the_same_bits(tik, execute):
-    packing = Packing(QUERIES, KEYS, causal=True, heads=1)
+    packing = causal(QUERIES, KEYS, heads=1)
     request = packing.request(cores=5)
-    one, other = (packing.run(tik, execute, request) for _ in range(2))
-    for name, result in one.items():
-        np.testing.assert_array_equal(result, other[name], err_msg=name)
+    assert_same(*(packing.run(tik, execute, request) for _ in range(2)))
 
 
 @pytest.mark.slow
 def test_padding_of_the_matrices_is_zero(tik, execute):
-    packing = Packing((20, 17), causal=True)
+    packing = causal((20, 17))
     stored = {}
 
     def run(instance, feed, outputs):

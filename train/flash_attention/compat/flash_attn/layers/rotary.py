@@ -9,6 +9,8 @@ from flash_attention.rotary import rotary_embedding
 
 __all__ = ["apply_rotary_emb"]
 
+_NAMES = (("offsets", "seqlen_offsets"),)
+
 
 def apply_rotary_emb(
     x: Tensor,
@@ -20,7 +22,7 @@ def apply_rotary_emb(
     cu_seqlens: Tensor | None = None,
     max_seqlen: int | None = None,
 ) -> Tensor:
-    """`flash_attention.rotary_embedding` by the name and with the arguments of flash_attn.
+    """Call `flash_attention.rotary_embedding` by flash_attn's name and with its arguments.
 
     Args:
         x (Tensor): (batch, seqlen, nheads, headdim).
@@ -40,7 +42,7 @@ def apply_rotary_emb(
     """
     if inplace or cu_seqlens is not None:
         _refuse(inplace)
-    return rotary_embedding(x, cos, sin, interleaved=interleaved, offsets=seqlen_offsets)
+    return rotary_embedding(x, cos, sin, interleaved=interleaved, offsets=seqlen_offsets, argument_names=_NAMES)
 
 
 @constexpr(reuse_result=False)

@@ -163,7 +163,7 @@ def _choose(problem: KernelProblem, bias_gradient: bool, _: instruction_forms.In
     reasons: list[str] = []
     usual = next(_fitting(problem, bias_gradient, reasons), None)
     if usual is None:
-        raise ValueError(f"tiling: no strategy fits this problem: {'; '.join(reasons)}")
+        raise ValueError(f"tiling: no strategy fits this call: {'; '.join(reasons)}")
     if problem.tiling != "auto" or problem.sequences or not _idle(problem, usual.split):
         return usual
     # Key tiles are so few that the busiest core has much more than its share: smaller ones are faster.

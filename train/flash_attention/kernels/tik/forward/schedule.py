@@ -1,7 +1,7 @@
 """Schedule of the forward operator: row blocks paired into work items, balanced over the cores, as integer tables.
 
 A kernel reads its share of the work from a table in global memory, so that every visibility rule stays in
-`flash_attention.problem.visibility`. Tiles that are partly visible refer to a tile of zeros and ones by number.
+`flash_attention.call.visibility`. Tiles that are partly visible refer to a tile of zeros and ones by number.
 
 Of packed sequences the table is data: `table` has the same formulas for lengths at run time. Items are then the row
 blocks of every sequence and head, longest first, dealt to the cores in turns that change direction: each core has as
@@ -124,7 +124,7 @@ def _choose(problem: KernelProblem, _: instruction_forms.InstructionForms) -> Fo
         if chosen is not None and (problem.sequences or chosen.split.cores == problem.cores):
             break
     if chosen is None:
-        raise ValueError(f"tiling: no strategy fits this problem: {'; '.join(reasons)}")
+        raise ValueError(f"tiling: no strategy fits this call: {'; '.join(reasons)}")
     return chosen
 
 

@@ -10,7 +10,7 @@ import pytest
 
 @pytest.fixture(scope="module")
 def tik() -> Iterator[ModuleType]:
-    """The emulator's tik module."""
+    """Provide the emulator's tik module."""
     import tikemu
 
     tikemu.install(soc="Ascend910A")

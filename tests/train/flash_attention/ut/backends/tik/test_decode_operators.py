@@ -7,9 +7,9 @@ from flash_attention import (
     KVCache,
     attention_backend,
     flash_attention,
-    paged,
     paged_attention,
     paged_caches,
+    plan,
     reshape_and_cache,
 )
 from flash_attention.backends import registry
@@ -24,7 +24,7 @@ SINKS = Tensor(np.array([1.0, -2.0, 0.5, 9.0], np.float32))
 
 
 def results(query, key, value, sinks, backend: str) -> list:
-    """Output, logsumexp and the four gradients."""
+    """Return the output, logsumexp and the four gradients."""
 
     def attend(query, key, value, sinks):
         return flash_attention(
@@ -64,7 +64,7 @@ def test_paged_attention_by_every_rule(rules):
 
 
 class Decoder(nn.Cell):
-    """Writes tokens into its caches and attends to them."""
+    """Write tokens into its caches and attend to them."""
 
     def __init__(self, blocks: int):
         super().__init__()
@@ -107,8 +107,8 @@ def test_a_cache_that_grows(mode):
 
 @pytest.fixture
 def eight_rows(monkeypatch):
-    """Row blocks of 8 rows, in plans and cells that nothing else meets."""
-    caches = decode.scheduler.choose, registry._build, paged._planned
+    """Plan row blocks of 8 rows, in plans and cells that no other test meets."""
+    caches = decode.scheduler.choose, registry._build, plan._planned
     monkeypatch.setattr(decode.tiling, "rows_at_once", lambda problem: 8)
     for cache in caches:
         cache.cache_clear()

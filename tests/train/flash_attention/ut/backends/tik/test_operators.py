@@ -110,7 +110,7 @@ sys.modules["tikemu"] = sys.modules["tbe"] = sys.modules["te"] = None
 from flash_attention.kernels.tik import describe
 from flash_attention.kernels.tik.describe import STAGES
 from flash_attention.kernels.tik.problem import KernelProblem, Request
-from flash_attention.problem import AttentionRules
+from flash_attention.call import AttentionRules
 request = Request(KernelProblem(1, 2, 33, 50, 24, rules=AttentionRules(alibi=True), slopes=(0.5, 0.25)))
 print(*(tensor.name for stage in STAGES for tensor in describe.arguments(stage, request)[1].inputs))
 """,

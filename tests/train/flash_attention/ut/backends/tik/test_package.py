@@ -26,21 +26,21 @@ ENTRIES = Path("op_impl/ai_core/tbe/flash_attention_impl")
 
 @pytest.fixture(scope="module")
 def package(tmp_path_factory):
-    """The operator package that the command writes."""
+    """Return the operator package that the command writes."""
     out = tmp_path_factory.mktemp("opp") / "package"
     assert cli.main(["opp", "--soc", "ascend910", "--out", str(out)]) == 0
     return out
 
 
 def install(package, *arguments, **variables) -> subprocess.CompletedProcess:
-    """The end of install.sh, without the folder of operators that this process may know."""
+    """Return the end of install.sh, without the folder of operators that this process may know."""
     environment = {name: value for name, value in os.environ.items() if name != "ASCEND_OPP_PATH"}
     environment.update((name, str(value)) for name, value in variables.items())
     return subprocess.run(["bash", package / "install.sh", *arguments], env=environment, capture_output=True, text=True)
 
 
 def _sections(text):
-    """An .ini of the operator information library as {section: {key: value}}, without its header."""
+    """Return an .ini of the operator information library as {section: {key: value}}, without its header."""
     result = {}
     for line in text.splitlines()[1:]:
         name, value = line.split("=", 1)
@@ -156,7 +156,8 @@ for name, tensors, text, feed, results in CALLED:
 
 @pytest.fixture(scope="module")
 def called(package, tmp_path_factory):
-    """By request and stage: what an entry was fed, the file of its results, and whether it refused a missing tensor.
+    """Return by request and stage how an entry was called. The entries are what it was fed, the file of its results,
+    and whether it refused a missing tensor.
 
     All are called in one process, which has no flash_attention but the copy inside the package.
     """
@@ -202,7 +203,7 @@ def test_an_entry_works_without_the_python_package(tik, called, name, stage):
 
 
 def _array(tensor):
-    """Some numbers for an input; masks and decisions to keep are zeros and ones."""
+    """Return some numbers for an input. Masks and keep decisions are zeros and ones."""
     random = np.random.default_rng(len(tensor.name))
     if tensor.dtype == "uint8" or "mask" in tensor.name:
         return random.integers(0, 2, tensor.shape).astype(tensor.dtype)

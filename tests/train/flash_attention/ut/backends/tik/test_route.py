@@ -98,7 +98,7 @@ def get_soc_name():
 
 @pytest.fixture
 def ask_again():
-    """The chip is asked for anew in the test, and after it."""
+    """Ask for the chip anew in the test, and after it."""
     environment.specifications.cache_clear()
     yield
     environment.specifications.cache_clear()
@@ -148,7 +148,7 @@ def test_the_backend_explains_itself():
         ({"value_dim": 300}, "head_dim up to 256 for query, key and value, got 24 and 300 of value"),
         ({"head_dim": 576, "value_dim": 512}, "head_dim up to 256 for query, key and value, got 576 and 512 of value"),
         ({"prefix": True, "causal": True, "seq_q": 1 << 16, "seq_k": 1 << 16}, "become a mask of a float16 number"),
-        ({"segments": True, "seq_q": 1 << 16, "seq_k": 1 << 16}, "17179869184 bytes for this problem; allowed are"),
+        ({"segments": True, "seq_q": 1 << 16, "seq_k": 1 << 16}, "17179869184 bytes for this call; allowed are"),
         ({"scale": 9e-4}, "a scale from 0.0009765625 to 1024.0, of either sign, or 0, got 0.0009"),
         ({"softcap": 30000.0}, "softcap from 0.0001220703125 to 16384.0, got 30000.0"),
     ],
@@ -160,7 +160,9 @@ def test_what_the_chip_cannot_do(change, said):
 
 @pytest.fixture
 def no_tik(monkeypatch, tmp_path):
-    """A process that prepares primitives imports no tik module: on a device, none of its own has a chip chosen."""
+    """Hide the tik modules from a process that prepares primitives. On a device it imports none, because no chip is
+    chosen.
+    """
     for name in ("tbe", "tbe.tik", "te", "te.tik"):
         monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.setenv("FLASH_ATTENTION_ENTRIES", str(tmp_path))
@@ -170,7 +172,7 @@ def no_tik(monkeypatch, tmp_path):
 
 
 def primitives(**rules):
-    """The primitives for a problem."""
+    """Return the primitives for a problem."""
     problem = make_problem(**SIZES, **rules)
     draw = GeneratedKeepBits(describe.kernel_problem(problem))
     core = OperatorAttention(problem, registration.primitive, draw, Chip(30)).core

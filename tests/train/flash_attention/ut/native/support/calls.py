@@ -9,14 +9,14 @@ from dataclasses import replace
 import numpy as np
 from flash_attention import reference
 from flash_attention.backends.cpu import library
-from flash_attention.problem import AttentionProblem
+from flash_attention.call import Call
 
 from tests.train.flash_attention.support.cases import SEED, Case
 from tests.train.flash_attention.support.layouts import heads_first, laid_out
 
 
 def stored(array: np.ndarray | None, dtype: str) -> np.ndarray | None:
-    """float32 values as the kernel takes them: contiguous, in `dtype`, bfloat16 as bits."""
+    """Store float32 values as the kernel takes them: contiguous, in `dtype`, bfloat16 as bits."""
     if array is None:
         return None
     values = np.ascontiguousarray(reference.round_to(array, dtype))
@@ -24,13 +24,13 @@ def stored(array: np.ndarray | None, dtype: str) -> np.ndarray | None:
 
 
 def values(array: np.ndarray) -> np.ndarray:
-    """Return what the kernel stored, as float32."""
+    """Return the kernel's stored values as float32."""
     return (array.astype(np.uint32) << 16).view(np.float32) if array.dtype == np.uint16 else array.astype(np.float32)
 
 
 @contextlib.contextmanager
 def instruction_set(name: str):
-    """Forces an instruction set."""
+    """Force an instruction set."""
     before = os.environ.get(library.ISA_VARIABLE)
     os.environ[library.ISA_VARIABLE] = name
     try:
@@ -42,10 +42,8 @@ def instruction_set(name: str):
             os.environ[library.ISA_VARIABLE] = before
 
 
-def run(
-    problem: AttentionProblem, query, key, value, d_output, d_logsumexp=None, *, place=None, kernel=None, **optional
-):
-    """Output, logsumexp and gradients of float32 arrays, as the raw arrays that the kernel wrote.
+def run(problem: Call, query, key, value, d_output, d_logsumexp=None, *, place=None, kernel=None, **optional):
+    """Return the output, logsumexp and gradients of float32 arrays, raw as the kernel wrote them.
 
     Args:
         optional: mask, bias, keep_bits, seed, sinks, prefix, segment_ids and kv_segment_ids.

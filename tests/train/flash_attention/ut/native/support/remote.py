@@ -22,7 +22,7 @@ def build_driver(folder: Path, **options) -> Path:
 
 
 class Remote:
-    """Calls the kernel inside a running driver.
+    """Call the kernel inside a running driver.
 
     Args:
         command: starts the driver.
@@ -39,7 +39,7 @@ class Remote:
         )
 
     def close(self) -> None:
-        """Ends the driver.
+        """End the driver.
 
         Raises:
             AssertionError: it did not end well, or wrote to its standard error; with what it wrote.
@@ -94,5 +94,5 @@ class Remote:
 
 
 def _text(text: str) -> bytes:
-    """A string as the driver reads it: its length, then its bytes."""
+    """Return a string as the driver reads it: its length, then its bytes."""
     return struct.pack("<i", len(text)) + text.encode()

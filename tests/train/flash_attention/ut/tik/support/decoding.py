@@ -1,4 +1,4 @@
-"""Decoding problems for tests: caches that hold NaN where no sequence has a key, and the two kernels run on them."""
+"""Decoding problems for tests: caches that hold NaN if no sequence has a key, and the two kernels run on them."""
 
 from __future__ import annotations
 
@@ -77,6 +77,6 @@ class Paged:
 
 
 def check(problem: KernelProblem, query, key, value, output, logsumexp, factor: float = 2.0) -> None:
-    """As `check_closely`, with the sinks of `run`, and a logsumexp of float32."""
+    """Check as `check_closely` does, with the sinks of `run`, and a logsumexp of float32."""
     sinks = SINKS[: problem.heads] if problem.sinks else None
     check_closely(problem, (query, key, value), output, logsumexp, factor, 2e-6, sinks)

@@ -37,14 +37,14 @@ class Program:
 
     @contextmanager
     def body(self, *extra: Buffer):
-        """Scope in which the buffers of the kernel and the extra ones are allocated."""
+        """Open the scope in which the kernel's buffers and the extra buffers are allocated."""
         with self.instance.new_stmt_scope():
             parts = buffers(self.problem, self.plan, self.split)
             self.core.allocate(parts + list(extra))
             yield self.core
 
     def run(self) -> dict:
-        """Arrays of the outputs by name."""
+        """Return the arrays of the outputs by name."""
         self.instance.BuildCCE(
             kernel_name="program",
             inputs=[self.gm[name] for name in self.inputs],
@@ -87,17 +87,17 @@ def build_backward(problem, tik, **asked) -> Backward:
 
 
 def copy_in(core: Core, target, name: str, blocks: int) -> None:
-    """GM tensor `name` to a buffer of the Unified Buffer or L1, contiguously."""
+    """Move GM tensor `name` to a buffer of the Unified Buffer or L1, contiguously."""
     core.tik.data_move(target, core.gm[name], 0, 1, blocks, 0, 0)
 
 
 def copy_out(core: Core, name: str, source, blocks: int) -> None:
-    """Unified Buffer to GM, contiguously."""
+    """Move Unified Buffer to GM, contiguously."""
     core.tik.data_move(core.gm[name], source, 0, 1, blocks, 0, 0)
 
 
 def forward(tik, execute, problem, query, key, value, **inputs):
-    """(output, logsumexp) of the forward kernel on BNSD arrays."""
+    """Return (output, logsumexp) of the forward kernel on BNSD arrays."""
     kernel = build_forward(problem, tik)
     feed = kernel.feed(**stored_arrays.forward_inputs(problem, query, key, value, **inputs))
     return stored_arrays.forward_outputs(problem, execute(kernel.tik, feed, [tensor.name for tensor in kernel.outputs]))

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
+from flash_attention.call import Call
 from flash_attention.kernels.tik import layout
 from flash_attention.kernels.tik.decode import schedule
 from flash_attention.kernels.tik.decode.tiling import DecodePlan
 from flash_attention.kernels.tik.problem import KernelProblem, padded
-from flash_attention.problem import AttentionProblem
 
 
-def explicit_mask(
-    problem: AttentionProblem, mask=None, prefix=None, segment_ids=None, kv_segment_ids=None
-) -> np.ndarray | None:
+def explicit_mask(problem: Call, mask=None, prefix=None, segment_ids=None, kv_segment_ids=None) -> np.ndarray | None:
     """Return the mask of a call's inputs, in which non-zero hides.
 
     Args:
@@ -34,14 +32,14 @@ def explicit_mask(
 
 
 def to_stored(problem: KernelProblem, name: str, array: np.ndarray) -> np.ndarray:
-    """A BNSD array as input `name` of the kernels stores it, padded with zeros."""
+    """Return a BNSD array as input `name` of the kernels stores it, padded with zeros."""
     if problem.layout == "TH":
         array = np.asarray(array).transpose(0, 2, 1, 3).reshape(layout.placement(problem, name).shape)
     return layout.to_nz(array)
 
 
 def from_stored(problem: KernelProblem, name: str, stored: np.ndarray) -> np.ndarray:
-    """Inverse of `to_stored`."""
+    """Undo `to_stored`."""
     place = layout.placement(problem, name)
     array = layout.from_nz(stored, *place.shape[-2:])
     if problem.layout == "TH":
@@ -50,7 +48,7 @@ def from_stored(problem: KernelProblem, name: str, stored: np.ndarray) -> np.nda
 
 
 def pack_keys(array: np.ndarray) -> np.ndarray:
-    """Values per key (..., 1, seq_k) to (planes, seq_k padded to 16), float16, zero padding."""
+    """Convert values per key (..., 1, seq_k) to float16 (planes, seq_k padded to 16)."""
     array = np.asarray(array)
     flat = array.reshape(-1, array.shape[-1])
     wide = np.zeros((flat.shape[0], padded(flat.shape[1])), np.float16)
@@ -71,13 +69,13 @@ def pack_bias(bias: np.ndarray) -> np.ndarray:
 
 
 def pack_sinks(sinks: np.ndarray, problem: KernelProblem) -> np.ndarray:
-    """Sinks (heads,) to float32 (batch, heads, layout.SINK_LANES): each repeated."""
+    """Bring sinks (heads,) into float32 (batch, heads, layout.SINK_LANES): each repeated."""
     shape = problem.batch, problem.heads, layout.SINK_LANES
     return np.ascontiguousarray(np.broadcast_to(np.asarray(sinks, np.float32)[:, None], shape))
 
 
 def forward_inputs(problem: KernelProblem, query, key, value, mask=None, bias=None, keep_bits=None, sinks=None) -> dict:
-    """Arrays for `Kernel.feed` of the forward kernel.
+    """Return the arrays for `Kernel.feed` of the forward kernel.
 
     Args:
         query, key, value: (B, H, Sq, D), (B, Hkv, Sk, D), (B, Hkv, Sk, Dv), float16.
@@ -104,7 +102,7 @@ def forward_inputs(problem: KernelProblem, query, key, value, mask=None, bias=No
 
 
 def forward_outputs(problem: KernelProblem, outputs: dict) -> tuple[np.ndarray, np.ndarray]:
-    """Return output (B, H, Sq, Dv) and logsumexp (B, H, Sq) from stored outputs. The output is float16, the
+    """Return the output (B, H, Sq, Dv) and logsumexp (B, H, Sq) from stored outputs. The output is float16, the
     logsumexp float32.
     """
     output = from_stored(problem, "output", outputs["output"])
@@ -112,14 +110,14 @@ def forward_outputs(problem: KernelProblem, outputs: dict) -> tuple[np.ndarray, 
 
 
 def _planes(array: np.ndarray) -> np.ndarray:
-    """Matrices one behind the other, in FRACTAL_NZ."""
+    """Bring matrices one behind the other into FRACTAL_NZ."""
     return layout.to_nz(array.reshape(-1, *array.shape[-2:]))
 
 
 def backward_inputs(
     problem: KernelProblem, query, key, value, output, logsumexp, d_output, d_logsumexp=None, **features
 ) -> dict[str, np.ndarray]:
-    """Stored arrays for `operators.Backward.run`.
+    """Return the stored arrays for `operators.Backward.run`.
 
     Args:
         query: (B, H, Sq, D), float16; output, d_output: (B, H, Sq, Dv); key: (B, Hkv, Sk, D); value: (B, Hkv, Sk, Dv).
@@ -136,7 +134,7 @@ def backward_inputs(
 
 
 def backward_outputs(problem: KernelProblem, stored: dict) -> dict[str, np.ndarray]:
-    """d_query, d_key, d_value (float16), d_bias (float32, shape of the bias) and d_sinks (float32, heads)
+    """Return d_query, d_key, d_value (float16), d_bias (float32, shape of the bias) and d_sinks (float32, heads)
 
     from what `Backward.run` returns.
     """
@@ -160,25 +158,27 @@ def backward_outputs(problem: KernelProblem, stored: dict) -> dict[str, np.ndarr
 
 
 def _rows(problem: KernelProblem, values) -> np.ndarray:
-    """(B, H, Sq) to (B, H, seq_q padded), zeros in the padding."""
+    """Pad (B, H, Sq) to (B, H, seq_q padded) with zeros."""
     wide = np.zeros((problem.batch, problem.heads, padded(problem.seq_q)), np.float32)
     wide[..., : problem.seq_q] = values
     return wide
 
 
 def page_inputs(block_tables, context_lens) -> dict[str, np.ndarray]:
-    """Stored arrays of a paged cache: (batch, most) and (batch,), int32, flat and padded to whole blocks of memory."""
+    """Return the stored arrays of a paged cache: (batch, most) and (batch,), int32, flat and padded to whole blocks of
+    memory.
+    """
     given = {"block_tables": block_tables, "context_lens": context_lens}
     return {name: _padded(np.asarray(array, np.int32).reshape(-1)) for name, array in given.items()}
 
 
 def sink_rows(problem: KernelProblem, plan: DecodePlan, sinks) -> np.ndarray:
-    """Sinks (heads,) as the merging kernel takes them: one per row."""
+    """Return sinks (heads,) as the merging kernel takes them: one per row."""
     return np.asarray(sinks, np.float32)[schedule.head_rows(problem, plan)]
 
 
 def decode_logsumexp(problem: KernelProblem, plan: DecodePlan, stored: np.ndarray) -> np.ndarray:
-    """(batch, heads, seq_q) from what the merging kernel stores: a row block a row, padded."""
+    """Return the logsumexp (batch, heads, seq_q) that the merging kernel stores: a row block a row, padded."""
     blocks = stored.reshape(problem.batch, problem.kv_heads, plan.row_blocks, plan.rows)
     rows = blocks[..., : plan.group_heads * problem.seq_q].reshape(problem.batch, problem.kv_heads, -1)
     rows = rows[..., : problem.group * problem.seq_q]
@@ -186,5 +186,5 @@ def decode_logsumexp(problem: KernelProblem, plan: DecodePlan, stored: np.ndarra
 
 
 def _padded(array: np.ndarray) -> np.ndarray:
-    """With zeros up to whole blocks of memory."""
+    """Fill with zeros up to whole blocks of memory."""
     return np.concatenate([array, np.zeros(padded(len(array), 8) - len(array), array.dtype)])

@@ -30,7 +30,7 @@ HEADS = {"": {}, "gqa-sinks": {"kv_heads": 1, "sinks": True}}
 
 
 def all_requests() -> dict[str, Request]:
-    """Every combination of features by name; gradients of bias and logsumexp vary along with them."""
+    """Return every combination of features by name. Gradients of bias and logsumexp vary along with them."""
     result = {}
     for names in itertools.product(POSITIONS, MASKS, BIASES, DROPOUTS, HEADS):
         tables = (POSITIONS, MASKS, BIASES, DROPOUTS, HEADS)
@@ -47,7 +47,7 @@ def all_requests() -> dict[str, Request]:
 
 
 def packed_requests() -> dict[str, Request]:
-    """Every combination of features that packed sequences have, by name."""
+    """Return every combination of features that packed sequences have, by name."""
     result = {}
     alibis = {"": {}, "alibi": {"alibi": True}, "causal-alibi": {"alibi": True, "causal": True}}
     for names in itertools.product(alibis, DROPOUTS, HEADS, ("", "d_lse"), ("", "one_core")):
@@ -69,6 +69,6 @@ PACKED = packed_requests()
 
 
 def described(signature: Signature) -> dict[str, dict]:
-    """The tensors of a call as a compiler describes them."""
+    """Return the tensors of a call as a compiler describes them."""
     tensors = (*signature.inputs, *signature.outputs)
     return {t.name: {"shape": list(t.shape), "dtype": t.dtype, "format": t.format} for t in tensors}

@@ -1,0 +1,434 @@
+"""Call: what it derives, and that each bad input is refused by a message that names it."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+from flash_attention.call import LAYOUTS, AttentionRules, Call, TensorSpec, alibi_slopes
+from flash_attention.call.inputs import UNKNOWN, blocks_of_8
+from flash_attention.call.layout import CALL_LAYOUTS
+from flash_attention.call.optional import NAMES, in_order
+from flash_attention.call.tiling import tile_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.train.flash_attention.support.problems import make_problem, read_problem
+
+HALF = "float16"
+GOOD = {"batch": 2, "heads": 4, "seq_q": 5, "seq_k": 7, "head_dim": 16}
+
+
+def spec(*shape, dtype="float16"):
+    """Return the description of a float16 tensor."""
+    return TensorSpec(shape, dtype)
+
+
+def ids(*shape):
+    """Return the description of an int32 tensor."""
+    return TensorSpec(shape, "int32")
+
+
+def describe(query=(2, 4, 5, 16), key=(2, 4, 7, 16), value=None, mask=None, bias=None, dtypes=(HALF,) * 3, **rules):
+    """Call from_inputs with shapes for tensors, everything right unless told otherwise."""
+    specs = [TensorSpec(shape, dtype) for shape, dtype in zip((query, key, value or key), dtypes)]
+    return read_problem(*specs, mask, bias, **rules)
+
+
+def test_shapes_are_read_from_every_layout():
+    shapes = {
+        "BNSD": ((2, 4, 5, 16), (2, 2, 7, 16)),
+        "BSND": ((2, 5, 4, 16), (2, 7, 2, 16)),
+        "BSH": ((2, 5, 64), (2, 7, 32)),
+        "SBH": ((5, 2, 64), (7, 2, 32)),
+        "TH": ((10, 64), (14, 32)),
+    }
+    assert set(shapes) == set(CALL_LAYOUTS)
+    for layout, (query, key) in shapes.items():
+        batch = {"batch": 2} if layout == "TH" else {}
+        problem = describe(query, key, input_layout=layout, head_dim=16, **batch)
+        assert problem.laid_out(problem.shape_key()) == key
+        assert problem.shape_query() == (2, 4, 5, 16)
+        assert problem.shape_key() == (2, 2, 7, 16)
+        assert problem.group == 2
+
+
+def test_a_matrix_of_tokens_needs_the_size_of_its_batch():
+    with pytest.raises(ValueError, match="batch: needed with input_layout TH"):
+        describe((10, 64), (14, 32), input_layout="TH", head_dim=16)
+    with pytest.raises(ValueError, match=r"key: got 14 rows in shape \(14, 32\), allowed is a multiple of batch 5"):
+        describe((10, 64), (14, 32), input_layout="TH", head_dim=16, batch=5)
+    with pytest.raises(ValueError, match="batch: got 2 with input_layout BSH, allowed only with TH"):
+        describe((2, 5, 64), (2, 7, 32), input_layout="BSH", head_dim=16, batch=2)
+    with pytest.raises(ValueError, match="head_dim: needed to split the last axis of query for layout TH"):
+        describe((10, 64), (14, 32), input_layout="TH", batch=2)
+    with pytest.raises(ValueError, match="batch: got 0, allowed is an integer >= 1"):
+        describe((10, 64), (14, 32), input_layout="TH", head_dim=16, batch=0)
+    assert describe((5, 64), (7, 64), input_layout="TH", head_dim=16, batch=1).batch == 1
+
+
+def test_defaults():
+    problem = make_problem(**GOOD)
+    assert problem.scale == 1 / math.sqrt(16)
+    assert problem.kv_heads == 4
+    assert problem.dropout_threshold == 0
+    assert problem.band.unlimited()
+    assert hash(problem) == hash(dataclasses.replace(problem))
+
+
+@pytest.mark.parametrize(
+    ("mask", "canonical", "causal"),
+    [
+        (spec(5, 7), (1, 1, 5, 7), False),
+        (spec(1, 5, 7), (1, 1, 5, 7), False),
+        (spec(2, 5, 7), (2, 1, 5, 7), False),
+        (spec(2, 1, 5, 7), (2, 1, 5, 7), False),
+        (spec(2, 4, 5, 7), (2, 4, 5, 7), False),
+        (spec(2, 1, 1, 7), (2, 1, 1, 7), False),
+        (spec(128, 128), None, True),
+        (spec(1, 128, 128), None, True),
+    ],
+)
+def test_mask_shapes(mask, canonical, causal):
+    problem = describe(mask=mask)
+    assert (problem.mask_shape, problem.mask_dtype) == (canonical, None if canonical is None else HALF)
+    assert problem.rules.causal == causal
+
+
+def test_a_mask_of_compact_shape_that_is_a_legal_full_mask_is_taken_as_it_is():
+    problem = describe((2, 4, 128, 16), (2, 4, 128, 16), mask=spec(1, 128, 128))
+    assert problem.mask_shape == (1, 1, 128, 128)
+    assert not problem.rules.causal
+
+
+def test_compact_mask_follows_the_tiling_strategy():
+    assert [tile_of(name) for name in ("sparse", "sparse_64", "sparse_256")] == [AttentionRules().tile, 64, 256]
+    assert AttentionRules().tile == 128
+    assert describe(mask=spec(64, 64), tiling_stgy_name="sparse_64").rules.causal
+    with pytest.raises(ValueError, match="attention_mask"):
+        describe(mask=spec(64, 64))
+
+
+BAD_INPUTS = {
+    "query rank": ({"query": (2, 5, 16)}, ValueError, "query: got rank 3"),
+    "key rank": ({"key": (2, 4, 7, 16, 1)}, ValueError, "key: got rank 5"),
+    "BSH rank": ({"input_layout": "BSH", "head_dim": 16}, ValueError, "query: got rank 4"),
+    "empty head": ({"query": (2, 4, 5, 0)}, ValueError, r"query: got head_dim 0 in shape \(2, 4, 5, 0\), allowed is 1"),
+    "no heads of key": (
+        {"key": (2, 0, 7, 16)},
+        ValueError,
+        r"key: got no heads in shape \(2, 0, 7, 16\), but query has 4",
+    ),
+    "batch": ({"key": (3, 4, 7, 16)}, ValueError, "key: got batch 3, but query has batch 2"),
+    "head_dim of key": ({"key": (2, 4, 7, 32)}, ValueError, "key: got head_dim 32, but query has head_dim 16"),
+    "value shape": ({"value": (2, 4, 8, 16)}, ValueError, "value: got shape"),
+    "head_dim of layer": ({"head_dim": 64}, ValueError, "query: got head_dim 16 .* layer's head_dim 64"),
+    "head_dim range": ({"query": (2, 4, 5, 577), "key": (2, 4, 7, 577)}, ValueError, "head_dim 577 .* 1 to 576"),
+    "value_head_dim range": ({"value": (2, 4, 7, 513)}, ValueError, "value: got head_dim 513 .* 1 to 512"),
+    "value_head_dim of layer": ({"value": (2, 4, 7, 8), "value_head_dim": 16}, ValueError, "layer's value_head_dim 16"),
+    "value_head_dim type": ({"value_head_dim": "8"}, TypeError, "value_head_dim: got str"),
+    "value_head_dim of BSH": (
+        {
+            "query": (2, 5, 64),
+            "key": (2, 7, 64),
+            "value": (2, 7, 36),
+            "input_layout": "BSH",
+            "head_dim": 16,
+            "value_head_dim": 8,
+        },
+        ValueError,
+        "value: got last axis 36 .* multiple of value_head_dim 8",
+    ),
+    "value_head_dim 0": (
+        {"value_head_dim": 0},
+        ValueError,
+        "value_head_dim: got 0, allowed is an integer from 1",
+    ),
+    "unknown heads": ({"query": (2, UNKNOWN, 5, 16)}, ValueError, "query: got an unknown number of heads or head_dim"),
+    "unknown width": ({"query": (2, 4, 5, UNKNOWN)}, ValueError, "query: got an unknown number of heads or head_dim"),
+    "unknown length": (
+        {"query": (1, 4, UNKNOWN, 16), "key": (1, 4, 7, 16), "bias": spec(3, 3, 3, 3)},
+        ValueError,
+        r"here \(1, 4 or 1, any or 1, 7\)",
+    ),
+    "head_dim 0": ({"head_dim": 0}, ValueError, "head_dim: got 0"),
+    "head_dim type": ({"head_dim": 16.0}, TypeError, "head_dim: got float"),
+    "no head_dim": ({"query": (2, 5, 64), "key": (2, 7, 64), "input_layout": "BSH"}, ValueError, "head_dim: needed"),
+    "hidden size": (
+        {"query": (2, 5, 60), "key": (2, 7, 64), "input_layout": "BSH", "head_dim": 16},
+        ValueError,
+        "query: got last axis 60 .* multiple of head_dim 16",
+    ),
+    "heads": ({"key": (2, 3, 7, 16)}, ValueError, "key: got 3 heads, which do not divide the 4 heads of query"),
+    "dtype": ({"dtypes": ("float64",) * 3}, TypeError, "query: got dtype float64, allowed are float16, bfloat16"),
+    "dtype mix": ({"dtypes": (HALF, "float32", HALF)}, TypeError, "key: got dtype float32, but query is float16"),
+    "value dtype": ({"dtypes": (HALF, HALF, "bfloat16")}, TypeError, "value: got dtype bfloat16"),
+    "mask shape": ({"mask": spec(5, 8)}, ValueError, r"attention_mask: got shape \(5, 8\), allowed are .* \(5, 7\)"),
+    "mask batch": ({"mask": spec(3, 5, 7)}, ValueError, "attention_mask: got shape"),
+    "mask rank": ({"mask": spec(7)}, ValueError, "attention_mask: got shape"),
+    "mask dtype": ({"mask": spec(5, 7, dtype="int32")}, TypeError, "attention_mask: got dtype int32, .* 1 hides a key"),
+    "bias shape": ({"bias": spec(2, 4, 7)}, ValueError, r"bias: got shape \(2, 4, 7\)"),
+    "bias heads": ({"bias": spec(1, 3, 1, 7)}, ValueError, "bias: got shape"),
+    "bias dtype": ({"bias": spec(1, 4, 1, 7, dtype="bfloat16")}, TypeError, "bias: got dtype bfloat16"),
+    "layout": ({"input_layout": "BDSN"}, ValueError, "input_layout: got 'BDSN', allowed are BNSD"),
+    "strategy": (
+        {"tiling_stgy_name": "dense"},
+        ValueError,
+        "tiling_stgy_name: no strategy is called 'dense'; known are",
+    ),
+    "strategy type": ({"tiling_stgy_name": 128}, TypeError, "tiling_stgy_name: expected a string, got int"),
+    "prev blocks": ({"prev_block_num": -1}, ValueError, "prev_block_num: got -1, allowed is an integer >= 0"),
+    "next blocks": ({"next_block_num": -2}, ValueError, "next_block_num: got -2"),
+    "blocks type": ({"next_block_num": 1.5}, TypeError, "next_block_num: got float 1.5"),
+    "window type": ({"window_size": 3}, TypeError, "window_size: got 3"),
+    "window item": ({"window_size": (3, None)}, TypeError, "window_size: got right NoneType"),
+    "alignment": ({"causal_alignment": "left"}, ValueError, "causal_alignment: got 'left', allowed are top_left"),
+    "causal": ({"causal": 1}, TypeError, "causal: got int 1, allowed is True or False"),
+    "alibi": ({"alibi": "yes"}, TypeError, "alibi: got str 'yes'"),
+    "dropout 1": ({"dropout_rate": 1.0}, ValueError, "dropout_rate: got 1.0, allowed is 0 <= dropout_rate < 1"),
+    "dropout < 0": ({"dropout_rate": -0.1}, ValueError, "dropout_rate: got -0.1"),
+    "dropout nan": ({"dropout_rate": math.nan}, ValueError, "dropout_rate: got nan"),
+    "dropout type": ({"dropout_rate": "0.1"}, TypeError, "dropout_rate: got str '0.1'"),
+    "scale nan": ({"scale": math.nan}, ValueError, "scale: got nan, allowed is any finite number"),
+    "scale inf": ({"scale": math.inf}, ValueError, "scale: got inf"),
+    "scale type": ({"scale": "1"}, TypeError, "scale: got str"),
+    "softcap < 0": ({"softcap": -1.0}, ValueError, "softcap: got -1.0, allowed is a finite number > 0, or 0 for none"),
+    "softcap inf": ({"softcap": math.inf}, ValueError, "softcap: got inf"),
+    "softcap type": ({"softcap": None}, TypeError, "softcap: got NoneType None, allowed is a number"),
+    "sinks shape": (
+        {"sinks": spec(3, dtype="float32")},
+        ValueError,
+        r"sinks: got shape \(3,\), allowed is \(heads,\), here \(4,\)",
+    ),
+    "sinks dtype": (
+        {"sinks": spec(4, dtype="bfloat16")},
+        TypeError,
+        "sinks: got dtype bfloat16, allowed are float16, float32",
+    ),
+    "prefix shape": (
+        {"prefix": ids(3), "causal": True},
+        ValueError,
+        r"prefix: got shape \(3,\), .* \(batch\), here \(2\)",
+    ),
+    "prefix dtype": ({"prefix": spec(2), "causal": True}, TypeError, "prefix: got dtype float16, allowed are int32"),
+    "prefix, no causal": ({"prefix": ids(2)}, ValueError, "prefix: given without causal=True"),
+    "prefix and window": (
+        {"prefix": ids(2), "causal": True, "window_size": (3, -1)},
+        ValueError,
+        "prefix, window_size: got a prefix together with window_size",
+    ),
+    "prefix and blocks": (
+        {"prefix": ids(2), "causal": True, "next_block_num": 1},
+        ValueError,
+        "prefix, prev_block_num, next_block_num: got a prefix together with a window of",
+    ),
+    "segments shape": ({"segment_ids": ids(2, 7)}, ValueError, r"segment_ids: got shape \(2, 7\), .* here \(2, 5\)"),
+    "segments dtype": ({"segment_ids": spec(2, 5)}, TypeError, "segment_ids: got dtype float16, allowed are int32"),
+    "segments of keys": ({"segment_ids": ids(2, 5)}, ValueError, "kv_segment_ids: needed beside segment_ids"),
+    "segments of keys only": ({"kv_segment_ids": ids(2, 7)}, ValueError, "kv_segment_ids: given without segment_ids"),
+    "bits dtype": (
+        {"keep_bits": spec(2, 4, 5, 1, dtype="int8"), "dropout_rate": 0.1},
+        TypeError,
+        "keep_bits: got dtype int8, allowed is uint8",
+    ),
+    "bits shape": (
+        {"keep_bits": spec(2, 4, 5, 7, dtype="uint8"), "dropout_rate": 0.1},
+        ValueError,
+        r"keep_bits: got shape .* \(2, 4, 5, 1\)",
+    ),
+    "bits, no rate": ({"keep_bits": spec(2, 4, 5, 1, dtype="uint8")}, ValueError, "keep_bits: given with dropout_rate"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_INPUTS)
+def test_bad_input_is_refused_by_name(name):
+    arguments, error, message = BAD_INPUTS[name]
+    with pytest.raises(error, match=message):
+        describe(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"batch": -2}, ValueError, "batch: got -2, allowed is an integer >= 0"),
+        ({"heads": True}, TypeError, "heads: got bool"),
+        ({"kv_heads": 3}, ValueError, "do not divide"),
+        ({"tile": 0}, ValueError, "tile: got 0"),
+        ({"mask_shape": (1, 1, 5, 8), "mask_dtype": "uint8"}, ValueError, "mask_shape: got .* does not broadcast"),
+        ({"mask_shape": (1, 1, 5, 7), "mask_dtype": "int64"}, TypeError, "mask_dtype: got dtype int64"),
+        ({"bias_shape": (1, 3, 1, 7), "bias_dtype": "float16"}, ValueError, "bias_shape: got .* does not broadcast"),
+        ({"layout": "BDSN"}, ValueError, "input_layout: got 'BDSN'"),
+        ({"batch_offset": -1}, ValueError, "batch_offset: got -1"),
+        ({"prev_blocks": -1}, ValueError, "prev_block_num: got -1"),
+        ({"next_blocks": -1}, ValueError, "next_block_num: got -1"),
+        ({"alibi": "both"}, TypeError, "alibi: got str 'both'"),
+        ({"head_offset": 1}, ValueError, "head_offset: 1 [+] 4 heads go past all_heads 4"),
+        ({"training": None}, TypeError, "training: got NoneType"),
+        ({"head_dim": 577, "value_dim": 16}, ValueError, "head_dim: got 577, allowed is an integer from 1 to 576"),
+        ({"head_dim": 0, "value_dim": 16}, ValueError, "head_dim: got 0"),
+        ({"head_dim": 513}, ValueError, r"value_dim \(here head_dim\): got 513"),
+        ({"value_dim": 513}, ValueError, "value_dim: got 513, allowed is an integer from 0 to 512"),
+        ({"kv_heads": -1}, ValueError, "kv_heads: got -1, allowed is an integer >= 0"),
+        ({"dtype": "float64"}, TypeError, "dtype: got .*float64"),
+        ({"bias_shape": (1, 1, 1, 7), "bias_dtype": "bfloat16"}, TypeError, "bias_dtype: got .*bfloat16"),
+        (
+            {"prefix": True, "causal": True, "window_left": 0},
+            ValueError,
+            r"prefix, window_size: got a prefix together with window_size \(0, -1\)",
+        ),
+    ],
+)
+def test_bad_field_is_refused_by_name(change, error, message):
+    with pytest.raises(error, match=message):
+        make_problem(**{**GOOD, **change})
+
+
+def test_largest_and_smallest_widths():
+    largest = describe((1, 1, 3, 576), (1, 1, 3, 576), (1, 1, 3, 512))
+    assert (largest.head_dim, largest.value_dim) == (576, 512)
+    merged = {"input_layout": "BSH", "head_dim": 16, "value_head_dim": 1}
+    assert describe((2, 5, 64), (2, 7, 64), (2, 7, 4), **merged).value_dim == 1
+
+
+def test_unknown_sizes_are_those_of_mindspore():
+    assert (UNKNOWN, blocks_of_8(UNKNOWN), blocks_of_8(8), blocks_of_8(9)) == (-1, -1, 1, 2)
+
+
+def test_a_size_that_one_tensor_shows_is_known():
+    problem = describe((-1, 4, 5, 16), (-1, 4, -1, 16), (2, 4, 7, 16))
+    assert (problem.batch, problem.seq_k) == (2, 7)
+    assert describe((2, 4, 5, 16), (-1, 4, 7, 16), (-1, 4, -1, 16)).batch == 2
+    assert describe((2, 4, 5, 16), (2, 4, 7, 16), (2, 4, -1, 16)).seq_k == 7
+
+
+def test_position_of_queries_of_unknown_length():
+    """Only the alignment at the end needs the lengths; a band needs all sizes."""
+    end = AttentionRules(causal=True, causal_alignment="bottom_right")
+    assert Call(**GOOD, rules=end).offset == 2
+    unknown = {**GOOD, "seq_k": UNKNOWN}
+    assert Call(**unknown).offset == 0
+    with pytest.raises(ValueError, match="offset: unknown before run time"):
+        _ = Call(**unknown, rules=end).offset
+    with pytest.raises(ValueError, match="band: unknown before run time"):
+        _ = Call(**unknown).band
+
+
+def test_what_is_given_is_told():
+    bare = describe()
+    assert (bare.sinks, bare.segments, bare.prefix, bare.keep_bits) == (False,) * 4
+    segments = {"segment_ids": ids(2, 5), "kv_segment_ids": ids(2, 7)}
+    full = describe(sinks=spec(4), **segments)
+    assert full.sinks and full.segments
+    with pytest.raises(ValueError, match=r"kv_segment_ids: got shape \(2, 5\), allowed is \(batch, seq_k\)"):
+        describe(segment_ids=ids(2, 5), kv_segment_ids=ids(2, 5))
+
+
+@pytest.mark.parametrize(
+    ("shape", "alibi", "kind"),
+    [((2, 4, 5, 7), True, "per_score"), ((1, 4, 1, 7), False, "per_key"), (None, True, "alibi"), (None, False, "none")],
+)
+def test_kinds_of_bias(shape, alibi, kind):
+    problem = make_problem(**GOOD, alibi=alibi, bias_shape=shape, bias_dtype=None if shape is None else "float32")
+    assert problem.bias == kind
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.integers(1, 4),
+    st.integers(1, 8),
+    st.integers(1, 8),
+    st.integers(1, 300),
+    st.integers(1, 300),
+    st.integers(1, 256),
+    st.sampled_from(tuple(LAYOUTS)),
+)
+def test_any_positive_sizes_are_legal_when_kv_heads_divide_heads(batch, heads, kv_heads, seq_q, seq_k, dim, layout):
+    def shape(count, seq):
+        sizes = {"B": batch, "N": count, "S": seq, "D": dim, "H": count * dim}
+        return tuple(sizes[axis] for axis in layout)
+
+    arguments = {"query": shape(heads, seq_q), "key": shape(kv_heads, seq_k), "input_layout": layout, "head_dim": dim}
+    if heads % kv_heads:
+        with pytest.raises(ValueError, match="do not divide"):
+            describe(**arguments)
+    else:
+        problem = describe(**arguments)
+        assert problem.shape_query() == (batch, heads, seq_q, dim)
+        assert problem.shape_key() == (batch, kv_heads, seq_k, dim)
+        assert problem.shape_keep_bits()[3] * 8 >= seq_k > problem.shape_keep_bits()[3] * 8 - 8
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.floats(0, 1, exclude_max=True))
+def test_dropout_stays_unbiased_for_its_16_bit_threshold(rate):
+    problem = make_problem(**GOOD, dropout_rate=rate, training=True)
+    if rate == 0.0:
+        assert problem.dropout_threshold == 0
+    else:
+        assert 1 <= problem.dropout_threshold <= 65535
+        assert abs(problem.dropout_threshold - rate * 65536) <= 1
+    # Mean of (kept ? scale : 0) over all 65536 equally likely values.
+    assert (65536 - problem.dropout_threshold) / 65536 * problem.dropout_scale == pytest.approx(1.0)
+
+
+def test_numbers_are_stored_as_floats():
+    problem = make_problem(dropout_rate=0, scale=2, **GOOD)
+    assert (type(problem.rules.dropout_rate), type(problem.scale)) == (float, float)
+
+
+def test_no_block_and_no_token_beyond_is_a_legal_window():
+    problem = make_problem(prev_blocks=0, next_blocks=0, window_left=0, window_right=0, **GOOD)
+    np.testing.assert_array_equal(problem.band.dense(), np.eye(5, 7, dtype=bool))
+
+
+def test_a_window_wider_than_any_sequence_is_none():
+    for wide in (2**31 - 1, 2**63, 10**30):
+        problem = make_problem(prev_blocks=wide, next_blocks=wide, window_left=wide, window_right=wide, **GOOD)
+        assert problem == make_problem(**GOOD)
+
+
+def test_bias_is_of_the_dtype_of_query_or_float32():
+    for dtype, bias_dtype in (("float16", "float16"), ("bfloat16", "float32"), ("float32", "float32")):
+        bias = spec(1, 4, 1, 7, dtype=bias_dtype)
+        assert describe(dtypes=(dtype,) * 3, bias=bias).bias_dtype == bias_dtype
+    with pytest.raises(TypeError, match="bias: got dtype float16, allowed are float32$"):
+        describe(dtypes=("float32",) * 3, bias=spec(1, 4, 1, 7))
+
+
+def test_shapes_are_laid_out():
+    shapes = {"BNSD": (2, 4, 5, 16), "BSND": (2, 5, 4, 16), "BSH": (2, 5, 64), "SBH": (5, 2, 64)}
+    for layout, shape in shapes.items():
+        problem = make_problem(**GOOD, layout=layout)
+        assert problem.laid_out(problem.shape_query()) == shape
+
+
+def test_values_are_as_wide_as_keys_unless_told():
+    assert make_problem(**GOOD).value_dim == 16
+    assert describe(value=(2, 4, 7, 3)).value_dim == 3
+
+
+def test_optional_inputs_travel_in_the_order_of_their_table():
+    assert in_order(**{name: name for name in NAMES}) == NAMES
+
+
+def test_dropout_is_inactive_outside_training():
+    problem = make_problem(dropout_rate=0.5, **GOOD)
+    assert problem.dropout_threshold == 0
+    assert problem.dropout_scale == 1.0
+
+
+def test_alibi_slopes_are_the_published_ones():
+    def slopes(heads):
+        return alibi_slopes(Call(batch=1, heads=heads, seq_q=1, seq_k=1, head_dim=1))
+
+    assert slopes(8) == [2.0**-i for i in range(1, 9)]
+    np.testing.assert_allclose(slopes(16), [2.0 ** -(i / 2) for i in range(1, 17)])
+    # 12 heads: the 8 of the lower power of two, then every other one of 16.
+    np.testing.assert_allclose(slopes(12), slopes(8) + [2.0**-0.5, 2.0**-1.5, 2.0**-2.5, 2.0**-3.5])
+    assert slopes(1) == [2.0**-8]
+
+
+def test_a_shard_has_the_slopes_of_its_heads():
+    whole = Call(batch=1, heads=12, seq_q=1, seq_k=1, head_dim=1)
+    part = dataclasses.replace(whole, heads=4, kv_heads=4, head_offset=4, all_heads=12)
+    assert alibi_slopes(part) == alibi_slopes(whole)[4:8]

@@ -1,0 +1,310 @@
+"""Errors name arguments as the caller of an adapter wrote them, in every adapter."""
+
+import inspect
+import re
+
+import mindspore as ms
+import numpy as np
+import pytest
+from flash_attention import paged_attention, scaled_dot_product_attention
+from flash_attention.call.names import renamed
+from flash_attention.compat import ascend910, flash_attn, mindnlp, mindspore_ops, transformers
+from flash_attention.compat.flash_attn import bert_padding, flash_attn_interface
+from flash_attention.compat.flash_attn.layers.rotary import apply_rotary_emb
+from mindspore import Tensor, nn, ops
+
+from tests.train.flash_attention.support.modes import in_mode
+
+
+def tensor(*shape, dtype="float32"):
+    return Tensor(np.ones(shape, dtype))
+
+
+class Module(nn.Cell):
+    """Stand for a model's attention."""
+
+
+def layer(query, key, value, attn_mask=None, alibi_mask=None):
+    """Call the layer of earlier packages."""
+    return ascend910.FlashAttention(16, alibi=True)(query, key, value, attn_mask, alibi_mask)
+
+
+DENSE, TOKENS, SCORES = (2, 6, 4, 16), (6, 4, 16), (2, 4, 6, 6)
+ENDS, LSE = Tensor([0, 2, 6], ms.int32), tensor(2, 4, 6)
+PLAIN = {"q": tensor(*DENSE), "k": tensor(*DENSE), "v": tensor(*DENSE)}
+ROWS = {"q": tensor(*TOKENS), "k": tensor(*TOKENS), "v": tensor(*TOKENS)}
+LENGTHS = {"cu_seqlens_q": ENDS, "cu_seqlens_k": ENDS, "max_seqlen_q": 4, "max_seqlen_k": 4}
+RULES = {"dropout_p": 0.0, "softmax_scale": None, "causal": False}
+SIDES = {"window_size_left": -1, "window_size_right": -1, "softcap": 0.0, "alibi_slopes": None}
+GIVEN = {"dout": tensor(*DENSE), "out": tensor(*DENSE), "softmax_lse": LSE}
+BUFFERS = {"dq": tensor(*DENSE), "dk": tensor(*DENSE), "dv": tensor(*DENSE), "deterministic": False}
+PACKED_GIVEN = {"dout": tensor(*TOKENS), "out": tensor(*TOKENS), "softmax_lse": tensor(4, 6)}
+PACKED_BUFFERS = {"dq": tensor(*TOKENS), "dk": tensor(*TOKENS), "dv": tensor(*TOKENS), "deterministic": False}
+CACHE = {"q": tensor(2, 1, 4, 16), "k_cache": tensor(2, 8, 4, 16), "v_cache": tensor(2, 8, 4, 16)}
+NEW = {"k": tensor(2, 1, 4, 16), "v": tensor(2, 1, 4, 16), "cache_seqlens": 3}
+TURNED = {"rotary_cos": tensor(9, 8), "rotary_sin": tensor(9, 8)}
+HEADS_FIRST = {"query": tensor(*SCORES[:3], 16), "key": tensor(*SCORES[:3], 16), "value": tensor(*SCORES[:3], 16)}
+MINDSPORE = {**HEADS_FIRST, "head_num": 4, "input_layout": "BNSD"}
+TND = {"query": tensor(*TOKENS), "key": tensor(*TOKENS), "value": tensor(*TOKENS), "head_num": 4, "input_layout": "TND"}
+MASK = {"attention_mask": None}
+
+# Entry: function and arguments that it takes.
+ENTRIES = {
+    "scaled_dot_product_attention": (scaled_dot_product_attention, HEADS_FIRST),
+    "flash_attn_func": (flash_attn.flash_attn_func, PLAIN),
+    "flash_attn_kvpacked_func": (
+        *(flash_attn.flash_attn_kvpacked_func, {"q": tensor(*DENSE), "kv": tensor(2, 6, 2, 4, 16)}),
+    ),
+    "flash_attn_qkvpacked_func": (flash_attn.flash_attn_qkvpacked_func, {"qkv": tensor(2, 6, 3, 4, 16)}),
+    "flash_attn_varlen_func": (flash_attn.flash_attn_varlen_func, {**ROWS, **LENGTHS}),
+    "flash_attn_varlen_kvpacked_func": (
+        flash_attn.flash_attn_varlen_kvpacked_func,
+        {"q": tensor(*TOKENS), "kv": tensor(6, 2, 4, 16), **LENGTHS},
+    ),
+    "flash_attn_varlen_qkvpacked_func": (
+        flash_attn.flash_attn_varlen_qkvpacked_func,
+        {"qkv": tensor(6, 3, 4, 16), "cu_seqlens": ENDS, "max_seqlen": 4},
+    ),
+    "flash_attn_with_kvcache": (flash_attn.flash_attn_with_kvcache, {**CACHE, **NEW, **TURNED}),
+    "flash_attn_with_kvcache, pages": (
+        flash_attn.flash_attn_with_kvcache,
+        {**CACHE, "block_table": Tensor([[0, 1], [1, 0]], ms.int32), "cache_seqlens": Tensor([3, 9], ms.int32)},
+    ),
+    "_flash_attn_forward": (
+        flash_attn_interface._flash_attn_forward,
+        {**PLAIN, **RULES, **SIDES, "return_softmax": False},
+    ),
+    "_flash_attn_backward": (
+        flash_attn_interface._flash_attn_backward,
+        {**PLAIN, **GIVEN, **RULES, **SIDES, **BUFFERS},
+    ),
+    "_flash_attn_varlen_forward": (flash_attn_interface._flash_attn_varlen_forward, {**ROWS, **LENGTHS, **RULES}),
+    "_flash_attn_varlen_backward": (
+        flash_attn_interface._flash_attn_varlen_backward,
+        {**ROWS, **PACKED_GIVEN, **LENGTHS, **RULES, **SIDES, **PACKED_BUFFERS},
+    ),
+    "apply_rotary_emb": (apply_rotary_emb, {"x": tensor(*DENSE), "cos": tensor(9, 8), "sin": tensor(9, 8)}),
+    "index_first_axis": (bert_padding.index_first_axis, {"input": tensor(*TOKENS), "indices": ENDS[:2]}),
+    "index_put_first_axis": (
+        bert_padding.index_put_first_axis,
+        {"values": tensor(2, 4), "indices": ENDS[:2], "first_axis_dim": 7},
+    ),
+    "unpad_input": (
+        bert_padding.unpad_input,
+        {"hidden_states": tensor(*DENSE), "attention_mask": tensor(2, 6, dtype="int32")},
+    ),
+    "unpad_input_for_concatenated_sequences": (
+        bert_padding.unpad_input_for_concatenated_sequences,
+        {"hidden_states": tensor(*DENSE), "attention_mask_in_length": tensor(2, 6, dtype="int32")},
+    ),
+    "pad_input": (
+        bert_padding.pad_input,
+        {"hidden_states": tensor(2, 4), "indices": ENDS[:2], "batch": 2, "seqlen": 4},
+    ),
+    "flash_attention_score": (mindspore_ops.flash_attention_score, MINDSPORE),
+    "flash_attention_score, TND": (
+        mindspore_ops.flash_attention_score,
+        {**TND, "actual_seq_qlen": (2, 6), "actual_seq_kvlen": (2, 6)},
+    ),
+    "transformers": (transformers.attention_forward, {"module": Module(), **HEADS_FIRST, **MASK}),
+    "mindnlp": (mindnlp.attention_forward, {"module": Module(), **HEADS_FIRST, **MASK}),
+    "earlier layer": (layer, HEADS_FIRST),
+}
+
+NUMBER = "x", float("inf")
+FLAG = 1, None
+WINDOW = 3, (1, 2, 3), ("a", 1)
+TENSOR = 3, tensor(5, dtype="float32"), "float64"
+OPTIONAL = 3, tensor(7), tensor(7, dtype="float64")
+INTEGERS = "x", tensor(2, dtype="float32"), tensor(2, 2, 2, dtype="int32")
+# Argument: what is wrong for it; a dtype stands for the given tensor in that dtype.
+WRONG = {
+    **dict.fromkeys(("q", "k", "v", "kv", "qkv", "query", "key", "value", "k_cache", "v_cache", "x"), TENSOR),
+    **dict.fromkeys(("dout", "out", "softmax_lse", "dq", "dk", "dv"), (3, tensor(5))),
+    **dict.fromkeys(("cos", "sin", "rotary_cos", "rotary_sin", "hidden_states"), TENSOR[:2]),
+    **dict.fromkeys(("softmax_scale", "scale", "scaling", "scalar_value"), NUMBER),
+    **dict.fromkeys(("dropout_p", "dropout"), ("x", 1.5)),
+    **dict.fromkeys(("causal", "is_causal", "enable_gqa", "deterministic", "return_softmax_lse"), FLAG[:1]),
+    **dict.fromkeys(("return_attn_probs", "rotary_interleaved", "interleaved"), FLAG),
+    **dict.fromkeys(("alibi_slopes", "s_aux", "attn_mask", "attention_mask", "alibi_mask"), OPTIONAL),
+    **dict.fromkeys(("cu_seqlens_q", "cu_seqlens_k", "cu_seqlens"), (*INTEGERS, Tensor([0, 4, 2]), [0, 4, 2], ())),
+    **dict.fromkeys(("cache_seqlens", "seqlen_offsets"), (*INTEGERS, -1)),
+    **dict.fromkeys(("cache_batch_idx", "cache_leftpad", "block_table"), INTEGERS),
+    **dict.fromkeys(("indices", "attention_mask_in_length", "unused_mask"), INTEGERS),
+    **dict.fromkeys(("first_axis_dim", "batch", "seqlen", "num_splits", "sliding_window"), ("x", -1)),
+    **dict.fromkeys(("actual_seq_qlen", "actual_seq_kvlen"), (*INTEGERS, (3, 2), Tensor([4, 2], ms.int32))),
+    **dict.fromkeys(("window_size_left", "window_size_right", "sparse_mode", "head_num", "inner_precise"), ("x",)),
+    **dict.fromkeys(("pre_tokens", "next_tokens"), ("x",)),
+    "window_size": WINDOW,
+    "softcap": ("x", -1.0),
+    "seed": (3, tensor(2)),
+    "keep_prob": ("x", 0.0),
+    "input_layout": ("x", 3),
+    "real_shift": OPTIONAL[:2],
+    "drop_mask": OPTIONAL[:2],
+    "padding_mask": OPTIONAL[:1],
+    "prefix": ("x", tensor(2)),
+    "inplace": (True,),
+    "input": TENSOR[:1],
+    "values": TENSOR[:2],
+}
+# Without effect, so that anything goes, or of no meaning by themselves.
+NOT_LOOKED_AT = {
+    *("max_seqlen_q", "max_seqlen_k", "max_seqlen", "return_softmax", "zero_tensors", "rng_state", "module", "kwargs"),
+    *("leftpad_k", "seqused_k", "arguments", "keywords"),
+}
+# What another argument has to be, for the argument to be looked at.
+NEEDS = {
+    ("flash_attention_score", "prefix"): {"sparse_mode": 5, "attn_mask": tensor(*SCORES, dtype="uint8")},
+    ("flash_attention_score", "drop_mask"): {"keep_prob": 0.5},
+    ("flash_attention_score, TND", "drop_mask"): {"keep_prob": 0.5},
+    ("flash_attention_score, TND", "attn_mask"): {"sparse_mode": 2},
+    ("scaled_dot_product_attention", "seed"): {"dropout_p": 0.5},
+}
+# Given in pairs, or refused beside what the entry is given here.
+PAGES = "flash_attn_with_kvcache, pages"
+APART = {
+    ("flash_attn_with_kvcache", "block_table"),
+    *((PAGES, name) for name in ("cache_batch_idx", "k", "v", "rotary_cos", "rotary_sin")),
+    *((f"_flash_attn_{pass_}", "deterministic") for pass_ in ("backward", "varlen_backward")),
+}
+
+
+def wrong_calls(entry):
+    """Yield each argument of an entry and a wrong value of it."""
+    function, given = ENTRIES[entry]
+    for name in inspect.signature(function).parameters:
+        if name in NOT_LOOKED_AT or (entry, name) in APART:
+            continue
+        assert name in WRONG, f"{name} of {entry}: say what is wrong"
+        for wrong in WRONG[name]:
+            if wrong == "float64":
+                if given.get(name) is None:
+                    continue
+                wrong = given[name].astype(ms.float64)
+            yield name, wrong
+
+
+OURS = "query|key|value|scale|dropout_rate|attention_mask|bias|sinks|keep_bits|cu_seqlens_[qk]|offsets|return_lse"
+OURS += "|key_cache|value_cache|block_tables|context_lens|slot_mapping|window_size|causal"
+
+
+def named_as_written(message, entry, name):
+    """Return whether a message begins with the name and names no foreign argument."""
+    function, _ = ENTRIES[entry]
+    parameters = set(inspect.signature(function).parameters)
+    foreign = set(re.findall(rf"(?<!\ba )(?<!compact )(?<![\w/])({OURS})(?![\w])", message)) - parameters
+    return name in re.split(r", (?=[^:]*:)|:", message.partition(": ")[0] + ":") and not foreign
+
+
+def called(entry, name, wrong):
+    """Return the message of an entry for a wrong argument, None if there is none."""
+    function, given = ENTRIES[entry]
+    try:
+        function(**{**given, **NEEDS.get((entry, name), {}), name: wrong})
+    except (TypeError, ValueError) as error:
+        return str(error)
+    return None
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_every_argument(entry):
+    function, given = ENTRIES[entry]
+    with in_mode("pynative"):
+        if entry != "mindnlp":
+            function(**given)  # nothing else is wrong
+        messages = [(name, wrong, called(entry, name, wrong)) for name, wrong in wrong_calls(entry)]
+    assert len(messages) > 2
+    bad = [one for one in messages if one[2] is None or not named_as_written(one[2], entry, one[0])]
+    assert not bad, "\n".join(f"{name} = {wrong!r}: {message}"[:300] for name, wrong, message in bad)
+
+
+class InGraph:
+    """Hold functions for a graph. What is wrong in each is its name."""
+
+    def is_causal(x):
+        return scaled_dot_product_attention(x, x, x, is_causal=1)
+
+    def softmax_scale(x):
+        return flash_attn.flash_attn_func(x, x, x, softmax_scale="x")
+
+    def dropout_p(x):
+        return flash_attn.flash_attn_func(x, x, x, 0.1)
+
+    def kv(x):
+        return flash_attn.flash_attn_kvpacked_func(x, ops.stack((x, x), 2)[:, :, :, :3])
+
+    def cu_seqlens_k(x):
+        return flash_attn.flash_attn_varlen_func(x[0], x[0], x[0], (0, 6), (0, 7), 6, 6)
+
+    def k(x):
+        return flash_attn.flash_attn_with_kvcache(x, x, x, x[:, :, :3], x, cache_seqlens=0)
+
+    def scaling(x):
+        return transformers.attention_forward(None, x, x, x, None, scaling="x", is_causal=True)
+
+    def attn_mask(x):
+        return mindspore_ops.flash_attention_score(x, x, x, 4, attn_mask=x, input_layout="BSND")
+
+
+@pytest.mark.parametrize("name", [name for name in vars(InGraph) if name[0] != "_"])
+def test_in_a_graph(name):
+    with pytest.raises((TypeError, ValueError), match=rf"^{name}: "):
+        ms.jit(vars(InGraph)[name])(tensor(*DENSE))
+
+
+def test_the_earlier_layer_in_a_graph():
+    earlier, query = ascend910.FlashAttention(16, alibi=True), tensor(2, 4, 6, 16)
+    for wrong, message in (((tensor(7),), "^attn_mask: got shape"), ((None, tensor(7)), "^alibi_mask: got shape")):
+        with in_mode("graph"), pytest.raises(ValueError, match=message):
+            earlier(query, query, query, *wrong)
+
+
+TWO, ONE_SEQUENCE = Tensor([0, 2, 6], ms.int32), Tensor([0, 6], ms.int32)
+FEWER, TABLE = tensor(2, 8, 3, 16), Tensor([[0], [1]], ms.int32)
+#: Wrong calls, by how their messages begin: also the other argument has the caller's name.
+OTHERS = {
+    "k: got 3 heads, which do not divide the 4 heads of q;": lambda q: flash_attn.flash_attn_func(q, FEWER, FEWER),
+    "kv: got dtype float16, but q is float32;": lambda q: flash_attn.flash_attn_kvpacked_func(
+        q, tensor(2, 6, 2, 4, 16, dtype="float16")
+    ),
+    "k_cache: got 3 heads, which do not divide the 4 heads of q;": lambda q: flash_attn.flash_attn_with_kvcache(
+        q, FEWER, FEWER
+    ),
+    "key_cache: got 3 heads, which do not divide the 4 heads of query;": lambda q: paged_attention(
+        q, FEWER, FEWER, TABLE, TWO[1:]
+    ),
+    "v: got shape (2, 2, 4, 16), allowed is": lambda q: flash_attn.flash_attn_with_kvcache(
+        q, CACHE["k_cache"], CACHE["v_cache"], q[:, :1], q[:, :2], cache_seqlens=0
+    ),
+    "cu_seqlens_k: got [0, 6], the lengths of 1 sequences, but cu_seqlens_q has 2;": (
+        lambda q: flash_attn.flash_attn_varlen_func(q[0], q[0], q[0], TWO, ONE_SEQUENCE, 6, 6)
+    ),
+    "cu_seqlens_k: got [0, 2, 6], the lengths of 2 sequences, but cu_seqlens_q has 1;": (
+        lambda q: flash_attn.flash_attn_varlen_func(q[0], q[0], q[0], (0, 6), TWO, 6, 6)
+    ),
+    "real_shift: got dtype int32, allowed are": lambda q: mindspore_ops.flash_attention_score(
+        q, q, q, 4, real_shift=tensor(2, 4, 6, 6, dtype="int32"), input_layout="BSND"
+    ),
+}
+
+
+@pytest.mark.parametrize("message", OTHERS)
+def test_the_argument_beside(message):
+    with in_mode("pynative"), pytest.raises((TypeError, ValueError)) as caught:
+        OTHERS[message](tensor(*DENSE))
+    assert str(caught.value).startswith(message)
+
+
+def test_words_that_are_no_names_stay():
+    names = ("key", "k"), ("value", "v"), ("query", "q"), ("causal", "is_causal"), ("bias", "attn_mask")
+    message = (
+        "key: got 1 heads, which do not divide the 4 heads of query; 1 hides a key, the compact causal (2, 2), 'key'"
+    )
+    assert renamed(message, names) == message.replace("key: ", "k: ").replace("of query", "of q")
+    assert (
+        renamed("key, value: got shapes of key and value", (("key", "kv"), ("value", "kv"))) == "kv: got shapes of kv"
+    )
+    assert renamed("causal: got 1, with causal=True and causal_alignment", names) == (
+        "is_causal: got 1, with is_causal=True and causal_alignment"
+    )

@@ -1,0 +1,76 @@
+"""The TIK operators in a graph that MindSpore splits and GE runs.
+
+GE's nodes take no layouts as attributes: MindSpore 2.5 and 2.6 refuse a Custom primitive that has some ("Unsupported
+custom attribute type in adaptor"). So a sharded graph has one primitive, a Morph, in the place of all operators.
+MindSpore splits its tensors and then puts the operators there, which know nothing of the whole.
+"""
+
+from __future__ import annotations
+
+from mindspore import dtype as mstype
+from mindspore import nn, ops
+
+from flash_attention.kernels.tik.layout import placement
+from flash_attention.kernels.tik.problem import Request, padded
+from flash_attention.sharding.shard import ROWS, TENSOR, Shard
+
+_WHOLE = (None,)
+
+
+def expands() -> bool:
+    """Return True if this MindSpore has the primitive, as it has from 2.6 on."""
+    return hasattr(ops, "Morph")
+
+
+class Expanded(nn.Cell):
+    """The kernels of one device, as a primitive of the whole call.
+
+        output, logsumexp = cell(query, key, value, (mask, bias, keep, sinks, slopes))
+
+    Args:
+        kernels: a Cell of the same inputs, see `cell.kernels`, for the share of one device.
+        shard: of the call.
+        request: what the kernels are for.
+    """
+
+    def __init__(self, kernels: nn.Cell, shard: Shard, request: Request):
+        super().__init__()
+        p = request.problem
+        query, output = (placement(p, name).shape for name in ("query", "output"))
+        rows = (p.batch, p.heads, padded(p.seq_q))
+        bias = shard.bias_axes if p.bias != "per_key" else (None, *(shard.bias_axes or ()))
+        inputs = [
+            *(TENSOR, TENSOR, TENSOR),
+            shard.mask_axes if p.mask != "none" else _WHOLE,
+            bias if p.bias_shape is not None else _WHOLE,
+            _WHOLE,
+            ("dp", "mp", None) if p.sinks else _WHOLE,
+            _WHOLE,
+        ]
+        # MindSpore compiles functions that are arguments of Morph. It calls the functions that are set here.
+        self.morph = ops.Morph(_Flat(kernels), _compiled, _compiled)
+        self.morph.infer_shape = shard.infer_shapes(query, [(output, TENSOR), (rows, ROWS)])
+        self.morph.infer_dtype = _dtypes
+        shard.attach(self.morph, inputs, [TENSOR, ROWS])
+
+    def construct(self, query, key, value, others):
+        return self.morph(query, key, value, others[0], others[1], others[2], others[3], others[4])
+
+
+def _dtypes(*_inputs):
+    return mstype.float16, mstype.float32
+
+
+def _compiled(*inputs):
+    return inputs
+
+
+class _Flat(nn.Cell):
+    """The kernels with all inputs one behind the other, as a Morph hands them on."""
+
+    def __init__(self, kernels: nn.Cell):
+        super().__init__()
+        self.kernels = kernels
+
+    def construct(self, query, key, value, mask, bias, keep, sinks, slopes):
+        return self.kernels(query, key, value, (mask, bias, keep, sinks, slopes))

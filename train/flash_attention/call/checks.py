@@ -1,0 +1,82 @@
+"""Checks of plain arguments. Each error names the argument, what came and what is allowed."""
+
+from __future__ import annotations
+
+import math
+from numbers import Integral, Real
+
+import numpy as np
+
+# Of lengths, positions, indices and ids.
+INTEGERS = ("int32", "int64")
+# A side of a window with this many tokens, or more, reaches to the end of any sequence.
+ALL_TOKENS = 2**31 - 1
+
+
+def check_int(name: str, value, low: int, high: int | None = None) -> None:
+    """Raise an error unless `value` is an integer in [low, high]."""
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise TypeError(f"{name}: got {type(value).__name__} {value!r}, allowed is an integer")
+    if int(value) < low or (high is not None and int(value) > high):
+        allowed = f"an integer >= {low}" if high is None else f"an integer from {low} to {high}"
+        raise ValueError(f"{name}: got {value}, allowed is {allowed}")
+
+
+def check_bool(name: str, value) -> None:
+    """Raise an error unless `value` is a bool."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{name}: got {type(value).__name__} {value!r}, allowed is True or False")
+
+
+def check_real(name: str, value) -> float:
+    """Return `value` as a float; raise an error unless it is a number."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(f"{name}: got {type(value).__name__} {value!r}, allowed is a number")
+    return float(value)
+
+
+def check_rate(name: str, value) -> float:
+    """Return `value` as a float. Raise unless it is a rate, 0 <= value < 1."""
+    rate = check_real(name, value)
+    if not 0.0 <= rate < 1.0:
+        raise ValueError(f"{name}: got {rate!r}, allowed is 0 <= {name} < 1")
+    return rate
+
+
+def check_scale(name: str, value) -> float:
+    """Return `value` as a float; raise an error unless it is finite."""
+    scale = check_real(name, value)
+    if not math.isfinite(scale):
+        raise ValueError(f"{name}: got {scale!r}, allowed is any finite number, or None for 1 / sqrt(head_dim)")
+    return scale
+
+
+def check_range(name: str, numbers: np.ndarray, most) -> None:
+    """Raise unless the numbers of an array are from 0 to `most`. `most` is an integer or an array that broadcasts."""
+    for at in np.argwhere((numbers < 0) | (numbers > most))[:1]:
+        number, top = (array[tuple(at)] for array in np.broadcast_arrays(numbers, most))
+        raise ValueError(f"{name}: got {number}, allowed are 0 to {top}")
+
+
+def check_name(name: str, value, allowed) -> None:
+    """Raise an error unless `value` is one of the `allowed` strings."""
+    if not isinstance(value, str) or value not in allowed:
+        raise ValueError(f"{name}: got {value!r}, allowed are {', '.join(allowed)}")
+
+
+def check_dtype(name: str, dtype, allowed: tuple, hint: str = "") -> None:
+    """Raise an error unless the dtype name is one of the `allowed`."""
+    if dtype not in allowed:
+        raise TypeError(f"{name}: got dtype {dtype}, allowed are {', '.join(allowed)}{hint}")
+
+
+def check_window(window_size) -> tuple[int, int]:
+    """Return (left, right) of a token window, -1 for a side that hides nothing. Raise unless it has two integers."""
+    if not isinstance(window_size, (tuple, list)) or len(window_size) != 2:
+        raise TypeError(f"window_size: got {window_size!r}, allowed is a pair (left, right) of integers")
+    for side, size in zip(("left", "right"), window_size):
+        if isinstance(size, bool) or not isinstance(size, Integral):
+            raise TypeError(f"window_size: got {side} {type(size).__name__} {size!r}, allowed is an integer")
+    # As in flash_attn, any negative number hides nothing.
+    left, right = (int(size) if 0 <= size < ALL_TOKENS else -1 for size in window_size)
+    return left, right

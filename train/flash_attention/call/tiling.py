@@ -1,0 +1,28 @@
+"""Tiling strategies by name.
+
+A strategy says how many queries, and how many keys, one tile holds. That tile is the unit of prev_block_num and
+next_block_num, and the side of the compact causal mask. A kernel may split a tile further for its own memories.
+"""
+
+from __future__ import annotations
+
+STRATEGIES = {
+    "sparse": 128,  # the default: fills the Cube of an Ascend 910 at head_dim 64 and 128
+    "sparse_64": 64,  # block windows twice as fine
+    "sparse_256": 256,  # block windows twice as coarse
+}
+DEFAULT_STRATEGY = "sparse"
+
+
+def tile_of(name: str) -> int:
+    """Return the tokens of a tile of the strategy called `name`.
+
+    Raises:
+        TypeError: `name` is not a string.
+        ValueError: no strategy has that name.
+    """
+    if not isinstance(name, str):
+        raise TypeError(f"tiling_stgy_name: expected a string, got {type(name).__name__} {name!r}")
+    if name not in STRATEGIES:
+        raise ValueError(f"tiling_stgy_name: no strategy is called {name!r}; known are {', '.join(STRATEGIES)}")
+    return STRATEGIES[name]
