@@ -75,7 +75,7 @@ def measure(steps: int) -> dict[str, tuple[float, ...]]:
 
 
 def _times(step: Callable, steps: int) -> tuple[float, ...]:
-    """Return the milliseconds of `step`, which is called 2 * (ROUNDS + 1) * steps times."""
+    """Return the milliseconds of `step`, called 2 * (ROUNDS + 1) * steps times."""
 
     def following():
         for _ in range(steps):

@@ -222,7 +222,7 @@ def window(full: Sequence[Timing], windowed: Sequence[Timing]) -> list[Figure]:
 
 
 def flatness(timings: Sequence[Timing]) -> Figure:
-    """Return largest over smallest time per token of a windowed run over its lengths."""
+    """Return the largest over smallest time per token of a windowed run over its lengths."""
     per_token = [timing.median / timing.case.seq for timing in timings]
     lengths = f"{min(t.case.seq for t in timings)} to {max(t.case.seq for t in timings)}"
     case = timings[0].case

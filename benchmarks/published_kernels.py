@@ -45,7 +45,7 @@ class Recurrence:
     lengths, active_cores = (1, 3), 12
 
     def figure(self, cycles: list[float]) -> float:
-        """Return cycles of a token: the slope between two lengths."""
+        """Return the cycles of a token: the slope between two lengths."""
         return (cycles[1] - cycles[0]) / 2
 
     def build(self, tokens: int) -> Any:
@@ -166,7 +166,7 @@ class Convolution:
     lengths, active_cores = (1,), None
 
     def figure(self, cycles: list[float]) -> float:
-        """Return microseconds of a token."""
+        """Return the microseconds of a token."""
         return cycles[0] / CLOCK * 1e6
 
     def build(self, tokens: int) -> Any:

@@ -91,7 +91,7 @@ def timeline(trace: Path, start: float, length: float, width: int = 104) -> str:
 
 
 def excess(measured: Measurement) -> list[str]:
-    """Return names of the limits that a kernel exceeds."""
+    """Return the names of the limits that a kernel exceeds."""
     over = tik_kernels.excess(measured.peak_bytes, measured.code_bytes, max(measured.events.values()))
     return over + ["build time"] * (measured.build_seconds > BUILD_SECONDS)
 

@@ -51,7 +51,7 @@ def measure(kind: str, seq: int) -> None:
 
 
 def free_megabytes() -> float:
-    """Return memory that a process can have without swapping, as Linux estimates it."""
+    """Return the memory that a process can have without swapping, as Linux estimates it."""
     lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
     (available,) = (line.split()[1] for line in lines if line.startswith("MemAvailable"))
     return int(available) / 1024

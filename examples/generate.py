@@ -114,7 +114,7 @@ def generate(next_logits: Callable, choice: Sample | BeamSearch, length: int) ->
 
 
 def without_cache(model: GPT, total: int) -> Callable:
-    """Return logits from all tokens anew. They are padded to one shape, so that the graph compiles once."""
+    """Return the logits from all tokens anew. They are padded to one shape, so that the graph compiles once."""
 
     def next_logits(texts: list, order: np.ndarray) -> np.ndarray:
         tokens = np.zeros((len(texts), total), np.int32)
@@ -126,7 +126,7 @@ def without_cache(model: GPT, total: int) -> Callable:
 
 
 def with_cache(model: CachedGPT) -> Callable:
-    """Return logits from the tokens that are new: the prompts, padded on the left, then one at a time."""
+    """Return the logits from the tokens that are new: the prompts, padded on the left, then one at a time."""
     seen = 0
 
     def next_logits(texts: list, order: np.ndarray) -> np.ndarray:

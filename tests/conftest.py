@@ -111,5 +111,5 @@ def same_path() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def device(request: pytest.FixtureRequest) -> str:
-    """Return value of --device: "emulator" or "ascend"."""
+    """Return the value of --device: "emulator" or "ascend"."""
     return request.config.getoption("--device")

@@ -51,7 +51,7 @@ class OverflowPlace:
 
 @dataclass(frozen=True)
 class Overflow:
-    """The overflow status that a run leaves (D34); false where no result saturated.
+    """The overflow status that a run leaves (D34); false if no result saturated.
 
     Attributes:
         places: the lines, in the order of the program, at most ``LIMIT``.
@@ -133,11 +133,11 @@ class Result:
 
     @property
     def seconds(self) -> float | None:
-        """Return estimated time on the chip, launch excluded."""
+        """Return the estimated time on the chip, launch excluded."""
         return None if self.cycles is None else self.cycles / self.soc.clock_hz
 
     def duration(self, cycles: float) -> str:
-        """Return cycles of this chip as text, with the microseconds that they take."""
+        """Return the cycles of this chip as text, with the microseconds that they take."""
         return f"{cycles:,.0f} cycles ({self._microseconds(cycles):,.1f} us)"
 
     def _microseconds(self, cycles: float) -> float:
@@ -150,7 +150,7 @@ class Result:
 
     @property
     def instruction_count(self) -> int:
-        """Return instructions executed on all cores."""
+        """Return the instructions executed on all cores."""
         return sum(use.count for use in self.instructions.values())
 
     @property
@@ -162,7 +162,7 @@ class Result:
 
     @property
     def flops(self) -> float:
-        """Return operations of the Cube per second (two per multiply-accumulate)."""
+        """Return the operations of the Cube per second (two per multiply-accumulate)."""
         return 2 * self.macs / self.seconds if self.cycles else 0.0
 
     @property

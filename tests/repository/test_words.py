@@ -21,9 +21,9 @@ VERBS = set((ROOT / "tests/repository/verbs.txt").read_text(encoding="utf-8").sp
 NO_VERBS_YET = (
     "train/flash_attention/backends",
     "train/flash_attention/bridge",
+    "train/flash_attention/call",
     "train/flash_attention/functional.py",
     "train/flash_attention/kernels",
-    "train/flash_attention/call",
 )
 RIDDLES = re.compile(r"\b(?:that|those) of\b", re.IGNORECASE)
 #: Findings that are left, by folder; a folder that has none is not here. No number may grow.

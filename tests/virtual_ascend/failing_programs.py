@@ -37,14 +37,14 @@ def run(name):
 
 
 def device_process():
-    """Return its id."""
+    """Return the id of the device process."""
     children = [pid for task in Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split()]
     (device,) = (pid for pid in children if b"virtual_ascend.device" in Path(f"/proc/{pid}/cmdline").read_bytes())
     return int(device)
 
 
 def endless():
-    """End the program while a kernel runs that never ends."""
+    """Remove the device process between two operators."""
     import tik_entries
 
     ms.set_context(op_timeout=3)

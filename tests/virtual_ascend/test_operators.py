@@ -45,7 +45,7 @@ def folder(python, tmp_path_factory, worker_id):
 
 @pytest.fixture(scope="module")
 def results(folder):
-    """Return results of the card, of the CPU."""
+    """Return the results of the card, of the CPU."""
     return np.load(folder / "card.npz"), np.load(folder / "cpu.npz")
 
 

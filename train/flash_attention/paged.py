@@ -39,6 +39,9 @@ from flash_attention.call.tiling import DEFAULT_STRATEGY
 from flash_attention.call.visibility import ALL_BLOCKS
 from flash_attention.plan import Padding, plan
 
+# What the calls here call key and value of the whole that they describe.
+_NAMES = (("key", "key_cache"), ("value", "value_cache"))
+
 
 def paged_caches(
     blocks: int,
@@ -193,11 +196,12 @@ def _plan(
     causal, window_size, alibi, scale, softcap, backend, options,
 ):  # fmt: skip
     rules = read_rules(
-        (), causal, "bottom_right", window_size, ALL_BLOCKS, ALL_BLOCKS, DEFAULT_STRATEGY, alibi, 0.0, scale, softcap
+        *(_NAMES, causal, "bottom_right", window_size, ALL_BLOCKS, ALL_BLOCKS, DEFAULT_STRATEGY),
+        *(alibi, 0.0, scale, softcap),
     )
     specs = spec(query), spec(key_cache), spec(value_cache), spec(block_tables), spec(context_lens)
     given = in_order(sinks=spec(sinks), alibi_slopes=spec(alibi_slopes))
-    return plan("paged", specs, given, (), rules, options, backend)
+    return plan("paged", specs, given, _NAMES, rules, options, backend)
 
 
 def append_tokens(
@@ -350,7 +354,7 @@ def _append(key, value, key_cache, value_cache, lengths, tokens, max_length, wid
 
 @compile_time
 def _all_tokens(key, lengths):
-    """Return tokens of each sequence; None if they are unknown."""
+    """Return the tokens of each sequence; None if they are unknown."""
     if tensor_spec("key", key).shape[1] == UNKNOWN:
         return None
     return Tensor(np.full(lengths[0], tensor_spec("key", key).shape[1], np.int32))

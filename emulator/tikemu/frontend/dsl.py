@@ -9,7 +9,7 @@ from ..errors import TikUnknownApiError, did_you_mean
 from ..program import ir
 from ..program.location import fail
 from . import build, platform_info
-from .control import ElifScope, ElseScope, ForRange, IfScope, StatementScope, break_loop, continue_loop
+from .control import ElifScope, ElseScope, ForRange, IfScope, StatementScope
 from .debugger import Tikdb
 from .define import define_input_scalar, define_scalar, define_scalar_array, define_tensor
 from .dprofile import Dprofile
@@ -177,11 +177,22 @@ class Tik:
 
     def tik_break(self) -> None:
         """End the innermost for_range."""
-        break_loop(self._recorder)
+        loop = self._recorder.enclosing_loop()
+        if loop is None:
+            fail("tik_break is allowed only inside for_range")
+        if not (ir.is_immediate(loop.block_num) and loop.block_num == 1):
+            fail("tik_break is not allowed directly in the multi-core loop")
+        loop.thread_num = 1
+        self._recorder.record(ir.Break)
 
     def tik_continue(self) -> None:
         """Go on with the next iteration of the innermost for_range."""
-        continue_loop(self._recorder)
+        if self._recorder.enclosing_loop() is None:
+            fail("tik_continue is allowed only inside for_range")
+        self._recorder.questionable(
+            "undocumented", "tik_continue has no documentation; taken as the next iteration of the innermost loop"
+        )
+        self._recorder.record(ir.Continue)
 
     def tik_return(self) -> None:
         """Leave the kernel (this block of it)."""

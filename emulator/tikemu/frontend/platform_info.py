@@ -104,7 +104,7 @@ def restore(selected: Selection | None) -> None:
 
 
 def current_soc() -> SocProfile:
-    """Return profile of the selected SoC. Without a selection it is Ascend 910: a warning, in strict mode an error
+    """Return the profile of the selected SoC. Without a selection it is Ascend 910: a warning, in strict mode an error
     (D2d).
     """
     global _assumed
@@ -123,7 +123,7 @@ def current_soc() -> SocProfile:
 
 
 def reported_ub_size() -> int:
-    """Return bytes that ``get_soc_spec("UB_SIZE")`` returns (D1)."""
+    """Return the bytes that ``get_soc_spec("UB_SIZE")`` returns (D1)."""
     configured = settings.default_options().ub_reported
     return current_soc().ub_size if configured is None else configured
 

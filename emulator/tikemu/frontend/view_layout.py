@@ -38,7 +38,7 @@ class ViewLayout(NamedTuple):
 
     @property
     def size(self) -> Extent:
-        """Return number of elements."""
+        """Return the number of elements."""
         return product(self.shape)
 
     def flat(self, index: Any) -> ViewLayout:

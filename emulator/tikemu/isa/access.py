@@ -23,7 +23,7 @@ def l0c_alignment(value: Any, call: Call) -> int:
 
 
 def _allocated(operand: Operand) -> int:
-    """Return end of the memory that the allocation of a tensor takes: its size rounded up (D3b); of GM the segment
+    """Return the end of the memory that the allocation of a tensor takes: its size rounded up (D3b); of GM the segment
     (D33a).
     """
     if operand.memory.kind == "GM":

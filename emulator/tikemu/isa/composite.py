@@ -183,7 +183,7 @@ def _output_size(extent: int, before: int, after: int, kernel: int, stride: int,
 
 
 def _convolution(args: Any) -> SimpleNamespace:
-    """Return sizes of a conv2d; what load3d has too is called as there."""
+    """Return the sizes of a conv2d; what load3d has too is called as there."""
     c1, height, width, c0 = args["fm_shape"]
     _, kernel_h, kernel_w, cout, _ = args["kernel_shape"]
     left, right, top, bottom = args["pad"]

@@ -343,7 +343,7 @@ def multiply(
 
 
 def _left_access(call: Call, left: Operand, m: int, k: int, vector: bool) -> Access:
-    """Return valid elements of A; the whole fractals must lie inside the tensor."""
+    """Return the valid elements of A; the whole fractals must lie inside the tensor."""
     size = size_of(left.dtype)
     if vector:
         return access(call, "src_fm", left, (left.address, 1, 0, 1, 0, k * size))
@@ -363,7 +363,7 @@ def _left_access(call: Call, left: Operand, m: int, k: int, vector: bool) -> Acc
 
 
 def _right_access(call: Call, right: Operand, n: int, k: int) -> Access:
-    """Return valid elements of B; the whole fractals must lie inside the tensor."""
+    """Return the valid elements of B; the whole fractals must lie inside the tensor."""
     size = size_of(right.dtype)
     k0 = BLOCK // size
     n1, k1, base = -(-n // 16), -(-k // k0), right.address

@@ -257,7 +257,7 @@ def _values(operand: Any, dtype: str) -> Callable[[], np.ndarray]:
 
 
 def _mask_bits(call: Call, operand: Operand, elements: int) -> tuple[Any, np.ndarray]:
-    """Return footprint and bytes of a contiguous tensor of ``elements`` bits."""
+    """Return the footprint and bytes of a contiguous tensor of ``elements`` bits."""
     if len(rows(operand)) > 1 or rows(operand)[0].count > 1:
         call.fail("mask_tensor must be contiguous")
     octets = -(-elements // 8)
@@ -269,7 +269,7 @@ def _mask_bits(call: Call, operand: Operand, elements: int) -> tuple[Any, np.nda
 
 
 def _repeats(operand: Operand) -> int:
-    """Return repeats of the instructions that cover an operand."""
+    """Return the repeats of the instructions that cover an operand."""
     lanes = LANE_BYTES // size_of(operand.dtype)
     return sum(group.count * -(-group.elements // lanes) for group in rows(operand))
 

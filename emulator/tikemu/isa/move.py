@@ -156,7 +156,7 @@ def atomic_add(target: np.ndarray, source: np.ndarray) -> Callable[[], None]:
 
 # ----------------------------------------------------------------------------------------------------- moves from L0C
 def _cast(src: np.dtype, dst: np.dtype, factor: float | None, relu: bool) -> Callable[[np.ndarray], np.ndarray]:
-    """Return conversion on the path from L0C to the Unified Buffer (D23b, D23d)."""
+    """Return the conversion on the path from L0C to the Unified Buffer (D23b, D23d)."""
 
     def convert(values: np.ndarray) -> np.ndarray:
         if factor is not None:

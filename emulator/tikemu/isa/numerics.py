@@ -157,7 +157,7 @@ def rsqrt_table() -> np.ndarray:
 
 
 def _split(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return mantissa (23 bits of 1.f) and exponent of |x| for finite non-zero x. Subnormals are normalised."""
+    """Return the mantissa (23 bits of 1.f) and exponent of |x| for finite non-zero x. Subnormals are normalised."""
     fraction, exponent = np.frexp(np.abs(x))
     bits = (fraction * np.float32(2.0)).view(np.uint32) & 0x7FFFFF
     return bits, exponent - 1
@@ -256,12 +256,12 @@ UNSPECIFIED: dict[str, tuple[str, Callable[[np.ndarray], np.ndarray]]] = {
 
 # ------------------------------------------------------------------------------------------- functions of two arguments
 def maximum(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Return larger of two numbers, ``a`` where they are equal (D12c), NaN where either is."""
+    """Return the larger of two numbers: ``a`` if they are equal (D12c), NaN if either is."""
     return np.where((a >= b) | np.isnan(a), a, b)
 
 
 def minimum(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Return smaller of two numbers, ``a`` where they are equal (D12c), NaN where either is."""
+    """Return the smaller of two numbers: ``a`` if they are equal (D12c), NaN if either is."""
     return np.where((a <= b) | np.isnan(a), a, b)
 
 

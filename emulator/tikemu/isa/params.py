@@ -218,7 +218,7 @@ class Tensor(Param):
         self.like, self.align = like, align
 
     def alignment(self, value: Any, call: Call) -> int:
-        """Return bytes that the start address must be a multiple of."""
+        """Return the bytes that the start address must be a multiple of."""
         memory = memory_kind(value)
         if self.align is None:
             return DEFAULT_ALIGNMENT[memory]
@@ -367,5 +367,5 @@ def shown(value: Any) -> str:
 
 
 def memory_kind(value: Any) -> str:
-    """Return memory of a recorded or resolved tensor."""
+    """Return the memory of a recorded or resolved tensor."""
     return value.tensor.memory if isinstance(value, ir.View) else value.memory.kind

@@ -98,7 +98,7 @@ class _Blocks:
         return (int(self.addresses[block]) + self.half, self.repeats, self.pitch, count, step, self.width)
 
     def stream(self) -> Stream | None:
-        """Block for the bank model, None where they are not evenly spaced."""
+        """Block for the bank model, None if they are not evenly spaced."""
         if self.step is None or self.step < 0:
             return None
         return Stream(int(self.addresses[0]), 16, self.step // BLOCK, self.pitch // BLOCK)
@@ -108,7 +108,7 @@ class _Blocks:
         return (self.addresses + np.arange(self.repeats)[:, None] * self.pitch) // BLOCK
 
     def view(self) -> np.ndarray | None:
-        """Return elements, shape (repeats, 16 blocks, 16), None where the blocks are not evenly spaced."""
+        """Return elements, shape (repeats, 16 blocks, 16), None if the blocks are not evenly spaced."""
         if self.step is None:
             return None
         return self.operands[0].memory.view(

@@ -31,7 +31,7 @@ def legacy_tail() -> tuple[Param, ...]:
 
 
 def walks(a: Any, names: tuple[str, ...], lanes: Lanes, repeats: int, legacy: bool) -> list[Walk]:
-    """Return walks of the named operands, strides taken from ``<name>_rep_stride`` and ``<name>_blk_stride``."""
+    """Return the walks of the named operands, strides taken from ``<name>_rep_stride`` and ``<name>_blk_stride``."""
     return [
         Walk(
             name,
@@ -344,7 +344,7 @@ SCRATCH: dict[str, tuple[str, dict[str, int], bool]] = {
 
 
 def scratch_elements(name: str, dtype: str, extent: int, repeats: int, src_rep_stride: int) -> int:
-    """Return elements of ``work_tensor`` that ``vec_<name>_high_preci`` needs."""
+    """Return the elements of ``work_tensor`` that ``vec_<name>_high_preci`` needs."""
     block = BLOCK // np.dtype(dtype).itemsize
     if name == "expm1":
         pitch, extent = 8 if 0 < src_rep_stride <= 8 else src_rep_stride, 128

@@ -63,7 +63,7 @@ class Walk:
     # ---------------------------------------------------------------------------------------------- footprint
     @cached_property
     def pieces(self) -> tuple[Piece, ...]:
-        """Return bytes touched, as regular pieces."""
+        """Return the bytes touched, as regular pieces."""
         size, address = self.itemsize, self.operand.address
         rows: list[tuple[int, int, int]] = []  # offset, blocks, width
         for first, stop in self.lanes.runs:
@@ -234,7 +234,7 @@ class Walk:
         return store
 
     def native_fields(self, prefix: str) -> dict[str, int]:
-        """Return pointer and strides for the native helper."""
+        """Return the pointer and strides for the native helper."""
         return {
             prefix: self.operand.memory.base + self.operand.address,
             f"{prefix}_rep": self.pitch,
@@ -256,7 +256,7 @@ class Kernel:
     Attributes:
         function: ``f(*sources)`` on whole arrays (float16 as float32), giving storage form; the old destination comes
             last where ``reads_dst``.
-        family, op: of the native helper, None where it has none.
+        family, op: of the native helper, None if it has none.
         table: look-up table of the native helper.
         scalar: scalar operand of the native helper.
         reads_dst: the destination is also a source.

@@ -56,7 +56,7 @@ class Lanes:
 
     @cached_property
     def padded_base(self) -> int:
-        """Return address of ``padded``."""
+        """Return the address of ``padded``."""
         return self.padded.ctypes.data
 
     @property
@@ -88,7 +88,7 @@ class Mask(Param):
         self.widest = tuple(widest)
 
     def width(self, call: Call) -> int:
-        """Return lanes per repeat."""
+        """Return the lanes per repeat."""
         return 256 // max(size_of(call.args[name].dtype) for name in self.widest)
 
     def check(self, value: Any, call: Call) -> None:

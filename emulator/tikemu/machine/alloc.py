@@ -63,7 +63,7 @@ class Placement:
 
     @property
     def end(self) -> int:
-        """Return end of the last copy."""
+        """Return the end of the last copy."""
         return self.address + (self.copies - 1) * self.stride + self.size
 
 
@@ -83,7 +83,7 @@ class Plan:
 
 
 def alignment(tensor: ir.TensorInfo) -> int:
-    """Return alignment of a tensor's start address in bytes (core.md 2.2)."""
+    """Return the alignment of a tensor's start address in bytes (core.md 2.2)."""
     if tensor.memory == "UB":
         return 32
     if tensor.memory == "L0C":
@@ -92,7 +92,8 @@ def alignment(tensor: ir.TensorInfo) -> int:
 
 
 def tensor_bytes(tensor: ir.TensorInfo) -> int:
-    """Return bytes that a tensor occupies: its shape, or ``max_mem_size`` where the shape is known only at run time.
+    """Return the bytes that a tensor occupies: its shape, or ``max_mem_size`` where the shape is known only at run
+    time.
 
     Raises:
         TikParamError: the shape is not known and no ``max_mem_size`` is given.
@@ -201,7 +202,7 @@ class _Allocator:
 
 
 def copies_of(loop: ir.For) -> int:
-    """Return the copies a loop makes of tensors in its body; ``tik_break`` allows none (core.md)."""
+    """Return the copies a loop makes of tensors in its body. With ``tik_break`` there are none (core.md 3.1)."""
     return 1 if loop.thread_num < 2 or has_break(loop.body) else loop.thread_num
 
 

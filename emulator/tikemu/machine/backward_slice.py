@@ -103,7 +103,7 @@ class Needs:
 
 
 def written(statement: ir.Instruction) -> set[Any]:
-    """Return uids of the tensors that a call may write: by the convention of the table, ``dst...`` and ``work...``."""
+    """Return the uids of the tensors that a call may write: by convention ``dst...`` and ``work...``."""
     found: set[Any] = {
         leaf.tensor.uid
         for name, value in statement.args.items()

@@ -33,7 +33,7 @@ class Cores:
 
     Attributes:
         times: per core, when its blocks are complete.
-        trace: events of the first cores; None where none are kept.
+        trace: events of the first cores; None if none are kept.
     """
 
     def __init__(self, runtime: Runtime, compiled: Compiled, progress: Progress) -> None:

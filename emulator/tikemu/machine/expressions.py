@@ -1,7 +1,7 @@
 """Recorded values as Python source text.
 
 Every integer expression carries the interval that its value can lie in, so that wrapping to the width of its type is
-written out only where it can happen.
+written out only if it can happen.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Expressions:
         self._operations: dict[int, tuple[ir.Operation, Text]] = {}  # by id; authors use one value in many places
 
     def text(self, value: Any) -> Text:
-        """Return text of a value; integers may exceed their type (see :func:`wrapped`)."""
+        """Return the text of a value; integers may exceed their type (see :func:`wrapped`)."""
         if isinstance(value, ir.Variable):
             if is_float(value.dtype):
                 return Text(name_of(value), value.dtype)
@@ -70,11 +70,11 @@ class Expressions:
         return _immediate(value)
 
     def wrapped(self, value: Any) -> Text:
-        """Return text of a value inside the range of its type."""
+        """Return the text of a value inside the range of its type."""
         return wrap(self.text(value))
 
     def converted(self, value: Any, dtype: str) -> Text:
-        """Return text of a value converted to ``dtype`` as an assignment does (D5c)."""
+        """Return the text of a value converted to ``dtype`` as an assignment does (D5c)."""
         return convert(self.text(value), dtype)
 
     def copy_number(self, selectors: tuple[tuple[ir.Variable, int], ...]) -> str:

@@ -108,12 +108,12 @@ class Blocks:
 
     @property
     def size(self) -> int:
-        """Return bytes of global memory."""
+        """Return the bytes of global memory."""
         return sum(tensor.size for tensor in self.session.gm.values())
 
 
 def _events(events: list) -> tuple[list[tuple], list[tuple[int, float, float]]]:
-    """Return events without their operations: what a trace shows of each operation, and (number of it, start, end)."""
+    """Return what a trace shows of each operation, and the events by operation number."""
     numbers: dict[int, int] = {}
     shown: list[tuple] = []
     entries: list[tuple[int, float, float]] = []

@@ -87,7 +87,7 @@ def _fold(op: str, left: ir.Value, right: ir.Value, dtype: str) -> ir.Value:
 
 
 def _merge(op: str, inner: ir.Operation, constant: int) -> ir.Value | None:
-    """Return ``(x inner.op c) op constant`` with one constant, where that is exact."""
+    """Return ``(x inner.op c) op constant`` with one constant, if that is exact."""
     base, known = inner.args
     if op in ("+", "-") and inner.op in ("+", "-"):
         total = (known if inner.op == "+" else -known) + (constant if op == "+" else -constant)

@@ -34,12 +34,12 @@ def get_bit_len(dtype: str) -> int:
 
 
 def get_block_size() -> int:
-    """Return bytes of a block."""
+    """Return the bytes of a block."""
     return 32
 
 
 def _cce_params() -> Namespace:
-    """Return sizes of the Cube in elements, scope names."""
+    """Return the sizes of the Cube in elements, scope names."""
     scopes = {name: value for name, value in _tik().items() if name.startswith("scope_")}
     return {
         **{"BLOCK_IN": 16, "BLOCK_OUT": 16, "BLOCK_REDUCE": 16, "BLOCK_REDUCE_INT8": 32, "BLOCK_VECTOR": 1},
@@ -240,7 +240,7 @@ def is_dsl(name: str) -> bool:
 
 
 def namespace_of(name: str) -> Namespace:
-    """Return contents of a module of the shim."""
+    """Return the contents of a module of the shim."""
     if name in ADDED:
         return dict(ADDED[name])
     if not is_dsl(name):
@@ -260,7 +260,7 @@ def _dsl_name(module: str, attribute: str) -> out_of_scope.DslName:
 
 
 def submodules(name: str) -> list[str]:
-    """Return names of the modules directly below one."""
+    """Return the names of the modules directly below one."""
     prefix = name + "."
     return sorted(
         {other[len(prefix) :].split(".")[0] for other in (*CATALOGUE, *DSL_ROOTS) if other.startswith(prefix)}

@@ -58,7 +58,7 @@ ALL_FORMAT_LIST = tuple(value for name, value in vars(TensorFormat).items() if n
 def check_op_params(
     *type_args: str | tuple[str, ...], **_options: Any
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return decorator of an operator's entry function: one constant per parameter, in order; a tuple of constants
+    """Return the decorator of an operator's entry function: one constant per parameter, in order; a tuple of constants
     stands for alternatives.
 
     The parameters are checked when the function is called: inputs and outputs are dicts with shape, dtype, format,

@@ -20,7 +20,7 @@ def scalar2tensor_one(shape: Sequence[int]) -> Sequence[int]:
 
 
 def axis_check(shape_len: int, axis: int | Sequence[int]) -> int | list[int]:
-    """Return axes wrapped to non-negative numbers, without repetition, ascending. Raises RuntimeError outside the
+    """Return the axes wrapped to non-negative numbers, without repetition, ascending. Raises RuntimeError outside the
     rank.
     """
     single = not isinstance(axis, (list, tuple))
@@ -114,7 +114,7 @@ def compare_tensor_dict_key(dict1: dict[str, Any], dict2: dict[str, Any], dict_k
 
 
 def get_shape_size(shape: Sequence[int]) -> int:
-    """Return number of elements."""
+    """Return the number of elements."""
     return math.prod(shape)
 
 

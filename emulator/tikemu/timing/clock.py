@@ -55,7 +55,7 @@ class CoreClock:
 
     @property
     def now(self) -> float:
-        """Return time of the scalar unit."""
+        """Return the time of the scalar unit."""
         self.settle()
         return self.simulator.now
 
@@ -73,13 +73,13 @@ class CoreClock:
 
     @property
     def flags(self) -> int:
-        """Return flag instructions that the automatic synchronisation inserted."""
+        """Return the flag instructions that the automatic synchronisation inserted."""
         self.replay.count()
         return self.simulator.flags
 
     @property
     def waited(self) -> list[float]:
-        """Return cycles that pipes waited, see :mod:`.waits`."""
+        """Return the cycles that pipes waited, see :mod:`.waits`."""
         self.replay.count()
         return self.simulator.waited
 
@@ -155,11 +155,11 @@ class CoreClock:
         self.scalar(self._issue)
 
     def scalar_read(self, footprint: Footprint) -> None:
-        """Load from a tensor by the scalar unit once its writer has drained."""
+        """Load from a tensor by the scalar unit: the pipe that wrote it drains first."""
         self._act((footprint, False), self.simulator.scalar_read, footprint)
 
     def scalar_write(self, footprint: Footprint) -> None:
-        """Store into a tensor by the scalar unit, after earlier accesses of other pipes."""
+        """Store into a tensor by the scalar unit: earlier accesses of other pipes come first."""
         self._act((footprint, True), self.simulator.scalar_write, footprint)
 
     def await_value(self, in_pipe: bool) -> None:

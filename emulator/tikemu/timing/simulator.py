@@ -110,7 +110,7 @@ class TimedOp:
 
     @property
     def busy(self) -> float:
-        """Return cycles that all executions occupied the pipe."""
+        """Return the cycles that all executions occupied the pipe."""
         return self.count * self.cycles + self.extra
 
 
@@ -219,7 +219,7 @@ class PipeSimulator(PipeRecords):
         return drained
 
     def _transfer(self, op: TimedOp, start: float) -> tuple[float, float]:
-        """Return end and completion of a move: as fast as the port, once its core's share of the memory allows it.
+        """Return the end and completion of a move: as fast as the port, once its core's share of the memory allows it.
 
         The cores are alike and drift apart: a core that has moved less than its share for a while moves more later,
         while others pause.
@@ -308,7 +308,7 @@ class PipeSimulator(PipeRecords):
         self._record(footprint, _S, self.now, False)
 
     def await_value(self, in_pipe: bool) -> None:
-        """Wait for the value read last: the next instruction's pipe does, where it is an operand, else the scalar unit
+        """Wait for the value read last: the next instruction's pipe does, if it is an operand, else the scalar unit
         itself."""
         if in_pipe:
             self._operand_ready = self.delivered

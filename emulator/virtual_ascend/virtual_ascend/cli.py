@@ -140,7 +140,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def environment(options: argparse.Namespace, installation: Installation, cann: Path) -> dict[str, str]:
-    """Return variables of a program on the virtual card."""
+    """Return the variables of a program on the virtual card."""
     packages = sys.modules[__package__], tikemu
     ours = list(dict.fromkeys(str(Path(str(package.__file__)).parents[1]) for package in packages))
     variables = dict(os.environ)

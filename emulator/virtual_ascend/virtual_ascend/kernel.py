@@ -45,7 +45,7 @@ def load(contents: bytes) -> Kernel:
 
 
 def tensors(parameters: list[Any]) -> list[dict[str, Any]]:
-    """Return descriptions of all tensors that are there, in order."""
+    """Return the descriptions of all tensors that are there, in order."""
     found: list[dict[str, Any]] = []
     for parameter in parameters:
         if parameter is not None:
@@ -54,7 +54,7 @@ def tensors(parameters: list[Any]) -> list[dict[str, Any]]:
 
 
 def shape_of(tensor: ir.TensorInfo) -> tuple[int, ...]:
-    """Return shape of a tensor in global memory.
+    """Return the shape of a tensor in global memory.
 
     Raises:
         NotImplementedError: it depends on numbers that the kernel is given when it runs.

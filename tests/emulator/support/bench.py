@@ -52,7 +52,7 @@ def fault(error: Any, message: str) -> None:
 
 
 def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return strides in elements."""
+    """Return the strides in elements."""
     return tuple(int(np.prod(shape[axis + 1 :])) for axis in range(len(shape)))
 
 
@@ -84,7 +84,7 @@ def refuses(error: type[Exception], match: str | None, api: str, /, *args: Any, 
 
 
 def touched(region: Region) -> np.ndarray:
-    """Return numbers of the bytes of a region."""
+    """Return the numbers of the bytes of a region."""
     return np.flatnonzero(region.bitmap(0, region.end))
 
 

@@ -14,13 +14,13 @@ def up(value: int, unit: int = 16) -> int:
 
 # cube.md 2: offsets in elements
 def offset_a(r, c, k, k0):
-    """Return element offset of row ``r``, column ``c`` of a left factor in L0A."""
+    """Return the element offset of row ``r``, column ``c`` of a left factor in L0A."""
     k1 = up(k, k0) // k0
     return ((r // 16) * k1 + c // k0) * 16 * k0 + (r % 16) * k0 + c % k0
 
 
 def offset_c(r, c, m):
-    """Return element offset of row ``r``, column ``c`` of an accumulator in L0C."""
+    """Return the element offset of row ``r``, column ``c`` of an accumulator in L0C."""
     m1 = up(m) // 16
     return ((c // 16) * m1 + r // 16) * 256 + (r % 16) * 16 + c % 16
 

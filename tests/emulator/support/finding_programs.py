@@ -32,7 +32,7 @@ def undefined(kernel: Any) -> Outputs:
 
 
 def race(kernel: Any) -> Outputs:
-    """Write different values in two blocks."""
+    """Write different values from two blocks."""
     target = _target(kernel)
     with per_block(kernel) as block:
         data = ub(kernel, "data")
@@ -45,14 +45,14 @@ def race(kernel: Any) -> Outputs:
 
 
 def overlap(kernel: Any) -> Outputs:
-    """Move data into their own source."""
+    """Move a tensor into its own source."""
     data = filled(kernel, count=256)
     kernel.data_move(data[16], data, 0, 1, 8, 0, 0)
     return _to(kernel, _target(kernel), data)
 
 
 def padding(kernel: Any) -> Outputs:
-    """Move data behind the end of a GM tensor."""
+    """Move past the end of a GM tensor."""
     target = _target(kernel, 20)
     data = filled(kernel)
     kernel.data_move(target, data, 0, 1, kernel.Scalar("int32", init_value=2), 0, 0)
@@ -66,7 +66,7 @@ def memory(kernel: Any) -> Outputs:
 
 
 def work_tensor(kernel: Any) -> Outputs:
-    """Give one block to nine sums, which need two."""
+    """Add nine sums, which need two blocks."""
     data, work = ub(kernel, "data", 64 * 9, "float32"), ub(kernel, "work", 8, "float32")
     result = ub(kernel, "result", 64, "float32")
     kernel.vec_dup(64, data, 1.0, 9, 8)
@@ -90,20 +90,20 @@ def unspecified(kernel: Any) -> Outputs:
 
 
 def value(kernel: Any) -> Outputs:
-    """Give a number beyond its type."""
+    """Write a number beyond its type."""
     kernel.Scalar("int8", init_value=300)
     return []
 
 
 def argument(kernel: Any) -> Outputs:
-    """Give a mask without a lane."""
+    """Set a mask without a lane."""
     data = filled(kernel)
     kernel.vec_dup([0, 0], data, 1.0, 1, 8)
     return []
 
 
 def compare_mask(kernel: Any) -> Outputs:
-    """Compare a second time before the use of the first."""
+    """Compare a second time before the first comparison is used."""
     data = filled(kernel)
     mask = kernel.vcmp_gt(128, data, data, 1, 1)
     kernel.vcmp_lt(128, data, data, 1, 1)

@@ -39,7 +39,7 @@ def nz(matrix: np.ndarray) -> np.ndarray:
 
 
 def matrix(fractals: np.ndarray) -> np.ndarray:
-    """Return inverse of :func:`nz`."""
+    """Return the inverse of :func:`nz`."""
     *batch, c1, r1, r0, c0 = fractals.shape
     count = len(batch)
     order = fractals.transpose(*range(count), count + 1, count + 2, count, count + 3)
@@ -187,7 +187,7 @@ def dense_left(generator: np.random.Generator) -> Problem:
 
 
 def scaled(a: np.ndarray, b: np.ndarray, factor: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return truth and error bound, in NZ, of a product times a factor."""
+    """Return the truth and error bound, in NZ, of a product times a factor."""
     truth, bound = product(a, b)
     scale = float(factor[0])
     return nz(truth * scale), nz(bound * scale + np.abs(truth * scale) * U32)

@@ -21,7 +21,7 @@ def random_weights(generator: np.random.Generator, sequence: int, heads: int) ->
 
 
 def far_rows(sequence: int, head: int) -> np.ndarray:
-    """Return positions that every query of a head sees: one 16-row group of each block of 64."""
+    """Return the positions that every query of a head sees: one 16-row group of each block of 64."""
     start = 16 * (3 - head % 4)
     return np.concatenate([np.arange(64 * block + start, 64 * block + start + 16) for block in range(sequence // 64)])
 

@@ -25,7 +25,7 @@ LARGEST = {"float16": 65504.0, "float32": struct.unpack("<f", b"\xff\xff\x7f\x7f
 
 
 def size_of(dtype: str) -> int:
-    """Return bytes of an element."""
+    """Return the bytes of an element."""
     return struct.calcsize(CODES[dtype])
 
 
@@ -55,7 +55,7 @@ class Pointer:
         return Pointer(self.data, self.address + offset, dtype or self.dtype)
 
     def lane(self, repeat: int, lane: int, rep: int, blk: int = 1) -> Pointer:
-        """Return element ``lane`` of a repeat; strides in blocks of 32 bytes."""
+        """Return the element ``lane`` of a repeat; strides in blocks of 32 bytes."""
         per_block = 32 // self.size
         return self.at(32 * (repeat * rep + lane // per_block * blk) + lane % per_block * self.size)
 
@@ -71,7 +71,7 @@ class Pointer:
 
 
 def divide(x: float, y: float) -> float:
-    """Return IEEE division, which Python refuses by zero."""
+    """Return the IEEE division, which Python refuses by zero."""
     if y == 0:
         return math.nan if x == 0 or math.isnan(x) else math.copysign(math.inf, x) * math.copysign(1.0, y)
     return x / y
@@ -194,7 +194,7 @@ COMPARE = {name: getattr(operator, name) for name in ("lt", "gt", "ge", "le", "e
 
 
 def tree(values: list, dtype: str) -> Any:
-    """Return sum of adjacent pairs, every node rounded."""
+    """Return the sum of adjacent pairs, every node rounded."""
     while len(values) > 1:
         values = [stored(values[i] + values[i + 1], dtype) for i in range(0, len(values), 2)]
     return values[0]
@@ -220,7 +220,7 @@ def to_odd(x: float) -> float:
 
 
 def to_integer(x: float, mode: str, dtype: str) -> int:
-    """Return rounding by mode with saturation; NaN gives 0."""
+    """Return the rounding by mode with saturation; NaN gives 0."""
     low, high = (0, 255) if dtype == "uint8" else (-128, 127) if dtype == "int8" else (-(1 << 31), (1 << 31) - 1)
     if math.isnan(x):
         return 0

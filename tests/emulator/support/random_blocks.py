@@ -43,7 +43,7 @@ class BlockProgram:
         self.tik.BuildCCE(f"blocks{seed}", [self._gm[0]], self._gm[1:])
 
     def feeds(self) -> dict[str, Any]:
-        """Return contents of all tensors."""
+        """Return the contents of all tensors."""
         generator = np.random.default_rng(self._seed)
         return {tensor.name: generator.standard_normal(SIZE + PIECE).astype(np.float32) for tensor in self._gm}
 

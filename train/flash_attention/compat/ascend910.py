@@ -193,7 +193,7 @@ def install(*, replace: bool = False, flash_attn: bool = False) -> dict[str, str
     Call it before the code that imports them. Calling it again changes nothing.
 
     Args:
-        replace: also where a package of that name is really installed.
+        replace: also if a package of that name is really installed.
         flash_attn: also `flash_attention.compat.flash_attn` under the name flash_attn.
 
     Returns:

@@ -66,12 +66,12 @@ class _Gathering(nn.Cell):
         self.moved = mstype.float32 if self.on_cpu and sizes.dtype == "bfloat16" else self.dtype
 
     def gather(self, key, value):
-        """Return pairs of key and value of all processes: (world, size of a pair)."""
+        """Return the pairs of key and value of all processes: (world, size of a pair)."""
         pair = self.pair.join(ops.cast(key, self.moved), ops.cast(value, self.moved))
         return ops.reshape(self.all_gather(pair), self.shape)
 
     def optional(self, prefix, ids):
-        """Return prefix and ids for the calls on the keys of each process."""
+        """Return the prefix and ids for the calls on the keys of each process."""
         shares = ()
         for source in range(self.world):
             shares = shares + ((prefix, self.shares[self.rank](ids), self.shares[source](ids)),)

@@ -247,7 +247,7 @@ class SourceForward(nn.Cell):
         self.pieces = nn.CellList([PieceForward(sizes, rules, piece, backend) for piece in found])
 
     def construct(self, query, pair, optional, output, logsumexp):
-        key, value = self.pair.split(pair)  # also where no call needs them: MindSpore 2.0 wants the names in a graph
+        key, value = self.pair.split(pair)  # also if no call needs them: MindSpore 2.0 wants the names in a graph
         for index in range(self.count):
             output, logsumexp = self.pieces[index](query, key, value, optional, output, logsumexp)
         return output, logsumexp
@@ -264,7 +264,7 @@ class SourceBackward(nn.Cell):
 
     def construct(self, query, pair, optional, output, logsumexp, d_output, d_query):
         d_key, d_value = filled(self.pair.key, 0), filled(self.pair.value, 0)
-        key, value = self.pair.split(pair)  # also where no call needs them: MindSpore 2.0 wants the names in a graph
+        key, value = self.pair.split(pair)  # also if no call needs them: MindSpore 2.0 wants the names in a graph
         for index in range(self.count):
             d_query, d_key, d_value = self.pieces[index](
                 query, key, value, optional, output, logsumexp, d_output, d_query, d_key, d_value
@@ -366,7 +366,7 @@ class Pair(nn.Cell):
 
 
 def precise_dtype(device: str):
-    """Return dtype in which logsumexps are merged: MindSpore's float32 exp errs by up to 7e-6 on a CPU (2.10)."""
+    """Return the dtype in which logsumexps are merged: MindSpore's float32 exp errs by up to 7e-6 on a CPU (2.10)."""
     return mstype.float64 if device == "CPU" else mstype.float32
 
 

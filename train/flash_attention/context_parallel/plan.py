@@ -81,7 +81,7 @@ def steps(split: SequenceSplit, rules: AttentionRules, length: int, prefix: bool
 
 
 def check_length(split: SequenceSplit, rules: AttentionRules, local: int) -> int:
-    """Return length of a chunk when a process holds `local` tokens.
+    """Return the length of a chunk when a process holds `local` tokens.
 
     Raises:
         ValueError: a process cannot hold that many; with the allowed numbers.

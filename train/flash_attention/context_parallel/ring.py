@@ -118,7 +118,7 @@ class _RingCall(nn.Cell):
         return [after - before for before, after in zip(self.steps, self.steps[1:])] + [0]
 
     def optional(self, prefix, ids) -> list[tuple]:
-        """Return prefix and ids for the calls of each step. The first step is on the process's own keys."""
+        """Return the prefix and ids for the calls of each step. The first step is on the process's own keys."""
         shares = [share(ids) for share in self.shares]
         return [(prefix, shares[0], share) for share in shares]
 

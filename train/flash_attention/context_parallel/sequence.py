@@ -45,7 +45,7 @@ class SequenceSplit:
         return (rank, 2 * self.world - 1 - rank) if self.order == "zigzag" else (rank,)
 
     def chunk_length(self, seq: int) -> int:
-        """Return length of a chunk of a sequence of length `seq`.
+        """Return the length of a chunk of a sequence of length `seq`.
 
         Raises:
             ValueError: the sequence has no equal chunks; with the allowed lengths.
@@ -61,7 +61,7 @@ class SequenceSplit:
         return seq // count
 
     def positions(self, rank: int, seq: int) -> list[int]:
-        """Return positions in the whole sequence of the tokens that a process holds: for position embeddings and
+        """Return the positions in the whole sequence of the tokens that a process holds: for position embeddings and
         targets.
         """
         length = self.chunk_length(seq)

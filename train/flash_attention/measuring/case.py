@@ -63,12 +63,12 @@ class Case:
 
     @property
     def visible(self) -> int:
-        """Return pairs of query and key that see each other, over all heads."""
+        """Return the pairs of query and key that see each other, over all heads."""
         band = self.call.band
         return self.batch * self.heads * sum(hi - lo for lo, hi in band.rows())
 
     def flops(self, kind: str) -> float:
-        """Return floating-point operations of the products on visible pairs: 2 products forward, 5 more backward."""
+        """Return the floating-point operations on visible pairs: 2 products forward, 5 more backward."""
         products = {"forward": 2, "backward": 5, "both": 7}[kind]
         return 2.0 * products * self.head_dim * self.visible
 

@@ -41,7 +41,7 @@ def bias_of(case: Case) -> np.ndarray:
 
 
 def available_bytes() -> int:
-    """Return memory that a process can take without swapping."""
+    """Return the memory that a process can take without swapping."""
     with open("/proc/meminfo", encoding="ascii") as file:
         for line in file:
             if line.startswith("MemAvailable"):

@@ -218,7 +218,7 @@ def simulate(
 
 
 def measure(problem: KernelProblem, sync: str = "auto", operator: str = "forward", **options) -> Measurement:
-    """Return builds and times a kernel; options as of :func:`simulate`."""
+    """Build and time a kernel; options as of :func:`simulate`."""
     start = time.perf_counter()
     kernel = build(problem, operator)
     seconds = time.perf_counter() - start

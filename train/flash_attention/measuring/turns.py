@@ -38,7 +38,7 @@ class Timing:
 
     @property
     def gflops(self) -> float:
-        """Return rate of the products on visible pairs, 1e9 operations a second."""
+        """Return the rate of the products on visible pairs, 1e9 operations a second."""
         return self.case.flops(self.kind) / self.median / 1e9
 
 
@@ -49,7 +49,7 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def on_cores(threads: int) -> dict:
-    """Return arguments of a subprocess that computes on so many cores."""
+    """Return the arguments of a subprocess that computes on so many cores."""
     cores = sorted(os.sched_getaffinity(0))[:threads]
     # Threads of NumPy's product would spin through the next turn: 2^26 cycles unless told otherwise.
     variables = environment(OMP_NUM_THREADS=str(threads), OPENBLAS_THREAD_TIMEOUT="20")
@@ -57,7 +57,7 @@ def on_cores(threads: int) -> dict:
 
 
 def calls_in_turns(calls: dict[str, Callable], rounds: int) -> dict[str, list]:
-    """Return the seconds of every call, and of each function that it returns, in every round after a warm-up."""
+    """Return the seconds of every call, and of the functions it returns, by round."""
     seconds: dict[str, list] = {name: [] for name in calls}
     for _ in range(rounds + 1):
         for name, call in calls.items():
@@ -117,7 +117,7 @@ class Worker:
         return self.ask(time=kind, least=least)["seconds"]
 
     def extra_bytes(self, kind: str) -> int:
-        """Return growth of the process at its peak through one call."""
+        """Return the growth of the process at its peak through one call."""
         return self.ask(memory=kind)["bytes"]
 
     def close(self) -> None:
@@ -173,7 +173,7 @@ def time_in_turns(
 def time_alone(
     worker: Worker, case: Case, rounds: int, budget: float = 20.0, kinds: tuple = PASSES
 ) -> dict[str, Timing]:
-    """Return timings of one worker by pass, otherwise as `time_in_turns`.
+    """Return the timings of one worker by pass, otherwise as `time_in_turns`.
 
     Raises:
         RuntimeError: it cannot run the case; with the reason.

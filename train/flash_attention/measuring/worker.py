@@ -59,7 +59,7 @@ def serve(name: str) -> None:
 
 
 def seconds_of(call: Callable[[], None], least: float) -> float:
-    """Return time of a call: of one, or where that is short, the median of later ones until all took `least` seconds.
+    """Return the time of a call. If it is short, take the median of later ones until all took `least` seconds.
 
     The first of several wakes the threads, which calls that follow each other, as in training, need not.
     """

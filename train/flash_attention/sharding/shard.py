@@ -23,7 +23,7 @@ class Shard:
     """One device's share of a call.
 
     Attributes:
-        mask_axes, bias_axes: how mask and bias of rank 4 are split, see `axes_of`; None where there is none.
+        mask_axes, bias_axes: how mask and bias of rank 4 are split, see `axes_of`; None if there is none.
     """
 
     plan: ShardPlan

@@ -186,7 +186,7 @@ def _read(name: str, strategy, input_layout: str) -> tuple[int, int]:
 
 
 def _cut(shape: tuple | None, batch: int, heads: int) -> tuple | None:
-    """Return shape of a shard's part of a mask or bias."""
+    """Return the shape of a shard's part of a mask or bias."""
     if shape is None:
         return None
     return (1 if shape[0] == 1 else batch, 1 if shape[1] == 1 else heads, *shape[2:])

@@ -36,7 +36,7 @@ class Relocatable:
         ops: the operations (one).
         reach: per view, the bytes touched, relative to its address.
         pairs: (first view, second view, distance): positions of operands in one memory, one of which is written;
-            distance None where they share no byte.
+            distance None if they share no byte.
         accesses: what is read, and what is written, each with the number of its view.
         in_global: some of it lies in global memory.
     """
@@ -115,7 +115,7 @@ class Relocator:
         self.possible = True  # nothing is known that forbids it
 
     def find(self, values: tuple) -> Ops | None:
-        """Return operations for the run-time values, or None to prepare them from nothing."""
+        """Return the operations for the run-time values, or None to prepare them from nothing."""
         if not self.possible or self.fixed is None and not self._learn(values):
             return None
         addresses: list[int] = []
@@ -135,9 +135,15 @@ class Relocator:
         key = tuple(remainders)
         template = self.templates.get(key)
         if template is None:
-            template = self._make(key, values, addresses)
-            # Something else for these arguments (nothing at all for a repeat of 0), or it touches padding of a tensor.
-            if template is None or not template.fits(addresses, starts, ends):
+            if len(self.templates) >= TEMPLATES:
+                for ops in self.prepared():
+                    self.retire(ops)
+                self.templates.clear()
+            ops = self.prepare(values)
+            if not self._movable(ops):  # something else for these arguments, nothing at all for a repeat of 0
+                return None
+            template = self.templates[key] = Relocatable(ops, self.views, addresses)
+            if not template.fits(addresses, starts, ends):  # it touches padding of a tensor
                 return None
         elif not template.fits(addresses, starts, ends) or not self._same_layers(template, addresses):
             return None
@@ -180,17 +186,6 @@ class Relocator:
             return False
         owned = {id(operand) for operand in micro.operands}
         return not micro.undefined and all(id(access.operand) in owned for access in (*micro.reads, *micro.writes))
-
-    def _make(self, key: tuple, values: tuple, addresses: list[int]) -> Relocatable | None:
-        if len(self.templates) >= TEMPLATES:
-            for ops in self.prepared():
-                self.retire(ops)
-            self.templates.clear()
-        ops = self.prepare(values)
-        if not self._movable(ops):
-            return None
-        template = self.templates[key] = Relocatable(ops, self.views, addresses)
-        return template
 
     def _same_layers(self, template: Relocatable, addresses: list[int]) -> bool:
         """Return whether vector operands lie in one layer of banks, as the cost supposes."""

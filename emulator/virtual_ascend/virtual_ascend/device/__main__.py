@@ -89,7 +89,7 @@ class Server:
         self.connection.sendall(_ANSWER.pack(code, len(answer)) + answer)
 
     def give_up(self, text: str) -> None:
-        """Answer for a kernel that does not end, then refuse all requests of the program."""
+        """Answer in place of a kernel that does not end. Then refuse all requests until the program has ended."""
         with self.answering:
             if self.watch.kernel is None:
                 return  # it has ended meanwhile
@@ -125,10 +125,13 @@ class Server:
         self.launcher.launch_operator(kernel, addresses, constants)
 
     def give(self, graph: int, count: int, contents: bytes) -> None:
-        """Take the tensors of a collective in a graph: no addresses come."""
+        """Run a collective of a graph: its tensors are there, and no addresses come."""
         addresses, description = _split(count, contents)
         call = collectives.parse(description)
-        found = collectives.given(self.launcher.memory, call, addresses[0]) if count else self.graphs.at[graph].given
+        if count:
+            found = collectives.given(self.launcher.memory, call, addresses[0])
+        else:
+            found = self.graphs.at[graph].given[: None if call.given else 0]  # of a broadcast the root alone gives
         collectives.give(call, found)
 
     def take(self, graph: int, count: int, contents: bytes) -> None:

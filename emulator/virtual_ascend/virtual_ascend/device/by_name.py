@@ -18,7 +18,7 @@ FORMATS = {
 
 
 def entry_of(kind: str) -> str:
-    """Return name of the entry of CANN's operator of this type: gelu_grad for GeluGrad, conv2d for Conv2D."""
+    """Return the name of the entry of CANN's operator of this type: gelu_grad for GeluGrad, conv2d for Conv2D."""
     return re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=.)(?=[A-Z][a-z])|(?<=V\d)(?=D$)", "_", kind).lower()
 
 

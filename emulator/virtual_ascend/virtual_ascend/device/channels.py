@@ -52,7 +52,7 @@ def send(message: bytes) -> None:
 
 
 def waiting(channel: str) -> int:
-    """Return batches that nobody has taken yet."""
+    """Return the batches that nobody has taken yet."""
     return len(_CHANNELS[channel].batches) if channel in _CHANNELS else 0
 
 

@@ -66,7 +66,7 @@ class Call:
 
     @property
     def given(self) -> int:
-        """Return elements that this card gives."""
+        """Return the elements that this card gives."""
         if self.kind == "HcomAllToAllV":
             return extent(self.send_counts, self.send_offsets)
         if self.kind == "HcomBroadcast" and self.rank != self.peer:
@@ -75,7 +75,7 @@ class Call:
 
     @property
     def taken(self) -> int:
-        """Return elements that this card gets."""
+        """Return the elements that this card gets."""
         if self.kind == "HcomAllToAllV":
             return extent(self.receive_counts, self.receive_offsets)
         return self.count * (len(self.members) if self.kind == "HcomAllGather" else 1)

@@ -27,7 +27,7 @@ def with_filling(operator: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def plain_shape(description: dict[str, Any]) -> tuple[int, ...]:
-    """Return shape of the tensor as operators see it."""
+    """Return the shape of the tensor as operators see it."""
     name = "shape" if description["format"] in PLAIN else "ori_shape"
     return tuple(description[name])
 
@@ -101,7 +101,7 @@ def _images(stored: np.ndarray, description: dict[str, Any]) -> Rows:
 
 
 def _filters(stored: np.ndarray, shape: Sequence[int], groups: int) -> Rows:
-    """Return groups lie on the diagonal of larger filters, as many as fill up fractals."""
+    """Put groups on the diagonal of larger filters, as many as fill up fractals."""
     count, channels, height, width = shape
     results = count // groups
     together = min(groups, math.lcm(math.lcm(channels, 16) // channels, math.lcm(results, 16) // results))

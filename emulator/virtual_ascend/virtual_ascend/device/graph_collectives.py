@@ -36,7 +36,7 @@ class Exchange(NamedTuple):
 
 
 def is_collective(node: Node) -> bool:
-    """Return whether other cards have to call a node too, or a node in it."""
+    """Return True if other cards have to call a node, or a node in it."""
     inside = (inner for graph in node.subgraphs.values() for inner in graph.nodes.values())
     return node.type.startswith("Hcom") or any(map(is_collective, inside))
 
@@ -75,7 +75,7 @@ def run(node: Node, given: Sequence[np.ndarray]) -> Generator[Exchange, None, li
 
 
 def _result(node: Node, index: int = 0) -> np.ndarray:
-    """Allocate memory for a result. Nobody wrote to it: of floats it holds NaN."""
+    """Return memory for a result. Nobody wrote to it: of floats it holds NaN."""
     tensor = node.outputs[index][1]
     if tensor is None:
         raise KernelError(f"node {node.name}: {node.type} has no description of output {index}")

@@ -175,7 +175,7 @@ class Launcher:
 
 
 def compute(kernel: Kernel, stored: Sequence[np.ndarray], table: dict[str, Operator]) -> list[np.ndarray]:
-    """Return results of a built-in operator on its inputs as they are stored.
+    """Return the results of a built-in operator on its inputs as they are stored.
 
     Raises:
         KernelError: there is no such operator, or it cannot work on these.
@@ -208,7 +208,7 @@ def compute(kernel: Kernel, stored: Sequence[np.ndarray], table: dict[str, Opera
 
 
 def _take(parameter: Any, arrays: Iterator[np.ndarray]) -> Any:
-    """Return arrays of one parameter: one, none, or a list."""
+    """Return the arrays of one parameter: one, none, or a list."""
     if parameter is None:
         return None
     if isinstance(parameter, (list, tuple)):

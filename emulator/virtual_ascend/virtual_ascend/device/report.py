@@ -115,7 +115,7 @@ def _family(kind: str, unit: str, in_tik: bool) -> str:
 
 
 def _products(kernel: Kernel, given: Sequence[dict[str, Any]]) -> int:
-    """Return multiplications of a product of matrices or a convolution."""
+    """Return the multiplications of a product of matrices or a convolution."""
     if kernel.function.startswith("conv2d"):
         output = kernel.outputs[0]["ori_shape"]
         # As many for the result, or its gradient, the last input, whichever the operator is.
@@ -130,6 +130,6 @@ def _products(kernel: Kernel, given: Sequence[dict[str, Any]]) -> int:
 
 
 def _columns(side: Sequence[dict[str, Any]]) -> list[str]:
-    """Return shapes, dtypes and formats as msprof writes them."""
+    """Return the shapes, dtypes and formats as msprof writes them."""
     shapes = (",".join(map(str, one["shape"])) for one in side)
     return [";".join(shapes), ";".join(one["dtype"].upper() for one in side), ";".join(one["format"] for one in side)]

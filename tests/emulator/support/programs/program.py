@@ -1,4 +1,4 @@
-"""Build whole operators.
+"""Code that all whole operators share.
 
 Every builder builds one program and returns ``(tik_instance, feeds, expected)``; ``expected`` maps output names to
 ``(array, absolute tolerance)``. They only use what a TIK author has: the public API and its documents.

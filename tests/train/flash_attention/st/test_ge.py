@@ -69,7 +69,7 @@ def test_around_a_network(run):
 
 
 def words(package, folder, release, *arguments):
-    """Return words of each line that card_attention.py prints."""
+    """Return the words of each line that card_attention.py prints."""
     variables = {"ASCEND_CUSTOM_OPP_PATH": package, "EXAMPLES": ROOT / "examples"}
     packages = (ROOT / "train",)
     done = on_card(ge_python(release), PROGRAM, *arguments, cwd=folder, packages=packages, **variables)

@@ -32,7 +32,7 @@ def started(package, folder, release, cards, program, *words, **variables):
 
 
 def verdicts(*arguments, **variables):
-    """Return verdicts by card and name."""
+    """Return the arrays by card and name."""
     lines = [line.split("\t") for line in said(started(*arguments, **variables)).splitlines()]
     return {(int(card), name): verdict for card, name, verdict in lines}
 

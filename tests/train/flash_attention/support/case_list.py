@@ -23,14 +23,14 @@ def _core() -> list[Case]:
 
 
 def _head_dims() -> list[Case]:
-    """Return head dimensions at and beside the borders of registers, blocks and fractals."""
+    """Return the head dimensions at and beside the borders of registers, blocks and fractals."""
     masks = itertools.cycle(("compact", "none", "3d", "causal"))
     dims = (1, 2, 3, 7, 8, 15, 16, 17, 31, 32, 48, 59, 64, 80, 96, 111, 128, 129, 160, 192, 255, 256)
     return [Case(seq_q=70, seq_k=83, head_dim=dim, mask=next(masks)) for dim in dims]
 
 
 def _lengths() -> list[Case]:
-    """Return lengths at and beside the borders of tiles, as rows and as keys."""
+    """Return the lengths at and beside the borders of tiles, as rows and as keys."""
     lengths = ((1, 1), (1, 128), (128, 1), (1, 300), (2, 3), (8, 8), (15, 17), (16, 16), (17, 15), (63, 65), (97, 113))
     lengths += ((113, 97), (127, 129), (128, 128), (129, 127), (256, 384), (384, 256), (300, 77), (77, 300))
     masks = itertools.cycle(("compact", "none", "2d", "causal", "padding"))
@@ -52,7 +52,7 @@ def _lengths() -> list[Case]:
 
 
 def _heads() -> list[Case]:
-    """Return groups of heads that share keys."""
+    """Return the groups of heads that share keys."""
     counts = ((1, 1), (4, 1), (4, 2), (4, 4), (6, 3), (6, 2), (5, 1), (8, 1), (12, 4))
     masks = itertools.cycle(("compact", "heads", "none"))
     alibis = itertools.cycle(("none", "computed", "given", "bias_all"))

@@ -308,7 +308,7 @@ def _inputs(case: Case) -> Inputs:
 
 
 def _segments(case: Case, random) -> tuple:
-    """Return ids of the queries and of the keys: five segments, and padding."""
+    """Return the ids of the queries and of the keys: five segments, and padding."""
     if case.segments == "none":
         return None, None
 
@@ -326,7 +326,7 @@ def _segments(case: Case, random) -> tuple:
 
 
 def _mask(case: Case, random) -> np.ndarray | None:
-    """Return the mask of a case, None where rules alone hide."""
+    """Return the mask of a case, None if rules alone hide."""
     if case.mask in ("none", "causal"):
         return None
     tile = tile_of(case.tiling)
@@ -350,7 +350,7 @@ def _mask(case: Case, random) -> np.ndarray | None:
 
 
 def _bias(case: Case, random) -> np.ndarray | None:
-    """Return the bias of a case, None where there is none or it is computed."""
+    """Return the bias of a case, None if there is none or it is computed."""
     if case.alibi in ("none", "computed"):
         return None
     if case.alibi in ("bias", "bias_all"):
@@ -365,7 +365,7 @@ def _bias(case: Case, random) -> np.ndarray | None:
 
 @functools.lru_cache(maxsize=64)
 def _expected(case: Case) -> tuple[reference.Attention, reference.Attention]:
-    """Return truth and baseline of a case."""
+    """Return the truth and baseline of a case."""
     return tuple(run(*_arguments(case), **_options(case)) for run in (reference.truth, reference.baseline))
 
 

@@ -135,7 +135,7 @@ class VarlenAttention(nn.Cell):
 
 
 def packed(rows: np.ndarray, dtype: str | None = None) -> Tensor:
-    """Make a Tensor (tokens, heads, width) of an array (1, heads, tokens, width)."""
+    """Return a Tensor (tokens, heads, width) of an array (1, heads, tokens, width)."""
     return tensor(np.ascontiguousarray(rows[0].swapaxes(0, 1)), dtype)
 
 

@@ -117,7 +117,7 @@ def _heads(tokens: np.ndarray) -> np.ndarray:
 
 
 def _tokens(heads: np.ndarray) -> np.ndarray:
-    """Return tokens of (batch, heads, seq, head_dim)."""
+    """Return the tokens of (batch, heads, seq, head_dim)."""
     return heads.transpose(0, 2, 1, 3).reshape(BATCH * SEQ, WIDTH)
 
 

@@ -28,7 +28,7 @@ OF_KEYS = ("d_key", "d_value")
 
 @dataclass(frozen=True)
 class VarlenCase(Case):
-    """Describe one call of packed sequences. All rows are one batch item; each sequence has a prefix."""
+    """One call of packed sequences. Its data are a dense call's on all rows, with a prefix for each sequence."""
 
     queries: tuple = QUERIES
     keys: tuple = KEYS
@@ -60,12 +60,12 @@ class VarlenCase(Case):
         )
 
     def rules(self):
-        """Return the rules of the case. Slopes and biases are tensors."""
+        """Return the rules of the case; slopes and biases are tensors."""
         return replace(super().rules(), alibi=self.alibi == "computed")
 
     @functools.cached_property
     def bias(self) -> np.ndarray | None:
-        """Return a bias that hides a key, of each head ("given") or of all ("shared")."""
+        """Return a bias for each key, by head ("given") or shared. It hides a key."""
         if self.alibi not in ("given", "shared"):
             return None
         random = np.random.default_rng(5)
@@ -151,7 +151,7 @@ def check(case: VarlenCase, actual: reference.Attention, logsumexp_gradient: boo
 
 
 def _cases() -> list[VarlenCase]:
-    """Make cases of rules, of inputs for each sequence, and of sizes."""
+    """Return rules, then what is given for each key, head or sequence, then sizes."""
     bottom = {"mask": "causal", "alignment": "bottom_right"}
     plain = {"heads": 2, "kv_heads": 1}
     wide = {"heads": 4, "kv_heads": 2, "head_dim": 24, "value_dim": 40, "dtype": "float32"}

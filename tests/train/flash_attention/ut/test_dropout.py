@@ -83,7 +83,7 @@ class Twice(nn.Cell):
 
 
 def steps(backend, mode, count=2, recompute=False):
-    """Return outputs and gradients of a freshly made network over some steps."""
+    """Return the outputs and gradients of a freshly made network over some steps."""
     step = ops.value_and_grad(Loss(Twice(backend, recompute)).set_train(), grad_position=(0, 1, 2), has_aux=True)
     if mode == "graph":
         step = ms.jit(step)

@@ -291,7 +291,7 @@ ONE_SEEING_ROW = {
 
 @st.composite
 def calls(draw_from):
-    """Return sizes and rules of a call."""
+    """Return the sizes and rules of a call."""
     heads = draw_from(st.sampled_from(((1, 1), (2, 1), (4, 2), (3, 3))))
     side = st.one_of(st.just(-1), st.integers(0, 60))
     return {

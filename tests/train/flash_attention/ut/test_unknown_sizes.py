@@ -102,7 +102,7 @@ CASES = {
 
 
 def dynamic(calls):
-    """Return inputs of several calls with None for the sizes in which they differ."""
+    """Return the inputs of several calls with None for the sizes in which they differ."""
     described = []
     for tensors in zip(*calls):
         if tensors[0] is None:

@@ -19,7 +19,9 @@ from tests.train.flash_attention.support.varlen import VarlenCase
 
 
 def loop(case: VarlenCase, backend: str) -> dict:
-    """Return results of a call for each sequence with queries and keys, over all rows."""
+    """Return results of a call for each sequence, not compiled, over all rows. Only called where there is something to
+    do.
+    """
     data = case.inputs()
     found = {name: np.zeros(getattr(data, name[2:] or "d_output").shape) for name in ("d_query", "d_key", "d_value")}
     found["output"] = np.zeros(data.d_output.shape)

@@ -23,7 +23,7 @@ from tests.train.flash_attention.ut.test_varlen import check, tensors_of
 
 pytest.importorskip("tikemu")
 
-# The emulator takes a second for some hundred tokens.
+# Shorter than other backends' cases: the emulator takes a second for some hundred tokens.
 SHORT = {"queries": (5, 0, 40, 33, 1, 7), "keys": (5, 4, 40, 36, 0, 50), "dtype": "float16"}
 
 GRAPHS_ARE_SLOW = pytest.mark.parametrize(

@@ -71,7 +71,7 @@ Reasons = dict[tuple[str, object], str]
 
 
 def here() -> tuple[list[str], Reasons]:
-    """Return names of the implementations that can run here, and why others cannot.
+    """Return the names of the implementations that can run here, and why others cannot.
 
     Raises:
         RuntimeError: this package's own cannot.

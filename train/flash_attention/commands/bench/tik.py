@@ -70,10 +70,10 @@ def measure(
 
 
 def kernels_of(operator: str, problem: KernelProblem) -> tuple[str, ...]:
-    """Return names in tik_kernels.OPERATORS: the kernel that does the work, and the passes around it."""
+    """Return the names in tik_kernels.OPERATORS: the kernel that does the work, and the passes around it."""
     return (operator, *(tik_kernels.passes(problem) if operator == "backward" else ()))
 
 
 def share(main: Measurement, around: list[Measurement]) -> float:
-    """Return share of the Cube's peak of a kernel with the passes around it."""
+    """Return the share of the Cube's peak of a kernel with the passes around it."""
     return main.utilisation * main.cycles / (main.cycles + sum(other.cycles for other in around))

@@ -48,10 +48,10 @@ class Device(Protocol):
         """Return the seconds of a small kernel, once queued and once waited for."""
 
     def attend(self, call: Call, given: dict, gradients: dict, times: int) -> list:
-        """Return results of so many calls, as reference.Attention of float32 arrays."""
+        """Return the results of so many calls, as reference.Attention of float32 arrays."""
 
     def milliseconds(self, heads: int, seq: int, head_dim: int) -> float:
-        """Return forward of a square call: the best of ten calls."""
+        """Time the forward of a square call: the best of ten calls."""
 
 
 class _Layer:
@@ -113,7 +113,7 @@ class Emulator(_Layer):
         return Run(result.outputs, bool(result.overflow))
 
     def seconds(self, loop: Loop, constants: Mapping[str, float] | None = None) -> tuple[float, float]:
-        """Return times in the model, with other values of some constants."""
+        """Return the times in the model, with other values of some constants."""
         from tbe import tik
 
         options = self.tikemu.Options(constants=constants or {}, l2=loop.cached, trace=False, progress=False)
@@ -153,7 +153,13 @@ class Ascend(_Layer):
     backend = "tik"
 
     def __init__(self):
-        import mindspore as ms
+        try:
+            import mindspore as ms
+        except ModuleNotFoundError as error:
+            if error.name != "mindspore":
+                raise
+            message = "--device ascend: MindSpore is not installed; --through acl asks the card without it"
+            raise RuntimeError(message) from error
 
         from flash_attention.backends.tik import environment
 

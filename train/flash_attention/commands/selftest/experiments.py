@@ -206,7 +206,7 @@ def _times(device: Device) -> str:
 
 
 def _clock(device: Device) -> float:
-    """Return cycles a second of the device."""
+    """Return the cycles a second of the device."""
     long, short = (device.seconds(loop) for loop in loops.LOOPS[:2])
     return loops.clock(long, short)
 

@@ -179,7 +179,7 @@ def _backward(attend, rank, dout, tensors, out, softmax_lse, buffers, slopes, se
 
 
 def _check_backward(rank, dout, tensors, out, softmax_lse, buffers):
-    """Raise unless what the backward pass gets has the shapes of the tensors and of their attention."""
+    """Raise unless the backward pass gets shapes that fit the tensors and their attention."""
     q, k, v = (tensor_spec(name, spec(one)) for name, one in zip("qkv", tensors))
     for name, one in zip("qkv", (q, k, v)):
         if len(one.shape) != rank:

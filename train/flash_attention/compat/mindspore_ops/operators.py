@@ -7,7 +7,8 @@ from mindspore import Tensor, nn, ops
 
 from flash_attention.bridge.precision import fix_dtypes
 from flash_attention.bridge.tensors import compile_time, read_specs, remembered, spec, tensor_spec
-from flash_attention.call.checks import check_int, check_name
+from flash_attention.call.checks import check_dtype, check_int, check_name
+from flash_attention.call.inputs import DTYPES
 from flash_attention.compat.ascend910 import Operator
 from flash_attention.compat.mindspore_ops.call import PACKED, Settings
 from flash_attention.compat.mindspore_ops.cells import Score, Statistics
@@ -164,6 +165,8 @@ def _planned(result, settings, specs, rest, request):
     """Return the Cell of a call, for its "output" or the "statistics" of its queries."""
     tensors = map(tensor_spec, ("query", "key", "value"), specs[:3])
     specs = (*tensors, *read_specs(("real_shift", "drop_mask", "attn_mask"), specs[3:]))
+    if specs[3] is not None:
+        check_dtype("real_shift", specs[3].dtype, DTYPES)
     prefix, padding_mask, *lengths = rest
     if padding_mask is not None:
         raise ValueError(

@@ -61,7 +61,7 @@ class FlashAttention(EntryCell):
         softcap (float): scaled scores become softcap * tanh(score / softcap), before any bias. Default: 0.0, off.
         input_layout (str): of query, key, value and the output: "BNSD", "BSND", "BSH", "SBH", or "TH": matrices
             (batch * seq, heads * head_dim), the items of the batch one after the other. Default: "BNSD".
-        batch (int): items of the batch, for "TH" only, where it is needed. Default: None.
+        batch (int): items of the batch, for "TH" only, if it is needed. Default: None.
         window_size (tuple): (left, right), tokens that a query sees before and after its position; -1 = all.
             Default: (-1, -1).
         causal (bool): query i sees keys 0..i only, without any mask tensor: aligned TOP LEFT, so that one query against

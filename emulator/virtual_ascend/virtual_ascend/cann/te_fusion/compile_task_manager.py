@@ -12,11 +12,11 @@ def dispatch_autotune_task(*_):
 
 
 def sync_op_tune_params(*_):
-    """Keep nothing: nothing is tuned here."""
+    """Keep nothing, because nothing is tuned here."""
 
 
 def sync_syspath(_folder):
-    """Compile in the process whose path MindSpore has just changed."""
+    """Follow MindSpore, which has just changed the path of the process that compiles."""
 
 
 __all__ = [

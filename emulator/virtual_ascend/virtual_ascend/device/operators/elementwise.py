@@ -41,7 +41,7 @@ def summed_to(x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def _gradients_of_extreme(first: Callable[..., Any]) -> Callable[..., Any]:
-    """Return gradients of both inputs, of which `first` says where the first is taken. Equal ones share, which is
+    """Return the gradients of both inputs, of which `first` says where the first is taken. Equal ones share, which is
     assumed: so do they in MindSpore's kernel for the CPU.
     """
 

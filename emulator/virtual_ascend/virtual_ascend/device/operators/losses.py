@@ -18,7 +18,7 @@ _LEAST = 1e-12
 
 
 def _reduced(losses: np.ndarray, reduction: str) -> np.ndarray:
-    """Return losses, or their sum, or their mean, of all or of the batch."""
+    """Return the losses, or their sum, or their mean, of all or of the batch."""
     if reduction == "none":
         return losses
     return losses.sum() / _count(losses, reduction)

@@ -13,7 +13,7 @@ from .reduce import axes_of
 
 
 def _layer_norm(kernel: Kernel, x: np.ndarray, gain: np.ndarray, shift: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Return result, mean, variance."""
+    """Return the result, mean, variance."""
     x, gain, shift = wide(x), wide(gain), wide(shift)
     axes = tuple(range(kernel.attributes["begin_norm_axis"] % x.ndim, x.ndim))
     mean = x.mean(axes, keepdims=True)

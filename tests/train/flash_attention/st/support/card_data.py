@@ -47,7 +47,7 @@ def block():
 
 
 def data():
-    """Return batches of tokens and of what the network is to give."""
+    """Return the batches of tokens and of what the network is to give."""
     random = np.random.default_rng(1)
     tokens, wanted = random.standard_normal((2, ITEMS * BATCH, SEQ, WIDTH)).astype(np.float32)
     columns = {"tokens": tokens, "wanted": wanted}
@@ -75,7 +75,7 @@ def trained(sink, epochs=2, **options):
 
 
 def by_hand(epochs=2):
-    """Return losses of the same steps without Model."""
+    """Return the losses of the same steps without Model."""
     network = block()
     optimizer = nn.Adam(network.trainable_params(), 1e-2)
     step = nn.TrainOneStepCell(nn.WithLossCell(network, nn.MSELoss()), optimizer).set_train()

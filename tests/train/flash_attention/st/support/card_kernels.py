@@ -33,7 +33,7 @@ def launched(folder: Path) -> list[dict[str, str]]:
 
 
 def kernels(python: Path, mode: str, layout: str, head_dim: int, seed: int = 0) -> list[str]:
-    """Return types of all that two calls launch; their gradients have to be right."""
+    """Return the types of all that two calls launch; their gradients have to be right."""
     with tempfile.TemporaryDirectory() as folder:
         options = "--report", folder, "--seed", seed
         program = Path(__file__).with_name("card_attention.py"), "gradients", mode, layout, head_dim

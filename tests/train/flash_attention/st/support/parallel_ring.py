@@ -123,7 +123,7 @@ class Attend(nn.Cell):
 
 
 def run(case: RingCase, layer: type, rank: int, world: int) -> list:
-    """Return names and figures of the results of this process that are wrong."""
+    """Return the names and figures of the results of this process that are wrong."""
     random = np.random.default_rng(len(case.name))
     problem = case.problem()
     arrays = [

@@ -121,7 +121,7 @@ def operator(
     input_layout,
     sparse_mode,
 ):
-    """Return model of ops.flash_attention_score for BNSD, from its documentation; NaN where the documentation is
+    """Compute ops.flash_attention_score for BNSD by its documentation. NaN stands where the documentation is
     silent.
     """
     assert input_layout == "BNSD"

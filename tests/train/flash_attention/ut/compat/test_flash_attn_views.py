@@ -44,7 +44,7 @@ def check(outputs, *caches):
 
 
 def two_steps(step, k_cache, v_cache):
-    """Return outputs of a token of ones, then of one of twos."""
+    """Return the outputs of a token of ones, then of one of twos."""
     return [step(ONE * (at + 1), k_cache, v_cache, Tensor([at], ms.int32)) for at in (0, 1)]
 
 

@@ -58,7 +58,7 @@ class Score(nn.Cell):
 
 
 def run(inputs, d_output, shift=None, primitive=False, **settings):
-    """Return output of a call and its gradients, as float32 arrays in BNSD.
+    """Return the output of a call and its gradients, as float32 arrays in BNSD.
 
     Args:
         inputs: query, key, value in BNSD.

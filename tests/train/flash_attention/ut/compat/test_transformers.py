@@ -45,7 +45,7 @@ def hidden_by_position(seq_q, seq_k, window=None):
 
 
 def call(tensors, mask=None, module=None, **options):
-    """Return output of the attention function as a model calls it."""
+    """Return the output of the attention function as a model calls it."""
     output, probabilities = attention_forward(module or Module(), *map(Tensor, tensors), mask, scaling=SCALE, **options)
     assert probabilities is None
     return output.asnumpy()

@@ -109,7 +109,7 @@ def test_alignment_does_not_matter(offset):
 
 
 def test_nothing_is_left_unwritten():
-    """Results start as NaN here; every element has to be written, also where nothing is visible."""
+    """Results start as NaN here; every element has to be written, also if nothing is visible."""
     case = Case(seq_q=300, seq_k=200, head_dim=40, window=(10, 10), mask="rows", dtype="float32")
     for result in run(case.problem, *tensors(case), mask=case.backend_mask()):
         assert not np.isnan(result).any()

@@ -15,7 +15,7 @@ X = Tensor(np.random.default_rng(0).standard_normal((1, 2, 40, 16)).astype(np.fl
 
 
 def run(layer):
-    """Return output of a layer."""
+    """Return the output of a layer."""
     return layer(X, X, X).asnumpy()
 
 

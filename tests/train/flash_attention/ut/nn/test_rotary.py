@@ -50,7 +50,7 @@ def turned(x):
 
 
 class Rotary(nn.Cell):
-    """A call, times `upstream`; `offsets` are data, or None where `constant` says them."""
+    """A call, times `upstream`; `offsets` are data, or None if `constant` says them."""
 
     def __init__(self, interleaved: bool, constant: int):
         super().__init__()

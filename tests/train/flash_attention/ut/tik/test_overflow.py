@@ -32,14 +32,14 @@ def _drifting_keys(head_dim: int) -> list[np.ndarray]:
 
 
 def _huge_key_last(head_dim: int) -> list[np.ndarray]:
-    """Return inputs whose last key has the greatest scores by far."""
+    """Return the inputs whose last key has the greatest scores by far."""
     query, key, value, d_output = _normal(head_dim)
     key[..., -1, :] = 40 * query[..., 3, :]
     return [query, key, value, d_output]
 
 
 def _rows_of_different_scale(head_dim: int) -> list[np.ndarray]:
-    """Return inputs whose rows of query differ by five orders of magnitude."""
+    """Return the inputs whose rows of query differ by five orders of magnitude."""
     query, key, value, d_output = _normal(head_dim)
     return [query * np.geomspace(1e-3, 1e2, ROWS)[:, None], key, value, d_output]
 
@@ -62,7 +62,7 @@ def _operators(problem: KernelProblem, tik) -> tuple:
 
 
 def _run(tik, execute, attention: Call, arrays: list, d_saturates=False, **features) -> reference.Attention:
-    """Return output, logsumexp and gradients of the operators."""
+    """Return the output, logsumexp and gradients of the operators."""
     problem = describe.kernel_problem(attention, cores=1)
     query, key, value, d_output = arrays
     forward, backward = _operators(problem, tik)

@@ -17,7 +17,7 @@ from tests.train.flash_attention.ut.tik.support.varlen import Packing
 
 
 def taken() -> list:
-    """Return the cases that kernels take. Widths are multiples of 16."""
+    """Return the cases that kernels take, with widths that are multiples of 16."""
     cases = {}
     for case in varlen.CASES:
         if case.blocks == (ALL_BLOCKS, ALL_BLOCKS) and case.alibi in ("none", "computed") and not case.given_bits:
@@ -28,7 +28,7 @@ def taken() -> list:
 
 
 def packing_of(case: VarlenCase) -> Packing:
-    """Return a packing. For some cases it has more room, or a gradient of the logsumexp."""
+    """Return a packing with room for more sequences and a gradient of the logsumexp."""
     return Packing(case, room=9 * (case.heads == 4), logsumexp_gradient=case.heads == 4 or case.alibi == "computed")
 
 

@@ -73,7 +73,7 @@ def initialise(core: Core[ForwardPlan]) -> None:
 
 
 def begin_item(core: Core[ForwardPlan]) -> None:
-    """Limits of the exponents, where they are among the scores, which other work has used since."""
+    """Restore the limits of the exponents among the scores, which other work has used since."""
     if core.plan.long_pieces and not core.on.copies("ceiling"):
         _fill_limits(core, _floor(core), _halves(core, 3))
 

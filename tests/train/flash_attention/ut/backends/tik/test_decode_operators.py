@@ -24,7 +24,7 @@ SINKS = Tensor(np.array([1.0, -2.0, 0.5, 9.0], np.float32))
 
 
 def results(query, key, value, sinks, backend: str) -> list:
-    """Return output, logsumexp and the four gradients."""
+    """Return the output, logsumexp and the four gradients."""
 
     def attend(query, key, value, sinks):
         return flash_attention(

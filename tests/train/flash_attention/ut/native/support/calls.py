@@ -43,7 +43,7 @@ def instruction_set(name: str):
 
 
 def run(problem: Call, query, key, value, d_output, d_logsumexp=None, *, place=None, kernel=None, **optional):
-    """Return output, logsumexp and gradients of float32 arrays, raw as the kernel wrote them.
+    """Return the output, logsumexp and gradients of float32 arrays, raw as the kernel wrote them.
 
     Args:
         optional: mask, bias, keep_bits, seed, sinks, prefix, segment_ids and kv_segment_ids.

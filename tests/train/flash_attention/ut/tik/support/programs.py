@@ -44,7 +44,7 @@ class Program:
             yield self.core
 
     def run(self) -> dict:
-        """Return arrays of the outputs by name."""
+        """Return the arrays of the outputs by name."""
         self.instance.BuildCCE(
             kernel_name="program",
             inputs=[self.gm[name] for name in self.inputs],

@@ -37,7 +37,7 @@ def features_of(case: cases.Case) -> dict:
 
 
 def run_forward(tik, execute, case: cases.Case, cores: int = 4, tiling: str = "auto") -> reference.Attention:
-    """Return output and logsumexp of a case on the forward operator."""
+    """Return the output and logsumexp of a case on the forward operator."""
     problem, inputs = describe.kernel_problem(case.problem, cores=cores, tiling=tiling), case.inputs()
     tensors = inputs.query, inputs.key, inputs.value
     return reference.Attention(*forward(tik, execute, problem, *tensors, **features_of(case)))

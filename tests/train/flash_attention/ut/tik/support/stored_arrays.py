@@ -39,7 +39,7 @@ def to_stored(problem: KernelProblem, name: str, array: np.ndarray) -> np.ndarra
 
 
 def from_stored(problem: KernelProblem, name: str, stored: np.ndarray) -> np.ndarray:
-    """Return inverse of `to_stored`."""
+    """Return the inverse of `to_stored`."""
     place = layout.placement(problem, name)
     array = layout.from_nz(stored, *place.shape[-2:])
     if problem.layout == "TH":
@@ -75,7 +75,7 @@ def pack_sinks(sinks: np.ndarray, problem: KernelProblem) -> np.ndarray:
 
 
 def forward_inputs(problem: KernelProblem, query, key, value, mask=None, bias=None, keep_bits=None, sinks=None) -> dict:
-    """Return arrays for `Kernel.feed` of the forward kernel.
+    """Return the arrays for `Kernel.feed` of the forward kernel.
 
     Args:
         query, key, value: (B, H, Sq, D), (B, Hkv, Sk, D), (B, Hkv, Sk, Dv), float16.
@@ -102,7 +102,7 @@ def forward_inputs(problem: KernelProblem, query, key, value, mask=None, bias=No
 
 
 def forward_outputs(problem: KernelProblem, outputs: dict) -> tuple[np.ndarray, np.ndarray]:
-    """Return output (B, H, Sq, Dv) and logsumexp (B, H, Sq) from stored outputs. The output is float16, the
+    """Return the output (B, H, Sq, Dv) and logsumexp (B, H, Sq) from stored outputs. The output is float16, the
     logsumexp float32.
     """
     output = from_stored(problem, "output", outputs["output"])
