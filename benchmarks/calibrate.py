@@ -90,7 +90,7 @@ class Model:
 
 
 def answer(loop: loops.Loop, seconds: Sequence[float], hertz: float) -> float:
-    """Return the cycles per instruction; for memory bytes a second, which no clock enters."""
+    """Return the cycles per instruction; for memory the bytes per second, which no clock enters."""
     return loop.answer(seconds, hertz if loop.unit == "cycles" else 1.0)
 
 

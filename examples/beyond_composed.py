@@ -32,7 +32,7 @@ SHARE = 0.9
 
 
 def attention_of(kind: str, seq: int) -> nn.Cell:
-    """Return causal attention with ALiBi in layout BSH."""
+    """Return a cell of causal attention with ALiBi in layout BSH."""
     if kind == "composed":
         return ComposedAttention(HEAD_DIM, HEADS, seq, 0.0)
     return FlashAttention(HEAD_DIM, alibi=True, causal=True, backend="cpu", input_layout="BSH")

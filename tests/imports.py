@@ -48,7 +48,7 @@ def read_imports(package: Path) -> list[Import]:
 
 
 def _imported(node: ast.AST, name: str, path: Path, package: str) -> Iterator[str]:
-    """Yield the dotted names inside the package that a statement imports, submodules and attributes alike."""
+    """Yield the dotted names inside the package that a statement imports, submodules and attributes."""
     prefix = f"{package}."
     if isinstance(node, ast.Import):
         for alias in node.names:
@@ -123,7 +123,7 @@ def unit(module: str, units: Sequence[str]) -> str:
 
 
 def layer_violations(found: Sequence[Import], layers: Sequence[Sequence[str]]) -> list[str]:
-    """Import that do not lead to a lower layer, as text.
+    """Return the imports that do not lead to a lower layer, as text.
 
     Args:
         found: the imports.

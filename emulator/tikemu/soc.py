@@ -293,15 +293,15 @@ class SocProfile:
 
     @property
     def peak_f16_flops(self) -> float:
-        """Return float16 operations per second of the Cubes of the whole chip."""
+        """Return the float16 operations per second of the Cubes of the whole chip."""
         return 2 * self.timing.cube_macs_f16 * self.clock_hz * self.core_count
 
     def capacity(self, memory: str) -> int:
-        """Return the bytes of an on-chip memory of one core: "UB", "L1", "L0A", "L0B" or "L0C"."""
+        """Return the size in bytes of an on-chip memory of one core: "UB", "L1", "L0A", "L0B" or "L0C"."""
         return getattr(self, f"{memory.lower()}_size")
 
     def gm_share(self, active_cores: int) -> float:
-        """Return the bytes per cycle of HBM bandwidth that one of ``active_cores`` gets."""
+        """Return the bytes per cycle of HBM bandwidth that each of ``active_cores`` gets."""
         return self.timing.hbm_bandwidth / (self.clock_hz * max(1, active_cores))
 
     def with_constants(self, constants: Mapping[str, float]) -> SocProfile:

@@ -168,7 +168,7 @@ def test_checksums(dist: Path) -> None:
 
 
 def installed(folder: Path, *packages: Path, python: str | Path = sys.executable) -> Path:
-    """Return Python of a new environment with these packages. It also sees the packages of `python`."""
+    """Return the Python of a new environment with these packages. It also sees the packages of `python`."""
     interpreter = environment(folder, str(python))
     options = ("--no-index", "--no-deps", "--ignore-installed", "--no-build-isolation")
     run(interpreter, "-m", "pip", "install", *options, *packages, cwd=folder)

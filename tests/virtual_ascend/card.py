@@ -1,8 +1,10 @@
 """Programs on the virtual card, and the environments that they run in: of MindSpore 2.0.0, and of those with GE."""
 
+from __future__ import annotations
+
+import functools
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ PACKAGES = (ROOT / "emulator/virtual_ascend", ROOT / "emulator")
 
 
 def card_python() -> Path:
-    """Return Python 3.9 with MindSpore 2.0.0 and pyelftools: VIRTUAL_ASCEND_TEST_PYTHON, or one that is made and
+    """Return a Python 3.9 with MindSpore 2.0.0 and pyelftools: VIRTUAL_ASCEND_TEST_PYTHON, or one that is made and
     kept.
     """
     chosen = os.environ.get("VIRTUAL_ASCEND_TEST_PYTHON")
@@ -25,12 +27,20 @@ def ge_python(release: str) -> Path:
 
     VIRTUAL_ASCEND_TEST_PYTHON_2_6_0 names one, or it is made from the development wheel and kept.
     """
+    found = _ge_python(release)
+    if isinstance(found, str):
+        pytest.skip(found)
+    return found
+
+
+@functools.cache
+def _ge_python(release: str) -> Path | str:
+    """Return the Python, or why there is none."""
     chosen = os.environ.get(f"VIRTUAL_ASCEND_TEST_PYTHON_{release.replace('.', '_')}")
     try:
         return Path(chosen) if chosen else development_environment(release)
     except RuntimeError as error:
-        print(error, file=sys.stderr)
-        pytest.skip(str(error))
+        return str(error)
 
 
 def start(*command, cwd: Path, packages=(), minutes: float = 5, **variables) -> subprocess.CompletedProcess:

@@ -44,7 +44,7 @@ def device_process():
 
 
 def endless():
-    """Remove the device process between two operators."""
+    """Reach the normal end of the program while a kernel runs that never ends."""
     import tik_entries
 
     ms.set_context(op_timeout=3)

@@ -50,7 +50,7 @@ def allocate(size):
 
 
 def read(address, count):
-    """Return the code, and float32 numbers of the card."""
+    """Return the code and the float32 numbers of the card."""
     array = np.zeros(count, np.float32)
     code = runtime.rtMemcpy(array.ctypes.data, array.nbytes, address, array.nbytes, DEVICE_TO_HOST)
     return code, array
@@ -82,7 +82,7 @@ def bounds():
 
 
 def order():
-    """Stream that write to one place, with an event between them or without: who came last."""
+    """Write to one place from two streams, with an event between them or without. Returns who came last."""
     for with_event in (False, True):
         found = []
         for _ in range(20):

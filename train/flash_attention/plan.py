@@ -97,10 +97,8 @@ def _read_tensor(name: str, described):
 
 @remembered
 def _planned(kind, tensors, inputs, names, rules, options, backend, device, shards) -> nn.Cell:
-    if kind == "dense":
-        return fix_dtypes(_dense(tensors, inputs, names, rules, options, backend, device, shards))
-    build = _varlen if kind == "varlen" else _paged
-    return fix_dtypes(build(tensors, inputs, names, rules, options, backend, device))
+    build = {"dense": _dense, "varlen": _varlen, "paged": _paged}[kind]
+    return fix_dtypes(build(tensors, inputs, names, rules, options, backend, device, shards))
 
 
 def _dense(tensors, inputs, names, rules, options, backend, device, shards) -> nn.Cell:
@@ -121,7 +119,7 @@ def _dense(tensors, inputs, names, rules, options, backend, device, shards) -> n
     return DenseCall(call, run, chosen.name, layout, mask_rank, names, shard)
 
 
-def _varlen(tensors, inputs, names, rules, options, backend, device) -> nn.Cell:
+def _varlen(tensors, inputs, names, rules, options, backend, device, _) -> nn.Cell:
     call = varlen_call(
         *tensors,
         rules=rules,
@@ -134,7 +132,7 @@ def _varlen(tensors, inputs, names, rules, options, backend, device) -> nn.Cell:
     return WithSelectedInputs(registry.build(call, backend), call, check)
 
 
-def _paged(tensors, inputs, names, rules, options, backend, device) -> nn.Cell:
+def _paged(tensors, inputs, names, rules, options, backend, device, _) -> nn.Cell:
     """Return the Cell of a paged call.
 
     Its options are max_length, (head_dim, value_head_dim), tokens as `spec` describes them, the side of padding, and
@@ -175,7 +173,7 @@ def lacks_operations(tensor: TensorSpec) -> bool:
 
 
 class DenseCall(EntryCell):
-    """One kind of call: a backend's cell, and around it what turns the caller's tensors into the backend's."""
+    """Run one kind of call: a backend's cell, and steps that turn the caller's tensors into the backend's tensors."""
 
     def __init__(
         self,
@@ -288,7 +286,7 @@ class _TriangleCheck(nn.Cell):
 
 
 class _Widened(EntryCell):
-    """A paged call whose caches are wider than query and values are."""
+    """Run a paged call whose caches are wider than query and values."""
 
     def __init__(self, run: nn.Cell, head_dim: int, width: int, value_head_dim: int | None):
         super().__init__()
@@ -303,7 +301,7 @@ class _Widened(EntryCell):
 
 
 class Padding(EntryCell):
-    """Zero behind the last axis, through float32: a compiled graph on a CPU joins no bfloat16."""
+    """Append zeros to the last axis, through float32: a compiled graph on a CPU joins no bfloat16."""
 
     def __init__(self, size: int, width: int):
         super().__init__()

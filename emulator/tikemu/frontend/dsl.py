@@ -145,7 +145,7 @@ class Tik:
         for_type: str = "serial",
         **later: Any,
     ) -> ForRange:
-        """Return ``with tik_instance.for_range(begin, end) as i``: the body for begin <= i < end (core.md 3.1).
+        """Open a loop, ``with tik_instance.for_range(begin, end) as i``: the body for begin <= i < end (core.md 3.1).
 
         Args:
             begint, endt: integers, Scalars or integer Exprs with 0 <= begint <= endt <= 2147483647.
@@ -160,7 +160,7 @@ class Tik:
         return ForRange(self._recorder, begint, endt, name, thread_num, thread_type, block_num, dtype, for_type, later)
 
     def if_scope(self, cond: Any) -> IfScope:
-        """Return ``with tik_instance.if_scope(cond)``: the body where ``cond`` is true (core.md 3.2)."""
+        """Open a branch, ``with tik_instance.if_scope(cond)``: the body where ``cond`` is true (core.md 3.2)."""
         return IfScope(self._recorder, cond)
 
     def elif_scope(self, cond: Any) -> ElifScope:
@@ -172,7 +172,7 @@ class Tik:
         return ElseScope(self._recorder)
 
     def new_stmt_scope(self, disable_sync: bool = False) -> StatementScope:
-        """Return a block of its own; ``disable_sync=True``: nothing is synchronised inside (core.md 3.4)."""
+        """Open a block of its own; ``disable_sync=True``: nothing is synchronised inside (core.md 3.4)."""
         return StatementScope(self._recorder, disable_sync)
 
     def tik_break(self) -> None:

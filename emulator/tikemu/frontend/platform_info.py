@@ -88,7 +88,7 @@ te_set_version = set_current_compile_soc_info  # the older name
 
 
 def te_set_l2_mode(mode: int) -> str:
-    """Return accepted, no effect: the L2 buffer is an option of a run. Returns "success"."""
+    """Accept a mode without effect: the L2 buffer is an option of a run. Returns "success"."""
     return "success"
 
 
@@ -98,7 +98,7 @@ def selection() -> Selection | None:
 
 
 def restore(selected: Selection | None) -> None:
-    """Return to an earlier selection; None: nothing is selected."""
+    """Go back to an earlier selection; None: nothing is selected."""
     global _selection, _assumed
     _selection, _assumed = selected, False
 
@@ -123,7 +123,7 @@ def current_soc() -> SocProfile:
 
 
 def reported_ub_size() -> int:
-    """Return the bytes that ``get_soc_spec("UB_SIZE")`` returns (D1)."""
+    """Return the size in bytes that ``get_soc_spec("UB_SIZE")`` returns (D1)."""
     configured = settings.default_options().ub_reported
     return current_soc().ub_size if configured is None else configured
 

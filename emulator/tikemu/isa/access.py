@@ -56,7 +56,7 @@ def access(call: Call, label: str, operand: Operand, *pieces: Piece) -> Access:
 
 
 def bursts(call: Call, label: str, operand: Operand, count: int, length: int, pitch: int) -> Access:
-    """Return ``count`` bursts of ``length`` bytes, ``pitch`` bytes start to start, from the operand's address."""
+    """Return ``count`` bursts of ``length`` bytes from the operand's address, ``pitch`` bytes start to start."""
     return access(call, label, operand, (operand.address, count, pitch, 1, 0, length))
 
 

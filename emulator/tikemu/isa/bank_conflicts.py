@@ -30,7 +30,7 @@ class Stream(NamedTuple):
 
 
 def _rows(stream: Stream, repeats: int) -> np.ndarray:
-    """Return the row numbers (address / 32), one line per repeat, one column per block."""
+    """Return the row numbers (address / 32): one line per repeat, one column per block."""
     line = stream.address // BLOCK + np.arange(stream.blocks) * stream.block_stride
     return line + np.arange(repeats)[:, None] * stream.repeat_stride
 

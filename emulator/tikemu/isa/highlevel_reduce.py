@@ -159,7 +159,7 @@ def _fold_axis(low: Lowering, dst: Operand, src: Operand, problem: Reduction, *,
 
 
 def _copy(low: Lowering, dst: Operand, src: Operand) -> None:
-    """Keep the larger of x and x."""
+    """Copy elements, by keeping the larger of x and x."""
     elementwise(low, "vmax", dst, src, src)
 
 

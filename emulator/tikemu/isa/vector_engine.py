@@ -478,7 +478,7 @@ def idle(call: Call, dtype: str, repeats: int, mask: Lanes | None) -> MicroOp:
 
 
 def span_access(call: Call, label: str, operand: Operand, elements: int) -> Access:
-    """Return ``elements`` consecutive elements of an operand, checked against its bounds."""
+    """Return the access of ``elements`` consecutive elements of an operand, checked against its bounds."""
     return access(call, label, operand, (operand.address, 1, 0, 1, 0, elements * np.dtype(operand.dtype).itemsize))
 
 

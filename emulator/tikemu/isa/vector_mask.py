@@ -43,13 +43,13 @@ class Lanes:
 
     @cached_property
     def array(self) -> np.ndarray:
-        """Return bool, one entry per lane below ``extent``."""
+        """Return the mask as booleans, one entry per lane below ``extent``."""
         octets = np.frombuffer(self.bits.to_bytes((self.extent + 7) // 8, "little"), np.uint8)
         return np.unpackbits(octets, bitorder="little", count=self.extent).view(bool)
 
     @cached_property
     def padded(self) -> np.ndarray:
-        """Return uint8, one entry for each of 128 lanes (the form of the native helper)."""
+        """Return the mask as uint8 for 128 lanes, the form of the native helper."""
         result = np.zeros(128, np.uint8)
         result[: self.extent] = self.array
         return result

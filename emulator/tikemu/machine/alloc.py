@@ -13,7 +13,7 @@ from typing import Any
 from ..errors import TikAlignError, TikMemoryError, TikParamError
 from ..program import ir
 from ..program.dtypes import size_of
-from ..soc import ON_CHIP, SocProfile
+from ..soc import ON_CHIP
 
 _SCOPE_NAMES = {
     "UB": "scope_ubuf",
@@ -22,25 +22,6 @@ _SCOPE_NAMES = {
     "L0B": "scope_cb",
     "L0C": "scope_cc and scope_cbuf_out",
 }
-
-
-@dataclass(frozen=True)
-class Limits:
-    """Bytes that the tensors of a program may occupy, per on-chip memory.
-
-    ``ub_comfort``: above it the Unified Buffer gives a warning, because some releases keep the rest for themselves.
-    """
-
-    capacity: dict[str, int]
-    ub_comfort: int
-
-    @staticmethod
-    def of(soc: SocProfile, planned: bool = False) -> Limits:
-        """Return the limits of a chip (D1): all of the Unified Buffer, or only its ``planned`` part."""
-        capacity = {memory: soc.capacity(memory) for memory in ON_CHIP}
-        if planned:
-            capacity["UB"] = soc.ub_planned
-        return Limits(capacity, soc.ub_planned)
 
 
 @dataclass(frozen=True)
@@ -108,28 +89,30 @@ def tensor_bytes(tensor: ir.TensorInfo) -> int:
     return int(tensor.max_mem_size)
 
 
-def plan(program: ir.Program, limits: Limits | None = None) -> Plan:
+def plan(program: ir.Program, reduced: bool = False) -> Plan:
     """Place every on-chip tensor of ``program``.
 
     Args:
         program: the recorded program.
-        limits: capacities. Default: the capacities of ``program.soc`` in default mode.
+        reduced: without the part of the Unified Buffer that some releases keep for themselves (D1).
 
     Raises:
         TikMemoryError: the live tensors of a memory exceed its capacity.
         TikAlignError: ``start_addr`` is not a multiple of the alignment.
     """
-    limits = limits or Limits.of(program.soc)
+    capacity = {memory: program.soc.capacity(memory) for memory in ON_CHIP}
+    if reduced:
+        capacity["UB"] = program.soc.ub_planned
     try:
-        return _Allocator(limits, True).run(program.body)
+        return _Allocator(capacity, True).run(program.body)
     except TikMemoryError:
         # A loop with thread_num=1 inherits the multi-buffering of an outer loop only if memory suffices.
-        return _Allocator(limits, False).run(program.body)
+        return _Allocator(capacity, False).run(program.body)
 
 
 class _Allocator:
-    def __init__(self, limits: Limits, inherit: bool) -> None:
-        self.limits = limits
+    def __init__(self, capacity: dict[str, int], inherit: bool) -> None:
+        self.capacity = capacity
         self.inherit = inherit
         self.top = dict.fromkeys(ON_CHIP, 0)
         self.live: list[tuple[ir.TensorInfo, Placement]] = []
@@ -149,7 +132,7 @@ class _Allocator:
                     free = None
             elif isinstance(statement, ir.Instruction):
                 if free is None:
-                    free = {memory: size - self.top[memory] for memory, size in self.limits.capacity.items()}
+                    free = {memory: size - self.top[memory] for memory, size in self.capacity.items()}
                 self.plan.free[id(statement)] = free
             elif isinstance(statement, ir.For):
                 self.body(statement.body, self.inside(statement, selectors))
@@ -181,7 +164,7 @@ class _Allocator:
         placement = Placement(address, size, stride, math.prod(count for _, count in selectors), selectors)
         self.live.append((tensor, placement))
         top = max(self.top[memory], address + placement.copies * stride)
-        if top > self.limits.capacity[memory]:
+        if top > self.capacity[memory]:
             raise TikMemoryError(self.overflow(memory, top), statement.location)
         self.top[memory] = top
         self.plan.peak[memory] = max(self.plan.peak[memory], top)
@@ -197,7 +180,7 @@ class _Allocator:
         more = f"{len(names) - 12} earlier ones, " if len(names) > 12 else ""
         return (
             f"the live tensors in {_SCOPE_NAMES[memory]} need {top} bytes, which exceeds the total size of the "
-            f"corresponding buffer, {self.limits.capacity[memory]} bytes ({more}{shown})"
+            f"corresponding buffer, {self.capacity[memory]} bytes ({more}{shown})"
         )
 
 

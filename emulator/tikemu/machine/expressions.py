@@ -78,7 +78,7 @@ class Expressions:
         return convert(self.text(value), dtype)
 
     def copy_number(self, selectors: tuple[tuple[ir.Variable, int], ...]) -> str:
-        """Return source text for a tensor's copy inside multi-buffered loops, or "" for one copy."""
+        """Return the source text for a tensor's copy inside multi-buffered loops; "" for one copy."""
         source = ""
         for variable, copies in selectors:
             part = f"{self.wrapped(variable).source} % {copies}"
@@ -120,7 +120,7 @@ def _immediate(value: Any) -> Text:
 
 
 def _typed(node: Any, text: Text, other: Text) -> Text:
-    """Return an immediate takes the type that it has beside the other operand."""
+    """Return an immediate in the type that it has beside the other operand."""
     if not ir.is_immediate(node):
         return text
     if isinstance(node, bool):
@@ -188,7 +188,7 @@ def _comparison(op: str, left: Text, right: Text) -> Text:
 
 
 def _as_integer(text: Text) -> Text:
-    """Return a truth value counts as an int32."""
+    """Return a truth value as int32, other values as they are."""
     return Text(text.source, "int32", text.low, text.high, text.cost) if text.dtype == "bool" else text
 
 

@@ -105,7 +105,9 @@ def _evaluate(value: Any, scalars: Mapping[str, Any], program: ir.Program) -> in
 
 
 def block_count(program: ir.Program, scalars: Mapping[str, Any]) -> int | None:
-    """Return the blocks of the multi-core loop; None if only the running program knows."""
+    """Return the number of blocks of the multi-core loop, None if it is unknown. Then only the running program knows
+    it.
+    """
     for statement in ir.statements(program.body):
         if isinstance(statement, ir.For) and not (ir.is_immediate(statement.block_num) and statement.block_num == 1):
             try:

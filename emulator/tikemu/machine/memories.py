@@ -55,7 +55,7 @@ class CoreMemories:
         _assign(self.core, CoreState())
 
     def clear(self, kind: str, start: int, end: int) -> None:
-        """Return the contents of a freshly defined tensor."""
+        """Give a freshly defined tensor its contents."""
         memory = self.memories[kind]
         if self.strict:
             poison(memory, start, end)

@@ -109,7 +109,7 @@ class Runtime:
     # -------------------------------------------------------------------------------------------- blocks
     @property
     def active_cores(self) -> int:
-        """Return cores that share the bandwidth of global memory."""
+        """Return how many cores share the bandwidth of global memory."""
         if self.options.active_cores is not None:
             return min(self.options.active_cores, self.soc.core_count)
         return min(self.soc.core_count if self.block_count is None else self.block_count, self.soc.core_count)

@@ -19,7 +19,7 @@ F16_MAX = 65504.0
 
 
 def divide(dividend: int, divisor: int) -> int:
-    """Return integer division truncating toward zero (D5b)."""
+    """Divide integers, truncating toward zero (D5b)."""
     if divisor == 0:
         raise TikBoundsError(f"integer division of {dividend} by zero")
     quotient = abs(dividend) // abs(divisor)
@@ -27,7 +27,7 @@ def divide(dividend: int, divisor: int) -> int:
 
 
 def remainder(dividend: int, divisor: int) -> int:
-    """Return the remainder with the sign of the dividend (D5b)."""
+    """Compute the remainder with the sign of the dividend (D5b)."""
     if divisor == 0:
         raise TikBoundsError(f"remainder of {dividend} by zero")
     rest = abs(dividend) % abs(divisor)
@@ -42,7 +42,7 @@ def shift_count(count: int, bits: int) -> int:
 
 
 def pick(values: Sequence, index: int) -> Any:
-    """Return the element of a ScalarArray with a run-time index."""
+    """Return the element of a ScalarArray at a run-time index."""
     if not 0 <= index < len(values):
         raise TikBoundsError(f"index {index} is out of range for a ScalarArray of length {len(values)}")
     return values[index]
@@ -83,7 +83,7 @@ def int_to_f16(value: int) -> float:
 
 
 def float_to_int(value: float, dtype: str) -> int:
-    """Return truncation toward zero, saturating (D5c); NaN gives 0."""
+    """Truncate toward zero, saturating (D5c); NaN gives 0."""
     low, high = limits(dtype)
     if value != value:
         return 0

@@ -28,7 +28,7 @@ _FLOATS = frozenset(name for name in BITS if name.startswith("float"))
 
 
 def size_of(dtype: str) -> int:
-    """Return the bytes per element."""
+    """Return the size of an element in bytes."""
     return _BYTES[dtype]
 
 

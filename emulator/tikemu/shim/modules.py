@@ -27,19 +27,19 @@ def _tik() -> Namespace:
 
 
 def get_bit_len(dtype: str) -> int:
-    """Return bits per element of a type."""
+    """Return the number of bits per element of a type."""
     if dtype not in BITS:
         raise RuntimeError(f"unknown dtype {dtype!r}")
     return BITS[dtype]
 
 
 def get_block_size() -> int:
-    """Return the bytes of a block."""
+    """Return the size of a block in bytes."""
     return 32
 
 
 def _cce_params() -> Namespace:
-    """Return the sizes of the Cube in elements, scope names."""
+    """Return the names of scopes and the sizes of the Cube in elements."""
     scopes = {name: value for name, value in _tik().items() if name.startswith("scope_")}
     return {
         **{"BLOCK_IN": 16, "BLOCK_OUT": 16, "BLOCK_REDUCE": 16, "BLOCK_REDUCE_INT8": 32, "BLOCK_VECTOR": 1},
@@ -121,7 +121,7 @@ def _error_util() -> Namespace:
 
 
 def _adapter() -> Namespace:
-    """Return ``impl.util.platform_adapter``: everything under one roof."""
+    """Return the contents of ``impl.util.platform_adapter``: everything under one roof."""
     parts: Namespace = {"build_config": BuildConfig()}
     for name, source in (
         ("tik", "tbe.tik"),

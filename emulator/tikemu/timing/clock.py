@@ -55,7 +55,7 @@ class CoreClock:
 
     @property
     def now(self) -> float:
-        """Return the time of the scalar unit."""
+        """Return the scalar unit's time."""
         self.settle()
         return self.simulator.now
 
@@ -67,13 +67,13 @@ class CoreClock:
 
     @property
     def scalar_busy(self) -> float:
-        """Return cycles of work of the scalar unit, without the issue of other pipes' instructions."""
+        """Return the scalar unit's cycles of work, without the issue of other pipes' instructions."""
         self.replay.count()
         return self.simulator.scalar_busy
 
     @property
     def flags(self) -> int:
-        """Return the flag instructions that the automatic synchronisation inserted."""
+        """Return the number of flag instructions that the automatic synchronisation inserted."""
         self.replay.count()
         return self.simulator.flags
 

@@ -33,7 +33,7 @@ _EVENT_BARS = [Bar(f"waits for {name}", _S) for name in PIPES]
 
 
 def exact(cycles: float) -> float:
-    """Return ``cycles`` as a multiple of QUANTUM."""
+    """Round ``cycles`` to a multiple of QUANTUM."""
     return round(cycles / QUANTUM) * QUANTUM
 
 
@@ -110,7 +110,7 @@ class TimedOp:
 
     @property
     def busy(self) -> float:
-        """Return the cycles that all executions occupied the pipe."""
+        """Return for how many cycles executions occupied the pipe."""
         return self.count * self.cycles + self.extra
 
 

@@ -66,7 +66,7 @@ def shape_of(tensor: ir.TensorInfo) -> tuple[int, ...]:
 
 
 def arguments_of(program: ir.Program) -> list[ir.TensorInfo]:
-    """Return inputs and outputs of a program in TIK, in the order of its arguments.
+    """Return the inputs and outputs of a TIK program, in the order of its arguments.
 
     Raises:
         NotImplementedError: it takes numbers, as programs for changing shapes do.

@@ -15,7 +15,7 @@ KIB = 1024
 
 
 def placed(kernel: Any) -> tuple[dict[str, Placement], dict[str, int]]:
-    """Return placements by tensor name, and the peaks."""
+    """Return the placements by tensor name, and the peaks."""
     program = kernel._recorder.program
     plan = alloc.plan(program)
     defined = [statement.tensor for statement in ir.statements(program.body) if isinstance(statement, ir.Define)]

@@ -164,9 +164,8 @@ def test_conversions(soc, arithmetic, src, dst, mode, bad, good, strict):
 
 # ------------------------------------------------------------------------------------------------ Cube and L0C
 def product(value, m=16, dst="float32", out=None):
-    """Multiply one or two 16 x 16 tiles, and define a tile that holds ``value``.
-
-    ``out`` moves the product to the Unified Buffer in this type.
+    """Multiply one or two 16 x 16 tiles, and define a tile that holds ``value``. ``out`` moves the product to the
+    Unified Buffer in this type.
     """
 
     def body(kernel, *tiles):

@@ -52,7 +52,7 @@ def fault(error: Any, message: str) -> None:
 
 
 def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the strides in elements."""
+    """Return strides in elements."""
     return tuple(int(np.prod(shape[axis + 1 :])) for axis in range(len(shape)))
 
 
@@ -150,7 +150,7 @@ class Tensor:
 
     @property
     def defined(self) -> np.ndarray:
-        """Tell per element if all bytes are defined."""
+        """Return for each element whether all its bytes are defined."""
         return self._bits().all(axis=-1)
 
     def store(self, values: Any) -> None:
@@ -183,7 +183,7 @@ class Bench:
         self.uid = 0
 
     def tensor(self, kind: str, dtype: str, shape: int | Sequence[int], values: Any = None, name: str = "t") -> Tensor:
-        """Return allocate; ``values`` are stored and count as defined."""
+        """Allocate a tensor; ``values`` are stored and count as defined."""
         shape = (shape,) if isinstance(shape, int) else tuple(shape)
         size = int(np.prod(shape)) * np.dtype(dtype).itemsize
         if kind == "GM":

@@ -25,7 +25,7 @@ def _to(kernel: Any, target: Any, data: Any) -> Outputs:
 
 
 def undefined(kernel: Any) -> Outputs:
-    """Add to what nothing writes."""
+    """Add to a tensor that nothing has written."""
     data = ub(kernel, "data")
     kernel.vec_adds(128, data, data, 1.0, 1, 8, 8)
     return _to(kernel, _target(kernel), data)

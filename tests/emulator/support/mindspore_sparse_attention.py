@@ -88,7 +88,7 @@ def random_inputs(generator: np.random.Generator, sequence: int, heads: int) -> 
 
 
 def dds(generator: np.random.Generator, sequence: int, heads: int) -> Problem:
-    """Return softmax over the keys of a query's block and the far keys."""
+    """Compute softmax over the keys of a query's block and the far keys."""
     given = random_inputs(generator, sequence, heads)
     blocks = sequence // 64
     local = np.zeros((2, 1, heads, blocks, 64, 64))

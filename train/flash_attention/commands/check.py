@@ -198,7 +198,7 @@ def ratio(error) -> str:
 
 
 def measure(name: str, call: Call, item: Item) -> tuple[dict, list[str]]:
-    """Return the errors by result name, and what is wrong with the results in words."""
+    """Return the errors by result name, and in words what is wrong with the results."""
     from flash_attention import reference
     from flash_attention.dropout import philox
 
@@ -232,7 +232,7 @@ def draw(call: Call, item: Item) -> tuple[dict, dict]:
         return reference.round_to(random.standard_normal(shape), dtype)
 
     def ids(length):
-        """Return five runs of rows; the last, of padding, sees nothing."""
+        """Return the ids of five runs of rows; the last run, padding, sees nothing."""
         if not call.segments:
             return None
         return np.tile((np.arange(length) * 5 // length + 1).astype(np.int32) % 5 - 1, (call.batch, 1))

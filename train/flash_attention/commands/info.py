@@ -160,5 +160,5 @@ def verdict_by_files(name: str) -> str:
 
 
 def only_a_cpu() -> bool:
-    """Return if MindSpore has only a CPU here."""
+    """Return True if MindSpore has only a CPU here."""
     return not any(map(os.path.exists, ACCELERATORS)) and not any(map(os.environ.get, CANN_VARIABLES))

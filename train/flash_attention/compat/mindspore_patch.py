@@ -26,7 +26,7 @@ _MISSING = object()
 
 
 def _early_bound(*arguments, **keywords):
-    """Return the code for MindSpore's function: of the name in the module that defines it, which is ours while the
+    """Serve as the code of MindSpore's function. It calls the name in that function's module, which is ours while the
     patch lasts.
     """
     return flash_attention_score(*arguments, **keywords)
@@ -51,7 +51,7 @@ class Patch:
         return f"{'Patch' if self._before else 'Patch, undone or without effect'}:{''.join(lines)}"
 
     def undo(self) -> None:
-        """Put MindSpore's own back; what another call replaced stays."""
+        """Put MindSpore's own functions back; what another call replaced stays."""
         while self._code:
             function, code, defaults = self._code.pop()
             function.__code__, function.__defaults__ = code, defaults

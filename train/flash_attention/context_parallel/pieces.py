@@ -44,7 +44,7 @@ class Sizes:
 
 
 def piece_problem(sizes: Sizes, rules: AttentionRules, piece: Piece) -> Call:
-    """Return the attention call of one call."""
+    """Return the Call of a piece."""
     keys = piece.end_key - piece.first_key
     biased = rules.alibi and piece.side != SAME  # the distance to another chunk comes as a bias
     return Call(
@@ -357,11 +357,11 @@ class Pair(nn.Cell):
         self.size = self.border + int(np.prod(self.value))
 
     def join(self, key, value):
-        """Return the pair of a key and a value. On a CPU, Stack takes no bfloat16 (2.10)."""
+        """Join a key and a value to a pair. On a CPU, Stack takes no bfloat16 (2.10)."""
         return ops.concat((ops.reshape(key, (-1,)), ops.reshape(value, (-1,))))
 
     def split(self, pair):
-        """Return (key, value) of a pair."""
+        """Split a pair into (key, value)."""
         return ops.reshape(pair[: self.border], self.key), ops.reshape(pair[self.border :], self.value)
 
 
@@ -371,5 +371,5 @@ def precise_dtype(device: str):
 
 
 def _column(rows):
-    """Return float32 (batch, heads, rows, 1) of (batch, heads, rows)."""
+    """Reshape (batch, heads, rows) to float32 (batch, heads, rows, 1)."""
     return ops.expand_dims(ops.cast(rows, mstype.float32), -1)

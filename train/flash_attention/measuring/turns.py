@@ -86,7 +86,7 @@ class Worker:
         self.requests, self.answers, self.errors = self.process.stdin, self.process.stdout, self.process.stderr
 
     def ask(self, **request) -> dict:
-        """Return one request, one answer."""
+        """Send one request, and return its answer."""
         self.requests.write(json.dumps(request) + "\n")
         self.requests.flush()
         line = self.answers.readline()
@@ -99,7 +99,7 @@ class Worker:
         return json.loads(line)
 
     def prepare(self, case: Case) -> str | None:
-        """Make the inputs of `case`; returns why the implementation cannot run it, or None."""
+        """Make the inputs of `case`; return why the implementation cannot run it, or None."""
         return self.ask(prepare=asdict(case))["refused"]
 
     def require(self, case: Case) -> None:
@@ -117,7 +117,7 @@ class Worker:
         return self.ask(time=kind, least=least)["seconds"]
 
     def extra_bytes(self, kind: str) -> int:
-        """Return the growth of the process at its peak through one call."""
+        """Return how much the peak of the process grows through one call."""
         return self.ask(memory=kind)["bytes"]
 
     def close(self) -> None:

@@ -72,7 +72,7 @@ def seconds_of(call: Callable[[], None], least: float) -> float:
 
 
 def extra_bytes(call: Callable[[], None]) -> int:
-    """Return the peak growth of the resident size through one call. Freed heap is given back to the system before."""
+    """Return how much one call raises the peak of the resident size. Freed heap is given back to the system before."""
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
     Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # resets the peak
@@ -82,7 +82,7 @@ def extra_bytes(call: Callable[[], None]) -> int:
 
 
 def status_bytes(field: str) -> int:
-    """Return a memory field of /proc/self/status."""
+    """Return the value of a memory field of /proc/self/status."""
     for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
         if line.startswith(field + ":"):
             return int(line.split()[1]) * 1024

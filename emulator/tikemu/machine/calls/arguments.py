@@ -94,7 +94,7 @@ class OperandTemplate:
         return isinstance(self.copy, KeyField)
 
     def extent(self, operand: Operand) -> int:
-        """Return bytes of the view that must lie inside the tensor, whatever an instruction touches."""
+        """Return how many bytes of the view must lie inside the tensor. An instruction may touch fewer."""
         if not self.run_time_shape:
             return 0
         return (1 + sum((n - 1) * step for n, step in zip(operand.shape, operand.strides))) * self.itemsize

@@ -115,7 +115,7 @@ class Relocator:
         self.possible = True  # nothing is known that forbids it
 
     def find(self, values: tuple) -> Ops | None:
-        """Return the operations for the run-time values, or None to prepare them from nothing."""
+        """Return operations for the run-time values, or None if they must be prepared anew."""
         if not self.possible or self.fixed is None and not self._learn(values):
             return None
         addresses: list[int] = []

@@ -139,7 +139,7 @@ class CallSite(Reusable):
             reset(ops)
 
     def tally(self) -> Tally:
-        """Return everything that was executed here."""
+        """Return the counts of everything that was executed here."""
         total = Tally()
         total.merge(self.retired)
         for ops in self.prepared():

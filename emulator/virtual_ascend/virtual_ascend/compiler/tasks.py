@@ -39,7 +39,7 @@ def call_op_func(arguments: Sequence[Any], module: str, question: str, *_: Any) 
 
 # ---------------------------------------------------------------------------------------------------------- compilation
 def dispatch_prebuild_task(source_id: int, job_id: int, *_: Any) -> None:
-    """Return the operators that may be fused."""
+    """Finish a task that looks for operators to fuse; nothing is fused."""
     _finish(source_id, job_id, lambda: None)
 
 

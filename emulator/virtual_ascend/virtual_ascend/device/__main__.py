@@ -109,7 +109,7 @@ class Server:
         return bytes(contents)
 
     def register(self, number: int, _blocks: int, contents: bytes) -> None:
-        self.launcher.register(number, load(contents))
+        self.launcher.kernels[number] = load(contents)
 
     def launch(self, number: int, blocks: int, contents: bytes) -> None:
         self.launcher.launch(number, blocks, [Address(*pair) for pair in _ADDRESS.iter_unpack(contents)])

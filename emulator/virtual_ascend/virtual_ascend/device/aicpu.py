@@ -80,7 +80,7 @@ def _signed(value: Field) -> int:
 
 
 def _attribute(message: bytes) -> Any:
-    """Return the text (2), integer (3), float (4), boolean (5); others stay None."""
+    """Return an attribute: text (2), integer (3), float (4), boolean (5); others are None."""
     for number, value in fields(message):
         if number == 2:
             return _message(value).decode()

@@ -28,7 +28,7 @@ def type_of(entry: str) -> str:
 
 
 def both_forms(**operators: Callable[..., Any]) -> dict[str, Callable[..., Any]]:
-    """Return operators by entry with tensors, and by entry_d with attributes in their place."""
+    """Return operators under two names: entry with tensors, entry_d with attributes in their place."""
     return {name + ending: operator for name, operator in operators.items() for ending in ("", "_d")}
 
 

@@ -146,7 +146,7 @@ class Graphs:
 
     @staticmethod
     def _sorted(nodes: Sequence[Node], needs: Sequence[set[int]], shuffle: Callable[[list[int]], None]) -> list[int]:
-        """Return numbers of nodes, each after the nodes it needs. `shuffle` picks among several that may come next."""
+        """Return the numbers of the nodes, each after the nodes it needs. `shuffle` orders what may come next."""
         waiting, order = set(range(len(nodes))), []
         while waiting:
             ready = [number for number in sorted(waiting) if not needs[number] & waiting]

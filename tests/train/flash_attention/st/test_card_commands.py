@@ -26,6 +26,7 @@ WITHOUT_CARD = {
     "flash-attention bench --quick": r"S=256 float32",
 }
 MODEL = "flash-attention bench --tik --seq 1024"
+CHECK = "flash-attention check --backend tik --dtype float16"
 SELFTEST = "flash-attention selftest --device ascend --report card.json"
 PACKAGE = (
     "bash opp/install.sh",
@@ -58,7 +59,7 @@ def test_every_command_of_the_page_is_run_here():
 
 
 def called(folder, command):
-    """Return the process that `virtual-ascend -- COMMAND` was."""
+    """Return the finished process of `virtual-ascend -- COMMAND`."""
     assert f"{command}\n" in PAGE or f"{command}  " in PAGE or f"`{command}`" in PAGE
     python = card_python()
     script = folder / "flash-attention"
@@ -122,7 +123,7 @@ def test_operators_on_the_model(tmp_path):
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_check(tmp_path):
-    printed = said(called(tmp_path, "flash-attention check --backend tik --dtype float16"))
+    printed = said(called(tmp_path, CHECK))
     assert printed.rstrip().endswith("all right") and "WRONG" not in printed
 
 

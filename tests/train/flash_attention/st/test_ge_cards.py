@@ -22,7 +22,7 @@ NAMES = (
 
 
 def started(package, folder, release, cards, program, *words, **variables):
-    """Return what a program for several cards ends with."""
+    """Return the finished process of a program for several cards."""
     options = ("--cards", str(cards)) if cards > 1 else ()
     variables = {"ASCEND_CUSTOM_OPP_PATH": package, **variables}
     packages = ROOT / "train", ROOT

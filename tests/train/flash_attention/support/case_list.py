@@ -63,7 +63,7 @@ def _heads() -> list[Case]:
 
 
 def pairwise(*axes: tuple) -> list[tuple]:
-    """Return part of the axes' product, in which all pairs of values meet."""
+    """Return a part of the axes' product, in which all pairs of values meet."""
     columns = list(itertools.combinations(range(len(axes)), 2))
 
     def pairs(chosen: tuple) -> set:
@@ -79,7 +79,7 @@ def pairwise(*axes: tuple) -> list[tuple]:
 
 
 def _products(choose=itertools.product) -> list[Case]:
-    """Return mask kind x window x ALiBi x dropout, or a choice of the product."""
+    """Return the product of mask kind, window, ALiBi and dropout, or a choice of it."""
     masks = ("none", "causal", "compact", "compact2d", "3d", "rows", "padding")
     windows = (
         {},
@@ -96,7 +96,7 @@ def _products(choose=itertools.product) -> list[Case]:
 
 
 def _data() -> list[Case]:
-    """Return values out of the ordinary, and every dtype of a mask."""
+    """Return cases with values out of the ordinary, and with every dtype of a mask."""
     values = [
         Case(batch=2, seq_q=130, seq_k=140, head_dim=64, mask=mask, values=value, dtype=dtype)
         for value in VALUES
@@ -139,7 +139,7 @@ def _data() -> list[Case]:
 
 
 def _value_dims() -> list[Case]:
-    """Return values narrower and wider than keys, up to the widths of latent attention."""
+    """Return cases whose values are narrower or wider than keys, up to latent attention's widths."""
     widths = ((64, 32), (32, 64), (192, 128), (1, 256), (256, 1), (17, 40), (40, 33), (129, 65), (3, 7), (15, 16))
     masks = itertools.cycle(("compact", "none", "3d", "causal"))
     cases = [Case(seq_q=70, seq_k=83, head_dim=dim, value_dim=width, mask=next(masks)) for dim, width in widths]
@@ -152,7 +152,7 @@ def _value_dims() -> list[Case]:
 
 
 def _modifiers() -> list[Case]:
-    """Return changes of the scores, each with every dtype and beside the others."""
+    """Return cases that change the scores, each with every dtype and beside the others."""
     cases = [
         Case(softcap=3.0, mask="causal", seq_q=140, seq_k=140),
         Case(softcap=0.5, seq_q=33, seq_k=150, head_dim=64, values="large"),
@@ -271,7 +271,7 @@ assert set(DAILY) <= {str(replace(case, dtype="float16")) for case in CASES}, "D
 
 
 def spread(case: Case) -> bool:
-    """Return False for the cases of the products whose pairs meet in other cases too."""
+    """Return False for cases of the products whose pairs also meet in other cases."""
     return str(replace(case, dtype="float16")) not in _LEFT_OUT
 
 

@@ -259,7 +259,7 @@ def _hidden(case: Case) -> np.ndarray:
 
 
 def _unseen_keys(case: Case) -> np.ndarray:
-    """Return boolean (B, Hkv, Sk): keys that no query of any head of the group sees."""
+    """Return the keys that no query of the group's heads sees, boolean (B, Hkv, Sk)."""
     problem = case.problem
     hidden = np.broadcast_to(_hidden(case), (problem.batch, problem.heads, problem.seq_q, problem.seq_k))
     return hidden.reshape(problem.batch, problem.kv_heads, -1, problem.seq_k).all(axis=2)
@@ -365,7 +365,7 @@ def _bias(case: Case, random) -> np.ndarray | None:
 
 @functools.lru_cache(maxsize=64)
 def _expected(case: Case) -> tuple[reference.Attention, reference.Attention]:
-    """Return the truth and baseline of a case."""
+    """Return the truth and the baseline of a case."""
     return tuple(run(*_arguments(case), **_options(case)) for run in (reference.truth, reference.baseline))
 
 
@@ -376,7 +376,7 @@ def _arguments(case: Case) -> tuple:
 
 
 def _options(case: Case) -> dict:
-    """Return their optional arguments."""
+    """Return the optional arguments of a case for the functions of `reference`."""
     inputs = case.inputs()
     return {
         "mask": case.backend_mask(),

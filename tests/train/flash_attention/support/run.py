@@ -24,7 +24,7 @@ def tensor(array: np.ndarray | None, dtype: str | None = None) -> Tensor | None:
 
 
 def array(result: Tensor | None) -> np.ndarray | None:
-    """Return float32 NumPy array of a Tensor; None of None."""
+    """Return a Tensor as a float32 NumPy array; None if it is None."""
     return None if result is None else result.astype(ms.float32).asnumpy()
 
 
@@ -76,7 +76,7 @@ class Attention32(nn.Cell):
 
 
 def run_case(case: Case, backend: str, layout: str = "BNSD", **dropout) -> Attention:
-    """Return output, logsumexp and gradients of `case` on `backend` in the current mode, as BNSD.
+    """Return the output, logsumexp and gradients of `case` on `backend`, as BNSD.
 
     Args:
         layout: of the tensors of the call.

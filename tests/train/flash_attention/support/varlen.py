@@ -28,7 +28,7 @@ OF_KEYS = ("d_key", "d_value")
 
 @dataclass(frozen=True)
 class VarlenCase(Case):
-    """One call of packed sequences. Its data are a dense call's on all rows, with a prefix for each sequence."""
+    """One call of packed sequences. Its data are the data of a call on all rows, with a prefix for each sequence."""
 
     queries: tuple = QUERIES
     keys: tuple = KEYS
@@ -65,7 +65,7 @@ class VarlenCase(Case):
 
     @functools.cached_property
     def bias(self) -> np.ndarray | None:
-        """Return a bias for each key, by head ("given") or shared. It hides a key."""
+        """Return a bias that hides a key, per head ("given") or for all heads ("shared")."""
         if self.alibi not in ("given", "shared"):
             return None
         random = np.random.default_rng(5)
@@ -151,7 +151,7 @@ def check(case: VarlenCase, actual: reference.Attention, logsumexp_gradient: boo
 
 
 def _cases() -> list[VarlenCase]:
-    """Return rules, then what is given for each key, head or sequence, then sizes."""
+    """Return the cases: rules, then inputs for each key, head or sequence, then sizes."""
     bottom = {"mask": "causal", "alignment": "bottom_right"}
     plain = {"heads": 2, "kv_heads": 1}
     wide = {"heads": 4, "kv_heads": 2, "head_dim": 24, "value_dim": 40, "dtype": "float32"}

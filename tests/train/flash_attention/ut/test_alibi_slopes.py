@@ -26,7 +26,7 @@ RULES = {
 
 
 def slopes(per_item: bool, items=BATCH) -> np.ndarray:
-    """Return unlike the standard ones, and one below zero."""
+    """Return slopes unlike the standard slopes, one of them below zero."""
     values = np.random.default_rng(5).uniform(0.01, 0.6, (items, HEADS)).astype(np.float32)
     values[0, 1] = -0.03
     return values if per_item else values[0]

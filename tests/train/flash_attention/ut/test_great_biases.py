@@ -37,7 +37,7 @@ def truth(query, key, value, bias, d_output):
 
 
 def computed(call, dtype, query, key, value, bias, d_output):
-    """Return the same of a call."""
+    """Return the same results as `truth`, from a call."""
     tensors = [Tensor(array).astype(dtype) for array in (query, key, value)]
 
     def total(*tensors):

@@ -27,8 +27,8 @@ RULES = (
 
 
 def pages(block_size: int) -> tuple:
-    """Return keys and values of each sequence, and the caches, table and lengths for them. What no sequence has
-    is NaN, table entries past an end are far away.
+    """Return each sequence's keys and values, and the caches, table and lengths for them. What no sequence has is NaN;
+    table entries past an end are far away.
     """
     keys = [random(length, KV_HEADS, DIM, seed=length) for length in LENGTHS]
     values = [random(length, KV_HEADS, VALUE_DIM, seed=length + 1) for length in LENGTHS]
@@ -49,7 +49,7 @@ def pages(block_size: int) -> tuple:
 
 
 def expected(query: np.ndarray, keys, values, **rules) -> np.ndarray:
-    """Return the sequence by sequence, not compiled; zeros if there is no key."""
+    """Compute attention sequence by sequence, not compiled; zeros where there is no key."""
     output = np.zeros((*query.shape[:3], VALUE_DIM), np.float32)
     options = {"causal": True, "causal_alignment": "bottom_right", "input_layout": "BSND", "backend": "math", **rules}
     slopes = options.get("alibi_slopes")

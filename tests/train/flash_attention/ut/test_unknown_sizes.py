@@ -115,7 +115,7 @@ def dynamic(calls):
 
 
 def arrays(result):
-    """Return one result or a tuple of them as arrays."""
+    """Return a result, or a tuple of results, as arrays."""
     return [one.asnumpy() for one in (result if isinstance(result, tuple) else (result,))]
 
 

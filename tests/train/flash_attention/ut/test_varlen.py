@@ -19,7 +19,7 @@ from tests.train.flash_attention.support.varlen import VarlenCase
 
 
 def loop(case: VarlenCase, backend: str) -> dict:
-    """Return results of a call for each sequence, not compiled, over all rows. Only called where there is something to
+    """Return the results of a call for each sequence, not compiled, over all rows. Only called if there is something to
     do.
     """
     data = case.inputs()
@@ -52,7 +52,7 @@ def loop(case: VarlenCase, backend: str) -> dict:
 
 
 def check(case: VarlenCase, backend: str, data: bool, exact: bool) -> None:
-    """Compare a case with the truth. If it is exact, it has the bits of a loop over calls."""
+    """Compare a case with the truth. An exact case has the bits of a loop over calls."""
     found = VarlenRun(case, backend, data)(case)
     varlen.check(case, found)
     for name, right in (loop(case, backend) if exact else {}).items():

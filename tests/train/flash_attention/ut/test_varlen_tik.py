@@ -50,7 +50,7 @@ def test_with_constant_lengths_each_sequence_has_the_bits_of_a_call(case, mode):
 
 
 def packed_problem(**given):
-    """Return four sequences in all tokens."""
+    """Return a call of four sequences in all tokens."""
     tokens = given.pop("tokens", 300)
     given = {"layout": "BSND", "dtype": "float16", "storage": Varlen(count=4), **given}
     return make_problem(1, 2, tokens, tokens, 32, **given)

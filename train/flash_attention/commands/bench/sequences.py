@@ -76,7 +76,7 @@ def document_ends(tokens: int) -> tuple[int, ...]:
 
 
 def decode(rounds: int, threads: int, quick: bool, dtypes: tuple) -> list[Figure]:
-    """Return one query against many keys: bytes of keys and values per second against a copy of the same bytes."""
+    """Measure one query against many keys: bytes of keys and values per second against a copy of the same bytes."""
     library = _library(threads)
     keys = 1024 if quick else CACHED
     figures = []
@@ -108,14 +108,14 @@ def decode(rounds: int, threads: int, quick: bool, dtypes: tuple) -> list[Figure
 
 
 def _against(name: str, median: dict[str, float], ours: str) -> Figure:
-    """Return the figure of our speed over torch, if torch is installed."""
+    """Return our speed over torch's as a figure, if torch is installed."""
     if "torch" not in median:
         return Figure(name, None, "x", "torch is not installed")
     return Figure(name, median["torch"] / median[ours], "x")
 
 
 def _library(threads: int):
-    """Return the kernel, with so many threads: it counts them when it is loaded."""
+    """Return the kernel with so many threads: it counts them when it is loaded."""
     os.environ["OMP_NUM_THREADS"] = str(threads)
     from flash_attention.backends.cpu import library
 

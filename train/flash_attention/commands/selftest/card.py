@@ -33,7 +33,7 @@ class Device(Protocol):
     timed: bool  # whether calls take the time of a device
 
     def description(self) -> dict[str, str]:
-        """Return chip and software versions."""
+        """Return the versions of chip and software."""
 
     def platform(self, name: str) -> int:
         """Return a size of the chip, as by tbe.common.platform.get_soc_spec."""
@@ -51,7 +51,7 @@ class Device(Protocol):
         """Return the results of so many calls, as reference.Attention of float32 arrays."""
 
     def milliseconds(self, heads: int, seq: int, head_dim: int) -> float:
-        """Time the forward of a square call: the best of ten calls."""
+        """Return the time of the forward of a square call: the best of ten calls."""
 
 
 class _Layer:
@@ -63,7 +63,7 @@ class _Layer:
         return check.execute(self.backend, call, given, **gradients, times=times)
 
     def milliseconds(self, heads: int, seq: int, head_dim: int) -> float:
-        """Return the layer on the card, conversions of the framework included."""
+        """Return the time of the layer on the card, conversions of the framework included."""
         import mindspore as ms
 
         from flash_attention import FlashAttention

@@ -61,7 +61,7 @@ class OperatorCall:
             raise
 
     def _place(self, tensor: GlobalTensor, array: np.ndarray | None = None) -> tuple[int, int, int]:
-        """Return description, buffer and address of a tensor on the card."""
+        """Return the description, buffer and address of a tensor on the card."""
         acl, shape = self.card.acl, list(tensor.shape)
         seen = shape
         if tensor.format == NZ:  # whole fractals, as the matrix that they are
@@ -217,7 +217,7 @@ class Acl:
         return results
 
     def milliseconds(self, heads: int, seq: int, head_dim: int) -> float:
-        """Time the forward operator alone, the best of ten runs."""
+        """Return the time of the forward operator alone, the best of ten runs."""
         call = Call(1, heads, seq, seq, head_dim, dtype="float16")
         request = Request(describe.kernel_problem(call, **environment.chip()._asdict()))
         random = np.random.default_rng(0)

@@ -101,7 +101,7 @@ def _dense(
     return_attn_probs,
     names,
 ):
-    """Return `flash_attn_func`, whose arguments have other names for the caller."""
+    """Run `flash_attn_func`, naming its arguments as the caller does."""
     _check(deterministic)
     result = flash_attention(
         q,
@@ -230,7 +230,7 @@ def _varlen(
     q, k, v, cu_seqlens_q, cu_seqlens_k, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes,
     deterministic, return_attn_probs, names,
 ):  # fmt: skip
-    """Return `flash_attn_varlen_func`, whose arguments have other names for the caller."""
+    """Run `flash_attn_varlen_func`, naming its arguments as the caller does."""
     _check(deterministic)
     look = check_ends(spec(q), spec(k), spec(cu_seqlens_q), spec(cu_seqlens_k), spec(alibi_slopes), names)
     if not compiling():

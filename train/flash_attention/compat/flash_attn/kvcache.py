@@ -249,14 +249,14 @@ class _Cached(EntryCell):
         )
 
     def hidden(self, position, lengths, leftpad):
-        """Return bool (batch, 1, 1 or seqlen, keys)."""
+        """Return which keys are hidden, bool (batch, 1, 1 or seqlen, keys)."""
         hidden = self.columns >= lengths
         if leftpad is not None:
             hidden = ops.logical_or(hidden, self.columns < ops.reshape(leftpad, (-1, 1, 1, 1)))
         return hidden_by_window(hidden, position, self.columns, self.left, self.right)
 
     def keys(self, cache, table):
-        """Return (batch, keys, nheads_k, headdim) of the pages."""
+        """Return the pages' contents as (batch, keys, nheads_k, headdim)."""
         if self.whole:
             return cache
         shape = cache.shape

@@ -16,7 +16,7 @@ def sync_op_tune_params(*_):
 
 
 def sync_syspath(_folder):
-    """Follow MindSpore, which has just changed the path of the process that compiles."""
+    """Accept a folder without effect: MindSpore has just changed the path of this same process."""
 
 
 __all__ = [

@@ -28,7 +28,7 @@ def _bordered(x: np.ndarray, widths: Pairs, mode: str, value: float = 0.0) -> np
 
 
 def _inner(gradient: np.ndarray, widths: Pairs, mode: str) -> np.ndarray:
-    """Return the gradient of what was given borders: of each element the sum over all its copies."""
+    """Return the gradient of a bordered tensor: for each element the sum over all its copies."""
     shape = [length - low - high for length, (low, high) in zip(gradient.shape, widths)]
     count = int(np.prod(shape))
     sources = _bordered(np.arange(count).reshape(shape), widths, mode, -1)
@@ -46,7 +46,9 @@ def _mirror_pad_gradient(kernel: Kernel, gradient: np.ndarray, widths: np.ndarra
 
 
 def _pairs(kernel: Kernel, axes: int, widths: np.ndarray) -> list[list[int]]:
-    """Return widths of PadV3, which begin at the last axis; contiguous: both of an axis beside each other."""
+    """Return the widths of PadV3, which begin at the last axis. With `contiguous` both widths of an axis stand side by
+    side.
+    """
     flat = widths.reshape(-1)
     contiguous = kernel.attributes.get("paddings_contiguous", True)
     pairs = (flat.reshape(-1, 2) if contiguous else flat.reshape(2, -1).T).tolist()

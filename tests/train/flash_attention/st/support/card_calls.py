@@ -38,7 +38,7 @@ def draw(generator, *shape):
 
 
 def tensors(*arrays):
-    """Return float16 Tensors."""
+    """Return the arrays as float16 Tensors."""
     return tuple(Tensor(array.astype(np.float16)) for array in arrays)
 
 
@@ -96,7 +96,7 @@ PACKED = {
 
 
 def packed(name):
-    """Check every sequence as a call. The second call of the network has other lengths."""
+    """Compare packed sequences with a call for every sequence. The second call of the network has other lengths."""
     cases = [
         VarlenCase(heads=HEADS, kv_heads=KV_HEADS, head_dim=DIM, value_dim=VALUE_DIM, **lengths, **PACKED[name])
         for lengths in LENGTHS
@@ -107,7 +107,7 @@ def packed(name):
 
 
 def heads_first(rows):
-    """Return (1, heads, tokens, width) of (tokens, heads, width)."""
+    """Bring (tokens, heads, width) into (1, heads, tokens, width)."""
     return rows.swapaxes(0, 1)[None]
 
 

@@ -24,7 +24,7 @@ CARDS = DP * MP
 
 
 def split(layout, name, shape):
-    """Return into how many parts a layout cuts each axis of an input."""
+    """Return the number of parts into which a layout cuts each axis of an input."""
     ones = (1,) * (len(shape) - 1)
     if layout in ("whole", "cast"):
         return (1, *ones)

@@ -73,7 +73,7 @@ def model(name: str, ours: bool) -> nn.Cell:
 
 
 def ours_in(network: nn.Cell) -> int:
-    """Return the layers and primitives of ours that a model holds."""
+    """Return how many layers and primitives of ours a model holds."""
     cells = [cell for _, cell in network.cells_and_names()]
     kept = [value for cell in cells for value in vars(cell).values()]
     layers = [cell for cell in cells if isinstance(cell, ascend910.FlashAttention)]

@@ -51,7 +51,7 @@ def generate(model, ids: np.ndarray, mask: np.ndarray) -> np.ndarray:
 
 
 def exact_tanh(tensor):
-    """Return the float32 tanh of MindSpore's CPU kernel errs by 1e-4."""
+    """Compute tanh in float64: MindSpore's float32 tanh on a CPU errs by 1e-4."""
     return tanh(tensor.to(mindtorch.float64)).to(tensor.dtype)
 
 

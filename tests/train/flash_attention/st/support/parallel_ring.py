@@ -178,7 +178,7 @@ def check_cases(kind: str, names: str, rank: int, world: int) -> dict:
 
 
 def main() -> None:
-    """Run what is named and print the greatest errors, as JSON."""
+    """Run the named cases, and print the greatest errors as JSON."""
     ms.set_context(mode=ms.PYNATIVE_MODE, device_target="CPU")
     rank, world = initialize(timeout=120)
     others = {"memory": parallel_memory.check, "uneven": parallel_failures.check_uneven, "heads": parallel_heads.check}

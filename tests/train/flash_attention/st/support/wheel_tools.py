@@ -57,7 +57,7 @@ def environment(folder: Path, python: str = sys.executable, share: bool = True) 
 
 
 def kept_environment(name: str, contents: str, make: Callable[[Path], object]) -> Path:
-    """Return Python of an environment that is kept beside the tests' own, as `kept`."""
+    """Return the Python of an environment that is kept beside the tests' own, as `kept`."""
     return kept(name, contents, make) / "bin" / "python"
 
 
@@ -114,7 +114,7 @@ DEVELOPMENT = {"2.6.0": "2.6.0.dev20250323", "2.5.0": "2.5.0.dev20250202"}
 
 
 def development_environment(release: str) -> Path:
-    """Return Python 3.11 with a development wheel of MindSpore. It is made at the first call, and kept.
+    """Return a Python 3.11 with a development wheel of MindSpore. It is made at the first call, and kept.
 
     Raises:
         RuntimeError: the package index does not have the wheel any more.
@@ -126,7 +126,9 @@ def development_environment(release: str) -> Path:
         install = [str(python), "-m", "pip", "install", *packages]
         done = subprocess.run(install, cwd=folder, capture_output=True, text=True)
         if done.returncode:
-            raise RuntimeError(f"{packages[0]} cannot be installed: {done.stderr.strip().splitlines()[-1]}")
+            said = done.stderr.strip().splitlines() or ["pip said nothing"]
+            reason = next((line for line in reversed(said) if line.startswith("ERROR")), said[-1])
+            raise RuntimeError(f"{packages[0]} cannot be installed: {reason}")
 
     return kept_environment(f"mindspore-{release}-py3.11", " ".join(packages), make)
 

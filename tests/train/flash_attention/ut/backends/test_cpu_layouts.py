@@ -32,7 +32,7 @@ CASES = {
 
 
 def attention(layout, head_dim, logsumexp=False) -> Call:
-    """Return the call a user writes; with `logsumexp` it gives both results."""
+    """Return the call that a user writes; with `logsumexp` it gives both results."""
     rules = {"causal": True, "input_layout": layout, "head_dim": head_dim, "return_lse": logsumexp}
     return Call(flash_attention, **rules, backend="cpu")
 

@@ -30,7 +30,7 @@ def ids(*shape):
 
 
 def describe(query=(2, 4, 5, 16), key=(2, 4, 7, 16), value=None, mask=None, bias=None, dtypes=(HALF,) * 3, **rules):
-    """Return from_inputs with shapes for tensors, everything right unless told otherwise."""
+    """Call from_inputs with shapes for tensors, everything right unless told otherwise."""
     specs = [TensorSpec(shape, dtype) for shape, dtype in zip((query, key, value or key), dtypes)]
     return read_problem(*specs, mask, bias, **rules)
 

@@ -190,7 +190,7 @@ OURS += "|key_cache|value_cache|block_tables|context_lens|slot_mapping|window_si
 
 
 def named_as_written(message, entry, name):
-    """Return True if a message begins with the name, and names no foreign argument."""
+    """Return whether a message begins with the name and names no foreign argument."""
     function, _ = ENTRIES[entry]
     parameters = set(inspect.signature(function).parameters)
     foreign = set(re.findall(rf"(?<!\ba )(?<!compact )(?<![\w/])({OURS})(?![\w])", message)) - parameters
@@ -198,7 +198,7 @@ def named_as_written(message, entry, name):
 
 
 def called(entry, name, wrong):
-    """Return the message of an entry for a wrong argument; None if it takes it."""
+    """Return the message of an entry for a wrong argument, None if there is none."""
     function, given = ENTRIES[entry]
     try:
         function(**{**given, **NEEDS.get((entry, name), {}), name: wrong})

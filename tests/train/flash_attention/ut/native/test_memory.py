@@ -59,7 +59,7 @@ class GuardedPages:
 
 
 def check_guarded(at_end: bool) -> None:
-    """Run in a process of its own, which an error would end."""
+    """Check guarded memory, in a process of its own, which an error would end."""
     for isa in library.instruction_sets():
         with instruction_set(isa):
             for case, layout in itertools.product(CASES, LAYOUTS):

@@ -26,7 +26,7 @@ def copies(layer):
 
 
 def all_differ(arrays):
-    """Return if no two of the arrays are alike."""
+    """Return True if no two of the arrays are alike."""
     return all(np.abs(one - two).max() > 0.1 for index, one in enumerate(arrays) for two in arrays[:index])
 
 

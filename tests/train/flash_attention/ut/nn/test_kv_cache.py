@@ -17,7 +17,7 @@ KINDS = pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 
 
 def random(heads: int, width: int, seed: int) -> np.ndarray:
-    """Return normal random keys or values of every position, that are float16 too."""
+    """Return normal random keys or values of every position, which float16 can hold."""
     numbers = np.random.default_rng(seed).standard_normal((BATCH, LENGTH, heads, width))
     return numbers.astype(np.float16).astype(np.float32)
 

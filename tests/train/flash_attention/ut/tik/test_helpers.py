@@ -21,7 +21,7 @@ def _random(*shape, sigma=1.0, seed=0):
 
 
 def _tile(elements: int) -> Buffer:
-    """Return room for a whole tile of float16 in the Unified Buffer. A kernel has it in pieces."""
+    """Return a buffer for a whole tile of float16 in the Unified Buffer. A kernel has it in pieces."""
     return Buffer("tile", "UB", "float16", elements)
 
 

@@ -53,7 +53,7 @@ NAMES = ("pair112", "pair96", "single112", "single96")
 
 
 def _fits(problem) -> bool:
-    """Return if the strategy that a problem names fits on chip."""
+    """Return True if the strategy that a problem names fits on chip."""
     (plan,) = candidates(problem)
     split = schedule.split(problem, plan)
     return not excess(buffers(problem, plan, split), problem)

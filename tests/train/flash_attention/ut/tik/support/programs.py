@@ -37,7 +37,7 @@ class Program:
 
     @contextmanager
     def body(self, *extra: Buffer):
-        """Provide scope in which the buffers of the kernel and the extra ones are allocated."""
+        """Open the scope in which the kernel's buffers and the extra buffers are allocated."""
         with self.instance.new_stmt_scope():
             parts = buffers(self.problem, self.plan, self.split)
             self.core.allocate(parts + list(extra))

@@ -14,12 +14,12 @@ from tests.train.flash_attention.ut.tik.support.programs import forward
 
 
 def is_representative(case: cases.Case) -> bool:
-    """Return if the case is one of every day."""
+    """Return True if the case is a case of every day."""
     return case_list.daily(case, "kernels")
 
 
 def within_limits(case: cases.Case) -> bool:
-    """Return if the kernels take the widths of a case."""
+    """Return True if the kernels take the widths of a case."""
     return max(case.head_dim, case.value_dim) <= MAX_HEAD_DIM
 
 
