@@ -368,7 +368,7 @@ class Backward:
             yield self.core.on.copies(f"kept_{name}")[0][unit.kept * slot.shape[0]]
 
     def _scores(self, unit: Unit, spare: Tensor | None = None) -> None:
-        """Compute the scores of a step. `spare`: the place in L0A for lowering with whole tiles, if not the gradients'."""
+        """Compute the scores of a step. `spare`: the place in L0A for lowering whole tiles, if not the gradients'."""
         on, ring = self.core.on, unit.position
         l0_keys, keys = on.l0_ones[0], None
         if score_terms.is_dynamic(self.problem):
