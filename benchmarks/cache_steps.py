@@ -42,7 +42,7 @@ def figures(quick: bool) -> list[Figure]:
 
 
 def measure(steps: int) -> dict[str, tuple[float, ...]]:
-    """Return milliseconds of a step, both without and with waiting for each result: medians of rounds."""
+    """Return the milliseconds of a step, without and with waiting for each result: medians of rounds."""
     import mindspore as ms
     import numpy as np
     from flash_attention import KVCache

@@ -122,7 +122,7 @@ class Session:
 
     @property
     def size(self) -> int:
-        """Return the bytes of global memory."""
+        """Return the size of global memory in bytes."""
         return sum(tensor.size for tensor in self.gm.values())
 
     @property
