@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from flash_attention.kernels.tik.common import alibi, mask, score_terms
-from flash_attention.kernels.tik.forward import load, row_reference, softmax
+from flash_attention.kernels.tik.forward import load, row_reference
 from flash_attention.kernels.tik.layout import from_nz, to_nz
 
 from tests.train.flash_attention.support.problems import make_kernel_problem
@@ -113,30 +113,6 @@ def test_visibility_and_masks_zero_probabilities_and_lower_scores(tik, execute):
     seen = (visible > 0) & (hidden == 0)
     assert np.array_equal(_unpack(results["zeroed"], 128, 128), np.where(seen, values, 0))
     assert np.array_equal(_unpack(results["lowered"], 128, 128), np.where(seen, values, np.float16(-65504)))
-
-
-@pytest.mark.parametrize("head_dim", (64, 128))
-def test_limits_of_exponents_lower_scores(tik, execute, head_dim):
-    """Tiles of float16 kernels: below the exponential's reach where a key is hidden, and a maximum takes them too."""
-    problem = make_kernel_problem(1, 1, 128, 1024, head_dim, causal=True)
-    visible, values = np.tri(128, dtype=np.float16), _random(128, 128, sigma=3.0)
-    values[0, 0], values[5, 100] = 65504, 65504
-    limits = softmax.limits(problem, visible)
-    assert np.allclose(limits[visible > 0] * problem.post_scale, softmax.CEILING, rtol=1e-3)
-    assert (limits[visible == 0] * problem.post_scale < -60000).all()
-    nz = {name: to_nz(array).reshape(-1) for name, array in (("v", limits), ("x", values))}
-    program = Program(tik, execute, problem, nz, {"lowered": ("float16", (16384,))})
-    with program.body() as core:
-        core.clear_vectors()
-        row_reference.initialise(core)
-        score = core.on.score[0].reinterpret_cast_to("float16")
-        copy_in(core, core.on.visible[0], "v", 1024)
-        for at in (0, 8192):
-            core.tik.data_move(score, core.gm["x"][at], 0, 1, 512, 0, 0)
-            mask.lower_visible(core, score, at, 8192, True)
-            core.tik.data_move(core.gm["lowered"][at], score, 0, 1, 512, 0, 0)
-    lowered = _unpack(program.run()["lowered"], 128, 128)
-    assert np.array_equal(lowered, np.where(visible > 0, values, np.float16(-65504)))
 
 
 def test_float16_terms_add_up():
