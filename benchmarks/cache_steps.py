@@ -13,12 +13,11 @@ import json
 import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 
 from flash_attention.commands.bench.figures import Figure
 from flash_attention.measuring.implementations import choose_cpu
-from flash_attention.measuring.turns import on_cores
+from flash_attention.measuring.turns import calls_in_turns, on_cores
 
 HEADS, KV_HEADS, DIM = 8, 2, 64
 STEPS, ROUNDS = 100, 7
@@ -42,10 +41,8 @@ def figures(quick: bool) -> list[Figure]:
     return [Figure(name, one, "ms") for name, one in zip(NAMES, reached)]
 
 
-def measure(steps: int) -> dict[str, tuple[float, float]]:
-    """Return milliseconds of a step, both without and with waiting for each result: medians of
-    rounds.
-    """
+def measure(steps: int) -> dict[str, tuple[float, ...]]:
+    """Return the milliseconds of a step, without and with waiting for each result: medians of rounds."""
     import mindspore as ms
     import numpy as np
     from flash_attention import KVCache
@@ -77,25 +74,20 @@ def measure(steps: int) -> dict[str, tuple[float, float]]:
     return measured
 
 
-def _times(step: Callable, steps: int) -> tuple[float, float]:
-    """Return the seconds of `step`. It is called 2 * (ROUNDS + 1) * steps times."""
-    following, waiting = [], []
-    for _ in range(ROUNDS + 1):
-        start = time.perf_counter()
+def _times(step: Callable, steps: int) -> tuple[float, ...]:
+    """Return the milliseconds of `step`, called 2 * (ROUNDS + 1) * steps times."""
+
+    def following():
         for _ in range(steps):
             result = step()
         result.asnumpy()
-        following.append(time.perf_counter() - start)
-        start = time.perf_counter()
+
+    def waiting():
         for _ in range(steps):
             step().asnumpy()
-        waiting.append(time.perf_counter() - start)
-    return _milliseconds(following, steps), _milliseconds(waiting, steps)
 
-
-def _milliseconds(rounds: list, steps: int) -> float:
-    """Return a step of all rounds but the first."""
-    return statistics.median(rounds[1:]) / steps * 1e3
+    seconds = calls_in_turns({"following": following, "waiting": waiting}, ROUNDS)
+    return tuple(statistics.median(times for (times,) in rounds) / steps * 1e3 for rounds in seconds.values())
 
 
 if __name__ == "__main__":

@@ -90,12 +90,12 @@ class Model:
 
 
 def answer(loop: loops.Loop, seconds: Sequence[float], hertz: float) -> float:
-    """Return cycles per instruction; for memory bytes a second, which no clock enters."""
+    """Return the cycles per instruction; for memory the bytes per second, which no clock enters."""
     return loop.answer(seconds, hertz if loop.unit == "cycles" else 1.0)
 
 
 def times_of(report: Mapping) -> Times:
-    """Return times by the name of a question.
+    """Return the times by the name of a question.
 
     Raises:
         ValueError: the report has no times.

@@ -116,7 +116,7 @@ def attention(operator: str, heads: int, length: int, head_dim: int) -> tuple[An
 
 
 def attention_seconds(operator: str, strict: bool) -> list[float]:
-    """Return seconds of the first and the second run of an attention kernel: 4 heads, 1024 tokens, head_dim 64."""
+    """Return the seconds of the first and the second run of an attention kernel: 4 heads, 1024 tokens, head_dim 64."""
     instance, feed = attention(operator, 4, 1024, 64)
     return runs(instance, feed, {"": time.process_time}, strict=strict)[""]
 
@@ -124,7 +124,7 @@ def attention_seconds(operator: str, strict: bool) -> list[float]:
 def runs(
     instance: Any, feed: dict[str, Any], clocks: dict[str, Callable[[], float]], **settings: Any
 ) -> dict[str, list[float]]:
-    """Return seconds of the first and the second run, by each clock."""
+    """Return the seconds of the first and the second run, by each clock."""
     options = tikemu.Options(progress=False, trace=False, **settings)
     times: dict[str, list[float]] = {name: [] for name in clocks}
     for _ in range(2):
@@ -136,7 +136,7 @@ def runs(
 
 
 def processor_seconds() -> float:
-    """Return processor time of this process, and of the busiest process that executes blocks."""
+    """Return the processor time of this process, and of the busiest process that executes blocks."""
     ticks = os.sysconf("SC_CLK_TCK")
     workers = [0.0]
     for pool in list(pools._pools):

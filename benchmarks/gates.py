@@ -72,7 +72,7 @@ def measure_bench(options: argparse.Namespace, plan: Plan) -> list[Figure]:
 
 
 def measure_speed(options: argparse.Namespace, plan: Plan) -> list[Figure]:
-    """Return other sizes than the bench has, the long ones with fewer heads."""
+    """Measure other sizes than the bench has, the long ones with fewer heads."""
     return beside_torch(
         options,
         [
@@ -85,7 +85,7 @@ def measure_speed(options: argparse.Namespace, plan: Plan) -> list[Figure]:
 
 
 def measure_short(options: argparse.Namespace, plan: Plan) -> list[Figure]:
-    """Return short sequences of many heads, and masks, biases and dropout."""
+    """Measure short sequences of many heads, and masks, biases and dropout."""
     cases = [Case(seq, batch=8, head_dim=head_dim) for seq in plan.short_lengths for head_dim in (32, 64, 96)]
     cases += [Case(plan.short_lengths[0], dtype, batch=8, head_dim=64) for dtype in ("float16", "bfloat16")]
     cases += [Case(plan.short_lengths[-1], head_dim=64, extra=extra) for extra in ("mask", "bias", "dropout")]
@@ -108,7 +108,7 @@ def beside_torch(options: argparse.Namespace, cases: Sequence[Case]) -> list[Fig
 
 
 def measure_rate(options: argparse.Namespace, plan: Plan) -> list[Figure]:
-    """Return full attention in every dtype, beside NumPy's product of float32 matrices and beside float32."""
+    """Measure full attention in every dtype, beside NumPy's product of float32 matrices and beside float32."""
     from flash_attention.backends.cpu import library
 
     has_bfloat16 = library.instruction_sets()[0] in (library.TILES_ISA, library.DOT_PRODUCT_ISA)
@@ -123,7 +123,7 @@ def measure_rate(options: argparse.Namespace, plan: Plan) -> list[Figure]:
 
 
 def measure_layouts(options: argparse.Namespace, plan: Plan) -> list[Figure]:
-    """Return the other layouts beside BNSD."""
+    """Measure the other layouts beside BNSD."""
     result = []
     for dtype in plan.layout_dtypes:
         cases = [Case(plan.lengths[0], dtype, layout=layout) for layout in ("BNSD", "BSND", "BSH", "SBH")]
@@ -149,7 +149,7 @@ def measure_first(options: argparse.Namespace, plan: Plan) -> list[Figure]:
 
 
 def measure_window(options: argparse.Namespace, plan: Plan) -> list[Figure]:
-    """Return the windowed runs beside the full causal one."""
+    """Measure the windowed runs beside the full causal one."""
     full = Case(plan.window_length)
     windows = [Case(plan.window_length, window_blocks=WINDOW_BLOCKS, tile=tile) for tile in WINDOW_TILES]
     timings, _ = speed.measure(options, ["flash"], [full, *windows])
@@ -165,7 +165,7 @@ def measure_flat(options: argparse.Namespace, plan: Plan) -> list[Figure]:
 
 
 def measure_memory(options: argparse.Namespace, plan: Plan) -> list[Figure]:
-    """Return how a fresh process grows by its first call of this size, without results."""
+    """Measure how a fresh process grows by its first call of this size, without results."""
     case = Case(plan.memory_length, heads=1)
     extra = {kind: speed.extra_bytes("flash", case, options.threads, kind) for kind in _PASSES}
     return [Figure(f"{_PASSES[kind]}, {case}: extra memory", more / 2**20, "MB") for kind, more in extra.items()]
@@ -222,7 +222,7 @@ def window(full: Sequence[Timing], windowed: Sequence[Timing]) -> list[Figure]:
 
 
 def flatness(timings: Sequence[Timing]) -> Figure:
-    """Return largest over smallest time per token of a windowed run over its lengths."""
+    """Return a windowed run's ratio of largest to smallest time per token over its lengths."""
     per_token = [timing.median / timing.case.seq for timing in timings]
     lengths = f"{min(t.case.seq for t in timings)} to {max(t.case.seq for t in timings)}"
     case = timings[0].case

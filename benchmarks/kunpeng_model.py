@@ -73,7 +73,7 @@ class Code:
         return self.addresses.index(address) if address in self.addresses else None
 
     def loops(self) -> list[tuple[int, int]]:
-        """Return first and last instruction of what is repeated."""
+        """Return the first and last instruction of each loop."""
         targets = ((self.target(last), last) for last in range(len(self.instructions)))
         return [(first, last) for first, last in targets if first is not None and first < last]
 
@@ -115,18 +115,18 @@ def analysed(instructions: Sequence[str]) -> Loop:
 
 
 def products(cell: Code) -> tuple[int, int]:
-    """Return first and last instruction of the loop of products: the longest one of those that multiply."""
+    """Return the first and the last instruction of the loop of products: the longest one of those that multiply."""
     multiplying = [loop for loop in cell.loops() if multiplications(cell, *loop)]
     return max(multiplying, key=lambda loop: loop[1] - loop[0])
 
 
 def multiplications(code: Code, first: int, last: int) -> int:
-    """Return multiplications and additions of vectors from one instruction to another."""
+    """Count the multiply-adds of vectors from one instruction to another."""
     return sum(text.startswith("fmla") for text in code.instructions[first : last + 1])
 
 
 def measure(library: Path, exponential: Path) -> tuple[dict[str, Loop], list[Figure]]:
-    """Return loops by name, and FIGURES."""
+    """Return the loops by name, and FIGURES."""
     cell = function(library, CELL)
     first, last = products(cell)
     end = cell.instructions.index("ret", last)

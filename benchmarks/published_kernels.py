@@ -16,7 +16,7 @@ import tikemu
 from tikemu import tik
 from tikemu.frontend import platform_info
 
-LANES, HALVES = 64, 128  # float32 and float16 lanes of a repeat
+LANES = 64  # of float32 in a repeat
 KEYS = 128  # rows of the state
 CONVOLUTION_CHANNELS, TAPS, CONVOLUTION_BLOCKS = 10240, 4, 32
 TILE, BATCH_TILES, SAMPLES = 64 * 256, 6, 4  # of the probe: float16 numbers, tiles in flight, numbers looked at
@@ -45,11 +45,11 @@ class Recurrence:
     lengths, active_cores = (1, 3), 12
 
     def figure(self, cycles: list[float]) -> float:
-        """Return cycles of a token: the slope between two lengths."""
+        """Return the cycles of a token: the slope between two lengths."""
         return (cycles[1] - cycles[0]) / 2
 
     def build(self, tokens: int) -> Any:
-        """Return a core's work on some tokens."""
+        """Build one core's work on some tokens."""
         core = _Recurrence(self, tokens)
         for token in range(tokens):
             core.token(token)
@@ -125,7 +125,7 @@ class _Recurrence:
         self.tik.wait_flag("PIPE_MTE3", "PIPE_MTE2", 0)
 
     def product(self, row: Any) -> Any:
-        """Return the vector ``row`` times the state."""
+        """Multiply the vector ``row`` by the state."""
         shape, columns = self.shape, self.shape.columns
         if shape.folded:
             return self.folded_product(row)
@@ -139,7 +139,7 @@ class _Recurrence:
         return self.sums
 
     def folded_product(self, row: Any) -> Any:
-        """Return the same by a broadcast of the row, a multiplication, and additions of halves."""
+        """Multiply ``row`` by the state: broadcast the row, multiply, and add halves."""
         shape, columns = self.shape, self.shape.columns
         piece = columns // shape.pieces
         for number in range(shape.rows):
@@ -166,11 +166,11 @@ class Convolution:
     lengths, active_cores = (1,), None
 
     def figure(self, cycles: list[float]) -> float:
-        """Return microseconds of a token."""
+        """Return the microseconds of a token."""
         return cycles[0] / CLOCK * 1e6
 
     def build(self, tokens: int) -> Any:
-        """Return 32 blocks of 320 channels each, four channels an iteration."""
+        """Build the convolution: 32 blocks of 320 channels each, four channels an iteration."""
         instance = tik.Tik(disable_debug=False)
         size = CONVOLUTION_CHANNELS * TAPS
         x_gm, weight_gm = (instance.Tensor("float32", (size,), tik.scope_gm, name) for name in ("x", "weight"))
@@ -204,11 +204,11 @@ class MemoryProbe:
     lengths, active_cores = (4, 12), None
 
     def figure(self, cycles: list[float]) -> float:
-        """Return GB a second."""
+        """Return the rate in GB a second."""
         return (12 - 4) * CORES * BATCH_TILES * TILE * 2 / ((cycles[1] - cycles[0]) / CLOCK) / 1e9
 
     def build(self, batches: int) -> Any:
-        """Return some batches on every core."""
+        """Build some batches on every core."""
         instance = tik.Tik(disable_debug=False)
         x_gm = instance.Tensor("float16", (CORES * batches * BATCH_TILES * TILE,), tik.scope_gm, "x")
         with instance.for_range(0, CORES, block_num=CORES) as core:
@@ -252,7 +252,7 @@ class Published:
         return self.kernel.figure([float(result.cycles or 0) for result in results])
 
     def ratio(self, predicted: float) -> float:
-        """Return predicted over published; 1 inside the published range."""
+        """Return the ratio of predicted to published; 1 inside the published range."""
         return predicted / min(max(predicted, self.low), self.high)
 
 

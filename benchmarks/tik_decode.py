@@ -63,8 +63,7 @@ CASES = (
 
 def measure(case: Decoding, sync: str = "auto") -> tuple[float, dict]:
     """Time both kernels on all cores of the modelled chip, without numerics. Block tables are in random order. Gives
-    the share of the memory's rate, as if keys and values were all that is read, and results by stage. Gives the
-    share of the memory's rate, as if keys and values were all that is read, and results by stage.
+    the share of the memory's rate, as if only keys and values were read, and results by stage.
     """
     from tikemu.soc import ASCEND_910A as chip
 

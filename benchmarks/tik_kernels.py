@@ -1,5 +1,4 @@
-"""Measure TIK kernels on the modelled core, one core's share of 32 heads. From the root of the repository: From the
-root of the repository:
+"""Measure TIK kernels on the modelled core, one core's share of 32 heads. From the root of the repository:
 
     export PYTHONPATH=train:emulator
     python -m benchmarks.tik_kernels [--seq 4096] [--head-dim 128 64] [--sync auto conservative]
@@ -8,6 +7,8 @@ root of the repository:
     python -m benchmarks.tik_kernels --features --seq 1024 --head-dim 16 128 256
     python -m benchmarks.tik_kernels --buffers --head-dim 64 128 256 --operator forward backward
     python -m benchmarks.tik_kernels --timeline 60000 2600
+    python -m benchmarks.tik_kernels --readings
+    python -m benchmarks.tik_kernels --forms --seq 2048
 
 Figures come from the timing model of tikemu. They are estimates; nothing here ran on a device.
 """
@@ -15,14 +16,19 @@ Figures come from the timing model of tikemu. They are estimates; nothing here r
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 from flash_attention import text_table
+from flash_attention.commands.bench import tik
 from flash_attention.commands.profile import emulator
+from flash_attention.kernels.tik import instruction_forms
 from flash_attention.kernels.tik.problem import CAPACITY, KernelProblem
 from flash_attention.measuring import tik_kernels
+from flash_attention.measuring.readings import READINGS, STALLS
 from flash_attention.measuring.tik_kernels import (
     FEATURES,
     OPERATORS,
@@ -85,7 +91,7 @@ def timeline(trace: Path, start: float, length: float, width: int = 104) -> str:
 
 
 def excess(measured: Measurement) -> list[str]:
-    """Return names of the limits that a kernel exceeds."""
+    """Return the names of the limits that a kernel exceeds."""
     over = tik_kernels.excess(measured.peak_bytes, measured.code_bytes, max(measured.events.values()))
     return over + ["build time"] * (measured.build_seconds > BUILD_SECONDS)
 
@@ -116,6 +122,46 @@ def budget_table(operator: str, problem: KernelProblem) -> str:
     return "\n".join(lines)
 
 
+FORM_CASES: tuple[tuple[str, int, dict], ...] = (
+    *((operator, head_dim, {}) for operator in ("forward", "backward") for head_dim in (128, 64)),
+    ("forward", 64, {"bias": "per_score"}),
+)
+
+
+def form_costs(seq: int) -> list[list[str]]:
+    """Return the cells of every doubtful form: whether it is used, and what the kernels take without it."""
+
+    def cycles() -> list[float]:
+        """Return the cycles of each case with the forms in use."""
+        problems = [(problem_of(seq, head_dim, **rules), name) for name, head_dim, rules in FORM_CASES]
+        return [measure(problem, operator=name).cycles for problem, name in problems]
+
+    rows, usual = [], cycles()
+    for field in dataclasses.fields(instruction_forms.InstructionForms):
+        used = getattr(instruction_forms.current(), field.name)
+        with instruction_forms.using(**{field.name: not used}):
+            changed = cycles()
+        pairs = zip(usual, changed) if used else zip(changed, usual)
+        costs = [f"{(without / form - 1) * 100:+.2f} %" for form, without in pairs]
+        rows.append([field.name, "yes" if used else "no", *costs])
+    return rows
+
+
+def ranges(seq: int, shapes: Sequence[tik.Shape]) -> str:
+    """Return a row per shape: the share under every reading of the evidence, their range, and stalls at mask writes."""
+    rows = []
+    for operator, head_dim, causal in shapes:
+        kernel = build(problem_of(seq, head_dim, causal=causal), operator)
+        shares = []
+        for constants in (*READINGS.values(), STALLS):
+            shares.append(100 * Measurement.of(kernel, simulate(kernel, constants=constants), operator).utilisation)
+        *open_questions, stalls = shares
+        span = f"{shares[0]:.1f} ({min(open_questions):.0f} to {max(open_questions):.0f})"
+        cells = [f"{share:.1f}" for share in open_questions[1:]]
+        rows.append([tik.name_of((operator, head_dim, causal)), span, *cells, f"{stalls:.1f}"])
+    return text_table.table(["kernel", "model (range)", *list(READINGS)[1:], "stalls at masks"], rows)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--seq", type=int, default=4096, help="tokens (default: 4096)")
@@ -138,10 +184,19 @@ def main() -> None:
     )
     parser.add_argument("--features", action="store_true", help="masks, biases, dropout ... instead of full and causal")
     parser.add_argument("--buffers", action="store_true", help="list the buffers of each kernel, causal, and stop")
+    parser.add_argument("--readings", action="store_true", help="shares of the peak under all readings, and stop")
+    parser.add_argument("--forms", action="store_true", help="what doubtful forms of instructions gain, and stop")
     arguments = parser.parse_args()
     if arguments.data is not None and arguments.operator != ["forward"]:
         parser.error(f"--data: got it with --operator {' '.join(arguments.operator)}, allowed is forward")
     kernels = [(operator, head_dim) for operator in arguments.operator for head_dim in arguments.head_dim]
+    if arguments.readings:
+        print(ranges(arguments.seq, [shape for shape in tik.SHAPES if shape[1] in arguments.head_dim]))
+        return
+    if arguments.forms:
+        names = (" ".join((operator, f"D={head_dim}", *rules)) for operator, head_dim, rules in FORM_CASES)
+        print(text_table.table(["form", "used", *names], form_costs(arguments.seq)))
+        return
     if arguments.buffers:
         for operator, head_dim in kernels:
             print(budget_table(operator, problem_of(arguments.seq, head_dim, causal=True)))

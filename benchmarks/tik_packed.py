@@ -20,7 +20,7 @@ OPERATORS = ("forward", "backward")
 
 
 def cycles(ends: np.ndarray, operator: str) -> list[float]:
-    """Return cycles of the kernels of an operator on sequences that end there, causal."""
+    """Return the cycles of the kernels of an operator on sequences that end there, causal."""
     tokens = int(ends[-1])
     rules = AttentionRules(causal=True)
     problem = KernelProblem(1, 1, tokens, tokens, DIM, rules=rules, layout="TH", sequences=len(ends), cores=1)

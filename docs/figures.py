@@ -67,7 +67,7 @@ class Mask:
         )
 
     def visible(self) -> np.ndarray:
-        """Return boolean (seq_q, seq_k)."""
+        """Return the visible pairs, boolean (seq_q, seq_k)."""
         call, given = self.described, self.inputs
         mask = given.get("attention_mask") if call.mask_shape else None
         ids = given.get("segment_ids")
@@ -106,7 +106,7 @@ MASKS = {
 
 
 def draw_mask(name: str, out: Path) -> Path:
-    """Return mask_NAME.png: visible pairs; with several tiles also what each tile costs."""
+    """Draw mask_NAME.png: visible pairs; with several tiles also what each tile costs."""
     mask = MASKS[name]
     visible = mask.visible()
     figure, axes = plotting.subplots(1, 1, (2.7, 2.7 * min(1.0, 0.35 + 0.65 * mask.seq_q / mask.seq_k)))
@@ -149,7 +149,7 @@ def _rgb(colour: str) -> tuple[float, ...]:
 
 
 def draw_online_softmax(out: Path) -> Path:
-    """Return tutorial_online_softmax.png: one row of scores that arrives in tiles, with its running maximum and sum."""
+    """Draw tutorial_online_softmax.png: one row of scores that arrives in tiles, with its running maximum and sum."""
     scores = np.random.default_rng(0).standard_normal(32) * 0.7
     scores[[11, 21]] = 2.2, 3.4
     tiles = scores.reshape(4, 8)
@@ -191,7 +191,7 @@ def _blocks(axis, x: float, y: float, width: int, height: int, marked: set, titl
 
 
 def draw_tiles(out: Path) -> Path:
-    """Return tutorial_tiles.png: what is in fast memory at one step of the forward, and at one of the backward."""
+    """Draw tutorial_tiles.png: what is in fast memory at one step of the forward, and at one of the backward."""
     figure, axes = plotting.subplots(1, 2, (9, 3.6))
     forward, backward = axes[0]
     _blocks(forward, 0, 2, 1, 4, {(1, 0)}, "Q")
@@ -260,7 +260,7 @@ def _diagram(boxes: list[Box], arrows: list[tuple], size: tuple[float, float], p
 
 
 def draw_design_query(out: Path) -> Path:
-    """Return design_query.png: from the layer to the kernel."""
+    """Draw design_query.png: from the layer to the kernel."""
     kernel, plain = "#f7e8e8", "#eef5ea"
     boxes = [
         Box(1, 0, "FlashAttention", "nn/layer/flash_attention.py\nmixed precision, dropout seed"),
@@ -283,7 +283,7 @@ def draw_design_query(out: Path) -> Path:
 
 
 def draw_design_tikemu(out: Path) -> Path:
-    """Return design_tikemu.png: from a recorded statement to results and cycles."""
+    """Draw design_tikemu.png: from a recorded statement to results and cycles."""
     table, result = "#eef5ea", "#f7e8e8"
     boxes = [
         Box(0, 0, "your TIK program", "tik.Tik(), vec_add(...)"),
@@ -309,7 +309,7 @@ def draw_design_tikemu(out: Path) -> Path:
 
 
 def draw_kernels_memories(out: Path) -> Path:
-    """Return kernels_memories.png: the memories of a core, and the pipe behind every way between them."""
+    """Draw kernels_memories.png: the memories of a core, and the pipe behind every way between them."""
     memory, unit = "#e8eef7", "#f7e8e8"
     boxes = [
         Box(1.5, 0, "global memory", "shared by 32 cores", memory),
@@ -327,7 +327,7 @@ def draw_kernels_memories(out: Path) -> Path:
 
 
 def draw_kernels_tile(out: Path) -> Path:
-    """Return kernels_tile.png: which tile every pipe of a core works on at one time."""
+    """Draw kernels_tile.png: which tile every pipe of a core works on at one time."""
     rows = {
         "MTE2: load key, value": [("t+3", 0, 4), ("t+4", 4, 4)],
         "MTE1: operands to L0": [("t+2", 0, 2), ("P t", 2, 1.5), ("t+3", 4, 2), ("P t+1", 6, 1.5)],
@@ -349,7 +349,7 @@ def draw_kernels_tile(out: Path) -> Path:
 
 
 def draw_kernels_waits(out: Path) -> Path:
-    """Return kernels_waits.png: what a pipe waits for, if it waits."""
+    """Draw kernels_waits.png: what a pipe waits for, if it waits."""
     pipe = "#eef5ea"
     boxes = [
         Box(0, 0, "MTE2", "from global memory", pipe),

@@ -32,7 +32,7 @@ SHARE = 0.9
 
 
 def attention_of(kind: str, seq: int) -> nn.Cell:
-    """Return causal attention with ALiBi in layout BSH."""
+    """Return a cell of causal attention with ALiBi in layout BSH."""
     if kind == "composed":
         return ComposedAttention(HEAD_DIM, HEADS, seq, 0.0)
     return FlashAttention(HEAD_DIM, alibi=True, causal=True, backend="cpu", input_layout="BSH")
@@ -51,7 +51,7 @@ def measure(kind: str, seq: int) -> None:
 
 
 def free_megabytes() -> float:
-    """Return memory that a process can have without swapping, as Linux estimates it."""
+    """Return the memory that a process can have without swapping, as Linux estimates it."""
     lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
     (available,) = (line.split()[1] for line in lines if line.startswith("MemAvailable"))
     return int(available) / 1024

@@ -22,7 +22,7 @@ FIRST_LOSS_TOLERANCE = 1e-5
 
 
 def train(attention: str, out: Path, *options: str) -> tuple[dict, list[list[float]]]:
-    """Run train_gpt.py; returns its summary and the columns loss and seconds."""
+    """Run train_gpt.py; return its summary and the columns loss and seconds."""
     script = Path(__file__).resolve().parent / "train_gpt.py"
     command = [sys.executable, str(script), "--attention", attention, "--out", str(out), *options]
     print("$ " + " ".join(["python", "examples/train_gpt.py", *command[2:]]), flush=True)

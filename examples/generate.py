@@ -75,7 +75,7 @@ class Sample:
         self.texts = [list(prompt) for prompt in prompts]
 
     def step(self, logits: np.ndarray) -> np.ndarray:
-        """Add a byte to every text; gives the row that each goes on from."""
+        """Add a byte to every text; return the row that each goes on from."""
         for text, row in zip(self.texts, logits.astype(np.float64) / self.temperature):
             weights = np.exp(row - row.max())
             text.append(int(self.generator.choice(VOCABULARY, p=weights / weights.sum())))
@@ -92,7 +92,7 @@ class BeamSearch:
         self.scores = np.where(np.arange(len(self.texts)) % self.beams == 0, 0.0, -np.inf)
 
     def step(self, logits: np.ndarray) -> np.ndarray:
-        """Add a byte to the best texts; gives the row that each goes on from."""
+        """Add a byte to the best texts; return the row that each goes on from."""
         logits = logits.astype(np.float64)
         logits -= logits.max(-1, keepdims=True)
         scores = self.scores[:, None] + logits - np.log(np.exp(logits).sum(-1, keepdims=True))
@@ -114,7 +114,9 @@ def generate(next_logits: Callable, choice: Sample | BeamSearch, length: int) ->
 
 
 def without_cache(model: GPT, total: int) -> Callable:
-    """Return logits from all tokens anew. They are padded to one shape, so that the graph compiles once."""
+    """Return a function that computes logits from all tokens anew. They are padded to one shape, so that the graph
+    compiles once.
+    """
 
     def next_logits(texts: list, order: np.ndarray) -> np.ndarray:
         tokens = np.zeros((len(texts), total), np.int32)
@@ -126,7 +128,7 @@ def without_cache(model: GPT, total: int) -> Callable:
 
 
 def with_cache(model: CachedGPT) -> Callable:
-    """Return logits from the tokens that are new: the prompts, padded on the left, then one at a time."""
+    """Return a function that computes logits from new tokens: the prompts, padded on the left, then one at a time."""
     seen = 0
 
     def next_logits(texts: list, order: np.ndarray) -> np.ndarray:

@@ -19,7 +19,7 @@ from mindspore import Tensor, ops
 
 
 def run(attention, tensors: list) -> list:
-    """Return output, and gradients of query, key and value, as arrays."""
+    """Return the output, and gradients of query, key and value, as arrays."""
     differentiate = ops.GradOperation(get_all=True, sens_param=True)(attention)
     return [tensor.asnumpy() for tensor in (attention(*tensors[:3]), *differentiate(*tensors))]
 

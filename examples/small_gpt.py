@@ -28,8 +28,8 @@ GZIP_FRAME = len(gzip.compress(b"")) - len(b"\x03\x00")
 
 # ------------------------------------------------------------------------------------------------ text
 def standard_library(limit: int = 16 << 20) -> tuple[np.ndarray, np.ndarray]:
-    """Return bytes of the standard library's modules in a fixed order: to train on, and of other modules; `limit` at
-    most.
+    """Return the bytes of the standard library's modules in a fixed order: to train on, and of other modules; `limit`
+    at most.
     """
     folder = Path(sysconfig.get_paths()["stdlib"])
     skip = {"site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3", "encodings", "__pycache__"}
@@ -228,5 +228,5 @@ def held_out_loss(model: GPT, crops: np.ndarray) -> float:
 
 
 def peak_megabytes() -> float:
-    """Return largest resident size that this process has had."""
+    """Return the largest resident size that this process has had."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

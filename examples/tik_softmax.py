@@ -62,7 +62,7 @@ def softmax(rows: int, columns: int, cores: int, threads: int):
 
 
 def reference(x: np.ndarray) -> np.ndarray:
-    """Return softmax over the last axis in the dtype of `x`."""
+    """Compute softmax over the last axis in the dtype of `x`."""
     weights = np.exp(x - x.max(axis=-1, keepdims=True))
     return weights / weights.sum(axis=-1, keepdims=True)
 

@@ -82,7 +82,7 @@ def mark_slow(items: list) -> set[str]:
 
 @functools.lru_cache
 def installed_mindspore() -> tuple[int, ...]:
-    """Return the first two numbers of its version."""
+    """Return the first two numbers of MindSpore's version."""
     return tuple(map(int, importlib.metadata.version("mindspore").split(".")[:2]))
 
 
@@ -111,5 +111,5 @@ def same_path() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def device(request: pytest.FixtureRequest) -> str:
-    """Return value of --device: "emulator" or "ascend"."""
+    """Return the value of --device: "emulator" or "ascend"."""
     return request.config.getoption("--device")

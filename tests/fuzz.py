@@ -39,7 +39,7 @@ class Campaign:
     folders: tuple
 
     def params(self):
-        """Return decorates a test whose argument `first` is the first seed of a chunk."""
+        """Return a decorator for a test. The test's argument `first` is the first seed of a chunk."""
         firsts = range(0, self.cases, self.chunk)
 
         def decorate(test):

@@ -3,7 +3,7 @@
 What counts as an import: every ``import`` and ``from ... import`` of a module of the same package, at the top of a
 module, inside a function (it only hides a cycle from the interpreter), and under ``TYPE_CHECKING`` (two modules whose
 signatures need each other are one concept). ``from package import name`` counts as an import of the submodule
-``name`` where there is one, else of the package's ``__init__``.
+``name`` if there is one, else of the package's ``__init__``.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def read_imports(package: Path) -> list[Import]:
 
 
 def _imported(node: ast.AST, name: str, path: Path, package: str) -> Iterator[str]:
-    """Yield dotted names inside the package that a statement imports, submodules and attributes alike."""
+    """Yield the dotted names inside the package that a statement imports, submodules and attributes."""
     prefix = f"{package}."
     if isinstance(node, ast.Import):
         for alias in node.names:
@@ -76,7 +76,7 @@ def _longest(dotted: str, known: Mapping[str, Path]) -> str | None:
 
 
 def cycles(edges: Mapping[str, set[str]]) -> list[list[str]]:
-    """Return groups of names that reach each other, each sorted."""
+    """Return the groups of names that reach each other, each sorted."""
 
     def reachable(start: str) -> set[str]:
         seen: set[str] = set()
@@ -98,7 +98,7 @@ def cycles(edges: Mapping[str, set[str]]) -> list[list[str]]:
 
 
 def import_cycles(found: Sequence[Import]) -> list[list[str]]:
-    """Return cycles between modules, and between the children (modules and packages) of one package.
+    """Return the cycles between modules, and between the children (modules and packages) of one package.
 
     An ``__init__`` belongs to its package: it may import its own modules, and they may import it.
     """
@@ -123,7 +123,7 @@ def unit(module: str, units: Sequence[str]) -> str:
 
 
 def layer_violations(found: Sequence[Import], layers: Sequence[Sequence[str]]) -> list[str]:
-    """Import that do not lead to a lower layer, as text.
+    """Return the imports that do not lead to a lower layer, as text.
 
     Args:
         found: the imports.

@@ -6,8 +6,8 @@ import re
 
 
 def page(text: str, address: str) -> str:
-    """Return Markdown whose relative links lead to the source's address. Without an address links become words, and
-    pictures go.
+    """Return the Markdown with relative links that lead to the source's address. Without an address links become words,
+    and pictures go.
     """
 
     def link(found: re.Match) -> str:

@@ -42,7 +42,7 @@ ADDRESS = constant("address.py", "ADDRESS")
 
 
 def long_description() -> str:
-    """Return the readme; with its links as a package index needs them."""
+    """Return the readme, its links changed for a package index."""
     # The folder of setup.py is not on the path where pip builds.
     sys.path.insert(0, str(HERE))
     from package_page import page
@@ -79,7 +79,7 @@ class PlainInstall(install):
 
 
 class PlatformDistribution(Distribution):
-    """With the kernel it is installed as platform-dependent, although no Python extension is in it."""
+    """A distribution that is platform-dependent with the kernel, although no Python extension is in it."""
 
     def has_ext_modules(self) -> bool:
         return WITH_KERNEL

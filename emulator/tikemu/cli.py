@@ -33,7 +33,7 @@ class CommandError(Exception):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Return entry point. Returns the exit code: 0, 1 if the program breaks a rule, 2 for a wrong command line."""
+    """Run the program. Returns the exit code: 0, 1 if the program breaks a rule, 2 for a wrong command line."""
     options = _parser().parse_args(arguments)
     try:
         return options.command(options)

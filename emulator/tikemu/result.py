@@ -51,7 +51,7 @@ class OverflowPlace:
 
 @dataclass(frozen=True)
 class Overflow:
-    """The overflow status that a run leaves (D34); false where no result saturated.
+    """The overflow status that a run leaves (D34); false if no result saturated.
 
     Attributes:
         places: the lines, in the order of the program, at most ``LIMIT``.
@@ -133,11 +133,11 @@ class Result:
 
     @property
     def seconds(self) -> float | None:
-        """Return estimated time on the chip, launch excluded."""
+        """Return the estimated time on the chip, launch excluded."""
         return None if self.cycles is None else self.cycles / self.soc.clock_hz
 
     def duration(self, cycles: float) -> str:
-        """Return cycles of this chip as text, with the microseconds that they take."""
+        """Return the cycles on this chip as text, with the microseconds that they take."""
         return f"{cycles:,.0f} cycles ({self._microseconds(cycles):,.1f} us)"
 
     def _microseconds(self, cycles: float) -> float:
@@ -145,29 +145,29 @@ class Result:
 
     @property
     def cores(self) -> int:
-        """Return cores in use."""
+        """Return the number of cores in use."""
         return max(1, len(self.core_cycles))
 
     @property
     def instruction_count(self) -> int:
-        """Return instructions executed on all cores."""
+        """Return the number of instructions executed on all cores."""
         return sum(use.count for use in self.instructions.values())
 
     @property
     def cube_utilisation(self) -> float:
-        """Return multiply-accumulates over the float16 peak of the cores in use."""
+        """Return the ratio of multiply-accumulates to the float16 peak of the cores in use."""
         if not self.cycles:
             return 0.0
         return self.macs / (self.soc.timing.cube_macs_f16 * self.cycles * self.cores)
 
     @property
     def flops(self) -> float:
-        """Return operations of the Cube per second (two per multiply-accumulate)."""
+        """Return the Cube's operations per second (two per multiply-accumulate)."""
         return 2 * self.macs / self.seconds if self.cycles else 0.0
 
     @property
     def memory_utilisation(self) -> float:
-        """Return traffic over what the memory could have moved in that time."""
+        """Return the ratio of traffic to what the memory could have moved in that time."""
         return self.memory_floor / self.cycles if self.cycles else 0.0
 
     def save_trace(self, path: str) -> None:

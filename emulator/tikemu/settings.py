@@ -26,7 +26,7 @@ def set_default_options(options: Options) -> Options:
 
 @contextlib.contextmanager
 def use_options(options: Options) -> Iterator[Options]:
-    """Provide ``with tikemu.use_options(tikemu.Options(strict=True)): ...`` records and debugs with these options."""
+    """Record and debug with these options: ``with tikemu.use_options(tikemu.Options(strict=True)): ...``."""
     before = set_default_options(options)
     try:
         yield options

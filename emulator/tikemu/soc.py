@@ -224,7 +224,7 @@ class TimingModel:
 
     @classmethod
     def names(cls) -> list[str]:
-        """Return names of all constants, in order of definition."""
+        """Return the names of all constants, in order of definition."""
         return [name for name, entry in vars(cls).items() if isinstance(entry, Constant)]
 
     def constant(self, name: str) -> Constant:
@@ -235,7 +235,7 @@ class TimingModel:
         return entry
 
     def vector_cycles(self, kind: str, dtype: str) -> float:
-        """Return cycles per repeat (256 B of the wider operand) of a vector instruction.
+        """Return the cycles per repeat (256 B of the wider operand) of a vector instruction.
 
         Args:
             kind: simple, mla, axpy, transcendental (exp, ln, sqrt), div, conv, cmp, sel, dup, whole_reduce (vcadd,
@@ -253,7 +253,7 @@ class TimingModel:
 
     @staticmethod
     def vector_constant_name(kind: str, dtype: str) -> str:
-        """Return name of the constant that :meth:`vector_cycles` uses."""
+        """Return the name of the constant that :meth:`vector_cycles` uses."""
         if kind in ("transcendental", "div"):
             return f"vector_{kind}_{'f16' if dtype == 'float16' else 'f32'}"
         return f"vector_{kind}"
@@ -293,15 +293,15 @@ class SocProfile:
 
     @property
     def peak_f16_flops(self) -> float:
-        """Return float16 operations per second of the Cubes of the whole chip."""
+        """Return the float16 operations per second of the Cubes of the whole chip."""
         return 2 * self.timing.cube_macs_f16 * self.clock_hz * self.core_count
 
     def capacity(self, memory: str) -> int:
-        """Return bytes of an on-chip memory of one core: "UB", "L1", "L0A", "L0B" or "L0C"."""
+        """Return the size in bytes of an on-chip memory of one core: "UB", "L1", "L0A", "L0B" or "L0C"."""
         return getattr(self, f"{memory.lower()}_size")
 
     def gm_share(self, active_cores: int) -> float:
-        """Return bytes per cycle of HBM bandwidth that one of ``active_cores`` gets."""
+        """Return the bytes per cycle of HBM bandwidth that each of ``active_cores`` gets."""
         return self.timing.hbm_bandwidth / (self.clock_hz * max(1, active_cores))
 
     def with_constants(self, constants: Mapping[str, float]) -> SocProfile:

@@ -17,7 +17,7 @@ from benchmarks.required import BOUNDS, bound_of, is_met
 
 
 def timed(cases, seconds, kinds=speed.KINDS, name="flash") -> list[Timing]:
-    """Return timings of cases, each with its own seconds for every kind."""
+    """Return the timings of cases, each with its own seconds for every kind."""
     return [Timing(name, case, kind, (s,)) for case, s in zip(cases, seconds) for kind in kinds]
 
 

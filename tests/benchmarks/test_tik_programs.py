@@ -1,24 +1,36 @@
 """The programs that print what the TIK operators need on the modelled core."""
 
 import dataclasses
+import re
 
 import pytest
 from flash_attention.kernels.tik import KernelProblem
 from flash_attention.kernels.tik.hardware import INSTRUCTION_CACHE
 from flash_attention.kernels.tik.instruction_forms import InstructionForms
 from flash_attention.measuring import tik_kernels
+from flash_attention.measuring.readings import READINGS, STALLS
 
-from benchmarks import tik_forms
 from benchmarks import tik_kernels as program
 
 pytest.importorskip("tikemu")
 
 
-def test_costs_of_every_form(capsys, monkeypatch):
+@pytest.fixture
+def shown(capsys, monkeypatch):
+    """Return what the program prints with options."""
+
+    def printed(*options):
+        monkeypatch.setattr("sys.argv", ["tik_kernels", *options])
+        program.main()
+        return capsys.readouterr().out
+
+    return printed
+
+
+def test_costs_of_every_form(shown, monkeypatch):
     # Both kinds of cases, whose cost at length is in test_instruction_forms.py.
-    monkeypatch.setattr(tik_forms, "FORM_CASES", tik_forms.FORM_CASES[::4])
-    assert tik_forms.main(["--seq", "128"]) == 0
-    printed = capsys.readouterr().out
+    monkeypatch.setattr(program, "FORM_CASES", program.FORM_CASES[::4])
+    printed = shown("--forms", "--seq", "128")
     for field in dataclasses.fields(InstructionForms):
         (line,) = (line for line in printed.splitlines() if line.startswith(field.name))
         assert line.count("%") == 2
@@ -50,9 +62,29 @@ def test_what_is_too_much_is_named(change, said):
         (["--timeline", "0", "9000"], ["MTE2 |", "#"]),
     ],
 )
-def test_kernels_are_shown(options, said, capsys, monkeypatch):
-    monkeypatch.setattr("sys.argv", ["tik_kernels", "--seq", "128", "--head-dim", "64", *options])
-    program.main()
-    printed = capsys.readouterr().out
+def test_kernels_are_shown(options, said, shown):
+    printed = shown("--seq", "128", "--head-dim", "64", *options)
     assert all(text in printed for text in said), printed
     assert "over: " not in printed
+
+
+def test_every_reading_names_constants_of_the_model():
+    from tikemu.soc import ASCEND_910A
+
+    assert all(hasattr(ASCEND_910A.timing, name) for reading in (*READINGS.values(), STALLS) for name in reading)
+
+
+def test_a_range_has_the_shares_of_the_readings(shown, monkeypatch):
+    monkeypatch.setattr(program.tik, "SHAPES", (("forward", 128, False),))
+    header, _, line = shown("--readings", "--seq", "512").splitlines()[:3]
+    model, least, most, *shares = re.findall(r"\d+\.?\d*", line.partition("full")[2])
+    *shares, stalls = map(float, shares)
+    assert len(shares) == len(READINGS) - 1 and all(name in header for name in READINGS)
+    assert int(least) == round(min(shares)) and int(most) == round(max(float(model), *shares)) and stalls < float(model)
+
+
+def test_the_ends_of_the_ranges_are_the_model_and_the_slowest_reading():
+    """`bench --tik` looks at these two alone."""
+    kernel = tik_kernels.build(tik_kernels.problem_of(1024, 128), "forward")
+    cycles = {name: tik_kernels.simulate(kernel, constants=given).cycles for name, given in READINGS.items()}
+    assert cycles["model"] < 1.005 * min(cycles.values()) and cycles["slowest"] == max(cycles.values())

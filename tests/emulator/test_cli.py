@@ -54,7 +54,7 @@ PROGRAM = textwrap.dedent("""
 
 @pytest.fixture
 def program(tmp_path):
-    """Provide path of a program with a helper module and an input beside it."""
+    """Provide the path of a program with a helper module and an input beside it."""
     (tmp_path / "program.py").write_text(PROGRAM)
     (tmp_path / "helper.py").write_text('NAME = "scale_kernel"\n')
     np.save(tmp_path / "x.npy", np.arange(256, dtype=np.float16))

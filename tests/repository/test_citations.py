@@ -22,19 +22,19 @@ DECISION = re.compile(r"(?<![\w.-])D\d{1,2}(?:[a-f]\b|\b)(?![-.\w])")
 
 
 def headings(page: str) -> set[str]:
-    """Return section numbers of a page of docs/tik."""
+    """Return the section numbers of a page of docs/tik."""
     return set(HEADING.findall((REFERENCE / f"{page}.md").read_text(encoding="utf-8")))
 
 
 def decisions() -> set[str]:
-    """Return names of the rows of the decisions table, and of their families: D5 stands for D5a, D5b, ..."""
+    """Return the names of the rows of the decisions table, and of their families: D5 stands for D5a, D5b, ..."""
     rows = DECISION_ROW.findall((REFERENCE / "README.md").read_text(encoding="utf-8"))
     assert len(rows) == len(set(rows)), "a decision stands twice in the table"
     return {name for row in rows for name in (row, row.rstrip("abcdefgh"))}
 
 
 def files(folders: tuple[str, ...]) -> list[Path]:
-    """Return sources and pages below `folders`, without what builds leave behind."""
+    """Return the sources and pages below `folders`, without what builds leave behind."""
     found = {
         path
         for folder in folders
@@ -46,7 +46,7 @@ def files(folders: tuple[str, ...]) -> list[Path]:
 
 
 def cited_sections(text: str) -> list[tuple[str, str]]:
-    """Return page and number of every section that `text` names."""
+    """Return the page and number of every section that `text` names."""
     return [
         (page.rpartition("/")[2], number.lstrip("§"))
         for page, numbers in SECTION.findall(text)

@@ -44,7 +44,7 @@ def anchors(text: str) -> set[str]:
 
 
 def dead_links(page: Path, text: str) -> list[str]:
-    """Return links and images of a page that lead to no file or heading."""
+    """Return the links and images of a page that lead to no file or heading."""
     dead = []
     for target in LINK.findall(FENCED.sub("", text)):
         if target.startswith(("http://", "https://")):
@@ -94,7 +94,7 @@ for script in sys.argv[1:]:
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, tuple[int, str]]:
-    """Return status and output of each page's Python blocks, run as one program."""
+    """Return the status and output of each page's Python blocks, run as one program."""
     scripts = {page: tmp_path_factory.mktemp("page") / "page.py" for page in RUNNABLE}
     for page, script in scripts.items():
         script.write_text("\n".join(BLOCK.findall(page.read_text(encoding="utf-8"))), encoding="utf-8")
@@ -145,3 +145,9 @@ def absent(text: str) -> list[str]:
 def test_names_of_the_glossary_stand_in_its_files() -> None:
     text = (ROOT / "docs/glossary.md").read_text(encoding="utf-8")
     assert len(re.findall("` in `", text)) > 10 and absent(text) == []
+
+
+def test_the_glossary_has_few_words_of_our_own() -> None:
+    _, _, ours = (ROOT / "docs/glossary.md").read_text(encoding="utf-8").partition("## Ours\n")
+    words = [word for row in re.findall(r"^\| ([^|]+) \|", ours, re.MULTILINE)[1:] for word in row.split(", ")]
+    assert 10 < len(words) <= 15, words

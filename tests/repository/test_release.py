@@ -168,7 +168,7 @@ def test_checksums(dist: Path) -> None:
 
 
 def installed(folder: Path, *packages: Path, python: str | Path = sys.executable) -> Path:
-    """Return Python of a new environment with these packages. It also sees the packages of `python`."""
+    """Return the Python of a new environment with these packages. It also sees the packages of `python`."""
     interpreter = environment(folder, str(python))
     options = ("--no-index", "--no-deps", "--ignore-installed", "--no-build-isolation")
     run(interpreter, "-m", "pip", "install", *options, *packages, cwd=folder)
@@ -184,7 +184,7 @@ def test_first_call_of_attention(dist: Path, tmp_path: Path, machine: str) -> No
 
 
 def test_first_call_from_the_sources(dist: Path, tmp_path: Path) -> None:
-    """The archive compiles the kernel where it is installed."""
+    """The archive compiles the kernel if it is installed."""
     (archive,) = dist.glob("flash_attention-*.tar.gz")
     interpreter = environment(tmp_path / "venv")
     options = ("--no-index", "--no-deps", "--ignore-installed", "--no-build-isolation")

@@ -15,7 +15,7 @@ PACKAGES = (ROOT / "emulator/virtual_ascend", ROOT / "emulator")
 
 
 def card_python() -> Path:
-    """Return Python 3.9 with MindSpore 2.0.0 and pyelftools: VIRTUAL_ASCEND_TEST_PYTHON, or one that is made and
+    """Return a Python 3.9 with MindSpore 2.0.0 and pyelftools: VIRTUAL_ASCEND_TEST_PYTHON, or one that is made and
     kept.
     """
     chosen = os.environ.get("VIRTUAL_ASCEND_TEST_PYTHON")

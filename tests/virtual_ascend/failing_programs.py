@@ -37,14 +37,14 @@ def run(name):
 
 
 def device_process():
-    """Return its id."""
+    """Return the id of the device process."""
     children = [pid for task in Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split()]
     (device,) = (pid for pid in children if b"virtual_ascend.device" in Path(f"/proc/{pid}/cmdline").read_bytes())
     return int(device)
 
 
 def endless():
-    """The program is at its normal end while a kernel runs that never ends."""
+    """Reach the normal end of the program while a kernel runs that never ends."""
     import tik_entries
 
     ms.set_context(op_timeout=3)

@@ -46,7 +46,7 @@ def milliseconds(function, rounds=20):
 
 
 def children(pid):
-    """Return process ids."""
+    """Return the process ids."""
     return [
         int(word) for task in Path(f"/proc/{pid}/task").iterdir() for word in (task / "children").read_text().split()
     ]

@@ -45,19 +45,19 @@ def create(function, *arguments):
 
 
 def allocate(size):
-    """Return address of new memory."""
+    """Return the address of new memory."""
     return create("rtMalloc", size, 0, 0)
 
 
 def read(address, count):
-    """Return code, and float32 numbers of the card."""
+    """Return the code and the float32 numbers of the card."""
     array = np.zeros(count, np.float32)
     code = runtime.rtMemcpy(array.ctypes.data, array.nbytes, address, array.nbytes, DEVICE_TO_HOST)
     return code, array
 
 
 def write(address, values):
-    """Return code of a copy to the card."""
+    """Return the code of a copy to the card."""
     array = np.array(values, np.float32)
     return runtime.rtMemcpy(address, array.nbytes, array.ctypes.data, array.nbytes, HOST_TO_DEVICE)
 
@@ -82,7 +82,7 @@ def bounds():
 
 
 def order():
-    """Stream that write to one place, with an event between them or without: who came last."""
+    """Write to one place from two streams, with an event between them or without. Returns who came last."""
     for with_event in (False, True):
         found = []
         for _ in range(20):
@@ -125,7 +125,7 @@ def stuck():
 
 
 def waiting():
-    """Return code of a request to the device process."""
+    """Return the code of a request to the device process."""
     channel = create_channel(0, b"channel", 1)
     return runtime.acltdtQueryChannelSize(channel, ctypes.byref(ctypes.c_size_t()))
 

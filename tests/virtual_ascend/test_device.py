@@ -208,4 +208,4 @@ def test_a_collective_without_room_for_what_it_gives_says_so(tmp_path):
     (tmp_path / "call.unfinished").symlink_to("/dev/full")
     call = collectives.Call("HcomBroadcast", 4, 4, 0, 0, 1, [0, 1], [], [], [], [], str(tmp_path / "call"), [])
     with pytest.raises(KernelError, match=rf"HcomBroadcast of 4 float32.* in {tmp_path}: No space left on device"):
-        collectives.give(None, call, None)
+        collectives.give(call, collectives.given(None, call, None))

@@ -28,8 +28,8 @@ HALF = {"images": 2e-3}
 
 @pytest.fixture(scope="module")
 def folder(python, tmp_path_factory, worker_id):
-    """Return card.npz, cpu.npz: all results by case; report: what the card launched. Once for all processes of
-    pytest.
+    """Return the folder with all results by case and the report of the launches. The results are card.npz and cpu.npz.
+    They are made once for all processes of pytest.
     """
     own = tmp_path_factory.getbasetemp()
     place = (own if worker_id == "master" else own.parent) / "operators"
@@ -45,7 +45,7 @@ def folder(python, tmp_path_factory, worker_id):
 
 @pytest.fixture(scope="module")
 def results(folder):
-    """Return results of the card, of the CPU."""
+    """Return the results of the card and of the CPU."""
     return np.load(folder / "card.npz"), np.load(folder / "cpu.npz")
 
 

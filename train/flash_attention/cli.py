@@ -40,6 +40,11 @@ def main(arguments: list[str] | None = None) -> int:
     except (ValueError, TypeError, RuntimeError, OSError) as error:
         print(f"flash-attention {options.command}: {error}", file=sys.stderr)
         return 2
+    except ModuleNotFoundError as error:
+        if error.name != "mindspore":
+            raise
+        print(f"flash-attention {options.command}: MindSpore is not installed: pip install mindspore", file=sys.stderr)
+        return 2
 
 
 if __name__ == "__main__":

@@ -80,7 +80,7 @@ def _name_and_version(metadata: Path) -> tuple[str, str]:
 
 
 def _text(path: Path) -> str:
-    """Return contents of a file, or nothing."""
+    """Return a file's contents, or nothing."""
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -68,7 +68,7 @@ def flash_attention(
     argument_names: tuple[tuple[str, str], ...] = (),
     shards: Any = None,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """Softmax attention: softmax(scale * query @ key^T + bias) @ value over the visible keys.
+    """Compute softmax attention: softmax(scale * query @ key^T + bias) @ value over the visible keys.
 
     Shapes are (batch, heads, seq, head_dim), or as `input_layout` says. B is the batch. H and Hkv are the heads of
     query and key, Sq and Sk the lengths of both, D and Dv the sizes of a head of key and value. Hkv may be smaller than
@@ -117,7 +117,7 @@ def flash_attention(
         head_dim (int): size of a head of query and key, up to 576; needed for "BSH", "SBH" and "TH".
         value_head_dim (int): size of a head of value and output, up to 512. Default: None, head_dim for "BSH", "SBH"
             and "TH".
-        batch (int): items of the batch, for "TH" only, where it is needed. Default: None.
+        batch (int): items of the batch, needed for "TH", and for it only. Default: None.
         return_lse (bool): also return the logsumexp. Default: False.
         backend (str): name of the backend to use. Default: None, see `attention_backend`.
         argument_names (tuple): pairs of an argument's name here and its name in error messages. For functions that
@@ -126,8 +126,8 @@ def flash_attention(
             `flash_attention.sharding.request.ShardRequest`; the FlashAttention layer sets it. Default: None.
 
     Returns:
-        Tensor like query, as wide as value; with return_lse a pair of it and the logsumexp, float32 (B, H, Sq),
-        -inf for a query that sees nothing. Both are differentiable. A query that sees nothing gives 0.
+        Tensor like query, as wide as value. With return_lse a pair of it and the logsumexp, float32 (B, H, Sq), -inf
+        for a query that sees nothing. Both are differentiable. A query that sees nothing gives 0.
 
     Raises:
         TypeError, ValueError: an input is not allowed; before anything runs.
@@ -194,7 +194,7 @@ def scaled_dot_product_attention(
     *,
     seed: Tensor | None = None,
 ) -> Tensor:
-    """Attention with the meaning of `torch.nn.functional.scaled_dot_product_attention`.
+    """Compute attention with the meaning of `torch.nn.functional.scaled_dot_product_attention`.
 
     Args:
         query (Tensor): (..., L, E), any leading dimensions, the last of which is the heads.

@@ -39,6 +39,9 @@ from flash_attention.call.tiling import DEFAULT_STRATEGY
 from flash_attention.call.visibility import ALL_BLOCKS
 from flash_attention.plan import Padding, plan
 
+# What the calls here call key and value of the whole that they describe.
+_NAMES = (("key", "key_cache"), ("value", "value_cache"))
+
 
 def paged_caches(
     blocks: int,
@@ -48,9 +51,9 @@ def paged_caches(
     value_head_dim: int | None = None,
     dtype=mstype.float16,
 ) -> tuple[Parameter, Parameter]:
-    """Return caches of keys and values for `reshape_and_cache` and `paged_attention`, on every backend.
+    """Make caches of keys and values for `reshape_and_cache` and `paged_attention`, on every backend.
 
-    Their last axes are rounded up to multiples of 16, which the TIK operators need; the two functions take tensors of
+    Their last axes are rounded up to multiples of 16, which the TIK operators need. The two functions take tensors of
     the true widths with them.
 
     Args:
@@ -113,7 +116,7 @@ def paged_attention(
         block_tables (Tensor): ints (batch, most blocks of a sequence): key j of sequence b is key j % block_size of
             block block_tables[b, j // block_size]. Entries past its end are not looked at.
         context_lens (Tensor): ints (batch,), keys of each sequence, keys of the query tokens included.
-        value_head_dim (int): size of a head of the value. Default: None, head_dim where the head size of the keys is
+        value_head_dim (int): size of a head of the value. Default: None, head_dim if the head size of the keys is
             rounded up, else the width of value_cache.
         sinks (Tensor): (heads,), float32 or the dtype of query: one more logit in the denominator of every row of a
             head. Default: None.
@@ -162,12 +165,12 @@ def limited_attention(
     backend=None,
     looks=False,
 ):
-    """Return `paged_attention` where sequences may be longer than max_length: queries of tokens behind it get NaN.
+    """Compute `paged_attention` if sequences may be longer than max_length: queries of tokens behind it get NaN.
 
     widths are head_dim and value_head_dim, or None each.
 
     With `tokens`, ints (batch,), so many of the queries of each sequence count. The others are padding, on
-    padding_side, and give 0. With `looks` the numbers in block_tables and context_lens are checked, where they can be.
+    padding_side, and give 0. With `looks` the numbers in block_tables and context_lens are checked, if they can be.
     """
     run = _plan(
         *(query, key_cache, value_cache, block_tables, context_lens, sinks, alibi_slopes),
@@ -183,7 +186,7 @@ def limited_attention(
 
 
 def check_attention(query, caches, max_length, widths, tokens, padding_side):
-    """Raise as `limited_attention` of these arguments would; in PYNATIVE, before something is written."""
+    """Raise the errors of `limited_attention` with these arguments; in PYNATIVE, before something is written."""
     options = max_length, widths, spec(tokens), padding_side, False
     _plan(query, *caches, None, None, True, (-1, -1), False, None, 0.0, None, options)
 
@@ -193,11 +196,12 @@ def _plan(
     causal, window_size, alibi, scale, softcap, backend, options,
 ):  # fmt: skip
     rules = read_rules(
-        (), causal, "bottom_right", window_size, ALL_BLOCKS, ALL_BLOCKS, DEFAULT_STRATEGY, alibi, 0.0, scale, softcap
+        *(_NAMES, causal, "bottom_right", window_size, ALL_BLOCKS, ALL_BLOCKS, DEFAULT_STRATEGY),
+        *(alibi, 0.0, scale, softcap),
     )
     specs = spec(query), spec(key_cache), spec(value_cache), spec(block_tables), spec(context_lens)
     given = in_order(sinks=spec(sinks), alibi_slopes=spec(alibi_slopes))
-    return plan("paged", specs, given, (), rules, options, backend)
+    return plan("paged", specs, given, _NAMES, rules, options, backend)
 
 
 def append_tokens(
@@ -236,12 +240,12 @@ def reshape_and_cache(
         key (Tensor): (tokens, kv_heads, head_dim) or (batch, seq, kv_heads, head_dim).
         value (Tensor): likewise, of its own width.
         key_cache (Parameter): (blocks, block_size, kv_heads, head_dim), dtype of key; it is written. On a CPU it may be
-            a plain Tensor, in PYNATIVE also a view (a slice, a part, a reshaped Tensor) whose elements lie one behind
-            the other. Inside a graph a slice is a new tensor: what is written there is lost. head_dim may be rounded up
-            to a multiple of 16, as `paged_caches` does.
+            a plain Tensor. There, in PYNATIVE, it may also be a view (a slice, a part, a reshaped Tensor) whose
+            elements lie one behind the other. Inside a graph a slice is a new tensor: what is written there is lost.
+            head_dim may be rounded up to a multiple of 16, as `paged_caches` does.
         value_cache (Parameter): likewise, as wide as the value.
-        slot_mapping (Tensor): ints, a number per token in the order of the keys: block * block_size + offset; a
-            token of a negative number is left out. No slot may come twice.
+        slot_mapping (Tensor): ints, a number per token in the order of the keys: block * block_size + offset. A
+            negative number leaves its token out. No slot may come twice.
 
     Returns:
         Tensor int32 of shape (1,), a token without a meaning. A graph knows by itself that a Parameter is read after it
@@ -256,7 +260,7 @@ def reshape_and_cache(
 
 
 def update_cache(key, value, key_cache, value_cache, slot_mapping, looks=False):
-    """Return `reshape_and_cache`, which looks at the numbers in slot_mapping where it can."""
+    """Run `reshape_and_cache`. With `looks` the numbers in slot_mapping are checked, if they can be."""
     run = _update(spec(key), spec(value), spec(key_cache), spec(value_cache), spec(slot_mapping))
     if looks and not compiling():
         _slot_check(spec(key_cache))(slot_mapping)
@@ -283,7 +287,7 @@ class _NoAppend(EntryCell):
 def _padding(name, tensor, cache):
     """Return the Cell that makes a tensor as wide as its cache."""
     shape, width = tensor_spec(name, tensor).shape, tensor_spec(f"{name}_cache", cache).shape[-1]
-    # MindSpore ends the process where a graph joins tensors without elements, and nothing is to be written.
+    # MindSpore ends the process if a graph joins tensors without elements, and nothing is to be written.
     return _padding_of(width if 0 in shape else shape[-1], width)
 
 
@@ -350,7 +354,7 @@ def _append(key, value, key_cache, value_cache, lengths, tokens, max_length, wid
 
 @compile_time
 def _all_tokens(key, lengths):
-    """Return tokens of each sequence; None if they are unknown."""
+    """Return the tokens of each sequence; None if they are unknown."""
     if tensor_spec("key", key).shape[1] == UNKNOWN:
         return None
     return Tensor(np.full(lengths[0], tensor_spec("key", key).shape[1], np.int32))
@@ -360,7 +364,7 @@ def check_known(**tensors: TensorSpec) -> bool:
     """Return True if all sizes of tensors are known.
 
     Raises:
-        ValueError: some are not, where the native kernel or MindSpore needs them.
+        ValueError: some are not, and the native kernel or MindSpore needs them.
     """
     for name, tensor in tensors.items():
         if UNKNOWN in tensor.shape:

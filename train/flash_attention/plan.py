@@ -61,7 +61,7 @@ def plan(kind, tensors, inputs, names, rules, options, backend, shards=None, com
         kind: "dense", "varlen" or "paged".
         tensors: the tensors that every call of the kind has, as `spec` describes them.
         inputs: the optional inputs likewise, in the order of OPTIONAL.
-        names: pairs of an argument's name here and what the caller calls it.
+        names: what the caller calls the arguments, see `flash_attention.call.names`.
         rules: validated AttentionRules.
         options: of a dense or varlen call the values of _OPTIONS; of a paged call see `_paged`.
         backend: the name that the caller gave, or None.
@@ -77,14 +77,14 @@ def plan(kind, tensors, inputs, names, rules, options, backend, shards=None, com
         given = read_specs(("attention_mask", *NAMES[1:]), inputs)
         forced, device = registry.forced_backend(backend), ms.get_context("device_target")
         run = _planned(kind, described, given, names, rules, options, forced, device, sharding(shards))
-    # Both results of the kernel are parts of a pair, and MindSpore then adds the gradients of its parts, even zeros.
-    if compiled_lse and run.backend == "cpu" and lacks_operations(described[0]) and _pynative_executor.grad_flag():
-        raise RuntimeError(
-            "return_lse: got bfloat16 in a @jit function that PYNATIVE differentiates; its gradient needs an AddN, and "
-            "MindSpore has none for bfloat16 on a CPU; allowed are float32 and float16, GRAPH mode, the gradient taken "
-            "inside the @jit function, or no @jit"
-        )
-    return run
+        # Both results of the kernel are parts of a pair. MindSpore then adds the gradients of its parts, even zeros.
+        if compiled_lse and run.backend == "cpu" and lacks_operations(described[0]) and _pynative_executor.grad_flag():
+            raise RuntimeError(
+                "return_lse: got bfloat16 in a @jit function that PYNATIVE differentiates; its gradient needs an AddN, "
+                "and MindSpore has none for bfloat16 on a CPU; allowed are float32 and float16, GRAPH mode, the "
+                "gradient taken inside the @jit function, or no @jit"
+            )
+        return run
 
 
 def _read_tensor(name: str, described):
@@ -173,7 +173,7 @@ def lacks_operations(tensor: TensorSpec) -> bool:
 
 
 class DenseCall(EntryCell):
-    """One kind of call: a backend's cell, and around it what turns the caller's tensors into the backend's."""
+    """Run one kind of call: a backend's cell, and steps that turn the caller's tensors into the backend's tensors."""
 
     def __init__(
         self,
@@ -248,7 +248,7 @@ class DenseCall(EntryCell):
 
 
 class _TriangleCheck(nn.Cell):
-    """Refuses a compact mask that is not the strict upper triangle. Only PYNATIVE can: a graph sees no contents.
+    """Refuse a compact mask that is not the strict upper triangle. Only PYNATIVE can: a graph sees no contents.
 
     To read a tensor is to wait for all operations under way. So a mask that passed is looked at again where it lies,
     on a CPU, and read again when it has moved. What an operation under way writes into it shows at the next call.
@@ -286,7 +286,7 @@ class _TriangleCheck(nn.Cell):
 
 
 class _Widened(EntryCell):
-    """A paged call whose caches are wider than query and values are."""
+    """Run a paged call whose caches are wider than query and values."""
 
     def __init__(self, run: nn.Cell, head_dim: int, width: int, value_head_dim: int | None):
         super().__init__()
@@ -301,7 +301,7 @@ class _Widened(EntryCell):
 
 
 class Padding(EntryCell):
-    """Zeros behind the last axis, through float32: a compiled graph on a CPU joins no bfloat16."""
+    """Append zeros to the last axis, through float32: a compiled graph on a CPU joins no bfloat16."""
 
     def __init__(self, size: int, width: int):
         super().__init__()

@@ -58,7 +58,7 @@ class Error(NamedTuple):
 
     @property
     def ok(self) -> bool:
-        """Return False also when the result holds NaN or a wrong infinity."""
+        """Return True if the errors are allowed; NaN and a wrong infinity are not."""
         return self.max <= self.allowed_max and self.mean <= self.allowed_mean
 
     def __str__(self) -> str:
@@ -69,7 +69,7 @@ class Error(NamedTuple):
 
 
 def round_to(array: np.ndarray, dtype: str) -> np.ndarray:
-    """Return `array` rounded to the nearest value of `dtype` (ties to even), as float32."""
+    """Round `array` to the nearest value of `dtype` (ties to even), as float32."""
     values = np.asarray(array, dtype=np.float32)
     if dtype == "float16":
         with np.errstate(over="ignore"):
@@ -101,7 +101,7 @@ def unpack_keep_bits(bits: np.ndarray, seq_k: int) -> np.ndarray:
 
 
 def truth(call: Call, query, key, value, **inputs) -> Attention:
-    """Return attention and its gradients in float64.
+    """Compute attention and its gradients in float64.
 
     Args:
         call: what to compute; its dtype only matters for `Attention.unavoidable`.
@@ -132,7 +132,7 @@ def baseline(call: Call, query, key, value, *, in_order: bool = False, **inputs)
 
 
 def _product_in_order(left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """Return left @ right in float32, the terms of each sum added in ascending order."""
+    """Compute left @ right in float32, the terms of each sum added in ascending order."""
     total = np.zeros((*left.shape[:-1], right.shape[-1]), np.float32)
     for term in range(left.shape[-1]):
         total += left[..., term, None] * right[..., term, None, :]

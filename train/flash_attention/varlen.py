@@ -50,9 +50,9 @@ def flash_attention_varlen(
     backend: str | None = None,
     argument_names: tuple[tuple[str, str], ...] = (),
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """Return `flash_attention` on sequences that lie one behind the other, each by itself, without padding.
+    """Run `flash_attention` on sequences that lie one behind the other, each by itself, without padding.
 
-    Every sequence is a call of its own: rules go by the position in the sequence, and dropout takes the index of the
+    Every sequence is a call of its own. Rules go by the position in the sequence, and dropout takes the index of the
     sequence for its batch element. The cost is the sum over the sequences, whatever their lengths.
 
     Args:
@@ -66,7 +66,7 @@ def flash_attention_varlen(
         keep_bits (Tensor): uint8 (bytes,): the keep decisions of `flash_attention` for each sequence, (heads, queries,
             ceil(keys / 8)) bytes, one sequence behind the other.
         bias (Tensor): (heads or 1, Tk), float32 or the dtype of query: a number for each key of each head, added to the
-            scores of its sequence; -inf hides the key. It has a gradient, unless bias_grad=False.
+            scores of its sequence. -inf hides the key. It has a gradient, unless bias_grad=False.
         sinks (Tensor): (heads,), float32 or the dtype of query, the same for every sequence.
         prefix (Tensor or tuple): ints (sequences,): the keys of a sequence before its number are visible to all of its
             queries besides the causal ones.

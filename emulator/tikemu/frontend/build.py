@@ -39,13 +39,12 @@ def build(recorder: Recorder, kernel_name: Any, inputs: Any, outputs: Any, confi
     table = _arguments(recorder, [] if flowtable is None else flowtable, "flowtable", (InputScalar,))
     program.inputs += [scalar for scalar in table if scalar not in program.inputs]
     _check_used(recorder, program)
-    limits = alloc.Limits.of(program.soc, recorder.options.raises("memory"))
-    plan = alloc.plan(program, limits)  # the on-chip tensors (D1, D3)
-    if plan.peak["UB"] > limits.ub_comfort:
+    plan = alloc.plan(program, recorder.options.raises("memory"))  # the on-chip tensors (D1, D3)
+    if plan.peak["UB"] > program.soc.ub_planned:
         recorder.questionable(
             "memory",
             f"kernel {program.name!r} uses {plan.peak['UB']} bytes of the Unified Buffer; releases of CANN "
-            f"that reserve a part of it leave {limits.ub_comfort}",
+            f"that reserve a part of it leave {program.soc.ub_planned}",
             TikMemoryError,
         )
     recorder.built = True

@@ -256,24 +256,3 @@ class StatementScope(_Block):
     def __enter__(self) -> None:
         self._recorder.append(self._statement)
         self._open(self._statement.body, "scope", self._statement)
-
-
-def break_loop(recorder: Recorder) -> None:
-    """Record ``tik_break``."""
-    loop = recorder.enclosing_loop()
-    if loop is None:
-        fail("tik_break is allowed only inside for_range")
-    if not (ir.is_immediate(loop.block_num) and loop.block_num == 1):
-        fail("tik_break is not allowed directly in the multi-core loop")
-    loop.thread_num = 1
-    recorder.record(ir.Break)
-
-
-def continue_loop(recorder: Recorder) -> None:
-    """Record ``tik_continue``."""
-    if recorder.enclosing_loop() is None:
-        fail("tik_continue is allowed only inside for_range")
-    recorder.questionable(
-        "undocumented", "tik_continue has no documentation; taken as the next iteration of the innermost loop"
-    )
-    recorder.record(ir.Continue)

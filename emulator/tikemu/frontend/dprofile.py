@@ -40,16 +40,16 @@ class Dprofile:
         return platform_info.current_soc()
 
     def get_aicore_num(self) -> int:
-        """Return number of AI cores."""
+        """Return the number of AI cores."""
         return MINI_CORES if self._mini else self._soc().core_count
 
     def get_unified_buffer_size(self) -> int:
-        """Return bytes of Unified Buffer, as ``get_soc_spec("UB_SIZE")`` gives them."""
+        """Return the size of the Unified Buffer in bytes, as ``get_soc_spec("UB_SIZE")`` gives it."""
         if self._mini:
             return MINI_UB_SIZE
         self._soc()
         return platform_info.reported_ub_size()
 
     def get_l1_buffer_size(self) -> int:
-        """Return bytes of L1."""
+        """Return the size of L1 in bytes."""
         return MINI_L1_SIZE if self._mini else self._soc().l1_size

@@ -9,7 +9,7 @@ from ..errors import TikUnknownApiError, did_you_mean
 from ..program import ir
 from ..program.location import fail
 from . import build, platform_info
-from .control import ElifScope, ElseScope, ForRange, IfScope, StatementScope, break_loop, continue_loop
+from .control import ElifScope, ElseScope, ForRange, IfScope, StatementScope
 from .debugger import Tikdb
 from .define import define_input_scalar, define_scalar, define_scalar_array, define_tensor
 from .dprofile import Dprofile
@@ -145,7 +145,7 @@ class Tik:
         for_type: str = "serial",
         **later: Any,
     ) -> ForRange:
-        """Return ``with tik_instance.for_range(begin, end) as i``: the body for begin <= i < end (core.md 3.1).
+        """Open a loop, ``with tik_instance.for_range(begin, end) as i``: the body for begin <= i < end (core.md 3.1).
 
         Args:
             begint, endt: integers, Scalars or integer Exprs with 0 <= begint <= endt <= 2147483647.
@@ -160,7 +160,7 @@ class Tik:
         return ForRange(self._recorder, begint, endt, name, thread_num, thread_type, block_num, dtype, for_type, later)
 
     def if_scope(self, cond: Any) -> IfScope:
-        """Return ``with tik_instance.if_scope(cond)``: the body where ``cond`` is true (core.md 3.2)."""
+        """Open a branch, ``with tik_instance.if_scope(cond)``: the body where ``cond`` is true (core.md 3.2)."""
         return IfScope(self._recorder, cond)
 
     def elif_scope(self, cond: Any) -> ElifScope:
@@ -172,16 +172,27 @@ class Tik:
         return ElseScope(self._recorder)
 
     def new_stmt_scope(self, disable_sync: bool = False) -> StatementScope:
-        """Return a block of its own; ``disable_sync=True``: nothing is synchronised inside (core.md 3.4)."""
+        """Open a block of its own; ``disable_sync=True``: nothing is synchronised inside (core.md 3.4)."""
         return StatementScope(self._recorder, disable_sync)
 
     def tik_break(self) -> None:
         """End the innermost for_range."""
-        break_loop(self._recorder)
+        loop = self._recorder.enclosing_loop()
+        if loop is None:
+            fail("tik_break is allowed only inside for_range")
+        if not (ir.is_immediate(loop.block_num) and loop.block_num == 1):
+            fail("tik_break is not allowed directly in the multi-core loop")
+        loop.thread_num = 1
+        self._recorder.record(ir.Break)
 
     def tik_continue(self) -> None:
         """Go on with the next iteration of the innermost for_range."""
-        continue_loop(self._recorder)
+        if self._recorder.enclosing_loop() is None:
+            fail("tik_continue is allowed only inside for_range")
+        self._recorder.questionable(
+            "undocumented", "tik_continue has no documentation; taken as the next iteration of the innermost loop"
+        )
+        self._recorder.record(ir.Continue)
 
     def tik_return(self) -> None:
         """Leave the kernel (this block of it)."""

@@ -231,17 +231,17 @@ class ScalarArray:
 
 # ------------------------------------------------------------------------------------------------ conditions
 def all_of(*conditions: Any) -> Any:
-    """Return ``tik.all``: true where every condition is."""
+    """Implement ``tik.all``: true if every condition is true."""
     return _logical("all", conditions, False)
 
 
 def any_of(*conditions: Any) -> Any:
-    """Return ``tik.any``: true where at least one condition is."""
+    """Implement ``tik.any``: true if at least one condition is true."""
     return _logical("any", conditions, True)
 
 
 def negate(condition: Any) -> Any:
-    """Return ``tik.negate``: logical not."""
+    """Implement ``tik.negate``: logical not."""
     value = condition_of(condition, "tik.negate")
     if isinstance(value, bool):
         return not value

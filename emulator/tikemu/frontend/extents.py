@@ -18,7 +18,7 @@ def lower(value: Extent) -> ir.Value:
 
 
 def lower_shape(shape: tuple[Any, ...]) -> tuple[ir.Value, ...]:
-    """Return extents (or strides) as the program holds them."""
+    """Return the extents (or strides) as the program holds them."""
     for extent in shape:
         if type(extent) is not int:
             return tuple([lower(extent) for extent in shape])
@@ -26,7 +26,7 @@ def lower_shape(shape: tuple[Any, ...]) -> tuple[ir.Value, ...]:
 
 
 def product(shape: tuple[Extent, ...]) -> Extent:
-    """Return number of elements."""
+    """Return the number of elements."""
     result: Extent = 1
     for extent in shape:
         result = result * extent
@@ -34,7 +34,7 @@ def product(shape: tuple[Extent, ...]) -> Extent:
 
 
 def row_major(shape: tuple[Extent, ...]) -> tuple[Extent, ...]:
-    """Return strides in elements of a contiguous tensor."""
+    """Return the strides in elements of a contiguous tensor."""
     strides, step = [], 1
     for extent in reversed(shape):
         strides.append(step)

@@ -88,7 +88,7 @@ te_set_version = set_current_compile_soc_info  # the older name
 
 
 def te_set_l2_mode(mode: int) -> str:
-    """Return accepted, no effect: the L2 buffer is an option of a run. Returns "success"."""
+    """Accept a mode without effect: the L2 buffer is an option of a run. Returns "success"."""
     return "success"
 
 
@@ -98,13 +98,13 @@ def selection() -> Selection | None:
 
 
 def restore(selected: Selection | None) -> None:
-    """Return to an earlier selection; None: nothing is selected."""
+    """Go back to an earlier selection; None: nothing is selected."""
     global _selection, _assumed
     _selection, _assumed = selected, False
 
 
 def current_soc() -> SocProfile:
-    """Return profile of the selected SoC. Without a selection it is Ascend 910: a warning, in strict mode an error
+    """Return the profile of the selected SoC. Without a selection it is Ascend 910: a warning, in strict mode an error
     (D2d).
     """
     global _assumed
@@ -123,7 +123,7 @@ def current_soc() -> SocProfile:
 
 
 def reported_ub_size() -> int:
-    """Return bytes that ``get_soc_spec("UB_SIZE")`` returns (D1)."""
+    """Return the size in bytes that ``get_soc_spec("UB_SIZE")`` returns (D1)."""
     configured = settings.default_options().ub_reported
     return current_soc().ub_size if configured is None else configured
 

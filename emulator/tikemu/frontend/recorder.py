@@ -299,7 +299,7 @@ class Recorder:
         return None
 
     def visible(self) -> dict[str, Any]:
-        """Return Tensors and scalars in scope, by name."""
+        """Return the tensors and scalars in scope, by name."""
         names: dict[str, Any] = {}
         for frame in self.frames:
             names.update(frame.names)

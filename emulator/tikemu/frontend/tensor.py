@@ -92,7 +92,7 @@ class Tensor(Loadable):
     __iter__ = None
 
     def _compare(self, op: str, other: Any, identity: bool) -> Any:
-        """Return elements compare by value; whole tensors, and other objects, as Python compares objects."""
+        """Compare elements by value; whole tensors, and other objects, as Python compares objects."""
         if self is other:
             return identity
         elements = isinstance(other, Tensor) and self._is_element and other._is_element
@@ -171,7 +171,7 @@ class Tensor(Loadable):
         return Tensor(self._info, self._layout.reinterpret_cast_to(dtype))
 
     def flatten(self) -> Tensor:
-        """Return refused: the documents say nothing about it."""
+        """Refuse: the documents say nothing about it."""
         fail(
             "Tensor.flatten has no specification; use reshape((size,)) or index the tensor with "
             "one position, which flattens it",

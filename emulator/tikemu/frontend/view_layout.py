@@ -38,11 +38,11 @@ class ViewLayout(NamedTuple):
 
     @property
     def size(self) -> Extent:
-        """Return number of elements."""
+        """Return the number of elements."""
         return product(self.shape)
 
     def flat(self, index: Any) -> ViewLayout:
-        """Return ``t[i]`` and ``t[a:b]``: of the tensor flattened to one dimension."""
+        """Return the view ``t[i]`` or ``t[a:b]`` of the tensor flattened to one dimension."""
         count = self.size if len(self.shape) > 1 else self.shape[0]
         scope = self.scope
         if type(index) is slice:
@@ -73,7 +73,7 @@ class ViewLayout(NamedTuple):
         return ViewLayout(self.name, scope, self.dtype, (extent,), offset, (stride,), contiguous, whole)
 
     def select(self, index: tuple[Any, ...]) -> ViewLayout:
-        """Return ``t[i, a:b, :]``: one entry per dimension, every dimension is kept."""
+        """Return the view ``t[i, a:b, :]``: one entry per dimension, every dimension is kept."""
         rank = len(self.shape)
         if len(index) != rank:
             fail(

@@ -23,7 +23,7 @@ def l0c_alignment(value: Any, call: Call) -> int:
 
 
 def _allocated(operand: Operand) -> int:
-    """Return end of the memory that the allocation of a tensor takes: its size rounded up (D3b); of GM the segment
+    """Return the end of the memory that the allocation of a tensor takes: its size rounded up (D3b); of GM the segment
     (D33a).
     """
     if operand.memory.kind == "GM":
@@ -40,7 +40,7 @@ def access(call: Call, label: str, operand: Operand, *pieces: Piece) -> Access:
 
     Raises:
         TikBoundsError: a byte lies outside the tensor. An access that ends in the padding with which the tensor is
-            allocated is questionable (warning; strict: error).
+            allocated is questionable (warning; strict: error); so is, on request, one that stays inside the memory.
     """
     region = Region(operand.memory, pieces)
     if region.start < operand.start or region.end > operand.end:
@@ -51,12 +51,21 @@ def access(call: Call, label: str, operand: Operand, *pieces: Piece) -> Access:
         if operand.start <= region.start and region.end <= _allocated(operand):
             call.questionable("padding", f"{message}; only the padding of its allocation is touched", TikBoundsError)
         else:
-            call.fail(message, TikBoundsError)
+            outside_tensor(call, operand, region.start, region.end, message)
     return Access(operand, region)
 
 
+def outside_tensor(call: Call, operand: Operand, start: int, end: int, message: str) -> None:
+    """Report an access that leaves its tensor: an error, or questionable where the user checks against the memory."""
+    memory = operand.memory
+    if call.options.bounds == "buffer" and memory.kind != "GM" and start >= 0 and end <= len(memory.data):
+        call.questionable("bounds", f"{message}; it stays inside {memory.kind}", TikBoundsError)
+    else:
+        call.fail(message, TikBoundsError)
+
+
 def bursts(call: Call, label: str, operand: Operand, count: int, length: int, pitch: int) -> Access:
-    """Return ``count`` bursts of ``length`` bytes, ``pitch`` bytes start to start, from the operand's address."""
+    """Return ``count`` bursts of ``length`` bytes from the operand's address, ``pitch`` bytes start to start."""
     return access(call, label, operand, (operand.address, count, pitch, 1, 0, length))
 
 

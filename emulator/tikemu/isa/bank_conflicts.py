@@ -30,7 +30,7 @@ class Stream(NamedTuple):
 
 
 def _rows(stream: Stream, repeats: int) -> np.ndarray:
-    """Return row numbers (address / 32), one line per repeat, one column per block."""
+    """Return the row numbers (address / 32): one line per repeat, one column per block."""
     line = stream.address // BLOCK + np.arange(stream.blocks) * stream.block_stride
     return line + np.arange(repeats)[:, None] * stream.repeat_stride
 
@@ -51,7 +51,7 @@ def _unique_rows(rows: np.ndarray, stream: Stream) -> np.ndarray:
 def conflict_cycles(
     per_repeat: float, repeats: int, dst: Stream, sources: tuple[Stream, ...] = (), reads_add: bool = True
 ) -> float:
-    """Return cycles of a vector instruction with its bank conflicts.
+    """Return the cycles of a vector instruction with its bank conflicts.
 
     Each repeat takes the largest of ``per_repeat``; the reads of all sources that meet in one group; the writes that
     meet in one group; and, where a block of ``dst`` lies in the bank of the source block it is computed from, the

@@ -77,7 +77,7 @@ class Call:
 
     @property
     def core(self) -> CoreState:
-        """Return registers of the executing core (when bound)."""
+        """Return the registers of the executing core (when bound)."""
         return self.context.core
 
     def operation(

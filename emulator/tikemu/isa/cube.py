@@ -267,7 +267,7 @@ def gather_fractals(
 
 
 def _runs(address: int, blocks: np.ndarray, unit: int) -> list[Piece]:
-    """Return ascending numbers of units as pieces of constant step."""
+    """Return ascending unit numbers as pieces of constant step."""
     pieces = []
     first = 0
     steps = np.diff(blocks)
@@ -326,7 +326,9 @@ def mmad(call: Call, a: Any) -> MicroOp:
 def multiply(
     call: Call, dst: Operand, left: Operand, right: Operand, m: int, k: int, n: int, accumulate: bool, gemv: bool = True
 ) -> MicroOp:
-    """Return one ``mmad``; with ``gemv``, m == 1 reads ``left`` as k contiguous elements (D27a)."""
+    """Return the micro-operation of one ``mmad``. With ``gemv``, m == 1 reads k contiguous elements of ``left``
+    (D27a).
+    """
     vector = gemv and m == 1
     k0 = BLOCK // size_of(left.dtype)
     m1, k1, n1 = -(-m // 16), -(-k // k0), -(-n // 16)
@@ -343,7 +345,7 @@ def multiply(
 
 
 def _left_access(call: Call, left: Operand, m: int, k: int, vector: bool) -> Access:
-    """Return valid elements of A; the whole fractals must lie inside the tensor."""
+    """Return the valid elements of A; the whole fractals must lie inside the tensor."""
     size = size_of(left.dtype)
     if vector:
         return access(call, "src_fm", left, (left.address, 1, 0, 1, 0, k * size))
@@ -363,7 +365,7 @@ def _left_access(call: Call, left: Operand, m: int, k: int, vector: bool) -> Acc
 
 
 def _right_access(call: Call, right: Operand, n: int, k: int) -> Access:
-    """Return valid elements of B; the whole fractals must lie inside the tensor."""
+    """Return the valid elements of B; the whole fractals must lie inside the tensor."""
     size = size_of(right.dtype)
     k0 = BLOCK // size
     n1, k1, base = -(-n // 16), -(-k // k0), right.address

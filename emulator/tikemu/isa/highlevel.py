@@ -84,7 +84,7 @@ def _along(starts: Sequence[Operand], group: Rows, row: int, sizes: Sequence[int
 
 
 def filled(low: Lowering, dtype: str, value: Any) -> Operand:
-    """Return one repeat of scratch that holds a number in every lane."""
+    """Return one repeat of scratch memory with a number in every lane."""
     lanes = LANE_BYTES // size_of(dtype)
     operand = low.scratch("UB", dtype, lanes)
     low.emit("vector_dup", lanes, operand, value, 1, 1, 0)
@@ -257,7 +257,7 @@ def _values(operand: Any, dtype: str) -> Callable[[], np.ndarray]:
 
 
 def _mask_bits(call: Call, operand: Operand, elements: int) -> tuple[Any, np.ndarray]:
-    """Return footprint and bytes of a contiguous tensor of ``elements`` bits."""
+    """Return the footprint and the bytes of a contiguous tensor of ``elements`` bits."""
     if len(rows(operand)) > 1 or rows(operand)[0].count > 1:
         call.fail("mask_tensor must be contiguous")
     octets = -(-elements // 8)
@@ -269,7 +269,7 @@ def _mask_bits(call: Call, operand: Operand, elements: int) -> tuple[Any, np.nda
 
 
 def _repeats(operand: Operand) -> int:
-    """Return repeats of the instructions that cover an operand."""
+    """Return how many repeats of instructions cover an operand."""
     lanes = LANE_BYTES // size_of(operand.dtype)
     return sum(group.count * -(-group.elements // lanes) for group in rows(operand))
 
@@ -405,7 +405,7 @@ def h_data_move(call: Call, a: Any) -> list[MicroOp]:
 
 
 def _matched(call: Call, dst: Operand, src: Operand) -> Any:
-    """Return the operands with equal shapes; a contiguous one takes the shape of the other."""
+    """Return the operands with equal shapes; a contiguous operand takes the shape of the other."""
     if squeezed(dst.shape) == squeezed(src.shape):
         return dst, src
     for one, other in ((dst, src), (src, dst)):

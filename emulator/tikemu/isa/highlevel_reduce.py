@@ -159,16 +159,11 @@ def _fold_axis(low: Lowering, dst: Operand, src: Operand, problem: Reduction, *,
 
 
 def _copy(low: Lowering, dst: Operand, src: Operand) -> None:
-    """Keep the larger of x and x."""
+    """Copy elements, by keeping the larger of x and x."""
     elementwise(low, "vmax", dst, src, src)
 
 
-@_entry("h_reduce_sum", FLOATS, "sum along an axis")
-def h_reduce_sum(call: Call, a: Any) -> list[MicroOp]:
-    return _reduce(call, a, _sum_rows, partial(_fold_axis, name="vadd"))
-
-
-def _reduce(call: Call, a: Any, by_rows: Callable[..., None], along: Callable[..., None]) -> list[MicroOp]:
+def _reduce(call: Call, a: Any, *, by_rows: Callable[..., None], along: Callable[..., None]) -> list[MicroOp]:
     """Reduce the last axis of several rows (``by_rows``), or another axis (``along``)."""
     _check_shapes(call)
     low = Lowering(call)
@@ -182,6 +177,11 @@ def _reduce(call: Call, a: Any, by_rows: Callable[..., None], along: Callable[..
             source = window(src, row * pitch * size_of(src.dtype))
             along(low, target, source, problem)
     return low.ops
+
+
+_entry("h_reduce_sum", FLOATS, "sum along an axis")(
+    partial(_reduce, by_rows=_sum_rows, along=partial(_fold_axis, name="vadd"))
+)
 
 
 # ------------------------------------------------------------------------------------------------ largest, smallest
@@ -266,23 +266,13 @@ def _scalar_op(call: Call, run: Any, loads: int, stores: int, reads: Any, writes
     return call.operation(cycles, "", (reads,), (writes,), run, pipe="S", constants=constants)
 
 
-def _extreme(call: Call, a: Any, *, name: str) -> list[MicroOp]:
-    return _reduce(call, a, partial(_extreme_rows, name=name), partial(_fold_axis, name=f"v{name}"))
-
-
-_entry("h_reduce_max", FLOATS, "largest element along an axis")(partial(_extreme, name="max"))
-_entry("h_reduce_min", FLOATS, "smallest element along an axis")(partial(_extreme, name="min"))
+for _name, _which in (("max", "largest"), ("min", "smallest")):
+    _entry(f"h_reduce_{_name}", FLOATS, f"{_which} element along an axis")(
+        partial(_reduce, by_rows=partial(_extreme_rows, name=_name), along=partial(_fold_axis, name=f"v{_name}"))
+    )
 
 
 # --------------------------------------------------------------------------------------------------------- argmax
-_INDEX = ("int32", "uint32", "int16", "uint16")
-
-
-@_entry("h_reduce_argmax", tuple((index, "float16") for index in _INDEX), "index of the largest element along an axis")
-def h_reduce_argmax(call: Call, a: Any) -> list[MicroOp]:
-    return _reduce(call, a, _argmax_rows, _argmax_axis)
-
-
 def _argmax_rows(low: Lowering, dst: Operand, src: Operand, rows: int, columns: int, pitch: int) -> None:
     """Reduce each repeat to value and index, then take the best repeat of every row."""
     parts, lanes = -(-columns // 128), 128
@@ -331,3 +321,10 @@ def _argmax_axis(low: Lowering, dst: Operand, src: Operand, problem: Reduction) 
         constants=("vector_cmp", "vector_sel", "vector_simple"),
     )
     low.append("vector", operation)
+
+
+_entry(
+    "h_reduce_argmax",
+    tuple((index, "float16") for index in ("int32", "uint32", "int16", "uint16")),
+    "index of the largest element along an axis",
+)(partial(_reduce, by_rows=_argmax_rows, along=_argmax_axis))

@@ -40,7 +40,7 @@ def require_equal_shapes(call: Call, names: Sequence[str]) -> None:
 
 
 def axes(*operands: Operand) -> list[Axis]:
-    """Return common axes of operands of equal shape: extents above 1, neighbours merged where every operand allows
+    """Return the common axes of operands of equal shape: extents above 1, neighbours merged where every operand allows
     it.
     """
     strides = [[step for extent, step in zip(item.shape, item.strides) if extent != 1] for item in operands]
@@ -53,7 +53,7 @@ def axes(*operands: Operand) -> list[Axis]:
 
 
 def steps_over(outer: Sequence[Axis], operands: int) -> Iterator[tuple[int, ...]]:
-    """Yield element offsets of every operand for every index of the ``outer`` axes."""
+    """Yield the element offsets of every operand for every index of the ``outer`` axes."""
     for index in itertools.product(*(range(axis[0]) for axis in outer)):
         yield tuple(sum(i * axis[1 + item] for i, axis in zip(index, outer)) for item in range(operands))
 
@@ -94,7 +94,7 @@ def require_aligned_rows(call: Call, group: Rows, operands: Sequence[tuple[str, 
 
 
 def pieces(operand: Operand) -> tuple[Piece, ...]:
-    """Return bytes of a (strided) operand."""
+    """Return the bytes of a (strided) operand."""
     size = size_of(operand.dtype)
     common = axes(operand)
     width = common.pop()[0] * size if common and common[-1][1] == 1 else size

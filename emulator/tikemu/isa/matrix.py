@@ -20,7 +20,7 @@ _CHUNK_ELEMENTS = 1 << 17  # block products held at a time: 1 MiB of float64 sta
 
 
 def widen(bits: np.ndarray) -> np.ndarray:
-    """Return float16 bits (uint16) to float64."""
+    """Convert float16 bits (uint16) to float64."""
     return _HALF_TO_DOUBLE.take(bits)
 
 

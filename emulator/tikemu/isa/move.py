@@ -146,7 +146,7 @@ def _burst_by_burst(target: np.ndarray, source: np.ndarray) -> Callable[[], None
 
 
 def atomic_add(target: np.ndarray, source: np.ndarray) -> Callable[[], None]:
-    """Return ``GM += UB`` in float32, round to nearest even, saturating (D6, D24)."""
+    """Return a function that adds in float32, ``GM += UB``: round to nearest even, saturating (D6, D24)."""
 
     def run() -> None:
         target[...] = numerics.saturate(target + source)
@@ -156,7 +156,7 @@ def atomic_add(target: np.ndarray, source: np.ndarray) -> Callable[[], None]:
 
 # ----------------------------------------------------------------------------------------------------- moves from L0C
 def _cast(src: np.dtype, dst: np.dtype, factor: float | None, relu: bool) -> Callable[[np.ndarray], np.ndarray]:
-    """Return conversion on the path from L0C to the Unified Buffer (D23b, D23d)."""
+    """Return the conversion on the path from L0C to the Unified Buffer (D23b, D23d)."""
 
     def convert(values: np.ndarray) -> np.ndarray:
         if factor is not None:
@@ -234,8 +234,8 @@ def move_fractals(
     factor: float | None = None,
     relu: bool = False,
 ) -> MicroOp:
-    """Return matrix mode: bursts of ``burst`` fractals of 256 elements; ``src_gap`` in fractals, ``dst_gap`` in
-    blocks.
+    """Move fractals from L0C in matrix mode: bursts of ``burst`` fractals of 256 elements; ``src_gap`` in fractals,
+    ``dst_gap`` in blocks.
     """
     return move_from_l0c(
         call,
@@ -252,7 +252,7 @@ def move_fractals(
 
 # -------------------------------------------------------------------------------------------------------- data_move
 def _move_mode(call: Call) -> int:
-    """Return the 8th argument: 1 converts float32 to float16 on the path from L0C."""
+    """Return the mode, which is the 8th argument: 1 converts float32 to float16 on the path from L0C."""
     extra = tuple(call.args["args"])
     keywords = dict(call.args["argv"])
     if "mode" in keywords and not extra:

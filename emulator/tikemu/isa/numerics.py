@@ -58,7 +58,7 @@ def any_saturated() -> bool:
 
 
 def watched(run: Callable[[], None], select: Callable[[np.ndarray], np.ndarray] | None = None) -> Callable[[], None]:
-    """Return ``run`` that keeps the overflow status (D34) in its attribute ``status``.
+    """Return ``run`` wrapped so that it keeps the overflow status (D34) in its attribute ``status``.
 
     Args:
         run: calls functions of this module on computed values.
@@ -82,7 +82,7 @@ def watched(run: Callable[[], None], select: Callable[[np.ndarray], np.ndarray] 
 
 # ------------------------------------------------------------------------------------------- float16, saturation
 def widen(bits: np.ndarray) -> np.ndarray:
-    """Return float16 bits (uint16) to float32."""
+    """Convert float16 bits (uint16) to float32."""
     return _HALF_VALUES.take(bits)
 
 
@@ -96,7 +96,7 @@ def _finite(x: np.ndarray) -> bool:
 
 
 def saturate(x: np.ndarray) -> np.ndarray:
-    """Return saturation mode on a contiguous float32 array, in place: ±inf -> ±max, NaN -> 0."""
+    """Saturate a contiguous float32 array in place: ±inf -> ±max, NaN -> 0."""
     if not _finite(x):
         note_saturated(~np.isfinite(x))
         np.nan_to_num(x, copy=False, nan=0.0, posinf=FLOAT_MAX, neginf=-FLOAT_MAX)
@@ -104,7 +104,7 @@ def saturate(x: np.ndarray) -> np.ndarray:
 
 
 def narrow(x: np.ndarray) -> np.ndarray:
-    """Return float32 (contiguous) to float16 bits: round to nearest even, saturating, NaN -> 0."""
+    """Convert contiguous float32 to float16 bits: round to nearest even, saturating, NaN -> 0."""
     bits = x.astype(np.float16).view(np.uint16)
     top = bits & _HALF_INFINITY
     if top.max(initial=0) == _HALF_INFINITY:
@@ -118,12 +118,12 @@ def narrow(x: np.ndarray) -> np.ndarray:
 
 
 def round_half(x: np.ndarray) -> np.ndarray:
-    """Return float32 values rounded to float16 and back, saturating."""
+    """Round float32 values to float16 and back, saturating."""
     return widen(narrow(x))
 
 
 def scalar(value: Any, dtype: str) -> Any:
-    """Return a Python number as a NumPy scalar of ``dtype``: floats round to nearest even, finite ones saturate,
+    """Convert a Python number to a NumPy scalar of ``dtype``: floats round to nearest even, finite ones saturate,
     infinities and NaN keep their pattern; integers wrap.
     """
     kind = np.dtype(dtype)
@@ -157,21 +157,21 @@ def rsqrt_table() -> np.ndarray:
 
 
 def _split(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return mantissa (23 bits of 1.f) and exponent of |x| for finite non-zero x. Subnormals are normalised."""
+    """Return the mantissa (23 bits of 1.f) and exponent of |x| for finite non-zero x. Subnormals are normalised."""
     fraction, exponent = np.frexp(np.abs(x))
     bits = (fraction * np.float32(2.0)).view(np.uint32) & 0x7FFFFF
     return bits, exponent - 1
 
 
 def reciprocal(x: np.ndarray) -> np.ndarray:
-    """Return ``vec_rec`` on float32: table look-up; ±0 -> ±inf, ±inf -> ±0, NaN -> NaN (before saturation)."""
+    """Compute ``vec_rec`` on float32: table look-up; ±0 -> ±inf, ±inf -> ±0, NaN -> NaN (before saturation)."""
     bits, exponent = _split(x)
     result = np.copysign(np.ldexp(reciprocal_table()[bits >> 15], -exponent), x)
     return _special(result, x, np.float32(1) / x)
 
 
 def rsqrt(x: np.ndarray) -> np.ndarray:
-    """Return ``vec_rsqrt`` on float32: table look-up; ±0 -> ±inf, negative -> NaN, inf -> 0 (before saturation)."""
+    """Compute ``vec_rsqrt`` on float32: table look-up; ±0 -> ±inf, negative -> NaN, inf -> 0 (before saturation)."""
     bits, exponent = _split(x)
     parity = exponent & 1
     result = np.ldexp(rsqrt_table()[(parity << 7) + (bits >> 16).astype(np.int32)], -((exponent - parity) >> 1))
@@ -185,7 +185,7 @@ def _special(result: np.ndarray, x: np.ndarray, ieee: np.ndarray) -> np.ndarray:
 
 # ------------------------------------------------------------------------------------------- functions of one argument
 def _rounded_once(function: Callable[[np.ndarray], np.ndarray]) -> Callable[..., np.ndarray]:
-    """Return ``function`` in float64, rounded once to the caller's dtype (D10a)."""
+    """Return ``function`` computed in float64 and rounded once to the caller's dtype (D10a)."""
 
     def rounded(x: np.ndarray, dtype: Any = np.float32) -> np.ndarray:
         return function(x.astype(np.float64)).astype(dtype)
@@ -218,8 +218,8 @@ UNARY: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 
 @cache
 def half_table(name: str) -> np.ndarray:
-    """Return tabulate a unary function on all float16 values, as saturated bits. Bit 16 (uint32) marks saturation. Bit
-    16 (uint32) marks those that saturated.
+    """Make a table of a unary function on all float16 values, as saturated bits. Bit 16 (uint32) marks a result that
+    saturated.
     """
     with np.errstate(all="ignore"):
         if name in ROUNDED_ONCE:
@@ -231,7 +231,7 @@ def half_table(name: str) -> np.ndarray:
 
 
 def look_up(table: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
-    """Return ``f(bits)``: the results of a ``half_table``."""
+    """Return ``f(bits)``, which looks up results in a ``half_table``."""
 
     def function(bits: np.ndarray) -> np.ndarray:
         entries = table.take(bits)
@@ -256,12 +256,12 @@ UNSPECIFIED: dict[str, tuple[str, Callable[[np.ndarray], np.ndarray]]] = {
 
 # ------------------------------------------------------------------------------------------- functions of two arguments
 def maximum(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Return larger of two numbers, ``a`` where they are equal (D12c), NaN where either is."""
+    """Return the larger of two numbers: ``a`` if they are equal (D12c), NaN if either is NaN."""
     return np.where((a >= b) | np.isnan(a), a, b)
 
 
 def minimum(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Return smaller of two numbers, ``a`` where they are equal (D12c), NaN where either is."""
+    """Return the smaller of two numbers: ``a`` if they are equal (D12c), NaN if either is NaN."""
     return np.where((a <= b) | np.isnan(a), a, b)
 
 
@@ -294,7 +294,7 @@ ROUNDING: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 
 
 def to_integer(x: np.ndarray, mode: str, dtype: str) -> np.ndarray:
-    """Return floating point to integer: rounded by ``mode``, saturating, NaN -> 0."""
+    """Convert floating point to integer: rounded by ``mode``, saturating, NaN -> 0."""
     limits = np.iinfo(dtype)
     rounded = ROUNDING[mode](x.astype(np.float64))
     inside = (rounded >= limits.min) & (rounded <= limits.max)
@@ -305,7 +305,7 @@ def to_integer(x: np.ndarray, mode: str, dtype: str) -> np.ndarray:
 
 
 def to_half_odd(x: np.ndarray) -> np.ndarray:
-    """Return float32 to float16 bits, round to odd: an inexact result is truncated and gets an odd last bit.
+    """Convert float32 to float16 bits, rounding to odd: an inexact result is truncated and gets an odd last bit.
     Saturating.
     """
     _note_large(x)
@@ -326,7 +326,7 @@ def _note_large(x: np.ndarray) -> None:
 
 
 def dequantise(x: np.ndarray, factor: float) -> np.ndarray:
-    """Return int32 to float16 bits with a factor: float64 product, one rounding to nearest even, saturating (D15b)."""
+    """Convert int32 to float16 bits with a factor: float64 product, one rounding to nearest even, saturating (D15b)."""
     product = x.astype(np.float64) * float(factor)
     _note_large(product)
     product = np.where(np.isnan(product), 0.0, np.clip(product, -HALF_MAX, HALF_MAX))

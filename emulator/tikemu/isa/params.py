@@ -128,7 +128,7 @@ def repeat(name: str = "repeat_times", high: int = 255, low: int = 1) -> Integer
 
 
 def stride(name: str, high: int = 255, default: Any = REQUIRED) -> Integer:
-    """Return stride or gap: 0..high in the unit of its instruction."""
+    """Return the parameter of a stride or gap: 0..high in the unit of its instruction."""
     return renamed(Integer(name, 0, high, default=default), name.replace("_stride", ""))
 
 
@@ -218,7 +218,7 @@ class Tensor(Param):
         self.like, self.align = like, align
 
     def alignment(self, value: Any, call: Call) -> int:
-        """Return bytes that the start address must be a multiple of."""
+        """Return the alignment of the start address in bytes."""
         memory = memory_kind(value)
         if self.align is None:
             return DEFAULT_ALIGNMENT[memory]
@@ -367,5 +367,5 @@ def shown(value: Any) -> str:
 
 
 def memory_kind(value: Any) -> str:
-    """Return memory of a recorded or resolved tensor."""
+    """Return the kind of memory of a recorded or resolved tensor."""
     return value.tensor.memory if isinstance(value, ir.View) else value.memory.kind

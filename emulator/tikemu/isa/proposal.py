@@ -26,7 +26,7 @@ def _mode() -> Param:
 
 
 def _rows(label: str, operand: Any, elements: int, repeats: int) -> Walk:
-    """Return consecutive repeats of ``elements`` float16 each."""
+    """Return a walk over consecutive repeats of ``elements`` float16 each."""
     return Walk(label, operand, leading(elements), repeats, 2 * elements)
 
 

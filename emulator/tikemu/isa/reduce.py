@@ -75,7 +75,7 @@ def extreme_function(enabled: Lanes, name: str) -> Callable[..., np.ndarray]:
 
 
 def block_extreme_function(enabled: Lanes, name: str, outputs: int) -> Callable[..., np.ndarray]:
-    """Return largest (smallest) enabled float16 of every block of 16 lanes."""
+    """Return the function that finds every block's largest (smallest) enabled float16. A block has 16 lanes."""
     choose, neutral = (np.argmax, -np.inf) if name == "max" else (np.argmin, np.inf)
 
     def function(bits: np.ndarray) -> np.ndarray:
@@ -123,7 +123,7 @@ def parameters(align: int | Callable[[Any, Call], int]) -> tuple[Param, ...]:
 
 
 def _groups(enabled: Lanes, levels: int) -> Lanes:
-    """Return groups of ``2**levels`` lanes with at least one enabled lane."""
+    """Return the groups of ``2**levels`` lanes that have an enabled lane."""
     return lanes(sum(1 << group for group in {lane >> levels for lane in np.flatnonzero(enabled.array).tolist()}))
 
 
@@ -197,7 +197,7 @@ def _scratch(call: Call, a: Any, needed: int, documented: bool) -> Access:
 
 
 def _levels(count: int, width: int) -> list[int]:
-    """Return instructions of every level that reduces ``count`` partial results, ``width`` at a time."""
+    """Return each level's instruction count to reduce ``count`` partial results, ``width`` at a time."""
     levels = []
     while count > 1:
         count = -(-count // width)
@@ -306,7 +306,9 @@ def vec_reduce_add(call: Call, a: Any) -> MicroOp:
 
 
 def extreme_scratch(repeat_times: int, cal_index: bool) -> int:
-    """Return elements of ``work_tensor`` for vec_reduce_max/min: value-index pairs of every level (vector.md 2.6)."""
+    """Return how many elements of ``work_tensor`` vec_reduce_max/min needs: value-index pairs of every level (vector.md
+    2.6).
+    """
 
     def blocks(count: int) -> int:
         return -(-count // 16) * 16

@@ -60,7 +60,7 @@ class Region:
 
     @staticmethod
     def span(memory: Memory, start: int, length: int) -> Region:
-        """Return ``length`` consecutive bytes."""
+        """Return a region of ``length`` consecutive bytes."""
         return Region(memory, ((start, 1, 0, 1, 0, length),))
 
     @staticmethod
@@ -74,14 +74,14 @@ class Region:
         return len(self.pieces) == 1 and self.pieces[0][1] == 1 and self.pieces[0][3] == 1
 
     def views(self, array: np.ndarray) -> Iterator[np.ndarray]:
-        """Return the region's bytes in ``array``, one strided view per piece. ``array`` is uint8, as long as the
+        """Yield the region's bytes in ``array``, a strided view per piece. ``array`` is uint8, as long as the
         memory.
         """
         for base, n0, s0, n1, s1, width in self.pieces:
             yield np.ndarray((n0, n1, width), np.uint8, array, base, (s0, s1, 1))
 
     def bitmap(self, start: int, end: int) -> np.ndarray:
-        """Return boolean array over the bytes [start, end): True where the region has the byte."""
+        """Return a boolean array over the bytes [start, end): True where the region has the byte."""
         low, high = min(self.start, start), max(self.end, end)
         bits = np.zeros(high - low, np.uint8)
         for base, n0, s0, n1, s1, width in self.pieces:

@@ -76,7 +76,7 @@ copyreg.pickle(InstructionSpec, lambda spec: (named, (spec.name,)))
 
 
 def unsupported() -> Mapping[str, str]:
-    """Name that are refused, with the reason."""
+    """Return the names that are refused, with the reason."""
     _load()
     return MappingProxyType(_unsupported)
 

@@ -108,7 +108,7 @@ def _check_types(call: Call) -> None:
 
 
 def _function(names: tuple[str, ...], compute: Callable[..., int | float]) -> Callable[[dict[str, Any]], int | float]:
-    """The function of named arguments; integers wrap, floats round to nearest even (D5a, D5e)."""
+    """Return the function of named arguments. Integers wrap, floats round to nearest even (D5a, D5e)."""
 
     def evaluate(values: dict[str, Any]) -> int | float:
         value, dtype = compute(*(values[name] for name in names)), values["dst"].dtype

@@ -68,7 +68,7 @@ class InstructionSpec:
 
     @property
     def aliases(self) -> dict[str, str]:
-        """Return other keywords that programs use -> parameter names."""
+        """Return the parameter's name for every other keyword that programs use."""
         return {alias: param.name for param in self.params for alias in param.aliases}
 
     def arguments(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
@@ -112,7 +112,7 @@ class InstructionSpec:
 
     @cached_property
     def _check_order(self) -> list[Param]:
-        """Return Tensors first: other parameters depend on their dtypes."""
+        """Return the parameters, tensors first: other parameters depend on their dtypes."""
         return sorted(self.params, key=lambda param: not param.first)
 
     @cached_property

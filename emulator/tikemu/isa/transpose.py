@@ -81,7 +81,7 @@ class _Blocks:
         self.step = int(steps[0]) if (steps == steps[0]).all() else None
 
     def accesses(self, call: Call) -> tuple[Access, ...]:
-        """Return footprints: one where the blocks are evenly spaced in one tensor, else one per block."""
+        """Return the footprints: one if the blocks are evenly spaced in one tensor, else one per block."""
         first = self.operands[0]
         together = (
             self.step is not None
@@ -98,7 +98,7 @@ class _Blocks:
         return (int(self.addresses[block]) + self.half, self.repeats, self.pitch, count, step, self.width)
 
     def stream(self) -> Stream | None:
-        """Block for the bank model, None where they are not evenly spaced."""
+        """Return the blocks for the bank model, None if they are not evenly spaced."""
         if self.step is None or self.step < 0:
             return None
         return Stream(int(self.addresses[0]), 16, self.step // BLOCK, self.pitch // BLOCK)
@@ -108,7 +108,7 @@ class _Blocks:
         return (self.addresses + np.arange(self.repeats)[:, None] * self.pitch) // BLOCK
 
     def view(self) -> np.ndarray | None:
-        """Return elements, shape (repeats, 16 blocks, 16), None where the blocks are not evenly spaced."""
+        """Return the elements as (repeats, 16 blocks, 16), None without an even spacing of blocks."""
         if self.step is None:
             return None
         return self.operands[0].memory.view(
@@ -126,7 +126,7 @@ class _Blocks:
 
 
 def _order(call: Call, dst: _Blocks, src: _Blocks) -> bool:
-    """Return overlap rules; True if the repeats must run one by one."""
+    """Check the rules of overlap; return True if the repeats must run one by one."""
     written, read = dst.numbers(), src.numbers()
     ordered = np.unique(written).size < written.size
     if dst.operands[0].memory is not src.operands[0].memory or not np.isin(written, read).any():

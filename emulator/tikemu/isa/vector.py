@@ -26,12 +26,12 @@ BLK_WIDE = 65535  # block strides are 16-bit fields of one-source instructions, 
 
 
 def legacy_tail() -> tuple[Param, ...]:
-    """Return trailing arguments that legacy wrappers accept; only the defaults exist on Ascend 910 (D16f)."""
+    """Return the trailing arguments of legacy wrappers. Only the defaults exist on Ascend 910 (D16f)."""
     return (Fixed("stride_unit", 0, "strides count blocks of 32 bytes on Ascend 910"), MaskMode())
 
 
 def walks(a: Any, names: tuple[str, ...], lanes: Lanes, repeats: int, legacy: bool) -> list[Walk]:
-    """Return walks of the named operands, strides taken from ``<name>_rep_stride`` and ``<name>_blk_stride``."""
+    """Return the walks of the named operands, strides taken from ``<name>_rep_stride`` and ``<name>_blk_stride``."""
     return [
         Walk(
             name,
@@ -47,7 +47,7 @@ def walks(a: Any, names: tuple[str, ...], lanes: Lanes, repeats: int, legacy: bo
 
 # ------------------------------------------------------------------------------------------- parameter lists
 def strides(names: tuple[str, ...], legacy: bool, blk_high: int) -> tuple[Param, ...]:
-    """Return parameters for strides of the named operands. In the legacy family block strides come first."""
+    """Return the parameters for strides of the named operands. In the legacy family block strides come first."""
     blocks = tuple(stride(f"{name}_blk_stride", blk_high) for name in names) if legacy else ()
     return blocks + tuple(stride(f"{name}_rep_stride") for name in names)
 
@@ -78,7 +78,7 @@ def enter(
 
 # ------------------------------------------------------------------------------------------- kernels
 def unary_kernel(name: str, dtype: str) -> Kernel:
-    """Return a function of ``numerics.UNARY``: on float16 a table, on float32 computed."""
+    """Return the kernel of a function of ``numerics.UNARY``: on float16 a table, on float32 computed."""
     if dtype == "float16":
         table = numerics.half_table(name)
         return Kernel(numerics.look_up(table), "bits16", "table", table, raw=True)
@@ -110,7 +110,7 @@ def scalar_kernel(name: str, dtype: str, value: Any) -> Kernel:
 
 
 def multiply_add_kernel(name: str, dst: str, value: Any = None) -> Kernel:
-    """Return axpy, mla, madd: the product is rounded to the destination's type, then the sum (D7c)."""
+    """Return the kernel of axpy, mla or madd: the product is rounded to the destination's type, then the sum (D7c)."""
     rounded = numerics.round_half if dst == "float16" else numerics.saturate
     if name == "axpy":
         wide = np.float32(value)
@@ -124,7 +124,7 @@ def multiply_add_kernel(name: str, dst: str, value: Any = None) -> Kernel:
 
 # ------------------------------------------------------------------------------------------- one source
 def report_unspecified(call: Call, name: str) -> Callable[..., None] | None:
-    """Return strict mode: a check for inputs whose result is not specified (D10c)."""
+    """Return strict mode's check for inputs whose result is not specified (D10c), or None."""
     if name not in numerics.UNSPECIFIED:
         return None
     what, test = numerics.UNSPECIFIED[name]
@@ -344,7 +344,7 @@ SCRATCH: dict[str, tuple[str, dict[str, int], bool]] = {
 
 
 def scratch_elements(name: str, dtype: str, extent: int, repeats: int, src_rep_stride: int) -> int:
-    """Return elements of ``work_tensor`` that ``vec_<name>_high_preci`` needs."""
+    """Return how many elements of ``work_tensor`` ``vec_<name>_high_preci`` needs."""
     block = BLOCK // np.dtype(dtype).itemsize
     if name == "expm1":
         pitch, extent = 8 if 0 < src_rep_stride <= 8 else src_rep_stride, 128

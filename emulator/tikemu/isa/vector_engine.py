@@ -13,10 +13,10 @@ from typing import Any, Callable
 import numpy as np
 
 from .. import native
-from ..errors import TikBoundsError, TikParamError
+from ..errors import TikParamError
 from ..program.dtypes import size_of
 from . import numerics
-from .access import access
+from .access import access, outside_tensor
 from .bank_conflicts import BLOCK, GROUPS, LAYER, Stream, conflict_cycles
 from .call import Call
 from .micro_op import Access, MicroOp, Operand
@@ -63,7 +63,7 @@ class Walk:
     # ---------------------------------------------------------------------------------------------- footprint
     @cached_property
     def pieces(self) -> tuple[Piece, ...]:
-        """Return bytes touched, as regular pieces."""
+        """Return the bytes touched, as regular pieces."""
         size, address = self.itemsize, self.operand.address
         rows: list[tuple[int, int, int]] = []  # offset, blocks, width
         for first, stop in self.lanes.runs:
@@ -109,10 +109,12 @@ class Walk:
         """
         operand = self.operand
         if self.span[1] > operand.end or operand.address < operand.start:
-            call.fail(
+            outside_tensor(
+                call,
+                operand,
+                *self.span,
                 f"{self.label} overflows tensor {operand.name!r}: it touches bytes {self.span[0] - operand.start} to "
                 f"{self.span[1] - operand.start}, the tensor has {operand.end - operand.start}",
-                TikBoundsError,
             )
         return Access(operand, Region(operand.memory, self.pieces))
 
@@ -234,7 +236,7 @@ class Walk:
         return store
 
     def native_fields(self, prefix: str) -> dict[str, int]:
-        """Return pointer and strides for the native helper."""
+        """Return the pointer and strides for the native helper."""
         return {
             prefix: self.operand.memory.base + self.operand.address,
             f"{prefix}_rep": self.pitch,
@@ -256,7 +258,7 @@ class Kernel:
     Attributes:
         function: ``f(*sources)`` on whole arrays (float16 as float32), giving storage form; the old destination comes
             last where ``reads_dst``.
-        family, op: of the native helper, None where it has none.
+        family, op: of the native helper, None if it has none.
         table: look-up table of the native helper.
         scalar: scalar operand of the native helper.
         reads_dst: the destination is also a source.
@@ -478,7 +480,7 @@ def idle(call: Call, dtype: str, repeats: int, mask: Lanes | None) -> MicroOp:
 
 
 def span_access(call: Call, label: str, operand: Operand, elements: int) -> Access:
-    """Return ``elements`` consecutive elements of an operand, checked against its bounds."""
+    """Return the access of ``elements`` consecutive elements of an operand, checked against its bounds."""
     return access(call, label, operand, (operand.address, 1, 0, 1, 0, elements * np.dtype(operand.dtype).itemsize))
 
 

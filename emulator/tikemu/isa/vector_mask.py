@@ -43,20 +43,20 @@ class Lanes:
 
     @cached_property
     def array(self) -> np.ndarray:
-        """Return bool, one entry per lane below ``extent``."""
+        """Return the mask as booleans, one entry per lane below ``extent``."""
         octets = np.frombuffer(self.bits.to_bytes((self.extent + 7) // 8, "little"), np.uint8)
         return np.unpackbits(octets, bitorder="little", count=self.extent).view(bool)
 
     @cached_property
     def padded(self) -> np.ndarray:
-        """Return uint8, one entry for each of 128 lanes (the form of the native helper)."""
+        """Return the mask as uint8 for 128 lanes, the form of the native helper."""
         result = np.zeros(128, np.uint8)
         result[: self.extent] = self.array
         return result
 
     @cached_property
     def padded_base(self) -> int:
-        """Return address of ``padded``."""
+        """Return the address of ``padded``."""
         return self.padded.ctypes.data
 
     @property
@@ -88,7 +88,7 @@ class Mask(Param):
         self.widest = tuple(widest)
 
     def width(self, call: Call) -> int:
-        """Return lanes per repeat."""
+        """Return the lanes per repeat."""
         return 256 // max(size_of(call.args[name].dtype) for name in self.widest)
 
     def check(self, value: Any, call: Call) -> None:

@@ -102,15 +102,15 @@ class Journal:
 
     # -------------------------------------------------------------------------------------------- reading it
     def reads(self) -> dict[int, Spans]:
-        """Return bytes read, by uid."""
+        """Return the bytes read, by uid."""
         return self._spans(self._reads)
 
     def writes(self) -> dict[int, Spans]:
-        """Return bytes written other than by atomic addition, by uid."""
+        """Return the bytes written other than by atomic addition, by uid."""
         return self._spans(self._writes)
 
     def sums(self) -> dict[int, Spans]:
-        """Return bytes added to atomically, by uid."""
+        """Return the bytes added to atomically, by uid."""
         return self._spans(self._sums)
 
     def _spans(self, entries: Iterable[Entry]) -> dict[int, Spans]:

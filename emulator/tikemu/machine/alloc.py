@@ -7,13 +7,15 @@ ends. A tensor defined inside a multi-buffered loop (``thread_num = n``) has n c
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any
 
 from ..errors import TikAlignError, TikMemoryError, TikParamError
 from ..program import ir
 from ..program.dtypes import size_of
-from ..soc import ON_CHIP, SocProfile
+from ..soc import ON_CHIP
 
 _SCOPE_NAMES = {
     "UB": "scope_ubuf",
@@ -22,25 +24,6 @@ _SCOPE_NAMES = {
     "L0B": "scope_cb",
     "L0C": "scope_cc and scope_cbuf_out",
 }
-
-
-@dataclass(frozen=True)
-class Limits:
-    """Bytes that the tensors of a program may occupy, per on-chip memory.
-
-    ``ub_comfort``: above it the Unified Buffer gives a warning, because some releases keep the rest for themselves.
-    """
-
-    capacity: dict[str, int]
-    ub_comfort: int
-
-    @staticmethod
-    def of(soc: SocProfile, planned: bool = False) -> Limits:
-        """Return the limits of a chip (D1): all of the Unified Buffer, or only its ``planned`` part."""
-        capacity = {memory: soc.capacity(memory) for memory in ON_CHIP}
-        if planned:
-            capacity["UB"] = soc.ub_planned
-        return Limits(capacity, soc.ub_planned)
 
 
 @dataclass(frozen=True)
@@ -63,7 +46,7 @@ class Placement:
 
     @property
     def end(self) -> int:
-        """Return end of the last copy."""
+        """Return the end of the last copy."""
         return self.address + (self.copies - 1) * self.stride + self.size
 
 
@@ -83,7 +66,7 @@ class Plan:
 
 
 def alignment(tensor: ir.TensorInfo) -> int:
-    """Return alignment of a tensor's start address in bytes (core.md 2.2)."""
+    """Return the alignment of a tensor's start address in bytes (core.md 2.2)."""
     if tensor.memory == "UB":
         return 32
     if tensor.memory == "L0C":
@@ -92,7 +75,8 @@ def alignment(tensor: ir.TensorInfo) -> int:
 
 
 def tensor_bytes(tensor: ir.TensorInfo) -> int:
-    """Return bytes that a tensor occupies: its shape, or ``max_mem_size`` where the shape is known only at run time.
+    """Return the bytes that a tensor occupies: its shape, or ``max_mem_size`` where the shape is known only at run
+    time.
 
     Raises:
         TikParamError: the shape is not known and no ``max_mem_size`` is given.
@@ -107,29 +91,45 @@ def tensor_bytes(tensor: ir.TensorInfo) -> int:
     return int(tensor.max_mem_size)
 
 
-def plan(program: ir.Program, limits: Limits | None = None) -> Plan:
+def plan(program: ir.Program, reduced: bool = False, order: str = "definition") -> Plan:
     """Place every on-chip tensor of ``program``.
 
     Args:
         program: the recorded program.
-        limits: capacities. Default: the capacities of ``program.soc`` in default mode.
+        reduced: without the part of the Unified Buffer that some releases keep for themselves (D1).
+        order: "definition", or "first use" for tensors defined one after another in the same scope.
 
     Raises:
         TikMemoryError: the live tensors of a memory exceed its capacity.
         TikAlignError: ``start_addr`` is not a multiple of the alignment.
     """
-    limits = limits or Limits.of(program.soc)
+    capacity = {memory: program.soc.capacity(memory) for memory in ON_CHIP}
+    if reduced:
+        capacity["UB"] = program.soc.ub_planned
+    uses = _first_uses(program.body) if order == "first use" else None
     try:
-        return _Allocator(limits, True).run(program.body)
+        return _Allocator(capacity, True, uses).run(program.body)
     except TikMemoryError:
         # A loop with thread_num=1 inherits the multi-buffering of an outer loop only if memory suffices.
-        return _Allocator(limits, False).run(program.body)
+        return _Allocator(capacity, False, uses).run(program.body)
+
+
+def _first_uses(body: ir.Body) -> dict[int, int]:
+    """Return the position of the first statement that uses a tensor, by ``TensorInfo.uid``."""
+    uses: dict[int, int] = {}
+    for position, statement in enumerate(ir.statements(body)):
+        if not isinstance(statement, ir.Define):
+            for leaf in ir.leaves(statement):
+                if isinstance(leaf, ir.TensorInfo):
+                    uses.setdefault(leaf.uid, position)
+    return uses
 
 
 class _Allocator:
-    def __init__(self, limits: Limits, inherit: bool) -> None:
-        self.limits = limits
+    def __init__(self, capacity: dict[str, int], inherit: bool, uses: dict[int, int] | None) -> None:
+        self.capacity = capacity
         self.inherit = inherit
+        self.uses = uses
         self.top = dict.fromkeys(ON_CHIP, 0)
         self.live: list[tuple[ir.TensorInfo, Placement]] = []
         self.plan = Plan()
@@ -141,14 +141,14 @@ class _Allocator:
     def body(self, body: ir.Body, selectors: tuple[tuple[ir.Variable, int], ...]) -> None:
         top, count = dict(self.top), len(self.live)
         free: dict[str, int] | None = None
-        for statement in body.statements:
+        for statement in self.ordered(body.statements):
             if isinstance(statement, ir.Define):
                 if statement.tensor.memory != "GM":
                     self.define(statement, selectors)
                     free = None
             elif isinstance(statement, ir.Instruction):
                 if free is None:
-                    free = {memory: size - self.top[memory] for memory, size in self.limits.capacity.items()}
+                    free = {memory: size - self.top[memory] for memory, size in self.capacity.items()}
                 self.plan.free[id(statement)] = free
             elif isinstance(statement, ir.For):
                 self.body(statement.body, self.inside(statement, selectors))
@@ -157,6 +157,19 @@ class _Allocator:
                     self.body(inner, selectors)
         self.top = top
         del self.live[count:]
+
+    def ordered(self, statements: Iterable[ir.Statement]) -> Iterator[ir.Statement]:
+        """Yield the statements, with neighbouring definitions in the order of first use if that counts."""
+        if self.uses is None:
+            yield from statements
+            return
+        for defines, group in groupby(statements, lambda statement: isinstance(statement, ir.Define)):
+            found = list(group)
+            yield from sorted(found, key=self.first_use) if defines else found
+
+    def first_use(self, definition: Any) -> int:
+        """Return the position of the first use of the tensor that is defined."""
+        return self.uses.get(definition.tensor.uid, 0)
 
     def inside(self, loop: ir.For, outer: tuple[tuple[ir.Variable, int], ...]) -> tuple[tuple[ir.Variable, int], ...]:
         copies = copies_of(loop)
@@ -180,7 +193,7 @@ class _Allocator:
         placement = Placement(address, size, stride, math.prod(count for _, count in selectors), selectors)
         self.live.append((tensor, placement))
         top = max(self.top[memory], address + placement.copies * stride)
-        if top > self.limits.capacity[memory]:
+        if top > self.capacity[memory]:
             raise TikMemoryError(self.overflow(memory, top), statement.location)
         self.top[memory] = top
         self.plan.peak[memory] = max(self.plan.peak[memory], top)
@@ -196,12 +209,12 @@ class _Allocator:
         more = f"{len(names) - 12} earlier ones, " if len(names) > 12 else ""
         return (
             f"the live tensors in {_SCOPE_NAMES[memory]} need {top} bytes, which exceeds the total size of the "
-            f"corresponding buffer, {self.limits.capacity[memory]} bytes ({more}{shown})"
+            f"corresponding buffer, {self.capacity[memory]} bytes ({more}{shown})"
         )
 
 
 def copies_of(loop: ir.For) -> int:
-    """Return the copies a loop makes of tensors in its body; with ``tik_break`` none (core.md 3.1)."""
+    """Return the copies a loop makes of tensors in its body. With ``tik_break`` there are none (core.md 3.1)."""
     return 1 if loop.thread_num < 2 or has_break(loop.body) else loop.thread_num
 
 

@@ -47,9 +47,7 @@ class Needs:
         return self.everything or tensor.uid in self.tensors
 
     def instruction(self, statement: ir.Instruction) -> bool:
-        """Return whether a call must be computed. The switch of atomic addition decides what later moves are. The
-        switch of atomic addition decides what later moves are.
-        """
+        """Return whether a call must be computed. The switch of atomic addition decides what later moves are."""
         return self.everything or id(statement) in self.instructions or statement.spec.name == "set_atomic_add"
 
     def _seed(self, statement: ir.Statement) -> None:
@@ -103,7 +101,9 @@ class Needs:
 
 
 def written(statement: ir.Instruction) -> set[Any]:
-    """Return uids of the tensors that a call may write: by the convention of the table, ``dst...`` and ``work...``."""
+    """Return the uids of the tensors that a call may write. By the table's convention they are ``dst...`` and
+    ``work...``.
+    """
     found: set[Any] = {
         leaf.tensor.uid
         for name, value in statement.args.items()

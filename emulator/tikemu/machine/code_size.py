@@ -12,7 +12,7 @@ from .expressions import Expressions
 
 
 def code_bytes(program: ir.Program, sites: Mapping[int, CallSite], expressions: Expressions) -> int:
-    """Return estimated bytes of machine code: every call counts as often as multi-buffered loops unroll it."""
+    """Estimate the bytes of machine code: every call counts as often as multi-buffered loops unroll it."""
     timing = program.soc.timing
 
     def of_value(value: Any) -> int:

@@ -230,7 +230,7 @@ class Compiler(CallCompiler):
         self.scalar_cost(cost)
 
     def load(self, view: ir.View, dtype: str, location: ir.Location, needed: bool) -> str:
-        """Return source of an element's value as a variable of ``dtype`` takes it: bits of equal width are copied
+        """Return the source of an element's value as a variable of ``dtype`` takes it: bits of equal width are copied
         (D5c).
         """
         if size_of(view.dtype) == size_of(dtype):
@@ -240,7 +240,7 @@ class Compiler(CallCompiler):
         return convert(Text(source, view.dtype, low, high), dtype).source if needed else source
 
     def element(self, view: ir.View, location: ir.Location, write: bool, needed: bool, value: str = "") -> str:
-        """Return source of an element access by the scalar unit."""
+        """Return the source of an element access by the scalar unit."""
         site = ElementSite(self.runtime, view, self.place(view), location, self.synced, needed)
         function = self.name("W" if write else "R", site.writer() if write else site.reader())
         offset = self.expressions.wrapped(view.offset).source
@@ -339,7 +339,7 @@ def _checked_index(index: int, length: int) -> int:
 def _debug_print(
     expression: str, tensors: dict[str, tuple[TensorPlace, ir.View]]
 ) -> Callable[[dict[str, Any], dict[str, int]], None]:
-    """``f(scalars, copies)``: evaluates an expression over tensors and scalars, and prints it."""
+    """Return ``f(scalars, copies)``: evaluates an expression over tensors and scalars, and prints it."""
     code = compile(expression, "<debug_print>", "eval")
 
     def show(scalars: dict[str, Any], copies: dict[str, int]) -> None:

@@ -33,7 +33,7 @@ class Cores:
 
     Attributes:
         times: per core, when its blocks are complete.
-        trace: events of the first cores; None where none are kept.
+        trace: events of the first cores; None if none are kept.
     """
 
     def __init__(self, runtime: Runtime, compiled: Compiled, progress: Progress) -> None:
@@ -97,7 +97,12 @@ class Cores:
                 f"block_barrier with {count} blocks on {runtime.soc.core_count} cores: blocks that wait for a "
                 "core never arrive on a device"
             )
-            runtime.report(_barrier(runtime.program), "synchronisation", TikSyncError, message)
+            first = next(
+                entry.location
+                for entry in ir.statements(runtime.program.body)
+                if isinstance(entry, ir.Instruction) and entry.spec.name == "block_barrier"
+            )
+            runtime.report(first, "synchronisation", TikSyncError, message)
         while any(thread is not None for thread, _ in waiting):
             if not all(thread is not None for thread, _ in waiting):
                 finished = [number for number, (thread, _) in enumerate(waiting) if thread is None]
@@ -124,9 +129,3 @@ class Cores:
             self.times.append(0.0)
         if runtime.timing:
             self.times[block] = runtime.clock.end_block()
-
-
-def _barrier(program: ir.Program) -> ir.Location:
-    """Return the line of the first ``block_barrier``."""
-    calls = (entry for entry in ir.statements(program.body) if isinstance(entry, ir.Instruction))
-    return next(call.location for call in calls if call.spec.name == "block_barrier")

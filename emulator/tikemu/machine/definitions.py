@@ -11,7 +11,7 @@ from .runtime import Runtime
 
 
 def define(runtime: Runtime, tensor: ir.TensorInfo) -> Callable[[int], None]:
-    """Return ``f(copy)``: fresh contents for a tensor whose definition is reached."""
+    """Return ``f(copy)``, which gives fresh contents to a tensor whose definition is reached."""
     placement = runtime.plan.placements[tensor.uid]
     clear, kind = runtime.core.clear, tensor.memory
     base, stride, size = placement.address, placement.stride, placement.size
@@ -24,7 +24,7 @@ def define(runtime: Runtime, tensor: ir.TensorInfo) -> Callable[[int], None]:
 
 
 def reserve(tensor: ir.TensorInfo) -> Callable[[int], None]:
-    """Return ``f(elements)``: checks the size of a tensor with a run-time shape when its definition is reached."""
+    """Return ``f(elements)``, which checks the run-time size of a tensor when its definition is reached."""
 
     def check(elements: int) -> None:
         needed = elements * size_of(tensor.dtype)

@@ -43,7 +43,7 @@ class ElementSite(Reusable):
         runtime.sites.append(self)
 
     def reader(self) -> Callable[[int, int], Any]:
-        """Return ``f(offset, copy)``: the element's value."""
+        """Return ``f(offset, copy)``, which gives the element's value."""
         array, itemsize, needed = self.array, self.itemsize, self.needed
         locate = self._locate(write=False)
 
@@ -54,7 +54,7 @@ class ElementSite(Reusable):
         return read
 
     def writer(self) -> Callable[[int, int, Any], None]:
-        """Return ``f(offset, copy, value)``: store a value that the element's type represents."""
+        """Return ``f(offset, copy, value)``, which stores a value that the element's type represents."""
         array, itemsize, needed = self.array, self.itemsize, self.needed
         locate = self._locate(write=True)
 
@@ -69,7 +69,7 @@ class ElementSite(Reusable):
         self.footprints.clear()
 
     def _locate(self, write: bool) -> Callable[[int, int], int]:
-        """Return ``f(offset, copy)``: the checked address; accounts for time, marks and races."""
+        """Return ``f(offset, copy)``, which gives the checked address and accounts for time, marks and races."""
         place, itemsize, name = self.place, self.itemsize, self.name
         runtime, clock, footprints, whole = self.runtime, self.runtime.clock, self.footprints, self.whole
         checked = runtime.marks or not self.synced

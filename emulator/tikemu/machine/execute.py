@@ -15,7 +15,7 @@ from ..program.dtypes import size_of
 from ..result import Result
 from . import gc_pause
 from .access_log import Journal
-from .alloc import Limits, plan
+from .alloc import plan
 from .backward_slice import Needs
 from .collect import collect
 from .compile import Compiler
@@ -110,8 +110,7 @@ class Session:
             program = dataclasses.replace(program, soc=program.soc.with_constants(dict(options.constants)))
         marks = options.checks("undefined") and numerics
         self.gm = {info.uid: GlobalTensor(info, shape, marks) for info, shape, _ in tensors}
-        limits = Limits.of(program.soc, options.raises("memory"))
-        placed = plan(program, limits)
+        placed = plan(program, options.raises("memory"), options.placement)
         journal = None if keep_additions is None else Journal(self.gm, keep_additions)
         self.runtime = Runtime(program, placed, options, numerics, timing, self.gm, blocks, journal)
         self.progress = Progress(options.progress, program.name)
@@ -122,13 +121,17 @@ class Session:
                 self.runtime.found(finding)
 
     @property
+    def size(self) -> int:
+        """Return the size of global memory in bytes."""
+        return sum(tensor.size for tensor in self.gm.values())
+
+    @property
     def reusable(self) -> bool:
         """Return whether another run may use the prepared operations. None of them has complained, and memory is not
         short.
         """
-        size = sum(tensor.size for tensor in self.gm.values())
         said = self.runtime.warned or self.runtime.findings
-        return self.key[0].reuse and not said and self.key[3] is not None and size <= KEEP_BYTES
+        return self.key[0].reuse and not said and self.key[3] is not None and self.size <= KEEP_BYTES
 
     def begin(self, scalars: Mapping[str, Any], tensors: list[Contents]) -> None:
         """Set the state before the first block."""
@@ -141,7 +144,7 @@ class Session:
         self.progress.restart()
 
     def run(self, scalars: Mapping[str, Any], tensors: list[Contents], elsewhere: Elsewhere | None = None) -> Result:
-        """Return one run with these inputs."""
+        """Run the program once with these inputs."""
         cores = Cores(self.runtime, self.compiled, self.progress)
         try:
             self.begin(scalars, tensors)

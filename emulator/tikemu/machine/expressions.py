@@ -1,7 +1,7 @@
 """Recorded values as Python source text.
 
 Every integer expression carries the interval that its value can lie in, so that wrapping to the width of its type is
-written out only where it can happen.
+written out only if it can happen.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Expressions:
         self._operations: dict[int, tuple[ir.Operation, Text]] = {}  # by id; authors use one value in many places
 
     def text(self, value: Any) -> Text:
-        """Return text of a value; integers may exceed their type (see :func:`wrapped`)."""
+        """Return the text of a value; integers may exceed their type (see :func:`wrapped`)."""
         if isinstance(value, ir.Variable):
             if is_float(value.dtype):
                 return Text(name_of(value), value.dtype)
@@ -70,15 +70,15 @@ class Expressions:
         return _immediate(value)
 
     def wrapped(self, value: Any) -> Text:
-        """Return text of a value inside the range of its type."""
+        """Return the text of a value inside the range of its type."""
         return wrap(self.text(value))
 
     def converted(self, value: Any, dtype: str) -> Text:
-        """Return text of a value converted to ``dtype`` as an assignment does (D5c)."""
+        """Return the text of a value converted to ``dtype`` as an assignment does (D5c)."""
         return convert(self.text(value), dtype)
 
     def copy_number(self, selectors: tuple[tuple[ir.Variable, int], ...]) -> str:
-        """Return source text for a tensor's copy inside multi-buffered loops, or "" for one copy."""
+        """Return the source text for a tensor's copy inside multi-buffered loops; "" for one copy."""
         source = ""
         for variable, copies in selectors:
             part = f"{self.wrapped(variable).source} % {copies}"
@@ -120,7 +120,7 @@ def _immediate(value: Any) -> Text:
 
 
 def _typed(node: Any, text: Text, other: Text) -> Text:
-    """Return an immediate takes the type that it has beside the other operand."""
+    """Return an immediate in the type that it has beside the other operand."""
     if not ir.is_immediate(node):
         return text
     if isinstance(node, bool):
@@ -188,7 +188,7 @@ def _comparison(op: str, left: Text, right: Text) -> Text:
 
 
 def _as_integer(text: Text) -> Text:
-    """Return a truth value counts as an int32."""
+    """Return a truth value as int32, other values as they are."""
     return Text(text.source, "int32", text.low, text.high, text.cost) if text.dtype == "bool" else text
 
 

@@ -22,7 +22,7 @@ _before: tuple[int, int, int] = gc.get_threshold()
 
 @contextlib.contextmanager
 def patience() -> Iterator[None]:
-    """Provide meanwhile the collector waits for more objects. Several threads may ask for it."""
+    """Make the collector wait for more objects meanwhile. Several threads may ask for it."""
     global _depth, _before
     with _lock:
         _depth += 1

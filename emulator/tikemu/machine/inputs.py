@@ -34,7 +34,7 @@ def scalar_inputs(program: ir.Program) -> list[ir.Variable]:
 
 
 def feeds(program: ir.Program, inputs: Mapping[str, Any], numerics: bool) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return scalars and arrays by name, with unknown and missing names refused."""
+    """Return the scalars and arrays by name, with unknown and missing names refused."""
     scalar_names = {variable.name: variable for variable in scalar_inputs(program)}
     required = [node.tensor.name for node in program.inputs if isinstance(node, ir.View)]
     optional = [view.tensor.name for view in program.outputs] + [tensor.name for tensor in program.workspaces]
@@ -105,7 +105,9 @@ def _evaluate(value: Any, scalars: Mapping[str, Any], program: ir.Program) -> in
 
 
 def block_count(program: ir.Program, scalars: Mapping[str, Any]) -> int | None:
-    """Return blocks of the multi-core loop; None if only the running program knows."""
+    """Return the number of blocks of the multi-core loop, None if it is unknown. Then only the running program knows
+    it.
+    """
     for statement in ir.statements(program.body):
         if isinstance(statement, ir.For) and not (ir.is_immediate(statement.block_num) and statement.block_num == 1):
             try:
@@ -139,7 +141,7 @@ def input_scalar(variable: ir.Variable, value: Any) -> int | float:
 
 
 def fed_array(info: ir.TensorInfo, shape: tuple[int, ...], value: Any) -> np.ndarray:
-    """An input checked against its GM tensor (D30a); a warning where only its shape differs.
+    """Return an input checked against its GM tensor (D30a). If only its shape differs, warn.
 
     Raises:
         TikParamError: another dtype or number of elements.

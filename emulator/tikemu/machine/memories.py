@@ -55,7 +55,7 @@ class CoreMemories:
         _assign(self.core, CoreState())
 
     def clear(self, kind: str, start: int, end: int) -> None:
-        """Return contents of a freshly defined tensor."""
+        """Give a freshly defined tensor its contents."""
         memory = self.memories[kind]
         if self.strict:
             poison(memory, start, end)
@@ -63,7 +63,7 @@ class CoreMemories:
             memory.data[start:end] = 0
 
     def snapshot(self) -> tuple[dict[str, tuple], CoreState]:
-        """Return copy of all contents in use."""
+        """Return a copy of all contents in use."""
         contents = {}
         for kind, size in self.used.items():
             memory = self.memories[kind]

@@ -59,7 +59,7 @@ class Progress:
 
     @property
     def share(self) -> float:
-        """Return done so far, 0 to 1."""
+        """Return the share that is done so far, 0 to 1."""
         done, width = 0.0, 1.0
         for share, count in zip(self._shares, self._counts):
             done += share * width

@@ -43,7 +43,7 @@ class BlockRaces:
         return marks
 
     def read(self, region: Region, who: str) -> str | None:
-        """Return the current block reads ``region``; returns with what it clashes."""
+        """Note that the current block reads ``region``; return the access it clashes with."""
         me, clash = self.block + 1, None
         writer, _, reader = self._marks(region.memory)
         for written, seen in zip(region.views(writer), region.views(reader)):

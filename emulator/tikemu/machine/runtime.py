@@ -33,7 +33,7 @@ class BoundOp(TimedOp):
     Attributes:
         run: performs the numerics (with the checks of strict mode).
         micro: the micro-operation.
-        status: its ``overflow`` counts executions in which a result saturated; None where none can.
+        status: its ``overflow`` counts executions in which a result saturated; None if none can.
     """
 
     __slots__ = ("run", "micro", "status")
@@ -109,7 +109,7 @@ class Runtime:
     # -------------------------------------------------------------------------------------------- blocks
     @property
     def active_cores(self) -> int:
-        """Return cores that share the bandwidth of global memory."""
+        """Return how many cores share the bandwidth of global memory."""
         if self.options.active_cores is not None:
             return min(self.options.active_cores, self.soc.core_count)
         return min(self.soc.core_count if self.block_count is None else self.block_count, self.soc.core_count)
@@ -167,7 +167,7 @@ class Runtime:
         self.report(location, "synchronisation", TikParamError, message)
 
     def loop_range(self, begin: int, end: int, location: ir.Location) -> range:
-        """Return iterations of a loop with run-time bounds (core.md 3.1)."""
+        """Return the iterations of a loop with run-time bounds (core.md 3.1)."""
         if not 0 <= begin <= end <= 2147483647:
             message = "the bounds of for_range must satisfy 0 <= begint <= endt <= 2147483647"
             if begin < end:

@@ -25,7 +25,7 @@ def guarded(
     Args:
         op: the micro-operation.
         marked: it is known which bytes are defined.
-        races: accesses of the blocks to global memory; None where there is one block.
+        races: accesses of the blocks to global memory; None if there is one block.
         report: takes class, error and message of a finding.
     """
     atomic = op.transfer is not None and op.transfer.direction == "atomic"

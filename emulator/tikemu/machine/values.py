@@ -19,7 +19,7 @@ F16_MAX = 65504.0
 
 
 def divide(dividend: int, divisor: int) -> int:
-    """Return integer division truncating toward zero (D5b)."""
+    """Divide integers, truncating toward zero (D5b)."""
     if divisor == 0:
         raise TikBoundsError(f"integer division of {dividend} by zero")
     quotient = abs(dividend) // abs(divisor)
@@ -27,7 +27,7 @@ def divide(dividend: int, divisor: int) -> int:
 
 
 def remainder(dividend: int, divisor: int) -> int:
-    """Return remainder with the sign of the dividend (D5b)."""
+    """Compute the remainder with the sign of the dividend (D5b)."""
     if divisor == 0:
         raise TikBoundsError(f"remainder of {dividend} by zero")
     rest = abs(dividend) % abs(divisor)
@@ -42,26 +42,26 @@ def shift_count(count: int, bits: int) -> int:
 
 
 def pick(values: Sequence, index: int) -> Any:
-    """Return element of a ScalarArray with a run-time index."""
+    """Return the element of a ScalarArray at a run-time index."""
     if not 0 <= index < len(values):
         raise TikBoundsError(f"index {index} is out of range for a ScalarArray of length {len(values)}")
     return values[index]
 
 
 def round_f32(value: float) -> float:
-    """Return nearest float32, ties to even; infinities and NaN stay (D5e)."""
+    """Return the nearest float32, ties to even; infinities and NaN stay (D5e)."""
     return float(np.float32(value))
 
 
 def round_f16(value: float) -> float:
-    """Return nearest float16, ties to even, saturating (D5c); NaN stays."""
+    """Return the nearest float16, ties to even, saturating (D5c); NaN stays."""
     if value != value:
         return value
     return max(-F16_MAX, min(F16_MAX, float(np.float16(value))))
 
 
 def true_divide(dividend: float, divisor: float) -> float:
-    """Return IEEE quotient before rounding to the type."""
+    """Return the IEEE quotient before rounding to the type."""
     try:
         return dividend / divisor
     except ZeroDivisionError:
@@ -71,19 +71,19 @@ def true_divide(dividend: float, divisor: float) -> float:
 
 
 def int_to_f32(value: int) -> float:
-    """Return nearest float32 of an integer, one rounding."""
+    """Return the nearest float32 of an integer, one rounding."""
     if -(1 << 53) <= value <= 1 << 53:
         return float(np.float32(value))
     return float((np.int64 if value < 1 << 63 else np.uint64)(value).astype(np.float32))
 
 
 def int_to_f16(value: int) -> float:
-    """Return nearest float16 of an integer, saturating."""
+    """Return the nearest float16 of an integer, saturating."""
     return round_f16(float(max(-(1 << 20), min(1 << 20, value))))
 
 
 def float_to_int(value: float, dtype: str) -> int:
-    """Return truncation toward zero, saturating (D5c); NaN gives 0."""
+    """Truncate toward zero, saturating (D5c); NaN gives 0."""
     low, high = limits(dtype)
     if value != value:
         return 0

@@ -55,7 +55,7 @@ class VectorCall(ctypes.Structure):
 
 
 def library_name() -> str:
-    """Return file name of the compiled library: it carries a digest of the sources, so that a stale one is never
+    """Return the file name of the compiled library: it carries a digest of the sources, so that a stale one is never
     loaded.
     """
     folder = Path(__file__).parent

@@ -29,7 +29,7 @@ from .messages import Counts, Share
 VARIABLE = "TIKEMU_PROCESSES"
 #: Bytes of atomic additions of one share that are kept.
 MOST_ADDITIONS = 512 << 20
-#: Shares per process at least, where there are enough blocks; and how far, in shares per process, one may be ahead of
+#: Shares per process at least, if there are enough blocks; and how far, in shares per process, one may be ahead of
 #: the oldest that is not complete.
 _SHARES, _AHEAD = 16, 8
 
@@ -308,7 +308,7 @@ def _send(pool: pools.Pool, process: int, *request: Any) -> None:
 
 
 def _traced(shown: list[tuple], entries: list[tuple[int, float, float]]) -> Iterator[tuple[Any, float, float]]:
-    """Return events as a trace keeps them."""
+    """Return the events as a trace keeps them."""
     ops = []
     for name, pipe, category, location, reads, writes in shown:
         micro = SimpleNamespace(reads=_accesses(reads), writes=_accesses(writes))

@@ -25,7 +25,7 @@ class Share:
         reads, writes, sums: bytes of global memory that were read, written, and added to, by uid.
         written: their contents at the end (of ``sums`` too, where ``additions`` does not say more), and whether they
             are defined, by uid.
-        additions: what was added atomically; None where it was not kept.
+        additions: what was added atomically; None if it was not kept.
         events: of the traced blocks, by number (see :func:`tikemu.processes.worker._events`).
         code_bytes: of calls that were bound for the first time, by number of the site.
         warnings, findings: what was reported for the first time, in the order of the blocks.

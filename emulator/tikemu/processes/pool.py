@@ -72,7 +72,7 @@ class Pool:
 
     @property
     def pids(self) -> list[int]:
-        """Return their process ids."""
+        """Return the process ids."""
         return [process.pid for process in self._processes]
 
     @property
@@ -89,7 +89,7 @@ class Pool:
             self._ended(number)
 
     def receive(self, timeout: float | None = None) -> tuple[int, bytes]:
-        """The next answer, and from which process it is."""
+        """Return the next answer and the number of its process."""
         number, answer = self._arrived.get(timeout=timeout)
         if answer is None:
             self._ended(number)
@@ -188,7 +188,7 @@ def _close_all() -> None:
 
 
 def _forget() -> None:
-    """Start anew in a fork."""
+    """Start anew in a forked process."""
     global _lock
     _lock = threading.Lock()
     _idle.clear()

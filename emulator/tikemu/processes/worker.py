@@ -95,7 +95,7 @@ class Blocks:
         return share
 
     def counts(self) -> Counts:
-        """Return everything since the run began."""
+        """Return the counts of everything since the run began."""
         runtime, clock = self.session.runtime, self.session.runtime.clock
         if clock is not None:
             clock.settle()
@@ -106,14 +106,11 @@ class Blocks:
             counts.waited, counts.events = clock.waited, clock.events
         return counts
 
-    @property
-    def size(self) -> int:
-        """Return bytes of global memory."""
-        return sum(tensor.size for tensor in self.session.gm.values())
-
 
 def _events(events: list) -> tuple[list[tuple], list[tuple[int, float, float]]]:
-    """Return events without their operations: what a trace shows of each operation, and (number of it, start, end)."""
+    """Return the events without their operations. An event has what a trace shows of its operation, and (number, start,
+    end).
+    """
     numbers: dict[int, int] = {}
     shown: list[tuple] = []
     entries: list[tuple[int, float, float]] = []
@@ -175,12 +172,12 @@ class Worker:
         return "share", self._current.execute(first, count, traced, most)
 
     def close(self) -> tuple:
-        """Return the run ends."""
+        """End the run."""
         blocks, self._current = self._current, None
         counts = blocks.counts()
         if blocks.session.reusable:
             self._sessions[self._number] = blocks
-        while len(self._sessions) > _KEPT or sum(kept.size for kept in self._sessions.values()) > KEEP_BYTES:
+        while len(self._sessions) > _KEPT or sum(kept.session.size for kept in self._sessions.values()) > KEEP_BYTES:
             self._sessions.popitem(last=False)
         return "counts", counts
 

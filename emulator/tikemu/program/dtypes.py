@@ -28,7 +28,7 @@ _FLOATS = frozenset(name for name in BITS if name.startswith("float"))
 
 
 def size_of(dtype: str) -> int:
-    """Return bytes per element."""
+    """Return the size of an element in bytes."""
     return _BYTES[dtype]
 
 
@@ -45,7 +45,7 @@ def check_dtype(dtype: Any, what: str, allowed: Sequence[str] = tuple(BITS)) -> 
 
 @functools.cache
 def limits(dtype: str) -> tuple[int, int]:
-    """Return smallest and largest value of an integer type."""
+    """Return the smallest and largest value of an integer type."""
     if dtype.startswith("u"):
         return 0, (1 << BITS[dtype]) - 1
     half = 1 << (BITS[dtype] - 1)
@@ -54,7 +54,7 @@ def limits(dtype: str) -> tuple[int, int]:
 
 @functools.cache
 def promote(left: str, right: str) -> str:
-    """Return type of an arithmetic expression, by the rules of C: float over integer, the wider integer (at least 32
+    """Return an arithmetic expression's type by the rules of C: float over integer, the wider integer (at least 32
     bits), unsigned among equals. The type "bool" counts as int32.
     """
     floats = [dtype for dtype in (left, right) if is_float(dtype)]
@@ -67,7 +67,7 @@ def promote(left: str, right: str) -> str:
 
 
 def of_immediate(value: float, other: str) -> str:
-    """Return type that an immediate has beside an operand of type ``other``."""
+    """Return the type that an immediate has beside an operand of type ``other``."""
     if isinstance(value, float):
         return "float16" if other == "float16" else "float32"
     if is_float(other):

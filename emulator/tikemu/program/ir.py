@@ -270,7 +270,7 @@ def bodies(statement: Statement) -> list[Body]:
 
 
 def leaves(node: Any) -> Iterator[Any]:
-    """Yield variables and TensorInfos that a statement (without its bodies) or a value refers to."""
+    """Yield the variables and TensorInfos of a value or a statement, without its bodies."""
     kind = type(node)
     if kind is View:
         yield node.tensor

@@ -66,7 +66,7 @@ def combine(op: str, left: Any, right: Any) -> ir.Value:
 
 
 def _fold(op: str, left: ir.Value, right: ir.Value, dtype: str) -> ir.Value:
-    """Return integer arithmetic with neutral elements removed and neighbouring constants merged."""
+    """Reduce integer arithmetic: remove neutral elements, merge neighbouring constants."""
     if isinstance(left, int):
         if op in ("+", "*"):
             left, right = right, left
@@ -87,7 +87,7 @@ def _fold(op: str, left: ir.Value, right: ir.Value, dtype: str) -> ir.Value:
 
 
 def _merge(op: str, inner: ir.Operation, constant: int) -> ir.Value | None:
-    """Return ``(x inner.op c) op constant`` with one constant, where that is exact."""
+    """Return ``(x inner.op c) op constant`` with one constant if that is exact, else None."""
     base, known = inner.args
     if op in ("+", "-") and inner.op in ("+", "-"):
         total = (known if inner.op == "+" else -known) + (constant if op == "+" else -constant)
@@ -115,7 +115,7 @@ def _fits(value: ir.Value, dtype: str) -> bool:
 
 # ------------------------------------------------------------------------------------------------ linear forms
 def _linear(value: ir.Value) -> tuple[dict[ir.Value, int], int]:
-    """Return ``value`` as integer combination of nodes that are no sums, plus a constant."""
+    """Return ``value`` as an integer combination of nodes that are no sums, plus a constant."""
     if isinstance(value, int):
         return {}, value
     if isinstance(value, ir.Operation) and value.op in ("+", "-"):
@@ -134,7 +134,7 @@ def _linear(value: ir.Value) -> tuple[dict[ir.Value, int], int]:
 
 
 def difference(left: ir.Value, right: ir.Value) -> int | None:
-    """Return ``left - right`` where it is the same for all run-time values, else None."""
+    """Return ``left - right`` if it is the same for all run-time values, else None."""
     terms, constant = _linear(left)
     others, other = _linear(right)
     return constant - other if terms == others else None

@@ -34,7 +34,7 @@ class _Loader(importlib.abc.Loader):
 
 
 def _import_submodule(package: str, attribute: str) -> ModuleType:
-    """Return ``te.platform`` after a bare ``import te``."""
+    """Import a submodule when an attribute asks for it: ``te.platform`` after a bare ``import te``."""
     if attribute not in modules.submodules(package):
         known = [name for name in modules.namespace_of(package) if not name.startswith("_")]
         hint = did_you_mean(attribute, known)

@@ -46,7 +46,7 @@ def get_context() -> OpContext:
 
 
 def add_compile_info(key: str, value: Any) -> None:
-    """Add to the innermost context."""
+    """Add an entry to the innermost context."""
     get_context().add_compile_info(key, value)
 
 

@@ -35,5 +35,5 @@ def get_error_message(args: dict[str, Any]) -> str:
 
 
 def raise_runtime_error(args: dict[str, Any]) -> NoReturn:
-    """Return RuntimeError with the dict and its text."""
+    """Raise a RuntimeError with the dict and its text."""
     raise RuntimeError(args, get_error_message(args))

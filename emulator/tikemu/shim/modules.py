@@ -27,19 +27,19 @@ def _tik() -> Namespace:
 
 
 def get_bit_len(dtype: str) -> int:
-    """Return bits per element of a type."""
+    """Return the number of bits per element of a type."""
     if dtype not in BITS:
         raise RuntimeError(f"unknown dtype {dtype!r}")
     return BITS[dtype]
 
 
 def get_block_size() -> int:
-    """Return bytes of a block."""
+    """Return the size of a block in bytes."""
     return 32
 
 
 def _cce_params() -> Namespace:
-    """Return sizes of the Cube in elements, scope names."""
+    """Return the names of scopes and the sizes of the Cube in elements."""
     scopes = {name: value for name, value in _tik().items() if name.startswith("scope_")}
     return {
         **{"BLOCK_IN": 16, "BLOCK_OUT": 16, "BLOCK_REDUCE": 16, "BLOCK_REDUCE_INT8": 32, "BLOCK_VECTOR": 1},
@@ -121,7 +121,7 @@ def _error_util() -> Namespace:
 
 
 def _adapter() -> Namespace:
-    """Return ``impl.util.platform_adapter``: everything under one roof."""
+    """Return the contents of ``impl.util.platform_adapter``: everything under one roof."""
     parts: Namespace = {"build_config": BuildConfig()}
     for name, source in (
         ("tik", "tbe.tik"),
@@ -240,7 +240,7 @@ def is_dsl(name: str) -> bool:
 
 
 def namespace_of(name: str) -> Namespace:
-    """Return contents of a module of the shim."""
+    """Return the contents of a module of the shim."""
     if name in ADDED:
         return dict(ADDED[name])
     if not is_dsl(name):
@@ -260,7 +260,7 @@ def _dsl_name(module: str, attribute: str) -> out_of_scope.DslName:
 
 
 def submodules(name: str) -> list[str]:
-    """Return names of the modules directly below one."""
+    """Return the names of the modules directly below one."""
     prefix = name + "."
     return sorted(
         {other[len(prefix) :].split(".")[0] for other in (*CATALOGUE, *DSL_ROOTS) if other.startswith(prefix)}

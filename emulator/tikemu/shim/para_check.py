@@ -58,7 +58,7 @@ ALL_FORMAT_LIST = tuple(value for name, value in vars(TensorFormat).items() if n
 def check_op_params(
     *type_args: str | tuple[str, ...], **_options: Any
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return decorator of an operator's entry function: one constant per parameter, in order; a tuple of constants
+    """Return a decorator for an operator's entry function: one constant per parameter, in order; a tuple of constants
     stands for alternatives.
 
     The parameters are checked when the function is called: inputs and outputs are dicts with shape, dtype, format,
@@ -172,7 +172,9 @@ def _attribute_matches(value: Any, kind: str) -> bool:
 
 # ------------------------------------------------------------------------------------------------ single checks
 def check_input_type(*types: Any, **keyword_types: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return decorator: the arguments that are given must have these types, in order (a tuple: one of them)."""
+    """Return a decorator that checks types: the arguments that are given must have these types, in order (a tuple: one
+    of them).
+    """
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)

@@ -20,16 +20,14 @@ def scalar2tensor_one(shape: Sequence[int]) -> Sequence[int]:
 
 
 def axis_check(shape_len: int, axis: int | Sequence[int]) -> int | list[int]:
-    """Return axes wrapped to non-negative numbers, without repetition, ascending. Raises RuntimeError outside the
-    rank.
-    """
+    """Return axes as non-negative numbers, without repetition, ascending. Raises RuntimeError outside the rank."""
     single = not isinstance(axis, (list, tuple))
     axes = sorted(set(wrap_axis_to_positive(axis, shape_len)))
     return axes[0] if single else axes
 
 
 def wrap_axis_to_positive(axis: int | Sequence[int], rank: int) -> list[int]:
-    """Return negative axes counted from the end."""
+    """Count negative axes from the end; return all of them."""
     axes: list[Any] = list(axis) if isinstance(axis, (list, tuple)) else [axis]
     for value in axes:
         if not isinstance(value, int) or not -rank <= value < rank:
@@ -62,12 +60,12 @@ def broadcast_shapes(
 
 
 def produce_shapes(shape1: Sequence[int], shape2: Sequence[int]) -> tuple[list[int], list[int], list[int]]:
-    """Return the older name of :func:`broadcast_shapes`."""
+    """Call :func:`broadcast_shapes` by its older name."""
     return broadcast_shapes(shape1, shape2)
 
 
 def refine_shapes_for_broadcast(shape1: Sequence[int], shape2: Sequence[int]) -> tuple[list[int], list[int]]:
-    """Return both shapes with neighbouring dimensions merged where both broadcast in the same way."""
+    """Merge neighbouring dimensions of both shapes if both broadcast in the same way."""
     one, other, _ = broadcast_shapes(shape1, shape2)
     merged: list[tuple[int, int]] = []
     for left, right in zip(one, other):
@@ -114,7 +112,7 @@ def compare_tensor_dict_key(dict1: dict[str, Any], dict2: dict[str, Any], dict_k
 
 
 def get_shape_size(shape: Sequence[int]) -> int:
-    """Return number of elements."""
+    """Return the number of elements."""
     return math.prod(shape)
 
 

@@ -55,7 +55,7 @@ class CoreClock:
 
     @property
     def now(self) -> float:
-        """Return time of the scalar unit."""
+        """Return the scalar unit's time."""
         self.settle()
         return self.simulator.now
 
@@ -67,19 +67,19 @@ class CoreClock:
 
     @property
     def scalar_busy(self) -> float:
-        """Return cycles of work of the scalar unit, without the issue of other pipes' instructions."""
+        """Return the scalar unit's cycles of work, without the issue of other pipes' instructions."""
         self.replay.count()
         return self.simulator.scalar_busy
 
     @property
     def flags(self) -> int:
-        """Return flag instructions that the automatic synchronisation inserted."""
+        """Return the number of flag instructions that the automatic synchronisation inserted."""
         self.replay.count()
         return self.simulator.flags
 
     @property
     def waited(self) -> list[float]:
-        """Return cycles that pipes waited, see :mod:`.waits`."""
+        """Return the cycles that pipes waited, see :mod:`.waits`."""
         self.replay.count()
         return self.simulator.waited
 
@@ -155,11 +155,11 @@ class CoreClock:
         self.scalar(self._issue)
 
     def scalar_read(self, footprint: Footprint) -> None:
-        """The scalar unit loads from a tensor: the pipe that wrote it drains first."""
+        """Load from a tensor by the scalar unit: the pipe that wrote it drains first."""
         self._act((footprint, False), self.simulator.scalar_read, footprint)
 
     def scalar_write(self, footprint: Footprint) -> None:
-        """The scalar unit stores into a tensor: earlier accesses of other pipes come first."""
+        """Store into a tensor by the scalar unit: earlier accesses of other pipes come first."""
         self._act((footprint, True), self.simulator.scalar_write, footprint)
 
     def await_value(self, in_pipe: bool) -> None:

@@ -113,7 +113,7 @@ class _Spans:
         self.footprints.append(footprint)
 
     def near(self, start: int, end: int) -> list[Footprint]:
-        """Return footprints whose smallest enclosing span meets [start, end)."""
+        """Return the footprints whose smallest enclosing span meets [start, end)."""
         bounds = self.bounds[: len(self.footprints)]
         hits = np.flatnonzero((bounds[:, 0] < end) & (bounds[:, 1] > start))
         return [self.footprints[hit] for hit in hits]

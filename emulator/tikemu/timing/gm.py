@@ -58,7 +58,7 @@ class GlobalMemory:
             self.l2.clear()
 
     def cost(self, transfer: Transfer, region: Region) -> GmCost:
-        """Return cost of ``transfer``, whose side in global memory is ``region``; without the L2 model."""
+        """Return the cost of ``transfer`` without the L2 model. ``region`` is its side in global memory."""
         timing, share = self.timing, self.soc.gm_share(self.active_cores)
         total = transfer.bursts * transfer.burst_bytes
         if transfer.direction != "read":

@@ -33,7 +33,7 @@ _EVENT_BARS = [Bar(f"waits for {name}", _S) for name in PIPES]
 
 
 def exact(cycles: float) -> float:
-    """Return ``cycles`` as a multiple of QUANTUM."""
+    """Round ``cycles`` to a multiple of QUANTUM."""
     return round(cycles / QUANTUM) * QUANTUM
 
 
@@ -110,7 +110,7 @@ class TimedOp:
 
     @property
     def busy(self) -> float:
-        """Return cycles that all executions occupied the pipe."""
+        """Return for how many cycles executions occupied the pipe."""
         return self.count * self.cycles + self.extra
 
 
@@ -219,7 +219,7 @@ class PipeSimulator(PipeRecords):
         return drained
 
     def _transfer(self, op: TimedOp, start: float) -> tuple[float, float]:
-        """Return end and completion of a move: as fast as the port, once its core's share of the memory allows it.
+        """Return the end and completion of a move: as fast as the port, once its core's share of the memory allows it.
 
         The cores are alike and drift apart: a core that has moved less than its share for a while moves more later,
         while others pause.
@@ -308,7 +308,7 @@ class PipeSimulator(PipeRecords):
         self._record(footprint, _S, self.now, False)
 
     def await_value(self, in_pipe: bool) -> None:
-        """Wait for the value read last: the next instruction's pipe does, where it is an operand, else the scalar unit
+        """Wait for the value read last: the next instruction's pipe does, if it is an operand, else the scalar unit
         itself."""
         if in_pipe:
             self._operand_ready = self.delivered

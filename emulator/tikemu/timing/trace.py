@@ -73,5 +73,5 @@ class Trace:
 
 
 def _tensors(accesses: Sequence[Any]) -> str:
-    """Return names of the tensors that are accessed."""
+    """Return the names of the tensors that are accessed."""
     return ", ".join(dict.fromkeys(access.operand.name for access in accesses))

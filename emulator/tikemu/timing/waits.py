@@ -25,7 +25,7 @@ Waits = dict[tuple[str, str, str], float]
 
 
 def named(waited: Sequence[float]) -> Waits:
-    """Return cycles by (waiting pipe, pipe waited for, reason), longest wait of each pipe first."""
+    """Return the cycles by (waiting pipe, pipe waited for, reason), each pipe's longest wait first."""
     found: Waits = {}
     for pipe, name in enumerate(PIPES):
         row = pipe * ROW

@@ -34,7 +34,7 @@ Runs a program that says device_target="Ascend" on MindSpore's own Ascend backen
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Return the command line; returns the exit status. A program on one card takes the place of this process."""
+    """Run the command line; return the exit status. A program on one card takes the place of this process."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     own, command = (words[: words.index("--")], words[words.index("--") + 1 :]) if "--" in words else (words, [])
     options, unknown = _parser().parse_known_args(own)
@@ -140,7 +140,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def environment(options: argparse.Namespace, installation: Installation, cann: Path) -> dict[str, str]:
-    """Return variables of a program on the virtual card."""
+    """Return the variables of a program on the virtual card."""
     packages = sys.modules[__package__], tikemu
     ours = list(dict.fromkeys(str(Path(str(package.__file__)).parents[1]) for package in packages))
     variables = dict(os.environ)

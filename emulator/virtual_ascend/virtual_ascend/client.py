@@ -69,7 +69,7 @@ class Card:
         return Address(NOWHERE, 0)
 
     def view(self, address: int, size: int) -> np.ndarray:
-        """Return bytes of the card.
+        """Return the bytes of the card.
 
         Raises:
             KernelError: they do not lie in one block.

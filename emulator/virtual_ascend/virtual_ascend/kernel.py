@@ -45,7 +45,7 @@ def load(contents: bytes) -> Kernel:
 
 
 def tensors(parameters: list[Any]) -> list[dict[str, Any]]:
-    """Return descriptions of all tensors that are there, in order."""
+    """Return the descriptions of all tensors that are there, in order."""
     found: list[dict[str, Any]] = []
     for parameter in parameters:
         if parameter is not None:
@@ -54,7 +54,7 @@ def tensors(parameters: list[Any]) -> list[dict[str, Any]]:
 
 
 def shape_of(tensor: ir.TensorInfo) -> tuple[int, ...]:
-    """Return shape of a tensor in global memory.
+    """Return the shape of a tensor in global memory.
 
     Raises:
         NotImplementedError: it depends on numbers that the kernel is given when it runs.
@@ -66,7 +66,7 @@ def shape_of(tensor: ir.TensorInfo) -> tuple[int, ...]:
 
 
 def arguments_of(program: ir.Program) -> list[ir.TensorInfo]:
-    """Return inputs and outputs of a program in TIK, in the order of its arguments.
+    """Return the inputs and outputs of a TIK program, in the order of its arguments.
 
     Raises:
         NotImplementedError: it takes numbers, as programs for changing shapes do.

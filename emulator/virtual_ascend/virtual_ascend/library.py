@@ -162,7 +162,7 @@ def missing(installation: Installation) -> tuple[list[str], frozenset[str]]:
 
 
 def named(installation: Installation) -> frozenset[str]:
-    """Return functions of CANN whose names stand in the plugins: those that MindSpore looks up when it needs them."""
+    """Return the CANN functions whose names stand in the plugins: MindSpore looks these up when it needs them."""
     found: set[bytes] = set()
     for path in (installation.plugin, *installation.others):
         found.update(_FUNCTIONS.findall(path.read_bytes()))
@@ -181,7 +181,7 @@ def check(implemented: frozenset[str], wanted: frozenset[str]) -> None:
 
 
 def stubs_source(names: frozenset[str]) -> str:
-    """Return functions that name themselves and abort, and tables of them for objects."""
+    """Return the source of functions that name themselves and abort. Tables of them stand for objects."""
     lines = ['extern "C" {', "[[noreturn]] void virtual_ascend_missing(const char *name);"]
     for name in sorted(names):
         function = name

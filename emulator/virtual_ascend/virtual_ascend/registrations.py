@@ -17,12 +17,12 @@ SPELLED = {"in_top_k": "InTopKD", "prelu": "PRelu", "prelu_grad": "PReluGrad"}
 
 
 def in_cann(kernel: str) -> str:
-    """Return CANN's name of the operator whose kernel is called so: StridedSliceD for strided_slice_d."""
+    """Return CANN's name of the operator whose kernel has this name: StridedSliceD for strided_slice_d."""
     return SPELLED.get(kernel) or "".join(part[:1].upper() + part[1:] for part in kernel.split("_"))
 
 
 def collect() -> list:
-    """Return registrations of all operators that MindSpore does not register itself when it is imported."""
+    """Return the registrations of all operators that importing MindSpore does not register."""
     import mindspore.ops._op_impl.tbe as package
 
     loaded = [module for name, module in sys.modules.items() if name.startswith(package.__name__ + ".")]

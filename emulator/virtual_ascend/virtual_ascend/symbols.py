@@ -43,7 +43,7 @@ class Symbols(NamedTuple):
 
 
 def read_symbols(path: Path, table: str = ".dynsym") -> Symbols:
-    """Return symbols of a library, or with ``table=".symtab"`` of an object file.
+    """Return the symbols of a library, or with ``table=".symtab"`` of an object file.
 
     Raises:
         SetupError: the file cannot be read or has no such table.
@@ -72,7 +72,7 @@ def read_symbols(path: Path, table: str = ".dynsym") -> Symbols:
 
 
 def needed_libraries(path: Path) -> list[str]:
-    """Return names of the libraries that a library loads, in its order."""
+    """Return the names of the libraries that a library loads, in its order."""
     _, ELFFile = elftools()
     with open(path, "rb") as file:
         tags = ELFFile(file).get_section_by_name(".dynamic").iter_tags("DT_NEEDED")

@@ -30,7 +30,7 @@ def test_an_if_chain(kernel):
 
 
 def chain(kernel, conditions, with_else):
-    """Return branch number n stores n; returns the recorded lines behind the definition of s."""
+    """Record branches, in which branch number n stores n. Returns the recorded lines behind the definition of s."""
     s = kernel.Scalar("int32", "s")
     for number, condition in enumerate(conditions):
         with (kernel.elif_scope if number else kernel.if_scope)(condition(s)):

@@ -10,7 +10,7 @@ from tikemu.errors import TikBuildError, TikDebugError, TikParamError
 
 
 def double(kernel, build=True):
-    """Return y = 2 x, 128 float16; built, or what BuildCCE takes."""
+    """Record y = 2 x, 128 float16. Returns the built kernel, or the arguments of BuildCCE."""
     x = kernel.Tensor("float16", (8, 16), tik.scope_gm, "x")
     y = kernel.Tensor("float16", (128,), tik.scope_gm, "y")
     with kernel.new_stmt_scope():

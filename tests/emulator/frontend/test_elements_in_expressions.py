@@ -27,7 +27,7 @@ def tensor(kernel, x):
 
 @pytest.fixture
 def result(kernel, x, tensor):
-    """Return ``f(*values)``: contents of the tensor at the end, where the input begins with these values."""
+    """Return ``f(*values)``: it gives the tensor's contents at the end of a run on these values."""
 
     def contents(*values):
         y = kernel.Tensor("int32", (SIZE,), tik.scope_gm, "y")

@@ -127,7 +127,7 @@ Intrinsic_vgather Intrinsic_nothing: / -
 
 
 def answers(table: str) -> list[tuple[str, str, bool]]:
-    """Return name, dtype and answer for every pair of a table. - is the empty dtype."""
+    """Return the name, dtype and answer for every pair of a table. - is the empty dtype."""
     result = []
     for line in table.strip().splitlines():
         names, sides = line.split(":")

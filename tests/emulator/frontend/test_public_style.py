@@ -16,7 +16,7 @@ DATA = np.arange(BLOCK, dtype=np.float16)
 
 
 def copy_kernel(kernel, build):
-    """Return ``y = x`` for 16 float16 elements; ``build(kernel, x, y)`` calls BuildCCE."""
+    """Record ``y = x`` for 16 float16 elements; ``build(kernel, x, y)`` calls BuildCCE."""
     x = kernel.Tensor("float16", (BLOCK,), tik.scope_gm, "x")
     y = kernel.Tensor("float16", (BLOCK,), tik.scope_gm, "y")
     ub = kernel.Tensor("float16", (BLOCK,), tik.scope_ubuf, "ub")

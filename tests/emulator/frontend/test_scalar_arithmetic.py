@@ -16,7 +16,7 @@ from tests.emulator.support.naive_values import OPERATORS, stored
 
 
 def evaluate(node: Any, **variables: Any) -> Any:
-    """Return value of an expression over variables, as the compiled program computes it."""
+    """Return the value of an expression over variables, as the compiled program computes it."""
     names = {name_of(variable): variables[variable.name] for variable in _variables(node)}
     with np.errstate(all="ignore"):
         return eval(Expressions().wrapped(node).source, dict(HELPERS), names)

@@ -122,8 +122,8 @@ def indices(draw):
 
 
 def selected(shape, index):
-    """Return NumPy's selection of the numbers from 0. An integer index is a slice of one: TIK keeps the axis. An
-    integer index is a slice of one, because TIK keeps the axis.
+    """Return the elements that NumPy selects from the numbers from 0. An integer index is a slice of one, because TIK
+    keeps the axis.
     """
     kept = tuple(
         slice(entry % size, entry % size + 1) if isinstance(entry, int) else entry for entry, size in zip(index, shape)

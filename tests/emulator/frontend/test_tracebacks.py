@@ -37,7 +37,7 @@ def _misses_its_tensor(kernel: Any) -> Any:
 
 
 def _debugs_what_it_has_not(kernel: Any) -> Any:
-    """Return debugs with an input that the program lacks."""
+    """Run a program in the debugger with an input that it lacks."""
     x = _gm(kernel)
     kernel.BuildCCE("debugs", [x], [x])
     return kernel.tikdb.start_debug({"z": 3}, False)

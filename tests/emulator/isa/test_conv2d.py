@@ -121,7 +121,7 @@ def test_conv2d_is_checked():
 
 
 def accumulator(bench, dtype, n1, m):
-    """Return random sums in L0C, with what pads them left undefined."""
+    """Return random sums in L0C; their padding is undefined."""
     x = RNG.standard_normal((n1, up(m), 16)) * 50
     src = bench.tensor("L0C", dtype, x.shape)
     src.at(0, (n1, m, 16), (up(m) * 16, 16, 1)).store(x[:, :m].astype(dtype))  # padding stays undefined

@@ -40,7 +40,7 @@ def documented_load3d(dst, src, a):
 
 
 def window(**changes):
-    """Return arguments of load3dv1 with some changed."""
+    """Return the arguments of load3dv1 with some changed."""
     args = {
         "padding": [1, 1, 1, 1],
         "l1_h": 6,

@@ -18,7 +18,7 @@ from tests.emulator.support.cube_layout import RNG, expected_product, gather, of
 
 
 def offset_b(r, c, n, k0):
-    """Return element offset of row ``r``, column ``c`` of a right factor in L0B."""
+    """Return the offset of element (``r``, ``c``) of a right factor in L0B."""
     n1 = up(n) // 16
     return ((r // k0) * n1 + c // 16) * 16 * k0 + (c % 16) * k0 + r % k0
 

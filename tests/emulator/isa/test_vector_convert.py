@@ -41,7 +41,7 @@ def test_dequantisation(arithmetic: str, deqscale: float) -> None:
 
 
 def convert(values: list[float], mode: str, dst: str = "float16", src: str = "float32") -> list:
-    """Return results of vec_conv."""
+    """Return the results of vec_conv."""
     bench = Bench()
     x = bench.ub(np.array(values, src))
     y = bench.ub(np.zeros(len(values), dst))

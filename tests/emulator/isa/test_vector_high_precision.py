@@ -25,7 +25,7 @@ HIGH = {
 
 
 def scratch(name: str, dtype: str, setting: Setting) -> int:
-    """Return elements of work_tensor by the documented formula."""
+    """Return the number of elements of work_tensor by the documented formula."""
     block = 16 if dtype == "float16" else 8
     lanes = setting.mask if isinstance(setting.mask, int) else (setting.mask[0] << 64 | setting.mask[1]).bit_length()
     pitch = setting.rep[1]

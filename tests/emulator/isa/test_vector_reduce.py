@@ -91,7 +91,7 @@ def test_reduce_extreme_with_index(name: str, repeats: int) -> None:
 
 
 def work_elements(repeats: int) -> int:
-    """Return work_tensor with an index, as documented."""
+    """Return the documented size of work_tensor with an index."""
     n1 = 2 * repeats
     a2 = math.ceil(n1 / 16) * 16
     n2 = math.ceil(n1 / 128) * 2

@@ -44,6 +44,8 @@ def fill(dtype, value, lanes=None):
 
 # ------------------------------------------------------------------------------------------------ vector arithmetic
 BINARY = {"vec_add": (1, 1), "vec_sub": (1, -1), "vec_mul": (1, 1), "vdiv": (1, 1e-5), "vmla": (1, 1), "vmadd": (1, 1)}
+#: By function: an argument with a result beyond the type, or none at all, and others.
+FUNCTIONS = {"vec_exp": (100, 5, -100), "vec_sqrt": (np.inf, 4), "vec_abs": (np.nan, -4), "vec_rec": (0, 2)}
 
 
 def binary(name, mask=None):
@@ -52,6 +54,28 @@ def binary(name, mask=None):
     def body(kernel, x, y):
         strides = (1, 8, 8, 8) if name.startswith("vec_") else (1, 1, 1, 1, 8, 8, 8)
         getattr(kernel, name)(mask or LANES[x.dtype], x if name in ("vmla", "vmadd") else y, x, y, *strides)
+
+    return body
+
+
+def unary(name, *scalars):
+    """Return a body that calls an instruction of one source."""
+
+    def body(kernel, x):
+        getattr(kernel, name)(LANES[x.dtype], x, x, *scalars, 1, 8, 8)
+
+    return body
+
+
+def reduction(name):
+    """Return a body that reduces its first input into its second one."""
+
+    def body(kernel, x, y):
+        if name == "vec_reduce_add":
+            work = kernel.Tensor(x.dtype, (64,), tik.scope_ubuf, "work")
+            kernel.vec_reduce_add(LANES[x.dtype], y, x, work, 4, 8)
+        else:
+            getattr(kernel, name)(LANES[x.dtype], y, x, 1, 1, 1, 8)
 
     return body
 
@@ -70,32 +94,25 @@ def test_arithmetic_of_two_sources(soc, arithmetic, dtype, strict, name):
 
 @FLOATS
 @MODES
-@pytest.mark.parametrize("name, value", [("vec_adds", 1.0), ("vec_muls", 2.0), ("vec_axpy", 1.0)])
-def test_arithmetic_with_a_scalar(soc, arithmetic, dtype, strict, name, value):
-    large = LARGE[dtype]
-    scalar = large if name != "vec_muls" else value
-
-    def body(kernel, x):
-        getattr(kernel, name)(LANES[dtype], x, x, scalar, 1, 8, 8)
-
-    assert overflow(body, fill(dtype, large), strict=strict)
+@pytest.mark.parametrize("name", ["vec_adds", "vec_muls", "vec_axpy"])
+def test_arithmetic_with_a_scalar(soc, arithmetic, dtype, strict, name):
+    body = unary(name, 2.0 if name == "vec_muls" else LARGE[dtype])
+    assert overflow(body, fill(dtype, LARGE[dtype]), strict=strict)
     assert not overflow(body, fill(dtype, 0.25), strict=strict)
 
 
 @FLOATS
 @MODES
-@pytest.mark.parametrize("name, bad, good", [("exp", 100, 5), ("sqrt", np.inf, 4), ("abs", np.nan, -4), ("rec", 0, 2)])
-def test_functions(soc, arithmetic, dtype, strict, name, bad, good):
-    def body(kernel, x):
-        getattr(kernel, f"vec_{name}")(LANES[dtype], x, x, 1, 8, 8)
-
-    if strict and name == "rec":
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions(soc, arithmetic, dtype, strict, name):
+    bad, *good = FUNCTIONS[name]
+    if strict and name == "vec_rec":
         with pytest.raises(tikemu.TikParamError, match="vec_rec: the result for 0 is not specified"):
-            overflow(body, fill(dtype, bad), strict=strict)
+            overflow(unary(name), fill(dtype, bad), strict=strict)
         bad = 1e-40 if dtype == "float32" else 1e-6
-    assert overflow(body, fill(dtype, bad), strict=strict)
-    assert not overflow(body, fill(dtype, good), strict=strict)
-    assert not overflow(body, fill(dtype, -100 if name == "exp" else good), strict=strict)
+    assert overflow(unary(name), fill(dtype, bad), strict=strict)
+    for value in good:
+        assert not overflow(unary(name), fill(dtype, value), strict=strict)
 
 
 def test_integers_wrap_and_set_nothing(soc, arithmetic):
@@ -103,33 +120,19 @@ def test_integers_wrap_and_set_nothing(soc, arithmetic):
 
 
 @FLOATS
-@pytest.mark.parametrize("value, found", [(0.5, True), (0.25, False)])
-def test_sums(soc, arithmetic, dtype, value, found):
-    def body(kernel, x, y):
-        kernel.vcadd(LANES[dtype], y, x, 1, 1, 1, 8)
-
-    data = fill(dtype, 0)
-    data[:3] = LARGE[dtype] * value
-    assert bool(overflow(body, data, fill(dtype, 0))) is found
-
-
-@FLOATS
-def test_sums_of_whole_tensors(soc, arithmetic, dtype):
-    def body(kernel, x, y):
-        work = kernel.Tensor(dtype, (64,), tik.scope_ubuf, "work")
-        kernel.vec_reduce_add(LANES[dtype], y, x, work, 4, 8)
-
-    assert overflow(body, fill(dtype, LARGE[dtype] / 8, 4 * LANES[dtype]), fill(dtype, 0))
-    assert not overflow(body, fill(dtype, 0.5, 4 * LANES[dtype]), fill(dtype, 0))
+@pytest.mark.parametrize("name, lanes", [("vcadd", 3), ("vec_reduce_add", None)])
+def test_sums(soc, arithmetic, dtype, name, lanes):
+    """Of three large numbers beside zeros; of four registers."""
+    for share, found in ((0.5, True), (0.25, False)) if lanes else ((0.125, True), (0.5 / LARGE[dtype], False)):
+        data = fill(dtype, 0, LANES[dtype] * (1 if lanes else 4))
+        data[:lanes] = LARGE[dtype] * share
+        assert bool(overflow(reduction(name), data, fill(dtype, 0))) is found
 
 
 @pytest.mark.parametrize("name", ["vcmax", "vcmin", "vcgmax"])
 @pytest.mark.parametrize("value, found", [(np.inf, True), (-np.inf, True), (np.nan, True), (65504, False)])
 def test_extremes(soc, arithmetic, name, value, found):
-    def body(kernel, x, y):
-        getattr(kernel, name)(128, y, x, 1, 1, 1, 8)
-
-    assert bool(overflow(body, fill("float16", value), fill("float16", 0))) is found
+    assert bool(overflow(reduction(name), fill("float16", value), fill("float16", 0))) is found
 
 
 # ------------------------------------------------------------------------------------------------ conversions
@@ -143,6 +146,7 @@ CONVERSIONS = [
     ("float16", "int8", "", 128, 127),
     ("float16", "uint8", "", -1, 255),
     ("float16", "float32", "", np.inf, 65504),
+    ("int32", "float16", "", 66000, 65000),
 ]
 
 
@@ -152,25 +156,16 @@ def test_conversions(soc, arithmetic, src, dst, mode, bad, good, strict):
     def body(kernel, x):
         target = kernel.Tensor(dst, (64,), tik.scope_ubuf, "target")
         strides = [64 * np.dtype(kind).itemsize // 32 for kind in (dst, src)]
-        kernel.vec_conv(64, mode, target, x, 1, *strides)
+        kernel.vec_conv(64, mode, target, x, 1, *strides, *([1.0] if src == "int32" else []))
 
     assert overflow(body, fill(src, bad, 64), strict=strict)
     assert not overflow(body, fill(src, good, 64), strict=strict)
 
 
-@pytest.mark.parametrize("value, found", [(66000, True), (65000, False)])
-def test_integers_to_half(soc, arithmetic, value, found):
-    def body(kernel, x):
-        target = kernel.Tensor("float16", (64,), tik.scope_ubuf, "target")
-        kernel.vec_conv(64, "", target, x, 1, 4, 8, 1.0)
-
-    assert bool(overflow(body, fill("int32", value))) is found
-
-
 # ------------------------------------------------------------------------------------------------ Cube and L0C
 def product(value, m=16, dst="float32", out=None):
     """Multiply one or two 16 x 16 tiles, and define a tile that holds ``value``. ``out`` moves the product to the
-    Unified Buffer in this type. ``out`` moves C to the Unified Buffer in this type.
+    Unified Buffer in this type.
     """
 
     def body(kernel, *tiles):

@@ -76,7 +76,7 @@ assert pool._idle[0].pids == parents
 
 
 def shifting(kernel: Any, blocks: int = 6) -> tuple[Any, dict[str, np.ndarray]]:
-    """Return y = x + 1, a piece per block."""
+    """Record y = x + 1, a piece per block. Returns the kernel and its inputs."""
     tiled(kernel, 128, blocks, compute=lambda ub: kernel.vec_adds(128, ub, ub, 1.0, 1, 8, 8))
     return kernel, {"x": np.arange(blocks * 128).astype(np.float16)}
 
@@ -87,7 +87,9 @@ def idle_pids() -> list[int]:
 
 
 def gone(pids: list[int]) -> bool:
-    """Return if processes end within 20 seconds. One that its parent has not waited for has ended too."""
+    """Return True if the processes end within 20 seconds. A process that its parent has not waited for has ended
+    too.
+    """
     end = time.monotonic() + 20
     while time.monotonic() < end:
         if not any(running(pid) for pid in pids):
@@ -97,7 +99,7 @@ def gone(pids: list[int]) -> bool:
 
 
 def running(pid: int) -> bool:
-    """Return if a process is there and no zombie."""
+    """Return True if a process is there and is no zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:

@@ -18,8 +18,8 @@ FIRST = {case.kernel: case for case in reversed(CASES)}
 
 
 def in_default_mode() -> list:
-    """Return every day each kernel once, and all that strict mode refuses: the others it computes and compares as
-    well.
+    """Return each kernel once for every day, and all kernels that strict mode refuses. Strict mode computes and
+    compares the others as well.
     """
     return [
         pytest.param(

@@ -10,7 +10,7 @@ from tests.emulator.support.programs.cube_operators import PROGRAMS
 
 
 def _compare(outputs, expected):
-    """Shape are equal, values within the tolerance of each output."""
+    """Check that shapes are equal, and values within the tolerance of each output."""
     for name, (truth, tolerance) in expected.items():
         got = np.asarray(outputs[name])
         assert got.shape == np.shape(truth)

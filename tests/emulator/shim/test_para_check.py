@@ -19,7 +19,7 @@ TENSOR = {"shape": (16, 16), "dtype": "float16", "format": "ND", "ori_shape": (1
     check.KERNEL_NAME,
 )
 def operator(x, bias, parts, y, axis, scales=None, kernel_name="operator"):
-    """Return an entry function."""
+    """Return what an entry function gets."""
     return x, axis, kernel_name
 
 
@@ -29,7 +29,7 @@ GOOD = {"x": TENSOR, "bias": None, "parts": [TENSOR, TENSOR], "y": TENSOR, "axis
 def test_a_legal_call_passes():
     assert operator(**GOOD) == (TENSOR, 1, "operator")
     assert operator(*GOOD.values(), [1, 0.5], "named")[2] == "named"
-    assert operator.__name__ == "operator" and operator.__doc__ == "An entry function."
+    assert operator.__name__ == "operator" and operator.__doc__ == "Return what an entry function gets."
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ def shim():
 
 
 def ours():
-    """Return names of the imported modules that CANN would have."""
+    """Return the names of the imported modules that CANN would have."""
     return [name for name in sys.modules if name.split(".")[0] in ("tbe", "te", "topi", "impl")]
 
 

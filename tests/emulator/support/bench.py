@@ -84,7 +84,7 @@ def refuses(error: type[Exception], match: str | None, api: str, /, *args: Any, 
 
 
 def touched(region: Region) -> np.ndarray:
-    """Return numbers of the bytes of a region."""
+    """Return the numbers of the bytes of a region."""
     return np.flatnonzero(region.bitmap(0, region.end))
 
 
@@ -150,7 +150,7 @@ class Tensor:
 
     @property
     def defined(self) -> np.ndarray:
-        """Tell per element if all bytes are defined."""
+        """Return for each element whether all its bytes are defined."""
         return self._bits().all(axis=-1)
 
     def store(self, values: Any) -> None:
@@ -183,7 +183,7 @@ class Bench:
         self.uid = 0
 
     def tensor(self, kind: str, dtype: str, shape: int | Sequence[int], values: Any = None, name: str = "t") -> Tensor:
-        """Return allocate; ``values`` are stored and count as defined."""
+        """Allocate a tensor; ``values`` are stored and count as defined."""
         shape = (shape,) if isinstance(shape, int) else tuple(shape)
         size = int(np.prod(shape)) * np.dtype(dtype).itemsize
         if kind == "GM":

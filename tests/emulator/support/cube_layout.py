@@ -14,13 +14,13 @@ def up(value: int, unit: int = 16) -> int:
 
 # cube.md 2: offsets in elements
 def offset_a(r, c, k, k0):
-    """Return element offset of row ``r``, column ``c`` of a left factor in L0A."""
+    """Return the offset of element (``r``, ``c``) of a left factor in L0A."""
     k1 = up(k, k0) // k0
     return ((r // 16) * k1 + c // k0) * 16 * k0 + (r % 16) * k0 + c % k0
 
 
 def offset_c(r, c, m):
-    """Return element offset of row ``r``, column ``c`` of an accumulator in L0C."""
+    """Return the offset of element (``r``, ``c``) of an accumulator in L0C."""
     m1 = up(m) // 16
     return ((c // 16) * m1 + r // 16) * 256 + (r % 16) * 16 + c % 16
 
@@ -31,7 +31,7 @@ def gather(flat, rows, columns, offset):
 
 
 def to_nz(x):
-    """Return (R, C) to (C1, R, 16)."""
+    """Bring (R, C) into the form (C1, R, 16)."""
     rows, columns = x.shape
     return x.reshape(rows, columns // 16, 16).transpose(1, 0, 2)
 
@@ -44,7 +44,7 @@ def values(dtype, *shape):
 
 
 def packed(x, k0):
-    """Return (R, K) to [K1, R padded to 16, K0]; the padding holds noise."""
+    """Pack (R, K) as [K1, R padded to 16, K0]; the padding holds noise."""
     rows, k = x.shape
     full = values(x.dtype.name, up(rows), up(k, k0))
     full[:rows, :k] = x
@@ -52,12 +52,12 @@ def packed(x, k0):
 
 
 def unpacked(c, m, n):
-    """Return [N1, M, 16] to (m, n)."""
+    """Unpack [N1, M, 16] to (m, n)."""
     return c.reshape(up(n) // 16, -1, 16).transpose(1, 0, 2).reshape(-1, up(n))[:m, :n]
 
 
 def expected_product(a, b, c=0):
-    """Return ``a @ b + c`` as the Cube sums it (D26a): exact within 16 terms, rounded to float32 between them."""
+    """Compute ``a @ b + c`` as the Cube sums it (D26a): exact within 16 terms, rounded to float32 between them."""
     if a.dtype == np.int8:
         return a.astype(np.int64) @ b.astype(np.int64) + c
     result = np.zeros((a.shape[0], b.shape[1]), np.float32) + np.float32(c)
@@ -76,7 +76,7 @@ def assert_close(result, expected):
 
 
 def matmul_case(bench, m, k, n, dtype):
-    """Return random factors, their tensors in L1 and the accumulator in L0C."""
+    """Return random factors, their tensors in L1, and the accumulator in L0C."""
     k0 = 32 // np.dtype(dtype).itemsize
     a, b = values(dtype, m, k), values(dtype, k, n)
     a_l1 = bench.tensor("L1", dtype, (up(k, k0) // k0, up(m), k0), packed(a, k0))

@@ -27,7 +27,7 @@ def program(instance: Any, count: int = 8, dtype: str = "int32", inputs: Sequenc
 
 
 def values(instance: Any, feeds: dict | None = None, **options: Any) -> list:
-    """Return elements of the output "target" after a run."""
+    """Return the elements of the output "target" after a run."""
     return tikemu.run(instance, feeds or {}, options=Options(**options)).outputs["target"].tolist()
 
 

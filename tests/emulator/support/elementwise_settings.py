@@ -42,7 +42,7 @@ class Setting:
 
 
 def settings(name: str, dtypes: tuple[str, ...], legacy: bool, count: int = 4) -> list[Setting]:
-    """Return settings from fixed seeds, other ones for every instruction and dtype."""
+    """Return the settings from fixed seeds, other ones for every instruction and dtype."""
     return [
         Setting(np.random.default_rng([seed, *name.encode(), *dtypes[0].encode(), legacy]), dtypes, legacy)
         for seed in range(count)

@@ -70,7 +70,7 @@ class Outcome:
 
 
 def available() -> bool:
-    """Return if MindSpore's wheel is installed."""
+    """Return True if MindSpore's wheel is installed."""
     return importlib.util.find_spec("mindspore") is not None
 
 

@@ -31,7 +31,7 @@ class Problem:
 
 
 def nz(matrix: np.ndarray) -> np.ndarray:
-    """Return (..., R, C) as FRACTAL_NZ (..., C/16, R/16, 16, 16)."""
+    """Bring (..., R, C) into FRACTAL_NZ (..., C/16, R/16, 16, 16)."""
     *batch, rows, columns = matrix.shape
     split = matrix.reshape(*batch, rows // 16, 16, columns // 16, 16)
     count = len(batch)
@@ -39,7 +39,7 @@ def nz(matrix: np.ndarray) -> np.ndarray:
 
 
 def matrix(fractals: np.ndarray) -> np.ndarray:
-    """Return inverse of :func:`nz`."""
+    """Undo :func:`nz`."""
     *batch, c1, r1, r0, c0 = fractals.shape
     count = len(batch)
     order = fractals.transpose(*range(count), count + 1, count + 2, count, count + 3)
@@ -47,7 +47,7 @@ def matrix(fractals: np.ndarray) -> np.ndarray:
 
 
 def zn(matrix_: np.ndarray) -> np.ndarray:
-    """Return (R, C) as (R/16, C/16, 16, 16) with every fractal transposed: what L0B holds of a right operand."""
+    """Bring (R, C) into (R/16, C/16, 16, 16) with every fractal transposed: what L0B holds of a right operand."""
     rows, columns = matrix_.shape
     return np.ascontiguousarray(matrix_.reshape(rows // 16, 16, columns // 16, 16).transpose(0, 2, 3, 1))
 
@@ -187,7 +187,7 @@ def dense_left(generator: np.random.Generator) -> Problem:
 
 
 def scaled(a: np.ndarray, b: np.ndarray, factor: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return truth and error bound, in NZ, of a product times a factor."""
+    """Return the truth and error bound, in NZ, of a product times a factor."""
     truth, bound = product(a, b)
     scale = float(factor[0])
     return nz(truth * scale), nz(bound * scale + np.abs(truth * scale) * U32)

@@ -21,7 +21,7 @@ def random_weights(generator: np.random.Generator, sequence: int, heads: int) ->
 
 
 def far_rows(sequence: int, head: int) -> np.ndarray:
-    """Return positions that every query of a head sees: one 16-row group of each block of 64."""
+    """Return the positions that every query of a head sees: one 16-row group of each block of 64."""
     start = 16 * (3 - head % 4)
     return np.concatenate([np.arange(64 * block + start, 64 * block + start + 16) for block in range(sequence // 64)])
 
@@ -88,7 +88,7 @@ def random_inputs(generator: np.random.Generator, sequence: int, heads: int) -> 
 
 
 def dds(generator: np.random.Generator, sequence: int, heads: int) -> Problem:
-    """Return softmax over the keys of a query's block and the far keys."""
+    """Compute softmax over the keys of a query's block and the far keys."""
     given = random_inputs(generator, sequence, heads)
     blocks = sequence // 64
     local = np.zeros((2, 1, heads, blocks, 64, 64))

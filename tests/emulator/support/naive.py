@@ -133,7 +133,7 @@ class Interpreter:
 
 
 def block_count(program: ir.Program) -> int:
-    """Return blocks of the multi-core loop, 1 without one."""
+    """Return the number of blocks of the multi-core loop, 1 without such a loop."""
     loops = (entry.block_num for entry in ir.statements(program.body) if isinstance(entry, ir.For))
     return next((count for count in loops if isinstance(count, int) and count > 1), 1)
 

@@ -26,7 +26,7 @@ from tests.emulator.support.naive_values import (
 
 
 def lanes(mask: Any, width: int) -> list[int]:
-    """Return numbers of the enabled lanes of a mask: a count, or two words of bits."""
+    """Return the numbers of the enabled lanes of a mask: a count, or two words of bits."""
     if not isinstance(mask, (list, tuple)):
         return list(range(mask))
     bits = (mask[0] & (1 << 64) - 1) << 64 | mask[1] & (1 << 64) - 1

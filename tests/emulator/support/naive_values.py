@@ -25,7 +25,7 @@ LARGEST = {"float16": 65504.0, "float32": struct.unpack("<f", b"\xff\xff\x7f\x7f
 
 
 def size_of(dtype: str) -> int:
-    """Return bytes of an element."""
+    """Return the size of an element in bytes."""
     return struct.calcsize(CODES[dtype])
 
 
@@ -55,7 +55,7 @@ class Pointer:
         return Pointer(self.data, self.address + offset, dtype or self.dtype)
 
     def lane(self, repeat: int, lane: int, rep: int, blk: int = 1) -> Pointer:
-        """Return element ``lane`` of a repeat; strides in blocks of 32 bytes."""
+        """Return the place of element ``lane`` of a repeat. Strides are in blocks of 32 bytes."""
         per_block = 32 // self.size
         return self.at(32 * (repeat * rep + lane // per_block * blk) + lane % per_block * self.size)
 
@@ -66,12 +66,12 @@ class Pointer:
         struct.pack_into(CODES[self.dtype], self.data, self.address, stored(value, self.dtype))
 
     def copy_from(self, other: Pointer, count: int) -> None:
-        """Return raw bytes: bit patterns are kept."""
+        """Copy raw bytes: bit patterns are kept."""
         self.data[self.address : self.address + count] = other.data[other.address : other.address + count]
 
 
 def divide(x: float, y: float) -> float:
-    """Return IEEE division, which Python refuses by zero."""
+    """Divide as IEEE does, also by zero, which Python refuses."""
     if y == 0:
         return math.nan if x == 0 or math.isnan(x) else math.copysign(math.inf, x) * math.copysign(1.0, y)
     return x / y
@@ -108,7 +108,7 @@ OPERATORS = {
 
 
 def exponential(x: float, function: Callable[[float], float] = math.exp) -> float:
-    """Return ``exp`` (or ``expm1``) that overflows to infinity."""
+    """Compute ``exp`` (or ``expm1``), which overflows to infinity."""
     try:
         return function(x)
     except OverflowError:
@@ -116,19 +116,17 @@ def exponential(x: float, function: Callable[[float], float] = math.exp) -> floa
 
 
 def logarithm(x: float) -> float:
-    """Return ``log`` of zero and of negative numbers as IEEE has it."""
+    """Compute ``log``, of zero and of negative numbers as IEEE has it."""
     return -math.inf if x == 0 else math.nan if math.isnan(x) or x < 0 else math.log(x)
 
 
 def square_root(x: float) -> float:
-    """Return ``sqrt``, NaN for negative numbers."""
+    """Compute ``sqrt``, NaN for negative numbers."""
     return math.nan if x < 0 else math.sqrt(x)
 
 
 def table_value(x: float, entries: int, function: Callable[[float], float]) -> float:
-    """Return look-up value of an approximation unit: the function at the middle of the interval, to 9 significant
-    bits.
-    """
+    """Look up the value of an approximation unit: the function at the middle of the interval, to 9 significant bits."""
     mantissa, exponent = math.frexp(function(math.floor(x * entries) / entries + 0.5 / entries))
     return math.ldexp(round(mantissa * 512), exponent - 9)
 
@@ -194,14 +192,14 @@ COMPARE = {name: getattr(operator, name) for name in ("lt", "gt", "ge", "le", "e
 
 
 def tree(values: list, dtype: str) -> Any:
-    """Return sum of adjacent pairs, every node rounded."""
+    """Sum adjacent pairs as a tree, every node rounded."""
     while len(values) > 1:
         values = [stored(values[i] + values[i + 1], dtype) for i in range(0, len(values), 2)]
     return values[0]
 
 
 def sums_of_groups(values: list, width: int, dtype: str) -> Any:
-    """Return trees over groups of ``width`` values, then over their sums, until one is left."""
+    """Sum groups of ``width`` values as trees, then their sums, until one value is left."""
     while len(values) > 1:
         groups = [values[i : i + width] for i in range(0, len(values), width)]
         values = [tree(part + [0] * (width - len(part)), dtype) for part in groups]
@@ -220,7 +218,7 @@ def to_odd(x: float) -> float:
 
 
 def to_integer(x: float, mode: str, dtype: str) -> int:
-    """Return rounding by mode with saturation; NaN gives 0."""
+    """Round by mode with saturation; NaN gives 0."""
     low, high = (0, 255) if dtype == "uint8" else (-128, 127) if dtype == "int8" else (-(1 << 31), (1 << 31) - 1)
     if math.isnan(x):
         return 0

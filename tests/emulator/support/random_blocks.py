@@ -43,12 +43,12 @@ class BlockProgram:
         self.tik.BuildCCE(f"blocks{seed}", [self._gm[0]], self._gm[1:])
 
     def feeds(self) -> dict[str, Any]:
-        """Return contents of all tensors."""
+        """Return the contents of all tensors."""
         generator = np.random.default_rng(self._seed)
         return {tensor.name: generator.standard_normal(SIZE + PIECE).astype(np.float32) for tensor in self._gm}
 
     def _tensor(self) -> Any:
-        """Return mostly not the input, so that some programs have blocks that do not meet."""
+        """Return a tensor, most often not the input. Then some programs have blocks that do not meet."""
         return self._random.choice((*self._gm, *self._gm[1:], *self._gm[1:]))
 
     def _place(self) -> Any:

@@ -97,7 +97,7 @@ class Generator(VectorStatements, MoveStatements, ScalarStatements):
             self._nested()
 
     def feeds(self) -> dict[str, Any]:
-        """Return arrays for the inputs, and a number for ``n``."""
+        """Return the arrays for the inputs, and a number for ``n``."""
         feeds: dict[str, Any] = {"n": self.upto(0, 3)}
         for dtype, tensor in self.inputs.items():
             count = int(np.prod(tensor.shape))

@@ -46,11 +46,11 @@ class Values:
         self.block: Any = 0
 
     def chance(self, share: float) -> bool:
-        """Return True in that share of all calls."""
+        """Return True in the given share of all calls."""
         return bool(self.rng.random() < share)
 
     def pick(self, options: Any) -> Any:
-        """Return one of a sequence."""
+        """Return an element of a sequence."""
         return options[int(self.rng.integers(len(options)))]
 
     def upto(self, low: int, high: int) -> int:

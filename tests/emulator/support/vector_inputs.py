@@ -10,7 +10,7 @@ from tests.emulator.support.naive_instructions import lanes
 
 
 def _patterns(words: str, dtype: type) -> np.ndarray:
-    """Return bit patterns, written in hexadecimal digits."""
+    """Return the bit patterns, written in hexadecimal digits."""
     return np.array([int(word, 16) for word in words.split()], dtype)
 
 
@@ -41,7 +41,7 @@ def sample(rng: np.random.Generator, dtype: str, count: int) -> np.ndarray:
 
 
 def random_mask(rng: np.random.Generator, width: int) -> int | list[int]:
-    """Return full, leading lanes, or a list mask."""
+    """Return a mask: full, leading lanes, or a list."""
     kind = rng.integers(4)
     if kind == 0:
         return width
@@ -56,7 +56,7 @@ def random_mask(rng: np.random.Generator, width: int) -> int | list[int]:
 
 
 def extent(mask: int | Sequence[int], size: int, repeats: int, rep: int, blk: int = 1) -> int:
-    """Return bytes from the start of an operand to the end of its last element."""
+    """Return the bytes from an operand's start to the end of its last element."""
     per_block = 32 // size
     last = max(lane // per_block * blk * 32 + lane % per_block * size for lane in lanes(mask, 256))
     return 32 * (repeats - 1) * rep + last + size

@@ -65,7 +65,7 @@ class Clock:
         return f"scalar_{kind}", self.footprints[rng.integers(12)]
 
     def block(self, start: float, several: bool) -> float:
-        """Return nested loops over the bodies, which now and then differ."""
+        """Run nested loops over the bodies, which now and then differ."""
         clock = self.clock
         clock.begin_block(start, several)
         for _ in range(4):
@@ -80,7 +80,7 @@ class Clock:
         return clock.end_block()
 
     def run(self, several: bool) -> list[Any]:
-        """Return some blocks, twice; everything that can be seen."""
+        """Run some blocks twice, and return everything that can be seen."""
         seen: list[Any] = []
         for _ in range(2):
             self.clock.restart()
@@ -121,7 +121,7 @@ def test_programs(build: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def after_a_loop(replay: bool, body: Any, rest: Any) -> float:
-    """Return when everything is complete that follows 400 iterations of ``body``."""
+    """Return the time at which everything behind 400 iterations of ``body`` is complete."""
     clock = CoreClock(ASCEND_910A.with_constants({"ub_scalar_latency": 20}), replay=replay)
     footprint = clock.footprints.exact(Region.span(UB, 0, 32))
     move, vector = TimedOp("move", 4, 100.0, 0.0), TimedOp("vector", 1, 1.0, 20.0)

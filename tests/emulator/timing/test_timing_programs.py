@@ -127,7 +127,7 @@ def test_addresses_known_at_build_time_save_synchronisation(
 
 
 def copy_kernel(instance: Any, blocks: int, tiles: int, threads: int) -> Any:
-    """Return each block moves ``tiles`` tiles of 16 KiB through the Unified Buffer."""
+    """Move ``tiles`` tiles of 16 KiB through the Unified Buffer in each block."""
     return tiled(instance, 8192, blocks, tiles, threads)
 
 

@@ -96,7 +96,7 @@ def mode(request):
 
 @pytest.fixture(params=("native", "composed"))
 def update(request):
-    """Return how caches are updated: by the native kernel, or composed of operators as on a device."""
+    """Return the way in which caches are updated: by the native kernel, or composed of operators as on a device."""
     if request.param == "composed":
         request.getfixturevalue("composed")
     return request.param
@@ -104,7 +104,7 @@ def update(request):
 
 @pytest.fixture
 def composed(monkeypatch):
-    """Cache are updated as they are on a device."""
+    """Update caches as on a device."""
     from flash_attention.backends import cache_update
 
     cells = cache_update.append_cell, cache_update.reorder_cell

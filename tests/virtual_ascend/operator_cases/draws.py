@@ -13,22 +13,22 @@ def restart():
 
 
 def normal(*shape, dtype=np.float32):
-    """Return normal numbers."""
+    """Return a tensor of normal numbers."""
     return Tensor(RNG.standard_normal(shape).astype(dtype))
 
 
 def positive(*shape, dtype=np.float32):
-    """Number from 0.5 to 1.5."""
+    """Return a tensor of numbers from 0.5 to 1.5."""
     return Tensor((RNG.random(shape) + 0.5).astype(dtype))
 
 
 def integers(*shape, low=0, high=8):
-    """Return int32 below `high`."""
+    """Return a tensor of int32 numbers below `high`."""
     return Tensor(RNG.integers(low, high, shape).astype(np.int32))
 
 
 def booleans(*shape):
-    """Return True or False."""
+    """Return a tensor of booleans."""
     return Tensor(RNG.random(shape) < 0.5)
 
 
@@ -45,7 +45,7 @@ def gradient_of(primitive):
 
 
 def step(optimizer, *shapes, **options):
-    """Return Parameters after two steps."""
+    """Return the Parameters after two steps."""
     parameters = [Parameter(normal(*shape), name=f"weight{index}") for index, shape in enumerate(shapes)]
     update = optimizer(parameters, **options)
     for _ in range(2):

@@ -31,7 +31,7 @@ def difference(y, gradient):
 
 
 def other_difference(y, gradient):
-    """Return the same with the factors the other way round."""
+    """Return the difference with the factors the other way round."""
     return ops.sub(gradient, kept_sum(mul(gradient, y), -1))
 
 
@@ -42,7 +42,7 @@ def product_and_sum(x, y, z):
 
 
 def product_plus(x, y, z):
-    """Return a product and a sum."""
+    """Return the sum of a product and another tensor."""
     return ops.add(mul(x, y), z)
 
 
@@ -53,12 +53,12 @@ def norm(x, zero, one, least):
 
 
 def split_heads(x, weight):
-    """Return a projection, in heads."""
+    """Project x, and split the result into heads."""
     return transpose(reshape(product(x, weight), (2, 32, 2, 16)), (0, 2, 1, 3))
 
 
 def join_heads(x, weight):
-    """Return a projection of heads."""
+    """Join the heads of a tensor, and project them."""
     return product(reshape(transpose(x, (0, 2, 1, 3)), (64, 32)), weight)
 
 

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 class Backend(ABC):
     """One way to run attention. A backend's module exposes its only instance as `BACKEND`.
 
-    Importing that module must be cheap and must not fail where the backend cannot run: what is missing is the answer of
-    `unavailable`, in words that tell the user what to do.
+    Importing that module must be cheap, and must not fail if the backend cannot run. `unavailable` then says what is
+    missing, in words that tell the user what to do.
     """
 
     name: str
@@ -25,18 +25,18 @@ class Backend(ABC):
     takes: tuple[str, ...] = ()
     # The kinds of calls that it knows, see `Call.kind`.
     kinds: tuple[str, ...] = ("dense",)
-    # The kinds of which `build` takes unknown sizes (call.dynamic), met in graphs compiled for dynamic shapes; the cell
-    # then reads the sizes from its tensors at run time.
+    # The kinds of calls of which `build` takes unknown sizes (call.dynamic), as graphs for dynamic shapes have them.
+    # The cell then reads the sizes from its tensors at run time.
     dynamic: tuple[str, ...] = ()
     # Whether `build` takes a paged call with max_length; else it is cut to it around the cell (`PagedEnd`).
     takes_max_length = False
 
     def unavailable(self) -> str | None:
-        """Why this backend cannot run any call on this machine and device, or None."""
+        """Return why this backend cannot run any call on this machine and device, or None."""
         return None
 
     def refuse_sharded(self) -> str | None:
-        """Why `build` takes no shard, or None."""
+        """Return why `build` takes no shard, or None."""
         return "has no shard strategies for semi-automatic parallelism"
 
     @abstractmethod
@@ -77,7 +77,7 @@ class Backend(ABC):
 
         query       (Tq, H, D) or (Tq, H * D); key, value and output likewise
         lengths_q, lengths_k    int32 or int64 (sequences,) or (sequences + 1,), with or without the leading 0; None
-                    where call.varlen has them
+                    if call.varlen has them
         inputs      likewise; a prefix is int32 (sequences,), slopes of more than one item are float32 (sequences, H), a
                     bias is (1, H or 1, 1, Tk), and keep_bits are uint8 (bytes,), (H, queries, ceil(keys / 8)) of one
                     sequence behind the other
@@ -87,11 +87,11 @@ class Backend(ABC):
 
             output = cell(query, key_cache, value_cache, block_tables, context_lens, inputs)
 
-        With a shard, `call` is the share of one device of a call that MindSpore shards: the graph is written for the
-        whole, and every operation in it needs a strategy, see `flash_attention.sharding.shard`.
+        With a shard, `call` is one device's share of a call that MindSpore shards. The graph is written for the whole
+        call, and every operation in it needs a strategy, see `flash_attention.sharding.shard`.
 
         Output and logsumexp are differentiable: the gradient of the logsumexp adds probability * d_logsumexp to the
-        gradient of the scores. Of the optional inputs those get a gradient that `OPTIONAL` says so of, others zeros.
+        gradient of the scores. An optional input gets a gradient if `OPTIONAL` says so, else zeros.
         """
 
     def build_backward(self, call: Call) -> Cell | None:

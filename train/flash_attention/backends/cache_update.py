@@ -1,4 +1,4 @@
-"""Writing tokens into a cache in place: by the native kernel on a CPU, else by MindSpore's scatter."""
+"""Write tokens into a cache in place: by the native kernel on a CPU, else by MindSpore's scatter."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from flash_attention.call.inputs import TensorSpec
 
 
 class _Written(nn.Cell):
-    """Gives a tensor that operators can write: MindSpore hands them a copy of a view, and what they write is lost.
+    """Give a tensor that operators can write: MindSpore hands them a copy of a view, and what they write is lost.
 
     A compiled graph cannot; there the kernel refuses a view.
     """
 
     def __call__(self, name, tensor):
         if isinstance(tensor, Parameter) or not hasattr(tensor, "data_ptr"):
-            return tensor  # where the method is not, MindSpore has no views, or the kernel refuses them
+            return tensor  # without the method MindSpore has no views, or the kernel refuses them
         device = ms.get_context("device_target")
         if device != "CPU":
             raise ValueError(f"{name}: got a Tensor on {device}, allowed there is a Parameter")
@@ -58,7 +58,7 @@ def _numpy_dtype(dtype):
 
 
 class ScatterUpdate(EntryCell):
-    """The plain statement of `reshape_and_cache`; the caches are Parameters."""
+    """State `reshape_and_cache` in plain operations. The caches are Parameters."""
 
     def __init__(self, key_cache: TensorSpec, value_cache: TensorSpec):
         super().__init__()
@@ -68,7 +68,7 @@ class ScatterUpdate(EntryCell):
 
     def construct(self, key, value, key_cache, value_cache, slot_mapping):
         slots = ops.reshape(slot_mapping, (-1,))
-        # A token that is left out repeats the first that is not; where none is, slot 0 keeps what it has.
+        # A token that is left out repeats the first that is not. If there is none, slot 0 keeps what it has.
         first = ops.argmax(ops.cast(slots >= 0, mstype.int32), 0)
         chosen = ops.select(slots >= 0, numbered(slots.shape[0]), ops.cast(first, mstype.int32))
         slots = ops.gather(slots, chosen, 0)
@@ -83,7 +83,7 @@ class ScatterUpdate(EntryCell):
 
 
 class ScatterAppend(EntryCell):
-    """The plain statement of `append_cell`."""
+    """State `append_cell` in plain operations."""
 
     def __init__(self, key_cache: TensorSpec, value_cache: TensorSpec, batch: int, max_length: int, padding_side: str):
         super().__init__()
@@ -128,7 +128,7 @@ class ScatterAppend(EntryCell):
 
 
 class ScatterReorder(EntryCell):
-    """The plain statement of `reorder_cell`."""
+    """State `reorder_cell` in plain operations."""
 
     def __init__(self, key_cache: TensorSpec, value_cache: TensorSpec, batch: int, max_length: int):
         super().__init__()
@@ -153,13 +153,13 @@ class ScatterReorder(EntryCell):
         copied = ops.logical_and(again, source >= 0)
         needed = ops.logical_and(copied, ops.equal(self.columns, place))
         tables, without = self.free(tables, needed, strict, "indices: the sequences")
-        # An index that is not allowed, or a block that is not there: past its end, whose queries get NaN.
+        # A sequence with a wrong index or without its block is past its end, and its queries get NaN.
         wrong = ops.cast(ops.logical_not(ops.equal(inside, indices)), mstype.int32)
         end = end + (without + wrong) * (2 * self.max_length)
         tables = _with_blocks(tables, without + wrong)
         copied = ops.logical_and(ops.reshape(copied, (-1,)), without == 0)
         target = ops.reshape(ops.gather_elements(tables, 1, place), (-1,))
-        # A sequence without a copy repeats the first that has one; where none has, a block is written as it is.
+        # A sequence without a copy repeats the first that has one. If none has, a block is written as it is.
         source = ops.maximum(ops.reshape(source, (-1,)), 0)
         target = ops.select(copied, target, source)
         chosen = ops.select(copied, self.rows, self.first(ops.cast(copied, mstype.float32)) + self.rows * 0)
@@ -173,7 +173,7 @@ class ScatterReorder(EntryCell):
 
 
 class FreeBlocks(nn.Cell):
-    """Hands out blocks that no table names, in the order of entries in need.
+    """Hand out blocks that no table names, in the order of entries in need.
 
         tables, without = cell(tables, needed, strict, what)
 
@@ -191,7 +191,7 @@ class FreeBlocks(nn.Cell):
     def construct(self, tables, needed, strict, what):
         flat = ops.reshape(tables, (-1,))
         wanted = ops.cast(ops.reshape(needed, (-1,)), mstype.float32)
-        nowhere = flat * 0 + self.blocks  # where what counts for no block goes
+        nowhere = flat * 0 + self.blocks  # the place of entries that count for no block
         # Sums in float32, which every device has.
         named = ops.unsorted_segment_sum(wanted * 0 + 1, ops.select(flat >= 0, flat, nowhere), self.blocks + 1)
         free = named[: self.blocks] == 0
@@ -215,7 +215,7 @@ def _with_blocks(tables, lost):
 
 
 class _Refusal(nn.Cell):
-    """Refuses what a function complains about. Only PYNATIVE can: a graph sees no data."""
+    """Refuse what a function complains about. Only PYNATIVE can: a graph sees no data."""
 
     def __init__(self, refuse):
         super().__init__()
@@ -250,7 +250,7 @@ def _refuse_blocks(what: str, left, wanted, blocks: int) -> None:
 
 
 def check_room(longest: int, tokens: int, max_length: int) -> None:
-    """Raises where so many tokens make a sequence too long."""
+    """Raise an error if so many tokens make a sequence too long."""
     if longest > max_length:
         raise ValueError(f"key: got {tokens} tokens, which make a sequence of {longest}; max_length is {max_length}")
 
@@ -282,8 +282,8 @@ def append_cell(
         lengths = cell(key, value, key_cache, value_cache, block_tables, lengths, tokens, strict)
 
     key, value      (batch, seq, kv_heads, width), behind the tokens of each sequence
-    block_tables    int32 (batch, most blocks of a sequence), negative where a sequence has no block yet. Those that it
-                    needs now are the first that no table names, in the order of the sequences; where `one_block_each`
+    block_tables    int32 (batch, most blocks of a sequence), negative if a sequence has no block yet. Those that it
+                    needs now are the first that no table names, in the order of the sequences; if `one_block_each`
                     the tables name all.
     lengths         int32 (batch,): tokens of each sequence, also those past max_length, which are in no cache
     tokens          int32 (batch,): so many of key and value count; the others are padding, on padding_side
@@ -305,9 +305,9 @@ def reorder_cell(key_cache: TensorSpec, value_cache: TensorSpec, batch: int, max
 
         lengths = cell(key_cache, value_cache, block_tables, lengths, indices, strict)
 
-    They share blocks. Of one that several would write into all but the first get a copy: what is written into a block
-    is seen by one sequence. indices is int32 (batch,), the others are as in `append_cell`; a sequence whose index is
-    not allowed counts as one that is longer than max_length, unless that is an error.
+    They share blocks. If several would write into a block, all but the first get a copy: one sequence alone sees what
+    is written into a block. indices is int32 (batch,), the others are as in `append_cell`. A sequence whose index is
+    not allowed counts as longer than max_length, unless that is an error.
     """
     if serves_native():
         from flash_attention.backends.cpu.paged import CacheReorder

@@ -10,7 +10,7 @@ from flash_attention.call import Call
 
 
 class EmptyAttention(nn.Cell):
-    """Gives what every backend would: zeros, and the logsumexp of rows that see nothing.
+    """Give zeros, and the logsumexp of rows that see nothing, as every backend would.
 
     Takes the inputs of the cell of `Backend.build`. No gradient flows through it but the one of the sinks.
     """

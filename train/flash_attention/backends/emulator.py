@@ -1,6 +1,6 @@
 """Backend `emulator`: the TIK operators for Ascend 910, executed instruction by instruction by tikemu on a CPU.
 
-Slow and exact: for developing and testing the operators inside MindSpore models where there is no NPU. The kernels run
+Slow and exact: for developing and testing the operators inside MindSpore models without an NPU. The kernels run
 in tikemu's strict mode; whatever the hardware would punish is an error.
 """
 
@@ -45,7 +45,7 @@ class EmulatorBackend(OperatorBackend):
         return None if target == "CPU" else f"runs on a CPU, and the device target is {target}"
 
     def chip(self) -> Chip:
-        """The emulated chip, which is there from then on."""
+        """Return the emulated chip, which is there from then on."""
         import tikemu
 
         tikemu.install(soc=SOC)
@@ -66,7 +66,7 @@ class EmulatorBackend(OperatorBackend):
 # Of a training step's four kernels each takes several megabytes; a process that meets many shapes cannot keep all.
 @functools.lru_cache(maxsize=64)
 def _recorded(stage: str, request, name: str):
-    """The recorded kernel of a stage."""
+    """Return the recorded kernel of a stage."""
     import tikemu
 
     tikemu.install(soc=SOC)  # somebody else may have removed it since the last kernel
@@ -78,13 +78,13 @@ def _recorded(stage: str, request, name: str):
 
 
 def _emulated(operator, signature, request, shapes: list):
-    """The primitive of a kernel: stores its inputs in the kernel's formats, as a device does, and runs it."""
+    """Return the primitive of a kernel. It stores its inputs in the kernel's formats, as a device does, and runs it."""
     import tikemu
 
     from flash_attention.kernels.tik.layout import from_nz, to_nz
 
     stage, name = operator.stage, operator.name
-    _recorded(stage, request, name)  # what it refuses shows before anything runs
+    _recorded(stage, request, name)  # a refusal shows before anything runs
     options = tikemu.Options(strict=True, progress=False)
     count, dtypes = len(signature.inputs), [getattr(mstype, tensor.dtype) for tensor in signature.outputs]
 
@@ -106,7 +106,7 @@ def _emulated(operator, signature, request, shapes: list):
 
 
 class _Packed(nn.Cell):
-    """Makes a Python function with several results a primitive with one result. Each result has at most 32 bits.
+    """Make a Python function with several results a primitive with one result. Each result has at most 32 bits.
 
     In PYNATIVE with `recompute()`, MindSpore 2.10 prepares a pyfunc primitive twice and then expects twice the outputs
     of one that has several.
@@ -171,7 +171,7 @@ def _bits_of_sequences(call: Call):
 
 
 class _CheckedLengths(nn.Cell):
-    """Cumulative lengths in tensors, which must be allowed; with the leading 0."""
+    """Check cumulative lengths in tensors, and give them the leading 0."""
 
     def __init__(self, call: Call):
         super().__init__()
@@ -184,7 +184,7 @@ class _CheckedLengths(nn.Cell):
                 check_counts(*ends)
             except ValueError as error:
                 raise RuntimeError(str(error)) from None
-            # Where only the values tell that there is a leading 0 there is a sequence less: an empty one at the end.
+            # If only the values tell that there is a leading 0, a sequence is missing: an empty one at the end.
             return np.array([side + side[-1:] * (count - len(side)) for side in ends], np.int32)
 
         self.checked = NotDifferentiated(_pyfunc(check, 2, (2, count), mstype.int32))
@@ -195,7 +195,7 @@ class _CheckedLengths(nn.Cell):
 
 
 def _pyfunc(function, count: int, shape: tuple, dtype):
-    """A primitive that runs a Python function of `count` NumPy arrays with one result."""
+    """Return a primitive that runs a Python function of `count` NumPy arrays with one result."""
 
     def call(*arrays):
         return function(*arrays)

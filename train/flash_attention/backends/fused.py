@@ -38,7 +38,7 @@ _LOWEST = {"float16": -65504.0, "bfloat16": -3.0e38}
 
 @dataclass(frozen=True)
 class FusedArguments:
-    """Arguments of `ops.flash_attention_score` for a call, and what its tensors have to look like."""
+    """Arguments of `ops.flash_attention_score` for a call, and the form that its tensors need."""
 
     head_num: int
     keep_prob: float
@@ -58,7 +58,7 @@ def fused_arguments(call: Call) -> FusedArguments:
     """Map `call` onto the arguments of the operator.
 
     Causal and token windows become its sparse modes, so that it skips what is hidden. Block windows and explicit masks
-    become a dense mask, with the band around them as a hint where its corner is the top left one.
+    become a dense mask, with the band around them as a hint if its corner is the top left one.
     """
     pre_tokens, next_tokens, mode, mask = UNLIMITED_TOKENS, UNLIMITED_TOKENS, DEFAULT_MASK, "none"
     band = call.band
@@ -105,7 +105,9 @@ def _is_window(call: Call) -> bool:
 
 
 class FusedBackend(Backend):
-    """`ops.flash_attention_score`. Dropout's bits, unless given, come from MindSpore's DropoutGenMask: no seed does."""
+    """Run `ops.flash_attention_score`. Dropout's bits, unless given, come from MindSpore's DropoutGenMask, not a
+    seed.
+    """
 
     name = "fused"
     takes = ("mask", "bias", "keep_bits", "seed", "alibi_slopes")
@@ -150,7 +152,7 @@ class FusedBackend(Backend):
 
 
 class _Attention(nn.Cell):
-    """Prepares the operator's tensors from BNSD ones and calls it."""
+    """Prepare the operator's tensors from BNSD tensors, and call it."""
 
     def __init__(self, call: Call):
         super().__init__()
@@ -274,12 +276,12 @@ class _DropMask(nn.Cell):
 
 
 def _zeros(shape: tuple, dtype) -> Tensor:
-    """None when there is nothing to pad."""
+    """Return the zeros to pad with, None if there is nothing to pad."""
     return Tensor(np.zeros(shape, np.float32)).astype(dtype) if shape[-1] else None
 
 
 def _soc() -> str:
-    """Name of the Ascend chip generation, as MindSpore calls it."""
+    """Return the name of the Ascend chip generation, as MindSpore calls it."""
     from mindspore._c_expression import MSContext
 
     return MSContext.get_instance().get_ascend_soc_version()

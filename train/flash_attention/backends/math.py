@@ -158,7 +158,9 @@ class _Attention(nn.Cell):
 
 
 class _FiniteOnly(nn.Cell):
-    """(..., rows, columns) with zeros for what is not finite, and (..., rows, 1): NaN for rows that had it, else 0."""
+    """Return (..., rows, columns) with zeros for non-finite elements, and marks (..., rows, 1). A mark is NaN if its
+    row had such an element, else 0.
+    """
 
     def __init__(self):
         super().__init__()
@@ -232,7 +234,7 @@ class _DrawnKeep(nn.Cell):
 
 
 def _counters(stack, batches, heads, rows, blocks):
-    """Words 0 and 2, and words 1 and 3 of the counters: (2, batch, heads, seq_q, blocks)."""
+    """Return words 0 and 2, and words 1 and 3 of the counters. They are (2, batch, heads, seq_q, blocks) each."""
     batches, rows, blocks = batches.reshape(-1, 1, 1, 1), rows.reshape(1, 1, -1, 1), blocks.reshape(1, 1, 1, -1)
     zeros = (batches + heads + rows + blocks) * 0
     return stack((blocks + zeros, heads + zeros)), stack((rows + zeros, batches + zeros))

@@ -11,11 +11,11 @@ from flash_attention.call import Call
 
 
 class PagedEnd(nn.Cell):
-    """Runs a paged call with max_length or padding through a cell for it without them.
+    """Run a paged call with max_length or padding through a cell without them.
 
-    That cell puts the last query at the last key. Where the last n tokens of a sequence are not in the cache, or the
-    last n queries are padding, its queries move on by n rows, so that each stands where it belongs, and their results
-    move back. With padding the lengths come in a tuple with the numbers of queries that are none.
+    That cell puts the last query at the last key. If the last n tokens of a sequence are not in the cache, or the last
+    n queries are padding, its queries move on by n rows. Each then stands where it belongs, and the results move back.
+    With padding the lengths come in a tuple with the numbers of queries that are none.
     """
 
     def __init__(self, attention: nn.Cell, call: Call):
@@ -36,7 +36,7 @@ class PagedEnd(nn.Cell):
             self.firsts = Tensor(np.arange(call.batch, dtype=np.int32).reshape(-1, 1) * call.seq_q)
 
     def construct(self, query, key_cache, value_cache, block_tables, context_lens, inputs):
-        # In a graph of MindSpore 2.0 what one condition sets another does not know: all has a value from the start.
+        # In a graph of MindSpore 2.0 a condition does not know what another one sets: all has a value from the start.
         if self.dynamic:
             seq_q = query.shape[1]
             rows = ops.reshape(counted(seq_q), (1, -1))
@@ -57,7 +57,7 @@ class PagedEnd(nn.Cell):
             shift = past + (seq_q - tokens)
         if self.padding is not None:
             outside = by_row(rows >= tokens if self.padding == "right" else rows < seq_q - tokens)
-            # Whatever padding holds, NaN for instance where a rotary embedding has no such position.
+            # Whatever padding holds, NaN for instance if a rotary embedding has no such position.
             query = ops.cast(ops.masked_fill(ops.cast(query, self.moved_dtype), outside, 0.0), self.dtype)
         if self.several:
             query = ops.cast(self.moved(query, firsts + ops.maximum(rows - shift, self.zero)), self.dtype)
@@ -73,7 +73,7 @@ class PagedEnd(nn.Cell):
         return ops.cast(output, self.dtype)
 
     def moved(self, tensor, rows):
-        """For each sequence its rows in the order of `rows`."""
+        """Return each sequence's rows in the order of `rows`."""
         flat = ops.reshape(ops.cast(tensor, self.moved_dtype), (-1,) + tensor.shape[2:])
         return ops.reshape(ops.gather(flat, ops.reshape(rows, (-1,)), 0), tensor.shape)
 

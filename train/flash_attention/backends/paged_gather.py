@@ -1,4 +1,4 @@
-"""A paged cache gathered into one tensor: what `paged_attention` means, for backends that have nothing better."""
+"""Gather a paged cache into one tensor: what `paged_attention` means, for backends that have nothing better."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from flash_attention.call import AttentionRules, Call, alibi_slopes
 
 
 class PagedGather(nn.Cell):
-    """Runs the call through the backend's cell for BNSD. A mask hides keys past the end of a sequence.
+    """Run the call through the backend's cell for BNSD. A mask hides keys past the end of a sequence.
 
     Arithmetic around it is in float32, whose operations compiled graphs have on every device.
     """
@@ -65,7 +65,7 @@ class PagedGather(nn.Cell):
         return ops.cast(ops.reshape(ops.swapaxes(output, 1, 2), self.output_shape), self.dtype)
 
     def gathered(self, cache, tables):
-        """(batch, kv_heads, keys, width)."""
+        """Return the gathered cache, (batch, kv_heads, keys, width)."""
         blocks = ops.gather(ops.cast(cache, mstype.float32), tables, 0)
         keys = ops.reshape(blocks, (blocks.shape[0], -1) + blocks.shape[3:])
         return ops.swapaxes(keys, 1, 2)

@@ -30,7 +30,7 @@ class OutOfBand(nn.Cell):
 
 
 class HiddenByRules(nn.Cell):
-    """Gives a boolean, True where the rules hide a key from a query. Positions of both are int32."""
+    """Give a boolean, True where the rules hide a key from a query. Positions of both are int32."""
 
     def __init__(self, rules: AttentionRules):
         super().__init__()
@@ -59,7 +59,7 @@ def hidden_by_window(hidden, position, column, left, right):
 class ComputedAlibi(nn.Cell):
     """float32 (1 or batch, heads, seq_q, seq_k): -slope * |position of the query - key|, exact distances below 2**24.
 
-    `slopes` are the caller's where call.slopes_shape says so, and get no gradient.
+    `slopes` are the caller's if call.slopes_shape says so, and get no gradient.
     """
 
     def __init__(self, call: Call):
@@ -74,14 +74,14 @@ class ComputedAlibi(nn.Cell):
 
 
 def alibi_bias(slopes, heads, position, column):
-    """-slope * |position - column| for float32 slopes, (heads,) or (batch, heads)."""
+    """Compute -slope * |position - column| for float32 slopes, (heads,) or (batch, heads)."""
     return -ops.reshape(slopes, (-1, heads, 1, 1)) * ops.cast(ops.abs(position - column), mstype.float32)
 
 
 class Positions(nn.Cell):
-    """Gives int32 positions: of queries (1, 1, seq_q, 1), of keys (1, 1, 1, seq_k).
+    """Give int32 positions: of queries (1, 1, seq_q, 1), of keys (1, 1, 1, seq_k).
 
-    Constants where the sizes are known; otherwise from the tensors at run time.
+    Constants if the sizes are known; otherwise from the tensors at run time.
     """
 
     def __init__(self, call: Call):
@@ -103,5 +103,5 @@ class Positions(nn.Cell):
 
 
 def counted(size):
-    """int32 (size,): 0, 1, 2, ... for a size that is only known at run time."""
+    """Return 0, 1, 2, ... as int32 (size,), for a size that is only known at run time."""
     return ops.cast(ops.arange(size), mstype.int32)

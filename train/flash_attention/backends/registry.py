@@ -44,7 +44,7 @@ _override: contextvars.ContextVar[str | None] = contextvars.ContextVar("flash_at
 
 
 class _Missing(Backend):
-    """Stands for a backend whose module cannot be imported."""
+    """Stand for a backend whose module cannot be imported."""
 
     def __init__(self, name: str, reason: str):
         self.name = name
@@ -61,13 +61,13 @@ class _Missing(Backend):
 
 
 def backend_names() -> tuple[str, ...]:
-    """Names of all backends, usable here or not."""
+    """Return the names of all backends, usable here or not."""
     return tuple(_MODULES)
 
 
 @functools.cache
 def get_backend(name: str) -> Backend:
-    """The backend called `name`; one that says why when its module cannot be imported.
+    """Return the backend called `name`. If its module cannot be imported, the backend says why.
 
     Raises:
         ValueError: no backend has that name.
@@ -93,7 +93,7 @@ def serves_native() -> bool:
 
 
 def refusal(name: str, call: Call, sharded: bool = False) -> str | None:
-    """Why backend `name` cannot run `call` here, or None when it can.
+    """Return why backend `name` cannot run `call` here, or None if it can.
 
     `sharded`: as the share of one device of a graph that MindSpore shards.
     """
@@ -123,7 +123,7 @@ def available_backends() -> tuple[str, ...]:
 
 
 def explain(call: Call) -> dict[str, str]:
-    """Every backend with its verdict on `call`: "ok", or the reason why it cannot run it. The choice comes first.
+    """Return every backend's verdict on `call`: "ok", or the reason why it cannot run it. The choice comes first.
 
     Examples:
         >>> from flash_attention import Call, explain
@@ -141,7 +141,7 @@ def explain(call: Call) -> dict[str, str]:
 
 
 def forced_backend(requested: str | None = None) -> str | None:
-    """Name of the backend that must be used, or None for the automatic choice.
+    """Return the name of the forced backend, or None for the automatic choice.
 
     `requested` (an argument of the caller) goes before `attention_backend`, and that before the environment variable.
     """
@@ -158,7 +158,7 @@ def forced_backend(requested: str | None = None) -> str | None:
 
 
 def choose(call: Call, requested: str | None = None, sharded: bool = False) -> Backend:
-    """The backend that runs `call`; see `refusal` about `sharded`.
+    """Return the backend that runs `call`; see `refusal` about `sharded`.
 
     Raises:
         ValueError: the forced backend does not exist.
@@ -209,7 +209,7 @@ def _build(name: str, call: Call, shard: Shard | None) -> Cell:
 
 @contextlib.contextmanager
 def attention_backend(name: str) -> Iterator[None]:
-    """Uses backend `name` for every attention call inside the block.
+    """Use backend `name` for every attention call inside the block.
 
     A graph takes its backend when it is compiled: enter the block before the first call of a network in GRAPH mode.
 

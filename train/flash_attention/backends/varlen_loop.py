@@ -1,4 +1,4 @@
-"""Packed sequences one by one: what `flash_attention_varlen` means, for backends that have nothing better."""
+"""Run packed sequences one by one: what `flash_attention_varlen` means, for backends that have nothing better."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def sequences_alone(call: Call) -> list[Call | None]:
 
 
 class VarlenLoop(nn.Cell):
-    """Runs every sequence through the backend's cell for BNSD, in `dtype` or the call's dtype. Operations around it
-    are in float32, which compiled graphs have on every device.
+    """Run every sequence through the backend's cell for BNSD, in `dtype` or the call's dtype. Operations around it are
+    in float32, which compiled graphs have on every device.
     """
 
     def __init__(self, backend: Backend, call: Call, dtype: str | None = None):
@@ -116,12 +116,12 @@ def _check_bytes(given, expected):
 
 
 def heads_first(tensor, heads, width):
-    """Rows of packed sequences as float32 (1, heads, rows, width)."""
+    """Bring rows of packed sequences into float32 (1, heads, rows, width)."""
     return ops.swapaxes(ops.reshape(ops.cast(tensor, mstype.float32), (1, -1, heads, width)), 1, 2)
 
 
 class VarlenLoopOfTensors(nn.Cell):
-    """Runs the loop for lengths in tensors. Only PYNATIVE can read them; a graph has another Cell."""
+    """Run the loop for lengths in tensors. Only PYNATIVE can read them; a graph has another Cell."""
 
     def __init__(self, backend: Backend, call: Call, in_graph: nn.Cell):
         super().__init__()

@@ -18,7 +18,7 @@ from flash_attention.call.rules import PLAIN_RULES
 
 
 class VarlenRows(nn.Cell):
-    """Computes attention of all rows, with a mask that keeps the sequences apart. ALiBi adds biases.
+    """Compute attention of all rows, with a mask that keeps the sequences apart. ALiBi adds biases.
 
     It costs queries times keys of all sequences, in time and memory. Lengths that are not allowed give NaN, and so do
     prefixes.
@@ -101,7 +101,7 @@ class VarlenRows(nn.Cell):
         return ops.cast(output, self.dtype), logsumexp[0]
 
     def read(self, lengths, constant, rows):
-        """Return ends behind a 0, and three counts: leading zeros before, sequences, wrong lengths."""
+        """Return the ends behind a 0, and three counts: leading zeros before, sequences, wrong lengths."""
         ends = ops.cast(lengths, mstype.int32) if constant is None else constant
         first = ops.cast(ops.equal(ends[:1], 0), mstype.int32)
         ends = ops.concat((numbered(1), ends), 0)

@@ -28,11 +28,11 @@ def tensor_of(array: np.ndarray) -> Tensor:
 
 @constexpr(reuse_result=False)
 def filled(shape, number):
-    """float32 Tensor of a number; for shapes that are known when a graph is compiled."""
+    """Return a float32 Tensor filled with a number. Its shape is known when a graph is compiled."""
     return tensor_of(np.full(shape, number, np.float32))
 
 
 @constexpr(reuse_result=False)
 def numbered(size):
-    """int32 (size,): 0, 1, 2, ...; likewise."""
+    """Return 0, 1, 2, ... as int32 (size,). The size is known when a graph is compiled."""
     return tensor_of(np.arange(size, dtype=np.int32))

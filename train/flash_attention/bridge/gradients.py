@@ -10,11 +10,11 @@ MindSpore 2.0:
 
 * PYNATIVE: the `bprop` of a Cell receives as `out` what its first call returned, in every later call. What such a Cell
   returns is not known to the operations behind it as the result of anything; what a reshape returns is.
-* PYNATIVE, from when a constant of the differentiated function is another tensor than before: operations run as if
-  their shapes were unknown, which `Custom` primitives do not support. In a compiled graph they do not.
-* `@jit` functions that PYNATIVE differentiates: the `bprop` of a Cell is lost, and where a primitive has one, all that
-  the gradient takes from the forward pass is zero. A graph with a branch is differentiated by other code, which does
-  the second right.
+* PYNATIVE, once a constant of the differentiated function is another tensor than before: operations run as if their
+  shapes were unknown. `Custom` primitives do not support that. In a compiled graph they run with known shapes.
+* `@jit` functions that PYNATIVE differentiates: the `bprop` of a Cell is lost. If a primitive has one, all that the
+  gradient takes from the forward pass is zero. A graph with a branch is differentiated by other code, which does the
+  second right.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if OLD:
 
 @constexpr(reuse_result=False)
 def refuse_second_derivative(backend: str):
-    """Raises; for the `bprop` of what computes first derivatives."""
+    """Raise an error, in the `bprop` of a Cell that computes first derivatives."""
     Tensor(0).asnumpy()  # waits for operations under way, or the exception may crash PYNATIVE (MindSpore 2.10)
     raise NotImplementedError(
         f"attention: backend {backend!r} has neither second derivatives here nor forward mode (jvp, jacfwd), which "
@@ -43,7 +43,7 @@ def refuse_second_derivative(backend: str):
 
 @constexpr(reuse_result=False)
 def refuse_gradient(function: str):
-    """Raises; for the `bprop` of what has no gradient."""
+    """Raise an error, in the `bprop` of a Cell that has no gradient."""
     Tensor(0).asnumpy()  # as in refuse_second_derivative
     raise NotImplementedError(f"{function}: it has no gradient, it is for inference; allowed is flash_attention")
 
@@ -95,7 +95,7 @@ def _in_jit() -> bool:
 
 
 class UnlessRecorded(nn.Cell):
-    """Runs a cell of primitives with a `bprop`, or composed operations in its place. MindSpore 2.0 differentiates such
+    """Run a cell of primitives with a `bprop`, or composed operations in its place. MindSpore 2.0 differentiates such
     primitives wrongly in PYNATIVE and its @jit functions. There another cell takes the same four inputs and has
     operations with derivatives of their own.
     """
@@ -117,7 +117,7 @@ class UnlessRecorded(nn.Cell):
 
 
 class _Branching(nn.Cell):
-    """The forward pass beside a branch, which is never taken: no logsumexp is above infinity."""
+    """Run the forward pass beside a branch that is never taken: no logsumexp is above infinity."""
 
     def __init__(self, forward: nn.Cell):
         super().__init__()
@@ -131,7 +131,7 @@ class _Branching(nn.Cell):
 
 
 class _Refused(nn.Cell):
-    """Refuses the call, in place of a form that MindSpore differentiates rightly."""
+    """Refuse the call, in place of a form that MindSpore differentiates rightly."""
 
     def __init__(self, backend: str):
         super().__init__()
@@ -151,7 +151,7 @@ def _refuse_jit(backend: str):
 
 
 class _WithBprop(nn.Cell):
-    """Differentiates the usual way: results and inputs belong to the Cell's own call."""
+    """Differentiate the usual way: results and inputs belong to the Cell's own call."""
 
     def __init__(self, forward: nn.Cell, backward: nn.Cell, backend: str, count: int):
         super().__init__()
@@ -172,8 +172,9 @@ class _WithBprop(nn.Cell):
 
 
 class _PadToEight(nn.Cell):
-    """A Cell that takes eight others, for `count` of them: a `bprop` takes no tuple, in graphs of 2.0 and in PYNATIVE,
-    and no variable number of inputs."""
+    """Pad a Cell's `count` other inputs to eight. A `bprop` takes no tuple in graphs of 2.0 and in PYNATIVE, and no
+    variable number of inputs.
+    """
 
     def __init__(self, run: nn.Cell, count: int):
         super().__init__()
@@ -220,7 +221,9 @@ def _known(tensor):
 
 
 class _Recorded(nn.Cell):
-    """The form for PYNATIVE of MindSpore 2.0: what the backward pass needs is the input of a Cell, never its result."""
+    """Differentiate in PYNATIVE of MindSpore 2.0. What the backward pass needs is the input of a Cell, never its
+    result.
+    """
 
     def __init__(self, forward: nn.Cell, backward: nn.Cell, backend: str, count: int):
         super().__init__()
@@ -236,7 +239,7 @@ class _Recorded(nn.Cell):
 
 
 class _OfInputs(nn.Cell):
-    """The form for `@jit` functions from MindSpore 2.7 on: the backward pass takes nothing from `out`."""
+    """Differentiate in `@jit` functions from MindSpore 2.7 on. The backward pass takes nothing from `out`."""
 
     def __init__(self, forward: nn.Cell, backward: nn.Cell, backend: str, count: int):
         super().__init__()
@@ -251,7 +254,7 @@ class _OfInputs(nn.Cell):
 
 
 def _all_stopped(tensors):
-    """The tensors, whose derivatives are not wanted."""
+    """Return the tensors as constants: their derivatives are not wanted."""
     result = ()
     for tensor in tensors:
         result = result + (ops.stop_gradient(tensor),)
@@ -259,7 +262,7 @@ def _all_stopped(tensors):
 
 
 class _Flat(nn.Cell):
-    """The forward pass of inputs one by one."""
+    """Run the forward pass on inputs one by one."""
 
     def __init__(self, forward: nn.Cell):
         super().__init__()
@@ -270,7 +273,7 @@ class _Flat(nn.Cell):
 
 
 class _GradientsOfResults(nn.Cell):
-    """Hands on the results, and gives the inputs behind them their gradient."""
+    """Hand on the results, and give the inputs behind them their gradient."""
 
     def __init__(self, backward: nn.Cell, backend: str, count: int):
         super().__init__()
@@ -291,7 +294,7 @@ class _GradientsOfResults(nn.Cell):
 
 
 def _as_rows(tensor):
-    """The tensor without the format in which a device may keep it.
+    """Return the tensor without the format in which a device may keep it.
 
     Operations that MindSpore 2.0 runs as if shapes were unknown read fractals as rows, or refuse them.
     """
@@ -299,7 +302,7 @@ def _as_rows(tensor):
 
 
 def zeros_like(tensors):
-    """A tuple of zeros for one of tensors."""
+    """Return a tuple of zeros for a tuple of tensors."""
     zeros = ()
     for tensor in tensors:
         zeros = zeros + (ops.zeros_like(tensor),)
@@ -307,7 +310,7 @@ def zeros_like(tensors):
 
 
 class FirstDerivatives(nn.Cell):
-    """Hands on the gradients; what differentiates them once more is refused.
+    """Hand on the gradients, and refuse to differentiate them once more.
 
     They are a function of the inputs too: MindSpore takes some gradients for constants.
     """
@@ -325,7 +328,7 @@ class FirstDerivatives(nn.Cell):
 
 
 def stopped(tensor):
-    """The tensor, whose derivative is not wanted.
+    """Return the tensor as a constant: its derivative is not wanted.
 
     MindSpore 2.7 cannot differentiate a Cell that stops something and is recomputed: there it is the tensor itself.
     """
@@ -342,7 +345,7 @@ def without_influence(tensor):
 
 
 class FirstDerivativeOnlyInPynative(nn.Cell):
-    """Hands on query, key and value, and refuses second derivatives in PYNATIVE.
+    """Hand on query, key and value, and refuse second derivatives in PYNATIVE.
 
     There the second derivatives of a product of matrices are zeros (MindSpore 2.10); MindSpore 2.0 refuses by itself.
     """
@@ -360,8 +363,9 @@ class FirstDerivativeOnlyInPynative(nn.Cell):
 
 
 class _Guard(nn.Cell):
-    """The three tensors as results of operations: where a Cell with a `bprop` returns an input itself, MindSpore 2.10
-    makes a view of it while another thread still launches operations, and now and then the process aborts."""
+    """Return three tensors as results of operations. MindSpore 2.10 makes a view of an input that a Cell with a `bprop`
+    returns itself. Another thread still launches operations meanwhile, and now and then the process aborts.
+    """
 
     def __init__(self, backend: str):
         super().__init__()

@@ -16,7 +16,7 @@ _INFINITY = float("inf")
 
 
 class Differs(nn.Cell):
-    """Boolean: where two tensors differ. MindSpore 2.0 computes NotEqual of constants wrongly."""
+    """Tell where two tensors differ, as a boolean. MindSpore 2.0 computes NotEqual of constants wrongly."""
 
     def __init__(self):
         super().__init__()
@@ -75,8 +75,8 @@ class HideScores(nn.Cell):
 class DropHidden(nn.Cell):
     """Set the probabilities of hidden keys to 0.
 
-    In MindSpore 2.0 a mask that is an input of the graph may have one kind of operation behind it, as in `HideScores`:
-    the gradients that two kinds give it differ in dtype, and their sum fails.
+    In MindSpore 2.0 a mask that is an input of the graph may have one kind of operation behind it, as in `HideScores`.
+    The gradients that two kinds give it differ in dtype, and their sum fails.
     """
 
     def __init__(self, dynamic: bool):

@@ -40,7 +40,7 @@ class EntryCell(nn.Cell):
 
 
 class Compiled(nn.Cell):
-    """Calls a Cell as a `@jit` function in PYNATIVE. MindSpore hands operators of a package nothing else there.
+    """Call a Cell as a `@jit` function in PYNATIVE. MindSpore hands operators of a package nothing else there.
 
     It is compiled once for the shapes and dtypes of its tensors.
     """
@@ -72,7 +72,7 @@ def _may_switch() -> bool:
 
 
 class _Unpacked(nn.Cell):
-    """Takes the members of tuples one by one. `sizes` are the sizes of the tuples, -1 for an argument without tuple."""
+    """Take the members of tuples one by one. `sizes` are the sizes of the tuples, -1 for an argument without tuple."""
 
     def __init__(self, run: nn.Cell, sizes: tuple):
         super().__init__()
@@ -121,5 +121,5 @@ def results_in_graph_mode(arguments: tuple, named: dict) -> tuple[tuple, dict]:
 
 
 def result(argument):
-    """The argument, or what an operation gives for it if it is a Parameter."""
+    """Return the argument; of a Parameter, the result of an operation on it."""
     return ops.reshape(argument, argument.shape) if isinstance(argument, Parameter) else argument

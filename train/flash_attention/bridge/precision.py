@@ -13,11 +13,11 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def keeps_its_code(layer: type) -> type:
-    """Class decorator: amp level O1 leaves cells of this class as they are.
+    """Mark a class of layers: amp level O1 leaves its cells as they are.
 
-    O1 (`mindspore.rewrite`) writes a copy of the class, its decorators included, and of the classes of its attributes
-    into a module of its own, and replaces the cell by `copy(cell)`; copies of base classes are only inherited from.
-    The module also puts the folders of the classes in front of `sys.path`, where ours would hide other modules.
+    O1 (`mindspore.rewrite`) writes copies of the class, its decorators included, and of its attributes' classes into a
+    module of its own. It replaces the cell by `copy(cell)`; copies of base classes are only inherited from. The module
+    also puts the folders of the classes in front of `sys.path`, where ours would hide other modules.
     """
     if layer.__module__.partition(".")[0] != _PACKAGE.name:
         sys.path[:] = [path for path in sys.path if _PACKAGE not in (Path(path), *Path(path).parents)]
@@ -27,7 +27,7 @@ def keeps_its_code(layer: type) -> type:
 
 
 class MixedPrecisionCast(nn.Cell):
-    """Casts a tensor as `to_float` of a cell around this one wants it. It is to be an attribute of that cell.
+    """Cast a tensor as `to_float` of a cell around this one wants it. It is to be an attribute of that cell.
 
     A compiled graph needs nothing: there MindSpore has cast the inputs of the outer cell already.
     """
@@ -44,6 +44,6 @@ class MixedPrecisionCast(nn.Cell):
 
 
 def fix_dtypes(cell: nn.Cell) -> nn.Cell:
-    """Fix the operations inside `cell` to their given dtypes. Mixed precision of outer cells does not reach them."""
+    """Set the operations inside `cell` to their given dtypes. Mixed precision of outer cells does not reach them."""
     cell.mixed_precision_type = MixedPrecisionType.NOTSET
     return cell

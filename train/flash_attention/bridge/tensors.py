@@ -28,7 +28,7 @@ compile_time = functools.partial(constexpr, reuse_result=False, check=False)
 
 
 def _types(value):
-    """Return the types in a tuple of tuples: 1 equals True, but where one is allowed the other is not."""
+    """Return the types in a tuple of tuples: 1 equals True, but if one is allowed the other is not."""
     return tuple(map(_types, value)) if isinstance(value, tuple) else type(value)
 
 
@@ -74,7 +74,7 @@ def as_int32(tensor):
 
 
 class SelectInputs(nn.Cell):
-    """Selects a call's optional inputs that a call has, in the dtypes of backends. Inputs may be None."""
+    """Select the optional inputs that a call has, in the dtypes of backends. Inputs may be None."""
 
     def __init__(self, call: Call):
         super().__init__()
@@ -92,7 +92,7 @@ class SelectInputs(nn.Cell):
 
 
 class NumberCheck(nn.Cell):
-    """Looks at the numbers in small tensors of integers when a call is made. A graph does not.
+    """Look at the numbers in small tensors of integers when a call is made. A graph does not.
 
     MindSpore runs operators later, and hands their errors to whatever waits next. To read a tensor that an operator
     made, or has read, is to wait for all operators under way: tensors that passed are read again only when they are
@@ -128,8 +128,8 @@ def _read_integers(tensor):
 
 
 class WithSelectedInputs(EntryCell):
-    """Calls a backend's cell with five tensors and the call's optional inputs. The caller gives all optional inputs
-    of a call.
+    """Call a backend's cell with five tensors and the call's optional inputs. The caller gives all optional inputs of a
+    call.
 
     Args:
         run: the cell.
@@ -149,7 +149,7 @@ class WithSelectedInputs(EntryCell):
 
 @compile_time
 def read_rules(names, *arguments):
-    """The rules that arguments of the public functions stand for, in the order of RULE_ARGUMENTS."""
+    """Read the rules from arguments of the public functions, in the order of RULE_ARGUMENTS."""
     with called(names):
         return _rules(*arguments)
 
@@ -161,7 +161,7 @@ def _rules(*arguments) -> AttentionRules:
 
 @compile_time
 def rules_of(constants):
-    """The rules whose `AttentionRules.constants` these are: a graph passes on constants, and not every object."""
+    """Return the rules of these `AttentionRules.constants`. A graph passes on constants, and not every object."""
     return _rules_of(*constants)
 
 
@@ -169,11 +169,11 @@ _rules_of = functools.lru_cache(maxsize=512)(AttentionRules)
 
 
 class ChangeLayout(nn.Cell):
-    """A tensor of one layout in another one.
+    """Bring a tensor of one layout into another one.
 
     Args:
         heads, head_dim: of the tensor; heads -1: whatever it has.
-        batch: needed where a layout does not show it.
+        batch: needed if a layout does not show it.
         widens: goes through float32 for bfloat16, for which compiled graphs on a CPU have none of the operations.
     """
 
@@ -216,7 +216,7 @@ def read_specs(names: tuple, described: tuple) -> tuple:
 
 @constexpr(reuse_result=False)
 def int_tensor(name, numbers, low, high=None):
-    """Numbers of a tuple or list, from `low` to `high`, as an int32 Tensor."""
+    """Return a tuple or list of numbers, from `low` to `high`, as an int32 Tensor."""
     for number in numbers:
         check_int(name, number, low, high)
     return Tensor(np.array(numbers, np.int32))
@@ -242,9 +242,8 @@ compiling = _by_form(_compiled, lambda: False)
 def _no_seed(names):
     with called(names):
         raise ValueError(
-            "dropout_rate: not 0 in a compiled graph, which needs a seed: an int64 Tensor of shape (2,) that changes "
-            "from step to step, for flash_attention or flash_attention_varlen; or the FlashAttention layer, which "
-            "keeps its own"
+            "dropout_rate: a compiled graph needs a seed beside it, an int64 Tensor of shape (2,) that changes from "
+            "step to step; functions of this package take it, and the FlashAttention layer keeps its own"
         )
 
 

@@ -38,8 +38,8 @@ class Call:
 
     Packed sequences are the rows of one batch item in layout "BSND" (tensors (T, N, D)) or "BSH" ((T, N * D)). The
     rules hold in every sequence by itself, by position in the sequence. Dropout's batch element is the index of the
-    sequence, and a prefix belongs to a sequence. A paged call has as many keys as its table can name, in layout "BSND";
-    its rules are aligned with the end of each sequence, which may be shorter.
+    sequence, and a prefix belongs to a sequence. A paged call has as many keys as its table can name, in layout "BSND".
+    Its rules are aligned with the end of each sequence, which may be shorter.
 
     Attributes:
         batch, heads, seq_q, seq_k, head_dim: sizes of query and key.
@@ -129,7 +129,7 @@ class Call:
         items: tuple[str, set[int]] | None = None,
         **others: Any,
     ) -> Call:
-        """Describes a call from the specs of its inputs.
+        """Describe a call from the specs of its inputs.
 
         Args:
             query: in `input_layout`; float16, bfloat16 or float32.
@@ -186,7 +186,7 @@ class Call:
 
     @property
     def kind(self) -> str:
-        """Return "dense", "varlen" or "paged"."""
+        """Return the kind: "dense", "varlen" or "paged"."""
         if self.storage is None:
             return "dense"
         return "varlen" if isinstance(self.storage, Varlen) else "paged"
@@ -219,26 +219,26 @@ class Call:
 
     @property
     def scale(self) -> float:
-        """Factor on the scores."""
+        """Return the factor on the scores."""
         return self.rules.scale_of(self.head_dim)
 
     @property
     def offset(self) -> int:
-        """Key position of query row 0, see `AttentionRules.offset`."""
+        """Return the key position of query row 0, see `AttentionRules.offset`."""
         if self.dynamic and self.rules.causal_alignment == "bottom_right":
             raise ValueError("offset: unknown before run time, because seq_q or seq_k is")
         return self.rules.offset(self.seq_q, self.seq_k)
 
     @property
     def band(self) -> Band:
-        """Positional visibility, see `AttentionRules.band`. Not of a dynamic call."""
+        """Return the positional visibility, see `AttentionRules.band`. A dynamic call has none."""
         if self.dynamic:
             raise ValueError("band: unknown before run time, because a size is")
         return self.rules.band(self.seq_q, self.seq_k)
 
     @property
     def dropout_threshold(self) -> int:
-        """A 16-bit random value below this drops its key; 0 when dropout is inactive."""
+        """Return the threshold below which a 16-bit random value drops its key. It is 0 if dropout is inactive."""
         return self.rules.dropout_threshold if self.training else 0
 
     @property
@@ -247,19 +247,19 @@ class Call:
         return 65536.0 / (65536 - self.dropout_threshold)
 
     def shape_query(self) -> tuple:
-        """BNSD shape of query."""
+        """Return the BNSD shape of query."""
         return self.batch, self.heads, self.seq_q, self.head_dim
 
     def shape_key(self) -> tuple:
-        """BNSD shape of key."""
+        """Return the BNSD shape of key."""
         return self.batch, self.kv_heads, self.seq_k, self.head_dim
 
     def shape_value(self) -> tuple:
-        """BNSD shape of value."""
+        """Return the BNSD shape of value."""
         return self.batch, self.kv_heads, self.seq_k, self.value_dim
 
     def shape_output(self) -> tuple:
-        """BNSD shape of the output."""
+        """Return the BNSD shape of the output."""
         return self.batch, self.heads, self.seq_q, self.value_dim
 
     def laid_out(self, shape: tuple) -> tuple:
@@ -271,11 +271,11 @@ class Call:
         return own[1:] if isinstance(self.storage, Varlen) else own
 
     def shape_lse(self) -> tuple:
-        """Shape of the logsumexp, which is float32."""
+        """Return the shape of the logsumexp, which is float32."""
         return self.batch, self.heads, self.seq_q
 
     def shape_keep_bits(self) -> tuple:
-        """Shape of packed keep decisions, which are uint8."""
+        """Return the shape of packed keep decisions, which are uint8."""
         return self.batch, self.heads, self.seq_q, blocks_of_8(self.seq_k)
 
 
@@ -331,7 +331,7 @@ def _check_sizes(call: Call) -> None:
 
 
 def _check_score_tensors(call: Call) -> None:
-    """Shapes and dtypes of what covers the scores: mask and bias."""
+    """Check the shapes and dtypes of mask and bias, which cover the scores."""
     scores = call.batch, call.heads, call.seq_q, call.seq_k
     for name, shape in (("mask_shape", call.mask_shape), ("bias_shape", call.bias_shape)):
         if shape is not None and not broadcasts(shape, scores):
@@ -345,7 +345,9 @@ def _check_score_tensors(call: Call) -> None:
 
 
 def _check_prefix(call: Call) -> None:
-    """A prefix widens causal visibility; beside anything else that hides by position it means nothing."""
+    """Check that only causal visibility stands beside a prefix, which widens it. A prefix beside anything else that
+    hides by position means nothing.
+    """
     if not call.prefix:
         return
     rules = call.rules

@@ -14,7 +14,7 @@ ALL_TOKENS = 2**31 - 1
 
 
 def check_int(name: str, value, low: int, high: int | None = None) -> None:
-    """Raises unless `value` is an integer in [low, high]."""
+    """Raise an error unless `value` is an integer in [low, high]."""
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise TypeError(f"{name}: got {type(value).__name__} {value!r}, allowed is an integer")
     if int(value) < low or (high is not None and int(value) > high):
@@ -23,13 +23,13 @@ def check_int(name: str, value, low: int, high: int | None = None) -> None:
 
 
 def check_bool(name: str, value) -> None:
-    """Raises unless `value` is a bool."""
+    """Raise an error unless `value` is a bool."""
     if not isinstance(value, bool):
         raise TypeError(f"{name}: got {type(value).__name__} {value!r}, allowed is True or False")
 
 
 def check_real(name: str, value) -> float:
-    """`value` as a float; raises unless it is a number."""
+    """Return `value` as a float; raise an error unless it is a number."""
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"{name}: got {type(value).__name__} {value!r}, allowed is a number")
     return float(value)
@@ -44,7 +44,7 @@ def check_rate(name: str, value) -> float:
 
 
 def check_scale(name: str, value) -> float:
-    """`value` as a float; raises unless it is finite."""
+    """Return `value` as a float; raise an error unless it is finite."""
     scale = check_real(name, value)
     if not math.isfinite(scale):
         raise ValueError(f"{name}: got {scale!r}, allowed is any finite number, or None for 1 / sqrt(head_dim)")
@@ -59,13 +59,13 @@ def check_range(name: str, numbers: np.ndarray, most) -> None:
 
 
 def check_name(name: str, value, allowed) -> None:
-    """Raises unless `value` is one of the `allowed` strings."""
+    """Raise an error unless `value` is one of the `allowed` strings."""
     if not isinstance(value, str) or value not in allowed:
         raise ValueError(f"{name}: got {value!r}, allowed are {', '.join(allowed)}")
 
 
 def check_dtype(name: str, dtype, allowed: tuple, hint: str = "") -> None:
-    """Raises unless the dtype name is one of the `allowed`."""
+    """Raise an error unless the dtype name is one of the `allowed`."""
     if dtype not in allowed:
         raise TypeError(f"{name}: got dtype {dtype}, allowed are {', '.join(allowed)}{hint}")
 

@@ -1,4 +1,4 @@
-"""Reading the shapes and dtypes of a call's tensors: query, key, value, and the optional ones of `optional`.
+"""Read the shapes and dtypes of a call's tensors: query, key, value, and the inputs of `optional`.
 
 Shapes come as tuples, dtypes as strings, so that nothing here needs MindSpore. In a graph that is compiled for dynamic
 shapes, batch, seq_q and seq_k may be UNKNOWN; an unknown size fits any other.
@@ -38,7 +38,7 @@ class Sizes(NamedTuple):
 
     @property
     def scores(self) -> tuple:
-        """Shape of the scores: (batch, heads, seq_q, seq_k)."""
+        """Return the shape of the scores: (batch, heads, seq_q, seq_k)."""
         return self.batch, self.heads, self.seq_q, self.seq_k
 
 
@@ -104,15 +104,15 @@ def broadcasts(shape: tuple, scores: tuple) -> bool:
 
 
 def bias_dtypes(dtype: str) -> tuple:
-    """Dtypes that a bias may have in a call in `dtype`."""
+    """Return the dtypes that a bias may have in a call in `dtype`."""
     return (dtype,) if dtype == "float32" else (dtype, "float32")
 
 
 def blocks_of_8(seq_k: int) -> int:
-    """Bytes of packed keep decisions per query."""
+    """Return the bytes of packed keep decisions per query."""
     return UNKNOWN if seq_k == UNKNOWN else -(-seq_k // 8)
 
 
 def shown(size: int) -> str:
-    """A size in a message."""
+    """Return a size as it stands in a message."""
     return "any" if size == UNKNOWN else str(size)

@@ -46,11 +46,11 @@ class Layout:
 
     @property
     def split_sharding(self) -> tuple[str | None, ...]:
-        """The same of the four axes, none of them merged."""
+        """Return what splits each of the four axes over devices, none of them merged."""
         return tuple(map(_SHARDING.get, self._split()))
 
     def shape(self, batch: int, heads: int, seq: int, head_dim: int) -> tuple[int, ...]:
-        """Shape of a tensor of these sizes."""
+        """Return the shape of a tensor of these sizes."""
         sizes = {"batch": batch, "heads": heads, "seq": seq, "head_dim": head_dim}
         sizes["batch * seq"], sizes["heads * head_dim"] = batch * seq, heads * head_dim
         return tuple(map(sizes.__getitem__, self.axes))
@@ -58,13 +58,13 @@ class Layout:
     def read(
         self, name: str, shape: tuple, batch: int | None, width_name: str, width: int | None, most: int
     ) -> tuple[int, int, int, int]:
-        """(batch, heads, seq, head_dim) from the shape of a tensor.
+        """Read (batch, heads, seq, head_dim) from the shape of a tensor.
 
         Args:
             name: of the tensor.
-            batch: items of the batch, where the shape does not show them.
+            batch: items of the batch, if the shape does not show them.
             width_name: what the caller calls `width`.
-            width: of a head, or None where the shape shows it.
+            width: of a head, or None if the shape shows it.
             most: allowed of that.
 
         Raises:

@@ -1,4 +1,4 @@
-"""Names of arguments in error messages: what the caller of an adapter wrote, instead of this package's own names."""
+"""Name arguments in error messages: what the caller of an adapter wrote, instead of this package's own names."""
 
 from __future__ import annotations
 

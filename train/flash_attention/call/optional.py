@@ -29,23 +29,23 @@ Call = Any  # of `flash_attention.call.call`, which takes this table
 COVERS = ("dp", "mp", None, None)  # (batch, heads, seq_q, seq_k), each of which but the last may be 1
 
 
-PACKED_ITEMS = "sequences"  # what counts instead of batch items where sequences are packed
+PACKED_ITEMS = "sequences"  # the unit in place of batch items if sequences are packed
 
 
 class Given(NamedTuple):
-    """Describe what a call was given, for the check of one of its inputs."""
+    """Describe a call's arguments, for the check of one of its inputs."""
 
     sizes: Sizes
     dtype: str
     tile: int
     given: dict[str, TensorSpec]
-    items: str  # what has a prefix, and may have slopes, of its own
-    counts: set[int]  # how many of them there may be
+    items: str  # the unit that has a prefix, and may have slopes, of its own
+    counts: set[int]  # how many such units there may be
 
 
 @dataclass(frozen=True)
 class OptionalInput:
-    """One row.
+    """One row of the table of optional inputs.
 
     Attributes:
         name: of the argument; the mask's is attention_mask.
@@ -69,7 +69,7 @@ class OptionalInput:
 
 
 def _read_mask(name: str, mask: TensorSpec, whole: Given) -> dict:
-    """An explicit mask becomes one of rank 4, a compact causal one becomes a rule."""
+    """Read an explicit mask as a rank-4 mask, a compact causal mask as a rule."""
     sizes, tile = whole.sizes, whole.tile
     check_dtype(name, mask.dtype, MASK_DTYPES, "; 1 hides a key and 0 shows it")
     compact = mask.shape in ((tile, tile), (1, tile, tile))
@@ -237,5 +237,5 @@ def in_order(
     kv_segment_ids=None,
     alibi_slopes=None,
 ) -> tuple:
-    """The tensors of a call as they travel. A graph compiles this, and each step of a loop would cost it time."""
+    """Return the tensors of a call as they travel. A graph compiles this: each step of a loop would cost it time."""
     return mask, bias, keep_bits, seed, sinks, prefix, segment_ids, kv_segment_ids, alibi_slopes

@@ -81,12 +81,12 @@ def check_numbers(call: Call, block_tables, context_lens) -> None:
 
 
 def product(sizes: tuple) -> int:
-    """Product of sizes; UNKNOWN if one of them is."""
+    """Return the product of sizes; UNKNOWN if one of them is."""
     return UNKNOWN if UNKNOWN in sizes else math.prod(sizes)
 
 
 def check_cache_dtype(name: str, dtype: str, allowed: tuple = DTYPES) -> None:
-    """Raises unless a cache, or what goes into one, may have this dtype."""
+    """Raise an error unless a cache, or a tensor for one, may have this dtype."""
     check_dtype(name, dtype, allowed, "; quantised caches are out of scope" if dtype == "int8" else "")
 
 
@@ -106,12 +106,12 @@ def check_caches(caches: dict[str, TensorSpec], dtype: str) -> None:
 
 
 def stored_width(width: int) -> int:
-    """Last axis of a cache as `paged_caches` makes it."""
+    """Return the last axis of a cache as `paged_caches` makes it."""
     return -(-width // 16) * 16
 
 
 def true_widths(query: TensorSpec, key_cache: TensorSpec, value_cache: TensorSpec, value_head_dim: int | None) -> tuple:
-    """Return query as wide as its cache's keys, and the width of narrower values. The width is None if values are as
+    """Return query as wide as the cache's keys, and the width of narrower values. The width is None if values are as
     wide as their cache.
 
     Raises:
@@ -137,7 +137,7 @@ def true_widths(query: TensorSpec, key_cache: TensorSpec, value_cache: TensorSpe
 def check_tokens(
     tokens: dict[str, TensorSpec], caches: dict[str, TensorSpec], batch: int, widths: dict[str, int]
 ) -> None:
-    """Checks what a `KVCache` is given to keep: key and value, by name, for caches and widths by the same names."""
+    """Check the key and value that a `KVCache` is given to keep. Caches and widths have the same names."""
     seq = None
     for name, tensor in tokens.items():
         _check_cached_dtype(name, tensor, caches[name])
@@ -150,14 +150,14 @@ def check_tokens(
 
 
 def check_counts(name: str, tensor: TensorSpec, batch: int) -> None:
-    """Checks a tensor that holds a number for each sequence."""
+    """Check a tensor that holds a number for each sequence."""
     check_dtype(name, tensor.dtype, INTEGERS)
     if len(tensor.shape) != 1 or not fits(tensor.shape[0], batch):
         raise ValueError(f"{name}: got shape {tensor.shape}, allowed is (batch,) = ({batch},)")
 
 
 def check_query(query: TensorSpec, batch: int, cache: TensorSpec, head_dim: int) -> None:
-    """Checks what attends to a `KVCache`, whose own shape and dtype are what they are."""
+    """Check the query that attends to a `KVCache`. The cache's own shape and dtype are as they are."""
     _check_cached_dtype("query", query, cache)
     if len(query.shape) != 4 or not fits(query.shape[0], batch) or query.shape[-1] != head_dim:
         raise ValueError(f"query: got shape {query.shape}, allowed is ({batch}, seq, heads, {head_dim})")

@@ -96,7 +96,7 @@ class AttentionRules:
         tiling_stgy_name: str = DEFAULT_STRATEGY,
         **others: Any,
     ) -> AttentionRules:
-        """The rules by the names that arguments of the layer have.
+        """Return the rules, by the names that arguments of the layer have.
 
         Args:
             window_size: (window_left, window_right).
@@ -116,7 +116,7 @@ class AttentionRules:
         )
 
     def constants(self) -> tuple:
-        """Plain values that a compiled graph can pass on: AttentionRules(*constants) is this again."""
+        """Return plain values that a compiled graph can pass on: AttentionRules(*constants) is this again."""
         return astuple(self)
 
     @property
@@ -126,11 +126,11 @@ class AttentionRules:
 
     @property
     def dropout_threshold(self) -> int:
-        """A 16-bit random value below this drops its key; 0 without dropout."""
+        """Return the threshold below which a 16-bit random value drops its key. It is 0 without dropout."""
         return 0 if self.dropout_rate == 0.0 else min(max(round(self.dropout_rate * 65536), 1), 65535)
 
     def scale_of(self, head_dim: int) -> float:
-        """Factor on the scores of heads of this size."""
+        """Return the factor on the scores of heads of this size."""
         return 1.0 / math.sqrt(head_dim) if self.scale is None else self.scale
 
     def offset(self, seq_q: int, seq_k: int) -> int:
@@ -140,7 +140,7 @@ class AttentionRules:
         return query_offset(self.causal_alignment, seq_q, seq_k)
 
     def band(self, seq_q: int, seq_k: int) -> Band:
-        """Positional visibility: causal, token window and block window combined."""
+        """Return the positional visibility: causal, token window and block window combined."""
         return Band(
             seq_q=seq_q,
             seq_k=seq_k,

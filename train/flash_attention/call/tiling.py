@@ -1,8 +1,7 @@
 """Tiling strategies by name.
 
 A strategy says how many queries, and how many keys, one tile holds. That tile is the unit of prev_block_num and
-next_block_num and the side of the compact causal mask; how a kernel splits a tile further for its own memories is the
-kernel's business.
+next_block_num, and the side of the compact causal mask. A kernel may split a tile further for its own memories.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ DEFAULT_STRATEGY = "sparse"
 
 
 def tile_of(name: str) -> int:
-    """Tokens of a tile of the strategy called `name`.
+    """Return the tokens of a tile of the strategy called `name`.
 
     Raises:
         TypeError: `name` is not a string.

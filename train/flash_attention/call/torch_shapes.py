@@ -1,4 +1,4 @@
-"""Turns shapes of `scaled_dot_product_attention`, with any leading dimensions, into shapes of `flash_attention`."""
+"""Turn shapes of `scaled_dot_product_attention`, with any leading dimensions, into shapes of `flash_attention`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class MaskPlan(NamedTuple):
 
 
 def tensor_shapes(query: TensorSpec, key: TensorSpec, value: TensorSpec, enable_gqa: bool) -> tuple | None:
-    """Rank-4 shapes of query, key and value; None when they have rank 4 already."""
+    """Return rank-4 shapes of query, key and value; None if they have rank 4 already."""
     named = {"query": query, "key": key, "value": value}
     for name, spec in named.items():
         if len(spec.shape) < 2:

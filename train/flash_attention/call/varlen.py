@@ -94,7 +94,7 @@ def _read_lengths(name: str, lengths, total: int) -> tuple | None:
 
 
 def check_counts(ends_q: tuple, ends_k: tuple) -> None:
-    """Compares the numbers of sequences of cumulative lengths with the leading 0.
+    """Compare the numbers of sequences of cumulative lengths with the leading 0.
 
     Raises:
         ValueError: they differ.
@@ -107,7 +107,7 @@ def check_counts(ends_q: tuple, ends_k: tuple) -> None:
 
 
 def check_lengths(name: str, lengths, total: int) -> tuple:
-    """Cumulative lengths with the leading 0.
+    """Check cumulative lengths; return them with the leading 0.
 
     Raises:
         TypeError, ValueError: they are not integers that ascend from 0 to `total`.

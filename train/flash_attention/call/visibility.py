@@ -21,7 +21,7 @@ def query_offset(alignment: str, seq_q: int, seq_k: int) -> int:
 
 
 class TileVisit(NamedTuple):
-    """One tile to visit. `partial` is False when every row of the pair of tiles sees every key of it."""
+    """One tile to visit. `partial` is False if every row of the pair of tiles sees every key of it."""
 
     index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs
     partial: bool
@@ -72,17 +72,17 @@ class Band:
         return lo, max(lo, hi)
 
     def union(self, first: int, last: int) -> tuple[int, int]:
-        """Interval of the keys that at least one of the rows first..last (both included) sees."""
+        """Return the interval of keys that some row of first..last (both included) sees."""
         lo = self.keys(first)[0]
         return lo, max(lo, self.keys(last)[1])
 
     def common(self, first: int, last: int) -> tuple[int, int]:
-        """Interval of the keys that all of the rows first..last (both included) see."""
+        """Return the interval of keys that all rows first..last (both included) see."""
         lo = self.keys(last)[0]
         return lo, max(lo, self.keys(first)[1])
 
     def key_tiles(self, query_tile: int, tile_q: int, tile_k: int) -> list[TileVisit]:
-        """Key tiles that a tile of queries visits, in ascending order.
+        """Return the key tiles that a tile of queries visits, in ascending order.
 
         The last tile of either side may be short; it counts as full when all its existing pairs are visible.
         """
@@ -99,7 +99,7 @@ class Band:
         return visits
 
     def rows_that_see(self, start: int, stop: int) -> tuple[int, int]:
-        """Rows [first, end) that see a key of [start, stop); none where first >= end."""
+        """Return the rows [first, end) that see a key of [start, stop). There are none if first >= end."""
         # Those with hi > start and lo < stop: one interval, as both are monotone.
         return (
             _first_row(self.seq_q, lambda row: self.keys(row)[1] > start),
@@ -107,19 +107,21 @@ class Band:
         )
 
     def pairs(self) -> int:
-        """Number of visible (query, key) pairs: what the work of a run is proportional to."""
+        """Return the number of visible (query, key) pairs. The work of a run is proportional to it."""
         return sum(hi - lo for lo, hi in self.rows())
 
     def rows(self) -> Iterator[tuple[int, int]]:
-        """`keys(row)` of every row in turn."""
+        """Yield `keys(row)` of every row in turn."""
         return (self.keys(row) for row in range(self.seq_q))
 
     def unlimited(self) -> bool:
-        """True when every query sees every key, so that no positional test is needed."""
+        """Return True if every query sees every key, so that no positional test is needed."""
         return self.common(0, self.seq_q - 1) == (0, self.seq_k)
 
     def dense(self):
-        """Boolean NumPy array (seq_q, seq_k), True = visible. For references and tests: O(seq_q * seq_k) memory."""
+        """Return a boolean NumPy array (seq_q, seq_k), True = visible. For references and tests: O(seq_q * seq_k)
+        memory.
+        """
         import numpy as np
 
         bounds = np.array(list(self.rows()), dtype=np.int64).reshape(self.seq_q, 2)

@@ -125,7 +125,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def pairs(name: str, chosen: list[Item], dtypes: Sequence[str], quick: bool) -> list[tuple[Item, str]]:
-    """Return items and dtypes to run on a backend: every dtype, or with `quick` one of those that it takes, by
+    """Return the items and dtypes to run on a backend: every dtype, or with `quick` one of those that it takes, by
     turns.
     """
     from flash_attention.backends.registry import refusal
@@ -183,7 +183,7 @@ def larger(so_far: dict, errors: dict) -> dict:
 
 
 def largest_rows(largest: dict) -> list[list[str]]:
-    """Return cells per dtype: the results in LARGEST."""
+    """Return the cells per dtype: the results in LARGEST."""
     return [
         [dtype, *(f"{found[name][0]:.1e} ({found[name][1]:.1e})" if name in found else "-" for name in LARGEST)]
         for dtype, found in largest.items()
@@ -198,7 +198,7 @@ def ratio(error) -> str:
 
 
 def measure(name: str, call: Call, item: Item) -> tuple[dict, list[str]]:
-    """Return errors by result name, and what is wrong with the results in words."""
+    """Return the errors by result name, and in words what is wrong with the results."""
     from flash_attention import reference
     from flash_attention.dropout import philox
 
@@ -223,7 +223,7 @@ def measure(name: str, call: Call, item: Item) -> tuple[dict, list[str]]:
 
 
 def draw(call: Call, item: Item) -> tuple[dict, dict]:
-    """Return inputs by name, and the gradients of the two outputs."""
+    """Return the inputs by name, and the gradients of the two outputs."""
     from flash_attention import reference
 
     random = np.random.default_rng(zlib.crc32(item.label.encode()))
@@ -232,7 +232,7 @@ def draw(call: Call, item: Item) -> tuple[dict, dict]:
         return reference.round_to(random.standard_normal(shape), dtype)
 
     def ids(length):
-        """Return five runs of rows; the last, of padding, sees nothing."""
+        """Return the ids of five runs of rows; the last run, padding, sees nothing."""
         if not call.segments:
             return None
         return np.tile((np.arange(length) * 5 // length + 1).astype(np.int32) % 5 - 1, (call.batch, 1))
@@ -261,7 +261,7 @@ def draw(call: Call, item: Item) -> tuple[dict, dict]:
 
 
 def execute(name: str, call: Call, given: dict, d_output: np.ndarray, d_logsumexp: np.ndarray, times: int = 1) -> list:
-    """Return output, logsumexp and gradients of `times` calls of backend `name`. Each is a reference.Attention of
+    """Return the output, logsumexp and gradients of `times` calls of backend `name`. Each is a reference.Attention of
     float32 arrays.
     """
     import mindspore

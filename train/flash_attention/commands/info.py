@@ -61,7 +61,7 @@ def installed_version(name: str) -> str | None:
 
 
 def cann_version() -> str | None:
-    """Return version line and folder of the CANN toolkit that the environment points to."""
+    """Return the version line and folder of the CANN toolkit that the environment points to."""
     for variable in CANN_VARIABLES:
         folder = os.environ.get(variable)
         if folder and Path(folder).is_dir():
@@ -74,7 +74,7 @@ def cann_version() -> str | None:
 
 
 def processor() -> str:
-    """Return model of the processor as the kernel names it."""
+    """Return the model of the processor as the kernel names it."""
     try:
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
             if line.startswith(("model name", "CPU implementer")):
@@ -124,7 +124,7 @@ def device_target() -> str:
 
 
 def backends(judge: Callable[[str], str]) -> list[list[str]]:
-    """Return name of every backend, and what `judge` says of it."""
+    """Return the name of every backend, and what `judge` says of it."""
     from flash_attention.backends.registry import backend_names, forced_backend
 
     forced = forced_backend()
@@ -160,5 +160,5 @@ def verdict_by_files(name: str) -> str:
 
 
 def only_a_cpu() -> bool:
-    """Return if MindSpore has only a CPU here."""
+    """Return True if MindSpore has only a CPU here."""
     return not any(map(os.path.exists, ACCELERATORS)) and not any(map(os.environ.get, CANN_VARIABLES))

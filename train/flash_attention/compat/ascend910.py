@@ -52,7 +52,7 @@ def read_arguments(arguments: tuple, keywords: dict, *, takes_head_num: bool = T
 
     Args:
         arguments, keywords: what the caller gave after head_dim.
-        takes_head_num: False where the signature is (c).
+        takes_head_num: False if the signature is (c).
 
     Raises:
         TypeError: too many arguments, one twice, or one whose meaning differs between signatures.
@@ -103,8 +103,8 @@ def read_arguments(arguments: tuple, keywords: dict, *, takes_head_num: bool = T
 class Operator:
     """Stand for an operator of the earlier layers, so that code configuring it works.
 
-    Nothing is configured by it: the layer's own `dp`, `mp` and `shard` split its operators, and `recompute()` of the
-    cell around them decides whether they run again in the backward pass.
+    It configures nothing. The layer's own `dp`, `mp` and `shard` split its operators, and `recompute()` of the cell
+    around them decides whether they run again in the backward pass.
     """
 
     def __init__(self, name: str):
@@ -193,7 +193,7 @@ def install(*, replace: bool = False, flash_attn: bool = False) -> dict[str, str
     Call it before the code that imports them. Calling it again changes nothing.
 
     Args:
-        replace: also where a package of that name is really installed.
+        replace: also if a package of that name is really installed.
         flash_attn: also `flash_attention.compat.flash_attn` under the name flash_attn.
 
     Returns:
@@ -262,7 +262,7 @@ def _modules_of_flash_attn() -> Iterator[types.ModuleType]:
 
 
 def _is_there(name: str) -> bool:
-    """Return if a module can be imported. Only the packages around it are imported."""
+    """Return True if a module can be imported. Only the packages around it are imported."""
     try:
         return name in sys.modules or importlib.util.find_spec(name) is not None
     except ModuleNotFoundError:

@@ -25,7 +25,7 @@ def attention_forward(
     *arguments: Any,
     **keywords: Any,
 ) -> tuple[Tensor, None]:
-    """Return `flash_attention.compat.transformers.attention_forward` between tensors of MindNLP.
+    """Call `flash_attention.compat.transformers.attention_forward` between tensors of MindNLP.
 
     They are MindSpore's and know their device besides.
     """

@@ -14,7 +14,7 @@ from flash_attention.backends import registry
 from flash_attention.compat.mindspore_ops import FlashAttentionScore, flash_attention_score
 
 _OURS: dict[str, Any] = {"flash_attention_score": flash_attention_score, "FlashAttentionScore": FlashAttentionScore}
-# Where client code imports them from; put there also where MindSpore has none.
+# Where client code imports them from; put there also if MindSpore has none.
 _PUBLIC = {
     "mindspore.ops": ("flash_attention_score",),
     "mindspore.ops.function.nn_func": ("flash_attention_score",),
@@ -26,8 +26,8 @@ _MISSING = object()
 
 
 def _early_bound(*arguments, **keywords):
-    """Return code for MindSpore's function: of the name in the module that defines it, which is ours while the patch
-    lasts.
+    """Serve as the code of MindSpore's function. It calls the name in that function's module, which is ours while the
+    patch lasts.
     """
     return flash_attention_score(*arguments, **keywords)
 
@@ -51,7 +51,7 @@ class Patch:
         return f"{'Patch' if self._before else 'Patch, undone or without effect'}:{''.join(lines)}"
 
     def undo(self) -> None:
-        """Put MindSpore's own back; what another call replaced stays."""
+        """Put MindSpore's own functions back; what another call replaced stays."""
         while self._code:
             function, code, defaults = self._code.pop()
             function.__code__, function.__defaults__ = code, defaults

@@ -1,8 +1,9 @@
 """Our attention in mindone's transformers (checked against 0.5.0), under `attn_implementation="flash_attention"`.
 
-`register` makes two entries in the library's tables: the attention itself, and what makes its masks. Models that ask
-the library for their masks get none of seq x seq elements for causal attention, with or without a sliding window,
-padding and a growing cache. Models that make their masks themselves (Llama and Gemma 2 in 0.5.0) go on doing so.
+`register` makes two entries in the library's tables: the attention itself, and the function that makes its masks.
+Models that ask the library for their masks get no seq x seq elements for causal attention. This holds with or without a
+sliding window, padding and a growing cache. Models that make their masks themselves (Llama and Gemma 2 in 0.5.0) go on
+doing so.
 """
 
 from __future__ import annotations
@@ -41,10 +42,10 @@ def attention_forward(
     s_aux: Tensor | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """Return attention as the library's models call it.
+    """Compute attention as the library's models call it.
 
     Args:
-        module (Cell): the model's attention; its `is_causal` (True without one) decides where the argument is None.
+        module (Cell): the model's attention; its `is_causal` (True without one) decides if the argument is None.
         query, key, value (Tensor): (B, N, Sq, D), (B, Nkv, Sk, D), (B, Nkv, Sk, D).
         attention_mask (Tensor): one of
 
@@ -115,8 +116,8 @@ def _check(mask, sliding_window):
 class MaskFunction:
     """Make a mask for `attention_forward`, with the signature of the library's `sdpa_mask`.
 
-    None, or the (B, Sk) mask of padding, where the rule is causal, with a sliding window or without, and the queries
-    are the last of the sequence; else what `sdpa_mask` gives, (B, 1, Sq, Sk).
+    The mask is None, or the (B, Sk) mask of padding, if the rule is causal and the queries are the last of the
+    sequence. A sliding window may be there. Otherwise it is the mask of `sdpa_mask`, (B, 1, Sq, Sk).
 
     Args:
         masking: the module `mindone.transformers.masking_utils`.
@@ -148,7 +149,7 @@ class MaskFunction:
         return None if bool(attention_mask.asnumpy().all()) else attention_mask
 
     def _positional(self, mask_function) -> bool:
-        """Return if the rule is causal and every row is one sequence. A sliding window may limit it.
+        """Return True if the rule is causal and every row is one sequence. A sliding window may limit it.
 
         The library intersects plain functions, which only their code and closures tell apart. What is unknown counts as
         no.
@@ -161,13 +162,13 @@ class MaskFunction:
         )
 
     def _parts(self, mask_function) -> list:
-        """Return the functions that `mask_function` is the intersection of."""
+        """Return the functions whose intersection `mask_function` is."""
         if not _is_like(mask_function, self.masking.and_masks(mask_function)):
             return [mask_function]
         return [part for inner in _contents(mask_function) for part in self._parts(inner)]
 
     def _is_one_sequence(self, mask_function) -> bool:
-        """Return if the rule numbers a row's packed sequences and there is only one."""
+        """Return True if the rule numbers a row's packed sequences and there is only one."""
         if not _is_like(mask_function, self.masking.packed_sequence_mask_function(None)):
             return False
         numbers = _contents(mask_function).asnumpy()
@@ -179,7 +180,7 @@ def _is_like(function, sample) -> bool:
 
 
 def _contents(function) -> Any:
-    """Return the only thing that a function inside a function has kept."""
+    """Return the only object that a function inside a function has kept."""
     (cell,) = function.__closure__
     return cell.cell_contents
 

@@ -134,7 +134,7 @@ def _on_cpu() -> bool:
 
 
 def _limits(on_cpu: bool) -> tuple[str, ...]:
-    """Return environment variables that limit the time of communication, in seconds."""
+    """Return the environment variables that limit the time of communication, in seconds."""
     return CPU_LIMITS if on_cpu else ASCEND_LIMITS
 
 

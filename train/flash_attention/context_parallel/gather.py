@@ -29,8 +29,8 @@ class GatherAttention(SplitAttention):
     """Compute attention of a sequence split over processes, by gathering all keys and values.
 
     Like RingAttention, also in GRAPH mode and `@jit`, where MindSpore has no point-to-point operations. While the layer
-    computes, a process holds the keys and values of the whole sequence (backward also their float32 gradients), but of
-    everything else its part only. They are gathered again for the backward pass rather than kept.
+    computes, a process holds the whole sequence's keys and values (backward also their float32 gradients). Of
+    everything else it holds its part only. Keys and values are gathered again for the backward pass rather than kept.
 
     Arguments, inputs and outputs are as in RingAttention. Parts of different sizes on different processes are not
     found out here: MindSpore's AllGather fails or waits for its time limit, see `initialize`.
@@ -66,12 +66,12 @@ class _Gathering(nn.Cell):
         self.moved = mstype.float32 if self.on_cpu and sizes.dtype == "bfloat16" else self.dtype
 
     def gather(self, key, value):
-        """Return pairs of key and value of all processes: (world, size of a pair)."""
+        """Return the pairs of key and value of all processes: (world, size of a pair)."""
         pair = self.pair.join(ops.cast(key, self.moved), ops.cast(value, self.moved))
         return ops.reshape(self.all_gather(pair), self.shape)
 
     def optional(self, prefix, ids):
-        """Return prefix and ids for the calls on the keys of each process."""
+        """Return the prefix and ids for the calls on the keys of each process."""
         shares = ()
         for source in range(self.world):
             shares = shares + ((prefix, self.shares[self.rank](ids), self.shares[source](ids)),)

@@ -44,7 +44,7 @@ class Sizes:
 
 
 def piece_problem(sizes: Sizes, rules: AttentionRules, piece: Piece) -> Call:
-    """Return the attention call of one call."""
+    """Return the Call of a piece."""
     keys = piece.end_key - piece.first_key
     biased = rules.alibi and piece.side != SAME  # the distance to another chunk comes as a bias
     return Call(
@@ -247,7 +247,7 @@ class SourceForward(nn.Cell):
         self.pieces = nn.CellList([PieceForward(sizes, rules, piece, backend) for piece in found])
 
     def construct(self, query, pair, optional, output, logsumexp):
-        key, value = self.pair.split(pair)  # also where no call needs them: MindSpore 2.0 wants the names in a graph
+        key, value = self.pair.split(pair)  # also if no call needs them: MindSpore 2.0 wants the names in a graph
         for index in range(self.count):
             output, logsumexp = self.pieces[index](query, key, value, optional, output, logsumexp)
         return output, logsumexp
@@ -264,7 +264,7 @@ class SourceBackward(nn.Cell):
 
     def construct(self, query, pair, optional, output, logsumexp, d_output, d_query):
         d_key, d_value = filled(self.pair.key, 0), filled(self.pair.value, 0)
-        key, value = self.pair.split(pair)  # also where no call needs them: MindSpore 2.0 wants the names in a graph
+        key, value = self.pair.split(pair)  # also if no call needs them: MindSpore 2.0 wants the names in a graph
         for index in range(self.count):
             d_query, d_key, d_value = self.pieces[index](
                 query, key, value, optional, output, logsumexp, d_output, d_query, d_key, d_value
@@ -357,19 +357,19 @@ class Pair(nn.Cell):
         self.size = self.border + int(np.prod(self.value))
 
     def join(self, key, value):
-        """Return the pair of a key and a value. On a CPU, Stack takes no bfloat16 (2.10)."""
+        """Join a key and a value to a pair. On a CPU, Stack takes no bfloat16 (2.10)."""
         return ops.concat((ops.reshape(key, (-1,)), ops.reshape(value, (-1,))))
 
     def split(self, pair):
-        """Return (key, value) of a pair."""
+        """Split a pair into (key, value)."""
         return ops.reshape(pair[: self.border], self.key), ops.reshape(pair[self.border :], self.value)
 
 
 def precise_dtype(device: str):
-    """Return dtype in which logsumexps are merged: MindSpore's float32 exp errs by up to 7e-6 on a CPU (2.10)."""
+    """Return the dtype in which logsumexps are merged: MindSpore's float32 exp errs by up to 7e-6 on a CPU (2.10)."""
     return mstype.float64 if device == "CPU" else mstype.float32
 
 
 def _column(rows):
-    """Return float32 (batch, heads, rows, 1) of (batch, heads, rows)."""
+    """Reshape (batch, heads, rows) to float32 (batch, heads, rows, 1)."""
     return ops.expand_dims(ops.cast(rows, mstype.float32), -1)

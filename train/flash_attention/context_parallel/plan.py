@@ -1,12 +1,12 @@
 """Plan one process's work on another one's keys, as calls that every backend knows.
 
 No backend knows queries and keys that start at different positions. It need not: let query row x stand D tokens after
-key y = 0 of another chunk. Causality and a window are bounds on y - x, x + D - left <= y <= x + D + right, and where D
-pushes a bound past the corner, leaving out the first keys (or rows), which nobody sees (or which see nothing), brings
-it back: what remains is an ordinary top-left aligned window. Block windows shift by whole tiles likewise.
+key y = 0 of another chunk. Causality and a window are bounds on y - x, x + D - left <= y <= x + D + right. If D pushes
+a bound past the corner, nobody sees the first keys (or the first rows see nothing). Leaving these out brings the bound
+back, and an ordinary top-left aligned window remains. Block windows shift by whole tiles likewise.
 
-A prefix (only beside causality, without windows) is data: of a later chunk no more may be visible than the keys of the
-prefix, and every process needs the keys of all.
+A prefix (only beside causality, without windows) is data. In a later chunk perhaps only the keys of the prefix are
+visible, and every process needs the keys of all.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Piece(NamedTuple):
 def pieces(
     split: SequenceSplit, rules: AttentionRules, length: int, rank: int, source: int, prefix: bool = False
 ) -> tuple[Piece, ...]:
-    """Return the calls of process `rank` on the keys of process `source`. There is none if it sees none of the keys.
+    """Return the pieces of process `rank` on the keys of process `source`. There is none if it sees none of the keys.
 
     Args:
         length: tokens per chunk, a multiple of rules.tile when a block window applies (see `check_length`).
@@ -81,7 +81,7 @@ def steps(split: SequenceSplit, rules: AttentionRules, length: int, prefix: bool
 
 
 def check_length(split: SequenceSplit, rules: AttentionRules, local: int) -> int:
-    """Return length of a chunk when a process holds `local` tokens.
+    """Return the length of a chunk if a process holds `local` tokens.
 
     Raises:
         ValueError: a process cannot hold that many; with the allowed numbers.

@@ -30,9 +30,9 @@ class RingAttention(SplitAttention):
     """Attention over a sequence of which each process holds a part (context parallelism), in PYNATIVE.
 
     Every process computes the outputs of its own queries. Keys and values go around the ring, while the process
-    computes with those that it has; backward, their gradients travel with them and end where they belong. No process
-    ever holds more than its part of any tensor and a second part in passing. Liu et al., "Ring Attention with
-    Blockwise Transformers for Near-Infinite Context" (2023).
+    computes with the keys and values that it has. Backward, their gradients travel with them and end where they belong.
+    No process ever holds more than its part of any tensor and a second part in passing. Liu et al., "Ring Attention
+    with Blockwise Transformers for Near-Infinite Context" (2023).
 
     Start the processes with `msrun`, call `flash_attention.context_parallel.initialize()` in each, and give each its
     part by `SequenceSplit(world, order).split(...)`.
@@ -79,7 +79,7 @@ class RingAttention(SplitAttention):
         return travel(query, key, value, *self.present(sinks, prefix, segment_ids))[0]
 
     def compare(self, specs):
-        """Raise when the parts of other processes have other sizes.
+        """Raise an error if the parts of other processes have other sizes.
 
         MCCL would deliver a tensor of another size without a word, so a CPU compares at every call. On Ascend the
         comparison would hold up what runs ahead: only sizes that are new to the layer are compared there.
@@ -118,7 +118,7 @@ class _RingCall(nn.Cell):
         return [after - before for before, after in zip(self.steps, self.steps[1:])] + [0]
 
     def optional(self, prefix, ids) -> list[tuple]:
-        """Return prefix and ids for the calls of each step. The first step is on the process's own keys."""
+        """Return the prefix and ids for the calls of each step. The first step is on the process's own keys."""
         shares = [share(ids) for share in self.shares]
         return [(prefix, shares[0], share) for share in shares]
 

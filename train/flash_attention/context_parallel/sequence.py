@@ -19,9 +19,9 @@ class SequenceSplit:
 
     Args:
         world: number of processes.
-        order: "zigzag": the sequence is cut into 2 * world chunks, and process r holds chunks r and
-            2 * world - 1 - r, so that under a causal mask all have the same work. "contiguous": process r holds the
-            r-th of `world` chunks; right for windows much shorter than a chunk.
+        order: "zigzag": the sequence is cut into 2 * world chunks, and process r holds chunks r and 2 * world - 1 - r.
+            All then have the same work under a causal mask. "contiguous": process r holds the r-th of `world` chunks;
+            right for windows much shorter than a chunk.
 
     Raises:
         TypeError, ValueError: an argument is not allowed.
@@ -36,7 +36,7 @@ class SequenceSplit:
 
     @property
     def chunks_per_process(self) -> int:
-        """Return 1 or, in zigzag order, 2."""
+        """Return 1, or 2 in zigzag order."""
         return 2 if self.order == "zigzag" else 1
 
     def chunks(self, rank: int) -> tuple[int, ...]:
@@ -45,7 +45,7 @@ class SequenceSplit:
         return (rank, 2 * self.world - 1 - rank) if self.order == "zigzag" else (rank,)
 
     def chunk_length(self, seq: int) -> int:
-        """Return length of a chunk of a sequence of length `seq`.
+        """Return the length of a chunk of a sequence of length `seq`.
 
         Raises:
             ValueError: the sequence has no equal chunks; with the allowed lengths.
@@ -61,14 +61,12 @@ class SequenceSplit:
         return seq // count
 
     def positions(self, rank: int, seq: int) -> list[int]:
-        """Return positions in the whole sequence of the tokens that a process holds: for position embeddings and
-        targets.
-        """
+        """Return the positions of a process's tokens in the whole sequence: for position embeddings and targets."""
         length = self.chunk_length(seq)
         return [chunk * length + token for chunk in self.chunks(rank) for token in range(length)]
 
     def split(self, whole: Any, rank: int, axis: int) -> Any:
-        """Return the part of a process: of a NumPy array or Tensor whose `axis` is the sequence."""
+        """Return a process's part: of a NumPy array or Tensor whose `axis` is the sequence."""
         length = self.chunk_length(whole.shape[axis])
         parts = [_take(whole, axis, chunk * length, (chunk + 1) * length) for chunk in self.chunks(rank)]
         return _concatenate(parts, axis)

@@ -80,7 +80,7 @@ class SplitAttention(nn.Cell):
         self.place, self.constants = (processes.rank, processes.world, order), self.rules.constants()
         self.widths = head_dim, value_head_dim
         given, heads_first = LAYOUTS[input_layout], LAYOUTS["BNSD"]
-        # Whatever number of heads; where a value may have any width, its layout shows it.
+        # Any number of heads; if a value may have any width, its layout shows it.
         self.turn_keys = ChangeLayout(given, heads_first, -1, head_dim)
         self.turn_values = ChangeLayout(given, heads_first, -1, value_head_dim or head_dim)
         self.turn_back = ChangeLayout(heads_first, given, -1, value_head_dim or head_dim)

@@ -27,7 +27,7 @@ _HALF = np.uint64(32)
 
 
 def philox4x32(counter, key) -> np.ndarray:
-    """Return ten rounds of Philox4x32.
+    """Compute ten rounds of Philox4x32.
 
     Args:
         counter: uint32 (..., 4).
@@ -52,7 +52,7 @@ def philox4x32(counter, key) -> np.ndarray:
 
 
 def keep_bits(call: Call, seed) -> np.ndarray:
-    """Return packed keep decisions of a call whose dropout is active.
+    """Return the packed keep decisions of a call whose dropout is active.
 
     The bits past seq_k in the last byte of a row are drawn like the others and mean nothing.
 

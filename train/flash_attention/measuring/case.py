@@ -32,7 +32,7 @@ class Case:
 
     @property
     def call(self) -> Call:
-        """Return the same call for the backends of this package."""
+        """Return the call for the backends of this package."""
         return Call(
             batch=self.batch,
             heads=self.heads,
@@ -57,18 +57,18 @@ class Case:
 
     @property
     def tensor_bytes(self) -> int:
-        """Return the bytes of query. Key, value, output and each gradient have as many."""
+        """Return the size of query in bytes. Key, value, output and each gradient have as many."""
         size = 4 if self.dtype == "float32" else 2
         return self.batch * self.heads * self.seq * self.head_dim * size
 
     @property
     def visible(self) -> int:
-        """Return pairs of query and key that see each other, over all heads."""
+        """Return how many pairs of query and key see each other, over all heads."""
         band = self.call.band
         return self.batch * self.heads * sum(hi - lo for lo, hi in band.rows())
 
     def flops(self, kind: str) -> float:
-        """Return floating-point operations of the products on visible pairs: 2 products forward, 5 more backward."""
+        """Return the products' floating-point operations on visible pairs: 2 products forward, 5 more backward."""
         products = {"forward": 2, "backward": 5, "both": 7}[kind]
         return 2.0 * products * self.head_dim * self.visible
 

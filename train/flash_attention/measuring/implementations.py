@@ -22,7 +22,7 @@ def random_inputs(case: Case, count: int) -> list[np.ndarray]:
 
 
 def laid_out(array: np.ndarray, layout: str) -> np.ndarray:
-    """Return a (batch, heads, seq, head_dim) array in another layout of query."""
+    """Bring a (batch, heads, seq, head_dim) array into another layout of query."""
     if layout == "BNSD":
         return array
     array = array.transpose((2, 0, 1, 3) if layout == "SBH" else (0, 2, 1, 3))
@@ -41,7 +41,7 @@ def bias_of(case: Case) -> np.ndarray:
 
 
 def available_bytes() -> int:
-    """Return memory that a process can take without swapping."""
+    """Return how many bytes a process can take without swapping."""
     with open("/proc/meminfo", encoding="ascii") as file:
         for line in file:
             if line.startswith("MemAvailable"):
@@ -65,7 +65,7 @@ class Implementation(ABC):
         return None
 
     def load(self) -> None:  # noqa: B027 - most have nothing to import
-        """Import what takes long."""
+        """Import the modules that take long."""
 
     def refuse(self, case: Case) -> str | None:
         """Return why this case cannot be measured, or None."""
@@ -135,7 +135,7 @@ class _MindSpore(Implementation):
 
 
 class Flash(_MindSpore):
-    """This package."""
+    """Attention of this package."""
 
     def __init__(self, backend: str = "cpu"):
         self.backend = backend

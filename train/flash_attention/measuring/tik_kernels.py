@@ -67,7 +67,7 @@ def excess(peak_bytes: Mapping[str, int], code_bytes: int, events: int, most_eve
 
 
 def passes(problem: KernelProblem) -> tuple[str, ...]:
-    """Return names in OPERATORS of the passes around the main kernel of the backward operator."""
+    """Return OPERATORS' names of the passes around the backward operator's main kernel."""
     writes_d_query = scheduler.choose(problem, False).split.writes_d_query
     return ("rows",) if writes_d_query else ("rows", "finish")
 
@@ -135,7 +135,7 @@ class Measurement:
 
     @property
     def flops_per_byte(self) -> float:
-        """Return useful matrix operations per byte of global memory traffic."""
+        """Return the useful matrix operations per byte of global memory traffic."""
         return self.utilisation * CUBE_FLOPS * self.cycles_per_tile / self.gm_bytes_per_tile
 
     @staticmethod
@@ -218,7 +218,7 @@ def simulate(
 
 
 def measure(problem: KernelProblem, sync: str = "auto", operator: str = "forward", **options) -> Measurement:
-    """Return builds and times a kernel; options as of :func:`simulate`."""
+    """Build and time a kernel; options as of :func:`simulate`."""
     start = time.perf_counter()
     kernel = build(problem, operator)
     seconds = time.perf_counter() - start

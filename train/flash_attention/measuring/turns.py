@@ -9,6 +9,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -37,7 +38,7 @@ class Timing:
 
     @property
     def gflops(self) -> float:
-        """Return rate of the products on visible pairs, 1e9 operations a second."""
+        """Return the rate of the products on visible pairs, 1e9 operations a second."""
         return self.case.flops(self.kind) / self.median / 1e9
 
 
@@ -48,11 +49,25 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def on_cores(threads: int) -> dict:
-    """Return arguments of a subprocess that computes on so many cores."""
+    """Return the arguments of a subprocess that computes on so many cores."""
     cores = sorted(os.sched_getaffinity(0))[:threads]
     # Threads of NumPy's product would spin through the next turn: 2^26 cycles unless told otherwise.
     variables = environment(OMP_NUM_THREADS=str(threads), OPENBLAS_THREAD_TIMEOUT="20")
     return {"text": True, "env": variables, "preexec_fn": lambda: os.sched_setaffinity(0, cores)}
+
+
+def calls_in_turns(calls: dict[str, Callable], rounds: int) -> dict[str, list]:
+    """Return the seconds of every call and returned function, in every round after a warm-up."""
+    seconds: dict[str, list] = {name: [] for name in calls}
+    for _ in range(rounds + 1):
+        for name, call in calls.items():
+            times, step = [], call
+            while callable(step):
+                start = time.perf_counter()
+                step = step()
+                times.append(time.perf_counter() - start)
+            seconds[name].append(times)
+    return {name: times[1:] for name, times in seconds.items()}
 
 
 class Worker:
@@ -71,7 +86,7 @@ class Worker:
         self.requests, self.answers, self.errors = self.process.stdin, self.process.stdout, self.process.stderr
 
     def ask(self, **request) -> dict:
-        """Return one request, one answer."""
+        """Send one request, and return its answer."""
         self.requests.write(json.dumps(request) + "\n")
         self.requests.flush()
         line = self.answers.readline()
@@ -84,7 +99,7 @@ class Worker:
         return json.loads(line)
 
     def prepare(self, case: Case) -> str | None:
-        """Make the inputs of `case`; returns why the implementation cannot run it, or None."""
+        """Make the inputs of `case`; return why the implementation cannot run it, or None."""
         return self.ask(prepare=asdict(case))["refused"]
 
     def require(self, case: Case) -> None:
@@ -102,7 +117,7 @@ class Worker:
         return self.ask(time=kind, least=least)["seconds"]
 
     def extra_bytes(self, kind: str) -> int:
-        """Return growth of the process at its peak through one call."""
+        """Return how much the peak of the process grows through one call."""
         return self.ask(memory=kind)["bytes"]
 
     def close(self) -> None:
@@ -158,7 +173,7 @@ def time_in_turns(
 def time_alone(
     worker: Worker, case: Case, rounds: int, budget: float = 20.0, kinds: tuple = PASSES
 ) -> dict[str, Timing]:
-    """Return timings of one worker by pass, otherwise as `time_in_turns`.
+    """Return the timings of one worker by pass, otherwise as `time_in_turns`.
 
     Raises:
         RuntimeError: it cannot run the case; with the reason.

@@ -59,7 +59,7 @@ def serve(name: str) -> None:
 
 
 def seconds_of(call: Callable[[], None], least: float) -> float:
-    """Return time of a call: of one, or where that is short, the median of later ones until all took `least` seconds.
+    """Return the time of a call. If it is short, take the median of later ones until all took `least` seconds.
 
     The first of several wakes the threads, which calls that follow each other, as in training, need not.
     """
@@ -72,7 +72,7 @@ def seconds_of(call: Callable[[], None], least: float) -> float:
 
 
 def extra_bytes(call: Callable[[], None]) -> int:
-    """Return the peak growth of the resident size through one call. Freed heap is given back to the system before."""
+    """Return how much one call raises the peak of the resident size. Freed heap is given back to the system before."""
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
     Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # resets the peak
@@ -82,7 +82,7 @@ def extra_bytes(call: Callable[[], None]) -> int:
 
 
 def status_bytes(field: str) -> int:
-    """Return a memory field of /proc/self/status."""
+    """Return the value of a memory field of /proc/self/status."""
     for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
         if line.startswith(field + ":"):
             return int(line.split()[1]) * 1024

@@ -1,9 +1,9 @@
 """Turn the layer's dp and mp into strategies on the primitives of a sharded graph.
 
 Under semi-automatic parallelism a network is written for the whole batch and all heads. MindSpore compiles it with
-these shapes, then cuts the tensors of every primitive as its strategy says and infers all shapes again, and only then
-makes the gradients, whose operations see the shapes of one device. A primitive with a call of its own (a `Custom`)
-is therefore built for the share of its device from the start, but has to infer the shapes of the whole as well.
+these shapes, then cuts the tensors of every primitive as its strategy says, and infers all shapes again. Only then it
+makes the gradients, whose operations see the shapes of one device. A primitive with a call of its own (a `Custom`) is
+therefore built for its device's share from the start. It has to infer the shapes of the whole as well.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Shard:
     """One device's share of a call.
 
     Attributes:
-        mask_axes, bias_axes: how mask and bias of rank 4 are split, see `axes_of`; None where there is none.
+        mask_axes, bias_axes: how mask and bias of rank 4 are split, see `axes_of`; None if there is none.
     """
 
     plan: ShardPlan

@@ -43,9 +43,9 @@ class ShardPlan:
         """Return the plan that MindSpore-style strategies ask for.
 
         Args:
-            in_strategy: one tuple of integers per tensor, into how many parts each axis is split: query, key, value,
-                and then, where the layer has them, attention_mask and alibi_mask. () for one of these two leaves it to
-                dp and mp, as where the layer gets none.
+            in_strategy: one tuple of integers per tensor, into how many parts each axis is split. The tensors are
+                query, key, value, and then, if the layer has them, attention_mask and alibi_mask. () for one of these
+                two leaves it to dp and mp, as if the layer got none.
             out_strategy: one such tuple for the output in a tuple, or None.
 
         Raises:
@@ -78,17 +78,17 @@ class ShardPlan:
         return plan
 
     def strategy(self, axes: tuple) -> tuple:
-        """Return tuple strategy of a tensor whose axes are split by "dp", "mp" or None: into how many parts each is."""
+        """Return the tuple strategy of a tensor whose axes "dp", "mp" or None split: into how many parts each is."""
         return tuple({"dp": self.dp, "mp": self.mp, None: 1}[axis] for axis in axes)
 
     def layout(self, axes: tuple):
-        """Return `mindspore.Layout` of a tensor with these `axes`."""
+        """Return the `mindspore.Layout` of a tensor with these `axes`."""
         from mindspore import Layout
 
         return Layout((self.dp, self.mp), ("dp", "mp"))(*("None" if axis is None else axis for axis in axes))
 
     def primitive_attributes(self, inputs: list, outputs: list) -> dict:
-        """Attribute that a Custom primitive of MindSpore 2.0-2.2 needs beside its tuple strategies.
+        """Return the attributes that a Custom primitive of MindSpore 2.0-2.2 needs beside its tuple strategies.
 
         A tensor map names, per axis, the dimension of the device matrix that splits it, counted from the right; -1 is
         none.
@@ -157,7 +157,7 @@ class ShardPlan:
 
 
 def axes_of(shape: tuple) -> tuple:
-    """Return what splits each axis of a mask or bias. Axes of size 1 are not split. A mask of rank 3 is (batch, seq_q,
+    """Return the split of each axis of a mask or bias. Axes of size 1 are not split. A mask of rank 3 is (batch, seq_q,
     seq_k).
     """
     names = {2: (None, None), 3: ("dp", None, None), 4: ("dp", "mp", None, None)}[len(shape)]
@@ -173,7 +173,7 @@ def _integers(name: str, strategy) -> tuple:
 
 
 def _read(name: str, strategy, input_layout: str) -> tuple[int, int]:
-    """Return (dp, mp) from the strategy of query, key, value or output."""
+    """Read (dp, mp) from the strategy of query, key, value or output."""
     parts, layout = _integers(name, strategy), LAYOUTS[input_layout]
     axes = layout.sharding
     if len(parts) != len(axes):
@@ -186,7 +186,7 @@ def _read(name: str, strategy, input_layout: str) -> tuple[int, int]:
 
 
 def _cut(shape: tuple | None, batch: int, heads: int) -> tuple | None:
-    """Return shape of a shard's part of a mask or bias."""
+    """Return the shape of a shard's part of a mask or bias."""
     if shape is None:
         return None
     return (1 if shape[0] == 1 else batch, 1 if shape[1] == 1 else heads, *shape[2:])

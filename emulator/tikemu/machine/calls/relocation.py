@@ -36,7 +36,7 @@ class Relocatable:
         ops: the operations (one).
         reach: per view, the bytes touched, relative to its address.
         pairs: (first view, second view, distance): positions of operands in one memory, one of which is written;
-            distance None where they share no byte.
+            distance None if they share no byte.
         accesses: what is read, and what is written, each with the number of its view.
         in_global: some of it lies in global memory.
     """
@@ -113,9 +113,10 @@ class Relocator:
         self.units: list[tuple[int, bool]] = []
         self.templates: dict[Any, Relocatable] = {}
         self.possible = True  # nothing is known that forbids it
+        self.buffer_bounds = False  # it is known (and the user was told) that the call leaves a tensor
 
     def find(self, values: tuple) -> Ops | None:
-        """Return operations for the run-time values, or None to prepare them from nothing."""
+        """Return operations for the run-time values, or None if they must be prepared anew."""
         if not self.possible or self.fixed is None and not self._learn(values):
             return None
         addresses: list[int] = []
@@ -127,19 +128,27 @@ class Relocator:
             start = place.address + (values[view.copy.index] * place.stride if view.copied else 0)
             address = start + (values[view.offset.index] if view.moves else view.offset) * view.itemsize
             addresses.append(address)
-            starts.append(start)
-            ends.append(start + place.size)
+            inside = not self.buffer_bounds or place.memory.kind == "GM"
+            starts.append(start if inside else 0)
+            ends.append(start + place.size if inside else len(place.memory.data))
             remainders.append(address % unit)
             if layered:
                 remainders.append(address // LAYER)
         key = tuple(remainders)
         template = self.templates.get(key)
         if template is None:
-            template = self._make(key, values, addresses)
-            # Something else for these arguments (nothing at all for a repeat of 0), or it touches padding of a tensor.
-            if template is None or not template.fits(addresses, starts, ends):
+            if len(self.templates) >= TEMPLATES:
+                for ops in self.prepared():
+                    self.retire(ops)
+                self.templates.clear()
+            ops = self.prepare(values)
+            if not self._movable(ops):  # something else for these arguments, nothing at all for a repeat of 0
+                return None
+            template = self.templates[key] = Relocatable(ops, self.views, addresses)
+            if not template.fits(addresses, starts, ends):  # it touches padding of a tensor
                 return None
         elif not template.fits(addresses, starts, ends) or not self._same_layers(template, addresses):
+            self.buffer_bounds = self.runtime.options.bounds == "buffer"
             return None
         self._move(template.ops[0], template, addresses, values)
         return template.ops
@@ -180,17 +189,6 @@ class Relocator:
             return False
         owned = {id(operand) for operand in micro.operands}
         return not micro.undefined and all(id(access.operand) in owned for access in (*micro.reads, *micro.writes))
-
-    def _make(self, key: tuple, values: tuple, addresses: list[int]) -> Relocatable | None:
-        if len(self.templates) >= TEMPLATES:
-            for ops in self.prepared():
-                self.retire(ops)
-            self.templates.clear()
-        ops = self.prepare(values)
-        if not self._movable(ops):
-            return None
-        template = self.templates[key] = Relocatable(ops, self.views, addresses)
-        return template
 
     def _same_layers(self, template: Relocatable, addresses: list[int]) -> bool:
         """Return whether vector operands lie in one layer of banks, as the cost supposes."""

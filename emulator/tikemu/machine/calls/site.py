@@ -35,7 +35,7 @@ class CallSite(Reusable):
             value itself if there is one, or () if there is none.
         retired: what dropped operations have counted.
         number: its place among the sites of the run.
-        relocator: uses operations again at other addresses; None where no offset is a run-time value.
+        relocator: uses operations again at other addresses; None if no offset is a run-time value.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class CallSite(Reusable):
             reset(ops)
 
     def tally(self) -> Tally:
-        """Return everything that was executed here."""
+        """Return the counts of everything that was executed here."""
         total = Tally()
         total.merge(self.retired)
         for ops in self.prepared():

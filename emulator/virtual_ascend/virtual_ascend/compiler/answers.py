@@ -80,7 +80,7 @@ def check_supported(_entry: str, _inputs: Sequence[Any], _outputs: Sequence[Any]
 
 
 def op_select_format(entry: str, inputs: Sequence[Any], outputs: Sequence[Any]) -> str:
-    """Return formats and dtypes of a built-in operator for these tensors, as CANN answers."""
+    """Return the formats and dtypes of a built-in operator for these tensors, as CANN answers."""
     if entry in FIXED:
         return json.dumps(
             {key: {"name": key, "dtype": dtype, "format": kind} for key, (dtype, kind) in FIXED[entry].items()}

@@ -29,7 +29,7 @@ _finished: list[dict[str, Any]] = []
 
 # ------------------------------------------------------------------------------------------- questions before compiling
 def call_op_func(arguments: Sequence[Any], module: str, question: str, *_: Any) -> Any:
-    """Return answer of an operator's ``check_supported`` or ``op_select_format``."""
+    """Return the answer of an operator's ``check_supported`` or ``op_select_format``."""
     inputs, outputs, _attributes = arguments
     if _is_built_in(module):
         return getattr(answers, question)(module.rsplit(".", 1)[-1], inputs, outputs)
@@ -39,7 +39,7 @@ def call_op_func(arguments: Sequence[Any], module: str, question: str, *_: Any) 
 
 # ---------------------------------------------------------------------------------------------------------- compilation
 def dispatch_prebuild_task(source_id: int, job_id: int, *_: Any) -> None:
-    """Return the operators that may be fused."""
+    """Finish a task that looks for operators to fuse; nothing is fused."""
     _finish(source_id, job_id, lambda: None)
 
 

@@ -89,7 +89,7 @@ class Server:
         self.connection.sendall(_ANSWER.pack(code, len(answer)) + answer)
 
     def give_up(self, text: str) -> None:
-        """Answer in place of a kernel that does not end; then refuse all requests until the program has ended."""
+        """Answer in place of a kernel that does not end. Then refuse all requests until the program has ended."""
         with self.answering:
             if self.watch.kernel is None:
                 return  # it has ended meanwhile
@@ -109,7 +109,7 @@ class Server:
         return bytes(contents)
 
     def register(self, number: int, _blocks: int, contents: bytes) -> None:
-        self.launcher.register(number, load(contents))
+        self.launcher.kernels[number] = load(contents)
 
     def launch(self, number: int, blocks: int, contents: bytes) -> None:
         self.launcher.launch(number, blocks, [Address(*pair) for pair in _ADDRESS.iter_unpack(contents)])
@@ -125,7 +125,7 @@ class Server:
         self.launcher.launch_operator(kernel, addresses, constants)
 
     def give(self, graph: int, count: int, contents: bytes) -> None:
-        """Give what a collective takes. No addresses come of tensors in a graph."""
+        """Run a collective of a graph: its tensors are there, and no addresses come."""
         addresses, description = _split(count, contents)
         call = collectives.parse(description)
         if count:

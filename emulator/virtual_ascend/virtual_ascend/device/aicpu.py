@@ -18,7 +18,7 @@ Field = Union[int, bytes]
 
 
 def fields(message: bytes) -> Iterator[tuple[int, Field]]:
-    """Yield numbers and values of a message's fields, in order."""
+    """Yield the numbers and values of a message's fields, in order."""
     place = 0
 
     def varint() -> int:
@@ -80,7 +80,7 @@ def _signed(value: Field) -> int:
 
 
 def _attribute(message: bytes) -> Any:
-    """Return text (2), integer (3), float (4), boolean (5); others stay None."""
+    """Return an attribute: text (2), integer (3), float (4), boolean (5); others are None."""
     for number, value in fields(message):
         if number == 2:
             return _message(value).decode()

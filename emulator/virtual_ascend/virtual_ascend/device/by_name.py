@@ -18,7 +18,7 @@ FORMATS = {
 
 
 def entry_of(kind: str) -> str:
-    """Return name of the entry of CANN's operator of this type: gelu_grad for GeluGrad, conv2d for Conv2D."""
+    """Return the name of the entry of CANN's operator of this type: gelu_grad for GeluGrad, conv2d for Conv2D."""
     return re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=.)(?=[A-Z][a-z])|(?<=V\d)(?=D$)", "_", kind).lower()
 
 
@@ -28,7 +28,7 @@ def type_of(entry: str) -> str:
 
 
 def both_forms(**operators: Callable[..., Any]) -> dict[str, Callable[..., Any]]:
-    """Return operators by entry with tensors, and by entry_d with attributes in their place."""
+    """Return operators under two names: entry with tensors, entry_d with attributes in their place."""
     return {name + ending: operator for name, operator in operators.items() for ending in ("", "_d")}
 
 

@@ -66,7 +66,7 @@ class Call:
 
     @property
     def given(self) -> int:
-        """Return elements that this card gives."""
+        """Return how many elements this card gives."""
         if self.kind == "HcomAllToAllV":
             return extent(self.send_counts, self.send_offsets)
         if self.kind == "HcomBroadcast" and self.rank != self.peer:
@@ -75,7 +75,7 @@ class Call:
 
     @property
     def taken(self) -> int:
-        """Return elements that this card gets."""
+        """Return how many elements this card gets."""
         if self.kind == "HcomAllToAllV":
             return extent(self.receive_counts, self.receive_offsets)
         return self.count * (len(self.members) if self.kind == "HcomAllGather" else 1)
@@ -108,12 +108,12 @@ def parse(message: bytes) -> Call:
 
 
 def given(memory: Memory, call: Call, address: Address) -> np.ndarray:
-    """Return what this card gives, in its memory."""
+    """Return the input of a collective, as it lies on this card."""
     return memory.view(address, call.type, (call.given,), f"{call}, input") if call.given else np.empty(0, call.type)
 
 
 def taken(memory: Memory, call: Call, address: Address) -> np.ndarray:
-    """Return the place of the result in the memory of this card."""
+    """Return the memory on this card for the result of a collective."""
     return memory.view(address, call.type, (call.taken,), f"{call}, output")
 
 

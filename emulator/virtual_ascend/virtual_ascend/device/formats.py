@@ -16,7 +16,7 @@ DTYPES = {"float": "float32", "double": "float64"}
 
 
 def dtype_of(description: dict[str, Any]) -> np.dtype:
-    """Return NumPy's dtype of a tensor."""
+    """Return the NumPy dtype of a tensor."""
     return np.dtype(DTYPES.get(description["dtype"], description["dtype"]))
 
 
@@ -27,7 +27,7 @@ def with_filling(operator: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def plain_shape(description: dict[str, Any]) -> tuple[int, ...]:
-    """Return shape of the tensor as operators see it."""
+    """Return the shape of the tensor as operators see it."""
     name = "shape" if description["format"] in PLAIN else "ori_shape"
     return tuple(description[name])
 
@@ -101,7 +101,7 @@ def _images(stored: np.ndarray, description: dict[str, Any]) -> Rows:
 
 
 def _filters(stored: np.ndarray, shape: Sequence[int], groups: int) -> Rows:
-    """Return groups lie on the diagonal of larger filters, as many as fill up fractals."""
+    """Return filters as rows: groups lie on the diagonal of larger filters, as many as fill fractals."""
     count, channels, height, width = shape
     results = count // groups
     together = min(groups, math.lcm(math.lcm(channels, 16) // channels, math.lcm(results, 16) // results))
@@ -114,7 +114,7 @@ def _filters(stored: np.ndarray, shape: Sequence[int], groups: int) -> Rows:
 
 
 def _filters_of_channels(stored: np.ndarray, description: dict[str, Any]) -> Rows:
-    """Arrange on the diagonal of the last two axes."""
+    """Arrange filters on the diagonal of the last two axes."""
     parts, height, width, count, part, _ = stored.shape
     view = np.einsum("...ii->...i", stored).transpose(3, 0, 4, 1, 2)
     return view, (count, parts * part, height, width), (slice(None), slice(description["ori_shape"][1]))

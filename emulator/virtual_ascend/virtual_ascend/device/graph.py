@@ -137,7 +137,7 @@ class Graphs:
         return Graph({number: nodes[number] for number in self._ordered(nodes)}, described["results"])
 
     def _ordered(self, nodes: Sequence[Node]) -> list[int]:
-        """Return numbers of nodes, each after the nodes that it needs. All cards order collectives alike."""
+        """Return the numbers of the nodes, each after the nodes that it needs. All cards order collectives alike."""
         needs = [{place[0] for _, place in node.inputs if place} | set(node.before) for node in nodes]
         together = {number for number, node in enumerate(nodes) if graph_collectives.is_collective(node)}
         if len(together) > 1:
@@ -148,7 +148,7 @@ class Graphs:
 
     @staticmethod
     def _sorted(nodes: Sequence[Node], needs: Sequence[set[int]], shuffle: Callable[[list[int]], None]) -> list[int]:
-        """Return numbers of nodes, each after the nodes that it needs. `shuffle` orders nodes that may come next."""
+        """Return the numbers of the nodes, each after the nodes it needs. `shuffle` orders what may come next."""
         waiting, order = set(range(len(nodes))), []
         while waiting:
             ready = [number for number in sorted(waiting) if not needs[number] & waiting]

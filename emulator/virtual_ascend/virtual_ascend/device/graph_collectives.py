@@ -36,13 +36,13 @@ class Exchange(NamedTuple):
 
 
 def is_collective(node: Node) -> bool:
-    """Return True if other cards call a node too, or a node in it."""
+    """Return True if other cards have to call a node, or a node in it."""
     inside = (inner for graph in node.subgraphs.values() for inner in graph.nodes.values())
     return node.type.startswith("Hcom") or any(map(is_collective, inside))
 
 
 def run(node: Node, given: Sequence[np.ndarray]) -> Generator[Exchange, None, list[np.ndarray]]:
-    """Yield each exchange that a node needs. Return its results.
+    """Yield each exchange that a node needs, and return its results.
 
     Raises:
         KernelError: HCCL has no such collective, or none for this dtype.
@@ -75,7 +75,7 @@ def run(node: Node, given: Sequence[np.ndarray]) -> Generator[Exchange, None, li
 
 
 def _result(node: Node, index: int = 0) -> np.ndarray:
-    """Return memory for a result. Nobody wrote to it: floats are NaN."""
+    """Return memory for a result. Nobody wrote to it: of floats it holds NaN."""
     tensor = node.outputs[index][1]
     if tensor is None:
         raise KernelError(f"node {node.name}: {node.type} has no description of output {index}")

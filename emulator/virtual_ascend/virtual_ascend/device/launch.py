@@ -38,9 +38,6 @@ class Launcher:
         self.kernels: dict[int, Kernel] = {}
         self.seconds: dict[str, float] = {}  # of kernels in TIK, as estimated at their first launch
 
-    def register(self, number: int, kernel: Kernel) -> None:
-        self.kernels[number] = kernel
-
     def launch(self, number: int, blocks: int, addresses: Sequence[Address]) -> None:
         """Run a kernel.
 
@@ -97,7 +94,7 @@ class Launcher:
         table: dict[str, Operator],
         constants: Mapping[int, bytes] = MappingProxyType({}),
     ) -> list[tuple[int, ...]]:
-        """Return the shapes of the outputs: those that were open are what came out."""
+        """Run a built-in operator. Return the shapes of its outputs: open shapes become the shapes that came out."""
         self.begins(kernel)
         given, wanted = tensors(kernel.inputs), tensors(kernel.outputs)
         if len(addresses) < len(given) + len(wanted):
@@ -175,7 +172,7 @@ class Launcher:
 
 
 def compute(kernel: Kernel, stored: Sequence[np.ndarray], table: dict[str, Operator]) -> list[np.ndarray]:
-    """Return results of a built-in operator on its inputs as they are stored.
+    """Return the results of a built-in operator on its inputs as they are stored.
 
     Raises:
         KernelError: there is no such operator, or it cannot work on these.
@@ -208,7 +205,7 @@ def compute(kernel: Kernel, stored: Sequence[np.ndarray], table: dict[str, Opera
 
 
 def _take(parameter: Any, arrays: Iterator[np.ndarray]) -> Any:
-    """Return arrays of one parameter: one, none, or a list."""
+    """Return the arrays of one parameter: an array, None, or a list."""
     if parameter is None:
         return None
     if isinstance(parameter, (list, tuple)):
@@ -217,5 +214,5 @@ def _take(parameter: Any, arrays: Iterator[np.ndarray]) -> Any:
 
 
 def _shown(parameters: list[Any]) -> str:
-    """Return Tensors as text."""
+    """Return tensors as text."""
     return ", ".join(f"{one['dtype']}{list(one['shape'])} {one['format']}" for one in tensors(parameters)) or "nothing"

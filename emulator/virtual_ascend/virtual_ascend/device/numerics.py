@@ -27,7 +27,7 @@ STATUS = OverflowStatus()
 
 
 def wide(array: np.ndarray) -> np.ndarray:
-    """Return float16 as float32; anything else as it is."""
+    """Convert float16 to float32; leave anything else as it is."""
     return array.astype(np.float32) if array.dtype == np.float16 else array
 
 

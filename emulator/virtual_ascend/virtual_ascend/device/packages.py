@@ -53,7 +53,7 @@ class Packages:
                     self.types.setdefault(kind, Information(folder, fields))
 
     def run(self, node: Node, given: Sequence[np.ndarray | None]) -> list[np.ndarray]:
-        """Return results of a node.
+        """Return the results of a node.
 
         Raises:
             KernelError: it has other tensors or attributes than the package says, or cannot be compiled or run.
@@ -89,7 +89,7 @@ class Packages:
     def _tensors(
         self, node: Node, information: Information, given: Sequence[np.ndarray | None]
     ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-        """Return descriptions of all tensors as CANN hands them to the entry."""
+        """Return the descriptions of all tensors as CANN hands them to the entry."""
         from .graph import described, description_of
 
         sides = []

@@ -64,14 +64,18 @@ class Report:
 
         Of collectives, whose time the links between cards decide, there is no estimate.
         """
-        source = "roofline" if seconds is None else "tikemu"
-        duration = 1e6 * (self._roofline(kernel) if seconds is None else seconds)
+        given, wanted = tensors(kernel.inputs), tensors(kernel.outputs)
+        source = "tikemu"
         if unit == COMMUNICATION:
-            source, duration = "none", 0.0
+            source, seconds = "none", 0.0
+        elif seconds is None:
+            moved = sum(math.prod(one["shape"]) * dtype_of(one).itemsize for one in (*given, *wanted))
+            computed = 2 * _products(kernel, given) / self._soc.peak_f16_flops
+            source, seconds = "roofline", max(moved / self._soc.timing.hbm_bandwidth, computed)
+        duration = 1e6 * seconds
         kind, in_tik = re.subn(r"^Custom_(.+)_[0-9a-f]+$", r"\1", kernel.type)  # MindSpore adds a number
         self._launches[_family(kind, unit, bool(in_tik)), kind] += 1
         self._times[_family(kind, unit, bool(in_tik)), kind] += duration
-        given, wanted = tensors(kernel.inputs), tensors(kernel.outputs)
         columns = [*_columns(given), *_columns(wanted)]
         times = f"{self._now:.3f}", f"{duration:.3f}"
         self._rows.writerow([kernel.name, kind, unit, *times, blocks, *columns, source])
@@ -98,11 +102,6 @@ class Report:
     def _event(self, event: dict[str, Any]) -> None:
         self._trace.write(json.dumps({**event, "pid": 0}) + ",\n")
 
-    def _roofline(self, kernel: Kernel) -> float:
-        given, wanted = tensors(kernel.inputs), tensors(kernel.outputs)
-        moved = sum(math.prod(one["shape"]) * dtype_of(one).itemsize for one in (*given, *wanted))
-        return max(moved / self._soc.timing.hbm_bandwidth, 2 * _products(kernel, given) / self._soc.peak_f16_flops)
-
 
 def _family(kind: str, unit: str, in_tik: bool) -> str:
     if unit == COMMUNICATION:
@@ -115,7 +114,7 @@ def _family(kind: str, unit: str, in_tik: bool) -> str:
 
 
 def _products(kernel: Kernel, given: Sequence[dict[str, Any]]) -> int:
-    """Return multiplications of a product of matrices or a convolution."""
+    """Return how many multiplications a product of matrices or a convolution has."""
     if kernel.function.startswith("conv2d"):
         output = kernel.outputs[0]["ori_shape"]
         # As many for the result, or its gradient, the last input, whichever the operator is.
@@ -130,6 +129,6 @@ def _products(kernel: Kernel, given: Sequence[dict[str, Any]]) -> int:
 
 
 def _columns(side: Sequence[dict[str, Any]]) -> list[str]:
-    """Return shapes, dtypes and formats as msprof writes them."""
+    """Return the shapes, dtypes and formats as msprof writes them."""
     shapes = (",".join(map(str, one["shape"])) for one in side)
     return [";".join(shapes), ";".join(one["dtype"].upper() for one in side), ";".join(one["format"] for one in side)]

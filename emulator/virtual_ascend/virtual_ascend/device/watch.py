@@ -1,4 +1,7 @@
-"""Watch how long a kernel runs: a notice first, and an error where MindSpore's op_timeout is over."""
+"""Watch how long a kernel runs.
+
+A notice comes first, an error where MindSpore's op_timeout is over.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ DEFAULT_SECONDS = 1900
 
 
 class Watch:
-    """Look after the kernel that runs, from a thread of its own.
+    """Watch the kernel that runs, from a thread of its own.
 
     Args:
         give_up: gets what is wrong, once a kernel has run too long. The kernel goes on, since nothing can end it.
@@ -29,15 +32,15 @@ class Watch:
         self.begin = 0.0
 
     def begins(self, kernel: Kernel) -> None:
-        """A kernel begins."""
+        """Note that a kernel begins."""
         self.begin, self.kernel = time.monotonic(), kernel
 
     def ends(self) -> None:
-        """The kernel has ended."""
+        """Note that the kernel has ended."""
         self.kernel = None
 
     def start(self) -> None:
-        """Begin to watch. The process does not wait for the thread."""
+        """Start to watch. The process does not wait for the thread."""
         threading.Thread(target=self._run, daemon=True).start()
 
     def _run(self) -> None:

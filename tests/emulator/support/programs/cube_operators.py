@@ -1,4 +1,4 @@
-"""Complete operators of the Cube and of whole-tensor APIs, each with its NumPy meaning; see program.py."""
+"""Complete operators of the Cube and of whole-tensor APIs, each with its NumPy meaning. See program.py."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def matmul_by_hand(tik, inst):
 
 @program
 def layer_norm_whole_tensor(tik, inst):
-    """Layer normalisation of (8, 128) float32 rows in the whole-tensor style (h_* calls)."""
+    """Record layer normalisation of (8, 128) float32 rows in the whole-tensor style (h_* calls)."""
     rows, columns = 8, 128
     x, y = (inst.Tensor("float32", (rows, columns), name=name, scope=tik.scope_gm) for name in "xy")
     ub = inst.Tensor("float32", (rows, columns), name="ub", scope=tik.scope_ubuf)
@@ -74,7 +74,7 @@ def layer_norm_whole_tensor(tik, inst):
 
 @program
 def convolution(tik, inst):
-    """conv2d 3x3 with padding into L1OUT, fixpipe with conversion to float16 and relu."""
+    """Record conv2d 3x3 with padding into L1OUT, fixpipe with conversion to float16 and relu."""
     c1, height, width, cout = 2, 8, 9, 32
     howo = height * width
     rounded = -(-howo // 16) * 16
@@ -148,7 +148,7 @@ def whole_tensor_attention(tik, inst):
     return {"q": to_nz(query), "k": to_nz(key), "v": to_nz(value.T)}, {"out": (to_nz(truth), 4e-3)}
 
 
-#: All operators, those of Vector too.
+#: All operators, Vector's too.
 PROGRAMS = (
     *vector_operators.PROGRAMS,
     *(matmul_by_hand, layer_norm_whole_tensor, convolution, whole_tensor_attention),

@@ -25,7 +25,7 @@ TERMS = {1: ((0, 0),), 3: ((0, 0), (0, 1), (1, 0))}
 
 
 def gemm(m: int, k: int, n: int, block: tuple[int, int, int], buffers: int = 1, terms: int = 1, cores: int = 1) -> Any:
-    """Return c = A B, tiled over the cores.
+    """Compute c = A B, tiled over the cores.
 
     Inputs ``a`` (parts, K1, M, 16) and ``b`` (parts, K1, N, 16) in float16, the FRACTAL_NZ forms of A and of B
     transposed; output ``c`` (N1, M, 16) in float32. With ``terms=3`` there are two parts, high and low.
@@ -122,7 +122,7 @@ def split(x: np.ndarray, terms: int) -> np.ndarray:
 
 
 def mmad_loop(block: tuple[int, int, int] = (128, 256, 128), count: int = 1000) -> Any:
-    """Return ``count`` products on operands that stay in L0A and L0B."""
+    """Run ``count`` products on operands that stay in L0A and L0B."""
     m, k, n = block
     instance = tik.Tik(tik.Dprofile("v100", "cloud"), disable_debug=False)
     a_gm = instance.Tensor("float16", (m * k,), tik.scope_gm, "a")
@@ -149,7 +149,7 @@ _LANES = 128
 
 
 def vector_loop(name: str = "vadd", targets: int = 2, count: int = 1000) -> Any:
-    """Return ``count`` float16 instructions of 240 full repeats on the Unified Buffer.
+    """Run ``count`` float16 instructions of 240 full repeats on the Unified Buffer.
 
     Args:
         name: "vadd" or "vmuls".
@@ -200,7 +200,7 @@ GRID = (8, 16)
 def gemm_share(
     block: tuple[int, int, int], buffers: int, terms: int, l2: bool, depth: int = 960, cores: int = 32
 ) -> float:
-    """Return predicted share of the Cube peak of the GEMM, without computing it."""
+    """Return the predicted share of the Cube peak of the GEMM, without computing it."""
     bm, bk, bn = block
     k = depth // (bk * buffers) * bk * buffers
     instance = gemm(GRID[0] * bm, k, GRID[1] * bn, block, buffers, terms, cores)
@@ -209,13 +209,13 @@ def gemm_share(
 
 
 def cube_share(block: tuple[int, int, int] = (128, 256, 128), count: int = 1000) -> float:
-    """Return predicted share of the Cube peak of a loop of products on one core."""
+    """Return the predicted share of the Cube peak for a loop of products."""
     result = tikemu.run(mmad_loop(block, count), {}, numerics=False, options=tikemu.Options(progress=False))
     return result.cube_utilisation
 
 
 def vector_share(name: str = "vadd", targets: int = 2, count: int = 1000) -> float:
-    """Return predict the share of the Vector peak of a loop on one core. The peak is one repeat of 128 float16 a
+    """Return the predicted share of the Vector peak of a loop on one core. The peak is one repeat of 128 float16 a
     cycle.
     """
     result = tikemu.run(vector_loop(name, targets, count), {}, numerics=False, options=tikemu.Options(progress=False))

@@ -1,4 +1,4 @@
-"""What all whole operators share.
+"""Code that all whole operators share.
 
 Every builder builds one program and returns ``(tik_instance, feeds, expected)``; ``expected`` maps output names to
 ``(array, absolute tolerance)``. They only use what a TIK author has: the public API and its documents.
@@ -26,5 +26,5 @@ def program(function: Callable[[Any, Any], tuple]) -> Callable[[], tuple]:
 
 
 def uniform(shape: Any, dtype: str = "float16", seed: int = 0, low: float = -2.0, high: float = 2.0) -> np.ndarray:
-    """Uniform random elements from a seed."""
+    """Return uniform random elements from a seed."""
     return np.random.default_rng(seed).uniform(low, high, shape).astype(dtype)

@@ -1,4 +1,4 @@
-"""Complete operators of Vector in the usual styles of TIK programs, each with its NumPy meaning; see program.py."""
+"""Complete operators of Vector in the usual styles, each with its NumPy meaning. See program.py."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def add_multi_core(tik, inst):
 
 @program
 def softmax_rows(tik, inst):
-    """Row softmax of (rows, 128) float16 in float32 arithmetic."""
+    """Record row softmax of (rows, 128) float16 in float32 arithmetic."""
     rows, columns = 24, 128
     x, y = (inst.Tensor("float16", (rows, columns), name=name, scope=tik.scope_gm) for name in "xy")
     with inst.for_range(0, rows, block_num=rows) as row:
@@ -71,7 +71,7 @@ def softmax_rows(tik, inst):
 
 @program
 def select_and_compare(tik, inst):
-    """clip-like select: where(x > y, x, 0) with a compare mask, and the mask's bits through UB."""
+    """Record a clip-like select: where(x > y, x, 0) with a compare mask, and the mask's bits through UB."""
     x, y, out = (inst.Tensor("float16", (256,), name=name, scope=tik.scope_gm) for name in ("x", "y", "out"))
     bits = inst.Tensor("uint16", (16,), name="bits", scope=tik.scope_gm)
     x_ub, y_ub = (inst.Tensor("float16", (256,), name=name, scope=tik.scope_ubuf) for name in ("x_ub", "y_ub"))
@@ -129,14 +129,14 @@ class OldStyleClip:
 
 
 def old_style_class():
-    """A kernel written as a class in the style of early operators: clip."""
+    """Record a kernel written as a class in the style of early operators: clip."""
     data = uniform((4, 32, 256), seed=1, low=-5, high=5)
     return OldStyleClip(data.shape, -1.5, 2.25).compute(), {"input_gm": data}, {"output_gm": (data.clip(-1.5, 2.25), 0)}
 
 
 @program
 def dynamic_shape(tik, inst):
-    """Return y = x * scale + shift over a length known only at launch: InputScalars, a tail, an early return."""
+    """Compute y = x * scale + shift over a length known only at launch: InputScalars, a tail, an early return."""
     length = inst.InputScalar("int64", "length")
     scale = inst.InputScalar("float32", "scale")
     x, y = (inst.Tensor("float32", (4096,), name=name, scope=tik.scope_gm) for name in "xy")
@@ -196,7 +196,7 @@ def workspace_and_barrier(tik, inst):
 
 @program
 def suppressed_boxes(tik, inst):
-    """Return greedy suppression of 1-D boxes in order of score: proposals, sort, scalar decisions, tik_break."""
+    """Suppress 1-D boxes greedily in order of score: proposals, sort, scalar decisions, tik_break."""
     count = 32
     scores = inst.Tensor("float16", (count,), name="scores", scope=tik.scope_gm)
     centres, kept = (inst.Tensor("float16", (count,), name=name, scope=tik.scope_gm) for name in ("centres", "kept"))

@@ -3,25 +3,14 @@
 import pytest
 
 from tests.train.flash_attention.st.support.card_runs import verdicts
+from tests.train.flash_attention.support.case_list import daily_names
 from tests.virtual_ascend.card import card_python
 
 pytestmark = pytest.mark.card
 MODES = "graph", "pynative"
 # Between them: masks, biases, windows, dropout by bits, shared keys, a soft cap, sinks, prefixes, segments, values of
 # another width, few queries on many keys, and the layouts. test_card_entries.py has another.
-CASES = (
-    "B2-H4-KV2-Sq97-Sk150-D64-float16-compact-drop0.1",
-    "BSH:B1-H4-KV1-Sq45-Sk61-D32-float16-heads-alibi.computed",
-    "B2-H2-S64-D80-float16-rows-alibi.given-drop0.5",
-    "TH:B1-H2-S113-D32-float16-all-alibi.computed-sinks",
-    "SBH:B2-H2-S140-D32-float16-3d-window40_0",
-    "B2-H2-S140-D32-float16-padding-blocks1_all-windowall_25-sparse_64-alibi.given",
-    "B2-H2-Sq300-Sk140-D96v24-float16-causal-window90_all-cap3.0",
-    "TH:B2-H3-KV1-Sq300-Sk70-D32-float16-window20_3-alibi.bias-cap4.0-sinks",
-    "BSND:B2-H2-Sq3-Sk300-D32v48-float16-causal-cap3.0-sinks-prefix",
-    "B2-H2-S140-D32-float16-causal-cap3.0-prefix-documents",
-    "B2-H2-Sq70-Sk140-D32-float16-3d-shuffled",
-)
+CASES = daily_names("card")
 PARTS = 12
 # For what is slow, on a machine that others use too.
 MINUTES = 20

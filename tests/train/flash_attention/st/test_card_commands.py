@@ -59,7 +59,7 @@ def test_every_command_of_the_page_is_run_here():
 
 
 def called(folder, command):
-    """Return the process that `virtual-ascend -- COMMAND` was."""
+    """Return the finished process of `virtual-ascend -- COMMAND`."""
     assert f"{command}\n" in PAGE or f"{command}  " in PAGE or f"`{command}`" in PAGE
     python = card_python()
     script = folder / "flash-attention"

@@ -23,7 +23,7 @@ def python():
 
 
 def losses(python, folder, cards, *arrangement):
-    """Return losses by card and step: (cards, steps)."""
+    """Return the losses by card and step: (cards, steps)."""
     options = ("--cards", str(cards)) if cards > 1 else ()
     packages = (ROOT / "train",)
     done = on_card(python, PROGRAM, *arrangement, cwd=folder, options=options, packages=packages, minutes=14)
@@ -36,7 +36,7 @@ def losses(python, folder, cards, *arrangement):
 
 @pytest.fixture(scope="module")
 def alone():
-    """Return losses of one card, as the page gives them."""
+    """Return the losses of one card, as the page gives them."""
     found = np.array(re.search(r"^\| 1 \| +\| (.*) \|$", PAGE, re.MULTILINE)[1].split(", "), float)
     assert len(found) == 4 and found[-1] < found[0] - 0.5
     return found
@@ -108,7 +108,18 @@ def test_the_example_is_started_by_rank_table_and_loop(python, tmp_path):
 
 EVERY_LAYOUT = (
     ("key", "value", "last", "turned", "mask-whole", "mask-last", "mask-rank-3", "mask-float", "bias-sinks"),
-    ("bias-last", "segments", "BSH", "casts", "everything", "recompute", "split-batch", "optimizer"),
+    (
+        "bias-last",
+        "segments",
+        "prefix",
+        "prefix-whole",
+        "BSH",
+        "casts",
+        "everything",
+        "recompute",
+        "split-batch",
+        "optimizer",
+    ),
 )
 
 

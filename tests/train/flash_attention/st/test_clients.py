@@ -52,7 +52,7 @@ CALLS = [
 
 
 def client_environment(name: str) -> Path:
-    """Return Python of the environment with a library; made at the first call."""
+    """Return the Python of the environment with a library; made at the first call."""
     client = CLIENTS[name]
 
     def make(folder: Path) -> None:

@@ -27,7 +27,7 @@ def free_port() -> int:
 
 
 def children(process: int) -> list:
-    """Return processes below one, found while it lives."""
+    """Return the child processes of a process, found while it lives."""
     try:
         below = Path(f"/proc/{process}/task/{process}/children").read_text().split()
     except OSError:
@@ -37,7 +37,7 @@ def children(process: int) -> list:
 
 @pytest.fixture
 def environment():
-    """Return variables of processes that find what this one finds, one thread each."""
+    """Return the environment variables with which processes find what this process finds, one thread each."""
     return {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),

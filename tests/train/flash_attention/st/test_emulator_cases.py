@@ -11,29 +11,6 @@ from flash_attention.dropout import philox
 from tests.train.flash_attention.support import case_list, cases
 from tests.train.flash_attention.support.run import run_case
 
-# Every rule of the layer at least once, the smallest shapes of the list that have it. Values and head dimensions at the
-# borders are cases of the kernels' own tests, in ut/tik.
-REPRESENTATIVE = (
-    "B1-H2-S8-D40-float16-compact",
-    "B1-H2-Sq70-Sk83-D1-float16-compact",
-    "B1-H2-Sq127-Sk129-D40-float16-2d",
-    "B1-H2-Sq97-Sk113-D32-float16-compact-window20_all-bottom_right-alibi.computed",
-    "B1-H4-KV1-Sq45-Sk61-D32-float16-heads-alibi.computed",
-    "B3-H4-KV2-Sq45-Sk61-D32-float16-alibi.given",
-    "B2-H4-Sq45-Sk61-D32-float16-compact-alibi.bias_all",
-    "B2-H2-S64-D80-float16-rows-alibi.given-drop0.5",
-    "B2-H2-Sq60-Sk77-D32-float16-4d.float32",
-    "B2-H2-S140-D32-float16-padding-drop0.2",
-    "B1-H2-Sq300-Sk100-D32-float16-blocks0_0-drop0.1",
-    "B2-H2-Sq70-Sk140-D32-float16-3d-shuffled",
-)
-# Of those whose inputs differ.
-IN_A_GRAPH = (
-    "B2-H4-Sq45-Sk61-D32-float16-compact-alibi.bias_all",
-    "B2-H2-S64-D80-float16-rows-alibi.given-drop0.5",
-    "B2-H2-Sq3-Sk300-D32v48-float16-causal-cap3.0-sinks-prefix",
-)
-
 
 @pytest.fixture
 def run_here(device):
@@ -51,22 +28,17 @@ def run_here(device):
     return run
 
 
-def named(names: tuple) -> list:
-    """Return the float16 cases of these names."""
-    return case_list.params(lambda case: str(case) in names, dtype="float16")
+def of_every_day(place: str) -> list:
+    """Return the cases of every day in that place."""
+    return case_list.params(lambda case: case_list.daily(case, place), dtype="float16")
 
 
-@pytest.mark.parametrize("names", (REPRESENTATIVE, IN_A_GRAPH))
-def test_the_names_are_in_the_list(names):
-    assert len(named(names)) == len(names)
-
-
-@pytest.mark.parametrize("case", named(REPRESENTATIVE))
+@pytest.mark.parametrize("case", of_every_day("emulator"))
 def test_representative_cases(case, run_here):
     cases.check(case, run_here(case))
 
 
-@pytest.mark.parametrize("case", named(IN_A_GRAPH))
+@pytest.mark.parametrize("case", of_every_day("graph"))
 def test_in_a_graph(case, run_here):
     ms.set_context(mode=ms.GRAPH_MODE)
     cases.check(case, run_here(case))

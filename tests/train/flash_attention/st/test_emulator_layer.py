@@ -42,7 +42,7 @@ def test_two_runs_and_both_modes_are_bit_equal():
 
 
 def run_problem(problem: Call, query, key, value, d_output, d_logsumexp, bias=None, mask=None) -> dict:
-    """Return output, logsumexp and gradients of a problem of the backend, by name."""
+    """Return the output, logsumexp and gradients of a problem of the backend, by name."""
     cell = registry.build(problem, "emulator")
     mask = None if mask is None else Tensor(mask)
     seed = Tensor(np.array(cases.SEED, np.int64)) if problem.dropout_threshold else None

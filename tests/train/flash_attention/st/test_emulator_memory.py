@@ -12,7 +12,7 @@ pytest.importorskip("tikemu")
 
 
 def alive() -> int:
-    """Return recorded kernels in this process."""
+    """Return how many recorded kernels this process holds."""
     from flash_attention.kernels.tik.operators import Kernel
 
     gc.collect()

@@ -9,25 +9,21 @@ import pytest
 from tests.train.flash_attention.st.support.card_runs import verdicts
 from tests.train.flash_attention.st.support.wheel_tools import ROOT
 from tests.train.flash_attention.st.test_card_commands import CHECK, SELFTEST, TRAINING
+from tests.train.flash_attention.support.case_list import daily_names
 from tests.virtual_ascend.card import ge_python, on_card, said, start
 
 pytestmark = [pytest.mark.card, pytest.mark.timeout(1800)]  # the first one makes an environment
 SUPPORT = Path(__file__).with_name("support")
 PROGRAM = SUPPORT / "card_attention.py"
 MINUTES = 60
-CASES = (
-    "B2-H4-KV2-Sq97-Sk150-D64-float16-compact-drop0.1",
-    "TH:B2-H3-KV1-Sq300-Sk70-D32-float16-window20_3-alibi.bias-cap4.0-sinks",
-    "BSND:B2-H2-Sq3-Sk300-D32v48-float16-causal-cap3.0-sinks-prefix",
-    "B2-H2-S140-D32-float16-3d-alibi.given-drop0.2",
-)
+CASES = daily_names("ge")
 CALLS = {"graph": ("packed.sinks_prefix", "cache.paged"), "pynative": ("paged.sinks", "packed.sinks_prefix")}
 TRAINED = "two alike", "accumulated", "recompute", "dropout"
 
 
 @pytest.fixture
 def run(tmp_path, package):
-    """Return run(release, program, mode, *names): the verdicts of a program that checks something."""
+    """Return run(release, program, mode, *names), which gives the verdicts of a program that checks something."""
     return lambda release, *what, **options: verdicts(
         ge_python(release), tmp_path, *what, ASCEND_CUSTOM_OPP_PATH=package, **options
     )
@@ -77,7 +73,7 @@ def test_around_a_network(run):
 
 
 def words(package, folder, release, *arguments):
-    """Return words of each line that card_attention.py prints."""
+    """Return the words of each line that card_attention.py prints."""
     variables = {"ASCEND_CUSTOM_OPP_PATH": package, "EXAMPLES": ROOT / "examples"}
     packages = (ROOT / "train",)
     done = on_card(ge_python(release), PROGRAM, *arguments, cwd=folder, packages=packages, **variables)

@@ -22,7 +22,7 @@ NAMES = (
 
 
 def started(package, folder, release, cards, program, *words, **variables):
-    """Run a program for several cards."""
+    """Return the finished process of a program for several cards."""
     options = ("--cards", str(cards)) if cards > 1 else ()
     variables = {"ASCEND_CUSTOM_OPP_PATH": package, **variables}
     packages = ROOT / "train", ROOT
@@ -32,7 +32,7 @@ def started(package, folder, release, cards, program, *words, **variables):
 
 
 def verdicts(*arguments, **variables):
-    """Return the verdicts by card and name."""
+    """Return the arrays by card and name."""
     lines = [line.split("\t") for line in said(started(*arguments, **variables)).splitlines()]
     return {(int(card), name): verdict for card, name, verdict in lines}
 
@@ -48,7 +48,7 @@ def losses(package, folder, release, cards, *arrangement):
 
 @pytest.fixture(scope="module")
 def alone():
-    """Read the losses of one card of MindSpore 2.0 from the page."""
+    """Return losses of one card of MindSpore 2.0, as the page gives them."""
     found = np.array(re.search(r"^\| 1 \| +\| (.*) \|$", PAGE, re.MULTILINE)[1].split(", "), float)
     assert len(found) == 4 and found[-1] < found[0] - 0.5
     return found

@@ -34,7 +34,7 @@ class Block(nn.Cell):
 
 
 def batches():
-    """Yield eight batches of tokens and what is wanted of them."""
+    """Yield eight batches of tokens and of the results that are wanted."""
     random = np.random.default_rng(0)
     for _ in range(8):
         tokens = random.standard_normal((2, SEQ, HEADS * DIM)).astype(np.float32)
@@ -53,7 +53,7 @@ class Losses(ms.train.Callback):
 
 
 def trained(path, sink_size):
-    """Return losses of four epochs of `Model.train`, and the parameters after them, saved to `path`."""
+    """Return the losses of four epochs of `Model.train`, and the parameters after them. They are saved to `path`."""
     ms.set_seed(5)
     np.random.seed(5)
     block = Block(0.1)

@@ -1,4 +1,4 @@
-"""The wheels: built from clean sources, installed and used where no compiler is, with every Python and MindSpore.
+"""The wheels: built from clean sources, installed and used without a compiler, with every Python and MindSpore.
 
 With --versions, environments for the MindSpore releases stay beside the one of ./test.sh (2.7 GB each).
 """

@@ -10,7 +10,7 @@ pytestmark = pytest.mark.system
 
 @pytest.fixture(scope="module")
 def neighbours(run_python) -> dict[str, list[str]]:
-    """Return names of the operations next to the operators, by layout and head_dim. One process compiles them."""
+    """Return the names of the operations next to the operators, by layout and head_dim. One process compiles them."""
     printed = run_python(str(Path(__file__).parent / "support" / "token_graphs.py"), OMP_NUM_THREADS="1")
     return json.loads(next(line for line in printed.splitlines() if line.startswith("RESULT ")).removeprefix("RESULT "))
 

@@ -64,7 +64,7 @@ class Model(nn.Cell):
 
 
 def losses(attention, mode, steps=STEPS, blocks=2):
-    """Return losses over some steps on text with a structure to learn."""
+    """Return the losses over some steps on text with a structure to learn."""
     with in_mode(mode):
         ms.set_seed(3)
         model = Model(attention, blocks)
@@ -88,7 +88,7 @@ def with_dropout(backend):
 
 @pytest.fixture(scope="module")
 def dropout_losses():
-    """Return losses of four steps with dropout in a graph."""
+    """Return the losses of four steps with dropout in a graph."""
     return losses(with_dropout("cpu"), "graph", 4, 1)
 
 

@@ -21,7 +21,7 @@ def python():
 
 
 def lines(python, folder, *arguments, options=()):
-    """Return words of each line that a program on the card prints."""
+    """Return the words of each line that a program on the card prints."""
     done = on_card(
         python, PROGRAM, *arguments, cwd=folder, options=options, packages=PACKAGES, EXAMPLES=ROOT / "examples"
     )

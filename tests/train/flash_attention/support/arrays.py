@@ -6,7 +6,7 @@ import numpy as np
 
 
 def ends(lengths, zero: bool = True) -> tuple:
-    """Return cumulative lengths."""
+    """Return the cumulative lengths."""
     return tuple(np.cumsum((0, *lengths) if zero else lengths).tolist())
 
 
@@ -16,5 +16,5 @@ def random(*shape: int, seed: int | list[int] = 0, dtype: type = np.float32) -> 
 
 
 def draw(*shape: int, seed: int = 0, dtype: type = np.float32) -> np.ndarray:
-    """Return normal random elements, others for each shape."""
+    """Return normal random elements, different for each shape."""
     return random(*shape, seed=[seed, *shape], dtype=dtype)

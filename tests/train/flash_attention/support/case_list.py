@@ -23,14 +23,14 @@ def _core() -> list[Case]:
 
 
 def _head_dims() -> list[Case]:
-    """Return head dimensions at and beside the borders of registers, blocks and fractals."""
+    """Return the head dimensions at and beside the borders of registers, blocks and fractals."""
     masks = itertools.cycle(("compact", "none", "3d", "causal"))
     dims = (1, 2, 3, 7, 8, 15, 16, 17, 31, 32, 48, 59, 64, 80, 96, 111, 128, 129, 160, 192, 255, 256)
     return [Case(seq_q=70, seq_k=83, head_dim=dim, mask=next(masks)) for dim in dims]
 
 
 def _lengths() -> list[Case]:
-    """Return lengths at and beside the borders of tiles, as rows and as keys."""
+    """Return the lengths at and beside the borders of tiles, as rows and as keys."""
     lengths = ((1, 1), (1, 128), (128, 1), (1, 300), (2, 3), (8, 8), (15, 17), (16, 16), (17, 15), (63, 65), (97, 113))
     lengths += ((113, 97), (127, 129), (128, 128), (129, 127), (256, 384), (384, 256), (300, 77), (77, 300))
     masks = itertools.cycle(("compact", "none", "2d", "causal", "padding"))
@@ -52,7 +52,7 @@ def _lengths() -> list[Case]:
 
 
 def _heads() -> list[Case]:
-    """Return groups of heads that share keys."""
+    """Return the groups of heads that share keys."""
     counts = ((1, 1), (4, 1), (4, 2), (4, 4), (6, 3), (6, 2), (5, 1), (8, 1), (12, 4))
     masks = itertools.cycle(("compact", "heads", "none"))
     alibis = itertools.cycle(("none", "computed", "given", "bias_all"))
@@ -63,7 +63,7 @@ def _heads() -> list[Case]:
 
 
 def pairwise(*axes: tuple) -> list[tuple]:
-    """Return part of the axes' product, in which all pairs of values meet."""
+    """Return a part of the axes' product, in which all pairs of values meet."""
     columns = list(itertools.combinations(range(len(axes)), 2))
 
     def pairs(chosen: tuple) -> set:
@@ -79,7 +79,7 @@ def pairwise(*axes: tuple) -> list[tuple]:
 
 
 def _products(choose=itertools.product) -> list[Case]:
-    """Return mask kind x window x ALiBi x dropout, or a choice of the product."""
+    """Return the product of mask kind, window, ALiBi and dropout, or a choice of it."""
     masks = ("none", "causal", "compact", "compact2d", "3d", "rows", "padding")
     windows = (
         {},
@@ -96,7 +96,7 @@ def _products(choose=itertools.product) -> list[Case]:
 
 
 def _data() -> list[Case]:
-    """Return values out of the ordinary, and every dtype of a mask."""
+    """Return cases with values out of the ordinary, and with every dtype of a mask."""
     values = [
         Case(batch=2, seq_q=130, seq_k=140, head_dim=64, mask=mask, values=value, dtype=dtype)
         for value in VALUES
@@ -139,7 +139,7 @@ def _data() -> list[Case]:
 
 
 def _value_dims() -> list[Case]:
-    """Return values narrower and wider than keys, up to the widths of latent attention."""
+    """Return cases whose values are narrower or wider than keys, up to latent attention's widths."""
     widths = ((64, 32), (32, 64), (192, 128), (1, 256), (256, 1), (17, 40), (40, 33), (129, 65), (3, 7), (15, 16))
     masks = itertools.cycle(("compact", "none", "3d", "causal"))
     cases = [Case(seq_q=70, seq_k=83, head_dim=dim, value_dim=width, mask=next(masks)) for dim, width in widths]
@@ -152,7 +152,7 @@ def _value_dims() -> list[Case]:
 
 
 def _modifiers() -> list[Case]:
-    """Return changes of the scores, each with every dtype and beside the others."""
+    """Return cases that change the scores, each with every dtype and beside the others."""
     cases = [
         Case(softcap=3.0, mask="causal", seq_q=140, seq_k=140),
         Case(softcap=0.5, seq_q=33, seq_k=150, head_dim=64, values="large"),
@@ -201,11 +201,77 @@ CASES: tuple[Case, ...] = tuple(
 )
 
 
+#: Cases of every day where a case takes seconds, with the places: the kernels' own tests, users' calls on the emulator
+#: (and in a graph), calls again with other data, and the virtual card with MindSpore 2.0 and with GE, each perhaps in a
+#: layout. Between them the cases of a place have every rule, and the borders of sizes for the kernels.
+DAILY = {
+    "B2-H4-KV2-Sq97-Sk150-D64-float16-compact-drop0.1": "kernels card ge",
+    "B2-H3-KV1-Sq150-Sk97-D59-float16-3d-alibi.computed": "kernels",
+    "B1-H2-S300-D128-float16-causal-blocks1_all-alibi.shared": "kernels",
+    "B2-H2-S64-D80-float16-rows-alibi.given-drop0.5": "kernels emulator graph again card",
+    "B2-H5-KV1-Sq45-Sk61-D32-float16-compact-alibi.given": "kernels",
+    "B1-H2-Sq70-Sk83-D1-float16-compact": "kernels emulator",
+    "B1-H2-Sq70-Sk83-D256-float16": "kernels",
+    "B1-H2-Sq70-Sk83-D192-float16-causal": "kernels",
+    "B1-H2-S1-D40-float16-compact": "kernels",
+    "B1-H2-Sq15-Sk17-D40-float16": "kernels",
+    "B1-H2-Sq300-Sk77-D32-float16-causal-bottom_right-alibi.computed": "kernels",
+    "B1-H2-Sq128-Sk256-D32-float16-3d-window40_40-bottom_right": "kernels",
+    "B1-H2-Sq200-Sk333-D32-float16-window10_0-bottom_right-alibi.computed": "kernels",
+    "B2-H2-Sq130-Sk140-D64-float16-compact-large": "kernels",
+    "B2-H2-Sq130-Sk140-D64-float16-compact-huge": "kernels",
+    "B2-H2-Sq130-Sk140-D64-float16-compact-outlier": "kernels",
+    "B2-H2-Sq130-Sk140-D64-float16-compact-constant": "kernels",
+    "B2-H2-S113-D32-float16-all": "kernels",
+    "B1-H2-Sq300-Sk40-D32-float16-window10_10": "kernels",
+    "B1-H2-S113-D32-float16-causal-scale-0.25": "kernels",
+    "B2-H2-S140-D32-float16-alibi.computed": "kernels",
+    "B2-H2-S140-D32-float16-padding-window40_0-alibi.computed-drop0.2": "kernels",
+    "B2-H2-S140-D32-float16-3d-blocks1_0-sparse_64-alibi.bias-drop0.2": "kernels",
+    "B1-H2-Sq33-Sk150-D64-float16-cap0.5-large": "kernels",
+    "B2-H2-KV1-Sq70-Sk83-D32-float16-compact-alibi.given-cap50.0": "kernels",
+    "B1-H2-S113-D32-float16-all-alibi.computed-sinks": "kernels card@TH",
+    "B1-H2-Sq70-Sk83-D192v128-float16-3d": "kernels",
+    "B1-H2-Sq70-Sk83-D17v40-float16": "kernels",
+    "B2-H2-Sq70-Sk140-D32-float16-3d-shuffled": "kernels emulator card",
+    "B1-H2-S8-D40-float16-compact": "emulator",
+    "B1-H2-Sq127-Sk129-D40-float16-2d": "emulator",
+    "B1-H2-Sq97-Sk113-D32-float16-compact-window20_all-bottom_right-alibi.computed": "emulator",
+    "B1-H4-KV1-Sq45-Sk61-D32-float16-heads-alibi.computed": "emulator again card@BSH",
+    "B3-H4-KV2-Sq45-Sk61-D32-float16-alibi.given": "emulator again",
+    "B2-H4-Sq45-Sk61-D32-float16-compact-alibi.bias_all": "emulator graph again",
+    "B2-H2-Sq60-Sk77-D32-float16-4d.float32": "emulator again",
+    "B2-H2-S140-D32-float16-padding-drop0.2": "emulator",
+    "B1-H2-Sq300-Sk100-D32-float16-blocks0_0-drop0.1": "emulator",
+    "B2-H2-Sq3-Sk300-D32v48-float16-causal-cap3.0-sinks-prefix": "graph again card@BSND ge@BSND",
+    "B2-H2-S140-D32-float16-3d-window40_0": "card@SBH",
+    "B2-H2-S140-D32-float16-padding-blocks1_all-windowall_25-sparse_64-alibi.given": "card",
+    "B2-H2-Sq300-Sk140-D96v24-float16-causal-window90_all-cap3.0": "card",
+    "B2-H3-KV1-Sq300-Sk70-D32-float16-window20_3-alibi.bias-cap4.0-sinks": "card@TH ge@TH",
+    "B2-H2-S140-D32-float16-causal-cap3.0-prefix-documents": "card",
+    "B2-H2-S140-D32-float16-3d-alibi.given-drop0.2": "ge",
+}
+
+
+def daily(case: Case, place: str) -> bool:
+    """Return whether a case is of every day in a place."""
+    return place in DAILY.get(str(replace(case, dtype="float16")), "").split()
+
+
+def daily_names(place: str) -> list[str]:
+    """Return the names of the cases of every day in a place: LAYOUT:CASE or CASE."""
+    words = [(case, word.partition("@")) for case, places in DAILY.items() for word in places.split()]
+    return [f"{layout}:{case}" if layout else case for case, (word, _, layout) in words if word == place]
+
+
 _LEFT_OUT = frozenset(map(str, _products())) - frozenset(map(str, _products(pairwise)))
 
 
+assert set(DAILY) <= {str(replace(case, dtype="float16")) for case in CASES}, "DAILY names no case"
+
+
 def spread(case: Case) -> bool:
-    """Return False for the cases of the products whose pairs meet in other cases too."""
+    """Return False for cases of the products whose pairs also meet in other cases."""
     return str(replace(case, dtype="float16")) not in _LEFT_OUT
 
 

@@ -259,7 +259,7 @@ def _hidden(case: Case) -> np.ndarray:
 
 
 def _unseen_keys(case: Case) -> np.ndarray:
-    """Return boolean (B, Hkv, Sk): keys that no query of any head of the group sees."""
+    """Return the keys that no query of the group's heads sees, boolean (B, Hkv, Sk)."""
     problem = case.problem
     hidden = np.broadcast_to(_hidden(case), (problem.batch, problem.heads, problem.seq_q, problem.seq_k))
     return hidden.reshape(problem.batch, problem.kv_heads, -1, problem.seq_k).all(axis=2)
@@ -308,7 +308,7 @@ def _inputs(case: Case) -> Inputs:
 
 
 def _segments(case: Case, random) -> tuple:
-    """Return ids of the queries and of the keys: five segments, and padding."""
+    """Return the ids of the queries and of the keys: five segments, and padding."""
     if case.segments == "none":
         return None, None
 
@@ -326,7 +326,7 @@ def _segments(case: Case, random) -> tuple:
 
 
 def _mask(case: Case, random) -> np.ndarray | None:
-    """Return the mask of a case, None where rules alone hide."""
+    """Return the mask of a case, None if rules alone hide."""
     if case.mask in ("none", "causal"):
         return None
     tile = tile_of(case.tiling)
@@ -350,7 +350,7 @@ def _mask(case: Case, random) -> np.ndarray | None:
 
 
 def _bias(case: Case, random) -> np.ndarray | None:
-    """Return the bias of a case, None where there is none or it is computed."""
+    """Return the bias of a case, None if there is none or it is computed."""
     if case.alibi in ("none", "computed"):
         return None
     if case.alibi in ("bias", "bias_all"):
@@ -365,7 +365,7 @@ def _bias(case: Case, random) -> np.ndarray | None:
 
 @functools.lru_cache(maxsize=64)
 def _expected(case: Case) -> tuple[reference.Attention, reference.Attention]:
-    """Return truth and baseline of a case."""
+    """Return the truth and the baseline of a case."""
     return tuple(run(*_arguments(case), **_options(case)) for run in (reference.truth, reference.baseline))
 
 
@@ -376,7 +376,7 @@ def _arguments(case: Case) -> tuple:
 
 
 def _options(case: Case) -> dict:
-    """Return their optional arguments."""
+    """Return the optional arguments of a case for the functions of `reference`."""
     inputs = case.inputs()
     return {
         "mask": case.backend_mask(),

@@ -21,7 +21,7 @@ MODES_AND_BACKENDS = (
 
 @contextlib.contextmanager
 def in_mode(name: str) -> Iterator[None]:
-    """Provide inside, cells and functions run in the mode "graph" or "pynative"."""
+    """Run cells and functions inside in the mode "graph" or "pynative"."""
     before = ms.get_context("mode")
     ms.set_context(mode=MODES[name])
     try:

@@ -22,13 +22,13 @@ ALIBI_FIELDS = (
 
 
 def make_problem(*sizes, **given) -> Call:
-    """Return an Call; fields of its AttentionRules stand among the others."""
+    """Return a Call; fields of its AttentionRules stand among the others."""
     rules = {name: given.pop(name) for name in _FIELDS & set(given)}
     return Call(*sizes, rules=AttentionRules(**rules), **given)
 
 
 def read_problem(*specs, **given) -> Call:
-    """Return Call.from_inputs; arguments of AttentionRules.from_arguments stand among the others."""
+    """Read a Call by Call.from_inputs; arguments of AttentionRules.from_arguments may stand among the others."""
     rules = {name: given.pop(name) for name in _ARGUMENTS & set(given)}
     return Call.from_inputs(*specs, rules=AttentionRules.from_arguments(**rules), **given)
 

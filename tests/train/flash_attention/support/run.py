@@ -24,7 +24,7 @@ def tensor(array: np.ndarray | None, dtype: str | None = None) -> Tensor | None:
 
 
 def array(result: Tensor | None) -> np.ndarray | None:
-    """Return float32 NumPy array of a Tensor; None of None."""
+    """Return a Tensor as a float32 NumPy array; None if it is None."""
     return None if result is None else result.astype(ms.float32).asnumpy()
 
 
@@ -76,7 +76,7 @@ class Attention32(nn.Cell):
 
 
 def run_case(case: Case, backend: str, layout: str = "BNSD", **dropout) -> Attention:
-    """Return output, logsumexp and gradients of `case` on `backend` in the current mode, as BNSD.
+    """Return the output, logsumexp and gradients of `case` on `backend`, as BNSD.
 
     Args:
         layout: of the tensors of the call.
@@ -102,71 +102,81 @@ def run_case(case: Case, backend: str, layout: str = "BNSD", **dropout) -> Atten
 
 
 class VarlenAttention(nn.Cell):
-    """`flash_attention_varlen` of a case with its loss, as `Attention32`."""
+    """`flash_attention_varlen` of a case with its loss, as `Attention32`. Lengths, prefixes and slopes are inputs."""
 
     def __init__(self, case: VarlenCase, backend: str):
         super().__init__()
-        data = case.inputs()
-        self.d_output, self.d_logsumexp = packed(data.d_output), Tensor(data.d_logsumexp[0])
         drawn = case.dropout > 0 and not case.given_bits
         self.seed = Tensor(np.array(SEED, np.int64)) if drawn else None
         bits = np.concatenate([one.reshape(-1) for one in case.keep_bits()]) if case.given_bits else None
-        self.keep_bits, self.slopes, self.prefix = tensor(bits), tensor(case.slopes), tensor(case.prefixes)
-        self.options, self.alibi, self.backend = case.options(), case.alibi == "computed", backend
+        self.keep_bits, self.options = tensor(bits), case.options()
+        self.alibi, self.backend = case.alibi == "computed", backend
 
-    def construct(self, query, key, value, bias, sinks, lengths_q, lengths_k):
+    def construct(self, query, key, value, bias, sinks, ends_q, ends_k, prefix, slopes, d_output, d_logsumexp):
         output, logsumexp = flash_attention_varlen(
             query,
             key,
             value,
-            lengths_q,
-            lengths_k,
+            ends_q,
+            ends_k,
             seed=self.seed,
             keep_bits=self.keep_bits,
             bias=bias,
             sinks=sinks,
-            prefix=self.prefix,
-            alibi_slopes=self.slopes,
+            prefix=prefix,
+            alibi_slopes=slopes,
             alibi=self.alibi,
             return_lse=True,
             backend=self.backend,
             **self.options,
         )
-        loss = (output.astype(ms.float32) * self.d_output).sum() + (logsumexp * self.d_logsumexp).sum()
+        loss = (output.astype(ms.float32) * d_output).sum() + (logsumexp * d_logsumexp).sum()
         return loss, output, logsumexp
 
 
 def packed(rows: np.ndarray, dtype: str | None = None) -> Tensor:
-    """A Tensor (tokens, heads, width) of an array (1, heads, tokens, width)."""
+    """Return a Tensor (tokens, heads, width) of an array (1, heads, tokens, width)."""
     return tensor(np.ascontiguousarray(rows[0].swapaxes(0, 1)), dtype)
 
 
 def bias_tensor(case: VarlenCase, bias: np.ndarray | None) -> Tensor | None:
-    """Return a bias as float32, or as float16 beside float16, which is all that the TIK operators take."""
+    """Return a bias as float32. Beside float16, where the TIK operators take no other, it is float16."""
     return tensor(bias, "float16" if case.dtype == "float16" else None)
 
 
-def run_varlen(case: VarlenCase, backend: str, data: bool) -> Attention:
-    """Output, logsumexp and gradients of a case of packed sequences, in the current mode, for all rows as BNSD.
+class VarlenRun:
+    """One network for cases with the same rules and numbers of tokens.
 
     Args:
         data: the lengths are in tensors; else they are constants.
     """
-    given, cell = case.inputs(), VarlenAttention(case, backend)
-    tensors = [packed(array, case.dtype) for array in (given.query, given.key, given.value)]
-    bias = None if case.bias is None else case.bias[0, :, 0]
-    tensors += [bias_tensor(case, bias), tensor(given.sinks)]
-    positions = tuple(index for index, one in enumerate(tensors) if one is not None)
-    lengths: list = [ends(case.queries), ends(case.keys)]
-    if data:
-        lengths = [Tensor(lengths[0], ms.int32), Tensor(lengths[1], ms.int64)]
-    run = ops.value_and_grad(cell, grad_position=positions, has_aux=True)
-    if ms.get_context("mode") == ms.GRAPH_MODE:
-        run = ms.jit(run)
-    (_, output, logsumexp), gradients = run(*tensors, *lengths)
-    gradients = [array(gradient) for gradient in gradients]
-    rows = [found.swapaxes(0, 1)[None] for found in (array(output), *gradients[:3])]
-    more = dict(zip((("d_bias",) if bias is not None else ()) + ("d_sinks",), gradients[3:]))
-    if bias is not None:
-        more["d_bias"] = more["d_bias"][None, :, None]
-    return Attention(rows[0], array(logsumexp)[None], *rows[1:], **more)
+
+    def __init__(self, case: VarlenCase, backend: str, data: bool):
+        self.data = data
+        given = True, True, True, case.bias is not None, case.sinks
+        self.positions = tuple(index for index, one in enumerate(given) if one)
+        run = ops.value_and_grad(VarlenAttention(case, backend), grad_position=self.positions, has_aux=True)
+        self.run = ms.jit(run) if ms.get_context("mode") == ms.GRAPH_MODE else run
+
+    def __call__(self, case: VarlenCase) -> Attention:
+        """Return output, logsumexp and gradients of all rows as BNSD."""
+        given = case.inputs()
+        tensors = [packed(array, case.dtype) for array in (given.query, given.key, given.value)]
+        bias = None if case.bias is None else case.bias[0, :, 0]
+        tensors += [bias_tensor(case, bias), tensor(given.sinks)]
+        lengths: list = [ends(case.queries), ends(case.keys)]
+        if self.data:
+            lengths = [Tensor(lengths[0], ms.int32), Tensor(lengths[1], ms.int64)]
+        optional = tensor(case.prefixes), tensor(case.slopes)
+        upstream = packed(given.d_output), Tensor(given.d_logsumexp[0])
+        (_, output, logsumexp), gradients = self.run(*tensors, *lengths, *optional, *upstream)
+        found = dict(zip(self.positions, map(array, gradients)))
+        rows = [one.swapaxes(0, 1)[None] for one in (array(output), *(found[index] for index in range(3)))]
+        logsumexp = array(logsumexp)[None]
+        return Attention(
+            rows[0],
+            np.where(logsumexp < -1e38, -np.inf, logsumexp),
+            *rows[1:],
+            d_bias=None if bias is None else found[3][None, :, None],
+            d_sinks=found.get(4),
+        )

@@ -60,7 +60,7 @@ class Truth:
         return np.zeros((0, KV_HEADS, DIM)), np.zeros((0, KV_HEADS, VALUE_DIM))
 
     def step(self, query, key, value, tokens, order, ended, side) -> np.ndarray:
-        """Return the results of `Serving`."""
+        """Return the same results as `Serving` gives."""
         for index in ended[ended >= 0]:
             self.sequences[index] = self.empty()
         self.sequences = [self.sequences[index] for index in order]
@@ -76,7 +76,7 @@ class Truth:
 
 
 def draw(generator: np.random.Generator, heads: int, width: int, tokens: np.ndarray, side: str) -> np.ndarray:
-    """Return normal random rows that are float16 too, padded with NaN."""
+    """Return normal random rows that float16 can hold, padded with NaN."""
     rows = generator.standard_normal((BATCH, SEQ, heads, width)).astype(np.float16).astype(np.float32)
     for row, count in zip(rows, tokens):
         padding = slice(0, SEQ - count) if side == "left" else slice(count, None)
@@ -85,7 +85,7 @@ def draw(generator: np.random.Generator, heads: int, width: int, tokens: np.ndar
 
 
 def serve(cache: KVCache, backend: str, steps: int, seed: int = 0) -> Serving:
-    """Return a random program of steps against the truth, in the mode that is set."""
+    """Run a random program of steps and compare it with the truth. The mode is set."""
     dtype, error = BACKENDS[backend]
     generator, truth, net = np.random.default_rng(seed), Truth(), Serving(garbage(cache))
     for step in range(steps):

@@ -83,7 +83,7 @@ def set_weights(network: Network, random: np.random.Generator) -> None:
 
 
 def truth(network: Network, tokens: np.ndarray, d_output: np.ndarray) -> dict[str, np.ndarray]:
-    """Return output, and gradients of the tokens and of the weights by name, in float64."""
+    """Return the output, and the gradients of tokens and weights by name, in float64."""
     blocks = len(network.outputs)
     weights = [[network.inputs[3 * b + n].weight.asnumpy().astype(float) for n in range(3)] for b in range(blocks)]
     outputs = [dense.weight.asnumpy().astype(float) for dense in network.outputs]
@@ -112,17 +112,17 @@ def truth(network: Network, tokens: np.ndarray, d_output: np.ndarray) -> dict[st
 
 
 def _heads(tokens: np.ndarray) -> np.ndarray:
-    """Return (batch, heads, seq, head_dim) of tokens."""
+    """Split tokens into (batch, heads, seq, head_dim)."""
     return tokens.reshape(BATCH, SEQ, HEADS, DIM).transpose(0, 2, 1, 3)
 
 
 def _tokens(heads: np.ndarray) -> np.ndarray:
-    """Return tokens of (batch, heads, seq, head_dim)."""
+    """Join (batch, heads, seq, head_dim) to tokens."""
     return heads.transpose(0, 2, 1, 3).reshape(BATCH * SEQ, WIDTH)
 
 
 def _product(left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """Return left^T @ right, a sum over the tokens."""
+    """Multiply left^T @ right, a sum over the tokens."""
     return left.T @ right
 
 

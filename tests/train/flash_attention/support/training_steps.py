@@ -13,12 +13,12 @@ STEPS = 3
 
 
 def draw(random):
-    """Return tokens, or the gradient of the output."""
+    """Return the tokens, or the gradient of the output."""
     return random.standard_normal((BATCH * SEQ, WIDTH)).astype(np.float32)
 
 
 def of_parameters(network, gradients):
-    """Return gradients of weights by their names."""
+    """Return the gradients of weights by their names."""
     return {weight.name: one.asnumpy() for weight, one in zip(network.trainable_params(), gradients)}
 
 

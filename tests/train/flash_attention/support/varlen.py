@@ -28,7 +28,7 @@ OF_KEYS = ("d_key", "d_value")
 
 @dataclass(frozen=True)
 class VarlenCase(Case):
-    """One call of packed sequences. Its data are those of a call on all rows, with a prefix for each sequence."""
+    """One call of packed sequences. Its data are the data of a call on all rows, with a prefix for each sequence."""
 
     queries: tuple = QUERIES
     keys: tuple = KEYS
@@ -60,12 +60,12 @@ class VarlenCase(Case):
         )
 
     def rules(self):
-        """The rules of the case; slopes and biases are tensors."""
+        """Return the rules of the case; slopes and biases are tensors."""
         return replace(super().rules(), alibi=self.alibi == "computed")
 
     @functools.cached_property
     def bias(self) -> np.ndarray | None:
-        """Return a bias for each key, of each head ("given") or of all ("shared"), which hides a key."""
+        """Return a bias that hides a key, per head ("given") or for all heads ("shared")."""
         if self.alibi not in ("given", "shared"):
             return None
         random = np.random.default_rng(5)
@@ -89,7 +89,7 @@ class VarlenCase(Case):
         return np.random.default_rng(7).integers(0, np.array(self.keys) + 1).astype(np.int32) if self.prefix else None
 
     def keep_bits(self) -> list:
-        """The keep decisions of each sequence with queries and keys."""
+        """Return the keep decisions of each sequence with queries and keys."""
         return [philox.keep_bits(one, SEED) for one, *_ in self.sequences() if one is not None]
 
     def sequences(self):
@@ -151,7 +151,7 @@ def check(case: VarlenCase, actual: reference.Attention, logsumexp_gradient: boo
 
 
 def _cases() -> list[VarlenCase]:
-    """Rules, then what is given for each key, head or sequence, then sizes."""
+    """Return the cases: rules, then inputs for each key, head or sequence, then sizes."""
     bottom = {"mask": "causal", "alignment": "bottom_right"}
     plain = {"heads": 2, "kv_heads": 1}
     wide = {"heads": 4, "kv_heads": 2, "head_dim": 24, "value_dim": 40, "dtype": "float32"}
@@ -193,7 +193,7 @@ CASES: tuple[VarlenCase, ...] = tuple(_cases())
 
 
 def params(select=None, costly: bool = False, **changes) -> list:
-    """The cases as pytest parameters.
+    """Return the cases as pytest parameters.
 
     Args:
         select: keeps the cases for which it is true; all by default.

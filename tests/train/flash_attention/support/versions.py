@@ -6,7 +6,7 @@ import mindspore as ms
 
 
 def require(name: str) -> None:
-    """Skip the test where MindSpore has no such attribute."""
+    """Skip the test if MindSpore has no such attribute."""
     if not hasattr(ms, name):
         import pytest  # programs that need nothing else of it run where it is not installed
 
@@ -14,6 +14,6 @@ def require(name: str) -> None:
 
 
 def dtype_named(name: str) -> ms.dtype.Type:
-    """Return MindSpore's dtype of that name. Without one (bfloat16 in 2.0) the test is skipped."""
+    """Return the MindSpore dtype of that name. Without one (bfloat16 in 2.0) the test is skipped."""
     require(name)
     return getattr(ms, name)

@@ -26,7 +26,7 @@ RULES = {
 
 
 def slopes(per_item: bool, items=BATCH) -> np.ndarray:
-    """Return unlike the standard ones, and one below zero."""
+    """Return slopes unlike the standard slopes, one of them below zero."""
     values = np.random.default_rng(5).uniform(0.01, 0.6, (items, HEADS)).astype(np.float32)
     values[0, 1] = -0.03
     return values if per_item else values[0]
@@ -81,23 +81,6 @@ def test_layer_takes_other_dtypes_and_standard_slopes(mode):
     assert np.array_equal(given.asnumpy(), layer(query, key, key).asnumpy())
     with pytest.raises(ValueError, match="alibi_slopes: given to a layer with alibi=False"):
         FlashAttention(DIM)(query, key, key, None, None, None, None, None, None, Tensor(standard))
-
-
-@pytest.mark.parametrize("per_item", (False, True), ids=("heads", "batch_heads"))
-@pytest.mark.parametrize("mode, backend", MODES_AND_BACKENDS, indirect=["mode"])
-def test_paged(mode, backend, per_item):
-    lengths, falls = (300, 41), slopes(per_item)
-    cache = [random(6, 64, KV_HEADS, DIM, seed=seed) for seed in range(2)]
-    tables, query = np.array([[5, 0, 3, 1, 2], [4, 9, 9, 9, 9]], np.int32), random(BATCH, 3, HEADS, DIM, seed=7)
-    tensors = map(Tensor, (query, *cache, tables, np.array(lengths, np.int32), falls))
-    output = Sloped(paged_attention, backend=backend)(*tensors).asnumpy()
-    for index, length in enumerate(lengths):
-        problem = problem_of(RULES["causal"], batch=1, seq_q=3, seq_k=length)
-        rows = tables[index, : -(-length // 64)]
-        key, value = (part[rows].reshape(-1, KV_HEADS, DIM)[:length].swapaxes(0, 1)[None] for part in cache)
-        inputs = query[index].swapaxes(0, 1)[None], key, value
-        actual = Attention(output[index].swapaxes(0, 1)[None], None)
-        check_call(problem, inputs, actual, bias=bias_of(problem, falls[index] if per_item else falls))
 
 
 def test_errors_and_refusals():

@@ -24,7 +24,7 @@ D_OUTPUT = draw(2, 4, 12, 8, seed=3)
 
 
 def truth(seed, rate=0.3):
-    """Return attention with the keep decisions of a seed."""
+    """Compute attention with the keep decisions of a seed."""
     problem = Call(2, 4, 12, 17, 8, 2, "float32", training=True, rules=AttentionRules(dropout_rate=rate))
     arrays = (tensor.asnumpy() for tensor in (QUERY, KEY, VALUE))
     return reference.truth(problem, *arrays, keep=reference.keep_mask(problem, seed), d_output=D_OUTPUT.asnumpy())
@@ -83,7 +83,7 @@ class Twice(nn.Cell):
 
 
 def steps(backend, mode, count=2, recompute=False):
-    """Return outputs and gradients of a freshly made network over some steps."""
+    """Return the outputs and gradients of a freshly made network over some steps."""
     step = ops.value_and_grad(Loss(Twice(backend, recompute)).set_train(), grad_position=(0, 1, 2), has_aux=True)
     if mode == "graph":
         step = ms.jit(step)
@@ -207,7 +207,7 @@ def refuses_to_draw(backend):
     try:
         ms.jit(seedless, capture_mode="trace")(x)
     except ValueError as error:
-        print(backend, str(error).startswith("seed: a compiled graph needs it given"), flush=True)
+        print(backend, str(error).startswith("dropout_rate: a compiled graph needs a seed"), flush=True)
 
 
 for check in (drops_anew, refuses_to_draw):

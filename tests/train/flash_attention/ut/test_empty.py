@@ -43,7 +43,7 @@ def ones(*shape, dtype=np.float16) -> Tensor:
 
 
 def integers(*shape) -> Tensor:
-    """Return zeros, int32."""
+    """Return int32 zeros."""
     return ones(*shape, dtype=np.int32) * 0
 
 

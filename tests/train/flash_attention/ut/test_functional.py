@@ -140,7 +140,7 @@ def test_a_graph_asks_for_a_seed():
     def run(query, key, value):
         return scaled_dot_product_attention(query, key, value, dropout_p=0.5)
 
-    with attention_backend("math"), pytest.raises(ValueError, match="seed: a compiled graph needs it given"):
+    with attention_backend("math"), pytest.raises(ValueError, match="dropout_p: a compiled graph needs a seed"):
         run(*tensors)
 
 
@@ -291,7 +291,7 @@ ONE_SEEING_ROW = {
 
 @st.composite
 def calls(draw_from):
-    """Return sizes and rules of a call."""
+    """Return the sizes and rules of a call."""
     heads = draw_from(st.sampled_from(((1, 1), (2, 1), (4, 2), (3, 3))))
     side = st.one_of(st.just(-1), st.integers(0, 60))
     return {

@@ -22,7 +22,7 @@ def draw(seed, *shape):
 
 
 def truth(query, key, value, bias, d_output):
-    """Return output, logsumexp and gradients, in float64 from scores in float32."""
+    """Return the output, logsumexp and gradients, in float64 from scores in float32."""
     scores = (query @ key.swapaxes(-1, -2) * np.float32(0.25) + bias).astype(np.float64)
     top = scores.max(-1, keepdims=True)
     weights = np.exp(scores - top)
@@ -37,7 +37,7 @@ def truth(query, key, value, bias, d_output):
 
 
 def computed(call, dtype, query, key, value, bias, d_output):
-    """Return the same of a call."""
+    """Return the same results as `truth`, from a call."""
     tensors = [Tensor(array).astype(dtype) for array in (query, key, value)]
 
     def total(*tensors):
@@ -119,3 +119,19 @@ def test_sinks_beside_great_biases():
     wanted = (weights[..., -1] * (1 - output.sum(-1))).sum((0, 2))
     found = ms.ops.grad(total)(Tensor(sinks.astype(np.float32))).asnumpy()
     np.testing.assert_allclose(found, wanted, rtol=1e-4)
+
+
+@pytest.mark.parametrize("bias", [-65504, -10000])
+def test_the_tik_operators_to_the_lowest_of_float16(bias):
+    inputs = [draw(seed, 1, HEADS, 48, 16) for seed in range(3)]
+    biases = np.zeros((1, 1, 48, 48), np.float16)
+    biases[:, :, 10:30] = bias
+    biases[:, :, :, 40:] = bias
+    d_output = draw(3, 1, HEADS, 48, 16)
+    wanted = list(truth(*inputs, biases.astype(np.float32), d_output))
+    wanted[-1] = wanted[-1].sum(1, keepdims=True)
+
+    def call(query, key, value, bias):
+        return flash_attention(query, key, value, None, bias, scale=0.25, return_lse=True, backend="emulator")
+
+    assert_near(computed(call, ms.float16, *inputs, biases, d_output), wanted, 4e-3)

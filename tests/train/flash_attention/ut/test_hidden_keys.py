@@ -9,7 +9,7 @@ from mindspore import Tensor
 
 
 def results(backend, query, key, value, **options) -> list:
-    """Return output and gradients of query, key and value, as NumPy arrays."""
+    """Return the output and gradients of query, key and value, as NumPy arrays."""
 
     def total(query, key, value):
         output = flash_attention(query, key, value, **options)

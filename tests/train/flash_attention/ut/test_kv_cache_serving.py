@@ -139,7 +139,7 @@ class Turning(nn.Cell):
 
 
 class TwoLayers(nn.Cell):
-    """Two of them one behind the other."""
+    """A model of two layers, one behind the other."""
 
     def __init__(self, first: Turning, second: Turning):
         super().__init__()
@@ -157,7 +157,7 @@ def angles() -> tuple:
 
 
 def turned(rows: np.ndarray, first: int) -> np.ndarray:
-    """Return (seq, heads, DIM) from position `first` on."""
+    """Turn rows (seq, heads, DIM) by their positions, from `first` on."""
     cos, sin = (table[first : first + len(rows), None] for table in angles())
     a, b = rows[..., : DIM // 2], rows[..., DIM // 2 :]
     return np.concatenate((a * cos - b * sin, a * sin + b * cos), -1)

@@ -26,27 +26,27 @@ def integers(*numbers, dtype=np.int32) -> Tensor:
 
 
 def packed(query, key, value, ends_q, ends_k, prefix=None):
-    """Return packed sequences, causal with a prefix."""
+    """Compute attention of packed sequences, causal if there is a prefix."""
     return flash_attention_varlen(query, key, value, ends_q, ends_k, prefix=prefix, causal=prefix is not None)
 
 
 def prefixed(query, prefix):
-    """Return attention of a tensor to itself with a prefix."""
+    """Compute attention of a tensor to itself with a prefix."""
     return flash_attention(query, query, query, prefix=prefix, causal=True)
 
 
 def of_flash_attn(query, key, value, ends_q, ends_k):
-    """Return packed sequences by the function of flash_attn."""
+    """Compute attention of packed sequences by flash_attn's function."""
     return flash_attn_varlen_func(query, key, value, ends_q, ends_k, 200, 200)
 
 
 def cached(query, cache, lengths, table):
-    """Return a cache in pages by the function of flash_attn."""
+    """Compute attention against a cache in pages by flash_attn's function."""
     return flash_attn_with_kvcache(query, cache, cache, cache_seqlens=lengths, block_table=table)
 
 
 def indexed(query, cache, lengths, rows, padding):
-    """Return a cache in rows by the function of flash_attn."""
+    """Compute attention against a cache in rows by flash_attn's function."""
     return flash_attn_with_kvcache(
         query, cache, cache, cache_seqlens=lengths, cache_batch_idx=rows, cache_leftpad=padding
     )
@@ -118,7 +118,7 @@ def test_numbers_from_python_are_read_without_waiting_and_once():
     small = Tensor(np.ones((30, 2, 16), np.float32))
 
     def call(lengths):
-        """Return the seconds of a call beside long products, and of their rest."""
+        """Return the seconds of a call beside long products, and the seconds until they end."""
         product = matrix
         for _ in range(12):
             product = product @ matrix

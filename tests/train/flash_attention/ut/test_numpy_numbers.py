@@ -24,7 +24,7 @@ ROWS, TOKENS, ANGLES = draw(8, 2, 16), draw(2, 1, 2, 16), draw(9, 8)
 
 
 def _cache(integer):
-    """Return attention by a KVCache whose sizes and indices are such integers."""
+    """Compute attention by a KVCache whose sizes and indices are such integers."""
     sizes = {"batch": 2, "max_length": 8, "kv_heads": 2, "head_dim": 16, "value_head_dim": 16}
     sizes |= {"block_size": 4, "num_blocks": 4}
     cache = KVCache(**{name: integer(size) for name, size in sizes.items()}, dtype=TOKENS.dtype, paged=True)
@@ -34,14 +34,14 @@ def _cache(integer):
 
 
 def _paged(integer):
-    """Return attention over pages."""
+    """Compute attention over pages."""
     caches = paged_caches(integer(2), integer(4), integer(2), integer(16), integer(10), dtype=TOKENS.dtype)
     tables, lengths = Tensor([[0], [1]], ms.int32), Tensor([3, 4], ms.int32)
     return paged_attention(draw(2, 2, 16), *caches, tables, lengths, value_head_dim=integer(10))
 
 
 def _ends(integer):
-    """Return cumulative lengths."""
+    """Return the cumulative lengths."""
     return [integer(3), integer(8)]
 
 

@@ -29,7 +29,7 @@ TABLE, LENGTH = [[0, 1]], [6]
 
 
 def _random(*shape, seed=0):
-    """Return float32 Tensor of this shape, the same for the same seed."""
+    """Return a float32 Tensor of this shape, the same for the same seed."""
     return Tensor(np.random.default_rng(seed).standard_normal(shape).astype(np.float32))
 
 
@@ -40,25 +40,25 @@ def _tokens():
 
 @functools.cache
 def _layer():
-    """Return one layer for all calls, which compiles once."""
+    """Return the one layer for all calls, which compiles once."""
     return FlashAttention(16, alibi=True)
 
 
 @functools.cache
 def _cache():
-    """Return one cache for all calls, wider than its keys."""
+    """Return the one cache for all calls, wider than its keys."""
     return KVCache(batch=1, max_length=8, kv_heads=2, head_dim=10, dtype=ms.float32)
 
 
 def _cached(query, key, value):
-    """Return attention by the cache, which holds nothing before."""
+    """Compute attention by the cache, which holds nothing before."""
     cache = _cache()
     cache.reset()
     return cache(query, key, value)
 
 
 def _stored(key, value):
-    """Return attention to what the cache was given."""
+    """Compute attention to the keys and values that the cache was given."""
     cache = _cache()
     cache.reset()
     cache.update(key, value)

@@ -16,13 +16,13 @@ def decorated(function):
 
 @decorated
 def first():
-    """Return one of two that differ in name and result."""
+    """Return the first function's result: the two differ in name and result."""
     return 1
 
 
 @decorated
 def second():
-    """Return the other."""
+    """Return the second function's result."""
     return 2
 
 

@@ -18,7 +18,7 @@ QUERY, KEY, VALUE = draw(2, 4, SEQ, 24), draw(2, 2, SEQ, 24, seed=1), draw(2, 2,
 
 
 def results(backend, *given, **options):
-    """Return output, logsumexp and gradients as NumPy arrays."""
+    """Return the output, logsumexp and gradients as NumPy arrays."""
 
     def loss(query, key, value):
         output, logsumexp = flash_attention(query, key, value, *given, return_lse=True, backend=backend, **options)

@@ -63,7 +63,7 @@ class Packed(nn.Cell):
 
 
 class FlashAttnPacked(nn.Cell):
-    """The same by flash_attn's function."""
+    """Packed sequences by flash_attn's function."""
 
     def construct(self, query, key, value, ends_q, ends_k):
         return flash_attn_varlen_func(query, key, value, ends_q, ends_k, 9, 9, causal=True)
@@ -102,7 +102,7 @@ CASES = {
 
 
 def dynamic(calls):
-    """Return inputs of several calls with None for the sizes in which they differ."""
+    """Return the inputs of several calls with None for the sizes in which they differ."""
     described = []
     for tensors in zip(*calls):
         if tensors[0] is None:
@@ -115,7 +115,7 @@ def dynamic(calls):
 
 
 def arrays(result):
-    """Return one result or a tuple of them as arrays."""
+    """Return a result, or a tuple of results, as arrays."""
     return [one.asnumpy() for one in (result if isinstance(result, tuple) else (result,))]
 
 

@@ -14,12 +14,14 @@ from tests.train.flash_attention.support.arrays import draw, ends
 from tests.train.flash_attention.support.cases import SEED
 from tests.train.flash_attention.support.cells import Call, Sloped
 from tests.train.flash_attention.support.modes import in_mode
-from tests.train.flash_attention.support.run import array, bias_tensor, run_varlen, tensor
+from tests.train.flash_attention.support.run import VarlenRun, array, bias_tensor, tensor
 from tests.train.flash_attention.support.varlen import VarlenCase
 
 
 def loop(case: VarlenCase, backend: str) -> dict:
-    """Results of a call for each sequence, not compiled, over all rows. Only called where there is something to do."""
+    """Return the results of a call for each sequence, not compiled, over all rows. Only called if there is something to
+    do.
+    """
     data = case.inputs()
     found = {name: np.zeros(getattr(data, name[2:] or "d_output").shape) for name in ("d_query", "d_key", "d_value")}
     found["output"] = np.zeros(data.d_output.shape)
@@ -50,8 +52,8 @@ def loop(case: VarlenCase, backend: str) -> dict:
 
 
 def check(case: VarlenCase, backend: str, data: bool, exact: bool) -> None:
-    """Compare a case with the truth, and bit by bit with a loop over calls if it is to be exact."""
-    found = run_varlen(case, backend, data)
+    """Compare a case with the truth. An exact case has the bits of a loop over calls."""
+    found = VarlenRun(case, backend, data)(case)
     varlen.check(case, found)
     for name, right in (loop(case, backend) if exact else {}).items():
         np.testing.assert_array_equal(getattr(found, name), right, err_msg=name)
@@ -81,7 +83,7 @@ PREFIX = (2, 4, 0, 77, 590)
 
 
 def tensors_of(queries: int = LENGTHS[0][-1], keys: int = LENGTHS[1][-1], dtype=ms.float32) -> list:
-    """query, key and value of so many tokens."""
+    """Return query, key and value of so many tokens."""
     shapes = (queries, HEADS, DIM), (keys, KV_HEADS, DIM), (keys, KV_HEADS, VALUE_DIM)
     return [Tensor(draw(*shape, seed=index)).astype(dtype) for index, shape in enumerate(shapes)]
 

@@ -23,7 +23,7 @@ from tests.train.flash_attention.ut.test_varlen import check, tensors_of
 
 pytest.importorskip("tikemu")
 
-# Shorter than those of other backends: the emulator takes a second for some hundred tokens.
+# Shorter than other backends' cases: the emulator takes a second for some hundred tokens.
 SHORT = {"queries": (5, 0, 40, 33, 1, 7), "keys": (5, 4, 40, 36, 0, 50), "dtype": "float16"}
 
 GRAPHS_ARE_SLOW = pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_with_constant_lengths_each_sequence_has_the_bits_of_a_call(case, mode):
 
 
 def packed_problem(**given):
-    """Return four sequences in all tokens."""
+    """Return a call of four sequences in all tokens."""
     tokens = given.pop("tokens", 300)
     given = {"layout": "BSND", "dtype": "float16", "storage": Varlen(count=4), **given}
     return make_problem(1, 2, tokens, tokens, 32, **given)

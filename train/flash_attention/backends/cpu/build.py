@@ -1,4 +1,4 @@
-"""Compiles the native kernel: python -m flash_attention.backends.cpu.build
+"""Compile the native kernel: python -m flash_attention.backends.cpu.build
 
 One object per instruction set, each with flags of its own, and one library that chooses at run time. The environment
 variables CXX (default g++) and CXXFLAGS (added at the end) are honoured.
@@ -43,11 +43,11 @@ _AVX512 = (*_AVX2, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl")
 MACHINES = ("aarch64", "x86_64")
 _FURTHER_NAMES = {"amd64": "x86_64", "arm64": "aarch64"}
 _AVX512_BF16 = (*_AVX512, "-mavx512bf16")
-# Those first that take the compiler longest: no processor then waits for one that began last.
+# Slow sources come first, so that no processor waits for a source that began last.
 _TARGETS = {
     "scalar": (),
     "avx512_bf16": _AVX512_BF16,
-    # Its sessions end in destructors; nothing throws, and what handles exceptions is shared by all code of the library.
+    # Its sessions end in destructors. Nothing throws, and all code of the library shares the handling of exceptions.
     "amx": (*_AVX512_BF16, "-mamx-tile", "-mamx-bf16", "-fno-exceptions"),
     "avx512": _AVX512,
     "neon": (),
@@ -72,7 +72,7 @@ def build(
     manylinux: bool = False,
     isas: tuple | None = None,
 ) -> Path:
-    """Compiles and links the library.
+    """Compile and link the library.
 
     Args:
         output: the file to write. It is replaced in one step, so a process that has the old one loaded is safe.
@@ -115,24 +115,26 @@ def build(
 
 
 def family(machine: str) -> str:
-    """The processor family `machine` by the name that Linux and wheels have for it."""
+    """Return the processor family `machine` by the name that Linux and wheels have for it."""
     return _FURTHER_NAMES.get(machine.lower(), machine.lower())
 
 
 def default_compiler(machine: str) -> str:
-    """GCC that makes code for a processor family: g++ for this one's, else a cross compiler."""
+    """Return the GCC for a processor family: g++ for this machine's family, else a cross compiler."""
     return "g++" if machine == family(platform.machine()) else f"{machine}-linux-gnu-g++"
 
 
 def target_flags(name: str, machine: str | None = None) -> tuple:
-    """Flags of the instruction set `name`; none on a processor family (default: this one) that does not know it, whose
-    source then is empty.
+    """Return the flags of the instruction set `name`. A processor family (default: this machine's) that does not know
+    it has no flags and an empty source.
     """
     return _TARGETS[name] if family(machine or platform.machine()) == "x86_64" else ()
 
 
 def knows(command: list, name: str, machine: str) -> bool:
-    """Return if a compiler knows an instruction set. If not, a note on standard error says what the library lacks."""
+    """Return True if a compiler knows an instruction set. If not, a note on standard error says what the library
+    lacks.
+    """
     flags = target_flags(name, machine)
     if name not in _TRIALS or not flags:
         return True

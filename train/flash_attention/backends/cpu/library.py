@@ -54,9 +54,10 @@ class Library:
         self.handle.flash_attention_bfloat16_rate.restype = ctypes.c_double
 
     def instruction_sets(self) -> tuple[str, ...]:
-        """Instruction sets that can run here, best first; the variable FLASH_ATTENTION_CPU_ISA takes one of them.
+        """Return the instruction sets that can run here, best first. The variable FLASH_ATTENTION_CPU_ISA takes one of
+        them.
 
-        TILES_ISA is among them where processor and Linux have tiles, whether or not this process may use them. It and
+        TILES_ISA is among them if processor and Linux have tiles, whether or not this process may use them. It and
         DOT_PRODUCT_ISA calculate bfloat16, tiles only more than 32 queries and keys; everything else is then as with
         "avx512".
         """
@@ -72,7 +73,7 @@ class Library:
         return None if name is None else name.decode()
 
     def tiles_missing(self) -> str | None:
-        """Why this process cannot use tiles; None where it can. Asks Linux like `bfloat16_isa`."""
+        """Return why this process cannot use tiles, or None. Asks Linux like `bfloat16_isa`."""
         reason = self.handle.flash_attention_tiles_missing()
         return None if reason is None else reason.decode()
 
@@ -86,13 +87,15 @@ class Library:
         return self.handle.flash_attention_bfloat16_rate() or None
 
     def assume_bfloat16_rate(self, rate: float | None) -> None:
-        """Takes a rate for the measured one, for tests; None ends that. Without the instruction nothing changes."""
+        """Use a rate in place of the measured rate, for tests; None ends that. Without the instruction nothing
+        changes.
+        """
         self.handle.flash_attention_assume_bfloat16_rate(ctypes.c_double(rate or 0.0))
 
     def multiply_adds(self, dtype: str, operations: int) -> None:
         """Take at least the time of so many operations in registers. They are products of `dtype`.
 
-        All threads share them, in float32 arithmetic where the processor has none of its own for `dtype`.
+        All threads share them, in float32 arithmetic if the processor has none of its own for `dtype`.
 
         Raises:
             KernelError: the instruction set that is asked for cannot run here.
@@ -101,7 +104,7 @@ class Library:
         _check(self, "flash_attention_multiply_adds", status)
 
     def message(self, status: int) -> str:
-        """Meaning of a return code."""
+        """Return the meaning of a return code."""
         return self.handle.flash_attention_message(status).decode()
 
     def call(self, function: str, inputs: list, outputs: list) -> int:
@@ -122,17 +125,17 @@ class Library:
 
 @functools.cache
 def load() -> Library:
-    """The kernel of this installation; raises like `Library`."""
+    """Return the kernel of this installation; raise errors as `Library` does."""
     return Library(LIBRARY)
 
 
 def instruction_sets() -> tuple[str, ...]:
-    """Instruction sets that the installed kernel can run here, best first."""
+    """Return the instruction sets that the installed kernel can run here, best first."""
     return load().instruction_sets()
 
 
 def dtype_name(array: np.ndarray | None) -> str:
-    """The name that MindSpore gives to the dtype of an array."""
+    """Return MindSpore's name for the dtype of an array."""
     if array is None:
         return "none"
     return "bfloat16" if array.dtype == np.uint16 else array.dtype.name
@@ -204,7 +207,7 @@ def gradients(call: Call) -> tuple[str, ...]:
 def forward(
     call: Call, query, key, value, *, library: Library | None = None, out: tuple | None = None, **inputs
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Runs the forward pass on contiguous NumPy arrays in call.layout, with the meanings of `Backend.build`.
+    """Run the forward pass on contiguous NumPy arrays in call.layout, with `Backend.build`'s meanings.
 
     bfloat16 tensors come and go as their bits in uint16.
 
@@ -238,8 +241,8 @@ def backward(
     out: tuple | None = None,
     **inputs,
 ) -> tuple:
-    """Runs the backward pass: (d_query, d_key, d_value), and behind them what `gradients` names. Otherwise like
-    `forward`.
+    """Run the backward pass, otherwise like `forward`. Returns (d_query, d_key, d_value), and behind them what
+    `gradients` names.
     """
     more = gradients(call)
     if out is None:
@@ -259,13 +262,13 @@ def _optional(**inputs) -> list:
 
 
 def forward_packed(call: Call, query, key, value, out: tuple) -> None:
-    """`forward` into `out` for packed sequences of constant lengths, without dropout, sinks and prefixes."""
+    """Run `forward` into `out` for packed sequences of constant lengths. They have no dropout, sinks or prefixes."""
     inputs = [query, key, value, *_optional(), *_packed_inputs(call)]
     _run(None, "flash_attention_forward_packed", inputs, out)
 
 
 def backward_packed(call: Call, query, key, value, output, logsumexp, d_output, out: tuple) -> None:
-    """`backward` likewise."""
+    """Run `backward` into `out` for packed sequences, as `forward_packed` runs `forward`."""
     inputs = [query, key, value, *_optional(), output, logsumexp, d_output, None]
     _run(None, "flash_attention_backward_packed", [*inputs, *_packed_inputs(call)], out)
 

@@ -16,7 +16,7 @@ from flash_attention.sharding.shard import ROWS, Shard
 
 
 def attention(call: Call, shard: Shard | None = None) -> nn.Cell:
-    """The Cell of one call; see Backend.build for the meaning of the tensors."""
+    """Return the Cell of one call; see Backend.build for the meaning of the tensors."""
     backward = _backward(call, shard)
     return differentiable(call, library.configuration(call), _forward(call, shard, backward), backward)
 
@@ -24,7 +24,7 @@ def attention(call: Call, shard: Shard | None = None) -> nn.Cell:
 def differentiable(
     call: Call, configuration: tuple, forward: ops.Custom, backward: ops.Custom, more: int = 0
 ) -> nn.Cell:
-    """cell(query, key, value, inputs) -> (output, logsumexp) of the primitives of a call.
+    """Return a Cell of a call's primitives: (query, key, value, inputs) -> (output, logsumexp).
 
     `inputs` are the call's inputs, and behind them `more` that the primitives take before their configuration.
     """
@@ -35,8 +35,8 @@ def differentiable(
 class _Primitive(nn.Cell):
     """A primitive with the configuration of a call.
 
-    Optional inputs reach it as a stand-in instead of None, which not every MindSpore version can differentiate around;
-    the kernel knows from its configuration what counts.
+    A stand-in takes the place of an optional input that is None, which not every MindSpore version can differentiate
+    around. The kernel knows from its configuration what counts.
     """
 
     def __init__(self, call: Call, configuration: tuple, primitive: ops.Custom):
@@ -48,7 +48,7 @@ class _Primitive(nn.Cell):
         self.count = len(call.inputs)
 
     def filled(self, inputs):
-        """library.INPUTS. Not in a loop that adds to a tuple: a graph compiles each step of it."""
+        """Return the tensors of library.INPUTS. No loop adds to a tuple here: a graph compiles each step of it."""
         given = (self.absent,) + inputs
         a, b, c, d, e, f, g, h = self.places
         return given[a], given[b], given[c], given[d], given[e], given[f], given[g], given[h]
@@ -61,7 +61,7 @@ class _Forward(_Primitive):
 
 
 class _Backward(_Primitive):
-    """For where MindSpore does not call the derivative of the forward primitive."""
+    """Backward pass if MindSpore does not call the derivative of the forward primitive."""
 
     def __init__(self, call: Call, configuration: tuple, primitive: ops.Custom):
         super().__init__(call, configuration, primitive)
@@ -117,7 +117,7 @@ def _backward(call: Call, shard: Shard | None = None) -> ops.Custom:
 
 
 def backward_name(kind: str, call: Call) -> str:
-    """The entry point that gives the gradients which a call wants."""
+    """Return the name of the entry point for the gradients that a call wants."""
     return "".join((f"FlashAttentionBackward{kind}", *map(str.capitalize, library.gradients(call))))
 
 
@@ -190,7 +190,7 @@ def entry_point(function: str, outputs, bprop=None, **known: Any) -> ops.Custom:
 def custom_primitive(
     function: str, call, outputs: tuple, bprop, shard: Shard | None = None, input_axes: tuple = ()
 ) -> ops.Custom:
-    """The primitive of a call, packed or not; outputs are (shape, dtype, axes) each."""
+    """Return the primitive of a call, packed or not. Outputs are (shape, dtype, axes) each."""
     shapes, dtypes, axes = zip(*outputs)
     known = {"out_shape": tuple(map(list, shapes)), "out_dtype": tuple(getattr(ms, dtype) for dtype in dtypes)}
     if call.dynamic:

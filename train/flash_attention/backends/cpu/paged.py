@@ -56,7 +56,7 @@ class CacheAppend(EntryCell):
 
 
 class CacheReorder(EntryCell):
-    """Reorders the sequences of a `KVCache` in place; `reorder_cell` gives the meaning of the tensors."""
+    """Reorder the sequences of a `KVCache` in place. `reorder_cell` gives the meaning of the tensors."""
 
     def __init__(self, batch: int, max_length: int):
         super().__init__()
@@ -68,7 +68,7 @@ class CacheReorder(EntryCell):
 
 
 class CacheUpdate(EntryCell):
-    """Writes tokens into caches in place; `reshape_and_cache` gives the meaning of the tensors."""
+    """Write tokens into caches in place. `reshape_and_cache` gives the meaning of the tensors."""
 
     def __init__(self, dynamic: bool):
         super().__init__()
@@ -79,7 +79,7 @@ class CacheUpdate(EntryCell):
 
 
 def _in_place(function: str, size: int, dynamic: bool = False) -> ops.Custom:
-    """A primitive that changes its inputs and gives int32 (size,)."""
+    """Return a primitive that changes its inputs and gives int32 (size,)."""
     primitive = _primitive(function, (size,), ms.int32, dynamic)
     # A graph keeps such an operation, and its place among the reads of the caches.
     primitive.add_prim_attr("side_effect_mem", True)
@@ -87,7 +87,7 @@ def _in_place(function: str, size: int, dynamic: bool = False) -> ops.Custom:
 
 
 def _primitive(function: str, shape: tuple, dtype, dynamic: bool, bprop=None) -> ops.Custom:
-    """A primitive of one output, of which MindSpore asks the library if sizes are unknown."""
+    """Return a primitive of one output. MindSpore asks the library for its shape if sizes are unknown."""
     known = {} if dynamic else {"out_shape": list(shape), "out_dtype": dtype}
     primitive = entry_point(function, (shape, dtype), bprop, **known)
     if dynamic:

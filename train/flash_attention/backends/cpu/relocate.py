@@ -1,4 +1,4 @@
-"""Makes a MindIR file use the native kernel of this installation: python -m flash_attention.backends.cpu.relocate FILE
+"""Make a MindIR file use the native kernel of this installation: python -m flash_attention.backends.cpu.relocate FILE
 
 MindSpore stores the absolute path of a Custom operation's library in the file (`mindspore.export`) and looks nowhere
 else: on another machine, or after the package has moved, `mindspore.load` ends in "couldn't find the AOT binary file".
@@ -33,7 +33,7 @@ def relocate(path: Path, library: Path = LIBRARY) -> None:
 
 
 def _relocate(node, library: Path) -> bool:
-    """Renames the library in the attributes of an operation: `path:function`, some with words before the path."""
+    """Rename the library in the attributes of an operation: `path:function`, some with words before the path."""
     found = False
     for attribute in node.attribute:
         text = attribute.s.decode(errors="replace")

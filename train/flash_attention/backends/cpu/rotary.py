@@ -36,7 +36,9 @@ class Rotary(EntryCell):
 
 
 def _turn(x: TensorSpec, cos: TensorSpec, sin: TensorSpec) -> ops.Custom:
-    """The primitive that turns. Its derivatives turn back and sum up for the tables; theirs are the same three."""
+    """Return the primitive that turns. Its derivatives turn back, and sum up for the tables. Their derivatives are the
+    same three.
+    """
     zeros_like = ops.ZerosLike()
 
     def of_turn(x, cos, sin, offsets, config, out, dout):

@@ -33,7 +33,7 @@ def _constant(lengths: tuple | None) -> Tensor | None:
 
 
 def _packed(call: Call, *shapes: tuple) -> list:
-    """Return shape, dtype and axes of packed tensors."""
+    """Return the shape, dtype and axes of packed tensors."""
     return [(call.laid_out(shape), call.dtype, None) for shape in shapes]
 
 

@@ -52,8 +52,8 @@ class OperatorAttention(nn.Cell):
         kernel_problem = describe.kernel_problem(call, **chip._asdict(), layout=call.layout)
         bias_gradient = call.bias_shape is not None and call.bias_grad
         request = Request(kernel_problem, bias_gradient, logsumexp_gradient=call.return_lse)
-        # The decoding kernels have no strategies for sharded graphs. Where they can run they do: their modelled time is
-        # below the time of the forward kernel and of the change of keys and values to FRACTAL_NZ before it.
+        # The decoding kernels have no strategies for sharded graphs. They run if they can: their modelled time is less
+        # than the forward kernel takes with the change of keys and values to FRACTAL_NZ before it.
         decodes = shard is None and decode_scheduler.refuse(kernel_problem) is None
         self.slopes_place = call.place("alibi_slopes")
         if shard is not None and self.slopes_place is not None:
@@ -128,8 +128,8 @@ def kernels(
         output, logsumexp = cell(query, key, value, (mask, bias, keep, sinks, slopes))
 
     query (B, H, Sq, D), key (B, Hkv, Sk, D), value (B, Hkv, Sk, Dv), or matrices of tokens with layout TH; mask, bias,
-    keep and sinks as the kernels take them, or anything where the call has none; slopes (H,) or (B * H,) float32, or
-    anything where they are not data (given_slopes). logsumexp (B, H, Sq padded).
+    keep and sinks as the kernels take them, or anything if the call has none; slopes (H,) or (B * H,) float32, or
+    anything if they are not data (given_slopes). logsumexp (B, H, Sq padded).
 
     With packed sequences ends_q, ends_k and prefix of operators.work_tables follow, and the rows of logsumexp are the
     stored ones.
@@ -161,7 +161,7 @@ class _Decoding(nn.Cell):
 
 
 class _Features(nn.Cell):
-    """Selects the optional inputs that the call has. A graph of MindSpore 2.0 takes no starred tuple."""
+    """Select the optional inputs that the call has. A graph of MindSpore 2.0 takes no starred tuple."""
 
     def __init__(self, request: Request):
         super().__init__()
@@ -200,7 +200,7 @@ class _Forward(nn.Cell):
 
 
 class _Backward(nn.Cell):
-    """Runs the kernel of the rows, then the main kernel. A last kernel follows if the main kernel does not give
+    """Run the kernel of the rows, then the main kernel. A last kernel follows if the main kernel does not give
     d_query.
     """
 
@@ -251,7 +251,7 @@ class _Backward(nn.Cell):
 
 
 class _Redistributed(nn.Cell):
-    """Hands on a tensor of a sharded graph in the layout of the kernels.
+    """Hand on a tensor of a sharded graph in the layout of the kernels.
 
     MindSpore redistributes a tensor directly before the primitive that wants another layout. The kernels stand inside a
     Cell with a `bprop`, which gets the inputs of the Cell: from before that. These two primitives stand outside. On a
@@ -267,7 +267,7 @@ class _Redistributed(nn.Cell):
 
 
 class SpreadSinks(nn.Cell):
-    """Sinks (H,) as the kernels take them, float32 (batch, H, SINK_LANES): each repeated."""
+    """Repeat each of the sinks (H,) for the kernels: float32 (batch, H, SINK_LANES)."""
 
     def __init__(self, batch: int, shard: Shard | None):
         super().__init__()
@@ -283,7 +283,7 @@ class SpreadSinks(nn.Cell):
 
 
 class _PerKey(nn.Cell):
-    """Pads a mask or bias per key for the kernels. Its shape is (B or 1, H or 1, 1, Sk).
+    """Pad a mask or bias per key for the kernels. Its shape is (B or 1, H or 1, 1, Sk).
 
     The values of a bias are followed by which keys they hide: (2, B or 1, H or 1, 1, Sk padded).
     Where a bias is -inf (-65504 stands for it on a chip without infinities) the value is 0, the other HIDDEN_BY_BIAS.
@@ -319,7 +319,7 @@ class _PerKey(nn.Cell):
 
 
 class _KeepOrder(nn.Cell):
-    """Keep bits in the order of the kernels; layout.pack_keep_bits in MindSpore operations."""
+    """Bring keep bits into the order of the kernels. It is layout.pack_keep_bits in MindSpore operations."""
 
     def __init__(self, call: KernelProblem):
         super().__init__()
@@ -343,7 +343,7 @@ class _KeepOrder(nn.Cell):
 
 
 class _BiasSums(nn.Cell):
-    """Computes the gradient of a bias per key, in the form of _PerKey. The main kernel stores sums per query head."""
+    """Compute the gradient of a bias per key, in the form of _PerKey. The main kernel stores sums per query head."""
 
     def __init__(self, call: KernelProblem):
         super().__init__()

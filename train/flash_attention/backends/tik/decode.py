@@ -1,4 +1,4 @@
-"""The decoding kernels as MindSpore Cells: few queries against many keys, and attention against a paged cache."""
+"""Decoding kernels as MindSpore Cells: few queries against many keys, and attention against a paged cache."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from flash_attention.kernels.tik.problem import Chip, Request, padded
 
 
 class DecodeKernels(nn.Cell):
-    """Both kernels.
+    """Run both decoding kernels, the main kernel and the merging kernel.
 
     query (B, H, Sq, D), key (B, Hkv, Sk, D) and value (B, Hkv, Sk, Dv), or caches with tables and lengths as
     `PagedOperators` pads them; sinks (H,) and slopes (H,) or (B * H,) float32, or anything where the call
@@ -63,7 +63,7 @@ class DecodeKernels(nn.Cell):
 
 
 class PagedOperators(nn.Cell):
-    """`paged_attention` by the decoding kernels, see `Backend.build`."""
+    """Compute `paged_attention` by the decoding kernels, see `Backend.build`."""
 
     def __init__(self, call: Call, make_primitive: MakePrimitive, chip: Chip):
         super().__init__()
@@ -78,7 +78,7 @@ class PagedOperators(nn.Cell):
 
 
 class _PagedKernels(nn.Cell):
-    """The same where no input is None, which has no place in a gradient function.
+    """Run the decoding kernels without an input that is None. None has no place in a gradient function.
 
     A kernel takes as many queries as a row block has rows. The queries of a longer prompt come in parts: to each part
     the sequences end where its own queries end, or without causal where they do.

@@ -60,12 +60,12 @@ def folder() -> Path:
 
 
 def packages() -> str:
-    """The folder that entries find flash_attention in."""
+    """Return the folder that entries find flash_attention in."""
     return str(Path(flash_attention.__file__).resolve().parents[1])
 
 
 def source(operator: Operator, packages: str, place: str, *attributes: str) -> str:
-    """The file of an operator's entry.
+    """Return the source of an operator's entry.
 
     Args:
         packages: expression for the folder that it finds flash_attention in.
@@ -86,7 +86,7 @@ def source(operator: Operator, packages: str, place: str, *attributes: str) -> s
 
 @functools.cache
 def entry(operator: Operator) -> Callable:
-    """The entry function of an operator; always the same one in a process."""
+    """Return the entry function of an operator. It is always the same function in a process."""
     return load(operator.name, source(operator, repr(packages()), "len(sys.path)", "request"))
 
 
@@ -104,7 +104,7 @@ def load(name: str, source: str) -> Callable:
 
 
 def _write(path: Path, source: str) -> None:
-    """Writes a file as a whole: other processes may write and read it too."""
+    """Write a file as a whole: other processes may write and read it too."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, suffix=".part", delete=False) as file:

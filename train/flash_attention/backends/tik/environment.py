@@ -92,7 +92,7 @@ for name in {_SPECIFICATIONS}:
 
 @functools.cache
 def specifications() -> dict[str, str]:
-    """Name of the chip ("soc"), number of cores and sizes of memories, as CANN says.
+    """Return the chip's name ("soc"), number of cores and sizes of memories, as CANN says.
 
     Asked in a process of its own: who asks has to choose a chip for everything that is compiled after it.
 
@@ -108,8 +108,8 @@ def specifications() -> dict[str, str]:
 
 
 def chip() -> Chip:
-    """Return the chip that kernels are planned for: its cores, 30 or 32, or FLASH_ATTENTION_CORES of them without
-    asking it; and its memories, if they are smaller than the memories of an Ascend 910.
+    """Return the chip that kernels are planned for: its cores, 30 or 32, and its memories if they are smaller than an
+    Ascend 910's. FLASH_ATTENTION_CORES gives the number of cores without asking the chip.
 
     A chip that was not asked is compared with the plans when operators are compiled.
 

@@ -47,7 +47,7 @@ class Expanded(nn.Cell):
             ("dp", "mp", None) if p.sinks else _WHOLE,
             _WHOLE,
         ]
-        # Functions that are given to it count as attributes, which MindSpore compiles; these it calls.
+        # MindSpore compiles functions that are arguments of Morph. It calls the functions that are set here.
         self.morph = ops.Morph(_Flat(kernels), _compiled, _compiled)
         self.morph.infer_shape = shard.infer_shapes(query, [(output, TENSOR), (rows, ROWS)])
         self.morph.infer_dtype = _dtypes

@@ -1,7 +1,7 @@
 """Prefixes and segment ids for the TIK operators: an explicit mask, made on the device by MindSpore's own operations.
 
-They are data of the call, and tiles of keys are chosen when a kernel is built: so no tile is skipped for them, and the
-mask takes 2 bytes a score and batch item (and head, where the caller's mask varies by head).
+They are data of the call, and tiles of keys are chosen when a kernel is built. So no tile is skipped for them. The mask
+takes 2 bytes a score and batch item (and head, if the caller's mask varies by head).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def with_mask(shard: Shard | None, call: Call) -> Shard | None:
 
 
 class ExplicitMask(nn.Cell):
-    """Gives a boolean (B, H or 1, Sq, Sk), True where a score is hidden. The call's mask, the prefix or the segments
+    """Give a boolean (B, H or 1, Sq, Sk), True where a score is hidden. The call's mask, the prefix or the segments
     hide scores.
 
     Args:

@@ -17,12 +17,12 @@ cumsum, _stack, _concatenate = ops.CumSum(), ops.Stack(1), ops.Concat(0)
 
 
 def array(values: list) -> Tensor:
-    """int32, from lists of integers."""
+    """Return lists of integers as int32."""
     return Tensor(np.array(values, np.int32))
 
 
 def as_int(tensor):
-    """int32 of booleans."""
+    """Return booleans as int32."""
     return _cast(tensor, mstype.int32)
 
 
@@ -32,15 +32,15 @@ def count_true(tensor):
 
 
 def first_true(tensor):
-    """Index of the first true element of the last axis of a matrix of booleans."""
+    """Return the index of the first True in each row of a matrix of booleans."""
     return _first_largest(_cast(tensor, mstype.float32))
 
 
 def stack(tensors):
-    """Vectors as the columns of a matrix."""
+    """Stack vectors as the columns of a matrix."""
     return _stack(tensors)
 
 
 def concatenate(tensors):
-    """Vectors one behind the other."""
+    """Concatenate vectors, one behind the other."""
     return _concatenate(tensors)

@@ -13,9 +13,9 @@ from flash_attention.sharding.shard import Shard
 
 
 class GeneratedKeepBits(nn.Cell):
-    """Draws keep decisions as the kernels take them, `layout.keep_shape`. Each bit is set with the probability to keep.
+    """Draw keep decisions as the kernels take them, `layout.keep_shape`. Each bit is set with the probability to keep.
 
-    The bits follow MindSpore's seeds (`mindspore.set_seed`), not the seed of the call: on a device the same layer drops
+    The bits follow MindSpore's seeds (`mindspore.set_seed`), not the seed of the call. On a device the same layer drops
     other scores than on a CPU, at the same rate. Every device of a sharded call draws its own.
     """
 

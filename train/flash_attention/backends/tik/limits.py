@@ -15,17 +15,17 @@ MAX_MASK_BYTES = 1 << 32  # of the mask that prefixes and segments become, see e
 
 
 def layout_on_910(call: Call, sharded: bool) -> str:
-    """The layout in which the TIK operators take a call, see `Backend.layout`.
+    """Return the layout in which the TIK operators take a call, see `Backend.layout`.
 
-    A matrix of tokens, whose heads are columns, wherever the caller's tensors are one or can be seen as one, and every
-    head has fractals of its own. Shards and the decoding kernels have heads on an axis.
+    It is a matrix of tokens, whose heads are columns, if two conditions hold. The caller's tensors are such matrices or
+    can be seen as such, and every head has fractals of its own. Shards and the decoding kernels have heads on an axis.
     """
     apart = call.head_dim % 16 == 0 and call.value_dim % 16 == 0
     return "TH" if call.layout != "BNSD" and apart and not sharded and call.seq_q > MOST_QUERIES else "BNSD"
 
 
 def refuse_on_910(call: Call) -> str | None:
-    """Why the TIK operators cannot run `call`, or None."""
+    """Return why the TIK operators cannot run `call`, or None."""
     if call.dtype != "float16":
         return f"the Cube of the first-generation Ascend 910 multiplies float16 only, got {call.dtype}"
     if max(call.head_dim, call.value_dim) > MAX_HEAD_DIM:

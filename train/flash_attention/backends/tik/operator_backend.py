@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class OperatorBackend(Backend):
-    """Subclasses say where primitives and keep decisions come from, and which chip there is."""
+    """Run the TIK operators. Subclasses say where primitives and keep decisions come from, and which chip there is."""
 
     takes = ("mask", "bias", "keep_bits", "seed", "sinks", "prefix", "segment_ids", "kv_segment_ids", "alibi_slopes")
     kinds = ("dense", "varlen", "paged")
@@ -30,11 +30,13 @@ class OperatorBackend(Backend):
         raise NotImplementedError
 
     def draw(self, call: Call, shard: Shard | None = None) -> Any:
-        """A Cell that draws the keep bits of a call, see `OperatorAttention` and `VarlenOperators`."""
+        """Return a Cell that draws the keep bits of a call, see `OperatorAttention` and `VarlenOperators`."""
         raise NotImplementedError
 
     def check_lengths(self, call: Call) -> Any:
-        """A Cell that fails where lengths in tensors are not allowed, see `VarlenOperators`; None: nothing does."""
+        """Return a Cell that fails if lengths in tensors are not allowed, see `VarlenOperators`. None: nothing
+        fails.
+        """
         return None
 
     def refuse(self, call: Call) -> str | None:

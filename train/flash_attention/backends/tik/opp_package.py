@@ -23,7 +23,7 @@ _NOT_BUNDLED = ("__pycache__",)
 
 
 def write(soc: str, out: Path) -> Path:
-    """Writes the package.
+    """Write the package.
 
     Args:
         soc: lower-case name of the chip.
@@ -55,7 +55,7 @@ def write(soc: str, out: Path) -> Path:
 
 
 def information_ini(operator: Operator) -> str:
-    """The operator's section of the operator information library, as source."""
+    """Return the operator's section of the operator information library, as source."""
     lines = [f"[{operator.name}]"]
     for section, fields in _information(operator).items():
         lines += [f"{section}.{key}={value}" for key, value in fields.items()]
@@ -80,7 +80,7 @@ def _information(operator: Operator) -> dict[str, dict[str, str]]:
 
 
 def entry_source(operator: Operator) -> str:
-    """The file of an operator that CANN calls."""
+    """Return the source of an operator's entry that CANN calls."""
     bundle = 'os.path.join(os.path.dirname(os.path.abspath(__file__)), "bundle")'
     return entries.source(operator, bundle, "0", "request")
 

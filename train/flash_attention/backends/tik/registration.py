@@ -1,8 +1,8 @@
 """The TIK operators as MindSpore primitives.
 
 MindSpore 2.0 to 2.2 compile the Python function of an operator in their own processes, see `entries`. Later versions
-hand GE a node whose type is the name of that function, with prototype and inference of shapes of their own, and CANN
-compiles the entry that the operator package has for the type, see `opp_package`.
+hand GE a node whose type is the name of that function, with prototype and inference of shapes of their own. CANN then
+compiles the operator package's entry for the type, see `opp_package`.
 
 Either way MindSpore keeps, for a whole process, what was said first of a function's inputs and outputs. So a function
 has one list of arguments, all required; stand-ins take the places of those that a problem lacks.
@@ -65,7 +65,7 @@ def primitive(
 
 
 class Filled(nn.Cell):
-    """Gives a primitive stand-ins for the tensors that a problem lacks. The caller neither gives nor gets them."""
+    """Give a primitive stand-ins for the tensors that a problem lacks. The caller neither gives nor gets them."""
 
     def __init__(self, primitive: ops.Custom, signature: Signature):
         super().__init__()

@@ -25,7 +25,7 @@ def primitive_of(
     given_slopes: bool,
     slope_rows: np.ndarray | None = None,
 ) -> tuple:
-    """(primitive of a stage, a Cell of its last inputs: the constants).
+    """Return (primitive of a stage, a Cell of its last inputs: the constants). the constants).
 
     Args:
         shapes: of outputs that MindSpore sees otherwise than the kernel, by name.
@@ -41,7 +41,8 @@ def primitive_of(
 
 
 class Constants(nn.Cell):
-    """The constants of a kernel. Where the slopes of ALiBi are data, what depends on them comes from those.
+    """Hold the constants of a kernel. If the slopes of ALiBi are data, the constants that need them are made from the
+    slopes.
 
     The kernels read slopes from tables in global memory, and what else a kernel is does not depend on their values.
     """
@@ -65,7 +66,8 @@ class Constants(nn.Cell):
 
 
 class SlopeTable(nn.Cell):
-    """float32 (slopes, SLOPE_WORDS) of float32 (slopes,); score_terms.slope_table in MindSpore operations.
+    """Make the float32 table (slopes, SLOPE_WORDS) of slopes (slopes,). It is score_terms.slope_table in MindSpore
+    operations.
 
     A slope that is steeper than the kernels can tell apart, for so many tokens, becomes NaN.
     """
@@ -86,7 +88,7 @@ class SlopeTable(nn.Cell):
         return ops.stack((reduced,) + wide + narrow + correction + (self.half(-2 * reduced),), 1)
 
     def halves(self, number):
-        """Two float16 numbers that add up to it."""
+        """Split a number into two float16 numbers that add up to it."""
         first = self.half(number)
         return first, self.half(number - first)
 

@@ -22,15 +22,15 @@ from flash_attention.kernels.tik.problem import Chip, Request, padded
 class VarlenOperators(nn.Cell):
     """One packed call; see Backend.build for the meaning of the tensors.
 
-    The work tables of the kernels are made by MindSpore's own operations on small integer tensors, in the graph:
-    lengths that are on the device need not come to the host, and a graph serves all of them.
+    MindSpore's own operations on small integer tensors make the kernels' work tables in the graph. Lengths that are on
+    the device need not come to the host, and a graph serves all of them.
 
     Args:
         call: what to run.
         make_primitive: makes the primitive of a kernel.
         draw: a Cell that draws keep bits, draw(seed, ends_q, ends_k) -> uint8, see layout.keep_shape.
         chip: that the kernels are planned for.
-        check: a Cell, check(lengths_q, lengths_k), that gives them back or fails where they are not allowed; without it
+        check: a Cell, check(lengths_q, lengths_k), that gives them back or fails if they are not allowed; without it
             the results are NaN then.
     """
 
@@ -104,12 +104,12 @@ class VarlenOperators(nn.Cell):
         return output, logsumexp
 
     def ends(self, lengths):
-        """int32 (sequences,), without the leading 0 where it is known to be there."""
+        """Return the sequences' ends as int32 (sequences,). A leading 0 is left out."""
         return ops.stop_gradient(ops.cast(lengths[lengths.shape[0] - self.sequences :], mstype.int32))
 
 
 class _Allowed(nn.Cell):
-    """Ends of sequences, int32 (sequences,), and float32 (1,): 1.
+    """Give the ends of sequences, int32 (sequences,), and float32 (1,), which is 1.
 
     Where they do not ascend from 0 to the number of rows, the rows are all of the first sequence, and the number NaN.
     """
@@ -131,7 +131,7 @@ class _Allowed(nn.Cell):
 
 
 class _Matrix(nn.Cell):
-    """Makes (T, heads, size) or (T, heads * size) the kernels' matrix of tokens. Heads are padded to 16 columns."""
+    """Make (T, heads, size) or (T, heads * size) the kernels' matrix of tokens. Heads are padded to 16 columns."""
 
     def __init__(self, heads: int, size: int):
         super().__init__()
@@ -155,7 +155,7 @@ def runs_alone(call: Call) -> str | None:
 
 
 def refuse_varlen(call: Call) -> str | None:
-    """Why the operators cannot run packed sequences whose rows they do not refuse, or None."""
+    """Return why the operators cannot run these packed sequences, whose rows they take, or None."""
     alone = runs_alone(call)
     if alone and not call.varlen.constant:
         return (

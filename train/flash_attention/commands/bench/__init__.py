@@ -58,7 +58,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def of_operators(options: argparse.Namespace) -> list:
-    """Return figures of the TIK operators."""
+    """Return the figures of the TIK operators."""
     from flash_attention.commands.bench import tik
 
     lengths = options.seq or [tik.SEQ // tik.QUICK if options.quick else tik.SEQ]

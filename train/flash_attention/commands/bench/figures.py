@@ -24,7 +24,7 @@ class Figure:
     span: tuple[float, float] | None = None
 
     def row(self, *more: str) -> list[str]:
-        """Return cells of a table: the name, what was reached, `more`, and the note."""
+        """Return the cells of a table row: the name, what was reached, `more`, and the note."""
         span = "" if self.span is None else f" ({self.span[0]:.0f} to {self.span[1]:.0f})"
         return [self.name, f"{self.reached:.2f} {self.unit}{span}", *more, self.note]
 

@@ -7,7 +7,6 @@ import importlib.util
 import os
 import statistics
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -15,6 +14,7 @@ import numpy as np
 
 from flash_attention.call import AttentionRules, Call, Varlen
 from flash_attention.commands.bench.figures import Figure
+from flash_attention.measuring.turns import calls_in_turns
 
 TOKENS, DOCUMENTS = 16384, 32
 CACHED = 32768
@@ -52,7 +52,7 @@ def packed(rounds: int, threads: int, quick: bool) -> list[Figure]:
         calls["torch"] = _torch_documents((query, key, value, d_output), ends, threads)
     # Pairs of a causal sequence: n (n + 1) / 2.
     share = float((lengths * (lengths + 1)).sum()) / (tokens * (tokens + 1))
-    seconds = _turns(calls, rounds)
+    seconds = calls_in_turns(calls, rounds)
     figures = []
     for index, name in enumerate(("forward", "backward")):
         median = {call: statistics.median(times[index] for times in seconds[call]) for call in calls}
@@ -76,7 +76,7 @@ def document_ends(tokens: int) -> tuple[int, ...]:
 
 
 def decode(rounds: int, threads: int, quick: bool, dtypes: tuple) -> list[Figure]:
-    """Return one query against many keys: bytes of keys and values per second against a copy of the same bytes."""
+    """Measure one query against many keys: bytes of keys and values per second against a copy of the same bytes."""
     library = _library(threads)
     keys = 1024 if quick else CACHED
     figures = []
@@ -92,7 +92,7 @@ def decode(rounds: int, threads: int, quick: bool, dtypes: tuple) -> list[Figure
         }
         if importlib.util.find_spec("torch"):
             calls["torch"] = _torch_decode(query, key, value, dtype, threads)
-        seconds = _turns(calls, rounds)
+        seconds = calls_in_turns(calls, rounds)
         median = {call: statistics.median(times[0] for times in seconds[call]) for call in calls}
         size = key.nbytes + value.nbytes
         print(
@@ -108,34 +108,18 @@ def decode(rounds: int, threads: int, quick: bool, dtypes: tuple) -> list[Figure
 
 
 def _against(name: str, median: dict[str, float], ours: str) -> Figure:
-    """Return the figure of our speed over torch, if torch is installed."""
+    """Return our speed over torch's as a figure, if torch is installed."""
     if "torch" not in median:
         return Figure(name, None, "x", "torch is not installed")
     return Figure(name, median["torch"] / median[ours], "x")
 
 
 def _library(threads: int):
-    """Return the kernel, with so many threads: it counts them when it is loaded."""
+    """Return the kernel with so many threads: it counts them when it is loaded."""
     os.environ["OMP_NUM_THREADS"] = str(threads)
     from flash_attention.backends.cpu import library
 
     return library
-
-
-def _turns(calls: dict[str, Callable], rounds: int) -> dict[str, list]:
-    """Return the seconds of every call and of the functions it returns. The calls take turns for some rounds after a
-    warm-up.
-    """
-    seconds: dict[str, list] = {name: [] for name in calls}
-    for _ in range(rounds + 1):
-        for name, call in calls.items():
-            times, step = [], call
-            while callable(step):
-                start = time.perf_counter()
-                step = step()
-                times.append(time.perf_counter() - start)
-            seconds[name].append(times)
-    return {name: times[1:] for name, times in seconds.items()}
 
 
 def _random(shape: tuple, dtype: str) -> np.ndarray:

@@ -71,7 +71,7 @@ Reasons = dict[tuple[str, object], str]
 
 
 def here() -> tuple[list[str], Reasons]:
-    """Return names of the implementations that can run here, and why others cannot.
+    """Return the names of the implementations that can run here, and why others cannot.
 
     Raises:
         RuntimeError: this package's own cannot.
@@ -100,7 +100,7 @@ def estimate(cases: Sequence[Case], names: Sequence[str], rounds: int, budget: f
 
 
 def measure(options: argparse.Namespace, names: Iterable[str], cases: Sequence[Case]) -> tuple[list[Timing], Reasons]:
-    """Return timings of the named implementations on the cases, and why some were left out."""
+    """Return the timings of the named implementations on the cases, and reasons for missing timings."""
     from tqdm import tqdm
 
     timings: list[Timing] = []
@@ -187,7 +187,7 @@ def write_csv(path: Path, timings: Iterable[Timing]) -> Path:
 
 
 def draw(found: Points, title: str, path: Path) -> Path:
-    """Return two panels, time and memory over the length, both axes logarithmic; returns the path."""
+    """Draw two panels, time and memory over the length, both axes logarithmic. Returns the path."""
     figure, axes = plotting.subplots(1, 2, (10, 3.8))
     panels = (("time of forward and backward (ms)", 1e3), ("memory beyond inputs and gradients (MB)", 2**-20))
     for index, (label, factor) in enumerate(panels):

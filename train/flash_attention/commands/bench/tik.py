@@ -62,7 +62,7 @@ def name_of(shape: Shape) -> str:
 def measure(
     shape: Shape, seq: int, sync: str = "auto", constants: Mapping[str, float] | None = None
 ) -> list[Measurement]:
-    """Return the kernel that does the work, and the passes around it. `constants` are as of tik_kernels.simulate."""
+    """Measure the main kernel and the passes around it. `constants` are as of tik_kernels.simulate."""
     operator, head_dim, causal = shape
     problem = tik_kernels.problem_of(seq, head_dim, causal=causal)
     kernels = kernels_of(operator, problem)
@@ -70,10 +70,10 @@ def measure(
 
 
 def kernels_of(operator: str, problem: KernelProblem) -> tuple[str, ...]:
-    """Return names in tik_kernels.OPERATORS: the kernel that does the work, and the passes around it."""
+    """Return the names in tik_kernels.OPERATORS: the kernel that does the work, and the passes around it."""
     return (operator, *(tik_kernels.passes(problem) if operator == "backward" else ()))
 
 
 def share(main: Measurement, around: list[Measurement]) -> float:
-    """Return share of the Cube's peak of a kernel with the passes around it."""
+    """Return a kernel's share of the Cube's peak, with the passes around it."""
     return main.utilisation * main.cycles / (main.cycles + sum(other.cycles for other in around))

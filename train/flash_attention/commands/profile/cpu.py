@@ -60,7 +60,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def visited(case) -> float:
-    """Return share of the pairs of tiles that have a visible pair of tokens."""
+    """Return the share of pairs of tiles that have a visible pair of tokens."""
     call = case.call
     tiles = -(-case.seq // call.rules.tile)
     count = sum(len(call.band.key_tiles(tile, call.rules.tile, call.rules.tile)) for tile in range(tiles))

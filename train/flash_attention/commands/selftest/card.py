@@ -33,7 +33,7 @@ class Device(Protocol):
     timed: bool  # whether calls take the time of a device
 
     def description(self) -> dict[str, str]:
-        """Return chip and software versions."""
+        """Return the versions of chip and software."""
 
     def platform(self, name: str) -> int:
         """Return a size of the chip, as by tbe.common.platform.get_soc_spec."""
@@ -48,10 +48,10 @@ class Device(Protocol):
         """Return the seconds of a small kernel, once queued and once waited for."""
 
     def attend(self, call: Call, given: dict, gradients: dict, times: int) -> list:
-        """Return results of so many calls, as reference.Attention of float32 arrays."""
+        """Return the results of so many calls, as reference.Attention of float32 arrays."""
 
     def milliseconds(self, heads: int, seq: int, head_dim: int) -> float:
-        """Return forward of a square call: the best of ten calls."""
+        """Return the time of the forward of a square call: the best of ten calls."""
 
 
 class _Layer:
@@ -63,7 +63,7 @@ class _Layer:
         return check.execute(self.backend, call, given, **gradients, times=times)
 
     def milliseconds(self, heads: int, seq: int, head_dim: int) -> float:
-        """Return the layer on the card, conversions of the framework included."""
+        """Return the time of the layer on the card, conversions of the framework included."""
         import mindspore as ms
 
         from flash_attention import FlashAttention
@@ -113,7 +113,7 @@ class Emulator(_Layer):
         return Run(result.outputs, bool(result.overflow))
 
     def seconds(self, loop: Loop, constants: Mapping[str, float] | None = None) -> tuple[float, float]:
-        """Return times in the model, with other values of some constants."""
+        """Return the times in the model, with other values of some constants."""
         from tbe import tik
 
         options = self.tikemu.Options(constants=constants or {}, l2=loop.cached, trace=False, progress=False)
@@ -153,7 +153,13 @@ class Ascend(_Layer):
     backend = "tik"
 
     def __init__(self):
-        import mindspore as ms
+        try:
+            import mindspore as ms
+        except ModuleNotFoundError as error:
+            if error.name != "mindspore":
+                raise
+            message = "--device ascend: MindSpore is not installed; --through acl asks the card without it"
+            raise RuntimeError(message) from error
 
         from flash_attention.backends.tik import environment
 

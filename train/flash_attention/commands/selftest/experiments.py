@@ -70,7 +70,7 @@ def perform(experiment: Experiment, device: Device) -> dict:
 
 
 def _require(condition: bool | np.bool_, found: str) -> str:
-    """Return what was found, or raise it if the condition is false."""
+    """Return `found`, or raise it as an error if the condition is false."""
     if not condition:
         raise AssertionError(found)
     return found
@@ -206,7 +206,7 @@ def _times(device: Device) -> str:
 
 
 def _clock(device: Device) -> float:
-    """Return cycles a second of the device."""
+    """Return the device's clock in cycles a second."""
     long, short = (device.seconds(loop) for loop in loops.LOOPS[:2])
     return loops.clock(long, short)
 

@@ -69,7 +69,7 @@ class Loop:
         return Program(f"{identifier}_{turns}", statements, *vectors, cores=self.cores)
 
     def answer(self, seconds: Sequence[float], hertz: float) -> float:
-        """Return cycles per instruction, or bytes a cycle, from the times of both lengths."""
+        """Return the cycles per instruction, or bytes a cycle, from the times of both lengths."""
         cycles = (seconds[1] - seconds[0]) * hertz / (self.turns[1] - self.turns[0])
         return cycles / self.count if self.unit == "cycles" else self.count * self.cores / cycles
 
@@ -181,7 +181,7 @@ def _memory(cores: int, constants: str) -> Loop:
 
 
 def clock(long: Sequence[float], short: Sequence[float]) -> float:
-    """Return cycles a second, from the times of the first two loops: 127 cycles."""
+    """Return the cycles a second, from the times of the first two loops: 127 cycles."""
     first, second = LOOPS[:2]
     return 127 / (first.answer(long, 1.0) - second.answer(short, 1.0))
 

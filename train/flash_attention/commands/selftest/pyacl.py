@@ -61,7 +61,7 @@ class OperatorCall:
             raise
 
     def _place(self, tensor: GlobalTensor, array: np.ndarray | None = None) -> tuple[int, int, int]:
-        """Return description, buffer and address of a tensor on the card."""
+        """Return the description, buffer and address of a tensor on the card."""
         acl, shape = self.card.acl, list(tensor.shape)
         seen = shape
         if tensor.format == NZ:  # whole fractals, as the matrix that they are
@@ -196,7 +196,7 @@ class Acl:
         return OperatorCall(self, operator.name, inputs, filled.outputs, request.to_text())
 
     def attend(self, call: Call, given: dict, gradients: dict, times: int) -> list:
-        """Return results of a call without optional inputs, as reference.Attention of float32 arrays."""
+        """Return the results of a call without optional inputs, as reference.Attention of float32 arrays."""
         p = describe.kernel_problem(call, **environment.chip()._asdict())
         request = Request(p, logsumexp_gradient=True)
         rows = [(0, 0), (0, 0), (0, padded(p.seq_q) - p.seq_q)]
@@ -217,7 +217,7 @@ class Acl:
         return results
 
     def milliseconds(self, heads: int, seq: int, head_dim: int) -> float:
-        """Return the forward operator alone, the best of ten runs."""
+        """Return the time of the forward operator alone, the best of ten runs."""
         call = Call(1, heads, seq, seq, head_dim, dtype="float16")
         request = Request(describe.kernel_problem(call, **environment.chip()._asdict()))
         random = np.random.default_rng(0)
@@ -249,7 +249,7 @@ class Acl:
             return Run(outputs, bool(self.read(status, (_STATUS_BYTES,), "uint8").any()))
 
     def _elapsed(self, call: OperatorCall, count: int) -> float:
-        """Return seconds of so many runs on the card, by events."""
+        """Return the seconds of so many runs on the card, by events."""
         start, end = (self._value("acl.rt.create_event", self.acl.rt.create_event()) for _ in range(2))
         self.check("acl.rt.record_event", self.acl.rt.record_event(start, self.stream))
         for _ in range(count):
@@ -287,7 +287,7 @@ class Acl:
 
 
 def _type(name: str) -> str:
-    """Return operator type of a program."""
+    """Return the operator type of a program."""
     return f"Selftest{name.title().replace('_', '')}"
 
 

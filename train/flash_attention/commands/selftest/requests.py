@@ -43,6 +43,6 @@ REQUESTS: dict[str, tuple[str, Request]] = {
 
 
 def planned(name: str, cores: int) -> tuple[str, Request]:
-    """Return stage and request of a name for a chip with so many cores."""
+    """Return a name's stage and request, for a chip with so many cores."""
     stage, request = REQUESTS[name]
     return stage, replace(request, problem=replace(request.problem, cores=cores))

@@ -22,7 +22,7 @@ __all__ = [
 
 
 def index_first_axis(input: Tensor, indices: Tensor) -> Tensor:
-    """Return rows of a tensor.
+    """Return rows of a tensor by their indices.
 
     Args:
         input (Tensor): (rows, ...), floating or int32, int64.

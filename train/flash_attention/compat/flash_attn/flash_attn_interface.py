@@ -57,7 +57,7 @@ def flash_attn_func(
     deterministic: bool = False,
     return_attn_probs: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor, None]:
-    """Return attention of (batch, seqlen, nheads, headdim) tensors. Causal masks are aligned BOTTOM RIGHT.
+    """Compute attention of (batch, seqlen, nheads, headdim) tensors. Causal masks are aligned BOTTOM RIGHT.
 
     Args:
         q (Tensor): (batch, seqlen_q, nheads, headdim), float16, bfloat16 or float32.
@@ -101,7 +101,7 @@ def _dense(
     return_attn_probs,
     names,
 ):
-    """`flash_attn_func`, whose arguments have other names for the caller."""
+    """Run `flash_attn_func`, naming its arguments as the caller does."""
     _check(deterministic)
     result = flash_attention(
         q,
@@ -133,7 +133,7 @@ def flash_attn_kvpacked_func(
     deterministic: bool = False,
     return_attn_probs: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor, None]:
-    """Return `flash_attn_func` with key and value in one tensor.
+    """Compute `flash_attn_func` with key and value in one tensor.
 
     Args:
         kv (Tensor): (batch, seqlen_k, 2, nheads_k, headdim), key and value.
@@ -159,7 +159,7 @@ def flash_attn_qkvpacked_func(
     deterministic: bool = False,
     return_attn_probs: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor, None]:
-    """Return `flash_attn_func` with query, key and value in one tensor.
+    """Compute `flash_attn_func` with query, key and value in one tensor.
 
     Args:
         qkv (Tensor): (batch, seqlen, 3, nheads, headdim).
@@ -192,7 +192,7 @@ def flash_attn_varlen_func(
     return_attn_probs: bool = False,
     block_table: Tensor | None = None,
 ) -> Tensor | tuple[Tensor, Tensor, None]:
-    """Return `flash_attn_func` on sequences one behind the other. Causal masks are aligned BOTTOM RIGHT in each.
+    """Compute `flash_attn_func` on sequences one behind the other. Causal masks are aligned BOTTOM RIGHT in each.
 
     Args:
         q (Tensor): (total_q, nheads, headdim).
@@ -230,7 +230,7 @@ def _varlen(
     q, k, v, cu_seqlens_q, cu_seqlens_k, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes,
     deterministic, return_attn_probs, names,
 ):  # fmt: skip
-    """`flash_attn_varlen_func`, whose arguments have other names for the caller."""
+    """Run `flash_attn_varlen_func`, naming its arguments as the caller does."""
     _check(deterministic)
     look = check_ends(spec(q), spec(k), spec(cu_seqlens_q), spec(cu_seqlens_k), spec(alibi_slopes), names)
     if not compiling():
@@ -276,7 +276,7 @@ def flash_attn_varlen_kvpacked_func(
     deterministic: bool = False,
     return_attn_probs: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor, None]:
-    """Return `flash_attn_varlen_func` with key and value in one tensor.
+    """Compute `flash_attn_varlen_func` with key and value in one tensor.
 
     Args:
         kv (Tensor): (total_k, 2, nheads_k, headdim).
@@ -304,7 +304,7 @@ def flash_attn_varlen_qkvpacked_func(
     deterministic: bool = False,
     return_attn_probs: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor, None]:
-    """Return `flash_attn_varlen_func` with query, key and value in one tensor.
+    """Compute `flash_attn_varlen_func` with query, key and value in one tensor.
 
     Args:
         qkv (Tensor): (total, 3, nheads, headdim).

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 
-import mindspore as ms
 import numpy as np
 from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
@@ -22,7 +21,6 @@ from flash_attention.bridge.gradients import refuse_gradient
 from flash_attention.bridge.parameters import EntryCell
 from flash_attention.bridge.precision import fix_dtypes
 from flash_attention.bridge.tensors import NumberCheck, as_int32, compiling, read_specs, remembered, spec, tensor_spec
-from flash_attention.call import AttentionRules
 from flash_attention.call.checks import (
     INTEGERS,
     check_bool,
@@ -36,6 +34,7 @@ from flash_attention.call.layout import UNKNOWN
 from flash_attention.call.names import called
 from flash_attention.call.optional import read_slopes
 from flash_attention.call.paged import paged_call, product, true_widths
+from flash_attention.call.rules import AttentionRules
 from flash_attention.functional import flash_attention
 from flash_attention.paged import check_known, check_update, limited_attention, update_cache
 from flash_attention.rotary import check_rotary, rotary_embedding
@@ -68,7 +67,7 @@ def flash_attn_with_kvcache(
     num_splits: int = 0,
     return_softmax_lse: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """Return attention against a cache. Causal masks are aligned BOTTOM RIGHT: the last query sees all keys of its
+    """Compute attention against a cache. Causal masks are aligned BOTTOM RIGHT: the last query sees all keys of its
     sequence.
 
     It has no gradient.
@@ -250,14 +249,14 @@ class _Cached(EntryCell):
         )
 
     def hidden(self, position, lengths, leftpad):
-        """Return bool (batch, 1, 1 or seqlen, keys)."""
+        """Return which keys are hidden, bool (batch, 1, 1 or seqlen, keys)."""
         hidden = self.columns >= lengths
         if leftpad is not None:
             hidden = ops.logical_or(hidden, self.columns < ops.reshape(leftpad, (-1, 1, 1, 1)))
         return hidden_by_window(hidden, position, self.columns, self.left, self.right)
 
     def keys(self, cache, table):
-        """Return (batch, keys, nheads_k, headdim) of the pages."""
+        """Return the pages' contents as (batch, keys, nheads_k, headdim)."""
         if self.whole:
             return cache
         shape = cache.shape
@@ -323,16 +322,24 @@ def _plan(q, k_cache, v_cache, new, where, slopes, rules):
 
 
 def _check_calls(q, k_cache, v_cache, new, slopes, width: int, rules: tuple) -> None:
-    """Raise as the calls of the Cell would, before one of them has written into the caches."""
+    """Raise as the calls of the Cell would, before a call has written."""
     (k, v, cos, sin), (scale, causal, window, softcap, interleaved, *_) = new, rules
     batch = q.shape[0]
     counts, table = TensorSpec((batch,), "int32"), TensorSpec((batch, width), "int32")
+    limits = {"window_left": window[0], "window_right": window[1], "scale": scale, "softcap": softcap}
+    attention = AttentionRules(causal=causal, causal_alignment="bottom_right", **limits)
     wide, _ = true_widths(q, k_cache, v_cache, None)
-    (left, right), device = window, ms.get_context("device_target")
-    kept = AttentionRules(causal, "bottom_right", left, right, scale=scale, softcap=softcap)
-    paged_call(wide, k_cache, v_cache, table, counts, None, slopes, rules=kept, device=device)
+    with called((("key", "k_cache"), ("value", "v_cache"))):
+        paged_call(wide, k_cache, v_cache, table, counts, None, slopes, rules=attention)
     if k is None:
         return
+    for name, tensor in (("k", k), ("v", v)):
+        check_dtype(name, tensor.dtype, (q.dtype,))
+        if not all(map(fits, tensor.shape[1:3], (k.shape[1], k_cache.shape[2]))):
+            raise ValueError(
+                f"{name}: got shape {tensor.shape}, allowed is (batch, seqlen_new, nheads_k, headdim), the same "
+                f"seqlen_new for k and v, and {k_cache.shape[2]} heads as in k_cache"
+            )
     if cos is not None:
         for name, tensor in (("k", k), ("q", q)):
             with called((("x", name),)):

@@ -160,7 +160,8 @@ def _backward(attend, rank, dout, tensors, out, softmax_lse, buffers, slopes, se
     """
     if compiling():
         _refuse_graph()
-    _check_backward(rank, dout, tensors, out, softmax_lse, buffers)
+    specs = spec(dout), spec(out), spec(softmax_lse), spec(buffers[0]), spec(buffers[1]), spec(buffers[2])
+    _check_backward(rank, (spec(tensors[0]), spec(tensors[1]), spec(tensors[2])), specs)
     delta = (ops.cast(dout, mstype.float32) * ops.cast(out, mstype.float32)).sum(-1).swapaxes(-1, -2)
 
     def loss(q, k, v):
@@ -178,20 +179,19 @@ def _backward(attend, rank, dout, tensors, out, softmax_lse, buffers, slopes, se
     return delta
 
 
-def _check_backward(rank, dout, tensors, out, softmax_lse, buffers):
-    """Raise unless what the backward pass gets has the shapes of the tensors and of their attention."""
-    q, k, v = (tensor_spec(name, spec(one)) for name, one in zip("qkv", tensors))
+@constexpr(reuse_result=False)
+def _check_backward(rank, tensors, given):
+    """Raise unless the arguments of a backward pass fit its tensors."""
+    q, k, v = map(tensor_spec, "qkv", tensors)
     for name, one in zip("qkv", (q, k, v)):
         if len(one.shape) != rank:
             tokens = "total" if rank == 3 else "batch, seqlen"
             raise ValueError(f"{name}: got shape {one.shape}, allowed is ({tokens}, nheads, headdim)")
     output = (*q.shape[:-1], v.shape[-1])
-    for name, given, shape in (
-        *(("dout", dout, output), ("out", out, output)),
-        ("softmax_lse", softmax_lse, (*q.shape[:-3], q.shape[-2], *q.shape[-3:-2])),
-        *zip(("dq", "dk", "dv"), buffers, (q.shape, k.shape, v.shape)),
-    ):
-        found = tensor_spec(name, spec(given)).shape
+    rows = (*q.shape[:-3], q.shape[-2], q.shape[-3])
+    names, shapes = ("dout", "out", "softmax_lse", "dq", "dk", "dv"), (output, output, rows, q.shape, k.shape, v.shape)
+    for name, one, shape in zip(names, given, shapes):
+        found = tensor_spec(name, one).shape
         if found != shape:
             raise ValueError(f"{name}: got shape {found}, allowed is {shape}")
 

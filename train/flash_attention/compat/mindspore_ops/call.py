@@ -37,5 +37,5 @@ class FusedCall(NamedTuple):
 
     @property
     def offset(self) -> int:
-        """Return key position of query row 0."""
+        """Return the key position of query row 0."""
         return self.sizes.seq_k - self.sizes.seq_q if self.causal_alignment == "bottom_right" else 0

@@ -16,7 +16,7 @@ from flash_attention.functional import flash_attention
 from flash_attention.sharding.request import RequestedSharding, ShardRequest
 from flash_attention.varlen import flash_attention_varlen
 
-# Row maximum = logsumexp(2^k * scores) / 2^k: so far apart, nothing but the largest score is left of the sum, and a
+# Row maximum = logsumexp(2^k * scores) / 2^k: the scores are so far apart that only the largest is left of the sum. A
 # power of two rounds nothing.
 _SPREAD = 2.0**60
 # What MindSpore calls the arguments of this package's functions.

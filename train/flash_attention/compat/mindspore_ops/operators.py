@@ -7,7 +7,8 @@ from mindspore import Tensor, nn, ops
 
 from flash_attention.bridge.precision import fix_dtypes
 from flash_attention.bridge.tensors import compile_time, read_specs, remembered, spec, tensor_spec
-from flash_attention.call.checks import check_int, check_name
+from flash_attention.call.checks import check_dtype, check_int, check_name
+from flash_attention.call.inputs import DTYPES
 from flash_attention.compat.ascend910 import Operator
 from flash_attention.compat.mindspore_ops.call import PACKED, Settings
 from flash_attention.compat.mindspore_ops.cells import Score, Statistics
@@ -34,7 +35,7 @@ def flash_attention_score(
     input_layout="BSH",
     sparse_mode=0,
 ):
-    """Return `mindspore.ops.flash_attention_score`; all of its documentation holds, with these differences.
+    """Compute `mindspore.ops.flash_attention_score`; all of its documentation holds, with these differences.
 
     float32 is taken too, any head size up to our limit, and a query that sees nothing gives 0. padding_mask, modes 6 to
     8 are refused: MindSpore documents them as not implemented yet, without a meaning.
@@ -151,7 +152,7 @@ def _plain(name, given):
 
 @compile_time
 def _numbers(name, given):
-    """Return integers of Python, because a graph of MindSpore 2.0 takes none of NumPy."""
+    """Return the numbers as Python's integers: a graph of MindSpore 2.0 takes none of NumPy."""
     if not isinstance(given, (tuple, list)):
         raise TypeError(f"{name}: got {type(given).__name__} {given!r}, allowed are a Tensor, a tuple and a list")
     for number in given:
@@ -161,9 +162,11 @@ def _numbers(name, given):
 
 @compile_time
 def _planned(result, settings, specs, rest, request):
-    """Return the Cell of a call, for its "output" or the "statistics" of its queries."""
+    """Return the Cell of a call, for its "output" or its queries' "statistics"."""
     tensors = map(tensor_spec, ("query", "key", "value"), specs[:3])
     specs = (*tensors, *read_specs(("real_shift", "drop_mask", "attn_mask"), specs[3:]))
+    if specs[3] is not None:
+        check_dtype("real_shift", specs[3].dtype, DTYPES)
     prefix, padding_mask, *lengths = rest
     if padding_mask is not None:
         raise ValueError(
@@ -187,7 +190,7 @@ def _planned(result, settings, specs, rest, request):
 
 
 def _check_lengths(ends, shift, drop) -> None:
-    """Compare lengths of keys that are no Tensor with what is made for them."""
+    """Compare constant lengths of keys with the real_shift and drop_mask for them."""
     if isinstance(ends, tuple) and len(ends) == 2 and isinstance(ends[0], tuple):
         return
     lengths = [end - before for before, end in zip((0, *ends[:-1]), ends)]

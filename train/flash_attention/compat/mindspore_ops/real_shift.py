@@ -14,7 +14,7 @@ COMPRESSED_ROWS = 1024  # rows of a real_shift that follows the ALiBi rule and i
 
 
 def read_shift(shift: TensorSpec | None, call: FusedCall) -> FusedCall:
-    """Add to a call which real_shift it has.
+    """Add the kind of real_shift to a call.
 
     Raises:
         ValueError: its shape is not allowed.

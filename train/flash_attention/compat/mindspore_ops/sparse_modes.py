@@ -22,7 +22,7 @@ _NOT_THERE = {6: "global", 7: "dilated", 8: "block_local"}
 
 
 def check_mode(mode: int) -> None:
-    """Raise ValueError, which names what is not there."""
+    """Raise ValueError for a sparse mode that does not exist, and name the mode."""
     check_int("sparse_mode", mode, 0)
     if mode > PREFIX:
         meaning = _NOT_THERE.get(mode, "unknown")
@@ -31,7 +31,7 @@ def check_mode(mode: int) -> None:
 
 
 def read_rules(call: FusedCall, mask: TensorSpec | None, prefix) -> FusedCall:
-    """Add to a call what sparse_mode, attn_mask, prefix and the tokens hide.
+    """Add to a call the rules of sparse_mode, attn_mask, prefix and the tokens.
 
     Raises:
         TypeError, ValueError: one of them is not allowed.

@@ -128,7 +128,7 @@ class Core(Generic[Plan]):
         return result + self.wide(origin, pitch) if pitch else result
 
     def allocate(self, parts: Sequence[Buffer]) -> None:
-        """Defines the tensors of all buffers in the open scope. Those of one name may be in several places."""
+        """Defines the tensors of all buffers in the open scope. One name may stand in several places."""
         scopes = {
             "UB": self.module.scope_ubuf,
             "L1": self.module.scope_cbuf,

@@ -61,7 +61,7 @@ class FlashAttention(EntryCell):
         softcap (float): scaled scores become softcap * tanh(score / softcap), before any bias. Default: 0.0, off.
         input_layout (str): of query, key, value and the output: "BNSD", "BSND", "BSH", "SBH", or "TH": matrices
             (batch * seq, heads * head_dim), the items of the batch one after the other. Default: "BNSD".
-        batch (int): items of the batch, for "TH" only, where it is needed. Default: None.
+        batch (int): items of the batch, needed for "TH", and for it only. Default: None.
         window_size (tuple): (left, right), tokens that a query sees before and after its position; -1 = all.
             Default: (-1, -1).
         causal (bool): query i sees keys 0..i only, without any mask tensor: aligned TOP LEFT, so that one query against
@@ -240,7 +240,7 @@ class FlashAttention(EntryCell):
         which is for functions without strategies of their own.)
 
         Args:
-            in_strategy (tuple): for query, key, value, and where the layer gets them attention_mask and alibi_mask, a
+            in_strategy (tuple): for query, key, value, and if the layer gets them attention_mask and alibi_mask, a
                 tuple of integers: into how many parts each axis is split. Batch and heads of query, key and value are
                 split alike, seq and head_dim not at all. An axis of size 1 of a mask is not split. () for a
                 mask that the layer does not get, or splits by dp and mp.

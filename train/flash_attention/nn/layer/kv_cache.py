@@ -53,13 +53,13 @@ class KVCache(EntryCell):
     their queries are NaN, here and at every later step. On a device the same goes for a sequence that finds no block
     left.
 
-    Padding is not stored: the first token of a sequence has position 0 on either side, which ALiBi and windows go by
-    and a rotary embedding has to (`lengths` before the update is the position of the first new token; `lengths + 0`
-    keeps it where something behind the update needs it). Its rows of the output are 0.
+    Padding is not stored, and its rows of the output are 0. The first token of a sequence has position 0 on either
+    side. ALiBi and windows go by these positions, and a rotary embedding has to. `lengths` before the update is the
+    position of the first new token; `lengths + 0` keeps it if something behind the update needs it.
 
-    The storage, the lengths and the block tables are Parameters, so that `update`, `reorder` and `reset` work in GRAPH
-    mode, PYNATIVE and @jit, and none of what changes compiles a graph anew. A sequence gets a block when it needs one,
-    the first that no other has.
+    The storage, the lengths and the block tables are Parameters. So `update`, `reorder` and `reset` work in GRAPH mode,
+    PYNATIVE and @jit, and no change of them compiles a graph anew. A sequence gets a block when it needs one, the first
+    that no other has.
 
     Examples:
         >>> import numpy as np
@@ -150,8 +150,8 @@ class KVCache(EntryCell):
     def reorder(self, indices: Tensor | tuple | list) -> Tensor:
         """Let sequence b go on from sequence indices[b], as beam search wants it.
 
-        An index may come several times: one prompt read once starts several beams. Sequences share the blocks of a
-        paged cache that are full, and get a copy of the one that is not; in one piece each gets a copy of the whole.
+        An index may come several times: one prompt read once starts several beams. Sequences share the full blocks of a
+        paged cache, and get a copy of the block that is not full. Without pages each gets a copy of the whole.
 
         Args:
             indices (Tensor, tuple or list): ints (batch,), 0 to batch - 1.
@@ -173,7 +173,7 @@ class KVCache(EntryCell):
         """Forget the sequences of these numbers, whose blocks others may take then.
 
         Args:
-            indices (Tensor, tuple or list): ints (any,), 0 to batch - 1; a negative number stands for no sequence, so
+            indices (Tensor, tuple or list): ints (any,), 0 to batch - 1. A negative number stands for no sequence, so
                 that a graph may take as many as it was compiled for. Default: None, all.
 
         Returns:

@@ -32,19 +32,19 @@ def fail(code: int, text: str) -> int:
 
 
 def keep(thing: Any) -> int:
-    """Return a handle, which pyACL's functions give in the place of a pointer."""
+    """Keep an object, and return a handle. pyACL's functions give handles in the place of pointers."""
     number = next(_numbers)
     _handles[number] = thing
     return number
 
 
 def of(handle: int) -> Any:
-    """Return what a handle stands for."""
+    """Return the object that a handle stands for."""
     return _handles[handle]
 
 
 def drop(handle: int) -> int:
-    """Return destroy what a handle stands for."""
+    """Forget the object that a handle stands for."""
     return SUCCESS if _handles.pop(handle, None) is not None else fail(INVALID_PARAMETER, f"no handle {handle}")
 
 

@@ -130,7 +130,7 @@ def _key(op_type, input_desc, output_desc, attr) -> str:
 
 
 def _find(op_type: str):
-    """Return folder of the entries, and the operator's part of the information library."""
+    """Return the folder of the entries, and the operator's part of the information library."""
     folders = [Path(one) for one in os.environ.get("ASCEND_CUSTOM_OPP_PATH", "").split(":") if one]
     folders += Path(os.environ.get("ASCEND_OPP_PATH", os.devnull)).glob("vendors/*")
     for folder in folders:

@@ -12,11 +12,11 @@ def dispatch_autotune_task(*_):
 
 
 def sync_op_tune_params(*_):
-    """Nothing is tuned here, so nothing is kept for it."""
+    """Keep nothing, because nothing is tuned here."""
 
 
 def sync_syspath(_folder):
-    """The process that compiles is the one whose path MindSpore has just changed."""
+    """Accept a folder without effect: MindSpore has just changed the path of this same process."""
 
 
 __all__ = [

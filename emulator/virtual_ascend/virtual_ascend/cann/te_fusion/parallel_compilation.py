@@ -4,7 +4,7 @@ from virtual_ascend.compiler.tasks import take_finished as get_finished_compilat
 
 
 def init_multi_process_env(*_settings):
-    """Return number of processes, and queues that only tuning uses."""
+    """Return the number of processes, and queues that only tuning uses."""
     return 1, None, None, None
 
 

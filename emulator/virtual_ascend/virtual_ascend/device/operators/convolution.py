@@ -35,7 +35,7 @@ class Windows:
         self.counts = tuple((full - one) // step + 1 for full, one, step in zip(self.padded[2:], reach, strides))
 
     def take(self, images: np.ndarray) -> np.ndarray:
-        """Return (batch, channels, places down, places across, kernel height, kernel width)"""
+        """Return the windows: (batch, channels, places down, places across, kernel height, kernel width)."""
         padded = np.pad(images, self.padding)
         parts = [[padded[self._under(i, j)] for j in range(self.size[1])] for i in range(self.size[0])]
         return np.moveaxis(np.array(parts), (0, 1), (-2, -1))
@@ -63,7 +63,7 @@ def _of_convolution(kernel: Kernel, images: Sequence[int], filters: Sequence[int
 
 
 def _groups(kernel: Kernel, array: np.ndarray, axis: int) -> np.ndarray:
-    """Return the axis of channels as two, groups first."""
+    """Split the axis of channels in two, groups first."""
     count = kernel.attributes.get("groups") or 1
     return array.reshape(*array.shape[:axis], count, -1, *array.shape[axis + 1 :])
 
@@ -76,7 +76,7 @@ def _convolution(kernel: Kernel, x: np.ndarray, filters: np.ndarray, bias: Any =
 
 
 def _convolution_of_images(kernel: Kernel, *arrays: np.ndarray) -> np.ndarray:
-    """Return the gradient of the images; before filters and gradient the shape may stand."""
+    """Compute the gradient of the images. The shape may stand before filters and gradient."""
     *_shape, filters, gradient = arrays
     windows = _of_convolution(kernel, kernel.outputs[0]["ori_shape"], filters.shape)
     gradients, weights = _groups(kernel, wide(gradient), 1), _groups(kernel, wide(filters), 0)

@@ -41,8 +41,8 @@ def summed_to(x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def _gradients_of_extreme(first: Callable[..., Any]) -> Callable[..., Any]:
-    """Return gradients of both inputs, of which `first` says where the first is taken. Equal ones share, which is
-    assumed: so do they in MindSpore's kernel for the CPU.
+    """Return a function that gives the gradients of both inputs. `first` says where the first is taken. Equal elements
+    share the gradient. This is assumed: MindSpore's kernel for the CPU does so.
     """
 
     def gradients(gradient: np.ndarray, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -65,7 +65,7 @@ def _masked_fill(_kernel: Kernel, x: np.ndarray, mask: np.ndarray, value: np.nda
 
 
 def _converted(kernel: Kernel, x: np.ndarray) -> np.ndarray:
-    """Return conversion. Floats become integers towards zero; the store converts."""
+    """Convert elements. Floats become integers towards zero; the store converts."""
     wanted = kernel.outputs[0]["dtype"]
     return x != 0 if wanted == "bool" else x
 

@@ -68,7 +68,7 @@ def _left_by_mask(_kernel: Kernel, x: np.ndarray, mask: np.ndarray) -> np.ndarra
 
 
 def _unique(_kernel: Kernel, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return distinct elements in order of appearance, and the place of each element among them."""
+    """Return the distinct elements in order of appearance, and each element's place among them."""
     _, first, inverse = np.unique(x, return_index=True, return_inverse=True)
     order = np.argsort(first)
     return x.reshape(-1)[first[order]], np.argsort(order)[inverse]

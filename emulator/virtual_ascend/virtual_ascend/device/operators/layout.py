@@ -37,7 +37,7 @@ def _transpose(kernel: Kernel, x: np.ndarray, order: np.ndarray | None = None) -
 
 
 def _transpose_and_reshape(kernel: Kernel, x: np.ndarray) -> np.ndarray:
-    """Return MindSpore's fusion of the two, in either order."""
+    """Transpose and reshape in either order, as MindSpore fuses both."""
     attributes = kernel.attributes
     if attributes["transpose_first"]:
         return x.transpose(attributes["perm"]).reshape(attributes["shape"])
@@ -93,7 +93,7 @@ def _strides(kernel: Kernel, shape: Sequence[int], begin: Any, end: Any, steps: 
 
 
 def _bounds(kernel: Kernel, given: Sequence[np.ndarray | None]) -> list[Any]:
-    """Return begin, end and strides: tensors, or attributes."""
+    """Return begin, end and strides, from tensors or attributes."""
     names = "begin", "end", "strides"
     return [kernel.attributes[name] if array is None else array.tolist() for name, array in zip(names, given)]
 
@@ -119,7 +119,7 @@ def _slice(kernel: Kernel, x: np.ndarray, *bounds: np.ndarray) -> np.ndarray:
 
 
 def _slice_gradient(_kernel: Kernel, gradient: np.ndarray, x: np.ndarray, *bounds: np.ndarray) -> np.ndarray:
-    """Return zeros beside the slice."""
+    """Return the gradient of a slice, with zeros beside it."""
     starts, sizes = (array.tolist() for array in bounds)
     result = np.zeros(x.shape, gradient.dtype)
     result[tuple(slice(start, start + size if size >= 0 else None) for start, size in zip(starts, sizes))] = gradient

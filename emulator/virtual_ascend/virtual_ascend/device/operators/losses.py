@@ -18,7 +18,7 @@ _LEAST = 1e-12
 
 
 def _reduced(losses: np.ndarray, reduction: str) -> np.ndarray:
-    """Return losses, or their sum, or their mean, of all or of the batch."""
+    """Return the losses, their sum, or their mean over all elements or the batch."""
     if reduction == "none":
         return losses
     return losses.sum() / _count(losses, reduction)
@@ -30,7 +30,7 @@ def _count(losses: np.ndarray, reduction: str) -> int:
 
 
 def cross_entropy(logits: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return loss of each row, and the gradient of its logits."""
+    """Return the loss of each row, and the gradient of its logits."""
     return -(labels * log_softmax(logits, -1)).sum(-1), softmax(logits) - labels
 
 
@@ -61,7 +61,7 @@ def sigmoid_cross_entropy(
 
 
 def divergence(x: np.ndarray, target: np.ndarray, reduction: str) -> np.ndarray:
-    """Return kullback and Leibler's, of logarithms and probabilities."""
+    """Compute the Kullback-Leibler divergence of logarithms and probabilities."""
     present = target > 0
     return _reduced(np.where(present, target * (np.log(np.where(present, target, 1)) - x), 0), reduction)
 
@@ -71,7 +71,7 @@ def divergence_gradient(gradient: np.ndarray, x: np.ndarray, target: np.ndarray,
 
 
 def _distances(kernel: Kernel, x: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, float, str]:
-    """Return signed; where the parabola ends; how losses are reduced."""
+    """Return the signed distances, the place where the parabola ends, and the reduction."""
     return wide(x) - wide(labels), attribute(kernel, "beta", "sigma"), kernel.attributes["reduction"]
 
 
@@ -94,7 +94,7 @@ def _weights_of_rows(kernel: Kernel, labels: np.ndarray, weights: np.ndarray) ->
 def _likelihood(
     kernel: Kernel, x: np.ndarray, labels: np.ndarray, weights: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return minus the logarithms that the labels name, weighted; and the sum of the weights."""
+    """Return the weighted negative logarithms that the labels name, and the sum of the weights."""
     of_rows = _weights_of_rows(kernel, labels, weights)
     losses = -of_rows * np.take_along_axis(wide(x), np.where(of_rows == 0, 0, labels)[:, None], 1)[:, 0]
     reduction, total = kernel.attributes["reduction"], of_rows.sum()

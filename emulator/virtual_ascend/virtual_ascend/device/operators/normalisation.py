@@ -13,7 +13,7 @@ from .reduce import axes_of
 
 
 def _layer_norm(kernel: Kernel, x: np.ndarray, gain: np.ndarray, shift: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Return result, mean, variance."""
+    """Return the result, the mean and the variance."""
     x, gain, shift = wide(x), wide(gain), wide(shift)
     axes = tuple(range(kernel.attributes["begin_norm_axis"] % x.ndim, x.ndim))
     mean = x.mean(axes, keepdims=True)
@@ -30,7 +30,7 @@ _EPSILON = 1e-12
 def _layer_norm_input_gradient(
     gradient: np.ndarray, x: np.ndarray, variance: np.ndarray, mean: np.ndarray, gain: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the gradient of the input. The normalised input, for the gradient of the gain, comes with it."""
+    """Compute the gradient of the input. The normalised input, for the gradient of the gain, comes with it."""
     axes = tuple(range(x.ndim - gain.ndim, x.ndim))
     inverse = 1 / np.sqrt(variance + _EPSILON)
     normalised = (x - mean) * inverse
@@ -67,7 +67,7 @@ def log_softmax(x: np.ndarray, axes: Any) -> np.ndarray:
 
 
 def _softmax_gradient_scaled(kernel: Kernel, gradient: np.ndarray, y: np.ndarray, scale: np.ndarray) -> np.ndarray:
-    """Return MindSpore's fusion of Mul, ReduceSum, Sub and two Mul."""
+    """Compute MindSpore's fusion of Mul, ReduceSum, Sub and two Mul."""
     gradient, y, scale = map(wide, (gradient, y, scale))
     sums = (gradient * y).sum(axes_of(kernel, y), keepdims=bool(kernel.attributes.get("keep_dims", True)))
     return (gradient - sums) * y * scale
@@ -75,12 +75,12 @@ def _softmax_gradient_scaled(kernel: Kernel, gradient: np.ndarray, y: np.ndarray
 
 @of_arrays
 def _confused_softmax_gradient(gradient: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Return MindSpore's fusion of Mul, ReduceSum and Sub."""
+    """Compute MindSpore's fusion of Mul, ReduceSum and Sub."""
     return gradient - (gradient * y).sum(-1, keepdims=True)
 
 
 def _norm_not_below(_kernel: Kernel, x: np.ndarray, zero: np.ndarray, one: np.ndarray, least: np.ndarray) -> np.ndarray:
-    """Return MindSpore's fusion of what clipping by norm does to a sum of squares."""
+    """Compute the norm from a sum of squares. It is MindSpore's fusion of clipping by norm."""
     x = wide(x)
     return np.maximum(np.where(x > zero, np.sqrt(np.where(x > zero, x, one)), x), least)
 
@@ -91,7 +91,7 @@ def _log_softmax_gradient(kernel: Kernel, gradient: np.ndarray, y: np.ndarray) -
 
 
 def _normalise(kernel: Kernel, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, tuple[int, ...]]:
-    """Return the result, lengths, and the axes that these go over."""
+    """Return the result, the lengths, and the axes over which the lengths are taken."""
     attributes = kernel.attributes  # "dim" and "eps" where MindSpore asks by name
     axes = axes_of(kernel, x, "dim")
     squares = np.square(wide(x)).sum(axes, keepdims=True)

@@ -46,7 +46,7 @@ def _sgd(kernel: Kernel, *arrays: np.ndarray) -> np.ndarray:
 
 
 def _adam_step(_kernel: Kernel, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Return MindSpore's fusions of a composed Adam, with and without weight decay: second moment, first, weights."""
+    """Compute a step of MindSpore's fused Adam, with or without weight decay: second moment, first, weights."""
     gradient, square, mean, weights, rate, *factors, epsilon = arrays
     keep_mean, take_mean, keep_square, take_square, *decay = factors
     gradient = wide(gradient)
@@ -82,7 +82,7 @@ def _amsgrad(*arrays: np.ndarray, beta1: float, beta2: float, epsilon: float) ->
 
 
 def _lamb_update(_kernel: Kernel, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Return the first half of a step of Lamb: the update before it is scaled, second moment, first."""
+    """Compute the first half of a step of Lamb: the update before it is scaled, second moment, first."""
     gradient, square, mean, weights, keep_mean, take_mean, keep_square, take_square, *rest = arrays
     epsilon, steps, decays, decay = rest
     gradient = wide(gradient)
@@ -93,7 +93,7 @@ def _lamb_update(_kernel: Kernel, *arrays: np.ndarray) -> tuple[np.ndarray, ...]
 
 
 def _lamb_weights(_kernel: Kernel, *arrays: np.ndarray) -> np.ndarray:
-    """Return the second half: the update takes the length of the weights, where neither is without length."""
+    """Compute the second half: scale the update to the length of the weights, unless either has length 0."""
     weights_norm, update_norm, rate, update, weights = arrays
     both = (weights_norm > 0) & (update_norm > 0)
     ratio = np.where(both, weights_norm / np.where(both, update_norm, 1), 1)

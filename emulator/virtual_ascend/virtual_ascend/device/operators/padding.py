@@ -27,8 +27,9 @@ def _bordered(x: np.ndarray, widths: Pairs, mode: str, value: float = 0.0) -> np
     return np.pad(x, widths, _MODES[mode])
 
 
-def _inner(gradient: np.ndarray, shape: Sequence[int], widths: Pairs, mode: str) -> np.ndarray:
-    """Return the gradient of what was given borders: of each element the sum over all its copies."""
+def _inner(gradient: np.ndarray, widths: Pairs, mode: str) -> np.ndarray:
+    """Return the gradient of a bordered tensor: for each element the sum over all its copies."""
+    shape = [length - low - high for length, (low, high) in zip(gradient.shape, widths)]
     count = int(np.prod(shape))
     sources = _bordered(np.arange(count).reshape(shape), widths, mode, -1)
     result, kept = np.zeros(count, np.float32), sources >= 0
@@ -41,13 +42,13 @@ def _mirror_pad(kernel: Kernel, x: np.ndarray, widths: np.ndarray) -> np.ndarray
 
 
 def _mirror_pad_gradient(kernel: Kernel, gradient: np.ndarray, widths: np.ndarray) -> np.ndarray:
-    pairs = widths.reshape(-1, 2).tolist()
-    shape = [length - low - high for length, (low, high) in zip(gradient.shape, pairs)]
-    return _inner(gradient, shape, pairs, kernel.attributes["mode"])
+    return _inner(gradient, widths.reshape(-1, 2).tolist(), kernel.attributes["mode"])
 
 
 def _pairs(kernel: Kernel, axes: int, widths: np.ndarray) -> list[list[int]]:
-    """Return widths of PadV3, which begin at the last axis; contiguous: both of an axis beside each other."""
+    """Return the widths of PadV3, which begin at the last axis. With `contiguous` both widths of an axis stand side by
+    side.
+    """
     flat = widths.reshape(-1)
     contiguous = kernel.attributes.get("paddings_contiguous", True)
     pairs = (flat.reshape(-1, 2) if contiguous else flat.reshape(2, -1).T).tolist()
@@ -60,9 +61,7 @@ def _pad(kernel: Kernel, x: np.ndarray, widths: np.ndarray, value: np.ndarray | 
 
 
 def _pad_gradient(kernel: Kernel, gradient: np.ndarray, widths: np.ndarray) -> np.ndarray:
-    pairs = _pairs(kernel, gradient.ndim, widths)
-    shape = [length - low - high for length, (low, high) in zip(gradient.shape, pairs)]
-    return _inner(gradient, shape, pairs, kernel.attributes["mode"])
+    return _inner(gradient, _pairs(kernel, gradient.ndim, widths), kernel.attributes["mode"])
 
 
 TABLE: dict[str, Callable[..., Any]] = {

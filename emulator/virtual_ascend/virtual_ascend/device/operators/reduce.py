@@ -12,7 +12,7 @@ from ..numerics import wide
 
 
 def axes_of(kernel: Kernel, x: np.ndarray, *names: str) -> tuple[int, ...]:
-    """Return axes that an attribute names; none means all."""
+    """Return the axes that an attribute names; none means all."""
     for name in (*names, "axis", "axes"):
         if name in kernel.attributes:
             given = kernel.attributes[name]
@@ -30,14 +30,14 @@ def _over_axes(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _deviation(kernel: Kernel, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return standard deviation, and the mean."""
+    """Return the standard deviation and the mean."""
     x, axes, keep = wide(x), axes_of(kernel, x), bool(kernel.attributes.get("keep_dims", False))
     freedom = int(bool(kernel.attributes.get("unbiased", True)))
     return np.std(x, axes, ddof=freedom, keepdims=keep), np.mean(x, axes, keepdims=keep)
 
 
 def _product_and_sum(kernel: Kernel, x: np.ndarray, y: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return MindSpore's fusion of two Mul and a ReduceSum."""
+    """Compute MindSpore's fusion of two Mul and a ReduceSum."""
     x, y, z = wide(x), wide(y), wide(z)
     keep = bool(kernel.attributes.get("keep_dims", False))
     return x * y, (y * z).sum(axes_of(kernel, y), keepdims=keep)

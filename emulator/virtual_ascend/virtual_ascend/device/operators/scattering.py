@@ -35,7 +35,7 @@ def _replaced(places: Places) -> Callable[..., Any]:
 
 
 def _updated(kernel: Kernel, *arrays: np.ndarray) -> np.ndarray:
-    """Return CANN's entry of two operators: rows of a parameter, and places of a tensor."""
+    """Replace elements, for CANN's entry of two operators: rows of a parameter, or places of a tensor."""
     return _replaced(places_of if kernel.type.startswith("TensorScatter") else _rows)(kernel, *arrays)
 
 
@@ -84,7 +84,7 @@ def _elements(kernel: Kernel, target: np.ndarray, index: np.ndarray, updates: np
 
 
 def _in_rows(combine: Callable[..., Any]) -> Callable[..., Any]:
-    """Return rows that an attribute names, each of them once."""
+    """Return an operator that combines the rows that an attribute names, each of them once."""
 
     def operator(kernel: Kernel, target: np.ndarray, updates: np.ndarray) -> np.ndarray:
         rows = kernel.attributes["indices"]

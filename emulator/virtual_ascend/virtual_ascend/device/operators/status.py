@@ -17,7 +17,7 @@ def _allocate(_kernel: Kernel) -> np.ndarray:
 
 
 def _get(_kernel: Kernel, state: np.ndarray) -> np.ndarray:
-    """Return the first version of this operator writes into its input."""
+    """Return the overflow status; the first version of this operator writes it into its input."""
     state[...] = STATUS.is_set
     return np.full(_SIZE, STATUS.is_set, np.float32)
 

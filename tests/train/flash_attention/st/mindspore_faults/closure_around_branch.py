@@ -1,4 +1,4 @@
-"""The same around a `@jit` function with a branch."""
+"""PYNATIVE: a closure around another tensor at each call, and a `@jit` function with a branch in it."""
 
 import mindspore as ms
 import numpy as np
@@ -10,7 +10,7 @@ ms.set_context(mode=ms.PYNATIVE_MODE, device_target="CPU")
 
 @ms.jit
 def exponential(x):
-    """Return exp beside a branch that is never taken."""
+    """Compute exp beside a branch that is never taken."""
     result = ops.exp(x)
     if x[0] > 1e30:
         result = result + 1

@@ -1,4 +1,4 @@
-"""The same around a `@jit` function that stops a gradient in its middle."""
+"""PYNATIVE: a closure around another tensor at each call, and a `@jit` function that stops a gradient."""
 
 import mindspore as ms
 import numpy as np
@@ -10,7 +10,7 @@ ms.set_context(mode=ms.PYNATIVE_MODE, device_target="CPU")
 
 @ms.jit
 def exponential(x):
-    """Return exp of the distance to the maximum."""
+    """Compute exp of the distance to the maximum."""
     return ops.exp(x * 2 - ops.stop_gradient(x))
 
 

@@ -19,7 +19,7 @@ cell = Sum()
 
 @ms.jit
 def gradient(x, d_output):
-    """Return its gradient."""
+    """Return the gradient of the Cell."""
     return ops.GradOperation(sens_param=True)(cell)(x, d_output)
 
 

@@ -29,7 +29,7 @@ def function(x, y):
 
 
 def network(x):
-    """Return operations of PYNATIVE around it."""
+    """Call the function with operations of PYNATIVE around it."""
     return function(x * 2, x * 3) * 2
 
 

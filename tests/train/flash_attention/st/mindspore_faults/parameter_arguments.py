@@ -8,7 +8,7 @@ ms.set_context(mode=ms.PYNATIVE_MODE, device_target="CPU")
 
 @ms.jit
 def product(x, weight):
-    """Return any function."""
+    """Stand for any function."""
     return x * weight
 
 

@@ -13,7 +13,7 @@ def double(array):
 
 
 def bprop(x, out, dout):
-    """Return its gradient."""
+    """Return the gradient of the operator."""
     return (dout * 2,)
 
 

@@ -13,7 +13,7 @@ ms.set_context(device_target="CPU")
 
 
 def stacked(x):
-    """Return x twice, in rows."""
+    """Stack x twice, in rows."""
     return ops.reshape(ops.Stack(-1)((x, x)), x.shape[:1] + (-1,))
 
 

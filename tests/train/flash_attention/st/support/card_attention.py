@@ -45,7 +45,7 @@ class Between(nn.Cell):
 
 
 class Gradients(nn.Cell):
-    """Output, where it is wanted, and gradients of a network, in one graph."""
+    """Output, if it is wanted, and gradients of a network, in one graph."""
 
     def __init__(self, network, with_output):
         super().__init__()
@@ -60,7 +60,7 @@ class Gradients(nn.Cell):
 
 
 def expected(x, sens, weights):
-    """Return output, and gradients of x and the weights, in float64."""
+    """Return the output, and gradients of x and the weights, in float64."""
     head_dim = x.shape[1] // HEADS
 
     def heads(t):
@@ -95,7 +95,7 @@ def attention(layout, head_dim=HEAD_DIM, with_output=True):
         weights.append(weight.astype(np.float64))
 
     def given(array):
-        """Return tokens as the network takes them."""
+        """Return the tokens as the network takes them."""
         array = array.reshape((BATCH * SEQ, width) if layout == "TH" else (BATCH, SEQ, width))
         return Tensor(np.ascontiguousarray(array.swapaxes(0, 1)) if layout == "SBH" else array)
 

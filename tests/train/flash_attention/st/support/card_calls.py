@@ -12,7 +12,6 @@ from flash_attention import (
     KVCache,
     attention_backend,
     flash_attention,
-    flash_attention_varlen,
     paged_attention,
     reference,
     reshape_and_cache,
@@ -21,10 +20,11 @@ from flash_attention.reference import Attention
 from mindspore import Parameter, Tensor, nn, ops
 
 from tests.train.flash_attention.st.support.card_program import on_the_card, report
-from tests.train.flash_attention.support import serving
+from tests.train.flash_attention.support import serving, varlen
 from tests.train.flash_attention.support.cases import Case
 from tests.train.flash_attention.support.problems import make_problem
-from tests.train.flash_attention.support.run import Attention32, array
+from tests.train.flash_attention.support.run import Attention32, VarlenAttention, VarlenRun, array
+from tests.train.flash_attention.support.varlen import VarlenCase
 
 HEADS, KV_HEADS = 4, 2
 # Widths of a head: of packed sequences, which get columns of zeros for the operators, and of a cache, which do not.
@@ -38,7 +38,7 @@ def draw(generator, *shape):
 
 
 def tensors(*arrays):
-    """Return float16 Tensors."""
+    """Return the arrays as float16 Tensors."""
     return tuple(Tensor(array.astype(np.float16)) for array in arrays)
 
 
@@ -85,90 +85,34 @@ def dropout_by_seed():
 
 
 # --------------------------------------------------------------------------------------------------- packed sequences
-# The second sequence has no query, the third no key at first.
+# The second sequence has no query, the third no key at first; other lengths of as many tokens.
 LENGTHS = (
-    ((5, 0, 3, 130, 2), (5, 4, 0, 140, 300)),
-    ((40, 20, 0, 50, 30), (40, 20, 9, 80, 300)),
+    {"queries": (5, 0, 3, 130, 2), "keys": (5, 4, 0, 140, 300)},
+    {"queries": (40, 20, 0, 50, 30), "keys": (40, 20, 9, 80, 300)},
 )
 PACKED = {
     "full": {},
-    "bottom_right": {"causal": True, "causal_alignment": "bottom_right"},
-    "window": {"window_left": 20, "window_right": 3},
-    "alibi": {"alibi": True, "causal": True},
-    "softcap": {"softcap": 2.0, "causal": True},
-    "sinks_prefix": {"causal": True, "sinks": True, "prefix": True},
+    "bottom_right": {"mask": "causal", "alignment": "bottom_right"},
+    "window": {"window": (20, 3)},
+    "alibi": {"mask": "causal", "alibi": "computed"},
+    "softcap": {"mask": "causal", "softcap": 2.0},
+    "sinks_prefix": {"mask": "causal", "sinks": True, "prefix": True},
 }
 
 
-class Packed(nn.Cell):
-    """Packed sequences and a loss of the output and the logsumexp."""
-
-    def __init__(self, rules):
-        super().__init__()
-        self.rules = {name: value for name, value in rules.items() if not name.startswith("window")}
-        self.seed = Tensor([1, 2], ms.int64) if "dropout_rate" in rules else None
-        self.rules["window_size"] = rules.get("window_left", -1), rules.get("window_right", -1)
-
-    def construct(self, query, key, value, sinks, prefix, ends_q, ends_k, d_output, d_logsumexp):
-        output, logsumexp = flash_attention_varlen(
-            query,
-            key,
-            value,
-            ends_q,
-            ends_k,
-            seed=self.seed,
-            sinks=sinks,
-            prefix=prefix,
-            return_lse=True,
-            backend="tik",
-            **self.rules,
-        )
-        seen = ops.select(logsumexp > -1e30, logsumexp, ops.zeros_like(logsumexp))
-        loss = (output.astype(ms.float32) * d_output).sum() + (seen * d_logsumexp).sum()
-        return loss, output, logsumexp
-
-
 def packed(name):
-    """Compare with every sequence as a call of its own. The second call has other lengths."""
-    rules = dict(PACKED[name])
-    sunk, prefixed = rules.pop("sinks", False), rules.pop("prefix", False)
-    run = differentiated(Packed(rules), 4 if sunk else 3)
-    generator = np.random.default_rng(0)
-    for queries, keys in LENGTHS:
-        tokens, of_keys = sum(queries), sum(keys)
-        query, key = draw(generator, tokens, HEADS, DIM), draw(generator, of_keys, KV_HEADS, DIM)
-        value, d_output = draw(generator, of_keys, KV_HEADS, VALUE_DIM), draw(generator, tokens, HEADS, VALUE_DIM)
-        d_logsumexp = draw(generator, HEADS, tokens)
-        sinks = np.array([1.0, -2.0, 0.5, 4.0], np.float32) if sunk else None
-        prefix = np.array([2, 4, 0, 77, 290], np.int32) if prefixed else None
-        ends = [np.cumsum((0, *lengths)).astype(np.int32) for lengths in (queries, keys)]
-        optional = (None if one is None else Tensor(one) for one in (sinks, prefix))
-        given = *tensors(query, key, value), *optional, *map(Tensor, (*ends, d_output, d_logsumexp))
-        (_, output, logsumexp), (d_query, d_key, d_value, *_) = run(*given)
-        of_rows = list(map(array, (output, d_query)))
-        of_columns = list(map(array, (d_key, d_value)))
-        for index, (count, columns_count) in enumerate(zip(queries, keys)):
-            rows, columns = (slice(*side[index : index + 2]) for side in ends)
-            found = [part[rows] for part in of_rows] + [part[columns] for part in of_columns]
-            if 0 in (count, columns_count):
-                assert not any(part.any() for part in found), f"sequence {index}: not zero where nothing is visible"
-                continue
-            others = {"kv_heads": KV_HEADS, "value_dim": VALUE_DIM, "sinks": sunk, "prefix": prefixed}
-            problem = make_problem(1, HEADS, count, columns_count, DIM, return_lse=True, **others, **rules)
-            result, *gradients = map(heads_first, found)
-            agree(
-                Attention(result, array(logsumexp)[None, :, rows], *gradients),
-                problem,
-                *map(heads_first, (query[rows], key[columns], value[columns])),
-                sinks=sinks,
-                prefix=prefix[index : index + 1] if prefixed else None,
-                d_output=heads_first(d_output[rows]),
-                d_logsumexp=d_logsumexp[None, :, rows],
-            )
+    """Compare packed sequences with a call for every sequence. The second call of the network has other lengths."""
+    cases = [
+        VarlenCase(heads=HEADS, kv_heads=KV_HEADS, head_dim=DIM, value_dim=VALUE_DIM, **lengths, **PACKED[name])
+        for lengths in LENGTHS
+    ]
+    run = VarlenRun(cases[0], "tik", data=True)
+    for case in cases:
+        varlen.check(case, run(case))
 
 
 def heads_first(rows):
-    """Return (1, heads, tokens, width) of (tokens, heads, width)."""
+    """Bring (tokens, heads, width) into (1, heads, tokens, width)."""
     return rows.swapaxes(0, 1)[None]
 
 
@@ -190,7 +134,8 @@ def packed_dropout():
     queries, keys = (70, 40, 9), (64, 32, 16)
     ends = [np.cumsum((0, *lengths)).astype(np.int32) for lengths in (queries, keys)]
     generator = np.random.default_rng(0)
-    run = differentiated(Packed({"dropout_rate": 0.3}), 3)
+    case = VarlenCase(heads=HEADS, kv_heads=HEADS, head_dim=DIM, value_dim=64, queries=queries, keys=keys, dropout=0.3)
+    run = differentiated(VarlenAttention(case, "tik"), 3)
     value = np.zeros((sum(keys), HEADS, 64), np.float32)
     for start, count in zip(ends[1], keys):
         value[start : start + count] = np.eye(64, dtype=np.float32)[:count, None]
@@ -198,7 +143,15 @@ def packed_dropout():
     for _ in range(2):
         query, key = draw(generator, sum(queries), HEADS, DIM), draw(generator, sum(keys), HEADS, DIM)
         d_output, d_logsumexp = draw(generator, sum(queries), HEADS, 64), draw(generator, HEADS, sum(queries))
-        given = *tensors(query, key, value), None, None, *map(Tensor, (*ends, d_output, d_logsumexp))
+        given = (
+            *tensors(query, key, value),
+            None,
+            None,
+            *map(Tensor, ends),
+            None,
+            None,
+            *map(Tensor, (d_output, d_logsumexp)),
+        )
         (_, output, logsumexp), (d_query, d_key, d_value) = run(*given)
         output, *gradients = map(array, (output, d_query, d_key, d_value))
         errors = []

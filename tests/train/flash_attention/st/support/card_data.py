@@ -39,7 +39,7 @@ class Block(nn.Cell):
 
 
 def block():
-    """Return the same weights each time."""
+    """Return the network with the same weights each time."""
     network, random = Block(), np.random.default_rng(0)
     for weight in network.trainable_params():
         weight.set_data(Tensor((random.standard_normal(weight.shape) / np.sqrt(WIDTH)).astype(np.float32)))
@@ -47,7 +47,7 @@ def block():
 
 
 def data():
-    """Return batches of tokens and of what the network is to give."""
+    """Return batches of tokens and of the results that the network should give."""
     random = np.random.default_rng(1)
     tokens, wanted = random.standard_normal((2, ITEMS * BATCH, SEQ, WIDTH)).astype(np.float32)
     columns = {"tokens": tokens, "wanted": wanted}
@@ -75,7 +75,7 @@ def trained(sink, epochs=2, **options):
 
 
 def by_hand(epochs=2):
-    """Return losses of the same steps without Model."""
+    """Return the losses of the same steps without `Model`."""
     network = block()
     optimizer = nn.Adam(network.trainable_params(), 1e-2)
     step = nn.TrainOneStepCell(nn.WithLossCell(network, nn.MSELoss()), optimizer).set_train()
@@ -90,7 +90,7 @@ def train():
 
 
 def sink():
-    """Give the card an epoch at a time."""
+    """Give the card a whole epoch at a time."""
     *_, losses = trained(True)
     np.testing.assert_allclose(losses, by_hand()[ITEMS - 1 :: ITEMS], rtol=1e-3)
 

@@ -33,7 +33,7 @@ def launched(folder: Path) -> list[dict[str, str]]:
 
 
 def kernels(python: Path, mode: str, layout: str, head_dim: int, seed: int = 0) -> list[str]:
-    """Return types of all that two calls launch; their gradients have to be right."""
+    """Return the types of all that two calls launch; their gradients have to be right."""
     with tempfile.TemporaryDirectory() as folder:
         options = "--report", folder, "--seed", seed
         program = Path(__file__).with_name("card_attention.py"), "gradients", mode, layout, head_dim
@@ -49,9 +49,17 @@ def kernels(python: Path, mode: str, layout: str, head_dim: int, seed: int = 0) 
 
 
 def expected() -> dict[str, list[str]]:
-    """Return the lists of card_kernels.txt: a line "MODE LAYOUT HEAD_DIM", and the types indented."""
+    """Return the lists of card_kernels.txt: a line "MODE LAYOUT HEAD_DIM", and the types indented, with counts."""
     blocks = (block.splitlines() for block in LISTS.read_text().strip().split("\n\n"))
-    return {name: " ".join(lines).split() for name, *lines in blocks}
+    words = {name: [word.partition("*") for word in " ".join(lines).split()] for name, *lines in blocks}
+    return {name: [kind for kind, _, count in runs for _ in range(int(count or 1))] for name, runs in words.items()}
+
+
+def written(types: list[str]) -> str:
+    """Return the lines of a list. A type that follows itself stands once, with its count."""
+    runs = ((kind, len(list(run))) for kind, run in itertools.groupby(types))
+    words = " ".join(kind if count == 1 else f"{kind}*{count}" for kind, count in runs)
+    return textwrap.indent(textwrap.fill(words, 112), "    ")
 
 
 def main(write: bool) -> None:
@@ -60,10 +68,7 @@ def main(write: bool) -> None:
         f"{mode} {layout} {head_dim}": kernels(Path(sys.executable), mode, layout, head_dim)
         for mode, (layout, head_dim) in itertools.product(MODES, LAYOUTS)
     }
-    blocks = [
-        name + "\n" + textwrap.indent(textwrap.fill(" ".join(types), 112), "    ") for name, types in found.items()
-    ]
-    text = "\n\n".join(blocks) + "\n"
+    text = "\n\n".join(f"{name}\n{written(types)}" for name, types in found.items()) + "\n"
     if write:
         LISTS.write_text(text)
     print(text)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 import mindspore as ms
 import numpy as np
 from flash_attention import FlashAttention, reference
-from flash_attention.call import Call
+from flash_attention.call import AttentionRules, Call
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 from mindspore.communication import get_rank, init
 
@@ -24,7 +24,7 @@ CARDS = DP * MP
 
 
 def split(layout, name, shape):
-    """Return into how many parts a layout cuts each axis of an input."""
+    """Return the number of parts into which a layout cuts each axis of an input."""
     ones = (1,) * (len(shape) - 1)
     if layout in ("whole", "cast"):
         return (1, *ones)
@@ -33,7 +33,7 @@ def split(layout, name, shape):
     if layout == "turned":  # the parts that the layer wants, on devices in another order
         return (MP, DP, 1, 1)
     if len(shape) == 1:
-        return (MP,)
+        return (MP,) if name == "sinks" else (DP,)
     if name in ("mask", "segments"):
         return (DP, *ones)
     return (DP, MP, 1, 1) if len(shape) == 4 else (DP, 1, MP)
@@ -46,12 +46,14 @@ class Case:
 
     Attributes:
         mask: dtype and rank; None: no mask.
+        prefix: a causal layer with prefixes, which the network gets in place of segments.
     """
 
     layouts: dict = field(default_factory=dict)
     mask: tuple | None = None
     inputs: tuple = ("query", "key", "value")
     segments: bool = False
+    prefix: bool = False
     layers: int = 1
     input_layout: str = "BNSD"
     recompute: bool = False
@@ -74,6 +76,8 @@ CASES = {
     "bias-last": Case({"bias": "last", "sinks": "whole"}, MASK, EVERY),
     "segments": Case({"segments": "none", "query": "none"}, MASK, segments=True, layers=2),
     "BSH": Case({"query": "none", "key": "none", "value": "none", "output": "none"}, MASK, input_layout="BSH"),
+    "prefix": Case({"prefix": "none", "query": "none"}, prefix=True, layers=2),
+    "prefix-whole": Case({"prefix": "whole"}, MASK, prefix=True),
     "casts": Case(dict.fromkeys((*EVERY, "mask"), "cast"), MASK, EVERY, layers=2),
     "everything": Case(dict.fromkeys((*EVERY, "mask", "segments", "output"), "none"), MASK, EVERY, True, 2),
 }
@@ -123,7 +127,7 @@ class Network(nn.Cell):
         ]
         self.arrive = nn.CellList([Arrives(case, name, one.shape) for name, one in zip(case.inputs, self.tensors)])
         self.more = len(case.inputs) > 3
-        self.masked, self.segments = case.mask is not None, case.segments
+        self.masked, self.segments, self.prefix = case.mask is not None, case.segments, case.prefix
         if case.mask is not None:
             self.dtype = getattr(ms, case.mask[0])
             self.arrive_mask = Arrives(case, "mask", mask_shape(case))
@@ -131,12 +135,9 @@ class Network(nn.Cell):
             if case.layouts.get("mask", "wanted") not in ("none", "cast"):
                 self.cast.shard((split(case.layouts.get("mask", "wanted"), "mask", mask_shape(case)),))
         self.arrive_segments = Arrives(case, "segments", (BATCH, SEQ))
-        self.layers = nn.CellList(
-            [
-                FlashAttention(WIDTH, dp=DP, mp=MP, alibi=self.more, input_layout=case.input_layout, backend="tik")
-                for _ in range(case.layers)
-            ]
-        )
+        self.arrive_prefix = Arrives(case, "prefix", (BATCH,))
+        options = {"alibi": self.more, "causal": case.prefix, "input_layout": case.input_layout, "backend": "tik"}
+        self.layers = nn.CellList([FlashAttention(WIDTH, dp=DP, mp=MP, **options) for _ in range(case.layers)])
         if case.recompute:
             for layer in self.layers:
                 layer.recompute()
@@ -150,16 +151,18 @@ class Network(nn.Cell):
         tensors = ()
         for negate, arrive, tensor in zip(self.negate, self.arrive, self.tensors):
             tensors = tensors + (arrive(negate(tensor)),)
-        hidden, bias, sinks, ids = None, None, None, None
+        hidden, bias, sinks, ids, prefix = None, None, None, None, None
         if self.masked:
             hidden = self.cast(self.arrive_mask(mask), self.dtype)
         if self.more:
             bias, sinks = tensors[3], tensors[4]
         if self.segments:
             ids = self.arrive_segments(segments)
+        if self.prefix:
+            prefix = self.arrive_prefix(segments)
         output = tensors[0]
         for layer in self.layers:
-            output = layer(output, tensors[1], tensors[2], hidden, bias, sinks, None, ids)
+            output = layer(output, tensors[1], tensors[2], hidden, bias, sinks, prefix, ids)
         return self.sum(self.times(self.arrive_output(output), self.weights))
 
 
@@ -176,7 +179,7 @@ class Gradients(nn.Cell):
 
 
 def mask_shape(case):
-    """Return shape of the mask: of one head."""
+    """Return the shape of the mask: of one head."""
     return (BATCH, 1, SEQ, SEQ) if case.mask[1] == 4 else (BATCH, SEQ, SEQ)
 
 
@@ -193,17 +196,20 @@ def turned(case, name, array):
 
 
 def expected(case, data, weights, mask, segments):
-    """Return gradients of the inputs in float64."""
+    """Return the gradients of the inputs in float64."""
     given = {name: turned(case, name, data[name]).astype(float) for name in case.inputs}
     biased = "bias" in given
     problem = Call(
         *SHAPE[:2], SEQ, SEQ, WIDTH, mask_shape=mask_shape(replace(case, mask=("", 4))) if case.mask else None,
         bias_shape=SHAPES["bias"] if biased else None, bias_dtype="float16" if biased else None,
-        mask_dtype="uint8" if case.mask else None, sinks=biased, segments=case.segments,
+        mask_dtype="uint8" if case.mask else None, sinks=biased, segments=case.segments, prefix=case.prefix,
+        rules=AttentionRules(causal=case.prefix),
     )  # fmt: skip
     more = {name: given[name] for name in case.inputs[3:]} | ({"mask": mask} if case.mask else {})
     if case.segments:
         more |= {"segment_ids": segments, "kv_segment_ids": segments}
+    if case.prefix:
+        more["prefix"] = segments
     queries = [given["query"]]
     for _ in range(case.layers):
         queries.append(reference.truth(problem, queries[-1], given["key"], given["value"], **more).output)
@@ -235,9 +241,12 @@ def check(case, rank):
     weights = random.standard_normal(SHAPE).astype(np.float16)
     mask = (random.random((BATCH, 1, SEQ, SEQ)) < 0.3).astype(np.float16)
     segments = np.sort(random.integers(0, 3, (BATCH, SEQ))).astype(np.int32)
+    if case.prefix:
+        segments = np.array([6, 0, 30, 16], np.int32)
     mine = slice(None) if case.full_batch else slice(rank * BATCH // CARDS, (rank + 1) * BATCH // CARDS)
     given_mask = mask.reshape(mask_shape(case)) if case.mask else mask
-    inputs = Tensor(given_mask[mine]), Tensor(segments[mine])
+    given_ids = segments // 2 if case.prefix else segments  # which arrive doubled
+    inputs = Tensor(given_mask[mine]), Tensor(given_ids[mine])
     if case.optimizer:
         shared, alone = (losses(one, data, weights, inputs) for one in (case, replace(case, optimizer=False)))
         return "" if np.allclose(shared, alone, rtol=1e-3) else f"losses {shared}, without sharing {alone}"

@@ -96,7 +96,7 @@ class Gradients(nn.Cell):
 
 
 def results(kind, ours):
-    """Return output and gradients, by name."""
+    """Return the output and gradients, by name."""
     network, random = kind(ours), np.random.default_rng(0)
     for weight in network.trainable_params():
         weight.set_data(Tensor((random.standard_normal(weight.shape) / 8).astype(np.float32)))

@@ -73,7 +73,7 @@ def model(name: str, ours: bool) -> nn.Cell:
 
 
 def ours_in(network: nn.Cell) -> int:
-    """Return layers and primitives of ours that a model holds."""
+    """Return how many layers and primitives of ours a model holds."""
     cells = [cell for _, cell in network.cells_and_names()]
     kept = [value for cell in cells for value in vars(cell).values()]
     layers = [cell for cell in cells if isinstance(cell, ascend910.FlashAttention)]
@@ -81,7 +81,7 @@ def ours_in(network: nn.Cell) -> int:
 
 
 def tokens(name: str) -> list:
-    """Return inputs of a training step; the first row ends in padding."""
+    """Return the inputs of a training step; the first row ends in padding."""
     ids = np.random.default_rng(1).integers(1, VOCABULARY, (2, SEQ + (name != "glm2"))).astype(np.int32)
     ids[0, -5:] = PAD
     return [Tensor(ids), Tensor(np.roll(ids, -1, 1))] if name == "glm2" else [Tensor(ids)]

@@ -16,7 +16,7 @@ from tests.train.flash_attention.st.support.client_models import PREFIXES
 
 
 def models(name: str) -> tuple:
-    """Return the model with our attention and with the library's eager attention, all parameters alike."""
+    """Return two models of equal parameters, with our attention and with the library's eager attention."""
     made = []
     for implementation in (compat.register(), "eager"):
         config = getattr(library, f"{PREFIXES[name]}Config")(
@@ -29,7 +29,7 @@ def models(name: str) -> tuple:
 
 
 def run(model, ids: np.ndarray, mask, weight: np.ndarray) -> list:
-    """Return logits, and the gradient of every parameter."""
+    """Return the logits, and the gradient of every parameter."""
     weight = mindtorch.tensor(weight)
     mask = None if mask is None else mindtorch.tensor(mask)
 
@@ -51,7 +51,7 @@ def generate(model, ids: np.ndarray, mask: np.ndarray) -> np.ndarray:
 
 
 def exact_tanh(tensor):
-    """Return the float32 tanh of MindSpore's CPU kernel errs by 1e-4."""
+    """Compute tanh in float64: MindSpore's float32 tanh on a CPU errs by 1e-4."""
     return tanh(tensor.to(mindtorch.float64)).to(tensor.dtype)
 
 

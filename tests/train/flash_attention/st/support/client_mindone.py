@@ -54,7 +54,7 @@ def add_missing_operators() -> None:
 
 
 def models(name: str) -> tuple:
-    """Return the model with our attention and with the library's eager attention, all parameters alike."""
+    """Return two models of equal parameters, with our attention and with the library's eager attention."""
     import transformers
     from mindone import transformers as library
 
@@ -82,7 +82,7 @@ class Loss(nn.Cell):
 
 
 def run(model: nn.Cell, ids: np.ndarray, mask, weight: np.ndarray) -> list:
-    """Return logits, and the gradient of every parameter."""
+    """Return the logits, and the gradient of every parameter."""
     differentiate = ms.value_and_grad(Loss(model, weight), None, model.trainable_params(), has_aux=True)
     (_, logits), gradients = differentiate(Tensor(ids, ms.int32), None if mask is None else Tensor(mask, ms.int32))
     return [one.asnumpy() for one in (logits, *gradients)]

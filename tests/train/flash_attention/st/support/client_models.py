@@ -23,7 +23,7 @@ PADDING = np.array([[0, 0, 0] + [1] * (SEQ - 3), [1] * SEQ])
 
 
 def options(name: str) -> dict:
-    """Return arguments of a configuration with the names of Hugging Face's transformers."""
+    """Return the arguments of a configuration with the names of Hugging Face's transformers."""
     return {**TINY, **(GEMMA if name == "gemma2" else {})}
 
 

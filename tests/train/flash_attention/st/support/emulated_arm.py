@@ -81,7 +81,7 @@ def _make(folder: Path) -> None:
 
 
 def _sources() -> str:
-    """Return this machine's own archives of Debian as lines for apt.
+    """Return the Debian archives of this machine as lines for apt.
 
     Raises:
         RuntimeError: it takes none of SUITE.

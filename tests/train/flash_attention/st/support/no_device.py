@@ -51,5 +51,5 @@ def open_no_device() -> None:
 
 
 def end_of_graph(error: Exception) -> bool:
-    """Return if an error is the end of a phase "export". MindSpore 2.0 opens the device when the graph is done."""
+    """Return True if an error is the end of a phase "export". MindSpore 2.0 opens the device when the graph is done."""
     return "Create device context failed" in str(error)

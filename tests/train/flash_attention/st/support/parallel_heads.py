@@ -29,7 +29,7 @@ class _Results(nn.Cell):
 
 
 def check(rank: int, world: int) -> list:
-    """Return names of results that are not bitwise equal to one process's results."""
+    """Return the names of results that are not bitwise equal to one process's results."""
     ms.set_context(mode=ms.PYNATIVE_MODE)
     sizes = {"batch": 2, "heads": 8, "kv_heads": 4, "seq_q": 100, "seq_k": 100, "head_dim": 24, "dtype": "float32"}
     rules = AttentionRules(causal=True, alibi=True, dropout_rate=0.2)

@@ -11,14 +11,12 @@ SEQ = 16384
 
 
 def peak() -> float:
-    """Return peak resident size, MB."""
+    """Return the peak of the resident size, MB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def check(rank: int, world: int) -> float:
-    """Return by how many MB SEQ tokens raise the peak of this process. To run before anything else. To run before
-    anything else.
-    """
+    """Return by how many MB SEQ tokens raise the peak of this process. To run before anything else."""
     ms.set_context(mode=ms.PYNATIVE_MODE)
     attention = RingAttention(64, causal=True, window_size=(64, -1))
     gradient = ops.GradOperation(get_all=True, sens_param=True)(attention)

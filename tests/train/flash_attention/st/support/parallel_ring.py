@@ -123,7 +123,7 @@ class Attend(nn.Cell):
 
 
 def run(case: RingCase, layer: type, rank: int, world: int) -> list:
-    """Return names and figures of the results of this process that are wrong."""
+    """Return the names and figures of the results of this process that are wrong."""
     random = np.random.default_rng(len(case.name))
     problem = case.problem()
     arrays = [
@@ -178,7 +178,7 @@ def check_cases(kind: str, names: str, rank: int, world: int) -> dict:
 
 
 def main() -> None:
-    """Run what is named and print the greatest errors, as JSON."""
+    """Run the named cases, and print the greatest errors as JSON."""
     ms.set_context(mode=ms.PYNATIVE_MODE, device_target="CPU")
     rank, world = initialize(timeout=120)
     others = {"memory": parallel_memory.check, "uneven": parallel_failures.check_uneven, "heads": parallel_heads.check}

@@ -1,4 +1,4 @@
-"""Layers over a split sequence, called twice in one differentiated function. A part of parallel_ring.py."""
+"""Call layers over a split sequence twice in one function. A part of parallel_ring.py."""
 
 import mindspore as ms
 import numpy as np
@@ -24,7 +24,7 @@ def gradients(function, arrays):
 
 
 def check(rank: int, world: int) -> dict:
-    """Return the largest relative errors against one process, and what RingAttention says in a `@jit` function."""
+    """Return the largest relative errors against one process, and RingAttention's message in a `@jit` function."""
     ms.set_context(mode=ms.PYNATIVE_MODE)
     random = np.random.default_rng(0)
     arrays = [random.standard_normal(SHAPE).astype(np.float32) for _ in range(4)]

@@ -53,7 +53,7 @@ class Loss(nn.Cell):
 
 
 def train(backend, recompute):
-    """Return losses and the last gradients of a few steps of a small model."""
+    """Return the losses and the last gradients of a few steps of a small model."""
     ms.set_seed(1)
     block = Block(backend)
     network = nn.SequentialCell([block, nn.Dense(32, 32)])

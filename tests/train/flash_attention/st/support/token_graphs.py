@@ -63,7 +63,7 @@ class Gradients(nn.Cell):
 
 
 def neighbours(text: str) -> list[str]:
-    """Return names of the operations beside a printed graph's operators, on their matrices' sides."""
+    """Return the names of the operations beside a printed graph's operators, on their matrices' sides."""
     kinds, inputs = {}, {}
     for name, kind, given in re.findall(r"^ +(%\d+)\([^)]*\) = (?:PrimFunc_)?(\w+)\((.*)", text, re.MULTILINE):
         kinds[name], inputs[name] = kind, re.findall(r"%\w+|Tensor\(", given.split(") {")[0])
@@ -73,7 +73,7 @@ def neighbours(text: str) -> list[str]:
     assert sorted(kind for _, kind in operators) == sorted(MATRICES)
     for operator, kind in operators:
         taken, given = MATRICES[kind]
-        # Results come out of a tuple where there are several.
+        # Results come out of a tuple if there are several.
         items = re.findall(rf"^ +(%\d+)\(.*= TupleGetItem\({operator}, I64\((\d+)\)\)", text, re.MULTILINE)
         results = {name for name, index in items if int(index) in given} or ({operator} if given else set())
         found |= {_origin(inputs[operator][index], kinds) for index in taken}

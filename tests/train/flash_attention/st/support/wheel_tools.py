@@ -57,7 +57,7 @@ def environment(folder: Path, python: str = sys.executable, share: bool = True) 
 
 
 def kept_environment(name: str, contents: str, make: Callable[[Path], object]) -> Path:
-    """Return Python of an environment that is kept beside the tests' own, as `kept`."""
+    """Return the Python of an environment that is kept beside the tests' own, as `kept`."""
     return kept(name, contents, make) / "bin" / "python"
 
 
@@ -114,7 +114,7 @@ DEVELOPMENT = {"2.6.0": "2.6.0.dev20250323", "2.5.0": "2.5.0.dev20250202"}
 
 
 def development_environment(release: str) -> Path:
-    """Return Python 3.11 with a development wheel of MindSpore. It is made at the first call, and kept.
+    """Return a Python 3.11 with a development wheel of MindSpore. It is made at the first call, and kept.
 
     Raises:
         RuntimeError: the package index does not have the wheel any more.

@@ -25,7 +25,7 @@ def test_cpu(case):
 
 
 def in_graphs() -> list:
-    """Return backends and cases, of which those on backend math compile for seconds."""
+    """Return backends and cases. Cases on backend math are fewer, because they compile for seconds."""
     return [
         pytest.param(backend, *case.values, id=f"{backend}-{case.id}", marks=case.marks)
         for backend, one_in in (("math", 80), ("cpu", 40))

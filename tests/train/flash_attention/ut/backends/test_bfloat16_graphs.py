@@ -23,12 +23,12 @@ def draw(*shape, seed=0):
 
 
 def values(tensor):
-    """Return the elements as float32."""
+    """Convert elements to float32."""
     return tensor.astype(ms.float32).asnumpy()
 
 
 def both(lead, mask=None, bias=None):
-    """Return output and gradients of scaled_dot_product_attention, and of flash_attention with what it stands for."""
+    """Return the results of scaled_dot_product_attention, and of the flash_attention that it stands for."""
     tensors = [draw(*lead, *shape, seed=seed) for seed, shape in enumerate(((9, 16), (13, 16), (13, 16), (9, 16)))]
     shapes = [(int(np.prod(lead[:-1])), lead[-1] if lead else 1, *tensor.shape[-2:]) for tensor in tensors]
     flat = [Tensor(values(tensor).reshape(shape), ms.bfloat16) for tensor, shape in zip(tensors, shapes)]

@@ -32,13 +32,13 @@ CASES = {
 
 
 def attention(layout, head_dim, logsumexp=False) -> Call:
-    """Return the call a user writes; with `logsumexp` it gives both results."""
+    """Return the call that a user writes; with `logsumexp` it gives both results."""
     rules = {"causal": True, "input_layout": layout, "head_dim": head_dim, "return_lse": logsumexp}
     return Call(flash_attention, **rules, backend="cpu")
 
 
 class Loss(nn.Cell):
-    """With the logsumexp in it; d_output is float32."""
+    """A loss that uses the logsumexp; d_output is float32."""
 
     def __init__(self, layout, head_dim):
         super().__init__()

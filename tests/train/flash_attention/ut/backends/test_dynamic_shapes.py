@@ -80,8 +80,8 @@ def assert_same(dynamic, static, arguments, atol=1e-6):
 
 
 def rules_by_backend() -> list:
-    """Return every rule on backend cpu and some of them on backend math. Graphs of math take seconds; the others
-    there are slow.
+    """Return every rule on backend cpu, and some rules on backend math. Graphs of math take seconds; the others there
+    are slow.
     """
     everyday = RULES[3], RULES[5]
     return [

@@ -121,8 +121,8 @@ def operator(
     input_layout,
     sparse_mode,
 ):
-    """Return model of ops.flash_attention_score for BNSD, from its documentation; NaN where the documentation is
-    silent.
+    """Stand for ops.flash_attention_score in BNSD, by its documentation. Where the documentation is silent it gives
+    NaN.
     """
     assert input_layout == "BNSD"
     assert head_num == query.shape[1]
@@ -167,7 +167,7 @@ def operator(
 
 
 def taken(case: cases.Case) -> bool:
-    """Return if the fused operator takes the case."""
+    """Return True if the fused operator takes the case."""
     return not case.slow and BACKEND.refuse(dataclasses.replace(case.problem, return_lse=False)) is None
 
 

@@ -146,7 +146,7 @@ def test_the_context_ends_with_an_exception(fakes):
 
 
 def in_a_thread(function):
-    """Return result of a function that runs in a new thread."""
+    """Return the result of a function that runs in a new thread."""
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         return pool.submit(function).result()
 

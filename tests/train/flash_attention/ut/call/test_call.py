@@ -5,9 +5,11 @@ import math
 
 import numpy as np
 import pytest
-from flash_attention.call import LAYOUTS, Call, TensorSpec, alibi_slopes
+from flash_attention.call import LAYOUTS, AttentionRules, Call, TensorSpec, alibi_slopes
+from flash_attention.call.inputs import UNKNOWN, blocks_of_8
 from flash_attention.call.layout import CALL_LAYOUTS
 from flash_attention.call.optional import NAMES, in_order
+from flash_attention.call.tiling import tile_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,17 +20,17 @@ GOOD = {"batch": 2, "heads": 4, "seq_q": 5, "seq_k": 7, "head_dim": 16}
 
 
 def spec(*shape, dtype="float16"):
-    """Return description of a float16 tensor."""
+    """Return the description of a float16 tensor."""
     return TensorSpec(shape, dtype)
 
 
 def ids(*shape):
-    """Return description of an int32 tensor."""
+    """Return the description of an int32 tensor."""
     return TensorSpec(shape, "int32")
 
 
 def describe(query=(2, 4, 5, 16), key=(2, 4, 7, 16), value=None, mask=None, bias=None, dtypes=(HALF,) * 3, **rules):
-    """Return from_inputs with shapes for tensors, everything right unless told otherwise."""
+    """Call from_inputs with shapes for tensors, everything right unless told otherwise."""
     specs = [TensorSpec(shape, dtype) for shape, dtype in zip((query, key, value or key), dtypes)]
     return read_problem(*specs, mask, bias, **rules)
 
@@ -60,6 +62,9 @@ def test_a_matrix_of_tokens_needs_the_size_of_its_batch():
         describe((2, 5, 64), (2, 7, 32), input_layout="BSH", head_dim=16, batch=2)
     with pytest.raises(ValueError, match="head_dim: needed to split the last axis of query for layout TH"):
         describe((10, 64), (14, 32), input_layout="TH", batch=2)
+    with pytest.raises(ValueError, match="batch: got 0, allowed is an integer >= 1"):
+        describe((10, 64), (14, 32), input_layout="TH", head_dim=16, batch=0)
+    assert describe((5, 64), (7, 64), input_layout="TH", head_dim=16, batch=1).batch == 1
 
 
 def test_defaults():
@@ -86,7 +91,7 @@ def test_defaults():
 )
 def test_mask_shapes(mask, canonical, causal):
     problem = describe(mask=mask)
-    assert problem.mask_shape == canonical
+    assert (problem.mask_shape, problem.mask_dtype) == (canonical, None if canonical is None else HALF)
     assert problem.rules.causal == causal
 
 
@@ -97,6 +102,8 @@ def test_a_mask_of_compact_shape_that_is_a_legal_full_mask_is_taken_as_it_is():
 
 
 def test_compact_mask_follows_the_tiling_strategy():
+    assert [tile_of(name) for name in ("sparse", "sparse_64", "sparse_256")] == [AttentionRules().tile, 64, 256]
+    assert AttentionRules().tile == 128
     assert describe(mask=spec(64, 64), tiling_stgy_name="sparse_64").rules.causal
     with pytest.raises(ValueError, match="attention_mask"):
         describe(mask=spec(64, 64))
@@ -132,6 +139,14 @@ BAD_INPUTS = {
         ValueError,
         "value: got last axis 36 .* multiple of value_head_dim 8",
     ),
+    "value_head_dim 0": ({"value_head_dim": 0}, ValueError, "value_head_dim: got 0, .* an integer from 1 to 512"),
+    "unknown heads": ({"query": (2, UNKNOWN, 5, 16)}, ValueError, "query: got an unknown number of heads or head_dim"),
+    "unknown width": ({"query": (2, 4, 5, UNKNOWN)}, ValueError, "query: got an unknown number of heads or head_dim"),
+    "unknown length": (
+        {"query": (1, 4, UNKNOWN, 16), "key": (1, 4, 7, 16), "bias": spec(3, 3, 3, 3)},
+        ValueError,
+        r"here \(1, 4 or 1, any or 1, 7\)",
+    ),
     "head_dim 0": ({"head_dim": 0}, ValueError, "head_dim: got 0"),
     "head_dim type": ({"head_dim": 16.0}, TypeError, "head_dim: got float"),
     "no head_dim": ({"query": (2, 5, 64), "key": (2, 7, 64), "input_layout": "BSH"}, ValueError, "head_dim: needed"),
@@ -152,8 +167,8 @@ BAD_INPUTS = {
     "bias heads": ({"bias": spec(1, 3, 1, 7)}, ValueError, "bias: got shape"),
     "bias dtype": ({"bias": spec(1, 4, 1, 7, dtype="bfloat16")}, TypeError, "bias: got dtype bfloat16"),
     "layout": ({"input_layout": "BDSN"}, ValueError, "input_layout: got 'BDSN', allowed are BNSD"),
-    "strategy": ({"tiling_stgy_name": "dense"}, ValueError, "tiling_stgy_name: no strategy is called 'dense'; known"),
-    "strategy type": ({"tiling_stgy_name": 128}, TypeError, "tiling_stgy_name: expected a string"),
+    "strategy": ({"tiling_stgy_name": "dense"}, ValueError, "tiling_stgy_name: .* called 'dense'; known are sparse, "),
+    "strategy type": ({"tiling_stgy_name": 128}, TypeError, "tiling_stgy_name: expected a string, got int"),
     "prev blocks": ({"prev_block_num": -1}, ValueError, "prev_block_num: got -1, allowed is an integer >= 0"),
     "next blocks": ({"next_block_num": -2}, ValueError, "next_block_num: got -2"),
     "blocks type": ({"next_block_num": 1.5}, TypeError, "next_block_num: got float 1.5"),
@@ -241,11 +256,72 @@ def test_bad_input_is_refused_by_name(name):
         ({"alibi": "both"}, TypeError, "alibi: got str 'both'"),
         ({"head_offset": 1}, ValueError, "head_offset: 1 [+] 4 heads go past all_heads 4"),
         ({"training": None}, TypeError, "training: got NoneType"),
+        ({"head_dim": 577, "value_dim": 16}, ValueError, "head_dim: got 577, allowed is an integer from 1 to 576"),
+        ({"head_dim": 0, "value_dim": 16}, ValueError, "head_dim: got 0"),
+        ({"head_dim": 513}, ValueError, r"value_dim \(here head_dim\): got 513"),
+        ({"value_dim": 513}, ValueError, "value_dim: got 513, allowed is an integer from 0 to 512"),
+        ({"kv_heads": -1}, ValueError, "kv_heads: got -1, allowed is an integer >= 0"),
+        ({"dtype": "float64"}, TypeError, "dtype: got .*float64"),
+        ({"bias_shape": (1, 1, 1, 7), "bias_dtype": "bfloat16"}, TypeError, "bias_dtype: got .*bfloat16"),
+        (
+            {"prefix": True, "causal": True, "window_left": 0},
+            ValueError,
+            r"prefix, window_size: got a prefix together with window_size \(0, -1\)",
+        ),
     ],
 )
 def test_bad_field_is_refused_by_name(change, error, message):
     with pytest.raises(error, match=message):
         make_problem(**{**GOOD, **change})
+
+
+def test_largest_and_smallest_widths():
+    largest = describe((1, 1, 3, 576), (1, 1, 3, 576), (1, 1, 3, 512))
+    assert (largest.head_dim, largest.value_dim) == (576, 512)
+    merged = {"input_layout": "BSH", "head_dim": 16, "value_head_dim": 1}
+    assert describe((2, 5, 64), (2, 7, 64), (2, 7, 4), **merged).value_dim == 1
+
+
+def test_unknown_sizes_are_those_of_mindspore():
+    assert (UNKNOWN, blocks_of_8(UNKNOWN), blocks_of_8(8), blocks_of_8(9)) == (-1, -1, 1, 2)
+
+
+def test_a_size_that_one_tensor_shows_is_known():
+    problem = describe((-1, 4, 5, 16), (-1, 4, -1, 16), (2, 4, 7, 16))
+    assert (problem.batch, problem.seq_k) == (2, 7)
+    assert describe((2, 4, 5, 16), (-1, 4, 7, 16), (-1, 4, -1, 16)).batch == 2
+    assert describe((2, 4, 5, 16), (2, 4, 7, 16), (2, 4, -1, 16)).seq_k == 7
+
+
+def test_position_of_queries_of_unknown_length():
+    """Only the alignment at the end needs the lengths; a band needs all sizes."""
+    end = AttentionRules(causal=True, causal_alignment="bottom_right")
+    assert Call(**GOOD, rules=end).offset == 2
+    unknown = {**GOOD, "seq_k": UNKNOWN}
+    assert Call(**unknown).offset == 0
+    with pytest.raises(ValueError, match="offset: unknown before run time"):
+        _ = Call(**unknown, rules=end).offset
+    with pytest.raises(ValueError, match="band: unknown before run time"):
+        _ = Call(**unknown).band
+
+
+def test_what_is_given_is_told():
+    bare = describe()
+    assert (bare.sinks, bare.segments, bare.prefix, bare.keep_bits) == (False,) * 4
+    segments = {"segment_ids": ids(2, 5), "kv_segment_ids": ids(2, 7)}
+    full = describe(sinks=spec(4), **segments)
+    assert full.sinks and full.segments
+    with pytest.raises(ValueError, match=r"kv_segment_ids: got shape \(2, 5\), allowed is \(batch, seq_k\)"):
+        describe(segment_ids=ids(2, 5), kv_segment_ids=ids(2, 5))
+
+
+@pytest.mark.parametrize(
+    ("shape", "alibi", "kind"),
+    [((2, 4, 5, 7), True, "per_score"), ((1, 4, 1, 7), False, "per_key"), (None, True, "alibi"), (None, False, "none")],
+)
+def test_kinds_of_bias(shape, alibi, kind):
+    problem = make_problem(**GOOD, alibi=alibi, bias_shape=shape, bias_dtype=None if shape is None else "float32")
+    assert problem.bias == kind
 
 
 @settings(max_examples=200, deadline=None)

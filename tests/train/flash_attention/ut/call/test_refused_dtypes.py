@@ -28,7 +28,7 @@ PAGES = Tensor(np.zeros((2, 1), np.int32)), Tensor(np.ones(2, np.int32))
 
 
 def tensor(dtype):
-    """Return ones that fit every call."""
+    """Return a tensor of ones that fits every call."""
     return Tensor(np.ones((2, 4, 16, 8)), dtype)
 
 

@@ -27,7 +27,7 @@ def bands(draw):
 
 
 def brute(band: Band) -> np.ndarray:
-    """Return every rule as a condition on a pair (query, key)."""
+    """Return the visible pairs (query, key), with every rule as a condition on a pair."""
     position = np.arange(band.seq_q)[:, None] + band.offset
     key = np.arange(band.seq_k)[None, :]
     seen = np.ones((band.seq_q, band.seq_k), bool)

@@ -29,7 +29,7 @@ class Twisted:
 
 
 def _after(name: str, instruction: str, value: float) -> Callable:
-    """Return the instruction, then another one on its result: vec_muls or vec_adds by a value."""
+    """Return the instruction followed by another one on its result: vec_muls or vec_adds by a value."""
 
     def change(tik):
         def both(mask, target, *rest):
@@ -42,7 +42,7 @@ def _after(name: str, instruction: str, value: float) -> Callable:
 
 
 def _before(name: str, value: float) -> Callable:
-    """Multiply the source of a conversion first."""
+    """Return the conversion `name` that first multiplies its source."""
 
     def change(tik):
         def both(mask, mode, target, source, *rest):
@@ -55,22 +55,22 @@ def _before(name: str, value: float) -> Callable:
 
 
 def _other_scalar(tik) -> Callable:
-    """Return vec_axpy with another factor."""
+    """Return a vec_axpy with another factor."""
     return lambda mask, target, source, scalar, *rest: tik.vec_axpy(mask, target, source, 0.5, *rest)
 
 
 def _own_source(tik) -> Callable:
-    """Return vec_mul that takes one source twice."""
+    """Return a vec_mul that takes one source twice."""
     return lambda mask, target, a, b, *rest: tik.vec_mul(mask, target, b, b, *rest)
 
 
 def _twice(tik) -> Callable:
-    """Return vec_add that takes one source twice."""
+    """Return a vec_add that takes one source twice."""
     return lambda mask, target, a, b, *rest: tik.vec_add(mask, target, a, a, *rest)
 
 
 def _doubled(tik) -> Callable:
-    """Return mmad that adds its product twice."""
+    """Return an mmad that adds its product twice."""
 
     def both(*arguments):
         tik.mmad(*arguments)
@@ -103,7 +103,7 @@ ATTENTION = [name for name in BY_NAME if name.startswith("attention")]
 
 
 def last_is_slow(names) -> list:
-    """Name as parameters; the longest attention takes seconds on the emulator and is slow."""
+    """Return the names as parameters. The longest attention takes seconds on the emulator and is slow."""
     return [pytest.param(name, marks=[pytest.mark.slow] if name == ATTENTION[-1] else []) for name in names]
 
 

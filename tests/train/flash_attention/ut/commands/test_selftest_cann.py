@@ -140,7 +140,7 @@ def through_acl(place: Path, *options: str, **variables: object) -> subprocess.P
 
 
 def finish(command: subprocess.Popen) -> tuple[int, str, str]:
-    """Return status, stdout and stderr of the command."""
+    """Return the status, stdout and stderr of the command."""
     told, warned = command.communicate(timeout=120)
     return command.returncode, told, warned
 
@@ -275,6 +275,21 @@ def test_without_acl_one_line_says_so(card: Path):
     status, told, warned = finish(through_acl(card))
     assert status == 2 and told == "" and warned.count("\n") == 1
     assert "CANN's Python package acl cannot be imported" in warned
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (("selftest", "--device", "ascend"), "MindSpore is not installed; --through acl asks the card without it"),
+        (("check",), "MindSpore is not installed: pip install mindspore"),
+    ],
+    ids=("selftest", "check"),
+)
+def test_without_mindspore_one_line_says_so(place: Path, words: tuple, message: str):
+    absent = "raise ModuleNotFoundError(\"No module named 'mindspore'\", name='mindspore')\n"
+    (place / "packages/mindspore.py").write_text(absent)
+    status, told, warned = finish(start(place, "-m", "flash_attention.cli", *words))
+    assert status == 2 and told == "" and warned.count("\n") == 1 and message in warned, warned
 
 
 def test_a_report_that_cannot_be_written(card: Path):

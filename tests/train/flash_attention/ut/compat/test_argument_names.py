@@ -1,4 +1,4 @@
-"""Errors name arguments as the caller of an adapter wrote them, for every argument of every adapter."""
+"""Errors name arguments as the caller of an adapter wrote them, in every adapter."""
 
 import inspect
 import re
@@ -6,7 +6,7 @@ import re
 import mindspore as ms
 import numpy as np
 import pytest
-from flash_attention import scaled_dot_product_attention
+from flash_attention import paged_attention, scaled_dot_product_attention
 from flash_attention.call.names import renamed
 from flash_attention.compat import ascend910, flash_attn, mindnlp, mindspore_ops, transformers
 from flash_attention.compat.flash_attn import bert_padding, flash_attn_interface
@@ -21,11 +21,11 @@ def tensor(*shape, dtype="float32"):
 
 
 class Module(nn.Cell):
-    """Stands for a model's attention."""
+    """Stand for a model's attention."""
 
 
 def layer(query, key, value, attn_mask=None, alibi_mask=None):
-    """Calls the layer of earlier packages."""
+    """Call the layer of earlier packages."""
     return ascend910.FlashAttention(16, alibi=True)(query, key, value, attn_mask, alibi_mask)
 
 
@@ -127,7 +127,7 @@ WRONG = {
     **dict.fromkeys(("causal", "is_causal", "enable_gqa", "deterministic", "return_softmax_lse"), FLAG[:1]),
     **dict.fromkeys(("return_attn_probs", "rotary_interleaved", "interleaved"), FLAG),
     **dict.fromkeys(("alibi_slopes", "s_aux", "attn_mask", "attention_mask", "alibi_mask"), OPTIONAL),
-    **dict.fromkeys(("cu_seqlens_q", "cu_seqlens_k", "cu_seqlens"), (*INTEGERS, Tensor([0, 4, 2]), [0, 4, 2])),
+    **dict.fromkeys(("cu_seqlens_q", "cu_seqlens_k", "cu_seqlens"), (*INTEGERS, Tensor([0, 4, 2]), [0, 4, 2], ())),
     **dict.fromkeys(("cache_seqlens", "seqlen_offsets"), (*INTEGERS, -1)),
     **dict.fromkeys(("cache_batch_idx", "cache_leftpad", "block_table"), INTEGERS),
     **dict.fromkeys(("indices", "attention_mask_in_length", "unused_mask"), INTEGERS),
@@ -190,7 +190,7 @@ OURS += "|key_cache|value_cache|block_tables|context_lens|slot_mapping|window_si
 
 
 def named_as_written(message, entry, name):
-    """Return whether a message begins with the name, and no other is one that the entry does not have."""
+    """Return whether a message begins with the name and names no foreign argument."""
     function, _ = ENTRIES[entry]
     parameters = set(inspect.signature(function).parameters)
     foreign = set(re.findall(rf"(?<!\ba )(?<!compact )(?<![\w/])({OURS})(?![\w])", message)) - parameters
@@ -198,7 +198,7 @@ def named_as_written(message, entry, name):
 
 
 def called(entry, name, wrong):
-    """The message of an entry for a wrong argument; None if it takes it."""
+    """Return the message of an entry for a wrong argument, None if there is none."""
     function, given = ENTRIES[entry]
     try:
         function(**{**given, **NEEDS.get((entry, name), {}), name: wrong})
@@ -220,7 +220,7 @@ def test_every_argument(entry):
 
 
 class InGraph:
-    """Functions that a graph compiles: what is wrong in each is its name."""
+    """Hold functions for a graph. What is wrong in each is its name."""
 
     def is_causal(x):
         return scaled_dot_product_attention(x, x, x, is_causal=1)
@@ -258,6 +258,42 @@ def test_the_earlier_layer_in_a_graph():
     for wrong, message in (((tensor(7),), "^attn_mask: got shape"), ((None, tensor(7)), "^alibi_mask: got shape")):
         with in_mode("graph"), pytest.raises(ValueError, match=message):
             earlier(query, query, query, *wrong)
+
+
+TWO, ONE_SEQUENCE = Tensor([0, 2, 6], ms.int32), Tensor([0, 6], ms.int32)
+FEWER, TABLE = tensor(2, 8, 3, 16), Tensor([[0], [1]], ms.int32)
+#: Wrong calls, by how their messages begin: also the other argument has the caller's name.
+OTHERS = {
+    "k: got 3 heads, which do not divide the 4 heads of q;": lambda q: flash_attn.flash_attn_func(q, FEWER, FEWER),
+    "kv: got dtype float16, but q is float32;": lambda q: flash_attn.flash_attn_kvpacked_func(
+        q, tensor(2, 6, 2, 4, 16, dtype="float16")
+    ),
+    "k_cache: got 3 heads, which do not divide the 4 heads of q;": lambda q: flash_attn.flash_attn_with_kvcache(
+        q, FEWER, FEWER
+    ),
+    "key_cache: got 3 heads, which do not divide the 4 heads of query;": lambda q: paged_attention(
+        q, FEWER, FEWER, TABLE, TWO[1:]
+    ),
+    "v: got shape (2, 2, 4, 16), allowed is": lambda q: flash_attn.flash_attn_with_kvcache(
+        q, CACHE["k_cache"], CACHE["v_cache"], q[:, :1], q[:, :2], cache_seqlens=0
+    ),
+    "cu_seqlens_k: got [0, 6], the lengths of 1 sequences, but cu_seqlens_q has 2;": (
+        lambda q: flash_attn.flash_attn_varlen_func(q[0], q[0], q[0], TWO, ONE_SEQUENCE, 6, 6)
+    ),
+    "cu_seqlens_k: got [0, 2, 6], the lengths of 2 sequences, but cu_seqlens_q has 1;": (
+        lambda q: flash_attn.flash_attn_varlen_func(q[0], q[0], q[0], (0, 6), TWO, 6, 6)
+    ),
+    "real_shift: got dtype int32, allowed are": lambda q: mindspore_ops.flash_attention_score(
+        q, q, q, 4, real_shift=tensor(2, 4, 6, 6, dtype="int32"), input_layout="BSND"
+    ),
+}
+
+
+@pytest.mark.parametrize("message", OTHERS)
+def test_the_argument_beside(message):
+    with in_mode("pynative"), pytest.raises((TypeError, ValueError)) as caught:
+        OTHERS[message](tensor(*DENSE))
+    assert str(caught.value).startswith(message)
 
 
 def test_words_that_are_no_names_stay():

@@ -29,13 +29,13 @@ VIEWS = {
 
 
 def new_whole(kind, dtype=ms.float32):
-    """Zero that hold both caches, as a Tensor or a Parameter."""
+    """Return zeros that hold both caches, as a Tensor or a Parameter."""
     whole = Tensor(np.zeros(WHOLE, np.float32)).astype(dtype)
     return Parameter(whole, name="whole") if kind == "parameter" else whole
 
 
 def check(outputs, *caches):
-    """Return the output of a token of ones, then of a token of twos."""
+    """Check the outputs of a token of ones, then of a token of twos."""
     for output, seen in zip(outputs, (1, 1 + 1 / (1 + np.exp(-8.0)))):
         np.testing.assert_allclose(output[0, 0, 0].astype(ms.float32).asnumpy(), seen, 1e-2)
     for cache in caches:
@@ -44,29 +44,29 @@ def check(outputs, *caches):
 
 
 def two_steps(step, k_cache, v_cache):
-    """Return outputs of a token of ones, then of one of twos."""
+    """Return the outputs of a token of ones, then of a token of twos."""
     return [step(ONE * (at + 1), k_cache, v_cache, Tensor([at], ms.int32)) for at in (0, 1)]
 
 
 def grown(q, k_cache, v_cache, lengths):
-    """Return attention by pages, of a token that the call appends."""
+    """Compute attention by pages for a token that the call appends."""
     return flash_attn_with_kvcache(q, k_cache, v_cache, q, q, cache_seqlens=lengths)
 
 
 def with_logsumexp(q, k_cache, v_cache, lengths):
-    """Return the same of a whole row, as a logsumexp needs it."""
+    """Compute `grown` for a whole row, as a logsumexp needs it."""
     return flash_attn_with_kvcache(q, k_cache, v_cache, q, q, cache_seqlens=lengths, return_softmax_lse=True)[0]
 
 
 def by_two_calls(q, k_cache, v_cache, lengths):
-    """Return the same by two functions, on a backend that reads by MindSpore's own operators."""
+    """Compute `grown` by two functions, on a backend that reads by MindSpore's own operators."""
     token = reshape_and_cache(q, q, k_cache, v_cache, lengths)
     k_cache, v_cache = ops.depend(k_cache, token), ops.depend(v_cache, token)
     return paged_attention(q, k_cache, v_cache, ops.reshape(lengths * 0, (1, 1)), lengths + 1, backend="math")
 
 
 def without_token(q, k_cache, v_cache, lengths):
-    """Return the same on backend cpu, whose operator a graph keeps behind the writing one."""
+    """Compute `grown` on backend cpu, whose operator a graph keeps behind the writing operator."""
     reshape_and_cache(q, q, k_cache, v_cache, lengths)
     return paged_attention(q, k_cache, v_cache, ops.reshape(lengths * 0, (1, 1)), lengths + 1, backend="cpu")
 

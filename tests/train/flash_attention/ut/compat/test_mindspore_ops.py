@@ -58,7 +58,7 @@ class Score(nn.Cell):
 
 
 def run(inputs, d_output, shift=None, primitive=False, **settings):
-    """Return output of a call and its gradients, as float32 arrays in BNSD.
+    """Return the output of a call and its gradients, as float32 arrays in BNSD.
 
     Args:
         inputs: query, key, value in BNSD.
@@ -216,7 +216,7 @@ def test_the_last_1024_rows_of_alibi_stand_for_all_of_them(sparse_mode, seq_q, s
 
 
 def masked_scores(inputs, hidden, shift):
-    """Return float64 scores of every query head, -inf where hidden."""
+    """Return the scores of every query head in float64, -inf where hidden."""
     query, key = (one.astype(np.float64) for one in inputs[:2])
     key = key.repeat(query.shape[1] // key.shape[1], 1)
     scores = SCALE * (query @ key.swapaxes(-1, -2) + shift)

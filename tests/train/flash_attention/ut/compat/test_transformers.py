@@ -35,7 +35,7 @@ def eager(query, key, value, added, softcap=None):
 
 
 def hidden_by_position(seq_q, seq_k, window=None):
-    """Return -inf where the last seq_q positions see nothing."""
+    """Return a bias of the last seq_q positions: -inf where a key is hidden."""
     position = np.arange(seq_q)[:, None] + seq_k - seq_q
     keys = np.arange(seq_k)
     hidden = keys > position
@@ -45,7 +45,7 @@ def hidden_by_position(seq_q, seq_k, window=None):
 
 
 def call(tensors, mask=None, module=None, **options):
-    """Return output of the attention function as a model calls it."""
+    """Return the attention function's output, called as a model calls it."""
     output, probabilities = attention_forward(module or Module(), *map(Tensor, tensors), mask, scaling=SCALE, **options)
     assert probabilities is None
     return output.asnumpy()

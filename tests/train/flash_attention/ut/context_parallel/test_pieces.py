@@ -51,7 +51,7 @@ class Process:
         return Tensor(self.split.split(array, self.rank, 2))
 
     def run(self, pairs):
-        """Return output, logsumexp, gradient of the queries, of all pairs, and of the sinks."""
+        """Return output, logsumexp, and the gradients of queries, pairs and sinks."""
         query, d_output = self.part(QUERY), self.part(D_OUTPUT)
         output, logsumexp = self.start(Tensor(SINKS))
         for compute, pair, optional in zip(self.forward, pairs, self.optional):

@@ -28,7 +28,7 @@ def forward_inputs(problem=PROBLEM) -> list:
 
 
 def forward_outputs() -> list:
-    """Return arrays for output and logsumexp."""
+    """Return the arrays for output and logsumexp."""
     return [zeros(*PROBLEM.shape_query()), zeros(*PROBLEM.shape_lse())]
 
 
@@ -189,7 +189,7 @@ def backward_inputs() -> list:
 
 
 def backward_outputs() -> list:
-    """Return arrays for the gradients of query, key and value."""
+    """Return the arrays for the gradients of query, key and value."""
     return [zeros(2, 4, 5, 8), zeros(2, 2, 6, 8), zeros(2, 2, 6, 8)]
 
 

@@ -27,7 +27,9 @@ def unforced(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def without_tiles() -> tuple[str, ...]:
-    """Return instruction sets in order, without the one of tiles. Tiles come first on every processor that has them."""
+    """Return the instruction sets in order, without the set that has tiles. Tiles come first on every processor that
+    has them.
+    """
     return tuple(name for name in KERNEL.instruction_sets() if name != library.TILES_ISA)
 
 

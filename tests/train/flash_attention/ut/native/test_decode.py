@@ -19,7 +19,7 @@ CASES = (
         heads=3, kv_heads=1, seq_q=5, seq_k=530, head_dim=128, mask="causal", alibi="computed", alignment="bottom_right"
     ),
     cases.Case(heads=2, kv_heads=2, seq_q=4, seq_k=600, head_dim=33, mask="causal"),
-    # By tiles, where there are some, and the fewest queries that are.
+    # By tiles, if there are some, and the fewest queries that are.
     cases.Case(heads=6, kv_heads=2, seq_q=11, seq_k=700, head_dim=72, mask="causal", alignment="bottom_right"),
     cases.Case(heads=3, kv_heads=1, seq_q=9, seq_k=300, head_dim=64, softcap=5.0, sinks=True),
 )
@@ -33,7 +33,7 @@ def test_cases(isa, dtype):
 
 
 def decode(problem, query, key, value):
-    """Return output and logsumexp of the kernel."""
+    """Return the output and logsumexp of the kernel."""
     output, logsumexp = library.forward(problem, *(stored(array, problem.dtype) for array in (query, key, value)))
     return values(output), logsumexp
 

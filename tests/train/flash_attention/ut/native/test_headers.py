@@ -28,7 +28,7 @@ def test_compiles_alone(header):
 
 
 def pairs() -> list:
-    """Return instruction sets with the flags of a target. Further targets of the same header are slow."""
+    """Return the instruction sets with the flags of a target. Further targets of the same header are slow."""
     return [
         pytest.param(simd, target, marks=[pytest.mark.slow] if index else [])
         for simd, targets in TARGETS.items()

@@ -38,7 +38,7 @@ def digest(seed: int) -> str:
 
 
 def print_digests(seeds: list) -> None:
-    """Run in a process of its own, whose memory is fresh."""
+    """Print digests, in a process of its own, whose memory is fresh."""
     for seed in seeds:
         print(seed, digest(seed))
 

@@ -59,7 +59,7 @@ class GuardedPages:
 
 
 def check_guarded(at_end: bool) -> None:
-    """Run in a process of its own, which an error would end."""
+    """Check guarded memory, in a process of its own, which an error would end."""
     for isa in library.instruction_sets():
         with instruction_set(isa):
             for case, layout in itertools.product(CASES, LAYOUTS):
@@ -109,7 +109,7 @@ def test_alignment_does_not_matter(offset):
 
 
 def test_nothing_is_left_unwritten():
-    """Results start as NaN here; every element has to be written, also where nothing is visible."""
+    """Results start as NaN here; every element has to be written, also if nothing is visible."""
     case = Case(seq_q=300, seq_k=200, head_dim=40, window=(10, 10), mask="rows", dtype="float32")
     for result in run(case.problem, *tensors(case), mask=case.backend_mask()):
         assert not np.isnan(result).any()

@@ -32,7 +32,7 @@ def tensors_of(problem) -> dict:
 
 
 def named(problem, tensors, **optional) -> dict:
-    """Return results of the kernel by name."""
+    """Return the results of the kernel by name."""
     results = run(problem, tensors["query"], tensors["key"], tensors["value"], tensors["d_output"], **optional)
     return dict(zip(NAMES, results))
 

@@ -46,7 +46,7 @@ needs_tiles = pytest.mark.skipif(not HAS_TILES, reason="the processor has no til
 
 @pytest.fixture(scope="module", params=("scalar", pytest.param("intrinsics", marks=needs_tiles)))
 def driver(request, tmp_path_factory) -> Path:
-    """Return tiles_driver.cpp with one of the two implementations."""
+    """Build tiles_driver.cpp with one of the two implementations."""
     program = tmp_path_factory.mktemp("tiles") / "driver"
     flags = (SCALAR,) if request.param == "scalar" else ("-DINTRINSICS", "-mamx-tile", "-mamx-bf16")
     sources = (HERE / "tiles_driver.cpp", build.SOURCES / "tile_permission.cpp")
@@ -56,7 +56,7 @@ def driver(request, tmp_path_factory) -> Path:
 
 
 def flushed(values: np.ndarray) -> np.ndarray:
-    """Return float32 with subnormal numbers as zeros."""
+    """Round to float32, with zeros for subnormal numbers."""
     rounded = values.astype(np.float32)
     return np.where(np.abs(rounded) < SMALLEST, np.copysign(np.float32(0), rounded), rounded)
 
@@ -68,7 +68,9 @@ def pairs(bits: np.ndarray) -> np.ndarray:
 
 
 def dot(sums: np.ndarray, left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """Return the instruction as Intel's manual has it: first and second values apart, then together, then the sums."""
+    """Compute the instruction as Intel's manual describes it: first and second values apart, then together, then the
+    sums.
+    """
     partial = np.zeros((2, SIDE, SIDE))
     for k in range(SIDE):
         partial = flushed(pairs(left)[:, :, k, None] * pairs(right)[:, None, k] + partial).astype(np.float64)

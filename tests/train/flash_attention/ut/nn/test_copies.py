@@ -15,7 +15,7 @@ X = Tensor(np.random.default_rng(0).standard_normal((1, 2, 40, 16)).astype(np.fl
 
 
 def run(layer):
-    """Return output of a layer."""
+    """Return the output of a layer."""
     return layer(X, X, X).asnumpy()
 
 
@@ -26,7 +26,7 @@ def copies(layer):
 
 
 def all_differ(arrays):
-    """Return if no two of the arrays are alike."""
+    """Return True if no two of the arrays are alike."""
     return all(np.abs(one - two).max() > 0.1 for index, one in enumerate(arrays) for two in arrays[:index])
 
 

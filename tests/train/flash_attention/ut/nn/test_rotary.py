@@ -23,7 +23,7 @@ def form(request, monkeypatch):
 
 
 def tables(rotary_dim: int) -> tuple:
-    """Return cos and sin, float32."""
+    """Return cos and sin in float32."""
     angles = np.arange(POSITIONS)[:, None] * 100.0 ** -(np.arange(0, rotary_dim, 2) / rotary_dim)
     return np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
 
@@ -50,7 +50,7 @@ def turned(x):
 
 
 class Rotary(nn.Cell):
-    """A call, times `upstream`; `offsets` are data, or None where `constant` says them."""
+    """A call, times `upstream`; `offsets` are data, or None if `constant` says them."""
 
     def __init__(self, interleaved: bool, constant: int):
         super().__init__()
@@ -172,7 +172,7 @@ def test_low_precision_gradients(mode, dtype):
 
 
 def turn_in_halves(x, cos, sin, offsets):
-    """Return one call."""
+    """Turn x in halves by one call."""
     return rotary_embedding(x, cos, sin, offsets=offsets)
 
 

@@ -27,7 +27,7 @@ def of_device(request, mask=None, rank=3, **rules):
 
 @pytest.fixture
 def semi_auto():
-    """Provide semi-automatic parallel mode on eight devices. MindSpore 2.0 has it in graphs alone."""
+    """Set semi-automatic parallel mode on eight devices. MindSpore 2.0 has it in graphs alone."""
     ms.set_context(mode=ms.GRAPH_MODE)
     ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel", device_num=8, global_rank=3)
     yield

@@ -11,7 +11,7 @@ def double(x):
 
 
 def doubled_gradient(x, out, dout):
-    """Return its gradient."""
+    """Return the gradient of the doubled input."""
     return (dout * 2,)
 
 

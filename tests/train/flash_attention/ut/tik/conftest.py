@@ -50,7 +50,7 @@ def execute(device):
 
 @pytest.fixture
 def on_emulator(device):
-    """Skip the test on a device, where there is nothing to check it with."""
+    """Skip the test on a device, if there is nothing to check it with."""
     if device != "emulator":
         pytest.skip("a test of what only the emulator has")
 

@@ -52,7 +52,7 @@ def test_all_cases(tik, execute, case):
 
 
 def _attention(problem: Call, seed: int = 0, sigma: float = 1.0, outliers: float = 1.0) -> tuple:
-    """Return (inputs of the kernels, truth, truth's inputs): the forward results are exact, rounded as they are
+    """Return (inputs of the kernels, truth, truth's inputs). The forward results are exact, rounded as they are
     stored.
     """
     random = np.random.default_rng(seed)

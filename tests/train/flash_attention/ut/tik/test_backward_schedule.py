@@ -29,12 +29,12 @@ def _planned(*sizes, **fields) -> tuple:
 
 
 def _rows(split):
-    """Return (core, row) of every item."""
+    """Return the (core, row) of every item."""
     return ((core, row) for core, items in enumerate(split.table) for row in items[items["count"] > 0])
 
 
 def _seen(problem: KernelProblem, plan, split, row) -> np.ndarray:
-    """Return scores of an item by the table: bool (queries, keys) of the whole problem."""
+    """Return the scores that the table gives an item: bool (queries, keys) of the whole problem."""
     rows, keys = plan.rows, plan.keys
     wide = np.zeros((-(-problem.seq_q // rows) * rows, -(-problem.seq_k // keys) * keys), bool)
     for step in range(row["count"]):

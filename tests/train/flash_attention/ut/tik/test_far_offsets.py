@@ -66,12 +66,12 @@ LAST_TOKENS = PROBLEM.batch - 1, PROBLEM.heads - 1, slice(None), slice(FIRST // 
 
 
 def _last(stored: np.ndarray) -> np.ndarray:
-    """Return (tokens, D) from FIRST on of the last head."""
+    """Return the tokens of the last head from FIRST on, (tokens, D)."""
     return from_nz(np.asarray(stored[LAST_TOKENS]), LENGTH - FIRST, DEPTH).astype(np.float64)
 
 
 def _numbers(rows: int) -> np.ndarray:
-    """Return numbers, over all heads, of tiles from FIRST on in the last head. A tile has `rows` tokens."""
+    """Return the numbers, over all heads, of the last head's tiles from FIRST on. A tile has `rows` tokens."""
     tiles = -(-LENGTH // rows)
     return PLANE * tiles + np.arange(FIRST // rows, tiles)
 
@@ -129,7 +129,7 @@ def test_the_last_head_of_tensors_past_32_bits(tik, run_blocks, monkeypatch):
 
 
 def _expected(query, key, value, d_output) -> dict:
-    """Return output and gradients for the tokens that hold data, in float64."""
+    """Return the output and gradients for the tokens that hold data, in float64."""
     row = np.arange(LENGTH - FIRST)
     seen = (row[None, :] <= row[:, None]) & (row[None, :] >= row[:, None] - WINDOW)
     weights = np.where(seen, np.exp(query @ key.T * PROBLEM.scale), 0)

@@ -13,11 +13,6 @@ from tests.train.flash_attention.ut.tik.support.programs import build_forward, f
 from tests.train.flash_attention.ut.tik.support.shared_cases import check_closely, random_arrays, run_forward
 
 
-def test_representative_cases_are_all_in_the_list():
-    named = case_list.params(shared_cases.is_representative, dtype="float16")
-    assert len(named) == len(shared_cases.REPRESENTATIVE)
-
-
 @pytest.mark.parametrize("case", case_list.params(shared_cases.is_representative, dtype="float16"))
 def test_representative_cases(tik, execute, case):
     cases.check(case, run_forward(tik, execute, case))

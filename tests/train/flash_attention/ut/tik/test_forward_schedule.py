@@ -22,7 +22,7 @@ def _planned(*sizes, **fields) -> tuple:
 
 
 def _row_blocks(work):
-    """Yield (core, item row, words) of every active row block."""
+    """Yield the (core, item row, words) of every active row block."""
     for core in range(work.cores):
         for row in work.table[core]:
             for words in row["row_blocks"]:

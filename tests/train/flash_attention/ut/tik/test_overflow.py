@@ -26,7 +26,7 @@ def _normal(head_dim: int) -> list[np.ndarray]:
 
 
 def _drifting_keys(head_dim: int) -> list[np.ndarray]:
-    """Return keys that grow: the maximum of a row rises again and again."""
+    """Return inputs whose keys grow: the maximum of a row rises again and again."""
     query, key, value, d_output = _normal(head_dim)
     return [query, key * np.linspace(0.1, 12, KEYS)[:, None], value, d_output]
 
@@ -45,7 +45,7 @@ def _rows_of_different_scale(head_dim: int) -> list[np.ndarray]:
 
 
 def _scores_to_60000(head_dim: int) -> list[np.ndarray]:
-    """Return scores from -60000 to 60000 in every row."""
+    """Return inputs whose scores go from -60000 to 60000 in every row."""
     query, key, value, d_output = _normal(head_dim)
     size = np.sqrt(60000 / np.sqrt(head_dim))
     signs = np.sign(key[..., :1, :])
@@ -62,7 +62,7 @@ def _operators(problem: KernelProblem, tik) -> tuple:
 
 
 def _run(tik, execute, attention: Call, arrays: list, d_saturates=False, **features) -> reference.Attention:
-    """Return output, logsumexp and gradients of the operators."""
+    """Return the output, logsumexp and gradients of the operators."""
     problem = describe.kernel_problem(attention, cores=1)
     query, key, value, d_output = arrays
     forward, backward = _operators(problem, tik)

@@ -53,7 +53,7 @@ NAMES = ("pair112", "pair96", "single112", "single96")
 
 
 def _fits(problem) -> bool:
-    """Return if the strategy that a problem names fits on chip."""
+    """Return True if the strategy that a problem names fits on chip."""
     (plan,) = candidates(problem)
     split = schedule.split(problem, plan)
     return not excess(buffers(problem, plan, split), problem)
@@ -130,7 +130,7 @@ def test_hidden_keys_may_hold_anything(tik, execute_nan):
 
 
 def _chosen(seq: int, head_dim: int, **fields) -> str:
-    """Return name of the strategy for 32 heads."""
+    """Return the name of the strategy for 32 heads."""
     return schedule.choose(make_kernel_problem(1, 32, seq, seq, head_dim, **fields)).plan.strategy
 
 

@@ -17,7 +17,7 @@ from tests.train.flash_attention.ut.tik.support.varlen import Packing
 
 
 def taken() -> list:
-    """The cases that kernels take, with widths that are multiples of 16."""
+    """Return the cases that kernels take, with widths that are multiples of 16."""
     cases = {}
     for case in varlen.CASES:
         if case.blocks == (ALL_BLOCKS, ALL_BLOCKS) and case.alibi in ("none", "computed") and not case.given_bits:
@@ -28,12 +28,12 @@ def taken() -> list:
 
 
 def packing_of(case: VarlenCase) -> Packing:
-    """Return a packing with room for more sequences, and with a gradient of the logsumexp, for some cases."""
+    """Return a packing with room for more sequences and a gradient of the logsumexp."""
     return Packing(case, room=9 * (case.heads == 4), logsumexp_gradient=case.heads == 4 or case.alibi == "computed")
 
 
 def results_of(tik, execute, packing: Packing, **request) -> reference.Attention:
-    """All results of a packing, checked."""
+    """Return all results of a packing, checked."""
     found = packing.run(tik, execute, packing.request(**request))
     packing.check(found)
     return found
@@ -56,7 +56,7 @@ def test_one_core_for_a_head_rounds_the_gradients_of_its_queries(tik, execute, c
 
 
 def causal(queries=QUERIES, keys=None, **fields) -> Packing:
-    """A packing of causal sequences in float16."""
+    """Return a packing of causal sequences in float16."""
     return Packing(VarlenCase(queries=queries, keys=keys or queries, mask="causal", **{"kv_heads": 1, **fields}))
 
 

@@ -22,7 +22,7 @@ def apply_rotary_emb(
     cu_seqlens: Tensor | None = None,
     max_seqlen: int | None = None,
 ) -> Tensor:
-    """Return `flash_attention.rotary_embedding` by the name and with the arguments of flash_attn.
+    """Call `flash_attention.rotary_embedding` by flash_attn's name and with its arguments.
 
     Args:
         x (Tensor): (batch, seqlen, nheads, headdim).

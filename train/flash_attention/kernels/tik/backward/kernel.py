@@ -111,6 +111,10 @@ class Backward:
             with core.when(ahead < item["steps"]):
                 self.loads.rows(item.advance(ahead))
         self.loads.scores_extra(item.units[0])
+        if self.plan.pipeline.whole:
+            turn = self.turn
+            self._scores(item.units[0], core.on.l0_turned[0])
+            self.turn = turn
         bodies = core.scalar("int32", "bodies")
         bodies.set_as((item["steps"] + (self.behind + RING - 1)) // RING)
         (self._deferred if self.plan.pipeline.late else self._plain)(bodies)
@@ -120,7 +124,7 @@ class Backward:
         store_body = self._body("store_body", 1, bodies)
         with self.tik.for_range(0, bodies, name="body") as body:
             for position in range(RING):
-                self._step(body, position)
+                (self._whole_step if self.plan.pipeline.whole else self._step)(body, position)
                 self._store(body, store_body, position)
                 with self.core.when(body == 0, self.next_item["count"] > 0):
                     if position == 1:
@@ -201,7 +205,8 @@ class Backward:
         if late:
             self._load_rows(step, position)
         with core.when(step < steps):
-            self.vector.probabilities(ahead)
+            self.vector.exponentials(ahead)
+            self.vector.round()
             self._take(body, position, exact=True)
             self._d_probability(ahead)
             self.vector.take_d_probability()
@@ -220,6 +225,43 @@ class Backward:
                 self._query_gradient(behind, part, columns)
         with core.when(step + 1 < steps):
             self.loads.scores_extra(item.units[(position + 1) % RING])
+
+    def _whole_step(self, body: Number, position: int) -> None:
+        """Emit a step whose Vector instructions are independent and as long as a tile.
+
+        The Cube has the scores of the step after when Vector comes to them.
+        """
+        core, item, steps = self.core, self.item, self.item["steps"]
+        step = body * RING + position
+        ahead, behind, done = (item.units[(position - lag) % RING] for lag in range(3))
+        with core.when(step < steps):
+            self.vector.take_scores()
+        with core.when(step >= 2, step < steps + 1):
+            self.query_sums.store(done)
+        self._load_rows(step, position)
+        with core.when(step >= 1, step < steps + 1):
+            values, on = self.plan.value_dim, core.on
+            self._add_transposed_product(values, on.value_sum[0], on.probability[0], "d_output", behind, step)
+        with core.when(step < steps):
+            self.vector.exponentials(ahead)
+            self._d_probability(ahead)
+            with core.tik.if_scope(step + 1 < steps):
+                self.vector.take_d_probability()
+            self.vector.round()
+            # Behind the last probabilities, for which all else waits then.
+            with core.tik.if_scope(step + 1 >= steps):
+                self.vector.take_d_probability()
+            self.vector.d_scores(ahead)
+        with core.when(step >= 1, step < steps + 1):
+            self.query_sums.fetch(behind)
+            self._key_gradient(behind, step)
+        with core.when(step + 1 < steps):
+            following = item.units[(position + 1) % RING]
+            self.loads.scores_extra(following)
+            self._scores(following)
+        with core.when(step >= 1, step < steps + 1):
+            (part,) = self.plan.query_parts
+            self._query_gradient(behind, part, self._key_columns(*self.plan.key_parts(part)[0]))
 
     def _halves(self, body: Number, position: int) -> None:
         """The end of a step where L0C holds half of the gradients of the queries.
@@ -276,6 +318,7 @@ class Backward:
         right_terms: Tensor,
         key_terms: Tensor | None = None,
         linear: Tensor | None = None,
+        lowered: Scalar | None = None,
     ) -> None:
         """target (rows, keys) = left . right + terms, segment by segment of keys; key_terms (L1) fill right_terms.
 
@@ -298,7 +341,14 @@ class Backward:
             keys, inside = self._operand(), start - starts[part]
             for slot in each_epoch(core, right, self.epoch):
                 tik.load2dv1(keys, slot, start * dim // FRACTAL, width * dim // FRACTAL, 1, 0, False)
-            tik.mmad(target[part][inside * plan.rows], operand, keys, plan.rows, dim, width, 0)
+            place = target[part][inside * plan.rows]
+            if lowered is None:
+                tik.mmad(place, operand, keys, plan.rows, dim, width, 0)
+            else:
+                with tik.if_scope(lowered > 0):
+                    tik.mmad(place, operand, keys, plan.rows, dim, width, 1)
+                with tik.else_scope():
+                    tik.mmad(place, operand, keys, plan.rows, dim, width, 0)
             if linear is None and inside + width == size:
                 terms = right_terms[starts[part] * TERMS]
                 tik.mmad(target[part], l0_terms, terms, plan.rows, 16, size, 1)
@@ -317,7 +367,8 @@ class Backward:
         with self.tik.else_scope():
             yield self.core.on.copies(f"kept_{name}")[0][unit.kept * slot.shape[0]]
 
-    def _scores(self, unit: Unit) -> None:
+    def _scores(self, unit: Unit, spare: Tensor | None = None) -> None:
+        """Emit the scores of a step. `spare` replaces the place in L0A for lowering whole tiles."""
         on, ring = self.core.on, unit.position
         l0_keys, keys = on.l0_ones[0], None
         if score_terms.is_dynamic(self.problem):
@@ -325,18 +376,28 @@ class Backward:
         left, rows = self._rows_in_l1("query", unit), on.logsumexp_terms[ring]
         linear = on.linear[0] if self.problem.rules.softcap else None
         dim, l0_rows = self.plan.head_dim, on.l0_logsumexp_terms[0]
-        self._product(dim, on.scores, left, rows, l0_rows, on.key, l0_keys, keys, linear)
-        if self.loads.number is not None and on.copies("lowering"):
-            with self.tik.if_scope(self.loads.number > 0):
-                self._lower_hidden(self.loads.number)
+        number = self.loads.number if on.copies("lowering") else None
+        before = number is not None and self.plan.pipeline.whole
+        if number is not None and before:
+            # In the place of what comes after the scores, which then waits for nothing.
+            turn = self.turn
+            self.turn += len(self.plan.segments)
+            with self.tik.if_scope(number > 0):
+                self._lower_hidden(number, 0, on.l0_d_score[0] if spare is None else spare)
+            self.turn = turn
+        lowered = number if before else None
+        self._product(dim, on.scores, left, rows, l0_rows, on.key, l0_keys, keys, linear, lowered)
+        if number is not None and not before:
+            with self.tik.if_scope(number > 0):
+                self._lower_hidden(number, 1, on.l0_turned[0])
 
-    def _lower_hidden(self, number: Number) -> None:
+    def _lower_hidden(self, number: Number, adds: int, left: Tensor) -> None:
         """Lowers hidden scores to where the exponential is zero: no product with them, however large, then saturates.
 
         A product of a diagonal matrix with a tile of LOWEST and zeros takes Vector, which is the limit there, no time.
         """
         tik, plan, on, groups = self.tik, self.plan, self.core.on, self.plan.rows // 16
-        left, tile = on.l0_turned[0], on.tiles[0][(number - 1) * plan.area]
+        tile = on.tiles[0][(number - 1) * plan.area]
         tik.load2dv1(left, on.lowering[0], 0, groups * groups, 1, 0, False)
         size = min(plan.columns, on.l0_keys[0].shape[0] // (plan.rows * 16))
         parts = plan.pieces if len(on.scores) > 1 else ((0, plan.area),)
@@ -347,7 +408,7 @@ class Backward:
                 start = (at // (plan.rows * 16) + first) * groups
                 for group in range(groups):
                     tik.load2dv1(right[group * count * FRACTAL], tile, start + group, count, groups, 0, True)
-                tik.mmad(target[first * plan.rows * 16], left, right, plan.rows, plan.rows, count * 16, 1)
+                tik.mmad(target[first * plan.rows * 16], left, right, plan.rows, plan.rows, count * 16, adds)
 
     def _d_probability(self, unit: Unit) -> None:
         on, ring = self.core.on, unit.position
@@ -364,12 +425,19 @@ class Backward:
         """target (keys, dim) += weights^T . rows of `name`; it starts over at the first step of an item."""
         core, tik, plan = self.core, self.tik, self.plan
         left, right = core.on.l0_turned[0], core.on.l0_columns[0]
-        tik.load2dv1(left, weights, 0, plan.area // FRACTAL, 1, 0, True)
-        groups = plan.rows // 16
-        for first, count in plan.column_parts(plan.rows, dim):
+        groups, parts = plan.rows // 16, plan.column_parts(plan.rows, dim)
+
+        def load(first: int, count: int) -> None:
             for rows in self._rows_in_l1(name, unit):
                 for group in range(groups):
                     tik.load2dv1(right[group * count * FRACTAL], rows, first * groups + group, count, groups, 0, True)
+
+        if plan.pipeline.whole:  # while the weights are on their way to L1
+            load(*parts[0])
+        tik.load2dv1(left, weights, 0, plan.area // FRACTAL, 1, 0, True)
+        for first, count in parts:
+            if first or not plan.pipeline.whole:
+                load(first, count)
             self._accumulate(target[first * plan.keys * 16], left, right, count * 16, step == 1)
 
     def _accumulate(self, target: Tensor, left: Tensor, right: Tensor, columns: int, fresh: Number) -> None:

@@ -38,7 +38,8 @@ class Loads:
             for vector in on.copies(name):
                 core.fill(vector, 0.0, 128)
         softcap.initialise(core, 1.0)
-        zeros, many = on.probability_half[0], plan.area if plan.copies == 1 else plan.pieces[0][1]
+        zeros = on.probability_half[0]
+        many = zeros.shape[0] // 16 * 16
         core.fill(zeros, 0.0, many)
         cleared = ["key_terms"] if on.copies("key_terms") else []
         cleared += ["query", "d_output"] if core.tail_rows else []

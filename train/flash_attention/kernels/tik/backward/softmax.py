@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 
 from flash_attention.kernels.tik.backward.load import Loads
 from flash_attention.kernels.tik.backward.schedule import KeyItem, Unit
@@ -12,7 +13,7 @@ from flash_attention.kernels.tik.common.tiles import by_keys, by_rows
 from flash_attention.kernels.tik.hardware import FRACTAL, HALF_ROUND
 from flash_attention.kernels.tik.problem import padded
 from flash_attention.kernels.tik.recorder import Core
-from flash_attention.kernels.tik.tik_types import Scalar, Scope, Tensor
+from flash_attention.kernels.tik.tik_types import Scalar, Tensor
 
 Part = tuple[int, int, Tensor]  # first element in a tile, elements, where they are
 
@@ -24,17 +25,27 @@ class VectorWork:
         self, core: Core[BackwardPlan], item: KeyItem, loads: Loads, slopes: alibi.Slopes[BackwardPlan] | None
     ):
         self.core, self.item, self.loads, self.slopes = core, item, loads, slopes
-        # Run-time flag: causality hides the second piece of a tile from all of its rows. Its probabilities are zeros
+        # Run-time flag: causality hides the second half of a tile from all of its rows. Its probabilities are zeros
         # without an exponential, which pays where Vector is the limit.
         plan, asked = core.plan, core.problem.rules.causal and not core.problem.prefix
-        possible = asked and not plan.pipeline.single and len(plan.pieces) > 1
-        self._hidden = core.scalar("int32", "hidden_piece", 0) if possible else None
+        possible = asked and not plan.pipeline.single and plan.columns > 1
+        self._hidden = core.scalar("int32", "hidden_half", 0) if possible else None
 
-    def _if_seen(self, at: int) -> Scope:
-        """Open a scope for a piece, left out where nobody sees it."""
-        return (
-            contextlib.nullcontext() if at == 0 or self._hidden is None else self.core.tik.if_scope(self._hidden == 0)
-        )
+    def _by_sight(self, parts: list[Part]) -> Iterator[list[Part]]:
+        """Yield parts in scopes: all of them where somebody sees the second half of the tile, else the first half."""
+        if self._hidden is None:
+            yield parts
+            return
+        half = self.core.plan.half
+        if len(parts) > 1:
+            yield parts[:1]
+            with self.core.tik.if_scope(self._hidden == 0):
+                yield parts[1:]
+            return
+        with self.core.tik.if_scope(self._hidden == 0):
+            yield parts
+        with self.core.tik.else_scope():
+            yield [(0, half, parts[0][2])]
 
     def _pieces(self, name: str, shift: int = 0) -> list[Part]:
         """Return (first element, elements, tensor) of the pieces of a tile in the Unified Buffer.
@@ -46,6 +57,14 @@ class VectorWork:
         if len(copies) > 1:
             return [(at, elements, copy[shift:]) for (at, elements), copy in zip(pieces, copies)]
         return [(at, elements, copies[0][at + shift :]) for at, elements in pieces]
+
+    def _in_halves(self, name: str, shift: int = 0) -> list[Part]:
+        """Return the same of the halves of a tile."""
+        copies, half, area = self.core.on.copies(name), self.core.plan.half, self.core.plan.area
+        if not self.core.plan.pipeline.whole or half == area:
+            return self._pieces(name, shift)
+        second = copies[1][shift:] if len(copies) > 1 else copies[0][half + shift :]
+        return [(0, half, copies[0][shift:]), (half, area - half, second)]
 
     def _from_l0c(self, name: str, target: Tensor, at: int, elements: int) -> None:
         """Take a piece of a tile, which may be a tensor of L0C."""
@@ -66,11 +85,11 @@ class VectorWork:
         for at, elements, target in pieces if plan.pipeline.single else reversed(pieces):
             self._from_l0c("scores", target, at, elements)
 
-    def probabilities(self, unit: Unit) -> None:
-        """exp(scores - logsumexp) to L1, dropped if asked. float32 stays in `score`, float16 in `half`."""
+    def exponentials(self, unit: Unit) -> None:
+        """exp(scores - logsumexp) in `score`."""
         core, problem = self.core, self.core.problem
         shift = core.operand_shift
-        exponents, halves = self._pieces("score", shift), [half for _, _, half in self._pieces("probability_half")]
+        exponents = self._pieces("score", shift)
         skew = HALF_ROUND if problem.post_scale != 1.0 else 0
         if problem.rules.softcap:
             self._cap()
@@ -82,26 +101,32 @@ class VectorWork:
                 core.add_half(exponent, core.on.bias[0][at:], 1.0, elements)
         if self.loads.distance is not None and self.slopes is not None:
             self._distances(self.loads.distance, self.slopes, exponents, unit)
-        self._lower_hidden(exponents, halves)
+        halves = [half for _, _, half in self._in_halves("probability_half")]
+        self._lower_hidden(self._in_halves("score", shift), halves)
         if self._hidden is not None:
             plan, item = core.plan, self.item
             self._hidden.set_as(0)
-            last, first = item.position(unit.tile) + (plan.rows - 1), plan.pieces[1][0] // plan.rows
+            last, first = item.position(unit.tile) + (plan.rows - 1), plan.half // plan.rows
             with core.tik.if_scope(item["tile"] * plan.keys + first > last):
                 self._hidden.set_as(1)
-        for at, elements, exponent in exponents:
-            with self._if_seen(at):
+        for seen in self._by_sight(exponents):
+            for _, elements, exponent in seen:
                 core.unary("vec_exp", exponent, exponent, elements)
-        for (at, elements, exponent), half in zip(exponents, halves):
-            with self._if_seen(at):
+
+    def round(self) -> None:
+        """Round the probabilities to float16 in `half` and send them to L1, dropped if asked."""
+        core, problem = self.core, self.core.problem
+        exponents, halves = self._in_halves("score", core.operand_shift), self._in_halves("probability_half")
+        for (at, elements, exponent), (_, _, half) in zip(exponents, halves):
+            with contextlib.nullcontext() if at == 0 or self._hidden is None else core.tik.if_scope(self._hidden == 0):
                 core.to_half(half, exponent, elements)
         if self._hidden is not None:
             with core.tik.if_scope(self._hidden > 0):
-                core.fill(halves[1], 0.0, exponents[1][1])
-        results = halves
+                core.fill(halves[1][2], 0.0, halves[1][1])
+        results = [half for _, _, half in halves]
         if problem.dropout_threshold:
             dropped, zeros = core.on.dropped[0], core.on.zeros[0]
-            dropout.select(core, dropped, halves[0], lambda first: zeros, 0, core.plan.area)
+            dropout.select(core, dropped, halves[0][2], lambda first: zeros, 0, core.plan.area)
             results = [dropped[at:] for at, _, _ in exponents]
         for (at, elements, _), result in zip(exponents, results):
             self._to_l1(core.on.probability[0], result, at, elements)
@@ -111,6 +136,15 @@ class VectorWork:
         if self.core.plan.pipeline.single:
             for at, elements, factor in reversed(self._pieces("d_probability_single")):
                 self._from_l0c("d_probability", factor, at, elements)
+        elif self.core.plan.pipeline.whole:
+            self._take_factors()
+
+    def _take_factors(self) -> list[Part]:
+        """float16 gradients of the probabilities out of L0C; return where they are."""
+        factors = self._pieces("d_score_half", 2 * self.core.operand_shift)
+        for at, elements, factor in factors:
+            self._from_l0c("d_probability", factor, at, elements)
+        return factors
 
     def d_scores(self, unit: Unit) -> None:
         """probability * (gradient of the probability - D) to L1."""
@@ -125,19 +159,19 @@ class VectorWork:
                 core.to_half(result, score, elements)
         else:
             # float16 factors; what is hidden has probability zero already.
-            factors = self._pieces("d_score_half", 2 * core.operand_shift)
             if problem.dropout_threshold:
                 # Before the products.
                 delta, square = core.on.row_delta[0], plan.rows * 16
                 core.from_l0c(delta, core.on.delta[0], square // FRACTAL)
-            for at, elements, factor in factors:
-                self._from_l0c("d_probability", factor, at, elements)
+            taken = plan.pipeline.whole
+            factors = self._pieces("d_score_half", 2 * core.operand_shift) if taken else self._take_factors()
             if problem.dropout_threshold:
                 # A dropped score keeps minus D, which the Cube put beside the products.
                 factor = factors[0][2]
                 dropout.select(core, factor, factor, lambda first: delta[first % square], 0, plan.area)
-            halves = self._pieces("probability_half")
-            for (_, elements, result), (_, _, factor), (_, _, half) in zip(results, factors, halves):
+            halves = self._in_halves("probability_half")
+            products = self._in_halves("d_score_half"), self._in_halves("d_score_half", 2 * core.operand_shift)
+            for (_, elements, result), (_, _, factor), (_, _, half) in zip(*products, halves):
                 core.binary("vec_mul", result, factor, half, elements)
         position = unit.position % PAIR
         if plan.bias_kind == "per_score":

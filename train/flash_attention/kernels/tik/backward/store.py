@@ -73,10 +73,12 @@ class Results:
         """The gradient out of L0C. Uses the scores' buffers, except with factor 1."""
         core, plan, stage = self.core, self.core.plan, self.core.on.copies(gradient.stage)[0]
         total, scores = core.place(gradient.name).columns * plan.keys * 16, core.on.score
-        size = total if gradient.factor == 1.0 else plan.pieces[0][1] if len(scores) > 1 else plan.area
+        if plan.pipeline.whole and 2 * plan.half == plan.area:  # in turns as well
+            scores = [scores[0], scores[0][plan.half :]]
+        size = total if gradient.factor == 1.0 else plan.half if len(scores) > 1 else plan.area
         parts = [(at, min(size, total - at), stage[at:]) for at in range(0, total, size)]
         for first in range(0, len(parts), len(scores)):
-            self._round(gradient, parts[first : first + len(scores)])
+            self._round(gradient, parts[first : first + len(scores)], scores)
 
     def store(self, gradient: Gradient, part: int) -> None:
         """Part 0 to RING - 1 of a gradient that was taken."""
@@ -96,13 +98,14 @@ class Results:
             columns = core.place(gradient.name).columns
             if gradient.factor == 1.0 and columns <= core.depth_columns:
                 # No keys are on their way now: here nothing waits until a place is free.
-                self._round(gradient, [(0, columns * core.plan.keys * 16, stage)])
+                self._round(gradient, [(0, columns * core.plan.keys * 16, stage)], core.on.score)
                 self._store(gradient, item, 0, columns, (stage, 0))
                 continue
             for first in range(0, columns, self._columns_of_score):
                 count = min(self._columns_of_score, columns - first)
                 half, turn = halves[turn % 2], turn + 1
-                self._round(gradient, [(first * core.plan.keys * 16, count * core.plan.keys * 16, half)])
+                part = first * core.plan.keys * 16, count * core.plan.keys * 16, half
+                self._round(gradient, [part], core.on.score)
                 self._store(gradient, item, first, count, (half, 0))
         self._bias(item)
 
@@ -111,14 +114,15 @@ class Results:
         """Fractal columns of a gradient that the scores' buffer holds."""
         return max(1, self.core.plan.rows // 16)
 
-    def _round(self, gradient: Gradient, parts: list[tuple[int, int, Tensor]]) -> None:
+    def _round(self, gradient: Gradient, parts: list[tuple[int, int, Tensor]], scores: list[Tensor]) -> None:
         """Parts of a gradient out of L0C, times the factor, as float16.
 
         Args:
-            parts: (first element, elements, where they go), no more than there are tensors of scores. They take turns:
-                Vector waits for the result of an instruction while it works on another part.
+            parts: (first element, elements, where they go), no more than there are places. They take turns: Vector
+                waits for the result of an instruction while it works on another part.
+            scores: places for float32, a part each.
         """
-        core, scores = self.core, self.core.on.score
+        core = self.core
         sums = core.on.copies(gradient.sums)[0]
         if gradient.factor == 1.0:
             for at, elements, half in parts:

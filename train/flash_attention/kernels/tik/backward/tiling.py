@@ -82,12 +82,15 @@ class Pipeline:
             another piece.
         tight: scores and the gradients of the probabilities take turns in one place in L0C, and the gradients of the
             queries leave it in halves: gradients of more keys fit.
+        whole: Vector works on whole tiles, with instructions as long as that. What depends on each other stands apart
+            then by the order of its work, which multiplies a step behind (`kernel.Backward`).
     """
 
     single: bool
     deferred: bool
     apart: bool
     tight: bool
+    whole: bool
 
     @property
     def late(self) -> bool:
@@ -176,8 +179,13 @@ class BackwardPlan:
     @property
     def pieces(self) -> tuple[tuple[int, int], ...]:
         """(first element, elements) of the parts of a tile that Vector works on in turn."""
-        half = -(-self.columns // 2) * self.rows * 16
-        return tuple((at, min(half, self.area - at)) for at in range(0, self.area, half))
+        size = self.area if self.pipeline.whole else self.half
+        return tuple((at, min(size, self.area - at)) for at in range(0, self.area, size))
+
+    @property
+    def half(self) -> int:
+        """Scores of the first half of a tile, in whole fractal columns."""
+        return -(-self.columns // 2) * self.rows * 16
 
     @property
     def copies(self) -> int:
@@ -235,7 +243,13 @@ def plans(problem: KernelProblem, bias_gradient: bool) -> list[BackwardPlan]:
                 strategy.operand,
                 head_dim,
                 value_dim,
-                Pipeline(single=single, deferred=deferred, apart=apart, tight=tight),
+                Pipeline(
+                    single=single,
+                    deferred=deferred,
+                    apart=apart and single,
+                    tight=tight,
+                    whole=apart and not single,
+                ),
                 bias,
                 chunks,
             )
@@ -373,6 +387,8 @@ def _vector_operands(problem: KernelProblem, plan: BackwardPlan) -> list[Buffer]
     raw = softcap.RAW if problem.rules.softcap > 0 else 0
     score = Buffer("score", "UB", "float32", area + 128 + raw, copies)
     probability = Buffer("probability_half", "UB", "float16", half, copies)
+    if plan.pipeline.whole and plan.half < plan.area:  # the first half leaves while Vector works on the second one
+        probability = Buffer("probability_half", "UB", "float16", padded(plan.half, 128), 2)
     # Copies begin a whole number of rounds apart.
     d_score = Buffer("d_score_half", "UB", "float16", half if plan.pipeline.single else half + 128 * copies, copies)
     # With room for keys that are to be scaled, a whole round of the banks: what follows keeps its place in them.

@@ -225,7 +225,7 @@ def _tile_maximum(core: Core[ForwardPlan], item: Item, a: int, epoch: Number, ti
 
 
 def _segment(core: Core[ForwardPlan], segment: int) -> Tensor:
-    """Place of a segment of float16 scores. Those of two stand half a round of the banks apart."""
+    """Place of a segment of float16 scores. Two segments stand half a round of the banks apart."""
     gap, scores = 2 * HALF_ROUND * segment, core.on.score
     if core.plan.long_pieces:
         return scores[segment].reinterpret_cast_to("float16")[gap:]

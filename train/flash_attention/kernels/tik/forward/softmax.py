@@ -73,7 +73,7 @@ def initialise(core: Core[ForwardPlan]) -> None:
 
 
 def begin_item(core: Core[ForwardPlan]) -> None:
-    """Limits of the exponents, where they are among the scores, which other work has used since."""
+    """Restore the limits of the exponents among the scores, which other work has used since."""
     if core.plan.long_pieces and not core.on.copies("ceiling"):
         _fill_limits(core, _floor(core), _halves(core, 3))
 
@@ -161,19 +161,22 @@ def steps(core: Core[ForwardPlan], unit: Unit) -> list[Step]:
 
 
 @functools.lru_cache(maxsize=64)
-def column_factors(post_scale: float, columns: int) -> tuple[float, ...]:
+def column_factors(post_scale: float, columns: int, piece: int = 1) -> tuple[float, ...]:
     """float16 factors of the fractal columns of a tile: the neighbours of the post-scale, its mean over the columns.
 
     One rounded factor for all would make every exponent, and with them the logsumexp, wrong in the same direction.
+
+    Args:
+        piece: columns among which equal factors stand side by side: Vector multiplies such a stretch at once.
     """
     half = np.float16(post_scale)
     near = float(half)
     other = float(np.nextafter(half, np.float16(np.inf if near < post_scale else -np.inf)))
-    count = math.floor((columns + 0.5) * (post_scale - near) / (other - near))
-    # Side by side, so that Vector multiplies few stretches, and in the middle: many a row that sees part of the tile
-    # has some of both.
-    first = (columns - count + 1) // 2
-    return tuple(other if first <= c < first + count else near for c in range(columns))
+    share = (post_scale - near) / (other - near)
+    # Spread over the columns: a row that sees part of the tile has some of both.
+    takes_other = [math.floor((c + 1.5) * share) > math.floor((c + 0.5) * share) for c in range(columns)]
+    pieces = [takes_other[first : first + piece] for first in range(0, columns, piece)]
+    return tuple(other if taken else near for some in pieces for taken in sorted(some, reverse=True))
 
 
 @dataclass(frozen=True)
@@ -251,7 +254,8 @@ class Piece:
     def scale_half(self) -> None:
         """float16: the post-scale."""
         core, plan = self.core, self.core.plan
-        factors = column_factors(core.problem.post_scale, plan.columns)[self.column : self.column + self.columns]
+        piece = plan.pieces[0][1] if plan.long_pieces else 1
+        factors = column_factors(core.problem.post_scale, plan.columns, piece)[self.column :][: self.columns]
         column = plan.rows * 16
         start = 0
         for factor, group in itertools.groupby(factors):

@@ -77,8 +77,8 @@ class ForwardPlan:
         memory_bound: the memory is the limit, or nearly so.
         shared_sample: two neighbouring row blocks take their references from the same keys, see schedule._sample.
             Spares the memory.
-        long_pieces: Vector works on halves of a tile, with instructions as long as that, in tensors beside those of
-            the probabilities. Otherwise on 32 keys at a time, in the tensors of the probabilities.
+        long_pieces: Vector works on halves of a tile, with instructions as long as that, in tensors beside the
+            probabilities. Otherwise on 32 keys at a time, in the tensors of the probabilities.
     """
 
     strategy: str

@@ -24,7 +24,7 @@ SINKS = Tensor(np.array([1.0, -2.0, 0.5, 9.0], np.float32))
 
 
 def results(query, key, value, sinks, backend: str) -> list:
-    """Return output, logsumexp and the four gradients."""
+    """Return the output, logsumexp and the four gradients."""
 
     def attend(query, key, value, sinks):
         return flash_attention(
@@ -107,7 +107,7 @@ def test_a_cache_that_grows(mode):
 
 @pytest.fixture
 def eight_rows(monkeypatch):
-    """Provide row blocks of 8 rows, in plans and cells that nothing else meets."""
+    """Plan row blocks of 8 rows, in plans and cells that no other test meets."""
     caches = decode.scheduler.choose, registry._build, plan._planned
     monkeypatch.setattr(decode.tiling, "rows_at_once", lambda problem: 8)
     for cache in caches:

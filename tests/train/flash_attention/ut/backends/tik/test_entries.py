@@ -18,13 +18,13 @@ tikemu = pytest.importorskip("tikemu")
 
 
 def _in_process(operator: Operator) -> Callable:
-    """Return called by MindSpore's compile code: everything by position, the kernel's name last, and a mode."""
+    """Return the entry that MindSpore's compile code calls: by position, the kernel's name last, and a mode."""
     entry = entries.entry(operator)
     return lambda tensors, text: entry(*tensors, text, "kernel", impl_mode="high_performance")
 
 
 def _package(operator: Operator) -> Callable:
-    """Return called by CANN: the kernel's name as a keyword."""
+    """Return the entry that CANN calls: the kernel's name is a keyword."""
     names = {"__file__": __file__}
     exec(compile(opp_package.entry_source(operator), operator.name, "exec"), names)
     return lambda tensors, text: names[operator.name](*tensors, text, kernel_name="kernel", impl_mode="")

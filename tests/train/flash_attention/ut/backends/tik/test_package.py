@@ -156,8 +156,8 @@ for name, tensors, text, feed, results in CALLED:
 
 @pytest.fixture(scope="module")
 def called(package, tmp_path_factory):
-    """Return by request and stage: what an entry was fed, the file of its results, and whether it refused a missing
-    tensor.
+    """Return by request and stage how an entry was called. The entries are what it was fed, the file of its results,
+    and whether it refused a missing tensor.
 
     All are called in one process, which has no flash_attention but the copy inside the package.
     """
@@ -203,7 +203,7 @@ def test_an_entry_works_without_the_python_package(tik, called, name, stage):
 
 
 def _array(tensor):
-    """Return some numbers for an input; masks and decisions to keep are zeros and ones."""
+    """Return some numbers for an input. Masks and keep decisions are zeros and ones."""
     random = np.random.default_rng(len(tensor.name))
     if tensor.dtype == "uint8" or "mask" in tensor.name:
         return random.integers(0, 2, tensor.shape).astype(tensor.dtype)

@@ -160,7 +160,7 @@ def test_what_the_chip_cannot_do(change, said):
 
 @pytest.fixture
 def no_tik(monkeypatch, tmp_path):
-    """Provide a process that prepares primitives imports no tik module: on a device, none of its own has a chip
+    """Hide the tik modules from a process that prepares primitives. On a device it imports none, because no chip is
     chosen.
     """
     for name in ("tbe", "tbe.tik", "te", "te.tik"):

@@ -14,7 +14,7 @@ MASK = Tensor((np.arange(20) > 12)[None, None, None])
 
 
 def results(backend, scale, **inputs):
-    """Return output, logsumexp and the gradients of query, key and value."""
+    """Return the output, logsumexp and the gradients of query, key and value."""
 
     def total(query, key, value):
         output, logsumexp = flash_attention(query, key, value, scale=scale, backend=backend, return_lse=True, **inputs)

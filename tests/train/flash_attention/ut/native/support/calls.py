@@ -16,7 +16,7 @@ from tests.train.flash_attention.support.layouts import heads_first, laid_out
 
 
 def stored(array: np.ndarray | None, dtype: str) -> np.ndarray | None:
-    """Return float32 values as the kernel takes them: contiguous, in `dtype`, bfloat16 as bits."""
+    """Store float32 values as the kernel takes them: contiguous, in `dtype`, bfloat16 as bits."""
     if array is None:
         return None
     values = np.ascontiguousarray(reference.round_to(array, dtype))
@@ -24,7 +24,7 @@ def stored(array: np.ndarray | None, dtype: str) -> np.ndarray | None:
 
 
 def values(array: np.ndarray) -> np.ndarray:
-    """Return what the kernel stored, as float32."""
+    """Return the kernel's stored values as float32."""
     return (array.astype(np.uint32) << 16).view(np.float32) if array.dtype == np.uint16 else array.astype(np.float32)
 
 
@@ -43,7 +43,7 @@ def instruction_set(name: str):
 
 
 def run(problem: Call, query, key, value, d_output, d_logsumexp=None, *, place=None, kernel=None, **optional):
-    """Return output, logsumexp and gradients of float32 arrays, raw as the kernel wrote them.
+    """Return the output, logsumexp and gradients of float32 arrays, raw as the kernel wrote them.
 
     Args:
         optional: mask, bias, keep_bits, seed, sinks, prefix, segment_ids and kv_segment_ids.

@@ -1,4 +1,4 @@
-"""Decoding problems for tests: caches that hold NaN where no sequence has a key, and the two kernels run on them."""
+"""Decoding problems for tests: caches that hold NaN if no sequence has a key, and the two kernels run on them."""
 
 from __future__ import annotations
 

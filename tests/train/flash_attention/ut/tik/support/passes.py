@@ -10,7 +10,7 @@ from tests.train.flash_attention.ut.tik.support.programs import build_backward, 
 
 
 def random_data(problem: KernelProblem) -> dict:
-    """Return query, key, value, d_output in BNSD, and what else the problem takes."""
+    """Return query, key, value and d_output in BNSD, and the problem's other inputs."""
     random, p = np.random.default_rng(0), problem
     of_queries, of_keys = (p.batch, p.heads, p.seq_q, p.head_dim), (p.batch, p.kv_heads, p.seq_k, p.head_dim)
     shapes = {"query": of_queries, "key": of_keys, "value": of_keys, "d_output": of_queries}

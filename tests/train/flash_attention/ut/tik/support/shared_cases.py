@@ -1,4 +1,4 @@
-"""Run shared cases with the forward operator, and name the cases of every day."""
+"""Run shared cases with the forward operator."""
 
 from __future__ import annotations
 
@@ -8,50 +8,18 @@ from flash_attention.dropout import philox
 from flash_attention.kernels.tik import KernelProblem, describe
 from flash_attention.kernels.tik.problem import MAX_HEAD_DIM
 
-from tests.train.flash_attention.support import cases
+from tests.train.flash_attention.support import case_list, cases
 from tests.train.flash_attention.ut.tik.support import stored_arrays
 from tests.train.flash_attention.ut.tik.support.programs import forward
 
-REPRESENTATIVE = (
-    "B2-H4-KV2-Sq97-Sk150-D64-float16-compact-drop0.1",
-    "B2-H3-KV1-Sq150-Sk97-D59-float16-3d-alibi.computed",
-    "B1-H2-S300-D128-float16-causal-blocks1_all-alibi.shared",
-    "B2-H2-S64-D80-float16-rows-alibi.given-drop0.5",
-    "B2-H5-KV1-Sq45-Sk61-D32-float16-compact-alibi.given",
-    "B1-H2-Sq70-Sk83-D1-float16-compact",
-    "B1-H2-Sq70-Sk83-D256-float16",
-    "B1-H2-Sq70-Sk83-D192-float16-causal",
-    "B1-H2-S1-D40-float16-compact",
-    "B1-H2-Sq15-Sk17-D40-float16",
-    "B1-H2-Sq300-Sk77-D32-float16-causal-bottom_right-alibi.computed",
-    "B1-H2-Sq128-Sk256-D32-float16-3d-window40_40-bottom_right",
-    "B1-H2-Sq200-Sk333-D32-float16-window10_0-bottom_right-alibi.computed",
-    "B2-H2-Sq130-Sk140-D64-float16-compact-large",
-    "B2-H2-Sq130-Sk140-D64-float16-compact-huge",
-    "B2-H2-Sq130-Sk140-D64-float16-compact-outlier",
-    "B2-H2-Sq130-Sk140-D64-float16-compact-constant",
-    "B2-H2-S113-D32-float16-all",
-    "B1-H2-Sq300-Sk40-D32-float16-window10_10",
-    "B1-H2-S113-D32-float16-causal-scale-0.25",
-    "B2-H2-S140-D32-float16-alibi.computed",
-    "B2-H2-S140-D32-float16-padding-window40_0-alibi.computed-drop0.2",
-    "B2-H2-S140-D32-float16-3d-blocks1_0-sparse_64-alibi.bias-drop0.2",
-    "B1-H2-Sq33-Sk150-D64-float16-cap0.5-large",
-    "B2-H2-KV1-Sq70-Sk83-D32-float16-compact-alibi.given-cap50.0",
-    "B1-H2-S113-D32-float16-all-alibi.computed-sinks",
-    "B1-H2-Sq70-Sk83-D192v128-float16-3d",
-    "B1-H2-Sq70-Sk83-D17v40-float16",
-    "B2-H2-Sq70-Sk140-D32-float16-3d-shuffled",
-)
-
 
 def is_representative(case: cases.Case) -> bool:
-    """Return if the case is one of every day."""
-    return str(case) in REPRESENTATIVE
+    """Return True if the case is a case of every day."""
+    return case_list.daily(case, "kernels")
 
 
 def within_limits(case: cases.Case) -> bool:
-    """Return if the kernels take the widths of a case."""
+    """Return True if the kernels take the widths of a case."""
     return max(case.head_dim, case.value_dim) <= MAX_HEAD_DIM
 
 
@@ -69,7 +37,7 @@ def features_of(case: cases.Case) -> dict:
 
 
 def run_forward(tik, execute, case: cases.Case, cores: int = 4, tiling: str = "auto") -> reference.Attention:
-    """Return output and logsumexp of a case on the forward operator."""
+    """Return the output and logsumexp of a case on the forward operator."""
     problem, inputs = describe.kernel_problem(case.problem, cores=cores, tiling=tiling), case.inputs()
     tensors = inputs.query, inputs.key, inputs.value
     return reference.Attention(*forward(tik, execute, problem, *tensors, **features_of(case)))

@@ -39,7 +39,7 @@ def to_stored(problem: KernelProblem, name: str, array: np.ndarray) -> np.ndarra
 
 
 def from_stored(problem: KernelProblem, name: str, stored: np.ndarray) -> np.ndarray:
-    """Return inverse of `to_stored`."""
+    """Undo `to_stored`."""
     place = layout.placement(problem, name)
     array = layout.from_nz(stored, *place.shape[-2:])
     if problem.layout == "TH":
@@ -69,13 +69,13 @@ def pack_bias(bias: np.ndarray) -> np.ndarray:
 
 
 def pack_sinks(sinks: np.ndarray, problem: KernelProblem) -> np.ndarray:
-    """Return sinks (heads,) to float32 (batch, heads, layout.SINK_LANES): each repeated."""
+    """Bring sinks (heads,) into float32 (batch, heads, layout.SINK_LANES): each repeated."""
     shape = problem.batch, problem.heads, layout.SINK_LANES
     return np.ascontiguousarray(np.broadcast_to(np.asarray(sinks, np.float32)[:, None], shape))
 
 
 def forward_inputs(problem: KernelProblem, query, key, value, mask=None, bias=None, keep_bits=None, sinks=None) -> dict:
-    """Return arrays for `Kernel.feed` of the forward kernel.
+    """Return the arrays for `Kernel.feed` of the forward kernel.
 
     Args:
         query, key, value: (B, H, Sq, D), (B, Hkv, Sk, D), (B, Hkv, Sk, Dv), float16.
@@ -102,7 +102,7 @@ def forward_inputs(problem: KernelProblem, query, key, value, mask=None, bias=No
 
 
 def forward_outputs(problem: KernelProblem, outputs: dict) -> tuple[np.ndarray, np.ndarray]:
-    """Return output (B, H, Sq, Dv) and logsumexp (B, H, Sq) from stored outputs. The output is float16, the
+    """Return the output (B, H, Sq, Dv) and logsumexp (B, H, Sq) from stored outputs. The output is float16, the
     logsumexp float32.
     """
     output = from_stored(problem, "output", outputs["output"])
@@ -110,14 +110,14 @@ def forward_outputs(problem: KernelProblem, outputs: dict) -> tuple[np.ndarray, 
 
 
 def _planes(array: np.ndarray) -> np.ndarray:
-    """Return matrices one behind the other, in FRACTAL_NZ."""
+    """Bring matrices one behind the other into FRACTAL_NZ."""
     return layout.to_nz(array.reshape(-1, *array.shape[-2:]))
 
 
 def backward_inputs(
     problem: KernelProblem, query, key, value, output, logsumexp, d_output, d_logsumexp=None, **features
 ) -> dict[str, np.ndarray]:
-    """Return stored arrays for `operators.Backward.run`.
+    """Return the stored arrays for `operators.Backward.run`.
 
     Args:
         query: (B, H, Sq, D), float16; output, d_output: (B, H, Sq, Dv); key: (B, Hkv, Sk, D); value: (B, Hkv, Sk, Dv).
@@ -158,14 +158,14 @@ def backward_outputs(problem: KernelProblem, stored: dict) -> dict[str, np.ndarr
 
 
 def _rows(problem: KernelProblem, values) -> np.ndarray:
-    """Return (B, H, Sq) to (B, H, seq_q padded), zeros in the padding."""
+    """Pad (B, H, Sq) to (B, H, seq_q padded) with zeros."""
     wide = np.zeros((problem.batch, problem.heads, padded(problem.seq_q)), np.float32)
     wide[..., : problem.seq_q] = values
     return wide
 
 
 def page_inputs(block_tables, context_lens) -> dict[str, np.ndarray]:
-    """Return stored arrays of a paged cache: (batch, most) and (batch,), int32, flat and padded to whole blocks of
+    """Return the stored arrays of a paged cache: (batch, most) and (batch,), int32, flat and padded to whole blocks of
     memory.
     """
     given = {"block_tables": block_tables, "context_lens": context_lens}
@@ -178,7 +178,7 @@ def sink_rows(problem: KernelProblem, plan: DecodePlan, sinks) -> np.ndarray:
 
 
 def decode_logsumexp(problem: KernelProblem, plan: DecodePlan, stored: np.ndarray) -> np.ndarray:
-    """Return (batch, heads, seq_q) from what the merging kernel stores: a row block a row, padded."""
+    """Return the logsumexp (batch, heads, seq_q) that the merging kernel stores: a row block a row, padded."""
     blocks = stored.reshape(problem.batch, problem.kv_heads, plan.row_blocks, plan.rows)
     rows = blocks[..., : plan.group_heads * problem.seq_q].reshape(problem.batch, problem.kv_heads, -1)
     rows = rows[..., : problem.group * problem.seq_q]

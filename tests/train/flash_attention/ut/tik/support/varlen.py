@@ -47,7 +47,7 @@ class Packing:
         return Request(described, logsumexp_gradient=self.logsumexp_gradient)
 
     def tables(self, request: Request, *stages: str) -> tuple:
-        """Return work tables, see operators.work_tables."""
+        """Return the work tables, see operators.work_tables."""
         prefix = np.zeros(self.room, np.int32)
         if self.case.prefixes is not None:
             prefix[: len(self.case.prefixes)] = self.case.prefixes
@@ -56,7 +56,7 @@ class Packing:
         return operators.work_tables(integers, request, stages)(*padded, prefix)
 
     def run(self, tik, execute, request: Request, stages: tuple[str, ...] | None = None) -> reference.Attention:
-        """Results of all rows, (1, heads, tokens, width); gradients where stages give them."""
+        """Return the results of all rows, (1, heads, tokens, width); gradients if stages give them."""
         p, stages = request.problem, stages or operators.stages(request)
         with_work = [stage for stage in ("forward", "grad") if stage in stages]
         blocks, *tables = self.tables(request, "blocks", *with_work)
@@ -90,7 +90,7 @@ class Packing:
 
 
 def _stored(values: np.ndarray, blocks: np.ndarray) -> np.ndarray:
-    """Return (H, T) as stored per row, (1, H, rows), zeros elsewhere."""
+    """Return (H, T) values as stored per row, (1, H, rows), zeros elsewhere."""
     result = np.zeros((1, len(values), len(blocks) * layout.BLOCK), np.float32)
     for index, (first, rows, *_) in enumerate(blocks):
         result[0, :, index * layout.BLOCK :][:, :rows] = values[:, first : first + rows]
@@ -98,7 +98,7 @@ def _stored(values: np.ndarray, blocks: np.ndarray) -> np.ndarray:
 
 
 def _unstored(stored: np.ndarray, blocks: np.ndarray, tokens: int) -> np.ndarray:
-    """Return inverse of `_stored`."""
+    """Undo `_stored`."""
     result = np.zeros((len(stored), tokens), np.float32)
     for index, (first, rows, *_) in enumerate(blocks):
         result[:, first : first + rows] = stored[:, index * layout.BLOCK :][:, :rows]
