@@ -42,7 +42,7 @@ def figures(quick: bool) -> list[Figure]:
 
 
 def measure(steps: int) -> dict[str, tuple[float, ...]]:
-    """Return milliseconds of a step, both without and with waiting for each result: medians of rounds."""
+    """Return the milliseconds of a step, without and with waiting for each result: medians of rounds."""
     import mindspore as ms
     import numpy as np
     from flash_attention import KVCache
@@ -75,7 +75,7 @@ def measure(steps: int) -> dict[str, tuple[float, ...]]:
 
 
 def _times(step: Callable, steps: int) -> tuple[float, ...]:
-    """Return the milliseconds of `step`, which is called 2 * (ROUNDS + 1) * steps times."""
+    """Return the milliseconds of `step`, called 2 * (ROUNDS + 1) * steps times."""
 
     def following():
         for _ in range(steps):

@@ -129,7 +129,7 @@ FORM_CASES: tuple[tuple[str, int, dict], ...] = (
 
 
 def form_costs(seq: int) -> list[list[str]]:
-    """Return cells of every doubtful form of instructions: whether it is used, and what the kernels take without it."""
+    """Return the cells of every doubtful form: whether it is used, and what the kernels take without it."""
 
     def cycles() -> list[float]:
         """Return the cycles of each case with the forms in use."""

@@ -37,7 +37,7 @@ class BuildWithHelper(build_py):
 
 
 class PlatformDistribution(Distribution):
-    """With the helper it is installed as platform-dependent, although no Python extension is in it."""
+    """A distribution that is platform-dependent with the helper, although no Python extension is in it."""
 
     def has_ext_modules(self) -> bool:
         return bool(MACHINE)

@@ -79,7 +79,7 @@ class PlainInstall(install):
 
 
 class PlatformDistribution(Distribution):
-    """With the kernel it is installed as platform-dependent, although no Python extension is in it."""
+    """A distribution that is platform-dependent with the kernel, although no Python extension is in it."""
 
     def has_ext_modules(self) -> bool:
         return WITH_KERNEL

@@ -103,7 +103,7 @@ class TikUnsupportedArgumentError(TikUnsupportedError, TikParamError):
 
 
 class TikUnknownApiError(TikUnsupportedError, AttributeError):
-    """No document or program names an API of this name; ``hasattr`` answers False."""
+    """An API of this name stands in no document or program; ``hasattr`` answers False."""
 
 
 class TikSyncError(TikError):

@@ -12,6 +12,7 @@ CLASSES = {
     "undefined": "bytes that nothing has written reach a computation or an output",
     "race": "two blocks, or two pipes inside disable_sync, access the same bytes and nothing orders them",
     "overlap": "operands of one instruction overlap in a way that the hardware does not order",
+    "bounds": "an access leaves its tensor and stays inside the memory (bounds='buffer')",
     "padding": "an access ends in the padding behind its tensor",
     "memory": "more of a memory than some releases of CANN leave, or than an instruction needs for itself",
     "work-tensor": "work_tensor is smaller than the documents suggest",

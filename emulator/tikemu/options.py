@@ -12,6 +12,8 @@ from .soc import TimingModel
 
 SYNC_VARIANTS = ("auto", "conservative", "optimistic")
 FINDINGS = ("first", "all")
+BOUNDS = ("tensor", "buffer")
+PLACEMENTS = ("definition", "first use")
 
 
 # Keyword-only fields need Python 3.10; on 3.9 positional arguments are not refused.
@@ -28,6 +30,11 @@ class Options:
         leave_out: classes of findings that strict mode leaves out, keys of ``tikemu.findings.CLASSES``: they are
             judged as in default mode. Default: none.
         ub_reported: what ``get_soc_spec("UB_SIZE")`` answers. Default: None, which is 262144.
+        bounds: what accesses to on-chip tensors are checked against. "tensor": the tensor; "buffer": the memory that
+            holds it, with a warning (strict: error) where an access leaves its tensor. What it meets there depends on
+            the placement, which is not documented. Default: "tensor".
+        placement: order in which the tensors of a scope get addresses: "definition" or "first use". Default:
+            "definition". A correct program does not depend on it.
         sync: which dependences the automatic synchronisation knows. "auto": byte ranges where TIK knows the addresses
             at build time, whole tensors otherwise; "conservative": whole tensors always; "optimistic": byte ranges
             always. Default: "auto".
@@ -51,6 +58,8 @@ class Options:
     findings: str = "first"
     leave_out: tuple[str, ...] = ()
     ub_reported: int | None = None
+    bounds: str = "tensor"
+    placement: str = "definition"
     sync: str = "auto"
     l2: bool = False
     active_cores: int | None = None
@@ -62,7 +71,8 @@ class Options:
     progress: bool | None = None
 
     def __post_init__(self) -> None:
-        for name, allowed in (("findings", FINDINGS), ("sync", SYNC_VARIANTS)):
+        choices = ("findings", FINDINGS), ("sync", SYNC_VARIANTS), ("bounds", BOUNDS), ("placement", PLACEMENTS)
+        for name, allowed in choices:
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}")
         for name in ("ub_reported", "active_cores", "processes"):

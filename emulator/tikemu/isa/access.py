@@ -40,7 +40,7 @@ def access(call: Call, label: str, operand: Operand, *pieces: Piece) -> Access:
 
     Raises:
         TikBoundsError: a byte lies outside the tensor. An access that ends in the padding with which the tensor is
-            allocated is questionable (warning; strict: error).
+            allocated is questionable (warning; strict: error); so is, on request, one that stays inside the memory.
     """
     region = Region(operand.memory, pieces)
     if region.start < operand.start or region.end > operand.end:
@@ -51,8 +51,17 @@ def access(call: Call, label: str, operand: Operand, *pieces: Piece) -> Access:
         if operand.start <= region.start and region.end <= _allocated(operand):
             call.questionable("padding", f"{message}; only the padding of its allocation is touched", TikBoundsError)
         else:
-            call.fail(message, TikBoundsError)
+            outside_tensor(call, operand, region.start, region.end, message)
     return Access(operand, region)
+
+
+def outside_tensor(call: Call, operand: Operand, start: int, end: int, message: str) -> None:
+    """Report an access that leaves its tensor: an error, or questionable where the user checks against the memory."""
+    memory = operand.memory
+    if call.options.bounds == "buffer" and memory.kind != "GM" and start >= 0 and end <= len(memory.data):
+        call.questionable("bounds", f"{message}; it stays inside {memory.kind}", TikBoundsError)
+    else:
+        call.fail(message, TikBoundsError)
 
 
 def bursts(call: Call, label: str, operand: Operand, count: int, length: int, pitch: int) -> Access:

@@ -157,8 +157,9 @@ def _check_matmul(call: Call) -> None:
     pipe="MTE1/M",
 )
 def matmul(call: Call, a: Any) -> list[MicroOp]:
-    """Multiply matrices of L1 into dst [N1, M, 16]. The left is a [K1, M, K0], the right b [K1, N, K0], transposed; m,
-    k, n may be odd.
+    """Multiply matrices of L1 into dst [N1, M, 16].
+
+    The left matrix is a [K1, M, K0], the right b [K1, N, K0], transposed; m, k, n may be odd.
     """
     low = Lowering(call)
     load_left = partial(_load_rows, low, a.a, -(-a.m // 16))
@@ -244,8 +245,9 @@ def _check_conv2d(call: Call) -> None:
     pipe="MTE1/M",
 )
 def conv2d(call: Call, a: Any) -> list[MicroOp]:
-    """Convolve a feature map with filters in L1. The map is [C1, H, W, C0], the filters are [C1, Kh, Kw, Cout, C0], dst
-    is [Cout/16, Ho*Wo, 16].
+    """Convolve a feature map with filters in L1.
+
+    The map is [C1, H, W, C0], the filters are [C1, Kh, Kw, Cout, C0], and dst is [Cout/16, Ho*Wo, 16].
     """
     low = Lowering(call)
     sizes = _convolution(vars(a))

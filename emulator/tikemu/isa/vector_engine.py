@@ -13,10 +13,10 @@ from typing import Any, Callable
 import numpy as np
 
 from .. import native
-from ..errors import TikBoundsError, TikParamError
+from ..errors import TikParamError
 from ..program.dtypes import size_of
 from . import numerics
-from .access import access
+from .access import access, outside_tensor
 from .bank_conflicts import BLOCK, GROUPS, LAYER, Stream, conflict_cycles
 from .call import Call
 from .micro_op import Access, MicroOp, Operand
@@ -109,10 +109,12 @@ class Walk:
         """
         operand = self.operand
         if self.span[1] > operand.end or operand.address < operand.start:
-            call.fail(
+            outside_tensor(
+                call,
+                operand,
+                *self.span,
                 f"{self.label} overflows tensor {operand.name!r}: it touches bytes {self.span[0] - operand.start} to "
                 f"{self.span[1] - operand.start}, the tensor has {operand.end - operand.start}",
-                TikBoundsError,
             )
         return Access(operand, Region(operand.memory, self.pieces))
 

@@ -7,7 +7,9 @@ ends. A tensor defined inside a multi-buffered loop (``thread_num = n``) has n c
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any
 
 from ..errors import TikAlignError, TikMemoryError, TikParamError
@@ -89,12 +91,13 @@ def tensor_bytes(tensor: ir.TensorInfo) -> int:
     return int(tensor.max_mem_size)
 
 
-def plan(program: ir.Program, reduced: bool = False) -> Plan:
+def plan(program: ir.Program, reduced: bool = False, order: str = "definition") -> Plan:
     """Place every on-chip tensor of ``program``.
 
     Args:
         program: the recorded program.
         reduced: without the part of the Unified Buffer that some releases keep for themselves (D1).
+        order: "definition", or "first use" for tensors defined one after another in the same scope.
 
     Raises:
         TikMemoryError: the live tensors of a memory exceed its capacity.
@@ -103,17 +106,30 @@ def plan(program: ir.Program, reduced: bool = False) -> Plan:
     capacity = {memory: program.soc.capacity(memory) for memory in ON_CHIP}
     if reduced:
         capacity["UB"] = program.soc.ub_planned
+    uses = _first_uses(program.body) if order == "first use" else None
     try:
-        return _Allocator(capacity, True).run(program.body)
+        return _Allocator(capacity, True, uses).run(program.body)
     except TikMemoryError:
         # A loop with thread_num=1 inherits the multi-buffering of an outer loop only if memory suffices.
-        return _Allocator(capacity, False).run(program.body)
+        return _Allocator(capacity, False, uses).run(program.body)
+
+
+def _first_uses(body: ir.Body) -> dict[int, int]:
+    """Return the position of the first statement that uses a tensor, by ``TensorInfo.uid``."""
+    uses: dict[int, int] = {}
+    for position, statement in enumerate(ir.statements(body)):
+        if not isinstance(statement, ir.Define):
+            for leaf in ir.leaves(statement):
+                if isinstance(leaf, ir.TensorInfo):
+                    uses.setdefault(leaf.uid, position)
+    return uses
 
 
 class _Allocator:
-    def __init__(self, capacity: dict[str, int], inherit: bool) -> None:
+    def __init__(self, capacity: dict[str, int], inherit: bool, uses: dict[int, int] | None) -> None:
         self.capacity = capacity
         self.inherit = inherit
+        self.uses = uses
         self.top = dict.fromkeys(ON_CHIP, 0)
         self.live: list[tuple[ir.TensorInfo, Placement]] = []
         self.plan = Plan()
@@ -125,7 +141,7 @@ class _Allocator:
     def body(self, body: ir.Body, selectors: tuple[tuple[ir.Variable, int], ...]) -> None:
         top, count = dict(self.top), len(self.live)
         free: dict[str, int] | None = None
-        for statement in body.statements:
+        for statement in self.ordered(body.statements):
             if isinstance(statement, ir.Define):
                 if statement.tensor.memory != "GM":
                     self.define(statement, selectors)
@@ -141,6 +157,19 @@ class _Allocator:
                     self.body(inner, selectors)
         self.top = top
         del self.live[count:]
+
+    def ordered(self, statements: Iterable[ir.Statement]) -> Iterator[ir.Statement]:
+        """Yield the statements, with neighbouring definitions in the order of first use if that counts."""
+        if self.uses is None:
+            yield from statements
+            return
+        for defines, group in groupby(statements, lambda statement: isinstance(statement, ir.Define)):
+            found = list(group)
+            yield from sorted(found, key=self.first_use) if defines else found
+
+    def first_use(self, definition: Any) -> int:
+        """Return the position of the first use of the tensor that is defined."""
+        return self.uses.get(definition.tensor.uid, 0)
 
     def inside(self, loop: ir.For, outer: tuple[tuple[ir.Variable, int], ...]) -> tuple[tuple[ir.Variable, int], ...]:
         copies = copies_of(loop)

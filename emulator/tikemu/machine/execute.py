@@ -110,7 +110,7 @@ class Session:
             program = dataclasses.replace(program, soc=program.soc.with_constants(dict(options.constants)))
         marks = options.checks("undefined") and numerics
         self.gm = {info.uid: GlobalTensor(info, shape, marks) for info, shape, _ in tensors}
-        placed = plan(program, options.raises("memory"))
+        placed = plan(program, options.raises("memory"), options.placement)
         journal = None if keep_additions is None else Journal(self.gm, keep_additions)
         self.runtime = Runtime(program, placed, options, numerics, timing, self.gm, blocks, journal)
         self.progress = Progress(options.progress, program.name)
@@ -122,7 +122,7 @@ class Session:
 
     @property
     def size(self) -> int:
-        """Return the bytes of global memory."""
+        """Return the size of global memory in bytes."""
         return sum(tensor.size for tensor in self.gm.values())
 
     @property

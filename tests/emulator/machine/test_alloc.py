@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import tikemu
 from tikemu import Options, TikAlignError, TikBoundsError, TikMemoryError, TikWarning, dump, tik, use_options
@@ -186,19 +187,56 @@ def test_addresses_of_the_plan_are_those_of_the_run(kernel: Any) -> None:
     assert "thread_num=2" in dump(kernel)
 
 
-def test_bounds_are_those_of_the_tensor(kernel: Any) -> None:
-    """Another tensor behind it makes no difference."""
+# ------------------------------------------------------------------------------------------------ options
+def _leaves_its_tensor(kernel: Any, offset: int = 0) -> Any:
+    """Read 128 floats of ``first``, which has 64; ``second`` is used before it."""
+    source = kernel.Tensor("float32", (256,), tik.scope_gm, "source")
     target = kernel.Tensor("float32", (128,), tik.scope_gm, "target")
-    first = ub(kernel, "first", 64, "float32")
-    ub(kernel, "second", 64, "float32")
-    with kernel.for_range(0, 1) as i:
+    first = kernel.Tensor("float32", (64,), tik.scope_ubuf, "first")
+    second = kernel.Tensor("float32", (64,), tik.scope_ubuf, "second")
+    kernel.data_move(second, source[64], 0, 1, 8, 0, 0)
+    kernel.data_move(first, source, 0, 1, 8, 0, 0)
+    with kernel.for_range(offset, offset + 1) as i:
         kernel.data_move(target, first[i], 0, 1, 16, 0, 0)
-    kernel.BuildCCE("leaves", [], [target])
+    kernel.BuildCCE("leaves", [source], [target])
+    return kernel
+
+
+SOURCE = np.arange(256, dtype=np.float32)
+
+
+def test_bounds_are_those_of_the_tensor(kernel: Any) -> None:
     with pytest.raises(TikBoundsError, match="'first', which has 256 bytes"):
-        tikemu.run(kernel, {})
+        tikemu.run(_leaves_its_tensor(kernel), {"source": SOURCE})
 
 
-@pytest.mark.parametrize("option", ["findings", "sync"])
+@pytest.mark.parametrize("offset", [0, 8, 72])
+def test_bounds_of_the_buffer_on_request(kernel: Any, offset: int) -> None:
+    with pytest.warns(TikWarning, match="it stays inside UB"):
+        result = tikemu.run(_leaves_its_tensor(kernel, offset), {"source": SOURCE}, options=Options(bounds="buffer"))
+    memory = np.concatenate([SOURCE[:128], np.zeros(128, np.float32)])
+    np.testing.assert_array_equal(result.outputs["target"], memory[offset : offset + 128])
+
+
+def test_bounds_of_the_buffer_are_kept(kernel: Any) -> None:
+    with pytest.raises(TikBoundsError):
+        tikemu.run(_leaves_its_tensor(kernel, 65496), {"source": SOURCE}, options=Options(bounds="buffer"))
+
+
+def test_strict_keeps_to_the_tensor(strict: None, kernel: Any) -> None:
+    with pytest.raises(TikBoundsError, match="'first', which has 256 bytes"):
+        tikemu.run(_leaves_its_tensor(kernel), {"source": SOURCE}, options=Options(strict=True, bounds="buffer"))
+
+
+def test_placement_in_the_order_of_first_use(kernel: Any) -> None:
+    with pytest.warns(TikWarning):
+        result = tikemu.run(
+            _leaves_its_tensor(kernel), {"source": SOURCE}, options=Options(bounds="buffer", placement="first use")
+        )
+    np.testing.assert_array_equal(result.outputs["target"], [*SOURCE[:64], *[0] * 64])
+
+
+@pytest.mark.parametrize("option", ["bounds", "placement", "sync"])
 def test_unknown_choices_are_refused(option: str) -> None:
     with pytest.raises(ValueError, match=f"{option} must be one of .*got 'elsewhere'"):
         Options(**{option: "elsewhere"})

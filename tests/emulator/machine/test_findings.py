@@ -20,50 +20,52 @@ pytestmark = pytest.mark.usefixtures("quiet")
 ALL = Options(strict=True, findings="all")
 
 
-def build(kind: str) -> Any:
+def build(kind: str) -> tuple[Any, dict[str, Any]]:
     """Return the program of a class, recorded under the options in force."""
     kernel = tik.Tik(disable_debug=False)
-    kernel.BuildCCE("kernel", [], PROGRAMS[kind](kernel))
-    return kernel
+    inputs, outputs, more = PROGRAMS[kind](kernel)
+    kernel.BuildCCE("kernel", inputs, outputs)
+    return kernel, more
 
 
 @pytest.mark.parametrize("kind", PROGRAMS)
 def test_every_class_stops_is_listed_and_is_left_out(soc: str, kind: str) -> None:
-    kernel = build(kind)
-    tikemu.run(kernel, {})
+    kernel, more = build(kind)
+    tikemu.run(kernel, {}, options=Options(**more))
     with pytest.raises(TikError) as caught:
-        tikemu.run(kernel, {}, options=Options(strict=True))
-    result = tikemu.run(kernel, {}, options=ALL)
+        tikemu.run(kernel, {}, options=Options(strict=True, **more))
+    result = tikemu.run(kernel, {}, options=Options(strict=True, findings="all", **more))
     assert [finding.kind for finding in result.findings] == [kind]
     (finding,) = result.findings
-    again = tikemu.run(kernel, {}, options=ALL)
+    again = tikemu.run(kernel, {}, options=Options(strict=True, findings="all", **more))
     assert again.findings == result.findings
     assert finding.error is type(caught.value) and finding.message == caught.value.message
     assert finding.location == caught.value.location and finding.moment == caught.value.moment
     assert finding.location.file in (finding_programs.__file__, __file__)
     for mode in ("first", "all"):
-        options = Options(strict=True, findings=mode, leave_out=(kind,))
+        options = Options(strict=True, findings=mode, leave_out=(kind,), **more)
         assert tikemu.run(kernel, {}, options=options).findings == ()
 
 
 @pytest.mark.parametrize("kind", PROGRAMS)
 def test_the_same_holds_while_a_program_is_recorded(soc: str, kind: str) -> None:
-    with tikemu.use_options(ALL):
-        kernel = build(kind)
-    assert [finding.kind for finding in tikemu.run(kernel, {}, options=ALL).findings] == [kind]
-    with tikemu.use_options(Options(strict=True, leave_out=(kind,))):
-        kernel = build(kind)
+    with tikemu.use_options(Options(strict=True, findings="all")):
+        kernel, more = build(kind)
+    options = Options(strict=True, findings="all", **more)
+    assert [finding.kind for finding in tikemu.run(kernel, {}, options=options).findings] == [kind]
+    with tikemu.use_options(Options(strict=True, leave_out=(kind,), **more)):
+        kernel, _ = build(kind)
         kernel.tikdb.start_debug({}, interactive=False)
 
 
 def test_a_class_that_is_left_out_warns_as_in_default_mode(soc: str) -> None:
-    kernel = build("overlap")
+    kernel, _ = build("overlap")
     with pytest.warns(TikWarning, match="overlap inside one call"):
         tikemu.run(kernel, {}, options=Options(strict=True, leave_out=("overlap",)))
 
 
 def test_listed_findings_do_not_warn(soc: str) -> None:
-    kernel = build("overlap")
+    kernel, _ = build("overlap")
     with warnings.catch_warnings():
         warnings.simplefilter("error", TikWarning)
         tikemu.run(kernel, {}, options=ALL)

@@ -9,8 +9,8 @@ from tikemu import tik
 
 from tests.emulator.support.strict_programs import filled, per_block, ub
 
-#: The outputs of a program.
-Outputs = list[Any]
+#: What a program gives: its inputs and outputs, and more options.
+Parts = tuple[list[Any], list[Any], dict[str, Any]]
 
 
 def _target(kernel: Any, count: int = 128) -> Any:
@@ -18,20 +18,20 @@ def _target(kernel: Any, count: int = 128) -> Any:
     return kernel.Tensor("float16", (count,), tik.scope_gm, "target")
 
 
-def _to(kernel: Any, target: Any, data: Any) -> Outputs:
+def _to(kernel: Any, target: Any, data: Any) -> Parts:
     """End a program with a move to its output."""
     kernel.data_move(target, data, 0, 1, 8, 0, 0)
-    return [target]
+    return [], [target], {}
 
 
-def undefined(kernel: Any) -> Outputs:
+def undefined(kernel: Any) -> Parts:
     """Add to a tensor that nothing has written."""
     data = ub(kernel, "data")
     kernel.vec_adds(128, data, data, 1.0, 1, 8, 8)
     return _to(kernel, _target(kernel), data)
 
 
-def race(kernel: Any) -> Outputs:
+def race(kernel: Any) -> Parts:
     """Write different values from two blocks."""
     target = _target(kernel)
     with per_block(kernel) as block:
@@ -41,47 +41,55 @@ def race(kernel: Any) -> Outputs:
             value.set_as(2.0)
         kernel.vec_dup(128, data, value, 1, 8)
         kernel.data_move(target, data, 0, 1, 8, 0, 0)
-    return [target]
+    return [], [target], {}
 
 
-def overlap(kernel: Any) -> Outputs:
+def overlap(kernel: Any) -> Parts:
     """Move a tensor into its own source."""
     data = filled(kernel, count=256)
     kernel.data_move(data[16], data, 0, 1, 8, 0, 0)
     return _to(kernel, _target(kernel), data)
 
 
-def padding(kernel: Any) -> Outputs:
+def bounds(kernel: Any) -> Parts:
+    """Fill a tensor beyond its end."""
+    first = ub(kernel, "first")
+    filled(kernel)
+    kernel.vec_dup(128, first, 0.0, 2, 8)
+    return (*_to(kernel, _target(kernel), first)[:2], {"bounds": "buffer"})
+
+
+def padding(kernel: Any) -> Parts:
     """Move past the end of a GM tensor."""
     target = _target(kernel, 20)
     data = filled(kernel)
     kernel.data_move(target, data, 0, 1, kernel.Scalar("int32", init_value=2), 0, 0)
-    return [target]
+    return [], [target], {}
 
 
-def memory(kernel: Any) -> Outputs:
+def memory(kernel: Any) -> Parts:
     """Take 32 bytes more than the planned part."""
     ub(kernel, "large", 253952 // 2 + 16)
-    return []
+    return [], [], {}
 
 
-def work_tensor(kernel: Any) -> Outputs:
+def work_tensor(kernel: Any) -> Parts:
     """Add nine sums, which need two blocks."""
     data, work = ub(kernel, "data", 64 * 9, "float32"), ub(kernel, "work", 8, "float32")
     result = ub(kernel, "result", 64, "float32")
     kernel.vec_dup(64, data, 1.0, 9, 8)
     kernel.vec_reduce_add(64, result, data, work, 9, 8)
-    return []
+    return [], [], {}
 
 
-def undocumented(kernel: Any) -> Outputs:
+def undocumented(kernel: Any) -> Parts:
     """Make a call that has no documentation."""
     with kernel.for_range(0, 2):
         kernel.tik_continue()
-    return []
+    return [], [], {}
 
 
-def unspecified(kernel: Any) -> Outputs:
+def unspecified(kernel: Any) -> Parts:
     """Take the logarithm of 0."""
     data = ub(kernel, "data")
     kernel.vec_dup(128, data, 0.0, 1, 8)
@@ -89,55 +97,55 @@ def unspecified(kernel: Any) -> Outputs:
     return _to(kernel, _target(kernel), data)
 
 
-def value(kernel: Any) -> Outputs:
+def value(kernel: Any) -> Parts:
     """Write a number beyond its type."""
     kernel.Scalar("int8", init_value=300)
-    return []
+    return [], [], {}
 
 
-def argument(kernel: Any) -> Outputs:
+def argument(kernel: Any) -> Parts:
     """Set a mask without a lane."""
     data = filled(kernel)
     kernel.vec_dup([0, 0], data, 1.0, 1, 8)
-    return []
+    return [], [], {}
 
 
-def compare_mask(kernel: Any) -> Outputs:
+def compare_mask(kernel: Any) -> Parts:
     """Compare a second time before the first comparison is used."""
     data = filled(kernel)
     mask = kernel.vcmp_gt(128, data, data, 1, 1)
     kernel.vcmp_lt(128, data, data, 1, 1)
     kernel.vsel(128, 0, data, mask, data, data, 1, 1, 1, 1, 8, 8, 8)
-    return []
+    return [], [], {}
 
 
-def block_loop(kernel: Any) -> Outputs:
+def block_loop(kernel: Any) -> Parts:
     """Define a tensor outside of the multi-core loop."""
     data = filled(kernel)
     with per_block(kernel):
         kernel.vec_adds(128, data, data, 1.0, 1, 8, 8)
-    return []
+    return [], [], {}
 
 
-def loop(kernel: Any) -> Outputs:
+def loop(kernel: Any) -> Parts:
     """Set the end of a loop in its body."""
     end = kernel.Scalar("int32", init_value=2)
     with kernel.for_range(0, end):
         end.set_as(2)
-    return []
+    return [], [], {}
 
 
-def synchronisation(kernel: Any) -> Outputs:
+def synchronisation(kernel: Any) -> Parts:
     """Wait for a flag that nobody sets."""
     data = filled(kernel)
     kernel.wait_flag("PIPE_V", "PIPE_MTE3", 0)
     return _to(kernel, _target(kernel), data)
 
 
-PROGRAMS: dict[str, Callable[[Any], Outputs]] = {
+PROGRAMS: dict[str, Callable[[Any], Parts]] = {
     function.__name__.replace("_", "-"): function
     for function in (
-        *(undefined, race, overlap, padding, memory, work_tensor, undocumented, unspecified, value, argument),
+        *(undefined, race, overlap, bounds, padding, memory, work_tensor, undocumented, unspecified, value, argument),
         *(compare_mask, block_loop, loop, synchronisation),
     )
 }

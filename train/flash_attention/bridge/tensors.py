@@ -242,9 +242,8 @@ compiling = _by_form(_compiled, lambda: False)
 def _no_seed(names):
     with called(names):
         raise ValueError(
-            "dropout_rate: not 0 in a compiled graph, which needs a seed: an int64 Tensor of shape (2,) that changes "
-            "from step to step, for flash_attention or flash_attention_varlen; or the FlashAttention layer, which "
-            "keeps its own"
+            "dropout_rate: a compiled graph needs a seed beside it, an int64 Tensor of shape (2,) that changes from "
+            "step to step; functions of this package take it, and the FlashAttention layer keeps its own"
         )
 
 

@@ -135,7 +135,7 @@ class _MindSpore(Implementation):
 
 
 class Flash(_MindSpore):
-    """This package."""
+    """Attention of this package."""
 
     def __init__(self, backend: str = "cpu"):
         self.backend = backend

@@ -57,7 +57,7 @@ def on_cores(threads: int) -> dict:
 
 
 def calls_in_turns(calls: dict[str, Callable], rounds: int) -> dict[str, list]:
-    """Return the seconds of every call, and of each function that it returns, in every round after a warm-up."""
+    """Return the seconds of every call and returned function, in every round after a warm-up."""
     seconds: dict[str, list] = {name: [] for name in calls}
     for _ in range(rounds + 1):
         for name, call in calls.items():

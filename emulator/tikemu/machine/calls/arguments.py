@@ -68,12 +68,21 @@ class OperandTemplate:
         view: the operand as recorded.
         run_time: receives the run-time values.
         copy: source text of the copy's number, or "" if there is one copy.
+        anywhere: it may start outside the tensor, but inside the memory.
     """
 
-    def __init__(self, place: TensorPlace, view: ir.View, run_time: RuntimeArguments, copy: str) -> None:
+    def __init__(
+        self,
+        place: TensorPlace,
+        view: ir.View,
+        run_time: RuntimeArguments,
+        copy: str,
+        anywhere: bool,
+    ) -> None:
         self.place, self.view = place, view
         self.itemsize = size_of(view.dtype)
         self.static = ir.is_immediate(view.offset)
+        self.anywhere = anywhere
         self.offset: Any = run_time.add(view.offset)
         self.copy: Any = run_time.source(copy) if copy else 0
         self.shape: tuple[Any, ...] = tuple([run_time.add(extent) for extent in view.shape])
@@ -112,8 +121,8 @@ class OperandTemplate:
         address = start + key_value(self.offset, key) * self.itemsize
         name = self.view.tensor.name
         # A move may start in the padding behind a GM tensor (D33a).
-        last = len(place.memory.data) if place.memory.kind == "GM" else end
-        if not start <= address <= last:
+        anywhere = self.anywhere or place.memory.kind == "GM" and address > end
+        if not start <= address <= end and not (anywhere and 0 <= address <= len(place.memory.data)):
             raise TikBoundsError(
                 f"tensor {name!r} is accessed at element {(address - start) // self.itemsize}, but it "
                 f"has {place.size // self.itemsize}"

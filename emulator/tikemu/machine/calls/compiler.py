@@ -62,7 +62,8 @@ class CallCompiler(SourceWriter):
     def argument(self, value: Any, run_time: RuntimeArguments, needed: bool) -> Any:
         """Return a template of an argument."""
         if isinstance(value, ir.View):
-            return OperandTemplate(self.place(value), value, run_time, self.copy(value.tensor))
+            anywhere = self.runtime.options.bounds == "buffer" and value.tensor.memory != "GM"
+            return OperandTemplate(self.place(value), value, run_time, self.copy(value.tensor), anywhere)
         if isinstance(value, (ir.Variable, ir.Operation)):
             if not needed and value.dtype.startswith("float"):
                 return 1.0  # what is computed does not matter

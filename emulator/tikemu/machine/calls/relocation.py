@@ -113,6 +113,7 @@ class Relocator:
         self.units: list[tuple[int, bool]] = []
         self.templates: dict[Any, Relocatable] = {}
         self.possible = True  # nothing is known that forbids it
+        self.buffer_bounds = False  # it is known (and the user was told) that the call leaves a tensor
 
     def find(self, values: tuple) -> Ops | None:
         """Return operations for the run-time values, or None if they must be prepared anew."""
@@ -127,8 +128,9 @@ class Relocator:
             start = place.address + (values[view.copy.index] * place.stride if view.copied else 0)
             address = start + (values[view.offset.index] if view.moves else view.offset) * view.itemsize
             addresses.append(address)
-            starts.append(start)
-            ends.append(start + place.size)
+            inside = not self.buffer_bounds or place.memory.kind == "GM"
+            starts.append(start if inside else 0)
+            ends.append(start + place.size if inside else len(place.memory.data))
             remainders.append(address % unit)
             if layered:
                 remainders.append(address // LAYER)
@@ -146,6 +148,7 @@ class Relocator:
             if not template.fits(addresses, starts, ends):  # it touches padding of a tensor
                 return None
         elif not template.fits(addresses, starts, ends) or not self._same_layers(template, addresses):
+            self.buffer_bounds = self.runtime.options.bounds == "buffer"
             return None
         self._move(template.ops[0], template, addresses, values)
         return template.ops

@@ -91,6 +91,8 @@ class Graphs:
         Returns:
             The collective that it is at, or nothing at its end, as `go_on`.
         """
+        if number in self.running:
+            raise KernelError(f"graph {number} is to run, and waits for other cards in another stream")
         self.running[number] = self._whole(number, addresses, message)
         return self.go_on(number)
 

@@ -128,7 +128,7 @@ def test_every_position_knows_the_last_bytes_and_no_later_one(shared: Any) -> No
 
 
 class _First(ms.nn.Cell):
-    """In the place of attention: every position keeps to itself."""
+    """A stand-in for attention: every position keeps to itself."""
 
     def construct(self, query, key, value):
         return value

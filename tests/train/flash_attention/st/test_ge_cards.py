@@ -108,7 +108,7 @@ def test_data_parallel(package, tmp_path, alone, release):
 @pytest.mark.slow
 def test_what_2_5_cannot_split_is_an_error_of_the_layer(package, tmp_path):
     done = started(package, tmp_path, "2.5.0", 2, SUPPORT / "card_parallel.py", "semi_auto_parallel", 2, 1)
-    assert done.returncode and "has no shard strategies that MindSpore 2.5.0 hands on to GE" in done.stderr
+    assert done.returncode and re.search(r"has no shard strategies that MindSpore 2\.5\S* hands on to GE", done.stderr)
 
 
 LAYOUTS = (

@@ -140,7 +140,7 @@ def test_a_graph_asks_for_a_seed():
     def run(query, key, value):
         return scaled_dot_product_attention(query, key, value, dropout_p=0.5)
 
-    with attention_backend("math"), pytest.raises(ValueError, match="seed: a compiled graph needs it given"):
+    with attention_backend("math"), pytest.raises(ValueError, match="dropout_p: a compiled graph needs a seed"):
         run(*tensors)
 
 

@@ -139,7 +139,7 @@ class Turning(nn.Cell):
 
 
 class TwoLayers(nn.Cell):
-    """Two of them one behind the other."""
+    """A model of two layers, one behind the other."""
 
     def __init__(self, first: Turning, second: Turning):
         super().__init__()

@@ -63,7 +63,7 @@ class Packed(nn.Cell):
 
 
 class FlashAttnPacked(nn.Cell):
-    """The same by flash_attn's function."""
+    """Packed sequences by flash_attn's function."""
 
     def construct(self, query, key, value, ends_q, ends_k):
         return flash_attn_varlen_func(query, key, value, ends_q, ends_k, 9, 9, causal=True)

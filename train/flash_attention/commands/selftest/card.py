@@ -175,6 +175,11 @@ class Ascend(_Layer):
     def platform(self, name: str) -> int:
         return int(self.environment.specifications()[name])
 
+    def attend(self, call: Call, given: dict, gradients: dict, times: int) -> list:
+        if self.environment.needs_package(self.ms.__version__):  # before 2.6 an operator package runs in graphs alone
+            self.ms.set_context(mode=self.ms.GRAPH_MODE)
+        return super().attend(call, given, gradients, times)
+
     def run(self, name: str, **arrays: np.ndarray) -> Run:
         from mindspore import Tensor
         from mindspore.ops import operations as P

@@ -29,7 +29,7 @@ class Product(nn.Cell):
 
 
 class Layer(nn.Cell):
-    """Both, and a projection behind them."""
+    """A layer of both Cells, and a projection behind them."""
 
     def __init__(self):
         super().__init__()

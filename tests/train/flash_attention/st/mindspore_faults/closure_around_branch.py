@@ -1,4 +1,4 @@
-"""The same around a `@jit` function with a branch."""
+"""PYNATIVE: a closure around another tensor at each call, and a `@jit` function with a branch in it."""
 
 import mindspore as ms
 import numpy as np

@@ -1,4 +1,4 @@
-"""The same around a `@jit` function that stops a gradient in its middle."""
+"""PYNATIVE: a closure around another tensor at each call, and a `@jit` function that stops a gradient."""
 
 import mindspore as ms
 import numpy as np

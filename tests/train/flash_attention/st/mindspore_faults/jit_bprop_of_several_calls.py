@@ -8,7 +8,7 @@ ms.set_context(mode=ms.PYNATIVE_MODE, device_target="CPU")
 
 
 class Square(nn.Cell):
-    """Its derivative by way of its result."""
+    """A square, whose `bprop` uses the result."""
 
     def construct(self, x):
         return x * x

@@ -8,7 +8,7 @@ ms.set_context(mode=ms.PYNATIVE_MODE, device_target="CPU")
 
 
 class Seven(nn.Cell):
-    """Its `bprop` says 7, to be told from the derivative of what `construct` does."""
+    """A product with 2, whose `bprop` says 7: so the two can be told apart."""
 
     def construct(self, x):
         return x * 2

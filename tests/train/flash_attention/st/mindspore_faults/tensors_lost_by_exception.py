@@ -8,7 +8,7 @@ ms.set_context(mode=ms.PYNATIVE_MODE, device_target="CPU")
 
 
 class Refused(nn.Cell):
-    """No function of anything."""
+    """A Cell that raises an exception."""
 
     def construct(self, x):
         raise TypeError("no")

@@ -108,7 +108,7 @@ class Gradients(nn.Cell):
 
 
 class GradientsAndSinks(nn.Cell):
-    """The same, and the gradient of the parameter."""
+    """Gradients of the inputs and of the sinks."""
 
     def __init__(self, network):
         super().__init__()

@@ -38,7 +38,7 @@ def attention(layout, head_dim, logsumexp=False) -> Call:
 
 
 class Loss(nn.Cell):
-    """With the logsumexp in it; d_output is float32."""
+    """A loss that uses the logsumexp; d_output is float32."""
 
     def __init__(self, layout, head_dim):
         super().__init__()

@@ -139,11 +139,7 @@ BAD_INPUTS = {
         ValueError,
         "value: got last axis 36 .* multiple of value_head_dim 8",
     ),
-    "value_head_dim 0": (
-        {"value_head_dim": 0},
-        ValueError,
-        "value_head_dim: got 0, allowed is an integer from 1",
-    ),
+    "value_head_dim 0": ({"value_head_dim": 0}, ValueError, "value_head_dim: got 0, .* an integer from 1 to 512"),
     "unknown heads": ({"query": (2, UNKNOWN, 5, 16)}, ValueError, "query: got an unknown number of heads or head_dim"),
     "unknown width": ({"query": (2, 4, 5, UNKNOWN)}, ValueError, "query: got an unknown number of heads or head_dim"),
     "unknown length": (
@@ -171,11 +167,7 @@ BAD_INPUTS = {
     "bias heads": ({"bias": spec(1, 3, 1, 7)}, ValueError, "bias: got shape"),
     "bias dtype": ({"bias": spec(1, 4, 1, 7, dtype="bfloat16")}, TypeError, "bias: got dtype bfloat16"),
     "layout": ({"input_layout": "BDSN"}, ValueError, "input_layout: got 'BDSN', allowed are BNSD"),
-    "strategy": (
-        {"tiling_stgy_name": "dense"},
-        ValueError,
-        "tiling_stgy_name: no strategy is called 'dense'; known are",
-    ),
+    "strategy": ({"tiling_stgy_name": "dense"}, ValueError, "tiling_stgy_name: .* called 'dense'; known are sparse, "),
     "strategy type": ({"tiling_stgy_name": 128}, TypeError, "tiling_stgy_name: expected a string, got int"),
     "prev blocks": ({"prev_block_num": -1}, ValueError, "prev_block_num: got -1, allowed is an integer >= 0"),
     "next blocks": ({"next_block_num": -2}, ValueError, "next_block_num: got -2"),

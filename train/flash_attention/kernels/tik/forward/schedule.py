@@ -273,7 +273,7 @@ def _row_block(
 def _shared_sample(
     problem: KernelProblem, plan: ForwardPlan, words: np.void, index: int, number: Callable[[int], int]
 ) -> None:
-    """As `_sample`, for two row blocks from number `index` on: what all rows of the first one see, else the first tile.
+    """Sample as `_sample` does, for two row blocks from `index` on: what all rows see, else the first tile.
 
     The second one sees these keys, too, whether or not it is computed beside the first. The first tile is part of the
     sample in any case.

@@ -9,7 +9,6 @@ import numpy as np
 from flash_attention.kernels.tik import operators
 from flash_attention.kernels.tik.forward import schedule
 from flash_attention.kernels.tik.forward.tiling import buffers, candidates
-from flash_attention.kernels.tik.hardware import Buffer
 from flash_attention.kernels.tik.problem import Request
 from flash_attention.kernels.tik.recorder import Core
 
@@ -26,7 +25,6 @@ class Program:
         self.tik, self.execute = tik, execute
         self.instance = tik.Tik(disable_debug=False)
         self.problem, self.plan = problem, candidates(problem)[0]
-        self.split = schedule.split(problem, self.plan)
         self.inputs = {name: np.ascontiguousarray(array) for name, array in inputs.items()}
         self.outputs = outputs
         specs = {name: (str(array.dtype), array.shape) for name, array in self.inputs.items()} | outputs
@@ -36,11 +34,10 @@ class Program:
         self.core = Core(tik, self.instance, problem, self.plan, self.gm)
 
     @contextmanager
-    def body(self, *extra: Buffer):
-        """Open the scope in which the kernel's buffers and the extra buffers are allocated."""
+    def body(self):
+        """Open the scope in which the kernel's buffers are allocated."""
         with self.instance.new_stmt_scope():
-            parts = buffers(self.problem, self.plan, self.split)
-            self.core.allocate(parts + list(extra))
+            self.core.allocate(buffers(self.problem, self.plan, schedule.split(self.problem, self.plan)))
             yield self.core
 
     def run(self) -> dict:

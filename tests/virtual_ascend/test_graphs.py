@@ -1,0 +1,77 @@
+"""Test graphs of GE in the device process, without MindSpore."""
+
+import json
+
+import numpy as np
+import pytest
+from virtual_ascend.device import collectives
+from virtual_ascend.device.aicpu import DTYPES
+from virtual_ascend.device.errors import KernelError
+from virtual_ascend.device.graph import Graphs
+from virtual_ascend.device.launch import Launcher
+from virtual_ascend.device.memory import PAGE, Address, Memory
+
+FLOAT = {"dtype": next(number for number, name in DTYPES.items() if name == "float32"), "format": 2, "shape": [4]}
+SUM = {"group": "hccl_world_group", "reduction": "sum"}
+
+
+@pytest.fixture
+def launcher(tmp_path):
+    """Make a card with one page of memory."""
+    path = tmp_path / "memory"
+    path.write_bytes(bytes(PAGE + 1))
+    with open(path, "r+b") as file:
+        yield Launcher(Memory(file.fileno(), PAGE, 1), None)
+
+
+def node(kind, *inputs, before=(), **attributes):
+    """Describe a node with one output, as the runtime does; inputs are numbers of nodes."""
+    ports = [(f"x{index}", None if one is None else (one, 0)) for index, one in enumerate(inputs)]
+    described = {"name": kind, "type": kind, "inputs": ports, "outputs": [("y", FLOAT)], "before": list(before)}
+    return {**described, "attributes": attributes, "subgraphs": {}}
+
+
+def added(launcher, *nodes):
+    """Make a graph whose last node is its result."""
+    graphs = Graphs(launcher)
+    graphs.add(1, json.dumps({"nodes": nodes, "results": [(len(nodes) - 1, 0)]}).encode() + b"\n")
+    return graphs
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_collectives_have_one_order_on_all_cards(launcher, monkeypatch, seed):
+    """Others are shuffled: eight sums of eight squares of one input."""
+    monkeypatch.setenv("VIRTUAL_ASCEND_SEED", str(seed))
+    squares = [node("Square", 0) for _ in range(8)]
+    sums = [node("HcomAllReduce", 1 + index, **SUM) for index in range(8)]
+    order = list(added(launcher, node("Data", index=0), *squares, *sums).graphs[1].nodes)
+    assert [number for number in order if 9 <= number < 17] == [9, 10, 11, 12, 13, 14, 15, 16]
+    assert order[0] == 0 and order.index(1) < order.index(9)
+    others = [number for number in order if 1 <= number < 9]
+    assert sorted(others) == list(range(1, 9)) and (seed or others != list(range(1, 9)))
+
+
+def test_a_graph_waits_at_a_collective_and_goes_on(launcher):
+    """What the card gives is there while it waits; nobody has written the result, which is NaN."""
+    graphs = added(launcher, node("Data", index=0), node("HcomAllReduce", 0, **SUM), node("Square", 1))
+    place = Address(0, 64)
+    launcher.memory.view(place, np.dtype(np.float32), (4,), "x")[...] = [1, 2, 3, 4]
+    call = json.dumps({"inputs": [FLOAT], "outputs": [FLOAT]}).encode() + b"\n"
+    told = graphs.run(1, [place, place], call)
+    kind, count, dtype, reduction, *_rest, group = told.split()
+    assert (kind, int(count), collectives.DTYPES[int(dtype)]) == ("HcomAllReduce", 4, "float32")
+    assert (tuple(collectives.REDUCTIONS)[int(reduction)], group) == ("sum", "hccl_world_group")
+    assert graphs.at[1].given.tolist() == [1, 2, 3, 4] and np.isnan(graphs.at[1].taken).all()
+    with pytest.raises(KernelError, match="graph 1 is to run, and waits for other cards"):
+        graphs.run(1, [place, place], call)
+    graphs.at[1].taken[...] = [2, 4, 6, 8]
+    assert graphs.go_on(1) == "" and not graphs.running and not graphs.at
+    result = launcher.memory.view(place, np.dtype(np.float32), (4,), "y")
+    assert result.tolist() == [4, 16, 36, 64]
+
+
+def test_what_hccl_has_not_is_an_error_of_the_node(launcher):
+    graphs = added(launcher, node("Data", index=0), node("HcomAllReduce", 0, **{**SUM, "reduction": "mean"}))
+    place = Address(0, 64)
+    with pytest.raises(KernelError, match="HcomAllReduce by mean, allowed is one of sum, prod, max, min"):
+        graphs.run(1, [place, place], json.dumps({"inputs": [FLOAT], "outputs": [FLOAT]}).encode() + b"\n")
