@@ -1,6 +1,8 @@
 """Speed and needs of the operators on the modelled core stay within what was promised."""
 
+import contextlib
 import functools
+from dataclasses import replace
 
 import pytest
 from flash_attention.commands.bench import tik
@@ -8,6 +10,8 @@ from flash_attention.kernels.tik import KernelProblem
 from flash_attention.kernels.tik.hardware import EVENTS, INSTRUCTION_CACHE
 from flash_attention.kernels.tik.problem import CAPACITY
 from flash_attention.measuring import tik_kernels
+from flash_attention.measuring.readings import READINGS
+from flash_attention.measuring.tik_kernels import Measurement
 
 from benchmarks.required import bound_of
 from benchmarks.tik_kernels import measure_normal, table
@@ -112,6 +116,44 @@ def test_the_main_backward_kernel_of_wide_heads_has_wide_key_tiles(head_dim, cau
     name = f"{tik.name_of(('backward', head_dim, causal))}, main kernel: of the Cube's peak"
     assert 100 * measured.utilisation >= bound_of(name)
     _within_limits(measured, code=36 * 1024, events=EVENTS + 1)
+
+
+@pytest.mark.parametrize("head_dim", (64, 128))
+@pytest.mark.parametrize(
+    ("operator", "others"),
+    (
+        ("forward", ("pair128", "single128", "pair64")),
+        ("backward", ("rows48keys256", "rows64keys192", "rows32keys192", "rows64keys128")),
+    ),
+)
+def test_the_chosen_tiling_has_the_least_regret_under_every_reading(operator, others, head_dim):
+    """No open question about the chip makes another choice right: of time lost to the best, at worst."""
+    problem = tik_kernels.problem_of(768, head_dim)  # whole tiles with all of them
+    chosen = tik_kernels.build(problem, operator).plan.strategy
+    cycles = {}
+    for name in others:
+        with contextlib.suppress(ValueError):  # does not fit
+            kernel = tik_kernels.build(replace(problem, tiling=name), operator)
+            cycles[name] = [tik_kernels.simulate(kernel, constants=given).cycles for given in READINGS.values()]
+    best = [min(times) for times in zip(*cycles.values())]
+    regret = {name: max(time / least for time, least in zip(times, best)) for name, times in cycles.items()}
+    assert len(regret) > 1 and regret[chosen] == min(regret.values()) < 1.01
+
+
+@pytest.mark.parametrize("causal", (False, True))
+@pytest.mark.parametrize(
+    ("operator", "head_dim", "least"),
+    (
+        ("forward", 128, (72.0, 66.0)),
+        ("forward", 64, (55.0, 48.0)),
+        ("backward", 128, (82.0, 78.0)),
+        ("backward", 64, (75.8, 70.6)),
+    ),
+)
+def test_kernels_stay_fast_if_each_vector_instruction_costs_14_cycles_more(operator, head_dim, least, causal):
+    kernel = tik_kernels.build(tik_kernels.problem_of(4096, head_dim, causal=causal), operator)
+    result = tik_kernels.simulate(kernel, constants=READINGS["head 14"])
+    assert 100 * Measurement.of(kernel, result, operator).utilisation >= least[causal]
 
 
 def test_table_names_the_kernel_and_its_memories():
