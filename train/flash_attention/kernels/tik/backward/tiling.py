@@ -184,7 +184,7 @@ class BackwardPlan:
 
     @property
     def half(self) -> int:
-        """Return the number of scores of the first half of a tile, in whole fractal columns."""
+        """Return the number of scores in half a tile of whole fractal columns."""
         return -(-self.columns // 2) * self.rows * 16
 
     @property
