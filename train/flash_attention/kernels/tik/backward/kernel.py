@@ -227,7 +227,7 @@ class Backward:
             self.loads.scores_extra(item.units[(position + 1) % RING])
 
     def _whole_step(self, body: Number, position: int) -> None:
-        """Do the same with instructions of Vector as long as a tile. None needs the one before.
+        """Emit a step whose Vector instructions are as long as a tile and independent of one another.
 
         The Cube has the scores of the step after when Vector comes to them.
         """
@@ -369,7 +369,7 @@ class Backward:
             yield self.core.on.copies(f"kept_{name}")[0][unit.kept * slot.shape[0]]
 
     def _scores(self, unit: Unit, spare: Tensor | None = None) -> None:
-        """Compute the scores of a step. `spare`: the place in L0A for lowering whole tiles, if not the gradients'."""
+        """Emit the scores of a step. `spare` replaces the place in L0A for lowering whole tiles."""
         on, ring = self.core.on, unit.position
         l0_keys, keys = on.l0_ones[0], None
         if score_terms.is_dynamic(self.problem):
