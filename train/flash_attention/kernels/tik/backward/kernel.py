@@ -227,7 +227,7 @@ class Backward:
             self.loads.scores_extra(item.units[(position + 1) % RING])
 
     def _whole_step(self, body: Number, position: int) -> None:
-        """Emit a step whose Vector instructions are as long as a tile and independent of one another.
+        """Emit a step whose Vector instructions are independent and as long as a tile.
 
         The Cube has the scores of the step after when Vector comes to them.
         """
