@@ -18,8 +18,6 @@ NO_VERBS += ["As", "In", "It", "Its", "With"]
 MOST_WORDS = 15
 #: Verbs with which the docstring of a function may begin. Add one here if it is missing.
 VERBS = set((ROOT / "tests/repository/verbs.txt").read_text(encoding="utf-8").split())
-#: Folders and modules whose functions are not asked for a verb yet.
-NO_VERBS_YET = ("train/flash_attention/kernels",)
 RIDDLES = re.compile(r"\b(?:that|those) of\b", re.IGNORECASE)
 #: Findings that are left, by folder; a folder that has none is not here. No number may grow.
 LEFT: dict[str, int] = {}
@@ -65,9 +63,8 @@ def findings(path: Path) -> list[str]:
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".md":
         return RIDDLES.findall(text)
-    ready = not str(path.relative_to(ROOT)).startswith(NO_VERBS_YET)
     pairs = list(docstrings(text))
-    of_docstrings = [found for one, function in pairs for found in findings_of_docstring(one, ready and function)]
+    of_docstrings = [found for one, function in pairs for found in findings_of_docstring(one, function)]
     prose = [one for one, _ in pairs] + list(comments(text))
     return of_docstrings + [one for one in prose for _ in RIDDLES.findall(one)]
 

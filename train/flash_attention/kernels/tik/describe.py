@@ -127,7 +127,7 @@ class Signature:
 
     @property
     def given(self) -> list[str]:
-        """Names of the inputs that the caller provides."""
+        """Return names of the inputs that the caller provides."""
         return [tensor.name for tensor in self.inputs if tensor.constant is None]
 
     def feed(self, **arrays: np.ndarray) -> dict[str, np.ndarray]:

@@ -46,7 +46,7 @@ class Buffer:
 
 
 def usage(parts: list[Buffer]) -> dict[str, int]:
-    """Bytes used per memory."""
+    """Return bytes used per memory."""
     used = dict.fromkeys(CAPACITY, 0)
     for part in parts:
         used[part.memory] += part.bytes

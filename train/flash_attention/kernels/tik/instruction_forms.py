@@ -30,7 +30,7 @@ class InstructionForms:
 
     @staticmethod
     def from_text(text: str) -> InstructionForms:
-        """The forms with those changed that `text` names: "name=0,name=1".
+        """Return the forms with those changed that `text` names: "name=0,name=1".
 
         Raises:
             ValueError: the text is not of this kind.
@@ -49,13 +49,13 @@ _chosen: list[InstructionForms] = []
 
 
 def current() -> InstructionForms:
-    """The forms that kernels are recorded with."""
+    """Return the forms that kernels are recorded with."""
     return _chosen[-1] if _chosen else InstructionForms.from_text(os.environ.get("FLASH_ATTENTION_FORMS", ""))
 
 
 @contextmanager
 def using(**changes: bool) -> Iterator[InstructionForms]:
-    """Kernels that are recorded inside use the current forms with these changes."""
+    """Let kernels that are recorded inside use the current forms with these changes."""
     _chosen.append(replace(current(), **changes))
     try:
         yield _chosen[-1]

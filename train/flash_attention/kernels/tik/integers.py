@@ -14,17 +14,17 @@ concatenate = np.concatenate
 
 
 def array(values: list) -> np.ndarray:
-    """int32, from lists of integers."""
+    """Return int32, from lists of integers."""
     return np.array(values, np.int32)
 
 
 def cumsum(values: np.ndarray, axis: int) -> np.ndarray:
-    """Sums of all up to each."""
+    """Return sums of all up to each."""
     return np.cumsum(values, axis, dtype=np.int32)
 
 
 def as_int(values: np.ndarray) -> np.ndarray:
-    """int32 of booleans."""
+    """Return int32 of booleans."""
     return values.astype(np.int32)
 
 
@@ -34,10 +34,10 @@ def count_true(values: np.ndarray) -> np.ndarray:
 
 
 def first_true(values: np.ndarray) -> np.ndarray:
-    """Index of the first true element of the last axis of a matrix of booleans."""
+    """Return the index of the first true element of each row of booleans."""
     return np.argmax(values, 1)
 
 
 def stack(arrays) -> np.ndarray:
-    """Vectors as the columns of a matrix."""
+    """Return vectors as the columns of a matrix."""
     return np.stack(arrays, 1)

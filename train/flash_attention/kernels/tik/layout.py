@@ -43,12 +43,12 @@ class Placement:
 
     @property
     def skew(self) -> int:
-        """Blocks by which an item lies further on than its heads. 0 where heads follow each other."""
+        """Return blocks by which an item lies further on than its heads. 0 where heads follow each other."""
         return self.batch - self.heads * self.head
 
     @property
     def padding(self) -> int:
-        """Rows behind the last one of every fractal column that belong to no matrix."""
+        """Return rows behind the last one of every fractal column that belong to no matrix."""
         return self.column - self.shape[0] if len(self.shape) == 2 else 0
 
 
@@ -67,7 +67,7 @@ def placement(problem: KernelProblem, name: str) -> Placement:
 
 
 def nz_shape(*shape: int) -> tuple[int, ...]:
-    """FRACTAL_NZ shape of (..., rows, columns)."""
+    """Return the FRACTAL_NZ shape of (..., rows, columns)."""
     *outer, rows, columns = shape
     return (*outer, padded(columns) // SIDE, padded(rows) // SIDE, SIDE, SIDE)
 
@@ -85,7 +85,7 @@ def to_nz(array: np.ndarray) -> np.ndarray:
 
 
 def from_nz(array: np.ndarray, rows: int, columns: int) -> np.ndarray:
-    """Inverse of `to_nz`: drops the padding."""
+    """Return the inverse of `to_nz`: drops the padding."""
     array = np.asarray(array)
     *outer, wide, high, _, _ = array.shape
     if rows > high * SIDE or columns > wide * SIDE:
@@ -102,7 +102,9 @@ def capacity(tokens: int, sequences: int, unit: int) -> int:
 
 
 def row_term_kinds(problem: KernelProblem) -> int:
-    """Kinds of terms per query row in the backward operator: three where keys stand on both sides of the queries."""
+    """Return kinds of terms per query row in the backward operator: three where keys stand on both sides of the
+    queries.
+    """
     return 3 if problem.bias == "alibi" and not problem.rules.causal else 2
 
 
@@ -113,23 +115,25 @@ def row_terms(problem: KernelProblem) -> int:
 
 
 def stored_rows(problem: KernelProblem) -> int:
-    """Rows of a head in what the kernels keep per row."""
+    """Return rows of a head in what the kernels keep per row."""
     return BLOCK * capacity(problem.seq_q, problem.sequences, BLOCK) if problem.sequences else padded(problem.seq_q)
 
 
 def zero_blocks(problem: KernelProblem, plan: BlockPlan) -> int:
-    """Blocks of 16 zeros behind the tiles of visibility: as many as a tile of queries, keys or values has."""
+    """Return blocks of 16 zeros behind the tiles of visibility: as many as a tile of queries, keys or values has."""
     return max(plan.rows, plan.keys) * padded(max(problem.head_dim, problem.value_dim)) // 16
 
 
 def row_terms_shape(problem: KernelProblem) -> tuple[int, ...]:
-    """Row terms of the backward operator: (kinds, heads of all batches, query groups of 16, terms, 16 queries)."""
+    """Return row terms of the backward operator: (kinds, heads of all batches, query groups of 16, terms, 16
+    queries).
+    """
     heads, groups = problem.batch * problem.heads, stored_rows(problem) // 16
     return row_term_kinds(problem), heads, groups, row_terms(problem), 16
 
 
 def accumulator_shape(problem: KernelProblem, plan: BlockPlan, slots: int) -> tuple[int, ...]:
-    """Sums of query gradients: (slots, heads of all batches, query tiles, head_dim / 16, rows, 16).
+    """Return sums of query gradients: (slots, heads of all batches, query tiles, head_dim / 16, rows, 16).
 
     Args:
         plan: the tile shapes of the backward operator.
@@ -144,7 +148,7 @@ KEEP_PADDING = 32  # bytes after the keep bits: the kernel reads them twice, 16 
 
 
 def keep_shape(problem: KernelProblem) -> tuple[int, ...]:
-    """Shape of the packed keep decisions, uint8: flat, see `pack_keep_bits`.
+    """Return the shape of the packed keep decisions, uint8: flat, see `pack_keep_bits`.
 
     Decisions of packed sequences are (heads, keep_blocks, 16, 2): one sequence behind the other, (seq_k / 16, seq_q, 2)
     each with seq_k padded to 16 and seq_q to BLOCK.

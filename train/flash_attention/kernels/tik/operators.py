@@ -71,7 +71,7 @@ class Kernel(Signature):
     units: tuple[int, int]
 
     def memory(self) -> dict[str, tuple[int, int]]:
-        """Bytes used and available per memory of a core."""
+        """Return bytes used and available per memory of a core."""
         used = usage(list(self.buffers))
         return {name: (used[name], size) for name, size in self.problem.capacity.items()}
 
@@ -87,7 +87,7 @@ def stages(request: Request) -> tuple[str, ...]:
 
 
 def work_tables(xp, request: Request, stages: tuple[str, ...]):
-    """make(ends_q, ends_k, prefix) -> the work tables or blocks of some stages, for packed sequences.
+    """Return make(ends_q, ends_k, prefix) -> some stages' work tables or blocks, for packed sequences.
 
     Args:
         xp: a module of array operations, see `varlen`.

@@ -154,29 +154,29 @@ class KernelProblem(Call):
 
     @property
     def capacity(self) -> dict[str, int]:
-        """Bytes of a core's memories by name."""
+        """Return bytes of a core's memories by name."""
         return dict(zip(CAPACITY, self.memories))
 
     @property
     def mask(self) -> str:
-        """The explicit mask: "none", "per_key" (the same for every query) or "per_score"."""
+        """Return the explicit mask: "none", "per_key" (the same for every query) or "per_score"."""
         if self.mask_shape is None:
             return "none"
         return "per_key" if self.mask_shape[2] == 1 else "per_score"
 
     @property
     def mask_planes(self) -> tuple[int, int]:
-        """Batch items and heads that have masks of their own: (batch or 1, heads or 1)."""
+        """Return batch items and heads that have masks of their own: (batch or 1, heads or 1)."""
         return _planes(self.mask_shape)
 
     @property
     def bias_planes(self) -> tuple[int, int]:
-        """Batch items and heads that have biases of their own."""
+        """Return batch items and heads that have biases of their own."""
         return _planes(self.bias_shape)
 
     @property
     def query_factor(self) -> float:
-        """Power of two, with the sign of the scale, that multiplies query or key. At most 1.
+        """Return the factor of query or key: a power of two with the scale's sign. At most 1.
 
         Where Vector scales the scores anyway it is smaller than the scale, so that scores of any size that float16
         holds, their differences, and what hides a key stay in its range before that pass. With packed sequences it
@@ -193,7 +193,7 @@ class KernelProblem(Call):
 
     @property
     def post_scale(self) -> float:
-        """Rest of the scale, applied by Vector to float32 scores. 1.0 needs no pass.
+        """Return the rest of the scale, applied by Vector to float32 scores. 1.0 needs no pass.
 
         Without a scale what hides a key still counts.
         """
@@ -244,5 +244,5 @@ def _with_tuples(fields: dict) -> dict:
 
 
 def padded(size: int, unit: int = 16) -> int:
-    """`size` rounded up to a multiple of `unit`."""
+    """Return `size` rounded up to a multiple of `unit`."""
     return -(-size // unit) * unit

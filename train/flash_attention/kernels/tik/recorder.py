@@ -66,32 +66,34 @@ class Core(Generic[Plan]):
 
     @property
     def operand_shift(self) -> int:
-        """float32 elements by which a product's first source lies behind its destination, see InstructionForms."""
+        """Return float32 elements by which a product's first source lies behind its destination, see
+        InstructionForms.
+        """
         return HALF_ROUND if instruction_forms.current().shifted_operands else 0
 
     @property
     def seq_q(self) -> int:
-        """Rows of a head in what is stored per row: a multiple of 16."""
+        """Return rows of a head in what is stored per row: a multiple of 16."""
         return stored_rows(self.problem)
 
     @property
     def seq_k(self) -> int:
-        """Key length as stored: a multiple of 16."""
+        """Return the key length as stored: a multiple of 16."""
         return padded(self.problem.seq_k)
 
     @property
     def depth_columns(self) -> int:
-        """Fractal columns of query and key."""
+        """Return fractal columns of query and key."""
         return self.plan.head_dim // 16
 
     @property
     def value_columns(self) -> int:
-        """Fractal columns of value and output."""
+        """Return fractal columns of value and output."""
         return padded(self.problem.value_dim) // 16
 
     @property
     def tail_rows(self) -> int:
-        """Rows of the last row block if it is shorter than the others, else 0. With BNSD its padding counts.
+        """Return rows of the last row block if it is shorter, else 0. With BNSD its padding counts.
 
         Packed sequences have a last row block each, whose rows are known at run time only.
         """
@@ -99,7 +101,7 @@ class Core(Generic[Plan]):
 
     @property
     def tail_keys(self) -> int:
-        """Keys of the last key tile if it is shorter, else 0. Otherwise as `tail_rows`."""
+        """Return keys of the last key tile if it is shorter, else 0. Otherwise as `tail_rows`."""
         return 0 if self.problem.sequences else self.place("key").rows % self.plan.keys
 
     def place(self, name: str) -> Placement:
@@ -107,7 +109,7 @@ class Core(Generic[Plan]):
         return placement(self.problem, name)
 
     def batch_of(self, head: Number) -> Number:
-        """Run-time number of the batch item of a query head, as `start` wants it."""
+        """Return the run-time number of a query head's batch item, as `start` wants it."""
         if self.problem.layout == "BNSD":
             return 0
         batch = self.scalar("int32", "batch")
@@ -115,7 +117,7 @@ class Core(Generic[Plan]):
         return batch
 
     def start(self, name: str, head: Number, origin: Number = 0) -> RunTime:
-        """First element of a matrix of `name`.
+        """Return the first element of a matrix of `name`.
 
         Args:
             head: run-time number of the head, counted through all batch items.
@@ -128,7 +130,7 @@ class Core(Generic[Plan]):
         return result + self.wide(origin, pitch) if pitch else result
 
     def allocate(self, parts: Sequence[Buffer]) -> None:
-        """Defines the tensors of all buffers in the open scope. One name may stand in several places."""
+        """Define the tensors of all buffers in the open scope. One name may stand in several places."""
         scopes = {
             "UB": self.module.scope_ubuf,
             "L1": self.module.scope_cbuf,
@@ -151,11 +153,11 @@ class Core(Generic[Plan]):
                     self.fill(vector, 0.0, 128)
 
     def when(self, *conditions: Number) -> Scope:
-        """if_scope over the conjunction of run-time conditions."""
+        """Return if_scope over the conjunction of run-time conditions."""
         return self.tik.if_scope(conditions[0] if len(conditions) == 1 else self.module.all(*conditions))
 
     def scalar(self, dtype: str, name: str, value: Factor | None = None) -> Scalar:
-        """A run-time variable. Its name gets a number: each is there once."""
+        """Return a run-time variable. Its name gets a number: each is there once."""
         self.scalars += 1
         unique = f"{name}_{self.scalars}"
         if value is None:
@@ -163,18 +165,18 @@ class Core(Generic[Plan]):
         return self.tik.Scalar(dtype, unique, init_value=value)
 
     def repeat_fractal(self, dst: Tensor, src: Tensor, count: int, transposed: bool) -> None:
-        """load2dv1 of `count` copies of the one fractal at `src` to L0A or L0B."""
+        """Record load2dv1 of `count` copies of the one fractal at `src` to L0A or L0B."""
         for index in range(count):
             self.tik.load2dv1(dst[index * FRACTAL], src, 0, 1, 1, 0, transposed)
 
     def wide(self, number: Number, size: int) -> RunTime:
-        """number * size in 64 bits: offsets in global memory may pass 32."""
+        """Return number * size in 64 bits: offsets in global memory may pass 32."""
         result = self.scalar("int64", "wide", number)
         return result * size
 
     # ---- Vector, on whole contiguous ranges of elements; as many lanes as the type of dst has
     def spans(self, elements: int, lanes: int) -> Iterator[tuple[int, int, int]]:
-        """(lanes enabled, first element, repeats) of the instructions that cover a range."""
+        """Yield (lanes enabled, first element, repeats) of the instructions that cover a range."""
         done, full = 0, elements // lanes
         while done < full:
             count = min(MOST_REPEATS, full - done)
@@ -184,42 +186,42 @@ class Core(Generic[Plan]):
             yield elements % lanes, full * lanes, 1
 
     def fill(self, dst: Tensor, value: Factor, elements: int) -> None:
-        """dst[:elements] = value."""
+        """Set dst[:elements] = value."""
         for mask, at, count in self.spans(elements, SIMD_LANES[dst.dtype]):
             self.tik.vec_dup(mask, dst[at], value, count, 8)
 
     def binary(self, name: str, dst: Tensor, a: Tensor, b: Tensor, elements: int) -> None:
-        """dst = a op b for name in vec_add, vec_sub, vec_mul, vec_max, vec_min."""
+        """Compute dst = a op b for name in vec_add, vec_sub, vec_mul, vec_max, vec_min."""
         for mask, at, count in self.spans(elements, SIMD_LANES[dst.dtype]):
             getattr(self.tik, name)(mask, dst[at], a[at], b[at], count, 8, 8, 8)
 
     def with_row(self, name: str, dst: Tensor, a: Tensor, row: Tensor, elements: int) -> None:
-        """dst = a op row. The row has elements of one repeat, which all repeats share."""
+        """Compute dst = a op row. The row has elements of one repeat, which all repeats share."""
         for mask, at, count in self.spans(elements, SIMD_LANES[dst.dtype]):
             getattr(self.tik, name)(mask, dst[at], a[at], row, count, 8, 8, 0)
 
     def unary(self, name: str, dst: Tensor, src: Tensor, elements: int) -> None:
-        """dst = op(src) for name in vec_abs, vec_exp, vec_ln."""
+        """Compute dst = op(src) for name in vec_abs, vec_exp, vec_ln."""
         for mask, at, count in self.spans(elements, SIMD_LANES[dst.dtype]):
             getattr(self.tik, name)(mask, dst[at], src[at], count, 8, 8)
 
     def with_scalar(self, name: str, dst: Tensor, src: Tensor, scalar: Factor, elements: int) -> None:
-        """dst = src op scalar for vec_adds, vec_muls. dst += scalar * src for vec_axpy."""
+        """Compute dst = src op scalar for vec_adds, vec_muls. dst += scalar * src for vec_axpy."""
         for mask, at, count in self.spans(elements, SIMD_LANES[dst.dtype]):
             getattr(self.tik, name)(mask, dst[at], src[at], scalar, count, 8, 8)
 
     def to_half(self, dst: Tensor, src: Tensor, elements: int) -> None:
-        """float32 to float16, nearest even, saturating."""
+        """Convert float32 to float16, nearest even, saturating."""
         for mask, at, count in self.spans(elements, 64):
             self.tik.vec_conv(mask, "none", dst[at], src[at], count, 4, 8)
 
     def to_single(self, dst: Tensor, src: Tensor, elements: int) -> None:
-        """float16 to float32."""
+        """Convert float16 to float32."""
         for mask, at, count in self.spans(elements, 64):
             self.tik.vec_conv(mask, "none", dst[at], src[at], count, 8, 4)
 
     def add_half(self, dst: Tensor, src: Tensor, scalar: Factor, elements: int) -> None:
-        """dst (float32) += scalar (float16) * src (float16)."""
+        """Compute dst (float32) += scalar (float16) * src (float16)."""
         if instruction_forms.current().mixed_axpy:
             for mask, at, count in self.spans(elements, 64):
                 self.tik.vec_axpy(mask, dst[at], src[at], scalar, count, 8, 4)
@@ -236,11 +238,11 @@ class Core(Generic[Plan]):
 
     # ---- moves
     def load_constant(self, name: str, tiles: np.ndarray) -> None:
-        """Constant float16 tiles (n, ...) to the buffer of their name."""
+        """Move constant float16 tiles (n, ...) to the buffer of their name."""
         self.tik.data_move(self.on.copies(name)[0], self.gm[name], 0, len(tiles), tiles[0].size // 16, 0, 0)
 
     def from_l0c(self, dst: Tensor, src: Tensor, fractals: int) -> None:
-        """Fractals out of L0C to the Unified Buffer; float32 becomes float16 where dst is float16."""
+        """Move fractals out of L0C to the Unified Buffer. float32 becomes float16 if dst is float16."""
         if instruction_forms.current().tensor_move:
             self.tik.tensor_mov(dst, src, "m", 1, fractals, 0, 0)
             return
@@ -248,7 +250,7 @@ class Core(Generic[Plan]):
         self.tik.data_move(dst, src, 0, 1, fractals, 0, 0, *converts)
 
     def load(self, target: Address, name: str, start: Number, rows: Number, height: int) -> None:
-        """`rows` rows of a matrix of `name`, from element `start` on, to (tensor, first element).
+        """Load `rows` rows of a matrix of `name`, from element `start` on. The target is (tensor, first element).
 
         There they stand as (fractal columns, height, 16). `rows` may be a run-time number, 0 not among them.
         """
@@ -256,7 +258,7 @@ class Core(Generic[Plan]):
         self.move(target, source, place.columns, rows, place.column - rows, height - rows, place.column)
 
     def load_operand(self, target: Address, name: str, start: Number, rows: Number, height: int) -> None:
-        """`load` to L1, with zeros in the rows behind.
+        """Run `load` to L1, with zeros in the rows behind.
 
         What an earlier tile left there may be NaN, which no probability of zero makes harmless.
         """
@@ -276,7 +278,7 @@ class Core(Generic[Plan]):
             self.load(target, name, start, rows, height)
 
     def _load_short(self, target: Address, name: str, start: Number, rows: RunTime, height: int) -> None:
-        """`load_operand` of a run-time number of rows, 0 to height."""
+        """Run `load_operand` of a run-time number of rows, 0 to height."""
         place, (tensor, at), tiles = self.place(name), target, self.gm["tiles"]
         zeros = (tiles.shape[0] - zero_blocks(self.problem, self.plan)) * BLOCK_HALVES
         with self.tik.if_scope(rows < height):
@@ -288,7 +290,7 @@ class Core(Generic[Plan]):
     def store(
         self, name: str, start: Number, source: Address, rows: Number, height: int, columns: int | None = None
     ) -> None:
-        """The way back of `load`: `columns` fractal columns, all of a matrix by default."""
+        """Store `columns` fractal columns, all of a matrix by default: the way back of `load`."""
         target, place = (self.gm[name], start), self.place(name)
         self.move(target, source, columns or place.columns, rows, height - rows, place.column - rows, place.column)
 
@@ -319,7 +321,7 @@ class Core(Generic[Plan]):
         dst_gap: Number = 0,
         widest: int = 0,
     ) -> None:
-        """data_move of `bursts` bursts of `burst` blocks between one-dimensional float16 views.
+        """Record data_move of `bursts` bursts of `burst` blocks between one-dimensional float16 views.
 
         Gaps beyond the hardware's field are taken apart into single bursts; where burst and gaps are run-time numbers,
         if `widest`, which no gap reaches, may be beyond it.

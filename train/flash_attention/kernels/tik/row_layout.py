@@ -33,7 +33,7 @@ class RowLayout:
         return np.zeros(shape, self.dtype)
 
     def words(self, rows: np.ndarray) -> np.ndarray:
-        """int32 (..., size) of rows (...)."""
+        """Return int32 (..., size) of rows (...)."""
         return np.ascontiguousarray(rows).view(np.int32).reshape(*rows.shape, self.size)
 
     def word(self, *path: str | int) -> int:

@@ -66,7 +66,8 @@ SEQUENCE_ROW = RowLayout(dict.fromkeys(Sequences._fields, 1))
 
 
 def sequences(xp, problem: KernelProblem) -> Callable[[Array, Array, Array], tuple]:
-    """make(ends_q, ends_k, prefix) -> Sequences, from cumulative lengths int32 (sequences,) without the leading 0.
+    """Return make(ends_q, ends_k, prefix) -> Sequences, from cumulative lengths int32 (sequences,) without the leading
+    0.
 
     Ends that are out of order or range give other lengths, but never an address outside the tensors.
     """
@@ -90,7 +91,7 @@ def sequences(xp, problem: KernelProblem) -> Callable[[Array, Array, Array], tup
 
 
 def tiles(xp, problem: KernelProblem, count: int):
-    """make(counts) -> (sequence, number inside, existence) of `count` tiles, counts[s] of sequence s."""
+    """Return make(counts) -> (sequence, number inside, existence) of `count` tiles, counts[s] of sequence s."""
     index, sequences = xp.array(list(range(count))), problem.sequences
 
     def make(counts):
@@ -104,7 +105,7 @@ def tiles(xp, problem: KernelProblem, count: int):
 
 
 def blocks(xp, problem: KernelProblem) -> Callable[[tuple], Array]:
-    """make(sequences) -> int32 (blocks, BLOCK_ROW.size): the rows of every block of BLOCK stored rows."""
+    """Return make(sequences) -> int32 (blocks, BLOCK_ROW.size): the rows of every block of BLOCK stored rows."""
     numbered, unused = tiles(xp, problem, stored_rows(problem) // BLOCK), BLOCK_ROW.size - 4
 
     def make(described):
@@ -120,7 +121,7 @@ def blocks(xp, problem: KernelProblem) -> Callable[[tuple], Array]:
 
 
 def stored_rows_of_tokens(xp, problem: KernelProblem) -> Callable[[tuple], Array]:
-    """make(sequences) -> int32 (tokens,): the stored row of every row of queries."""
+    """Return make(sequences) -> int32 (tokens,): the stored row of every row of queries."""
     token, last = xp.array(list(range(problem.seq_q))), problem.sequences - 1
 
     def make(described):
@@ -148,12 +149,12 @@ class Limits(NamedTuple):
 
     @property
     def bounded(self) -> bool:
-        """True if some query may not see some key of its sequence."""
+        """Return True if some query may not see some key of its sequence."""
         return min(self.left, self.right) < FAR
 
 
 def ranked(xp, count: int, words: list[int], places: np.ndarray, added: np.ndarray) -> Callable[[tuple, Array], Array]:
-    """make(values, cost) -> int32 work table (cores, items, words): items by falling cost, dealt to places.
+    """Return make(values, cost) -> int32 work table (cores, items, words): items by falling cost, dealt to places.
 
     Args:
         count: of items.

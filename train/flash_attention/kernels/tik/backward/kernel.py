@@ -165,7 +165,7 @@ class Backward:
         self.results.keep(self.item)
 
     def _store(self, body: Number, store_body: Number, position: int) -> None:
-        """A part of the gradients of the item before."""
+        """Store a part of the gradients of the item before."""
         core, results = self.core, self.results
         if not self.plan.pipeline.deferred:
             return
@@ -175,14 +175,14 @@ class Backward:
             results.store(results.keys, position)
 
     def _body(self, name: str, wanted: Number, bodies: Number) -> Scalar:
-        """Number of a loop body: the wanted one, or the last where there are fewer."""
+        """Return the number of a loop body: the wanted one, or the last where there are fewer."""
         result = self.core.scalar("int32", name, wanted)
         with self.tik.if_scope(bodies <= result):
             result.set_as(bodies - 1)
         return result
 
     def _step(self, body: Number, position: int) -> None:
-        """One step of the pipeline: scores of one tile, gradients of the one before, stores of the one before that."""
+        """Record one step of the pipeline: scores of a tile, gradients and stores of tiles before."""
         core, item, steps = self.core, self.item, self.item["steps"]
         step = body * RING + position
         ahead, behind, done = (item.units[(position - lag) % RING] for lag in range(3))
@@ -264,7 +264,7 @@ class Backward:
             self._query_gradient(behind, part, self._key_columns(*self.plan.key_parts(part)[0]))
 
     def _halves(self, body: Number, position: int) -> None:
-        """The end of a step where L0C holds half of the gradients of the queries.
+        """Record the end of a step if L0C holds half of the queries' gradients.
 
         The Cube makes the first half ahead of the gradients of the keys, and Vector takes it in the meantime.
         """
@@ -320,7 +320,8 @@ class Backward:
         linear: Tensor | None = None,
         lowered: Scalar | None = None,
     ) -> None:
-        """target (rows, keys) = left . right + terms, segment by segment of keys; key_terms (L1) fill right_terms.
+        """Compute target (rows, keys) = left . right + terms, segment by segment of keys; key_terms (L1) fill
+        right_terms.
 
         target is one tensor, or two of half the keys each. left, as of `_rows_in_l1`, and right are `dim` wide. Where
         `linear` is given it gets the terms instead.
@@ -392,7 +393,7 @@ class Backward:
                 self._lower_hidden(number, 1, on.l0_turned[0])
 
     def _lower_hidden(self, number: Number, adds: int, left: Tensor) -> None:
-        """Lowers hidden scores to where the exponential is zero: no product with them, however large, then saturates.
+        """Lower hidden scores to where the exponential is zero: no product with them, however large, then saturates.
 
         A product of a diagonal matrix with a tile of LOWEST and zeros takes Vector, which is the limit there, no time.
         """
@@ -422,7 +423,7 @@ class Backward:
     def _add_transposed_product(
         self, dim: int, target: Tensor, weights: Tensor, name: str, unit: Unit, step: Number
     ) -> None:
-        """target (keys, dim) += weights^T . rows of `name`; it starts over at the first step of an item."""
+        """Add target (keys, dim) += weights^T . rows of `name`; it starts over at the first step of an item."""
         core, tik, plan = self.core, self.tik, self.plan
         left, right = core.on.l0_turned[0], core.on.l0_columns[0]
         groups, parts = plan.rows // 16, plan.column_parts(plan.rows, dim)
@@ -467,14 +468,14 @@ class Backward:
                 self._accumulate(on.bias_sum[chunk], on.l0_turned[0], column, 16, fresh > 0)
 
     def _key_columns(self, first: int, count: int) -> Tensor:
-        """Fractal columns of the keys in L0B."""
+        """Return fractal columns of the keys in L0B."""
         right, size = self._operand(), self.plan.columns
         for slot in each_epoch(self.core, self.core.on.key_rows, self.epoch):
             self.tik.load2dv1(right, slot, first * size, count * size, 1, 0, True)
         return right
 
     def _query_gradient(self, unit: Unit, part: tuple[int, int], columns: Tensor | None = None) -> None:
-        """query_sum (rows, some columns) = d_score . keys.
+        """Compute query_sum (rows, some columns) = d_score . keys.
 
         Args:
             part: one of plan.query_parts.

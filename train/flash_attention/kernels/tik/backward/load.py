@@ -19,7 +19,7 @@ from flash_attention.kernels.tik.tik_types import Number, Scalar, Tensor
 
 
 class Loads:
-    """Records the loads of one core.
+    """Record the loads of one core.
 
     Attributes:
         number, distance: run-time numbers of the visibility and distance tiles of the next scores; None where the
@@ -32,7 +32,7 @@ class Loads:
         self.distance = core.scalar("int32", "distance", 0) if signed else None
 
     def constants(self, tiles: np.ndarray, distances: np.ndarray) -> None:
-        """Records what happens once: constant operands, and numbers where short tiles leave places unwritten."""
+        """Record what happens once: constant operands, and numbers where short tiles leave places unwritten."""
         core, tik, plan, on = self.core, self.core.tik, self.core.plan, self.core.on
         for name in ("zeros", "term", "slope_value"):
             for vector in on.copies(name):
@@ -73,7 +73,7 @@ class Loads:
             tik.data_move(on.one_hot[0], core.gm["one_hot"], 0, 1, 16 * 16, 0, 0)
 
     def _fill_lowering(self, zeros: Tensor) -> None:
-        """-LOWEST on the diagonal of (rows / 16, rows / 16) fractals."""
+        """Put -LOWEST on the diagonal of (rows / 16, rows / 16) fractals."""
         core, tik, groups = self.core, self.core.tik, self.core.plan.rows // 16
         target, diagonal = core.on.lowering[0], core.on.d_score_half[0]
         core.fill(diagonal, 0.0, FRACTAL)
@@ -107,7 +107,7 @@ class Loads:
         by_keys(core, tile, fetch, item.keys)
 
     def _starts(self, names: tuple[str, ...], head: Number, item: KeyItem, offset: Number) -> dict[str, Scalar]:
-        """First elements of a tile in matrices of `names`; one scalar where they lie alike."""
+        """Return the first elements of a tile in matrices of `names`. It is one scalar if they lie alike."""
         core, starts = self.core, {}
         for name in names:
             place = core.place(name)
@@ -118,7 +118,7 @@ class Loads:
         return {name: starts[core.place(name).batch, core.place(name).head] for name in names}
 
     def place_keys(self, epoch: Number) -> None:
-        """The keys that were fetched to the slots of a run-time epoch.
+        """Take the keys that were fetched to the slots of a run-time epoch.
 
         They take on the power of two in the scale; they stand in L1 twice, for the scores and for the gradients of the
         queries.

@@ -55,7 +55,7 @@ class RowPlan:
 
 
 def buffers(problem: KernelProblem, plan: RowPlan) -> list[Buffer]:
-    """On-chip buffers in the order of allocation."""
+    """Return on-chip buffers in the order of allocation."""
     whole = plan.rows * plan.value_dim
     return [
         # The next block is on its way while this one is in work.
@@ -157,7 +157,7 @@ class Preprocess:
             alibi.initialise(core)
 
     def _load(self, place: Place, copy: int) -> None:
-        """Rows of output and d_output, and a number per row of the others."""
+        """Load rows of output and d_output, and a number per row of the others."""
         core, plan, tik = self.core, self.core.plan, self.core.tik
         logsumexp, d_logsumexp = (core.on.copies(name)[copy] for name in LOADED)
 
@@ -191,7 +191,7 @@ class Preprocess:
         by_rows(core, place.rows, emit)
 
     def _load_short(self, tensor: Tensor, name: str, first: Number, have: Number) -> None:
-        """A run-time number of rows, and zeros in those behind: what is stored per row is whole."""
+        """Move a run-time number of rows, and zeros in those behind: what is stored per row is whole."""
         core, plan = self.core, self.core.plan
         for group in range(plan.rows // 16):
             target = tensor[group * 16 * plan.value_dim]
@@ -238,7 +238,7 @@ class Preprocess:
             by_rows(core, place.rows, lambda have: store(padded(have)))
 
     def _negate(self, lse: Tensor) -> None:
-        """lse = -lse in units of the scores of L0C. It is LEAST_SCORE where a row sees nothing."""
+        """Compute lse = -lse in units of the scores of L0C. It is LEAST_SCORE if a row sees nothing."""
         core, seen = self.core, self.core.on.seen[0]
         core.with_scalar("vec_muls", seen, lse, 2.0**-10, 128)
         core.with_scalar("vec_adds", seen, seen, 2000.0, 128)
@@ -250,7 +250,7 @@ class Preprocess:
         core.with_scalar("vec_axpy", lse, seen, -LEAST_SCORE, 128)
 
     def _sink_rows(self, sink: Tensor, delta: Tensor, lse: Tensor) -> None:
-        """sink_rows = -exp(sink - lse) * delta: the part of each row in the gradient of a sink."""
+        """Compute sink_rows = -exp(sink - lse) * delta: the part of each row in the gradient of a sink."""
         core, (share,) = self.core, self.core.on.sink_rows
         core.binary("vec_sub", share, sink, lse, 128)
         core.binary("vec_min", share, share, core.on.zero[0], 128)
@@ -259,7 +259,7 @@ class Preprocess:
         core.with_scalar("vec_muls", share, share, -1.0, 128)
 
     def _row_sums(self, delta: Tensor, copy: int) -> None:
-        """delta (rows,) = rowsum(d_output * output)."""
+        """Compute delta (rows,) = rowsum(d_output * output)."""
         core, tik, groups, columns = self.core, self.core.tik, self.core.plan.rows // 16, self.core.value_columns
         left, right, squares = core.on.l0_d_output[0], core.on.l0_output[0], core.on.squares[0]
         for group in range(groups):

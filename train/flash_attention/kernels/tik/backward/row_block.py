@@ -15,7 +15,7 @@ MOST_BLOCKS = 2048
 
 
 def _all_blocks(problem: KernelProblem) -> int:
-    """Blocks of packed sequences where all of their places are on chip, else 0."""
+    """Return blocks of packed sequences where all of their places are on chip, else 0."""
     count = stored_rows(problem) // BLOCK if problem.sequences else 0
     return count if count <= MOST_BLOCKS else 0
 
@@ -71,7 +71,7 @@ class Place:
             core.tik.data_move(core.on.block[self.copy], source, 0, 1, BLOCK_ROW.size // 8, 0, 0)
 
     def find(self) -> None:
-        """Sets the other scalars to the block that was fetched."""
+        """Set the other scalars to the block that was fetched."""
         core = self.core
         if self._varlen is None:
             self.rows.set_as(core.plan.rows)
@@ -104,7 +104,7 @@ class Place:
         return self.start + self.core.problem.offset if self._varlen is None else self._varlen[1]
 
     def address(self, name: str) -> RunTime:
-        """First element of the rows in a tensor with one matrix per head."""
+        """Return first element of the rows in a tensor with one matrix per head."""
         core = self.core
         if self._varlen is not None:
             return core.start(name, self.head, self._varlen[0])

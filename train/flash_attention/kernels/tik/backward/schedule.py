@@ -92,12 +92,12 @@ CORE_BANDWIDTH, BANDWIDTH = 78, 1160  # bytes a cycle that one core, and all of 
 
 
 def _bandwidth(cores: int) -> float:
-    """Bytes a cycle of each of so many cores."""
+    """Return bytes a cycle of each of so many cores."""
     return min(CORE_BANDWIDTH, BANDWIDTH / cores)
 
 
 def _step(plan: BackwardPlan, cores: int) -> float:
-    """Cycles of a step on one of so many busy cores."""
+    """Return cycles of a step on one of so many busy cores."""
     both = plan.head_dim + plan.value_dim
     cube = plan.area * (2 * plan.head_dim + both * 1.5) / 4096
     vector = (plan.area * VECTOR_PASSES + plan.rows * plan.head_dim) / 64
@@ -108,7 +108,7 @@ def _step(plan: BackwardPlan, cores: int) -> float:
 
 
 def _finish(problem: KernelProblem, plan: BackwardPlan, slots: int) -> float:
-    """Cycles of the last pass over the accumulators of so many slots."""
+    """Return cycles of the last pass over the accumulators of so many slots."""
     _, heads, tiles, *tile = accumulator_shape(problem, plan, slots)
     cores = min(problem.cores, heads * tiles)
     moved = math.prod(tile) * (slots * BYTES["float32"] + BYTES["float16"])
@@ -148,7 +148,7 @@ class PartialTilesError(ValueError):
 
 
 def choose(problem: KernelProblem, bias_gradient: bool) -> BackwardChoice:
-    """The first plan that fits.
+    """Return the first plan that fits.
 
     Raises:
         ValueError: an argument is not allowed, or no tiling strategy fits the memories of a core.
@@ -197,7 +197,7 @@ def _fitting(problem: KernelProblem, bias_gradient: bool, reasons: list[str]) ->
 
 
 def _cost(problem: KernelProblem, choice: BackwardChoice) -> float:
-    """Estimated cycles of a choice."""
+    """Return estimated cycles of a choice."""
     plan, work = choice.plan, choice.split
     busiest = int(np.argmax(work.units))
     items = int(np.count_nonzero(work.table["count"][busiest]))
@@ -240,7 +240,7 @@ def _kept(problem: KernelProblem, plan: BackwardPlan, work: BackwardSplit, parts
 
 
 def split(problem: KernelProblem, plan: BackwardPlan) -> BackwardSplit:
-    """Divides the key tiles of all key/value heads among the cores."""
+    """Divide the key tiles of all key/value heads among the cores."""
     if problem.sequences:
         return _of_sequences(problem, plan)
     tiles, distances = Registry(), Registry()
@@ -278,7 +278,7 @@ def split(problem: KernelProblem, plan: BackwardPlan) -> BackwardSplit:
 
 
 def _of_sequences(problem: KernelProblem, plan: BackwardPlan) -> BackwardSplit:
-    """The work of packed sequences: room for the table, which is data; the units count key tiles."""
+    """Return the work of packed sequences: room for the table, which is data; the units count key tiles."""
     # The fewest slots that come within 5 % of the best balance of the cores.
     most = max(1, min(_most_slots(problem, plan), _key_tiles(problem, plan), problem.cores))
     spans = [-(-problem.kv_heads * count // problem.cores) / count for count in range(1, most + 1)]
@@ -333,7 +333,7 @@ class Hands(NamedTuple):
 
 
 def _dealt(units: list[tuple], slots: int, cores: int) -> Hands:
-    """Units of so many slots to cores, the largest first."""
+    """Return units of so many slots to cores, the largest first."""
     hands, loads = deal([unit[0] for unit in units], cores)
     shares = [sorted((units[index] for index in hand), key=lambda unit: unit[2][0]) for hand in hands]
     return Hands(slots, [[unit[1:] for unit in share] for share in shares], max(loads))
@@ -364,7 +364,7 @@ def _runs(families: list, costs: list[int], cores: int) -> Hands:
 
 
 def _cuts(loads: list[int], most: int) -> list[tuple[int, int]]:
-    """(first, end) of runs of neighbours whose loads add up to `most` at most."""
+    """Return (first, end) of runs of neighbours whose loads add up to `most` at most."""
     result, first, load = [], 0, 0
     for index, one in enumerate(loads):
         if load + one > most and index > first:
@@ -377,7 +377,7 @@ def _cuts(loads: list[int], most: int) -> list[tuple[int, int]]:
 def _shared(
     problem: KernelProblem, plan: BackwardPlan, families: list, costs: list[int], writes_d_query: bool
 ) -> Hands:
-    """The fewest slots that take less than 5 % beyond the best.
+    """Return the fewest slots that take less than 5 % beyond the best.
 
     Args:
         writes_d_query: with one slot there is no last pass.
@@ -408,7 +408,7 @@ def _shared(
 
 
 def _most_slots(problem: KernelProblem, plan: BackwardPlan) -> int:
-    """Slots whose accumulators memory may be spent on."""
+    """Return slots whose accumulators memory may be spent on."""
     one = int(np.prod(accumulator_shape(problem, plan, 1))) * BYTES["float32"]
     return max(1, ACCUMULATOR_LIMIT // one)
 
@@ -416,7 +416,7 @@ def _most_slots(problem: KernelProblem, plan: BackwardPlan) -> int:
 def _key_tile(
     problem: KernelProblem, plan: BackwardPlan, tile: int, words: np.void, tiles: Registry, distances: Registry
 ) -> None:
-    """Fills the record of a key tile, of what is the same for all heads: the query tiles that visit it."""
+    """Fill the record of a key tile, of what is the same for all heads: the query tiles that visit it."""
     band, rows, keys = problem.band, plan.rows, plan.keys
     start = tile * keys
     stop = min(start + keys, problem.seq_k)
@@ -477,7 +477,7 @@ _FINAL = ("final", "final_end")
 
 
 def words(problem: KernelProblem) -> dict[str, int]:
-    """Places of the fields of an item and of its sequence."""
+    """Return places of the fields of an item and of its sequence."""
     layout = row_of(problem)
     return {**layout.single(), **(layout.single("sequence") if problem.sequences else {})}
 
@@ -511,7 +511,7 @@ class KeyItem(TableRow):
     """
 
     def __init__(self, core: Core[BackwardPlan], name: str, writes_d_query: bool, kept: tuple[int, int]):
-        """`writes_d_query` and `kept` as in BackwardSplit."""
+        """Choose `writes_d_query` and `kept` as in BackwardSplit."""
         fields: dict[Field, int] = {
             field: word for field, word in words(core.problem).items() if writes_d_query or field not in _FINAL
         }
@@ -528,7 +528,7 @@ class KeyItem(TableRow):
         return Unit(place, member, tile, rows, scalar("int32", f"kept_{place}", -1) if keeps else None)
 
     def rewind(self) -> None:
-        """Goes to the first step."""
+        """Go to the first step."""
         self._member.set_as(0)
         self._tile.set_as(self["first"])
         if self.fresh is not None and self._kept_head is not None:
@@ -538,11 +538,11 @@ class KeyItem(TableRow):
             self._kept_head.set_as(self["head"])
 
     def keeps(self, unit: Unit) -> tuple[Number, Number]:
-        """Run-time conditions: the tile of a step is one of those that are kept."""
+        """Return run-time conditions: the tile of a step is one of those that are kept."""
         return unit.tile >= self.kept[0], unit.tile < self.kept[1]
 
     def advance(self, place: int) -> Unit:
-        """Puts the next step of the item into a place of the ring."""
+        """Put the next step of the item into a place of the ring."""
         core, unit = self.core, self.units[place]
         unit.member.set_as(self._member)
         unit.tile.set_as(self._tile)
@@ -558,7 +558,7 @@ class KeyItem(TableRow):
         return unit
 
     def last(self) -> Unit:
-        """The last step of the item."""
+        """Return the last step of the item."""
         unit = self.units[0]
         unit.member.set_as(self.core.problem.group - 1)
         unit.tile.set_as(self["first"] + self["count"] - 1)
@@ -579,12 +579,12 @@ class KeyItem(TableRow):
             unit.rows.set_as(core.plan.rows)
 
     def position(self, tile: Number) -> Number:
-        """Position of the first row of a query tile among the keys."""
+        """Return the position of the first row of a query tile among the keys."""
         problem = self.core.problem
         return tile * self.core.plan.rows + (self["offset"] if problem.sequences else problem.offset)
 
     def tile_number(self, number: Scalar, tile: Number) -> None:
-        """Sets `number` to the visibility tile of a query tile, 0 where everything is visible."""
+        """Set `number` to the visibility tile of a query tile, 0 where everything is visible."""
         core, table = self.core, self.core.on.table[0]
         if core.band:
             core.band.number(number, self.position(tile), self["tile"], self["keys"], self.get("prefix"))
@@ -610,13 +610,15 @@ class KeyItem(TableRow):
             number.set_as(table[self.row + (tile - self["cross"]) + self.layout.word("distance")])
 
     def plane(self, name: str, unit: Unit) -> Number:
-        """Plane of the mask or the bias for the query head of a step."""
+        """Return the plane of the mask or the bias for a step's query head."""
         heads, plane = getattr(self.core.problem, f"{name}_planes")[1], self.get(f"{name}_plane")
         return plane if heads == 1 else plane + unit.member
 
 
 def _key_tiles(problem: KernelProblem, plan: BackwardPlan) -> int:
-    """Key tiles of a key/value head at most. Every sequence with queries has one, so that somebody writes d_query."""
+    """Return key tiles of a key/value head at most. Every sequence with queries has one, so that somebody writes
+    d_query.
+    """
     return capacity(problem.seq_k + problem.sequences, problem.sequences, plan.keys)
 
 
@@ -639,7 +641,7 @@ def _deal_items(problem: KernelProblem, plan: BackwardPlan, slots: int) -> tuple
 
 
 def table(xp: Any, problem: KernelProblem, plan: BackwardPlan, slots: int) -> Callable[[tuple], Array]:
-    """make(sequences) -> the table, int32 (cores, items, VARLEN_ITEM.size)."""
+    """Return make(sequences) -> the table, int32 (cores, items, VARLEN_ITEM.size)."""
     items = _key_tiles(problem, plan) + 1  # one more than there can be: the last does not exist
     ranks, heads, of_slots = _deal_items(problem, plan, slots)
     own = VARLEN_ITEM.zeros(*ranks.shape)

@@ -19,7 +19,7 @@ Part = tuple[int, int, Tensor]  # first element in a tile, elements, where they 
 
 
 class VectorWork:
-    """Records the Vector work of one core, and the moves of its results to L1."""
+    """Record the Vector work of one core, and the moves of its results to L1."""
 
     def __init__(
         self, core: Core[BackwardPlan], item: KeyItem, loads: Loads, slopes: alibi.Slopes[BackwardPlan] | None
@@ -86,7 +86,7 @@ class VectorWork:
             self._from_l0c("scores", target, at, elements)
 
     def exponentials(self, unit: Unit) -> None:
-        """exp(scores - logsumexp) in `score`."""
+        """Compute exp(scores - logsumexp) in `score`."""
         core, problem = self.core, self.core.problem
         shift = core.operand_shift
         exponents = self._pieces("score", shift)
@@ -132,7 +132,7 @@ class VectorWork:
             self._to_l1(core.on.probability[0], result, at, elements)
 
     def take_d_probability(self) -> None:
-        """Gradients of the probabilities out of L0C, where that is a step of its own."""
+        """Take gradients of the probabilities out of L0C in a step of its own."""
         if self.core.plan.pipeline.single:
             for at, elements, factor in reversed(self._pieces("d_probability_single")):
                 self._from_l0c("d_probability", factor, at, elements)
@@ -140,14 +140,14 @@ class VectorWork:
             self._take_factors()
 
     def _take_factors(self) -> list[Part]:
-        """float16 gradients of the probabilities out of L0C; return where they are."""
+        """Take float16 gradients of the probabilities out of L0C. Return where they are."""
         factors = self._pieces("d_score_half", 2 * self.core.operand_shift)
         for at, elements, factor in factors:
             self._from_l0c("d_probability", factor, at, elements)
         return factors
 
     def d_scores(self, unit: Unit) -> None:
-        """probability * (gradient of the probability - D) to L1."""
+        """Move probability * (gradient of the probability - D) to L1."""
         core, plan, problem = self.core, self.core.plan, self.core.problem
         scores, results = self._pieces("score"), self._pieces("d_score_half")
         if plan.pipeline.single:
@@ -188,11 +188,11 @@ class VectorWork:
             self._to_l1(core.on.d_score[position], result, at, elements)
 
     def _to_l1(self, slot: Tensor, source: Tensor, at: int, elements: int) -> None:
-        """Elements at.. of a tile, from where they are to their place in L1."""
+        """Move elements at.. of a tile from where they are to their place in L1."""
         self.core.tik.data_move(slot[at], source, 0, 1, elements // 16, 0, 0)
 
     def _cap(self) -> None:
-        """Scores to capped scores with their terms, and the derivative to `cap_slope`."""
+        """Turn scores to capped scores with their terms, and store the derivative in `cap_slope`."""
         core, on = self.core, self.core.on
         parts = self._pieces("score", core.operand_shift)
         exponent = on.score[0][core.operand_shift :]
@@ -207,7 +207,7 @@ class VectorWork:
             softcap.add_terms(core, part, at, elements)
 
     def _lower_hidden(self, exponents: list[Part], work: list[Tensor]) -> None:
-        """Hidden scores to where the exponential is zero: no product with them, however large, then saturates.
+        """Lower hidden scores to where the exponential is zero. Then no product with them saturates, however large.
 
         Args:
             work: float16, a place for each piece.
@@ -222,7 +222,7 @@ class VectorWork:
                 mask.lower_explicit_single(core, exponent, place, at, elements)
 
     def _distances(self, number: Scalar, slopes: alibi.Slopes[BackwardPlan], exponents: list[Part], unit: Unit) -> None:
-        """Keys after their queries in a tile with keys on both sides: -2 * slope * distance."""
+        """Correct keys after their queries in a tile with keys on both sides: -2 * slope * distance."""
         core = self.core
         with core.tik.if_scope(number > 0):
             slopes.load(self.item["slope"] + unit.member)
@@ -231,7 +231,7 @@ class VectorWork:
                     core.add_half(exponent, core.on.distance[0][at:], slope, elements)
 
     def _store_bias(self, unit: Unit, half: Tensor, score: Tensor) -> None:
-        """Adds the gradients of the scores to the gradient of the bias, in float32."""
+        """Add the gradients of the scores to the gradient of the bias, in float32."""
         core, plan, tik, item = self.core, self.core.plan, self.core.tik, self.item
         square = plan.rows * 16
         core.to_single(score[HALF_ROUND:], half, plan.area)

@@ -46,7 +46,7 @@ class Gradient:
 
 
 class Results:
-    """Records what happens to the gradients of the items of one core.
+    """Record what happens to the gradients of the items of one core.
 
     Attributes:
         values, keys: the two gradients.
@@ -65,12 +65,12 @@ class Results:
             self._item = TableRow(core, "ended", row_of(problem), place)
 
     def keep(self, item: TableRow) -> None:
-        """Notes an item that has ended, for `take` and `store`."""
+        """Note an item that has ended, for `take` and `store`."""
         self._item.copy(item)
         self.pending.set_as(1)
 
     def take(self, gradient: Gradient) -> None:
-        """The gradient out of L0C. Uses the scores' buffers, except with factor 1."""
+        """Take the gradient out of L0C. Uses the scores' buffers, except with factor 1."""
         core, plan, stage = self.core, self.core.plan, self.core.on.copies(gradient.stage)[0]
         total, scores = core.place(gradient.name).columns * plan.keys * 16, core.on.score
         if plan.pipeline.whole and 2 * plan.half == plan.area:  # in turns as well
@@ -81,7 +81,7 @@ class Results:
             self._round(gradient, parts[first : first + len(scores)], scores)
 
     def store(self, gradient: Gradient, part: int) -> None:
-        """Part 0 to RING - 1 of a gradient that was taken."""
+        """Store part 0 to RING - 1 of a gradient that was taken."""
         core, stage = self.core, self.core.on.copies(gradient.stage)[0]
         columns = core.place(gradient.name).columns
         size = -(-columns // RING)
@@ -111,11 +111,11 @@ class Results:
 
     @property
     def _columns_of_score(self) -> int:
-        """Fractal columns of a gradient that the scores' buffer holds."""
+        """Return fractal columns of a gradient that the scores' buffer holds."""
         return max(1, self.core.plan.rows // 16)
 
     def _round(self, gradient: Gradient, parts: list[tuple[int, int, Tensor]], scores: list[Tensor]) -> None:
-        """Parts of a gradient out of L0C, times the factor, as float16.
+        """Take parts of a gradient out of L0C, times the factor, as float16.
 
         Args:
             parts: (first element, elements, where they go), no more than there are places. They take turns: Vector
@@ -147,7 +147,7 @@ class Results:
         by_keys(core, item["tile"], emit, item.keys)
 
     def _bias(self, item: TableRow) -> None:
-        """Sums per key of the gradient of a bias per key."""
+        """Add up sums per key of the gradient of a bias per key."""
         core, plan, score = self.core, self.core.plan, self.core.on.score[0]
         column = plan.keys * 16
         for chunk in range(plan.bias_chunks):
@@ -163,7 +163,7 @@ class Results:
 
 
 class QuerySums:
-    """Records what happens to the query gradients of the steps of one core."""
+    """Record what happens to the query gradients of the steps of one core."""
 
     def __init__(self, core: Core[BackwardPlan], item: KeyItem, split: BackwardSplit):
         self.core, self.item, self.split = core, item, split
@@ -171,14 +171,14 @@ class QuerySums:
         self._numbers = [core.scalar("int32", "sums", 0) for _ in range(RING)]  # of the steps' places
 
     def locate(self, unit: Unit) -> None:
-        """Notes the number of a step's place in the accumulators, for `store`."""
+        """Note the number of a step's place in the accumulators, for `store`."""
         item = self.item
         _, heads, tiles, *_ = accumulator_shape(self.core.problem, self.core.plan, self.split.slots)
         number = (item["slot"] * heads + item["head"] + unit.member) * tiles + unit.tile
         self._numbers[unit.position].set_as(number)
 
     def fetch(self, unit: Unit) -> None:
-        """Before `store`: what the items before have added, if a step is the last one for its query tile."""
+        """Load before `store` the sums of earlier items, at a query tile's last step."""
         self.locate(unit)
         if not self.split.writes_d_query:
             return
@@ -209,7 +209,7 @@ class QuerySums:
             self._move(unit, add)
 
     def take(self, part: tuple[int, int]) -> None:
-        """One of plan.query_parts out of L0C; `store` takes the last one itself."""
+        """Take one of plan.query_parts out of L0C; `store` takes the last one itself."""
         core, whole = self.core, part[1] * self.core.plan.rows * 16
         first, size = part[0] * core.plan.rows * 16, whole // len(core.on.query_sum)
         # Backwards: waiting for the last products covers the others, and theirs for this.
@@ -220,14 +220,14 @@ class QuerySums:
         return unit.tile >= self.item["final"], unit.tile < self.item["final_end"]
 
     def _move(self, unit: Unit, emit: Callable[[Tensor], object]) -> None:
-        """Records a move of the step's place in the accumulators."""
+        """Record a move of the step's place in the accumulators."""
         core, place = self.core, self._numbers[unit.position]
         with if_rows(core, unit.rows):
             first = self.item.stored(core.wide(place, self._whole), core.plan.head_dim)
             emit(core.gm["d_query_sums"][first])
 
     def _finish(self, unit: Unit) -> None:
-        """The last part of a query tile: sums and scale in float32, rounded once."""
+        """Store the last part of a query tile: sums and scale in float32, rounded once."""
         core, item, problem, plan, whole = self.core, self.item, self.core.problem, self.core.plan, self._whole
         stage, total, half = core.on.d_query[0], core.on.query_total[0], core.on.query_half[0]
         # Where Vector is the limit, in halves: the result of one is there when it is done with the other.

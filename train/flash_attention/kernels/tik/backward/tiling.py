@@ -94,7 +94,7 @@ class Pipeline:
 
     @property
     def late(self) -> bool:
-        """True if the gradients of an item leave L0C during the next one."""
+        """Return True if the gradients of an item leave L0C during the next one."""
         return self.deferred and self.single
 
 
@@ -125,17 +125,17 @@ class BackwardPlan:
 
     @property
     def columns(self) -> int:
-        """Fractal columns of a score tile."""
+        """Return fractal columns of a score tile."""
         return self.keys // 16
 
     @property
     def area(self) -> int:
-        """Scores of a tile."""
+        """Return scores of a tile."""
         return self.rows * self.keys
 
     @property
     def segments(self) -> tuple[int, ...]:
-        """Keys per matrix instruction of the scores by piece of a tile. As many as an operand holds."""
+        """Return keys per matrix instruction of the scores by piece of a tile. As many as an operand holds."""
         most = max(1, self.operand // (self.widest * 16))
         if self.columns <= most:
             return (self.keys,)
@@ -148,7 +148,7 @@ class BackwardPlan:
 
     @property
     def widest(self) -> int:
-        """The larger one of head_dim and value_dim."""
+        """Return the larger one of head_dim and value_dim."""
         return max(self.head_dim, self.value_dim)
 
     def column_parts(self, depth: int, dim: int) -> tuple[tuple[int, int], ...]:
@@ -160,7 +160,7 @@ class BackwardPlan:
 
     @property
     def query_parts(self) -> tuple[tuple[int, int], ...]:
-        """(first, count) of the columns of the query gradients that L0C holds at a time."""
+        """Return (first, count) of the query gradients' columns that L0C holds at a time."""
         columns = self.head_dim // 16
         half = -(-columns // 2) if self.pipeline.tight else columns
         return tuple((first, min(half, columns - first)) for first in range(0, columns, half))
@@ -171,34 +171,34 @@ class BackwardPlan:
 
     @property
     def query_halves(self) -> int:
-        """Tensors of L0C that share the query gradients. One where Vector is the limit."""
+        """Return Tensors of L0C that share the query gradients. One where Vector is the limit."""
         parts = self.key_parts(self.query_parts[0])
         alike = len(parts) % 2 == 0 and len({count for _, count in parts}) == 1
         return 2 if self.pipeline.single and alike and not self.pipeline.tight else 1
 
     @property
     def pieces(self) -> tuple[tuple[int, int], ...]:
-        """(first element, elements) of the parts of a tile that Vector works on in turn."""
+        """Return (first element, elements) of each part of a tile. Vector works on them in turn."""
         size = self.area if self.pipeline.whole else self.half
         return tuple((at, min(size, self.area - at)) for at in range(0, self.area, size))
 
     @property
     def half(self) -> int:
-        """Scores of the first half of a tile, in whole fractal columns."""
+        """Return the number of scores in half a tile of whole fractal columns."""
         return -(-self.columns // 2) * self.rows * 16
 
     @property
     def copies(self) -> int:
-        """Tensors that hold a tile in the Unified Buffer: one, or one per piece."""
+        """Return Tensors that hold a tile in the Unified Buffer: one, or one per piece."""
         return len(self.pieces) if self.pipeline.apart else 1
 
     def segment_start(self, index: int) -> int:
-        """First key of a segment inside its tile."""
+        """Return the first key of a segment inside its tile."""
         return sum(self.segments[:index])
 
 
 def plans(problem: KernelProblem, bias_gradient: bool) -> list[BackwardPlan]:
-    """Plans to try in order, the fastest first.
+    """Return plans to try in order, the fastest first.
 
     Raises:
         ValueError: problem.tiling names no strategy of the backward operator.
@@ -259,7 +259,7 @@ def plans(problem: KernelProblem, bias_gradient: bool) -> list[BackwardPlan]:
 
 
 def _computed(problem: KernelProblem, strategy: Strategy) -> int:
-    """Scores of all tiles that a head visits, hidden ones included."""
+    """Return scores of all tiles that a head visits, hidden ones included."""
     rows, keys, result = strategy.rows, strategy.keys, 0
     for start in range(0, problem.seq_k, keys):
         first, end = problem.band.rows_that_see(start, min(start + keys, problem.seq_k))
@@ -367,7 +367,7 @@ def buffers(
 
 
 def in_turn(products: Sequence, tensors: int) -> list[tuple]:
-    """(product, number of its tensor) in an order in which the tensors take turns.
+    """Return (product, number of its tensor) in an order in which the tensors take turns.
 
     Each has as many neighbours, the last ones one less where there are not so many.
     """
@@ -404,7 +404,7 @@ def _vector_operands(problem: KernelProblem, plan: BackwardPlan) -> list[Buffer]
 
 
 def finish_buffers(problem: KernelProblem, plan: BackwardPlan, slots: int) -> list[Buffer]:
-    """Every on-chip buffer of the last pass, which adds `slots` accumulators of the query gradient."""
+    """Return every on-chip buffer of the last pass. It adds `slots` accumulators of the query gradient."""
     whole = plan.rows * plan.head_dim
     result = [
         Buffer("total", "UB", "float32", whole + HALF_ROUND, FINISH_COPIES),

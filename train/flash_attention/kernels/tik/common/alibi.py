@@ -26,7 +26,7 @@ class Slopes(Generic[Plan]):
         self.rest = core.scalar("int32", "position_rest")
 
     def load(self, slope: Number) -> None:
-        """Reads the terms of a slope, by its number."""
+        """Read the terms of a slope, by its number."""
         core, stage = self.core, self.core.on.slope_value[0]
         core.tik.data_move(stage, core.gm["slopes"][slope * score_terms.SLOPE_WORDS], 0, 1, 1, 0, 0)
         half = core.on.term[0]
@@ -38,12 +38,12 @@ class Slopes(Generic[Plan]):
 
     @property
     def correction(self) -> tuple[Scalar, Scalar]:
-        """Terms of -2 * slope, in units of the final scores."""
+        """Return terms of -2 * slope, in units of the final scores."""
         return self.terms[4], self.terms[5]
 
     @property
     def coarse(self) -> Scalar:
-        """-2 * slope in units of the scores before the post-scale."""
+        """Return -2 * slope in units of the scores before the post-scale."""
         return self.terms[6]
 
     def row_block(self, position: Number, a: int, epoch: Number) -> None:
@@ -68,7 +68,7 @@ class Slopes(Generic[Plan]):
         self._split(a, epoch, score_terms.POSITION[2:], value, part)
 
     def _product(self, target: Tensor, number: Number, factor: Factor) -> None:
-        """target = -number * factor in every element."""
+        """Compute target = -number * factor in every element."""
         core = self.core
         core.tik.scalar_conv("", self.number, number)
         core.fill(target, self.number, 128)
@@ -85,12 +85,12 @@ class Slopes(Generic[Plan]):
             self._write(a, epoch, place, half)
 
     def _write(self, a: int, epoch: Number, place: int, values: Tensor) -> None:
-        """Puts float16 values, one per row, where the terms of row block `a` are kept."""
+        """Put float16 values, one per row, where the terms of row block `a` are kept."""
         raise NotImplementedError
 
 
 def fetch_distance(core: Core[TilePlan], number: Number) -> None:
-    """Distance tile `number` from L1 to the Unified Buffer. Skipped at run time for 0."""
+    """Move distance tile `number` from L1 to the Unified Buffer. Skipped at run time for 0."""
     if core.band:
         core.band.fetch_distance(number)
         return
@@ -100,5 +100,5 @@ def fetch_distance(core: Core[TilePlan], number: Number) -> None:
 
 
 def initialise(core: Core[BlockPlan]) -> None:
-    """Row numbers 0..127 as float32."""
+    """Write row numbers 0..127 as float32."""
     core.tik.data_move(core.on.row_numbers[0], core.gm["row_numbers"], 0, 1, 16, 0, 0)

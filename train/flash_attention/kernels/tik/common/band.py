@@ -38,19 +38,21 @@ class Ramp:
         self.lowest, self.highest = self.nothing - (keys - 16), self.end + rows - 1
 
     def patterns(self) -> np.ndarray:
-        """float16 (patterns, 16)."""
+        """Return float16 (patterns, 16)."""
         number, key = np.arange(self.lowest, self.highest + 1)[:, None], np.arange(16)
         return ((key <= number) & ((key >= number - self.plateau) | (not self.left))).astype(np.float16)
 
 
 def tiles(problem: KernelProblem, plan: TilePlan) -> np.ndarray:
-    """float16 (n, 16), 1 = visible: the ramp, and behind it a column's keys before its key 0, 1, ..., 15."""
+    """Return float16 (n, 16), 1 = visible: the ramp, and behind it a column's keys before its key 0, 1, ..., 15."""
     parts = np.repeat(np.tri(16, k=-1, dtype=np.float16), HALF_LANES // 16, axis=0)
     return np.concatenate([Ramp(problem, plan).patterns(), parts])
 
 
 def distances(plan: TilePlan) -> np.ndarray:
-    """float16 (n, 16): tokens by which keys lie after their queries; pattern i, from -(rows + keys) on, is key - i."""
+    """Return float16 (n, 16): tokens by which keys lie after their queries; pattern i, from -(rows + keys) on, is key -
+    i.
+    """
     reach = plan.rows + plan.keys
     return np.maximum(np.arange(16) - np.arange(-reach, reach)[:, None], 0).astype(np.float16)
 
@@ -100,7 +102,7 @@ class BandAtRunTime:
             number.set_as(1)
 
     def fetch(self, number: Number) -> None:
-        """The tile that `number` was asked for to `visible`. Skipped at run time for 0."""
+        """Write the tile that `number` was asked for to `visible`. Skipped at run time for 0."""
         core, plan, ramp, source = self.core, self.core.plan, self.ramp, self._source
         visible, column = core.on.visible[0], plan.rows * 16
         with core.tik.if_scope(number > 0):
@@ -117,7 +119,7 @@ class BandAtRunTime:
             self._part("vec_min", self._keys)
 
     def _part(self, name: str, keys: Number) -> None:
-        """The fractal column that `keys` ends inside of: op with what shows the keys up to there."""
+        """Apply op to the fractal column that `keys` ends inside of. It shows the keys up to there."""
         core, plan, rest = self.core, self.core.plan, self._rest
         part, column, behind = core.on.visible_part[0], plan.rows * 16, self.ramp.highest - self.ramp.lowest + 1
         with core.when(keys > 0, keys < plan.keys):
@@ -144,7 +146,7 @@ class BandAtRunTime:
             self._distance.set_as(position - tile * self.core.plan.keys)
 
     def fetch_distance(self, number: Number) -> None:
-        """Distances of that tile to `distance`. Skipped at run time for 0."""
+        """Write the distances of that tile to `distance`. Skipped at run time for 0."""
         core, plan = self.core, self.core.plan
         with core.tik.if_scope(number > 0), core.tik.for_range(0, plan.columns, name="distances") as index:
             source = (self._distance + (plan.rows + plan.keys) - index * 16) * 16

@@ -37,7 +37,7 @@ def fetch_keep(core: Core[TilePlan], item: TableRow, head: Number, tile: Number,
 
 
 def _fetch_of_sequence(core: Core[TilePlan], item: TableRow, head: Number, tile: Number, start: Number) -> None:
-    """The same for packed sequences, which have a pitch each."""
+    """Do the same for packed sequences, which have a pitch each."""
     plan, tik = core.plan, core.tik
     pitch = core.scalar("int32", "keep_pitch", item.keep_pitch())
     keys = core.scalar("int32", "keep_keys", item["keys"] - tile * plan.keys)
@@ -54,7 +54,7 @@ def _fetch_of_sequence(core: Core[TilePlan], item: TableRow, head: Number, tile:
 def select(
     core: Core[TilePlan], target: Tensor, kept: Tensor, dropped: Callable[[int], Tensor], at: int, elements: int
 ) -> None:
-    """target = keep bit ? kept : dropped for `elements` from `at` of a tile on, which is where target and kept start.
+    """Choose target = keep bit ? kept : dropped for `elements` from `at` of a tile on. Target and kept start there.
 
     dropped(first) holds what is dropped from element `first` of target on.
     """

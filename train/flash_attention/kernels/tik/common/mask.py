@@ -20,7 +20,7 @@ LARGE = 64.0  # times any positive limit it is more than 1
 
 
 def fetch_visible(core: Core[TilePlan], number: Number) -> None:
-    """Visibility tile `number` (from 1 on) from L1 to the Unified Buffer. Skipped at run time for 0.
+    """Move visibility tile `number` (from 1 on) from L1 to the Unified Buffer. Skipped at run time for 0.
 
     It starts at that place of the first axis of the tiles, whatever that axis counts.
     """
@@ -54,29 +54,29 @@ def fetch_plane(
 
 
 def hide_visible(core: Core[TilePlan], half: Tensor, at: int, elements: int) -> None:
-    """half, which holds elements at.. of a tile, *= visibility tile."""
+    """Multiply half, which holds elements at.. of a tile, by the visibility tile."""
     core.binary("vec_mul", half, half, core.on.visible[0][at:], elements)
 
 
 def hide_explicit(core: Core[TilePlan], half: Tensor, at: int, elements: int) -> None:
-    """half, which holds elements at.. of a tile, -= half * hidden: zero where the explicit mask is 1."""
+    """Compute half -= half * hidden for elements at.. of a tile: zero if the explicit mask is 1."""
     product = core.on.scratch[0].reinterpret_cast_to("float16")
     core.binary("vec_mul", product, half, core.on.hidden[0][at:], elements)
     core.binary("vec_sub", half, half, product, elements)
 
 
 def lower_visible(core: Core[TilePlan], score: Tensor, at: int, elements: int, limits: bool) -> None:
-    """Lowers hidden float16 scores to LOWEST before a maximum; `limits` says what the tile holds."""
+    """Lower hidden float16 scores to LOWEST before a maximum; `limits` says what the tile holds."""
     _lower(core, score, core.on.visible[0][at:], -LOWEST, elements, limits)
 
 
 def lower_explicit(core: Core[TilePlan], score: Tensor, at: int, elements: int) -> None:
-    """Lowers scores hidden by the explicit mask to LOWEST before a maximum."""
+    """Lower scores hidden by the explicit mask to LOWEST before a maximum."""
     _lower(core, score, core.on.hidden[0][at:], LOWEST, elements, False)
 
 
 def _lower(core: Core[TilePlan], score: Tensor, tile: Tensor, factor: float, elements: int, limits: bool) -> None:
-    """score = min(score, limit). The limit is factor for ones in `tile` and -factor for zeros.
+    """Compute score = min(score, limit). The limit is factor for ones in `tile` and -factor for zeros.
 
     With `limits` ones are positive numbers and zeros negative ones.
     """
@@ -95,7 +95,7 @@ def _lower(core: Core[TilePlan], score: Tensor, tile: Tensor, factor: float, ele
 
 
 def lower_visible_single(core: Core[TilePlan], score: Tensor, work: Tensor, at: int, elements: int) -> None:
-    """Lowers hidden float32 scores by 65504 squared; `work` is float16 of that size."""
+    """Lower hidden float32 scores by 65504 squared; `work` is float16 of that size."""
     core.with_scalar("vec_adds", work, core.on.visible[0][at:], -1.0, elements)
     core.with_scalar("vec_muls", work, work, -LOWEST, elements)
     core.add_half(score, work, -LOWEST, elements)

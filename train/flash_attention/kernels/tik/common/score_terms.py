@@ -48,7 +48,7 @@ def is_dynamic(problem: KernelProblem) -> bool:
 
 
 def terms(value: float, count: int) -> list[float]:
-    """float16 numbers that add up to `value` as closely as float16 allows."""
+    """Return float16 numbers that add up to `value` as closely as float16 allows."""
     result, rest = [], np.float64(value)
     for _ in range(count):
         term = np.float16(np.clip(rest, -65504, 65504))
@@ -71,14 +71,14 @@ def query_constants(problem: KernelProblem) -> dict[int, float]:
 
 
 def fill_key_terms(core: Core[TilePlan], fractal: Tensor) -> None:
-    """Key terms of 16 keys in the Unified Buffer: ones for the terms of the row, zeros for what differs by key."""
+    """Write key terms of 16 keys in the Unified Buffer: ones for the row's terms, zeros for what differs by key."""
     core.fill(fractal, 0.0, FRACTAL)
     for places in (REFERENCE, CAP) if core.problem.rules.softcap else (REFERENCE,):
         core.fill(fractal[16 * places[0] :], 1.0, 16 * len(places))
 
 
 def key_positions(problem: KernelProblem) -> np.ndarray:
-    """Key terms of computed ALiBi: float16 (seq_k / 16, 16 terms, 16 keys), seq_k padded."""
+    """Return key terms of computed ALiBi: float16 (seq_k / 16, 16 terms, 16 keys), seq_k padded."""
     # Of packed sequences whole tiles of any size are read.
     keys = np.arange(padded(problem.seq_k) + (256 if problem.sequences else 0)).reshape(-1, 16)
     result = np.zeros((keys.shape[0], 16, 16), np.float16)
@@ -92,7 +92,7 @@ SLOPE_WORDS = 8  # slope / post_scale; two terms of 128 * it; two terms of it; t
 
 
 def slope_table(problem: KernelProblem) -> np.ndarray:
-    """float32 (slopes, SLOPE_WORDS): the slopes taken apart. All but the first word are float16 numbers."""
+    """Return float32 (slopes, SLOPE_WORDS): the slopes taken apart. All but the first word are float16 numbers."""
     table = np.zeros((len(problem.slopes), SLOPE_WORDS), np.float32)
     for number, slope in enumerate(problem.slopes):
         reduced = slope / problem.post_scale
@@ -107,7 +107,7 @@ def slope_table(problem: KernelProblem) -> np.ndarray:
 
 
 def initialise(core: Core[TilePlan]) -> None:
-    """Constant terms of both sides, once per kernel."""
+    """Write constant terms of both sides, once per kernel."""
     term, stage = core.on.term[0], core.on.stage[0]
     queries = core.on.query_terms
     core.fill(stage, 0.0, core.plan.rows * TERMS)
@@ -126,12 +126,14 @@ def initialise(core: Core[TilePlan]) -> None:
 
 
 def write(core: Core[TilePlan], block: Tensor, place: Number, values: Tensor) -> None:
-    """One term of a row block: `values` is float16 (rows,) in the Unified Buffer, `place` may be a run-time number."""
+    """Write one term of a row block. `values` is float16 (rows,) in the Unified Buffer, `place` may be a run-time
+    number.
+    """
     core.tik.data_move(block[place * 16], values, 0, core.plan.rows // 16, 1, 0, 15)
 
 
 def load_key_terms(core: Core[TilePlan], slot: Tensor, planes: Planes, tile: Number) -> None:
-    """Key terms of a key tile from global memory."""
+    """Load key terms of a key tile from global memory."""
     if not is_dynamic(core.problem):
         return
     if core.problem.sequences:

@@ -22,7 +22,7 @@ RAW = 5 * HALF_ROUND
 
 
 def terms_width(problem: KernelProblem, keys: int) -> int:
-    """Columns of the terms of a tile with so many keys."""
+    """Return columns of the terms of a tile with so many keys."""
     return keys if score_terms.is_dynamic(problem) else 16
 
 
@@ -45,7 +45,7 @@ def buffers(problem: KernelProblem, rows: int, keys: int, width: int, copies: in
 
 
 def initialise(core: Core[BlockPlan], unit: float) -> None:
-    """Constants, where the problem has a soft cap; see `squash` for the unit."""
+    """Write constants, if the problem has a soft cap; see `squash` for the unit."""
     for cap in core.on.copies("cap"):
         core.fill(cap, LARGEST_EXPONENT, HALF_ROUND)
         core.fill(cap[HALF_ROUND:], -2.0 * unit, HALF_ROUND)
@@ -54,7 +54,7 @@ def initialise(core: Core[BlockPlan], unit: float) -> None:
 def take(
     core: Core[TilePlan], score: Tensor, scores: Tensor, linear: Tensor, at: int, source: int, elements: int
 ) -> None:
-    """Brings scores and terms from elements `source`.. of their tensors in L0C to elements `at`.. of a tile."""
+    """Bring scores and terms from elements `source`.. of their tensors in L0C to elements `at`.. of a tile."""
     # The scores last: the Cube makes the terms later, so waiting for them covers both, and may overwrite them later.
     part = core.on.linear_part[0][HALF_ROUND:]
     if score_terms.is_dynamic(core.problem):
@@ -66,7 +66,7 @@ def take(
 
 
 def squash(core: Core[TilePlan], score: Tensor, place: int, elements: int) -> None:
-    """score[place:] = unit * (tanh - 1) of the scores at score[RAW:]. place is at most 2 * HALF_ROUND.
+    """Compute score[place:] = unit * (tanh - 1) of the scores at score[RAW:]. place is at most 2 * HALF_ROUND.
 
     With the cap as the unit these are the capped scores less the cap, which the terms make up for.
     """
@@ -81,7 +81,7 @@ def squash(core: Core[TilePlan], score: Tensor, place: int, elements: int) -> No
 
 
 def add_terms(core: Core[TilePlan], score: Tensor, at: int, elements: int) -> None:
-    """score = score[operand_shift:] + what the Cube made of the terms, for elements at.. of a tile."""
+    """Compute score = score[operand_shift:] + the Cube's sum of the terms, for elements at.. of a tile."""
     part, column, source = core.on.linear_part[0][HALF_ROUND:], core.plan.rows * 16, score[core.operand_shift :]
     if score_terms.is_dynamic(core.problem):
         core.with_scalar("vec_muls", part[at:], part[at:], core.problem.post_scale, elements)
@@ -92,12 +92,12 @@ def add_terms(core: Core[TilePlan], score: Tensor, at: int, elements: int) -> No
 
 
 def gradient_sign(problem: KernelProblem) -> float:
-    """Sign of the gradients of query and key as the Cube makes them, see `slope`."""
+    """Return the sign of the Cube's gradients of query and key, see `slope`."""
     return -1.0 if problem.rules.softcap else 1.0
 
 
 def slope(core: Core[TilePlan], result: Tensor, work: Tensor, squashed: Tensor, elements: int) -> None:
-    """result (float16) = tanh^2 - 1, minus the derivative of the capped scores.
+    """Compute result (float16) = tanh^2 - 1, minus the derivative of the capped scores.
 
     Args:
         work: float16, as large.

@@ -16,7 +16,7 @@ ITEMS_PER_CHUNK = 48  # rows of the work table held in the Unified Buffer at a t
 
 
 def _absent(problem: KernelProblem) -> set[str]:
-    """Fields of inputs that the problem does not have."""
+    """Return fields of inputs that the problem does not have."""
     absent = set()
     if problem.layout == "BNSD" or problem.sequences:
         absent.add("batch")
@@ -66,7 +66,7 @@ class TableRow:
         return self._scalars[field]
 
     def get(self, field: Field) -> Number:
-        """A field that not every problem has; 0 where it is absent."""
+        """Return a field that not every problem has; 0 where it is absent."""
         return self._scalars.get(field, 0)
 
     def origin(self, name: str) -> Number:
@@ -75,12 +75,12 @@ class TableRow:
         return self._scalars.get(row, self._scalars.get("batch", 0))
 
     def keep_pitch(self) -> RunTime:
-        """Queries of a fractal column of the keep decisions of a packed sequence."""
+        """Return queries of a fractal column of the keep decisions of a packed sequence."""
         return (self["queries"] + (BLOCK - 1)) // BLOCK * BLOCK
 
     @property
     def keys(self) -> Scalar | None:
-        """Keys of a packed sequence; None otherwise."""
+        """Return keys of a packed sequence; None otherwise."""
         return self._scalars.get("keys")
 
     def stored(self, place: Number, size: int = 1) -> Number:
@@ -89,14 +89,14 @@ class TableRow:
         return place if first is None else place + first * size
 
     def load(self, position: Number) -> None:
-        """Reads the fields of a row of the table on chip, by its number."""
+        """Read the fields of a row of the table on chip, by its number."""
         row, table = position * self.layout.size, self.core.on.table[0]
         self.row.set_as(row)
         for field, scalar in self._scalars.items():
             scalar.set_as(table[row + self._words[field]])
 
     def copy(self, other: TableRow) -> None:
-        """Takes over the fields of another row that this one has."""
+        """Take over the fields of another row that this one has."""
         for field, scalar in self._scalars.items():
             scalar.set_as(other[field])
         self.row.set_as(other.row)

@@ -44,7 +44,7 @@ def by_keys(core: Core[TilePlan], tile: Number, emit: Emit, length: Number | Non
 
 
 def _whole_or(core: Core[BlockPlan], is_whole: Number, possible: bool, emit: Emit, whole: int, number: Number) -> None:
-    """Records `emit(whole)` under a run-time condition that is possible or not, and `emit(number)` otherwise."""
+    """Record `emit(whole)` under a run-time condition that is possible or not, and `emit(number)` otherwise."""
     if not possible:
         emit(number)
         return
@@ -55,7 +55,7 @@ def _whole_or(core: Core[BlockPlan], is_whole: Number, possible: bool, emit: Emi
 
 
 def if_any(core: Core[BlockPlan], count: Number) -> Scope:
-    """A scope that is left out where `count` is a run-time number and 0."""
+    """Return a scope that is left out where `count` is a run-time number and 0."""
     return contextlib.nullcontext() if isinstance(count, int) else core.tik.if_scope(count > 0)
 
 
@@ -78,12 +78,14 @@ def by_rows(core: Core[BlockPlan], rows: Number, emit: Emit) -> None:
 
 
 def stored_rows(core: Core[BlockPlan], have: Any) -> int:
-    """Rows of a row block with `have` rows in what is stored per row."""
+    """Return rows of a row block with `have` rows in what is stored per row."""
     return core.plan.rows if core.problem.sequences else padded(have)
 
 
 def each_epoch(core: Core[BlockPlan], slots: Sequence[_Slot], epoch: Number) -> Iterator[_Slot]:
-    """Yields slots[0] under `epoch == 0` and slots[1] otherwise: addresses stay known while the kernel is compiled."""
+    """Yield slots[0] under `epoch == 0` and slots[1] otherwise: addresses stay known while the kernel is
+    compiled.
+    """
     with core.tik.if_scope(epoch == 0):
         yield slots[0]
     with core.tik.else_scope():

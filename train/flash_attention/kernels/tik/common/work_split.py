@@ -42,17 +42,17 @@ class TableOfWork:
 
     @property
     def cores(self) -> int:
-        """Cores that have work."""
+        """Return cores that have work."""
         return self.table.shape[0]
 
     @property
     def items(self) -> int:
-        """Work items of the busiest core."""
+        """Return work items of the busiest core."""
         return self.table.shape[1]
 
     @property
     def words(self) -> np.ndarray:
-        """The table as kernels read it: int32 (cores, items, words of a row)."""
+        """Return the table as kernels read it: int32 (cores, items, words of a row)."""
         return self.table.view(np.int32).reshape(*self.table.shape, -1)
 
 
@@ -67,7 +67,7 @@ class Registry:
 
 
 def deal(costs: list[int], hands: int) -> tuple[list[list[int]], list[int]]:
-    """Largest costs first, each to the hand with the least: (indices, load) per hand."""
+    """Return largest costs first, each to the hand with the least: (indices, load) per hand."""
     hands = min(hands, len(costs))
     heap = [(0, hand) for hand in range(hands)]
     shares: list[list[int]] = [[] for _ in range(hands)]
@@ -98,7 +98,7 @@ def name_head(item: np.void, problem: KernelProblem, batch: int, head: int) -> N
 
 
 def plane(batches: int, heads: int, batch: int, head: int) -> int:
-    """Plane of an input that may be shared by all batches or all heads."""
+    """Return the plane of an input. All batches or all heads may share it."""
     return (batch if batches > 1 else 0) * heads + (head if heads > 1 else 0)
 
 
@@ -109,7 +109,7 @@ def clip(bounds: tuple[int, int], start: int, keys: int) -> tuple[int, int]:
 
 
 def visibility_tiles(plan: TilePlan, tiles: Registry) -> np.ndarray:
-    """Numbered tiles of ones and zeros: float16 (n, keys / 16, rows, 16)."""
+    """Return numbered tiles of ones and zeros: float16 (n, keys / 16, rows, 16)."""
     column = np.arange(plan.keys)
     result = np.ones((len(tiles.numbers), plan.rows, plan.keys), np.float16)
     for bounds, number in tiles.numbers.items():
@@ -119,7 +119,8 @@ def visibility_tiles(plan: TilePlan, tiles: Registry) -> np.ndarray:
 
 
 def overlapped(tiles: list[tuple[int, ...]]) -> tuple[list[int], list[int]]:
-    """One sequence that holds every tile, given by numbers of its columns: (the sequence, where each tile starts).
+    """Return one sequence that holds every tile, given by numbers of its columns: (the sequence, where each tile
+    starts).
 
     Neighbouring tiles of a band show the same columns further on, so that they share most of them.
     """
@@ -137,7 +138,7 @@ def overlapped(tiles: list[tuple[int, ...]]) -> tuple[list[int], list[int]]:
 
 
 def _overlap(first: Sequence[int], second: Sequence[int]) -> int:
-    """The most columns that are the end of `first` and the start of `second`."""
+    """Return the most columns that are the end of `first` and the start of `second`."""
     most = min(len(first), len(second))
     return next(n for n in range(most, -1, -1) if list(first[len(first) - n :]) == list(second[:n]))
 
@@ -148,7 +149,7 @@ def _find(strip: list[int], tile: tuple[int, ...]) -> int | None:
 
 
 def visibility_strip(plan: TilePlan, tiles: Registry) -> tuple[np.ndarray, list[int]]:
-    """Numbered tiles of ones and zeros in one array: (float16 (columns, rows, 16), first column of each tile).
+    """Return numbered tiles of ones and zeros in one array: (float16 (columns, rows, 16), first column of each tile).
 
     A tile is keys / 16 columns of it.
     """
@@ -168,7 +169,7 @@ def visibility_strip(plan: TilePlan, tiles: Registry) -> tuple[np.ndarray, list[
 
 
 def distance_tiles(plan: TilePlan, distances: Registry) -> np.ndarray:
-    """Numbered tiles of distances of keys after their queries: float16 (n, keys / 16, rows, 16)."""
+    """Return numbered tiles of distances of keys after their queries: float16 (n, keys / 16, rows, 16)."""
     result = np.zeros((len(distances.numbers), plan.rows, plan.keys), np.float16)
     for shift, number in distances.numbers.items():
         after = np.arange(plan.keys)[None, :] + shift - np.arange(plan.rows)[:, None]

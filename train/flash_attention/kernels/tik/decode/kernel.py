@@ -81,7 +81,7 @@ class Decode:
         stream.advance()
 
     def _slots(self, name: str, parity: int) -> list[Tensor]:
-        """Tensors in L1 of the segments of a tile."""
+        """Return Tensors in L1 of the segments of a tile."""
         count = self.plan.segments
         return self.core.on.copies(name)[parity * count : (parity + 1) * count]
 

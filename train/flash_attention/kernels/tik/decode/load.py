@@ -17,7 +17,7 @@ from flash_attention.kernels.tik.varlen import FAR
 
 
 class Rows:
-    """Loads rows of a contiguous cache (batch, kv_heads, keys, head_dim)."""
+    """Load rows of a contiguous cache (batch, kv_heads, keys, head_dim)."""
 
     def __init__(self, core: Core[DecodePlan], stream: Stream):
         self.core, self.stream = core, stream
@@ -44,10 +44,10 @@ class Rows:
             scatter(core, slot, stage, plan.segment, dim)
 
     def next_tile(self) -> None:
-        """Called before the loads of a tile."""
+        """Prepare the loads of a tile."""
 
     def _fetch(self, name: str, stage: Tensor, dim: int) -> None:
-        """`count` rows from key `begin` on."""
+        """Load `count` rows from key `begin` on."""
         core, problem = self.core, self.core.problem
         head = core.wide(self.stream.batch * problem.kv_heads + self.stream.head, problem.seq_k * dim)
         source = core.gm[name][head + self.begin * dim]
@@ -55,7 +55,7 @@ class Rows:
 
 
 class PagedRows(Rows):
-    """Loads rows of a paged cache (blocks, block_size, kv_heads, head_dim)."""
+    """Load rows of a paged cache (blocks, block_size, kv_heads, head_dim)."""
 
     def __init__(self, core: Core[DecodePlan], stream: Stream, block_size: int):
         super().__init__(core, stream)
@@ -67,7 +67,7 @@ class PagedRows(Rows):
         )
 
     def next_tile(self) -> None:
-        """Entries of the table that the tile needs, unless they are on chip."""
+        """Load entries of the table that the tile needs, unless they are on chip."""
         core, tik, plan, block_size = self.core, self.core.tik, self.core.plan, self.block_size
         first, last = self.entry, self.page
         first.set_as(self.stream.start // block_size)
@@ -98,7 +98,7 @@ class PagedRows(Rows):
             self._fetch_some(name, stage, dim)
 
     def _fetch_some(self, name: str, stage: Tensor, dim: int) -> None:
-        """Any number of rows from any place on. The runs do not overlap, which only their sum can show."""
+        """Load any number of rows from any place on. The runs do not overlap, which only their sum can show."""
         tik, block_size = self.core.tik, self.block_size
         self.offset.set_as(self.begin % block_size)
         self.done.set_as(0)
@@ -110,7 +110,7 @@ class PagedRows(Rows):
             self._run(name, stage, dim)
 
     def _run(self, name: str, stage: Tensor, dim: int) -> None:
-        """Rows of one block."""
+        """Load rows of one block."""
         core, tik = self.core, self.core.tik
         self.rows.set_as(self.block_size - self.offset)
         with tik.if_scope(self.rows > self.count - self.done):
@@ -156,7 +156,7 @@ def by_block(core: Core[DecodePlan], block: Number, emit: Callable[[int], None])
 
 
 def scatter(core: Core[DecodePlan], target: Tensor, stage: Tensor, rows: int, dim: int) -> None:
-    """Rows of `dim` values to FRACTAL_NZ (dim / 16, rows, 16) in L1."""
+    """Move rows of `dim` values to FRACTAL_NZ (dim / 16, rows, 16) in L1."""
     columns = dim // BLOCK_HALVES
     for column in range(columns):
         source = stage[column * BLOCK_HALVES]

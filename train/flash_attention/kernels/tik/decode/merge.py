@@ -72,7 +72,7 @@ class Merge:
                         unit.store()
 
     def _find(self, unit: _Unit, number: Number) -> None:
-        """Takes the next unit, which has this number; none is left past the end."""
+        """Take the next unit, which has this number; none is left past the end."""
         tik, sequence, core = self.tik, self.sequence, self.core
         unit.active.set_as(0)
         unit.count.set_as(0)
@@ -120,16 +120,16 @@ class _Unit:
 
     @property
     def group(self) -> RunTime:
-        """Group of 16 rows of the row block."""
+        """Return the group of 16 rows of the row block."""
         return self.piece // self.slices
 
     @property
     def first(self) -> RunTime:
-        """First column."""
+        """Return the first column."""
         return self.piece % self.slices * self.columns
 
     def load(self) -> None:
-        """Statistics of all slots, sums of the first one."""
+        """Load statistics of all slots, sums of the first one."""
         core, tik, statistics = self.core, self.tik, self._on("statistics")
         self.known.set_as(self.count + self.sinks)
         if self.sinks:
@@ -151,7 +151,7 @@ class _Unit:
             tik.data_move(target, core.gm["statistics"][source], 0, self.count - 1, BLOCKS, gap, 0)
 
     def _slot(self, index: Number) -> RunTime:
-        """Slot number `index` of the pair, see schedule."""
+        """Return the slot number `index` of the pair, see schedule."""
         if isinstance(index, int) and index == 0:
             return self.pair + self.core.problem.cores
         return self.first_core + index
@@ -191,7 +191,7 @@ class _Unit:
         ]
 
     def add_others(self) -> None:
-        """sum += weight * the sums of the other slots."""
+        """Compute sum += weight * the sums of the other slots."""
         core, tik, size = self.core, self.tik, self.size
         with tik.if_scope(self.count > 1), tik.for_range(0, self.count // 2, name=f"others_{self.number}") as other:
             for turn, more in enumerate(core.on.more):
@@ -202,7 +202,7 @@ class _Unit:
                     core.binary("vec_add", self._on("sum"), self._on("sum"), more, size)
 
     def finish(self) -> list[Step]:
-        """Steps to output and logsumexp. A row total is 0, or 1 and more: the largest probability is 1."""
+        """Return steps to output and logsumexp. A row total is 0, or 1 and more: the largest probability is 1."""
         core, tik, size, ones = self.core, self.tik, self.size, self.core.on.ones[0]
         names = ("total", "seen", "inverse", "peak", "unseen", "row_lse", "half", "sum")
         total, seen, inverse, peak, unseen, lse, half, sums = map(self._on, names)
@@ -223,14 +223,14 @@ class _Unit:
         ]
 
     def _transpose(self) -> None:
-        """(columns, 16 rows) to (16 rows, columns)."""
+        """Turn (columns, 16 rows) to (16 rows, columns)."""
         half, rows, blocks = self._on("half"), self._on("rows"), self.columns // 16
         strides = (0, 0) if blocks == 1 else (1, 16)  # one repeat starts a stride further on, D19a
         targets = [rows[row * self.columns] for row in range(16)]
         self.tik.vec_trans_scatter(False, False, targets, [half[column * 16] for column in range(16)], blocks, *strides)
 
     def store(self) -> None:
-        """The rows that exist."""
+        """Store the rows that exist."""
         core, tik, plan, problem = self.core, self.tik, self.plan, self.core.problem
         dim, blocks = plan.value_dim, self.columns // 16
         block = core.scalar("int32", "row_block")

@@ -50,7 +50,7 @@ DecodeChoice = Choice[DecodePlan, DecodeSplit]
 
 @functools.lru_cache(maxsize=16)
 def choose(problem: KernelProblem, paged: bool) -> DecodeChoice:
-    """The plan and its buffers.
+    """Return the plan and its buffers.
 
     Raises:
         ValueError: the problem asks for what the kernels do not have, or does not fit the memories of a core.
@@ -121,11 +121,13 @@ class VisibleKeys:
 
     @property
     def limits(self) -> tuple[int, int, int, int]:
-        """Least and largest first key of a row, least and largest last key."""
+        """Return least and largest first key of a row, least and largest last key."""
         return min(self.before), max(self.before), min(self.after), max(self.after)
 
     def table(self, plan: DecodePlan) -> np.ndarray:
-        """float32 (groups of rows, 3, 64): after, before and query of 16 rows, four times over. Padding is as row 0."""
+        """Return float32 (groups of rows, 3, 64): after, before and query of 16 rows, four times over. Padding is as
+        row 0.
+        """
         rows = [row if row < len(self.after) else 0 for row in range(plan.rows)]
         queries = tuple(row % self.seq_q for row in range(len(self.after)))
         values = np.array([[column[row] for row in rows] for column in (self.after, self.before, queries)], np.float32)
@@ -133,7 +135,7 @@ class VisibleKeys:
 
 
 def tiles_of(problem: KernelProblem, plan: DecodePlan, length: int) -> tuple[int, int, int]:
-    """(position of query 0, first key tile, tiles) of a sequence of `length` keys."""
+    """Return (position of query 0, first key tile, tiles) of a sequence of `length` keys."""
     least, _, _, most = VisibleKeys.of(problem, plan).limits
     base = length - problem.seq_q if problem.rules.causal_alignment == "bottom_right" else 0
     start, end = max(base + least, 0), min(base + most + 1, length)
@@ -144,7 +146,7 @@ def tiles_of(problem: KernelProblem, plan: DecodePlan, length: int) -> tuple[int
 
 
 def slots(problem: KernelProblem, plan: DecodePlan) -> int:
-    """Slots of sums, see the module."""
+    """Return slots of sums, see the module."""
     return problem.cores + problem.batch * problem.kv_heads * plan.row_blocks
 
 
@@ -219,7 +221,7 @@ class Sequences:
             self.tiles.set_as((self._end + (keys - 1)) // keys - self.first)
 
     def totals(self, empty: Callable[[Number], None] | None = None) -> tuple[Scalar, Scalar]:
-        """Tiles of all sequences and heads, and cores that have some: new scalars.
+        """Return tiles of all sequences and heads, and cores that have some: new scalars.
 
         Args:
             empty: records what happens for the number of a sequence without tiles.
@@ -241,7 +243,7 @@ class Sequences:
         return total, cores
 
     def seek(self, tile: RunTime, batch: Scalar, pair: Scalar, inside: Scalar) -> None:
-        """Finds a tile of the stream: sets its sequence, the first pair of that, and the tile's number inside it."""
+        """Find a tile of the stream: sets its sequence, the first pair of that, and the tile's number inside it."""
         core, tik = self.core, self.core.tik
         if not self.paged:
             batch.set_as(tile // (self.tiles * per_sequence(core)))
@@ -262,7 +264,7 @@ class Sequences:
 
 
 def per_sequence(core: Core[DecodePlan]) -> int:
-    """Pairs of a sequence: row blocks of its key/value heads."""
+    """Return pairs of a sequence: row blocks of its key/value heads."""
     return core.problem.kv_heads * core.plan.row_blocks
 
 
@@ -278,7 +280,9 @@ class Stream:
     """
 
     def __init__(self, core: Core[DecodePlan], index: Number, fill: Callable[[Number], None]):
-        """`fill(slot)` records that a slot gets sums of nothing: every one has to be written, for someone reads all."""
+        """Let `fill(slot)` record that a slot gets sums of nothing. Every slot has to be written, for someone reads
+        all.
+        """
         self.core = core
         self.sequence = Sequences(core, "stream")
         names = ("left", "batch", "head", "block", "pair", "tile", "fresh", "slot")
@@ -314,11 +318,11 @@ class Stream:
 
     @property
     def start(self) -> RunTime:
-        """First key of the tile."""
+        """Return the first key of the tile."""
         return (self.sequence.first + self.tile) * self.core.plan.keys
 
     def advance(self) -> None:
-        """Goes on to the next tile."""
+        """Go on to the next tile."""
         core, tik, sequence = self.core, self.core.tik, self.sequence
         self.left.set_as(self.left - 1)
         self.fresh.set_as(0)
@@ -362,7 +366,7 @@ class Current:
         self.tik = core.tik
 
     def take(self, stream: Stream) -> None:
-        """The tile that the stream stands at."""
+        """Set the tile that the stream stands at."""
         tik = self.tik
         self.active.set_as(0)
         with tik.if_scope(stream.left > 0):
@@ -379,6 +383,6 @@ class Current:
                 self.last.set_as(1)
 
     def shift(self, target: Scalar, position: Number) -> Scalar:
-        """A key position counted from the tile's first key, in the scalar `target`."""
+        """Return a key position counted from the tile's first key, in the scalar `target`."""
         target.set_as(position - self.start)
         return target

@@ -32,7 +32,7 @@ class Scratch(NamedTuple):
 
 
 def initialise(core: Core[DecodePlan]) -> None:
-    """Constants of the rows."""
+    """Write constants of the rows."""
     plan = core.plan
     core.fill(core.on.zeros[0], 0.0, LANES)
     blocks = 3 * plan.row_groups * LANES // 8
@@ -49,7 +49,7 @@ def initialise(core: Core[DecodePlan]) -> None:
 
 
 def clear(core: Core[DecodePlan]) -> None:
-    """Sums of a pair before its first tile."""
+    """Clear sums of a pair before its first tile."""
     for group in range(core.plan.row_groups):
         maximum, total = statistics(core, group)
         core.fill(maximum, NOTHING, LANES)
@@ -58,13 +58,13 @@ def clear(core: Core[DecodePlan]) -> None:
 
 
 def statistics(core: Core[DecodePlan], group: int) -> tuple[Tensor, Tensor]:
-    """Reference and row total of a group of rows, four times over."""
+    """Return reference and row total of a group of rows, four times over."""
     both = core.on.statistics[0][group * 2 * LANES :]
     return both, both[LANES:]
 
 
 def take(core: Core[DecodePlan], current: Current, scratch: Scratch) -> None:
-    """Scores out of L0C: scaled, capped, biased, hidden where their key is out of sight."""
+    """Take scores out of L0C: scaled, capped, biased, hidden if their key is out of sight."""
     plan, problem = core.plan, core.problem
     score, width = core.on.score[0], plan.segment * plan.rows
     for segment, source in enumerate(core.on.scores):
@@ -125,7 +125,7 @@ def _distances(core: Core[DecodePlan], group: int, bound: Tensor, after: bool) -
 
 
 def _cap(core: Core[DecodePlan], score: Tensor, size: int) -> None:
-    """score = softcap * tanh(scale * score / softcap), as in common.softcap."""
+    """Compute score = softcap * tanh(scale * score / softcap), as in common.softcap."""
     cap, limits = core.problem.rules.softcap, core.on.cap[0]
     core.with_scalar("vec_muls", score, score, 2.0 * core.problem.scale / cap, size)
     core.with_row("vec_min", score, score, limits, size)
@@ -137,7 +137,7 @@ def _cap(core: Core[DecodePlan], score: Tensor, size: int) -> None:
 
 
 def _add_alibi(core: Core[DecodePlan], current: Current, scratch: Scratch) -> None:
-    """score -= slope * |position of the query - key|, of float32 integers."""
+    """Compute score -= slope * |position of the query - key|, of float32 integers."""
     hiding = core.on.hiding[0]
     for group in range(core.plan.row_groups):
         queries = core.on.limits[0][(3 * group + 2) * LANES :]
@@ -150,7 +150,7 @@ def _add_alibi(core: Core[DecodePlan], current: Current, scratch: Scratch) -> No
 
 
 def _lower(core: Core[DecodePlan], score: Tensor, size: int) -> None:
-    """Lowers scores whose distance is negative."""
+    """Lower scores whose distance is negative."""
     hiding = core.on.hiding[0]
     core.with_row("vec_min", hiding, hiding, core.on.zeros[0], size)
     core.with_scalar("vec_muls", hiding, hiding, HIDING, size)
@@ -193,7 +193,7 @@ def _update_steps(core: Core[DecodePlan], group: int) -> list[Step]:
 
 
 def accumulate(core: Core[DecodePlan]) -> None:
-    """sum = sum * factor + product, piece by piece."""
+    """Compute sum = sum * factor + product, piece by piece."""
     plan = core.plan
     size, piece = plan.value_dim * 16, core.on.piece[0]
     length = piece.shape[0]
@@ -216,7 +216,7 @@ def finish(core: Core[DecodePlan]) -> None:
 
 
 def fold(core: Core[DecodePlan], name: str, source: Tensor, size: int, target: Tensor) -> list[Step]:
-    """Steps that fold `size` elements onto the first 64 of target, repeat by repeat."""
+    """Return steps that fold `size` elements onto the first 64 of target, repeat by repeat."""
     repeats = size // LANES
     if repeats == 1:
         return [lambda: core.with_scalar("vec_adds", target, source, 0.0, LANES)]
@@ -235,7 +235,7 @@ def fold(core: Core[DecodePlan], name: str, source: Tensor, size: int, target: T
 
 
 def spread(core: Core[DecodePlan], name: str, source: Tensor, target: Tensor, group: int) -> list[Step]:
-    """Steps that fold 64 elements to 16, which then stand in target four times over.
+    """Return steps that fold 64 elements to 16. These then stand in target four times over.
 
     Copies side by side make a wheel: turned by half and by a quarter it meets itself.
     """

@@ -49,22 +49,22 @@ class DecodePlan:
 
     @property
     def row_groups(self) -> int:
-        """Groups of 16 rows."""
+        """Return groups of 16 rows."""
         return self.rows // 16
 
     @property
     def segments(self) -> int:
-        """Matrix instructions per tile."""
+        """Return matrix instructions per tile."""
         return self.keys // self.segment
 
 
 def rows_at_once(problem: KernelProblem) -> int:
-    """Most rows of a row block, and so most queries of a kernel."""
+    """Return most rows of a row block, and so most queries of a kernel."""
     return min(128, OPERAND // max(problem.head_dim, problem.value_dim) // 16 * 16)
 
 
 def plan(problem: KernelProblem) -> DecodePlan:
-    """The plan that takes the least time by the memory's rate: large tiles, but enough of them for all cores."""
+    """Return the plan that takes the least time by the memory's rate: large tiles, but enough of them for all cores."""
     dim, most_rows = max(problem.head_dim, problem.value_dim), rows_at_once(problem)
     row_blocks = -(-problem.group // max(1, min(problem.group, most_rows // problem.seq_q)))
     group_heads = -(-problem.group // row_blocks)
@@ -86,14 +86,14 @@ def plan(problem: KernelProblem) -> DecodePlan:
 
 
 def _cycles(tiles: int, keys: int, rows: int, width: int) -> float:
-    """Estimated time of a core: its tiles, and where there are several the first one's load or the last one's work."""
+    """Return the estimated time of a core: its tiles, and of several the first one's load or the last one's work."""
     memory = 2 * keys * width / MEMORY_RATE
     work = LATENCY + (WORK if rows == 16 else WORK_OF_MANY_ROWS) * keys * rows / 16
     return tiles * (max(memory, MARGIN * work) + PER_TILE) + (0.6 * memory if tiles > 1 else 0.0)
 
 
 def buffers(problem: KernelProblem, plan: DecodePlan, paged: bool) -> list[Buffer]:
-    """Every on-chip buffer of the main kernel, in the order of allocation."""
+    """Return every on-chip buffer of the main kernel, in the order of allocation."""
     rows, dim, keys, segment = plan.rows, plan.head_dim, plan.keys, plan.segment
     area, square, product = keys * rows, rows * dim, rows * plan.value_dim
     slopes = LANES * plan.row_groups

@@ -174,7 +174,7 @@ class Forward:
 
     # ---- items
     def _pass(self) -> None:
-        """All items of the core. At attempt 1, the second one, only row blocks whose reference failed are active."""
+        """Record all items of the core. At attempt 1 only row blocks whose reference failed are active."""
         tik, items, attempt = self.tik, self.split.items, self.search.attempt
         with tik.for_range(0, -(-items // ITEMS_PER_CHUNK), name="chunk") as chunk:
             size = min(items, ITEMS_PER_CHUNK)
@@ -189,7 +189,7 @@ class Forward:
                 self._item(first, position, items, size)
 
     def _item(self, first: Number, position: Number, items: int, size: int) -> None:
-        """One step of the pipeline over items: tiles of `current`, reference of `next`, end of `current`."""
+        """Record one step of the pipeline over items: tiles of `current`, reference of `next`, end of `current`."""
         core, tik, current, nxt, search = self.core, self.tik, self.current, self.next, self.search
         blocks = self.plan.row_blocks
         _set_bases(self.core, current, self.base, self.value_base)
@@ -286,7 +286,7 @@ class Forward:
                 self.slopes.row_block(nxt.position(a), a, self.epoch)
 
     def _with_next(self, emit: Callable[[], None]) -> Callable[[], None]:
-        """`emit` where there is a next item."""
+        """Return `emit` where there is a next item."""
 
         def recorded() -> None:
             with self.tik.if_scope(self.next["end"] > 0):
@@ -303,7 +303,7 @@ class Forward:
             store.store(self.core, self.current, a, self.index, self.split.items)
 
     def _load_flags(self, start: int, count: int) -> None:
-        """Flags of `count` items of this core from number `start` on."""
+        """Load flags of `count` items of this core from number `start` on."""
         source = self.core.gm["flags"][(self.index * self.split.items + start) * 16]
         self.tik.data_move(self.core.on.flags[0], source, 0, 1, count * 2, 0, 0)
 
@@ -326,7 +326,7 @@ class Forward:
             load.load_key(core, load.key_slot(core, slot), base, tile, item.keys)
 
     def _tiles(self, meanwhile: Sequence[Step]) -> None:
-        """The loop over the key tiles of the item: scores two units ahead of the output, probabilities one ahead.
+        """Record the loop over the item's key tiles. Scores run two units ahead of the output, probabilities one.
 
         Args:
             meanwhile: record loads that happen once per item, in this order, spread over its bodies: they share the
@@ -384,7 +384,7 @@ class Forward:
             self._load_value(item, self.value_base, tile + self.value_ahead, (ring + self.value_ahead) % RING)
 
     def _visited(self, position: int) -> Scope:
-        """if_scope over the unit at a position of the body being one of the item."""
+        """Return if_scope: is the unit at a position of the body one of the item's?"""
         return self.tik.if_scope(self.visits[position % len(self.visits)] > 0)
 
     def _unit(self, first: Number, position: int) -> tuple[int, Number]:
@@ -396,7 +396,7 @@ class Forward:
         return (position * len(self.plan.segments) + segment) % self.plan.score_slots
 
     def _ring(self, name: str, position: int) -> Tensor:
-        """L1 slot of a tile (value) or of a unit (probability, dropped, low)."""
+        """Return the L1 slot of a tile (value) or of a unit (probability, dropped, low)."""
         if name in ("probability", "dropped", "low"):
             return self.core.on.copies(name)[position % RING]
         return self.core.on.copies(name)[position // self.plan.row_blocks % RING]
@@ -417,7 +417,7 @@ class Forward:
             row_reference.scores(core, self._score_slot(position, segment), segment)
 
     def _fetch(self, a: int, tile: Number, position: int) -> None:
-        """Tiles that the probabilities of a unit will need on Vector, one unit ahead."""
+        """Load tiles that the probabilities of a unit will need on Vector, one unit ahead."""
         core, item = self.core, self.current
         if not (
             self.numbered
@@ -466,7 +466,7 @@ class Forward:
         return [[take]] + [others[start : start + size] for start in range(0, len(others), size)]
 
     def _output(self, a: int, tile: Number, position: int, segment: int) -> None:
-        """output += probabilities . values and total += probabilities . ones, one segment of keys."""
+        """Compute output += probabilities . values and total += probabilities . ones, one segment of keys."""
         core, item, tik, plan = self.core, self.current, self.tik, self.plan
         rows, width = plan.rows, plan.segments[segment]
 
@@ -506,7 +506,7 @@ class Forward:
 
 
 def _set_bases(core: Core[ForwardPlan], item: Item, base: Scalar, value_base: Scalar) -> None:
-    """Sets the first elements of the item's keys and values in global memory: one number where that is the same."""
+    """Set the first elements of the item's keys and values in global memory: one number where that is the same."""
     base.set_as(core.start("key", item["kv_head"], item.origin("key")))
     if value_base is not base:
         value_base.set_as(core.start("value", item["kv_head"], item.origin("value")))

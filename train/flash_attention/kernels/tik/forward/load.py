@@ -14,7 +14,7 @@ from flash_attention.kernels.tik.tik_types import Number, Tensor
 
 
 def load_key(core: Core[ForwardPlan], slot: list[Tensor], base: Number, tile: Number, length: Number | None) -> None:
-    """Key tile number `tile` of the head that starts at element `base`: per segment (head_dim / 16, keys, 16).
+    """Load key tile number `tile` of the head that starts at element `base`: per segment (head_dim / 16, keys, 16).
 
     One move per tensor: synchronisation by whole tensors has nothing to wait for between two of them. `length` as in
     `by_keys`.
@@ -31,7 +31,7 @@ def load_key(core: Core[ForwardPlan], slot: list[Tensor], base: Number, tile: Nu
 
 
 def key_slot(core: Core[ForwardPlan], ring: int) -> list[Tensor]:
-    """Tensors of the segments of a key tile in L1."""
+    """Return Tensors of the segments of a key tile in L1."""
     count = len(core.plan.segments)
     return core.on.key[ring * count : (ring + 1) * count]
 
@@ -53,7 +53,7 @@ def load_sample(
 
 
 def fetch_query(core: Core[ForwardPlan], stage: Tensor, base: Number, start: Number, rows: Number) -> None:
-    """Row block from row `start` to the Unified Buffer: (head_dim / 16, rows, 16)."""
+    """Load a row block from row `start` to the Unified Buffer: (head_dim / 16, rows, 16)."""
     height = core.plan.rows
 
     def emit(have: Number) -> None:
@@ -76,24 +76,24 @@ def place_query(core: Core[ForwardPlan], slots: list[Tensor], stage: Tensor, epo
 
 # ---- L1 to L0
 def query_to_l0(core: Core[ForwardPlan], slot: Tensor, terms: Tensor) -> None:
-    """Left operand of the scores, and its terms."""
+    """Load the left operand of the scores, and its terms."""
     core.tik.load2dv1(core.on.l0_query[0], slot, 0, core.plan.rows * core.plan.head_dim // FRACTAL, 1, 0, False)
     core.tik.load2dv1(core.on.l0_query_terms[0], terms, 0, core.plan.rows // 16, 1, 0, True)
 
 
 def key_operand(core: Core[ForwardPlan], segment: int) -> Tensor:
-    """Right operand of the scores of a segment."""
+    """Return the right operand of the scores of a segment."""
     return core.on.l0_key[segment % 2]
 
 
 def key_to_l0(core: Core[ForwardPlan], slot: list[Tensor], segment: int) -> None:
-    """Right operand of the scores: one segment of a key tile."""
+    """Load the right operand of the scores: one segment of a key tile."""
     size = core.plan.segments[segment] * core.plan.head_dim // FRACTAL
     core.tik.load2dv1(key_operand(core, segment), slot[segment], 0, size, 1, 0, False)
 
 
 def probability_to_l0(core: Core[ForwardPlan], slot: Tensor, segment: int) -> Tensor:
-    """Left operand of the output: the probabilities of one segment."""
+    """Return the left operand of the output: the probabilities of one segment."""
     operand, width = core.on.l0_probability[0], core.plan.segments[segment]
     start = core.plan.segment_start(segment) * core.plan.rows // FRACTAL
     core.tik.load2dv1(operand, slot, start, width * core.plan.rows // FRACTAL, 1, 0, False)
@@ -101,7 +101,7 @@ def probability_to_l0(core: Core[ForwardPlan], slot: Tensor, segment: int) -> Te
 
 
 def probability_to_l1(core: Core[ForwardPlan], slot: Tensor, column: int, columns: int, half: Tensor) -> None:
-    """Fractal columns (columns, rows, 16) to their places in L1: per segment (rows / 16, keys / 16)."""
+    """Move fractal columns (columns, rows, 16) to their places in L1: per segment (rows / 16, keys / 16)."""
     plan, rows, done = core.plan, core.plan.rows, 0
     for segment, first, count in plan.by_segment(column, columns):
         start, gap = plan.segment_start(segment) * rows, plan.segments[segment] // 16 - 1

@@ -70,13 +70,13 @@ def shift(seq_k: int) -> float:
 
 
 def initialise(core: Core[ForwardPlan]) -> None:
-    """Constants of the rows."""
+    """Write constants of the rows."""
     core.fill(core.on.half_ones[0], 1.0, 128)
     core.fill(core.on.next_reference[0], 0.0, core.plan.row_blocks * 128)
 
 
 def references(core: Core[ForwardPlan], item: Item, epoch: Number, search: Search) -> None:
-    """Records the references of all row blocks, to places REFERENCE of query_terms[epoch] and to next_reference.
+    """Record the references of all row blocks, to places REFERENCE of query_terms[epoch] and to next_reference.
 
     Row blocks that do not exist get numbers that nothing reads.
 
@@ -104,7 +104,7 @@ def references(core: Core[ForwardPlan], item: Item, epoch: Number, search: Searc
 
 
 def _maximum(core: Core[ForwardPlan], item: Item, a: int, epoch: Number, search: Search) -> None:
-    """tile_max = row maxima of the scores of row block `a` less the reference."""
+    """Compute tile_max = row maxima of the scores of row block `a` less the reference."""
     tik, count, tile, number = core.tik, search.sweep_tiles, search.tile, search.number
     count.set_as(1)
     with tik.if_scope(search.attempt > 0):
@@ -128,7 +128,7 @@ def _is_bounded(core: Core[ForwardPlan]) -> bool:
 
 
 def clear(core: Core[ForwardPlan], a: int, epoch: Number) -> None:
-    """Records that row block `a` has no reference yet."""
+    """Record that row block `a` has no reference yet."""
     for variants in tiles.each_epoch(core, query_terms(core, a), epoch):
         for variant in variants:
             with core.tik.for_range(0, len(score_terms.REFERENCE), name="reference") as place:
@@ -149,7 +149,7 @@ def query_slots(core: Core[ForwardPlan], a: int) -> list[Tensor]:
 
 
 def load_sample(core: Core[ForwardPlan], item: Item, a: int, search: Search) -> None:
-    """Keys of the sample of row block `a`: groups spread over what it sees, or one tile."""
+    """Load keys of the sample of row block `a`: groups spread over what it sees, or one tile."""
     near = core.plan.near_segments
     skip = core.plan.segment_start(near) // 16
     with core.tik.if_scope(item["strided", a] > 0):
@@ -164,13 +164,13 @@ def load_sample(core: Core[ForwardPlan], item: Item, a: int, search: Search) -> 
 
 
 def load_tile(core: Core[ForwardPlan], item: Item, a: int, tile: Number, search: Search) -> None:
-    """Key tile number `tile` to where the sample of row block `a` stands."""
+    """Move key tile number `tile` to where the sample of row block `a` stands."""
     load.load_key(core, _sample_keys(core, a), search.base, tile, item.keys)
     score_terms.load_key_terms(core, _sample_terms(core, a), item.planes(), tile)
 
 
 def _sample_keys(core: Core[ForwardPlan], a: int) -> list[Tensor]:
-    """Tensors of the segments of the sample of row block `a`."""
+    """Return Tensors of the segments of the sample of row block `a`."""
     count, place = len(core.plan.segments), _place(core, a)
     return core.on.sample_key[place * count : (place + 1) * count]
 
@@ -185,7 +185,7 @@ def _place(core: Core[ForwardPlan], a: int) -> int:
 
 
 def _tile_maximum(core: Core[ForwardPlan], item: Item, a: int, epoch: Number, tile: Number, search: Search) -> None:
-    """tile_max = max(tile_max, scores of one tile minus the reference so far), per row."""
+    """Compute tile_max = max(tile_max, scores of one tile minus the reference so far), per row."""
     plan, problem, tik = core.plan, core.problem, core.tik
     queries = [(query, variants) for query, variants in zip(query_slots(core, a), query_terms(core, a))]
     for query, variants in tiles.each_epoch(core, queries, epoch):
@@ -225,7 +225,7 @@ def _tile_maximum(core: Core[ForwardPlan], item: Item, a: int, epoch: Number, ti
 
 
 def _segment(core: Core[ForwardPlan], segment: int) -> Tensor:
-    """Place of a segment of float16 scores. Two segments stand half a round of the banks apart."""
+    """Return the place of a segment of float16 scores. Two segments stand half a round of the banks apart."""
     gap, scores = 2 * HALF_ROUND * segment, core.on.score
     if core.plan.long_pieces:
         return scores[segment].reinterpret_cast_to("float16")[gap:]
@@ -238,7 +238,7 @@ def _sample_slot(core: Core[ForwardPlan], a: int, segment: int) -> int:
 
 
 def _sample_scores(core: Core[ForwardPlan], item: Item, a: int, segment: int, slot: int, search: Search) -> None:
-    """Scores of a segment of the sample, or at attempt 1 of a tile."""
+    """Compute scores of a segment of the sample, or at attempt 1 of a tile."""
 
     def place(keys: list[Tensor], terms: Tensor) -> None:
         load.key_to_l0(core, keys, segment)
@@ -257,7 +257,7 @@ def _sample_scores(core: Core[ForwardPlan], item: Item, a: int, segment: int, sl
 
 
 def _capped_maximum(core: Core[ForwardPlan], item: Item, a: int, search: Search) -> None:
-    """The same with a soft cap, in float32."""
+    """Do the same with a soft cap, in float32."""
     plan, problem, tik = core.plan, core.problem, core.tik
     score, largest, column = core.on.score[0], core.on.scratch[0], plan.rows * 16
     half = core.on.inverse[0].reinterpret_cast_to("float16")
@@ -322,7 +322,7 @@ def query_operand(
 
 
 def scores(core: Core[ForwardPlan], slot: int, segment: int) -> None:
-    """A slot of scores in L0C = one segment of query . key + terms; with a soft cap the terms get a slot of their own.
+    """Compute a slot of scores in L0C: one segment of query . key + terms. With a soft cap the terms have a slot.
 
     The operands must be in L0A and L0B.
     """
@@ -337,7 +337,7 @@ def scores(core: Core[ForwardPlan], slot: int, segment: int) -> None:
 
 
 def _fold(core: Core[ForwardPlan], a: int, spans: list[tuple[Tensor, int]]) -> None:
-    """Maximum over the fractal columns of all segments, into tile_max."""
+    """Move the maximum over the fractal columns of all segments into tile_max."""
     column, usual = core.plan.rows * 16, [columns for _, columns in spans] == [4, 4]
     (first, columns), *others = spans
     if usual:
@@ -365,7 +365,7 @@ def _fold(core: Core[ForwardPlan], a: int, spans: list[tuple[Tensor, int]]) -> N
 
 
 def _over_columns(core: Core[ForwardPlan], a: int, values: Tensor) -> None:
-    """tile_max = max(tile_max, maximum over the columns of one fractal column), per row."""
+    """Compute tile_max = max(tile_max, maximum over the columns of one fractal column), per row."""
     rows, found, largest = core.plan.rows, core.on.coarseness[0], core.on.tile_max[0][a * 128 :]
     core.tik.vcgmax(128, found, values, rows // 8, 1, 1, 8)
     core.binary("vec_max", largest, largest, found, rows)

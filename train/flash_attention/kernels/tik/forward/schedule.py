@@ -213,7 +213,7 @@ def _shares(
 
 
 def _of_sequences(problem: KernelProblem, plan: ForwardPlan) -> WorkSplit:
-    """The work of packed sequences: room for the table, which is data; the units count row blocks."""
+    """Return the work of packed sequences: room for the table, which is data; the units count row blocks."""
     ranks, _ = _deal_items(problem, plan)
     signed = problem.bias == "alibi" and not problem.rules.causal
     visible = band.tiles(problem, plan)
@@ -230,7 +230,7 @@ def _of_sequences(problem: KernelProblem, plan: ForwardPlan) -> WorkSplit:
 def _row_block(
     problem: KernelProblem, plan: ForwardPlan, index: int, words: np.void, tiles: Registry, distances: Registry
 ) -> bool:
-    """Fills the record of a row block. Returns whether its sample may show a row nothing although it sees keys."""
+    """Fill the record of a row block. Returns whether its sample may show a row nothing although it sees keys."""
     band, keys = problem.band, plan.keys
     start = index * plan.rows
     last_row = min(start + plan.rows, problem.seq_q) - 1
@@ -286,7 +286,7 @@ def _shared_sample(
 
 
 def _spread(words: np.void, groups: int, low: int, high: int) -> bool:
-    """A sample of groups of 16 keys, spread over those from `low` to `high`. Returns whether there are enough."""
+    """Sample groups of 16 keys, spread over the keys from `low` to `high`. Returns whether there are enough."""
     if not high - low >= groups > 1:
         return False
     stride = min((high - low - 1) // (groups - 1), MOST_STRIDE)
@@ -297,7 +297,8 @@ def _spread(words: np.void, groups: int, low: int, high: int) -> bool:
 def _sample(
     problem: KernelProblem, plan: ForwardPlan, words: np.void, bounds: list, common: tuple, number: Callable[[int], int]
 ) -> bool:
-    """Keys whose scores give the first reference of the row maxima: spread over what all rows see, else one tile.
+    """Return keys whose scores give the first reference of the row maxima: spread over what all rows see, else one
+    tile.
 
     A mask per score may leave a query little more than its neighbours: then it is one tile, too.
 
@@ -358,29 +359,29 @@ class Item(TableRow):
         self.index = core.scalar("int32", f"{name}_index", 0)
 
     def skip(self, a: int) -> None:
-        """Makes row block `a` inactive."""
+        """Make row block `a` inactive."""
         self["rows", a].set_as(0)
         self["first", a].set_as(1)
         self["last", a].set_as(0)
 
     def skip_all(self) -> None:
-        """Makes the item inactive: no stage of the pipeline runs for it."""
+        """Make the item inactive: no stage of the pipeline runs for it."""
         for a in range(self.core.plan.row_blocks):
             self.skip(a)
         self["begin"].set_as(0)
         self["end"].set_as(0)
 
     def visits(self, a: int, tile: Number) -> tuple[Number, Number]:
-        """Conditions for row block `a` to visit a key tile."""
+        """Return conditions for row block `a` to visit a key tile."""
         return tile >= self["first", a], tile <= self["last", a]
 
     def position(self, a: int) -> RunTime:
-        """Position of the first row of row block `a` among the keys of its sequence."""
+        """Return the position of row block `a`'s first row among the keys of its sequence."""
         offset = self._scalars.get("offset", self.core.problem.offset)
         return self["start", a] + offset
 
     def sample_number(self, number: Scalar, a: int) -> None:
-        """Sets `number` to the visibility tile of the sample of row block `a`."""
+        """Set `number` to the visibility tile of the sample of row block `a`."""
         if not self.core.band:
             number.set_as(self["sample_tile", a])
             return
@@ -412,7 +413,7 @@ class Item(TableRow):
             number.set_as(table[self.row + (tile - self["cross", a]) + self.layout.word("row_blocks", a, "distance")])
 
     def planes(self) -> Planes:
-        """Planes of inputs with one vector per plane."""
+        """Return planes of inputs with one vector per plane."""
         return Planes(self.get("bias_plane"), self.get("mask_plane"))
 
 
@@ -420,7 +421,7 @@ _OF_ROW_BLOCK = ("start", "rows", "first", "last", "strided", "sample", "stride"
 
 
 def _groups(problem: KernelProblem, plan: ForwardPlan) -> int:
-    """Work items of a head at most."""
+    """Return the most work items of a head."""
     return capacity(problem.seq_q, problem.sequences, plan.rows * plan.row_blocks)
 
 
@@ -436,7 +437,7 @@ def _deal_items(problem: KernelProblem, plan: ForwardPlan) -> tuple[np.ndarray, 
 
 
 def table(xp: Any, problem: KernelProblem, plan: ForwardPlan) -> Callable[[tuple], Array]:
-    """make(sequences) -> the table, int32 (cores, items, VARLEN_ITEM.size)."""
+    """Return make(sequences) -> the table, int32 (cores, items, VARLEN_ITEM.size)."""
     count = _groups(problem, plan) + 1  # one more than there can be: the last does not exist
     rows, row_blocks = plan.rows, plan.row_blocks
     ranks, heads = _deal_items(problem, plan)
@@ -484,7 +485,7 @@ def table(xp: Any, problem: KernelProblem, plan: ForwardPlan) -> Callable[[tuple
 
 
 def _row_blocks_at_run_time(xp: Any, problem: KernelProblem, plan: ForwardPlan) -> Callable[..., tuple]:
-    """row_block(start, rows, position, keys, prefix) -> the words of a row block, as in _OF_ROW_BLOCK.
+    """Return row_block(start, rows, position, keys, prefix) -> a row block's words, as in _OF_ROW_BLOCK.
 
     Keys that all of its rows see give the sample of the row maxima, spread over them; where there are too few, the tile
     that shows something to most rows does.
@@ -495,13 +496,13 @@ def _row_blocks_at_run_time(xp: Any, problem: KernelProblem, plan: ForwardPlan) 
     signed, rows_of_tile = by_distance and not problem.rules.causal, plan.rows
 
     def bounds(position: Array, keys: Array, prefix: Array) -> tuple:
-        """Keys [low, high) that the query at a position sees."""
+        """Return keys [low, high) that the query at a position sees."""
         low = keys * 0 if left == FAR else xp.minimum(xp.maximum(position - left, 0), keys)
         high = keys if right == FAR else xp.minimum(xp.maximum(position + (right + 1), 0), keys)
         return low, xp.maximum(high, xp.minimum(prefix, keys)) if prefixed else high
 
     def seen(tile: Array, rows: Array, position: Array, keys: Array, prefix: Array) -> Array:
-        """Rows that see a key of a tile."""
+        """Return rows that see a key of a tile."""
         stop = rows if left == FAR else xp.minimum((tile + 1) * whole + left - position, rows)
         start = rows * 0 if right == FAR else xp.maximum(tile * whole - right - position, 0)
         if prefixed:

@@ -65,12 +65,12 @@ class ScoreBound:
             self._place(slot, stage, 128, self.core.plan.rows, self.core.plan.rows)
 
     def multiply(self) -> None:
-        """Records their products."""
+        """Record their products."""
         for slot, squares in zip(self.core.on.norm_rows[2:], self.core.on.squares):
             self._squares(squares, slot, self.core.plan.rows)
 
     def measure(self, item: TableRow, base: Number) -> None:
-        """Sets the numbers for an item; `base` is the first element of its keys.
+        """Set the numbers for an item; `base` is the first element of its keys.
 
         It uses the last tensor of `score`, which the tiles of an item leave alone where scores are float16.
         """
@@ -119,7 +119,7 @@ class ScoreBound:
         core.with_scalar("vec_adds", reference, reference, LIFT, numbers)
 
     def judge(self, attempt: Number) -> None:
-        """Sets `cut` by what `lift` found. At attempt 1 it does not lift."""
+        """Set `cut` by what `lift` found. At attempt 1 it does not lift."""
         core = self.core
         with core.when(attempt == 0, self.cut == 0):
             for a in range(core.plan.row_blocks):
@@ -131,7 +131,7 @@ class ScoreBound:
             self.cut.set_as(1)
 
     def _keys(self, base: Number) -> None:
-        """key_norm = ln(length of the longest key of a head) + ln(scale)."""
+        """Compute key_norm = ln(length of the longest key of a head) + ln(scale)."""
         core, plan, on = self.core, self.core.plan, self.core.on
         largest, other = on.score[-1][SQUARES:], on.score[-1]
         core.fill(largest, 0.0, SQUARES)
@@ -165,7 +165,7 @@ class ScoreBound:
                 tik.data_move(tail, source[at + groups * FRACTAL], 0, 1, rest, 0, 0)
 
     def _squares(self, squares: Tensor, slot: Tensor, height: int) -> None:
-        """squares = rows . rows^T, 16 rows at a time.
+        """Compute squares = rows . rows^T, 16 rows at a time.
 
         Products of different rows take part; they do not pass the larger one of the two squares.
         """
@@ -178,7 +178,7 @@ class ScoreBound:
             tik.mmad(squares[group * FRACTAL], left[at], right[at], 16, columns * 16, 16, 0)
 
     def _logarithm(self, target: Tensor, largest: Tensor) -> None:
-        """target = ln(largest) / 2 in LANES lanes of which the largest counts."""
+        """Compute target = ln(largest) / 2 in LANES lanes of which the largest counts."""
         core, size = self.core, SQUARES
         while size > LANES:
             size //= 2

@@ -58,13 +58,15 @@ LARGEST_MAGNITUDE = 64000.0  # magnitude of the exponents that are told apart fr
 
 
 def limits(problem: KernelProblem, visible: np.ndarray) -> np.ndarray:
-    """Upper limits of float16 exponents before the post-scale: of hidden ones so low that no probability is left."""
+    """Return upper limits of float16 exponents before the post-scale: of hidden ones so low that no probability is
+    left.
+    """
     unit = problem.post_scale
     return np.where(visible > 0, CEILING / unit, -LARGEST_MAGNITUDE / unit).astype(np.float16)
 
 
 def initialise(core: Core[ForwardPlan]) -> None:
-    """Limits of the exponents."""
+    """Write limits of the exponents."""
     if not core.plan.half_scores:
         core.fill(core.on.ceiling_row[0], CEILING, 64)
     elif core.on.copies("ceiling"):
@@ -85,7 +87,7 @@ def _fill_limits(core: Core[ForwardPlan], floor: Tensor, ceiling: Tensor) -> Non
 
 
 def _halves(core: Core[ForwardPlan], copy: int) -> Tensor:
-    """One of the tensors of scores as float16."""
+    """Return a tensor of scores as float16."""
     return core.on.score[copy].reinterpret_cast_to("float16")
 
 
@@ -95,7 +97,7 @@ def _floor(core: Core[ForwardPlan]) -> Tensor:
 
 
 def _ceiling(core: Core[ForwardPlan]) -> Tensor:
-    """Upper limits of float16 exponents. They stand half a round of the banks off the scores, too."""
+    """Return upper limits of float16 exponents. They stand half a round of the banks off the scores, too."""
     return (core.on.copies("ceiling") or [_halves(core, 3)])[0][2 * HALF_ROUND :]
 
 
@@ -162,7 +164,7 @@ def steps(core: Core[ForwardPlan], unit: Unit) -> list[Step]:
 
 @functools.lru_cache(maxsize=64)
 def column_factors(post_scale: float, columns: int, piece: int = 1) -> tuple[float, ...]:
-    """float16 factors of the fractal columns of a tile: the neighbours of the post-scale, its mean over the columns.
+    """Return float16 factors of a tile's fractal columns: neighbours of the post-scale, its mean over the columns.
 
     One rounded factor for all would make every exponent, and with them the logsumexp, wrong in the same direction.
 
@@ -197,7 +199,7 @@ class Piece:
     elements: int
 
     def half(self, distance: int = 0) -> Tensor:
-        """float16 scores and, in the end, probabilities, on their way to distance 0.
+        """Return float16 scores and, in the end, probabilities, on their way to distance 0.
 
         Operands of an instruction stand an odd number of half rounds of the banks apart, the result first.
         """
@@ -207,11 +209,11 @@ class Piece:
 
     @property
     def single(self) -> Tensor:
-        """float32 scores and probabilities."""
+        """Return float32 scores and probabilities."""
         return self.core.on.score[0][self.at :]
 
     def take(self, distance: int) -> None:
-        """Scores out of L0C; float16 to a distance."""
+        """Take scores out of L0C; float16 to a distance."""
         core, plan, unit, done = self.core, self.core.plan, self.unit, 0
         if plan.half_scores:
             target = self.half(distance)
@@ -227,7 +229,7 @@ class Piece:
             done += elements
 
     def limit_single(self) -> None:
-        """float32: post-scale, bias, distances, and no exponent beyond what a float16 probability holds."""
+        """Finish float32 scores: post-scale, bias, distances, and no exponent beyond a float16 probability."""
         core, problem, unit, score, result = self.core, self.core.problem, self.unit, self.single, self.single
         if problem.rules.softcap:
             softcap.squash(core, result, 2 * core.operand_shift, self.elements)
@@ -244,15 +246,15 @@ class Piece:
         core.with_row("vec_min", result, score, core.on.ceiling_row[0], self.elements)
 
     def limit_below(self) -> None:
-        """float16 exponents to be scaled: none below what float16 holds afterwards."""
+        """Limit float16 exponents to be scaled: none below what float16 holds afterwards."""
         self.core.binary("vec_max", self.half(2), self.half(3), _floor(self.core), self.elements)
 
     def limit_above(self, limit: Tensor) -> None:
-        """float16 exponents: none beyond what a probability holds, hidden ones far below."""
+        """Limit float16 exponents: none beyond what a probability holds, hidden ones far below."""
         self.core.binary("vec_min", self.half(1), self.half(2), limit, self.elements)
 
     def scale_half(self) -> None:
-        """float16: the post-scale."""
+        """Apply the post-scale to float16."""
         core, plan = self.core, self.core.plan
         piece = plan.pieces[0][1] if plan.long_pieces else 1
         factors = column_factors(core.problem.post_scale, plan.columns, piece)[self.column :][: self.columns]
@@ -264,14 +266,14 @@ class Piece:
             start += count
 
     def limit_far(self) -> None:
-        """float16 scores that are a FAR_UNIT-th of what they stand for. Rare, so all in place."""
+        """Scale float16 scores that are a FAR_UNIT-th of what they stand for. Rare, so all in place."""
         core, raw, elements = self.core, self.half(2), self.elements
         core.with_row("vec_max", raw, raw, core.on.floor[0], elements)
         core.with_row("vec_min", raw, raw, core.on.ceiling[0], elements)
         core.with_scalar("vec_muls", raw, raw, FAR_UNIT, elements)
 
     def exponential(self) -> None:
-        """Scores to probabilities."""
+        """Turn scores to probabilities."""
         core = self.core
         if core.plan.half_scores:
             core.unary("vec_exp", self.half(), self.half(0 if self.unit.verdict is None else 1), self.elements)
@@ -279,7 +281,7 @@ class Piece:
             core.unary("vec_exp", self.single, self.single, self.elements)
 
     def finish(self) -> None:
-        """Rounding, what rounding took, masks, dropout, and the way to L1."""
+        """Round, add what rounding took, apply masks and dropout, and move to L1."""
         core, problem, unit, half = self.core, self.core.problem, self.unit, self.half()
         if not core.plan.half_scores:
             core.to_half(half, self.single, self.elements)

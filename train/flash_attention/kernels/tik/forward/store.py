@@ -19,7 +19,7 @@ LARGEST_SINK = 40.0
 
 
 def initialise(core: Core[ForwardPlan]) -> None:
-    """Constants of the rows."""
+    """Write constants of the rows."""
     core.fill(core.on.least_total[0], LEAST_TOTAL, 128)
     core.fill(core.on.kept_scale[0], core.problem.dropout_scale, 128)
     core.fill(core.on.ones[0], 1.0, 128)
@@ -30,7 +30,7 @@ def initialise(core: Core[ForwardPlan]) -> None:
 
 
 def finish(core: Core[ForwardPlan], item: Item, a: int) -> None:
-    """Records the Vector work at the end of row block `a`: its sums leave L0C, the output lands in stage[a]."""
+    """Record the Vector work at the end of row block `a`: its sums leave L0C, the output lands in stage[a]."""
     plan, tik = core.plan, core.tik
     inverse = core.on.inverse[0]
     square = plan.rows * 16
@@ -91,7 +91,7 @@ def finish(core: Core[ForwardPlan], item: Item, a: int) -> None:
 
 
 def store(core: Core[ForwardPlan], item: Item, a: int, core_index: Number, items: int) -> None:
-    """Records the moves of output, logsumexp and flag of row block `a` to global memory."""
+    """Record the moves of output, logsumexp and flag of row block `a` to global memory."""
     tik = core.tik
 
     def emit(have: Number) -> None:
@@ -174,7 +174,9 @@ def _small_steps(core: Core[ForwardPlan], a: int) -> list[Step]:
 
 
 def _spread_steps(core: Core[ForwardPlan], target: Tensor, source: Tensor) -> list[Step]:
-    """128 contiguous numbers to (128 rows, 16 equal columns), float32 moved as pairs of halves: compact backwards."""
+    """Spread 128 contiguous numbers to (128 rows, 16 equal columns), as pairs of halves: compact
+    backwards.
+    """
     halves = core.on.scratch[0].reinterpret_cast_to("float16")
     wide = target.reinterpret_cast_to("float16")
     sources = [halves[16 * (k % 2)] for k in range(16)]

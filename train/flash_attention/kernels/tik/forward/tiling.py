@@ -97,22 +97,22 @@ class ForwardPlan:
 
     @property
     def samples(self) -> int:
-        """Samples of keys of a work item."""
+        """Return samples of keys of a work item."""
         return 1 if self.shared_sample else self.row_blocks
 
     @property
     def near_segments(self) -> int:
-        """Segments of a spread sample that are in the first key tile. It comes on chip anyway."""
+        """Return segments of a spread sample that are in the first key tile. It comes on chip anyway."""
         return len(self.segments) // 2 if self.shared_sample else 0
 
     @property
     def columns(self) -> int:
-        """Fractal columns of a score tile."""
+        """Return fractal columns of a score tile."""
         return self.keys // 16
 
     @property
     def pieces(self) -> tuple[tuple[int, int], ...]:
-        """(first column, columns) of the pieces of a tile that Vector works on in turn."""
+        """Return (first column, columns) of each piece of a tile. Vector works on them in turn."""
         size = -(-self.columns // 2) if self.long_pieces else 2
         if self.long_pieces:
             return tuple((first, min(size, self.columns - first)) for first in range(0, self.columns, size))
@@ -134,7 +134,7 @@ class ForwardPlan:
 
     @property
     def staging_slots(self) -> int:
-        """Pairs of output columns at the end of a row block."""
+        """Return pairs of output columns at the end of a row block."""
         if self.long_pieces:
             return min(3, -(-self.value_dim // 32))
         slots = max(1, self.columns // 2)
@@ -142,16 +142,16 @@ class ForwardPlan:
 
     @property
     def staging_slot(self) -> int:
-        """float32 elements of such a slot: a pair, and room for operands that stand apart."""
+        """Return float32 elements of such a slot: a pair, and room for operands that stand apart."""
         return self.rows * 32 + 2 * HALF_ROUND
 
     def segment_start(self, index: int) -> int:
-        """First key of a segment inside its tile."""
+        """Return the first key of a segment inside its tile."""
         return sum(self.segments[:index])
 
 
 def cut(strategy: Strategy, problem: KernelProblem) -> ForwardPlan:
-    """The strategy with its tiles cut to lengths that are shorter than a tile.
+    """Return the strategy with its tiles cut to lengths that are shorter than a tile.
 
     Of packed sequences it is the mean length that counts, and the rows divide a block of stored rows.
     """
@@ -325,7 +325,7 @@ def _takes_any_rows(problem: KernelProblem, strategy: Strategy) -> bool:
 
 
 def candidates(problem: KernelProblem) -> list[ForwardPlan]:
-    """Plans to try in order: the named strategy, or for "auto" all of them from the fastest on.
+    """Return plans to try in order: the named strategy, or for "auto" all of them from the fastest on.
 
     Raises:
         ValueError: problem.tiling names no strategy, or one that packed sequences cannot have.
