@@ -86,7 +86,7 @@ def test_check_passes_a_right_backend(capsys: pytest.CaptureFixture) -> None:
     assert cli.main(["check", "--backend", "cpu", "--dtype", "float16", "--only", "ALiBi"]) == 0
     printed = capsys.readouterr().out
     assert printed.count(" ok\n") == 4 and "all right" in printed
-    assert "problems: 4 on cpu; about" in printed
+    assert "calls: 4 on cpu; about" in printed
     summary = printed.splitlines()[-3].split()
     assert summary[0] == "float16" and len(summary) == 9  # error and baseline of four results
 
@@ -100,7 +100,7 @@ def test_check_quick_is_a_part_of_the_whole(capsys: pytest.CaptureFixture, monke
     assert cli.main(["check", "--quick"]) == 0
     here = registry.available_backends()
     counts = ", ".join(f"{len(check.QUICK)} on {name}" for name in here)
-    assert f"problems: {counts}; about" in capsys.readouterr().out
+    assert f"calls: {counts}; about" in capsys.readouterr().out
     assert [(name, label) for name, label, _ in ran] == [(name, label) for name in here for label in check.QUICK]
     dtypes = {dtype for dtype in check.DTYPES if hasattr(ms, dtype)}
     assert {problem.dtype for name, _, problem in ran if name == "cpu"} == dtypes
@@ -150,7 +150,7 @@ def test_check_of_a_backend_that_cannot_run_fails(capsys: pytest.CaptureFixture)
     "arguments, message",
     [
         (["check", "--backend", "nonsense"], "nonsense"),
-        (["check", "--only", "nonsense"], "--only: no problem is called like 'nonsense'"),
+        (["check", "--only", "nonsense"], "--only: no call is labelled like 'nonsense'"),
         (["bench", "--threads", "0"], "--threads"),
         (["bench", "--seq", "64", "--seq", "0"], "--seq: got [64, 0], allowed is 1 or more"),
         (["profile", "--seq", "512", "0"], "--seq: got [512, 0], allowed is 1 or more"),
