@@ -1,13 +1,14 @@
 """Speed of the emulator on one core, by processor time.
 
 First, vector instructions of 64 repeats per second. "default" computes, checks and estimates the time; "strict" tracks
-undefined bytes too; "timing only" is numerics=False, where iterations whose course of events repeats are replayed. All
-without keeping events for a trace; "traced" is timing only with every event simulated and kept. Then the same for a
-loop whose moves have offsets known at run time, four instructions an iteration. Last, seconds for an attention kernel
-of this repository: the first run, which translates the program and binds its calls, and the next one.
+undefined bytes too; "timing only" is numerics=False, which replays iterations whose course of events repeats. None of
+these keeps events for a trace. "traced" is timing only, with every event simulated and kept. The second table has the
+same for a loop of four instructions an iteration, whose moves have offsets known at run time. The last one has seconds
+for an attention kernel of this repository: the first run translates the program and binds its calls, the next does not.
 
-With --processes N only attention kernels, in one process and in N: processor seconds of the caller and of the process
-that works most, which is what an idle machine takes, and elapsed seconds; the least of several runs in turns.
+With --processes N it measures attention kernels only, in one process and in N. It prints processor seconds of the
+caller and of the process that works most, which is what an idle machine takes, and elapsed seconds. Each figure is the
+least of several runs in turns.
 
     python benchmarks/emulator_speed.py [--seconds 2]
     python benchmarks/emulator_speed.py --processes 2 [--turns 3]

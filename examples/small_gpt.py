@@ -111,7 +111,7 @@ class GPT(nn.Cell):
     Args:
         layers, heads, head_dim: sizes.
         attention: makes the attention of a layer: a Cell of query, key and value in layout BSH. It has to be causal,
-            and to know positions (ALiBi) where `positions` is 0.
+            and to know positions (ALiBi) if `positions` is 0.
         kv_heads: heads of key and value. Default: heads.
         dtype: of query, key and value.
         positions: learned vectors of so many positions are added to the tokens' vectors. Default: 0, none.

@@ -26,7 +26,7 @@ from small_gpt import batches, standard_library
 
 try:
     from mindspore.parallel.auto_parallel import AutoParallel
-except ImportError:  # older MindSpore, where the context says it
+except ImportError:  # older MindSpore: the context says it
     AutoParallel = None
 
 

@@ -43,7 +43,7 @@ ADDRESS = constant("address.py", "ADDRESS")
 
 def long_description() -> str:
     """Return the readme, its links changed for a package index."""
-    # The folder of setup.py is not on the path where pip builds.
+    # When pip builds, the folder of setup.py is not on the path.
     sys.path.insert(0, str(HERE))
     from package_page import page
 

@@ -19,7 +19,7 @@ from flash_attention.call import Call, alibi_slopes
 
 # Distance from 1 to the next number.
 EPSILON = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23}
-# A logsumexp below this stands for minus infinity where the hardware has none (float16 saturates here).
+# A logsumexp below this stands for minus infinity if the hardware has none (float16 saturates here).
 HIDDEN_LOGSUMEXP = -65504.0
 
 
@@ -121,7 +121,7 @@ def baseline(call: Call, query, key, value, *, in_order: bool = False, **inputs)
 
     Args:
         in_order: matrix products add their terms one after the other, as a kernel does, instead of in the blocks of the
-            BLAS behind NumPy, which err less where few terms are large. Slow.
+            BLAS behind NumPy, which err less if few terms are large. Slow.
     """
 
     def store(array, dtype=call.dtype):

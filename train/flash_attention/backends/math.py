@@ -167,7 +167,7 @@ class _FiniteOnly(nn.Cell):
         self.any, self.differs = ops.ReduceSum(keep_dims=True), Differs()
 
     def construct(self, x):
-        zero = stopped(x) * 0.0  # NaN where x is not finite
+        zero = stopped(x) * 0.0  # NaN at the places where x is not finite
         bad = self.differs(zero, zero)
         return ops.masked_fill(x, bad, 0.0), self.any(zero, -1)
 

@@ -32,7 +32,7 @@ class Differs(nn.Cell):
 
 
 class Hides(nn.Cell):
-    """Say where a mask hides a key: where it is not 0. No other place says so."""
+    """Say where a mask hides a key: it is not 0 there. This is the only definition."""
 
     def __init__(self):
         super().__init__()
@@ -53,8 +53,8 @@ class Hides(nn.Cell):
 class HideScores(nn.Cell):
     """Set hidden scores to -inf.
 
-    The gradient of masked_fill is 0 * NaN where a row of NaN is hidden (MindSpore 2.0, 2.7). In MindSpore 2.0 the
-    gradient of `where` fails for a mask that is an input, and with sizes unknown neither `where` nor `select` compiles.
+    The gradient of masked_fill is 0 * NaN if a row of NaN is hidden (MindSpore 2.0, 2.7). In MindSpore 2.0 the
+    gradient of `where` fails for a mask that is an input. With sizes unknown, neither `where` nor `select` compiles.
     """
 
     def __init__(self, dynamic: bool):

@@ -1,4 +1,4 @@
-"""Mixed precision (`to_float`, `mindspore.amp`) in PYNATIVE, where MindSpore casts inputs of operations only."""
+"""Mixed precision (`to_float`, `mindspore.amp`) in PYNATIVE: MindSpore casts only inputs of operations there."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def keeps_its_code(layer: type) -> type:
 
     O1 (`mindspore.rewrite`) writes copies of the class, its decorators included, and of its attributes' classes into a
     module of its own. It replaces the cell by `copy(cell)`; copies of base classes are only inherited from. The module
-    also puts the folders of the classes in front of `sys.path`, where ours would hide other modules.
+    also puts the folders of the classes in front of `sys.path`. There our folders would hide other modules.
     """
     if layer.__module__.partition(".")[0] != _PACKAGE.name:
         sys.path[:] = [path for path in sys.path if _PACKAGE not in (Path(path), *Path(path).parents)]

@@ -84,11 +84,11 @@ class Patch:
 
 def patch_mindspore() -> Patch:
     """Make `mindspore.ops.flash_attention_score` and the primitive `FlashAttentionScore` ours, wherever MindSpore's
-    modules have them. Where the device has MindSpore's own (Atlas A2 and later), they stay.
+    modules have them. If the device has MindSpore's own (Atlas A2 and later), they stay.
 
-    The function is ours also for code that imported it before; of the primitive such code keeps MindSpore's, so call
-    this first. Where the device target becomes one that has MindSpore's own afterwards, ours hand over to it. Calling
-    it again changes nothing.
+    Code that imported the function before gets ours too. Code that imported the primitive before keeps MindSpore's, so
+    call this first. If the device target later becomes one that has MindSpore's own, ours hand over to it. A second
+    call changes nothing.
 
     Returns:
         Patch, with a report, `undo()`, and usable in `with`.
@@ -117,7 +117,7 @@ def patch_mindspore() -> Patch:
         if module_name.partition(".")[0] == "mindspore" and getattr(module, "__name__", None) == module_name:
             for name in _OURS:
                 if module_name == _HOME and name == "FlashAttentionScore":
-                    continue  # MindSpore's function needs its own, where ours hand over to it
+                    continue  # MindSpore's function needs its own primitive, if ours hand over to it
                 if name in vars(module) and f"{module_name}.{name}" not in patch.report:
                     patch._replace(module, name)
     return patch

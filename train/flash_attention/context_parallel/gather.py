@@ -28,9 +28,9 @@ from flash_attention.context_parallel.split_attention import SplitAttention, rea
 class GatherAttention(SplitAttention):
     """Compute attention of a sequence split over processes, by gathering all keys and values.
 
-    Like RingAttention, also in GRAPH mode and `@jit`, where MindSpore has no point-to-point operations. While the layer
-    computes, a process holds the whole sequence's keys and values (backward also their float32 gradients). Of
-    everything else it holds its part only. Keys and values are gathered again for the backward pass rather than kept.
+    It does what RingAttention does, and also works in GRAPH mode and `@jit`, which have no point-to-point operations.
+    While the layer computes, a process holds the keys and values of the whole sequence (backward also their float32
+    gradients). Of everything else it holds its part only. Keys and values are gathered again for the backward pass rather than kept.
 
     Arguments, inputs and outputs are as in RingAttention. Parts of different sizes on different processes are not
     found out here: MindSpore's AllGather fails or waits for its time limit, see `initialize`.

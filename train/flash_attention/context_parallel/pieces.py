@@ -94,7 +94,7 @@ class PieceOptional(nn.Cell):
     these three that the call has, for its rows and keys.
 
     Ids belong to the tokens that the two processes hold, (batch, seq); what the call does not have may be anything.
-    Where only the prefix is visible, other keys have an id that nobody sees.
+    If only the prefix is visible, other keys have an id that nobody sees.
     """
 
     def __init__(self, sizes: Sizes, piece: Piece, call: Call):

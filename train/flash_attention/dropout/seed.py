@@ -80,7 +80,7 @@ class DropoutSeed(nn.Cell):
         self.copies = 0
         self.step = Tensor([0, 1], ms.int64)
         # Not recomputed: the backward pass must see the seed of the forward pass. Not split between devices either, by
-        # the attribute that `shard` sets, because MindSpore 2.0 warns of `shard` where nothing is parallel.
+        # the attribute that `shard` sets, because MindSpore 2.0 warns of `shard` if nothing is parallel.
         self.read = ops.Add().add_prim_attr("recompute", False).add_prim_attr("in_strategy", ((1,), (1,)))
         self.write = ops.Assign().add_prim_attr("in_strategy", ((1,), (1,)))
 

@@ -263,7 +263,7 @@ class Peak(Implementation):
 
 
 class Gemm(Peak):
-    """NumPy's product of two square float32 matrices: what the processor reaches where nothing but products is done."""
+    """NumPy's product of two square float32 matrices: the rate a processor reaches if it does nothing but products."""
 
     SIZE = 1536
     OPERATIONS = 2 * SIZE**3

@@ -200,7 +200,7 @@ def simulate(
         trace: file for a Chrome trace of the run.
         constants: other values for constants of the timing model, see tikemu.Options.
         given: what inputs begin with that are not all zeros, as far as the kernel has them.
-        numerics: compute as well, where the time depends on the data.
+        numerics: compute as well, if the time depends on the data.
     """
     import tikemu
 

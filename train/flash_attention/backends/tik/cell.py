@@ -286,7 +286,7 @@ class _PerKey(nn.Cell):
     """Pad a mask or bias per key for the kernels. Its shape is (B or 1, H or 1, 1, Sk).
 
     The values of a bias are followed by which keys they hide: (2, B or 1, H or 1, 1, Sk padded).
-    Where a bias is -inf (-65504 stands for it on a chip without infinities) the value is 0, the other HIDDEN_BY_BIAS.
+    If a bias is -inf (-65504 stands for it on a chip without infinities) the value is 0, the other HIDDEN_BY_BIAS.
 
     Args:
         shape: on one device.

@@ -22,7 +22,7 @@ class DecodeKernels(nn.Cell):
     """Run both decoding kernels, the main kernel and the merging kernel.
 
     query (B, H, Sq, D), key (B, Hkv, Sk, D) and value (B, Hkv, Sk, Dv), or caches with tables and lengths as
-    `PagedOperators` pads them; sinks (H,) and slopes (H,) or (B * H,) float32, or anything where the call
+    `PagedOperators` pads them; sinks (H,) and slopes (H,) or (B * H,) float32, or anything if the call
     has none. output (B, H, Sq, Dv), logsumexp (B, H, Sq padded to 16).
     """
 
@@ -80,8 +80,8 @@ class PagedOperators(nn.Cell):
 class _PagedKernels(nn.Cell):
     """Run the decoding kernels without an input that is None. None has no place in a gradient function.
 
-    A kernel takes as many queries as a row block has rows. The queries of a longer prompt come in parts: to each part
-    the sequences end where its own queries end, or without causal where they do.
+    A kernel takes as many queries as a row block has rows. The queries of a longer prompt come in parts. For each
+    part, the sequences end at its own last query. Without causal they end at their own last key.
     """
 
     def __init__(self, call: Call, make_primitive: MakePrimitive, chip: Chip):

@@ -111,7 +111,7 @@ class VarlenOperators(nn.Cell):
 class _Allowed(nn.Cell):
     """Give the ends of sequences, int32 (sequences,), and float32 (1,), which is 1.
 
-    Where they do not ascend from 0 to the number of rows, the rows are all of the first sequence, and the number NaN.
+    If they do not ascend from 0 to the number of rows, the rows are all of the first sequence, and the number NaN.
     """
 
     def __init__(self, sequences: int, rows: int):

@@ -1,4 +1,4 @@
-"""The experiments: what is expected, what to change where a chip does otherwise, and how it is found out."""
+"""The experiments: what is expected, what to change if a chip does otherwise, and how it is found out."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Experiment:
     """One question to the chip.
 
     Attributes:
-        perform: gives what was found in words, with times where it took some, or raises AssertionError with the words.
+        perform: gives what was found in words, with times if it took some, or raises AssertionError with the words.
     """
 
     name: str

@@ -31,7 +31,7 @@ class Loop:
 
     Attributes:
         statements: an iteration.
-        count: instructions an iteration, or bytes an iteration and core where the answer is a rate.
+        count: instructions an iteration, or bytes an iteration and core if the answer is a rate.
         separates: what the answer decides between.
         constants: of the timing model that follow from it.
         turns: iterations of the two lengths.

@@ -75,7 +75,7 @@ def flash_attn_with_kvcache(
     Args:
         q (Tensor): (batch, seqlen, nheads, headdim), float16, bfloat16 or float32.
         k_cache (Parameter): (batch_cache, seqlen_cache, nheads_k, headdim), or with a block_table (num_blocks,
-            page_block_size, nheads_k, headdim), pages of any size. Where `k` is given it is written; see
+            page_block_size, nheads_k, headdim), pages of any size. If `k` is given it is written; see
             `reshape_and_cache` for what it may be.
         v_cache (Parameter): likewise; it may have a headdim of its own.
         k (Tensor): (batch, seqlen_new, nheads_k, headdim), keys that the cache takes behind those it has.

@@ -1,8 +1,8 @@
 """`flash_attention_score` and `FlashAttentionScore` with the meaning that MindSpore 2.10 gives them, on our backends.
 
 MindSpore's own run on Atlas A2 and later devices only. The contract is the documentation of
-`mindspore.ops.flash_attention_score` and of the primitive. Where the two differ (the function's formula adds real_shift
-after the scale), the primitive's holds: scale_value * (query @ key^T + real_shift).
+`mindspore.ops.flash_attention_score` and of the primitive. The two differ in one formula: the function's adds real_shift
+after the scale. Here the primitive's formula holds: scale_value * (query @ key^T + real_shift).
 
 call.py         what a call says, and what it comes to in our terms
 layouts.py      reads a call: sizes out of the layout, packed sequences, head_num, how a strategy splits it

@@ -39,7 +39,7 @@ def kernel_problem(call: Call, **chosen: Any) -> KernelProblem:
     rules = call.rules
     slopes: tuple[float, ...] = ()
     if call.bias == "alibi":
-        # Of the heads, as often as items have their own: where they are data the kernels read others.
+        # Of the heads, as often as items have their own: if they are data the kernels read others.
         shape = call.slopes_shape
         slopes = tuple(alibi_slopes(call)) * (shape[0] if shape is not None and len(shape) == 2 else 1)
     sizes = ("batch", "heads", "kv_heads", "seq_q", "seq_k", "head_dim", "value_dim", "dtype", "sinks", "bias_shape")
@@ -105,7 +105,7 @@ class GlobalTensor:
         format: "FRACTAL_NZ" or "ND".
         added: an output that the kernel adds to; it must be zero at the start.
         shape: of the stored array.
-        constant: the value, where it follows from the problem and the caller has nothing to say.
+        constant: the value, if it follows from the problem and the caller has nothing to say.
         absent: a stand-in for what the problem lacks; the kernel leaves it alone.
     """
 
@@ -156,7 +156,7 @@ class Signature:
 
 @dataclass(frozen=True)
 class Operator:
-    """An operator type. Every tensor is required: where a problem lacks one, a stand-in takes its place.
+    """An operator type. Every tensor is required: if a problem lacks one, a stand-in takes its place.
 
     Attributes:
         type: name of the type; `name` is the name of its Python function and file.
@@ -201,7 +201,7 @@ def _shared(request: Request) -> dict:
     for name in ("query", "key", "value", "output", "d_query", "d_key", "d_value", "d_output"):
         result[name] = _Nz(layout.placement(p, name).shape)
     result["logsumexp"] = p.batch, p.heads, rows
-    # One matrix per plane, or a row per plane where every query has the same.
+    # One matrix per plane, or a row per plane if every query has the same.
     if p.mask == "per_score":
         result["mask"] = _Nz((masks, p.seq_q, p.seq_k))
     if p.mask == "per_key":

@@ -1,8 +1,8 @@
 """Forms of instructions that CANN's documents allow and no public program for this chip uses.
 
-One switch each, off where the usual form costs less than 1 % on the modelled core; `benchmarks.tik_kernels --forms`
-prints what each costs, `flash-attention selftest` tries each. FLASH_ATTENTION_FORMS changes them where operators are
-compiled, by name: "shifted_operands=0,tensor_move=1".
+Each form has a switch, off if the usual form costs less than 1 % more on the modelled core.
+`benchmarks.tik_kernels --forms` prints what each form costs, and `flash-attention selftest` tries each.
+FLASH_ATTENTION_FORMS sets the switches when operators are compiled, by name: "shifted_operands=0,tensor_move=1".
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ class Placement:
 
     @property
     def skew(self) -> int:
-        """Return blocks by which an item lies further on than its heads. 0 where heads follow each other."""
+        """Return blocks by which an item lies further on than its heads. 0 if heads follow each other."""
         return self.batch - self.heads * self.head
 
     @property

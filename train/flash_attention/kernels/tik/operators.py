@@ -171,7 +171,7 @@ def compile_entry(
 
     Args:
         name: of the operator.
-        tensors: inputs and outputs by name, as dictionaries with "shape", "dtype" and, where it is known, "format".
+        tensors: inputs and outputs by name, as dictionaries with "shape", "dtype" and, if it is known, "format".
         request: see `Request.to_text`.
         kernel_name: name of the kernel.
         config: of BuildCCE.

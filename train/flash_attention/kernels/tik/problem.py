@@ -53,7 +53,7 @@ class KernelProblem(Call):
         layout: of query, key, value, output and their gradients, one of LAYOUTS. "TH" takes head_dims that are
             multiples of 16: then FRACTAL_NZ keeps every head in columns of its own.
         prefix: the kernels take the length of a prefix per packed sequence.
-        slopes: where rules.alibi one per head, or one per head of every batch item or packed sequence, head by head.
+        slopes: if rules.alibi one per head, or one per head of every batch item or packed sequence, head by head.
         cores: AI cores the work is split over.
         memories: see Chip.
         tiling: name of a tiling strategy of `flash_attention.kernels.tik.forward.tiling`.
@@ -178,7 +178,7 @@ class KernelProblem(Call):
     def query_factor(self) -> float:
         """Return the factor of query or key: a power of two with the scale's sign. At most 1.
 
-        Where Vector scales the scores anyway it is smaller than the scale, so that scores of any size that float16
+        If Vector scales the scores anyway it is smaller than the scale, so that scores of any size that float16
         holds, their differences, and what hides a key stay in its range before that pass. With packed sequences it
         always does: how large the scores of one are would take a pass over its keys.
         """

@@ -323,7 +323,7 @@ class Core(Generic[Plan]):
     ) -> None:
         """Record data_move of `bursts` bursts of `burst` blocks between one-dimensional float16 views.
 
-        Gaps beyond the hardware's field are taken apart into single bursts; where burst and gaps are run-time numbers,
+        Gaps beyond the hardware's field are taken apart into single bursts; if burst and gaps are run-time numbers,
         if `widest`, which no gap reaches, may be beyond it.
         """
         (dst_tensor, dst_at), (src_tensor, src_at) = dst, src

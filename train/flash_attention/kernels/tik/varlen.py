@@ -31,7 +31,7 @@ def keep_blocks(queries: int, keys: int, sequences: int, lengths: list[tuple[int
 
     Args:
         queries, keys: of all sequences.
-        lengths: (queries, keys) of every sequence, or None where any may come. What they need is rounded up to a power
+        lengths: (queries, keys) of every sequence, or None if any may come. What they need is rounded up to a power
             of two, so that kernels for other lengths are few.
     """
     if lengths is None:

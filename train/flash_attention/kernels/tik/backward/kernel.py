@@ -11,7 +11,7 @@ Dao, "FlashAttention-2" (2023), algorithm 2; two or three kernels run one after 
             dS = P * dP, the gradient of a bias per score       softmax.d_scores
             dK += dS^T Q, dQ += dS K                            here (Cube), store.QuerySums
         dK, dV                                                  store.Results
-    dQ in float16, where several cores share a head             postprocess.py, a kernel
+    dQ in float16, if several cores share a head                postprocess.py, a kernel
 
 dK and dV stay in the accumulator memory of the Cube while query tiles pass by. docs/kernels.md draws the pipeline,
 tiling.py chooses the tiles and how their steps follow each other.
@@ -36,7 +36,7 @@ from flash_attention.kernels.tik.problem import Request
 from flash_attention.kernels.tik.recorder import Core
 from flash_attention.kernels.tik.tik_types import Number, Scalar, Tensor
 
-# Where gradients are deferred: the loop body of an item in which the keys of the next one are placed. They are fetched
+# If gradients are deferred: the loop body of an item in which the keys of the next one are placed. They are fetched
 # at the end of the body before it, or of the last one if there are fewer; one earlier yet the gradients of the keys of
 # the item before are stored. It is that late because what comes after it in the queue of Vector waits with it; but in
 # items with few bodies the rows of the next item would wait behind its keys.
@@ -99,7 +99,7 @@ class Backward:
                         self.results.store(gradient, part)
 
     def _read_next_item(self, first: Number, position: Number, size: int) -> None:
-        """Read the item whose keys are loaded next. Its count is 0 where there is none."""
+        """Read the item whose keys are loaded next. Its count is 0 if there is none."""
         self.next_item["count"].set_as(0)
         with self.core.when(position < size, first + position < self.split.items):
             self.next_item.load(position)
@@ -175,7 +175,7 @@ class Backward:
             results.store(results.keys, position)
 
     def _body(self, name: str, wanted: Number, bodies: Number) -> Scalar:
-        """Return the number of a loop body: the wanted one, or the last where there are fewer."""
+        """Return the number of a loop body: the wanted one, or the last if there are fewer."""
         result = self.core.scalar("int32", name, wanted)
         with self.tik.if_scope(bodies <= result):
             result.set_as(bodies - 1)
@@ -186,7 +186,7 @@ class Backward:
         core, item, steps = self.core, self.item, self.item["steps"]
         step = body * RING + position
         ahead, behind, done = (item.units[(position - lag) % RING] for lag in range(3))
-        # Where Vector is the limit, it takes them while it waits for the scores that it has just taken.
+        # If Vector is the limit, it takes them while it waits for the scores that it has just taken.
         late = not self.plan.pipeline.single
         with core.when(step >= 2, *((step >= steps,) if late else ()), step < steps + self.behind):
             self.query_sums.store(done)
@@ -323,7 +323,7 @@ class Backward:
         """Compute target (rows, keys) = left . right + terms, segment by segment of keys; key_terms (L1) fill
         right_terms.
 
-        target is one tensor, or two of half the keys each. left, as of `_rows_in_l1`, and right are `dim` wide. Where
+        target is one tensor, or two of half the keys each. left, as of `_rows_in_l1`, and right are `dim` wide. If
         `linear` is given it gets the terms instead.
         """
         core, tik, plan = self.core, self.tik, self.plan
@@ -393,7 +393,7 @@ class Backward:
                 self._lower_hidden(number, 1, on.l0_turned[0])
 
     def _lower_hidden(self, number: Number, adds: int, left: Tensor) -> None:
-        """Lower hidden scores to where the exponential is zero: no product with them, however large, then saturates.
+        """Lower hidden scores until their exponential is zero. Then no product with them saturates, however large.
 
         A product of a diagonal matrix with a tile of LOWEST and zeros takes Vector, which is the limit there, no time.
         """

@@ -22,7 +22,7 @@ class Loads:
     """Record the loads of one core.
 
     Attributes:
-        number, distance: run-time numbers of the visibility and distance tiles of the next scores; None where the
+        number, distance: run-time numbers of the visibility and distance tiles of the next scores; None if the
             kernel has no such tiles.
     """
 

@@ -285,7 +285,7 @@ class Preprocess:
         The values in turn: Vector waits for the result of an instruction while it works on another value.
         """
         core, tik, groups = self.core, self.core.tik, self.core.plan.rows // 16
-        # The last term takes what is left; where that does not fit, the result does not either.
+        # The last term takes what is left; if that does not fit, the result does not either.
         last = place == score_terms.REFERENCE[-1]
         work = [(value, kinds, back) for (value, kinds), back in zip(values, core.on.rounded_term)]
         if not last:

@@ -15,7 +15,7 @@ MOST_BLOCKS = 2048
 
 
 def _all_blocks(problem: KernelProblem) -> int:
-    """Return blocks of packed sequences where all of their places are on chip, else 0."""
+    """Return blocks of packed sequences if all of their places are on chip, else 0."""
     count = stored_rows(problem) // BLOCK if problem.sequences else 0
     return count if count <= MOST_BLOCKS else 0
 
@@ -29,7 +29,7 @@ def buffers(problem: KernelProblem, copies: int) -> list[Buffer]:
 
 
 def load(core: Core[BlockPlan]) -> None:
-    """Bring the places of all blocks on chip, where there is room. Once, before the first `find`."""
+    """Bring the places of all blocks on chip, if there is room. Once, before the first `find`."""
     count = _all_blocks(core.problem)
     if count:
         core.tik.data_move(core.on.block[0], core.gm["blocks"], 0, 1, count * BLOCK_ROW.size // 8, 0, 0)

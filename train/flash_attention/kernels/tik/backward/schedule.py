@@ -2,8 +2,8 @@
 
 A work item is one key tile of one key/value head against all query tiles that see it, for every query head of the
 group, so that the gradients of the keys and values are summed where they are. The gradients of the queries are sums
-over key tiles: every core adds its part to a float32 accumulator in global memory. Where one core does all of a head,
-it rounds the gradients of a query tile itself when it adds the last part of it (BackwardSplit.writes_d_query). Where
+over key tiles: every core adds its part to a float32 accumulator in global memory. If one core does all of a head,
+it rounds the gradients of a query tile itself when it adds the last part of it (BackwardSplit.writes_d_query). If
 heads are few, or their number leaves cores without work, the key tiles of a head are divided into slots, each with an
 accumulator and a core of its own: the same bits for the same shapes and cores.
 
@@ -81,7 +81,7 @@ def row_of(problem: KernelProblem) -> RowLayout:
 
 
 # What plans cost, coarsely: the Cube, Vector, loads of operands or the memory are the limit of a step, or the way from
-# pipe to pipe. It decides where cores lack work.
+# pipe to pipe. The estimate decides only if cores lack work.
 ITEM_STEPS = 3  # steps that an item costs beside its own
 LEAST_STEP = 500  # cycles: a step, however small, passes through all pipes
 START = 8000  # cycles of the first item's way on chip and the last one's way out
@@ -125,7 +125,7 @@ class BackwardSplit(TableOfWork):
 
     Attributes:
         table: see ITEM; items with count 0 do not exist. As in forward.schedule.WorkSplit.
-        tiles, distances: as in forward.schedule.WorkSplit, of (rows, keys) of the plan; where the Cube lowers hidden
+        tiles, distances: as in forward.schedule.WorkSplit, of (rows, keys) of the plan; if the Cube lowers hidden
             scores, tiles hold LOWEST for them and 0 elsewhere.
         slots: accumulators per query head.
         writes_d_query: the main kernel gives d_query itself: each accumulator has one core, which visits all of it.
@@ -221,8 +221,9 @@ def _idle(problem: KernelProblem, work: BackwardSplit) -> bool:
 def _kept(problem: KernelProblem, plan: BackwardPlan, work: BackwardSplit, parts: list[Buffer]) -> tuple[int, int]:
     """Return (first, end) of a head's last query tiles that fit in L1.
 
-    None where memory is not the limit, where the first item of a core for a head, which loads them once more, does not
-    visit all of them, or where there are hardly any further ones. With causality the last tiles see most keys.
+    None are kept if memory is not the limit, or if hardly any other items use the tiles. None either if the first item
+    of a core for a head, which loads the tiles once more, does not visit all. With causality the last tiles see most
+    keys.
     """
     if not plan.pipeline.tight or plan.widest <= 176 or problem.group > 1:
         return 0, 0
@@ -260,7 +261,7 @@ def split(problem: KernelProblem, plan: BackwardPlan) -> BackwardSplit:
         for row, (slot, (batch, head), tile) in zip(table[core], items):
             row["slot"], row["tile"] = slot, tile
             row["steps"] = row["count"] * problem.group
-            # Of the first query head of the group; planes of the others follow where the input varies by head.
+            # Of the first query head of the group; planes of the others follow if the input varies by head.
             name_head(row, problem, batch, head * problem.group)
             if finals:
                 row["final"], row["final_end"] = finals[tile]
@@ -490,9 +491,9 @@ class Unit:
         position: place in the ring, known at build time.
         member: query head of the group.
         tile: number of the query tile.
-        rows: rows of the tile, see `Core.tail_rows`; 0 or less where a packed sequence has no queries.
-        kept: place among the tiles that stay in L1 where the tile is already there; -1 elsewhere. See BackwardSplit;
-            None where none are kept.
+        rows: rows of the tile, see `Core.tail_rows`; 0 or less if a packed sequence has no queries.
+        kept: place among the tiles that stay in L1 if the tile is already there, else -1. See BackwardSplit;
+            None if no tiles are kept.
     """
 
     position: int
@@ -584,7 +585,7 @@ class KeyItem(TableRow):
         return tile * self.core.plan.rows + (self["offset"] if problem.sequences else problem.offset)
 
     def tile_number(self, number: Scalar, tile: Number) -> None:
-        """Set `number` to the visibility tile of a query tile, 0 where everything is visible."""
+        """Set `number` to the visibility tile of a query tile, 0 if everything is visible."""
         core, table = self.core, self.core.on.table[0]
         if core.band:
             core.band.number(number, self.position(tile), self["tile"], self["keys"], self.get("prefix"))

@@ -26,13 +26,13 @@ class VectorWork:
     ):
         self.core, self.item, self.loads, self.slopes = core, item, loads, slopes
         # Run-time flag: causality hides the second half of a tile from all of its rows. Its probabilities are zeros
-        # without an exponential, which pays where Vector is the limit.
+        # without an exponential, which pays if Vector is the limit.
         plan, asked = core.plan, core.problem.rules.causal and not core.problem.prefix
         possible = asked and not plan.pipeline.single and plan.columns > 1
         self._hidden = core.scalar("int32", "hidden_half", 0) if possible else None
 
     def _by_sight(self, parts: list[Part]) -> Iterator[list[Part]]:
-        """Yield parts in scopes: all of them where somebody sees the second half of the tile, else the first half."""
+        """Yield parts in scopes: all of them if somebody sees the second half of the tile, else the first half."""
         if self._hidden is None:
             yield parts
             return
@@ -73,7 +73,7 @@ class VectorWork:
         self.core.from_l0c(target, source, elements // FRACTAL)
 
     def take_scores(self) -> None:
-        """Take the scores out of L0C. It is one move where Vector can do something else meanwhile."""
+        """Take the scores out of L0C. It is one move if Vector can do something else meanwhile."""
         core, shift, plan = self.core, self.core.operand_shift, self.core.plan
         if core.problem.rules.softcap:
             return
@@ -207,7 +207,7 @@ class VectorWork:
             softcap.add_terms(core, part, at, elements)
 
     def _lower_hidden(self, exponents: list[Part], work: list[Tensor]) -> None:
-        """Lower hidden scores to where the exponential is zero. Then no product with them saturates, however large.
+        """Lower hidden scores until their exponential is zero. Then no product with them saturates, however large.
 
         Args:
             work: float16, a place for each piece.

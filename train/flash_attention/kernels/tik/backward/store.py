@@ -1,10 +1,10 @@
 """Gradients out of L0C and on to global memory: of keys and values once an item, of queries in every step.
 
-Keys and values: where the Unified Buffer holds them whole (Pipeline.deferred), they leave L0C in the first step of the
+Keys and values: if the Unified Buffer holds them whole (Pipeline.deferred), they leave L0C in the first step of the
 next item, and go to global memory one part a step: the products of that item wait for neither, and what else leaves the
 Unified Buffer is not queued behind them.
 
-Queries: added to their accumulator in global memory. Where one core visits all of an accumulator (see
+Queries: added to their accumulator in global memory. If one core visits all of an accumulator (see
 BackwardSplit.writes_d_query), the last item that visits a query tile does not add to it: Vector adds what is there to
 its part, in the same order and with the same rounding, and d_query leaves at once.
 """
@@ -230,7 +230,7 @@ class QuerySums:
         """Store the last part of a query tile: sums and scale in float32, rounded once."""
         core, item, problem, plan, whole = self.core, self.item, self.core.problem, self.core.plan, self._whole
         stage, total, half = core.on.d_query[0], core.on.query_total[0], core.on.query_half[0]
-        # Where Vector is the limit, in halves: the result of one is there when it is done with the other.
+        # If Vector is the limit, in halves: the result of one is there when it is done with the other.
         size = whole if plan.pipeline.single else whole // 2
         parts = range(0, whole, size)
         for at in parts:

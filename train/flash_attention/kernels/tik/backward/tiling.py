@@ -20,11 +20,11 @@ FINISH_PARTS = 4  # and accumulators of a tile that are on their way to it at mo
 RING = 4  # row tiles of query, output gradient and row terms in L1; the unrolled loop body covers as many steps
 PAIR = 2  # copies in L1 of the gradients of the scores, which the Cube still reads when Vector has the next
 HALF_FACTORS = (48, 64)  # padded head_dims that multiply float16 factors
-# Keys computed at most beyond the keys of key tiles of 128, where the strategy is free: global memory bounds tiles of
+# Keys computed at most beyond the keys of key tiles of 128, if the strategy is free: global memory bounds tiles of
 # 128 keys, and Vector the wider ones of narrow heads.
 WASTE, NARROW_WASTE, NARROW = 1.3, 1.1, 96
-SHORT, SHORT_WASTE = 1024, 1.1  # the same of tight plans, which gain less where keys are few
-# The former saves Vector some of the moves of query gradients, but only pays where it computes no more scores.
+SHORT, SHORT_WASTE = 1024, 1.1  # the same of tight plans, which gain less if keys are few
+# The former saves Vector some of the moves of query gradients, but only pays if it computes no more scores.
 WIDEST, WIDE = "rows48keys256", "rows64keys192"
 
 
@@ -77,7 +77,7 @@ class Pipeline:
         single: the gradient of the scores is multiplied out in float32; otherwise from float16 factors, which costs
             Vector less, its limit at HALF_FACTORS, and doubles what rounding does to them.
         deferred: the Unified Buffer holds the gradients of an item, which are stored during the next one, see store.py.
-        apart: every piece of a tile is a tensor of its own in the Unified Buffer, see `BackwardPlan.pieces`: where
+        apart: every piece of a tile is a tensor of its own in the Unified Buffer, see `BackwardPlan.pieces`: if
             synchronisation looks at whole tensors, Vector then waits for the result of an instruction while it works on
             another piece.
         tight: scores and the gradients of the probabilities take turns in one place in L0C, and the gradients of the
@@ -171,7 +171,7 @@ class BackwardPlan:
 
     @property
     def query_halves(self) -> int:
-        """Return Tensors of L0C that share the query gradients. One where Vector is the limit."""
+        """Return Tensors of L0C that share the query gradients. One if Vector is the limit."""
         parts = self.key_parts(self.query_parts[0])
         alike = len(parts) % 2 == 0 and len({count for _, count in parts}) == 1
         return 2 if self.pipeline.single and alike and not self.pipeline.tight else 1
@@ -224,9 +224,9 @@ def plans(problem: KernelProblem, bias_gradient: bool) -> list[BackwardPlan]:
         chunks = -(-problem.group // 16) if bias == "per_key" else 0
         widest = max(head_dim, value_dim)
         single = widest not in HALF_FACTORS and not problem.dropout_threshold and bias != "per_score"
-        # Where Vector is the bound, or dropout's selections fill the instruction cache, the former gains nothing.
+        # If Vector is the bound, or dropout's selections fill the instruction cache, the former gains nothing.
         kinds = [(True, False), (False, False)] if not problem.dropout_threshold and not chunks else [(False, False)]
-        # Where L0C and Vector have nothing else to do than for scores, and lengths are known.
+        # If L0C and Vector have nothing else to do than for scores, and lengths are known.
         plain = not problem.rules.softcap and not problem.sequences
         if kinds[0][0] and single and widest > 128 and strategy.rows == 32 and plain:
             kinds.insert(1, (True, True))
@@ -296,7 +296,7 @@ def buffers(
     part_keys = max(count for part in plan.query_parts for _, count in plan.key_parts(part)) * 16
     half, deferred = padded(area, 128), plan.pipeline.deferred
     lowering = rows * rows if tiles and lowers_on_cube(problem) else 0
-    # In two tensors, whose products take turns, nothing waits for the end of the one before where the synchronisation
+    # In two tensors, whose products take turns, nothing waits for the end of the one before if the synchronisation
     # looks at whole tensors. Vector takes one after the other.
     in_turns = (plan.pipeline.single or plan.pipeline.apart) and not capped and len(plan.segments) > 1
     halves = len(plan.pieces) if in_turns else 1
@@ -369,7 +369,7 @@ def buffers(
 def in_turn(products: Sequence, tensors: int) -> list[tuple]:
     """Return (product, number of its tensor) in an order in which the tensors take turns.
 
-    Each has as many neighbours, the last ones one less where there are not so many.
+    Each has as many neighbours, the last ones one less if there are not so many.
     """
     size = -(-len(products) // tensors)
     parts = [products[first : first + size] for first in range(0, len(products), size)]
@@ -397,7 +397,7 @@ def _vector_operands(problem: KernelProblem, plan: BackwardPlan) -> list[Buffer]
         d_query = Buffer("d_query", "UB", "float32", plan.rows * plan.head_dim)
         factor = Buffer("d_probability_single", "UB", "float32", area, copies)
         return [score, d_query, keys, probability, factor, d_score]
-    # So much room that scores begin with a round, where d_score is one tensor.
+    # So much room that scores begin with a round, if d_score is one tensor.
     room = HALF_ROUND if copies == 1 else 0
     d_query = Buffer("d_query", "UB", "float32", plan.rows * plan.head_dim + room)
     return [d_query, probability, keys, d_score, score]

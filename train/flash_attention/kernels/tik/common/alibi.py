@@ -1,8 +1,8 @@
 """Computed ALiBi: -slope * |position of the query - key|, precise at any length.
 
-Where all keys of a tile lie on one side of its queries the bias is a sum of what depends on the query and what depends
-on the key, so the Cube adds it (score_terms.py), exact to the 22 bits of the slope's two terms. In the few tiles with
-keys on both sides Vector corrects the keys after a query by -2 * slope * distance, taken from a tile of distances.
+If all keys of a tile lie on one side of its queries, the bias is a term of the query plus a term of the key. The Cube
+adds both (score_terms.py), exact to the 22 bits of the slope's two terms. A few tiles have keys on both sides. There
+Vector corrects the keys after a query by -2 * slope * distance, taken from a tile of distances.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Slopes(Generic[Plan]):
             for place, term in zip(pair, self.terms[first : first + 2]):
                 core.fill(half, term, 128)
                 self._write(a, epoch, place, half)
-        # -slope * position, where the position is 128 * block + rest: first what the leading term makes of the blocks,
+        # -slope * position, with position = 128 * block + rest. First the leading term times the blocks, which is
         # exact in float32 and in two float16 terms, then the small remainder.
         value, part = core.on.slope_value[0], core.on.slope_part[0]
         self.block.set_as(position // 128)

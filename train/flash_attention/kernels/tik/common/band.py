@@ -1,8 +1,8 @@
-"""Visibility in packed sequences, where lengths are data: tiles of zeros and ones put together at run time.
+"""Visibility in packed sequences, whose lengths are data: tiles of zeros and ones put together at run time.
 
-A window moves by one key from row to row, so what a row sees of 16 keys is the same pattern again in the next fractal
-column 16 rows further down. All patterns in a row, a ramp, hold every tile of a band: a fractal column of a tile is a
-stretch of the ramp. The end of a sequence and a prefix cut columns off.
+A window moves by one key from row to row. So the pattern of 16 keys that a row sees comes again in the next fractal
+column, 16 rows further down. A ramp is all patterns in a row. It holds every tile of a band: a fractal column of a
+tile is a stretch of the ramp. The end of a sequence and a prefix cut columns off.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class Ramp:
 
     Attributes:
         lowest, highest: pattern numbers.
-        nothing, everything: b where all of a tile is hidden or visible.
-        end: b where it is all hidden again.
+        nothing, everything: the b with which all of a tile is hidden or visible.
+        end: the b from which it is all hidden again.
     """
 
     def __init__(self, problem: KernelProblem, plan: TilePlan):
@@ -69,7 +69,7 @@ class BandAtRunTime:
         )
 
     def number(self, number: Scalar, position: Number, tile: Number, keys: Number, prefix: Number) -> None:
-        """Set `number` to 1 where some key of a tile is hidden, else to 0. `fetch` then brings the tile.
+        """Set `number` to 1 if some key of a tile is hidden, else to 0. `fetch` then brings the tile.
 
         Args:
             keys, prefix: of the sequence.
@@ -78,7 +78,7 @@ class BandAtRunTime:
         number.set_as(0)
         base.set_as(ramp.everything)
         if ramp.left:
-            # The lower end of what is visible; where it does not cut the tile, the upper one counts.
+            # The lower end of what is visible; if it does not cut the tile, the upper one counts.
             base.set_as(position - tile * plan.keys + (ramp.plateau - self.limits.left))
             with tik.if_scope(base > ramp.plateau - plan.rows + 1):
                 number.set_as(1)

@@ -1,9 +1,9 @@
 """Visibility of single scores: tiles of ones and zeros by position, explicit masks, and what they do to scores.
 
 The forward multiplies a hidden probability by zero, which is exact because none saturates, and lowers hidden scores
-before a maximum. Where its scores are float16, tiles by position hold the limits of the exponents instead, so that
+before a maximum. If its scores are float16, tiles by position hold the limits of the exponents instead, so that
 hiding costs Vector nothing. The backward lowers hidden scores before the exponential, since no row reference holds them
-down: by a product of the Cube where it can (backward/kernel.py), else here.
+down: by a product of the Cube if it can (backward/kernel.py), else here.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Terms of the scores that the Cube adds: one extra block of 16 products per score.
 
 scores = query . key + sum over 16 places of (term of the query row) * (term of the key). The products are exact in
-float32, so what varies by row times what varies by key costs no Vector pass: minus the row reference, a bias per key,
-a mask per key, and ALiBi by distance, where slope * (key - query) is taken apart into float16 numbers without a loss
-that shows.
+float32, so a factor of the row times a factor of the key costs no Vector pass. Such terms are minus the row reference,
+a bias per key, a mask per key, and ALiBi by distance. For ALiBi, slope * (key - query) is divided into float16 numbers
+without a loss that shows.
 
 In L1 a term is a row of 16 values in each fractal; load2d transposes it into a column.
 """

@@ -3,7 +3,7 @@
 tanh has no instruction. With y = 2 * s / cap it is 1 - 2 / (exp(y) + 1), whose error near zero is float32's error at 1.
 Vector makes -2 * cap / (exp(y) + 1), and the cap itself is one of the terms that the Cube adds (score_terms.py).
 
-These terms come after the cap, so they leave the Cube in a tensor of their own: as wide as the scores where they differ
+These terms come after the cap, so they leave the Cube in a tensor of their own: as wide as the scores if they differ
 from key to key, else 16 equal columns.
 """
 
@@ -32,7 +32,7 @@ def buffers(problem: KernelProblem, rows: int, keys: int, width: int, copies: in
     Args:
         rows, keys: of a tile of scores.
         width: keys of a matrix instruction, whose terms L0C holds in one tensor.
-        copies: of that tensor, where it is as wide as the scores.
+        copies: of that tensor, if it is as wide as the scores.
     """
     if not problem.rules.softcap:
         return []
@@ -102,7 +102,7 @@ def slope(core: Core[TilePlan], result: Tensor, work: Tensor, squashed: Tensor, 
     Args:
         work: float16, as large.
         squashed: what `squash` gives in units of 1: -d with d = 1 - tanh. The derivative is d * (2 - d), which loses
-            nothing where tanh comes close to 1.
+            nothing if tanh comes close to 1.
     """
     core.to_half(work, squashed, elements)
     core.with_scalar("vec_adds", result, work, 2.0, elements)

@@ -66,7 +66,7 @@ class TableRow:
         return self._scalars[field]
 
     def get(self, field: Field) -> Number:
-        """Return a field that not every problem has; 0 where it is absent."""
+        """Return a field that not every problem has; 0 if it is absent."""
         return self._scalars.get(field, 0)
 
     def origin(self, name: str) -> Number:

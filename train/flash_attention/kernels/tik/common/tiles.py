@@ -55,7 +55,7 @@ def _whole_or(core: Core[BlockPlan], is_whole: Number, possible: bool, emit: Emi
 
 
 def if_any(core: Core[BlockPlan], count: Number) -> Scope:
-    """Return a scope that is left out where `count` is a run-time number and 0."""
+    """Return a scope that is left out if `count` is a run-time number and 0."""
     return contextlib.nullcontext() if isinstance(count, int) else core.tik.if_scope(count > 0)
 
 

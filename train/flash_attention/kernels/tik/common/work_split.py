@@ -103,7 +103,7 @@ def plane(batches: int, heads: int, batch: int, head: int) -> int:
 
 
 def clip(bounds: tuple[int, int], start: int, keys: int) -> tuple[int, int]:
-    """Return bounds relative to a tile of `keys` keys from `start` on. (0, 0) where it holds none."""
+    """Return bounds relative to a tile of `keys` keys from `start` on. (0, 0) if it holds none."""
     low, high = (min(max(bound - start, 0), keys) for bound in bounds)
     return (low, high) if low < high else (0, 0)
 

@@ -8,7 +8,7 @@ FlashAttention-2 (Dao, 2023), algorithm 1, with the keys split over the cores, a
         S scaled, capped, biased, hidden                        softmax.take
         m' = max(m, S), P = exp(S - m'), l = l exp(m - m') + P  softmax.update
         O = O exp(m - m') + V^T P^T                             here (Cube), softmax.accumulate
-        m, l, O where a row block ends on this core             store.py
+        m, l, O if a row block ends on this core                store.py
     output and logsumexp from the parts of all cores            merge.py, a kernel
 
 Memory is the limit: keys and values stream through double buffers without a stop from one sequence to the next, all

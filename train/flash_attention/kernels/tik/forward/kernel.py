@@ -10,7 +10,7 @@ Dao, "FlashAttention-2" (2023), algorithm 1, with the changes that this chip ask
             P = exp(S), masks and dropout by score              softmax.py, common/mask.py, common/dropout.py
             O += P V, l += P 1                                  here
         O /= l, logsumexp = m + ln l, is m too low for l?       store.py
-    once more, where it is: m = row maxima over all keys        here
+    once more, if it is: m = row maxima over all keys           here
 
 So O never leaves the accumulator memory of the Cube. docs/kernels.md draws the pipeline, tiling.py chooses the tiles.
 """
@@ -51,7 +51,7 @@ class Forward:
         self.cores, self.units = self.split.cores, (max(self.split.units), sum(self.split.units))
         self.flags = self.split.cores * self.split.items * 2 * 8
         self.numbered, self.whole = len(self.split.tiles) > 0, self.split.whole
-        # Where the memory is the limit, values are asked for as soon as what their slot held is used up, and the first
+        # If the memory is the limit, values are asked for as soon as what their slot held is used up, and the first
         # ones of an item before its loop. Elsewhere that would only take more events; what comes for a single tile of
         # scores would have to wait behind them.
         per_tile = "per_score" in (self.problem.mask, self.problem.bias) or self.problem.dropout_threshold > 0
@@ -83,8 +83,8 @@ class Forward:
         self.base = core.scalar("int64", "base")
         self.value_base = self.base if same else core.scalar("int64", "value_base")
         self.numbers = [core.scalar("int32", f"unit_number_{a}") for a in range(self.plan.row_blocks)]
-        # Of each unit of the loop body, 1 where its row block visits its key tile. Behind the last tile of an item, and
-        # so before the first one of the next, it is 0.
+        # For each unit of the loop body: 1 if its row block visits its key tile, else 0. It is also 0 behind the last
+        # tile of an item, and so before the first tile of the next item.
         self.visits = [core.scalar("int32", f"visits_{unit}", 0) for unit in range(RING * self.plan.row_blocks)]
         self.crossings = [core.scalar("int32", f"unit_distance_{a}") for a in range(self.plan.row_blocks)]
         failed = core.scalar("int32", "failed", 1)
@@ -286,7 +286,7 @@ class Forward:
                 self.slopes.row_block(nxt.position(a), a, self.epoch)
 
     def _with_next(self, emit: Callable[[], None]) -> Callable[[], None]:
-        """Return `emit` where there is a next item."""
+        """Return `emit` if there is a next item."""
 
         def recorded() -> None:
             with self.tik.if_scope(self.next["end"] > 0):
@@ -506,7 +506,7 @@ class Forward:
 
 
 def _set_bases(core: Core[ForwardPlan], item: Item, base: Scalar, value_base: Scalar) -> None:
-    """Set the first elements of the item's keys and values in global memory: one number where that is the same."""
+    """Set the first elements of the item's keys and values in global memory, one number if they are the same."""
     base.set_as(core.start("key", item["kv_head"], item.origin("key")))
     if value_base is not base:
         value_base.set_as(core.start("value", item["kv_head"], item.origin("value")))

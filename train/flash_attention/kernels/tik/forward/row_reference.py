@@ -31,7 +31,7 @@ COARSE_SLACK = 2.0**-9
 # reference, to 65504.
 UNSEEN_REFERENCE = (-60000.0, -20000.0)
 LEAST_STEP = -64.0  # of the references after the first, which only make up for its rounding
-LEAST_REFERENCE = -9000.0  # where terms hide keys: a row of hidden keys alone has scores of HIDING, far below
+LEAST_REFERENCE = -9000.0  # if terms hide keys: a row of hidden keys alone has scores of HIDING, far below
 ABOVE_LOWEST = 33000.0  # added to a score gives more than 1, added to LOWEST less than 0
 
 
@@ -43,11 +43,11 @@ class Search:
         attempt: run-time 0 = sample (loaded before, see load_sample), 1 = all keys.
         sweeps, sweep_tiles, tile, number, distance: run-time variables of the search.
         base, value_base: run-time first elements of the keys and values of the item in global memory; one variable
-            where they are the same.
+            if they are the same.
         numbered: whether there are visibility tiles.
         sample_misses: see work.WorkSplit.
-        slopes: of the item's head where keys stand on both sides of the queries, else None.
-        score_bound: None where the kernel does not look at that.
+        slopes: of the item's head if keys stand on both sides of the queries, else None.
+        score_bound: None if the kernel does not look at that.
     """
 
     attempt: RunTime

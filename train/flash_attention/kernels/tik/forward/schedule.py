@@ -83,11 +83,11 @@ class WorkSplit(TableOfWork):
     Attributes:
         table: see ITEM; rows of items that do not exist are inactive. With packed sequences it is an input
             of the kernel, see forward.packed, and this one is empty.
-        tiles: float16 (n, rows, 16), columns of 16 keys, 1 = visible and 0 = hidden, or softmax.limits of them where
+        tiles: float16 (n, rows, 16), columns of 16 keys, 1 = visible and 0 = hidden, or softmax.limits of them if
             scores are float16; n may be 0. Tile number i is keys / 16 columns from column i - 1 on.
         distances: float16 (n, keys / 16, rows, 16), tokens by which a key lies after its query; n may be 0.
         sample_misses: there are row blocks whose sample may show a row nothing although it sees keys.
-        whole: number of the tile in which everything is visible, where it may be needed as a tile of limits; else 0.
+        whole: number of the tile in which everything is visible, if it may be needed as a tile of limits; else 0.
     """
 
     sample_misses: bool
@@ -179,7 +179,7 @@ def _shares(
 ) -> list[list[_Item]]:
     """Return the items of every core. Each group has an item for each head.
 
-    Where items do not go round, those that are left over are taken apart into their row blocks, if that helps.
+    If items do not go round, those that are left over are taken apart into their row blocks, if that helps.
 
     Args:
         units: of each row block.
@@ -391,7 +391,7 @@ class Item(TableRow):
             self.tile_number(number, a, self["sample", a])
 
     def tile_number(self, number: Scalar, a: int, tile: Number) -> None:
-        """Set `number` to a visibility tile. 0 where all is visible."""
+        """Set `number` to a visibility tile. 0 if all is visible."""
         core, table = self.core, self.core.on.table[0]
         if core.band:
             core.band.number(number, self.position(a), tile, self["keys"], self.get("prefix"))
@@ -487,7 +487,7 @@ def table(xp: Any, problem: KernelProblem, plan: ForwardPlan) -> Callable[[tuple
 def _row_blocks_at_run_time(xp: Any, problem: KernelProblem, plan: ForwardPlan) -> Callable[..., tuple]:
     """Return row_block(start, rows, position, keys, prefix) -> a row block's words, as in _OF_ROW_BLOCK.
 
-    Keys that all of its rows see give the sample of the row maxima, spread over them; where there are too few, the tile
+    Keys that all of its rows see give the sample of the row maxima, spread over them; if there are too few, the tile
     that shows something to most rows does.
     """
     left, right, prefixed = Limits.of(problem)

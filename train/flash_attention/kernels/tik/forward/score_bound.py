@@ -1,6 +1,6 @@
 """Bounds of scores by the lengths of queries and keys: |query . key| <= |query| |key|.
 
-Where no score of a work item can pass its row reference by CEILING, Vector does not cut exponents. Where differences
+If no score of a work item can pass its row reference by CEILING, Vector does not cut exponents. If differences
 of scores might not fit in float16, the query is divided by FAR_UNIT, and Vector multiplies what it takes out of L0C,
 having cut off what float16 does not hold.
 """
@@ -27,7 +27,7 @@ SQUARES = 2048  # products of queries, or keys, with each other that are compare
 
 
 def is_needed(problem: KernelProblem, half_scores: bool) -> bool:
-    """Return if scores need a bound. Where Vector scales them there is room for any: see KernelProblem.query_factor."""
+    """Return if scores need a bound. If Vector scales them there is room for any: see KernelProblem.query_factor."""
     return half_scores and problem.post_scale == 1.0 and not problem.sequences
 
 
@@ -42,9 +42,9 @@ class ScoreBound:
     """Run-time numbers of one core.
 
     Attributes:
-        far: 1 where the scores of the item that comes next may be far from zero.
+        far: 1 if the scores of the item that comes next may be far from zero.
         unit: float32, FAR_UNIT there and 1 elsewhere.
-        cut: 1 where an exponent of that item may pass CEILING.
+        cut: 1 if an exponent of that item may pass CEILING.
         room: float16; not negative after it was added to a row reference which, raised by LIFT, no score passes by
             CEILING.
     """
@@ -72,7 +72,7 @@ class ScoreBound:
     def measure(self, item: TableRow, base: Number) -> None:
         """Set the numbers for an item; `base` is the first element of its keys.
 
-        It uses the last tensor of `score`, which the tiles of an item leave alone where scores are float16.
+        It uses the last tensor of `score`, which the tiles of an item leave alone if scores are float16.
         """
         core, tik, plan, on = self.core, self.core.tik, self.core.plan, self.core.on
         elements, largest, other = plan.rows * 16, on.score[-1][SQUARES:], on.score[-1]
@@ -108,7 +108,7 @@ class ScoreBound:
             self.unit.set_as(FAR_UNIT)
 
     def lift(self, reference: Tensor, work: Tensor) -> None:
-        """Raise row references by at most LIFT, where that keeps exponents below CEILING."""
+        """Raise row references by at most LIFT, if that keeps exponents below CEILING."""
         core, numbers, least = self.core, self.core.plan.row_blocks * 128, self.core.on.largest_total[0]
         core.with_scalar("vec_adds", work, reference, self.room, numbers)
         core.tik.vcmin(128, least, work, self.core.plan.row_blocks, 1, 1, 8)

@@ -2,7 +2,7 @@
 
 The Cube has already subtracted the row reference, so the exponential meets numbers near zero and a probability never
 needs the running maximum of its row. No exponent passes CEILING, so nothing saturates and the overflow status of the
-chip stays clear; where a score was cut, the row total shows it (store.py) and the row block is computed again.
+chip stays clear; if a score was cut, the row total shows it (store.py) and the row block is computed again.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ class Unit:
         a: row block inside the work item.
         tile: number of the key tile, a run-time value.
         scores: segments of the scores in L0C.
-        linear: of the terms that come after a soft cap, likewise; empty where the kernel has none.
+        linear: of the terms that come after a soft cap, likewise; empty if the kernel has none.
         probability, dropped, low: places in L1 for the probabilities, for those that dropout kept, and for what
-            rounding took from them; None where the kernel has none.
-        number, distance: run-time numbers of the visibility and distance tiles, or None where the kernel has none.
+            rounding took from them; None if the kernel has none.
+        number, distance: run-time numbers of the visibility and distance tiles, or None if the kernel has none.
         slopes: float16 scalars of the slope terms, for distances.
-        verdict: cut is 0 where no exponent passes CEILING; where it is 1, `number` is never 0. far is 1 where the
-            scores are a FAR_UNIT-th of what they stand for. None where Vector does not look at that.
+        verdict: cut is 0 if no exponent passes CEILING; if it is 1, `number` is never 0. far is 1 if the
+            scores are a FAR_UNIT-th of what they stand for. None if Vector does not look at that.
     """
 
     a: int

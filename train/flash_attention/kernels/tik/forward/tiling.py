@@ -309,9 +309,9 @@ def _score_buffers(problem: KernelProblem, plan: ForwardPlan, near: bool) -> lis
 def _takes_any_rows(problem: KernelProblem, strategy: Strategy) -> bool:
     """Return if row blocks may start anywhere in a key tile. That spares the memory loads.
 
-    Packed sequences are stored in blocks of 128 rows. A bias, or a narrow window, asks for a sample of keys that stand
-    where the queries do: one tile, which shows every row of a row block something if it has all their positions. Others
-    would be computed twice.
+    Packed sequences are stored in blocks of 128 rows. A bias, or a narrow window, needs a sample of keys at the
+    positions of the queries. The sample is one tile. It shows every row something only if it has all positions of the
+    row block; row blocks without such a sample would be computed twice.
     """
     if not _is_memory_bound(problem) or problem.sequences or problem.bias != "none":
         return False
