@@ -30,7 +30,7 @@ class GatherAttention(SplitAttention):
 
     It does what RingAttention does, and also works in GRAPH mode and `@jit`, which have no point-to-point operations.
     While the layer computes, a process holds the keys and values of the whole sequence (backward also their float32
-    gradients). Of everything else it holds its part only. Keys and values are gathered again for the backward pass rather than kept.
+    gradients). Of everything else it holds its part only. The backward pass gathers keys and values again.
 
     Arguments, inputs and outputs are as in RingAttention. Parts of different sizes on different processes are not
     found out here: MindSpore's AllGather fails or waits for its time limit, see `initialize`.

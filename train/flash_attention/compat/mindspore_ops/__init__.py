@@ -1,7 +1,7 @@
 """`flash_attention_score` and `FlashAttentionScore` with the meaning that MindSpore 2.10 gives them, on our backends.
 
 MindSpore's own run on Atlas A2 and later devices only. The contract is the documentation of
-`mindspore.ops.flash_attention_score` and of the primitive. The two differ in one formula: the function's adds real_shift
+`mindspore.ops.flash_attention_score` and of the primitive. The two differ in one formula: the function adds real_shift
 after the scale. Here the primitive's formula holds: scale_value * (query @ key^T + real_shift).
 
 call.py         what a call says, and what it comes to in our terms
