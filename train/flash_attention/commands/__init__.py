@@ -6,5 +6,5 @@ It has
     add_arguments(parser)   adds its options to an argparse parser
     run(options) -> int     does the work and returns the exit status; prints what the user should see
 
-Importing it must be cheap: MindSpore and the like are imported inside `run`. Modules that begin with _ are no commands.
+Its import must be cheap, so `run` imports MindSpore and the like. Modules whose name begins with _ are no commands.
 """

@@ -15,7 +15,7 @@ from flash_attention.text_table import about, table
 SEED = (2024, 7)
 COLUMNS = ("output", "logsumexp", "d_query", "d_key", "d_value", "d_bias", "d_sinks")
 LARGEST = ("output", "d_query", "d_key", "d_value")
-# Labels of the calls of --quick: most of the rules, on shapes that the emulator has soon done.
+# Labels of the calls of --quick: most of the rules, on shapes that are quick on the emulator.
 QUICK = (
     "causal, bottom right, 77 x 150",
     "mask with fully masked rows",
@@ -108,7 +108,7 @@ def run(options: argparse.Namespace) -> int:
             asked[name] = pairs(name, chosen, options.dtype or DTYPES, options.quick)
         else:
             print(f"backend {name}: cannot run here: {reason}\n")
-            # One that was asked for by name has to run.
+            # A backend that was asked for by name has to run.
             wrong += bool(options.backend)
     if not asked:
         print("no backend can run here")
@@ -203,7 +203,7 @@ def measure(name: str, call: Call, item: Item) -> tuple[dict, list[str]]:
     from flash_attention.dropout import philox
 
     given, gradients = draw(call, item)
-    if call.dropout_threshold and name == "tik":  # which follows no seed of the call: the same decisions, given
+    if call.dropout_threshold and name == "tik":  # it follows no seed of the call, so it is given the decisions
         given = {**given, "keep_bits": philox.keep_bits(call, SEED), "seed": None}
         call = replace(call, keep_bits=True)
     keep = reference.keep_mask(call, SEED) if call.dropout_threshold else None

@@ -17,7 +17,7 @@ from flash_attention.duplicate_installs import duplicate_installs, version_of
 from flash_attention.text_table import table
 
 DISTRIBUTIONS = ("mindspore", "numpy", "tikemu", "torch")
-# What a machine has whose MindSpore may compute on something else than the CPU: drivers' files, and CANN's variables.
+# Signs that MindSpore may compute on another device than the CPU: files of drivers, and variables of CANN.
 ACCELERATORS = ("/dev/davinci_manager", "/usr/local/Ascend", "/dev/nvidiactl")
 CANN_VARIABLES = ("ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME")
 ON_ASCEND = ("tik", "fused")

@@ -15,8 +15,8 @@ class Case:
     """Self-attention of shape (batch, heads, seq, head_dim).
 
     window_blocks limits a query tile to that many key tiles of `tile` tokens, its own included; 0 = no limit.
-    extra is "", "mask", "bias" or "dropout": a tenth of all pairs hidden at random, a bias for each score, a tenth of
-    the weights dropped. layout is the layout of all tensors.
+    extra is "", "mask" (a tenth of all pairs hidden at random), "bias" (a bias for each score) or "dropout" (a tenth of
+    the weights dropped). layout is the layout of all tensors.
     """
 
     seq: int

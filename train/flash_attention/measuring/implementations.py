@@ -50,7 +50,7 @@ def available_bytes() -> int:
 
 
 def choose_cpu() -> None:
-    """Let MindSpore compute on this machine's processor, also if it has found a card."""
+    """Make MindSpore compute on this machine's processor, even if it has found a card."""
     import mindspore
 
     if mindspore.get_context("device_target") != "CPU":
@@ -252,7 +252,7 @@ class Torch(Implementation):
 
 
 class Peak(Implementation):
-    """A call of OPERATIONS, which stands for what the processor can do: the same for both passes."""
+    """A call of OPERATIONS operations, which shows the peak of the processor. It is the same for both passes."""
 
     OPERATIONS: int
 
@@ -278,7 +278,7 @@ class Gemm(Peak):
 
 
 class MultiplyAdds(Peak):
-    """Multiply-adds in registers alone, of the kind that the kernel uses for the dtype: no attention can be faster."""
+    """Multiply-adds in registers alone, as the kernel uses them for the dtype. No attention can be faster."""
 
     OPERATIONS = 1 << 33
 
@@ -291,5 +291,5 @@ class MultiplyAdds(Peak):
         return {"forward": call, "both": call}
 
 
-# Those that `bench` compares; the worker knows more, which stand for what the processor can do.
+# The implementations that `bench` compares. The worker also knows those that show the peak of the processor.
 IMPLEMENTATIONS: dict[str, type[Implementation]] = {"flash": Flash, "torch": Torch, "composed": Composed}

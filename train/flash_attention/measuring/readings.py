@@ -1,12 +1,12 @@
-"""Readings of the evidence on a first-generation 910: values of the timing model's constants that it leaves open.
+"""Readings of the evidence on a first-generation 910: values for the constants that the evidence leaves open.
 
-Published measurements decide some constants (docs/emulator.md); these they do not. The model as it is, the first of
-them, is the fastest reading; `SLOWEST` takes every open question against the kernels.
+Published measurements decide some constants of the timing model (docs/emulator.md), but not these. The first reading is
+the model as it is, the fastest. `SLOWEST` takes every open question against the kernels.
 """
 
 from __future__ import annotations
 
-#: By name, other values of constants of tikemu's timing model.
+#: Readings by name: other values for constants of tikemu's timing model.
 READINGS: dict[str, dict[str, float]] = {
     "model": {},
     "head 5": {"vector_head": 5},

@@ -19,8 +19,8 @@ from flash_attention.kernels.tik.hardware import CUBE_FLOPS, EVENTS, INSTRUCTION
 from flash_attention.kernels.tik.problem import CAPACITY, KernelProblem, Request
 
 TILE = 128 * 128
-# Stage of a kernel and its matrix products over head_dim and over value_dim: "backward" is the main one, "rows" and
-# "finish" are the passes around it.
+# The stage of a kernel, and its matrix products over head_dim and over value_dim. "backward" is the main kernel; "rows"
+# and "finish" are the passes around it.
 OPERATORS = {
     "forward": ("forward", 1, 1),
     "backward": ("grad", 3, 2),
@@ -199,8 +199,8 @@ def simulate(
         active_cores: cores that share the bandwidth of the memory.
         trace: file for a Chrome trace of the run.
         constants: other values for constants of the timing model, see tikemu.Options.
-        given: what inputs begin with that are not all zeros, as far as the kernel has them.
-        numerics: compute as well, if the time depends on the data.
+        given: the first values of inputs that are not all zeros. Inputs that the kernel lacks are left out.
+        numerics: compute as well. Needed if the time depends on the data.
     """
     import tikemu
 

@@ -43,7 +43,7 @@ class Timing:
 
 
 def environment(**more: str) -> dict[str, str]:
-    """Return the environment of a process that imports this package, with more variables."""
+    """Return the environment for a process that imports this package, with `more` variables."""
     root = str(Path(__file__).resolve().parents[2])
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")])), **more}
 
@@ -51,7 +51,7 @@ def environment(**more: str) -> dict[str, str]:
 def on_cores(threads: int) -> dict:
     """Return the arguments of a subprocess that computes on so many cores."""
     cores = sorted(os.sched_getaffinity(0))[:threads]
-    # Threads of NumPy's product would spin through the next turn: 2^26 cycles unless told otherwise.
+    # Unless told otherwise, threads of NumPy's product spin for 2^26 cycles, which is through the next turn.
     variables = environment(OMP_NUM_THREADS=str(threads), OPENBLAS_THREAD_TIMEOUT="20")
     return {"text": True, "env": variables, "preexec_fn": lambda: os.sched_setaffinity(0, cores)}
 

@@ -1,6 +1,6 @@
 """A process that runs one implementation: reads requests and writes answers, one JSON object a line.
 
-What it needs it imports at once, so that several that are started together do so side by side.
+It imports what it needs at once, so that processes that are started together import side by side.
 
 Requests: {"prepare": case}, {"time": pass, "least": seconds}, {"memory": pass}. Each implementation has a process of
 its own, so that thread pools and memory of one do not meet another's.
@@ -61,7 +61,7 @@ def serve(name: str) -> None:
 def seconds_of(call: Callable[[], None], least: float) -> float:
     """Return the time of a call. If it is short, take the median of later ones until all took `least` seconds.
 
-    The first of several wakes the threads, which calls that follow each other, as in training, need not.
+    The first call wakes the threads. Calls that follow each other, as in training, need not do so.
     """
     times: list[float] = []
     while not times or sum(times) < least:

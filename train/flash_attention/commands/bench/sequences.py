@@ -1,4 +1,4 @@
-"""Packed sequences and decoding: the native kernel beside what the work and the memory allow, and beside torch."""
+"""Packed sequences and decoding: the native kernel beside the limits of work and memory, and beside torch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NUMPY = {"float32": np.float32, "float16": np.float16, "bfloat16": np.uint16}
 
 
 def packed(rounds: int, threads: int, quick: bool) -> list[Figure]:
-    """Compare 32 packed documents with the share of one long call their work is."""
+    """Compare the time of 32 packed documents with the time of an equal amount of work in one long call."""
     library = _library(threads)
     tokens, heads = (1024, 2) if quick else (TOKENS, 4)
     ends = document_ends(tokens)
@@ -33,7 +33,7 @@ def packed(rounds: int, threads: int, quick: bool) -> list[Figure]:
     call = replace(dense, storage=Varlen(ends, ends, len(ends) - 1))
     generator = np.random.default_rng(1)
     query, key, value, d_output = (generator.standard_normal((tokens, heads, DIM), np.float32) for _ in range(4))
-    # Results go where results have been before, as in MindSpore: fresh pages would cost as much as a small document.
+    # Results go to memory that held results before, as in MindSpore: fresh pages cost as much as a small document.
     output, lse = np.zeros_like(query), np.zeros((heads, tokens), np.float32)
     gradients = tuple(np.zeros_like(query) for _ in range(3))
     whole = [array[None] for array in (query, key, value, d_output)]
@@ -115,7 +115,7 @@ def _against(name: str, median: dict[str, float], ours: str) -> Figure:
 
 
 def _library(threads: int):
-    """Return the kernel with so many threads: it counts them when it is loaded."""
+    """Return a kernel with so many threads. A kernel counts its threads when it is loaded."""
     os.environ["OMP_NUM_THREADS"] = str(threads)
     from flash_attention.backends.cpu import library
 

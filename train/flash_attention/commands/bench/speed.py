@@ -20,8 +20,8 @@ LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
 QUICK_LENGTHS = (256,)
 KINDS = ("forward", "backward")
 DTYPES = ("float32", "float16", "bfloat16")  # memory is measured in the first
-#: What the estimate of the time rests on, roughly, of two cores with AVX-512: 1e9 operations a second, and the seconds
-#: of a process that imports what it needs, or of the graphs of a case.
+#: Rough figures of two cores with AVX-512, for the estimate of the time: 1e9 operations a second, and seconds. The
+#: seconds are the time of a process for its imports, or for the graphs of a case.
 GFLOPS = {"flash": 150.0, "torch": 80.0, "composed": 15.0}
 START_SECONDS = 1.5
 #: How the picture calls and draws the implementations.
@@ -154,7 +154,7 @@ def extra_bytes(name: str, case: Case, threads: int, kind: str = "both") -> int:
     forward and backward.
     """
     with Worker(name, threads) as worker:
-        # A small call first: what a library loads and allocates once is not this call's.
+        # A small call first, so that what a library loads and allocates once does not count.
         for size in (replace(case, seq=64), case):
             worker.require(size)
             grown = worker.extra_bytes(kind)

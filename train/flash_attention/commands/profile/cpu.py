@@ -18,7 +18,7 @@ def run(options: argparse.Namespace) -> int:
     with contextlib.ExitStack() as stack:
         names = ("gemm", "multiply_adds", "flash")
         gemm, multiply_adds, flash = (stack.enter_context(Worker(name, options.threads)) for name in names)
-        # Each imports what it needs as it starts: a peak that is measured beside that is half of what it should be.
+        # Each process imports its modules as it starts. A peak measured meanwhile would be half of what it should be.
         for worker in (gemm, multiply_adds, flash):
             worker.require(Case(1))
         product = time_alone(gemm, Case(1), options.rounds, 10.0, ("forward",))
@@ -27,7 +27,7 @@ def run(options: argparse.Namespace) -> int:
             empty = time_alone(flash, Case(1, dtype, **sizes), options.rounds)
             for seq in options.seq:
                 case = Case(seq, dtype, options.window_blocks, **sizes)
-                # In turns with the peak, so that both meet the same load; what nothing disturbed is the peak.
+                # In turns with the peak, so that both meet the same load. The peak is the undisturbed round.
                 both, _ = time_in_turns([multiply_adds, flash], [Case(1, dtype), case], options.rounds, 20.0)
                 timings = {timing.kind: timing for timing in both if timing.implementation == "flash"}
                 peaks = [t.seconds for t in both if t.implementation == "multiply_adds" and t.kind in PASSES]

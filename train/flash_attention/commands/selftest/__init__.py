@@ -76,7 +76,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _device(options: argparse.Namespace) -> Device:
-    """Return the device of the options; what it lacks is an error that says so."""
+    """Return the device of the options. If it lacks something, an error says what."""
     from flash_attention.commands.selftest import card
 
     if options.device == "emulator":

@@ -21,7 +21,7 @@ class NotRun(Exception):
 
 
 class Run(NamedTuple):
-    """Outputs by name, and whether the overflow status was set by the run."""
+    """Outputs by name, and whether the run set the overflow status."""
 
     outputs: dict[str, np.ndarray]
     overflow: bool
@@ -199,7 +199,7 @@ class Ascend(_Layer):
             raise NotRun("programs need the compiler that MindSpore 2.0 to 2.2 have; the operators are tried below")
 
     def _call(self, program: Program) -> Callable[[], Any]:
-        """Return a call of a program that has been compiled and run once."""
+        """Return a call of a program. The program has been compiled and run once."""
         self._require_compiler()
         if not self.timed:
             raise NotRun("here is no device to be timed")

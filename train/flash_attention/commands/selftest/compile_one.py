@@ -40,7 +40,7 @@ def counts(text: str) -> dict[str, int]:
 
 
 def compile_it(soc: str, name: str) -> dict[str, Any]:
-    """Compile, and return what became of it; errors of the compiler are raised."""
+    """Compile, and return the outcome. Errors of the compiler are raised."""
     from tbe.common import platform
 
     from flash_attention.commands.selftest.requests import planned

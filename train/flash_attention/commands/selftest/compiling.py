@@ -79,7 +79,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _begin(path: Path) -> dict[str, Any]:
-    """Return the report of the same software that is there, or a new one."""
+    """Return the existing report if it is of the same software, else a new report."""
     software = {
         "flash_attention": __version__,
         "cann": cann_version(),
@@ -96,14 +96,14 @@ def _begin(path: Path) -> dict[str, Any]:
             raise ValueError(f"--report: {path} is of other software, or no report; name another file, or remove it")
         return report
     report = {"software": software, "seconds": 0.0, "kernels": {}}
-    write(path, report)  # a place that cannot be written shows before anything is compiled
+    write(path, report)  # fails before anything is compiled if the place cannot be written
     return report
 
 
 def _compile(
     soc: str, name: str, limit: float, keep: Path | None, running: set[subprocess.Popen], stopped: threading.Event
 ) -> dict[str, Any]:
-    """Compile one kernel in a process; what becomes of that is in the result."""
+    """Compile one kernel in a process, and return its result, also if the process fails."""
     command = [sys.executable, "-m", "flash_attention.commands.selftest.compile_one", soc, name]
     variables = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [PACKAGES, os.environ.get("PYTHONPATH")]))}
     start = time.perf_counter()

@@ -1,4 +1,4 @@
-"""The experiments: what is expected, what to change if a chip does otherwise, and how it is found out."""
+"""The experiments. Each says what is expected, what to change if a chip does otherwise, and how to find out."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Experiment:
 
 
 class Timed(NamedTuple):
-    """Hold the words of an answer, and the times that it rests on."""
+    """Hold the words of an answer, and the times behind it."""
 
     found: str
     seconds: tuple[float, float]
@@ -104,7 +104,7 @@ def _exponential_ends(device: Device) -> str:
 
 def _conversion(device: Device) -> str:
     x = _random(SIZE) * np.float32(100)
-    x[:4] = 1 + 2.0**-11, 1 + 3 * 2.0**-11, 65519, 2.0**-25  # ties to even, just below the limit, a half of the least
+    x[:4] = 1 + 2.0**-11, 1 + 3 * 2.0**-11, 65519, 2.0**-25  # ties to even, just below the limit, half the least number
     wrong = np.count_nonzero(device.run("convert", x=x).outputs["y"] != x.astype(np.float16))
     return _require(wrong == 0, f"{wrong} of {SIZE} numbers are not rounded to the nearest, ties to even")
 

@@ -1,7 +1,8 @@
 """Ask a card for cycles per instruction: the slope of a loop between two lengths.
 
-Launches drop out of it. Each loop asks what published measurements leave open of the timing model. `python -m
-benchmarks.calibrate card.json` turns the answers of a card into constants of the model.
+The time of a launch drops out of the slope. Each loop asks about something in the timing model that published
+measurements leave open. `python -m benchmarks.calibrate card.json` turns the answers of a card into constants of the
+model.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ class Loop:
     Attributes:
         statements: an iteration.
         count: instructions an iteration, or bytes an iteration and core if the answer is a rate.
-        separates: what the answer decides between.
-        constants: of the timing model that follow from it.
+        separates: the readings between which the answer decides.
+        constants: constants of the timing model that follow from the answer.
         turns: iterations of the two lengths.
         unit: "cycles", or "bytes a cycle".
-        size: numbers of global memory that it reads.
-        cached: whether what was read before is in the L2 buffer, which the model of time then has.
+        size: how many numbers of global memory it reads.
+        cached: whether data that was read before is in the L2 buffer; if so, the model of time has that buffer.
     """
 
     name: str
@@ -126,7 +127,7 @@ def _scalar_reads(body: Body, turn: Any) -> None:
     values = body.buffer("values", "float32", UNROLLED)
     total = body.tik.Scalar("float32", "total", 0.0)
     read = [body.tik.Scalar("float32", f"read_{i}", values[i]) for i in range(UNROLLED)]
-    for one in read:  # which keeps the compiler from leaving the reads out
+    for one in read:  # keeps the compiler from leaving the reads out
         total.set_as(total + one)
     values[0].set_as(total)
 
@@ -181,7 +182,7 @@ def _memory(cores: int, constants: str) -> Loop:
 
 
 def clock(long: Sequence[float], short: Sequence[float]) -> float:
-    """Return the cycles a second, from the times of the first two loops: 127 cycles."""
+    """Return the cycles a second, from the times of the first two loops, which differ by 127 cycles."""
     first, second = LOOPS[:2]
     return 127 / (first.answer(long, 1.0) - second.answer(short, 1.0))
 

@@ -38,7 +38,7 @@ class Program:
     """A program with flat tensors, {name: (dtype, size)}.
 
     Attributes:
-        added: outputs that it adds to, and that must be zero at the start.
+        added: outputs to which it adds. They must be zero at the start.
         workspace: tensors in global memory that are neither input nor output.
     """
 

@@ -26,7 +26,7 @@ from flash_attention.kernels.tik.describe import NZ, GlobalTensor
 from flash_attention.kernels.tik.layout import from_nz, to_nz
 from flash_attention.kernels.tik.problem import Request, padded
 
-#: Names that CANN has for the first generation; Ascend910B1 to 910B4 are Atlas A2.
+#: CANN's names for the first generation. Ascend910B1 to 910B4 are Atlas A2.
 CHIPS = ("Ascend910A", "Ascend910ProA", "Ascend910PremiumA", "Ascend910B", "Ascend910ProB")
 _NODE = Path("/dev/davinci0")
 _DTYPES = {"float32": 0, "float16": 1, "int32": 3, "uint8": 4}
@@ -64,7 +64,7 @@ class OperatorCall:
         """Return the description, buffer and address of a tensor on the card."""
         acl, shape = self.card.acl, list(tensor.shape)
         seen = shape
-        if tensor.format == NZ:  # whole fractals, as the matrix that they are
+        if tensor.format == NZ:  # whole fractals, as one matrix
             *outer, columns, rows, _, _ = shape
             seen = [*outer, 16 * rows, 16 * columns]
         size = int(np.prod(shape)) * np.dtype(tensor.dtype).itemsize
@@ -117,7 +117,7 @@ class OperatorCall:
 
 
 class Acl:
-    """Use the first card; what it lacks is an error before anything runs."""
+    """Use the first card. If something is missing, it fails before anything runs."""
 
     def __init__(self) -> None:
         if importlib.util.find_spec("acl") is None:
@@ -144,7 +144,7 @@ class Acl:
         self.stream = self._value("acl.rt.create_stream", acl.rt.create_stream())
 
     def compile(self, kind: str, inputs: list[int], outputs: list[int], attributes: int) -> int:
-        """Compile an operator. pyACL has no function for it; its handles are the pointers of the one in C."""
+        """Compile an operator, by the function in C: pyACL has none. Its handles are the pointers that C takes."""
         given, wanted = ((ctypes.c_void_p * len(side))(*side) for side in (inputs, outputs))
         sides = len(inputs), given, len(outputs), wanted
         return self.compiler.aclopCompile(kind.encode(), *sides, ctypes.c_void_p(attributes), 0, 0, None)

@@ -10,7 +10,7 @@ from typing import Any
 
 
 def write(path: Path, report: dict[str, Any]) -> None:
-    """Write a report; what was there stays if this fails.
+    """Write a report. If this fails, the old report stays.
 
     Raises:
         OSError: naming the option, the file and the reason.

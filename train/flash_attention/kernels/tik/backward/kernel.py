@@ -36,10 +36,10 @@ from flash_attention.kernels.tik.problem import Request
 from flash_attention.kernels.tik.recorder import Core
 from flash_attention.kernels.tik.tik_types import Number, Scalar, Tensor
 
-# If gradients are deferred: the loop body of an item in which the keys of the next one are placed. They are fetched
-# at the end of the body before it, or of the last one if there are fewer; one earlier yet the gradients of the keys of
-# the item before are stored. It is that late because what comes after it in the queue of Vector waits with it; but in
-# items with few bodies the rows of the next item would wait behind its keys.
+# If gradients are deferred: the loop body of an item in which the keys of the next item are placed. The keys are
+# fetched at the end of the loop body before, or of the last body if there are fewer. One body earlier still, the key
+# gradients of the previous item are stored. The placing is that late because later work in the queue of Vector waits
+# with it. In items with few bodies, though, the rows of the next item would wait behind its keys.
 PLACE_BODY, EARLY_BODY, FEW_BODIES = 3, 2, 8
 PLACE_POSITION = 1
 
@@ -129,10 +129,10 @@ class Backward:
                 with self.core.when(body == 0, self.next_item["count"] > 0):
                     if position == 1:
                         self.loads.fetch_keys(self.next_item, 1 - self.epoch)
-                    # Steps later, because what comes after it in the queue of Vector waits with it.
+                    # Steps later, because later work in the queue of Vector waits with it.
                     if position == 3:
                         self.loads.place_keys(1 - self.epoch)
-        # While the Cube works on the last gradients of queries.
+        # This happens while the Cube works on the last gradients of queries.
         if self.plan.pipeline.deferred:
             for gradient in (self.results.values, self.results.keys):
                 self.results.take(gradient)
@@ -144,7 +144,7 @@ class Backward:
         self.query_sums.store(last)
 
     def _deferred(self, bodies: Number) -> None:
-        """Emit the steps of an item, and the gradients of the one before. The next keys follow in their place."""
+        """Emit the steps of an item, and the gradients of the item before. The next keys then take their place."""
         core, next_item = self.core, self.next_item
         place_body = core.scalar("int32", "place_body", PLACE_BODY)
         with self.tik.if_scope(bodies <= FEW_BODIES):
@@ -217,7 +217,7 @@ class Backward:
             self._halves(body, position)
         else:
             with core.when(step >= 1, step < steps + 1):
-                # Ahead of what waits for the gradients of the scores: fewer events are in flight then.
+                # Before the work that waits for the gradients of the scores, so that fewer events are in flight.
                 self.query_sums.fetch(behind)
                 (part,) = self.plan.query_parts
                 columns = self._key_columns(*self.plan.key_parts(part)[0])
@@ -248,7 +248,7 @@ class Backward:
             with core.tik.if_scope(step + 1 < steps):
                 self.vector.take_d_probability()
             self.vector.round()
-            # Behind the last probabilities, for which all else waits then.
+            # After the last probabilities, because all other work waits for them.
             with core.tik.if_scope(step + 1 >= steps):
                 self.vector.take_d_probability()
             self.vector.d_scores(ahead)
@@ -380,7 +380,7 @@ class Backward:
         number = self.loads.number if on.copies("lowering") else None
         before = number is not None and self.plan.pipeline.whole
         if number is not None and before:
-            # In the place of what comes after the scores, which then waits for nothing.
+            # In the place of the operand that follows the scores. That operand then waits for nothing.
             turn = self.turn
             self.turn += len(self.plan.segments)
             with self.tik.if_scope(number > 0):

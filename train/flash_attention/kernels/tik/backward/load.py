@@ -32,7 +32,7 @@ class Loads:
         self.distance = core.scalar("int32", "distance", 0) if signed else None
 
     def constants(self, tiles: np.ndarray, distances: np.ndarray) -> None:
-        """Record what happens once: constant operands, and numbers where short tiles leave places unwritten."""
+        """Record the loads that happen once: constants, and numbers for places that short tiles leave unwritten."""
         core, tik, plan, on = self.core, self.core.tik, self.core.plan, self.core.on
         for name in ("zeros", "term", "slope_value"):
             for vector in on.copies(name):
@@ -45,7 +45,7 @@ class Loads:
         cleared += ["query", "d_output"] if core.tail_rows else []
         cleared += ["logsumexp_terms", "delta_terms"] if core.tail_rows or row_terms(core.problem) < TERMS else []
         cleared += ["value"] if core.tail_keys else []
-        # Backwards: waiting for the slot that is loaded first covers the others.
+        # Backwards, because waiting for the slot that is loaded first covers the others.
         for name in reversed(cleared):
             for slot in reversed(on.copies(name)):
                 size = slot.shape[0]
@@ -120,15 +120,15 @@ class Loads:
     def place_keys(self, epoch: Number) -> None:
         """Take the keys that were fetched to the slots of a run-time epoch.
 
-        They take on the power of two in the scale; they stand in L1 twice, for the scores and for the gradients of the
-        queries.
+        They are multiplied by the power of two in the scale. L1 holds them twice: for the scores, and for the gradients
+        of the queries.
         """
         core, tik, plan = self.core, self.core.tik, self.core.plan
         on, columns, stage = core.on, self.core.depth_columns, core.on.key_stage[0]
         fetched = stage[2 * HALF_ROUND :]  # half a round of the banks away, so that this takes half the time
         core.with_scalar("vec_muls", stage, fetched, core.problem.query_factor, plan.keys * plan.head_dim)
         for key, key_rows in each_epoch(core, list(zip(on.key, on.key_rows)), epoch):
-            # Backwards: when the last operand of the item before has been read, all of them have.
+            # Backwards, because all operands of the item before have been read once its last one has.
             for first, count in reversed([columns for part in plan.query_parts for columns in plan.key_parts(part)]):
                 for column in reversed(range(first, first + count)):
                     target = key_rows[first * plan.keys * 16 + (column - first) * FRACTAL]
@@ -139,9 +139,9 @@ class Loads:
                 tik.data_move(key[first * plan.head_dim], stage[first * 16], 0, columns, width, gap, 0)
 
     def rows(self, unit: Unit) -> None:
-        """Load query and output gradient of a step. They are (head_dim / 16, rows, 16); its row terms too.
+        """Load query and output gradient of a step, (head_dim / 16, rows, 16) each, and its row terms.
 
-        One move each: synchronisation by whole tensors has nothing to wait for in between.
+        Each is one move, so that synchronisation by whole tensors has nothing to wait for in between.
         """
         core, tik, plan, item = self.core, self.core.tik, self.core.plan, self.item
         on, place = core.on, unit.position
@@ -172,8 +172,8 @@ class Loads:
                 with tik.else_scope():  # a sequence without queries; the ramp begins with zeros
                     tik.data_move(slot, core.gm["tiles"], 0, plan.rows // 16, terms, 0, gap)
 
-            # The query in the slots was read later than all else there, so waiting until it may be overwritten covers
-            # the others; the Cube reads the terms of the scores first, so waiting for these does.
+            # The query in the slots was read last, so waiting until it may be overwritten covers the other operands.
+            # The Cube reads the terms of the scores first, so waiting for these terms covers what follows.
             with contextlib.nullcontext() if unit.kept is None else core.tik.if_scope(unit.kept < 0):
                 tensor("query")
                 tensor("d_output")

@@ -1,4 +1,7 @@
-"""Last pass of the backward operator: accumulators of the query gradients, added up in a fixed order, to float16."""
+"""Last pass of the backward operator: it adds up the accumulators of the query gradients and rounds to float16.
+
+The order of the sum is fixed.
+"""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
 """Pre-pass of the backward operator: what the gradients need once per query row.
 
-D_i = rowsum(d_output * output), minus the incoming gradient of the logsumexp (Dao, "FlashAttention-2", 2023, equation
-4 and its extension to a logsumexp that is an output), and the logsumexp itself, both as float16 terms
-that the Cube adds to its products (score_terms.py). Computed ALiBi contributes its query terms here too.
+It computes D_i = rowsum(d_output * output) minus the incoming gradient of the logsumexp. That is equation 4 of Dao,
+"FlashAttention-2" (2023), extended to a logsumexp that is an output. D and the logsumexp become float16 terms that the
+Cube adds to its products (score_terms.py). Computed ALiBi contributes its query terms here too.
 
-The row sums are the diagonals of d_output . output^T, 16 rows at a time: the Cube makes 16 times as many products as
-are wanted in less time than Vector takes to convert the operands, and memory is the limit of the pass.
+The row sums are the diagonals of d_output . output^T, 16 rows at a time. The Cube makes 16 times as many products as
+are wanted. It still takes less time than Vector would take to convert the operands. Memory is the limit of the pass.
 """
 
 from __future__ import annotations
@@ -271,8 +271,8 @@ class Preprocess:
             tik.mmad(squares[group * FRACTAL], left[at], right[at], 16, columns * 16, 16, 0)
         square, diagonal, half = core.on.square[0], core.on.diagonal[0], core.on.half_sum[0]
         core.from_l0c(square, squares, groups)
-        # Four rows of each fractal a repeat. Only lanes of the diagonal are written, each by one instruction, so that
-        # the others stay zero, whatever the products of different rows are.
+        # A repeat takes four rows of each fractal. Only lanes of the diagonal are written, each by one instruction. The
+        # other lanes stay zero, whatever the products of different rows are.
         for first in range(0, 16, FOLD):
             lanes = sum(1 << (17 * row + first) for row in range(FOLD))
             tik.vec_adds([0, lanes], diagonal, square[first * 16], 0.0, groups, 8, 32)
@@ -282,7 +282,7 @@ class Preprocess:
     def _terms(self, place: int, values: tuple[tuple[Tensor, tuple[int, ...]], ...]) -> None:
         """Write the next float16 term of each value to some kinds. The value keeps the rest.
 
-        The values in turn: Vector waits for the result of an instruction while it works on another value.
+        The values take turns: Vector works on one value while it waits for the result of another.
         """
         core, tik, groups = self.core, self.core.tik, self.core.plan.rows // 16
         # The last term takes what is left; if that does not fit, the result does not either.

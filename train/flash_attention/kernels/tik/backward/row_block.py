@@ -9,8 +9,8 @@ from flash_attention.kernels.tik.recorder import Core
 from flash_attention.kernels.tik.tik_types import BlockPlan, Number, RunTime, Scalar
 from flash_attention.kernels.tik.varlen import BLOCK_ROW
 
-# Of packed sequences: blocks whose places are on chip all the time. Otherwise the scalar unit waits for each of them,
-# and nothing is on its way meanwhile.
+# The places of so many blocks of packed sequences stay on chip. With more blocks the scalar unit waits for each place,
+# and no load is under way meanwhile.
 MOST_BLOCKS = 2048
 
 
@@ -39,11 +39,11 @@ class Place:
     """Place of a block of core.plan.rows rows, as run-time scalars.
 
     Attributes:
-        head: over all batch items.
-        start: first row, in what is stored per row.
-        rows: rows that it has; with packed sequences 0 is one of the numbers.
-        position: of the first row.
-        sequence: with packed sequences that have slopes of their own its number, else None.
+        head: number of the head, counted over all batch items.
+        start: first row, in tensors that are stored per row.
+        rows: rows that it has; with packed sequences this may be 0.
+        position: position of the first row.
+        sequence: number of its sequence, if packed sequences have slopes of their own; else None.
     """
 
     def __init__(self, core: Core[BlockPlan], blocks: int, copy: int):

@@ -1,15 +1,15 @@
 """Schedule of the key tiles of the backward operator, described by integer tables.
 
 A work item is one key tile of one key/value head against all query tiles that see it, for every query head of the
-group, so that the gradients of the keys and values are summed where they are. The gradients of the queries are sums
-over key tiles: every core adds its part to a float32 accumulator in global memory. If one core does all of a head,
-it rounds the gradients of a query tile itself when it adds the last part of it (BackwardSplit.writes_d_query). If
-heads are few, or their number leaves cores without work, the key tiles of a head are divided into slots, each with an
-accumulator and a core of its own: the same bits for the same shapes and cores.
+group. So the gradients of the keys and values add up on chip. The gradients of the queries are sums over key tiles:
+every core adds its part to a float32 accumulator in global memory. If one core does all of a head, it also rounds the
+gradients of a query tile when it adds their last part (BackwardSplit.writes_d_query). If heads are few, or their number
+leaves cores without work, the key tiles of a head are divided into slots. Each slot has an accumulator and a core of
+its own, so the same shapes and cores give the same bits.
 
-Of packed sequences the table is data: `table` has the same formulas for lengths at run time. The key tiles of all
+For packed sequences the table is data: `table` has the same formulas for lengths at run time. The key tiles of all
 sequences, longest first, are dealt to the slots of a head in turns that change direction. Without a limit to the left,
-tiles further on in a sequence have no more query tiles than those before, and so come later.
+later tiles of a sequence have no more query tiles than earlier ones, and so come later.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ def row_of(problem: KernelProblem) -> RowLayout:
     return VARLEN_ITEM if problem.sequences else ITEM
 
 
-# What plans cost, coarsely: the Cube, Vector, loads of operands or the memory are the limit of a step, or the way from
-# pipe to pipe. The estimate decides only if cores lack work.
+# A coarse cost of plans. The limit of a step is the Cube, Vector, loads of operands, the memory, or the way from pipe
+# to pipe. The estimate decides only if cores lack work.
 ITEM_STEPS = 3  # steps that an item costs beside its own
 LEAST_STEP = 500  # cycles: a step, however small, passes through all pipes
 START = 8000  # cycles of the first item's way on chip and the last one's way out
@@ -141,9 +141,9 @@ BackwardChoice = Choice[BackwardPlan, BackwardSplit]
 
 
 class PartialTilesError(ValueError):
-    """A range of visible tiles has more partly visible ones than an item can number.
+    """A range of visible tiles has more partly visible tiles than an item can number.
 
-    Or more of them have keys on both sides.
+    It is also raised if too many tiles have keys on both sides.
     """
 
 
@@ -166,7 +166,7 @@ def _choose(problem: KernelProblem, bias_gradient: bool, _: instruction_forms.In
         raise ValueError(f"tiling: no strategy fits this call: {'; '.join(reasons)}")
     if problem.tiling != "auto" or problem.sequences or not _idle(problem, usual.split):
         return usual
-    # Key tiles are so few that the busiest core has much more than its share: smaller ones are faster.
+    # Key tiles are so few that the busiest core has much more than its share: smaller tiles are faster.
     choices = [usual, *_fitting(problem, bias_gradient, [])]
     costs = [_cost(problem, choice) for choice in choices]
     return choices[costs.index(min(costs))] if min(costs) < GAIN * costs[0] else usual
@@ -297,9 +297,9 @@ def _of_sequences(problem: KernelProblem, plan: BackwardPlan) -> BackwardSplit:
 
 
 def _finals(blocks: np.ndarray, count: int) -> list[tuple[int, int]] | None:
-    """Return (first, end) of the query tiles that each key tile visits last, of `count`.
+    """Return for each key tile the (first, end) of the query tiles whose last visitor it is.
 
-    None if some are visited by none, or such tiles do not lie side by side.
+    There are `count` query tiles. Return None if some have no visitor, or if the tiles do not lie side by side.
     """
     last = np.full(count, -1)
     for number, (first, visits) in enumerate(zip(blocks["first"], blocks["count"])):
@@ -341,7 +341,7 @@ def _dealt(units: list[tuple], slots: int, cores: int) -> Hands:
 
 
 def _runs(families: list, costs: list[int], cores: int) -> Hands:
-    """Give each core key tiles of neighbouring heads. So few cores share a head.
+    """Give each core key tiles of neighbouring heads, so that few cores share a head.
 
     The slots of a head number the cores that share it.
     """
@@ -417,7 +417,7 @@ def _most_slots(problem: KernelProblem, plan: BackwardPlan) -> int:
 def _key_tile(
     problem: KernelProblem, plan: BackwardPlan, tile: int, words: np.void, tiles: Registry, distances: Registry
 ) -> None:
-    """Fill the record of a key tile, of what is the same for all heads: the query tiles that visit it."""
+    """Fill the fields of a key tile that are the same for all heads: the query tiles that visit it."""
     band, rows, keys = problem.band, plan.rows, plan.keys
     start = tile * keys
     stop = min(start + keys, problem.seq_k)
@@ -443,7 +443,7 @@ def _key_tile(
             words["right"][edge] = number(last - edge)
         if last - first + 1 > 2 * EDGE:
             words["middle"] = number(first + EDGE)
-            # Bounds are monotone: the same for the first and the last of these rows means the same for all.
+            # Bounds are monotone: if they agree for the first and the last of these rows, they agree for all.
             ends = {clip(band.keys(row), start, keys) for row in ((first + EDGE) * rows, (last - EDGE + 1) * rows - 1)}
             if len(ends) > 1:
                 raise PartialTilesError(
@@ -455,7 +455,7 @@ def _key_tile(
 
 
 def _signs(problem: KernelProblem, plan: BackwardPlan, words: np.void, start: int, distances: Registry) -> None:
-    """Set `cross` and `before`: query tiles stand before all keys up to the one, after all from the other on."""
+    """Set `cross` and `before`: query tiles stand before all keys up to `cross`, after all keys from `before` on."""
     rows = plan.rows
 
     def position(index: int) -> int:
@@ -617,7 +617,7 @@ class KeyItem(TableRow):
 
 
 def _key_tiles(problem: KernelProblem, plan: BackwardPlan) -> int:
-    """Return key tiles of a key/value head at most. Every sequence with queries has one, so that somebody writes
+    """Return the most key tiles of a key/value head. Every sequence with queries has one, so that some item writes
     d_query.
     """
     return capacity(problem.seq_k + problem.sequences, problem.sequences, plan.keys)
@@ -635,7 +635,7 @@ def _deal_items(problem: KernelProblem, plan: BackwardPlan, slots: int) -> tuple
     rank = turn * slots + np.where(turn % 2 == 0, slot, slots - 1 - slot)
     exists = (unit < units) & (rank < count)
     rank = np.where(exists, rank, count)
-    order = np.argsort(rank, axis=1, kind="stable")  # what does not exist comes last on every core
+    order = np.argsort(rank, axis=1, kind="stable")  # items that do not exist come last on every core
     parts = rank, np.where(exists, unit // slots, 0), np.where(exists, slot, 0)
     rank, head, slot = (np.take_along_axis(part, order, 1) for part in parts)
     return rank, head, slot

@@ -32,7 +32,7 @@ class VectorWork:
         self._hidden = core.scalar("int32", "hidden_half", 0) if possible else None
 
     def _by_sight(self, parts: list[Part]) -> Iterator[list[Part]]:
-        """Yield parts in scopes: all of them if somebody sees the second half of the tile, else the first half."""
+        """Yield parts in scopes: all parts if some row sees the second half of the tile, else the first half."""
         if self._hidden is None:
             yield parts
             return
@@ -181,7 +181,7 @@ class VectorWork:
             if plan.bias_chunks:
                 self._to_l1(core.on.d_biased[position], result, 0, plan.area)
             core.binary("vec_mul", result, result, core.on.cap_slope[0], plan.area)
-        # One wait: with those for the probabilities and the query gradients no more than four events are in flight.
+        # Only one wait here: with the waits for probabilities and query gradients, at most four events are in flight.
         if not plan.pipeline.apart:
             results = [(0, plan.area, results[0][2])]
         for at, elements, result in reversed(results):

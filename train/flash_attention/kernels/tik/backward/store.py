@@ -1,12 +1,12 @@
 """Gradients out of L0C and on to global memory: of keys and values once an item, of queries in every step.
 
-Keys and values: if the Unified Buffer holds them whole (Pipeline.deferred), they leave L0C in the first step of the
-next item, and go to global memory one part a step: the products of that item wait for neither, and what else leaves the
-Unified Buffer is not queued behind them.
+Gradients of keys and values: if the Unified Buffer holds them whole (Pipeline.deferred), they leave L0C in the first
+step of the next item. They go to global memory one part a step. So the products of that item wait for neither move,
+and other results that leave the Unified Buffer are not queued behind the gradients.
 
-Queries: added to their accumulator in global memory. If one core visits all of an accumulator (see
-BackwardSplit.writes_d_query), the last item that visits a query tile does not add to it: Vector adds what is there to
-its part, in the same order and with the same rounding, and d_query leaves at once.
+Gradients of queries are added to their accumulator in global memory. If one core visits all of an accumulator (see
+BackwardSplit.writes_d_query), the last item that visits a query tile does not add to it. Instead Vector adds the sum
+in the accumulator to its part, in the same order and with the same rounding, and d_query leaves at once.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ class Gradient:
     """A gradient that adds up in L0C during an item.
 
     Attributes:
-        name: of the output.
+        name: name of the output.
         sums: buffer in L0C.
         stage: buffer in the Unified Buffer, for Pipeline.deferred.
-        factor: of the sums.
+        factor: factor of the sums.
     """
 
     name: str
@@ -46,11 +46,11 @@ class Gradient:
 
 
 class Results:
-    """Record what happens to the gradients of the items of one core.
+    """Record the stores of the key and value gradients of one core's items.
 
     Attributes:
         values, keys: the two gradients.
-        pending: run-time flag: there is an item whose gradients `take` and `store` are to bring away.
+        pending: run-time flag: there is an item whose gradients `take` and `store` have to store.
     """
 
     def __init__(self, core: Core[BackwardPlan]):
@@ -97,7 +97,7 @@ class Results:
         for gradient in (self.values, self.keys):
             columns = core.place(gradient.name).columns
             if gradient.factor == 1.0 and columns <= core.depth_columns:
-                # No keys are on their way now: here nothing waits until a place is free.
+                # No keys are on their way now, so their stage is free without a wait.
                 self._round(gradient, [(0, columns * core.plan.keys * 16, stage)], core.on.score)
                 self._store(gradient, item, 0, columns, (stage, 0))
                 continue
@@ -119,7 +119,7 @@ class Results:
 
         Args:
             parts: (first element, elements, where they go), no more than there are places. They take turns: Vector
-                waits for the result of an instruction while it works on another part.
+                works on one part while it waits for the result of another.
             scores: places for float32, a part each.
         """
         core = self.core
@@ -163,7 +163,7 @@ class Results:
 
 
 class QuerySums:
-    """Record what happens to the query gradients of the steps of one core."""
+    """Record the stores of the query gradients of one core's steps."""
 
     def __init__(self, core: Core[BackwardPlan], item: KeyItem, split: BackwardSplit):
         self.core, self.item, self.split = core, item, split
@@ -212,7 +212,7 @@ class QuerySums:
         """Take one of plan.query_parts out of L0C; `store` takes the last one itself."""
         core, whole = self.core, part[1] * self.core.plan.rows * 16
         first, size = part[0] * core.plan.rows * 16, whole // len(core.on.query_sum)
-        # Backwards: waiting for the last products covers the others, and theirs for this.
+        # Backwards, because waiting for the last products covers the others. So the next products wait for one move.
         for at, source in reversed(list(zip(range(first, first + whole, size), core.on.query_sum))):
             core.from_l0c(core.on.d_query[0][at], source, size // FRACTAL)
 
@@ -230,7 +230,7 @@ class QuerySums:
         """Store the last part of a query tile: sums and scale in float32, rounded once."""
         core, item, problem, plan, whole = self.core, self.item, self.core.problem, self.core.plan, self._whole
         stage, total, half = core.on.d_query[0], core.on.query_total[0], core.on.query_half[0]
-        # If Vector is the limit, in halves: the result of one is there when it is done with the other.
+        # In halves if Vector is the limit: the result of one half is there when Vector is done with the other.
         size = whole if plan.pipeline.single else whole // 2
         parts = range(0, whole, size)
         for at in parts:

@@ -18,13 +18,13 @@ from flash_attention.kernels.tik.problem import KernelProblem, padded
 FINISH_COPIES = 2  # tiles that the last pass has in work at a time
 FINISH_PARTS = 4  # and accumulators of a tile that are on their way to it at most
 RING = 4  # row tiles of query, output gradient and row terms in L1; the unrolled loop body covers as many steps
-PAIR = 2  # copies in L1 of the gradients of the scores, which the Cube still reads when Vector has the next
+PAIR = 2  # copies in L1 of the score gradients: the Cube still reads one while Vector writes the next
 HALF_FACTORS = (48, 64)  # padded head_dims that multiply float16 factors
-# Keys computed at most beyond the keys of key tiles of 128, if the strategy is free: global memory bounds tiles of
-# 128 keys, and Vector the wider ones of narrow heads.
+# How many times the keys of key tiles of 128 a plan may compute, if the strategy is free. Global memory bounds tiles of
+# 128 keys, and Vector bounds the wider tiles of narrow heads.
 WASTE, NARROW_WASTE, NARROW = 1.3, 1.1, 96
 SHORT, SHORT_WASTE = 1024, 1.1  # the same of tight plans, which gain less if keys are few
-# The former saves Vector some of the moves of query gradients, but only pays if it computes no more scores.
+# WIDEST saves Vector some moves of query gradients, but only pays if it computes no more scores than WIDE.
 WIDEST, WIDE = "rows48keys256", "rows64keys192"
 
 
@@ -49,7 +49,7 @@ class Strategy:
 STRATEGIES = {
     s.name: s
     for s in (
-        # Of narrow heads few operands are on their way at a time; larger ones are fewer instructions.
+        # Narrow heads have few operands on their way at a time; larger operands need fewer instructions.
         Strategy(WIDEST, 48, 256, 12288),
         Strategy(WIDE, 64, 192, 12288),
         Strategy("rows32keys192", 32, 192),
@@ -77,13 +77,13 @@ class Pipeline:
         single: the gradient of the scores is multiplied out in float32; otherwise from float16 factors, which costs
             Vector less, its limit at HALF_FACTORS, and doubles what rounding does to them.
         deferred: the Unified Buffer holds the gradients of an item, which are stored during the next one, see store.py.
-        apart: every piece of a tile is a tensor of its own in the Unified Buffer, see `BackwardPlan.pieces`: if
-            synchronisation looks at whole tensors, Vector then waits for the result of an instruction while it works on
-            another piece.
+        apart: every piece of a tile is a tensor of its own in the Unified Buffer, see `BackwardPlan.pieces`. Even if
+            synchronisation looks at whole tensors, Vector then works on one piece while it waits for the result of
+            another.
         tight: scores and the gradients of the probabilities take turns in one place in L0C, and the gradients of the
             queries leave it in halves: gradients of more keys fit.
-        whole: Vector works on whole tiles, with instructions as long as that. What depends on each other stands apart
-            then by the order of its work, which multiplies a step behind (`kernel.Backward`).
+        whole: Vector works on whole tiles, with instructions as long as a tile. Its order of work then keeps dependent
+            instructions apart: it multiplies a step behind (`kernel.Backward`).
     """
 
     single: bool
@@ -171,7 +171,7 @@ class BackwardPlan:
 
     @property
     def query_halves(self) -> int:
-        """Return Tensors of L0C that share the query gradients. One if Vector is the limit."""
+        """Return how many tensors of L0C share the query gradients: one if Vector is the limit."""
         parts = self.key_parts(self.query_parts[0])
         alike = len(parts) % 2 == 0 and len({count for _, count in parts}) == 1
         return 2 if self.pipeline.single and alike and not self.pipeline.tight else 1
@@ -224,9 +224,9 @@ def plans(problem: KernelProblem, bias_gradient: bool) -> list[BackwardPlan]:
         chunks = -(-problem.group // 16) if bias == "per_key" else 0
         widest = max(head_dim, value_dim)
         single = widest not in HALF_FACTORS and not problem.dropout_threshold and bias != "per_score"
-        # If Vector is the bound, or dropout's selections fill the instruction cache, the former gains nothing.
+        # If Vector is the bound, or dropout's selections fill the instruction cache, the first kind gains nothing.
         kinds = [(True, False), (False, False)] if not problem.dropout_threshold and not chunks else [(False, False)]
-        # If L0C and Vector have nothing else to do than for scores, and lengths are known.
+        # Plain problems: L0C and Vector have only scores to work on, and lengths are known.
         plain = not problem.rules.softcap and not problem.sequences
         if kinds[0][0] and single and widest > 128 and strategy.rows == 32 and plain:
             kinds.insert(1, (True, True))
@@ -291,13 +291,13 @@ def buffers(
     dynamic = is_dynamic(problem)
     width = max(plan.segments)
     queries = rows * 16 * plan.query_parts[0][1] // plan.query_halves
-    # In equal parts an operand may hold more of the narrower head_dim at a time than of the wider one.
+    # With equal parts, an operand may hold more columns of the narrower head_dim at a time than of the wider one.
     part_rows = max(plan.column_parts(rows, dim)[0][1] for dim in (depth, value_dim)) * 16
     part_keys = max(count for part in plan.query_parts for _, count in plan.key_parts(part)) * 16
     half, deferred = padded(area, 128), plan.pipeline.deferred
     lowering = rows * rows if tiles and lowers_on_cube(problem) else 0
-    # In two tensors, whose products take turns, nothing waits for the end of the one before if the synchronisation
-    # looks at whole tensors. Vector takes one after the other.
+    # The products of two tensors take turns. So no product waits for the end of the one before, even if the
+    # synchronisation looks at whole tensors. Vector takes one after the other.
     in_turns = (plan.pipeline.single or plan.pipeline.apart) and not capped and len(plan.segments) > 1
     halves = len(plan.pieces) if in_turns else 1
     piece = plan.pieces[0][1] if halves > 1 else area
@@ -369,7 +369,7 @@ def buffers(
 def in_turn(products: Sequence, tensors: int) -> list[tuple]:
     """Return (product, number of its tensor) in an order in which the tensors take turns.
 
-    Each has as many neighbours, the last ones one less if there are not so many.
+    Each tensor has equally many neighbouring products. The last tensor has fewer if the number does not divide.
     """
     size = -(-len(products) // tensors)
     parts = [products[first : first + size] for first in range(0, len(products), size)]
@@ -391,13 +391,13 @@ def _vector_operands(problem: KernelProblem, plan: BackwardPlan) -> list[Buffer]
         probability = Buffer("probability_half", "UB", "float16", padded(plan.half, 128), 2)
     # Copies begin a whole number of rounds apart.
     d_score = Buffer("d_score_half", "UB", "float16", half if plan.pipeline.single else half + 128 * copies, copies)
-    # With room for keys that are to be scaled, a whole round of the banks: what follows keeps its place in them.
+    # The room for keys that are to be scaled ends with a whole round, so that the tensors behind it keep their banks.
     keys = Buffer("key_stage", "UB", "float16", plan.keys * plan.head_dim + 4 * HALF_ROUND)
     if plan.pipeline.single:
         d_query = Buffer("d_query", "UB", "float32", plan.rows * plan.head_dim)
         factor = Buffer("d_probability_single", "UB", "float32", area, copies)
         return [score, d_query, keys, probability, factor, d_score]
-    # So much room that scores begin with a round, if d_score is one tensor.
+    # If d_score is one tensor, this room makes scores begin with a round.
     room = HALF_ROUND if copies == 1 else 0
     d_query = Buffer("d_query", "UB", "float32", plan.rows * plan.head_dim + room)
     return [d_query, probability, keys, d_score, score]

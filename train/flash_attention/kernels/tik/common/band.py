@@ -78,7 +78,7 @@ class BandAtRunTime:
         number.set_as(0)
         base.set_as(ramp.everything)
         if ramp.left:
-            # The lower end of what is visible; if it does not cut the tile, the upper one counts.
+            # The lower end of the visible keys. If it does not cut the tile, the upper end counts.
             base.set_as(position - tile * plan.keys + (ramp.plateau - self.limits.left))
             with tik.if_scope(base > ramp.plateau - plan.rows + 1):
                 number.set_as(1)

@@ -1,8 +1,8 @@
 """Dropout from packed keep decisions, one bit per score, expanded by vec_sel.
 
-One vec_sel covers 8 queries x 16 keys: its 128 selection bits are the 8 pairs of bytes that stand side by side in the
-packed layout (layout.pack_keep_bits). It costs 2 cycles on Vector per 128 scores, and one instruction: 128 per tile of
-128 x 128. The row total is summed before dropout, so the tile goes to the Cube twice.
+One vec_sel covers 8 queries x 16 keys. Its 128 selection bits are 8 pairs of bytes, which stand side by side in the
+packed layout (layout.pack_keep_bits). 128 scores cost one instruction and 2 cycles on Vector, so a tile of 128 x 128
+takes 128 instructions. The row total is summed before dropout, so the tile goes to the Cube twice.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ STEP = 16  # bytes of bits per instruction; operands must start at multiples of 
 
 
 def fetch_keep(core: Core[TilePlan], item: TableRow, head: Number, tile: Number, start: Number, rows: Number) -> None:
-    """Keep bits of a tile. Twice, 16 bytes apart, so that every instruction finds its bits at an aligned address."""
+    """Keep bits of a tile. They are stored twice, 16 bytes apart, so that every instruction has an aligned address."""
     if core.problem.sequences:
         with core.tik.if_scope(rows > 0):
             _fetch_of_sequence(core, item, head, tile, start)
@@ -37,7 +37,7 @@ def fetch_keep(core: Core[TilePlan], item: TableRow, head: Number, tile: Number,
 
 
 def _fetch_of_sequence(core: Core[TilePlan], item: TableRow, head: Number, tile: Number, start: Number) -> None:
-    """Do the same for packed sequences, which have a pitch each."""
+    """Do the same for packed sequences, each of which has a pitch of its own."""
     plan, tik = core.plan, core.tik
     pitch = core.scalar("int32", "keep_pitch", item.keep_pitch())
     keys = core.scalar("int32", "keep_keys", item["keys"] - tile * plan.keys)

@@ -2,8 +2,8 @@
 
 The forward multiplies a hidden probability by zero, which is exact because none saturates, and lowers hidden scores
 before a maximum. If its scores are float16, tiles by position hold the limits of the exponents instead, so that
-hiding costs Vector nothing. The backward lowers hidden scores before the exponential, since no row reference holds them
-down: by a product of the Cube if it can (backward/kernel.py), else here.
+hiding costs Vector nothing. The backward lowers hidden scores before the exponential, because no row reference holds
+them down. It does so by a product of the Cube if it can (backward/kernel.py), else by the functions here.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LARGE = 64.0  # times any positive limit it is more than 1
 def fetch_visible(core: Core[TilePlan], number: Number) -> None:
     """Move visibility tile `number` (from 1 on) from L1 to the Unified Buffer. Skipped at run time for 0.
 
-    It starts at that place of the first axis of the tiles, whatever that axis counts.
+    The tile starts at index `number` of the first axis of the tiles, whatever that axis counts.
     """
     if core.band:
         core.band.fetch(number)

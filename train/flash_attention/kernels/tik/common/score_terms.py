@@ -30,8 +30,8 @@ KEY_REST = (5, 6)  # two terms of the slope, times key % 128
 POSITION = (7, 8, 9, 15)  # four terms of -slope * position of the query, times 1
 KEY_MASK = 10  # HIDING, times 1 for a hidden key
 CAP = (11, 12, 13)  # three float16 terms of softcap / post_scale, times 1
-# In units of the scores before the post-scale, which is at least 16 then: -224000, more than a score and a reference
-# can make up for. Twice of it still fits in float16.
+# The unit is the scores before the post-scale, which is at least 16 then. So this lowers a score by 224000, more than a
+# score and a reference can make up for. Twice the number still fits in float16.
 HIDING = -14000.0
 
 
@@ -79,7 +79,7 @@ def fill_key_terms(core: Core[TilePlan], fractal: Tensor) -> None:
 
 def key_positions(problem: KernelProblem) -> np.ndarray:
     """Return key terms of computed ALiBi: float16 (seq_k / 16, 16 terms, 16 keys), seq_k padded."""
-    # Of packed sequences whole tiles of any size are read.
+    # With packed sequences the kernel reads whole tiles of any size.
     keys = np.arange(padded(problem.seq_k) + (256 if problem.sequences else 0)).reshape(-1, 16)
     result = np.zeros((keys.shape[0], 16, 16), np.float16)
     result[:, REFERENCE + POSITION + CAP, :] = 1

@@ -3,8 +3,8 @@
 tanh has no instruction. With y = 2 * s / cap it is 1 - 2 / (exp(y) + 1), whose error near zero is float32's error at 1.
 Vector makes -2 * cap / (exp(y) + 1), and the cap itself is one of the terms that the Cube adds (score_terms.py).
 
-These terms come after the cap, so they leave the Cube in a tensor of their own: as wide as the scores if they differ
-from key to key, else 16 equal columns.
+These terms come after the cap, so they leave the Cube in a tensor of their own. It is as wide as the scores if the
+terms differ from key to key. Otherwise it has 16 equal columns.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from flash_attention.kernels.tik.tik_types import BlockPlan, Tensor, TilePlan
 
 # Largest y: beyond it tanh is 1 in float32, and its exponential is far from the end of the range.
 LARGEST_EXPONENT = 30.0
-# Where the scores of the Cube stand behind the place of the capped ones: on the way operands stand half rounds apart.
+# Distance of the Cube's scores behind the place of the capped scores: source and target stand half rounds apart.
 RAW = 5 * HALF_ROUND
 
 
@@ -32,7 +32,7 @@ def buffers(problem: KernelProblem, rows: int, keys: int, width: int, copies: in
     Args:
         rows, keys: of a tile of scores.
         width: keys of a matrix instruction, whose terms L0C holds in one tensor.
-        copies: of that tensor, if it is as wide as the scores.
+        copies: copies of that tensor, if it is as wide as the scores.
     """
     if not problem.rules.softcap:
         return []
@@ -55,7 +55,8 @@ def take(
     core: Core[TilePlan], score: Tensor, scores: Tensor, linear: Tensor, at: int, source: int, elements: int
 ) -> None:
     """Bring scores and terms from elements `source`.. of their tensors in L0C to elements `at`.. of a tile."""
-    # The scores last: the Cube makes the terms later, so waiting for them covers both, and may overwrite them later.
+    # The scores come last. The Cube makes the terms later, so waiting for the terms covers both. It also overwrites
+    # them later.
     part = core.on.linear_part[0][HALF_ROUND:]
     if score_terms.is_dynamic(core.problem):
         core.from_l0c(part[at], linear[source], elements // FRACTAL)
@@ -68,7 +69,7 @@ def take(
 def squash(core: Core[TilePlan], score: Tensor, place: int, elements: int) -> None:
     """Compute score[place:] = unit * (tanh - 1) of the scores at score[RAW:]. place is at most 2 * HALF_ROUND.
 
-    With the cap as the unit these are the capped scores less the cap, which the terms make up for.
+    With the cap as the unit the results are the capped scores less the cap. The terms add the cap.
     """
     problem, (cap,) = core.problem, core.on.cap
     scaled, limited, result = (score[at:] for at in (4 * HALF_ROUND, 4 * HALF_ROUND - core.operand_shift, place))
@@ -101,8 +102,8 @@ def slope(core: Core[TilePlan], result: Tensor, work: Tensor, squashed: Tensor, 
 
     Args:
         work: float16, as large.
-        squashed: what `squash` gives in units of 1: -d with d = 1 - tanh. The derivative is d * (2 - d), which loses
-            nothing if tanh comes close to 1.
+        squashed: the result of `squash` with unit 1, which is -d with d = 1 - tanh. The derivative is d * (2 - d). This
+            form loses nothing if tanh comes close to 1.
     """
     core.to_half(work, squashed, elements)
     core.with_scalar("vec_adds", result, work, 2.0, elements)

@@ -40,7 +40,7 @@ def chunks(items: int) -> list[tuple[int, int]]:
 
 def load_chunk(core: Core[BlockPlan], row: RowLayout, first: Number, count: int) -> None:
     """Bring `count` rows of the work table from number `first` on to the Unified Buffer."""
-    table = core.gm["work" if core.problem.sequences else "table"]  # packed sequences have theirs as data
+    table = core.gm["work" if core.problem.sequences else "table"]  # the table of packed sequences is data
     core.tik.data_move(core.on.table[0], table[first * row.size], 0, 1, count * row.size // 8, 0, 0)
 
 
@@ -48,7 +48,7 @@ class TableRow:
     """Scalars of one row, by field. `row` is its first word in the table on chip.
 
     Args:
-        layout: of the table.
+        layout: layout of the table.
         words: place of each field in the row. A field is a name, or a name and a number. Fields of inputs that
             the problem does not have are left out.
     """

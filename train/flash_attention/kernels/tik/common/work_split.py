@@ -67,7 +67,7 @@ class Registry:
 
 
 def deal(costs: list[int], hands: int) -> tuple[list[list[int]], list[int]]:
-    """Return largest costs first, each to the hand with the least: (indices, load) per hand."""
+    """Deal costs, largest first, each to the hand with the least load. Return (indices, load) per hand."""
     hands = min(hands, len(costs))
     heap = [(0, hand) for hand in range(hands)]
     shares: list[list[int]] = [[] for _ in range(hands)]
@@ -103,7 +103,7 @@ def plane(batches: int, heads: int, batch: int, head: int) -> int:
 
 
 def clip(bounds: tuple[int, int], start: int, keys: int) -> tuple[int, int]:
-    """Return bounds relative to a tile of `keys` keys from `start` on. (0, 0) if it holds none."""
+    """Return bounds relative to a tile of `keys` keys from `start` on. They are (0, 0) if the tile holds none."""
     low, high = (min(max(bound - start, 0), keys) for bound in bounds)
     return (low, high) if low < high else (0, 0)
 

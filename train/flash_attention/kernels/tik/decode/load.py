@@ -1,7 +1,7 @@
 """Rows of queries, keys and values in global memory to fractals in L1.
 
-Rows come to the Unified Buffer whole. From there a move per 16 columns, one block of 32 bytes a row, makes FRACTAL_NZ
-of them: bursts as short as that out of global memory would fetch each of its lines several times.
+Rows come to the Unified Buffer whole. From there a move per 16 columns, one block of 32 bytes a row, turns them into
+FRACTAL_NZ. Bursts that short out of global memory would fetch each of its lines several times.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Rows:
             with tik.if_scope(self.count >= plan.segment):
                 self.count.set_as(plan.segment)
             with tik.else_scope():
-                # What is past the end must be numbers, whatever another sequence has left here.
+                # Values past the end must be numbers, whatever another sequence has left here.
                 core.fill(stage, 0.0, plan.segment * dim)
             with tik.if_scope(self.count > 0):
                 self._fetch(name, stage, dim)
@@ -83,7 +83,7 @@ class PagedRows(Rows):
             tik.data_move(core.on.table[0], core.gm["block_tables"][self.window], 0, 1, size // 8, 0, 0)
 
     def _fetch(self, name: str, stage: Tensor, dim: int) -> None:
-        """Run by run: as many rows as a block holds."""
+        """Load run by run. A run is as many rows as a block holds."""
         tik, block_size, segment = self.core.tik, self.block_size, self.core.plan.segment
         self.entry.set_as(self.stream.batch * self.most + self.begin // block_size - self.window)
         if segment % block_size:
@@ -98,7 +98,7 @@ class PagedRows(Rows):
             self._fetch_some(name, stage, dim)
 
     def _fetch_some(self, name: str, stage: Tensor, dim: int) -> None:
-        """Load any number of rows from any place on. The runs do not overlap, which only their sum can show."""
+        """Load any number of rows from any place on. The runs do not overlap."""
         tik, block_size = self.core.tik, self.block_size
         self.offset.set_as(self.begin % block_size)
         self.done.set_as(0)

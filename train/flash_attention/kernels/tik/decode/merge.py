@@ -1,4 +1,4 @@
-"""The second decoding kernel: what several cores know of a row becomes its output and logsumexp.
+"""The second decoding kernel: it merges the partial sums of a row from several cores to output and logsumexp.
 
 With references m, totals l and sums s of the slots of a row: w = exp(m - max m), output = sum w s / sum w l.
 """
@@ -56,7 +56,7 @@ class Merge:
             with tik.for_range(0, (self.end - self.begin + (width - 1)) // width, name="turn") as turn:
                 for number, unit in enumerate(units):
                     self._find(unit, self.begin + turn * width + number)
-                # Their instructions are short and depend on each other: the units take turns.
+                # The units take turns, because the instructions of one unit are short and depend on each other.
                 for steps in zip(*(unit.weights() for unit in units)):
                     for step in steps:
                         step()
@@ -65,14 +65,14 @@ class Merge:
                 for steps in zip(*(unit.finish() for unit in units)):
                     for step in steps:
                         step()
-                # The last one waits for Vector, and so for all. The places are different, which nobody can see.
+                # The last load waits for Vector, and so for all. The places differ, which synchronisation cannot see.
                 units[-1].store()
                 with tik.new_stmt_scope(disable_sync=True):
                     for unit in units[:-1]:
                         unit.store()
 
     def _find(self, unit: _Unit, number: Number) -> None:
-        """Take the next unit, which has this number; none is left past the end."""
+        """Take the next unit, which has this number. Past the end there is no unit."""
         tik, sequence, core = self.tik, self.sequence, self.core
         unit.active.set_as(0)
         unit.count.set_as(0)
@@ -100,10 +100,10 @@ class _Unit:
     """One of the units in work: run-time scalars, and buffers by its number.
 
     Attributes:
-        active: 1 if there is one.
-        pair, piece: which one. Pieces go by groups of rows, then by columns.
-        count, first_core: cores that know of the pair, and the first of them.
-        known: statistics that there are: of the sinks, then of the slots.
+        active: 1 if there is a unit.
+        pair, piece: numbers of its pair and piece. Pieces go by groups of rows, then by columns.
+        count, first_core: number of cores with sums of the pair, and the first of these cores.
+        known: number of statistics: first of the sinks, then of the slots.
     """
 
     def __init__(self, core: Core[DecodePlan], number: int, columns: int):
@@ -133,7 +133,7 @@ class _Unit:
         core, tik, statistics = self.core, self.tik, self._on("statistics")
         self.known.set_as(self.count + self.sinks)
         if self.sinks:
-            # Like a core that has seen one score, the sink, and a value of zeros.
+            # The sink counts as a core that has seen one score, the sink, and a value of zeros.
             row = self.pair % per_sequence(core) * self.plan.row_groups + self.group
             tik.data_move(statistics, core.gm["row_sinks"][row * LANES], 0, 1, LANES // 8, 0, 0)
             core.fill(statistics[LANES:], 1.0, LANES)
@@ -166,7 +166,7 @@ class _Unit:
     def weights(self) -> list[Step]:
         """Return steps to the weights, the row total, and the first weighted sums.
 
-        With no slot the repeats are none, and all is zero.
+        Without a slot there are no repeats, and all results are zero.
         """
         core, tik, count, known = self.core, self.tik, self.count, self.known
         statistics, weight, peak, total = map(self._on, ("statistics", "weight", "peak", "total"))

@@ -1,9 +1,10 @@
 """Schedule of decoding: the key tiles of all sequences and heads are one stream, of which cores take equal parts.
 
-The lengths are data, so the cores find their parts themselves: of `total` tiles a core takes those from core * total //
-cores on, up to the tiles of the next core. With fewer tiles than cores only the first cores have one: the slots of a
-pair have no holes. A part that begins or ends inside a sequence leaves sums to be merged. Slots hold them: one per core
-for a pair of sequence and row block that began on another core, then one per pair for the core that has its first tile.
+The lengths are data, so the cores find their parts themselves. The part of a core begins at tile core * total // cores
+and ends before the part of the next core. With fewer tiles than cores only the first cores have a tile, so that the
+slots of a pair have no holes. A part that begins or ends inside a sequence leaves sums to be merged, which slots hold.
+A pair is a sequence and a row block. First comes one slot per core, for a pair that began on another core. Then comes
+one slot per pair, for the core that has its first tile.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ class DecodeSplit:
     """The work of both kernels.
 
     Attributes:
-        slots: of sums, see the module.
+        slots: number of slots of sums, see the module.
         limits: see `VisibleKeys.table`.
         slope_rows: see `slope_rows`.
-        columns: of the output, that are a unit of the merging kernel.
+        columns: columns of the output in a unit of the merging kernel.
         merge_buffers: on-chip buffers of that kernel.
     """
 
@@ -60,7 +61,7 @@ def choose(problem: KernelProblem, paged: bool) -> DecodeChoice:
         raise ValueError(f"decode: {reason}")
     plan = tiling.plan(problem)
     pairs = problem.batch * problem.kv_heads * plan.row_blocks * plan.row_groups
-    # Columns of the output that are a unit of the merging kernel's work: many, but units for all cores.
+    # Columns of the output in a unit of the merging kernel: as many as leave units for all cores.
     divisors = [16 * size for size in range(8, 0, -1) if problem.value_dim // 16 % size == 0]
     columns = next((size for size in divisors if pairs * (problem.value_dim // size) >= problem.cores), 16)
     main, merge = tiling.buffers(problem, plan, paged), tiling.merge_buffers(problem, columns, paged)
@@ -73,7 +74,7 @@ def choose(problem: KernelProblem, paged: bool) -> DecodeChoice:
 
 
 def refuse(problem: KernelProblem, most_queries: int = MOST_QUERIES) -> str | None:
-    """Return why the decoding kernels cannot compute a problem, or None. With more queries others are faster."""
+    """Return why the decoding kernels cannot compute a problem, or None. With more queries other kernels are faster."""
     rules = problem.rules
     if problem.seq_q > most_queries:
         return f"got {problem.seq_q} queries, allowed are {most_queries}"
@@ -96,7 +97,7 @@ def refuse(problem: KernelProblem, most_queries: int = MOST_QUERIES) -> str | No
 
 @dataclass(frozen=True)
 class VisibleKeys:
-    """Keys that the rows of a row block see: row r those from p + before[r] to p + after[r], p = the first query's.
+    """Keys that the rows of a row block see. Row r sees keys p + before[r] to p + after[r], p = position of query 0.
 
     Attributes:
         before, after: by row, relative to the position of query 0.
@@ -280,7 +281,7 @@ class Stream:
     """
 
     def __init__(self, core: Core[DecodePlan], index: Number, fill: Callable[[Number], None]):
-        """Let `fill(slot)` record that a slot gets sums of nothing. Every slot has to be written, for someone reads
+        """Let `fill(slot)` record that a slot gets empty sums. Every slot has to be written, because the merge reads
         all.
         """
         self.core = core
