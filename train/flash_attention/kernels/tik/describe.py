@@ -1,7 +1,7 @@
 """Descriptions of a call for the kernels: problem, request, and the arguments of each kernel.
 
-The one description that builders, registrations, the operator package and the host side derive from. It needs no tik
-module and builds nothing, so that a process which has none can prepare a call.
+Builders, registrations, the operator package and the host side all derive from this one description. It needs no tik
+module and builds nothing, so that a process without tik can prepare a call.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from flash_attention.kernels.tik.problem import KernelProblem, Request, padded
 from flash_attention.kernels.tik.tik_types import BlockPlan
 
 NZ = "FRACTAL_NZ"
-STAND_IN = 32  # bytes of a tensor in the place of one that a problem lacks
+STAND_IN = 32  # bytes of a tensor that stands for a tensor that the problem lacks
 
 
 def kernel_problem(call: Call, **chosen: Any) -> KernelProblem:
@@ -39,7 +39,7 @@ def kernel_problem(call: Call, **chosen: Any) -> KernelProblem:
     rules = call.rules
     slopes: tuple[float, ...] = ()
     if call.bias == "alibi":
-        # Of the heads, as often as items have their own: if they are data the kernels read others.
+        # The slopes of the heads, once per item that has its own. If slopes are data, the kernels read them instead.
         shape = call.slopes_shape
         slopes = tuple(alibi_slopes(call)) * (shape[0] if shape is not None and len(shape) == 2 else 1)
     sizes = ("batch", "heads", "kv_heads", "seq_q", "seq_k", "head_dim", "value_dim", "dtype", "sinks", "bias_shape")
@@ -47,7 +47,7 @@ def kernel_problem(call: Call, **chosen: Any) -> KernelProblem:
         **{name: getattr(call, name) for name in sizes},
         rules=replace(
             rules,
-            # What a prefix shows of the keys behind a query is data: the mask hides the others.
+            # Which keys behind a query a prefix shows is data, so the mask hides the other keys.
             causal=rules.causal and not call.prefix,
             alibi=call.bias == "alibi",
             dropout_rate=rules.dropout_rate if call.dropout_threshold else 0.0,
@@ -63,7 +63,7 @@ def kernel_problem(call: Call, **chosen: Any) -> KernelProblem:
 def varlen_problem(call: Call, **chosen: Any) -> KernelProblem:
     """Return the kernel problem of packed sequences; `chosen` are cores, memories and tiling.
 
-    Heads have their size padded to 16: then they are columns of their own.
+    The head size is padded to 16, so that every head has columns of its own.
 
     Raises:
         TypeError: a dtype that this chip cannot multiply.
@@ -104,7 +104,7 @@ class GlobalTensor:
     Attributes:
         format: "FRACTAL_NZ" or "ND".
         added: an output that the kernel adds to; it must be zero at the start.
-        shape: of the stored array.
+        shape: shape of the stored array.
         constant: the value, if it follows from the problem and the caller has nothing to say.
         absent: a stand-in for what the problem lacks; the kernel leaves it alone.
     """
@@ -181,7 +181,7 @@ class Operator:
 
 def _stand_in(argument: GlobalTensor, is_output: bool) -> GlobalTensor:
     shape = nz_shape(1, 1) if argument.format == NZ else (STAND_IN // np.dtype(argument.dtype).itemsize,)
-    # Outputs that nobody writes are cleared, as those that a kernel adds to.
+    # Outputs that no kernel writes are cleared, like outputs to which a kernel adds.
     return replace(argument, shape=shape, added=is_output, absent=True)
 
 
@@ -193,7 +193,7 @@ class _Nz:
 
 
 def _shared(request: Request) -> dict:
-    """Return by name what several kernels take or give: a constant array, a shape, or a shape in FRACTAL_NZ."""
+    """Return the tensors that several kernels share, by name: a constant array, a shape, or a shape in FRACTAL_NZ."""
     p = request.problem
     masks, biases = math.prod(p.mask_planes), math.prod(p.bias_planes)
     keys, rows = padded(p.seq_k), layout.stored_rows(p)
@@ -223,7 +223,7 @@ def _shared(request: Request) -> dict:
 
 
 def _tables(problem: KernelProblem, plan: BlockPlan, split: TableOfWork) -> dict:
-    """Return work table and tiles. Of packed sequences the table is data, and the tiles are a ramp."""
+    """Return work table and tiles. With packed sequences the table is data, and the tiles are a ramp."""
     result = {} if not len(split.distances) else {"distances": split.distances}
     if problem.sequences:
         zeros = np.zeros((layout.zero_blocks(problem, plan), 16), np.float16)
@@ -273,7 +273,7 @@ def _grad_finish(request: Request) -> dict:
 
 
 def _decode(request: Request) -> dict:
-    """Return what both decoding kernels take or give: per slot and group of 16 rows sums by column, and statistics."""
+    """Return the tensors of both decoding kernels: per slot and group of 16 rows, sums by column and statistics."""
     p, pages, choice = request.problem, request.pages, decode.choose(request.problem, request.pages is not None)
     plan, slots, groups = choice.plan, choice.split.slots, choice.plan.row_groups
     cache, blocks = (p.batch, p.kv_heads, p.seq_k), p.kv_heads * plan.row_blocks
@@ -307,7 +307,7 @@ _KIND_OF = {name: kind for kind, names in _KINDS.items() for name in names.split
 # Inputs that follow from the problem; they come last.
 CONSTANTS = ["table", "tiles", "one_hot", "slopes", "positions", "row_numbers", "distances", "limits", "row_slopes"]
 _ADDED = ["d_query_sums", "d_bias"]
-# Of each kernel what a request has, inputs, and outputs: all that it may have, of which a problem has some.
+# For each kernel: its part of a request, its inputs, and its outputs. These are all it may have; a problem has some.
 _STAGES: dict[str, tuple[Callable[[Request], dict], str, str]] = {
     "forward": (
         _forward,
@@ -332,8 +332,8 @@ _STAGES: dict[str, tuple[Callable[[Request], dict], str, str]] = {
 }
 DECODE_STAGES = ("decode", "decode_merge")  # few queries against many keys, in the order in which the kernels run
 STAGES = tuple(name for name in _STAGES if name not in DECODE_STAGES)  # forward, pre-pass, main backward, last pass
-# Arguments for which a kernel has types with and without them, from few to many. A stand-in in FRACTAL_NZ is brought to
-# that format in every call, and one for an output costs a launch that clears it, unless another output is cleared too.
+# A kernel has types with and without these arguments, from few to many. Stand-ins cost time: in FRACTAL_NZ they are
+# brought to that format in every call. For an output a launch clears them, unless another output is cleared too.
 _EXTRAS: dict[str, tuple[tuple[str, ...], ...]] = {
     "forward": ((), ("mask",), ("mask", "bias")),
     "grad_rows": ((), ("d_sink_rows", "sinks")),

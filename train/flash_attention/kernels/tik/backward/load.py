@@ -173,7 +173,7 @@ class Loads:
                     tik.data_move(slot, core.gm["tiles"], 0, plan.rows // 16, terms, 0, gap)
 
             # The query in the slots was read last, so waiting until it may be overwritten covers the other operands.
-            # The Cube reads the terms of the scores first, so waiting for these terms covers what follows.
+            # The Cube reads the terms of the scores first. They are loaded last, so waiting for them covers the rest.
             with contextlib.nullcontext() if unit.kept is None else core.tik.if_scope(unit.kept < 0):
                 tensor("query")
                 tensor("d_output")

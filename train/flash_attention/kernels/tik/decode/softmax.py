@@ -1,7 +1,7 @@
 """Online softmax of one key tile on Vector (FlashAttention-2, algorithm 1): scores (keys, 16 rows), a key per row.
 
-So oriented, what belongs to a query row is 16 numbers that repeat: maxima and sums over the keys fold halves onto each
-other in float32, and a reference is subtracted by an instruction whose second source stands still.
+In this orientation the values of query rows are 16 numbers that repeat. Maxima and sums over the keys fold halves onto
+each other in float32. A reference is subtracted by an instruction whose second source stands still.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from flash_attention.kernels.tik.hardware import FRACTAL, HALF_ROUND, LANES
 from flash_attention.kernels.tik.recorder import Core
 from flash_attention.kernels.tik.tik_types import Scalar, Step, Tensor
 
-# Probabilities are multiplied by this before they become float16: small ones keep their precision then, and the largest
-# one is exact.
+# Probabilities are multiplied by this before they become float16. Small probabilities then keep their precision, and
+# the largest is exact.
 PROBABILITY_SCALE = 32768.0
 NOTHING = -1e20  # reference of a row that has seen no key: below every score
-HIDING = 1e30  # times the distance of a key from those that a row sees: below NOTHING
+HIDING = 1e30  # times the distance of a key from the visible keys of a row: lowers the score below NOTHING
 
 
 class Scratch(NamedTuple):
@@ -159,7 +159,7 @@ def _lower(core: Core[DecodePlan], score: Tensor, size: int) -> None:
 
 def update(core: Core[DecodePlan]) -> None:
     """Update references and row totals. `half` gets float16 probabilities, `factor` is for the sums so far."""
-    # Instructions of one group of rows depend on each other: the groups take turns.
+    # The groups take turns, because instructions of one group of rows depend on each other.
     for steps in zip(*(_update_steps(core, group) for group in range(core.plan.row_groups))):
         for step in steps:
             step()
@@ -237,7 +237,7 @@ def fold(core: Core[DecodePlan], name: str, source: Tensor, size: int, target: T
 def spread(core: Core[DecodePlan], name: str, source: Tensor, target: Tensor, group: int) -> list[Step]:
     """Return steps that fold 64 elements to 16. These then stand in target four times over.
 
-    Copies side by side make a wheel: turned by half and by a quarter it meets itself.
+    The 64 elements are read as a ring: element i is added to the element half a turn, then a quarter turn away.
     """
     tik = core.tik
     first, second = (wheel[group * 2 * LANES :] for wheel in core.on.wheel)

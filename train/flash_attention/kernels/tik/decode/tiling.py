@@ -14,8 +14,8 @@ WINDOW = 1024  # entries of a block table that are on chip at a time
 HIDDEN_KEYS = 128  # keys that are hidden at a time
 PIECE = 4096  # float32 elements of the output that leave L0C at a time
 
-# Fits to tikemu's timing model, in cycles: bytes of keys and values that a core of 32 gets per cycle, a tile's work on
-# Cube and Vector, what that must stay below for the memory to stay busy, and what a tile costs besides.
+# Fits to tikemu's timing model, in cycles. They are the bytes of keys and values that each of 32 cores gets per cycle,
+# the work of a tile on Cube and Vector, the limit of this work for the memory to stay busy, and a tile's other costs.
 MEMORY_RATE = 36.0
 LATENCY, WORK, WORK_OF_MANY_ROWS = 450.0, 4.5, 8.0  # work per key and 16 rows
 MARGIN = 1.3
@@ -29,12 +29,12 @@ class DecodePlan:
     Attributes:
         group_heads: query heads of a row block.
         row_blocks: row blocks of a key/value head.
-        rows: of a row block, padded to 16.
+        rows: rows of a row block, padded to 16.
         segment: keys per matrix instruction and per move from global memory.
-        keys: of a tile, one or two segments.
+        keys: keys of a tile, one or two segments.
         ring: staging buffers.
-        head_dim: of queries and keys.
-        value_dim: of values.
+        head_dim: columns of queries and keys.
+        value_dim: columns of values.
     """
 
     group_heads: int
@@ -86,7 +86,7 @@ def plan(problem: KernelProblem) -> DecodePlan:
 
 
 def _cycles(tiles: int, keys: int, rows: int, width: int) -> float:
-    """Return the estimated time of a core: its tiles, and of several the first one's load or the last one's work."""
+    """Return the estimated time of a core: its tiles, and if there are several also the first load or the last work."""
     memory = 2 * keys * width / MEMORY_RATE
     work = LATENCY + (WORK if rows == 16 else WORK_OF_MANY_ROWS) * keys * rows / 16
     return tiles * (max(memory, MARGIN * work) + PER_TILE) + (0.6 * memory if tiles > 1 else 0.0)
@@ -118,7 +118,7 @@ def buffers(problem: KernelProblem, plan: DecodePlan, paged: bool) -> list[Buffe
         Buffer("piece", "UB", "float32", min(product, PIECE)),
         Buffer("key_number", "UB", "float32", min(keys, HIDDEN_KEYS) * 16),
         Buffer("hiding", "UB", "float32", min(keys, HIDDEN_KEYS) * 16),
-        # By group of 16 rows: its values four times over, so that a repeat's worth of them meets four keys.
+        # Each group of 16 rows has its values four times over, so that one repeat of 64 numbers serves four keys.
         Buffer("statistics", "UB", "float32", 2 * LANES * plan.row_groups),
         Buffer("limits", "UB", "float32", 3 * LANES * plan.row_groups),
         *(Buffer(name, "UB", "float32", LANES * plan.row_groups) for name in ("peak", "factor", "bound")),

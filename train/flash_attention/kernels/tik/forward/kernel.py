@@ -40,8 +40,8 @@ LAG = 2  # units between the scores of a tile and its part of the output
 class Forward:
     """The forward kernel: passes over the work items of a core, a loop over the key tiles of each.
 
-    Scores run two units ahead of the output, probabilities one, so that no pipe waits for another in the steady state;
-    docs/kernels.md draws it.
+    Scores run two units ahead of the output and probabilities one unit, so that no pipe waits for another in the steady
+    state. docs/kernels.md draws the pipeline.
     """
 
     def __init__(self, request: Request):
@@ -51,9 +51,9 @@ class Forward:
         self.cores, self.units = self.split.cores, (max(self.split.units), sum(self.split.units))
         self.flags = self.split.cores * self.split.items * 2 * 8
         self.numbered, self.whole = len(self.split.tiles) > 0, self.split.whole
-        # If the memory is the limit, values are asked for as soon as what their slot held is used up, and the first
-        # ones of an item before its loop. Elsewhere that would only take more events; what comes for a single tile of
-        # scores would have to wait behind them.
+        # If the memory is the limit, values are loaded as soon as the old content of their slot is used up. The first
+        # values of an item are loaded before its loop. Otherwise this would only take more events, and loads for a
+        # single tile of scores would have to wait behind the values.
         per_tile = "per_score" in (self.problem.mask, self.problem.bias) or self.problem.dropout_threshold > 0
         self.eager = self.plan.memory_bound and not per_tile
         self.value_ahead = RING - -(-LAG // self.plan.row_blocks) if self.eager else 0
@@ -229,14 +229,14 @@ class Forward:
                         queries, size = core.on.stage[a][2 * HALF_ROUND :], core.plan.rows * core.plan.head_dim
                         core.with_scalar("vec_muls", queries, queries, 1 / score_bound.FAR_UNIT, size)
                 load.place_query(core, row_reference.query_slots(core, a), core.on.stage[a], self.epoch)
-        # The end of the row block whose last unit came first fills the time until the Cube has the scores of the
-        # sample; its stores wait, lest they delay the reference on their pipe. The end of the other one covers the
-        # first scores of the next item.
+        # One row block has its last unit first. Its end fills the time until the Cube has the scores of the sample.
+        # Its stores wait, because they would delay the reference on their pipe. The end of the other row block covers
+        # the first scores of the next item.
         first, *others = range(blocks)[::-1] if self.problem.rules.causal else range(blocks)
         self._finish(first)
         with tik.if_scope(nxt["end"] > 0):
             row_reference.references(core, nxt, self.epoch, search)
-            # Here the scalar unit waits for Vector no longer than it has to: the next scores come in the meantime.
+            # Here the scalar unit waits for Vector no longer than it must, because the next scores come meanwhile.
             if self.score_bound:
                 self.score_bound.judge(search.attempt)
         self._store(first)
@@ -322,16 +322,16 @@ class Forward:
         with core.when(tile < item["end"]):
             if score_terms.is_dynamic(self.problem):
                 score_terms.load_key_terms(core, core.on.key_terms[slot], item.planes(), tile)
-            # Used first: waiting for it covers the terms.
+            # The Cube uses this first, so waiting for it covers the terms.
             load.load_key(core, load.key_slot(core, slot), base, tile, item.keys)
 
     def _tiles(self, meanwhile: Sequence[Step]) -> None:
         """Record the loop over the item's key tiles. Scores run two units ahead of the output, probabilities one.
 
         Args:
-            meanwhile: record loads that happen once per item, in this order, spread over its bodies: they share the
-                memory with the tiles. In a body each has a unit after which it comes, so that neither the scalar unit
-                nor the queue of the loads keeps the tiles waiting.
+            meanwhile: functions that record loads that happen once per item, in this order. They are spread over its
+                bodies, because they share the memory with the tiles. Each comes after a certain unit of a body, so that
+                neither the scalar unit nor the queue of the loads keeps the tiles waiting.
         """
         core, tik, blocks = self.core, self.tik, self.plan.row_blocks
         item = self.current
@@ -377,7 +377,7 @@ class Forward:
                     emit()
             if segment < count:
                 self._scores(*ahead, segment)
-                # Backwards: when the first probabilities of a later unit may overwrite these, all of them are read.
+                # Backwards, so that when a later unit may overwrite the first probabilities here, all have been read.
                 self._output(*behind, count - 1 - segment)
         self._fetch(a, tile, position)
         if self.eager and a == blocks - 1:
@@ -405,7 +405,7 @@ class Forward:
         core, item = self.core, self.current
         with self._visited(position):
             if segment == 0:
-                # `epoch` is the parity of the next item, so the slots of the current one are the other ones.
+                # `epoch` is the parity of the next item, so the current item has the other slots.
                 pairs = list(zip(row_reference.query_slots(core, a), row_reference.query_terms(core, a)))[::-1]
                 for query, variants in tiles.each_epoch(core, pairs, self.epoch):
                     row_reference.query_operand(core, item, a, tile, query, variants)

@@ -1,7 +1,7 @@
 """Tiles of query, key and value to L1 and to the operands of the Cube.
 
-In L1 every operand stands fractal by fractal in the order in which the Cube wants it, so that one load2d call brings it
-to L0. The order is made by the bursts of the move from global memory.
+In L1 every operand stands fractal by fractal in the order that the Cube needs. So one load2d call brings it to L0. The
+bursts of the move from global memory make the order.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from flash_attention.kernels.tik.tik_types import Number, Tensor
 def load_key(core: Core[ForwardPlan], slot: list[Tensor], base: Number, tile: Number, length: Number | None) -> None:
     """Load key tile number `tile` of the head that starts at element `base`: per segment (head_dim / 16, keys, 16).
 
-    One move per tensor: synchronisation by whole tensors has nothing to wait for between two of them. `length` as in
-    `by_keys`.
+    Each tensor has one move, so that synchronisation by whole tensors has nothing to wait for in between. `length` is
+    as in `by_keys`.
     """
 
     def emit(keys: Number) -> None:
@@ -42,8 +42,8 @@ def load_sample(
     """Load segments from groups of 16 keys. They stand `stride` groups apart, one move each."""
     place, widths = core.place("key"), core.plan.segments
     start = core.plan.segment_start(segments[0])
-    # Tensors in turns: synchronisation by whole tensors then waits for every other move only. Waiting for the last
-    # one, of what is used first, covers the others.
+    # The tensors take turns, so that synchronisation by whole tensors waits for every other move only. The last move is
+    # of the tensor that is used first, so waiting for it covers the others.
     for group in reversed(range(max(widths) // 16)):
         for segment in reversed([segment for segment in segments if group < widths[segment] // 16]):
             done = (core.plan.segment_start(segment) - start) // 16

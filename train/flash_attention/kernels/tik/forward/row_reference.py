@@ -1,8 +1,8 @@
-"""The row reference: what is subtracted from the scores of a row before the exponential.
+"""The row reference: the number that is subtracted from the scores of a row before the exponential.
 
 Any reference gives the same result as long as no probability saturates in float16 and none that matters underflows. The
-first attempt takes the row maximum over a sample of keys; the row total then shows whether a probability saturated, and
-those row blocks are computed again with the maximum over all keys, swept until float16 holds it closely.
+first attempt takes the row maximum over a sample of keys. The row total then shows whether a probability saturated. If
+so, the row block is computed again with the maximum over all keys, swept until float16 holds it closely.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from flash_attention.kernels.tik.recorder import Core
 from flash_attention.kernels.tik.tik_types import Factor, Number, RunTime, Scalar, Tensor
 
 EXACT_SWEEPS = len(score_terms.REFERENCE)
-CAPPED_SWEEPS = 2  # over the sample: many scores may stand at the cap, whose probabilities float16 then holds exactly
-# Beyond this a float16 score is coarse: the reference is lowered by more than its rounding, so that it does not pass
-# the true maximum.
+CAPPED_SWEEPS = 2  # over the sample: many scores may equal the cap, and float16 then holds their probabilities exactly
+# Beyond this a float16 score is coarse. The reference is then lowered by more than its rounding, so that it does not
+# pass the true maximum.
 COARSE = 4096.0
 COARSE_SLACK = 2.0**-9
-# Reference of a row that the sample showed nothing, without and with float16 scores: these reach to 16376 and, less the
-# reference, to 65504.
+# The reference of a row that sees no key of the sample, without and with float16 scores. Such scores reach 16376, and
+# less the reference 65504.
 UNSEEN_REFERENCE = (-60000.0, -20000.0)
-LEAST_STEP = -64.0  # of the references after the first, which only make up for its rounding
-LEAST_REFERENCE = -9000.0  # if terms hide keys: a row of hidden keys alone has scores of HIDING, far below
+LEAST_STEP = -64.0  # of the references after the first, which only make up for the rounding of the first
+LEAST_REFERENCE = -9000.0  # if terms hide keys: a row with only hidden keys has scores of HIDING, far below
 ABOVE_LOWEST = 33000.0  # added to a score gives more than 1, added to LOWEST less than 0
 
 
@@ -46,8 +46,8 @@ class Search:
             if they are the same.
         numbered: whether there are visibility tiles.
         sample_misses: see work.WorkSplit.
-        slopes: of the item's head if keys stand on both sides of the queries, else None.
-        score_bound: None if the kernel does not look at that.
+        slopes: slopes of the item's head if keys stand on both sides of the queries, else None.
+        score_bound: None if the kernel does not bound scores.
     """
 
     attempt: RunTime
@@ -382,11 +382,11 @@ def _take(core: Core[ForwardPlan], sweep: Number, epoch: Number, search: Search)
     core.binary("vec_mul", value, value, extra, numbers)
     if search.sample_misses:
         with tik.if_scope(sweep == 0):
-            # Below any score: every key that such a row sees after all saturates, and the row block is found out.
+            # Below any score: if such a row sees a key after all, it saturates, and the check finds the row block.
             core.with_scalar("vec_adds", extra, extra, -1.0, numbers)
             core.with_scalar("vec_muls", extra, extra, -UNSEEN_REFERENCE[plan.half_scores], numbers)
             core.binary("vec_add", value, value, extra, numbers)
-    unit: Factor = problem.post_scale  # what 1 in the scores of L0C stands for
+    unit: Factor = problem.post_scale  # the score that 1 in L0C stands for
     if search.score_bound is not None:
         unit = search.score_bound.unit
         with core.when(search.attempt == 0, search.score_bound.cut == 0):

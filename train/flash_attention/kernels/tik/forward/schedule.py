@@ -3,9 +3,9 @@
 A kernel reads its share of the work from a table in global memory, so that every visibility rule stays in
 `flash_attention.call.visibility`. Tiles that are partly visible refer to a tile of zeros and ones by number.
 
-Of packed sequences the table is data: `table` has the same formulas for lengths at run time. Items are then the row
-blocks of every sequence and head, longest first, dealt to the cores in turns that change direction: each core has as
-many items as any other, and about as much to do.
+For packed sequences the table is data: `table` has the same formulas for lengths at run time. Items are then the row
+blocks of every sequence and head. They are dealt to the cores, longest first, in turns that change direction. So all
+cores have equally many items, and about as much to do.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ ITEM_COST = 2  # of an item beside its tiles
 def _rows(edges: dict[str, Words]) -> tuple[RowLayout, RowLayout]:
     """Return the rows of a row block and of an item.
 
-    A row block has rows from `start` on, key tiles from first to last, and the sample of keys that the row references
-    start from. cross and after: first key tile with keys after a query, and with all keys after all queries; distance:
-    numbers of the distance tiles of tiles cross and cross + 1.
+    A row block has rows from `start` on, key tiles from first to last, and the sample of keys for the first row
+    references. cross is the first key tile with keys after a query. after is the first tile with all keys after all
+    queries. distance holds the numbers of the distance tiles of tiles cross and cross + 1.
     """
     row_block = RowLayout(
         {
@@ -73,7 +73,7 @@ ROW_BLOCK, ITEM = _rows({"left": EDGE, "right": EDGE})
 _, VARLEN_ITEM = _rows({"sequence": SEQUENCE_ROW})
 # Time of a unit whose key and value tiles serve one row block instead of two, at head_dim 128: the memory is its limit.
 UNSHARED = 1.4
-APART = 0.97  # of the load of the busiest core, from which on the last items are taken apart
+APART = 0.97  # share of the busiest core's load: if taking the last items apart gets below it, they are taken apart
 
 
 @dataclass(frozen=True)
@@ -98,9 +98,9 @@ ForwardChoice = Choice[ForwardPlan, WorkSplit]
 
 
 def choose(problem: KernelProblem) -> ForwardChoice:
-    """Return the first plan that fits. Idle cores ask for one with the same tiles and more items.
+    """Return the first plan that fits. If cores would idle, return a plan with the same tiles and more items.
 
-    The tiles stay, so that a part of the heads gets the same bits as all of them.
+    The tiles stay the same, so that some of the heads alone give the same bits as all heads together.
 
     Raises:
         ValueError: no tiling strategy fits the memories of a core.
@@ -145,7 +145,7 @@ def split(problem: KernelProblem, plan: ForwardPlan) -> WorkSplit:
     # Neighbouring row blocks share the key tiles they both visit.
     groups = [tuple(range(count))[i : i + plan.row_blocks] for i in range(0, count, plan.row_blocks)]
     if problem.rules.causal:
-        # The one that sees more keys first: then no unit is missing between the last ones of an item.
+        # The row block that sees more keys comes first. Then no unit is missing among the last units of an item.
         groups = [group[::-1] for group in groups]
     heads = [(b, h) for b in range(problem.batch) for h in range(problem.heads)]
     units = (blocks["last"] - blocks["first"] + 1).tolist()
@@ -179,11 +179,11 @@ def _shares(
 ) -> list[list[_Item]]:
     """Return the items of every core. Each group has an item for each head.
 
-    If items do not go round, those that are left over are taken apart into their row blocks, if that helps.
+    If the number of cores does not divide the items, the left-over items are taken apart into row blocks if that helps.
 
     Args:
-        units: of each row block.
-        gathered: a core should have few heads: it measures their keys.
+        units: number of units of each row block.
+        gathered: a core should have few heads, because it measures the keys of each.
     """
     whole = [(head, group) for head in range(heads) for group in groups]
     spare = len(whole) % cores if len(whole) > cores else 0
@@ -213,7 +213,7 @@ def _shares(
 
 
 def _of_sequences(problem: KernelProblem, plan: ForwardPlan) -> WorkSplit:
-    """Return the work of packed sequences: room for the table, which is data; the units count row blocks."""
+    """Return the work of packed sequences: room for the table, which is data. The units count row blocks."""
     ranks, _ = _deal_items(problem, plan)
     signed = problem.bias == "alibi" and not problem.rules.causal
     visible = band.tiles(problem, plan)
@@ -273,10 +273,10 @@ def _row_block(
 def _shared_sample(
     problem: KernelProblem, plan: ForwardPlan, words: np.void, index: int, number: Callable[[int], int]
 ) -> None:
-    """Sample as `_sample` does, for two row blocks from `index` on: what all rows see, else the first tile.
+    """Sample as `_sample` does, for two row blocks from `index` on: the keys all rows see, else the first tile.
 
-    The second one sees these keys, too, whether or not it is computed beside the first. The first tile is part of the
-    sample in any case.
+    The second row block sees these keys too, whether or not it is computed beside the first. The first tile is always
+    part of the sample.
     """
     start = index * plan.rows
     _, high = problem.band.common(start, min(start + plan.rows, problem.seq_q) - 1)
@@ -300,10 +300,10 @@ def _sample(
     """Return keys whose scores give the first reference of the row maxima: spread over what all rows see, else one
     tile.
 
-    A mask per score may leave a query little more than its neighbours: then it is one tile, too.
+    A mask per score may show a query only nearby keys, so then the sample is one tile too.
 
     Returns:
-        Whether it may show a row nothing that sees other keys.
+        Whether the sample may show nothing to a row that sees other keys.
     """
     masked = problem.mask == "per_score"
     if problem.bias == "none" and not masked and _spread(words, plan.columns, -(-common[0] // 16), common[1] // 16):
@@ -320,7 +320,7 @@ def _sample(
     middle = (bounds[len(bounds) // 2][0] + bounds[len(bounds) // 2][1]) // 2 // plan.keys
     diagonal = (int(words["start"]) + problem.offset) // plan.keys
     choices = [min(max(tile, first), last) for tile in (diagonal, diagonal + 1, last, first, middle)]
-    if problem.bias != "none":  # a bias by distance: what lies nearest is largest
+    if problem.bias != "none":  # a bias by distance: the nearest key has the largest
         choices = choices[:2]
     tile = max(choices, key=seen)
     words["sample"], words["sample_tile"] = tile, number(tile)
@@ -451,7 +451,7 @@ def table(xp: Any, problem: KernelProblem, plan: ForwardPlan) -> Callable[[tuple
         words += [VARLEN_ITEM.word("row_blocks", a, name) for name in _OF_ROW_BLOCK]
     ranked, tiles = varlen.ranked(xp, count, words, ranks, VARLEN_ITEM.words(own)), varlen.tiles(xp, problem, count)
     row_block, unit = _row_blocks_at_run_time(xp, problem, plan), rows * row_blocks
-    # As in `split`: of two row blocks the one that sees more keys first.
+    # As in `split`: of two row blocks, the row block that sees more keys comes first.
     swaps, slope_stride = problem.rules.causal and row_blocks == 2, problem.slope_stride
 
     def make(described):  # type: ignore[no-untyped-def]
@@ -487,8 +487,8 @@ def table(xp: Any, problem: KernelProblem, plan: ForwardPlan) -> Callable[[tuple
 def _row_blocks_at_run_time(xp: Any, problem: KernelProblem, plan: ForwardPlan) -> Callable[..., tuple]:
     """Return row_block(start, rows, position, keys, prefix) -> a row block's words, as in _OF_ROW_BLOCK.
 
-    Keys that all of its rows see give the sample of the row maxima, spread over them; if there are too few, the tile
-    that shows something to most rows does.
+    The sample of the row maxima is spread over the keys that all rows see. If there are too few, the sample is the tile
+    that shows something to most rows.
     """
     left, right, prefixed = Limits.of(problem)
     whole, columns, stride_at_most, gaps = plan.keys, plan.keys // 16, MOST_STRIDE, max(plan.keys // 16 - 1, 1)
