@@ -1,4 +1,4 @@
-"""This package under the names that other code calls attention by, one module per client.
+"""This package under the names by which other code calls attention, one module per client.
 
 ascend910.py    the FlashAttention layers for the Ascend 910 that models were written for: their import paths, their
                 signatures

@@ -55,7 +55,7 @@ def read_arguments(arguments: tuple, keywords: dict, *, takes_head_num: bool = T
         takes_head_num: False if the signature is (c).
 
     Raises:
-        TypeError: too many arguments, one twice, or one whose meaning differs between signatures.
+        TypeError: too many arguments, an argument twice, or an argument whose meaning differs between signatures.
         ValueError: high_precision or use_mqa must be bool, head_num must be an int of at least 1.
     """
     keywords = dict(keywords)
@@ -73,7 +73,7 @@ def read_arguments(arguments: tuple, keywords: dict, *, takes_head_num: bool = T
     names = ["head_num"] if counted else []
     names += _BEFORE
     place = len(names)
-    # Some releases with head_num have no tiling_stgy_name: what stands in its place says so.
+    # Some releases with head_num have no tiling_stgy_name. The argument in its place shows it.
     names += () if place < len(given) and isinstance(given[place], int) and with_heads else ("tiling_stgy_name",)
     names += _AFTER
     if with_heads:
@@ -103,8 +103,8 @@ def read_arguments(arguments: tuple, keywords: dict, *, takes_head_num: bool = T
 class Operator:
     """Stand for an operator of the earlier layers, so that code configuring it works.
 
-    It configures nothing. The layer's own `dp`, `mp` and `shard` split its operators, and `recompute()` of the cell
-    around them decides whether they run again in the backward pass.
+    It configures nothing. The layer's own `dp`, `mp` and `shard` split its operators. `recompute()` of the cell around
+    them decides whether they run again in the backward pass.
     """
 
     def __init__(self, name: str):
@@ -184,7 +184,7 @@ class AccspeedFlashAttention(FlashAttention):
 
 
 _CLASSES = dict(zip(PATHS, (FlashAttention, FlashAttention, AccspeedFlashAttention)))
-_installed: dict[str, types.ModuleType | None] = {}  # what we put into sys.modules, and what stood there before
+_installed: dict[str, types.ModuleType | None] = {}  # names that we put into sys.modules, and the modules that stood there before
 
 
 def install(*, replace: bool = False, flash_attn: bool = False) -> dict[str, str]:
@@ -214,7 +214,7 @@ def install(*, replace: bool = False, flash_attn: bool = False) -> dict[str, str
 
 
 def uninstall() -> None:
-    """Undo `install`: what stood there before stands there again."""
+    """Undo `install`: put back the modules that stood there before."""
     for name in sorted(_installed, reverse=True):
         before = _installed.pop(name)
         parent, _, leaf = name.rpartition(".")
@@ -254,7 +254,7 @@ def _modules_of_layer(path: str, layer: type) -> Iterator[types.ModuleType]:
 def _modules_of_flash_attn() -> Iterator[types.ModuleType]:
     for leaf in ("", ".flash_attn_interface", ".bert_padding", ".layers", ".layers.rotary"):
         ours = importlib.import_module(f"flash_attention.compat.flash_attn{leaf}")
-        # With a spec, which client code asks for to see whether the package is there.
+        # It has a spec, because client code asks for the spec to see whether the package is there.
         found = importlib.machinery.ModuleSpec(f"flash_attn{leaf}", None, is_package=hasattr(ours, "__path__"))
         module = importlib.util.module_from_spec(found)
         vars(module).update({name: getattr(ours, name) for name in getattr(ours, "__all__", ())})

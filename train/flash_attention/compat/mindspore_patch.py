@@ -14,7 +14,7 @@ from flash_attention.backends import registry
 from flash_attention.compat.mindspore_ops import FlashAttentionScore, flash_attention_score
 
 _OURS: dict[str, Any] = {"flash_attention_score": flash_attention_score, "FlashAttentionScore": FlashAttentionScore}
-# Where client code imports them from; put there also if MindSpore has none.
+# The places from which client code imports them. They are put there even if MindSpore has none.
 _PUBLIC = {
     "mindspore.ops": ("flash_attention_score",),
     "mindspore.ops.function.nn_func": ("flash_attention_score",),
@@ -51,7 +51,7 @@ class Patch:
         return f"{'Patch' if self._before else 'Patch, undone or without effect'}:{''.join(lines)}"
 
     def undo(self) -> None:
-        """Put MindSpore's own functions back; what another call replaced stays."""
+        """Put MindSpore's own functions back. Replacements by another call stay."""
         while self._code:
             function, code, defaults = self._code.pop()
             function.__code__, function.__defaults__ = code, defaults

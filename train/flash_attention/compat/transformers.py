@@ -19,12 +19,12 @@ from flash_attention.call.checks import check_int
 from flash_attention.functional import flash_attention
 
 NAME = "flash_attention"
-# What `attention_forward` calls the arguments of `flash_attention`.
+# The names that `attention_forward` has for the arguments of `flash_attention`.
 _NAMES = (
     *(("bias", "attention_mask"), ("dropout_rate", "dropout"), ("scale", "scaling"), ("sinks", "s_aux")),
     *(("causal", "is_causal"), ("window_size", "sliding_window")),
 )
-# What calls may carry that changes the result and that we do not compute.
+# Arguments that would change the result and that we do not compute.
 _NOT_SUPPORTED = ("head_mask", "cu_seq_lens_q", "cu_seq_lens_k")
 
 
@@ -151,8 +151,8 @@ class MaskFunction:
     def _positional(self, mask_function) -> bool:
         """Return True if the rule is causal and every row is one sequence. A sliding window may limit it.
 
-        The library intersects plain functions, which only their code and closures tell apart. What is unknown counts as
-        no.
+        The library intersects plain functions, which only their code and closures tell apart. An unknown function
+        counts as no.
         """
         masking = self.masking
         parts = self._parts(mask_function)

@@ -6,8 +6,8 @@ kvcache.py               attention against a cache, which grows in the call
 bert_padding.py          between padded batches and packed rows
 layers/rotary.py         rotary embedding
 
-`flash_attention.install(flash_attn=True)` makes `import flash_attn` find these modules. docs/migration.md says what
-becomes of each argument.
+`flash_attention.install(flash_attn=True)` makes `import flash_attn` find these modules. docs/migration.md explains
+each argument.
 """
 
 from flash_attention.compat.flash_attn.flash_attn_interface import (
@@ -20,7 +20,7 @@ from flash_attention.compat.flash_attn.flash_attn_interface import (
 )
 from flash_attention.compat.flash_attn.kvcache import flash_attn_with_kvcache
 
-__version__ = "2.8.3"  # whose interface this is; client code asks for it
+__version__ = "2.8.3"  # the release with this interface; client code asks for it
 
 __all__ = [
     "__version__",

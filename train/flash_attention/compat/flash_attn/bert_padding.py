@@ -42,7 +42,7 @@ def index_put_first_axis(values: Tensor, indices: Tensor, first_axis_dim: int) -
 
     Args:
         values (Tensor): (count, ...), floating or int32, int64.
-        indices (Tensor): int32 or int64 (count,), where each goes; none twice.
+        indices (Tensor): int32 or int64 (count,), the row of the result for each; none twice.
         first_axis_dim (int): rows of the result.
 
     Returns:
@@ -83,7 +83,7 @@ def unpad_input(hidden_states: Tensor, attention_mask: Tensor, unused_mask: Tens
     Args:
         hidden_states (Tensor): (batch, seqlen, ...), floating or int32, int64.
         attention_mask (Tensor): (batch, seqlen), bool or integer: 1 = a token, 0 = padding.
-        unused_mask (Tensor): likewise: 1 = a place that is kept though it counts for no sequence's own length.
+        unused_mask (Tensor): likewise; 1 = a place that is kept, but does not count for the length of a sequence.
 
     Returns:
         (tokens, ...) rows, differentiable in hidden_states; int64 (tokens,) indices of them in batch * seqlen; int32
@@ -103,7 +103,7 @@ def unpad_input_for_concatenated_sequences(hidden_states: Tensor, attention_mask
     Args:
         hidden_states (Tensor): (batch, seqlen, ...), floating or int32, int64.
         attention_mask_in_length (Tensor): integer (batch, seqlen): the lengths of an item's sequences in their order;
-            0 = none. Their tokens stand at the item's start; seqlen is the most.
+            0 = none. The tokens stand at the item's start, at most seqlen of them.
 
     Returns:
         (tokens, ...) rows, differentiable in hidden_states; int64 (tokens,) indices of them in batch * seqlen; int32

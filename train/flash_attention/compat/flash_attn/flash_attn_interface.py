@@ -66,8 +66,8 @@ def flash_attn_func(
         dropout_p (float): share of the probabilities set to zero, whenever it is not 0. PYNATIVE only: a compiled graph
             needs a seed, which `flash_attention.flash_attention` takes. Default: 0.0.
         softmax_scale (float): factor on the scores. Default: None, 1 / sqrt(headdim).
-        causal (bool): query i sees keys 0 to i + seqlen_k - seqlen_q: the last query sees all keys, as the last lines
-            of the two meet. (`flash_attention.flash_attention` aligns top left unless told otherwise.) Default: False.
+        causal (bool): query i sees keys 0 to i + seqlen_k - seqlen_q, so that the last query sees all keys.
+            (`flash_attention.flash_attention` aligns top left unless told otherwise.) Default: False.
         window_size (tuple): (left, right): query i sees keys i + seqlen_k - seqlen_q - left to + right; -1 = all.
         softcap (float): scores become softcap * tanh(score / softcap); 0 = off. Default: 0.0.
         alibi_slopes (Tensor): (nheads,) or (batch, nheads): -slope * |i + seqlen_k - seqlen_q - j| is added.
@@ -198,8 +198,8 @@ def flash_attn_varlen_func(
         q (Tensor): (total_q, nheads, headdim).
         k (Tensor): (total_k, nheads_k, headdim).
         v (Tensor): like k.
-        cu_seqlens_q (Tensor): ints (batch + 1,), cumulative lengths from 0 to total_q or less; what lies behind gives
-            zeros.
+        cu_seqlens_q (Tensor): ints (batch + 1,), cumulative lengths from 0 to total_q or less; rows behind the last
+            length give zeros.
         cu_seqlens_k (Tensor): likewise, to total_k or less.
         max_seqlen_q (int): no effect.
         max_seqlen_k (int): no effect, except with a block_table in a compiled graph, which makes room for so many keys
@@ -235,7 +235,7 @@ def _varlen(
     look = check_ends(spec(q), spec(k), spec(cu_seqlens_q), spec(cu_seqlens_k), spec(alibi_slopes), names)
     if not compiling():
         look(tensor_or_none(cu_seqlens_q), tensor_or_none(cu_seqlens_k))
-    # Two more sequences are what lies behind the last one: queries without keys, and keys without queries.
+    # Two more sequences hold the rows behind the last sequence: queries without keys, and keys without queries.
     cu_seqlens_q = with_rest(cu_seqlens_q, q.shape[0], True)
     cu_seqlens_k = with_rest(cu_seqlens_k, k.shape[0], False)
     if alibi_slopes is not None and len(alibi_slopes.shape) == 2:

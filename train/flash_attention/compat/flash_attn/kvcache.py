@@ -1,7 +1,7 @@
 """`flash_attn_with_kvcache`: attention against a cache of keys and values, which may grow in the call.
 
-A cache of one row for each sequence is one of pages as long as a row. `paged_attention` does the rest; with left
-padding or a logsumexp the pages are gathered and what is hidden becomes a mask.
+A cache with one row for each sequence is a paged cache whose pages are as long as a row. `paged_attention` does the
+rest. With left padding or a logsumexp, the pages are gathered, and a mask hides the hidden keys.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from flash_attention.functional import flash_attention
 from flash_attention.paged import check_known, check_update, limited_attention, update_cache
 from flash_attention.rotary import check_rotary, rotary_embedding
 
-# What flash_attn calls the arguments of this package's functions.
+# flash_attn's names of the arguments of this package's functions.
 _NAMES = (
     *(("query", "q"), ("key", "k"), ("value", "v"), ("key_cache", "k_cache"), ("value_cache", "v_cache")),
     *(("scale", "softmax_scale"), ("cos", "rotary_cos"), ("sin", "rotary_sin"), ("context_lens", "cache_seqlens")),
@@ -75,13 +75,14 @@ def flash_attn_with_kvcache(
     Args:
         q (Tensor): (batch, seqlen, nheads, headdim), float16, bfloat16 or float32.
         k_cache (Parameter): (batch_cache, seqlen_cache, nheads_k, headdim), or with a block_table (num_blocks,
-            page_block_size, nheads_k, headdim), pages of any size. If `k` is given it is written; see
+            page_block_size, nheads_k, headdim), pages of any size. If `k` is given, the cache is written; see
             `reshape_and_cache` for what it may be.
         v_cache (Parameter): likewise; it may have a headdim of its own.
         k (Tensor): (batch, seqlen_new, nheads_k, headdim), keys that the cache takes behind those it has.
         v (Tensor): likewise; both or none.
-        rotary_cos (Tensor): (seqlen_ro, rotary_dim / 2). The new keys are turned by their positions, and the queries:
-            with causal or a window each by its own, otherwise all by the position of the first new key. Only with `k`.
+        rotary_cos (Tensor): (seqlen_ro, rotary_dim / 2). New keys are turned by their positions. With causal or a
+            window, so are queries; otherwise all queries are turned by the position of the first new key. Only with
+            `k`.
         rotary_sin (Tensor): like rotary_cos.
         cache_seqlens (int or Tensor): keys that the cache has, padding included: ints (batch,), or one number
             for all. Default: None, as many as the cache can hold; needed with `k`.
@@ -94,7 +95,7 @@ def flash_attn_with_kvcache(
         causal (bool): query i sees keys 0 to i + length - seqlen, with the length after the new keys. Default: False.
         window_size (tuple): (left, right) of keys that a query sees around that position; -1 = all.
         softcap (float): scores become softcap * tanh(score / softcap); 0 = off. Default: 0.0.
-        rotary_interleaved (bool): neighbouring components make a pair; False: those half of rotary_dim apart.
+        rotary_interleaved (bool): neighbouring components make a pair; False: components half of rotary_dim apart.
         alibi_slopes (Tensor): (nheads,) or (batch, nheads): -slope * distance is added.
         num_splits (int): no effect: how the keys are split is decided inside.
         return_softmax_lse (bool): also return the logsumexp.

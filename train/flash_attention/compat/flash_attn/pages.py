@@ -18,7 +18,7 @@ from flash_attention.call.layout import UNKNOWN
 class _Gathered(nn.Cell):
     """Gather the keys and values of packed sequences from pages. A key that no page holds is NaN.
 
-    PYNATIVE takes those in use; a compiled graph `most` for each sequence, of which the last mean nothing.
+    PYNATIVE takes the pages in use. A compiled graph takes `most` for each sequence, of which the last mean nothing.
     """
 
     def __call__(self, k, v, cu_seqlens, table, most):
@@ -70,7 +70,7 @@ def gatherer():
     return _gatherer_of_pages()
 
 
-_gatherer_of_pages = functools.lru_cache(maxsize=None)(_Gathered)  # made at the first call: none may be at import
+_gatherer_of_pages = functools.lru_cache(maxsize=None)(_Gathered)  # made at the first call, because no Cell may be made at import
 
 
 @constexpr(reuse_result=False)

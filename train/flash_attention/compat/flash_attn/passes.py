@@ -10,7 +10,7 @@ from flash_attention.bridge.tensors import compiling, fresh_seed, spec, tensor_s
 from flash_attention.functional import flash_attention
 from flash_attention.varlen import flash_attention_varlen
 
-# What flash_attn calls the arguments of this package's functions.
+# flash_attn's names of the arguments of this package's functions.
 NAMES = (*(("query", "q"), ("key", "k"), ("value", "v"), ("scale", "softmax_scale"), ("dropout_rate", "dropout_p")),)
 _NAMES = (*NAMES, ("window_size", "window_size_left, window_size_right"))
 
@@ -31,8 +31,8 @@ def _flash_attn_forward(
     """Compute the forward pass of `flash_attn_func`.
 
     Returns:
-        the output; the logsumexp, float32 (batch, nheads, seqlen_q), -inf where a query sees nothing; None for the
-        probabilities, which nothing stores; and what dropout drew, for the backward pass, None without dropout.
+        the output; the logsumexp, float32 (batch, nheads, seqlen_q), -inf if a query sees nothing; None for the
+        probabilities, which nothing stores; and the seed of dropout for the backward pass, None without dropout.
     """
     seed = fresh_seed(_NAMES) if dropout_p else None
     attend = _attention(None, dropout_p, softmax_scale, causal, (window_size_left, window_size_right), softcap)
@@ -155,8 +155,8 @@ def _attention(ends, dropout_p, softmax_scale, causal, window, softcap):
 def _backward(attend, rank, dout, tensors, out, softmax_lse, buffers, slopes, seed):
     """Fill the buffers with the gradients, see `_flash_attn_backward`.
 
-    With the logsumexp of these keys alone, their probabilities are larger by 1 / share for share =
-    exp(own logsumexp - softmax_lse). The gradients of the output and of the logsumexp make up for it.
+    With share = exp(own logsumexp - softmax_lse), the probabilities by the logsumexp of these keys alone are larger by
+    1 / share. The gradients of the output and of the logsumexp make up for it.
     """
     if compiling():
         _refuse_graph()
@@ -175,7 +175,7 @@ def _backward(attend, rank, dout, tensors, out, softmax_lse, buffers, slopes, se
         return (own * upstream).sum() + (own_lse * of_lse).sum()
 
     for buffer, gradient in zip(buffers, ops.grad(loss, (0, 1, 2))(*tensors)):
-        buffer[...] = gradient  # reaches what a view is a view of, which `ops.assign` refuses
+        buffer[...] = gradient  # writes through a view to its tensor, which `ops.assign` refuses
     return delta
 
 

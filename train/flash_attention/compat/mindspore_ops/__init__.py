@@ -4,7 +4,7 @@ MindSpore's own run on Atlas A2 and later devices only. The contract is the docu
 `mindspore.ops.flash_attention_score` and of the primitive. The two differ in one formula: the function adds real_shift
 after the scale. Here the primitive's formula holds: scale_value * (query @ key^T + real_shift).
 
-call.py         what a call says, and what it comes to in our terms
+call.py         the arguments of a call, and the same call in our terms
 layouts.py      reads a call: sizes out of the layout, packed sequences, head_num, how a strategy splits it
 sparse_modes.py reads sparse_mode, attn_mask, prefix and tokens: who sees whom
 real_shift.py   reads real_shift, and makes a bias of it

@@ -1,4 +1,4 @@
-"""A call of `flash_attention_score`, and what it comes to in the terms of `flash_attention.flash_attention`."""
+"""A call of `flash_attention_score`, and the same call in the terms of `flash_attention.flash_attention`."""
 
 from __future__ import annotations
 

@@ -16,10 +16,10 @@ from flash_attention.functional import flash_attention
 from flash_attention.sharding.request import RequestedSharding, ShardRequest
 from flash_attention.varlen import flash_attention_varlen
 
-# Row maximum = logsumexp(2^k * scores) / 2^k: the scores are so far apart that only the largest is left of the sum. A
-# power of two rounds nothing.
+# Row maximum = logsumexp(2^k * scores) / 2^k: the scaled scores are so far apart that only the largest counts in the
+# sum. A power of two rounds nothing.
 _SPREAD = 2.0**60
-# What MindSpore calls the arguments of this package's functions.
+# MindSpore's names of the arguments of this package's functions.
 _NAMES = (
     *(("attention_mask", "attn_mask"), ("bias", "real_shift"), ("alibi_slopes", "real_shift")),
     *(("keep_bits", "drop_mask"), ("cu_seqlens_q", "actual_seq_qlen"), ("cu_seqlens_k", "actual_seq_kvlen")),

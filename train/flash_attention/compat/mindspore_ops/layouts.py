@@ -89,7 +89,7 @@ def shard_request(strategy, layout: str) -> ShardRequest:
     """Return the split of batch and heads by the strategy of query.
 
     Raises:
-        ValueError: it must split nothing but these.
+        ValueError: the strategy splits another axis.
     """
     axes = {"BSH": (0, 2), "SBH": (1, 2), "BNSD": (0, 1), "BSND": (0, 2)}
     check_name("input_layout", layout, axes)

@@ -37,15 +37,16 @@ def flash_attention_score(
 ):
     """Compute `mindspore.ops.flash_attention_score`; all of its documentation holds, with these differences.
 
-    float32 is taken too, any head size up to our limit, and a query that sees nothing gives 0. padding_mask, modes 6 to
-    8 are refused: MindSpore documents them as not implemented yet, without a meaning.
+    It also takes float32 and any head size up to our limit. A query that sees nothing gives 0. padding_mask and modes 6
+    to 8 are refused: MindSpore documents them as not implemented yet, without a meaning.
 
     Args:
         query, key, value (Tensor): in `input_layout`, all of one dtype.
         head_num (int): heads of query.
-        real_shift (Tensor): (B or 1, N, S1, S2), added to the scores before they are scaled; or, for ALiBi under a
-            causal mask, its last 1024 rows, (B or 1, N, 1024, S2), of which the slopes are taken. With TND and TH only
-            these, of the longest sequence, without a gradient, for sequences as long in query as in key.
+        real_shift (Tensor): (B or 1, N, S1, S2), added to the scores before they are scaled. For ALiBi under a causal
+            mask, its last 1024 rows are enough, (B or 1, N, 1024, S2), from which the slopes are taken. TND and TH take
+            only these rows, of the longest sequence. They have no gradient, and sequences must be as long in query as
+            in key.
         drop_mask (Tensor): uint8 (B, N, S1, S2 / 8), a set bit keeps; together with keep_prob < 1. With TND and TH
             (bytes,), N * S1 * S2 / 8 of one sequence behind the other, each S2 a multiple of 8.
         padding_mask: None; MindSpore documents it as reserved, not implemented yet.

@@ -58,7 +58,7 @@ def read_packed_shift(shift: TensorSpec | None, call: FusedCall) -> FusedCall:
 
 
 class Float32(nn.Cell):
-    """The bias that a full real_shift is."""
+    """The bias that stands for a full real_shift."""
 
     def construct(self, real_shift):
         return ops.cast(real_shift, mstype.float32)
@@ -67,9 +67,9 @@ class Float32(nn.Cell):
 class Alibi(nn.Cell):
     """Make a bias for each key from rows that follow the ALiBi rule. It is (B or 1, N, 1, S2).
 
-    shift[i, j] = slope * (j - position of query i). The softmax does not see what a whole row has in common, so that
-    the row of the last query serves all of them. Its slope is fitted over all its keys: what float16 keeps of far
-    distances would be too coarse for the near keys of other queries.
+    shift[i, j] = slope * (j - position of query i). The softmax does not see a constant that is added to a whole row,
+    so the row of the last query serves all queries. Its slope is fitted over all its keys, because the float16 values
+    of far distances would be too coarse for the near keys of other queries.
     """
 
     def __init__(self, call: FusedCall):

@@ -20,7 +20,7 @@ FRACTAL = 256  # elements of a fractal
 # meets no conflict; one that works in place takes twice as long. In float32 elements:
 HALF_ROUND = 64
 
-WIDENED = 1024  # float16 elements that become float32 at a time, if an instruction takes one dtype only
+WIDENED = 1024  # float16 elements that become float32 at a time, for instructions that take only one dtype
 
 # Its negative, the most negative number, is the logsumexp of a row that sees nothing.
 LARGEST_SINGLE = (2 - 2.0**-23) * 2.0**127

@@ -18,10 +18,10 @@ class InstructionForms:
     """The doubtful forms that the kernels use.
 
     Attributes:
-        shifted_operands: vector instructions with two sources whose first one overlaps the destination, half a round
-            of the banks further on. Otherwise in place, which meets bank conflicts.
-        mixed_axpy: vec_axpy from float16 to float32. Otherwise a conversion, then float32 throughout.
-        tensor_move: tensor_mov out of parts of L0C. Otherwise data_move, as in operators that MindSpore ships.
+        shifted_operands: vector instructions with two sources, the first of which overlaps the destination, half a
+            round of the banks further on. If off, they work in place, which meets bank conflicts.
+        mixed_axpy: vec_axpy from float16 to float32. If off, a conversion, then float32 throughout.
+        tensor_move: tensor_mov out of parts of L0C. If off, data_move, as in operators that MindSpore ships.
     """
 
     shifted_operands: bool = True

@@ -22,15 +22,15 @@ OF_QUERIES = ("query", "output", "d_output", "d_query")  # tensors with a row fo
 class Placement:
     """Places of the matrices of a tensor in its stored array, one for every head.
 
-    Row r of the columns 16 c to 16 c + 15 of head h of item b is one block of 16 elements, 32 bytes in float16. Its
-    number is b * batch + h * head + c * column + r.
+    A block is 16 elements, 32 bytes in float16: row r of the columns 16 c to 16 c + 15 of head h of item b. The number
+    of the block is b * batch + h * head + c * column + r.
 
     Attributes:
-        shape: of the tensor as the framework sees it; the array is that in FRACTAL_NZ.
-        heads: of a batch item.
+        shape: shape of the tensor as the framework sees it. The array has this shape in FRACTAL_NZ.
+        heads: heads of a batch item.
         batch, head, column: distances in blocks.
         columns: fractal columns of a matrix.
-        rows: that a matrix has for itself, its padding with BNSD; with TH the next item lies behind its last row.
+        rows: rows that belong to a matrix, its padding with BNSD. With TH the next item lies behind its last row.
     """
 
     shape: tuple[int, ...]
@@ -102,7 +102,7 @@ def capacity(tokens: int, sequences: int, unit: int) -> int:
 
 
 def row_term_kinds(problem: KernelProblem) -> int:
-    """Return kinds of terms per query row in the backward operator: three where keys stand on both sides of the
+    """Return kinds of terms per query row in the backward operator: three if keys stand on both sides of the
     queries.
     """
     return 3 if problem.bias == "alibi" and not problem.rules.causal else 2
@@ -150,8 +150,8 @@ KEEP_PADDING = 32  # bytes after the keep bits: the kernel reads them twice, 16 
 def keep_shape(problem: KernelProblem) -> tuple[int, ...]:
     """Return the shape of the packed keep decisions, uint8: flat, see `pack_keep_bits`.
 
-    Decisions of packed sequences are (heads, keep_blocks, 16, 2): one sequence behind the other, (seq_k / 16, seq_q, 2)
-    each with seq_k padded to 16 and seq_q to BLOCK.
+    Decisions of packed sequences are (heads, keep_blocks, 16, 2), one sequence behind the other. Each sequence is
+    (seq_k / 16, seq_q, 2), with seq_k padded to 16 and seq_q to BLOCK.
     """
     if problem.sequences:
         return (problem.heads * problem.keep_blocks * 32 + KEEP_PADDING,)
@@ -174,8 +174,8 @@ def pack_keep_bits_of_sequences(parts: list[np.ndarray], problem: KernelProblem)
 def pack_keep_bits(bits: np.ndarray, problem: KernelProblem) -> np.ndarray:
     """Keep bits uint8 (batch, heads, seq_q, ceil(seq_k / 8)) to the kernel's order.
 
-    The order is (batch, heads, seq_k / 16, seq_q, 2) with lengths padded to 16: the two bytes (16 keys) of one query
-    stand beside the next query's, as the columns of a fractal do. The same bytes otherwise, zeros as padding.
+    The order is (batch, heads, seq_k / 16, seq_q, 2), with lengths padded to 16 by zeros. The two bytes (16 keys) of a
+    query stand beside the bytes of the next query, like the columns of a fractal. The bytes themselves do not change.
     """
     bits = np.asarray(bits, dtype=np.uint8)
     expected = (problem.batch, problem.heads, problem.seq_q, -(-problem.seq_k // 8))

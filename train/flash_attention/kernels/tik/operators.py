@@ -1,4 +1,4 @@
-"""The kernels as operators: which ones run for a request, how they are built, and what a registered entry does."""
+"""The kernels as operators: which kernels run for a request, how they are built, and what a registered entry does."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from flash_attention.kernels.tik.tik_types import BlockPlan, Number, Tik, TikMod
 class StageKernel(Protocol):
     """A kernel class.
 
-    It is made from a request and chooses how to compute it, then emits the statements of every core.
+    It is made from a request. It chooses how to compute the request, then emits the statements of every core.
 
     Attributes:
         units: tile steps of the busiest core, and of all cores together.
-        flags: int32 numbers of the global tensor `flags`, for what a core notes for itself.
+        flags: int32 numbers of the global tensor `flags`, in which a core keeps notes for itself.
     """
 
     plan: Any
@@ -95,7 +95,7 @@ def work_tables(xp, request: Request, stages: tuple[str, ...]):
         stages: of "forward", "grad", and "blocks" for the two others.
 
     `ends_q` and `ends_k` are the cumulative lengths, int32 (problem.sequences,), without the leading 0. A sequence that
-    is not there is empty: its end is the end of the sequence before.
+    does not exist is empty: its end is the end of the sequence before.
     """
     problem = request.problem
     described, makers = varlen.sequences(xp, problem), []
@@ -131,7 +131,8 @@ def build(
         tik: the tik module: `from tbe import tik`.
         name: kernel name.
         debug: keep the kernel runnable by tikdb.
-        operator: whose arguments the kernel gets, stand-ins among them; without it those that it uses.
+        operator: the operator whose arguments the kernel gets, stand-ins among them. Without it, the kernel gets the
+            arguments that it uses.
         config: of BuildCCE.
 
     Raises:

@@ -24,8 +24,9 @@ ALIBI_TOKENS = 2048 * 128
 ALIBI_LARGEST = 4 * 65504.0
 # Soft caps whose doubles, and quotients with them, float16 holds to its full precision.
 SOFTCAPS = (2.0**-13, 2.0**14)
-# Below the first post_scale is under 16: hidden keys come back beside great biases, and the terms that the Cube adds to
-# the scores leave float16. Above the second the terms of the backward pass do, and gradients of values are off.
+# Below the first number post_scale is under 16. Hidden keys would come back beside great biases, and the terms that the
+# Cube adds to the scores would leave float16. Above the second, terms of the backward pass would leave float16, and
+# gradients of values would be wrong.
 SCALES = (2.0**-10, 2.0**10)
 
 
@@ -45,20 +46,20 @@ class Chip(NamedTuple):
 class KernelProblem(Call):
     """Problem and chip of one attention kernel. float16 in and out, float32 accumulation.
 
-    What makes no difference to a kernel is left at its default, so that calls that differ in it share one. Two rules
-    are read differently from `Call`: the dropout rate always applies (0 outside training), with one packed
-    keep bit per score; and rules.alibi goes with `slopes` and without a bias tensor.
+    A field that makes no difference to a kernel keeps its default, so that calls that differ in it share a kernel. Two
+    rules are read differently from `Call`. The dropout rate always applies (0 outside training), with one packed
+    keep bit per score. And rules.alibi goes with `slopes` and without a bias tensor.
 
     Attributes:
         layout: of query, key, value, output and their gradients, one of LAYOUTS. "TH" takes head_dims that are
             multiples of 16: then FRACTAL_NZ keeps every head in columns of its own.
         prefix: the kernels take the length of a prefix per packed sequence.
-        slopes: if rules.alibi one per head, or one per head of every batch item or packed sequence, head by head.
+        slopes: with rules.alibi, one per head, or one per head of every batch item or packed sequence, head by head.
         cores: AI cores the work is split over.
         memories: see Chip.
         tiling: name of a tiling strategy of `flash_attention.kernels.tik.forward.tiling`.
-        sequences: how many packed sequences there may be in the rows of one batch item with layout "TH", each by itself
-            as far as all rules go; their lengths are data. 0: a batch item is a sequence.
+        sequences: how many packed sequences there may be in the rows of one batch item with layout "TH". All rules
+            apply to each sequence by itself; their lengths are data. 0: a batch item is a sequence.
         keep_blocks: with packed sequences and dropout: room for the keep decisions of a head, see varlen.keep_blocks.
 
     Raises:
@@ -178,9 +179,9 @@ class KernelProblem(Call):
     def query_factor(self) -> float:
         """Return the factor of query or key: a power of two with the scale's sign. At most 1.
 
-        If Vector scales the scores anyway it is smaller than the scale, so that scores of any size that float16
-        holds, their differences, and what hides a key stay in its range before that pass. With packed sequences it
-        always does: how large the scores of one are would take a pass over its keys.
+        If Vector scales the scores anyway, the factor is smaller than the scale. Then scores of any size that float16
+        holds, their differences, and the terms that hide keys stay in its range before that pass. With packed sequences
+        Vector always scales: to find how large the scores of a sequence are would take a pass over its keys.
         """
         if self.scale == 0:
             return 0.0
@@ -195,7 +196,7 @@ class KernelProblem(Call):
     def post_scale(self) -> float:
         """Return the rest of the scale, applied by Vector to float32 scores. 1.0 needs no pass.
 
-        Without a scale what hides a key still counts.
+        The terms that hide keys count even without a scale.
         """
         return 16.0 if self.scale == 0 else self.scale / self.query_factor
 

@@ -95,7 +95,7 @@ class Core(Generic[Plan]):
     def tail_rows(self) -> int:
         """Return rows of the last row block if it is shorter, else 0. With BNSD its padding counts.
 
-        Packed sequences have a last row block each, whose rows are known at run time only.
+        Each packed sequence has a last row block, whose rows are known at run time only.
         """
         return 0 if self.problem.sequences else self.place("query").rows % self.plan.rows
 
@@ -121,8 +121,8 @@ class Core(Generic[Plan]):
 
         Args:
             head: run-time number of the head, counted through all batch items.
-            origin: run-time number of its batch item; 0 will do with BNSD. With packed sequences the row among all
-                tokens where its sequence begins.
+            origin: run-time number of its batch item; 0 is enough with BNSD. With packed sequences it is the first row
+                of the sequence among all tokens.
         """
         place = self.place(name)
         result = self.wide(head, place.head * BLOCK_HALVES)
@@ -260,7 +260,7 @@ class Core(Generic[Plan]):
     def load_operand(self, target: Address, name: str, start: Number, rows: Number, height: int) -> None:
         """Run `load` to L1, with zeros in the rows behind.
 
-        What an earlier tile left there may be NaN, which no probability of zero makes harmless.
+        Values of an earlier tile may be NaN, which no probability of zero makes harmless.
         """
         if not isinstance(rows, int):
             self._load_short(target, name, start, rows, height)
@@ -323,8 +323,8 @@ class Core(Generic[Plan]):
     ) -> None:
         """Record data_move of `bursts` bursts of `burst` blocks between one-dimensional float16 views.
 
-        Gaps beyond the hardware's field are taken apart into single bursts; if burst and gaps are run-time numbers,
-        if `widest`, which no gap reaches, may be beyond it.
+        Moves with gaps beyond the hardware's field are taken apart into single bursts. If burst and gaps are run-time
+        numbers, `widest`, which no gap reaches, decides.
         """
         (dst_tensor, dst_at), (src_tensor, src_at) = dst, src
         if isinstance(src_gap, int) and isinstance(dst_gap, int):

@@ -1,4 +1,4 @@
-"""Rows of int32 words, as the work tables hold them: one layout for who writes them and for who reads them.
+"""Rows of int32 words, as the work tables hold them: one layout for writers and readers.
 
 On the host a table is a structured NumPy array, `table["field"]`; a kernel reads the words of a row by their places.
 """
@@ -20,7 +20,7 @@ class RowLayout:
         fields: by name: how many words, another row, or several of one kind as (row, how many).
 
     Attributes:
-        dtype: of a row in NumPy.
+        dtype: NumPy dtype of a row.
         size: words of a row.
     """
 

@@ -1,12 +1,12 @@
-"""Work tables of packed sequences: the lengths are data, so they are made for every call, of a size fixed before.
+"""Work tables of packed sequences. The lengths are data, so every call makes its tables, of a size fixed before.
 
-Each function takes `xp`, a module of array operations, and gives one that runs on its arrays: `integers` for NumPy on
-the host, or `backends.tik.integers` for tensors in a graph. That one uses nothing but arithmetic on whole arrays,
-without branches, and captures nothing but integers and arrays: the rules of a graph.
+Each function takes `xp`, a module of array operations: `integers` for NumPy on the host, or `backends.tik.integers` for
+tensors in a graph. It returns a function that runs on the arrays of `xp`. By the rules of a graph, the returned
+function uses only arithmetic on whole arrays, has no branches, and captures only integers and arrays.
 
-Rows of queries have two addresses. In the tensors of the caller they follow each other. What the kernels keep per row
-(logsumexp, terms of the backward operator, accumulators) has every sequence begin at a multiple of BLOCK rows, so that
-row blocks of any size are whole there: `stored_rows` in all.
+Rows of queries have two addresses. In the tensors of the caller they follow each other. In the tensors that the kernels
+keep per row (logsumexp, terms of the backward operator, accumulators), every sequence begins at a multiple of BLOCK
+rows. So row blocks of any size are whole there. These tensors have `stored_rows` rows in all.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def keep_blocks(queries: int, keys: int, sequences: int, lengths: list[tuple[int
 
     Args:
         queries, keys: of all sequences.
-        lengths: (queries, keys) of every sequence, or None if any may come. What they need is rounded up to a power
-            of two, so that kernels for other lengths are few.
+        lengths: (queries, keys) of every sequence, or None if any may come. The number of blocks is rounded up to a
+            power of two, so that kernels for other lengths are few.
     """
     if lengths is None:
         return capacity(queries, sequences, BLOCK) * (BLOCK // 16) * capacity(keys, sequences, 16)
@@ -45,7 +45,7 @@ class Sequences(NamedTuple):
 
     Attributes:
         query_row, key_row: first row among the tokens of queries and of keys.
-        stored_row: first one of what is stored per row.
+        stored_row: first row in the tensors that are stored per row.
         keys, queries: lengths.
         offset: position of query 0 among the keys.
         prefix: keys before it are visible besides the causal ones.
@@ -157,11 +157,11 @@ def ranked(xp, count: int, words: list[int], places: np.ndarray, added: np.ndarr
     """Return make(values, cost) -> int32 work table (cores, items, words): items by falling cost, dealt to places.
 
     Args:
-        count: of items.
+        count: number of items.
         words: which word each of `values` is, a vector with a number per item; other words are 0.
         places: (cores, items): for every place in the table the rank of its item. The last rank belongs to an
             item that does not exist, of no cost.
-        added: (cores, items, words): what the place itself adds to the words.
+        added: (cores, items, words): numbers that the place itself adds to the words.
     """
     shape = added.shape
     ranks, own = xp.array(places.reshape(-1).tolist()), xp.array(added.tolist())

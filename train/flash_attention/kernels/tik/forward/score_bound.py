@@ -1,8 +1,8 @@
 """Bounds of scores by the lengths of queries and keys: |query . key| <= |query| |key|.
 
-If no score of a work item can pass its row reference by CEILING, Vector does not cut exponents. If differences
-of scores might not fit in float16, the query is divided by FAR_UNIT, and Vector multiplies what it takes out of L0C,
-having cut off what float16 does not hold.
+If no score of a work item can pass its row reference by CEILING, Vector does not cut exponents. If differences of
+scores might not fit in float16, the query is divided by FAR_UNIT. Vector then cuts the scores that it takes out of L0C
+to the range of float16, and multiplies them by FAR_UNIT.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from flash_attention.kernels.tik.tik_types import Number, Scalar, Tensor, TilePl
 CEILING = 11.0  # of the exponent: the largest probability is 59872, so that float16 holds all of them
 FAR_UNIT = 4.0
 NEAR = 16000  # largest |score| whose differences from a row reference stay in the range of float16
-LIFT = 3.0  # by as much a row reference may be raised, so that no score of its row passes it by CEILING
-MOST = 40  # largest |score| for which that is tried: float16 tells numbers below it well apart
-SLACK = 1.01  # of the bound, for what rounds on the way to it and to the exponent
+LIFT = 3.0  # the most by which a row reference may be raised, so that no score of its row passes it by CEILING
+MOST = 40  # largest |score| for which a lift is tried: float16 tells smaller numbers well apart
+SLACK = 1.01  # factor on the bound, for rounding on the way to the bound and to the exponent
 LEAST_SQUARE = 2.0**-100  # in the place of squares that are zero
 SQUARES = 2048  # products of queries, or keys, with each other that are compared at a time
 
@@ -43,9 +43,9 @@ class ScoreBound:
 
     Attributes:
         far: 1 if the scores of the item that comes next may be far from zero.
-        unit: float32, FAR_UNIT there and 1 elsewhere.
+        unit: float32, FAR_UNIT if far is 1, else 1.
         cut: 1 if an exponent of that item may pass CEILING.
-        room: float16; not negative after it was added to a row reference which, raised by LIFT, no score passes by
+        room: float16. Its sum with a row reference is not negative if no score passes the reference, raised by LIFT, by
             CEILING.
     """
 
@@ -60,7 +60,7 @@ class ScoreBound:
 
     def place(self) -> None:
         """Place the queries in `stage` in L1, for an item that is measured later."""
-        # Rows that are not there hold what an earlier item left: at worst exponents are cut without need.
+        # Rows that do not exist hold values of an earlier item. At worst, exponents are cut without need.
         for stage, slot in zip(self.core.on.stage, self.core.on.norm_rows[2:]):
             self._place(slot, stage, 128, self.core.plan.rows, self.core.plan.rows)
 
@@ -119,7 +119,7 @@ class ScoreBound:
         core.with_scalar("vec_adds", reference, reference, LIFT, numbers)
 
     def judge(self, attempt: Number) -> None:
-        """Set `cut` by what `lift` found. At attempt 1 it does not lift."""
+        """Set `cut` by the result of `lift`. Attempt 1 does not lift."""
         core = self.core
         with core.when(attempt == 0, self.cut == 0):
             for a in range(core.plan.row_blocks):
@@ -167,7 +167,7 @@ class ScoreBound:
     def _squares(self, squares: Tensor, slot: Tensor, height: int) -> None:
         """Compute squares = rows . rows^T, 16 rows at a time.
 
-        Products of different rows take part; they do not pass the larger one of the two squares.
+        Products of different rows take part. They do not pass the larger square of the two rows.
         """
         tik, on, columns = self.core.tik, self.core.on, self.core.depth_columns
         left, right, groups = on.l0_norm_left[0], on.l0_norm_right[0], height // 16

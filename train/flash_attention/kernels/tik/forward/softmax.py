@@ -1,8 +1,8 @@
 """Scores of one tile to probabilities, on Vector: post-scale, bias, exponential, masks, dropout.
 
-The Cube has already subtracted the row reference, so the exponential meets numbers near zero and a probability never
+The Cube has already subtracted the row reference. So the exponential meets numbers near zero, and a probability never
 needs the running maximum of its row. No exponent passes CEILING, so nothing saturates and the overflow status of the
-chip stays clear; if a score was cut, the row total shows it (store.py) and the row block is computed again.
+chip stays clear. If a score was cut, the row total shows it (store.py), and the row block is computed again.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ class Unit:
         a: row block inside the work item.
         tile: number of the key tile, a run-time value.
         scores: segments of the scores in L0C.
-        linear: of the terms that come after a soft cap, likewise; empty if the kernel has none.
-        probability, dropped, low: places in L1 for the probabilities, for those that dropout kept, and for what
-            rounding took from them; None if the kernel has none.
+        linear: segments of the terms that come after a soft cap; empty if the kernel has none.
+        probability, dropped, low: places in L1 for the probabilities, for the probabilities after dropout, and for
+            their rounding errors; None if the kernel has none.
         number, distance: run-time numbers of the visibility and distance tiles, or None if the kernel has none.
         slopes: float16 scalars of the slope terms, for distances.
         verdict: cut is 0 if no exponent passes CEILING; if it is 1, `number` is never 0. far is 1 if the
-            scores are a FAR_UNIT-th of what they stand for. None if Vector does not look at that.
+            scores were divided by FAR_UNIT. The verdict is None if the kernel does not bound scores.
     """
 
     a: int
@@ -58,9 +58,7 @@ LARGEST_MAGNITUDE = 64000.0  # magnitude of the exponents that are told apart fr
 
 
 def limits(problem: KernelProblem, visible: np.ndarray) -> np.ndarray:
-    """Return upper limits of float16 exponents before the post-scale: of hidden ones so low that no probability is
-    left.
-    """
+    """Return upper limits of float16 exponents before the post-scale. Limits of hidden scores leave no probability."""
     unit = problem.post_scale
     return np.where(visible > 0, CEILING / unit, -LARGEST_MAGNITUDE / unit).astype(np.float16)
 
@@ -113,7 +111,7 @@ def steps(core: Core[ForwardPlan], unit: Unit) -> list[Step]:
         for index, (column, columns) in enumerate(plan.pieces)
     ]
 
-    # Everything step by step, so that the pieces hide each other's latency.
+    # All pieces do one step, then the next, so that they hide each other's latency.
     def take_single() -> None:
         for piece in pieces:
             piece.take(0)
@@ -123,7 +121,7 @@ def steps(core: Core[ForwardPlan], unit: Unit) -> list[Step]:
     def take_scaled() -> None:
         for piece in pieces:
             piece.take(3)
-        # Cut on both sides before the post-scale, which would leave the range of float16.
+        # Cut on both sides before the post-scale, because scaled scores would leave the range of float16.
         for piece in pieces:
             piece.limit_below()
         if unit.number is None:
@@ -166,7 +164,7 @@ def steps(core: Core[ForwardPlan], unit: Unit) -> list[Step]:
 def column_factors(post_scale: float, columns: int, piece: int = 1) -> tuple[float, ...]:
     """Return float16 factors of a tile's fractal columns: neighbours of the post-scale, its mean over the columns.
 
-    One rounded factor for all would make every exponent, and with them the logsumexp, wrong in the same direction.
+    One rounded factor for all would make every exponent wrong in the same direction, and so the logsumexp.
 
     Args:
         piece: columns among which equal factors stand side by side: Vector multiplies such a stretch at once.
@@ -175,7 +173,7 @@ def column_factors(post_scale: float, columns: int, piece: int = 1) -> tuple[flo
     near = float(half)
     other = float(np.nextafter(half, np.float16(np.inf if near < post_scale else -np.inf)))
     share = (post_scale - near) / (other - near)
-    # Spread over the columns: a row that sees part of the tile has some of both.
+    # The two factors are spread over the columns, so that a row that sees part of the tile has some of both.
     takes_other = [math.floor((c + 1.5) * share) > math.floor((c + 0.5) * share) for c in range(columns)]
     pieces = [takes_other[first : first + piece] for first in range(0, columns, piece)]
     return tuple(other if taken else near for some in pieces for taken in sorted(some, reverse=True))
@@ -266,7 +264,7 @@ class Piece:
             start += count
 
     def limit_far(self) -> None:
-        """Scale float16 scores that are a FAR_UNIT-th of what they stand for. Rare, so all in place."""
+        """Multiply float16 scores that were divided by FAR_UNIT. This is rare, so it works in place."""
         core, raw, elements = self.core, self.half(2), self.elements
         core.with_row("vec_max", raw, raw, core.on.floor[0], elements)
         core.with_row("vec_min", raw, raw, core.on.ceiling[0], elements)
@@ -281,7 +279,7 @@ class Piece:
             core.unary("vec_exp", self.single, self.single, self.elements)
 
     def finish(self) -> None:
-        """Round, add what rounding took, apply masks and dropout, and move to L1."""
+        """Round, keep the rounding error if asked, apply masks and dropout, and move to L1."""
         core, problem, unit, half = self.core, self.core.problem, self.unit, self.half()
         if not core.plan.half_scores:
             core.to_half(half, self.single, self.elements)

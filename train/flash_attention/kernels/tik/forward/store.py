@@ -14,7 +14,7 @@ from flash_attention.kernels.tik.tik_types import Number, Step, Tensor
 LEAST_TOTAL = 2.0**-120
 SATURATED = 59000  # a row total beyond this may hold a probability whose exponent was cut at softmax.CEILING
 LARGEST_FLAG = 65000.0  # of the row totals that are compared with SATURATED
-# Of a sink less the row reference: its exponential is then all of the total, and the logsumexp is the sink itself.
+# Limit of a sink less the row reference: there its exponential is all of the total, and the logsumexp is the sink.
 LARGEST_SINK = 40.0
 
 
@@ -37,7 +37,7 @@ def finish(core: Core[ForwardPlan], item: Item, a: int) -> None:
     small, shift = _small_steps(core, a), core.operand_shift
     scores, result = core.on.score, core.on.stage[a]
     columns, slots = core.value_columns, plan.staging_slots
-    # Backwards: waiting until the last query column has left stage[a] covers the others.
+    # Backwards, because waiting until the last query column has left stage[a] covers the others.
     spans = [(first, min(2, columns - first)) for first in range(0, columns, 2)][::-1]
 
     def slot(index: int) -> Tensor:
@@ -84,7 +84,7 @@ def finish(core: Core[ForwardPlan], item: Item, a: int) -> None:
         tik.vcmax(stored_rows(core, have), largest, core.on.half_total[0], 1, 1, 1, 8)
         tik.vec_conv(8, "round", core.on.flag[a], largest, 1, 8, 4)
 
-    if core.problem.sequences:  # rows that are not there have a query of zeros
+    if core.problem.sequences:  # rows that do not exist have a query of zeros
         flag(plan.rows)
     else:
         by_rows(core, item["rows", a], flag)
@@ -145,7 +145,8 @@ def _small_steps(core: Core[ForwardPlan], a: int) -> list[Step]:
     compact, seen, lse = core.on.compact_total[0], core.on.seen[0], core.on.row_lse[a]
     first, last = [], []
     if core.plan.precise_total:
-        # The output is divided by the sum of what it was made from, the logsumexp takes unrounded probabilities.
+        # The output is divided by the sum of the rounded probabilities it was made from. The logsumexp takes unrounded
+        # ones.
         low, whole = core.on.scratch[0], core.on.row_total[0]
         first = [
             lambda: core.from_l0c(low, core.on.low_total[a], core.plan.rows // 16),

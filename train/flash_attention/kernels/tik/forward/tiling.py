@@ -77,8 +77,8 @@ class ForwardPlan:
         memory_bound: the memory is the limit, or nearly so.
         shared_sample: two neighbouring row blocks take their references from the same keys, see schedule._sample.
             Spares the memory.
-        long_pieces: Vector works on halves of a tile, with instructions as long as that, in tensors beside the
-            probabilities. Otherwise on 32 keys at a time, in the tensors of the probabilities.
+        long_pieces: Vector works on halves of a tile, with instructions as long as a half, in tensors beside the
+            probabilities. Otherwise it works on 32 keys at a time, in the tensors of the probabilities.
     """
 
     strategy: str
@@ -153,7 +153,7 @@ class ForwardPlan:
 def cut(strategy: Strategy, problem: KernelProblem) -> ForwardPlan:
     """Return the strategy with its tiles cut to lengths that are shorter than a tile.
 
-    Of packed sequences it is the mean length that counts, and the rows divide a block of stored rows.
+    With packed sequences the mean length counts, and the rows divide a block of stored rows.
     """
     rows, length = min(strategy.rows, padded(problem.seq_q)), problem.seq_q
     if problem.sequences:
@@ -165,12 +165,12 @@ def cut(strategy: Strategy, problem: KernelProblem) -> ForwardPlan:
     full, rest = divmod(keys, segment)
     segments = (segment,) * full + ((rest,) if rest else ())
     row_blocks = strategy.row_blocks if padded(length) > rows else 1
-    # Segments are numbered through the loop body (RING tiles of every row block); the ring must come out even there.
+    # Segments are numbered through the loop body (RING tiles of every row block). The slots must divide their number.
     per_body = RING * row_blocks * len(segments)
     wanted = {1: 3, 2: 3, 4: 4}.get(len(segments), 2 * len(segments))
     slots = next(n for n in range(wanted, 0, -1) if per_body % n == 0)
-    # Vector adds a bias per score and distances in float32. A bias per key can lift scores far above a sample. Short
-    # rows show what rounding does to the post-scale. Large head_dims leave Vector the time for float32.
+    # Reasons for float32 scores: Vector adds a bias per score and distances in float32. A bias per key can lift scores
+    # far above a sample. Short rows show the rounding of the post-scale. Large head_dims leave Vector the time.
     plain = problem.bias == "none" or (problem.bias == "alibi" and problem.rules.causal)
     plain = plain and not problem.rules.softcap
     long = problem.post_scale in (1.0, 4.0, 16.0) or problem.seq_k >= LONG * max(1, problem.sequences)
@@ -272,10 +272,11 @@ def buffers(problem: KernelProblem, plan: ForwardPlan, work: TableOfWork) -> lis
 
 
 def _score_buffers(problem: KernelProblem, plan: ForwardPlan, near: bool) -> list[Buffer]:
-    """Return what Vector makes probabilities of scores in, in an order with different banks.
+    """Return the buffers in which Vector turns scores into probabilities, in an order with different banks.
 
-    A tensor per piece: then Vector goes on while a piece leaves, whatever the synchronisation knows of addresses.
-    Operands of an instruction stand half a round of the banks apart, see hardware.HALF_ROUND: tensors have room for it.
+    Each piece has a tensor. So Vector goes on while a piece leaves, whatever the synchronisation knows of addresses.
+    Operands of an instruction stand half a round of the banks apart (hardware.HALF_ROUND), and tensors have room for
+    it.
 
     Args:
         near: see score_bound.is_needed.
@@ -285,7 +286,7 @@ def _score_buffers(problem: KernelProblem, plan: ForwardPlan, near: bool) -> lis
     measured = 2 * score_bound.SQUARES if near else 0
     floor, ceiling = Buffer("floor", "UB", "float16", piece), Buffer("ceiling", "UB", "float16", piece + 256)
     if plan.long_pieces:
-        # A tensor per piece, and one more for what is measured meanwhile, or two for the limits of exponents.
+        # A tensor per piece, and one more for the score bound that is measured meanwhile, or two for exponent limits.
         size = max(piece // 2 + 4 * HALF_ROUND, plan.staging_slot, measured)
         score = Buffer("score", "UB", "float32", size, pieces)
         return [
@@ -331,7 +332,7 @@ def candidates(problem: KernelProblem) -> list[ForwardPlan]:
         ValueError: problem.tiling names no strategy, or one that packed sequences cannot have.
     """
     if problem.tiling == "auto":
-        # Dropout's selections unrolled for two row blocks leave the instruction cache, and Vector gains little by them.
+        # Unrolled for two row blocks, dropout's selections exceed the instruction cache, and Vector gains little.
         alone = problem.dropout_threshold > 0 and (problem.head_dim <= 128 or problem.mask == "per_score")
         strategies = [s for s in STRATEGIES.values() if s.row_blocks == 1 or not alone]
         names = [s.name for s in strategies if s.keys % s.rows == 0 or _takes_any_rows(problem, s)]
