@@ -25,10 +25,10 @@ class Backend(ABC):
     takes: tuple[str, ...] = ()
     # The kinds of calls that it knows, see `Call.kind`.
     kinds: tuple[str, ...] = ("dense",)
-    # The kinds of calls of which `build` takes unknown sizes (call.dynamic), as graphs for dynamic shapes have them.
+    # The kinds of calls for which `build` takes unknown sizes (call.dynamic), as graphs for dynamic shapes have them.
     # The cell then reads the sizes from its tensors at run time.
     dynamic: tuple[str, ...] = ()
-    # Whether `build` takes a paged call with max_length; else it is cut to it around the cell (`PagedEnd`).
+    # Whether `build` takes a paged call with max_length. If not, `PagedEnd` cuts the call to max_length around the cell.
     takes_max_length = False
 
     def unavailable(self) -> str | None:
@@ -78,8 +78,8 @@ class Backend(ABC):
         query       (Tq, H, D) or (Tq, H * D); key, value and output likewise
         lengths_q, lengths_k    int32 or int64 (sequences,) or (sequences + 1,), with or without the leading 0; None
                     if call.varlen has them
-        inputs      likewise; a prefix is int32 (sequences,), slopes of more than one item are float32 (sequences, H), a
-                    bias is (1, H or 1, 1, Tk), and keep_bits are uint8 (bytes,), (H, queries, ceil(keys / 8)) of one
+        inputs      likewise. A prefix is int32 (sequences,). Slopes of more than one item are float32 (sequences, H). A
+                    bias is (1, H or 1, 1, Tk). keep_bits are uint8 (bytes,): (H, queries, ceil(keys / 8)) of one
                     sequence behind the other
         logsumexp   float32 (H, Tq)
 

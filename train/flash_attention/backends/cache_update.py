@@ -18,9 +18,9 @@ from flash_attention.call.inputs import TensorSpec
 
 
 class _Written(nn.Cell):
-    """Give a tensor that operators can write: MindSpore hands them a copy of a view, and what they write is lost.
+    """Give a tensor that operators can write. MindSpore hands them a copy of a view, so that their writes are lost.
 
-    A compiled graph cannot; there the kernel refuses a view.
+    A compiled graph cannot do this; there the kernel refuses a view.
     """
 
     def __call__(self, name, tensor):
@@ -45,7 +45,7 @@ class _Written(nn.Cell):
 
 @compile_time
 def writable():
-    """Return the Cell of `tensor = cell(name, tensor)`, made at the first call: none may be made at import."""
+    """Return the Cell of `tensor = cell(name, tensor)`, made at the first call: no Cell may be made at import."""
     return _writable()
 
 
@@ -68,7 +68,7 @@ class ScatterUpdate(EntryCell):
 
     def construct(self, key, value, key_cache, value_cache, slot_mapping):
         slots = ops.reshape(slot_mapping, (-1,))
-        # A token that is left out repeats the first that is not. If there is none, slot 0 keeps what it has.
+        # A token that is left out repeats the first token that is kept. If there is none, slot 0 keeps its content.
         first = ops.argmax(ops.cast(slots >= 0, mstype.int32), 0)
         chosen = ops.select(slots >= 0, numbered(slots.shape[0]), ops.cast(first, mstype.int32))
         slots = ops.gather(slots, chosen, 0)
@@ -118,7 +118,7 @@ class ScatterAppend(EntryCell):
         room = ops.logical_and(ops.logical_and(place >= 0, place < count), position < most)
         room = ops.logical_and(room, ops.expand_dims(without, 1) == 0)
         slots = ops.select(room, block * self.block_size + inside % self.block_size, inside * 0 - 1)
-        # What was read of a Parameter must have been before it is written.
+        # All reads of a Parameter must come before its write.
         end, tables = ops.depend(end, slots), ops.depend(tables, slots)
         self.write(key, value, key_cache, value_cache, slots)
         if self.free is not None:
@@ -145,7 +145,7 @@ class ScatterReorder(EntryCell):
             self.check(indices, self.batch)
         inside = ops.minimum(ops.maximum(indices, 0), self.batch - 1)
         tables, end = ops.gather(block_tables, inside, 0), ops.gather(lengths, inside, 0)
-        # The block that a sequence writes into next, if it has one; an earlier one that goes on alike keeps it.
+        # The block into which a sequence writes next, if it has one. Of sequences that share it, the first keeps it.
         place = ops.expand_dims(ops.minimum(end, self.max_length - 1) // self.block_size, 1)
         source = ops.gather_elements(tables, 1, place)
         alike = ops.logical_and(ops.equal(ops.reshape(inside, (-1, 1)), ops.reshape(inside, (1, -1))), self.earlier)
@@ -159,7 +159,7 @@ class ScatterReorder(EntryCell):
         tables = _with_blocks(tables, without + wrong)
         copied = ops.logical_and(ops.reshape(copied, (-1,)), without == 0)
         target = ops.reshape(ops.gather_elements(tables, 1, place), (-1,))
-        # A sequence without a copy repeats the first that has one. If none has, a block is written as it is.
+        # A sequence without a copy repeats the first sequence that has one. If none has, a block is written as it is.
         source = ops.maximum(ops.reshape(source, (-1,)), 0)
         target = ops.select(copied, target, source)
         chosen = ops.select(copied, self.rows, self.first(ops.cast(copied, mstype.float32)) + self.rows * 0)
@@ -215,7 +215,7 @@ def _with_blocks(tables, lost):
 
 
 class _Refusal(nn.Cell):
-    """Refuse what a function complains about. Only PYNATIVE can: a graph sees no data."""
+    """Call a function that refuses wrong data. Only PYNATIVE can, because a graph sees no data."""
 
     def __init__(self, refuse):
         super().__init__()
@@ -282,13 +282,13 @@ def append_cell(
         lengths = cell(key, value, key_cache, value_cache, block_tables, lengths, tokens, strict)
 
     key, value      (batch, seq, kv_heads, width), behind the tokens of each sequence
-    block_tables    int32 (batch, most blocks of a sequence), negative if a sequence has no block yet. Those that it
-                    needs now are the first that no table names, in the order of the sequences; if `one_block_each`
-                    the tables name all.
+    block_tables    int32 (batch, most blocks of a sequence), negative if a sequence has no block yet. Sequences get the
+                    blocks that they need now in their order, first the first block that no table names. With
+                    `one_block_each` the tables name all blocks.
     lengths         int32 (batch,): tokens of each sequence, also those past max_length, which are in no cache
     tokens          int32 (batch,): so many of key and value count; the others are padding, on padding_side
-    strict          bool: what is not allowed is an error. Without it a sequence that finds no block left may count as
-                    one that is longer than max_length.
+    strict          bool: anything that is not allowed is an error. Without it, a sequence that finds no block left may
+                    count as longer than max_length.
 
     With `dynamic` seq is unknown. Caches, block_tables and lengths are Parameters.
     """
@@ -305,9 +305,9 @@ def reorder_cell(key_cache: TensorSpec, value_cache: TensorSpec, batch: int, max
 
         lengths = cell(key_cache, value_cache, block_tables, lengths, indices, strict)
 
-    They share blocks. If several would write into a block, all but the first get a copy: one sequence alone sees what
-    is written into a block. indices is int32 (batch,), the others are as in `append_cell`. A sequence whose index is
-    not allowed counts as longer than max_length, unless that is an error.
+    Sequences share blocks. If several would write into a block, all but the first get a copy, so that only one sequence
+    sees a write. indices is int32 (batch,), the other inputs are as in `append_cell`. A sequence whose index is not
+    allowed counts as longer than max_length, unless it is an error.
     """
     if serves_native():
         from flash_attention.backends.cpu.paged import CacheReorder

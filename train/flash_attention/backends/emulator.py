@@ -1,7 +1,7 @@
 """Backend `emulator`: the TIK operators for Ascend 910, executed instruction by instruction by tikemu on a CPU.
 
-Slow and exact: for developing and testing the operators inside MindSpore models without an NPU. The kernels run
-in tikemu's strict mode; whatever the hardware would punish is an error.
+It is slow and exact, for developing and testing the operators inside MindSpore models without an NPU. The kernels run
+in tikemu's strict mode: whatever would go wrong on the hardware is an error.
 """
 
 from __future__ import annotations
@@ -63,13 +63,13 @@ class EmulatorBackend(OperatorBackend):
         return _CheckedLengths(call)
 
 
-# Of a training step's four kernels each takes several megabytes; a process that meets many shapes cannot keep all.
+# Each of a training step's four kernels takes several megabytes. A process that meets many shapes cannot keep all.
 @functools.lru_cache(maxsize=64)
 def _recorded(stage: str, request, name: str):
     """Return the recorded kernel of a stage."""
     import tikemu
 
-    tikemu.install(soc=SOC)  # somebody else may have removed it since the last kernel
+    tikemu.install(soc=SOC)  # other code may have removed it since the last kernel
     from tbe import tik
 
     from flash_attention.kernels.tik import operators
@@ -108,8 +108,8 @@ def _emulated(operator, signature, request, shapes: list):
 class _Packed(nn.Cell):
     """Make a Python function with several results a primitive with one result. Each result has at most 32 bits.
 
-    In PYNATIVE with `recompute()`, MindSpore 2.10 prepares a pyfunc primitive twice and then expects twice the outputs
-    of one that has several.
+    In PYNATIVE with `recompute()`, MindSpore 2.10 prepares a pyfunc primitive twice. It then expects twice the outputs
+    if the primitive has several.
     """
 
     def __init__(self, function, count: int, shapes: list, dtypes: list):

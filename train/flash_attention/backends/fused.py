@@ -57,8 +57,8 @@ class FusedArguments:
 def fused_arguments(call: Call) -> FusedArguments:
     """Map `call` onto the arguments of the operator.
 
-    Causal and token windows become its sparse modes, so that it skips what is hidden. Block windows and explicit masks
-    become a dense mask, with the band around them as a hint if its corner is the top left one.
+    Causal and token windows become its sparse modes, so that it skips hidden keys. Block windows and explicit masks
+    become a dense mask. The band around them is given as a hint if it counts from the top left corner.
     """
     pre_tokens, next_tokens, mode, mask = UNLIMITED_TOKENS, UNLIMITED_TOKENS, DEFAULT_MASK, "none"
     band = call.band

@@ -1,6 +1,6 @@
 """Backend `math`: attention written out in MindSpore operations. Runs anywhere, takes O(seq_q * seq_k) memory.
 
-It is the readable statement of what every backend computes; the gradients are MindSpore's own.
+It states in readable form what every backend computes. The gradients are MindSpore's own.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class _Attention(nn.Cell):
         if self.finite is None:
             scores = self.capped(self.product_nt(stacked, key32))
         else:
-            # What is hidden must not turn 0 * NaN into NaN: markers bring NaN to the pairs of a bad row alone.
+            # Hidden pairs must not become 0 * NaN = NaN, so markers bring NaN only to the visible pairs of a bad row.
             stacked, bad_query = self.finite(stacked)
             key32, bad_key = self.finite(key32)
             value32, bad_value = self.finite(value32)
@@ -106,7 +106,7 @@ class _Attention(nn.Cell):
         if hidden is not None:
             scores = self.hide(scores, hidden)
 
-        # A row that sees nothing has top -inf and total 0: it must give 0 and -inf, and no NaN in any gradient.
+        # A row that sees nothing has top -inf and total 0. It must give 0 and -inf, and no NaN in any gradient.
         top = without_influence(self.top(scores, -1))
         sinks = top  # MindSpore 2.0 wants it in every branch
         if self.sinks is not None:

@@ -1,4 +1,4 @@
-"""Sequences longer than a cache, and queries beside padding: for paged attention that knows nothing of them."""
+"""Sequences longer than a cache, and queries beside padding, for paged attention that knows neither."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from flash_attention.call import Call
 class PagedEnd(nn.Cell):
     """Run a paged call with max_length or padding through a cell without them.
 
-    That cell puts the last query at the last key. If the last n tokens of a sequence are not in the cache, or the last
-    n queries are padding, its queries move on by n rows. Each then stands where it belongs, and the results move back.
-    With padding the lengths come in a tuple with the numbers of queries that are none.
+    That cell puts the last query at the last key. The last n tokens of a sequence may not be in the cache, or its last
+    n queries may be padding. Its queries then move on by n rows. Each stands where it belongs, and the results move
+    back. With padding, the lengths come in a tuple with the numbers of padding queries.
     """
 
     def __init__(self, attention: nn.Cell, call: Call):
@@ -36,7 +36,8 @@ class PagedEnd(nn.Cell):
             self.firsts = Tensor(np.arange(call.batch, dtype=np.int32).reshape(-1, 1) * call.seq_q)
 
     def construct(self, query, key_cache, value_cache, block_tables, context_lens, inputs):
-        # In a graph of MindSpore 2.0 a condition does not know what another one sets: all has a value from the start.
+        # In a graph of MindSpore 2.0 a condition does not see variables that another condition sets. So all variables
+        # have a value from the start.
         if self.dynamic:
             seq_q = query.shape[1]
             rows = ops.reshape(counted(seq_q), (1, -1))

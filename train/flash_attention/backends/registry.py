@@ -84,8 +84,9 @@ def get_backend(name: str) -> Backend:
 
 
 def serves_native() -> bool:
-    """Return True if the native CPU kernel runs rotary embedding and changes of caches. These have no choice of
-    backends.
+    """Return True if the native CPU kernel runs rotary embedding and changes of caches.
+
+    No other backend can be chosen for these.
     """
     import mindspore
 
@@ -103,7 +104,7 @@ def refusal(name: str, call: Call, sharded: bool = False) -> str | None:
         reason = "takes no dynamic shapes in a graph: compile it for each shape (no set_inputs), or use PYNATIVE"
     if reason is None and sharded:
         reason = backend.refuse_sharded()
-    if call.empty:  # which no backend runs
+    if call.empty:  # no backend runs an empty call
         return reason or ("nothing is to be split over devices: a size is 0" if sharded else None)
     reason = reason or _unknown_kind(call, backend) or backend.refuse(call)
     unknown = [name for name in call.inputs if name not in backend.takes]

@@ -98,7 +98,7 @@ class VarlenLoop(nn.Cell):
                     own = own + (tensor,)
                 part, keys, values = self.as_run(part), self.as_run(keys), self.as_run(values)
                 output, logsumexp = cell(part, keys, values, own)
-                if self.prefix is not None:  # as data it is seen only here
+                if self.prefix is not None:  # a prefix as data is known only here
                     beyond = ops.reshape(own[self.prefix] > key_end - first_key, (1, 1, 1, 1))
                     output = ops.masked_fill(output, beyond, float("nan"))
             outputs, logsumexps = outputs + (ops.cast(output, mstype.float32),), logsumexps + (logsumexp,)

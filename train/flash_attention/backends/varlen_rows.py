@@ -109,7 +109,7 @@ class VarlenRows(nn.Cell):
         return ends, first, ends.shape[0] - 1 - first, falls + ops.abs(ends[-1:] - rows)
 
     def count(self, wrong):
-        """Return how many are True."""
+        """Return how many elements are True."""
         return ops.cast(ops.cast(wrong, mstype.float32).sum(), mstype.int32)
 
     def located(self, ends, first, rows):

@@ -184,7 +184,7 @@ class AccspeedFlashAttention(FlashAttention):
 
 
 _CLASSES = dict(zip(PATHS, (FlashAttention, FlashAttention, AccspeedFlashAttention)))
-_installed: dict[str, types.ModuleType | None] = {}  # names that we put into sys.modules, and the modules that stood there before
+_installed: dict[str, types.ModuleType | None] = {}  # our names in sys.modules, with the modules before
 
 
 def install(*, replace: bool = False, flash_attn: bool = False) -> dict[str, str]:

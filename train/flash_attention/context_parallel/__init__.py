@@ -1,7 +1,7 @@
 """Context parallelism: one sequence split over processes.
 
 sequence.py         which tokens of a sequence a process holds
-plan.py             what a process computes with the keys of another one, as calls of the ordinary attention
+plan.py             the work of a process on the keys of another process, as calls of the ordinary attention
 pieces.py           those calls as MindSpore cells, and the merging of their results
 communication.py    start of the process group, passing of tensors around the ring, with a time limit
 ring.py             RingAttention: keys and values travel (PYNATIVE)

@@ -1,6 +1,6 @@
 """Start the process group, and pass tensors around a ring of processes in limited time.
 
-Point to point, through `mindspore.mint.distributed`, in PYNATIVE only. On Ascend it rides on HCCL, on a CPU on MCCL.
+Tensors go point to point, by `mindspore.mint.distributed`, in PYNATIVE only. It uses HCCL on Ascend, MCCL on a CPU.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def initialize(timeout: int = DEFAULT_TIMEOUT) -> tuple[int, int]:
     Args:
         timeout: seconds after which an operation that waits for another process fails. It sets the environment
             variables of HCCL (HCCL_EXEC_TIMEOUT, HCCL_CONNECT_TIMEOUT) and MCCL (MS_CPU_COMM_OP_TIMEOUT) for this
-            process; one that is set already stays.
+            process. A variable that is set already stays.
 
     Raises:
         RuntimeError: not started by `msrun`, or the processes do not find each other.
@@ -71,7 +71,7 @@ class Processes:
 
 
 class Ring(Processes):
-    """The processes, and what this one passes on.
+    """The processes on the ring, and the tensors that this process passes on.
 
     Raises:
         RuntimeError: the process group has not been started, or this MindSpore has no point-to-point operations.
@@ -150,8 +150,8 @@ class Passing:
         with ring.watching(f"its tensor to process {target}"):
             self.sending = ring.distributed.isend(tensor, target, group=ring.group)
             ring.settle()
-        # On a CPU the receiving operation would hold up the computing that is issued after it: MCCL takes messages in
-        # by itself, and the operation only picks them up. On Ascend it runs beside, on a stream of its own.
+        # On a CPU the receiving operation would hold up work that is issued after it. It can wait, because MCCL takes
+        # messages in by itself, and the operation only picks them up. On Ascend it runs on a stream of its own.
         self.receiving = None if ring.on_cpu else self._receive()
 
     def _receive(self):

@@ -97,12 +97,12 @@ class _Forward(_Gathering):
 
 
 class _Backward(_Gathering):
-    """Their gradients, see `Differentiable`."""
+    """The gradients of that forward pass, see `Differentiable`."""
 
     def __init__(self, place: tuple, rules: AttentionRules, sizes: Sizes, backend: str | None):
         super().__init__(SourceBackward, place, rules, sizes, backend)
         self.of_sinks = SinksGradient(sizes)
-        # A CPU has no ReduceScatter, and in graphs no operation that cuts up bfloat16 (MindSpore 2.10).
+        # A CPU has no ReduceScatter. In graphs it also has no operation that cuts up bfloat16 (MindSpore 2.10).
         self.reduce = ops.AllReduce() if self.on_cpu else ops.ReduceScatter()
 
     def construct(self, query, key, value, others, output, logsumexp, d_output, d_logsumexp):

@@ -77,8 +77,8 @@ def piece_problem(sizes: Sizes, rules: AttentionRules, piece: Piece) -> Call:
 def distance_bias(call: Call, piece: Piece) -> tuple[np.ndarray, np.ndarray]:
     """Return ALiBi between chunks as two biases: of the key, (1, heads, 1, keys), and of the query, (1, heads, rows).
 
-    All keys lie on one side of all queries, so that -slope * |distance| is their sum. The query's bias adds to the
-    logsumexp and leaves the softmax alone. Neither grows beyond what the sum is for the nearest key.
+    All keys lie on one side of all queries, so -slope * |distance| is the sum of both. The query's bias adds to the
+    logsumexp and does not change the softmax. Neither bias grows beyond the sum for the nearest key.
     """
     slopes = np.array(alibi_slopes(call))[None, :, None]
     rows, keys = np.arange(call.seq_q), np.arange(call.seq_k)
@@ -90,10 +90,10 @@ def distance_bias(call: Call, piece: Piece) -> tuple[np.ndarray, np.ndarray]:
 
 
 class PieceOptional(nn.Cell):
-    """Select a call's prefix and segment ids, in the order of OPTIONAL: (prefix, row_ids, key_ids) -> the inputs among
-    these three that the call has, for its rows and keys.
+    """Select a call's prefix and segment ids, in the order of OPTIONAL.
 
-    Ids belong to the tokens that the two processes hold, (batch, seq); what the call does not have may be anything.
+    (prefix, row_ids, key_ids) -> the inputs among these three that the call has, for its rows and keys.
+    Ids belong to the tokens that the two processes hold, (batch, seq). Inputs that the call lacks may be anything.
     If only the prefix is visible, other keys have an id that nobody sees.
     """
 
@@ -123,8 +123,7 @@ class PieceOptional(nn.Cell):
 
 
 class _Piece(nn.Cell):
-    """Hold the data of both passes of a call. These are its rows and keys, and its way to prefix, segment ids and
-    ALiBi.
+    """Hold the data of both passes of a call: its rows and keys, and the cells for prefix, segment ids and ALiBi.
     """
 
     def __init__(self, sizes: Sizes, piece: Piece, call: Call):
@@ -208,8 +207,8 @@ class PieceBackward(_Piece):
 class _Differentiated(nn.Cell):
     """Compute gradients from the derivative of the forward cell. Serves backends without a backward pass of their own.
 
-    The whole's output is sum_i w_i output_i with w_i = exp(logsumexp_i - logsumexp). Hence the gradient that reaches
-    part i is w_i d_output at output_i, and w_i d_output . (output_i - output) at logsumexp_i.
+    The output of the whole is sum_i w_i output_i with w_i = exp(logsumexp_i - logsumexp). So the gradient of output_i
+    is w_i d_output, and the gradient of logsumexp_i is w_i d_output . (output_i - output).
     """
 
     def __init__(self, call: Call, backend: Backend):
@@ -254,7 +253,10 @@ class SourceForward(nn.Cell):
 
 
 class SourceBackward(nn.Cell):
-    """Their gradients: (query, pair, optional, output, logsumexp, d_output, d_query) -> (d_query, d_pair), float32."""
+    """The gradients of these calls, in float32.
+
+    (query, pair, optional, output, logsumexp, d_output, d_query) -> (d_query, d_pair).
+    """
 
     def __init__(self, sizes: Sizes, rules: AttentionRules, found: tuple[Piece, ...], backend: str | None):
         super().__init__()
@@ -297,8 +299,10 @@ class Span(nn.Cell):
 
 
 class Start(nn.Cell):
-    """The running result before the first call: output of zeros, logsumexp of nothing, or of the sinks, which so count
-    once."""
+    """The running result before the first call: zeros, and the logsumexp of nothing or of the sinks.
+
+    So the sinks count once.
+    """
 
     def __init__(self, sizes: Sizes):
         super().__init__()

@@ -1,12 +1,12 @@
-"""Plan one process's work on another one's keys, as calls that every backend knows.
+"""Plan the work of one process on the keys of another, as calls that every backend knows.
 
-No backend knows queries and keys that start at different positions. It need not: let query row x stand D tokens after
-key y = 0 of another chunk. Causality and a window are bounds on y - x, x + D - left <= y <= x + D + right. If D pushes
-a bound past the corner, nobody sees the first keys (or the first rows see nothing). Leaving these out brings the bound
-back, and an ordinary top-left aligned window remains. Block windows shift by whole tiles likewise.
+No backend knows queries and keys that start at different positions, and none has to. Let query row x have position
+x + D, counted from key y = 0 of another chunk. Causality and a window are bounds: x + D - left <= y <= x + D + right.
+If D pushes a bound past the corner, no query sees the first keys (or the first rows see nothing). Without these keys or
+rows, an ordinary top-left aligned window remains. Block windows shift by whole tiles in the same way.
 
 A prefix (only beside causality, without windows) is data. In a later chunk perhaps only the keys of the prefix are
-visible, and every process needs the keys of all.
+visible, so every process needs the keys of all processes.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Piece(NamedTuple):
     side: str = SAME
     # Position of the first row minus position of the first key.
     distance: int = 0
-    # Of the first key in the whole sequence; means nothing in an unlimited call.
+    # Position of the first key in the whole sequence. It means nothing in an unlimited call.
     position: int = 0
     # Whether rows see the keys of the prefix only.
     only_prefix: bool = False
@@ -69,8 +69,8 @@ def pieces(
 def steps(split: SequenceSplit, rules: AttentionRules, length: int, prefix: bool = False) -> tuple[int, ...]:
     """Return the distances, 0 first, at which some process sees another's keys on the ring.
 
-    At step t, process r works on the keys of process (r - t) mod world. The steps are the same on every process, and
-    what no process needs is not passed on: a window skips whole steps.
+    At step t, process r works on the keys of process (r - t) mod world. The steps are the same on every process. Keys
+    that no process needs are not passed on, so a window skips whole steps.
     """
     world = split.world
     return tuple(

@@ -20,8 +20,8 @@ class SequenceSplit:
     Args:
         world: number of processes.
         order: "zigzag": the sequence is cut into 2 * world chunks, and process r holds chunks r and 2 * world - 1 - r.
-            All then have the same work under a causal mask. "contiguous": process r holds the r-th of `world` chunks;
-            right for windows much shorter than a chunk.
+            All then have the same work under a causal mask. "contiguous": process r holds the r-th of `world` chunks,
+            which suits windows much shorter than a chunk.
 
     Raises:
         TypeError, ValueError: an argument is not allowed.

@@ -80,14 +80,14 @@ class SplitAttention(nn.Cell):
         self.place, self.constants = (processes.rank, processes.world, order), self.rules.constants()
         self.widths = head_dim, value_head_dim
         given, heads_first = LAYOUTS[input_layout], LAYOUTS["BNSD"]
-        # Any number of heads; if a value may have any width, its layout shows it.
+        # Any number of heads is allowed. If a value may have any width, its layout shows it.
         self.turn_keys = ChangeLayout(given, heads_first, -1, head_dim)
         self.turn_values = ChangeLayout(given, heads_first, -1, value_head_dim or head_dim)
         self.turn_back = ChangeLayout(heads_first, given, -1, value_head_dim or head_dim)
         self.nothing, self.none = Tensor(np.zeros(1, np.float32)), Tensor(np.zeros(1, np.int32))
 
     def __call__(self, *arguments, **named):
-        # Not by `EntryCell`: MindSpore 2.0 gathers in GRAPH mode only, which this therefore does not leave.
+        # Not by `EntryCell`, because MindSpore 2.0 gathers in GRAPH mode only, so this must stay in GRAPH mode.
         arguments, named = results_in_graph_mode(arguments, named)
         return super().__call__(*arguments, **named)
 
@@ -137,7 +137,7 @@ def read_sizes(
     check_length(split, rules, found.seq_q)
     sinks, prefix, ids = read_specs(("sinks", "prefix", "segment_ids"), optional)
     whole = (TensorSpec((*one.shape[:2], split.world * one.shape[2], one.shape[3]), one.dtype) for one in specs)
-    Call.from_inputs(*whole, sinks=sinks, prefix=prefix, segment_ids=ids, rules=rules)  # complains
+    Call.from_inputs(*whole, sinks=sinks, prefix=prefix, segment_ids=ids, rules=rules)  # raises the errors
     sizes = found.batch, found.heads, found.kv_heads, found.seq_q, found.head_dim, found.value_dim
     present = (one is not None for one in optional)
     return Sizes(*sizes, specs[0].dtype, ms.get_context("device_target"), *present)

@@ -1,14 +1,14 @@
-"""The dropout stream: Philox4x32-10 by seed, head and position. NumPy reference of what every backend draws.
+"""The dropout stream: Philox4x32-10 by seed, head and position. NumPy reference for the draws of every backend.
 
-Philox is a counter-based generator: a keep decision depends on nothing but the seed and the place in the attention
-matrix, so forward, backward, recomputation and every backend see the same mask and nobody stores it.
+Philox is a counter-based generator. A keep decision depends only on the seed and the place in the attention matrix. So
+forward, backward, recomputation and every backend see the same mask, and nothing stores it.
 
     key      (seed[0] mod 2**32, seed[1] mod 2**32)
     counter  (key index // 8, query index, query head, batch element)
 
 One call gives four 32-bit words, that is eight 16-bit values (little-endian: the low half of word 0 first). Value j
-decides key 8 * (key index // 8) + j, which is kept when the value is at least the threshold. Eight decisions make one
-byte, bit j for value j: the layout of given keep bits.
+decides key 8 * (key index // 8) + j, which is kept if the value is at least the threshold. Eight decisions make one
+byte, bit j for value j. Given keep bits have the same layout.
 
 Source: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3" (SC 2011), section 3.3.
 """

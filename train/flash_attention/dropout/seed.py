@@ -15,7 +15,7 @@ import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 from mindspore.common.seed import _get_graph_seed
 
-# In PYNATIVE, seeds drawn so far by the state of MindSpore's generator at the draw: recomputation restores that state.
+# The seeds drawn so far in PYNATIVE, by the state of MindSpore's generator at the draw. Recomputation restores it.
 _drawn: collections.OrderedDict = collections.OrderedDict()
 _REMEMBERED = 65536
 
@@ -34,10 +34,10 @@ def draw_tensor(draw=draw, stream: int | None = None) -> Tensor:
     """Return a seed by `draw` for PYNATIVE: int64 (2,). A recomputed forward pass gets the seeds that the first pass
     drew.
 
-    `stream` tells callers apart that may find the same generator state because somebody reset the generator.
+    `stream` tells callers apart that may find the same generator state after a reset of the generator.
 
-    When one cell with `recompute()` runs several times before its backward pass, MindSpore restores the generator as
-    the last run found it (2.10), for its own random operations too: such a model must use GRAPH mode or
+    One cell with `recompute()` may run several times before its backward pass. MindSpore 2.10 then restores the
+    generator state of the last run, for its own random operations too. Such a model must use GRAPH mode or
     `use_reentrant=False`.
     """
     if not hasattr(ms, "get_rng_state"):  # MindSpore 2.0, which has no recomputation in PYNATIVE either
@@ -70,7 +70,7 @@ class DropoutSeed(nn.Cell):
 
     Args:
         seed: the fixed number; drawn by `draw` when None.
-        count: of calls before.
+        count: number of calls before.
     """
 
     def __init__(self, seed: int | None = None, count: int = 0):
@@ -85,8 +85,8 @@ class DropoutSeed(nn.Cell):
         self.write = ops.Assign().add_prim_attr("in_strategy", ((1,), (1,)))
 
     def __call__(self):
-        # PYNATIVE calls a cell and so lands here; a compiled graph contains `construct` instead. So must a traced one,
-        # or it would repeat the seed of the call that was traced.
+        # PYNATIVE calls a cell and so comes here. A compiled graph contains `construct` instead. So must a traced
+        # graph, or it would repeat the seed of the call that was traced.
         if tracing():
             return self.construct()
         return _count_up(self.state)

@@ -1,7 +1,7 @@
 """Split batch and heads over devices, as strategies on primitives of a sharded graph.
 
 strategy.py     how batch and heads of every tensor are split
-shard.py        the way of that from the layer to the primitives
+shard.py        how the split gets from the layer to the primitives
 """
 
 from flash_attention.sharding.strategy import ShardPlan

@@ -1,9 +1,9 @@
 """Turn the layer's dp and mp into strategies on the primitives of a sharded graph.
 
 Under semi-automatic parallelism a network is written for the whole batch and all heads. MindSpore compiles it with
-these shapes, then cuts the tensors of every primitive as its strategy says, and infers all shapes again. Only then it
-makes the gradients, whose operations see the shapes of one device. A primitive with a call of its own (a `Custom`) is
-therefore built for its device's share from the start. It has to infer the shapes of the whole as well.
+these shapes, then cuts the tensors of every primitive as its strategy says, and infers all shapes again. Only then does
+it make the gradients, whose operations see the shapes of one device. So a primitive with a call of its own (a `Custom`)
+is built for its device's share from the start. It has to infer the shapes of the whole as well.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Sharding:
     """Describe the sharding of the graph being compiled: the layer's request, and this device's place."""
 
     request: ShardRequest
-    devices: int  # of the pipeline stage
+    devices: int  # number of devices of the pipeline stage
     rank: int  # among them
 
     def shard(self, call: Call, mask_shape: tuple | None) -> Shard | None:

@@ -1,8 +1,8 @@
 """Shard strategies of attention under semi-automatic parallelism: batch over `dp` devices, heads over `mp`.
 
-`ShardPlan` says how every tensor is split, in the two forms that MindSpore wants of a Custom primitive: Layout objects
-(from 2.3), or tuples beside primitive attributes (2.0-2.2). It also gives the call of one shard, whose dropout and
-computed ALiBi are as in the whole call. shard.py takes it from the layer to the primitives.
+`ShardPlan` says how every tensor is split. MindSpore takes this in one of two forms for a Custom primitive: Layout
+objects (from 2.3), or tuples beside primitive attributes (2.0-2.2). The plan also gives the call of one shard, whose
+dropout and computed ALiBi are as in the whole call. shard.py takes the plan from the layer to the primitives.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ class ShardPlan:
 
         Args:
             in_strategy: one tuple of integers per tensor, into how many parts each axis is split. The tensors are
-                query, key, value, and then, if the layer has them, attention_mask and alibi_mask. () for one of these
-                two leaves it to dp and mp, as if the layer got none.
+                query, key, value, and then, if the layer has them, attention_mask and alibi_mask. () for a mask leaves
+                its split to dp and mp, as if no strategy was given.
             out_strategy: one such tuple for the output in a tuple, or None.
 
         Raises:
-            TypeError, ValueError: what a strategy asks for cannot be had; with what can.
+            TypeError, ValueError: a strategy is not possible; the message says what is.
         """
         check_name("input_layout", input_layout, LAYOUTS)
         if not isinstance(in_strategy, (tuple, list)) or not 3 <= len(in_strategy) <= 5:
@@ -106,7 +106,7 @@ class ShardPlan:
             "dev_matrix_shape": [self.dp, self.mp],
             "inputs_tensor_map": tensor_maps(inputs),
             "outputs_tensor_map": tensor_maps(outputs),
-            # A loss made of the first output is counted this often, as so many devices hold the same part of it.
+            # A loss of the first output counts this often, because so many devices hold the same part of the output.
             "as_loss_divisor": math.prod(unused),
             "empty_mirror_ops": 0,
         }

@@ -1,6 +1,6 @@
 """Backend `cpu`: the native C++ kernel, on any CPU and in every mode of MindSpore.
 
-csrc/           the kernel; csrc/target-inl.h lists what one instruction set is made of
+csrc/           the kernel; csrc/target-inl.h lists the parts of one instruction set
 build.py        compiles it
 library.py      finds it, tells it a call, calls it on NumPy arrays
 operators.py    puts it into MindSpore as a Cell of custom primitives

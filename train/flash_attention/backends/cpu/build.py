@@ -29,7 +29,7 @@ LIBRARY = Path(__file__).resolve().parent / "lib" / "libflash_attention_cpu.so"
 # No contraction: a running maximum minus itself has to be exactly zero. GCC warns of its own AVX-512 header (undefined
 # pass-through operands).
 COMMON_FLAGS = ("-O3", "-std=c++17", "-ffp-contract=off", "-fPIC", "-fopenmp", "-fvisibility=hidden")
-# The older of libstdc++'s two string types, no sized delete, old versions of what is called.
+# The older of libstdc++'s two string types, no sized delete, and old versions of the functions that are called.
 _MANYLINUX = (
     "-D_GLIBCXX_USE_CXX11_ABI=0",
     "-fno-sized-deallocation",
@@ -132,8 +132,7 @@ def target_flags(name: str, machine: str | None = None) -> tuple:
 
 
 def knows(command: list, name: str, machine: str) -> bool:
-    """Return True if a compiler knows an instruction set. If not, a note on standard error says what the library
-    lacks.
+    """Return True if a compiler knows an instruction set. If not, print a note on standard error about the library.
     """
     flags = target_flags(name, machine)
     if name not in _TRIALS or not flags:

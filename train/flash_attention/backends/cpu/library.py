@@ -1,4 +1,4 @@
-"""The compiled kernel: where it is, how a call is told to it, and calls on NumPy arrays without MindSpore."""
+"""The compiled kernel: where it is, how it gets a call, and calls on NumPy arrays without MindSpore."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class Library:
         self.handle.flash_attention_assume_bfloat16_rate(ctypes.c_double(rate or 0.0))
 
     def multiply_adds(self, dtype: str, operations: int) -> None:
-        """Take at least the time of so many operations in registers. They are products of `dtype`.
+        """Run so many operations in registers, which takes at least their time. They are products of `dtype`.
 
         All threads share them, in float32 arithmetic if the processor has none of its own for `dtype`.
 

@@ -35,8 +35,8 @@ def differentiable(
 class _Primitive(nn.Cell):
     """A primitive with the configuration of a call.
 
-    A stand-in takes the place of an optional input that is None, which not every MindSpore version can differentiate
-    around. The kernel knows from its configuration what counts.
+    A stand-in takes the place of an optional input that is None, because not every MindSpore version can differentiate
+    around None. The kernel knows from its configuration which inputs count.
     """
 
     def __init__(self, call: Call, configuration: tuple, primitive: ops.Custom):
@@ -178,7 +178,7 @@ def _input_axes(call: Call, shard: Shard | None) -> tuple:
 
 
 def entry_point(function: str, outputs, bprop=None, **known: Any) -> ops.Custom:
-    """Return a primitive of csrc. `outputs` tell it from others of the function, `known` is what MindSpore is told of
+    """Return a primitive of csrc. `outputs` tell it from other primitives of the function; MindSpore gets `known` of
     them.
     """
     custom = ops.Custom(f"{library.LIBRARY}:{function}", func_type="aot", bprop=bprop, **known)

@@ -28,7 +28,7 @@ class PagedAttention(nn.Cell):
             return query, keys, values, tables, lengths, sinks, rules, rates
 
         self.attention = _primitive("FlashAttentionPaged", shape, dtype, call.dynamic, bprop)
-        # A graph keeps the places of operations with side effects among each other: it reads what was written before.
+        # A graph keeps the order of operations with side effects, so this reads what was written before.
         self.attention.add_prim_attr("side_effect_mem", True)
 
     def construct(self, query, key_cache, value_cache, block_tables, context_lens, inputs):

@@ -16,7 +16,7 @@ class Rotary(EntryCell):
     """One kind of call; `flash_attention.rotary_embedding` gives the meaning of the tensors.
 
     Args:
-        x, cos, sin: what they are.
+        x, cos, sin: specs of the tensors.
         offset: the offset of all sequences; None: the call gives offsets.
     """
 

@@ -1,6 +1,6 @@
 """Put the TIK operators together as a MindSpore Cell. The Cell is the same for a device and for the emulator.
 
-What differs is where a primitive comes from and who decides which scores dropout keeps.
+They differ in two points: where a primitive comes from, and who decides which scores dropout keeps.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class OperatorAttention(nn.Cell):
         call: what to run.
         make_primitive: makes the primitive of a kernel.
         draw: a Cell that draws keep bits, draw(seed) -> uint8 in the order of the kernels, `layout.pack_keep_bits`.
-        chip: that the kernels are planned for.
+        chip: chip that the kernels are planned for.
         shard: see `Backend.build`.
     """
 
@@ -52,8 +52,8 @@ class OperatorAttention(nn.Cell):
         kernel_problem = describe.kernel_problem(call, **chip._asdict(), layout=call.layout)
         bias_gradient = call.bias_shape is not None and call.bias_grad
         request = Request(kernel_problem, bias_gradient, logsumexp_gradient=call.return_lse)
-        # The decoding kernels have no strategies for sharded graphs. They run if they can: their modelled time is less
-        # than the forward kernel takes with the change of keys and values to FRACTAL_NZ before it.
+        # The decoding kernels have no strategies for sharded graphs. Otherwise they run if they can. The forward kernel
+        # and the change of keys and values to FRACTAL_NZ before it would take more modelled time.
         decodes = shard is None and decode_scheduler.refuse(kernel_problem) is None
         self.slopes_place = call.place("alibi_slopes")
         if shard is not None and self.slopes_place is not None:
@@ -220,7 +220,7 @@ class _Backward(nn.Cell):
 
     def construct(self, query, key, value, others, output, logsumexp, d_output, d_logsumexp):
         mask, bias, keep, sinks = others[:4]
-        # A row without visible keys has no logsumexp, and its share of the gradient is nothing.
+        # A row without visible keys has no logsumexp, and its share of the gradient is zero.
         given = (output, d_output, logsumexp)
         if self.logsumexp_gradient:
             given = given + (d_logsumexp,)
@@ -253,9 +253,9 @@ class _Backward(nn.Cell):
 class _Redistributed(nn.Cell):
     """Hand on a tensor of a sharded graph in the layout of the kernels.
 
-    MindSpore redistributes a tensor directly before the primitive that wants another layout. The kernels stand inside a
-    Cell with a `bprop`, which gets the inputs of the Cell: from before that. These two primitives stand outside. On a
-    device they only name another shape.
+    MindSpore redistributes a tensor directly before the primitive that needs another layout. The kernels stand inside a
+    Cell with a `bprop`, which gets the inputs of the Cell from before the redistribution. So these two primitives stand
+    outside. On a device they only name another shape.
     """
 
     def __init__(self, shard: Shard, axes: tuple):
@@ -285,8 +285,8 @@ class SpreadSinks(nn.Cell):
 class _PerKey(nn.Cell):
     """Pad a mask or bias per key for the kernels. Its shape is (B or 1, H or 1, 1, Sk).
 
-    The values of a bias are followed by which keys they hide: (2, B or 1, H or 1, 1, Sk padded).
-    If a bias is -inf (-65504 stands for it on a chip without infinities) the value is 0, the other HIDDEN_BY_BIAS.
+    A bias becomes two planes, its values and its hidden keys: (2, B or 1, H or 1, 1, Sk padded). If a bias is -inf
+    (-65504 stands for it on a chip without infinities), the value is 0, and the second plane is HIDDEN_BY_BIAS.
 
     Args:
         shape: on one device.

@@ -94,7 +94,7 @@ for name in {_SPECIFICATIONS}:
 def specifications() -> dict[str, str]:
     """Return the chip's name ("soc"), number of cores and sizes of memories, as CANN says.
 
-    Asked in a process of its own: who asks has to choose a chip for everything that is compiled after it.
+    A process of its own asks, because the asking process chooses a chip for everything that it compiles afterwards.
 
     Raises:
         RuntimeError: CANN cannot be asked.

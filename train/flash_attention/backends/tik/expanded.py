@@ -2,7 +2,7 @@
 
 GE's nodes take no layouts as attributes: MindSpore 2.5 and 2.6 refuse a Custom primitive that has some ("Unsupported
 custom attribute type in adaptor"). So a sharded graph has one primitive, a Morph, in the place of all operators.
-MindSpore splits its tensors and then puts the operators there, which know nothing of the whole.
+MindSpore splits its tensors and then puts the operators there, which see only their shard.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Prefixes and segment ids for the TIK operators: an explicit mask, made on the device by MindSpore's own operations.
 
-They are data of the call, and tiles of keys are chosen when a kernel is built. So no tile is skipped for them. The mask
-takes 2 bytes a score and batch item (and head, if the caller's mask varies by head).
+Prefixes and segment ids are data of the call, but tiles of keys are chosen when a kernel is built. So no tile is
+skipped for them. The mask takes 2 bytes a score and batch item (and head, if the caller's mask varies by head).
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ MindSpore 2.0 to 2.2 compile the Python function of an operator in their own pro
 hand GE a node whose type is the name of that function, with prototype and inference of shapes of their own. CANN then
 compiles the operator package's entry for the type, see `opp_package`.
 
-Either way MindSpore keeps, for a whole process, what was said first of a function's inputs and outputs. So a function
-has one list of arguments, all required; stand-ins take the places of those that a problem lacks.
+Either way, MindSpore keeps the first description of a function's inputs and outputs for the whole process. So a
+function has one list of arguments, all required. Stand-ins take the places of arguments that a problem lacks.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Filled(nn.Cell):
             for t in signature.inputs
         )
         self.wanted = tuple(index for index, tensor in enumerate(signature.outputs) if not tensor.absent)
-        # MindSpore redistributes what a sharded primitive returns, and not what a tuple made of it holds.
+        # MindSpore redistributes the result of a sharded primitive, but not the members of a tuple made of it.
         self.selects = len(self.wanted) < len(signature.outputs)
 
     def construct(self, *given):

@@ -25,10 +25,10 @@ def primitive_of(
     given_slopes: bool,
     slope_rows: np.ndarray | None = None,
 ) -> tuple:
-    """Return (primitive of a stage, a Cell of its last inputs: the constants). the constants).
+    """Return (primitive of a stage, a Cell of its last inputs, which are constants).
 
     Args:
-        shapes: of outputs that MindSpore sees otherwise than the kernel, by name.
+        shapes: shapes of outputs that differ between MindSpore and the kernel, by name.
         given_slopes: whether the slopes of ALiBi are data, see `Constants`.
         slope_rows: of the decoding kernel: numbers of the slopes of its rows.
     """
@@ -44,7 +44,7 @@ class Constants(nn.Cell):
     """Hold the constants of a kernel. If the slopes of ALiBi are data, the constants that need them are made from the
     slopes.
 
-    The kernels read slopes from tables in global memory, and what else a kernel is does not depend on their values.
+    The kernels read slopes from tables in global memory. Nothing else in a kernel depends on the values of slopes.
     """
 
     def __init__(self, problem: KernelProblem, constants: dict, given_slopes: bool, slope_rows: np.ndarray | None):

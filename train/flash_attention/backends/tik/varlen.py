@@ -30,8 +30,8 @@ class VarlenOperators(nn.Cell):
         make_primitive: makes the primitive of a kernel.
         draw: a Cell that draws keep bits, draw(seed, ends_q, ends_k) -> uint8, see layout.keep_shape.
         chip: that the kernels are planned for.
-        check: a Cell, check(lengths_q, lengths_k), that gives them back or fails if they are not allowed; without it
-            the results are NaN then.
+        check: a Cell, check(lengths_q, lengths_k), that returns them, or fails if they are not allowed. Without it,
+            lengths that are not allowed make the results NaN.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class VarlenOperators(nn.Cell):
 class _Allowed(nn.Cell):
     """Give the ends of sequences, int32 (sequences,), and float32 (1,), which is 1.
 
-    If they do not ascend from 0 to the number of rows, the rows are all of the first sequence, and the number NaN.
+    If the ends do not ascend from 0 to the number of rows, all rows belong to the first sequence, and the number is NaN.
     """
 
     def __init__(self, sequences: int, rows: int):

@@ -70,7 +70,7 @@ def gatherer():
     return _gatherer_of_pages()
 
 
-_gatherer_of_pages = functools.lru_cache(maxsize=None)(_Gathered)  # made at the first call, because no Cell may be made at import
+_gatherer_of_pages = functools.lru_cache(maxsize=None)(_Gathered)  # at the first call: no Cell may be made at import
 
 
 @constexpr(reuse_result=False)
