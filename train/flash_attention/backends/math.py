@@ -91,7 +91,7 @@ class _Attention(nn.Cell):
         if self.finite is None:
             scores = self.capped(self.product_nt(stacked, key32))
         else:
-            # Hidden pairs must not become 0 * NaN = NaN, so markers bring NaN only to the visible pairs of a bad row.
+            # Hidden pairs must not become NaN by 0 * NaN. So markers bring NaN only to the pairs of a bad row.
             stacked, bad_query = self.finite(stacked)
             key32, bad_key = self.finite(key32)
             value32, bad_value = self.finite(value32)

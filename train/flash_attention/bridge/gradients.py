@@ -8,13 +8,12 @@ word, as tests/train/flash_attention/st/mindspore_faults shows without this pack
 
 MindSpore 2.0:
 
-* PYNATIVE: the `bprop` of a Cell receives as `out` what its first call returned, in every later call. What such a Cell
-  returns is not known to the operations behind it as the result of anything; what a reshape returns is.
+* PYNATIVE: in every later call, the `bprop` of a Cell receives as `out` the result of its first call. Operations behind
+  such a Cell do not know its result as the result of an operation. They do know the result of a reshape.
 * PYNATIVE, once a constant of the differentiated function is another tensor than before: operations run as if their
   shapes were unknown. `Custom` primitives do not support that. In a compiled graph they run with known shapes.
-* `@jit` functions that PYNATIVE differentiates: the `bprop` of a Cell is lost. If a primitive has one, all that the
-  gradient takes from the forward pass is zero. A graph with a branch is differentiated by other code, which does the
-  second right.
+* `@jit` functions that PYNATIVE differentiates: the `bprop` of a Cell is lost. The `bprop` of a primitive gets zeros for
+  all values from the forward pass. Other code differentiates a graph with a branch, and gets primitives right.
 """
 
 from __future__ import annotations
@@ -312,7 +311,7 @@ def zeros_like(tensors):
 class FirstDerivatives(nn.Cell):
     """Hand on the gradients, and refuse to differentiate them once more.
 
-    They are a function of the inputs too: MindSpore takes some gradients for constants.
+    The gradients handed on depend on the inputs too, because MindSpore takes some gradients for constants.
     """
 
     def __init__(self, backend: str):

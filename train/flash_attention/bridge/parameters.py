@@ -1,10 +1,10 @@
 """Pass arguments of Python programs to compiled Cells, in GRAPH mode or by `mindspore.jit`.
 
-MindSpore 2.0 makes a Parameter that is an argument of a compiled Cell or function one and the same with a Parameter of
-any other call: the numbers of the second overwrite the first one's numbers
+MindSpore 2.0 confuses Parameters that are arguments of a compiled Cell or function. The numbers of the Parameter in a
+second call overwrite the numbers of the Parameter in the first
 (tests/train/flash_attention/st/mindspore_faults/parameter_arguments.py). In a tuple all releases refuse a Parameter,
-and take a Tensor for a constant: they compile anew for each other one. What a graph reads from the Cell around it is
-another matter, and so is PYNATIVE.
+and take a Tensor for a constant, so that they compile anew for each other Tensor. Parameters that a graph reads from
+the Cell around it have no such fault, and PYNATIVE has none.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class EntryCell(nn.Cell):
 
 
 class Compiled(nn.Cell):
-    """Call a Cell as a `@jit` function in PYNATIVE. MindSpore hands operators of a package nothing else there.
+    """Call a Cell as a `@jit` function in PYNATIVE. Only so does MindSpore run operators of a package there.
 
     It is compiled once for the shapes and dtypes of its tensors.
     """

@@ -51,7 +51,7 @@ def remembered(function):
 
 
 def spec(tensor):
-    """Return (shape, dtype) of a tensor, None of None. Anything else stays for `tensor_spec` to complain about."""
+    """Return (shape, dtype) of a tensor, and None for None. Other objects pass, and `tensor_spec` refuses them."""
     if tensor is None:
         return None
     if isinstance(tensor, Tensor):
@@ -78,7 +78,7 @@ class SelectInputs(nn.Cell):
 
     def __init__(self, call: Call):
         super().__init__()
-        #: Of each its place among all, and the dtype in which a backend gets it, None as it is.
+        #: For each input its place among all, and the dtype in which a backend gets it; None: as it is.
         self.places = tuple(
             (place, one.cast and getattr(mstype, one.cast)) for place, one in enumerate(OPTIONAL) if one.has(call)
         )
@@ -94,13 +94,13 @@ class SelectInputs(nn.Cell):
 class NumberCheck(nn.Cell):
     """Look at the numbers in small tensors of integers when a call is made. A graph does not.
 
-    MindSpore runs operators later, and hands their errors to whatever waits next. To read a tensor that an operator
-    made, or has read, is to wait for all operators under way: tensors that passed are read again only when they are
-    others. A tensor that Python has just made is read without waiting.
+    MindSpore runs operators later, and hands their errors to the code that waits next. Reading a tensor that an
+    operator made, or has read, waits for all operators under way. So the same tensors are not read again once they
+    passed. A tensor that Python has just made is read without waiting.
 
     Args:
         check: a function of the arrays, None among them, that raises; or None.
-        names: what the caller calls the arguments, for its errors.
+        names: the caller's names of the arguments, for errors.
     """
 
     def __init__(self, check: Callable | None, names: Names = ()):
@@ -134,7 +134,7 @@ class WithSelectedInputs(EntryCell):
     Args:
         run: the cell.
         call: what it runs.
-        check: of the numbers in the last two tensors and the prefix, or None.
+        check: check of the numbers in the last two tensors and the prefix, or None.
     """
 
     def __init__(self, run: nn.Cell, call: Call, check: NumberCheck | None = None):

@@ -1,4 +1,4 @@
-"""Describe an attention call once: its sizes, rules and inputs, with the checks of what the caller gave. No MindSpore.
+"""Describe an attention call once: its sizes, rules and inputs, with checks of the arguments. It needs no MindSpore.
 
 call.py         Call: sizes, dtypes, rules and inputs of one call, frozen and validated
 storage.py      Varlen and Paged: packed sequences, and keys in a paged cache
@@ -6,7 +6,7 @@ varlen.py       calls of packed sequences
 paged.py        calls against a paged cache
 rules.py        AttentionRules: what a call computes, whatever its shapes
 inputs.py       shapes and dtypes of query, key and value
-layout.py       layouts of these as values
+layout.py       layouts of query, key and value, as Python values
 optional.py     the table of the other inputs
 checks.py       checks of plain arguments
 visibility.py   which keys a query sees, which key tiles a query tile visits

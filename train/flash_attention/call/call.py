@@ -33,8 +33,8 @@ class Call:
     """Describe one attention call: sizes, dtypes, rules, optional inputs and storage.
 
     `Call.from_inputs` derives a dense call from its tensors, `varlen_call` a call of packed sequences, and `paged_call`
-    a call against a paged cache. The constructor is for tests and tools, and for `explain`, which says who can run a
-    call. batch, seq_q and seq_k are UNKNOWN (-1) if a graph is compiled for dynamic shapes, see `dynamic`.
+    a call against a paged cache. The constructor is for tests and tools, and for `explain`, which says which backends
+    can run a call. batch, seq_q and seq_k are UNKNOWN (-1) if a graph is compiled for dynamic shapes, see `dynamic`.
 
     Packed sequences are the rows of one batch item in layout "BSND" (tensors (T, N, D)) or "BSH" ((T, N * D)). The
     rules hold in every sequence by itself, by position in the sequence. Dropout's batch element is the index of the
@@ -45,13 +45,13 @@ class Call:
         batch, heads, seq_q, seq_k, head_dim: sizes of query and key.
         kv_heads: heads of key and value; 0 = as many as heads.
         dtype: "float16", "bfloat16" or "float32".
-        layout: of query, key, value and output. A backend gets a call in a layout that it takes.
+        layout: layout of query, key, value and output. A backend gets a call in a layout that it takes.
         rules: what the call computes, whatever its sizes.
         value_dim: head_dim of value and output; 0 = head_dim.
-        mask_shape: of an explicit mask, non-zero = hidden: (batch or 1, heads or 1, seq_q or 1, seq_k). A compact
-            causal mask is not here: it became rules.causal.
-        mask_dtype: of that mask. Backends receive it as bool all the same.
-        bias_shape: of a bias, (batch or 1, heads or 1, seq_q or 1, seq_k), added to the scaled scores instead of
+        mask_shape: shape of an explicit mask, non-zero = hidden: (batch or 1, heads or 1, seq_q or 1, seq_k). A compact
+            causal mask is not here, because it became rules.causal.
+        mask_dtype: dtype of that mask. Backends still receive the mask as bool.
+        bias_shape: shape of a bias, (batch or 1, heads or 1, seq_q or 1, seq_k), added to the scaled scores instead of
             rules.alibi.
         bias_dtype: the dtype of query, or float32.
         bias_grad: whether the gradient of a given bias is wanted; None comes back otherwise.
@@ -67,8 +67,8 @@ class Call:
         batch_offset, head_offset: where a shard's first batch element and first query head sit in the whole call.
             Dropout and computed ALiBi are as in the whole call.
         all_heads: query heads of the whole call; 0 = as many as heads.
-        slopes_shape: of the caller's slopes for computed ALiBi, (heads,) or (batch, heads), instead of those that
-            rules.alibi stands for; of packed sequences (sequences, heads). They get no gradient.
+        slopes_shape: shape of the caller's slopes for computed ALiBi, (heads,) or (batch, heads), or with packed
+            sequences (sequences, heads). They replace the standard slopes of rules.alibi and get no gradient.
         storage: None for a dense call; `Varlen` for packed sequences, `Paged` for keys in a paged cache.
     """
 
@@ -139,11 +139,11 @@ class Call:
                 with a full last axis, or the compact causal (T, T) or (1, T, T) with T = rules.tile.
             bias: added to the scaled scores; rank 4, broadcasts to (B, H, Sq, Sk) with a full last axis.
             keep_bits: uint8 (B, H, Sq, ceil(Sk / 8)), bit k % 8 of byte k // 8 set = key k is kept.
-            rules: of the call; a compact causal mask makes them causal.
+            rules: rules of the call; a compact causal mask makes them causal.
             head_dim: needed for BSH, SBH and TH; when given, it must agree with the other layouts too.
-            value_head_dim: of value; None = head_dim for BSH, SBH and TH, any in the other layouts.
+            value_head_dim: head_dim of value; None = head_dim for BSH, SBH and TH, any in the other layouts.
             batch: number of batch items, for TH only.
-            items: what of the call has a prefix of its own, and how many of them there may be. None: the batch items.
+            items: the unit that has a prefix of its own, and the allowed numbers of such units. None: the batch items.
             **others: specs of further optional inputs, see `OPTIONAL`, or fields of Call, by name.
 
         Raises:
@@ -282,9 +282,9 @@ class Call:
 def alibi_slopes(call: Call) -> list[float]:
     """Return computed ALiBi's slopes for the heads of `call`, if the caller gives none. They are float64.
 
-    For H a power of two: 2 ** (-8 (i + 1) / H). Otherwise the slopes of the next lower power of two, followed by every
-    other slope of twice that power. Press et al., "Train Short, Test Long" (2022), section 3 and the authors' released
-    code.
+    If H is a power of two, they are 2 ** (-8 (i + 1) / H). Otherwise they are the slopes of the next lower power of
+    two, followed by every other slope of twice that power. Source: Press et al., "Train Short, Test Long" (2022),
+    section 3, and the authors' released code.
     """
 
     def powers(count):
@@ -345,8 +345,8 @@ def _check_score_tensors(call: Call) -> None:
 
 
 def _check_prefix(call: Call) -> None:
-    """Check that only causal visibility stands beside a prefix, which widens it. A prefix beside anything else that
-    hides by position means nothing.
+    """Check that a prefix stands only beside causal visibility, which it widens. Beside other rules of position it
+    has no meaning.
     """
     if not call.prefix:
         return

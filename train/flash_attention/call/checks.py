@@ -9,7 +9,7 @@ import numpy as np
 
 # Of lengths, positions, indices and ids.
 INTEGERS = ("int32", "int64")
-# A side of a window with this many tokens, or more, reaches to the end of any sequence.
+# A side of a window with at least this many tokens reaches to the end of any sequence.
 ALL_TOKENS = 2**31 - 1
 
 

@@ -13,7 +13,8 @@ from flash_attention.call.layout import CALL_LAYOUTS, UNKNOWN, check_batch
 
 DTYPES = ("float16", "bfloat16", "float32")
 MASK_DTYPES = ("bool", "uint8", *DTYPES)
-# Of query and key, and of value: the latent vectors of multi-head latent attention are 512 wide, keys 64 more.
+# The largest head_dim of query and key, and of value. The latent vectors of multi-head latent attention are 512 wide,
+# and its keys 64 more.
 MAX_HEAD_DIM = 576
 MAX_VALUE_DIM = 512
 
@@ -53,7 +54,8 @@ def read_tensors(
 ) -> Sizes:
     """Return the sizes of a call's three tensors. Raise if they do not fit each other, the layout or the widths.
 
-    value_head_dim None: free in layouts that show it, else head_dim. batch: of layout TH, which does not show it.
+    If value_head_dim is None, it is free in layouts that show it, else head_dim. Layout TH does not show the batch, so
+    `batch` gives it.
     """
     check_name("input_layout", layout, CALL_LAYOUTS)
     check_batch(batch, layout)

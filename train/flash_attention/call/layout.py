@@ -1,4 +1,4 @@
-"""Layouts of query, key, value and output as values: which axes they have, and what follows from that."""
+"""Layouts of query, key, value and output as Python values: their axes, and the shapes that follow."""
 
 from __future__ import annotations
 
@@ -61,11 +61,11 @@ class Layout:
         """Read (batch, heads, seq, head_dim) from the shape of a tensor.
 
         Args:
-            name: of the tensor.
+            name: name of the tensor.
             batch: items of the batch, if the shape does not show them.
-            width_name: what the caller calls `width`.
-            width: of a head, or None if the shape shows it.
-            most: allowed of that.
+            width_name: the caller's name of `width`.
+            width: width of a head, or None if the shape shows it.
+            most: largest allowed width.
 
         Raises:
             ValueError: naming the tensor, what came and what is allowed.
@@ -104,7 +104,7 @@ class Layout:
 
 
 def check_batch(batch: int | None, layout: str) -> None:
-    """Raise unless a caller gives the batch size exactly if tensors do not show it."""
+    """Raise unless the batch size is given if, and only if, tensors do not show it."""
     if not CALL_LAYOUTS[layout].tokens:
         if batch is not None:
             raise ValueError(f"batch: got {batch} with input_layout {layout}, allowed only with TH")
@@ -123,5 +123,5 @@ LAYOUTS = {
         ("SBH", ("seq", "batch", "heads * head_dim")),
     )
 }
-# The layouts of calls: also one without an axis for the batch, whose size is given beside the tensors.
+# The layouts of calls. One of them has no axis for the batch, whose size is given beside the tensors.
 CALL_LAYOUTS = {**LAYOUTS, "TH": Layout("TH", ("batch * seq", "heads * head_dim"))}

@@ -1,4 +1,4 @@
-"""Name arguments in error messages: what the caller of an adapter wrote, instead of this package's own names."""
+"""Name arguments in error messages as the caller of an adapter wrote them, not by this package's own names."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 # Pairs of a name here and the caller's name, in a tuple, because a compiled graph passes on constants.
 Names = tuple
 
-# What stands before an argument's name in a message. "a key", "hides keys" and "compact causal" are English.
+# The text before an argument's name in a message. "a key", "hides keys" and "compact causal" are plain English.
 _BEFORE = r"(^|, |<= |\b(?:and|beside|but|for|is|of|than|when|with|without) )"
 
 
@@ -29,5 +29,5 @@ def renamed(message: str, names: Names) -> str:
     theirs = dict(names)
     pattern = rf"{_BEFORE}({'|'.join(map(re.escape, theirs))})(?![\w.(])"
     message = re.sub(pattern, lambda found: found[1] + theirs[found[2]], message)
-    # Two arguments here may be one of the caller's.
+    # Two arguments here may be one argument of the caller.
     return re.sub(rf"\b({'|'.join(map(re.escape, theirs.values()))})((?:,| and) \1)+\b", r"\1", message)

@@ -1,8 +1,8 @@
 """The optional inputs of a call: one table of their names, shapes, dtypes, gradients and places.
 
-Its order is that in which they travel, from `flash_attention` to the cell of a backend. A new one is a row here and an
-argument of `in_order`, a field of Call, an argument of `flash_attention` and of the layer, and what a
-backend that takes it does with it.
+The inputs travel in the order of the table, from `flash_attention` to the cell of a backend. A new input needs a row
+here and an argument of `in_order`. It also needs a field of Call, an argument of `flash_attention` and of the layer,
+and code in each backend that takes it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from flash_attention.call.inputs import (
 
 Call = Any  # of `flash_attention.call.call`, which takes this table
 
-COVERS = ("dp", "mp", None, None)  # (batch, heads, seq_q, seq_k), each of which but the last may be 1
+COVERS = ("dp", "mp", None, None)  # (batch, heads, seq_q, seq_k); all but the last may be 1
 
 
 PACKED_ITEMS = "sequences"  # the unit in place of batch items if sequences are packed
@@ -48,12 +48,12 @@ class OptionalInput:
     """One row of the table of optional inputs.
 
     Attributes:
-        name: of the argument; the mask's is attention_mask.
+        name: name of the argument; for the mask it is attention_mask.
         read: read(name, spec, whole) -> fields of the call. Raises TypeError, ValueError: the tensor is not allowed.
-        shape: of what a backend gets; None in calls that do not have it.
-        axes: which of them is split by what, over devices.
+        shape: shape of the tensor that a backend gets; None in calls that do not have it.
+        axes: how each axis is split over devices.
         cast: dtype in which a backend gets it; None: as it is.
-        gradient: in which calls it has one; elsewhere it is zero.
+        gradient: in which calls it has a gradient; in others the gradient is zero.
     """
 
     name: str

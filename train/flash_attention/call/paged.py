@@ -119,7 +119,7 @@ def true_widths(query: TensorSpec, key_cache: TensorSpec, value_cache: TensorSpe
     """
     key_shape, value_shape = key_cache.shape, value_cache.shape
     if not query.shape or len(key_shape) != 4 or len(value_shape) != 4:
-        return query, None  # which `paged_call` complains about
+        return query, None  # `paged_call` refuses it
     dim, width, values = query.shape[-1], key_shape[3], value_shape[3]
     rounded = dim != width and stored_width(dim) == width
     if value_head_dim is None:

@@ -35,7 +35,7 @@ RULE_ARGUMENTS = (
 
 @dataclass(frozen=True)
 class AttentionRules:
-    """The rules of a call, validated. The layer makes them once; the calls of a call and of a kernel carry them.
+    """The rules of a call, validated. The layer makes them once; a Call and a KernelProblem carry them.
 
     Attributes:
         causal: query i sees keys up to its own position only.

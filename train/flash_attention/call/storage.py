@@ -12,7 +12,7 @@ class Varlen:
     Attributes:
         ends_q, ends_k: cumulative lengths with the leading 0, or None if they are data.
         count: number of sequences, UNKNOWN if a graph is compiled for any number. Two tensors of one length leave open
-            whether both have the leading 0: then it is that length, and with the 0 there is one sequence less.
+            whether both have the leading 0. The count is then that length; with the 0 there is one sequence less.
     """
 
     ends_q: tuple | None = None
@@ -39,10 +39,10 @@ class Paged:
         block_size: keys in a block.
         blocks: number of blocks in the caches.
         one_query: query and output have no axis for the one query of each sequence.
-        max_length: most keys of a sequence. A longer sequence has no others: its queries behind them get NaN. Without
-            it a sequence that is longer than its blocks is an error.
+        max_length: most keys of a sequence. A longer sequence has no further keys, and its queries behind them get NaN.
+            Without max_length, a sequence that is longer than its blocks is an error.
         padding: side on which the queries of a sequence have padding, "left" or "right". A number for each sequence
-            comes with the lengths and says how many queries are none. None: there is no padding.
+            comes with the lengths and says how many queries are padding. None: there is no padding.
     """
 
     block_size: int

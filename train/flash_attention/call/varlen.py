@@ -56,7 +56,7 @@ def varlen_call(query: TensorSpec, key: TensorSpec, value: TensorSpec, lengths_q
 
 
 def check_numbers(call: Call, lengths_q, lengths_k, prefix) -> None:
-    """Check what is data in a call of packed sequences, in arrays. None stands for what is not.
+    """Check the data of a call of packed sequences, in arrays. None stands for an argument that is no data.
 
     Raises:
         ValueError: naming the argument, what came and what is allowed.

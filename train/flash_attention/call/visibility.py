@@ -1,7 +1,7 @@
 """Compute the keys a query row sees and the key tiles a query tile visits.
 
-Everything positional (causal, token window, block window) is one interval per query row, [lo, hi) in key indices. An
-explicit mask only hides more inside it. The native and the TIK kernels mirror the formulas of `Band.keys`.
+All rules of position (causal, token window, block window) together are one interval per query row, [lo, hi) in key
+indices. An explicit mask only hides keys inside it. The native and the TIK kernels mirror the formulas of `Band.keys`.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class Band:
 
     def rows_that_see(self, start: int, stop: int) -> tuple[int, int]:
         """Return the rows [first, end) that see a key of [start, stop). There are none if first >= end."""
-        # Those with hi > start and lo < stop: one interval, as both are monotone.
+        # These are the rows with hi > start and lo < stop: one interval, because both bounds are monotone.
         return (
             _first_row(self.seq_q, lambda row: self.keys(row)[1] > start),
             _first_row(self.seq_q, lambda row: self.keys(row)[0] >= stop),

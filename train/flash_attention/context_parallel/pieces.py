@@ -123,8 +123,7 @@ class PieceOptional(nn.Cell):
 
 
 class _Piece(nn.Cell):
-    """Hold the data of both passes of a call: its rows and keys, and the cells for prefix, segment ids and ALiBi.
-    """
+    """Hold the data of both passes of a call: its rows and keys, and the cells for prefix, segment ids and ALiBi."""
 
     def __init__(self, sizes: Sizes, piece: Piece, call: Call):
         super().__init__()

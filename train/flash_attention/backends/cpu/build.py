@@ -132,8 +132,7 @@ def target_flags(name: str, machine: str | None = None) -> tuple:
 
 
 def knows(command: list, name: str, machine: str) -> bool:
-    """Return True if a compiler knows an instruction set. If not, print a note on standard error about the library.
-    """
+    """Return True if a compiler knows an instruction set. If not, print a note on standard error about the library."""
     flags = target_flags(name, machine)
     if name not in _TRIALS or not flags:
         return True

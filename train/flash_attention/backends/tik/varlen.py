@@ -111,7 +111,8 @@ class VarlenOperators(nn.Cell):
 class _Allowed(nn.Cell):
     """Give the ends of sequences, int32 (sequences,), and float32 (1,), which is 1.
 
-    If the ends do not ascend from 0 to the number of rows, all rows belong to the first sequence, and the number is NaN.
+    If the ends do not ascend from 0 to the number of rows, all rows belong to the first sequence. The number is then
+    NaN.
     """
 
     def __init__(self, sequences: int, rows: int):

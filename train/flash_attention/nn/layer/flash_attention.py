@@ -23,7 +23,7 @@ from flash_attention.functional import attend
 from flash_attention.sharding.request import RequestedSharding, ShardRequest
 from flash_attention.sharding.strategy import ShardPlan
 
-# What `print(layer)` says, beside the seed of its dropout.
+# The arguments that `print(layer)` shows, beside the seed of its dropout.
 _SHOWN = (
     *("head_dim", "dropout_rate", "prev_block_num", "next_block_num", "tiling_stgy_name", "dp", "mp"),
     *("have_attention_mask_batch", "alibi", "backend", "scale", "softcap", "input_layout", "batch", "window_size"),
@@ -64,13 +64,14 @@ class FlashAttention(EntryCell):
         batch (int): items of the batch, needed for "TH", and for it only. Default: None.
         window_size (tuple): (left, right), tokens that a query sees before and after its position; -1 = all.
             Default: (-1, -1).
-        causal (bool): query i sees keys 0..i only, without any mask tensor: aligned TOP LEFT, so that one query against
-            ten keys sees one. flash_attn and cached decoding align bottom right, see causal_alignment. Default: False.
+        causal (bool): query i sees keys 0..i only, without any mask tensor. It is aligned TOP LEFT: one query against
+            ten keys sees one key. flash_attn and cached decoding align bottom right, see causal_alignment. Default:
+            False.
         causal_alignment (str): "top_left", or "bottom_right": query i stands at key i + seq_k - seq_q, for causal
             masks, windows and computed ALiBi alike. Default: "top_left".
         value_head_dim (int): size of a head of value and of the output, 1 to 512. Default: None, head_dim.
-        alibi_grad (bool): False saves the gradient of `alibi_mask`, which is then zero. Default: True.
-        seed (int): of dropout. Default: None, taken from `mindspore.set_seed`.
+        alibi_grad (bool): False skips the gradient of `alibi_mask`, which is then zero. Default: True.
+        seed (int): seed of dropout. Default: None, taken from `mindspore.set_seed`.
 
     Inputs:
         - **query** (Tensor) - (batch, heads, seq_q, head_dim), float16, bfloat16 or float32.
@@ -250,8 +251,8 @@ class FlashAttention(EntryCell):
             The layer itself.
 
         Raises:
-            TypeError, ValueError: a strategy cannot be had; with what can. What depends on the number of devices and
-                the shapes is checked when the graph is compiled.
+            TypeError, ValueError: a strategy is not possible; the message says what is. Conditions on the number of
+                devices and the shapes are checked when the graph is compiled.
 
         Examples:
             >>> from flash_attention import FlashAttention

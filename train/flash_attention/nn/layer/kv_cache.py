@@ -29,9 +29,9 @@ class KVCache(EntryCell):
         paged (bool): store blocks of block_size tokens, handed out one by one as sequences grow, instead of a row of
             max_length tokens for each sequence. Default: False.
         block_size (int): tokens of a block. Default: 16.
-        num_blocks (int): blocks of all sequences together; a sequence that finds none left fails. Default: None, enough
-            for max_length tokens of each.
-        padding_side (str): where a call that says how many `tokens` count has its padding, "right" (behind them) or
+        num_blocks (int): blocks of all sequences together; a sequence that finds no block left fails. Default: None,
+            enough for max_length tokens of each.
+        padding_side (str): side of the padding in a call that gives `tokens`: "right" (behind the tokens that count) or
             "left" (before them). Default: "right".
 
     Inputs:
@@ -58,8 +58,8 @@ class KVCache(EntryCell):
     position of the first new token; `lengths + 0` keeps it if something behind the update needs it.
 
     The storage, the lengths and the block tables are Parameters. So `update`, `reorder` and `reset` work in GRAPH mode,
-    PYNATIVE and @jit, and no change of them compiles a graph anew. A sequence gets a block when it needs one, the first
-    that no other has.
+    PYNATIVE and @jit, and no change of them compiles a graph anew. A sequence gets a block when it needs one: the first
+    block that no other sequence has.
 
     Examples:
         >>> import numpy as np
@@ -115,7 +115,7 @@ class KVCache(EntryCell):
         self.check_room = _RoomCheck(max_length)
 
     def construct(self, query, key, value, tokens=None):
-        if not compiling():  # what is refused must not have changed the cache
+        if not compiling():  # a refused call must not change the cache
             caches = self.key_cache, self.value_cache, self.block_tables, self.lengths
             check_attention(query, caches, self.max_length, self.widths, tokens, self.padding_side)
         self.update(key, value, tokens)
@@ -170,7 +170,7 @@ class KVCache(EntryCell):
         return reorder_sequences(*caches, indices, self.max_length, not compiling())
 
     def reset(self, indices: Tensor | tuple | list | None = None) -> Tensor:
-        """Forget the sequences of these numbers, whose blocks others may take then.
+        """Forget the sequences with these numbers. Other sequences may then take their blocks.
 
         Args:
             indices (Tensor, tuple or list): ints (any,), 0 to batch - 1. A negative number stands for no sequence, so
@@ -215,8 +215,8 @@ class KVCache(EntryCell):
 class _RoomCheck(nn.Cell):
     """Refuse tokens past the end and sequences that are not there, in PYNATIVE only.
 
-    Reading the lengths at every step would wait for every step. It counts what it sees, and looks before it complains.
-    What it has not seen, a compiled graph's tokens, the update itself notices, if later.
+    Reading the lengths at every step would wait for every step. So it counts the tokens that it sees, and reads the
+    lengths before it raises. It does not see a compiled graph's tokens; the update itself notices these, if later.
     """
 
     def __init__(self, max_length: int):
@@ -225,7 +225,7 @@ class _RoomCheck(nn.Cell):
 
     def __call__(self, lengths, key, tokens):
         if not isinstance(key, Tensor) or key.ndim != 4 or not isinstance(tokens, (Tensor, type(None))):
-            return  # what updates says what is allowed
+            return  # the update raises the error
         seq = key.shape[1]
         if self.seen + seq > self.max_length:
             have = lengths.asnumpy().astype(np.int64)
