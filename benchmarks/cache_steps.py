@@ -2,9 +2,9 @@
 
     PYTHONPATH=train python -m benchmarks.gates caches
 
-MindSpore hands operators to its threads, as it does by default. Beside the caches stands one addition of MindSpore's
-own: what handing over, and waiting for a result, cost without us. A process of its own prints one JSON object:
-milliseconds by name.
+MindSpore hands operators to its threads, as it does by default. One addition of MindSpore's own stands beside the
+caches. It shows the cost of handing over, and of waiting for a result, without this package. A process of its own
+prints one JSON object: milliseconds by name.
 """
 
 from __future__ import annotations

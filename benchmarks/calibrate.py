@@ -26,7 +26,7 @@ CLOSE = 0.03  # of what a card says the model may be off
 STEPS = 20  # halvings of the interval in which a constant is searched
 #: Values of the constants that are switches.
 SWITCHES = {"mask_drain": (0.0, 1.0, 2.0), "vector_two_sources": (1.0, 2.0), "vector_reads_add": (0.0, 1.0)}
-#: The constants with the loop that decides each, those first on which others depend.
+#: The constants with the loop that decides each. Constants on which others depend come first.
 DECIDED_BY = {
     "vector_head": "dup, 32 repeats",
     "issue_cycles": "dup, 1 repeat",
@@ -52,7 +52,7 @@ class Model:
     """Hold the model of one chip under values of its constants.
 
     Attributes:
-        constants: those that differ from the model as it is.
+        constants: constants that differ from the model as it is.
     """
 
     def __init__(self, soc: str) -> None:
@@ -70,7 +70,7 @@ class Model:
         return answer(loop, self.emulator.seconds(loop, {**self.constants, **others}), self.soc.clock_hz)
 
     def search(self, name: str, loop: loops.Loop, wanted: float) -> float | None:
-        """Return the value of a constant with which the model gives the answer; None: no likely one does."""
+        """Return the value of a constant with which the model gives the answer, or None if no likely value does."""
         if name in SWITCHES:
             return min(SWITCHES[name], key=lambda value: abs(self.answer(loop, **{name: value}) - wanted))
         constant = type(self.soc.timing).__dict__[name]

@@ -107,7 +107,7 @@ def rate(
 
 
 def attention(operator: str, heads: int, length: int, head_dim: int) -> tuple[Any, dict[str, Any]]:
-    """Return a built attention kernel, and what it is given."""
+    """Return a built attention kernel, and its inputs."""
     problem = KernelProblem(batch=1, heads=heads, seq_q=length, seq_k=length, head_dim=head_dim)
     built = tik_kernels.build(problem, operator)
     random = np.random.default_rng(0)
@@ -149,7 +149,7 @@ def processor_seconds() -> float:
 
 
 def compare_processes(count: int, turns: int) -> None:
-    """Print what one process and several need for the same kernels."""
+    """Print the time that one process and several processes need for the same kernels."""
     clocks = {"processor": processor_seconds, "elapsed": time.perf_counter}
     print(f"seconds, the least of {turns}{'':>28}" + "".join(f"{name:^36}" for name in clocks))
     print(f"{'':<34}" + f"{'1 process':>18}{f'{count} processes':>18}" * 2)

@@ -1,4 +1,4 @@
-"""Figures that development keeps an eye on, beside what is required of them in benchmarks/required.json.
+"""Figures that development keeps an eye on, beside the required figures of benchmarks/required.json.
 
     PYTHONPATH=train:emulator python -m benchmarks.gates [PART ...] [--quick]
 
@@ -136,7 +136,7 @@ def measure_first(options: argparse.Namespace, plan: Plan) -> list[Figure]:
     result = []
     for case in (Case(plan.lengths[0]), Case(plan.lengths[0], "float16", causal=False)):
         with Worker("flash", options.threads) as worker:
-            for size in (Case(128), case):  # what is loaded once is not this shape's
+            for size in (Case(128), case):  # the first shape pays for what is loaded once
                 worker.require(size)
                 for kind, title in _PASSES.items():
                     worker.seconds(f"compile {kind}")

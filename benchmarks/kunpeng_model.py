@@ -2,10 +2,10 @@
 
     PYTHONPATH=train python -m benchmarks.kunpeng_model [--library libflash_attention_cpu.so]
 
-Takes the forward pass in float32 out of a library for AArch64, or compiles that part as the library is compiled: the
-loop of products, and what follows it and turns products into probabilities. The exponential of four vectors is
-compiled by itself. A model knows neither caches nor memory: this is a bound, and shows where instructions are wasted.
-The exit status is 1 when benchmarks/required.json asks for more.
+It takes the forward pass in float32 out of a library for AArch64, or compiles that part with the library's flags. The
+part is the loop of products, and the code after it that turns products into probabilities. The exponential of four
+vectors is compiled by itself. A model knows neither caches nor memory, so this is a bound. It shows where instructions
+are wasted. The exit status is 1 if benchmarks/required.json asks for more.
 
 Needs llvm-mca (Debian: llvm) and a cross compiler (Debian: g++-aarch64-linux-gnu).
 """
@@ -31,7 +31,7 @@ MACHINE, MODEL = "aarch64", "tsv110"
 COMPILER, DISASSEMBLER, ANALYSER = f"{MACHINE}-linux-gnu-g++", f"{MACHINE}-linux-gnu-objdump", "llvm-mca"
 # A whole cell of scores without bias and dropout.
 CELL = re.compile(r"ForwardCell\w*Float32Math\w*BiasE0ELb0EE\w*run_fullEv")
-# Of a cell, in rows, and floats; multiplications and additions of a vector of four that end in a cycle.
+# The size of a cell, in rows and in floats; multiplications and additions of a vector of four that end in a cycle.
 ROWS, COLUMNS, LANES, PER_CYCLE = 4, 16, 4, 2
 HEAD_DIMS = (64, 128)
 EPILOGUE, EXP2 = "epilogue of 4 x 16 scores", "exp2 of four vectors"
@@ -115,7 +115,7 @@ def analysed(instructions: Sequence[str]) -> Loop:
 
 
 def products(cell: Code) -> tuple[int, int]:
-    """Return the first and the last instruction of the loop of products: the longest one of those that multiply."""
+    """Return the first and the last instruction of the loop of products: the longest loop that multiplies."""
     multiplying = [loop for loop in cell.loops() if multiplications(cell, *loop)]
     return max(multiplying, key=lambda loop: loop[1] - loop[0])
 

@@ -1,8 +1,9 @@
 """Write kernels with published times on a first-generation Ascend 910, after their description.
 
-A recurrence over tokens ("gated delta": the state S of a head is a float32 matrix in the Unified Buffer; a token scales
-it, takes k S, adds an outer product and takes q S), its ablations, a convolution of four taps, and a probe that reads
-the memory. Sources: lvyufeng/relic-engine (docs/performance), XieMenghuan21/legacy-ascend-qwen38 (docs/OPERATORS.md).
+The kernels are a recurrence over tokens ("gated delta") and its ablations, a convolution of four taps, and a probe that
+reads the memory. In the recurrence, the state S of a head is a float32 matrix in the Unified Buffer. A token scales S,
+takes k S, adds an outer product and takes q S.
+Sources: lvyufeng/relic-engine (docs/performance), XieMenghuan21/legacy-ascend-qwen38 (docs/OPERATORS.md).
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ class Recurrence:
     """One variant of the recurrence.
 
     Attributes:
-        columns, rows: of the state that a core works on.
+        columns, rows: size of the state that a core works on.
         accumulators: partial sums that the rows of a product are added to in turn.
-        folded: products as broadcast, multiplication and a fold in halves, in place of an axpy a row.
-        pieces: instructions that a broadcast of a row is made of.
+        folded: products are a broadcast, a multiplication and a fold in halves, in place of an axpy for each row.
+        pieces: number of instructions for the broadcast of a row.
         from_buffer: whether the broadcast number comes from the Unified Buffer; else it is a constant.
     """
 
@@ -245,7 +246,7 @@ class Published:
         """Return the model's figure under other values of its constants."""
         given = dict(constants)
         if isinstance(self.kernel, Recurrence):
-            # Its compiler is Ascend C's; rows and gates were written by the kernel before and come from the L2 buffer.
+            # Its compiler is Ascend C's. The kernel before wrote rows and gates, so they come from the L2 buffer.
             given.update(mask_every=1, gm_read_latency=given.get("l2_read_latency", 150))
         options = tikemu.Options(constants=given, active_cores=self.kernel.active_cores, trace=False, progress=False)
         results = [tikemu.run(program, {}, numerics=False, options=options) for program in programs(self.kernel)]

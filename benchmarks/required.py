@@ -10,7 +10,7 @@ from pathlib import Path
 from flash_attention.commands.bench.figures import Figure, not_measured
 from flash_attention.text_table import table
 
-#: Bounds by pattern of a figure's name, as `fnmatch` has them; the first that fits counts.
+#: Bounds by pattern of a figure's name, as in `fnmatch`. The first pattern that fits counts.
 BOUNDS: Mapping[str, float] = {
     pattern: bound
     for group in json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8")).values()

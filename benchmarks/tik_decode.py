@@ -80,7 +80,7 @@ def measure(case: Decoding, sync: str = "auto") -> tuple[float, dict]:
 
 
 def figures(quick: bool) -> list[Figure]:
-    """Measure and print what the kernels need.
+    """Measure and print the time of the kernels.
 
     Args:
         quick: contexts that are tik.QUICK times shorter, whose figures mean nothing.

@@ -75,7 +75,7 @@ def timeline(trace: Path, start: float, length: float, width: int = 104) -> str:
     rows: dict[str, list] = {}
     for event in emulator.events(trace):
         cells = rows.setdefault(event.pipe, [{} for _ in range(width)])
-        # Vector moves what comes out of L0C.
+        # Vector makes the moves out of L0C.
         letter = "m" if (event.pipe, event.name) == ("V", "data_move") else LETTERS.get(event.name, "o")
         begin, end = event.start - start, event.end - start
         for index in range(max(0, int(begin // step)), min(width, int(end // step) + 1)):

@@ -3,10 +3,11 @@
 
     python examples/beyond_composed.py
 
-Each length and attention is a process of its own, which makes two steps of the same training; the second one counts,
-and the peak of the memory. Attention written in MindSpore's operators stores all scores: its memory grows with the
-square. If a length would take more than this machine has free, its step is not tried, and the plot shows what it
-would take. FlashAttention goes on. Figures go to --out: steps.json and steps.png (matplotlib).
+Each length and attention has a process of its own, which makes two steps of the same training. The time of the second
+step counts, and the peak of the memory. Attention written in MindSpore's operators stores all scores, so its memory
+grows with the square of the length. If a length would take more memory than this machine has free, its step is not
+tried, and the plot shows an estimate. FlashAttention goes on. Figures go to --out: steps.json and steps.png
+(matplotlib).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 #!/usr/bin/env python
 """Train the same GPT with FlashAttention and composed attention; print loss, speed and memory.
 
-Each training is a process of its own, so that peak memory is that run's. The composed run makes only the first
---compare-steps steps of the same schedule; the comparison is over those. Further options go to train_gpt.py.
+Each training has a process of its own, so that its peak memory is its own. The composed run makes only the first
+--compare-steps steps of the same schedule, and the comparison is over these steps. Further options go to train_gpt.py.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 from train_gpt import plot
 
-# Float32 sums in another order: relative difference of the first loss. Later steps amplify it.
+# Largest relative difference of the first losses, because float32 sums differ in order. Later steps amplify it.
 FIRST_LOSS_TOLERANCE = 1e-5
 
 

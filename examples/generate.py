@@ -47,8 +47,8 @@ class CachedBlock(nn.Cell):
 
 
 class CachedGPT(nn.Cell):
-    """The model with caches: it takes the tokens that it has not seen, after the SEEN - 1 before them, and gives the
-    logits of the next one. The last counts[b] tokens of row b count, and it goes on from row order[b]."""
+    """The model with caches. It takes new tokens, behind the SEEN - 1 tokens before them, and gives the logits of the
+    next token. Of row b, the last counts[b] tokens count, and it goes on from row order[b]."""
 
     def __init__(self, model: GPT, heads: int, head_dim: int, batch: int, length: int, paged: bool):
         super().__init__()
@@ -88,7 +88,7 @@ class BeamSearch:
     def __init__(self, prompts: list[bytes], arguments: argparse.Namespace):
         self.beams = arguments.beams
         self.texts = [list(prompt) for prompt in prompts for _ in range(self.beams)]
-        # All beams of a prompt are alike at first: the first one's bytes become the beams.
+        # All beams of a prompt are alike at first, so the bytes of the first beam become the beams.
         self.scores = np.where(np.arange(len(self.texts)) % self.beams == 0, 0.0, -np.inf)
 
     def step(self, logits: np.ndarray) -> np.ndarray:
@@ -179,7 +179,7 @@ def main() -> int:
     total = longest + arguments.length
     cached = CachedGPT(model, arguments.heads, head_dim, rows, total, arguments.paged)
     cached.set_train(False)
-    # Both graphs, and the one of the prompts, compile before the clock starts.
+    # Both graphs, and the graph of the prompts, compile before the clock starts.
     model(Tensor(np.zeros((rows, total), np.int32)))
     for count in (longest, 1):
         alike = (Tensor(np.array(numbers, np.int32)) for numbers in ([count] * rows, range(rows)))

@@ -3,7 +3,8 @@
 
     python examples/rank_table.py > rank_table.json
 
-The cards are those with an address in /etc/hccn.conf, where `hccn_tool` writes them; their ranks follow their numbers.
+It lists the cards that have an address in /etc/hccn.conf, where `hccn_tool` writes addresses. Ranks follow the numbers
+of the cards.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ def rank_table(server: str, addresses: dict[int, str]) -> dict:
     """Return the table of one server.
 
     Args:
-        server: its address.
-        addresses: of the cards, by their numbers.
+        server: address of the server.
+        addresses: addresses of the cards, by their numbers.
     """
     devices = [
         {"device_id": str(card), "device_ip": addresses[card], "rank_id": str(rank)}

@@ -16,9 +16,9 @@ from mindspore.common.initializer import Normal
 from tqdm import tqdm
 
 VOCABULARY = 256
-#: Bytes that enter at every position: its own and those before it.
+#: Bytes that enter at every position: its own byte and the bytes before it.
 SEEN = 4
-#: Of the vectors of bytes and of positions before training.
+#: Standard deviation of the vectors of bytes and of positions before training.
 EMBEDDING_SIGMA = 0.15
 #: One module in so many is held out of training.
 HELD_OUT_EVERY = 40
@@ -28,8 +28,8 @@ GZIP_FRAME = len(gzip.compress(b"")) - len(b"\x03\x00")
 
 # ------------------------------------------------------------------------------------------------ text
 def standard_library(limit: int = 16 << 20) -> tuple[np.ndarray, np.ndarray]:
-    """Return the bytes of the standard library's modules in a fixed order: to train on, and of other modules; `limit`
-    at most.
+    """Return bytes of the standard library's modules in a fixed order: modules to train on, then other modules, at
+    most `limit` each.
     """
     folder = Path(sysconfig.get_paths()["stdlib"])
     skip = {"site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3", "encodings", "__pycache__"}
@@ -58,7 +58,7 @@ def pieces(text: np.ndarray, seq: int, count: int) -> np.ndarray:
 
 
 def gzip_bits_per_byte(texts: list[bytes]) -> float:
-    """Return the bits that gzip -9 takes for a byte. Each text is compressed for itself, its frame left out."""
+    """Return the bits that gzip -9 takes for a byte. Each text is compressed by itself, without the gzip frame."""
     compressed = sum(len(gzip.compress(text, 9)) - GZIP_FRAME for text in texts)
     return 8 * compressed / sum(map(len, texts))
 

@@ -5,8 +5,8 @@
     python examples/train_gpt.py --attention composed  # attention written in MindSpore operators, for comparison
     python examples/train_gpt.py --backend emulator --seq 128 --layers 1 --heads 1 --head-dim 64 --steps 3 --sample 0
 
-Writes loss.csv, loss.png, sample.txt and summary.json to --out. Losses are nats per byte. The bits per byte at the end
-are of modules that the training leaves out, in pieces of --seq bytes, beside what gzip makes of the same pieces.
+It writes loss.csv, loss.png, sample.txt and summary.json to --out. Losses are nats per byte. The bits per byte at the
+end are of modules that the training leaves out, in pieces of --seq bytes. gzip's bits for the same pieces stand beside.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ class ByMindSpore:
 
     def __init__(self, dp: int, mp: int):
         self.dp, self.mp = dp, mp
-        # What the layers are told: they are split by MindSpore.
+        # The arguments of the layers: MindSpore splits them.
         self.attention = {"dp": dp, "mp": mp}
         self.heads_in = self.heads_out = self.sum_of_gradients = nn.Identity()
 
@@ -87,7 +87,7 @@ class ByHand:
 
 
 class Sum(nn.Cell):
-    """The sum of a tensor over some processes, all of which have the same gradient: each one's own is that."""
+    """The sum of a tensor over some processes. All have the same gradient, so each takes it as its own."""
 
     def __init__(self, processes: list[int]):
         super().__init__()
@@ -105,7 +105,7 @@ class Sum(nn.Cell):
 
 
 class SumOfGradients(Sum):
-    """The tensor itself, which some processes share; its gradient is the sum of theirs."""
+    """The tensor itself, which some processes share. Its gradient is the sum of their gradients."""
 
     def construct(self, tensor):
         return tensor

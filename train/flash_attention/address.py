@@ -4,7 +4,7 @@ from __future__ import annotations
 
 #: Where the source is and reports go, such as "https://example.org/owner/project"; empty until its owner sets it.
 ADDRESS = ""
-#: What texts say as long as it is empty: "send it to ..."
+#: The words that texts use as long as the address is empty: "send it to ..."
 UNKNOWN = "where you got this package from"
 
 

@@ -1,7 +1,7 @@
 """Other packages called flash_attention on Python's path: the first one hides the others.
 
-The package index has had a distribution `flash-attention` with this import path before (1.0.0, whose documents call it
-23.12.11), and a copy of a wheel often lies beside a checkout.
+The package index has had another distribution `flash-attention` with this import path (1.0.0, whose documents call it
+23.12.11). A copy of a wheel also often lies beside a checkout.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ from flash_attention.paged import reshape_and_cache as reshape_and_cache
 from flash_attention.plan import lacks_operations, plan
 from flash_attention.varlen import flash_attention_varlen as flash_attention_varlen
 
-# What `scaled_dot_product_attention` calls the arguments of `flash_attention`.
+# The names that `scaled_dot_product_attention` has for the arguments of `flash_attention`.
 _TORCH_NAMES = (
     *(("attention_mask", "attn_mask"), ("bias", "attn_mask"), ("dropout_rate", "dropout_p"), ("causal", "is_causal")),
 )
@@ -71,8 +71,8 @@ def flash_attention(
     """Compute softmax attention: softmax(scale * query @ key^T + bias) @ value over the visible keys.
 
     Shapes are (batch, heads, seq, head_dim), or as `input_layout` says. B is the batch. H and Hkv are the heads of
-    query and key, Sq and Sk the lengths of both, D and Dv the sizes of a head of key and value. Hkv may be smaller than
-    H (grouped-query attention). The lengths are free.
+    query and key. Sq and Sk are the lengths of both. D and Dv are the sizes of a head of key and value. Hkv may be
+    smaller than H (grouped-query attention). The lengths are free.
 
     Args:
         query (Tensor): (B, H, Sq, D), float16, bfloat16 or float32.
@@ -85,8 +85,8 @@ def flash_attention(
         bias (Tensor): added to the scaled scores; rank 4 with B or 1, H or 1, Sq or 1, Sk; dtype of query, or float32.
             -inf in it hides a key. Default: None.
         dropout_rate (float): share of the probabilities set to zero, 0 <= rate < 1. Default: 0.0.
-        seed (Tensor): int64 (2,) that decides which are dropped; the same seed drops the same on every backend.
-            Default: None, a fresh one for each call in PYNATIVE (see `mindspore.set_seed`). A compiled graph needs it.
+        seed (Tensor): int64 (2,), decides which probabilities are dropped, equally on every backend. Default: None, a
+            fresh seed for each call in PYNATIVE (see `mindspore.set_seed`). A compiled graph needs a seed.
         keep_bits (Tensor): the decisions themselves instead of a seed: uint8 (B, H, Sq, ceil(Sk / 8)), bit k % 8 of
             byte k // 8 set = key k is kept. Default: None.
         sinks (Tensor): (H,), float32 or the dtype of query: one more logit in the denominator of every row of a head
@@ -101,7 +101,7 @@ def flash_attention(
             Default: None.
         scale (float): factor on the scores. Default: None, 1 / sqrt(head_dim).
         softcap (float): scaled scores become softcap * tanh(score / softcap), before any bias. Default: 0.0, off.
-        causal (bool): query i sees keys 0..i only: aligned TOP LEFT, so that one query against ten keys sees one.
+        causal (bool): query i sees keys 0..i only. It is aligned TOP LEFT: one query against ten keys sees one key.
             flash_attn and cached decoding align bottom right, see causal_alignment. Default: False.
         causal_alignment (str): "top_left", or "bottom_right": query i stands at key i + Sk - Sq, for causal, windows
             and computed ALiBi. Default: "top_left".
@@ -111,7 +111,7 @@ def flash_attention(
         next_block_num (int): tiles of keys that it sees after its own. Default: 65536, all.
         tiling_stgy_name (str): see `flash_attention.call.tiling`. Default: "sparse", tiles of 128.
         alibi (bool): without a bias, add -slope(head) * distance inside. Default: False.
-        bias_grad (bool): False saves the gradient of `bias`, which is then zero. Default: True.
+        bias_grad (bool): False skips the gradient of `bias`, which is then zero. Default: True.
         input_layout (str): "BNSD", "BSND", "BSH", "SBH", or "TH": matrices (batch * seq, heads * head_dim), the items
             of the batch one after the other. Default: "BNSD".
         head_dim (int): size of a head of query and key, up to 576; needed for "BSH", "SBH" and "TH".
@@ -166,7 +166,7 @@ def attend(tensors, inputs, rules, others, backend, argument_names, shards):
             prefix = int_tensor("prefix", prefix, 0, _seq_k(of_tensors, others))
         if segment_ids is not None and kv_segment_ids is None:
             kv_segment_ids = segment_ids
-        # Not in a loop that adds to a tuple: a graph compiles each step of it, and takes a third longer.
+        # No loop adds to a tuple here, because a graph would compile each step of it and take a third longer.
         first = spec(mask), spec(bias), spec(keep_bits), spec(seed), spec(sinks)
         specs = first + (spec(prefix), spec(segment_ids), spec(kv_segment_ids), spec(alibi_slopes))
         return (mask, bias, keep_bits, seed, sinks, prefix, segment_ids, kv_segment_ids, alibi_slopes), specs

@@ -39,7 +39,7 @@ from flash_attention.call.tiling import DEFAULT_STRATEGY
 from flash_attention.call.visibility import ALL_BLOCKS
 from flash_attention.plan import Padding, plan
 
-# What the calls here call key and value of the whole that they describe.
+# The names that the functions here have for key and value of a Call.
 _NAMES = (("key", "key_cache"), ("value", "value_cache"))
 
 
@@ -104,8 +104,8 @@ def paged_attention(
 ) -> Tensor:
     """Compute attention of sequences' last tokens, with keys and values in a cache of blocks.
 
-    The queries of a sequence stand at its end: the last sees all its keys, the one before all but the last. That is
-    the meaning of MindSpore's `PagedAttention`. With causal=False all of them see all keys. It has no gradient.
+    The queries of a sequence stand at its end: the last query sees all keys, the query before it all but the last key.
+    This is the meaning of MindSpore's `PagedAttention`. With causal=False all queries see all keys. It has no gradient.
 
     Args:
         query (Tensor): (tokens, heads, head_dim), the last token of each sequence, or (batch, seq_q, heads, head_dim),
@@ -127,8 +127,8 @@ def paged_attention(
         window_size (tuple): (left, right), keys that a query sees before and, without causal, behind its position;
             -1 = all.
         alibi (bool): add -slope(head) * distance. Default: False.
-        alibi_slopes (Tensor): (heads,) or (batch, heads), float32, float16 or bfloat16: the slopes to take for that,
-            whether alibi is set or not. Default: None.
+        alibi_slopes (Tensor): (heads,) or (batch, heads), float32, float16 or bfloat16: add -slope * distance with
+            these slopes, whether alibi is set or not. Default: None.
         backend (str): "cpu", "tik", "emulator" or "math". Default: None, see `attention_backend`.
 
     Returns:
@@ -136,7 +136,7 @@ def paged_attention(
 
     Raises:
         TypeError, ValueError: an input is not allowed; before anything runs. Lengths and entries of the table are
-            looked at in PYNATIVE on a CPU; in a graph with backend "cpu" the output of wrong ones is NaN.
+            checked in PYNATIVE on a CPU. In a graph with backend "cpu", wrong numbers give an output of NaN.
         RuntimeError: the backend asked for cannot run this.
     """
     return limited_attention(
@@ -165,7 +165,7 @@ def limited_attention(
     backend=None,
     looks=False,
 ):
-    """Compute `paged_attention` if sequences may be longer than max_length: queries of tokens behind it get NaN.
+    """Compute `paged_attention` for sequences that may be longer than max_length. Queries behind max_length get NaN.
 
     widths are head_dim and value_head_dim, or None each.
 
@@ -249,7 +249,7 @@ def reshape_and_cache(
 
     Returns:
         Tensor int32 of shape (1,), a token without a meaning. A graph knows by itself that a Parameter is read after it
-        is written. Of plain Tensors it must be told: `key_cache = ops.depend(key_cache, token)`, and value_cache
+        is written. It must be told about plain Tensors: `key_cache = ops.depend(key_cache, token)`, and value_cache
         likewise, before `paged_attention`.
 
     Raises:
@@ -287,7 +287,7 @@ class _NoAppend(EntryCell):
 def _padding(name, tensor, cache):
     """Return the Cell that makes a tensor as wide as its cache."""
     shape, width = tensor_spec(name, tensor).shape, tensor_spec(f"{name}_cache", cache).shape[-1]
-    # MindSpore ends the process if a graph joins tensors without elements, and nothing is to be written.
+    # MindSpore ends the process if a graph joins tensors without elements. So nothing is written then.
     return _padding_of(width if 0 in shape else shape[-1], width)
 
 

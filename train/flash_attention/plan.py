@@ -61,9 +61,9 @@ def plan(kind, tensors, inputs, names, rules, options, backend, shards=None, com
         kind: "dense", "varlen" or "paged".
         tensors: the tensors that every call of the kind has, as `spec` describes them.
         inputs: the optional inputs likewise, in the order of OPTIONAL.
-        names: what the caller calls the arguments, see `flash_attention.call.names`.
+        names: the caller's names of the arguments, see `flash_attention.call.names`.
         rules: validated AttentionRules.
-        options: of a dense or varlen call the values of _OPTIONS; of a paged call see `_paged`.
+        options: for a dense or varlen call the values of _OPTIONS; for a paged call see `_paged`.
         backend: the name that the caller gave, or None.
         shards: see `flash_attention`.
         compiled_lse: whether a graph returns the logsumexp.
@@ -195,7 +195,7 @@ class DenseCall(EntryCell):
         self.check_prefix = None
         if looks:
             self.check_prefix = NumberCheck(lambda prefix: check_range("prefix", prefix, call.seq_k), names)
-        # A layout that the backend does not take becomes the one that it does.
+        # The caller's layout becomes the layout that the backend takes.
         given, taken = CALL_LAYOUTS[call.layout], CALL_LAYOUTS[layout]
         widens = call.device == "CPU" and call.dtype == "bfloat16"
         of_query = call.heads, call.head_dim
@@ -210,7 +210,7 @@ class DenseCall(EntryCell):
             self._give_strategies(shard, given)
 
     def _give_strategies(self, shard: Shard, given: Layout):
-        """Give strategies to operations: MindSpore gathers the tensors of an operation that has none.
+        """Give strategies to operations. MindSpore gathers the tensors of an operation without a strategy.
 
         Casts and reshapes take the strategies around them.
         """
@@ -250,8 +250,8 @@ class DenseCall(EntryCell):
 class _TriangleCheck(nn.Cell):
     """Refuse a compact mask that is not the strict upper triangle. Only PYNATIVE can: a graph sees no contents.
 
-    To read a tensor is to wait for all operations under way. So a mask that passed is looked at again where it lies,
-    on a CPU, and read again when it has moved. What an operation under way writes into it shows at the next call.
+    Reading a tensor waits for all operations under way. So on a CPU, a mask that passed is compared in place, and read
+    again only when it has moved. A write by an operation under way shows at the next call.
     """
 
     def __init__(self, tile: int, names: Names):
@@ -276,7 +276,7 @@ class _TriangleCheck(nn.Cell):
         if address is None:
             return  # MindSpore 2.0 does not say where a tensor lies
         self.passed, self.address, self.memory = mask, address, None
-        # NumPy has no bfloat16: of such a mask, `asnumpy` gives a copy.
+        # NumPy has no bfloat16, so `asnumpy` gives a copy of such a mask.
         if ms.get_context("device_target") == "CPU" and mask.dtype != getattr(mstype, "bfloat16", None):
             self.memory = mask.asnumpy()
             self.contents = self.memory.tobytes()

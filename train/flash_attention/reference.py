@@ -1,11 +1,11 @@
 """The truth in float64, the honest low-precision baseline, and the error measure between them.
 
-NumPy only. Arrays are (batch, heads, seq, head_dim); bfloat16 values travel in float32 arrays, NumPy having no such
-type.
+It needs NumPy only. Arrays are (batch, heads, seq, head_dim). bfloat16 values travel in float32 arrays, because NumPy
+has no such type.
 
-A kernel is right when its error against the truth is at most twice the baseline's error: plain composed attention on
-the same inputs, every tensor that composed ops would store rounded to the dtype of the inputs, sums and softmax in
-float32. The measure follows the tests of Dao-AILab/flash-attention.
+A kernel is right if its error against the truth is at most twice the baseline's error. The baseline is plain composed
+attention on the same inputs. It rounds every tensor that composed ops would store to the dtype of the inputs; sums and
+softmax are in float32. The measure follows the tests of Dao-AILab/flash-attention.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Attention:
     d_value: np.ndarray | None = None
     d_bias: np.ndarray | None = None
     d_sinks: np.ndarray | None = None
-    # Of the truth only: per result, the error that float32 sums on stored low-precision tensors cannot avoid.
+    # Only the truth has it: per result, the error that float32 sums on stored low-precision tensors cannot avoid.
     unavoidable: dict = field(default_factory=dict)
 
     def named(self) -> dict[str, np.ndarray]:
@@ -106,8 +106,8 @@ def truth(call: Call, query, key, value, **inputs) -> Attention:
     Args:
         call: what to compute; its dtype only matters for `Attention.unavoidable`.
         query, key, value: (B, H, Sq, D), (B, Hkv, Sk, D), (B, Hkv, Sk, Dv).
-        mask: of call.mask_shape, non-zero = hidden.
-        bias: of call.bias_shape.
+        mask: array of call.mask_shape, non-zero = hidden.
+        bias: array of call.bias_shape.
         sinks: (H,); prefix: (B,); segment_ids: (B, Sq); kv_segment_ids: (B, Sk).
         keep: bool (B, H, Sq, Sk), needed when call.dropout_threshold > 0.
         d_output: (B, H, Sq, Dv); asks for gradients.
@@ -120,8 +120,8 @@ def baseline(call: Call, query, key, value, *, in_order: bool = False, **inputs)
     """Compute the call of `truth` by composed attention in call.dtype, with a float32 softmax.
 
     Args:
-        in_order: matrix products add their terms one after the other, as a kernel does, instead of in the blocks of the
-            BLAS behind NumPy, which err less if few terms are large. Slow.
+        in_order: matrix products add their terms one after the other, as a kernel does. NumPy's BLAS adds in blocks,
+            which err less if few terms are large. Slow.
     """
 
     def store(array, dtype=call.dtype):
@@ -186,7 +186,7 @@ def _composed(
     top = np.where(np.isneginf(top), 0, top)
     probability = np.exp(scores - top)
     total = probability.sum(axis=-1, keepdims=True)
-    share = None  # what the sink takes of each row
+    share = None  # the sink's share of each row
     if sinks is not None:
         share = np.exp(sinks - top)
         total = total + share
@@ -207,7 +207,7 @@ def _composed(
         d_probability = store(product(d_output, _transposed(value))).reshape(full)
         if factor is not None:
             d_probability = store(d_probability * factor)
-        # What all scores of a row have in common.
+        # The part that all scores of a row have in common.
         common = -(probability * d_probability).sum(axis=-1, keepdims=True)
         if d_logsumexp is not None:
             common = common + np.asarray(d_logsumexp, dtype=compute)[..., None]
@@ -235,9 +235,10 @@ def _unavoidable(
 ) -> dict:
     """Return each result's unavoidable error as (max, mean). A good kernel makes it even if the baseline is lucky.
 
-    Three parts: half a unit in the last place of the stored result; float32 arithmetic, whose relative error grows with
-    the magnitude of the scores (exp turns their absolute error into a relative one); and, in gradients, the rounding of
-    the stored output from which FlashAttention-2 takes D = rowsum(d_output * output) (Dao, 2023, equation 4).
+    It has three parts. The first is half a unit in the last place of the stored result. The second is float32
+    arithmetic: its relative error grows with the magnitude of the scores, because exp turns their absolute error into a
+    relative error. The third, in gradients, is the rounding of the stored output. FlashAttention-2 takes
+    D = rowsum(d_output * output) from it (Dao, 2023, equation 4).
     """
     unit = EPSILON["float32"]
     grouped = query.shape[:3]
@@ -274,7 +275,7 @@ def _unavoidable(
         errors["d_key"] = scale * (_transposed(noise) @ np.abs(query) + rounded)
         errors["d_value"] = unit * _transposed(kept.reshape(*grouped, -1)) @ np.abs(d_output)
         if share is not None:
-            # What the sink takes is off as the scores are, and the rows' sums as in the other gradients.
+            # The sink's share has the error of the scores, and the rows' sums have the error of the other gradients.
             apart = unit * (unsure * d_abs).sum(axis=-1) + rounding.reshape(share.shape)
             apart = apart + errors["logsumexp"] * d_abs.max(axis=-1)
             errors["d_sinks"] = (share * apart).sum(axis=(0, 2))
@@ -307,7 +308,7 @@ def _distance(value: np.ndarray, exact: np.ndarray) -> tuple[float, float]:
     if value.shape != exact.shape:
         raise ValueError(f"got shape {value.shape}, expected {exact.shape}")
     finite = np.isfinite(exact)
-    # What is minus infinity must come out as that, or as the most negative number of the hardware.
+    # Minus infinity must come out as minus infinity, or as the most negative number of the hardware.
     if not np.all(np.isfinite(value[finite])) or not np.all(value[~finite] <= HIDDEN_LOGSUMEXP):
         return float("inf"), float("inf")
     return _largest_and_mean(np.abs(value[finite] - exact[finite]))

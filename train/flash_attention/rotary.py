@@ -39,15 +39,15 @@ def rotary_embedding(
         x (Tensor): (batch, seq, heads, head_dim), float16, bfloat16 or float32.
         cos (Tensor): (positions, rotary_dim / 2), of any of these dtypes; rotary_dim <= head_dim.
         sin (Tensor): like cos.
-        interleaved (bool): neighbouring components make a pair. Default: False, those half of rotary_dim apart.
+        interleaved (bool): neighbouring components make a pair. Default: False, components half of rotary_dim apart.
         offsets (int or Tensor): position of the first token of every sequence; ints (batch,) has one for each.
             Default: 0.
         input_layout (str): "BSND", or "BNSD": (batch, heads, seq, head_dim). Default: "BSND".
         argument_names (tuple): as of `flash_attention`.
 
     Returns:
-        Tensor like x. Differentiable in x, cos and sin. A token whose position, data in a Tensor of offsets, is not in
-        the tables gives NaN in what is turned.
+        Tensor like x, differentiable in x, cos and sin. If offsets are a Tensor, a token whose position is not in the
+        tables gives NaN in the components that are turned.
 
     Raises:
         TypeError, ValueError: an input is not allowed, an int of offsets past the tables included.
@@ -79,7 +79,7 @@ class _Composed(EntryCell):
         self.seq, self.table = x.shape[seq_axis], cos.shape[0]
         self.half = cos.shape[1]
         self.whole = 2 * self.half == x.shape[3]
-        # Of a turned half, and of its angles: a position has the same angles for every head.
+        # Shapes of a turned half, and of its angles. A position has the same angles for every head.
         self.shape = x.shape[:3] + (2 * self.half,)
         self.angles = (-1, self.seq, 1, self.half) if layout == "BSND" else (-1, 1, self.seq, self.half)
         self.offset = offset

@@ -12,8 +12,8 @@ MindSpore 2.0:
   such a Cell do not know its result as the result of an operation. They do know the result of a reshape.
 * PYNATIVE, once a constant of the differentiated function is another tensor than before: operations run as if their
   shapes were unknown. `Custom` primitives do not support that. In a compiled graph they run with known shapes.
-* `@jit` functions that PYNATIVE differentiates: the `bprop` of a Cell is lost. The `bprop` of a primitive gets zeros for
-  all values from the forward pass. Other code differentiates a graph with a branch, and gets primitives right.
+* `@jit` functions that PYNATIVE differentiates: the `bprop` of a Cell is lost. The `bprop` of a primitive gets zeros
+  for all values from the forward pass. Other code differentiates a graph with a branch, and gets primitives right.
 """
 
 from __future__ import annotations
