@@ -70,7 +70,7 @@ class Model:
         return answer(loop, self.emulator.seconds(loop, {**self.constants, **others}), self.soc.clock_hz)
 
     def search(self, name: str, loop: loops.Loop, wanted: float) -> float | None:
-        """Return the value of a constant with which the model gives the answer, or None if no likely value does."""
+        """Return the value of a constant with which the model gives the answer. None: no likely value does."""
         if name in SWITCHES:
             return min(SWITCHES[name], key=lambda value: abs(self.answer(loop, **{name: value}) - wanted))
         constant = type(self.soc.timing).__dict__[name]

@@ -287,7 +287,8 @@ class _NoAppend(EntryCell):
 def _padding(name, tensor, cache):
     """Return the Cell that makes a tensor as wide as its cache."""
     shape, width = tensor_spec(name, tensor).shape, tensor_spec(f"{name}_cache", cache).shape[-1]
-    # MindSpore ends the process if a graph joins tensors without elements. So nothing is written then.
+    # MindSpore ends the process if a graph joins tensors without elements. These have nothing to write, so none is
+    # joined.
     return _padding_of(width if 0 in shape else shape[-1], width)
 
 

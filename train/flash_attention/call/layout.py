@@ -104,7 +104,7 @@ class Layout:
 
 
 def check_batch(batch: int | None, layout: str) -> None:
-    """Raise unless the batch size is given if, and only if, tensors do not show it."""
+    """Raise unless the batch size is given exactly if tensors do not show it."""
     if not CALL_LAYOUTS[layout].tokens:
         if batch is not None:
             raise ValueError(f"batch: got {batch} with input_layout {layout}, allowed only with TH")

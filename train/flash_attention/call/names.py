@@ -1,4 +1,4 @@
-"""Name arguments in error messages as the caller of an adapter wrote them, not by this package's own names."""
+"""Name arguments in error messages as the caller of an adapter wrote them. This package has other names."""
 
 from __future__ import annotations
 

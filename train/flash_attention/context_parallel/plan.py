@@ -1,4 +1,4 @@
-"""Plan the work of one process on the keys of another, as calls that every backend knows.
+"""Plan the work of one process on another process's keys, as calls of every backend.
 
 No backend knows queries and keys that start at different positions, and none has to. Let query row x have position
 x + D, counted from key y = 0 of another chunk. Causality and a window are bounds: x + D - left <= y <= x + D + right.

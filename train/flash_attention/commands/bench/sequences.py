@@ -23,7 +23,7 @@ _NUMPY = {"float32": np.float32, "float16": np.float16, "bfloat16": np.uint16}
 
 
 def packed(rounds: int, threads: int, quick: bool) -> list[Figure]:
-    """Compare the time of 32 packed documents with the time of an equal amount of work in one long call."""
+    """Compare the time of 32 packed documents with as much work of one long call."""
     library = _library(threads)
     tokens, heads = (1024, 2) if quick else (TOKENS, 4)
     ends = document_ends(tokens)

@@ -182,7 +182,7 @@ def _memory(cores: int, constants: str) -> Loop:
 
 
 def clock(long: Sequence[float], short: Sequence[float]) -> float:
-    """Return the cycles a second, from the times of the first two loops, which differ by 127 cycles."""
+    """Return the cycles a second, from the times of the first two loops. They differ by 127 cycles."""
     first, second = LOOPS[:2]
     return 127 / (first.answer(long, 1.0) - second.answer(short, 1.0))
 

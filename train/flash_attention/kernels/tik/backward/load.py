@@ -139,7 +139,7 @@ class Loads:
                 tik.data_move(key[first * plan.head_dim], stage[first * 16], 0, columns, width, gap, 0)
 
     def rows(self, unit: Unit) -> None:
-        """Load query and output gradient of a step, (head_dim / 16, rows, 16) each, and its row terms.
+        """Load query, output gradient and row terms of a step. The first two are (head_dim / 16, rows, 16).
 
         Each is one move, so that synchronisation by whole tensors has nothing to wait for in between.
         """

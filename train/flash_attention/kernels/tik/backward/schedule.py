@@ -297,7 +297,7 @@ def _of_sequences(problem: KernelProblem, plan: BackwardPlan) -> BackwardSplit:
 
 
 def _finals(blocks: np.ndarray, count: int) -> list[tuple[int, int]] | None:
-    """Return for each key tile the (first, end) of the query tiles whose last visitor it is.
+    """Return per key tile (first, end) of the query tiles whose last visitor it is.
 
     There are `count` query tiles. Return None if some have no visitor, or if the tiles do not lie side by side.
     """

@@ -506,7 +506,7 @@ class Forward:
 
 
 def _set_bases(core: Core[ForwardPlan], item: Item, base: Scalar, value_base: Scalar) -> None:
-    """Set the first elements of the item's keys and values in global memory, one number if they are the same."""
+    """Set the first elements of the item's keys and values. Equal elements share a number."""
     base.set_as(core.start("key", item["kv_head"], item.origin("key")))
     if value_base is not base:
         value_base.set_as(core.start("value", item["kv_head"], item.origin("value")))

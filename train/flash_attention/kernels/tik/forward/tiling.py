@@ -272,7 +272,7 @@ def buffers(problem: KernelProblem, plan: ForwardPlan, work: TableOfWork) -> lis
 
 
 def _score_buffers(problem: KernelProblem, plan: ForwardPlan, near: bool) -> list[Buffer]:
-    """Return the buffers in which Vector turns scores into probabilities, in an order with different banks.
+    """Return the buffers in which Vector turns scores into probabilities. Their order gives different banks.
 
     Each piece has a tensor. So Vector goes on while a piece leaves, whatever the synchronisation knows of addresses.
     Operands of an instruction stand half a round of the banks apart (hardware.HALF_ROUND), and tensors have room for
