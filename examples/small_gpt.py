@@ -65,8 +65,8 @@ def gzip_bits_per_byte(texts: list[bytes]) -> float:
 
 # ------------------------------------------------------------------------------------------------ model
 class ByteEmbedding(nn.Cell):
-    """Bytes int32 (batch, SEEN - 1 + seq) -> (batch, seq, width): every position sums a vector for each of the last
-    SEEN bytes, from a table for each distance. ALiBi is too soft to tell the last few bytes apart."""
+    """Bytes int32 (batch, SEEN - 1 + seq) -> (batch, seq, width). Every position sums vectors of the last SEEN bytes,
+    with a table of vectors for each distance. ALiBi is too soft to tell the last few bytes apart."""
 
     def __init__(self, width: int):
         super().__init__()

@@ -86,7 +86,7 @@ def get_backend(name: str) -> Backend:
 def serves_native() -> bool:
     """Return True if the native CPU kernel runs rotary embedding and changes of caches.
 
-    No other backend can be chosen for these.
+    There is no choice of backends for these.
     """
     import mindspore
 

@@ -94,7 +94,7 @@ _unpacked = functools.lru_cache(maxsize=512)(_Unpacked)
 
 
 def _own(argument):
-    """Return the argument, or of a view a copy: MindSpore 2.6 hands GE where its storage begins, not the view."""
+    """Return the argument, or a copy of a view: MindSpore 2.6 hands GE the start of its storage, not the view."""
     if not isinstance(argument, Tensor) or (argument.is_contiguous() and argument.storage_offset() == 0):
         return argument
     return ops.deepcopy(argument.contiguous())

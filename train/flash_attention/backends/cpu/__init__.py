@@ -2,7 +2,7 @@
 
 csrc/           the kernel; csrc/target-inl.h lists the parts of one instruction set
 build.py        compiles it
-library.py      finds it, tells it a call, calls it on NumPy arrays
+library.py      finds it, gives it calls, also on NumPy arrays
 operators.py    puts it into MindSpore as a Cell of custom primitives
 varlen.py       the same for packed sequences
 paged.py        the same for a paged cache, and its update

@@ -69,7 +69,7 @@ def source(operator: Operator, packages: str, place: str, *attributes: str) -> s
 
     Args:
         packages: expression for the folder that it finds flash_attention in.
-        place: expression for where in sys.path that comes.
+        place: expression for the place of that folder in sys.path.
         attributes: what comes behind the tensors, the request among it.
     """
     names = [argument.name for argument in (*operator.inputs, *operator.outputs)]

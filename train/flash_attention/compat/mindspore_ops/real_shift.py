@@ -68,8 +68,8 @@ class Alibi(nn.Cell):
     """Make a bias for each key from rows that follow the ALiBi rule. It is (B or 1, N, 1, S2).
 
     shift[i, j] = slope * (j - position of query i). The softmax does not see a constant that is added to a whole row,
-    so the row of the last query serves all queries. Its slope is fitted over all its keys, because the float16 values
-    of far distances would be too coarse for the near keys of other queries.
+    so the row of the last query serves all queries. Its slope is fitted over all its keys. The float16 values of far
+    distances alone would be too coarse for the near keys of other queries.
     """
 
     def __init__(self, call: FusedCall):

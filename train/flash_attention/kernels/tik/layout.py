@@ -22,8 +22,8 @@ OF_QUERIES = ("query", "output", "d_output", "d_query")  # tensors with a row fo
 class Placement:
     """Places of the matrices of a tensor in its stored array, one for every head.
 
-    A block is 16 elements, 32 bytes in float16: row r of the columns 16 c to 16 c + 15 of head h of item b. The number
-    of the block is b * batch + h * head + c * column + r.
+    A block is 16 elements, 32 bytes in float16. Row r of the columns 16 c to 16 c + 15 of head h of item b is block
+    number b * batch + h * head + c * column + r.
 
     Attributes:
         shape: shape of the tensor as the framework sees it. The array has this shape in FRACTAL_NZ.

@@ -358,7 +358,7 @@ class Backward:
             tik.mmad(linear, l0_terms, right_terms, plan.rows, 16, columns, 0)
 
     def _rows_in_l1(self, name: str, unit: Unit) -> Iterator[Tensor]:
-        """Yield where the query or output gradient of a step is: in the ring or among the kept ones."""
+        """Yield the place of the query or output gradient of a step: in the ring or among the kept tiles."""
         slot = self.core.on.copies(name)[unit.position]
         if unit.kept is None:
             yield slot

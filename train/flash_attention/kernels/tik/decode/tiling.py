@@ -14,8 +14,9 @@ WINDOW = 1024  # entries of a block table that are on chip at a time
 HIDDEN_KEYS = 128  # keys that are hidden at a time
 PIECE = 4096  # float32 elements of the output that leave L0C at a time
 
-# Fits to tikemu's timing model, in cycles. They are the bytes of keys and values that each of 32 cores gets per cycle,
-# the work of a tile on Cube and Vector, the limit of this work for the memory to stay busy, and a tile's other costs.
+# Fits to tikemu's timing model, in cycles. MEMORY_RATE is the bytes of keys and values that each of 32 cores gets per
+# cycle. LATENCY and WORK are the work of a tile on Cube and Vector. The memory stays busy if MARGIN times that work is
+# less than its own time. PER_TILE is a tile's other costs.
 MEMORY_RATE = 36.0
 LATENCY, WORK, WORK_OF_MANY_ROWS = 450.0, 4.5, 8.0  # work per key and 16 rows
 MARGIN = 1.3

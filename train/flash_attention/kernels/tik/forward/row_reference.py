@@ -164,7 +164,7 @@ def load_sample(core: Core[ForwardPlan], item: Item, a: int, search: Search) -> 
 
 
 def load_tile(core: Core[ForwardPlan], item: Item, a: int, tile: Number, search: Search) -> None:
-    """Move key tile number `tile` to where the sample of row block `a` stands."""
+    """Move key tile number `tile` to the place of the sample of row block `a`."""
     load.load_key(core, _sample_keys(core, a), search.base, tile, item.keys)
     score_terms.load_key_terms(core, _sample_terms(core, a), item.planes(), tile)
 
