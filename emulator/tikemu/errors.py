@@ -40,7 +40,7 @@ class TikError(RuntimeError):
     Attributes:
         message: what is wrong.
         location: the line of the user's program (:class:`tikemu.program.ir.Location`); None until somebody knows it.
-        moment: block and loop variables when it went wrong; None while a program is recorded, and where a run has
+        moment: block and loop variables when it went wrong; None while a program is recorded, and if a run has
             neither.
         findings: of ``Options(findings="all")``, before a run ended with this error.
     """

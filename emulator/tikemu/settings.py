@@ -1,4 +1,4 @@
-"""Options that hold where a program gives none: while it is recorded, and in ``tikdb.start_debug``."""
+"""Options that hold if a program gives none: while it is recorded, and in ``tikdb.start_debug``."""
 
 from __future__ import annotations
 

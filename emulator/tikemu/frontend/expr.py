@@ -1,8 +1,7 @@
 """Run-time values: Scalar, ScalarArray, InputScalar, loop variables and expressions over them (core.md 2.6, 2.7).
 
-An :class:`Expr` wraps a node of the program (:mod:`tikemu.program.ir`). Python's operators on it build further nodes;
-operators between plain numbers stay plain numbers, and constants fold where the result is the same for all run-time
-values.
+An :class:`Expr` wraps a node of the program (:mod:`tikemu.program.ir`). Python's operators on it build further nodes.
+Operators between plain numbers give plain numbers. Constants fold if the result is the same for all run-time values.
 """
 
 from __future__ import annotations

@@ -182,7 +182,7 @@ def api_check_support(intrinsic: str, dtype: str = "") -> bool:
 
 
 _DSL_PREFIXES = ("te.lang.cce", "te.lang.dynamic", "tbe.dsl")
-#: Functions of the DSL -> the instruction that decides which dtypes they take, where the names differ.
+#: Functions of the DSL -> the instruction that decides which dtypes they take, if the names differ.
 _DSL_NAMES = {
     **{"vlog": "vln", "vcmpsel": "vsel", "reduce_max": "vmax", "reduce_min": "vmin"},
     **dict.fromkeys(("sum", "reduce_sum"), "vadd"),

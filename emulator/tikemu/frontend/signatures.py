@@ -13,7 +13,7 @@ from .tracebacks import shortened
 
 
 def checked_call(function: Callable[..., Any], aliases: Mapping[str, str] | None = None) -> Callable[..., Any]:
-    """Return a method whose call raises TikCallError where the arguments do not fit its signature.
+    """Return a method that raises TikCallError if the arguments do not fit its signature.
 
     Args:
         function: the method.

@@ -56,7 +56,7 @@ def access(call: Call, label: str, operand: Operand, *pieces: Piece) -> Access:
 
 
 def outside_tensor(call: Call, operand: Operand, start: int, end: int, message: str) -> None:
-    """Report an access that leaves its tensor: an error, or questionable where the user checks against the memory."""
+    """Report an access that leaves its tensor: an error, or questionable if the user checks against the memory."""
     memory = operand.memory
     if call.options.bounds == "buffer" and memory.kind != "GM" and start >= 0 and end <= len(memory.data):
         call.questionable("bounds", f"{message}; it stays inside {memory.kind}", TikBoundsError)

@@ -257,7 +257,7 @@ class Kernel:
 
     Attributes:
         function: ``f(*sources)`` on whole arrays (float16 as float32), giving storage form; the old destination comes
-            last where ``reads_dst``.
+            last if ``reads_dst``.
         family, op: of the native helper, None if it has none.
         table: look-up table of the native helper.
         scalar: scalar operand of the native helper.
@@ -485,7 +485,7 @@ def span_access(call: Call, label: str, operand: Operand, elements: int) -> Acce
 
 
 def require_different(call: Call, *operands: tuple[str, Operand, int, int]) -> None:
-    """Complain where two of ``(label, operand, first byte, byte after the last)`` overlap."""
+    """Complain if two of ``(label, operand, first byte, byte after the last)`` overlap."""
     for position, (label, operand, start, stop) in enumerate(operands):
         for other_label, other, other_start, other_stop in operands[position + 1 :]:
             if operand.memory is other.memory and start < other_stop and other_start < stop:

@@ -52,7 +52,7 @@ def run(
         numerics: compute the results. Without, only what decides the course of the program is computed.
         timing: estimate the time.
         options: see :class:`Options`.
-        elsewhere: executes the blocks where it can.
+        elsewhere: executes the blocks if it can.
         write_back: leave the final contents of global memory in the arrays of ``inputs`` that can be written.
 
     Returns:
@@ -94,7 +94,7 @@ class Session:
         key: options, numerics, timing, number of blocks, shapes of the GM tensors.
         program: the program.
         tensors: its GM tensors.
-        keep_additions: given where a journal of the accesses to global memory is kept (see :class:`Journal`).
+        keep_additions: given if a journal of the accesses to global memory is kept (see :class:`Journal`).
 
     Attributes:
         numbers: what other processes know it by, without and with ``keep_additions``.

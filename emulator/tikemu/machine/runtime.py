@@ -64,7 +64,7 @@ class Runtime:
         sites: everything that keeps bound operations.
         journal: notes accesses to global memory, or None.
         moment: gives block and loop variables while the program runs.
-        findings: of strict mode, where it goes on: the first of each kind per line.
+        findings: of strict mode, if the program goes on after a finding: the first of each kind per line.
         warned: what was reported, by line and message.
     """
 

@@ -32,7 +32,7 @@ from ..result import Result
 
 
 def run(program: ir.Program, inputs: Mapping[str, Any], **how: Any) -> Result:
-    """Execute a program as :func:`tikemu.machine.execute.run` does, in several processes where its options say so."""
+    """Execute a program as :func:`tikemu.machine.execute.run` does, in several processes if its options say so."""
     from ..machine import execute
     from .blocks import run_in_processes
 

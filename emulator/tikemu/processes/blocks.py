@@ -25,7 +25,7 @@ from ..program.location import warn
 from . import pool as pools
 from .messages import Counts, Share
 
-#: Names the number of processes where the options do not.
+#: Names the number of processes if the options do not.
 VARIABLE = "TIKEMU_PROCESSES"
 #: Bytes of atomic additions of one share that are kept.
 MOST_ADDITIONS = 512 << 20

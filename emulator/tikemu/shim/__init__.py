@@ -1,4 +1,4 @@
-"""Make ``tbe``, ``te`` and what TIK programs import from them importable where CANN is absent."""
+"""Make ``tbe``, ``te`` and what TIK programs import from them importable without CANN."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class TimedOp:
         chained: accumulates into what the previous instruction of its pipe writes, without waiting for the result.
         barrier, flag: as in MicroOp.
         share: cycles of a transfer at an equal share of the memory's bandwidth; 0 for everything else.
-        gm: called for the current (cycles, latency, share) where they depend on the L2 buffer; None otherwise.
+        gm: called for the current (cycles, latency, share) if they depend on the L2 buffer; None otherwise.
         special: a barrier, a flag, or an instruction of the scalar unit.
         count: executions.
         extra: cycles that the executions took beyond ``count * cycles``.
@@ -272,7 +272,7 @@ class PipeSimulator(PipeRecords):
         assert trace is not None
         if last is not None and last[0] is trace:
             _, begin, until = trace[last[1]]
-            if start <= until:  # S has gone back where what it waited for was there before its flags
+            if start <= until:  # S goes back in time if what it waited for came before its flags
                 trace[last[1]] = (_WORK_BAR, begin, max(until, end))
                 return
         self._bar = trace, len(trace)

@@ -1,12 +1,14 @@
 """Steady states: what repeats on the pipes is replayed instead of simulated again.
 
-What operations do on the pipes depends only on the times in the simulator's records relative to the present. In the
-loops of a tiled kernel the same relative times, a *state*, come back once the queues are full, and every block begins
-in the same state. So the actions that follow a state are remembered as a tree, and where an iteration of the loop (or
-the block) ended there, the *transition*: the time that passed, the counts, and the next state. As long as the same
-actions follow again, walking along the tree replaces the simulation; where others follow, what was skipped is simulated
-after all. All times are multiples of ``QUANTUM``; so sums are exact, and a replayed run equals a simulated one bit for
-bit.
+What operations do on the pipes depends only on the times in the simulator's records relative to the present. These
+relative times are a *state*. In the loops of a tiled kernel the same state comes back once the queues are full, and
+every block begins in the same state.
+
+The actions that follow a state are remembered as a tree. A place in the tree at which an iteration of the loop (or the
+block) ended also has the *transition*: the time that passed, the counts, and the next state. As long as the same
+actions follow again, walking along the tree replaces the simulation. If other actions follow, the skipped part is
+simulated after all. All times are multiples of ``QUANTUM``; so sums are exact, and a replayed run equals a simulated
+run bit for bit.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ TRIAL_BLOCKS = 3
 
 
 def keep_most(total: dict[Any, int], counts: dict[Any, int]) -> None:
-    """Raise the numbers in ``total`` to those in ``counts``."""
+    """Raise the numbers in ``total`` to the numbers in ``counts``."""
     for key, count in counts.items():
         total[key] = max(count, total.get(key, 0))
 
@@ -69,7 +71,7 @@ class Place(dict):
     Attributes:
         parent: the place before; None for a State.
         function, argument, ops: the action that led here, and the operations that it executes.
-        iteration_end, block_end: the transition from the state to here, where an iteration or a block ended here.
+        iteration_end, block_end: the transition from the state to here, if an iteration or a block ended here.
     """
 
     __slots__ = ("parent", "function", "argument", "ops", "iteration_end", "block_end")
@@ -200,7 +202,7 @@ class SteadyStateReplay(Reusable):
         """Execute ``function(argument)``, which has not followed here before, and remember it.
 
         Args:
-            key: stands for the action. Where it is the identity of ``ops``, these are kept with it.
+            key: stands for the action. If it is the identity of ``ops``, these are kept with it.
             ops: the operations that are executed.
         """
         place = self.place

@@ -17,10 +17,11 @@ from types import FrameType
 
 from . import folders
 
-#: Where files are memory.
+#: A folder that keeps its files in memory.
 _MEMORY = Path("/dev/shm")
 _ROOM = 2**30  # bytes; containers often have little there
-#: Seconds that the other programs have to end by themselves after one has failed: it learns why at its next collective.
+#: Seconds that the other programs have to end by themselves after one has failed. They learn why at their next
+#: collective.
 GRACE = 30.0
 _STEP = 0.02
 _NOTE = 80  # bytes, for how a card has ended
@@ -95,7 +96,7 @@ def _of_card(card: int, count: int, folder: Path, table: Path, variables: Mappin
 
 
 def _watch(processes: Sequence[subprocess.Popen[bytes]], folder: Path) -> int:
-    """Wait for all of them, and say to those that go on which have ended."""
+    """Wait for all processes, and tell the running ones which have ended."""
     going, failed, deadline = dict(enumerate(processes)), 0, float("inf")
     while going and time.monotonic() < deadline:
         for card, process in list(going.items()):

@@ -1,7 +1,7 @@
 """The stand-in for CANN's libraries: compiled at first use, and kept.
 
-MindSpore's plugin wants some 440 symbols of CANN. Those that runtime/ implements are compiled into one library. Every
-other one becomes a function that prints its name and aborts: nothing is answered that was not thought of.
+MindSpore's plugin wants some 440 symbols of CANN. The symbols that runtime/ implements are compiled into one library.
+Every other symbol becomes a function that prints its name and aborts: no call gets an answer that nobody thought of.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def _make(folder: Path, compiler: list[str], installation: Installation) -> None
     if installation.ge:
         wanted |= named(installation)
         names += _OPENED
-        (folder / "opp_kernel").mkdir()  # whose absence is an error
+        (folder / "opp_kernel").mkdir()  # without this folder MindSpore reports an error
     else:
         check(implemented, wanted)
     stubs = folder / "stubs.cc"
@@ -126,7 +126,7 @@ def _make(folder: Path, compiler: list[str], installation: Installation) -> None
     shutil.rmtree(objects)
     for source in folder.glob("*.cc"):
         source.unlink()
-    # MindSpore reads this table of CANN's built-in operators; those that we know stand in the registrations.
+    # MindSpore reads this table of CANN's built-in operators. The operators that we know are in the registrations.
     table = folder / "opp/built-in/op_impl/ai_core/tbe/config/ascend910/aic-ascend910-ops-info.json"
     table.parent.mkdir(parents=True)
     table.write_text("{}\n")
@@ -162,7 +162,7 @@ def missing(installation: Installation) -> tuple[list[str], frozenset[str]]:
 
 
 def named(installation: Installation) -> frozenset[str]:
-    """Return the CANN functions whose names stand in the plugins: MindSpore looks these up when it needs them."""
+    """Return the CANN functions that the plugins name: MindSpore looks them up when it needs them."""
     found: set[bytes] = set()
     for path in (installation.plugin, *installation.others):
         found.update(_FUNCTIONS.findall(path.read_bytes()))

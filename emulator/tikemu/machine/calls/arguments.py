@@ -112,8 +112,9 @@ class OperandTemplate:
         """Return the operand for the run-time values ``key``.
 
         Raises:
-            TikBoundsError: it starts outside the tensor, or a run-time extent leads beyond its end. (Where it may start
-                directly behind the tensor, an instruction with repeat 0 stands; others find out by what they touch.)
+            TikBoundsError: it starts outside the tensor, or a run-time extent leads beyond its end. (It may start
+                directly behind the tensor, for an instruction with repeat 0. The bytes that other instructions touch
+                are checked later.)
         """
         place = self.place
         start = place.address + key_value(self.copy, key) * place.stride

@@ -10,9 +10,9 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-#: Formats that an operator takes besides ND where all its tensors have one shape of at least two axes, by the name of
-#: its entry. Assumed: an operator that works element by element works on fractals as on rows, and MindSpore registers
-#: these for the formats of matrices and images alike (``formatAgnostic``, ``broadcast``).
+#: Formats that an operator takes besides ND if all its tensors have one shape of at least two axes, by the name of
+#: its entry. Assumed: an operator that works element by element works on fractals as on rows. MindSpore registers
+#: these operators for the formats of matrices and images alike (``formatAgnostic``, ``broadcast``).
 ELEMENTWISE = (
     "abs",
     "add",
@@ -54,7 +54,7 @@ FIXED = {
         **{"input2": ("float16", "ND"), "input3": ("int8", "ND"), "output0": ("float16", "NC1HWC0")},
     }
 }
-#: dtypes that exist in fractals. Assumed: those that MindSpore's registrations of TransData have.
+#: dtypes that exist in fractals. Assumed: the dtypes of MindSpore's registrations of TransData.
 IN_FRACTALS = ("float16", "float32", "float", "int32")
 #: Of every kernel of an AI core.
 MAGIC, CORE_TYPE = "RT_DEV_BINARY_MAGIC_ELF", "AiCore"

@@ -115,7 +115,7 @@ class Server:
         self.launcher.launch(number, blocks, [Address(*pair) for pair in _ADDRESS.iter_unpack(contents)])
 
     def launch_aicpu(self, size: int, count: int, contents: bytes) -> None:
-        """Read the extension, whose address comes last and which has so many bytes."""
+        """Launch a kernel of the AI CPU. The last address is the extension's, which has ``size`` bytes."""
         (*addresses, extension), definition = _split(count, contents)
         self.launcher.launch_aicpu(aicpu.parse(definition), addresses, extension, size)
 

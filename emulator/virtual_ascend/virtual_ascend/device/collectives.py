@@ -36,14 +36,14 @@ class Call:
 
     Attributes:
         kind: HCCL's name of the operation.
-        count: elements that a card gives; of ReduceScatter and Receive those that it gets.
+        count: elements that a card gives, or gets in ReduceScatter and Receive.
         dtype, reduction: numbers of HCCL's enumerations.
         peer: rank of the root, the sender or the receiver in the group.
         rank: of this card in the group.
         members: of the group, as the whole job counts its cards.
         send_counts, send_offsets, receive_counts, receive_offsets: of HcomAllToAllV, in elements.
-        file: where this card writes.
-        files: those that it reads.
+        file: the file that this card writes.
+        files: the files that it reads.
     """
 
     kind: str

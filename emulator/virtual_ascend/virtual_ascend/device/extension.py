@@ -1,7 +1,7 @@
 """Extensions of AI CPU kernels: shapes that a node definition leaves open, as graphengine's fwk_adpt_struct.h has them.
 
-Entries follow each other: their kind, their length, and here for each tensor a type and eight sizes, of which one
-mark ends those that count.
+Entries follow each other. Each has its kind, its length, and for each tensor a type and eight sizes. The sizes that
+count end at a mark.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import numpy as np
 
 from .errors import KernelError
 
-#: Formats whose elements lie in the order of the shape.
+#: Formats with the elements in the order of the shape.
 PLAIN = ("ND", "NCHW", "NHWC", "HWCN", "DefaultFormat", "NCDHW", "NDHWC", "NCL")
 DTYPES = {"float": "float32", "double": "float64"}
 
@@ -35,10 +35,10 @@ def plain_shape(description: dict[str, Any]) -> tuple[int, ...]:
 def to_plain(
     stored: np.ndarray, description: dict[str, Any], groups: int | None = None, filling: bool = False
 ) -> np.ndarray:
-    """Return the tensor that was stored in its format. With ``filling`` the result has what fills matrices up.
+    """Return the tensor that was stored in its format. With ``filling`` the result keeps the filling of matrices.
 
-    `groups`: of the convolution whose filters lie in FRACTAL_Z. An operator that knows of none works on all that lies
-    there, element by element.
+    `groups`: groups of the convolution that has its filters in FRACTAL_Z. An operator that knows of no groups works on
+    everything that lies there, element by element.
     """
     rows = _rows(stored, description, groups)
     if rows is None:

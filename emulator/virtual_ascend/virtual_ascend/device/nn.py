@@ -1,7 +1,7 @@
 """Functions of aclnn: single operators, with which MindSpore from 2.3 on works on tensors outside of graphs.
 
-One table: by name the arguments, a letter each, and what they compute. The last tensors are results; of a function
-whose name begins with Inplace it is the first one.
+One table maps the name of a function to its arguments, a letter each, and to its computation. The last tensors are
+results. If the name begins with Inplace, the first tensor is the result.
 
     t tensor   l list of tensors   s scalar   a array of integers   i int64   c int8   b bool   d double   y dtype
 """

@@ -87,7 +87,7 @@ Status aclrtLaunchCallback(void (*callback)(void *), void *data, int, void *stre
   return Streams::Instance().Add(stream, {Kind::kRun, run});
 }
 
-// Callbacks run where the stream does; the threads that wait for them have nothing to do.
+// Callbacks run as tasks of their stream; the threads that wait for them have nothing to do.
 Status aclrtSubscribeReport(uint64_t, void *) { return kSuccess; }
 Status aclrtProcessReport(int32_t) {
   std::this_thread::sleep_for(std::chrono::milliseconds(10));

@@ -14,7 +14,7 @@ class Traffic {
   static Traffic &Instance();
   uint64_t count();
   void Note();
-  // False where nothing happened in that time.
+  // False if nothing happened in that time.
   bool WaitFor(uint64_t seen, std::chrono::milliseconds patience);
 
  private:

@@ -1,5 +1,5 @@
 // Several cards: this process is one of them, and exchanges tensors with the others through files in a folder that
-// virtual-ascend has made for all (VIRTUAL_ASCEND_EXCHANGE, in memory where the system has such a place).
+// virtual-ascend has made for all (VIRTUAL_ASCEND_EXCHANGE, in memory if the system has such a place).
 #pragma once
 
 #include <cstdint>
@@ -56,7 +56,7 @@ class Cards {
   using Run = std::function<Status(bool on, std::string *answer)>;
   Status AddGraph(uint32_t number, const Run &run, void *stream);
 
-  // A card that has ended left a file with the reason; empty where it goes on.
+  // A card that has ended left a file with the reason; empty if it goes on.
   std::string Ended(uint32_t card) const;
   std::string Place(const std::string &name) const { return folder_ + "/" + name; }
 

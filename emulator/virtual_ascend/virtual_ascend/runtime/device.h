@@ -33,7 +33,7 @@ class Device {
  public:
   static Device &Instance();
 
-  void *Allocate(uint64_t size);  // nullptr where no room is left
+  void *Allocate(uint64_t size);  // nullptr if no room is left
   Status Free(const void *address);
   uint64_t total() const { return size_; }
   uint64_t free_bytes();

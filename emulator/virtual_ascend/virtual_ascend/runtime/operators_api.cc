@@ -1,4 +1,4 @@
-// Operators by name, aclop*: the way that MindSpore goes in PYNATIVE where it does not compile an operator itself. What is
+// Operators by name, aclop*: the way that MindSpore goes in PYNATIVE if it does not compile an operator itself. What is
 // to be done goes to the device process as JSON.
 #include <stdio.h>
 #include <string.h>

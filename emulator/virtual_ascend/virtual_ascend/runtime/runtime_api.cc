@@ -242,7 +242,7 @@ Status rtStreamCreateWithFlags(void **stream, int32_t, uint32_t) {
 }
 Status rtStreamCreate(void **stream, int32_t priority) { return rtStreamCreateWithFlags(stream, priority, 0); }
 Status rtStreamDestroy(void *stream) {
-  Streams::Instance().WaitFor(static_cast<Stream *>(stream));  // what fails was and will be said where somebody waits
+  Streams::Instance().WaitFor(static_cast<Stream *>(stream));  // a failure was and will be reported when somebody waits
   Streams::Instance().Destroy(static_cast<Stream *>(stream));
   return kSuccess;
 }

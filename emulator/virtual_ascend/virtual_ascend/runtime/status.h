@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-// Before a function in a class: it is in the library, also where nothing here calls it.
+// Before a function in a class: it is in the library, even if nothing here calls it.
 #define KEPT [[gnu::used]]
 
 namespace virtual_ascend {

@@ -44,7 +44,7 @@ enum class Kind { kRun, kRecord, kWait, kReset, kActivate, kSwitch, kGoto, kMode
 struct Task {
   Kind kind = Kind::kRun;
   std::function<Status()> run;             // kRun
-  std::function<bool()> ready{};           // kRun: whether it can go on, where that is for other cards to say
+  std::function<bool()> ready{};           // kRun: whether it can go on, if other cards decide it
   Event *event = nullptr;                  // kRecord, kWait, kReset
   Stream *stream = nullptr;                // kActivate, kSwitch: the stream that begins
   std::function<bool()> condition{};       // kSwitch

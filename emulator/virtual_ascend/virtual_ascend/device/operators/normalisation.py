@@ -92,7 +92,7 @@ def _log_softmax_gradient(kernel: Kernel, gradient: np.ndarray, y: np.ndarray) -
 
 def _normalise(kernel: Kernel, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, tuple[int, ...]]:
     """Return the result, the lengths, and the axes over which the lengths are taken."""
-    attributes = kernel.attributes  # "dim" and "eps" where MindSpore asks by name
+    attributes = kernel.attributes  # "dim" and "eps" if MindSpore asks by name
     axes = axes_of(kernel, x, "dim")
     squares = np.square(wide(x)).sum(axes, keepdims=True)
     lengths = np.sqrt(np.maximum(squares, attributes["epsilon" if "epsilon" in attributes else "eps"]))
