@@ -1,8 +1,8 @@
 """Error and warning classes of the emulator.
 
-The exact classes of the real TIK front end are not public; the emulator uses one small hierarchy in which the class
-says what kind of rule was broken and the message carries the argument, the value, what is allowed, and the line of
-the user's program.
+The exact classes of the real TIK front end are not public, so the emulator has one small hierarchy of its own. The
+class says what kind of rule was broken. The message has the argument, the value, what is allowed, and the line of the
+user's program.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ class Moment:
     Attributes:
         block: index of the block; None in a program without a multi-core loop.
         block_count: blocks of the multi-core loop; None until the program has said so.
-        loops: name and value of the loop variables around the line, outermost first. A name that two of them share
-            has the line of its loop behind it.
+        loops: name and value of the loop variables around the line, outermost first. If two variables have the same
+            name, the line of the loop follows the name.
     """
 
     block: int | None

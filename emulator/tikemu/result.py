@@ -33,7 +33,7 @@ class InstructionUse:
 
 @dataclass(frozen=True)
 class OverflowPlace:
-    """A line whose instruction saturated.
+    """A line with an instruction that saturated.
 
     Attributes:
         location: file, line and text of the program.

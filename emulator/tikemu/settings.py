@@ -16,7 +16,7 @@ def default_options() -> Options:
 
 
 def set_default_options(options: Options) -> Options:
-    """Replace the options in force; returns those before."""
+    """Replace the options in force; returns the former options."""
     global _default
     if not isinstance(options, Options):
         raise TypeError(f"options must be a tikemu.Options, got {type(options).__name__}")

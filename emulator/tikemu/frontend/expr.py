@@ -157,8 +157,8 @@ class Scalar(Expr):
         """Assign a number, Scalar, Expr or the first element of a Unified Buffer tensor.
 
         Integers wrap to the declared width, floats convert as C does (tik/README.md D5). The bits of an element of
-        equal width are copied, whatever the types: so the index that ``vcmax`` leaves in a float16 tensor is read
-        through a uint16 Scalar. ``src_offset`` is reserved.
+        equal width are copied, whatever the types. So a uint16 Scalar reads the index that ``vcmax`` leaves in a
+        float16 tensor. ``src_offset`` is reserved.
 
         Raises:
             TikUnsupportedArgumentError: an Expr for a float16 Scalar; a Tensor outside the Unified Buffer.

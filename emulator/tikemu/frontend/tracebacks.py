@@ -19,7 +19,7 @@ _Owner = TypeVar("_Owner", bound=type)
 
 
 def shortened(error: TikError) -> TikError:
-    """Return the error, whose traceback begins anew where it is raised."""
+    """Return the error without its traceback, which then begins at the next ``raise``."""
     return error if os.environ.get(VARIABLE) == "full" else error.with_traceback(None)
 
 
@@ -38,7 +38,7 @@ def short_traceback(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def short_operators(owner: _Owner) -> _Owner:
-    """Return the class, whose operators, contexts and look-up of attributes have short tracebacks."""
+    """Return the class, with short tracebacks of operators, contexts and look-ups of attributes."""
     for name, value in list(vars(owner).items()):
         if name.startswith("__") and inspect.isfunction(value) and name not in _NOT_WRAPPED:
             setattr(owner, name, short_traceback(value))

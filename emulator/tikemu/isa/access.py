@@ -39,8 +39,9 @@ def access(call: Call, label: str, operand: Operand, *pieces: Piece) -> Access:
     """Return the bytes ``pieces`` (absolute addresses) of ``operand``.
 
     Raises:
-        TikBoundsError: a byte lies outside the tensor. An access that ends in the padding with which the tensor is
-            allocated is questionable (warning; strict: error); so is, on request, one that stays inside the memory.
+        TikBoundsError: a byte lies outside the tensor. An access that ends in the padding of the tensor's allocation is
+            questionable (warning; strict: error). With ``bounds="buffer"`` an access inside the memory is questionable
+            too.
     """
     region = Region(operand.memory, pieces)
     if region.start < operand.start or region.end > operand.end:

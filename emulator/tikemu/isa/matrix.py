@@ -1,8 +1,8 @@
 """Arithmetic of the Cube on arrays: block products and accumulation (decisions D26a, D26c, D26f).
 
 The Cube multiplies 16 x K0 by K0 x 16 blocks and adds each block product to the accumulator. Here one K block of a
-whole tile is one product: exact products, summed in float64 and rounded once to float32, then added to the float32
-accumulator with round-to-nearest-even. Blocks are taken in ascending order of K. Callers wrap execution in
+whole tile is one product. Its exact products are summed in float64 and rounded once to float32. The sum is added to the
+float32 accumulator with round-to-nearest-even. Blocks are taken in ascending order of K. Callers wrap execution in
 ``np.errstate(all="ignore")``.
 """
 

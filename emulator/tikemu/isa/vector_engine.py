@@ -50,7 +50,7 @@ class Walk:
         self.dtype = self.dtype or self.operand.dtype
         self.itemsize = size_of(self.dtype)
         lanes, address = self.lanes, self.operand.address
-        # Bytes of a repeat, from the first touched to the one after the last. A block pitch of 0 is a single block.
+        # Bytes of a repeat, from the first touched byte to the byte after the last. A block pitch of 0 is one block.
         low, self.reach = 0, 0
         if lanes.extent:
             low, self.reach = self._offset(lanes.first), self._offset(lanes.extent - 1) + self.itemsize
@@ -332,7 +332,7 @@ def check_overlap(call: Call, dst: Walk, sources: Sequence[Walk], accumulates: b
     """Apply the overlap rules (vector.md 1.5); return whether repeats run in order.
 
     Args:
-        accumulates: the instruction is one of those that may accumulate into src1 (rule 3).
+        accumulates: the instruction may accumulate into src1 (rule 3).
     """
     ordered = dst.revisits
     for position, source in enumerate(sources):
@@ -465,7 +465,7 @@ def make_rescalable(op: MicroOp) -> MicroOp:
 
 
 def idle(call: Call, dtype: str, repeats: int, mask: Lanes | None) -> MicroOp:
-    """Return an instruction whose mask enables no lane: it takes its time and does nothing."""
+    """Return an instruction with a mask that enables no lane: it takes its time and does nothing."""
     timing = call.soc.timing
     return MicroOp(
         call.api,

@@ -1,7 +1,7 @@
 """Note what blocks read and write in global memory while they run.
 
-A process that executes some of the blocks keeps a journal (see :mod:`tikemu.processes`), so that another one can tell
-whether they met with other blocks, and can repeat what they left in global memory.
+A process that executes some of the blocks keeps a journal (see :mod:`tikemu.processes`). From the journals another
+process learns whether blocks met, and repeats their changes of global memory.
 """
 
 from __future__ import annotations

@@ -275,7 +275,7 @@ class Compiler(CallCompiler):
         self.loops -= 1
 
     def loop_body(self, loop: ir.For) -> None:
-        """Compile the body of a loop, whose variable errors inside can name."""
+        """Compile the body of a loop. Errors inside can name its variable."""
         around, self.enclosing = self.enclosing, (*self.enclosing, loop)
         self.nested(loop.body)
         self.enclosing = around

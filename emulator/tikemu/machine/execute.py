@@ -27,9 +27,9 @@ from .progress import Progress
 from .runtime import Runtime
 from .strict import undefined_output
 
-#: Executes the blocks of a session that has begun; returns whether it has, and if not, the session is as it was.
+#: Executes the blocks of a session that has begun. Returns whether it did; if not, the session is as it was.
 Elsewhere = Callable[["Session", Cores, Mapping[str, Any], list[Contents]], bool]
-#: Sessions whose global memory is larger are not kept for the next run.
+#: A session with more global memory is not kept for the next run.
 KEEP_BYTES = 256 << 20
 
 

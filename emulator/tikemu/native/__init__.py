@@ -112,11 +112,11 @@ def runner(family: str, op: str, keep: tuple[Any, ...], **fields: Any) -> Callab
 
     Args:
         family, op: see OPERATIONS.
-        keep: objects whose memory the call points into.
+        keep: objects that own the memory to which the call points.
         fields: the remaining fields of VectorCall.
 
-    The function has the attributes ``record`` (its VectorCall) and ``status``, whose ``overflow`` counts the executions
-    in which a result saturated.
+    The function has the attributes ``record`` (its VectorCall) and ``status``. ``status.overflow`` counts the
+    executions in which a result saturated.
     """
     helper = _helper()
     if helper is None:
@@ -131,7 +131,7 @@ class Marks:
     """Test the marks of bytes that an operation reads, and mark its results.
 
     Args:
-        reads, writes: pieces of bytes as in ``isa.region``, whose first entry is an address in this process.
+        reads, writes: pieces of bytes as in ``isa.region``; the first entry of a piece is an address in this process.
 
     Attributes:
         defined: ``defined()`` is 1 if every byte read is marked.

@@ -29,11 +29,11 @@ from .messages import Counts, Share
 VARIABLE = "TIKEMU_PROCESSES"
 #: Bytes of atomic additions of one share that are kept.
 MOST_ADDITIONS = 512 << 20
-#: Shares per process at least, if there are enough blocks; and how far, in shares per process, one may be ahead of
-#: the oldest that is not complete.
+#: Shares per process at least, if there are enough blocks; and how far, in shares per process, a share may be ahead
+#: of the oldest incomplete share.
 _SHARES, _AHEAD = 16, 8
 
-#: Ways to run a program that was run in vain: the caller adds what shares add to the same bytes; or it does it all.
+#: Ways to run a program again after its shares met: the caller does the atomic additions, or it executes every block.
 _ADDING, _ALONE = "adding", "alone"
 _WAYS = {_ADDING: "again, and the caller adds", _ALONE: "in one process"}
 
@@ -62,10 +62,10 @@ def wanted(options: Options) -> int:
 
 
 def run_in_processes(session: Session, cores: Cores, scalars: Mapping[str, Any], tensors: list[Contents]) -> bool:
-    """Run a program whose session has begun, if its options ask for processes.
+    """Run the program of a session that has begun, if its options ask for processes.
 
     Args:
-        session: the caller's; its global memory and its counts are then as if it had executed the blocks.
+        session: the caller's session. Afterwards its global memory and its counts are as if it had executed the blocks.
         cores: gets the times of the cores, and the trace.
         scalars, tensors: what the run is given.
 
@@ -89,8 +89,10 @@ def run_in_processes(session: Session, cores: Cores, scalars: Mapping[str, Any],
 
 
 def _needs_order(session: Session) -> bool:
-    """Return whether blocks must run one after another in one process. They do if they wait for each other, share the
-    L2 buffer or print, or if which blocks are traced depends on how long others take.
+    """Return whether blocks must run one after another in one process.
+
+    They must if they wait for each other, share the L2 buffer or print. They must too if the times of blocks decide
+    which blocks are traced.
     """
     options, numerics, timing, blocks, _ = session.key
     if session.compiled.barriers or options.l2 and timing:
@@ -174,7 +176,7 @@ class _Run:
         firsts = iter(range(0, self.blocks, length))
         ahead: dict[int, Share] = {}
         counts: list[Counts] = []
-        busy: dict[int, int] = {}  # shares by process, of those that are ready
+        busy: dict[int, int] = {}  # by process that is ready, its number of open shares
         following: int | None = next(firsts)
         while len(counts) < len(pool):
             process, answer = pool.receive()

@@ -24,7 +24,7 @@ from .messages import read, send
 _BOOT = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from tikemu.processes.worker import main; main()"
 #: Seconds that a process has to end by itself.
 _PATIENCE = 5.0
-#: Seconds that the caller waits for processes which do what nobody wants any more; to start others takes about as long.
+#: Seconds that the caller waits for processes with work that nobody wants any more. New ones start in about this time.
 _MOMENT = 0.3
 
 
@@ -35,7 +35,7 @@ class Pool:
         count: how many.
 
     Attributes:
-        known: per process, the numbers of the sessions whose program it was sent.
+        known: per process, the numbers of the sessions that it has the program of.
     """
 
     def __init__(self, count: int) -> None:
@@ -144,7 +144,7 @@ class Pool:
         for process in self._processes:
             for stream in (cast(BufferedWriter, process.stdin), cast(BufferedReader, process.stdout)):
                 with contextlib.suppress(OSError):
-                    stream.raw.close()  # not the buffer, whose lock a thread may have held
+                    stream.raw.close()  # not the buffer: a thread may have held its lock
             process.returncode = 0  # so that nothing waits for a process that is no child of ours
 
 

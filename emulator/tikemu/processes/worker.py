@@ -1,8 +1,8 @@
-"""The process that executes shares of blocks, on behalf of the one that started it.
+"""The process that executes shares of blocks for the process that started it.
 
-Requests come in through standard input and answers go out through standard output; what a program prints goes to
-standard error. The process ends when its standard input does, also in the middle of a share: then nobody is left who
-waits for the answer.
+Requests come in through standard input, and answers go out through standard output. Output of the program goes to
+standard error. The process ends when its standard input ends, also in the middle of a share, because nobody waits for
+the answer any more.
 """
 
 from __future__ import annotations
@@ -59,10 +59,10 @@ class Blocks:
         """Execute ``count`` blocks.
 
         Args:
-            first: number of the first one.
+            first: number of the first block.
             count: how many.
             traced: blocks below this number keep their events.
-            most: bytes of additions that are kept; with more, the share is returned as it is then.
+            most: bytes of additions that are kept. After more bytes the share ends early.
         """
         runtime, journal, share = self.session.runtime, self.session.runtime.journal, Share(first)
         journal.clear()

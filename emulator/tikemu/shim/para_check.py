@@ -61,8 +61,9 @@ def check_op_params(
     """Return a decorator for an operator's entry function: one constant per parameter, in order; a tuple of constants
     stands for alternatives.
 
-    The parameters are checked when the function is called: inputs and outputs are dicts with shape, dtype, format,
-    ori_shape and ori_format (lists of them for DYNAMIC_), required ones are not None, attributes have their types.
+    The parameters are checked when the function is called. Inputs and outputs must be dicts with shape, dtype, format,
+    ori_shape and ori_format (for DYNAMIC_, lists of dicts). Required parameters must not be None, and attributes must
+    have their types.
 
     Raises:
         RuntimeError: a violation, or a number of constants that differs from the number of parameters.

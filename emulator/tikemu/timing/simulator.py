@@ -1,13 +1,13 @@
 """Discrete events on the in-order pipes of one core (timing.md 5, tik/README.md D31, D32).
 
 The scalar unit S walks through the program in order and hands every instruction to the queue of its pipe. A pipe works
-through its queue in order: an instruction starts when its pipe is free and everything it depends on is complete,
+through its queue in order. An instruction starts when its pipe is free and everything it depends on is complete. It
 occupies the pipe for ``cycles``, and its result can be used ``latency`` cycles later. Instructions of a pipe complete
 in order.
 
-Automatic synchronisation: between two pipes a dependence costs ``set_flag`` and ``wait_flag``, issued by S, and the
-handshake; inside a pipe a dependent instruction waits for the result. What a pipe already knows to be complete needs no
-further flag.
+The automatic synchronisation makes instructions wait for the results they need. A dependence between two pipes costs
+``set_flag`` and ``wait_flag``, which S issues, and the handshake. Inside a pipe a dependent instruction waits for the
+result. If a pipe already knows that a result is complete, no further flag is needed.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ class PipeSimulator(PipeRecords):
             now = self.now + issue
             if trace is not None:
                 self._show_work(self.now, now)
-            # The queue takes an instruction once the one ``depth`` places ahead has left it.
+            # The queue takes an instruction once the instruction ``depth`` places ahead has left it.
             ring = starts[pipe]
             if ring[0] > now:
                 waited[QUEUE_FULL + pipe] += ring[0] - now

@@ -114,7 +114,7 @@ class SteadyStateReplay(Reusable):
         self.place: Place | None = None
         self.events: dict[tuple[int, int], int] = {}
         self._simulated: Place | None = None
-        self._loop: int | None = None  # the loop whose iterations end a transition; None: the block does
+        self._loop: int | None = None  # an iteration of this loop ends a transition; None: the block does
         self._failures: dict[int, int] = {}  # by loop, how often watching it did not pay
         self._backoff = self._iterations_left = FIRST_BACKOFF
         self._fresh_blocks = 0  # blocks remembered since one was replayed

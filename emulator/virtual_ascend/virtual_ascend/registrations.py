@@ -1,4 +1,4 @@
-"""Writes formats and dtypes of CANN's built-in operators, a line of JSON each: ``python registrations.py FILE``.
+"""Write formats and dtypes of CANN's built-in operators, a line of JSON each: ``python registrations.py FILE``.
 
 On a server MindSpore reads them from CANN's tables. MindSpore also has registrations of its own for most operators
 (``mindspore/ops/_op_impl/tbe``), which are older than its use of the tables. This program writes MindSpore's own

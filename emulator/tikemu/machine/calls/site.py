@@ -16,7 +16,7 @@ from .relocation import Relocator
 
 #: Keys kept per call, and footprints kept per element access.
 LIMIT = 4096
-#: Keys that a call with numerics has before its operations are relocated; others are equal from the first on.
+#: Keys that a call with numerics has before its operations are relocated. Without numerics the first key is enough.
 KEPT = 128
 
 
