@@ -37,7 +37,7 @@ def _blocks(a: np.ndarray, b: np.ndarray, k: int) -> Iterator[tuple[np.ndarray, 
 
 
 def accumulate_float(c: np.ndarray, a: np.ndarray, b: np.ndarray, k: int) -> np.ndarray:
-    """Add a product of 8-bit operands to an accumulator: exact, saturating in its dtype.
+    """Add a product of float16 operands to a float32 accumulator, saturating.
 
     Args:
         c: float32 (M, N), the accumulator before; not modified.

@@ -3,8 +3,8 @@
 The blocks of a program depend on each other only through global memory. A run with results spends nearly all its time
 in them, so it may hand them to other processes. The results are the same to the last bit, whatever the blocks do:
 
-* Processes are started as new interpreters (:mod:`.pool`), never by fork. If MindSpore has run graphs in a process, it
-  holds threads and locks that a fork would copy in any state.
+* Processes are started as new interpreters (:mod:`.pool`), never by fork. After MindSpore has run graphs, the
+  caller holds threads and locks that a fork would copy in any state.
 * The processes share no memory with the caller, so a killed process leaves nothing behind. The program and the contents
   of global memory go to a process through a pipe. The results of its blocks come back through another pipe.
 * Each process executes shares of consecutive blocks on a global memory of its own. This memory holds the contents at
