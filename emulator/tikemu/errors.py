@@ -131,7 +131,7 @@ class TikWarning(UserWarning):
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return the end of a message about an unknown ``name``: the nearest known one, if one is near."""
+    """Return the end of a message about an unknown ``name``: the nearest known name, if there is a near one."""
     nearest = difflib.get_close_matches(name, sorted(known), 3)
     equal = [entry for entry in nearest if _likeness(entry, name) == _likeness(nearest[0], name)]
     return f"; did you mean {' or '.join(map(repr, sorted(equal)))}?" if equal else ""

@@ -300,7 +300,10 @@ def integer_node(value: Expr, what: str) -> ir.Value:
 
 
 def deeper(one: Scope, other: Scope) -> Scope:
-    """Return the inner of two scopes that are open at the same time: what depends on both lives as long as it."""
+    """Return the inner of two scopes that are open at the same time.
+
+    A value that depends on both scopes lives as long as the inner scope.
+    """
     if one.recorder is not other.recorder:
         fail("values of two different Tik instances cannot be combined")
     return one if one.depth >= other.depth else other

@@ -1,7 +1,7 @@
 """Short tracebacks: an error about the user's program shows the lines that led to the emulator, and one inside it.
 
-The message says the line of the program that is wrong, so what the emulator called before it noticed tells its user
-nothing. With TIKEMU_TRACEBACK=full in the environment tracebacks are whole.
+The message names the wrong line of the program, so the emulator's own calls tell the user nothing. With
+TIKEMU_TRACEBACK=full in the environment tracebacks are whole.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ class Switch(Integer):
 
 
 class IntegerList(Param):
-    """A list of one integer for each of ``items``, which say their ranges."""
+    """A list of integers, one for each of ``items``, which give the ranges."""
 
     noun = "integers"
 
@@ -187,8 +187,8 @@ def window_blocks(a: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Compute the source addresses of every row of every fractal of a load3d.
 
     Returns:
-        Three arrays (repeats, 16): the number of the 32-byte block in the feature map; whether the block lies inside
-        the image; whether the row lies past the last output position.
+        Three arrays (repeats, 16). The first has the number of the 32-byte block in the feature map. The others say
+        whether the block lies inside the image, and whether the row lies past the last output position.
     """
     left, right, top, bottom = a.padding
     repeats = np.arange(a.repeat_time)[:, None]

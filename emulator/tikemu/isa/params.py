@@ -361,7 +361,7 @@ def describe(value: Any) -> str:
 
 
 def shown(value: Any) -> str:
-    """Return a number or string as it came; anything recorded as what it is."""
+    """Return the text of a value for messages: a number or string as it came, else the kind of recorded value."""
     recorded = is_tensor(value) or isinstance(value, (ir.Variable, ir.Operation, ir.CmpMask))
     return describe(value) if recorded else repr(value)
 

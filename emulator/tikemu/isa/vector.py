@@ -22,7 +22,7 @@ from .vector_mask import Lanes, Mask
 
 FLOATS = ("float16", "float32")
 BITS16 = ("int16", "uint16")
-BLK_WIDE = 65535  # block strides are 16-bit fields of one-source instructions, 8-bit of two-source ones (D16a)
+BLK_WIDE = 65535  # block strides have 16 bits in one-source instructions, 8 bits in two-source instructions (D16a)
 
 
 def legacy_tail() -> tuple[Param, ...]:

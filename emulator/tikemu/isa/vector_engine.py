@@ -121,8 +121,8 @@ class Walk:
     def stream(self) -> Stream:
         """Return the blocks touched, for the bank model.
 
-        Inside one layer of the banks only the address modulo the 16 groups matters: moved there, many walks share one
-        (cached) count.
+        Inside one layer of the banks only the address modulo the 16 groups matters. So the blocks are moved to this
+        remainder, and many walks share one (cached) count.
         """
         address, (low, high) = self.operand.address, self.span
         group = address % (GROUPS * BLOCK)

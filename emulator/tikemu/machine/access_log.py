@@ -35,10 +35,10 @@ class Journal:
 
     Args:
         gm: the global tensors by uid.
-        keep_additions: keep what was added atomically, so that it can be added again to other contents.
+        keep_additions: keep the numbers that were added atomically, to add them again to other contents.
 
     Attributes:
-        additions: what was added, if it is kept.
+        additions: the atomic additions, if they are kept.
         additions_bytes: their size.
         site: number of the call that is being prepared.
     """

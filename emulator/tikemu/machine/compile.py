@@ -156,7 +156,7 @@ class Compiler(CallCompiler):
         if len(self.lines) == before:
             self.emit("pass")
         self.live = live
-        self.loaded |= loaded  # the scope may be one that is not entered
+        self.loaded |= loaded  # the program may not enter this scope
 
     def nested(self, body: ir.Body) -> None:
         self.depth += 1
@@ -169,7 +169,7 @@ class Compiler(CallCompiler):
         if tensor.memory != "GM" and not all(ir.is_immediate(extent) for extent in tensor.shape):
             extents = " * ".join(self.expressions.wrapped(extent).source for extent in tensor.shape)
             self.emit(f"{self.name('N', reserve(tensor))}({extents})", statement.location)
-        if tensor.memory != "GM" and self.runtime.marks:  # default mode leaves what is there, as the chip does
+        if tensor.memory != "GM" and self.runtime.marks:  # default mode leaves the old contents, as the chip does
             fresh = self.name("D", define(self.runtime, tensor))
             self.emit(f"{fresh}({self.copy(tensor) or 0})", statement.location)
 

@@ -1,4 +1,4 @@
-"""Block on the cores: in order, each on the core that is free first."""
+"""Blocks on the cores: in order, each on the core that is free first."""
 
 from __future__ import annotations
 

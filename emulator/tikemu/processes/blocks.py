@@ -1,4 +1,4 @@
-"""The caller's side of a run in several processes: hands out shares of blocks, and enters what they did in order."""
+"""The caller's side of a run in several processes: hands out shares of blocks, and enters their results in order."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from .messages import Counts, Share
 VARIABLE = "TIKEMU_PROCESSES"
 #: Bytes of atomic additions of one share that are kept.
 MOST_ADDITIONS = 512 << 20
-#: Shares per process at least, if there are enough blocks; and how far, in shares per process, a share may be ahead
-#: of the oldest incomplete share.
+#: Shares per process at least, if there are enough blocks. A share may be ahead of the oldest incomplete share by this
+#: many shares per process.
 _SHARES, _AHEAD = 16, 8
 
 #: Ways to run a program again after its shares met: the caller does the atomic additions, or it executes every block.
@@ -42,7 +42,7 @@ _log = logging.getLogger("tikemu.processes")
 
 
 class _Met(Exception):
-    """Block have met, or something was reported: ``mode`` is how the program has to run."""
+    """Blocks have met, or something was reported: ``mode`` is how the program has to run."""
 
     def __init__(self, mode: str, reason: str) -> None:
         super().__init__(reason)
@@ -210,7 +210,7 @@ class _Run:
             for each in sorted(busy, key=busy.__getitem__):
                 limit = len(self.cycles) + _AHEAD * len(pool) * length
                 while following is not None and following < limit:
-                    # The next one lies ready, as long as every process gets one.
+                    # A process gets its next share ahead of time, as long as there is a share for every process.
                     if busy[each] >= (2 if self.blocks - following > length * len(pool) else 1):
                         break
                     size = min(length, self.blocks - following)
@@ -221,7 +221,7 @@ class _Run:
 
     # -------------------------------------------------------------------------------------------- what shares did
     def _enter(self, share: Share) -> None:
-        """Enter what a share wrote; all shares before it have been entered."""
+        """Enter the writes of a share; all shares before it have been entered."""
         self._compare(share)
         for uid, where, content, marks in share.written:
             memory = self.session.gm[uid].memory

@@ -1,4 +1,4 @@
-"""Messages between processes: a length, and so many bytes; and what they hold."""
+"""Messages between processes: a length, and so many bytes; and the contents of answers."""
 
 from __future__ import annotations
 

@@ -137,17 +137,17 @@ class Worker:
         self._current: Blocks | None = None
 
     def answer(self, request: bytes) -> None:
-        """Do what is asked for and send what it gave."""
+        """Do what a request asks for, and send the result."""
         try:
             kind, *arguments = pickle.loads(request)
             answer = getattr(self, kind)(*arguments)
         except TikError:
             answer = ("fault",)
-        except BaseException:  # of memory, above all: the caller says it
+        except BaseException:  # above all a lack of memory: the caller reports it
             answer = "failed", traceback.format_exc()
         try:
             write(self._answers, answer)
-        except OSError:  # nobody listens any more
+        except OSError:  # the caller does not listen any more
             os._exit(1)
 
     def open(self, number: int, key: tuple, keep_additions: bool, program: bytes | None, run: bytes) -> tuple:
@@ -159,7 +159,7 @@ class Worker:
         if blocks is None:
             try:
                 unpickled = pickle.loads(program)
-            except Exception as error:  # an argument of a class of the user's, who knows what it needs
+            except Exception as error:  # an argument may be of the user's own class, which may not unpickle here
                 return "refused", f"{type(error).__name__}: {error}"
             blocks = Blocks(unpickled, key, keep_additions, given)
         self._current = blocks

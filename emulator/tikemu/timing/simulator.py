@@ -115,7 +115,7 @@ class TimedOp:
 
 
 class PipeSimulator(PipeRecords):
-    """Simulate operation by operation; the records say when what is complete."""
+    """Simulate operation by operation; the records have the time at which each access is complete."""
 
     # -------------------------------------------------------------------------------------------- instructions
     def execute(self, ops: Iterable[TimedOp]) -> None:

@@ -4,8 +4,9 @@ What operations do on the pipes depends only on the times in the simulator's rec
 relative times are a *state*. In the loops of a tiled kernel the same state comes back once the queues are full, and
 every block begins in the same state.
 
-The actions that follow a state are remembered as a tree. A place in the tree at which an iteration of the loop (or the
-block) ended also has the *transition*: the time that passed, the counts, and the next state. As long as the same
+The actions that follow a state are remembered as a tree. If an iteration of the loop (or the
+block) ended at a place in the tree, the place has the *transition*. It is the time that passed, the counts, and the
+next state. As long as the same
 actions follow again, walking along the tree replaces the simulation. If other actions follow, the skipped part is
 simulated after all. All times are multiples of ``QUANTUM``; so sums are exact, and a replayed run equals a simulated
 run bit for bit.
@@ -29,7 +30,7 @@ TRIAL_STATES = 12
 ITERATION_ACTIONS, BLOCK_ACTIONS, ALL_ACTIONS = 3000, 20_000, 100_000
 #: Footprints above which no loop is watched: capturing a state looks at all of them.
 MOST_FOOTPRINTS = 1000
-#: Blocks remembered since one was replayed, after which no more are.
+#: After this many remembered blocks without a replay no more blocks are remembered.
 TRIAL_BLOCKS = 3
 
 
@@ -99,14 +100,14 @@ class SteadyStateReplay(Reusable):
     """Remembers and replays the actions on one simulator.
 
     Args:
-        simulator: simulates what is not known.
+        simulator: simulates actions that are not remembered.
         enabled: whether anything is remembered.
 
     Attributes:
         place: the place in the tree while it is followed, else None. While it is followed, the simulator's records are
-            records of an earlier place, ``_simulated``, or (if None) older still; ``simulator.now`` is then
-            the time of the state.
-        events: :attr:`PipeRecords.events` of what was counted.
+            records of an earlier place, ``_simulated``, or (if None) older still. ``simulator.now`` is then the time of
+            the state.
+        events: :attr:`PipeRecords.events` of the counted operations.
     """
 
     def __init__(self, simulator: PipeSimulator, enabled: bool = True) -> None:
@@ -283,7 +284,7 @@ class SteadyStateReplay(Reusable):
         return transition
 
     def _catch_up(self, place: Any) -> None:
-        """Simulate what was skipped, so that the simulator's records belong to ``place``."""
+        """Simulate the skipped actions, so that the simulator's records belong to ``place``."""
         simulated, path = self._simulated, []
         while place is not simulated and place.parent is not None:
             path.append(place)

@@ -19,7 +19,7 @@ from .kernel import Kernel
 
 REGISTER, LAUNCH = 1, 2  # of device/__main__.py
 _HEADER, _ANSWER, _ADDRESS = struct.Struct("=IIQQ"), struct.Struct("=qQ"), struct.Struct("=QQ")
-_BASE = 1 << 40  # no address is one of this process
+_BASE = 1 << 40  # addresses of the card begin here, so none is an address of this process
 
 
 class Card:

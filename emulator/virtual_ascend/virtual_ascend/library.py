@@ -24,11 +24,11 @@ from .installation import Installation
 from .symbols import elftools, needed_libraries, read_symbols
 
 SOURCES = Path(__file__).parent / "runtime"
-#: For GE, beside the others; MindSpore 2.0 constructs its objects too.
+#: Sources for GE, beside the others; MindSpore 2.0 constructs GE's objects too.
 GE = Path(__file__).parent / "ge"
-# As the plugin was: names and layouts of std::string.
+# The same names and layouts of std::string as in the plugin.
 FLAGS = ("-std=c++17", "-O1", "-fPIC", "-D_GLIBCXX_USE_CXX11_ABI=0", "-Wall", "-Wextra")
-# Names of AscendCL and HCCL as strings in a library; functions of aclnn are asked for one by one.
+# Names of AscendCL and HCCL as strings in a library. Functions of aclnn are not among them: MindSpore asks for each.
 _FUNCTIONS = re.compile(rb"(?<=\0)((?:acl(?!nn)[a-z]*|Hccl|Hcom)[A-Z][A-Za-z0-9]*)(?=\0)")
 # Libraries that MindSpore from 2.3 on opens beside the library of aclrtGetSocName.
 _OPENED = ["libacl_op_compiler.so", "libacl_tdt_channel.so", "libmsprofiler.so", "libopapi.so", "libnnopbase.so"]
@@ -44,10 +44,10 @@ def cache_folder() -> Path:
 
 
 def prepare(installation: Installation) -> Path:
-    """Return the folder that stands for CANN's: lib64 with the libraries, opp, and MindSpore's registrations of
-    operators.
+    """Return the folder that stands in for CANN's.
 
-    Made at the first call for a plugin and these sources; processes that come meanwhile wait.
+    It has lib64 with the libraries, opp, and MindSpore's registrations of operators. The first call for a plugin and
+    these sources makes the folder. Other processes wait meanwhile.
 
     Raises:
         SetupError: no compiler, or a plugin with other symbols than these sources are for.

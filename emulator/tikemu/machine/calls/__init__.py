@@ -1,4 +1,4 @@
-"""Calls of instructions at run time: what is checked and prepared once, and then executed as often as a loop says.
+"""Calls of instructions at run time: checked and prepared once, and then executed as often as a loop says.
 
 To check the arguments of a call, resolve its operands, and build and cost its micro-operations takes many times longer
 than to run them. So the compiled program names a :class:`.site.CallSite` per call, which *binds* the call. The site

@@ -1,4 +1,4 @@
-"""Arguments of a call that are known only at run time: the key of what is bound for them, and templates of operands."""
+"""Arguments of a call that are known only at run time: the key of its operations, and templates of operands."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..runtime import TensorPlace
 
 
 class RuntimeArguments:
-    """The run-time values among the arguments of a call, as source texts: together the key of what is bound."""
+    """The run-time values among the arguments of a call, as source texts: together the key of its operations."""
 
     def __init__(self, expressions: Expressions) -> None:
         self.expressions = expressions

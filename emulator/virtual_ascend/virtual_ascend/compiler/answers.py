@@ -46,8 +46,8 @@ ELEMENTWISE = (
     "tanh",
     "tanh_grad",
 )
-#: dtype and format by parameter, of operators that have one answer whatever the tensors. Assumed: as MindSpore's
-#: registrations of the derivatives have it, since the Cube takes nothing else.
+#: dtype and format by parameter, of operators that have the same answer for all tensors. Assumed: the same as in
+#: MindSpore's registrations of the derivatives, since the Cube takes nothing else.
 FIXED = {
     "conv2d": {
         **{"input0": ("float16", "NC1HWC0"), "input1": ("float16", "FRACTAL_Z")},
@@ -58,8 +58,8 @@ FIXED = {
 IN_FRACTALS = ("float16", "float32", "float", "int32")
 #: Of every kernel of an AI core.
 MAGIC, CORE_TYPE = "RT_DEV_BINARY_MAGIC_ELF", "AiCore"
-#: Pattern of every operator: MindSpore then fuses none of them in the Unified Buffer. Assumed of the user's operators;
-#: CANN's own are fused on a card, which changes the list of kernels.
+#: Pattern of every operator: MindSpore then fuses none of them in the Unified Buffer. For the user's operators this is
+#: assumed. CANN's own operators are fused on a card, which changes the list of kernels.
 PATTERN = "Opaque"
 
 
@@ -73,8 +73,9 @@ def replaced_formats() -> dict[str, tuple[str, ...]]:
 
 
 def check_supported(_entry: str, _inputs: Sequence[Any], _outputs: Sequence[Any]) -> bool:
-    """Return whether a built-in operator takes these tensors. Assumed: it does; the device process refuses what it
-    cannot.
+    """Return whether a built-in operator takes these tensors.
+
+    Assumed: it does. The device process refuses tensors that it cannot take.
     """
     return True
 

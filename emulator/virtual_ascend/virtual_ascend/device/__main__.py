@@ -165,7 +165,7 @@ def _end_with(connection: socket.socket, report: Report | None, failures: list[s
 
 
 def main() -> None:
-    # Ctrl-C goes to all processes of a terminal. The program decides what it means, and this process ends with it.
+    # Ctrl-C goes to all processes of a terminal. The program decides what to do, and this process ends with it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     descriptor, file, size, pages = map(int, sys.argv[1:5])
     connection = socket.socket(fileno=descriptor)

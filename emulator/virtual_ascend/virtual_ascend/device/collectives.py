@@ -1,6 +1,6 @@
-"""HCCL's collectives: what a card gives to the others stands in a file, and each takes what is for it.
+"""HCCL's collectives: a card gives elements in a file, and each other card takes its part.
 
-A file holds a line of JSON, which says what was called, and the elements. The runtime (runtime/collectives.cc) names
+A file holds a line of JSON, which describes the call, and the elements. The runtime (runtime/collectives.cc) names
 the files, and asks to take only when all of them are there. Sums of float16 are taken in float32 and rounded once, in
 the order of the cards; HCCL's own order and rounding are not documented.
 """

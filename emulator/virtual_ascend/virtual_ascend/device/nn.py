@@ -104,7 +104,7 @@ _ADDED_AS = {"t": "Tensor", "l": "Tensors", "s": "Scalar", "a": "Array"}
 
 
 def source() -> str:
-    """Return the functions in C++: of each one that collects a call and one that launches it, see ge/nn_api.h."""
+    """Return the functions in C++, two for each name: one collects a call, one launches it (see ge/nn_api.h)."""
     lines = ['#include "nn_api.h"', "using virtual_ascend::Executor;", 'extern "C" {']
     for name, function in TABLE.items():
         letters = list(enumerate(function.arguments))

@@ -1,5 +1,5 @@
-// What the functions of aclnn, single operators on tensors, are called with: an Executor collects a call's arguments as
-// JSON for the device process (device/nn.py). The functions themselves are written by library.py.
+// Arguments of the functions of aclnn, which are single operators on tensors. An Executor collects a call's arguments
+// as JSON for the device process (device/nn.py). library.py writes the functions themselves.
 #include "nn_api.h"
 
 #include <string.h>

@@ -1,4 +1,4 @@
-// GE's sessions: what MindSpore adds as a graph is described to the device process, which runs it (device/graph.py).
+// GE's sessions: a graph that MindSpore adds is described to the device process, which runs it (device/graph.py).
 #include "objects.h"
 
 #include <dlfcn.h>

@@ -1,5 +1,5 @@
-// Channels between host and card. Of those that the card would fill (Print, summaries) nothing comes. What the host sends,
-// batches of a sunk dataset, the device process keeps until a GetNext takes it.
+// Channels between host and card. Channels that the card would fill (Print, summaries) stay empty. The host sends
+// batches of a sunk dataset; the device process keeps them until a GetNext takes them.
 #include "channels.h"
 
 #include <algorithm>

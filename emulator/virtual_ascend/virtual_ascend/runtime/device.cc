@@ -155,8 +155,8 @@ void Device::Touch(uint64_t offset, uint64_t size) {
   }
 }
 
-// Returns the place at which this library reaches `size` bytes. Bytes of the card must lie in one block, else the result
-// is null. Bytes of the host stay where they are.
+// Returns the place at which this library reaches `size` bytes. Bytes of the card must lie in one block, else the
+// result is null. Bytes of the host stay where they are.
 uint8_t *Device::View(const void *pointer, uint64_t size, const char *what) {
   if (!Owns(pointer)) return static_cast<uint8_t *>(const_cast<void *>(pointer));
   const Address place = Locate(pointer);

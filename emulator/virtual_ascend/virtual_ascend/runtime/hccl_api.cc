@@ -1,5 +1,5 @@
-// HCCL's C functions. MindSpore calls those of a communicator (Hccl*) in PYNATIVE, those of groups by name (Hcom*) in both
-// modes. It looks most of them up by name in libhccl_plugin.so, so all of those names have to be there.
+// HCCL's C functions. MindSpore calls the functions of a communicator (Hccl*) in PYNATIVE, and the functions of groups
+// by name (Hcom*) in both modes. It looks most of them up by name in libhccl_plugin.so, so all names have to be there.
 #include <string>
 #include <vector>
 

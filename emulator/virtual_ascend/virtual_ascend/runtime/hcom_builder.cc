@@ -1,6 +1,6 @@
-// How collectives come into sunk graphs. MindSpore describes each as a node of the graph engine (GE), has HCCL's builder
-// make a task of it, whose contents only HCCL reads, and later gives this task to HCCL's store to put it into a stream.
-// Classes that MindSpore constructs itself have the sizes of those that its plugin was compiled with.
+// Collectives in sunk graphs. MindSpore describes each as a node of the graph engine (GE). HCCL's builder makes a task
+// of the node, and only HCCL reads the task's contents. Later MindSpore gives the task to HCCL's store, which puts it
+// into a stream. Classes that MindSpore constructs itself have the same sizes as in the compilation of its plugin.
 #include <any>
 #include <map>
 #include <memory>

@@ -1,5 +1,5 @@
-// Operators by name, aclop*: the way that MindSpore goes in PYNATIVE if it does not compile an operator itself. What is
-// to be done goes to the device process as JSON.
+// Operators by name, aclop*: the way that MindSpore goes in PYNATIVE if it does not compile an operator itself. Each
+// request goes to the device process as JSON.
 #include <stdio.h>
 #include <string.h>
 

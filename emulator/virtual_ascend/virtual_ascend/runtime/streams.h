@@ -1,6 +1,6 @@
-// Streams as queues. What nothing orders may run in any order: whenever somebody waits, the next task is that of a stream
-// drawn at random among those that can go on. Nothing runs before somebody waits, so a missing wait shows too, and the
-// seed together with the calls of the program decides everything.
+// Streams as queues. Tasks that nothing orders may run in any order: whenever somebody waits, a stream is drawn at
+// random among the streams that can go on, and its next task runs. Nothing runs before somebody waits, so a missing
+// wait shows too. The seed and the calls of the program decide everything.
 #pragma once
 
 #include <chrono>

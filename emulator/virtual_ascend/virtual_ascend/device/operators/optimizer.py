@@ -1,4 +1,4 @@
-"""Steps of optimizers: what is updated comes back first."""
+"""Steps of optimizers: the updated tensors are the first results."""
 
 from __future__ import annotations
 
