@@ -1,6 +1,6 @@
 """Run vector instructions: addressing, overlap rules, cost, execution in NumPy or the native helper.
 
-An instruction's entry describes *what* is computed (a :class:`Kernel`); this module walks over repeats and lanes.
+An instruction's entry describes its computation (a :class:`Kernel`); this module walks over repeats and lanes.
 """
 
 from __future__ import annotations
@@ -287,7 +287,7 @@ def executor(
         lanes: enabled source lanes, if they differ from the destination's lanes (reductions).
         pairs: the native helper writes value-index pairs.
     """
-    # A kernel with lanes of its own accounts for them; of the others, disabled lanes do not count.
+    # A kernel with lanes of its own looks at them itself. For other kernels disabled lanes do not count as saturated.
     enabled = dst.lanes
     select = None if lanes is not None or enabled.full else lambda where: where[..., enabled.array]
     lanes = lanes or enabled

@@ -11,7 +11,7 @@ operations by the values of its run-time arguments::
         for x in p: x.run()
         _step(p)
 
-Calls whose arguments are all known are prepared once and run as a group.
+Calls without run-time arguments are prepared once and run as a group.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ def run(
     tensors = contents(program, scalars, arrays)
     blocks = block_count(program, scalars)
     key = options, numerics, timing, blocks, tuple(tensor.shape for tensor in tensors)
-    # Whoever takes a session owns it until it is put back; taking it is one step, so threads cannot share it.
+    # A thread that takes the session owns it until it puts it back. Taking is one step, so threads cannot share it.
     session = vars(program).pop("_session", None)
     # Saturation and infinities are part of the arithmetic.
     with np.errstate(all="ignore"), gc_pause.patience():
@@ -97,7 +97,7 @@ class Session:
         keep_additions: given if a journal of the accesses to global memory is kept (see :class:`Journal`).
 
     Attributes:
-        numbers: what other processes know it by, without and with ``keep_additions``.
+        numbers: its numbers in other processes, without and with ``keep_additions``.
     """
 
     def __init__(

@@ -35,7 +35,7 @@ static int NAME(exceeds)(const float *x, int n, float limit, const uint8_t *lane
     return 0;
 }
 
-// The largest magnitude as bits; above those of infinity for a NaN.
+// The largest magnitude as bits. For a NaN the bits are above the bits of infinity.
 static inline uint32_t NAME(largest)(const float *x, int n) {
     uint32_t top = 0;
     for (int i = 0; i < n; ++i) {
@@ -306,8 +306,8 @@ static void NAME(run_from_int32)(const tik_vector *v) {
     }
 }
 
-// Adjacent-pair tree over the lanes of a repeat; the rest of the lanes counts as 0. `scalar` holds the levels; `lane`
-// enables lanes, the outputs follow one another, those without any enabled lane are not written.
+// Adjacent-pair tree over the lanes of a repeat; the rest of the lanes counts as 0. `scalar` holds the levels, and
+// `lane` enables lanes. The outputs follow one another. Outputs without any enabled lane are not written.
 static int NAME(run_sum)(const tik_vector *v) {
     float x[LANES + PAD];
     const int par = v->src_kind == F16 ? 128 : 64, levels = (int)v->scalar, outputs = par >> levels;

@@ -219,7 +219,7 @@ class PipeSimulator(PipeRecords):
         return drained
 
     def _transfer(self, op: TimedOp, start: float) -> tuple[float, float]:
-        """Return the end and completion of a move: as fast as the port, once its core's share of the memory allows it.
+        """Return the end and completion of a move: as fast as the port and the core's share of the memory allow.
 
         The cores are alike and drift apart: a core that has moved less than its share for a while moves more later,
         while others pause.

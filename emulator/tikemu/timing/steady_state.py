@@ -1,4 +1,4 @@
-"""Steady states: what repeats on the pipes is replayed instead of simulated again.
+"""Steady states: repetitions on the pipes are replayed instead of simulated again.
 
 What operations do on the pipes depends only on the times in the simulator's records relative to the present. These
 relative times are a *state*. In the loops of a tiled kernel the same state comes back once the queues are full, and

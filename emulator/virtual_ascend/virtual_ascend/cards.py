@@ -41,7 +41,7 @@ def run(command: Sequence[str], count: int, variables: Mapping[str, str]) -> int
         table = folder / "rank_table.json"
         table.write_text(json.dumps(rank_table(count), indent=1))
         for card in range(count):
-            # Its end can be told even when what the cards exchange has filled the place.
+            # The note has its size now, so the card's end can be written even if the exchanged data fill the folder.
             (folder / f"unfinished-{card}").write_text(_NOTE * " ")
             own = {**variables, **_of_card(card, count, folder, table, variables)}
             processes.append(subprocess.Popen(command, env=own, preexec_fn=_end_with_parent))

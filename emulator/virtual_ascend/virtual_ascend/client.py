@@ -62,7 +62,7 @@ class Card:
         return self.blocks.pop(address - _BASE, None) is not None
 
     def locate(self, address: int) -> Address:
-        """Return the place of an address, and what its block has behind it."""
+        """Return the place of an address, and the bytes of its block from there on."""
         for offset, size in self.blocks.items():
             if offset <= address - _BASE < offset + size:
                 return Address(address - _BASE, offset + size - address + _BASE)

@@ -9,7 +9,7 @@ import numpy as np
 
 from .errors import SetupError
 
-# Elf64_Sym, and what st_shndx says of a symbol that is defined elsewhere.
+# Elf64_Sym, and the value of st_shndx for a symbol that is defined elsewhere.
 _SYMBOL = np.dtype(
     [("name", "<u4"), ("info", "u1"), ("other", "u1"), ("section", "<u2"), ("value", "<u8"), ("size", "<u8")]
 )

@@ -18,7 +18,7 @@ class CallCompiler(SourceWriter):
 
     Attributes:
         synced: whether the automatic synchronisation works here.
-        sites: by ``id`` of a call's statement, what stands behind it.
+        sites: by ``id`` of a call's statement, its site.
     """
 
     def __init__(self, runtime: Runtime, needs: Needs) -> None:

@@ -118,7 +118,7 @@ def taken(memory: Memory, call: Call, address: Address) -> np.ndarray:
 
 
 def give(call: Call, elements: np.ndarray) -> None:
-    """Write what this card gives.
+    """Write the elements that this card gives.
 
     Raises:
         KernelError: there is no room for it, or it has another size than the call.
@@ -138,7 +138,7 @@ def give(call: Call, elements: np.ndarray) -> None:
 
 
 def take(call: Call, output: np.ndarray) -> None:
-    """Read what the others have given, and write the result.
+    """Read the elements of the other cards, and write the result.
 
     Raises:
         KernelError: another card has called something else.

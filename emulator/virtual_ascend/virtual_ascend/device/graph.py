@@ -250,7 +250,7 @@ def description_of(array: np.ndarray) -> dict[str, Any]:
 
 
 def _stored(result: np.ndarray, tensor: dict[str, Any] | None) -> np.ndarray:
-    """Describe a tensor as MindSpore did: operators of layout leave the shape to who stores."""
+    """Return a result in the dtype and shape that MindSpore described: operators of layout leave the shape to this."""
     if tensor is None:
         return result
     shape = tensor["shape"] if result.size == np.prod(tensor["shape"]) else result.shape

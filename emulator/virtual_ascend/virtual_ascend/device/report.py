@@ -118,7 +118,7 @@ def _products(kernel: Kernel, given: Sequence[dict[str, Any]]) -> int:
     """Return how many multiplications a product of matrices or a convolution has."""
     if kernel.function.startswith("conv2d"):
         output = kernel.outputs[0]["ori_shape"]
-        # As many for the result, or its gradient, the last input, whichever the operator is.
+        # The derivatives need as many as the convolution. Their last input is the gradient of the result.
         result = output if kernel.function == "conv2d" else given[-1]["ori_shape"]
         filters = output if "filter" in kernel.function else given[-2 if "input" in kernel.function else 1]["ori_shape"]
         return math.prod(result) * math.prod(filters[1:])

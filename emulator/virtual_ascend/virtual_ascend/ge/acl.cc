@@ -1,4 +1,4 @@
-// AscendCL as MindSpore from 2.3 on calls it, beside what runtime/runtime_api.cc has of it.
+// AscendCL as MindSpore from 2.3 on calls it, except for the functions in runtime/runtime_api.cc.
 #include <stdlib.h>
 #include <string.h>
 
@@ -94,7 +94,7 @@ Status aclrtProcessReport(int32_t) {
   return kSuccess;
 }
 
-// An allocator of the program's for what operators by name need beside their tensors: nothing.
+// The program's allocator for further memory of operators by name. They need none here.
 void *aclrtAllocatorCreateDesc() { return new char; }
 
 // MindSpore's op_timeout, in seconds; 0: none.

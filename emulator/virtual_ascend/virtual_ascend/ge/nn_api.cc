@@ -84,7 +84,7 @@ NnArray *aclCreateBoolArray(const bool *values, uint64_t count) { return new NnA
 NnList *aclCreateTensorList(const NnTensor *const *tensors, uint64_t count) {
   return new NnList{{tensors, tensors + count}};
 }
-// What a list holds goes with it, in AscendCL; it is little, and stays.
+// AscendCL destroys the tensors of a list with the list. Here they stay, because they are small.
 Status aclDestroyTensorList(const NnList *list) { return Delete(list); }
 Status aclDestroyTensor(const NnTensor *tensor) { return Delete(tensor); }
 Status aclDestroyScalar(const NnScalar *scalar) { return Delete(scalar); }

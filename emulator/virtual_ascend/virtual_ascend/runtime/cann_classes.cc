@@ -74,7 +74,7 @@ class PlatformInfoManager {
 }  // namespace fe
 
 // ------------------------------------------------------------------------------------------------------ graph engine
-// Its objects, which the plugin constructs while it is loaded, are those of ../ge.
+// ../ge has the objects of the engine, which the plugin constructs while it is loaded.
 namespace ge {
 class OppSoManager {
  public:

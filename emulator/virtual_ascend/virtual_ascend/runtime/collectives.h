@@ -24,12 +24,12 @@ struct Group : std::enable_shared_from_this<Group> {
   std::map<std::string, uint64_t> messages;  // sent or received so far, by sender, receiver and tag
 };
 
-// One call; which fields count depends on the kind.
+// One call. The kind decides which fields count.
 struct Collective {
   std::string kind;  // HCCL's name of the operation: HcomAllReduce, ...
   const void *input = nullptr;
   void *output = nullptr;
-  uint64_t count = 0;  // HCCL's: of what a card gives, of ReduceScatter and Receive of what it gets
+  uint64_t count = 0;  // HCCL's: elements that a card gives, or gets in ReduceScatter and Receive
   int dtype = 0, reduction = 0;
   uint32_t peer = 0;  // root, sender or receiver: a rank of the group
   int64_t tag = 0;

@@ -225,7 +225,7 @@ void Device::Start() {
   if (posix_spawnp(&process_, python, nullptr, nullptr, arguments.data(), variables.data())) Die("device process");
   close(ends[1]);
   socket_ = ends[0];
-  // What the program forks, workers of a dataset say, neither talks in its place nor keeps the device process.
+  // A fork of the program, such as a worker of a dataset, neither talks in its place nor keeps the device process.
   pthread_atfork(nullptr, nullptr, [] { Instance().Leave(); });
 }
 

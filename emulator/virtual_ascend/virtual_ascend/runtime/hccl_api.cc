@@ -10,7 +10,7 @@ namespace {
 
 constexpr Status kParameterError = 1, kNotFound = 6;
 
-// What went wrong is kept for MindSpore's exception; the code is one of HCCL's.
+// Returns a code of HCCL. The text of the error is kept for MindSpore's exception.
 Status Code(Status status) { return status ? kParameterError : kSuccess; }
 
 Status Put(void *communicator, const Collective &call, void *stream) {

@@ -40,7 +40,7 @@ class GeShape {
   KEPT ~GeShape() {}
 };
 
-// What collectives work on comes with the task, so shapes and dtypes of the node are not needed.
+// The task names the data of a collective, so shapes and dtypes of the node are not needed.
 class GeTensorDesc {
  public:
   KEPT GeTensorDesc(const GeShape &, Format, DataType) {}
@@ -152,7 +152,7 @@ struct RunContext;
 struct OpInfo;
 enum class CheckSupportFlag : int;
 
-// What HCCL's builder hands to HCCL's store through MindSpore.
+// Contents that HCCL's builder gives to HCCL's store through MindSpore.
 struct Contents {
   std::string group;
   int64_t source = 0, destination = 0, tag = 0;
@@ -196,7 +196,7 @@ class OpsKernelBuilder {
   virtual uint32_t Initialize(const Options &) { return 0; }
   virtual uint32_t Finalize() { return 0; }
   virtual uint32_t CalcOpRunningParam(Node &node) {
-    Put<int64_t>(node.GetOpDesc().get(), "used_stream_num", 0);  // streams beside the one of the task
+    Put<int64_t>(node.GetOpDesc().get(), "used_stream_num", 0);  // streams beside the stream of the task
     return 0;
   }
   virtual uint32_t GenerateTask(const Node &node, RunContext &, std::vector<domi::TaskDef> &tasks) {

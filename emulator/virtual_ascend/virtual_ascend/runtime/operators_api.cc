@@ -44,7 +44,7 @@ std::string Hex(const void *data, size_t size) {
   return text;
 }
 
-// Tensors of one side; the places of those on the card are appended.
+// Tensors of one side. The places of tensors on the card are appended.
 std::string Tensors(int count, Description *const *descriptions, Buffer *const *buffers, std::vector<const void *> *data) {
   std::string text = "[";
   for (int i = 0; i < count; ++i) {

@@ -23,8 +23,8 @@ std::chrono::seconds Patience();
 struct Stream;
 struct Model;
 
-// Of streams outside models, a wait is for the latest record before it in the order of the program's calls. In a model,
-// whose tasks are all there before it runs, it is for the flag, which a reset takes back.
+// In streams outside models, a wait is for the latest record before it in the order of the program's calls. The tasks
+// of a model are all there before it runs. There a wait is for the flag, which a reset takes back.
 struct Event {
   uint32_t id = 0;
   bool recorded = false;
@@ -40,7 +40,7 @@ struct Label {
 
 enum class Kind { kRun, kRecord, kWait, kReset, kActivate, kSwitch, kGoto, kModel, kEnd };
 
-// What stands in a stream; which fields count depends on the kind.
+// An entry of a stream. The kind decides which fields count.
 struct Task {
   Kind kind = Kind::kRun;
   std::function<Status()> run;             // kRun

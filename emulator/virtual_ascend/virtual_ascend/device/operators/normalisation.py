@@ -21,8 +21,8 @@ def _layer_norm(kernel: Kernel, x: np.ndarray, gain: np.ndarray, shift: np.ndarr
     return (x - mean) / np.sqrt(variance + kernel.attributes["epsilon"]) * gain + shift, mean, variance
 
 
-# MindSpore hands no epsilon to the derivatives of TBE; theirs for float32 and float16 is not documented. Assumed: the
-# default of the forward.
+# MindSpore gives no epsilon to the derivatives of TBE, and their own epsilon for float32 and float16 is not documented.
+# Assumed: the default of the forward operator.
 _EPSILON = 1e-12
 
 
