@@ -35,7 +35,7 @@ class Extension:
                 place += length
 
     def shapes(self, kind: int) -> list[list[int]]:
-        """Return the shapes of all tensors of a kind, or none if the extension has no such entry."""
+        """Return the shapes of all tensors of a kind. Without such an entry there are none."""
         tensors = self._tensors.get(kind, np.zeros(0, _TENSOR))
         found = [sizes.tolist() for sizes in tensors["sizes"]]
         return [sizes[: sizes.index(_END)] if _END in sizes else sizes for sizes in found]
