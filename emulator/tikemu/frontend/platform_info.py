@@ -212,7 +212,7 @@ def intrinsic_check_support(intrinsic: str, dtype: str = "") -> bool:
     name = intrinsic[len("Intrinsic_") :] if intrinsic.startswith("Intrinsic_") else intrinsic
     conversion = _CONVERSION.match(dtype)
     if name == "vconv" and dtype:
-        # An intrinsic exists per mode; the API without one stands for all modes of a pair.
+        # An intrinsic exists per mode. The API without a mode stands for all modes of a pair.
         if conversion is None:
             return False
         source, target, mode = conversion.groups(default="")

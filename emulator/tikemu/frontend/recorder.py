@@ -19,7 +19,7 @@ from ..soc import SocProfile
 
 
 class Scope:
-    """The life time of what one ``with`` block defines."""
+    """The life time of the tensors and values that one ``with`` block defines."""
 
     __slots__ = ("recorder", "depth", "alive")
 

@@ -1,6 +1,6 @@
 """Short tracebacks: an error about the user's program shows the lines that led to the emulator, and one inside it.
 
-The message names the wrong line of the program, so the emulator's own calls tell the user nothing. With
+The message has the line of the program that breaks a rule, so the emulator's own calls tell the user nothing. With
 TIKEMU_TRACEBACK=full in the environment tracebacks are whole.
 """
 

@@ -23,8 +23,9 @@ def l0c_alignment(value: Any, call: Call) -> int:
 
 
 def _allocated(operand: Operand) -> int:
-    """Return the end of the memory that the allocation of a tensor takes: its size rounded up (D3b); of GM the segment
-    (D33a).
+    """Return the end of the memory that the allocation of a tensor takes.
+
+    On chip the size is rounded up (D3b). In global memory it is the segment (D33a).
     """
     if operand.memory.kind == "GM":
         return len(operand.memory.data)

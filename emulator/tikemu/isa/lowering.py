@@ -24,7 +24,7 @@ class Lowering:
     """Collect the micro-operations of one composite call.
 
     Args:
-        call: the call of the composite API; messages of the instructions it consists of carry its name.
+        call: the call of the composite API. Messages of its instructions have its name.
     """
 
     def __init__(self, call: Call) -> None:

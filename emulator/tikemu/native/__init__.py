@@ -1,9 +1,9 @@
 """Optional compiled helper for vector instructions and the checks of strict mode, loaded through ctypes.
 
-Wheels for one processor family bring it along; else ``python -m tikemu.build_native`` compiles ``vector.c`` and
-``marks.c`` into the user's cache. Results are bit-equal to the NumPy path; without the library everything works,
-slower. The environment variable ``TIKEMU_NATIVE=0`` switches it off, ``TIKEMU_NATIVE=generic`` selects the portable
-version of the code.
+Wheels for one processor family have the library in them. Otherwise ``python -m tikemu.build_native`` compiles
+``vector.c`` and ``marks.c`` into the user's cache. Results are bit-equal to the NumPy path. Without the library
+everything works, but slower. The environment variable ``TIKEMU_NATIVE=0`` switches it off, and
+``TIKEMU_NATIVE=generic`` selects the portable version of the code.
 """
 
 from __future__ import annotations
@@ -55,8 +55,9 @@ class VectorCall(ctypes.Structure):
 
 
 def library_name() -> str:
-    """Return the file name of the compiled library: it carries a digest of the sources, so that a stale one is never
-    loaded.
+    """Return the file name of the compiled library.
+
+    It has a digest of the sources, so a stale library is never loaded.
     """
     folder = Path(__file__).parent
     digest = hashlib.sha256(b"".join((folder / name).read_bytes() for name in (*SOURCES, *HEADERS))).hexdigest()[:12]

@@ -35,7 +35,7 @@ class Pool:
         count: how many.
 
     Attributes:
-        known: per process, the numbers of the sessions that it has the program of.
+        known: per process, the numbers of the sessions that have sent their program to it.
     """
 
     def __init__(self, count: int) -> None:
@@ -50,7 +50,7 @@ class Pool:
         _pools.add(self)
         try:
             for number in range(count):
-                # In a session of its own the terminal's Ctrl-C does not reach it; the end of its input does.
+                # In a session of its own Ctrl-C of the terminal does not reach it. It ends with its input.
                 process = subprocess.Popen(
                     [sys.executable, "-c", _BOOT, json.dumps(paths)],
                     stdin=subprocess.PIPE,
@@ -97,7 +97,7 @@ class Pool:
         return number, answer
 
     def drain(self) -> bool:
-        """Wait a moment for the answers that are due, which nobody wants. Returns whether they have come."""
+        """Wait a moment for the open answers, which nobody wants any more. Returns whether they have come."""
         with contextlib.suppress(queue.Empty, TikProcessError):
             end = time.monotonic() + _MOMENT
             while self._unanswered:

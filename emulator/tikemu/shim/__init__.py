@@ -1,4 +1,4 @@
-"""Make ``tbe``, ``te`` and what TIK programs import from them importable without CANN."""
+"""Make ``tbe``, ``te`` and the modules that TIK programs import from them importable without CANN."""
 
 from __future__ import annotations
 

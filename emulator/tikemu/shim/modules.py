@@ -225,7 +225,7 @@ CATALOGUE: Mapping[str, Callable[[], Namespace]] = {
 }
 
 
-#: Contents of modules that somebody else offers through the shim, by full name; they come first.
+#: Contents of modules that another package offers through the shim, by full name. They come first.
 ADDED: dict[str, Mapping[str, Any]] = {}
 
 

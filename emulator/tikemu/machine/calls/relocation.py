@@ -112,7 +112,7 @@ class Relocator:
         self.fixed: tuple[int, ...] | None = None  # positions in the key that are neither offset nor moved scalar
         self.units: list[tuple[int, bool]] = []
         self.templates: dict[Any, Relocatable] = {}
-        self.possible = True  # nothing is known that forbids it
+        self.possible = True  # no reason against relocation is known
         self.buffer_bounds = False  # it is known (and the user was told) that the call leaves a tensor
 
     def find(self, values: tuple) -> Ops | None:
@@ -142,7 +142,7 @@ class Relocator:
                     self.retire(ops)
                 self.templates.clear()
             ops = self.prepare(values)
-            if not self._movable(ops):  # something else for these arguments, nothing at all for a repeat of 0
+            if not self._movable(ops):  # other operations for these arguments, or none for a repeat of 0
                 return None
             template = self.templates[key] = Relocatable(ops, self.views, addresses)
             if not template.fits(addresses, starts, ends):  # it touches padding of a tensor
