@@ -55,7 +55,7 @@ class Lowering:
             self.ops.append(op)
 
     def free(self, kind: str) -> int:
-        """Return the bytes of an on-chip memory that live tensors leave, or all if it is unknown."""
+        """Return the bytes of a memory that live tensors leave, or all if unknown."""
         return self.call.context.free_bytes.get(kind, self.call.soc.capacity(kind))
 
     def scratch(self, kind: str, dtype: str, elements: int) -> Operand:
