@@ -167,7 +167,7 @@ class Result:
 
     @property
     def memory_utilisation(self) -> float:
-        """Return the ratio of the traffic to the most that the memory could have moved in that time."""
+        """Return the ratio of traffic to the most that memory could move in that time."""
         return self.memory_floor / self.cycles if self.cycles else 0.0
 
     def save_trace(self, path: str) -> None:
