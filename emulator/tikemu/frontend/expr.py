@@ -25,7 +25,7 @@ def forward(op: str) -> Any:
 
 
 def reflected(op: str) -> Any:
-    """Return the method of a binary operator for a left side that is no value of ours."""
+    """Return the method of a binary operator with a left side of another class."""
     return lambda self, other: operation(op, other, self)
 
 

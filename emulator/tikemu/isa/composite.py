@@ -55,7 +55,7 @@ def _product(
         _add_bias(low, dst, a.bias, m1, n1)
     limit = max(1, min(TILE, *(low.free(kind) // (2 * FRACTAL) for kind in ("L0A", "L0B"))))
     tile_m = min(m1, limit)
-    # mmad packs the fractals of its result. So a tile of fewer rows has one column of fractals.
+    # mmad packs the fractals of its result. So a tile that does not have all rows has one column of fractals.
     tile_n = min(n1, limit) if tile_m == m1 else 1
     tile_k = min(k1, max(1, limit // max(tile_m, tile_n)))
     single = (tile_m, tile_n, tile_k) == (m1, n1, k1)

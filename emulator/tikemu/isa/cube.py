@@ -173,7 +173,7 @@ class Gather:
     Attributes:
         unit: bytes that are read from one place.
         index: (fractals, 16, 32 / unit) number of the unit in the source.
-        inside: the same shape: False where the padding value stands instead.
+        inside: the same shape: False at places of the padding value.
         past: (fractals, 16): rows beyond the last output position, undefined in strict mode (D28d).
     """
 

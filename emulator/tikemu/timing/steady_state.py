@@ -4,9 +4,8 @@ What operations do on the pipes depends only on the times in the simulator's rec
 relative times are a *state*. In the loops of a tiled kernel the same state comes back once the queues are full, and
 every block begins in the same state.
 
-The actions that follow a state are remembered as a tree. If an iteration of the loop (or the
-block) ended at a place in the tree, the place has the *transition*. It is the time that passed, the counts, and the
-next state. As long as the same
+The actions that follow a state are remembered as a tree. If an iteration of the loop (or the block) ended at a place in
+the tree, the place has the *transition*: the time that passed, the counts, and the next state. As long as the same
 actions follow again, walking along the tree replaces the simulation. If other actions follow, the skipped part is
 simulated after all. All times are multiples of ``QUANTUM``; so sums are exact, and a replayed run equals a simulated
 run bit for bit.
