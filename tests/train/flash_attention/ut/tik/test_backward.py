@@ -217,6 +217,17 @@ def test_the_last_part_of_a_sum_is_added_and_rounded_as_by_the_last_pass(
         assert np.array_equal(array, results[1][name]), name
 
 
+@pytest.mark.parametrize("head_dim", (40, 128))
+@pytest.mark.parametrize("seq_k", (1, 17, 33))
+def test_fewer_keys_than_a_row_block_has_rows(tik, execute, seq_k, head_dim):
+    """The matrix that lowers hidden scores has as many columns as rows. It is larger than a tile of scores here."""
+    attention = Call(1, 1, 128, seq_k, head_dim)
+    arrays, _ = _attention(attention)
+    problem = describe.kernel_problem(attention)
+    actual = gradients(tik, execute, problem, arrays)
+    _check(attention, arrays, actual)
+
+
 def test_fewer_heads_than_cores(tik, execute):
     attention = Call(
         1, 2, 200, 900, 32, training=True, rules=AttentionRules(causal=True, causal_alignment="bottom_right")
