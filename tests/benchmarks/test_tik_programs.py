@@ -28,7 +28,7 @@ def shown(capsys, monkeypatch):
 
 
 def test_costs_of_every_form(shown, monkeypatch):
-    # Both kinds of cases, whose cost at length is in test_instruction_forms.py.
+    # Both kinds of cases; test_instruction_forms.py has their cost in detail.
     monkeypatch.setattr(program, "FORM_CASES", program.FORM_CASES[::4])
     printed = shown("--forms", "--seq", "128")
     for field in dataclasses.fields(InstructionForms):

@@ -12,7 +12,7 @@ FOLDER = Path(__file__).parent
 
 
 KILLED = "the device process has ended: it was killed"
-#: Every run has the harder case, where the device process is killed at work.
+#: Every run has the harder case: the device process is killed while it works.
 SLOW = ("killed",)
 #: What a program prints, and what not.
 SAID = {

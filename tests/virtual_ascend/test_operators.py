@@ -72,7 +72,7 @@ def launched(report):
             name, kind = row["Op Name"], row["OP Type"]
             if row["Task Type"] == AI_CPU:
                 found.append(operators.AICPU[kind])
-            else:  # of the entry, its shapes and a count, where MindSpore compiled it
+            else:  # of an operator that MindSpore compiled: the entry, its shapes and a count
                 found.append(operators.TABLE.get(entry_of(kind) if name == kind else re.sub(r"_\d+_\d+$", "", name)))
     return found
 

@@ -58,7 +58,7 @@ def test_a_compiler_with_options(python, tmp_path):
 
 
 def test_without_pyelftools_the_python_is_what_is_said(python, tmp_path):
-    """As from a checkout in another Python, where nothing was installed."""
+    """The error of a checkout that runs in another Python, without the packages, names the Python that it needs."""
     change = "sys.modules['elftools.common.exceptions'] = None\ninstallation.PYTHON = (3, 8)"
     assert "needs Python 3.9 here" in told(python, tmp_path, change)
     text = told(python, tmp_path, change.splitlines()[0], VIRTUAL_ASCEND_CACHE=tmp_path)

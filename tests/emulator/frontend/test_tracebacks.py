@@ -87,7 +87,7 @@ def test_a_traceback_is_whole_where_somebody_asks_for_it(kernel: Any, monkeypatc
 
 
 def test_other_errors_keep_their_traceback(kernel: Any) -> None:
-    """What is no error about the program is not the user's."""
+    """An error that is not about the program does not point at the user's line."""
 
     class Broken:
         def __index__(self) -> int:

@@ -80,7 +80,7 @@ def test_copies_keep_bit_patterns(bench: Bench, arithmetic: str) -> None:
 
 # ------------------------------------------------------------------------------------------- silicon
 def test_no_fused_multiply_add(bench: Bench, arithmetic: str) -> None:
-    """(1 + 2^-12)^2 - 1 loses the last bit of the product where it is rounded before the sum."""
+    """(1 + 2^-12)^2 - 1 loses the last bit of the product if the product is rounded before the sum."""
     a = np.float32(1 + 2.0**-12)
     x, d = bench.ub(np.full(64, a)), bench.ub(np.full(64, -1, np.float32))
     bench.call("vec_axpy", 64, d, x, float(a), 1, 8, 8)

@@ -131,7 +131,7 @@ def test_bounds_are_checked_at_every_address(monkeypatch, kept):
 
 @pytest.mark.parametrize("source_of", [lambda i: (13 - i) * 128, lambda i: 0 * i], ids=["apart", "in place"])
 def test_overlap_is_found_at_every_address(monkeypatch, source_of):
-    """Operands that are apart, or the same, at first, and then such that a repeat writes what a later one reads."""
+    """Operands are disjoint or equal at first; later, a repeat writes bytes that a following repeat reads."""
 
     def body(instance, source, target):
         x = instance.Tensor("float32", (4096,), tik.scope_ubuf, "x")

@@ -38,7 +38,7 @@ def test_a_pipe_waits_for_its_own_result(bench: Bench) -> None:
 
 
 def test_a_pipe_waits_for_the_last_of_the_flags(bench: Bench) -> None:
-    """Until S has handed the instruction out it waits for S, whatever else is missing."""
+    """An instruction waits for S until S has handed it out, whatever else is missing."""
     bench.op("MTE2", cycles=100, latency=350, writes=[A])
     bench.op("M", cycles=10, latency=20, writes=[B])
     bench.op("V", reads=[A, B])
@@ -80,7 +80,7 @@ def test_a_barrier_of_a_pipe_and_an_explicit_flag(bench: Bench) -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_work_and_waits_are_all_the_time_of_a_pipe(bench: Bench, seed: int) -> None:
-    """And of S, but for the flags of what is complete before they are."""
+    """This holds for S too, but for the flags of operations that complete before their flag is set."""
     rng = np.random.default_rng(seed)
     busy = dict.fromkeys(PIPES, 0.0)
     for _ in range(300):

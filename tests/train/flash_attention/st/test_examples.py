@@ -56,7 +56,7 @@ TINY = ["--layers", "1", "--batch", "2", "--seq", "16", "--steps", "2", "--head-
 
 
 def test_beyond_composed(example: Callable[..., str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """What would take more than the free memory is not tried, is drawn, and everything else is."""
+    """A length that needs more memory than is free is drawn but not measured. All other lengths are measured."""
     module = importlib.import_module("beyond_composed")
     tried = []
 

@@ -54,7 +54,7 @@ def test_every_call(run, release, mode):
 
 
 def test_training(run):
-    """Other data at every step, two layers of one shape, weights behind them."""
+    """The network has two layers of one shape and weights behind them. Each step has other data."""
     assert set(run("2.6.0", "card_training.py", "graph", *TRAINED)) == set(TRAINED)
 
 
@@ -62,7 +62,7 @@ def test_training(run):
 @pytest.mark.timeout(60 * MINUTES)
 @pytest.mark.parametrize("release, mode", [("2.6.0", "graph"), ("2.6.0", "pynative"), ("2.5.0", "graph")])
 def test_all_training(run, release, mode):
-    """MindSpore 2.0 recomputes in graphs only, and so these do."""
+    """PYNATIVE has two cases less: these releases recompute in graphs only, like MindSpore 2.0."""
     count = {"graph": 13, "pynative": 11}[mode]
     assert len(run(release, "card_training.py", mode, minutes=MINUTES)) == count
 

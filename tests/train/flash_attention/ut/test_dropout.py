@@ -14,7 +14,7 @@ from mindspore import Tensor, nn, ops
 from tests.train.flash_attention.support.layer_inputs import draw, near
 from tests.train.flash_attention.support.modes import MODES_AND_BACKENDS, in_mode
 
-pytestmark = pytest.mark.asynchronous  # what a step leaves to the next must not depend on when operators run
+pytestmark = pytest.mark.asynchronous  # the state after a step must not depend on the time at which operators run
 
 BACKENDS = ("math", "cpu")
 

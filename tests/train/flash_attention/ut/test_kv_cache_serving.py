@@ -22,7 +22,7 @@ from tests.train.flash_attention.support.serving import (
     serve,
 )
 
-pytestmark = pytest.mark.asynchronous  # what a step leaves to the next must not depend on when operators run
+pytestmark = pytest.mark.asynchronous  # the state after a step must not depend on the time at which operators run
 
 
 @pytest.mark.daily("graph-*", "pynative-left-*")

@@ -1,4 +1,4 @@
-"""Integers of NumPy where a call takes Python's, and Tensors of int64 and int32: the same result in either mode."""
+"""Integers of NumPy instead of Python's, and Tensors of int64 and int32: the same result in either mode."""
 
 import mindspore as ms
 import numpy as np

@@ -20,8 +20,8 @@ from tests.train.flash_attention.support.run import run_case, tensor
 from tests.train.flash_attention.support.versions import dtype_named
 
 DTYPES = ("float32", "float16", "bfloat16")
-# Several tiles of both sides, partly filled. Sums of float32 query gradients lie in the result where head_dim is a
-# multiple of 16, else beside it; keys beyond the last query are seen by nobody.
+# Several tiles of both sides, partly filled. Sums of float32 query gradients lie in the result if head_dim is a
+# multiple of 16, else beside it. No row sees the keys beyond the last query.
 SMALL = Case(batch=2, heads=4, kv_heads=2, seq_q=150, seq_k=201, head_dim=32, mask="causal")
 CASES = {
     "plain": SMALL,

@@ -40,7 +40,7 @@ def test_keys_in_two_blocks():
     of_queries = 0
     for part, block in zip(PARTS, blocks):
         buffers = [found[0], *(one[:, part] for one in found[1:])]
-        if OLD:  # where a slice is a copy
+        if OLD:  # a slice is a copy there
             buffers = list(map(ops.zeros_like, (q, *block)))
         delta = _flash_attn_backward(dout, q, *block, out, logsumexp, *buffers, *rules, False)
         if OLD:

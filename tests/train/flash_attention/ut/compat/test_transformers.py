@@ -35,7 +35,7 @@ def eager(query, key, value, added, softcap=None):
 
 
 def hidden_by_position(seq_q, seq_k, window=None):
-    """Return a bias of the last seq_q positions: -inf where a key is hidden."""
+    """Return a bias of the last seq_q positions: -inf for hidden keys."""
     position = np.arange(seq_q)[:, None] + seq_k - seq_q
     keys = np.arange(seq_k)
     hidden = keys > position

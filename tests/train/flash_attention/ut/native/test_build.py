@@ -92,7 +92,7 @@ def test_sanitizers_notice(tmp_path):
 @pytest.mark.builds
 @pytest.mark.skipif(shutil.which(CROSS_COMPILER) is None, reason=f"needs {CROSS_COMPILER}")
 def test_neon(tmp_path):
-    """The kernel for Arm compiles without a warning and, where an emulator is there, computes the same."""
+    """The kernel for Arm compiles without a warning; if an emulator is installed, it also computes the same."""
     flags = ("-O1", "-static", "-Werror")
     driver = build_driver(tmp_path, compiler=CROSS_COMPILER, machine="aarch64", flags=flags)
     if shutil.which(EMULATOR) is not None:

@@ -1,4 +1,4 @@
-"""NaN, infinities and stale bits where rows cannot see them; subnormal numbers where they can."""
+"""NaN, infinities and stale bits that no row sees; subnormal numbers that rows see."""
 
 import numpy as np
 import pytest

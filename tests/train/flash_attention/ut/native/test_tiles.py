@@ -1,6 +1,6 @@
 """Tile instructions (AMX): what stands in for them on other processors, and the kernel's cases on that.
 
-Where the processor has them, the tests of this folder that go over instruction sets run on the real ones as well.
+If the processor has tile instructions, the tests of this folder that go over instruction sets use them as well.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def dot(sums: np.ndarray, left: np.ndarray, right: np.ndarray) -> np.ndarray:
 
 
 def test_products_are_those_of_the_manual(driver) -> None:
-    """Bit by bit, over numbers of like size, where the order of sums shows, and where some or all are subnormal."""
+    """Bit by bit: numbers of like size, which show the order of sums, and numbers that are partly or all subnormal."""
     rng = np.random.default_rng(0)
     tiles = []
     for exponents in EXPONENTS:

@@ -8,7 +8,7 @@ from mindspore import Tensor, nn
 
 from tests.train.flash_attention.support.serving import BACKENDS, DIM, HEADS, KV_HEADS, VALUE_DIM, attended, garbage
 
-pytestmark = pytest.mark.asynchronous  # what a step leaves to the next must not depend on when operators run
+pytestmark = pytest.mark.asynchronous  # the state after a step must not depend on the time at which operators run
 
 BATCH, LENGTH = 2, 40
 STEPS = ((0, 30), (30, 31), (31, 35), (35, 36), (36, 40))
@@ -137,7 +137,7 @@ def test_a_graph_gives_nan_past_the_end(backend, update, kind):
     steps = [(7, 14), (14, 17), (17, 20), (20, 23), (23, 24), (24, 27), (27, 28), (28, 31)]
     ms.set_context(mode=ms.GRAPH_MODE)
     with attention_backend(backend):
-        # The second sequence begins 7 tokens later, where the first one has them all already.
+        # The second sequence begins 7 tokens later: by then the first has 7 tokens.
         decoded(cache, QUERY, KEY, VALUE, steps=[(0, 7)], dtype=dtype)
         cache.lengths.set_data(Tensor(np.array([7, 0], np.int32)))
         (output,) = decoded(cache, QUERY, KEY, VALUE, steps=steps, dtype=dtype)

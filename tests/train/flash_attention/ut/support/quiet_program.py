@@ -8,7 +8,7 @@ from flash_attention.backends.registry import get_backend
 from flash_attention.context_parallel import GatherAttention, RingAttention  # noqa: F401
 from mindspore import Tensor, nn, ops
 
-DYNAMIC = "cpu" if get_backend("cpu").dynamic else "math"  # of MindSpore 2.0, where the choice of math is announced
+DYNAMIC = "cpu" if get_backend("cpu").dynamic else "math"  # 2.0 announces that it chooses math
 
 
 def draw(*shape):

@@ -1,4 +1,4 @@
-"""Choose where TIK programs run: tikemu in strict mode, or CANN's debugger (--device ascend)."""
+"""Run TIK programs in tikemu's strict mode, or in CANN's debugger (--device ascend)."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def test_every_query_tile_has_one_last_visitor(fields, group):
     problem, plan, split = _planned(2, 2, head_dim=64, cores=1, **{**fields, "kv_heads": 2 // group})
     tiles = -(-problem.seq_q // plan.rows)
     seen = problem.band.dense().any(1)
-    # Where the first or last rows see nothing, some tiles may have no visitor at all.
+    # If the first or last rows see nothing, some tiles may have no visitor at all.
     assert split.writes_d_query or not all(
         seen[tile * plan.rows : (tile + 1) * plan.rows].any() for tile in range(tiles)
     )
@@ -198,8 +198,8 @@ def test_ranges_with_more_tiles_than_the_table_holds_are_refused(seq, fields):
         backward_work.split(problem, plans(problem, False)[0])
 
 
-# The first item of a head loads the tiles that are kept: none where it visits all but the first or the last of them,
-# nor where the heads of a group take turns in a tile.
+# The first item of a head loads the tiles that are kept. None are kept if it visits all but the first or the last tile,
+# or if the heads of a group take turns in a tile.
 @pytest.mark.parametrize(
     ("fields", "kept"),
     (

@@ -80,15 +80,15 @@ def test_every_feature_stays_within_the_core(name, head_dim, operator):
     problem = tik_kernels.problem_of(512, head_dim, **tik_kernels.FEATURES[name])
     measured = measure(problem, operator=operator)
     assert set(CAPACITY) <= set(measured.peak_bytes)
-    # Beyond the event ids a pipe waits where it need not; beyond the cache instructions are fetched again. Both cost
-    # only time, and these kernels have no speed to keep.
+    # With more events than ids, a pipe waits without need; code beyond the cache is fetched again. Both cost only
+    # time, and these kernels have no required speed.
     _within_limits(measured, code=2 * INSTRUCTION_CACHE, events=EVENTS + 2)
 
 
 @pytest.mark.parametrize("head_dim", (64, 128))
 @pytest.mark.parametrize("operator", ("rows", "finish"))
 def test_passes_around_the_main_kernel_cost_a_thirtieth_of_it_at_most(operator, head_dim):
-    # The last pass, which adds nothing up here, as it is where several cores share a head.
+    # "finish", the last pass, adds nothing up here: it adds only if several cores share a head.
     problem = KernelProblem(1, 1, 4096, 4096, head_dim, cores=1)
     measured, main = (measure(problem, operator=name) for name in (operator, "backward"))
     assert measured.cycles < main.cycles / 30

@@ -243,7 +243,7 @@ def test_samples_are_no_further_apart_than_an_instruction_reaches():
     ids=str,
 )
 def test_range_with_more_partial_tiles_than_the_table_holds_is_refused(tile, fields):
-    """Where a block ends inside a row block, its rows see ranges that differ by a whole block at either end."""
+    """If a block ends inside a row block, the ranges that the rows see differ by a whole block at either end."""
     wide = make_kernel_problem(1, 1, 2 * tile, 2 * tile, 32, tile=tile, **fields)
     start = tile // 128 * 128
     with pytest.raises(
@@ -261,7 +261,7 @@ def test_table_holds_as_many_partial_tiles_as_it_says():
 
 
 def test_cores_without_work_are_not_used():
-    """Where the best tiles leave cores idle, the same tiles in smaller items take their place if that is faster."""
+    """If the best tiles leave cores idle, the same tiles in smaller items are chosen if they are faster."""
     few = forward_work.choose(make_kernel_problem(1, 1, 4096, 4096, 128, causal=True))
     assert (few.plan.row_blocks, few.split.cores) == (1, 32)
     many = forward_work.choose(make_kernel_problem(1, 32, 4096, 4096, 128, causal=True))

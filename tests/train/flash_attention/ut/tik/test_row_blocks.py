@@ -1,4 +1,4 @@
-"""Row blocks of 96 and 112 queries, which divide no key tile: right with every rule, and chosen where they help."""
+"""Row blocks of 96 and 112 queries, which divide no key tile: right with every rule, and chosen if they help."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""Layout TH: heads are columns of one matrix of tokens, read and written where FRACTAL_NZ keeps them."""
+"""Layout TH: heads are columns of one matrix of tokens, read and written in its FRACTAL_NZ form."""
 
 import dataclasses
 
