@@ -154,7 +154,7 @@ def test_a_channel_gives_batches_in_order_and_is_bounded():
 
 
 def test_a_report_is_a_table_and_a_trace(tmp_path, monkeypatch):
-    """Twice: a product by the Cube's peak or the bandwidth, whichever takes longer, and one that tikemu has timed."""
+    """A product takes the Cube's peak or the bandwidth, whichever is longer; a TIK operator takes tikemu's time."""
     monkeypatch.setenv("VIRTUAL_ASCEND_SOC", "Ascend910A")
     sides = [described((1024, 1024), (1024, 1024), "ND")] * 2, [described((1024, 1024), (1024, 1024), "ND")]
     report = Report(tmp_path)
@@ -176,7 +176,7 @@ def test_a_report_is_a_table_and_a_trace(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("function", ["conv2d", "conv2d_backprop_input_d", "conv2d_backprop_filter_d"])
 def test_products_of_a_convolution(tmp_path, monkeypatch, function):
-    """128 x 128 x 3 x 3 for each of 4 x 56 x 56 places, whichever of the three tensors is the result."""
+    """The count is 128 x 128 x 3 x 3 for each of 4 x 56 x 56 places, with any of the three tensors as result."""
     monkeypatch.setenv("VIRTUAL_ASCEND_SOC", "Ascend910A")
     images, filters = (described(shape, shape, "NCHW") for shape in ((4, 128, 56, 56), (128, 128, 3, 3)))
     sides = {

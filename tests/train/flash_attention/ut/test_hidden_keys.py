@@ -13,7 +13,7 @@ def results(backend, query, key, value, **options) -> list:
 
     def total(query, key, value):
         output = flash_attention(query, key, value, **options)
-        # Not cos, whose gradient MindSpore 2.0 gets wrong from the sixth call on.
+        # Not cos: MindSpore 2.0 gets its gradient wrong from the sixth call on.
         return (output * ms.ops.tanh(query)).sum(), output
 
     with attention_backend(backend):

@@ -71,7 +71,7 @@ def test_in_the_band_of_a_sparse_mode():
 
 
 def test_in_the_mask_of_the_fused_operator(monkeypatch):
-    """The operator that Atlas A2 has documents zeros and ones."""
+    """The operator of Atlas A2 documents only zeros and ones in a mask."""
     seen = []
 
     def operator(query, key, value, head_num, real_shift, drop_mask, padding_mask, attn_mask, **options):

@@ -24,7 +24,7 @@ ROWS, TOKENS, ANGLES = draw(8, 2, 16), draw(2, 1, 2, 16), draw(9, 8)
 
 
 def _cache(integer):
-    """Compute attention by a KVCache whose sizes and indices are such integers."""
+    """Compute attention by a KVCache with such integers as sizes and indices."""
     sizes = {"batch": 2, "max_length": 8, "kv_heads": 2, "head_dim": 16, "value_head_dim": 16}
     sizes |= {"block_size": 4, "num_blocks": 4}
     cache = KVCache(**{name: integer(size) for name, size in sizes.items()}, dtype=TOKENS.dtype, paged=True)

@@ -1,4 +1,4 @@
-"""Importing the package leaves MindSpore as it was: with 2.5 whoever makes a Cell can choose no device any more."""
+"""The import leaves MindSpore as it was. With 2.5, nobody can choose a device after a Cell is made."""
 
 import subprocess
 import sys

@@ -67,7 +67,7 @@ def test_without_mindspore_no_backend_is_ready(monkeypatch) -> None:
 
 
 def test_versions_are_read_from_files(tmp_path: Path, monkeypatch) -> None:
-    """Packages with and without metadata, none of which may run."""
+    """The packages have metadata or none, and an import of them fails."""
     for name, file, text in (
         ("one_here", "__init__.py", '__version__ = "1.2"'),
         ("two_here", "version.py", "__version__ = '3.4'"),

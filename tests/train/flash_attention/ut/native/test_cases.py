@@ -43,6 +43,6 @@ def test_everything_at_once(isa, dtype):
 
 
 def test_keys_that_only_rows_behind_the_last_would_see(isa):
-    """The 5 rows see keys 0 to 63, whole vectors; a tile has room for more rows, whose keys are not even loaded."""
+    """The 5 rows see keys 0 to 63, whole vectors. A tile has room for more rows; keys only for these are not loaded."""
     case = cases.Case(seq_q=5, seq_k=140, window=(-1, 59), dtype="float32")
     cases.check(case, run_case(case))

@@ -68,7 +68,7 @@ def check_guarded(at_end: bool) -> None:
 
 
 def check_guarded_keep_bits(at_end: bool) -> None:
-    """Give keep decisions whose rows end inside of a word of 32."""
+    """Give keep decisions with rows that end inside a word of 32."""
     case = replace(CASES[2], alibi="none")
     problem = replace(case.problem, keep_bits=True)
     bits = np.packbits(case.keep(), axis=-1, bitorder="little")
@@ -109,7 +109,7 @@ def test_alignment_does_not_matter(offset):
 
 
 def test_nothing_is_left_unwritten():
-    """Results start as NaN here; every element has to be written, also if nothing is visible."""
+    """Results start as NaN here. Every element has to be written, also in rows that see nothing."""
     case = Case(seq_q=300, seq_k=200, head_dim=40, window=(10, 10), mask="rows", dtype="float32")
     for result in run(case.problem, *tensors(case), mask=case.backend_mask()):
         assert not np.isnan(result).any()

@@ -1,4 +1,4 @@
-"""First calls in both modes; run by test_quiet.py, which reads what this prints."""
+"""First calls in both modes. test_quiet.py runs this program and reads its output."""
 
 import flash_attention
 import mindspore as ms
@@ -17,7 +17,7 @@ def draw(*shape):
 
 
 class Square(nn.Cell):
-    """The sum of the squares of what a function gives."""
+    """The sum of the squares of a function's result."""
 
     def __init__(self, function):
         super().__init__()

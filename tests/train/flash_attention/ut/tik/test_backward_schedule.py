@@ -179,8 +179,8 @@ def test_a_window_that_narrow_query_tiles_cannot_number_gets_another_strategy():
     assert backward_work.choose(problem, False).plan.strategy != narrow.strategy
 
 
-# Queries of a block of 1000 stand at keys that begin in the middle of a tile; middle tiles differ; a block ends before
-# the last of the rows that share one tile number.
+# The keys of a block of 1000 queries begin in the middle of a tile, or the middle tiles differ, or a block ends before
+# the last row with the same tile number.
 @pytest.mark.parametrize(
     ("seq", "fields"),
     (
@@ -217,7 +217,7 @@ def test_kept_tiles_are_those_that_every_first_item_of_a_head_loads(fields, kept
 
 
 def test_words_of_an_item():
-    """The first query head of the group, planes of its mask and bias, and the steps of all of its heads."""
+    """An item names the group's first query head, the planes of its mask and bias, and the steps of all its heads."""
     shapes = {"mask_shape": (3, 1, 1, 400), "bias_shape": (1, 6, 1, 400)}
     problem = KernelProblem(3, 6, 500, 400, 64, kv_heads=2, cores=5, **shapes)
     split = backward_work.split(problem, plans(problem, False)[0])
