@@ -92,7 +92,7 @@ def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def wheel_of(dist: Path, name: str, machine: str) -> Path:
-    """Return the one wheel of a distribution for a machine, or "any"."""
+    """Return the only wheel of a distribution for a machine, or "any"."""
     found = list(dist.glob(f"{name}-*-py3-none-{'any' if machine == 'any' else f'*_{machine}'}.whl"))
     if machine == "aarch64" and not found:
         pytest.skip("the script said that it left out the wheels for aarch64")

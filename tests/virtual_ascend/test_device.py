@@ -57,7 +57,7 @@ def test_formats_of_filters(shape, groups, stored, kind):
 
 
 def test_place_among_filters():
-    """Filter 17, channel 35, row 2, column 1 of a kernel of 3 x 2: part 2 of channels, fractal 1 of filters."""
+    """In a kernel of 3 x 2, filter 17, channel 35, row 2, column 1 lies in part 2 of channels, fractal 1 of filters."""
     plain = np.zeros((20, 40, 3, 2), np.float16)
     plain[17, 35, 2, 1] = 1
     target = np.empty((18, 2, 16, 16), np.float16)
@@ -74,7 +74,7 @@ def test_filters_of_unknown_groups_are_all_that_lies_there():
 
 
 def test_place_in_fractals():
-    """Row 17, column 35 of a matrix: fractal column 2, fractal row 1, in it row 1 and column 3."""
+    """Row 17, column 35 of a matrix lies in fractal column 2 and fractal row 1, there in row 1 and column 3."""
     plain = np.zeros((20, 40), np.float16)
     plain[17, 35] = 1
     target = np.empty((3, 2, 16, 16), np.float16)

@@ -85,7 +85,7 @@ def test_every_built_in_operator_has_a_case(folder):
 
 
 def test_mindspore_fuses_a_difference_with_the_wrong_factor(results):
-    """gradient - sum(gradient * y): MindSpore 2.0.0 hands its fused operator the gradient twice, and no y."""
+    """For gradient - sum(gradient * y) MindSpore 2.0.0 hands its fused operator the gradient twice, and no y."""
     card, cpu = results
     name = "difference: 0"
     assert np.abs(card[f"{CARD}other {name}"] - cpu[f"fused: {name}"]).max() > 1

@@ -42,7 +42,7 @@ def test_documented_exponentials(arithmetic: str) -> None:
 
 
 def test_special_inputs(arithmetic: str) -> None:
-    """The IEEE value, then saturation: infinities become the largest number, NaN becomes 0."""
+    """The result is the IEEE value, then saturated: infinities become the largest number, NaN becomes 0."""
     for dtype, largest in (("float16", 65504.0), ("float32", float(np.finfo(np.float32).max))):
         x = np.array([0.0, -0.0, -1.0, np.inf, -np.inf, np.nan], dtype)
         assert apply("vec_rec", x).tolist()[:2] == [largest, -largest]
@@ -110,7 +110,7 @@ def test_subnormals_are_kept(arithmetic: str) -> None:
 
 
 def test_reciprocal_square_root_table(arithmetic: str) -> None:
-    """256 steps keyed by the parity of the exponent and 7 mantissa bits; 9 significant bits; worst error about 2^-8."""
+    """The table has 256 steps by exponent parity and 7 mantissa bits, 9 significant bits, and errors up to 2^-8."""
     mantissas = (1 + np.arange(1 << 10) / (1 << 10)).astype(np.float32)
     x = np.concatenate([mantissas, 2 * mantissas])
     result = apply("vec_rsqrt", x)
@@ -129,7 +129,7 @@ def test_reciprocal_square_root_table(arithmetic: str) -> None:
 
 
 def test_reciprocal_table(arithmetic: str) -> None:
-    """256 steps keyed by 8 mantissa bits, 9 significant bits, error below 2^-8 and worse than 1e-3."""
+    """The table has 256 steps by 8 mantissa bits, 9 significant bits, and a worst error between 1e-3 and 2^-8."""
     x = (1 + np.arange(1 << 11) / (1 << 11)).astype(np.float32)
     result = apply("vec_rec", x)
     assert (result.view(np.uint32) & 0x7FFF == 0).all()
@@ -179,7 +179,7 @@ def check_implementations(monkeypatch: pytest.MonkeyPatch, result: Callable[[], 
 @pytest.mark.filterwarnings("ignore::tikemu.errors.TikWarning")
 @pytest.mark.parametrize(("api", "scalars"), FUNCTIONS)
 def test_native_equals_numpy(api: str, scalars: tuple[float, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every float16, and float32 of every exponent, through all implementations."""
+    """All implementations agree for every float16, and for float32 of every exponent."""
     rng = np.random.default_rng(0)
     patterns = rng.integers(0, 1 << 32, 1 << 16, dtype=np.uint64).astype(np.uint32)
     for values in (ALL_HALVES, np.concatenate([EDGES32, patterns]).view(np.float32)):

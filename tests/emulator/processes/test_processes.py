@@ -1,4 +1,4 @@
-"""Blocks in several processes: what a run gives is what it gives in one process, to the last bit."""
+"""Blocks in several processes: a run gives the same as in one process, to the last bit."""
 
 from __future__ import annotations
 
@@ -330,7 +330,7 @@ def test_number_of_processes(kernel: Any, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 class Count(int):
-    """An argument whose class this process cannot pickle, or others cannot import."""
+    """An argument of a class that this process cannot pickle, or that others cannot import."""
 
     def __new__(cls, value: int, how: str) -> Count:
         number = super().__new__(cls, value)

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("soc")
 
 
 def waits(bench: Bench) -> dict:
-    """Return what the pipes of a bench have waited for until now."""
+    """Return the waits of the pipes of a bench until now."""
     return named(bench.clock.waited)
 
 
@@ -144,7 +144,7 @@ def test_the_waits_are_the_same_however_a_program_is_run(options: dict) -> None:
 
 
 def test_a_trace_shows_the_scalar_unit_and_the_waits_for_it(tmp_path: Any) -> None:
-    """Bars of S do not overlap and add up to what the report counts."""
+    """Bars of S do not overlap, and add up to the report's time."""
     instance = negated(tik.Tik(), 12, True)
     result = tikemu.run(instance, {}, numerics=False)
     result.save_trace(tmp_path / "trace.json")

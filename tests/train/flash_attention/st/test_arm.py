@@ -20,7 +20,7 @@ pytestmark = [
     pytest.mark.skipif(platform.machine() != "x86_64", reason="emulates Arm on x86-64; there all tests run on Arm"),
 ]
 
-# Of every shared case one in so many.
+# One in so many of all shared cases runs.
 ONE_IN = 15
 # These files compile, inspect this machine's compiled library, or measure speed.
 NOT_HERE = ("test_build.py", "test_headers.py", "test_memcheck.py", "test_peak.py")
@@ -59,7 +59,7 @@ def test_wheel_for_arm(tmp_path: Path) -> None:
 
 
 def test_first_call(checkout: Path) -> None:
-    """The layer in both modes, forward, gradients and training, with the instruction set that is meant for it."""
+    """The layer works in both modes, with gradients and training, on the instruction set that is meant for Arm."""
     program = "import platform; print(platform.machine()); import flash_attention.backends.cpu.library as library"
     printed = emulated(checkout, "-c", f"{program}; print(library.instruction_sets(), library.LIBRARY)")
     assert printed.split("\n")[0] == "aarch64"

@@ -44,7 +44,7 @@ def test_every_shared_case(python, tmp_path, mode, part):
 
 @pytest.mark.parametrize("mode, names", CALLS.items(), ids=CALLS)
 def test_calls(python, tmp_path, mode, names):
-    """Dropout by seed, packed sequences, caches."""
+    """The calls have dropout by seed, packed sequences and caches."""
     assert set(verdicts(python, tmp_path, "card_calls.py", mode, *names)) == set(names)
 
 
@@ -57,13 +57,13 @@ def test_every_call(python, tmp_path, mode):
 
 @pytest.mark.parametrize("mode", MODES)
 def test_training(python, tmp_path, mode):
-    """The networks: two layers of one shape, accumulated gradients, dropout of two layers. Each step has other data."""
+    """The networks have two layers of one shape, accumulated gradients, or dropout. Each step has other data."""
     names = (*TRAINING, *(["recompute", "recomputed dropout"] if mode == "graph" else []))
     verdicts(python, tmp_path, "card_training.py", mode, *names)
 
 
 def test_around_a_network(python, tmp_path):
-    """Model.train, sunk data, checkpoints, export."""
+    """Model.train, sunk data, checkpoints and export work."""
     verdicts(python, tmp_path, "card_data.py", "graph", "train", "checkpoint", "export", "sink by two")
 
 

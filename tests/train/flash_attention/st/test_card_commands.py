@@ -102,7 +102,7 @@ def test_the_operator_package_comes_and_goes(tmp_path):
 @pytest.mark.slow
 @pytest.mark.timeout(2400)
 def test_the_first_training_steps(tmp_path):
-    """Ten losses of both backends, which agree to 1e-3."""
+    """The ten losses of both backends agree to 1e-3."""
     losses = []
     for command in TRAINING:
         said(called(tmp_path, command))

@@ -23,7 +23,7 @@ SCRIPTS = sorted(path.name for path in EXAMPLES.glob("*.py") if path.name != "sm
 
 @pytest.fixture
 def example(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    """Run the main function of an example in this process; returns what it printed."""
+    """Run the main function of an example in this process; return its output."""
     monkeypatch.syspath_prepend(str(EXAMPLES))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(ms, "set_context", lambda **_: None)

@@ -55,7 +55,7 @@ def alone():
 
 
 def test_collectives_in_graphs(package, tmp_path):
-    """Between nodes of a graph that the two seeds order differently, with other data at the second call."""
+    """The collectives lie between nodes that two seeds order differently. The second call has other data."""
     found = verdicts(package, tmp_path, "2.6.0", 2, COLLECTIVES, "graph", *NAMES)
     assert found == {(card, name): "right" for card in range(2) for name in NAMES}
 

@@ -83,7 +83,7 @@ def test_model_train_learns_with_and_without_data_sinking(sink_size, mode, tmp_p
 
 
 def test_threads_share_a_layer():
-    """The calls are in PYNATIVE: threads that call one compiled graph hang MindSpore 2.10 with any operator."""
+    """The calls are in PYNATIVE, because threads that call one compiled graph hang MindSpore 2.10 with any operator."""
     layer = FlashAttention(DIM, causal=True)
     random = np.random.default_rng(4)
     inputs = [Tensor(random.standard_normal((1, HEADS, seq, DIM)).astype(np.float32)) for seq in (7, 24, 65, 130)]

@@ -75,7 +75,7 @@ def test_numbers_of_numpy(kind, mode):
 
 
 class _Serving(nn.Cell):
-    """Everything that takes integers in Tensors, in one graph."""
+    """One graph calls everything that takes integers in Tensors."""
 
     def __init__(self, dtype):
         super().__init__()

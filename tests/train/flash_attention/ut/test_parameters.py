@@ -40,13 +40,13 @@ def _tokens():
 
 @functools.cache
 def _layer():
-    """Return the one layer for all calls, which compiles once."""
+    """Return the layer of all calls, which compiles once."""
     return FlashAttention(16, alibi=True)
 
 
 @functools.cache
 def _cache():
-    """Return the one cache for all calls, wider than its keys."""
+    """Return the cache of all calls, wider than its keys."""
     return KVCache(batch=1, max_length=8, kv_heads=2, head_dim=10, dtype=ms.float32)
 
 
@@ -111,7 +111,7 @@ class _OfOneProcess(nn.Cell):
 
 
 def test_gathered_keys_in_turns(monkeypatch, mode):
-    """GatherAttention, of one process."""
+    """GatherAttention runs with one process."""
     monkeypatch.setattr(GatherAttention, "connection", lambda _: SimpleNamespace(rank=0, world=1))
     monkeypatch.setattr(gather.ops, "AllGather", _OfOneProcess)
     layer = GatherAttention(16, causal=True)

@@ -1,4 +1,4 @@
-"""The import leaves MindSpore as it was. With 2.5, nobody can choose a device after a Cell is made."""
+"""The import makes no Cell or Tensor: in MindSpore 2.5 a device must be chosen before the first Cell."""
 
 import subprocess
 import sys

@@ -2,7 +2,7 @@
 
 Only this process has TRAIN, the folder of the package, on its path. The processes that compile find the package by the
 path in the entries. "copied" makes MindSpore take a copy of each function, as it does if it cannot import an entry from
-its file. The output is that of card_cases.py; the detail is how many functions were copied.
+its file. The output has the form of card_cases.py; the detail is the number of copied functions.
 """
 
 import sys

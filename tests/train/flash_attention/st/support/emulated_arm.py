@@ -58,7 +58,7 @@ def arm_wheel() -> Path:
 
 
 def install(wheel: Path, folder: Path) -> None:
-    """Unpack the wheel as pip does on an Arm machine, where pip refuses wheels for other machines."""
+    """Unpack the wheel as pip does on an Arm machine: pip there refuses wheels for other machines."""
     _pip_install(folder, "--no-deps", "--no-index", wheel)
 
 

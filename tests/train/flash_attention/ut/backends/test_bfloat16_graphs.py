@@ -75,7 +75,7 @@ def test_boolean_masks(shape, mode):
 @pytest.mark.daily("SBH")
 @pytest.mark.parametrize("layout", ["BSND", "SBH", "BSH", "TH"])
 def test_backend_math_in_every_layout(layout):
-    """Backend math converts these layouts; the results are those of PYNATIVE."""
+    """Backend math converts these layouts; graphs give the same as PYNATIVE."""
     shape = {"BSND": (2, 9, 3, 16), "SBH": (9, 2, 48), "BSH": (2, 9, 48), "TH": (18, 48)}[layout]
     *tensors, d_output = (draw(*shape, seed=seed) for seed in range(4))
     rules = {"causal": True, "input_layout": layout, "head_dim": 16, "batch": 2 if layout == "TH" else None}

@@ -77,7 +77,7 @@ def bits(result):
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_every_layout_is_right_and_gives_the_same_bits(name, dtype, mode):
-    """Output, logsumexp and the gradients through both."""
+    """Output, logsumexp and the gradients through both have the bits of BNSD."""
     case = replace(CASES[name], dtype=dtype)
     first = run_case(case, "cpu")
     cases.check(case, first)

@@ -1,4 +1,4 @@
-"""Layers several times in a `@jit` function that PYNATIVE differentiates: gradients are those without `@jit`."""
+"""Several calls of layers in a `@jit` function that PYNATIVE differentiates have the same gradients without `@jit`."""
 
 import mindspore as ms
 import numpy as np

@@ -1,4 +1,4 @@
-"""Call: what it derives, and that each bad input is refused by a message that names it."""
+"""Call: its derived values, and the error for each bad input, which names the input."""
 
 import dataclasses
 import math

@@ -61,7 +61,7 @@ def test_intervals_are_the_rules(band):
 
 
 def test_one_hidden_pair_is_a_limit():
-    """The pairs at the limit: the last row and the first key, the first row and the last key."""
+    """The last row and the first key, or the first row and the last key, are the pairs at the limit."""
     assert Band(5, 5, left=4, right=4).unlimited()
     assert not Band(5, 5, left=3).unlimited()
     assert not Band(5, 5, right=3).unlimited()

@@ -84,7 +84,7 @@ def _nothing(tik) -> Callable:
     return lambda *arguments: None
 
 
-# By experiment: program, instruction, what it does instead.
+# By experiment: program, instruction, and the wrong operation that replaces the instruction.
 BROKEN = {
     "shifted operands": ("shifted", "vec_mul", _own_source),
     "unused argument": ("unused", "vec_mul", _own_source),

@@ -141,7 +141,7 @@ def peak_of_long_run(dtype: str) -> None:
 @pytest.mark.system
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_extra_memory_at_65536_tokens(run_python, dtype):
-    """Below 64 MB beyond inputs and outputs, forward and backward, with two threads."""
+    """Forward and backward need less than 64 MB beyond inputs and outputs, with two threads."""
     program = f"from {__name__} import peak_of_long_run; peak_of_long_run({dtype!r})"
     extra = run_python("-c", program, OMP_NUM_THREADS="2")
     assert float(extra) < 64

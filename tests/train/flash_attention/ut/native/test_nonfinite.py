@@ -128,7 +128,7 @@ def bfloat16_of(bits) -> np.ndarray:
 
 
 def test_subnormal_values_and_gradients_survive(isa):
-    """One key: the output is the value and d_value the sum of d_output, however small in bfloat16."""
+    """With one key the output is the value and d_value the sum of d_output, however small in bfloat16."""
     problem = problem_of(1, 1, "bfloat16", heads=1, head_dim=128)
     small = bfloat16_of(np.arange(1, 129)).reshape(1, 1, 1, 128)
     ones = np.ones_like(small)

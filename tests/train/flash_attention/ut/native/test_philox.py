@@ -64,7 +64,7 @@ def test_kernel_draws_the_same(isa, seed, more):
 
 
 def test_given_bits_equal_the_seed(isa):
-    """Bit for bit, forward and backward, also over several tiles and a last byte that is partly used."""
+    """Decisions are equal bit for bit, forward and backward, over several tiles and with a partly used last byte."""
     random = np.random.default_rng(0)
     sizes = {"batch": 2, "heads": 2, "seq_q": 150, "seq_k": 301, "head_dim": 24}
     by_seed = problem_of(**sizes)

@@ -61,7 +61,7 @@ def test_models_at_every_level(level, layer, mode):
     if (mode, level, layer) == ("graph", "O1", Doubled):
         pytest.skip("in a graph, MindSpore (2.10) takes the super() of a class that it rewrote for the class itself")
     hidden, mask = draw(2, 4, 40, 32), Tensor(np.triu(np.ones((40, 40), np.float32), 1))
-    # Level O1 rewrites classes, so a second network gets rewritten classes. Graphs of the other levels need one run.
+    # Level O1 rewrites classes, so a second network runs on rewritten classes. Graphs of the other levels need one run.
     for _ in range(2 if mode == "pynative" or level == "O1" else 1):
         network = ms.amp.auto_mixed_precision(Projected("cpu", layer), level).set_train()
         gradients = ops.GradOperation(get_all=True)(network)(hidden, mask)

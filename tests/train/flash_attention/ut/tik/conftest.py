@@ -50,7 +50,7 @@ def execute(device):
 
 @pytest.fixture
 def on_emulator(device):
-    """Skip the test on a device, which cannot check what it checks."""
+    """Skip the test on a device, because only the emulator has what it tests."""
     if device != "emulator":
         pytest.skip("a test of what only the emulator has")
 

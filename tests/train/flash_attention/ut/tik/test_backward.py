@@ -297,7 +297,7 @@ def test_computed_alibi_in_a_window_of_64k_tokens(tik, execute):
     query, key, value, d_output = arrays.values()
     output, logsumexp = forward(tik, execute, problem, query, key, value)
     actual = gradients(tik, execute, problem, {**arrays, "output": output, "logsumexp": logsumexp})
-    # Distances and so the bias are the same in a short sequence made of the end of the long one.
+    # A short sequence made of the end of the long sequence has the same distances, and so the same bias.
     short = dataclasses.replace(attention, seq_q=tail, seq_k=tail)
     *qkv, given = (array[:, :, -tail:] for array in arrays.values())
     exact, low = (run(short, *qkv, d_output=given) for run in (reference.truth, reference.baseline))

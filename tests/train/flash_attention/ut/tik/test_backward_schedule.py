@@ -179,8 +179,8 @@ def test_a_window_that_narrow_query_tiles_cannot_number_gets_another_strategy():
     assert backward_work.choose(problem, False).plan.strategy != narrow.strategy
 
 
-# The keys of a block of 1000 queries begin in the middle of a tile, or the middle tiles differ, or a block ends before
-# the last row with the same tile number.
+# In turn: the keys of a block of 1000 queries begin in the middle of a tile; the middle tiles differ; a block ends
+# before the last row with the same tile number.
 @pytest.mark.parametrize(
     ("seq", "fields"),
     (
@@ -198,8 +198,8 @@ def test_ranges_with_more_tiles_than_the_table_holds_are_refused(seq, fields):
         backward_work.split(problem, plans(problem, False)[0])
 
 
-# The first item of a head loads the tiles that are kept. None are kept if it visits all but the first or the last tile,
-# or if the heads of a group take turns in a tile.
+# The first item of a head loads the tiles that are kept. None are kept if it leaves out the first or the last tile, or
+# if the heads of a group take turns in a tile.
 @pytest.mark.parametrize(
     ("fields", "kept"),
     (

@@ -253,7 +253,7 @@ def test_range_with_more_partial_tiles_than_the_table_holds_is_refused(tile, fie
 
 
 def test_table_holds_as_many_partial_tiles_as_it_says():
-    """Rows 384..511 see all of keys 0..509 or all of 510..1019: eight tiles of 128, none of them whole."""
+    """Rows 384..511 see all of keys 0..509 or all of 510..1019: these are eight tiles of 128, all partial."""
     _, _, work = _planned(1, 1, 1100, 1100, 32, tile=510, prev_blocks=0, next_blocks=0)
     (words,) = (words for _, _, words in _row_blocks(work) if words["start"] == 384)
     assert words["last"] - words["first"] + 1 == 2 * EDGE
