@@ -1,4 +1,4 @@
-"""The rule for English of CONTRIBUTING.md: first lines of docstrings, and words that make a sentence a riddle."""
+"""The rule for English of CONTRIBUTING.md: first lines of docstrings, words that make riddles, long sentences."""
 
 from __future__ import annotations
 
@@ -21,6 +21,10 @@ VERBS = set((ROOT / "tests/repository/verbs.txt").read_text(encoding="utf-8").sp
 RIDDLES = re.compile(r"\b(?:that|those) of\b", re.IGNORECASE)
 #: Findings that are left, by folder; a folder that has none is not here. No number may grow.
 LEFT: dict[str, int] = {}
+MOST_WORDS_OF_A_SENTENCE = 25
+#: Longer sentences that are left, by page; a page that has none is not here. No number may grow.
+LEFT_LONG: dict[str, int] = {}
+LIST_ITEM = re.compile(r"[ \t]*(?:[*+-]|\d+[.)])[ \t]+")
 
 
 def docstrings(text: str) -> Iterator[tuple[str, bool]]:
@@ -69,6 +73,29 @@ def findings(path: Path) -> list[str]:
     return of_docstrings + [one for one in prose for _ in RIDDLES.findall(one)]
 
 
+def blocks(page: str) -> Iterator[str]:
+    """Yield the paragraphs and list items of a page in Markdown.
+
+    Code, tables, headings and addresses of links are left out.
+    """
+    page = re.sub(r"^([ \t]*)```.*?^\1```[ \t]*$", "\n", page, flags=re.DOTALL | re.MULTILINE)
+    page = re.sub(r"^[ \t]*(?:#+ |\|).*$", "\n", page, flags=re.MULTILINE)
+    page = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", page)
+    for block in re.split(rf"\n\s*\n|\n(?={LIST_ITEM.pattern})", page):
+        yield LIST_ITEM.sub("", block.strip("\n"), count=1) if LIST_ITEM.match(block.strip("\n")) else block
+
+
+def long_sentences(page: str) -> list[str]:
+    """Return the sentences of a page that have too many words. A colon and a semicolon end a sentence, too."""
+    sentences = [one for block in blocks(page) for one in re.split(r"(?<=[.!?:;])\s+", block)]
+    return [" ".join(one.split()) for one in sentences if len(one.split()) > MOST_WORDS_OF_A_SENTENCE]
+
+
+def pages() -> list[Path]:
+    """Return the English pages whose sentences are counted."""
+    return [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+
+
 def folder_of(name: str) -> str:
     """Return the first two folders of a path, or its only folder."""
     parts = name.split("/")[:-1]
@@ -92,6 +119,40 @@ def test_no_folder_has_more_findings_than_it_had() -> None:
     assert {folder: LEFT[folder] for folder in LEFT if counts.get(folder, 0) < LEFT[folder]} == {}, (
         "lower these numbers"
     )
+
+
+def test_no_page_has_more_long_sentences_than_it_had() -> None:
+    found = {path.relative_to(ROOT).as_posix(): long_sentences(path.read_text(encoding="utf-8")) for path in pages()}
+    assert len(found) > len(LEFT_LONG) + 10
+    more = {name: of_page for name, of_page in found.items() if len(of_page) > LEFT_LONG.get(name, 0)}
+    assert more == {}, "\n".join(f"{name}: {one}" for name, of_page in more.items() for one in of_page)
+    fewer = {name: count for name, count in LEFT_LONG.items() if len(found.get(name, [])) < count}
+    assert fewer == {}, "lower these numbers"
+
+
+WORDS = "word " * MOST_WORDS_OF_A_SENTENCE
+
+
+@pytest.mark.parametrize(
+    ("page", "count"),
+    [
+        (f"{WORDS.strip()}.", 0),
+        (f"{WORDS}more.", 1),
+        (f"Some {WORDS}\nin two lines. {WORDS}more!", 2),
+        (f"Before: {WORDS.strip()}; {WORDS.strip()}.", 0),
+        (f"# {WORDS}more", 0),
+        (f"Before.\n# {WORDS}more\nAfter.", 0),
+        (f"| {WORDS}more |\n|---|\n| {WORDS}more |", 0),
+        (f"Before:\n```\n{WORDS}more\n```\nAfter {WORDS}", 1),
+        (f"* item\n\n  ```python\n  {WORDS}more\n  ```\n", 0),
+        (f"* {WORDS}\n* {WORDS}\n  1. {WORDS}\n  - {WORDS}", 0),
+        (f"* {WORDS}\n  more.", 1),
+        (f"[{WORDS}](address.md) more", 1),
+        (f"[one]({WORDS})", 0),
+    ],
+)
+def test_long_sentences_are_found(page: str, count: int) -> None:
+    assert len(long_sentences(page)) == count
 
 
 @pytest.mark.parametrize(
