@@ -49,7 +49,7 @@ def test_the_call_stands_below_the_picture(name: str) -> None:
 
 
 def seen(mask, first: int) -> np.ndarray:
-    """Return True for each query and each of STRIP keys from `first` if the layer shows the key to the query.
+    """Return which STRIP keys from `first` each query sees in the layer.
 
     The output is the probabilities, because value is a part of the identity matrix.
     """

@@ -1,4 +1,4 @@
-"""Random programs with blocks that meet in global memory, or nearly do, in every way that can show in results."""
+"""Random programs with blocks that meet, or nearly meet, in global memory."""
 
 from __future__ import annotations
 

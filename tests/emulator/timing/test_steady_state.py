@@ -1,4 +1,4 @@
-"""Replayed steady states have the same times, counts and events as a simulation of every operation."""
+"""Replayed steady states have the same times, counts and events as simulated operations."""
 
 from __future__ import annotations
 

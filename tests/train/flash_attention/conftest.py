@@ -20,7 +20,7 @@ def sources_are_read_once():
     read, cut = inspect.getsourcelines, {}
 
     def remembered(function):
-        # Functions of one decorator share the code of its wrapper, but the source is that of the wrapped function.
+        # Functions of one decorator share the code of its wrapper, but the wrapped function has the source.
         code = getattr(inspect.unwrap(function), "__code__", None)
         if code is None:
             return read(function)

@@ -260,7 +260,7 @@ def daily(case: Case, place: str) -> bool:
 
 
 def daily_names(place: str) -> list[str]:
-    """Return the cases that run every day in the tests of this name, as LAYOUT:CASE or CASE."""
+    """Return the cases that run every day in these tests, as LAYOUT:CASE or CASE."""
     words = [(case, word.partition("@")) for case, places in DAILY.items() for word in places.split()]
     return [f"{layout}:{case}" if layout else case for case, (word, _, layout) in words if word == place]
 

@@ -234,7 +234,7 @@ def assert_same(actual: reference.Attention, expected: reference.Attention, wher
 
 
 def check_zeros(case: Case, actual: reference.Attention) -> None:
-    """Assert exact zeros in every row that sees nothing and every key that no row sees."""
+    """Assert exact zeros in rows that see nothing and keys that no row sees."""
     exact, _ = case.expected()
     masked = np.broadcast_to(_hidden(case), case.problem.shape_lse() + (case.seq_k,)).all(axis=-1)
     masked = masked | np.isneginf(exact.logsumexp)

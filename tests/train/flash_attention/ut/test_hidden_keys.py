@@ -1,4 +1,4 @@
-"""NaN and infinities in keys and values do not reach rows that cannot see them, through MindSpore."""
+"""NaN and infinities in keys do not reach rows that cannot see them, through MindSpore."""
 
 import mindspore as ms
 import numpy as np

@@ -1,4 +1,4 @@
-"""Check that a mask hides every key for which it is not 0, on every backend and entry."""
+"""Check that numbers other than 0 in a mask hide keys, on every backend."""
 
 import mindspore as ms
 import numpy as np

@@ -1,4 +1,4 @@
-"""Several calls of layers in a `@jit` function that PYNATIVE differentiates have the same gradients without `@jit`."""
+"""PYNATIVE differentiates several layers in a `@jit` function: same gradients as without `@jit`."""
 
 import mindspore as ms
 import numpy as np
