@@ -110,7 +110,7 @@ def test_subnormals_are_kept(arithmetic: str) -> None:
 
 
 def test_reciprocal_square_root_table(arithmetic: str) -> None:
-    """The table has 256 steps by exponent parity and 7 mantissa bits, 9 significant bits, and errors up to 2^-8."""
+    """256 steps depend on exponent parity and 7 mantissa bits, with 9 significant bits and a worst error near 2^-8."""
     mantissas = (1 + np.arange(1 << 10) / (1 << 10)).astype(np.float32)
     x = np.concatenate([mantissas, 2 * mantissas])
     result = apply("vec_rsqrt", x)

@@ -80,7 +80,7 @@ def test_a_barrier_of_a_pipe_and_an_explicit_flag(bench: Bench) -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_work_and_waits_are_all_the_time_of_a_pipe(bench: Bench, seed: int) -> None:
-    """This holds for S too, but for the flags of operations that complete before their flag is set."""
+    """The sum also holds for S, apart from flags of operations that complete before S sets the flag."""
     rng = np.random.default_rng(seed)
     busy = dict.fromkeys(PIPES, 0.0)
     for _ in range(300):

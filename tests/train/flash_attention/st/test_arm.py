@@ -20,13 +20,13 @@ pytestmark = [
     pytest.mark.skipif(platform.machine() != "x86_64", reason="emulates Arm on x86-64; there all tests run on Arm"),
 ]
 
-# One in so many of all shared cases runs.
+# One shared case in so many runs.
 ONE_IN = 15
 # These files compile, inspect this machine's compiled library, or measure speed.
 NOT_HERE = ("test_build.py", "test_headers.py", "test_memcheck.py", "test_peak.py")
 # The tests of this machine run the portable code, which is never chosen on Arm.
 SELECTED = "not scalar"
-# 65536 rows take minutes under emulation, and emulated threads do not differ from run to run.
+# 65536 rows take minutes under emulation, which does not show how threads differ in twenty runs.
 TOO_LONG = "test_borders.py::test_more_sums_than_are_kept_at_a_time", "test_order.py::test_many_runs"
 
 
