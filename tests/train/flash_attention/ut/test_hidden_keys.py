@@ -1,4 +1,4 @@
-"""NaN and infinities in keys do not reach rows that cannot see them, through MindSpore."""
+"""Through MindSpore, NaN and infinities in keys and values reach only rows that see them."""
 
 import mindspore as ms
 import numpy as np

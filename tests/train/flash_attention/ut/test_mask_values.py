@@ -1,4 +1,4 @@
-"""Check that numbers other than 0 in a mask hide keys, on every backend."""
+"""Check that a mask's numbers other than 0 hide keys, on every backend and entry."""
 
 import mindspore as ms
 import numpy as np
