@@ -1,4 +1,4 @@
-"""Options that every test folder shares: which of the marked tests run."""
+"""Options that every test folder shares: they choose the marked tests that run."""
 
 import functools
 import gc
@@ -10,12 +10,12 @@ from fnmatch import fnmatchcase
 
 import pytest
 
-# The garbage collector looks at new objects, of which a TIK program has a million, a few times rather than after every
-# 700; at old ones only between the modules.
+# A TIK program makes a million objects. The garbage collector looks at new objects a few times, not after every 700,
+# and at old objects only between the modules.
 gc.set_threshold(50_000, 20, 1000)
 
-# A shell without job control starts what runs in its background with SIGINT ignored, others ignore more. Programs that
-# tests start would inherit it, and how they ended could not be told.
+# A shell without job control starts background programs with SIGINT ignored; other parents ignore more signals.
+# Programs that tests start would inherit this, and their exit status would not show how they ended.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGTERM, signal.SIG_DFL)
 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -42,7 +42,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list) -> None:
-    """Mark slow tests, deselect those not asked for, and put asynchronous tests last."""
+    """Mark slow tests, deselect tests that no option asks for, and put asynchronous tests last."""
     unknown = mark_slow(items)
     whole = not config.getoption("lf", False) and not any("::" in argument for argument in config.args)
     if unknown and whole:
@@ -64,7 +64,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list) -> None:
 def mark_slow(items: list) -> set[str]:
     """Mark cases slow if the mark `daily` does not name them; return unused patterns.
 
-    With `since` the cases show faults of MindSpore before that release: with those, all are of every day.
+    With `since` the cases show faults of MindSpore before that release. Under an older MindSpore none is slow.
     """
     unused, used = set(), set()
     for item in items:
@@ -90,8 +90,8 @@ def installed_mindspore() -> tuple[int, ...]:
 def nothing_old_is_visited() -> None:
     """Take what exists before a module's tests out of the garbage collector's sight.
 
-    MindSpore collects garbage at every compilation. To visit all that is imported and cached takes longer than to
-    compile a small graph.
+    MindSpore collects garbage at every compilation. A visit to all imported and cached objects takes longer than the
+    compilation of a small graph.
     """
     gc.collect()
     gc.freeze()
@@ -101,8 +101,8 @@ def nothing_old_is_visited() -> None:
 def same_path() -> Iterator[None]:
     """Leave sys.path as the test found it.
 
-    MindSpore's compiler adds the folders of sources that it parses. Modules there have the names of packages, and
-    programs that a later test starts would find them first.
+    MindSpore's compiler adds the folders of the sources that it parses. Some modules there have the names of packages:
+    a program that a later test starts would import them instead of the packages.
     """
     path = list(sys.path)
     yield

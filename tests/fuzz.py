@@ -1,9 +1,9 @@
 """Campaigns of random cases: seeds in chunks, each chunk a test.
 
-`./test.sh --slow -m fuzz` runs all campaigns. A chunk that passed is remembered together with a digest of the sources,
-in FLASH_ATTENTION_FUZZ_STATE (default ~/.cache/flash-attention/fuzz), and not run again until they change: an
-interrupted campaign goes on where it was. A failing chunk names every seed that failed and the command that runs it
-alone.
+`./test.sh --slow -m fuzz` runs all campaigns. A chunk that passed is remembered in
+FLASH_ATTENTION_FUZZ_STATE (default ~/.cache/flash-attention/fuzz), together with a digest of the sources. It does not
+run again until the sources change, so an interrupted campaign goes on with the next chunk. A failing chunk names every
+seed that failed, and the command that runs this seed alone.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Read the imports of a package from its sources: cycles between modules, and imports against the order of layers.
 
-What counts as an import: every ``import`` and ``from ... import`` of a module of the same package, at the top of a
-module, inside a function (it only hides a cycle from the interpreter), and under ``TYPE_CHECKING`` (two modules whose
-signatures need each other are one concept). ``from package import name`` counts as an import of the submodule
+Every ``import`` and ``from ... import`` of a module of the same package counts. An import inside a function counts,
+because it only hides a cycle from the interpreter. An import under ``TYPE_CHECKING`` counts, because two modules with
+signatures that need each other are one concept. ``from package import name`` counts as an import of the submodule
 ``name`` if there is one, else of the package's ``__init__``.
 """
 
@@ -69,7 +69,7 @@ def _imported(node: ast.AST, name: str, path: Path, package: str) -> Iterator[st
 
 
 def _longest(dotted: str, known: Mapping[str, Path]) -> str | None:
-    """Return the module that ``dotted`` names, or the one whose attribute it is."""
+    """Return the module that ``dotted`` names, or the module that has it as an attribute."""
     while dotted not in known and dotted:
         dotted = dotted.rpartition(".")[0]
     return dotted if dotted in known else None

@@ -1,6 +1,6 @@
 """tikemu: TIK programs of the Ascend 910 on a CPU.
 
-``tikemu.install(soc="Ascend910A")`` makes ``tbe`` and ``te`` importable where CANN is absent; a TIK program then runs
+``tikemu.install(soc="Ascend910A")`` makes ``tbe`` and ``te`` importable without CANN. A TIK program then runs
 unmodified. ``tikemu.run`` gives results and an estimate of the time.
 """
 

@@ -1,8 +1,8 @@
 """Error and warning classes of the emulator.
 
-The exact classes of the real TIK front end are not public; the emulator uses one small hierarchy in which the class
-says what kind of rule was broken and the message carries the argument, the value, what is allowed, and the line of
-the user's program.
+The exact classes of the real TIK front end are not public, so the emulator has one small hierarchy of its own. The
+class says what kind of rule was broken. The message has the argument, the value, what is allowed, and the line of the
+user's program.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ class Moment:
     Attributes:
         block: index of the block; None in a program without a multi-core loop.
         block_count: blocks of the multi-core loop; None until the program has said so.
-        loops: name and value of the loop variables around the line, outermost first. A name that two of them share
-            has the line of its loop behind it.
+        loops: name and value of the loop variables around the line, outermost first. If two variables have the same
+            name, the line of the loop follows the name.
     """
 
     block: int | None
@@ -40,7 +40,7 @@ class TikError(RuntimeError):
     Attributes:
         message: what is wrong.
         location: the line of the user's program (:class:`tikemu.program.ir.Location`); None until somebody knows it.
-        moment: block and loop variables when it went wrong; None while a program is recorded, and where a run has
+        moment: block and loop variables when it went wrong; None while a program is recorded, and if a run has
             neither.
         findings: of ``Options(findings="all")``, before a run ended with this error.
     """
@@ -131,7 +131,7 @@ class TikWarning(UserWarning):
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return the end of a message about an unknown ``name``: the nearest known one, if one is near."""
+    """Return the end of a message about an unknown ``name``: the nearest known name, if there is a near one."""
     nearest = difflib.get_close_matches(name, sorted(known), 3)
     equal = [entry for entry in nearest if _likeness(entry, name) == _likeness(nearest[0], name)]
     return f"; did you mean {' or '.join(map(repr, sorted(equal)))}?" if equal else ""

@@ -37,7 +37,7 @@ class Finding:
         error: what strict mode raises for it.
         message: what is wrong.
         location: the line of the program.
-        moment: block and loop variables when it was found first; None if that was while the program was recorded.
+        moment: block and loop variables when it was found first; None if it was found while the program was recorded.
     """
 
     kind: str

@@ -31,11 +31,11 @@ class Options:
             judged as in default mode. Default: none.
         ub_reported: what ``get_soc_spec("UB_SIZE")`` answers. Default: None, which is 262144.
         bounds: what accesses to on-chip tensors are checked against. "tensor": the tensor; "buffer": the memory that
-            holds it, with a warning (strict: error) where an access leaves its tensor. What it meets there depends on
+            holds it, with a warning (strict: error) if an access leaves its tensor. What it meets there depends on
             the placement, which is not documented. Default: "tensor".
         placement: order in which the tensors of a scope get addresses: "definition" or "first use". Default:
             "definition". A correct program does not depend on it.
-        sync: which dependences the automatic synchronisation knows. "auto": byte ranges where TIK knows the addresses
+        sync: which dependences the automatic synchronisation knows. "auto": byte ranges if TIK knows the addresses
             at build time, whole tensors otherwise; "conservative": whole tensors always; "optimistic": byte ranges
             always. Default: "auto".
         l2: model the L2 buffer: lines of global memory read before are served faster. Default: False, every read is a

@@ -33,7 +33,7 @@ class InstructionUse:
 
 @dataclass(frozen=True)
 class OverflowPlace:
-    """A line whose instruction saturated.
+    """A line with an instruction that saturated.
 
     Attributes:
         location: file, line and text of the program.
@@ -167,7 +167,7 @@ class Result:
 
     @property
     def memory_utilisation(self) -> float:
-        """Return the ratio of traffic to what the memory could have moved in that time."""
+        """Return the ratio of traffic to the most that memory could move in that time."""
         return self.memory_floor / self.cycles if self.cycles else 0.0
 
     def save_trace(self, path: str) -> None:

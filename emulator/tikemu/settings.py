@@ -1,4 +1,4 @@
-"""Options that hold where a program gives none: while it is recorded, and in ``tikdb.start_debug``."""
+"""Options that hold if a program gives none: while it is recorded, and in ``tikdb.start_debug``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def default_options() -> Options:
 
 
 def set_default_options(options: Options) -> Options:
-    """Replace the options in force; returns those before."""
+    """Replace the options in force; returns the former options."""
     global _default
     if not isinstance(options, Options):
         raise TypeError(f"options must be a tikemu.Options, got {type(options).__name__}")

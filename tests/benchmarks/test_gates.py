@@ -122,7 +122,7 @@ def names(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_every_bound_is_that_of_a_figure(names: list[str]) -> None:
-    """A pattern that nothing meets first, or a figure without a bound, would be a gate that stands open."""
+    """Every pattern is the first match of some figure, and every figure has a bound; else a gate would stand open."""
     met = {pattern: [name for name in names if bound_of(name, {pattern: 1.0})] for pattern in BOUNDS}
     first: dict[str, str] = {}
     for pattern, fitting in met.items():
@@ -181,7 +181,7 @@ def test_the_first_pattern_counts() -> None:
 
 @pytest.mark.parametrize("bounds, status", [({}, 0), ({"first": 150}, 1), ({"first": 170}, 0), ({"*torch": 1}, 1)])
 def test_the_status_is_that_of_the_required_figures(capsys, bounds, status: int) -> None:
-    """One that was not measured is missed; what was not measured for one reason is one line."""
+    """A required figure without a measurement fails. Figures that lack it for the same reason share one line."""
     missing = Figure("to torch", None, "x", "torch is not installed")
     assert required.report([Figure("first", 160, "ms"), *[missing] * 34], bounds) == status
     printed = capsys.readouterr().out

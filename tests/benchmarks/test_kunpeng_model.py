@@ -24,7 +24,7 @@ def test_the_loops_reach_what_is_required(capsys) -> None:
 
 @needs_tools
 def test_wasted_instructions_are_noticed(tmp_path, monkeypatch, capsys) -> None:
-    """Of a cell of scores, which is all that is compiled here, each instruction comes twice."""
+    """The source here has one cell of scores: each of its instructions comes twice."""
     parts = "".join(f'#include "{name}-inl.h"\n' for name in ("gemm", "exp2", "philox", "pack", "scores", "forward"))
     source = f"""#include "kernels.h"\n#include "simd/neon.h"\n{parts}
         namespace flash_attention {{

@@ -1,4 +1,4 @@
-"""The programs that print what the TIK operators need on the modelled core."""
+"""The programs that print the needs of the TIK operators on the modelled core."""
 
 import dataclasses
 import re
@@ -17,7 +17,7 @@ pytest.importorskip("tikemu")
 
 @pytest.fixture
 def shown(capsys, monkeypatch):
-    """Return what the program prints with options."""
+    """Return the program's output with options."""
 
     def printed(*options):
         monkeypatch.setattr("sys.argv", ["tik_kernels", *options])
@@ -28,7 +28,7 @@ def shown(capsys, monkeypatch):
 
 
 def test_costs_of_every_form(shown, monkeypatch):
-    # Both kinds of cases, whose cost at length is in test_instruction_forms.py.
+    # Both kinds of cases; test_instruction_forms.py has their cost in detail.
     monkeypatch.setattr(program, "FORM_CASES", program.FORM_CASES[::4])
     printed = shown("--forms", "--seq", "128")
     for field in dataclasses.fields(InstructionForms):
@@ -84,7 +84,7 @@ def test_a_range_has_the_shares_of_the_readings(shown, monkeypatch):
 
 
 def test_the_ends_of_the_ranges_are_the_model_and_the_slowest_reading():
-    """`bench --tik` looks at these two alone."""
+    """`bench --tik` measures only these two."""
     kernel = tik_kernels.build(tik_kernels.problem_of(1024, 128), "forward")
     cycles = {name: tik_kernels.simulate(kernel, constants=given).cycles for name, given in READINGS.items()}
     assert cycles["model"] < 1.005 * min(cycles.values()) and cycles["slowest"] == max(cycles.values())

@@ -22,7 +22,7 @@ _NOTHING_SELECTED = platform_info.selection()
 
 @pytest.fixture(autouse=True)
 def clean_emulator() -> Iterator[None]:
-    """Undo what a test installs, selects and configures, and what one of another folder selected."""
+    """Undo what a test installs, selects and configures, and what earlier tests selected."""
     options, finders = settings.default_options(), list(sys.meta_path)
     platform_info.restore(_NOTHING_SELECTED)
     yield

@@ -11,7 +11,7 @@ from benchmarks import emulator_speed
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 def test_vector_instructions_per_second(native_library: None, dtype: str) -> None:
-    """20,000 instructions of 64 repeats with checks and time; time alone at least 5 times as many."""
+    """20,000 instructions of 64 repeats take at most a second with checks and time; time alone is 5 times as fast."""
     full = max(emulator_speed.rate(dtype, 0.1, numerics=True, clock=time.process_time) for _ in range(2))
     alone = max(emulator_speed.rate(dtype, 0.2, numerics=False, clock=time.process_time) for _ in range(2))
     assert full >= 20_000

@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 REFERENCE = ROOT / "docs/tik"
-# Where a D with a number is a decision, and not a head_dim as in the names of attention cases.
+# In these folders a D with a number is a decision, not a head_dim as in the names of attention cases.
 DECIDED = ("emulator", "tests/emulator", "docs", "train/flash_attention/kernels/tik", "train/flash_attention/backends")
 CITING = (*DECIDED, "train", "tests", "benchmarks", "examples")
 

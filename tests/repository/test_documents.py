@@ -25,7 +25,7 @@ PAGES = [
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)\s]+)[^)]*\)")
-# The blocks of Chinese pages are the English ones, which test_chinese.py compares, and do not run twice.
+# Chinese pages have the same blocks as English pages, which test_chinese.py checks, so they need not run.
 CHINESE = [ROOT / "README_CN.md", *sorted((ROOT / "docs/zh").glob("*.md"))]
 RUNNABLE = [page for page in PAGES if page not in CHINESE and BLOCK.search(page.read_text(encoding="utf-8"))]
 
@@ -67,8 +67,8 @@ def test_pages_that_teach_have_code() -> None:
     }
 
 
-# Runs each script in a child of its own, in an empty folder, and prints the exit status of each. They share what takes
-# longest, the imports.
+# This program runs each script in its own child process, in an empty folder, and prints the exit status of each. The
+# scripts share the imports, which take longest.
 RUN_SCRIPTS = """
 import os, runpy, sys, traceback
 import flash_attention, mindspore

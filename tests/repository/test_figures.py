@@ -21,7 +21,7 @@ MEASURED = {
     "overview.png": "flash-attention bench",
 }
 LARGEST = 100_000  # bytes
-STRIP = 320  # keys of a call whose value is a part of the identity
+STRIP = 320  # keys of one call: its value is a part of the identity matrix
 
 
 @pytest.mark.parametrize("name", figures.FIGURES)
@@ -49,8 +49,9 @@ def test_the_call_stands_below_the_picture(name: str) -> None:
 
 
 def seen(mask, first: int) -> np.ndarray:
-    """Return which of STRIP keys from `first` the layer shows. With the identity as value it gives its
-    probabilities.
+    """Return which STRIP keys from `first` each query sees in the layer.
+
+    The output is the probabilities, because value is a part of the identity matrix.
     """
     random = np.random.default_rng(0)
     query, key = (random.standard_normal((1, 1, length, 64)) for length in (mask.seq_q, mask.seq_k))

@@ -41,6 +41,6 @@ def test_imports_lead_to_lower_layers() -> None:
 
 
 def test_only_the_upper_layers_import_mindspore() -> None:
-    """The description of a call, the kernels and the reference work without it."""
+    """The description of a call, the kernels and the reference work without MindSpore."""
     found = imports.importers(PACKAGE, "mindspore")
     assert [name for name in sorted(found) if imports.unit(name, MINDSPORE) not in MINDSPORE] == []

@@ -1,8 +1,7 @@
-"""Test what `scripts/release.sh` puts into dist/: contents, metadata, and a first call of each in an environment of
-its own.
+"""Test the files that `scripts/release.sh` puts into dist/: contents, metadata, and a first call of each.
 
-The script runs these tests on what it built, whose folder FLASH_ATTENTION_DIST names. Without that they build the quick
-part of it: this processor only, and neither Arm nor dependencies from an index.
+The script runs these tests on its files; FLASH_ATTENTION_DIST names their folder. Without this variable the tests build
+the quick part: for this processor only, without Arm, and without dependencies from an index.
 """
 
 from __future__ import annotations
@@ -93,7 +92,7 @@ def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def wheel_of(dist: Path, name: str, machine: str) -> Path:
-    """Return the one wheel of a distribution for a machine, or "any"."""
+    """Return the only wheel of a distribution for a machine, or "any"."""
     found = list(dist.glob(f"{name}-*-py3-none-{'any' if machine == 'any' else f'*_{machine}'}.whl"))
     if machine == "aarch64" and not found:
         pytest.skip("the script said that it left out the wheels for aarch64")
@@ -196,7 +195,7 @@ def test_first_call_from_the_sources(dist: Path, tmp_path: Path) -> None:
 def test_first_call_of_tikemu_and_of_the_emulated_operators(dist: Path, tmp_path: Path, machine: str) -> None:
     wheels = wheel_of(dist, "tikemu", machine), wheel_of(dist, "flash_attention", machine)
     python = installed(tmp_path / "venv", *wheels)
-    # A cache of its own: what is in use came with the wheel.
+    # With its own, empty cache: the library in use came with the wheel.
     printed = run(python, "-c", TIK, cwd=tmp_path, XDG_CACHE_HOME=str(tmp_path))
     assert printed == f"first call: {'without' if machine == 'any' else 'with'} helper\n"
     if machine == "any":
@@ -216,10 +215,10 @@ def test_every_linux_since_2014_can_load_it(dist: Path, tmp_path: Path, machine:
 
 @full
 def test_first_call_with_the_dependencies_of_an_index(dist: Path, tmp_path: Path) -> None:
-    """An empty environment: pip fetches what the metadata names."""
+    """In an empty environment pip fetches the packages that the metadata names."""
     python = environment(tmp_path / "venv", share=False)
     wheel = wheel_of(dist, "flash_attention", HERE)
-    # Under a clean environment pip would not see the variables of an index of its own.
+    # With a clean environment pip would not see the variables that name an index.
     done = subprocess.run([python, "-m", "pip", "install", "--quiet", wheel], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "first call: cpu" in run(python, "-c", ATTENTION, "cpu", cwd=tmp_path, compiler=False)

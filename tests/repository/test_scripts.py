@@ -93,5 +93,5 @@ def test_a_fresh_run_removes_what_is_cached_and_keeps_the_environment(tmp_path: 
     assert not any(path.exists() for path in removed)
     assert all(path.exists() for path in kept)
     assert "python -m flash_attention.backends.cpu.build" in done.stdout
-    # The tests get what follows, and find the bytecode of the environment where it is.
+    # pytest gets the remaining arguments, and no PYTHONPYCACHEPREFIX: it finds the bytecode inside the environment.
     assert " --dist worksteal -k x\n== end (" in done.stdout

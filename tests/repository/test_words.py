@@ -97,7 +97,7 @@ def pages() -> list[Path]:
 
 
 def folder_of(name: str) -> str:
-    """Return the first two parts of a path, or the one folder of a file."""
+    """Return the first two folders of a path, or its only folder."""
     parts = name.split("/")[:-1]
     return "/".join(parts[:2]) or "."
 

@@ -1,4 +1,4 @@
-"""Programs on the virtual card, and the environments that they run in: of MindSpore 2.0.0, and of those with GE."""
+"""Programs on the virtual card, and their environments: MindSpore 2.0.0, and the versions with GE."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ PACKAGES = (ROOT / "emulator/virtual_ascend", ROOT / "emulator")
 
 
 def card_python() -> Path:
-    """Return a Python 3.9 with MindSpore 2.0.0 and pyelftools: VIRTUAL_ASCEND_TEST_PYTHON, or one that is made and
-    kept.
+    """Return a Python 3.9 with MindSpore 2.0.0 and pyelftools.
+
+    VIRTUAL_ASCEND_TEST_PYTHON names it; otherwise an environment is made and kept.
     """
     chosen = os.environ.get("VIRTUAL_ASCEND_TEST_PYTHON")
     return Path(chosen) if chosen else mindspore_environment("3.9")
 
 
 def ge_python(release: str) -> Path:
-    """Return a Python whose MindSpore, "2.6.0" or "2.5.0", goes through GE. The test is skipped if there is none.
+    """Return a Python with MindSpore "2.6.0" or "2.5.0", which goes through GE. Skip the test if there is none.
 
-    VIRTUAL_ASCEND_TEST_PYTHON_2_6_0 names one, or it is made from the development wheel and kept.
+    VIRTUAL_ASCEND_TEST_PYTHON_2_6_0 names it; otherwise an environment is made from the development wheel and kept.
     """
     found = _ge_python(release)
     if isinstance(found, str):

@@ -1,6 +1,6 @@
 """Collectives on several cards: collective_programs.py MODE NAME...
 
-Prints a line for each: card, name, "right" or what is wrong. The tensors of all cards are known to each of them, which
+It prints a line for each name: card, name, "right" or what is wrong. Each card knows the tensors of all cards, and
 checks its own result with NumPy.
 """
 
@@ -22,7 +22,7 @@ except ImportError:  # MindSpore 2.6
 
 
 class One(nn.Cell):
-    """A collective between two operators, so that what orders it counts."""
+    """A collective between two operators, so that its place in the order counts."""
 
     def __init__(self, operator):
         super().__init__()
@@ -44,7 +44,7 @@ class Last(nn.Cell):
 
 
 class Root(nn.Cell):
-    """A broadcast, whose operator takes and gives a tuple."""
+    """A broadcast; its operator takes and gives a tuple."""
 
     def __init__(self, root):
         super().__init__()
@@ -55,7 +55,7 @@ class Root(nn.Cell):
 
 
 class Sender(nn.Cell):
-    """Sends, and hands on something that depends on it."""
+    """A send; the output depends on it."""
 
     def __init__(self, to):
         super().__init__()
@@ -66,7 +66,7 @@ class Sender(nn.Cell):
 
 
 class Receiver(nn.Cell):
-    """Receives."""
+    """A receive."""
 
     def __init__(self, source, shape, dtype):
         super().__init__()

@@ -3,8 +3,8 @@
     export PYTHONPATH=emulator:emulator/virtual_ascend
     virtual-ascend --processes 2 -- python tests/virtual_ascend/launch_times.py
 
-prints milliseconds of one launch of a small operator in a graph, of its computation alone, and for one of 32 blocks the
-milliseconds of each call, the processes that execute blocks, and a checksum of the result.
+It prints the milliseconds of one launch of a small operator in a graph, and of its computation alone. For an operator
+of 32 blocks it prints the milliseconds of each call, the processes that execute blocks, and a checksum of the result.
 """
 
 import sys
@@ -22,7 +22,7 @@ SMALL, LARGE, COUNT = 256, 32 * 8192, 100
 
 
 class Chain(nn.Cell):
-    """An operator that takes its own result, so many times."""
+    """An operator on its own result, repeated `count` times."""
 
     def __init__(self, function, count):
         super().__init__()

@@ -1,6 +1,6 @@
 """Call the runtime as MindSpore's plugin does, without MindSpore: runtime_calls.py QUESTION. Prints the answer.
 
-Copies stand for kernels: like them they run on the card when their stream comes to them.
+Copies stand for kernels: like kernels, they run on the card when their stream reaches them.
 """
 
 import ctypes
@@ -82,7 +82,7 @@ def bounds():
 
 
 def order():
-    """Write to one place from two streams, with an event between them or without. Returns who came last."""
+    """Write to one place from two streams, with an event between them or without. Returns the last writer's number."""
     for with_event in (False, True):
         found = []
         for _ in range(20):

@@ -86,7 +86,7 @@ def test_programs_end_with_virtual_ascend(tmp_path, number):
 
 
 def wait_until(condition):
-    """Fail when it does not become true within half a minute."""
+    """Fail if the condition does not become true within half a minute."""
     end = time.monotonic() + 30
     while not condition():
         assert time.monotonic() < end

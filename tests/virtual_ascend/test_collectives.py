@@ -29,7 +29,7 @@ def test_collectives_in_a_graph(python, tmp_path):
 
 
 def test_collectives_in_pynative(python, tmp_path):
-    """MindSpore 2.0 has no others there: its AllGather, ReduceScatter and AlltoAll raise NotImplementedError."""
+    """In PYNATIVE, AllGather, ReduceScatter and AlltoAll of MindSpore 2.0 raise NotImplementedError."""
     names = *REDUCTIONS, "broadcast", "send_receive"
     found = verdicts(python, tmp_path, 3, "pynative", *names)
     assert found == {(card, name): "right" for card in range(3) for name in names}
@@ -57,7 +57,7 @@ def test_cards_that_call_something_else_are_an_error(python, tmp_path):
 
 
 def test_no_collectives_without_cards(python, tmp_path):
-    """A rank table alone makes no other cards."""
+    """A rank table alone does not start other cards."""
     table = tmp_path / "table.json"
     table.write_text("{}")
     done = on_card(python, PROGRAM, "graph", "sum", cwd=tmp_path, RANK_ID=0, RANK_SIZE=2, RANK_TABLE_FILE=table)

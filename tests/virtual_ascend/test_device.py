@@ -57,7 +57,7 @@ def test_formats_of_filters(shape, groups, stored, kind):
 
 
 def test_place_among_filters():
-    """Filter 17, channel 35, row 2, column 1 of a kernel of 3 x 2: part 2 of channels, fractal 1 of filters."""
+    """In a kernel of 3 x 2, filter 17, channel 35, row 2, column 1 lies in part 2 of channels, fractal 1 of filters."""
     plain = np.zeros((20, 40, 3, 2), np.float16)
     plain[17, 35, 2, 1] = 1
     target = np.empty((18, 2, 16, 16), np.float16)
@@ -74,7 +74,7 @@ def test_filters_of_unknown_groups_are_all_that_lies_there():
 
 
 def test_place_in_fractals():
-    """Row 17, column 35 of a matrix: fractal column 2, fractal row 1, in it row 1 and column 3."""
+    """Row 17, column 35 of a matrix lies in fractal column 2 and fractal row 1, there in row 1 and column 3."""
     plain = np.zeros((20, 40), np.float16)
     plain[17, 35] = 1
     target = np.empty((3, 2, 16, 16), np.float16)
@@ -154,7 +154,7 @@ def test_a_channel_gives_batches_in_order_and_is_bounded():
 
 
 def test_a_report_is_a_table_and_a_trace(tmp_path, monkeypatch):
-    """Twice: a product by the Cube's peak or the bandwidth, whichever takes longer, and one that tikemu has timed."""
+    """A product takes the Cube's peak or the bandwidth, whichever is longer; a TIK operator takes tikemu's time."""
     monkeypatch.setenv("VIRTUAL_ASCEND_SOC", "Ascend910A")
     sides = [described((1024, 1024), (1024, 1024), "ND")] * 2, [described((1024, 1024), (1024, 1024), "ND")]
     report = Report(tmp_path)
@@ -176,7 +176,7 @@ def test_a_report_is_a_table_and_a_trace(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("function", ["conv2d", "conv2d_backprop_input_d", "conv2d_backprop_filter_d"])
 def test_products_of_a_convolution(tmp_path, monkeypatch, function):
-    """128 x 128 x 3 x 3 for each of 4 x 56 x 56 places, whichever of the three tensors is the result."""
+    """The count is 128 x 128 x 3 x 3 for each of 4 x 56 x 56 places, with any of the three tensors as result."""
     monkeypatch.setenv("VIRTUAL_ASCEND_SOC", "Ascend910A")
     images, filters = (described(shape, shape, "NCHW") for shape in ((4, 128, 56, 56), (128, 128, 3, 3)))
     sides = {

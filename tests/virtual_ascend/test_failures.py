@@ -12,9 +12,9 @@ FOLDER = Path(__file__).parent
 
 
 KILLED = "the device process has ended: it was killed"
-#: Every run has the harder case, where the device process is killed at work.
+#: Every run has the harder case: the device process is killed while it works.
 SLOW = ("killed",)
-#: What a program prints, and what not.
+#: Patterns that a program prints, and a word that it does not print.
 SAID = {
     # An access outside a tensor: kernel, tensor and line.
     "reads_outside": (
@@ -35,7 +35,7 @@ SAID = {
     "no_data": (["There is no valid data in dataset"], "trained"),
     "memory": (["RuntimeError", "memory"], "sum"),
     "missing": (["RuntimeError", "no operator", "(?i)cholesky"], "result"),
-    # What waits at the end of a program is nobody's exception.
+    # An operator that still waits at the end of a program raises no exception.
     "endless": (["at the end"], "Runtime"),
 }
 

@@ -22,7 +22,7 @@ os.execvp("sleep", ["sleep", "60"])
 
 
 def test_a_folder_stays_as_long_as_its_run_and_is_removed_by_the_next(tmp_path):
-    """The run is what took the place of the process that made it; it is killed and cannot remove anything."""
+    """The run replaces the process that made the folder. It is killed, so it cannot remove anything."""
     run = subprocess.Popen(
         [sys.executable, "-c", MAKE, str(tmp_path)], env=VARIABLES, stdout=subprocess.PIPE, text=True
     )

@@ -32,7 +32,7 @@ def node(kind, *inputs, before=(), **attributes):
 
 
 def added(launcher, *nodes):
-    """Make a graph whose last node is its result."""
+    """Make a graph with its last node as result."""
     graphs = Graphs(launcher)
     graphs.add(1, json.dumps({"nodes": nodes, "results": [(len(nodes) - 1, 0)]}).encode() + b"\n")
     return graphs
@@ -40,7 +40,7 @@ def added(launcher, *nodes):
 
 @pytest.mark.parametrize("seed", range(8))
 def test_collectives_have_one_order_on_all_cards(launcher, monkeypatch, seed):
-    """Others are shuffled: eight sums of eight squares of one input."""
+    """A seed shuffles eight squares of one input, but their eight sums over the cards keep their order."""
     monkeypatch.setenv("VIRTUAL_ASCEND_SEED", str(seed))
     squares = [node("Square", 0) for _ in range(8)]
     sums = [node("HcomAllReduce", 1 + index, **SUM) for index in range(8)]
@@ -52,7 +52,7 @@ def test_collectives_have_one_order_on_all_cards(launcher, monkeypatch, seed):
 
 
 def test_a_graph_waits_at_a_collective_and_goes_on(launcher):
-    """What the card gives is there while it waits; nobody has written the result, which is NaN."""
+    """While the graph waits, its input to the collective can be read. The result is NaN: nothing has written it."""
     graphs = added(launcher, node("Data", index=0), node("HcomAllReduce", 0, **SUM), node("Square", 1))
     place = Address(0, 64)
     launcher.memory.view(place, np.dtype(np.float32), (4,), "x")[...] = [1, 2, 3, 4]

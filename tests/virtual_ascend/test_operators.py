@@ -22,7 +22,7 @@ FAMILIES = (
 CARD = "card: "
 # Largest difference over the largest number: some roundings of float32, one or two of float16.
 BOUNDS = {"float32": 1e-5, "float16": 1e-3}
-# Of families whose float32 goes through float16 on the card: the Cube takes nothing else.
+# For families of operators that compute float32 through float16 on the card, because the Cube takes nothing else.
 HALF = {"images": 2e-3}
 
 
@@ -72,20 +72,20 @@ def launched(report):
             name, kind = row["Op Name"], row["OP Type"]
             if row["Task Type"] == AI_CPU:
                 found.append(operators.AICPU[kind])
-            else:  # of the entry, its shapes and a count, where MindSpore compiled it
+            else:  # of an operator that MindSpore compiled: the entry, its shapes and a count
                 found.append(operators.TABLE.get(entry_of(kind) if name == kind else re.sub(r"_\d+_\d+$", "", name)))
     return found
 
 
 def test_every_built_in_operator_has_a_case(folder):
-    """Those that take batches from the host have theirs in test_device.py, Shape in test_card_entries.py."""
+    """Operators on batches from the host have cases in test_device.py, Shape has one in test_card_entries.py."""
     cases = {*launched(folder / "report"), *channels.AICPU.values(), operators.TABLE["shape"]}
     every = (*operators.TABLE.items(), *operators.AICPU.items())
     assert [name for name, function in every if function not in cases] == []
 
 
 def test_mindspore_fuses_a_difference_with_the_wrong_factor(results):
-    """gradient - sum(gradient * y): MindSpore 2.0.0 hands its fused operator the gradient twice, and no y."""
+    """For gradient - sum(gradient * y) MindSpore 2.0.0 hands its fused operator the gradient twice, and no y."""
     card, cpu = results
     name = "difference: 0"
     assert np.abs(card[f"{CARD}other {name}"] - cpu[f"fused: {name}"]).max() > 1
@@ -141,7 +141,7 @@ def test_the_soft_margin_loss(results):
 
 
 def test_random_numbers(results):
-    """Of 65536, within five standard errors."""
+    """The statistics of 65536 numbers are right within five standard errors."""
     normal, uniform, dropped = (results[0][f"{CARD}{name}: 0"] for name in ("StandardNormal", "UniformReal", "dropout"))
     assert abs(normal.mean()) < 0.02 and abs(normal.std() - 1) < 0.014 and (np.abs(normal) > 3).mean() < 0.004
     assert abs(uniform.mean() - 0.5) < 0.006 and 0 <= uniform.min() < 0.001 and 0.999 < uniform.max() < 1

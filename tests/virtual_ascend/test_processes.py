@@ -1,4 +1,4 @@
-"""Blocks of operators in TIK over several processes, and what a launch costs."""
+"""Blocks of operators in TIK over several processes, and the cost of a launch."""
 
 import re
 from pathlib import Path

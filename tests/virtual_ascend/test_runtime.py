@@ -1,4 +1,4 @@
-"""The runtime by itself: memory that tells, and streams in any order that events allow."""
+"""The runtime by itself: memory that shows wrong accesses, and streams in any order that events allow."""
 
 import os
 from pathlib import Path

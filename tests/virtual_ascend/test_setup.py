@@ -52,13 +52,13 @@ def test_a_cache_that_cannot_be_written(python, tmp_path):
 
 
 def test_a_compiler_with_options(python, tmp_path):
-    """The first word is the compiler: the error that comes is its own."""
+    """The first word of CXX is the compiler, so the error is the compiler's."""
     text = told(python, tmp_path, "", CXX="false --of", VIRTUAL_ASCEND_CACHE=tmp_path)
     assert "false --of -std=c++17" in text and "failed" in text
 
 
 def test_without_pyelftools_the_python_is_what_is_said(python, tmp_path):
-    """As from a checkout in another Python, where nothing was installed."""
+    """The error of a checkout that runs in another Python, without the packages, names the Python that it needs."""
     change = "sys.modules['elftools.common.exceptions'] = None\ninstallation.PYTHON = (3, 8)"
     assert "needs Python 3.9 here" in told(python, tmp_path, change)
     text = told(python, tmp_path, change.splitlines()[0], VIRTUAL_ASCEND_CACHE=tmp_path)
@@ -66,7 +66,7 @@ def test_without_pyelftools_the_python_is_what_is_said(python, tmp_path):
 
 
 def test_a_plugin_with_other_symbols(python, tmp_path):
-    """It does not want a function that the sources implement; one source stands for all of them."""
+    """The plugin does not ask for a function that the sources implement. One file stands for all sources."""
     (tmp_path / "sources").mkdir()
     (tmp_path / "sources/runtime_api.cc").write_text(
         'extern "C" int rtMalloc() { return 0; } extern "C" int rtOther() { return 0; }'

@@ -1,4 +1,4 @@
-"""Operators in TIK: some that are right, and some that are not."""
+"""Operators in TIK: some are right, and some are wrong."""
 
 from tbe import tik
 

@@ -136,7 +136,7 @@ class _Chain:
 
     Attributes:
         statement: the If in the program once a run-time condition came up.
-        decided: a branch that is always taken has been seen, later ones are dropped.
+        decided: a branch that is always taken has been seen; later branches are dropped.
         dropped: the latest branch is never taken.
         length: number of branches.
         closed: an else has ended it.
@@ -197,7 +197,7 @@ class _Branch(_Block):
         if chain is not None and loads and not follows and self._recorder.only_loads(frame.chain_length):
             follows = True
             if chain.statement is not None:
-                # What the conditions of one chain read is not changed between them: its branches exclude each other.
+                # At most one branch of a chain runs, so nothing changes the operands of its conditions between them.
                 self._recorder.hoist_loads(frame.chain_length, chain.statement)
         if chain is None or not follows or chain.closed:
             fail(f"{what} must directly follow an if_scope or elif_scope at the same level", TikBuildError)

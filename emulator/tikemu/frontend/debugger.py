@@ -38,8 +38,8 @@ class Tikdb:
             feed_dict: a NumPy array (or a number for an InputScalar) by the name of each input.
             interactive: the documented prompt does not exist here; True gives a warning and runs to the end.
 
-        The final contents of global memory are written back into the arrays that were fed (those that can be written),
-        as the public unit tests of operators expect.
+        The final contents of global memory are written back into the arrays of ``feed_dict`` that can be written.
+        The public unit tests of operators expect this.
 
         Returns:
             One array per output, in the order and with the shapes of the outputs; ``[[0]]`` without outputs.

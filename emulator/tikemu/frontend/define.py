@@ -123,7 +123,7 @@ def define_input_scalar(recorder: Recorder, dtype: str, name: str) -> InputScala
     if not isinstance(name, str) or not _NAME.match(name):
         fail(f"name of an InputScalar must be an identifier, got {name!r}")
     variable = _variable(recorder, dtype, name, "input")
-    # Its life time is the kernel, wherever it is defined.
+    # It lives as long as the kernel, also if it is defined in an inner scope.
     scalar = InputScalar(variable, recorder.frames[0].scope, dtype == "float16")
     recorder.candidates.append(scalar)
     recorder.frames[0].names[name] = scalar

@@ -7,7 +7,7 @@ from ..program.location import fail
 from ..soc import SocProfile
 from . import platform_info
 
-#: What a program may ask of Ascend 310, the chip of ``Dprofile("v100", "mini")``; nothing runs on it here.
+#: Answers for Ascend 310, the chip of ``Dprofile("v100", "mini")``; nothing runs on it here.
 MINI_CORES, MINI_UB_SIZE, MINI_L1_SIZE = 2, 248 * 1024, 1024 * 1024
 
 

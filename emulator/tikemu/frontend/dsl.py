@@ -160,7 +160,7 @@ class Tik:
         return ForRange(self._recorder, begint, endt, name, thread_num, thread_type, block_num, dtype, for_type, later)
 
     def if_scope(self, cond: Any) -> IfScope:
-        """Open a branch, ``with tik_instance.if_scope(cond)``: the body where ``cond`` is true (core.md 3.2)."""
+        """Open a branch, ``with tik_instance.if_scope(cond)``: the body if ``cond`` is true (core.md 3.2)."""
         return IfScope(self._recorder, cond)
 
     def elif_scope(self, cond: Any) -> ElifScope:

@@ -1,8 +1,7 @@
 """Run-time values: Scalar, ScalarArray, InputScalar, loop variables and expressions over them (core.md 2.6, 2.7).
 
-An :class:`Expr` wraps a node of the program (:mod:`tikemu.program.ir`). Python's operators on it build further nodes;
-operators between plain numbers stay plain numbers, and constants fold where the result is the same for all run-time
-values.
+An :class:`Expr` wraps a node of the program (:mod:`tikemu.program.ir`). Python's operators on it build further nodes.
+Operators between plain numbers give plain numbers. Constants fold if the result is the same for all run-time values.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ def forward(op: str) -> Any:
 
 
 def reflected(op: str) -> Any:
-    """Return the method of a binary operator whose left side is something else."""
+    """Return the method of a binary operator with a left side of another class."""
     return lambda self, other: operation(op, other, self)
 
 
@@ -158,8 +157,8 @@ class Scalar(Expr):
         """Assign a number, Scalar, Expr or the first element of a Unified Buffer tensor.
 
         Integers wrap to the declared width, floats convert as C does (tik/README.md D5). The bits of an element of
-        equal width are copied, whatever the types: so the index that ``vcmax`` leaves in a float16 tensor is read
-        through a uint16 Scalar. ``src_offset`` is reserved.
+        equal width are copied, whatever the types. So a uint16 Scalar reads the index that ``vcmax`` leaves in a
+        float16 tensor. ``src_offset`` is reserved.
 
         Raises:
             TikUnsupportedArgumentError: an Expr for a float16 Scalar; a Tensor outside the Unified Buffer.
@@ -301,7 +300,10 @@ def integer_node(value: Expr, what: str) -> ir.Value:
 
 
 def deeper(one: Scope, other: Scope) -> Scope:
-    """Return the inner of two scopes that are open at the same time: what depends on both lives as long as it."""
+    """Return the inner of two scopes that are open at the same time.
+
+    A value that depends on both scopes lives as long as the inner scope.
+    """
     if one.recorder is not other.recorder:
         fail("values of two different Tik instances cannot be combined")
     return one if one.depth >= other.depth else other

@@ -54,8 +54,8 @@ def set_current_compile_soc_info(
         l1_fusion: accepted, no effect.
 
     Returns:
-        "success", or "error" if an argument is not legal; then the selection stays as it was, and a warning at the
-        program's line says why (in strict mode an error): programs seldom look at what is returned.
+        "success", or "error" if an argument is not legal. After an error the selection stays as it was. Programs seldom
+        look at the result, so a warning at the program's line says why (in strict mode an error).
     """
     refused = select(soc_version, core_type, aicore_num, l1_fusion)
     if refused is None:
@@ -160,7 +160,7 @@ def api_check_support(intrinsic: str, dtype: str = "") -> bool:
 
     The answer comes from the table that the instructions themselves use. ``dtype`` of a conversion may be its short
     form ("f322f16", "f322s32r"). A function of the DSL ("te.lang.cce.vdiv", "tbe.dsl.vdiv") has the dtypes of the
-    instruction that it becomes: programs choose their path by it, though the DSL itself is out of scope.
+    instruction that it becomes. The DSL itself is out of scope, but programs choose their path by this answer.
     """
     from ..isa import registry
 
@@ -182,7 +182,7 @@ def api_check_support(intrinsic: str, dtype: str = "") -> bool:
 
 
 _DSL_PREFIXES = ("te.lang.cce", "te.lang.dynamic", "tbe.dsl")
-#: Functions of the DSL -> the instruction that decides which dtypes they take, where the names differ.
+#: Functions of the DSL -> the instruction that decides which dtypes they take, if the names differ.
 _DSL_NAMES = {
     **{"vlog": "vln", "vcmpsel": "vsel", "reduce_max": "vmax", "reduce_min": "vmin"},
     **dict.fromkeys(("sum", "reduce_sum"), "vadd"),
@@ -212,7 +212,7 @@ def intrinsic_check_support(intrinsic: str, dtype: str = "") -> bool:
     name = intrinsic[len("Intrinsic_") :] if intrinsic.startswith("Intrinsic_") else intrinsic
     conversion = _CONVERSION.match(dtype)
     if name == "vconv" and dtype:
-        # An intrinsic exists per mode; the API without one stands for all modes of a pair.
+        # An intrinsic exists per mode. The API without a mode stands for all modes of a pair.
         if conversion is None:
             return False
         source, target, mode = conversion.groups(default="")

@@ -19,7 +19,7 @@ from ..soc import SocProfile
 
 
 class Scope:
-    """The life time of what one ``with`` block defines."""
+    """The life time of the tensors and values that one ``with`` block defines."""
 
     __slots__ = ("recorder", "depth", "alive")
 
@@ -62,7 +62,7 @@ class ScopedValue:
 
 
 def scope_error(label: str, kind: str) -> NoReturn:
-    """Report the use of something whose scope has ended."""
+    """Report the use of a tensor or value after its scope has ended."""
     fail(
         f"{kind} {label!r} is used outside the statement scope that defined it; it was released at the "
         "end of its with block",
@@ -77,7 +77,7 @@ class Frame:
         body: where its statements go.
         kind: "kernel", "for", "if" or "scope".
         statement: its For, If or Scope statement.
-        dropped: a branch that is never taken, or inside one.
+        dropped: the scope is a branch that is never taken, or lies inside such a branch.
         names: what it defined, by name.
         chain: the if chain that an elif_scope or else_scope may continue, and the length of ``body`` behind it.
     """
@@ -98,7 +98,7 @@ class Recorder:
         soc: SoC profile the kernel is built for.
         program: the program; its body grows with every statement.
         frames: open statement scopes, outermost first.
-        block_loop: the multi-core loop, once there is one.
+        block_loop: the multi-core loop; None until the program opens it.
         candidates: GM tensors and InputScalars, which may become arguments of the kernel.
         built: BuildCCE was called.
     """

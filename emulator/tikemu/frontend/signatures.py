@@ -1,4 +1,4 @@
-"""Call that do not fit a signature: errors with the user's line and the nearest known name."""
+"""Calls that do not fit a signature: errors with the user's line and the nearest known name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .tracebacks import shortened
 
 
 def checked_call(function: Callable[..., Any], aliases: Mapping[str, str] | None = None) -> Callable[..., Any]:
-    """Return a method whose call raises TikCallError where the arguments do not fit its signature.
+    """Return a method that raises TikCallError if the arguments do not fit its signature.
 
     Args:
         function: the method.
@@ -31,7 +31,7 @@ def checked_call(function: Callable[..., Any], aliases: Mapping[str, str] | None
         except TikError as error:
             raise shortened(error)  # noqa: B904 - it is the same error
         except TypeError as error:
-            # With another frame behind this one it was raised inside the function.
+            # A traceback with a further frame comes from inside the function.
             if error.__traceback__ is None or error.__traceback__.tb_next is not None:
                 raise
         raise TikCallError(_complaint(function, len(args), kwargs), here())

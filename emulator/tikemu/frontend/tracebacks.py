@@ -1,7 +1,7 @@
 """Short tracebacks: an error about the user's program shows the lines that led to the emulator, and one inside it.
 
-The message says the line of the program that is wrong, so what the emulator called before it noticed tells its user
-nothing. With TIKEMU_TRACEBACK=full in the environment tracebacks are whole.
+The message has the line of the program that breaks a rule, so the emulator's own calls tell the user nothing. With
+TIKEMU_TRACEBACK=full in the environment tracebacks are whole.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _Owner = TypeVar("_Owner", bound=type)
 
 
 def shortened(error: TikError) -> TikError:
-    """Return the error, whose traceback begins anew where it is raised."""
+    """Return the error without its traceback, which then begins at the next ``raise``."""
     return error if os.environ.get(VARIABLE) == "full" else error.with_traceback(None)
 
 
@@ -38,7 +38,7 @@ def short_traceback(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def short_operators(owner: _Owner) -> _Owner:
-    """Return the class, whose operators, contexts and look-up of attributes have short tracebacks."""
+    """Return the class, with short tracebacks of operators, contexts and look-ups of attributes."""
     for name, value in list(vars(owner).items()):
         if name.startswith("__") and inspect.isfunction(value) and name not in _NOT_WRAPPED:
             setattr(owner, name, short_traceback(value))

@@ -23,8 +23,9 @@ def l0c_alignment(value: Any, call: Call) -> int:
 
 
 def _allocated(operand: Operand) -> int:
-    """Return the end of the memory that the allocation of a tensor takes: its size rounded up (D3b); of GM the segment
-    (D33a).
+    """Return the end of the memory that the allocation of a tensor takes.
+
+    On chip the size is rounded up (D3b). In global memory it is the segment (D33a).
     """
     if operand.memory.kind == "GM":
         return len(operand.memory.data)
@@ -39,8 +40,9 @@ def access(call: Call, label: str, operand: Operand, *pieces: Piece) -> Access:
     """Return the bytes ``pieces`` (absolute addresses) of ``operand``.
 
     Raises:
-        TikBoundsError: a byte lies outside the tensor. An access that ends in the padding with which the tensor is
-            allocated is questionable (warning; strict: error); so is, on request, one that stays inside the memory.
+        TikBoundsError: a byte lies outside the tensor. An access that ends in the padding of the tensor's allocation is
+            questionable (warning; strict: error). With ``bounds="buffer"`` an access inside the memory is questionable
+            too.
     """
     region = Region(operand.memory, pieces)
     if region.start < operand.start or region.end > operand.end:
@@ -56,7 +58,7 @@ def access(call: Call, label: str, operand: Operand, *pieces: Piece) -> Access:
 
 
 def outside_tensor(call: Call, operand: Operand, start: int, end: int, message: str) -> None:
-    """Report an access that leaves its tensor: an error, or questionable where the user checks against the memory."""
+    """Report an access that leaves its tensor: an error, or questionable if the user checks against the memory."""
     memory = operand.memory
     if call.options.bounds == "buffer" and memory.kind != "GM" and start >= 0 and end <= len(memory.data):
         call.questionable("bounds", f"{message}; it stays inside {memory.kind}", TikBoundsError)

@@ -53,9 +53,12 @@ def conflict_cycles(
 ) -> float:
     """Return the cycles of a vector instruction with its bank conflicts.
 
-    Each repeat takes the largest of ``per_repeat``; the reads of all sources that meet in one group; the writes that
-    meet in one group; and, where a block of ``dst`` lies in the bank of the source block it is computed from, the
-    reads and writes of that bank.
+    Each repeat takes the largest of these numbers:
+
+    * ``per_repeat``,
+    * the reads of all sources that meet in one group,
+    * the writes that meet in one group,
+    * the reads and writes of a bank, if a block of ``dst`` and the source block it is computed from lie in that bank.
 
     Args:
         per_repeat: cycles of a repeat without conflicts.

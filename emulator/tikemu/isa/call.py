@@ -39,7 +39,7 @@ class BindContext:
     fault: Callable[[type, str], None]
     static_arguments: bool = True  # every integer argument was an immediate
     result: int | None = None  # uid of the CmpMask handle that the call returns
-    free_bytes: Mapping[str, int] = field(default_factory=dict)  # by memory, what the live tensors leave, if known
+    free_bytes: Mapping[str, int] = field(default_factory=dict)  # by memory, bytes that live tensors leave, if known
 
 
 class Call:

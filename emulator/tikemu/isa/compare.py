@@ -36,7 +36,7 @@ def register(core: CoreState) -> np.ndarray:
 
 
 class CompareMask(Param):
-    """A handle of the compare-mask register, or (where allowed) a tensor that holds its bits."""
+    """A handle of the compare-mask register, or (if allowed) a tensor that holds its bits."""
 
     def __init__(self, name: str, tensor: bool) -> None:
         super().__init__(name)

@@ -43,7 +43,7 @@ def _product(
     load_left: Callable[[Tile], None],
     load_right: Callable[[Tile], None],
 ) -> list[MicroOp]:
-    """Compute C (+)= A B, or bias + A B, over tiles. A tile of C is what its ``mmad`` leaves contiguous in L0C.
+    """Compute C (+)= A B, or bias + A B, over tiles. The ``mmad`` of a tile leaves it contiguous in L0C.
 
     ``a``: the arguments ``dst``, ``bias`` and ``init_l1out``.
     """
@@ -55,7 +55,7 @@ def _product(
         _add_bias(low, dst, a.bias, m1, n1)
     limit = max(1, min(TILE, *(low.free(kind) // (2 * FRACTAL) for kind in ("L0A", "L0B"))))
     tile_m = min(m1, limit)
-    # mmad packs the fractals of its result: with the rows cut, one column of fractals at a time.
+    # mmad packs the fractals of its result. So a tile that does not have all rows has one column of fractals.
     tile_n = min(n1, limit) if tile_m == m1 else 1
     tile_k = min(k1, max(1, limit // max(tile_m, tile_n)))
     single = (tile_m, tile_n, tile_k) == (m1, n1, k1)

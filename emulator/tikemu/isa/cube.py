@@ -33,7 +33,7 @@ class Switch(Integer):
 
 
 class IntegerList(Param):
-    """A list of one integer for each of ``items``, which say their ranges."""
+    """A list of integers, one for each of ``items``, which give the ranges."""
 
     noun = "integers"
 
@@ -173,7 +173,7 @@ class Gather:
     Attributes:
         unit: bytes that are read from one place.
         index: (fractals, 16, 32 / unit) number of the unit in the source.
-        inside: the same shape: False where the padding value stands instead.
+        inside: the same shape: False at places of the padding value.
         past: (fractals, 16): rows beyond the last output position, undefined in strict mode (D28d).
     """
 
@@ -187,8 +187,8 @@ def window_blocks(a: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Compute the source addresses of every row of every fractal of a load3d.
 
     Returns:
-        Arrays (repeats, 16): number of the 32-byte block in the feature map; whether it lies inside the image; whether
-        the row lies past the last output position.
+        Three arrays (repeats, 16). The first has the number of the 32-byte block in the feature map. The others say
+        whether the block lies inside the image, and whether the row lies past the last output position.
     """
     left, right, top, bottom = a.padding
     repeats = np.arange(a.repeat_time)[:, None]
@@ -436,7 +436,7 @@ def _product(
         shape = (rows, 16 * n1)
         old = target.reshape(shape).astype(kind, copy=False) if accumulate else np.zeros(shape, kind)
         result = combine(old, left, right, k)
-        # A NaN makes every sum that it enters one, and those saturate.
+        # A NaN operand makes its sums NaN, and a NaN saturates: without saturation there is none to look for.
         if inspects and numerics.any_saturated() and _has_nan(left[:, :m], right[:, :, :n], k):
             call.questionable("unspecified", "an operand holds NaN, for which mmad is not specified")
         if size == 2:

@@ -1,7 +1,7 @@
 """Whole-tensor APIs ``h_*``: element-wise, conversion, fill, comparison, selection, copy (vector.md 4, D20).
 
-Each call becomes the vector instructions of the hand-lowered equivalent: full repeats, then a tail; rows of a slice by
-repeat strides where a row fits a repeat, else one instruction per row.
+Each call becomes the vector instructions that a programmer would write: full repeats, then a tail. The rows of a slice
+are reached by repeat strides if a row fits a repeat. Otherwise each row takes one instruction.
 """
 
 from __future__ import annotations

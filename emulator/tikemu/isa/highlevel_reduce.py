@@ -1,7 +1,7 @@
 """Whole-tensor reductions: ``h_reduce_sum``, ``_max``, ``_min``, ``_argmax`` (vector.md 4, D20c).
 
-Sums are adjacent-pair trees (D11b). The largest and smallest of float16 rows come from folding to 16 columns and the
-block reductions; float32 rows are folded to 8 columns and finished by the scalar unit, because Ascend 910 reduces
+Sums are adjacent-pair trees (D11b). For the largest and smallest element, float16 rows are folded to 16 columns, and
+block reductions follow. float32 rows are folded to 8 columns, and the scalar unit finishes them: Ascend 910 reduces
 float32 to sums only.
 """
 
@@ -120,7 +120,7 @@ def _matrix(operand: Operand, rows: int, columns: int, pitch: int, offset: int =
 
 # ----------------------------------------------------------------------------------------------------------- sums
 def _sum_rows(low: Lowering, dst: Operand, src: Operand, rows: int, columns: int, pitch: int) -> None:
-    """Set dst[r] to the tree sum of row r: sums of repeats, then sums of those (D11a)."""
+    """Set dst[r] to the tree sum of row r: sums of repeats, then sums of these sums (D11a)."""
     lanes, size = LANE_BYTES // size_of(src.dtype), size_of(src.dtype)
     per_block = BLOCK // size
     while columns > lanes:

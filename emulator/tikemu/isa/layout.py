@@ -40,8 +40,9 @@ def require_equal_shapes(call: Call, names: Sequence[str]) -> None:
 
 
 def axes(*operands: Operand) -> list[Axis]:
-    """Return the common axes of operands of equal shape: extents above 1, neighbours merged where every operand allows
-    it.
+    """Return the common axes of operands of equal shape.
+
+    Axes of extent 1 are left out. Neighbours are merged if every operand allows it.
     """
     strides = [[step for extent, step in zip(item.shape, item.strides) if extent != 1] for item in operands]
     merged: list[Axis] = []

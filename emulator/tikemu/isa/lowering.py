@@ -24,7 +24,7 @@ class Lowering:
     """Collect the micro-operations of one composite call.
 
     Args:
-        call: the call of the composite API; messages of the instructions it consists of carry its name.
+        call: the call of the composite API. Messages of its instructions have its name.
     """
 
     def __init__(self, call: Call) -> None:
@@ -55,7 +55,7 @@ class Lowering:
             self.ops.append(op)
 
     def free(self, kind: str) -> int:
-        """Return the bytes of an on-chip memory that the user's live tensors leave. All of it if that is not known."""
+        """Return the bytes of a memory that live tensors leave, or all if unknown."""
         return self.call.context.free_bytes.get(kind, self.call.soc.capacity(kind))
 
     def scratch(self, kind: str, dtype: str, elements: int) -> Operand:

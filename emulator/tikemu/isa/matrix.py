@@ -1,8 +1,8 @@
 """Arithmetic of the Cube on arrays: block products and accumulation (decisions D26a, D26c, D26f).
 
 The Cube multiplies 16 x K0 by K0 x 16 blocks and adds each block product to the accumulator. Here one K block of a
-whole tile is one product: exact products, summed in float64 and rounded once to float32, then added to the float32
-accumulator with round-to-nearest-even. Blocks are taken in ascending order of K. Callers wrap execution in
+whole tile is one product. Its exact products are summed in float64 and rounded once to float32. The sum is added to the
+float32 accumulator with round-to-nearest-even. Blocks are taken in ascending order of K. Callers wrap execution in
 ``np.errstate(all="ignore")``.
 """
 
@@ -37,7 +37,7 @@ def _blocks(a: np.ndarray, b: np.ndarray, k: int) -> Iterator[tuple[np.ndarray, 
 
 
 def accumulate_float(c: np.ndarray, a: np.ndarray, b: np.ndarray, k: int) -> np.ndarray:
-    """Add a product of 8-bit operands to an accumulator: exact, saturating in its dtype.
+    """Add a product of float16 operands to a float32 accumulator, saturating.
 
     Args:
         c: float32 (M, N), the accumulator before; not modified.

@@ -61,7 +61,7 @@ class MicroOp:
     Attributes:
         name: instruction name for reports.
         pipe: "S", "V", "M", "MTE1", "MTE2" or "MTE3".
-        cycles: occupation of the pipe (ignored where ``transfer`` is given).
+        cycles: occupation of the pipe (ignored if ``transfer`` is given).
         latency: cycles from the end of the occupation until the result can be used by another instruction.
         reads, writes: byte-exact footprints.
         run: performs the numerics. None: nothing to do (flags, barriers).
@@ -76,7 +76,7 @@ class MicroOp:
         mask: value of the mask register the instruction needs (PIPE_S writes it when it changes). None: uses no mask.
         macs: multiply-accumulates of valid elements, for the utilisation of the Cube.
         constants: names of the ``soc.timing`` constants that ``cycles`` and ``latency`` rest on, for the report.
-        operands: the tensor operands in the order of the call, where the same operation with other byte addresses,
+        operands: the tensor operands in the order of the call, if the same operation with other byte addresses,
             but the same remainders and the same overlap, takes the same time.
         moved: ``f(addresses) -> (run, run_defined)`` for such addresses; None: only the time is known.
         rescale: sets the scalar operand that ``run`` uses.

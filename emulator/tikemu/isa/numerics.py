@@ -1,11 +1,11 @@
 """Arithmetic of the vector unit on NumPy arrays: saturation, rounding, approximation tables, reduction trees.
 
-Ascend 910 computes in saturation mode only: after every floating-point operation an infinity becomes the largest
-number of the type and a NaN becomes 0 (D6 of the reference). float16 values are computed as float32 and rounded back,
-which for one operation gives the correctly rounded float16 result (24 >= 2 * 11 + 2 bits). Subnormals are kept.
+Ascend 910 computes in saturation mode only. After every floating-point operation an infinity becomes the largest
+number of the type and a NaN becomes 0 (D6 of the reference). float16 values are computed as float32 and rounded back.
+For one operation this gives the correctly rounded float16 result (24 >= 2 * 11 + 2 bits). Subnormals are kept.
 
-float16 arrays are handled by their bits (dtype uint16): a table of 65536 entries widens them, and every function of one
-float16 argument is such a table.
+float16 arrays are handled by their bits (dtype uint16). A table of 65536 entries widens them. Every function of one
+float16 argument is such a table too.
 
 Callers wrap execution in ``np.errstate(all="ignore")``.
 """
@@ -123,8 +123,9 @@ def round_half(x: np.ndarray) -> np.ndarray:
 
 
 def scalar(value: Any, dtype: str) -> Any:
-    """Convert a Python number to a NumPy scalar of ``dtype``: floats round to nearest even, finite ones saturate,
-    infinities and NaN keep their pattern; integers wrap.
+    """Convert a Python number to a NumPy scalar of ``dtype``.
+
+    Floats round to nearest even, and finite numbers saturate. Infinities and NaN keep their pattern. Integers wrap.
     """
     kind = np.dtype(dtype)
     if kind.kind == "f":
@@ -141,16 +142,19 @@ def scalar(value: Any, dtype: str) -> Any:
 # ------------------------------------------------------------------------------------------- approximation tables
 @cache
 def reciprocal_table() -> np.ndarray:
-    """Return the 256 significands of ``vec_rec`` (D9): 1/midpoint of the interval, 9 significant bits, float32 in (0.5,
-    1).
+    """Return the 256 significands of ``vec_rec`` (D9).
+
+    Each is 1/midpoint of its interval with 9 significant bits, a float32 in (0.5, 1).
     """
     return (np.rint(512.0 / (1.0 + (np.arange(256) + 0.5) / 256.0)) / 512.0).astype(np.float32)
 
 
 @cache
 def rsqrt_table() -> np.ndarray:
-    """Return the 256 significands of ``vec_rsqrt`` (D8): index = 128 * (exponent mod 2) + 7 leading mantissa bits;
-    reciprocal square root of the interval's midpoint, 9 significant bits, float32 in (0.5, 1).
+    """Return the 256 significands of ``vec_rsqrt`` (D8).
+
+    The index is 128 * (exponent mod 2) + 7 leading mantissa bits. Each significand is the reciprocal square root of the
+    interval's midpoint with 9 significant bits, a float32 in (0.5, 1).
     """
     midpoints = 1.0 + (np.arange(128) + 0.5) / 128.0
     return (np.rint(512.0 / np.sqrt(np.concatenate([midpoints, 2.0 * midpoints]))) / 512.0).astype(np.float32)
@@ -197,7 +201,7 @@ def _relu(x: np.ndarray) -> np.ndarray:
     return np.where((x >= 0) | np.isnan(x), x, np.float32(0))
 
 
-# name -> function on float32 arrays before saturation. Those in ROUNDED_ONCE take the target dtype.
+# name -> function on float32 arrays before saturation. Functions in ROUNDED_ONCE take the target dtype.
 ROUNDED_ONCE = {
     "exp": _rounded_once(np.exp),
     "ln": _rounded_once(np.log),

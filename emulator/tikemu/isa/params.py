@@ -195,7 +195,7 @@ class Tensor(Param):
     Args:
         scopes: memories it may live in ("GM", "UB", ...).
         dtypes: legal dtypes; None: any (combinations are checked by the instruction's ``dtypes``).
-        like: name of the tensor parameter whose dtype it must share.
+        like: name of a tensor parameter, which must have the same dtype.
         align: alignment of the start address in bytes: an int, a mapping by memory, or ``f(view, call) -> int``.
         default: pass None to make the operand optional.
     """
@@ -296,7 +296,7 @@ class Number(Param):
 
     Args:
         like: name of the tensor parameter that gives the dtype.
-        dtypes: legal dtypes instead of ``like`` (the first is the one an immediate is converted to).
+        dtypes: legal dtypes instead of ``like`` (an immediate is converted to the first dtype).
 
     Resolves to the number as it came; the instruction converts it (``numerics.scalar``).
     """
@@ -361,7 +361,7 @@ def describe(value: Any) -> str:
 
 
 def shown(value: Any) -> str:
-    """Return a number or string as it came; anything recorded as what it is."""
+    """Return the text of a value for messages: a number or string as it came, else the kind of recorded value."""
     recorded = is_tensor(value) or isinstance(value, (ir.Variable, ir.Operation, ir.CmpMask))
     return describe(value) if recorded else repr(value)
 

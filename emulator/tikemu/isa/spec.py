@@ -32,9 +32,9 @@ class InstructionSpec:
         params: parameters in positional order.
         binder: ``f(call, arguments) -> MicroOp | iterable of MicroOp | None``; for kind "scalar" unused.
         typed: tensor parameters whose dtypes are checked together.
-        dtypes: legal dtypes on Ascend 910: a string where all of ``typed`` share it, else a tuple in the order of
-            ``typed``.
-        tolerated: dtypes that the documents leave out but whose meaning is clear: warning, strict mode: error (D13b).
+        dtypes: legal dtypes on Ascend 910: a string if all of ``typed`` have the same dtype, else a tuple in the order
+            of ``typed``.
+        tolerated: dtypes with a clear meaning that the documents leave out: warning, strict mode: error (D13b).
         pipe: executing pipe, for lists ("" if it depends on the operands).
         cost: cost class in ``soc.timing`` (for lists, and for ``vector_cycles``).
         kind: "instruction", or "scalar" (``evaluate`` gives the value assigned to ``destination``).

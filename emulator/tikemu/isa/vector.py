@@ -22,7 +22,7 @@ from .vector_mask import Lanes, Mask
 
 FLOATS = ("float16", "float32")
 BITS16 = ("int16", "uint16")
-BLK_WIDE = 65535  # block strides are 16-bit fields of one-source instructions, 8-bit of two-source ones (D16a)
+BLK_WIDE = 65535  # block strides have 16 bits in one-source instructions, 8 bits in two-source instructions (D16a)
 
 
 def legacy_tail() -> tuple[Param, ...]:
@@ -124,7 +124,7 @@ def multiply_add_kernel(name: str, dst: str, value: Any = None) -> Kernel:
 
 # ------------------------------------------------------------------------------------------- one source
 def report_unspecified(call: Call, name: str) -> Callable[..., None] | None:
-    """Return strict mode's check for inputs whose result is not specified (D10c), or None."""
+    """Return strict mode's check for inputs that have no specified result (D10c), or None."""
     if name not in numerics.UNSPECIFIED:
         return None
     what, test = numerics.UNSPECIFIED[name]
@@ -333,8 +333,8 @@ for _name, _doc in (("shl", "logical shift left"), ("shr", "shift right, arithme
 
 
 # ------------------------------------------------------------------------------------------- high precision
-# Scratch: (dtype of work_tensor, units by source dtype, multipliers are documented); a unit is the extent of the source
-# in elements rounded up to a block (vector.md 2.1, D17).
+# Scratch: (dtype of work_tensor, units by source dtype, whether multipliers are documented). A unit is the extent of
+# the source in elements, rounded up to a block (vector.md 2.1, D17).
 SCRATCH: dict[str, tuple[str, dict[str, int], bool]] = {
     "rec": ("float32", {"float16": 4, "float32": 2}, True),
     "rsqrt": ("float32", {"float16": 6, "float32": 4}, False),

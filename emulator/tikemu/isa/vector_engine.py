@@ -1,6 +1,6 @@
 """Run vector instructions: addressing, overlap rules, cost, execution in NumPy or the native helper.
 
-An instruction's entry describes *what* is computed (a :class:`Kernel`); this module walks over repeats and lanes.
+An instruction's entry describes its computation (a :class:`Kernel`); this module walks over repeats and lanes.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Walk:
         self.dtype = self.dtype or self.operand.dtype
         self.itemsize = size_of(self.dtype)
         lanes, address = self.lanes, self.operand.address
-        # Bytes of a repeat, from the first touched to the one after the last. A block pitch of 0 is a single block.
+        # Bytes of a repeat, from the first touched byte to the byte after the last. A block pitch of 0 is one block.
         low, self.reach = 0, 0
         if lanes.extent:
             low, self.reach = self._offset(lanes.first), self._offset(lanes.extent - 1) + self.itemsize
@@ -121,8 +121,8 @@ class Walk:
     def stream(self) -> Stream:
         """Return the blocks touched, for the bank model.
 
-        Inside one layer of the banks only the address modulo the 16 groups matters: moved there, many walks share one
-        (cached) count.
+        Inside one layer of the banks only the address modulo the 16 groups matters. So the blocks are moved to this
+        remainder, and many walks share one (cached) count.
         """
         address, (low, high) = self.operand.address, self.span
         group = address % (GROUPS * BLOCK)
@@ -257,7 +257,7 @@ class Kernel:
 
     Attributes:
         function: ``f(*sources)`` on whole arrays (float16 as float32), giving storage form; the old destination comes
-            last where ``reads_dst``.
+            last if ``reads_dst``.
         family, op: of the native helper, None if it has none.
         table: look-up table of the native helper.
         scalar: scalar operand of the native helper.
@@ -287,7 +287,7 @@ def executor(
         lanes: enabled source lanes, if they differ from the destination's lanes (reductions).
         pairs: the native helper writes value-index pairs.
     """
-    # A kernel with lanes of its own accounts for them; of the others, disabled lanes do not count.
+    # A kernel with lanes of its own looks at them itself. For other kernels disabled lanes do not count as saturated.
     enabled = dst.lanes
     select = None if lanes is not None or enabled.full else lambda where: where[..., enabled.array]
     lanes = lanes or enabled
@@ -332,7 +332,7 @@ def check_overlap(call: Call, dst: Walk, sources: Sequence[Walk], accumulates: b
     """Apply the overlap rules (vector.md 1.5); return whether repeats run in order.
 
     Args:
-        accumulates: the instruction is one of those that may accumulate into src1 (rule 3).
+        accumulates: the instruction may accumulate into src1 (rule 3).
     """
     ordered = dst.revisits
     for position, source in enumerate(sources):
@@ -465,7 +465,7 @@ def make_rescalable(op: MicroOp) -> MicroOp:
 
 
 def idle(call: Call, dtype: str, repeats: int, mask: Lanes | None) -> MicroOp:
-    """Return an instruction whose mask enables no lane: it takes its time and does nothing."""
+    """Return an instruction with a mask that enables no lane: it takes its time and does nothing."""
     timing = call.soc.timing
     return MicroOp(
         call.api,
@@ -485,7 +485,7 @@ def span_access(call: Call, label: str, operand: Operand, elements: int) -> Acce
 
 
 def require_different(call: Call, *operands: tuple[str, Operand, int, int]) -> None:
-    """Complain where two of ``(label, operand, first byte, byte after the last)`` overlap."""
+    """Complain if two of ``(label, operand, first byte, byte after the last)`` overlap."""
     for position, (label, operand, start, stop) in enumerate(operands):
         for other_label, other, other_start, other_stop in operands[position + 1 :]:
             if operand.memory is other.memory and start < other_stop and other_start < stop:

@@ -1,7 +1,7 @@
 """Note what blocks read and write in global memory while they run.
 
-A process that executes some of the blocks keeps a journal (see :mod:`tikemu.processes`), so that another one can tell
-whether they met with other blocks, and can repeat what they left in global memory.
+A process that executes some of the blocks keeps a journal (see :mod:`tikemu.processes`). From the journals another
+process learns whether blocks met, and repeats their changes of global memory.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ class Journal:
 
     Args:
         gm: the global tensors by uid.
-        keep_additions: keep what was added atomically, so that it can be added again to other contents.
+        keep_additions: keep the numbers that were added atomically, to add them again to other contents.
 
     Attributes:
-        additions: what was added, if it is kept.
+        additions: the atomic additions, if they are kept.
         additions_bytes: their size.
         site: number of the call that is being prepared.
     """

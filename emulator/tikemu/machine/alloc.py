@@ -1,6 +1,6 @@
 """Place tensors with a stack allocator per memory (tik/README.md D3a, D3b, D1).
 
-Tensors get addresses in the order of their definition and are released where the statement scope that defined them
+Tensors get addresses in the order of their definition and are released when the statement scope that defined them
 ends. A tensor defined inside a multi-buffered loop (``thread_num = n``) has n copies. L1OUT and L0C are one memory.
 """
 
@@ -75,8 +75,9 @@ def alignment(tensor: ir.TensorInfo) -> int:
 
 
 def tensor_bytes(tensor: ir.TensorInfo) -> int:
-    """Return the bytes that a tensor occupies: its shape, or ``max_mem_size`` where the shape is known only at run
-    time.
+    """Return the bytes that a tensor occupies.
+
+    They follow from its shape, or from ``max_mem_size`` if the shape is known only at run time.
 
     Raises:
         TikParamError: the shape is not known and no ``max_mem_size`` is given.

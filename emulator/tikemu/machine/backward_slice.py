@@ -1,7 +1,8 @@
 """Find what a run without numerics must still compute: the course of the program.
 
 Loop bounds, conditions, addresses and integer arguments are needed. A Scalar read from a tensor makes the tensor
-needed, and with it all instructions that write the tensor and all they read (a backward slice, tensor by tensor).
+needed. A needed tensor makes all instructions that write it needed, and all tensors that they read (a backward slice,
+tensor by tensor).
 """
 
 from __future__ import annotations

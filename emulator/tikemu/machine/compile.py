@@ -11,7 +11,7 @@ operations by the values of its run-time arguments::
         for x in p: x.run()
         _step(p)
 
-Calls whose arguments are all known are prepared once and run as a group.
+Calls without run-time arguments are prepared once and run as a group.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ class Compiler(CallCompiler):
         if len(self.lines) == before:
             self.emit("pass")
         self.live = live
-        self.loaded |= loaded  # the scope may be one that is not entered
+        self.loaded |= loaded  # the program may not enter this scope
 
     def nested(self, body: ir.Body) -> None:
         self.depth += 1
@@ -169,7 +169,7 @@ class Compiler(CallCompiler):
         if tensor.memory != "GM" and not all(ir.is_immediate(extent) for extent in tensor.shape):
             extents = " * ".join(self.expressions.wrapped(extent).source for extent in tensor.shape)
             self.emit(f"{self.name('N', reserve(tensor))}({extents})", statement.location)
-        if tensor.memory != "GM" and self.runtime.marks:  # default mode leaves what is there, as the chip does
+        if tensor.memory != "GM" and self.runtime.marks:  # default mode leaves the old contents, as the chip does
             fresh = self.name("D", define(self.runtime, tensor))
             self.emit(f"{fresh}({self.copy(tensor) or 0})", statement.location)
 
@@ -275,7 +275,7 @@ class Compiler(CallCompiler):
         self.loops -= 1
 
     def loop_body(self, loop: ir.For) -> None:
-        """Compile the body of a loop, whose variable errors inside can name."""
+        """Compile the body of a loop. Errors inside can name its variable."""
         around, self.enclosing = self.enclosing, (*self.enclosing, loop)
         self.nested(loop.body)
         self.enclosing = around

@@ -1,4 +1,4 @@
-"""Block on the cores: in order, each on the core that is free first."""
+"""Blocks on the cores: in order, each on the core that is free first."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from .compile import Compiled
 from .progress import Progress
 from .runtime import Runtime
 
-#: Cores whose events a trace keeps, the first ones.
+#: A trace keeps the events of this many cores, the first ones.
 TRACED_CORES = 2
-#: With no more blocks, remembering what one did is not worth while.
+#: A run with at most so many blocks does not remember them: replaying would not pay.
 FEW_BLOCKS = 4
 
 

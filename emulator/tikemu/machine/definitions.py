@@ -11,7 +11,7 @@ from .runtime import Runtime
 
 
 def define(runtime: Runtime, tensor: ir.TensorInfo) -> Callable[[int], None]:
-    """Return ``f(copy)``, which gives fresh contents to a tensor whose definition is reached."""
+    """Return ``f(copy)``, which gives fresh contents to a tensor when its definition is reached."""
     placement = runtime.plan.placements[tensor.uid]
     clear, kind = runtime.core.clear, tensor.memory
     base, stride, size = placement.address, placement.stride, placement.size

@@ -27,9 +27,9 @@ from .progress import Progress
 from .runtime import Runtime
 from .strict import undefined_output
 
-#: Executes the blocks of a session that has begun; returns whether it has, and if not, the session is as it was.
+#: Executes the blocks of a session that has begun. Returns whether it did; if not, the session is as it was.
 Elsewhere = Callable[["Session", Cores, Mapping[str, Any], list[Contents]], bool]
-#: Sessions whose global memory is larger are not kept for the next run.
+#: A session with more global memory is not kept for the next run.
 KEEP_BYTES = 256 << 20
 
 
@@ -52,7 +52,7 @@ def run(
         numerics: compute the results. Without, only what decides the course of the program is computed.
         timing: estimate the time.
         options: see :class:`Options`.
-        elsewhere: executes the blocks where it can.
+        elsewhere: executes the blocks if it can.
         write_back: leave the final contents of global memory in the arrays of ``inputs`` that can be written.
 
     Returns:
@@ -70,7 +70,7 @@ def run(
     tensors = contents(program, scalars, arrays)
     blocks = block_count(program, scalars)
     key = options, numerics, timing, blocks, tuple(tensor.shape for tensor in tensors)
-    # Whoever takes a session owns it until it is put back; taking it is one step, so threads cannot share it.
+    # A thread that takes the session owns it until it puts it back. Taking is one step, so threads cannot share it.
     session = vars(program).pop("_session", None)
     # Saturation and infinities are part of the arithmetic.
     with np.errstate(all="ignore"), gc_pause.patience():
@@ -94,10 +94,10 @@ class Session:
         key: options, numerics, timing, number of blocks, shapes of the GM tensors.
         program: the program.
         tensors: its GM tensors.
-        keep_additions: given where a journal of the accesses to global memory is kept (see :class:`Journal`).
+        keep_additions: given if a journal of the accesses to global memory is kept (see :class:`Journal`).
 
     Attributes:
-        numbers: what other processes know it by, without and with ``keep_additions``.
+        numbers: its numbers in other processes, without and with ``keep_additions``.
     """
 
     def __init__(

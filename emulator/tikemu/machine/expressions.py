@@ -1,7 +1,7 @@
 """Recorded values as Python source text.
 
-Every integer expression carries the interval that its value can lie in, so that wrapping to the width of its type is
-written out only if it can happen.
+Every integer expression has the interval of its possible values. So the text wraps a value to the width of its type
+only if the value can be too large or too small.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Python's garbage collector while a program runs.
 
-The first run makes objects by the million, nearly all of which stay. By default the collector looks at the new ones
-after every 700, and at all objects, MindSpore's too: up to half of the time of such a run.
-While a program is recorded, in the user's code, it takes too little to change what belongs to the user.
+The first run makes millions of objects, and nearly all of them stay. By default the collector looks at new objects
+after every 700, and now and then at all objects, MindSpore's too. This takes up to half of the time of such a run.
+Recording runs the user's code. There the collector takes little time, so the user's setting stays as it is.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import gc
 import threading
 from collections.abc import Iterator
 
-#: New objects after which it looks at them.
+#: New objects after which the collector looks at them.
 _THRESHOLD = 50_000
 
 _lock = threading.Lock()

@@ -14,7 +14,7 @@ from ..program.dtypes import is_float, limits
 from ..program.location import warn
 from .expressions import HELPERS, Expressions, name_of
 
-#: A GM tensor declared this large (a dynamic shape's upper bound) takes the size of what is fed.
+#: A GM tensor declared this large (a dynamic shape's upper bound) takes the size of the array that is fed.
 UNBOUNDED_ELEMENTS = (1 << 31) - 1
 
 _told: dict = {}  # warnings

@@ -14,7 +14,7 @@ from ..program import ir
 from ..program.dtypes import size_of
 from ..soc import ON_CHIP, SocProfile
 
-#: What strict mode leaves in bytes that nothing has written (D3c): 0xDEAD.
+#: Strict mode leaves 0xDEAD in bytes that nothing has written (D3c).
 POISON_BYTES = np.array([0xDEAD], "<u2").view(np.uint8)
 #: A segment of global memory holds the size rounded up to blocks and one block more (``aclrtMalloc``).
 _GM_BLOCK = 32

@@ -17,8 +17,8 @@ _PLAIN, _ATOMIC = 1, 2
 class BlockRaces:
     """Global memory accessed by different blocks without a barrier between them (D4d).
 
-    Per byte it is known which block wrote it, whether atomically, and which block read it. Blocks may write the same
-    data to the same place, and may add to it atomically.
+    For each byte it is known which block wrote it, whether it wrote atomically, and which block read it. Blocks may
+    write the same data to the same place, and may add to it atomically.
 
     Args:
         block_count: number of blocks; None if it is not known yet.
@@ -31,7 +31,7 @@ class BlockRaces:
         self._bytes: dict[int, tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
 
     def barrier(self) -> None:
-        """Order what was written before: all blocks have arrived."""
+        """Order all earlier accesses: all blocks have arrived."""
         self._bytes.clear()
 
     def _marks(self, memory: Memory) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -119,13 +119,13 @@ class PipeRaces:
         """Note that ``who`` accesses ``regions`` (region, is a write) on ``pipe``.
 
         Returns:
-            What is wrong if another pipe accesses the same bytes, one of the two writes, and nothing orders them.
+            A message if another pipe accesses the same bytes, one of the two writes, and nothing orders them.
         """
         clash = None
         index = PIPE_INDEX[pipe]
         clock = self._clocks[index]
         if index != PIPE_INDEX["S"]:
-            # The scalar unit has issued the instruction, so what it did before is done.
+            # The scalar unit has issued the instruction, so its earlier accesses are complete.
             clock[:] = [max(pair) for pair in zip(clock, self._clocks[PIPE_INDEX["S"]])]
         clock[index] += 1
         for region, write in regions:

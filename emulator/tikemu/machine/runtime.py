@@ -1,4 +1,4 @@
-"""State of one run, and what stands behind the statements of the compiled program."""
+"""State of one run, and the functions that the compiled program calls."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class BoundOp(TimedOp):
 
 
 _NUMBER = re.compile(r"\d+")
-#: What one call was bound to.
+#: The operations of one call.
 Ops = tuple[BoundOp, ...]
 
 
@@ -64,7 +64,7 @@ class Runtime:
         sites: everything that keeps bound operations.
         journal: notes accesses to global memory, or None.
         moment: gives block and loop variables while the program runs.
-        findings: of strict mode, where it goes on: the first of each kind per line.
+        findings: of strict mode, if the program goes on after a finding: the first of each kind per line.
         warned: what was reported, by line and message.
     """
 
@@ -160,7 +160,7 @@ class Runtime:
             warn(message, location)
 
     def found(self, finding: Finding) -> None:
-        """Keep a finding, unless its line has given one that differs in numbers only."""
+        """Keep a finding, unless its line already has a finding that differs in numbers only."""
         self.findings.setdefault((finding.kind, finding.location, _NUMBER.sub("", finding.message)), finding)
 
     def _flag_without_token(self, message: str, location: ir.Location) -> None:

@@ -20,7 +20,8 @@ def guarded(
 ) -> Callable[[], None]:
     """Run ``op.run`` with its checks.
 
-    All bytes that a computation reads must be defined; what it writes becomes so. A pure copy moves the marks instead.
+    All bytes that a computation reads must be defined. Then the bytes that it writes are defined too. A pure copy moves
+    the marks instead.
 
     Args:
         op: the micro-operation.
@@ -68,7 +69,7 @@ def guarded(
 
 
 def _marks_of(accesses: Sequence[Access]) -> list[Piece]:
-    """Return the marks of what is accessed, as pieces at addresses in this process."""
+    """Return the marks of the accessed bytes, as pieces at addresses in this process."""
     return [
         (access.region.memory.defined_base + piece[0], *piece[1:])
         for access in accesses

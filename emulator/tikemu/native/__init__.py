@@ -1,9 +1,9 @@
 """Optional compiled helper for vector instructions and the checks of strict mode, loaded through ctypes.
 
-Wheels for one processor family bring it along; else ``python -m tikemu.build_native`` compiles ``vector.c`` and
-``marks.c`` into the user's cache. Results are bit-equal to the NumPy path; without the library everything works,
-slower. The environment variable ``TIKEMU_NATIVE=0`` switches it off, ``TIKEMU_NATIVE=generic`` selects the portable
-version of the code.
+Wheels for one processor family have the library in them. Otherwise ``python -m tikemu.build_native`` compiles
+``vector.c`` and ``marks.c`` into the user's cache. Results are bit-equal to the NumPy path. Without the library
+everything works, but slower. The environment variable ``TIKEMU_NATIVE=0`` switches it off, and
+``TIKEMU_NATIVE=generic`` selects the portable version of the code.
 """
 
 from __future__ import annotations
@@ -55,8 +55,9 @@ class VectorCall(ctypes.Structure):
 
 
 def library_name() -> str:
-    """Return the file name of the compiled library: it carries a digest of the sources, so that a stale one is never
-    loaded.
+    """Return the file name of the compiled library.
+
+    It has a digest of the sources, so a stale library is never loaded.
     """
     folder = Path(__file__).parent
     digest = hashlib.sha256(b"".join((folder / name).read_bytes() for name in (*SOURCES, *HEADERS))).hexdigest()[:12]
@@ -112,11 +113,11 @@ def runner(family: str, op: str, keep: tuple[Any, ...], **fields: Any) -> Callab
 
     Args:
         family, op: see OPERATIONS.
-        keep: objects whose memory the call points into.
+        keep: objects that own the memory to which the call points.
         fields: the remaining fields of VectorCall.
 
-    The function has the attributes ``record`` (its VectorCall) and ``status``, whose ``overflow`` counts the executions
-    in which a result saturated.
+    The function has the attributes ``record`` (its VectorCall) and ``status``. ``status.overflow`` counts the
+    executions in which a result saturated.
     """
     helper = _helper()
     if helper is None:
@@ -131,7 +132,7 @@ class Marks:
     """Test the marks of bytes that an operation reads, and mark its results.
 
     Args:
-        reads, writes: pieces of bytes as in ``isa.region``, whose first entry is an address in this process.
+        reads, writes: pieces of bytes as in ``isa.region``; the first entry of a piece is an address in this process.
 
     Attributes:
         defined: ``defined()`` is 1 if every byte read is marked.

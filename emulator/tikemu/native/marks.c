@@ -8,7 +8,7 @@ typedef struct {
     int64_t n0, s0, n1, s1, width;
 } tik_piece;
 
-// What one operation reads, then what it writes; mirrored by `marks` in __init__.py.
+// The pieces that one operation reads, then the pieces that it writes; mirrored by `marks` in __init__.py.
 typedef struct {
     int64_t reads, writes;
     tik_piece piece[];

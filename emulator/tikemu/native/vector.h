@@ -1,5 +1,5 @@
 // Element-wise vector instructions and reductions on Unified Buffer bytes. Included once per instruction set: the
-// includer defines NAME(x) to give every function its own suffix, and USE_F16C where the compiler may use it.
+// includer defines NAME(x) to give every function its own suffix, and USE_F16C if the compiler may use it.
 //
 // A repeat's sources are read completely before its destination is written, repeats run in order: exactly the
 // behaviour of the hardware model, also for overlapping operands. Saturation: inf -> max, NaN -> 0.
@@ -35,7 +35,7 @@ static int NAME(exceeds)(const float *x, int n, float limit, const uint8_t *lane
     return 0;
 }
 
-// The largest magnitude as bits; above those of infinity for a NaN.
+// The largest magnitude as bits. For a NaN the bits are above the bits of infinity.
 static inline uint32_t NAME(largest)(const float *x, int n) {
     uint32_t top = 0;
     for (int i = 0; i < n; ++i) {
@@ -49,7 +49,7 @@ static inline uint32_t NAME(largest)(const float *x, int n) {
 static int NAME(narrow)(uint16_t *restrict out, const float *restrict in, int n, const uint8_t *lane) {
 #if defined(USE_F16C)
     const __m128i infinity = _mm_set1_epi16(0x7c00);
-    __m128i bad = _mm_setzero_si128();  // of all lanes, padding included: looked at again where one is found
+    __m128i bad = _mm_setzero_si128();  // of all lanes, padding included: looked at again if one is found
     for (int i = 0; i < n; i += 8) {
         const __m128i half = _mm256_cvtps_ph(_mm256_loadu_ps(in + i), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
         bad = _mm_or_si128(bad, _mm_cmpeq_epi16(_mm_and_si128(half, infinity), infinity));
@@ -239,8 +239,8 @@ static void NAME(run_int32)(const tik_vector *v) {
     }
 }
 
-// 16-bit operations, among them every function of one float16 argument: a table of 65536 results with bit 16 set where
-// the result saturated.
+// 16-bit operations, among them every function of one float16 argument: a table of 65536 results. Bit 16 is set if the
+// result saturated.
 static int NAME(run_bits16)(const tik_vector *v) {
     uint16_t x[LANES + PAD], y[LANES + PAD];
     const int n = v->lanes;
@@ -306,8 +306,8 @@ static void NAME(run_from_int32)(const tik_vector *v) {
     }
 }
 
-// Adjacent-pair tree over the lanes of a repeat; the rest of the lanes counts as 0. `scalar` holds the levels; `lane`
-// enables lanes, the outputs follow one another, those without any enabled lane are not written.
+// Adjacent-pair tree over the lanes of a repeat; the rest of the lanes counts as 0. `scalar` holds the levels, and
+// `lane` enables lanes. The outputs follow one another. Outputs without any enabled lane are not written.
 static int NAME(run_sum)(const tik_vector *v) {
     float x[LANES + PAD];
     const int par = v->src_kind == F16 ? 128 : 64, levels = (int)v->scalar, outputs = par >> levels;

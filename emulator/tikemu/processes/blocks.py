@@ -1,4 +1,4 @@
-"""The caller's side of a run in several processes: hands out shares of blocks, and enters what they did in order."""
+"""The caller's side of a run in several processes: hands out shares of blocks, and enters their results in order."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from ..program.location import warn
 from . import pool as pools
 from .messages import Counts, Share
 
-#: Names the number of processes where the options do not.
+#: Names the number of processes if the options do not.
 VARIABLE = "TIKEMU_PROCESSES"
 #: Bytes of atomic additions of one share that are kept.
 MOST_ADDITIONS = 512 << 20
-#: Shares per process at least, if there are enough blocks; and how far, in shares per process, one may be ahead of
-#: the oldest that is not complete.
+#: Shares per process at least, if there are enough blocks. A share may be ahead of the oldest incomplete share by this
+#: many shares per process.
 _SHARES, _AHEAD = 16, 8
 
-#: Ways to run a program that was run in vain: the caller adds what shares add to the same bytes; or it does it all.
+#: Ways to run a program again after its shares met: the caller does the atomic additions, or it executes every block.
 _ADDING, _ALONE = "adding", "alone"
 _WAYS = {_ADDING: "again, and the caller adds", _ALONE: "in one process"}
 
@@ -42,7 +42,7 @@ _log = logging.getLogger("tikemu.processes")
 
 
 class _Met(Exception):
-    """Block have met, or something was reported: ``mode`` is how the program has to run."""
+    """Blocks have met, or something was reported: ``mode`` is how the program has to run."""
 
     def __init__(self, mode: str, reason: str) -> None:
         super().__init__(reason)
@@ -62,10 +62,10 @@ def wanted(options: Options) -> int:
 
 
 def run_in_processes(session: Session, cores: Cores, scalars: Mapping[str, Any], tensors: list[Contents]) -> bool:
-    """Run a program whose session has begun, if its options ask for processes.
+    """Run the program of a session that has begun, if its options ask for processes.
 
     Args:
-        session: the caller's; its global memory and its counts are then as if it had executed the blocks.
+        session: the caller's session. Afterwards its global memory and its counts are as if it had executed the blocks.
         cores: gets the times of the cores, and the trace.
         scalars, tensors: what the run is given.
 
@@ -89,8 +89,10 @@ def run_in_processes(session: Session, cores: Cores, scalars: Mapping[str, Any],
 
 
 def _needs_order(session: Session) -> bool:
-    """Return whether blocks must run one after another in one process. They do if they wait for each other, share the
-    L2 buffer or print, or if which blocks are traced depends on how long others take.
+    """Return whether blocks must run one after another in one process.
+
+    They must if they wait for each other, share the L2 buffer or print. They must too if the times of blocks decide
+    which blocks are traced.
     """
     options, numerics, timing, blocks, _ = session.key
     if session.compiled.barriers or options.l2 and timing:
@@ -174,7 +176,7 @@ class _Run:
         firsts = iter(range(0, self.blocks, length))
         ahead: dict[int, Share] = {}
         counts: list[Counts] = []
-        busy: dict[int, int] = {}  # shares by process, of those that are ready
+        busy: dict[int, int] = {}  # by process that is ready, its number of open shares
         following: int | None = next(firsts)
         while len(counts) < len(pool):
             process, answer = pool.receive()
@@ -208,7 +210,7 @@ class _Run:
             for each in sorted(busy, key=busy.__getitem__):
                 limit = len(self.cycles) + _AHEAD * len(pool) * length
                 while following is not None and following < limit:
-                    # The next one lies ready, as long as every process gets one.
+                    # A process gets its next share ahead of time, as long as there is a share for every process.
                     if busy[each] >= (2 if self.blocks - following > length * len(pool) else 1):
                         break
                     size = min(length, self.blocks - following)
@@ -219,7 +221,7 @@ class _Run:
 
     # -------------------------------------------------------------------------------------------- what shares did
     def _enter(self, share: Share) -> None:
-        """Enter what a share wrote; all shares before it have been entered."""
+        """Enter the writes of a share; all shares before it have been entered."""
         self._compare(share)
         for uid, where, content, marks in share.written:
             memory = self.session.gm[uid].memory

@@ -1,4 +1,4 @@
-"""Messages between processes: a length, and so many bytes; and what they hold."""
+"""Messages between processes: a length, and so many bytes; and the contents of answers."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Share:
         first: number of the first block.
         cycles: of each block.
         reads, writes, sums: bytes of global memory that were read, written, and added to, by uid.
-        written: their contents at the end (of ``sums`` too, where ``additions`` does not say more), and whether they
-            are defined, by uid.
+        written: contents of ``writes`` at the end, and whether they are defined, by uid. The contents of ``sums`` are
+            here too if ``additions`` is None.
         additions: what was added atomically; None if it was not kept.
         events: of the traced blocks, by number (see :func:`tikemu.processes.worker._events`).
         code_bytes: of calls that were bound for the first time, by number of the site.

@@ -24,7 +24,7 @@ from .messages import read, send
 _BOOT = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from tikemu.processes.worker import main; main()"
 #: Seconds that a process has to end by itself.
 _PATIENCE = 5.0
-#: Seconds that the caller waits for processes which do what nobody wants any more; to start others takes about as long.
+#: Seconds that the caller waits for processes with work that nobody wants any more. New ones start in about this time.
 _MOMENT = 0.3
 
 
@@ -35,7 +35,7 @@ class Pool:
         count: how many.
 
     Attributes:
-        known: per process, the numbers of the sessions whose program it was sent.
+        known: per process, the numbers of the sessions that have sent their program to it.
     """
 
     def __init__(self, count: int) -> None:
@@ -50,7 +50,7 @@ class Pool:
         _pools.add(self)
         try:
             for number in range(count):
-                # In a session of its own the terminal's Ctrl-C does not reach it; the end of its input does.
+                # In a session of its own Ctrl-C of the terminal does not reach it. It ends with its input.
                 process = subprocess.Popen(
                     [sys.executable, "-c", _BOOT, json.dumps(paths)],
                     stdin=subprocess.PIPE,
@@ -97,7 +97,7 @@ class Pool:
         return number, answer
 
     def drain(self) -> bool:
-        """Wait a moment for the answers that are due, which nobody wants. Returns whether they have come."""
+        """Wait a moment for the open answers, which nobody wants any more. Returns whether they have come."""
         with contextlib.suppress(queue.Empty, TikProcessError):
             end = time.monotonic() + _MOMENT
             while self._unanswered:
@@ -144,7 +144,7 @@ class Pool:
         for process in self._processes:
             for stream in (cast(BufferedWriter, process.stdin), cast(BufferedReader, process.stdout)):
                 with contextlib.suppress(OSError):
-                    stream.raw.close()  # not the buffer, whose lock a thread may have held
+                    stream.raw.close()  # not the buffer: a thread may have held its lock
             process.returncode = 0  # so that nothing waits for a process that is no child of ours
 
 

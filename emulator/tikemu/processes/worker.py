@@ -1,8 +1,8 @@
-"""The process that executes shares of blocks, on behalf of the one that started it.
+"""The process that executes shares of blocks for the process that started it.
 
-Requests come in through standard input and answers go out through standard output; what a program prints goes to
-standard error. The process ends when its standard input does, also in the middle of a share: then nobody is left who
-waits for the answer.
+Requests come in through standard input, and answers go out through standard output. Output of the program goes to
+standard error. The process ends when its standard input ends, also in the middle of a share, because nobody waits for
+the answer any more.
 """
 
 from __future__ import annotations
@@ -59,10 +59,10 @@ class Blocks:
         """Execute ``count`` blocks.
 
         Args:
-            first: number of the first one.
+            first: number of the first block.
             count: how many.
             traced: blocks below this number keep their events.
-            most: bytes of additions that are kept; with more, the share is returned as it is then.
+            most: bytes of additions that are kept. After more bytes the share ends early.
         """
         runtime, journal, share = self.session.runtime, self.session.runtime.journal, Share(first)
         journal.clear()
@@ -137,17 +137,17 @@ class Worker:
         self._current: Blocks | None = None
 
     def answer(self, request: bytes) -> None:
-        """Do what is asked for and send what it gave."""
+        """Do what a request asks for, and send the result."""
         try:
             kind, *arguments = pickle.loads(request)
             answer = getattr(self, kind)(*arguments)
         except TikError:
             answer = ("fault",)
-        except BaseException:  # of memory, above all: the caller says it
+        except BaseException:  # above all a lack of memory: the caller reports it
             answer = "failed", traceback.format_exc()
         try:
             write(self._answers, answer)
-        except OSError:  # nobody listens any more
+        except OSError:  # the caller does not listen any more
             os._exit(1)
 
     def open(self, number: int, key: tuple, keep_additions: bool, program: bytes | None, run: bytes) -> tuple:
@@ -159,7 +159,7 @@ class Worker:
         if blocks is None:
             try:
                 unpickled = pickle.loads(program)
-            except Exception as error:  # an argument of a class of the user's, who knows what it needs
+            except Exception as error:  # an argument may be of the user's own class, which may not unpickle here
                 return "refused", f"{type(error).__name__}: {error}"
             blocks = Blocks(unpickled, key, keep_additions, given)
         self._current = blocks

@@ -159,8 +159,11 @@ class Store(Statement):
 
 @dataclass(eq=False)
 class Instruction(Statement):
-    """One call of an instruction of the table. ``args`` maps parameter names to values, Views, lists and dicts of
-    those, strings, CmpMask handles or None; ``result`` is set where the call returns a handle."""
+    """One call of an instruction of the table.
+
+    ``args`` maps parameter names to values, Views, strings, CmpMask handles or None, or to lists and dicts of values
+    and Views. ``result`` is set if the call returns a handle.
+    """
 
     spec: Any  # isa.spec.InstructionSpec
     args: dict[str, Any]

@@ -43,10 +43,10 @@ def here() -> Location:
 
 
 def warn(message: str, location: Location | None = None, told: dict | None = None) -> None:
-    """Issue a TikWarning, at the user's line unless another one is given. Python prints the line with it.
+    """Issue a TikWarning, at the user's line unless another location is given. Python prints the line with it.
 
     Args:
-        told: keeps what was told once, as the registry of :mod:`warnings`; None: nothing is kept.
+        told: keeps the warnings issued so far, as the registry of :mod:`warnings`; None: nothing is kept.
     """
     location = location or here()
     warnings.warn_explicit(TikWarning(message), None, location.file, location.line, registry=told)

@@ -1,6 +1,6 @@
 """Nodes of run-time values: built and simplified, compared, shown as text.
 
-The operators of :mod:`tikemu.frontend.expr` build them; constants fold where the result is the same for all run-time
+The operators of :mod:`tikemu.frontend.expr` build them. Constants fold if the result is the same for all run-time
 values.
 """
 

@@ -14,7 +14,7 @@ _INDENT = "    "
 def dump(program: Any) -> str:
     """Return the program of a ``Tik`` instance or :class:`tikemu.program.ir.Program` as text, one statement a line.
 
-    A view is written ``name[offset]``, followed by its shape and, where they differ, dtype and strides:
+    A view is written ``name[offset]``, followed by its shape and, if they differ, dtype and strides:
     ``x[64]:(64,)``. Source lines are not shown; every statement has one in ``statement.location``.
     """
     if not isinstance(program, ir.Program):

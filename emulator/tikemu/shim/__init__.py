@@ -1,4 +1,4 @@
-"""Make ``tbe``, ``te`` and what TIK programs import from them importable where CANN is absent."""
+"""Make ``tbe``, ``te`` and the modules that TIK programs import from them importable without CANN."""
 
 from __future__ import annotations
 
@@ -105,9 +105,9 @@ def install(soc: str | None = None, force: bool = False) -> bool:
 
 
 def complete(extra: Mapping[str, Mapping[str, Any]]) -> None:
-    """Serve what the ``te`` and ``tbe`` that are installed lack: the emulator's modules, and further ones.
+    """Serve modules that the installed ``te`` and ``tbe`` lack: the emulator's modules, and ``extra``.
 
-    For a stand-in for CANN that is made of such packages; :func:`uninstall` undoes it.
+    This is for a stand-in for CANN that has such packages. :func:`uninstall` undoes it.
 
     Args:
         extra: contents of further modules, by full name.

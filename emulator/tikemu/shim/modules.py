@@ -225,7 +225,7 @@ CATALOGUE: Mapping[str, Callable[[], Namespace]] = {
 }
 
 
-#: Contents of modules that somebody else offers through the shim, by full name; they come first.
+#: Contents of modules that another package offers through the shim, by full name. They come first.
 ADDED: dict[str, Mapping[str, Any]] = {}
 
 
@@ -247,7 +247,8 @@ def namespace_of(name: str) -> Namespace:
         return CATALOGUE[name]()
     if not any(other.startswith(name + ".") for other in CATALOGUE):
         out_of_scope.announce(name)
-    # Parents of modules that are in scope (topi.cce.util) say so when one of their own names is taken.
+    # A parent of a module in scope (topi.cce.util) is out of scope itself, but announces it only if one of its own
+    # names is looked up.
     contents: Namespace = {"placeholder": out_of_scope.Placeholder} if name in ("te.tvm", "tbe.tvm") else {}
     return {"__getattr__": lambda attribute: _dsl_name(name, attribute), **contents}
 

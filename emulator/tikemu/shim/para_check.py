@@ -58,11 +58,13 @@ ALL_FORMAT_LIST = tuple(value for name, value in vars(TensorFormat).items() if n
 def check_op_params(
     *type_args: str | tuple[str, ...], **_options: Any
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return a decorator for an operator's entry function: one constant per parameter, in order; a tuple of constants
-    stands for alternatives.
+    """Return a decorator for an operator's entry function.
 
-    The parameters are checked when the function is called: inputs and outputs are dicts with shape, dtype, format,
-    ori_shape and ori_format (lists of them for DYNAMIC_), required ones are not None, attributes have their types.
+    It takes one constant per parameter, in order. A tuple of constants stands for alternatives.
+
+    The parameters are checked when the function is called. Inputs and outputs must be dicts with shape, dtype, format,
+    ori_shape and ori_format (for DYNAMIC_, lists of dicts). Required parameters must not be None, and attributes must
+    have their types.
 
     Raises:
         RuntimeError: a violation, or a number of constants that differs from the number of parameters.
@@ -172,8 +174,9 @@ def _attribute_matches(value: Any, kind: str) -> bool:
 
 # ------------------------------------------------------------------------------------------------ single checks
 def check_input_type(*types: Any, **keyword_types: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return a decorator that checks types: the arguments that are given must have these types, in order (a tuple: one
-    of them).
+    """Return a decorator that checks the types of the given arguments, in order.
+
+    A tuple stands for alternative types.
     """
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,4 +1,4 @@
-"""The clock of one core, as the machine drives it: what repeats is replayed, all else is simulated."""
+"""The clock of one core, as the machine drives it: repetitions are replayed, all else is simulated."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class CoreClock:
 
     Args:
         soc, trace_limit, warn: see :class:`PipeSimulator`.
-        replay: replay what repeats (see :mod:`.steady_state`); the times are the same without.
+        replay: replay repetitions (see :mod:`.steady_state`); the times are the same without it.
 
     Attributes:
         simulator: simulates operation by operation.
@@ -116,8 +116,9 @@ class CoreClock:
         self.replay.settle()
 
     def forget(self) -> None:
-        """Drop what is remembered, and footprints that can no longer delay anything. Prepared operations must not refer
-        to them.
+        """Drop remembered actions, and footprints that can no longer delay anything.
+
+        Prepared operations must not refer to these footprints.
         """
         self.replay.forget()
         self.footprints.prune(self.simulator.now)

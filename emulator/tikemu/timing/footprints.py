@@ -1,7 +1,7 @@
 """Remember the last accesses to bytes: footprints, with conflicts found once.
 
-Programs use the same few footprints again and again. Each is interned, together with the list of those that share a
-byte with it, so that one step of the timing engine only walks short lists.
+Programs use the same few footprints again and again. So each footprint exists once, with the list of footprints that
+share a byte with it. One step of the timing engine then walks only short lists.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import numpy as np
 
 from ..isa.region import Memory, Region
 
-#: Before every time, also those before the start of a block.
+#: Before every time, also before times that lie before the start of a block.
 NEVER = float("-inf")
-#: Footprints after which those that can no longer delay anything are dropped.
+#: With so many footprints, footprints that can no longer delay anything are dropped.
 LIMIT = 20_000
 
 
@@ -77,7 +77,7 @@ class FootprintTable:
             footprint.reset()
 
     def prune(self, now: float) -> None:
-        """Drop every footprint whose accesses are complete at ``now``. Whoever holds one must ask for it again."""
+        """Drop every footprint that has all accesses complete at ``now``. Its holders must ask for it again."""
         kept = [footprint for footprint in self._by_key.values() if footprint.busy(now)]
         self._by_key.clear()
         self._spans.clear()
@@ -113,7 +113,7 @@ class _Spans:
         self.footprints.append(footprint)
 
     def near(self, start: int, end: int) -> list[Footprint]:
-        """Return the footprints whose smallest enclosing span meets [start, end)."""
+        """Return the footprints with a smallest enclosing span that meets [start, end)."""
         bounds = self.bounds[: len(self.footprints)]
         hits = np.flatnonzero((bounds[:, 0] < end) & (bounds[:, 1] > start))
         return [self.footprints[hit] for hit in hits]

@@ -1,7 +1,7 @@
 """Global memory as one core sees it: its port, its share of the bandwidth, and optionally the L2 buffer.
 
 Cost of a move (timing.md 7): the larger of the bytes over the bandwidth and the beats of its bursts. Reads fetch whole
-lines of the L2 buffer. A share of the bandwidth that a core leaves is used by the others, see
+lines of the L2 buffer. The other cores use the share of the bandwidth that a core leaves, see
 :meth:`tikemu.timing.simulator.PipeSimulator._transfer`.
 """
 
@@ -22,7 +22,7 @@ class GmCost:
     """Cost of one move.
 
     Attributes:
-        cycles, latency: occupation of the pipe at the least, and from its end until the data are there.
+        cycles, latency: least occupation of the pipe, and the time from its end until the data are there.
         beats: cycles that the bursts take at the port of the core.
         share: cycles at an equal share of the memory's bandwidth.
     """

@@ -1,4 +1,4 @@
-"""The records of a simulation: times of the pipes, counts, and what waits."""
+"""The records of a simulation: times of the pipes, counts, and waits."""
 
 from __future__ import annotations
 

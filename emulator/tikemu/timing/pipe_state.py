@@ -21,9 +21,9 @@ Records = tuple[Any, ...]
 
 
 def capture(simulator: PipeSimulator) -> tuple[Hashable, Records]:
-    """Return the state of the simulator: a key that is equal for equal states, and what restores it."""
+    """Return the state of the simulator: a key that is equal for equal states, and the records that restore it."""
     now, pipes = simulator.now, range(len(simulator.free))
-    edge = now - simulator.flag_delay  # what was complete by then delays nothing any more
+    edge = now - simulator.flag_delay  # an access that was complete by then delays nothing any more
     known = simulator.known
     least = [min(known[pipe][source] for pipe in pipes if pipe != source) for source in pipes]
     past: list[set[float]] = [set() for _ in pipes]
@@ -53,7 +53,7 @@ def capture(simulator: PipeSimulator) -> tuple[Hashable, Records]:
     waits = []
     for (source, pipe), times in simulator.waits.items():
         codes = [wait_code(source, time) for time in times]
-        # A wait that ended before everything that still matters is the first to go.
+        # A wait is left out if it ended before everything that still matters.
         gone = next((number for number, c in enumerate(codes) if c > _PAST - len(order[source])), len(codes))
         if codes[gone:]:
             waits.append((source, pipe, tuple(codes[gone:])))

@@ -1,8 +1,13 @@
 """Keep results of an execution for the next, so that loops are simulated once.
 
-Kept are the operations bound for a call (:mod:`tikemu.machine.calls`), the footprints of element accesses, the steady
-states of the pipes (:mod:`tikemu.timing.steady_state`), and the compiled program between two runs.
-``Options(reuse=False)`` turns all of it off: every call is checked and bound, and every operation simulated, each time
+These results are kept:
+
+* the operations bound for a call (:mod:`tikemu.machine.calls`),
+* the footprints of element accesses,
+* the steady states of the pipes (:mod:`tikemu.timing.steady_state`),
+* the compiled program between two runs.
+
+With ``Options(reuse=False)`` nothing is kept. Every call is checked and bound, and every operation simulated, each time
 it is executed. Results, checks and cycles are the same, only the run is slower.
 """
 

@@ -1,13 +1,13 @@
 """Discrete events on the in-order pipes of one core (timing.md 5, tik/README.md D31, D32).
 
 The scalar unit S walks through the program in order and hands every instruction to the queue of its pipe. A pipe works
-through its queue in order: an instruction starts when its pipe is free and everything it depends on is complete,
+through its queue in order. An instruction starts when its pipe is free and everything it depends on is complete. It
 occupies the pipe for ``cycles``, and its result can be used ``latency`` cycles later. Instructions of a pipe complete
 in order.
 
-Automatic synchronisation: between two pipes a dependence costs ``set_flag`` and ``wait_flag``, issued by S, and the
-handshake; inside a pipe a dependent instruction waits for the result. What a pipe already knows to be complete needs no
-further flag.
+The automatic synchronisation makes instructions wait for the results they need. A dependence between two pipes costs
+``set_flag`` and ``wait_flag``, which S issues, and the handshake. Inside a pipe a dependent instruction waits for the
+result. If a pipe already knows that a result is complete, no further flag is needed.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class TimedOp:
         chained: accumulates into what the previous instruction of its pipe writes, without waiting for the result.
         barrier, flag: as in MicroOp.
         share: cycles of a transfer at an equal share of the memory's bandwidth; 0 for everything else.
-        gm: called for the current (cycles, latency, share) where they depend on the L2 buffer; None otherwise.
+        gm: called for the current (cycles, latency, share) if they depend on the L2 buffer; None otherwise.
         special: a barrier, a flag, or an instruction of the scalar unit.
         count: executions.
         extra: cycles that the executions took beyond ``count * cycles``.
@@ -115,7 +115,7 @@ class TimedOp:
 
 
 class PipeSimulator(PipeRecords):
-    """Simulate operation by operation; the records say when what is complete."""
+    """Simulate operation by operation; the records have the time at which each access is complete."""
 
     # -------------------------------------------------------------------------------------------- instructions
     def execute(self, ops: Iterable[TimedOp]) -> None:
@@ -160,7 +160,7 @@ class PipeSimulator(PipeRecords):
             now = self.now + issue
             if trace is not None:
                 self._show_work(self.now, now)
-            # The queue takes an instruction once the one ``depth`` places ahead has left it.
+            # The queue takes an instruction once the instruction ``depth`` places ahead has left it.
             ring = starts[pipe]
             if ring[0] > now:
                 waited[QUEUE_FULL + pipe] += ring[0] - now
@@ -219,7 +219,7 @@ class PipeSimulator(PipeRecords):
         return drained
 
     def _transfer(self, op: TimedOp, start: float) -> tuple[float, float]:
-        """Return the end and completion of a move: as fast as the port, once its core's share of the memory allows it.
+        """Return the end and completion of a move: as fast as the port and the core's share of the memory allow.
 
         The cores are alike and drift apart: a core that has moved less than its share for a while moves more later,
         while others pause.
@@ -272,7 +272,7 @@ class PipeSimulator(PipeRecords):
         assert trace is not None
         if last is not None and last[0] is trace:
             _, begin, until = trace[last[1]]
-            if start <= until:  # S has gone back where what it waited for was there before its flags
+            if start <= until:  # S goes back in time if what it waited for came before its flags
                 trace[last[1]] = (_WORK_BAR, begin, max(until, end))
                 return
         self._bar = trace, len(trace)

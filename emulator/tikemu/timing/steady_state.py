@@ -1,12 +1,14 @@
-"""Steady states: what repeats on the pipes is replayed instead of simulated again.
+"""Steady states: repetitions on the pipes are replayed instead of simulated again.
 
-What operations do on the pipes depends only on the times in the simulator's records relative to the present. In the
-loops of a tiled kernel the same relative times, a *state*, come back once the queues are full, and every block begins
-in the same state. So the actions that follow a state are remembered as a tree, and where an iteration of the loop (or
-the block) ended there, the *transition*: the time that passed, the counts, and the next state. As long as the same
-actions follow again, walking along the tree replaces the simulation; where others follow, what was skipped is simulated
-after all. All times are multiples of ``QUANTUM``; so sums are exact, and a replayed run equals a simulated one bit for
-bit.
+What operations do on the pipes depends only on the times in the simulator's records relative to the present. These
+relative times are a *state*. In the loops of a tiled kernel the same state comes back once the queues are full, and
+every block begins in the same state.
+
+The actions that follow a state are remembered as a tree. If an iteration of the loop (or the block) ended at a place in
+the tree, the place has the *transition*: the time that passed, the counts, and the next state. As long as the same
+actions follow again, walking along the tree replaces the simulation. If other actions follow, the skipped part is
+simulated after all. All times are multiples of ``QUANTUM``; so sums are exact, and a replayed run equals a simulated
+run bit for bit.
 """
 
 from __future__ import annotations
@@ -27,12 +29,12 @@ TRIAL_STATES = 12
 ITERATION_ACTIONS, BLOCK_ACTIONS, ALL_ACTIONS = 3000, 20_000, 100_000
 #: Footprints above which no loop is watched: capturing a state looks at all of them.
 MOST_FOOTPRINTS = 1000
-#: Blocks remembered since one was replayed, after which no more are.
+#: After this many remembered blocks without a replay no more blocks are remembered.
 TRIAL_BLOCKS = 3
 
 
 def keep_most(total: dict[Any, int], counts: dict[Any, int]) -> None:
-    """Raise the numbers in ``total`` to those in ``counts``."""
+    """Raise the numbers in ``total`` to the numbers in ``counts``."""
     for key, count in counts.items():
         total[key] = max(count, total.get(key, 0))
 
@@ -69,7 +71,7 @@ class Place(dict):
     Attributes:
         parent: the place before; None for a State.
         function, argument, ops: the action that led here, and the operations that it executes.
-        iteration_end, block_end: the transition from the state to here, where an iteration or a block ended here.
+        iteration_end, block_end: the transition from the state to here, if an iteration or a block ended here.
     """
 
     __slots__ = ("parent", "function", "argument", "ops", "iteration_end", "block_end")
@@ -97,14 +99,14 @@ class SteadyStateReplay(Reusable):
     """Remembers and replays the actions on one simulator.
 
     Args:
-        simulator: simulates what is not known.
+        simulator: simulates actions that are not remembered.
         enabled: whether anything is remembered.
 
     Attributes:
         place: the place in the tree while it is followed, else None. While it is followed, the simulator's records are
-            records of an earlier place, ``_simulated``, or (if None) older still; ``simulator.now`` is then
-            the time of the state.
-        events: :attr:`PipeRecords.events` of what was counted.
+            records of an earlier place, ``_simulated``, or (if None) older still. ``simulator.now`` is then the time of
+            the state.
+        events: :attr:`PipeRecords.events` of the counted operations.
     """
 
     def __init__(self, simulator: PipeSimulator, enabled: bool = True) -> None:
@@ -112,7 +114,7 @@ class SteadyStateReplay(Reusable):
         self.place: Place | None = None
         self.events: dict[tuple[int, int], int] = {}
         self._simulated: Place | None = None
-        self._loop: int | None = None  # the loop whose iterations end a transition; None: the block does
+        self._loop: int | None = None  # an iteration of this loop ends a transition; None: the block does
         self._failures: dict[int, int] = {}  # by loop, how often watching it did not pay
         self._backoff = self._iterations_left = FIRST_BACKOFF
         self._fresh_blocks = 0  # blocks remembered since one was replayed
@@ -200,7 +202,7 @@ class SteadyStateReplay(Reusable):
         """Execute ``function(argument)``, which has not followed here before, and remember it.
 
         Args:
-            key: stands for the action. Where it is the identity of ``ops``, these are kept with it.
+            key: stands for the action. If it is the identity of ``ops``, these are kept with it.
             ops: the operations that are executed.
         """
         place = self.place
@@ -281,7 +283,7 @@ class SteadyStateReplay(Reusable):
         return transition
 
     def _catch_up(self, place: Any) -> None:
-        """Simulate what was skipped, so that the simulator's records belong to ``place``."""
+        """Simulate the skipped actions, so that the simulator's records belong to ``place``."""
         simulated, path = self._simulated, []
         while place is not simulated and place.parent is not None:
             path.append(place)

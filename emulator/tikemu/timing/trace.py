@@ -16,7 +16,7 @@ class Bar:
     Attributes:
         name: what it shows.
         pipe: index into PIPES, the row.
-        category: a pipe whose work it is; "wait".
+        category: the pipe that does the work, or "wait".
         location, micro: as of an operation; there is no line, and nothing is accessed.
     """
 

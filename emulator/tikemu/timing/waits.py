@@ -1,8 +1,8 @@
 """Attribute the time of a free pipe before its next instruction, by reason.
 
-The time until S hands an instruction out is a wait for S (issue); what follows until the results of its own pipe are
-there is one for itself (operand), and the rest one for the pipe whose flag comes last (event). S waits where the queue
-of a pipe is full, for a flag, and at a barrier.
+The time until S hands an instruction out is a wait for S (issue). The time after it, until the results of the own pipe
+are there, is a wait of the pipe for itself (operand). The rest is a wait for the pipe that sets the last flag (event).
+S waits while the queue of a pipe is full, for a flag, and at a barrier.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from ..soc import PIPES
 
 _COUNT = len(PIPES)
-#: Offsets in the row of a pipe; those below are its waits for a flag of the pipe of that index.
+#: Offsets in the row of a pipe. A smaller offset is the index of a pipe: the waits for a flag of that pipe.
 OPERAND, ISSUE = _COUNT, _COUNT + 1
 ROW = _COUNT + 2
-#: Where the waits of S for the queue of pipe 0 and at a barrier for pipe 0 are.
+#: Offsets of the waits of S for the queue of pipe 0, and at a barrier for pipe 0.
 QUEUE_FULL = _COUNT * ROW
 BARRIER = QUEUE_FULL + _COUNT
 #: Numbers to keep.

@@ -17,10 +17,11 @@ from types import FrameType
 
 from . import folders
 
-#: Where files are memory.
+#: A folder that keeps its files in memory.
 _MEMORY = Path("/dev/shm")
 _ROOM = 2**30  # bytes; containers often have little there
-#: Seconds that the other programs have to end by themselves after one has failed: it learns why at its next collective.
+#: Seconds that the other programs have to end by themselves after one has failed. They learn why at their next
+#: collective.
 GRACE = 30.0
 _STEP = 0.02
 _NOTE = 80  # bytes, for how a card has ended
@@ -40,7 +41,7 @@ def run(command: Sequence[str], count: int, variables: Mapping[str, str]) -> int
         table = folder / "rank_table.json"
         table.write_text(json.dumps(rank_table(count), indent=1))
         for card in range(count):
-            # Its end can be told even when what the cards exchange has filled the place.
+            # The note has its size now, so the card's end can be written even if the exchanged data fill the folder.
             (folder / f"unfinished-{card}").write_text(_NOTE * " ")
             own = {**variables, **_of_card(card, count, folder, table, variables)}
             processes.append(subprocess.Popen(command, env=own, preexec_fn=_end_with_parent))
@@ -95,7 +96,7 @@ def _of_card(card: int, count: int, folder: Path, table: Path, variables: Mappin
 
 
 def _watch(processes: Sequence[subprocess.Popen[bytes]], folder: Path) -> int:
-    """Wait for all of them, and say to those that go on which have ended."""
+    """Wait for all processes, and tell the running ones which have ended."""
     going, failed, deadline = dict(enumerate(processes)), 0, float("inf")
     while going and time.monotonic() < deadline:
         for card, process in list(going.items()):

@@ -162,10 +162,10 @@ def environment(options: argparse.Namespace, installation: Installation, cann: P
     if options.report:
         own["VIRTUAL_ASCEND_REPORT"] = options.report.resolve()
     variables.update({name: str(value) for name, value in own.items()})
-    # Compiled kernels are of this run alone: the sources of an operator may change between two.
+    # Compiled kernels belong to this run alone: the sources of an operator may change between two runs.
     if "MS_COMPILER_CACHE_PATH" not in variables:
         variables["MS_COMPILER_CACHE_PATH"] = str(folders.make(Path(tempfile.gettempdir())))
-    # The libraries lie in lib64; MindSpore warns where the other places are not named, though it needs nothing there.
+    # The libraries lie in lib64; MindSpore warns if the other places are not named, though it needs nothing there.
     _put_first(variables, "LD_LIBRARY_PATH", [str(cann / "lib64"), str(cann / "add-ons")])
     _put_first(variables, "PATH", [str(cann / "compiler/ccec_compiler/bin")])
     _put_first(variables, "PYTHONPATH", [str(CANN), *ours, str(cann / "opp/built-in/op_impl/ai_core/tbe")])

@@ -19,7 +19,7 @@ from .kernel import Kernel
 
 REGISTER, LAUNCH = 1, 2  # of device/__main__.py
 _HEADER, _ANSWER, _ADDRESS = struct.Struct("=IIQQ"), struct.Struct("=qQ"), struct.Struct("=QQ")
-_BASE = 1 << 40  # no address is one of this process
+_BASE = 1 << 40  # addresses of the card begin here, so none is an address of this process
 
 
 class Card:
@@ -62,7 +62,7 @@ class Card:
         return self.blocks.pop(address - _BASE, None) is not None
 
     def locate(self, address: int) -> Address:
-        """Return the place of an address, and what its block has behind it."""
+        """Return the place of an address, and the bytes of its block from there on."""
         for offset, size in self.blocks.items():
             if offset <= address - _BASE < offset + size:
                 return Address(address - _BASE, offset + size - address + _BASE)

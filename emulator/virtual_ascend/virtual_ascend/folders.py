@@ -1,5 +1,8 @@
-"""Folders of one run. Where nobody could remove one, since the program has taken the place of this process or was
-killed, the next run does: each is locked as long as its run lasts."""
+"""Folders of one run, each locked as long as the run lasts.
+
+A run cannot remove its folder if it was killed, or if the program has taken the place of this process. Then the next
+run removes the folder.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Find a MindSpore whose plugin the stand-in is for."""
+"""Find a MindSpore with a plugin that the stand-in is for."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Installation(NamedTuple):
         python: the interpreter that has MindSpore.
         ge: whether it drives the card through GE, as MindSpore from 2.3 on does.
         plugin: MindSpore's library for the first Ascend 910.
-        others: more libraries that call CANN, the one for HCCL first.
+        others: more libraries that call CANN, the library for HCCL first.
     """
 
     python: Path

@@ -18,7 +18,7 @@ class Kernel:
         type: of the operator, in CANN.
         function: its entry in CANN or in the user's module.
         inputs, outputs: a description of the tensor (`shape`, `format`, `dtype`, `ori_shape`) for each parameter, None
-            where an optional one is left out, several where it is a list of tensors.
+            if an optional parameter is left out, several descriptions if the parameter is a list of tensors.
         attributes: by name.
         program: of an operator in TIK; None for a built-in one.
     """

@@ -1,7 +1,7 @@
 """The stand-in for CANN's libraries: compiled at first use, and kept.
 
-MindSpore's plugin wants some 440 symbols of CANN. Those that runtime/ implements are compiled into one library. Every
-other one becomes a function that prints its name and aborts: nothing is answered that was not thought of.
+MindSpore's plugin wants some 440 symbols of CANN. The symbols that runtime/ implements are compiled into one library.
+Every other symbol becomes a function that prints its name and aborts: no call gets an answer that nobody thought of.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from .installation import Installation
 from .symbols import elftools, needed_libraries, read_symbols
 
 SOURCES = Path(__file__).parent / "runtime"
-#: For GE, beside the others; MindSpore 2.0 constructs its objects too.
+#: Sources for GE, beside the others; MindSpore 2.0 constructs GE's objects too.
 GE = Path(__file__).parent / "ge"
-# As the plugin was: names and layouts of std::string.
+# The same names and layouts of std::string as in the plugin.
 FLAGS = ("-std=c++17", "-O1", "-fPIC", "-D_GLIBCXX_USE_CXX11_ABI=0", "-Wall", "-Wextra")
-# Names of AscendCL and HCCL as strings in a library; functions of aclnn are asked for one by one.
+# Names of AscendCL and HCCL as strings in a library. Functions of aclnn are not among them: MindSpore asks for each.
 _FUNCTIONS = re.compile(rb"(?<=\0)((?:acl(?!nn)[a-z]*|Hccl|Hcom)[A-Z][A-Za-z0-9]*)(?=\0)")
 # Libraries that MindSpore from 2.3 on opens beside the library of aclrtGetSocName.
 _OPENED = ["libacl_op_compiler.so", "libacl_tdt_channel.so", "libmsprofiler.so", "libopapi.so", "libnnopbase.so"]
@@ -44,10 +44,10 @@ def cache_folder() -> Path:
 
 
 def prepare(installation: Installation) -> Path:
-    """Return the folder that stands for CANN's: lib64 with the libraries, opp, and MindSpore's registrations of
-    operators.
+    """Return the folder that stands in for CANN's.
 
-    Made at the first call for a plugin and these sources; processes that come meanwhile wait.
+    It has lib64 with the libraries, opp, and MindSpore's registrations of operators. The first call for a plugin and
+    these sources makes the folder. Other processes wait meanwhile.
 
     Raises:
         SetupError: no compiler, or a plugin with other symbols than these sources are for.
@@ -113,7 +113,7 @@ def _make(folder: Path, compiler: list[str], installation: Installation) -> None
     if installation.ge:
         wanted |= named(installation)
         names += _OPENED
-        (folder / "opp_kernel").mkdir()  # whose absence is an error
+        (folder / "opp_kernel").mkdir()  # without this folder MindSpore reports an error
     else:
         check(implemented, wanted)
     stubs = folder / "stubs.cc"
@@ -126,7 +126,7 @@ def _make(folder: Path, compiler: list[str], installation: Installation) -> None
     shutil.rmtree(objects)
     for source in folder.glob("*.cc"):
         source.unlink()
-    # MindSpore reads this table of CANN's built-in operators; those that we know stand in the registrations.
+    # MindSpore reads this table of CANN's built-in operators. The operators that we know are in the registrations.
     table = folder / "opp/built-in/op_impl/ai_core/tbe/config/ascend910/aic-ascend910-ops-info.json"
     table.parent.mkdir(parents=True)
     table.write_text("{}\n")
@@ -162,7 +162,7 @@ def missing(installation: Installation) -> tuple[list[str], frozenset[str]]:
 
 
 def named(installation: Installation) -> frozenset[str]:
-    """Return the CANN functions whose names stand in the plugins: MindSpore looks these up when it needs them."""
+    """Return the CANN functions that the plugins name: MindSpore looks them up when it needs them."""
     found: set[bytes] = set()
     for path in (installation.plugin, *installation.others):
         found.update(_FUNCTIONS.findall(path.read_bytes()))

@@ -1,8 +1,8 @@
-"""Writes formats and dtypes of CANN's built-in operators, a line of JSON each: ``python registrations.py FILE``.
+"""Write formats and dtypes of CANN's built-in operators, a line of JSON each: ``python registrations.py FILE``.
 
-On a server MindSpore reads them from CANN's tables. It carries registrations of its own for most of them, from before
-it read those (``mindspore/ops/_op_impl/tbe``), and those are what stands here. A program of its own: it imports
-MindSpore and changes it.
+On a server MindSpore reads them from CANN's tables. MindSpore also has registrations of its own for most operators
+(``mindspore/ops/_op_impl/tbe``), which are older than its use of the tables. This program writes MindSpore's own
+registrations. It runs in a process of its own, because it imports MindSpore and changes it.
 """
 
 import importlib
@@ -17,7 +17,7 @@ SPELLED = {"in_top_k": "InTopKD", "prelu": "PRelu", "prelu_grad": "PReluGrad"}
 
 
 def in_cann(kernel: str) -> str:
-    """Return CANN's name of the operator whose kernel has this name: StridedSliceD for strided_slice_d."""
+    """Return CANN's name of the operator with this kernel: StridedSliceD for strided_slice_d."""
     return SPELLED.get(kernel) or "".join(part[:1].upper() + part[1:] for part in kernel.split("_"))
 
 
@@ -43,7 +43,7 @@ def collect() -> list:
     # The package has a function of this name too; the operators import from the module.
     vars(sys.modules["mindspore.ops.op_info_register"])["op_info_register"] = keep
     names = {path.stem for path in Path(package.__file__).parent.glob("*.py")} - {"__init__"}
-    # Registrations for changing shapes, whose names end with ds, come second: the first one of an operator counts.
+    # Names of registrations for changing shapes end with ds. They come second: an operator's first registration counts.
     for name in sorted(names, key=lambda name: (name.endswith("_ds"), name)):
         if f"{package.__name__}.{name}" not in sys.modules:
             importlib.import_module(f"{package.__name__}.{name}")

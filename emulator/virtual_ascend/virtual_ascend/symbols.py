@@ -1,4 +1,4 @@
-"""Symbols of shared libraries: which of them a plugin wants from somebody else."""
+"""Symbols of shared libraries: the symbols that a plugin wants from other libraries."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import numpy as np
 
 from .errors import SetupError
 
-# Elf64_Sym, and what st_shndx says of a symbol that is defined elsewhere.
+# Elf64_Sym, and the value of st_shndx for a symbol that is defined elsewhere.
 _SYMBOL = np.dtype(
     [("name", "<u4"), ("info", "u1"), ("other", "u1"), ("section", "<u2"), ("value", "<u8"), ("size", "<u8")]
 )
 _UNDEFINED = 0
 _WEAK = 2  # the binding, the upper half of st_info: such a symbol may stay undefined
-# In .gnu.version: local, global without a version; whatever is larger is an index of one.
+# In .gnu.version: 0 is a local symbol, 1 a global symbol without a version; larger numbers are indices of versions.
 _HIDDEN, _UNVERSIONED = 0x8000, 1
 
 
@@ -33,9 +33,9 @@ class Symbols(NamedTuple):
     """Names of a library's dynamic symbols.
 
     Attributes:
-        defined: those that it offers.
-        wanted: those that it cannot do without and wants in no particular version. What has a version comes from the
-            compiler's and the system's libraries.
+        defined: symbols that the library offers.
+        wanted: symbols that it needs in no particular version. Symbols with a version come from the compiler's and the
+            system's libraries.
     """
 
     defined: frozenset[str]

@@ -82,7 +82,7 @@ def test_debug_print_takes_an_expression(kernel):
 
 
 def test_the_debugger_runs_with_the_options_in_force(soc):
-    """Strict: an output that nothing wrote is an error."""
+    """In strict mode an output that nothing wrote is an error."""
     kernel = tik.Tik(disable_debug=False)
     y = kernel.Tensor("float16", (16,), tik.scope_gm, "y")
     kernel.BuildCCE("nothing", [], [y])

@@ -1,4 +1,4 @@
-"""The container and control flow: what is recorded, what core.md 1 to 3 forbids, and where errors point."""
+"""The container and control flow: what is recorded, what core.md 1 to 3 forbids, and the lines that errors name."""
 
 from __future__ import annotations
 

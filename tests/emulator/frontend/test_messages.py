@@ -20,7 +20,7 @@ def this_line(error: BaseException, word: str) -> None:
 
 # ------------------------------------------------------------------------------------------------ when
 def rows(kernel: Any, blocks: int, name: str = "row") -> Any:
-    """Record a loop over ten rows, of which only eight lie inside the tensor."""
+    """Record a loop over ten rows; only eight of them lie inside the tensor."""
     source = kernel.Tensor("float16", (64 * 8 * blocks,), tik.scope_gm, "source")
     target = kernel.Tensor("float16", (64,), tik.scope_gm, "target")
     with kernel.for_range(0, blocks, block_num=blocks, name="part") as part:

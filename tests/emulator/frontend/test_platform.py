@@ -99,7 +99,7 @@ def test_queries_without_a_soc(strict):
     assert platform_info.selection() is None
 
 
-# Names, the dtypes that they take, and those that they do not.
+# Names, the dtypes that they take, and the dtypes that they refuse.
 API_SUPPORT = """
 tik.vadd: - float16 int32 / int16
 vadd tik.data_move tik.for_range: - /

@@ -77,7 +77,7 @@ def test_cycles_are_whole(kernel):
 
 # ------------------------------------------------------------------------------------------------ debugging
 def in_place(kernel):
-    """Compute ``x += 1`` in global memory, where x is both argument and output."""
+    """Compute ``x += 1`` in global memory; x is both argument and output."""
     x = kernel.Tensor("float16", (2, BLOCK), tik.scope_gm, "x")
     ub = kernel.Tensor("float16", (2, BLOCK), tik.scope_ubuf, "ub")
     kernel.data_move(ub, x, 0, 1, 2, 0, 0)

@@ -149,7 +149,7 @@ def test_assignment_converts(source: str, target: str, value: Any, expected: Any
 
 
 def test_scalars_and_expressions_in_a_program(kernel: Any) -> None:
-    """Of the input 1: a Scalar that wraps, and int32 sums that wrap before they are widened or compared."""
+    """For the input 1: a Scalar wraps, and int32 sums wrap before they are widened or compared."""
     n, u = kernel.InputScalar("int32", "n"), kernel.InputScalar("uint32", "u")
     with program(kernel, 8, "int64", [n, u]) as out:
         byte = kernel.Scalar("int8", init_value=n + 126)

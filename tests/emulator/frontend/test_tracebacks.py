@@ -28,7 +28,7 @@ def _gm(kernel: Any) -> Any:
 
 
 def _misses_its_tensor(kernel: Any) -> Any:
-    """Run a program whose second move ends behind its tensor."""
+    """Run a program with a second move that ends behind its tensor."""
     x, data = _gm(kernel), ub(kernel, "data", 128)
     with kernel.for_range(0, 3) as row:
         kernel.data_move(data, x[row * 64], 0, 1, 8, 0, 0)
@@ -87,7 +87,7 @@ def test_a_traceback_is_whole_where_somebody_asks_for_it(kernel: Any, monkeypatc
 
 
 def test_other_errors_keep_their_traceback(kernel: Any) -> None:
-    """What is no error about the program is not the user's."""
+    """An error that is not about the program does not point at the user's line."""
 
     class Broken:
         def __index__(self) -> int:
@@ -99,7 +99,7 @@ def test_other_errors_keep_their_traceback(kernel: Any) -> None:
 
 
 def _questionable(kernel: Any) -> None:
-    """Record what the documents do not list."""
+    """Record a call that the documents do not list."""
     data = ub(kernel, "data", 64, "int32")
     kernel.vec_adds(8, data, data, 1, 1, 8, 8)
 
@@ -134,7 +134,7 @@ def _built(kernel: Any) -> None:
 
 
 def test_an_uncaught_error_is_short(tmp_path: Path) -> None:
-    """As Python prints it: the lines of the program, one of the emulator, the message."""
+    """The traceback has the program's lines, one line of the emulator and the message, as Python prints them."""
     program = tmp_path / "program.py"
     program.write_text(
         "import tikemu\ntikemu.install(soc='Ascend910A')\nfrom tbe import tik\nkernel = tik.Tik()\n"

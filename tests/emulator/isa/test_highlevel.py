@@ -90,7 +90,7 @@ def test_duplicate(bench, dtype):
 @pytest.mark.parametrize("elements", [1, 64, 127, 128, 129, 128 * 255, 128 * 255 + 1, 128 * 400 + 5])
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 def test_contiguous_tensors_become_full_repeats_and_a_tail(bench, elements, dtype):
-    """vector.md 4.3: ceil(full / 255) instructions and one for the tail."""
+    """A call becomes ceil(full / 255) instructions and one for the tail (vector.md 4.3)."""
     lanes = 128 if dtype == "float16" else 64
     x = bench.tensor("UB", dtype, elements, np.ones(elements))
     ops = bench.bind("h_exp", x, x)
@@ -111,7 +111,7 @@ def test_casts_use_the_lanes_of_the_wider_type(bench):
     "rows,columns,pitch,count", [(9, 100, 112, 1), (300, 16, 48, 2), (9, 200, 208, 18), (3, 16, 256 * 16, 3)]
 )
 def test_strided_slices(bench, rows, columns, pitch, count):
-    """One instruction for rows that fit a repeat, else one run of instructions per row."""
+    """Rows that fit a repeat take one instruction; longer rows take one run of instructions each."""
     whole = bench.tensor("UB", "float16", (rows, pitch), values("float16", (rows, pitch)))
     before = whole.values
     view = whole.at(0, (rows, columns), (pitch, 1))

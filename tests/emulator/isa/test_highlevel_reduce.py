@@ -43,7 +43,7 @@ def test_data_move_is_checked(bench):
 
 
 def padded_rows(bench, x):
-    """Return a matrix whose rows start at blocks."""
+    """Return a matrix with rows that start at blocks."""
     pitch = -(-x.shape[1] // 16) * 16
     src = bench.tensor("UB", x.dtype.name, (x.shape[0], pitch)).at(0, x.shape, (pitch, 1))
     src.store(x)
@@ -53,7 +53,7 @@ def padded_rows(bench, x):
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 @pytest.mark.parametrize("shape", [(1, 16), (20, 16), (300, 32), (7, 100), (5, 128), (6, 500), (2, 20000)])
 def test_reduce_sum_of_rows_is_the_documented_tree(strict, bench, dtype, shape):
-    """D11a: adjacent pairs inside repeats, then over the sums of the repeats; every node rounded and saturated."""
+    """D11a: adjacent pairs inside repeats are added, then adjacent sums. Each node is rounded and saturated."""
     lanes = 256 // np.dtype(dtype).itemsize
     x = values(dtype, shape)
     dst = bench.tensor("UB", dtype, shape[0])
@@ -123,7 +123,7 @@ def test_sums_along_the_first_axis_pair_adjacent_rows(bench):
 
 
 def test_sixteen_wide_rows_need_one_block_reduction(bench):
-    """The hand-lowered equivalent: vcgmax over M / 8 repeats (vector.md 4.3)."""
+    """The call becomes vcgmax over M / 8 repeats, as written by hand (vector.md 4.3)."""
     src, dst = bench.tensor("UB", "float16", (64, 16), np.ones(1024)), bench.tensor("UB", "float16", 64)
     (op,) = bench.bind("h_reduce_max", dst, src, 1)
     (by_hand,) = bench.bind("vcgmax", 128, dst, src, 8, 1, 1, 8)

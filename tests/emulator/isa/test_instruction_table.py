@@ -54,7 +54,7 @@ def test_signatures_are_positional_as_documented() -> None:
 
 
 def test_footprints_are_exact() -> None:
-    """Masks, strides and gaps: only the bytes of enabled lanes."""
+    """Footprints have only the bytes of enabled lanes, with masks, strides and gaps."""
     rng = np.random.default_rng(0)
     for _ in range(40):
         dtype, size = [("float16", 2), ("float32", 4)][int(rng.integers(2))]
@@ -80,7 +80,7 @@ def test_footprints_are_exact() -> None:
     [("vec_muls", "float16", 1), ("vec_exp", "float16", 4), ("vec_exp", "float32", 2), ("vec_rec", "float32", 1)],
 )
 def test_cost_per_repeat(api: str, dtype: str, cycles: int) -> None:
-    """Without bank conflicts: the destination one block behind the source."""
+    """No bank conflict adds to the cost: the destination lies one block behind the source."""
     b = Bench()
     x = b.ub(np.ones(40 * 256 // np.dtype(dtype).itemsize, dtype))
     b.ub(np.zeros(32, np.uint8))

@@ -132,7 +132,7 @@ def test_k_slice_recipes_accumulate_the_product(strict, bench):
 
 
 def test_product_of_a_product(strict, bench):
-    """C as it leaves L0C is the NZ operand of the next product (cube.md 2): (A B) D."""
+    """The form in which C leaves L0C is the NZ operand of the next product (cube.md 2): (A B) D."""
     m, k, n, p = 32, 48, 64, 16
     a, b, d = (RNG.standard_normal(shape).astype(np.float16) for shape in ((m, k), (k, n), (n, p)))
     l0a, l0b = bench.tensor("L0A", "float16", m * n), bench.tensor("L0B", "float16", k * n)

@@ -163,7 +163,7 @@ def test_whole_fractals_must_lie_inside_the_operands(bench):
 
 
 def test_lanes_beyond_k_are_ignored():
-    """D26c, with NaN and infinity in the padding lanes."""
+    """D26c holds with NaN and infinity in the padding lanes."""
     m, k, n = 20, 19, 18
     case = Product(m, k, n)
     for tensor, rows, offset in (
@@ -180,7 +180,7 @@ def test_lanes_beyond_k_are_ignored():
 
 
 def test_mmad_adds_blocks_of_16_in_ascending_order():
-    """2^24 + 1 + 1 + ... in float32: every block sum of 1 is lost, a block sum of 2 is not."""
+    """In 2^24 + 1 + 1 + ... every block sum of 1 is lost in float32, but a block sum of 2 is not."""
     case = Product(16, 64, 16)
     a = np.zeros((16, 64), np.float16)
     a[:, 0] = 2.0**12
@@ -253,7 +253,7 @@ def test_mmad_arguments_are_checked():
 @pytest.mark.parametrize("m,k,n", [(30, 70, 40), (16, 16, 16), (1, 20, 17), (2, 3, 5)])
 @pytest.mark.parametrize("is_bias", [0, 1])
 def test_padding_of_the_result_is_undefined(m, k, n, is_bias):
-    """Strict: only valid lanes are read, only valid rows and columns become defined."""
+    """In strict mode only valid lanes are read, and only valid rows and columns become defined."""
     case = Product(m, k, n, strict=True)
     for tensor, rows, columns, offset in (
         (case.left, m, k, (lambda r, c: c) if m == 1 else lambda r, c: offset_a(r, c, k, 16)),

@@ -151,7 +151,7 @@ def test_tensor_mov_does_not_move_from_the_unified_buffer_to_l0c():
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int32"])
 def test_unified_buffer_to_l0c_counts_fractals(bench, dtype):
-    """The table of core.md 4.1: burst and dst_stride in fractals, src_stride in blocks; as matmul_dds_impl calls it."""
+    """core.md 4.1 counts burst and dst_stride in fractals, src_stride in blocks; matmul_dds_impl calls it so."""
     assert not check("data_move", *call_views(dtype, dtype, "L0C", "UB"), 0, 1, 1, 0, 0, strict=True)
     size = np.dtype(dtype).itemsize
     values = np.arange(2000).astype(dtype)
@@ -180,7 +180,7 @@ def test_overlapping_bursts_run_in_ascending_order(bench):
     ub = bench.tensor("UB", "int32", 64, np.arange(64))
     with pytest.warns(TikWarning, match="overlap"):
         bench.call("data_move", ub.at(8), ub, 0, 7, 1, 0, 0)
-    np.testing.assert_array_equal(ub.values, np.tile(np.arange(8), 8))  # each burst reads what the last one wrote
+    np.testing.assert_array_equal(ub.values, np.tile(np.arange(8), 8))  # bursts read the result of the burst before
     ub.store(np.arange(64))
     with pytest.warns(TikWarning, match="overlap"):
         bench.call("data_move", ub.at(8), ub, 0, 1, 7, 0, 0)

@@ -56,7 +56,7 @@ def test_regions_of_two_memories_never_overlap() -> None:
 
 
 def test_equal_spans_have_equal_pieces() -> None:
-    """However a contiguous walk is written, it is the same region."""
+    """All ways to write a contiguous walk give the same region."""
     memory = Memory("UB", "UB", 4096, track=False)
     forms = {
         Region(memory, pieces).pieces

@@ -61,7 +61,7 @@ def test_mask_bits_start_at_the_low_word() -> None:
 
 @pytest.mark.parametrize("mask", [[0, 0], [Runtime(0, "int64"), 0], Runtime(0)], ids=["list", "run-time list", "count"])
 def test_mask_without_lanes(mask: Any) -> None:
-    """No lane is written, with a warning; strict mode refuses."""
+    """With a warning, no lane is written; strict mode refuses."""
     b, x, y, _ = three_tensors()
     with pytest.warns(TikWarning, match="enables no lane"):
         (operation,) = b.call("vec_muls", mask, y, x, 3.0, 2, 8, 8)
@@ -205,7 +205,7 @@ def test_dtypes_that_the_chip_lacks(api: str, dtype: str) -> None:
     [("vec_adds", "int32", (3,)), ("vmuls", "int32", (3,)), ("vec_relu", "float32", ()), ("vrelu", "int32", ())],
 )
 def test_clear_dtypes_that_no_document_lists(api: str, dtype: str, scalar: tuple) -> None:
-    """Executed with a warning; strict mode refuses (D13b)."""
+    """Default mode executes it with a warning; strict mode refuses (D13b)."""
     blocks = (1, 1) if api[1] != "e" else ()
     b, x, y, _ = three_tensors(dtype)
     with pytest.warns(TikWarning, match=f"no document lists {dtype}"):
@@ -254,7 +254,7 @@ def test_scalar_operand(dtype: str, good: Any, bad: Any, error: type, message: s
 
 
 def test_immediate_outside_float16() -> None:
-    """It saturates, with a warning; an infinity keeps its pattern in a fill."""
+    """An immediate beyond the type saturates, with a warning; an infinity keeps its pattern in a fill."""
     b, x, y, _ = three_tensors()
     with pytest.warns(TikWarning, match="100000.0 does not fit float16"):
         b.call("vec_dup", 128, x, 100000.0, 1, 8)

@@ -23,7 +23,7 @@ def close_pair(rng: np.random.Generator, dtype: str, count: int) -> tuple[np.nda
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("name", CONDITIONS)
 def test_bits_of_all_lanes(arithmetic: str, name: str, dtype: str, legacy: bool) -> None:
-    """Bit k of the little-endian string is the comparison of lane k; packed over repeats. IEEE rules on raw bits."""
+    """Bit k of the little-endian string is the comparison of lane k, over all repeats. IEEE rules hold on raw bits."""
     size = np.dtype(dtype).itemsize
     width = 256 // size
     for seed in range(3):

@@ -35,7 +35,7 @@ def test_conversion(arithmetic: str, pair: tuple[str, str], mode: str, legacy: b
 
 @pytest.mark.parametrize("deqscale", [1.0, 0.1, 3e-8, -65504.0])
 def test_dequantisation(arithmetic: str, deqscale: float) -> None:
-    """int32 to float16: float64 product, rounded once."""
+    """int32 becomes float16 by a float64 product that is rounded once."""
     for setting in settings("deq", ("float16", "int32"), False, count=2):
         setting.agree("conv", mode="none", deqscale=deqscale)
 
@@ -62,7 +62,7 @@ def test_documented_example_of_the_round_modes(arithmetic: str) -> None:
 
 
 def test_measured_float32_to_float16(arithmetic: str) -> None:
-    """Silicon: nearest even for ties, the smallest normal and subnormal numbers kept, 2^-25 to zero."""
+    """On silicon ties go to even, the smallest normal and subnormal numbers stay, and 2^-25 becomes zero."""
     inputs = [0.0, -0.0, 0.5 + 2.0**-12, 0.5 + 3 * 2.0**-12, 1 + 2.0**-11, 1 + 3 * 2.0**-11]
     bits = [0x0000, 0x8000, 0x3800, 0x3802, 0x3C00, 0x3C02]
     inputs += [65504.0, 2.0**-14, 2.0**-24, 2.0**-25]

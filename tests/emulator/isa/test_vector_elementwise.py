@@ -74,7 +74,7 @@ def test_dup(arithmetic: str, dtype: str, name: str, legacy: bool) -> None:
 @pytest.mark.parametrize("dtype", ["int16", "uint16", "int32", "uint32"])
 @pytest.mark.parametrize("amount", [0, 1, 7, 15, 16])
 def test_shift(arithmetic: str, dtype: str, amount: int) -> None:
-    """Bits shifted out are lost; a right shift of a signed number keeps the sign."""
+    """Bits that leave the number are lost; a right shift of a signed number keeps the sign."""
     for name in ("shl", "shr"):
         for setting in settings(name, (dtype, dtype), True, count=2):
             setting.agree(name, amount)

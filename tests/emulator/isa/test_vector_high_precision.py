@@ -60,7 +60,7 @@ def test_accumulation_over_repeats_is_legal(
 
 
 def test_repeats_run_in_order_where_a_result_is_read_again(arithmetic: str) -> None:
-    """A prefix sum over blocks: illegal on the chip, executed repeat by repeat with a warning; strict mode refuses."""
+    """A prefix sum over blocks is illegal on the chip. It runs repeat by repeat with a warning; strict mode refuses."""
     for strict in (False, True):
         bench = Bench(strict=strict)
         x = bench.ub(np.ones(64 * 5, np.float32))
@@ -75,7 +75,7 @@ def test_repeats_run_in_order_where_a_result_is_read_again(arithmetic: str) -> N
 
 
 def test_reading_what_a_later_repeat_overwrites_is_legal(arithmetic: str, recwarn: pytest.WarningsRecorder) -> None:
-    """Shifting data towards lower addresses: the destination of a repeat was a source of an earlier one."""
+    """Data move towards lower addresses: the destination of a repeat was a source of an earlier repeat."""
     bench = Bench(strict=True)
     x = bench.ub(np.arange(64 * 5, dtype=np.float32))
     bench.call("vec_adds", 64, x, x[64:], 0.0, 4, 8, 8)
@@ -116,7 +116,7 @@ def test_destination_written_by_every_repeat_keeps_the_last(bench: Bench, arithm
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "int32"])
 def test_any_overlap_runs_repeat_by_repeat(arithmetic: str, dtype: str) -> None:
-    """Operands anywhere in one tensor: a repeat's sources are read before its destination is written, in order."""
+    """Operands lie anywhere in one tensor. In order, each repeat reads its sources before it writes its destination."""
     size = np.dtype(dtype).itemsize
     for seed in range(60):
         rng = np.random.default_rng([seed, size])

@@ -42,7 +42,7 @@ def test_documented_exponentials(arithmetic: str) -> None:
 
 
 def test_special_inputs(arithmetic: str) -> None:
-    """The IEEE value, then saturation: infinities become the largest number, NaN becomes 0."""
+    """The result is the IEEE value, then saturated: infinities become the largest number, NaN becomes 0."""
     for dtype, largest in (("float16", 65504.0), ("float32", float(np.finfo(np.float32).max))):
         x = np.array([0.0, -0.0, -1.0, np.inf, -np.inf, np.nan], dtype)
         assert apply("vec_rec", x).tolist()[:2] == [largest, -largest]
@@ -80,7 +80,7 @@ def test_copies_keep_bit_patterns(bench: Bench, arithmetic: str) -> None:
 
 # ------------------------------------------------------------------------------------------- silicon
 def test_no_fused_multiply_add(bench: Bench, arithmetic: str) -> None:
-    """(1 + 2^-12)^2 - 1 loses the last bit of the product where it is rounded before the sum."""
+    """(1 + 2^-12)^2 - 1 loses the last bit of the product if the product is rounded before the sum."""
     a = np.float32(1 + 2.0**-12)
     x, d = bench.ub(np.full(64, a)), bench.ub(np.full(64, -1, np.float32))
     bench.call("vec_axpy", 64, d, x, float(a), 1, 8, 8)
@@ -110,7 +110,7 @@ def test_subnormals_are_kept(arithmetic: str) -> None:
 
 
 def test_reciprocal_square_root_table(arithmetic: str) -> None:
-    """256 steps keyed by the parity of the exponent and 7 mantissa bits; 9 significant bits; worst error about 2^-8."""
+    """256 steps depend on exponent parity and 7 mantissa bits, with 9 significant bits and a worst error near 2^-8."""
     mantissas = (1 + np.arange(1 << 10) / (1 << 10)).astype(np.float32)
     x = np.concatenate([mantissas, 2 * mantissas])
     result = apply("vec_rsqrt", x)
@@ -129,7 +129,7 @@ def test_reciprocal_square_root_table(arithmetic: str) -> None:
 
 
 def test_reciprocal_table(arithmetic: str) -> None:
-    """256 steps keyed by 8 mantissa bits, 9 significant bits, error below 2^-8 and worse than 1e-3."""
+    """The table has 256 steps by 8 mantissa bits, 9 significant bits, and a worst error between 1e-3 and 2^-8."""
     x = (1 + np.arange(1 << 11) / (1 << 11)).astype(np.float32)
     result = apply("vec_rec", x)
     assert (result.view(np.uint32) & 0x7FFF == 0).all()
@@ -179,7 +179,7 @@ def check_implementations(monkeypatch: pytest.MonkeyPatch, result: Callable[[], 
 @pytest.mark.filterwarnings("ignore::tikemu.errors.TikWarning")
 @pytest.mark.parametrize(("api", "scalars"), FUNCTIONS)
 def test_native_equals_numpy(api: str, scalars: tuple[float, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every float16, and float32 of every exponent, through all implementations."""
+    """All implementations agree for every float16, and for float32 of every exponent."""
     rng = np.random.default_rng(0)
     patterns = rng.integers(0, 1 << 32, 1 << 16, dtype=np.uint64).astype(np.uint32)
     for values in (ALL_HALVES, np.concatenate([EDGES32, patterns]).view(np.float32)):

@@ -53,7 +53,7 @@ def test_saturating_nodes_as_documented(bench: Bench, arithmetic: str) -> None:
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("repeats", [1, 2, 3, 64, 65, 100, 128, 130])
 def test_reduce_add_order(arithmetic: str, dtype: str, repeats: int) -> None:
-    """Adjacent-pair tree inside a repeat, then over the sums in groups of 64 (float32) or 128 (float16)."""
+    """A tree adds adjacent pairs inside a repeat; then trees add groups of 64 (float32) or 128 (float16) sums."""
     width = 256 // np.dtype(dtype).itemsize
     rng = np.random.default_rng(repeats)
     for mask in (width, width - 5):

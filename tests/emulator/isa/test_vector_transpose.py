@@ -35,7 +35,7 @@ def lists(tensor: Tensor, step: int, count: int = 16) -> list[Tensor]:
 @pytest.mark.parametrize("api", ["vec_trans_scatter", "vnchwconv"])
 @pytest.mark.parametrize("dtype", ["int16", "uint16", "float16"])
 def test_scatter_of_16_bit_rows(api: str, dtype: str) -> None:
-    """(16, n) to (n, 16): dst_list[e][k] = src_list[k][e]; the high-half flags play no part."""
+    """A transpose of (16, n) to (n, 16) has dst_list[e][k] = src_list[k][e]; the high-half flags play no part."""
     rng = np.random.default_rng(0)
     for n in (16, 48, 160):
         for flags in ((False, False), (True, True)):
@@ -106,7 +106,7 @@ def test_scatter_overlap() -> None:
         else:
             with pytest.warns(TikWarning, match="a later repeat reads from src_list"):
                 bench.call(*call)
-            # the second repeat transposed what the first one wrote
+            # the second repeat transposed the result of the first
             assert (x.values[512:768] == np.arange(256).reshape(16, 16).T.reshape(-1)).all()
 
 

@@ -72,7 +72,7 @@ def test_listed_findings_do_not_warn(soc: str) -> None:
 
 
 def test_there_is_a_program_for_every_class() -> None:
-    """But for the SoC, see below."""
+    """Every class but the SoC, which has its own test below."""
     assert {*PROGRAMS, "soc"} == {*findings.CLASSES}
 
 

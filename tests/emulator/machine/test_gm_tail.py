@@ -71,7 +71,7 @@ def test_writes_into_the_padding_are_dropped(soc, first, length):
 
 
 def test_a_loop_over_ragged_rows_reads_each_row_once(soc):
-    """Rows of 5 elements read as whole blocks: the last reads beyond the tensor."""
+    """Rows of 5 elements are read as whole blocks: the last block reads beyond the tensor."""
     kernel = tik.Tik()
     x = kernel.Tensor("float32", (300, 5), tik.scope_gm, "x")
     y = kernel.Tensor("float32", (300, 8), tik.scope_gm, "y")

@@ -122,7 +122,7 @@ def test_integers_wrap_and_set_nothing(soc, arithmetic):
 @FLOATS
 @pytest.mark.parametrize("name, lanes", [("vcadd", 3), ("vec_reduce_add", None)])
 def test_sums(soc, arithmetic, dtype, name, lanes):
-    """Of three large numbers beside zeros; of four registers."""
+    """The sum is of three large numbers beside zeros, or of four registers."""
     for share, found in ((0.5, True), (0.25, False)) if lanes else ((0.125, True), (0.5 / LARGE[dtype], False)):
         data = fill(dtype, 0, LANES[dtype] * (1 if lanes else 4))
         data[:lanes] = LARGE[dtype] * share
@@ -306,7 +306,7 @@ def test_every_execution_counts_and_names_its_line(soc, arithmetic):
 
 
 def test_run_time_addresses_count_too(soc, arithmetic):
-    """More addresses than are prepared one by one."""
+    """The loop has more addresses than the emulator prepares one by one."""
     rows = 300
 
     def body(kernel, x):

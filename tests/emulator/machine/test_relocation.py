@@ -53,7 +53,7 @@ def test_random_programs(monkeypatch, seed):
 
 
 def _kernel(body, *arguments):
-    """Return a built kernel whose statements ``body`` writes, between two GM tensors."""
+    """Return a built kernel between two GM tensors; ``body`` writes its statements."""
     instance = tik.Tik()
     source, target = (instance.Tensor("float32", (4096,), tik.scope_gm, name) for name in ("source", "target"))
     body(instance, source, target, *arguments)
@@ -66,7 +66,7 @@ FEEDS = {"source": np.random.default_rng(3).standard_normal(4096).astype(np.floa
 
 @pytest.mark.parametrize("strict", [False, True])
 def test_loop_over_rows(monkeypatch, moves, strict):
-    """Moves, scalars from memory, reductions, fills, conversions and in-place instructions at run-time offsets."""
+    """The program has moves, scalars from memory, reductions, fills, conversions and in-place instructions."""
 
     def body(instance, source, target):
         x = instance.Tensor("float32", (64, 64), tik.scope_ubuf, "x")
@@ -131,7 +131,7 @@ def test_bounds_are_checked_at_every_address(monkeypatch, kept):
 
 @pytest.mark.parametrize("source_of", [lambda i: (13 - i) * 128, lambda i: 0 * i], ids=["apart", "in place"])
 def test_overlap_is_found_at_every_address(monkeypatch, source_of):
-    """Operands that are apart, or the same, at first, and then such that a repeat writes what a later one reads."""
+    """Operands are disjoint or equal at first; later, a repeat writes bytes that a following repeat reads."""
 
     def body(instance, source, target):
         x = instance.Tensor("float32", (4096,), tik.scope_ubuf, "x")

@@ -26,8 +26,9 @@ def shim() -> None:
 
 
 def looped() -> tuple[Any, dict[str, np.ndarray]]:
-    """Return a program whose loop reuses everything: bindings at run-time offsets, relocated ones, and steady
-    states.
+    """Return a program with a loop that reuses everything.
+
+    It has bindings at run-time offsets, relocated bindings, and steady states.
     """
     instance = tik.Tik(disable_debug=False)
     tiled(instance, 128, tiles=REPETITIONS, compute=lambda ub: instance.vec_adds(128, ub, ub, 1.0, 1, 8, 8))

@@ -195,7 +195,7 @@ def test_contents_that_nothing_has_written(kernel: Any, capsys: pytest.CaptureFi
 
 @pytest.mark.parametrize("copies", [1, 2])
 def test_a_definition_clears_nothing_in_default_mode(kernel: Any, copies: int) -> None:
-    """What an earlier iteration left is there, as on the chip: img2col of MindSpore keeps results that way."""
+    """A tensor keeps the contents of the iteration before, as on the chip; MindSpore's img2col relies on this."""
     out = kernel.Tensor("float32", (4, 8), tik.scope_gm, "out")
     with kernel.for_range(0, 4, thread_num=copies) as i:
         a = ub(kernel, "a", 64, "float32")

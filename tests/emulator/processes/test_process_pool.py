@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("one_number", "soc")
 TWO = tikemu.Options(processes=2, progress=False)
 ROOT = Path(__file__).parents[3]
 
-#: A program whose two blocks take minutes, and the ids of the processes that execute them.
+#: This program has two blocks that take minutes. It prints the ids of the processes that execute them.
 ENDLESS = """
 import sys, threading, time
 import numpy as np, tikemu

@@ -1,4 +1,4 @@
-"""Blocks in several processes: what a run gives is what it gives in one process, to the last bit."""
+"""Blocks in several processes: a run gives the same as in one process, to the last bit."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_additions_come_in_the_order_of_the_blocks(kernel: Any, blocks: int, set
 
 
 def test_saturated_additions_count_in_their_order(kernel: Any, tmp_path: Path) -> None:
-    """Each addend is finite, and so are the sums that a process has on its own."""
+    """Each addend is finite, and so is the sum of each process alone; the sum of all is not."""
     instance, feeds = adding(kernel, 64, 4)
     feeds["x"] = np.full_like(feeds["x"], 1.5e38)
     found = check_same(instance, feeds, tmp_path)
@@ -221,7 +221,7 @@ def test_too_many_additions(kernel: Any, tmp_path: Path, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("shared", [False, True])
 def test_clear_and_add_in_one_block(kernel: Any, shared: bool, tmp_path: Path) -> None:
-    """Each block has a place of its own, which it writes before it adds; and perhaps one where all add."""
+    """Each block writes a place of its own before it adds there; with `shared`, all blocks also add to one place."""
     y = kernel.Tensor("float32", (256,), tik.scope_gm, "y")
     z = kernel.Tensor("float32", (64,), tik.scope_gm, "z", is_atomic_add=True)
     with kernel.for_range(0, 4, block_num=4) as block:
@@ -330,7 +330,7 @@ def test_number_of_processes(kernel: Any, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 class Count(int):
-    """An argument whose class this process cannot pickle, or others cannot import."""
+    """An argument of a class that this process cannot pickle, or that others cannot import."""
 
     def __new__(cls, value: int, how: str) -> Count:
         number = super().__new__(cls, value)

@@ -71,7 +71,7 @@ def test_run_time_mode_v_is_checked_when_it_runs():
 
 
 def test_image_to_column_with_run_time_window():
-    """The pattern of the img2col programs: kernel point from the loop variable, straight to the Unified Buffer."""
+    """As in img2col programs, the loop variable is the kernel point, and data go straight to the Unified Buffer."""
     height, width, out_rows = 6, 8, 48
     image = values("float16", 1, height, width, 16)
     instance = tik.Tik(disable_debug=False)

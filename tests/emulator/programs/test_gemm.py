@@ -41,7 +41,7 @@ def test_sizes_must_fit_the_blocks():
 @pytest.mark.parametrize("terms", [1, 3])
 @pytest.mark.parametrize("l2", [False, True])
 def test_double_buffers_raise_the_share_of_the_cube(terms, l2):
-    """Same block, same traffic: loads overlap with products."""
+    """With the same block and traffic, double buffers save time: loads overlap with products."""
     blocks = {"block": gemm.DOUBLE, "terms": terms, "l2": l2, "depth": 256, "cores": 8}
     single, double = (gemm.gemm_share(buffers=buffers, **blocks) for buffers in (1, 2))
     assert 0.1 < single < 1 and 0.1 < double < 1
@@ -49,7 +49,7 @@ def test_double_buffers_raise_the_share_of_the_cube(terms, l2):
 
 
 def test_published_blocks_fill_the_memories():
-    """176 is the largest block of which L0C and the planned Unified Buffer hold two tiles of C."""
+    """With the largest block, 176, L0C and the planned Unified Buffer hold two tiles of C."""
     for block, buffers in ((gemm.SINGLE, 1), (gemm.DOUBLE, 2)):
         bm, bk, bn = block
         instance = gemm.gemm(bm * 2, bk * buffers, bn, block, buffers, 3, 1)
@@ -84,7 +84,7 @@ def test_loops_compute_what_they_say():
 
 
 def test_the_l2_buffer_takes_load_off_the_memory():
-    """Blocks that read the same rows: the second time the L2 buffer has them."""
+    """Several blocks read the same rows: from the second time on the L2 buffer has them."""
     instance = gemm.gemm(352, 256, 704, gemm.DOUBLE, 2, 1, 8)
     with_l2, without = (tikemu.run(instance, {}, numerics=False, options=Options(l2=l2)) for l2 in (True, False))
     once = (352 + 704) * 256 * 2 + 352 * 704 * 4

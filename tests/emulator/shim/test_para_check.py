@@ -211,7 +211,7 @@ def test_small_helpers():
     (check.OPTION_INPUT, check.OPTION_ATTR_STR),
 )
 def flexible(x, axes, mode=None):
-    """Return an entry function whose parameters have alternatives."""
+    """Return an entry function with alternatives for its parameters."""
     return axes
 
 

@@ -154,7 +154,7 @@ def test_force_hides_a_real_cann_until_uninstall(cann, loaded):
 
 
 def test_a_stand_in_for_cann_is_completed(cann):
-    """Its own modules come first, then those that are given, then tikemu's."""
+    """The package's own modules come first, then the given modules, then tikemu's."""
     tikemu.shim.complete({"te.version": {"version": "6.3"}, "te.platform.cce_policy": {"set_L1_info": len}})
     assert load("import te.tik")["te"].tik.Tik == "real"
     assert load("from tbe import tik")["tik"].Tik is tik.Tik

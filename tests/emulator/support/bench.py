@@ -222,7 +222,7 @@ class Bench:
         return spec.bind(context, _map(given, _resolved))
 
     def call(self, api: str, *args: Any, **kwargs: Any) -> Any:
-        """Execute one instruction. Returns a compare-mask handle where the instruction does."""
+        """Execute one instruction. Returns a compare-mask handle if the instruction does."""
         operations = self.bind(api, *args, **kwargs)
         for operation in operations:
             self.execute(operation)

@@ -9,7 +9,7 @@ from tikemu import tik
 
 from tests.emulator.support.strict_programs import filled, per_block, ub
 
-#: What a program gives: its inputs and outputs, and more options.
+#: The inputs and outputs of a program, and more options.
 Parts = tuple[list[Any], list[Any], dict[str, Any]]
 
 

@@ -204,7 +204,7 @@ def _cases() -> list[Case]:
         *((32, 7), (128, 7), (16, 14), (32, 14), (64, 14), (8, 28), (16, 28), (32, 28), (4, 56), (8, 56), (16, 56)),
         (4, 112),
     ]:
-        leaves = (c1, size) == (8, 56)  # a loop of 16 where 8 are meant
+        leaves = (c1, size) == (8, 56)  # it loops 16 times instead of 8
         add(
             "transpose02314",
             (32, c1, size, size, 16),

@@ -140,7 +140,7 @@ def reduce(a: dict[str, Any], name: str) -> None:
 
 
 def reduce_add(a: dict[str, Any]) -> None:
-    """Run vec_reduce_add: sums of repeats, then sums of those."""
+    """Run vec_reduce_add: sum each repeat, then the sums."""
     src = a["src"]
     width = 256 // src.size
     enabled = set(lanes(a["mask"], width))

@@ -61,5 +61,5 @@ def modes(instance: Any) -> set[str]:
 
 @pytest.fixture
 def one_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Set the number of processes to what a test says."""
+    """Set the number of processes that a test asks for."""
     monkeypatch.delenv("TIKEMU_PROCESSES", raising=False)

@@ -1,4 +1,4 @@
-"""Random programs whose blocks meet in global memory, or nearly do: in all ways in which one can see the other."""
+"""Random programs with blocks that meet, or nearly meet, in global memory."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from tikemu import tik
 
-#: Elements of a block of 32 bytes, of the pieces that move, and of the global tensors, whose blocks overlap.
+#: Numbers of elements: of a block of 32 bytes, of a piece that moves, and of a global tensor.
 BLOCK, PIECE, SIZE = 8, 64, 1024
 
 

@@ -75,7 +75,7 @@ def check(
         return
     with pytest.raises(error, match=message) as caught:
         tikemu.run(kernel, feeds, options=STRICT)
-    # The line of the program: in the test, or here where a shared tensor was defined.
+    # The message names the line of the program: in the test, or here if it is the definition of a shared tensor.
     assert "test_strict" in str(caught.value) or "strict_programs.py" in str(caught.value)
 
 

@@ -9,5 +9,5 @@ from tests.emulator.support.timing_bench import Bench
 
 @pytest.fixture
 def bench() -> Bench:
-    """Return one core whose clock shows what is executed."""
+    """Return one core with a clock that shows the executed operations."""
     return Bench()

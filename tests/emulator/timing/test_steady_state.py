@@ -1,4 +1,4 @@
-"""Steady states that are replayed: the same times, counts and events as simulating every operation."""
+"""Replayed steady states have the same times, counts and events as simulated operations."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_random_loops(seed: int, several: bool, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("build", PROGRAMS, ids=lambda build: build.__name__)
 def test_programs(build: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A kept trace needs every event, so nothing is replayed; without one the same comes out."""
+    """A kept trace needs every event, so nothing is replayed. Without a trace the results are the same."""
     tikemu.install(soc="Ascend910A")
     instance, feeds, _ = build()
     monkeypatch.setattr(cores, "TRACED_CORES", 64)

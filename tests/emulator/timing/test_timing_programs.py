@@ -80,7 +80,7 @@ def moves(instance: Any, run_time: bool) -> Any:
 
 @pytest.mark.parametrize("m, n, chained", [(144, 16, False), (160, 16, True), (48, 48, False), (64, 48, True)])
 def test_accumulating_matrix_products(kernel: Any, m: int, n: int, chained: bool) -> None:
-    """Below ten fractals of the result, a product waits for the one it accumulates onto (timing.md 3.1)."""
+    """Below ten fractals of the result, a product waits for the product that it accumulates onto (timing.md 3.1)."""
     left = kernel.Tensor("float16", (m * 16,), tik.scope_ca, "left")
     right = kernel.Tensor("float16", (n * 16,), tik.scope_cb, "right")
     result = kernel.Tensor("float32", (m * n,), tik.scope_cc, "result")
@@ -109,7 +109,7 @@ def test_accumulating_matrix_products(kernel: Any, m: int, n: int, chained: bool
 def test_addresses_known_at_build_time_save_synchronisation(
     kernel: Any, run_time: bool, sync: str, waits: bool
 ) -> None:
-    """Where TIK cannot prove that two moves are disjoint, the second waits for the first (D31b)."""
+    """If TIK cannot prove that two moves are disjoint, the second waits for the first (D31b)."""
     result = tikemu.run(moves(kernel, run_time), INPUT, options=Options(sync=sync))
     move = 1024 / 78
     first = ISSUE + run_time  # the assignment of the Scalar takes a cycle
@@ -168,7 +168,7 @@ def test_the_l2_model_makes_a_second_pass_faster(kernel: Any) -> None:
     kernel.BuildCCE("reread", [source], [])
     miss = tikemu.run(kernel, {}, numerics=False)
     hit = tikemu.run(kernel, {}, numerics=False, options=Options(l2=True))
-    # A buffer is filled again once it is filled: in the pauses others move, and a core moves as fast as its port.
+    # Other cores move in the pauses of a core, so a core moves as fast as its port.
     port = 16384 / 78
     assert 128 * port < miss.instructions["data_move"].cycles < 128 * 16384 / 36.25
     assert hit.instructions["data_move"].cycles == pytest.approx(16384 / 36.25 + 127 * 16384 / 110, rel=0.01)

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("soc")
 
 
 def waits(bench: Bench) -> dict:
-    """Return what the pipes of a bench have waited for until now."""
+    """Return the waits of the pipes of a bench until now."""
     return named(bench.clock.waited)
 
 
@@ -38,7 +38,7 @@ def test_a_pipe_waits_for_its_own_result(bench: Bench) -> None:
 
 
 def test_a_pipe_waits_for_the_last_of_the_flags(bench: Bench) -> None:
-    """Until S has handed the instruction out it waits for S, whatever else is missing."""
+    """An instruction waits for S until S has handed it out, whatever else is missing."""
     bench.op("MTE2", cycles=100, latency=350, writes=[A])
     bench.op("M", cycles=10, latency=20, writes=[B])
     bench.op("V", reads=[A, B])
@@ -80,7 +80,7 @@ def test_a_barrier_of_a_pipe_and_an_explicit_flag(bench: Bench) -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_work_and_waits_are_all_the_time_of_a_pipe(bench: Bench, seed: int) -> None:
-    """And of S, but for the flags of what is complete before they are."""
+    """The sum also holds for S, apart from flags of operations that complete before S sets the flag."""
     rng = np.random.default_rng(seed)
     busy = dict.fromkeys(PIPES, 0.0)
     for _ in range(300):
@@ -144,7 +144,7 @@ def test_the_waits_are_the_same_however_a_program_is_run(options: dict) -> None:
 
 
 def test_a_trace_shows_the_scalar_unit_and_the_waits_for_it(tmp_path: Any) -> None:
-    """Bars of S do not overlap and add up to what the report counts."""
+    """Bars of S do not overlap, and add up to the report's time."""
     instance = negated(tik.Tik(), 12, True)
     result = tikemu.run(instance, {}, numerics=False)
     result.save_trace(tmp_path / "trace.json")

@@ -13,18 +13,19 @@ os.environ.setdefault("FLASH_ATTENTION_CPU_POISON", "1")
 
 @pytest.fixture(autouse=True, scope="session")
 def sources_are_read_once():
-    """Keep the sources of functions: MindSpore's compiler cuts them out of files for every graph. a tenth of its
-    time.
+    """Keep the sources of functions.
+
+    MindSpore's compiler cuts them out of files for every graph, which takes a tenth of its time.
     """
     read, cut = inspect.getsourcelines, {}
 
     def remembered(function):
-        # Functions of one decorator share the code of its wrapper; what is read is the source of the wrapped one.
+        # Functions of one decorator share the code of its wrapper, but the wrapped function has the source.
         code = getattr(inspect.unwrap(function), "__code__", None)
         if code is None:
             return read(function)
         if id(code) not in cut:
-            cut[id(code)] = code, read(function)  # with the code, whose id is no other's as long as it is there
+            cut[id(code)] = code, read(function)  # kept with the code object, so that no other object gets its id
         lines, number = cut[id(code)][1]
         return list(lines), number
 
@@ -37,7 +38,7 @@ def sources_are_read_once():
 def run_python():
     """Run a program in a fresh interpreter with this one's packages; return the output.
 
-    With `errors` that is what it wrote to stderr.
+    With `errors` it returns what the program wrote to stderr.
     """
 
     def run(*arguments: str, timeout: float = 240, errors: bool = False, **environment: str) -> str:
@@ -70,8 +71,8 @@ def each_operator_ends_first(request: pytest.FixtureRequest) -> None:
 def nothing_is_left_of_other_tests() -> None:
     """Restore PYNATIVE, also after commands, and clear a failed gradient.
 
-    An exception in a function that is differentiated leaves one. By it a graph of a later test would be differentiated,
-    and MindSpore 2.10 takes later gradients for higher ones, in which `tensor[0]` fails
+    An exception in a differentiated function leaves an open gradient. It would differentiate a graph of a later test.
+    MindSpore 2.10 also takes later gradients for higher gradients, in which `tensor[0]` fails
     (st/mindspore_faults/index_after_exception.py).
     """
     mindspore = sys.modules.get("mindspore")

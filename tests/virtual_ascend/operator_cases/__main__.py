@@ -1,7 +1,7 @@
 """Operators of MindSpore on one device, to be compared with another: operator_cases DEVICE FILE.npz
 
-The cases run in PYNATIVE, so that each operator is compiled and launched by itself. The cases of GRAPHS run in GRAPH,
-where MindSpore makes one of CANN's operators of several. The cases of CARD have no kernel for another device.
+The cases run in PYNATIVE, so that each operator is compiled and launched by itself. The cases of GRAPHS run in GRAPH:
+in this mode MindSpore fuses several operators into one of CANN's. The cases of CARD have no kernel for another device.
 """
 
 import sys

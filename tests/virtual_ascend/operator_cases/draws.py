@@ -57,7 +57,7 @@ def by_name(function, x):
     """Return the gradient of a graph that reaches most operators by their names. It multiplies a changing constant,
     x and a function of x that has no gradient.
 
-    From the third one on MindSpore 2.0 takes all shapes for unknown, and reaches most operators by their names.
+    From the third constant on, MindSpore 2.0 takes all shapes for unknown.
     """
     for constant in (Tensor(np.float32(number)) for number in (2, 3, 4)):
         result = ops.GradOperation()(lambda y, constant=constant: y * constant * ops.stop_gradient(function(y)))(x)

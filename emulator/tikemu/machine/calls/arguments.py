@@ -1,4 +1,4 @@
-"""Arguments of a call that are known only at run time: the key of what is bound for them, and templates of operands."""
+"""Arguments of a call that are known only at run time: the key of its operations, and templates of operands."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..runtime import TensorPlace
 
 
 class RuntimeArguments:
-    """The run-time values among the arguments of a call, as source texts: together the key of what is bound."""
+    """The run-time values among the arguments of a call, as source texts: together the key of its operations."""
 
     def __init__(self, expressions: Expressions) -> None:
         self.expressions = expressions
@@ -112,8 +112,9 @@ class OperandTemplate:
         """Return the operand for the run-time values ``key``.
 
         Raises:
-            TikBoundsError: it starts outside the tensor, or a run-time extent leads beyond its end. (Where it may start
-                directly behind the tensor, an instruction with repeat 0 stands; others find out by what they touch.)
+            TikBoundsError: it starts outside the tensor, or a run-time extent leads beyond its end. (It may start
+                directly behind the tensor, for an instruction with repeat 0. The bytes that other instructions touch
+                are checked later.)
         """
         place = self.place
         start = place.address + key_value(self.copy, key) * place.stride

@@ -18,7 +18,7 @@ class CallCompiler(SourceWriter):
 
     Attributes:
         synced: whether the automatic synchronisation works here.
-        sites: by ``id`` of a call's statement, what stands behind it.
+        sites: by ``id`` of a call's statement, its site.
     """
 
     def __init__(self, runtime: Runtime, needs: Needs) -> None:
@@ -66,7 +66,7 @@ class CallCompiler(SourceWriter):
             return OperandTemplate(self.place(value), value, run_time, self.copy(value.tensor), anywhere)
         if isinstance(value, (ir.Variable, ir.Operation)):
             if not needed and value.dtype.startswith("float"):
-                return 1.0  # what is computed does not matter
+                return 1.0  # the computed numbers do not matter
             return run_time.add(value)
         if isinstance(value, (list, tuple)):
             return [self.argument(item, run_time, needed) for item in value]

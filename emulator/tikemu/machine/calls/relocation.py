@@ -1,7 +1,7 @@
 """Bound operations that are used again at other addresses.
 
-In a loop over the elements of a tensor every execution of a call has operands at new offsets, and preparing each of
-them from nothing takes longer than running it. All checks and costs of a call depend on the addresses only through
+In a loop over the elements of a tensor every execution of a call has operands at new offsets. To prepare an execution
+from nothing takes longer than to run it. All checks and costs of a call depend on the addresses only through
 
 * their remainders (alignment, bank groups, lines of the L2 buffer) and, for vector instructions, the layer of the
   Unified Buffer,
@@ -38,7 +38,7 @@ class Relocatable:
         pairs: (first view, second view, distance): positions of operands in one memory, one of which is written;
             distance None if they share no byte.
         accesses: what is read, and what is written, each with the number of its view.
-        in_global: some of it lies in global memory.
+        in_global: an operand lies in global memory.
     """
 
     __slots__ = ("ops", "reach", "pairs", "accesses", "in_global")
@@ -46,7 +46,7 @@ class Relocatable:
     def __init__(self, ops: Ops, views: list[OperandTemplate], addresses: list[int]) -> None:
         micro: MicroOp = ops[0].micro
         self.ops = ops
-        # Every access belongs to the view whose operand it is.
+        # Every access belongs to the view of its operand.
         owners = {id(operand): number for number, operand in enumerate(micro.operands)}
         self.accesses = [
             [(owners[id(access.operand)], access) for access in accesses] for accesses in (micro.reads, micro.writes)
@@ -112,7 +112,7 @@ class Relocator:
         self.fixed: tuple[int, ...] | None = None  # positions in the key that are neither offset nor moved scalar
         self.units: list[tuple[int, bool]] = []
         self.templates: dict[Any, Relocatable] = {}
-        self.possible = True  # nothing is known that forbids it
+        self.possible = True  # no reason against relocation is known
         self.buffer_bounds = False  # it is known (and the user was told) that the call leaves a tensor
 
     def find(self, values: tuple) -> Ops | None:
@@ -142,7 +142,7 @@ class Relocator:
                     self.retire(ops)
                 self.templates.clear()
             ops = self.prepare(values)
-            if not self._movable(ops):  # something else for these arguments, nothing at all for a repeat of 0
+            if not self._movable(ops):  # other operations for these arguments, or none for a repeat of 0
                 return None
             template = self.templates[key] = Relocatable(ops, self.views, addresses)
             if not template.fits(addresses, starts, ends):  # it touches padding of a tensor

@@ -16,7 +16,7 @@ from .relocation import Relocator
 
 #: Keys kept per call, and footprints kept per element access.
 LIMIT = 4096
-#: Keys that a call with numerics has before its operations are relocated; others are equal from the first on.
+#: Keys that a call with numerics has before its operations are relocated. Without numerics the first key is enough.
 KEPT = 128
 
 
@@ -75,7 +75,7 @@ class CallSite(Reusable):
         if self.relocator is not None and len(self.bound) >= (KEPT if self.computed else 0):
             ops = self.relocator.find(values)
             if ops is not None and (self.computed or len(self.bound) >= LIMIT):
-                return ops  # if nothing is computed they serve this key as they are, and are kept for it
+                return ops  # without numerics they need no change for this key, and are kept for it
         if ops is None:
             ops = self.prepare(values)
             if len(self.bound) >= (LIMIT if self.runtime.options.reuse else 1):
@@ -170,7 +170,7 @@ class CallGroup(Reusable):
                         op.run()
                     except TikError as error:
                         raise error.at(op.location) from None
-        # None: something has asked for everything to be prepared again meanwhile.
+        # None: meanwhile all operations were dropped, to be prepared again.
         if self.ops is not None:
             self.ops = tuple(prepared) if self.reuse else None
         return tuple(prepared)

@@ -10,9 +10,9 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-#: Formats that an operator takes besides ND where all its tensors have one shape of at least two axes, by the name of
-#: its entry. Assumed: an operator that works element by element works on fractals as on rows, and MindSpore registers
-#: these for the formats of matrices and images alike (``formatAgnostic``, ``broadcast``).
+#: Formats that an operator takes besides ND if all its tensors have one shape of at least two axes, by the name of
+#: its entry. Assumed: an operator that works element by element works on fractals as on rows. MindSpore registers
+#: these operators for the formats of matrices and images alike (``formatAgnostic``, ``broadcast``).
 ELEMENTWISE = (
     "abs",
     "add",
@@ -46,20 +46,20 @@ ELEMENTWISE = (
     "tanh",
     "tanh_grad",
 )
-#: dtype and format by parameter, of operators that have one answer whatever the tensors. Assumed: as MindSpore's
-#: registrations of the derivatives have it, since the Cube takes nothing else.
+#: dtype and format by parameter, of operators that have the same answer for all tensors. Assumed: the same as in
+#: MindSpore's registrations of the derivatives, since the Cube takes nothing else.
 FIXED = {
     "conv2d": {
         **{"input0": ("float16", "NC1HWC0"), "input1": ("float16", "FRACTAL_Z")},
         **{"input2": ("float16", "ND"), "input3": ("int8", "ND"), "output0": ("float16", "NC1HWC0")},
     }
 }
-#: dtypes that exist in fractals. Assumed: those that MindSpore's registrations of TransData have.
+#: dtypes that exist in fractals. Assumed: the dtypes of MindSpore's registrations of TransData.
 IN_FRACTALS = ("float16", "float32", "float", "int32")
 #: Of every kernel of an AI core.
 MAGIC, CORE_TYPE = "RT_DEV_BINARY_MAGIC_ELF", "AiCore"
-#: Pattern of every operator: MindSpore then fuses none of them in the Unified Buffer. Assumed of the user's operators;
-#: CANN's own are fused on a card, which changes the list of kernels.
+#: Pattern of every operator: MindSpore then fuses none of them in the Unified Buffer. For the user's operators this is
+#: assumed. CANN's own operators are fused on a card, which changes the list of kernels.
 PATTERN = "Opaque"
 
 
@@ -73,8 +73,9 @@ def replaced_formats() -> dict[str, tuple[str, ...]]:
 
 
 def check_supported(_entry: str, _inputs: Sequence[Any], _outputs: Sequence[Any]) -> bool:
-    """Return whether a built-in operator takes these tensors. Assumed: it does; the device process refuses what it
-    cannot.
+    """Return whether a built-in operator takes these tensors.
+
+    Assumed: it does. The device process refuses tensors that it cannot take.
     """
     return True
 

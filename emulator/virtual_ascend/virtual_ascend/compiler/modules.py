@@ -1,4 +1,4 @@
-"""The packages te and tbe: tikemu's modules, and those that only MindSpore's build process asks for."""
+"""The packages te and tbe: tikemu's modules, and modules that only MindSpore's build process asks for."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ class Server:
         self.launcher.launch(number, blocks, [Address(*pair) for pair in _ADDRESS.iter_unpack(contents)])
 
     def launch_aicpu(self, size: int, count: int, contents: bytes) -> None:
-        """Read the extension, whose address comes last and which has so many bytes."""
+        """Launch a kernel of the AI CPU. The last address is the extension's, which has ``size`` bytes."""
         (*addresses, extension), definition = _split(count, contents)
         self.launcher.launch_aicpu(aicpu.parse(definition), addresses, extension, size)
 
@@ -165,7 +165,7 @@ def _end_with(connection: socket.socket, report: Report | None, failures: list[s
 
 
 def main() -> None:
-    # Ctrl-C goes to all processes of a terminal. The program decides what it means, and this process ends with it.
+    # Ctrl-C goes to all processes of a terminal. The program decides what to do, and this process ends with it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     descriptor, file, size, pages = map(int, sys.argv[1:5])
     connection = socket.socket(fileno=descriptor)

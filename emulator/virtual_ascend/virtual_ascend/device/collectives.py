@@ -1,6 +1,6 @@
-"""HCCL's collectives: what a card gives to the others stands in a file, and each takes what is for it.
+"""HCCL's collectives: a card gives elements in a file, and each other card takes its part.
 
-A file holds a line of JSON, which says what was called, and the elements. The runtime (runtime/collectives.cc) names
+A file holds a line of JSON, which describes the call, and the elements. The runtime (runtime/collectives.cc) names
 the files, and asks to take only when all of them are there. Sums of float16 are taken in float32 and rounded once, in
 the order of the cards; HCCL's own order and rounding are not documented.
 """
@@ -36,14 +36,14 @@ class Call:
 
     Attributes:
         kind: HCCL's name of the operation.
-        count: elements that a card gives; of ReduceScatter and Receive those that it gets.
+        count: elements that a card gives, or gets in ReduceScatter and Receive.
         dtype, reduction: numbers of HCCL's enumerations.
         peer: rank of the root, the sender or the receiver in the group.
         rank: of this card in the group.
         members: of the group, as the whole job counts its cards.
         send_counts, send_offsets, receive_counts, receive_offsets: of HcomAllToAllV, in elements.
-        file: where this card writes.
-        files: those that it reads.
+        file: the file that this card writes.
+        files: the files that it reads.
     """
 
     kind: str
@@ -118,7 +118,7 @@ def taken(memory: Memory, call: Call, address: Address) -> np.ndarray:
 
 
 def give(call: Call, elements: np.ndarray) -> None:
-    """Write what this card gives.
+    """Write the elements that this card gives.
 
     Raises:
         KernelError: there is no room for it, or it has another size than the call.
@@ -138,7 +138,7 @@ def give(call: Call, elements: np.ndarray) -> None:
 
 
 def take(call: Call, output: np.ndarray) -> None:
-    """Read what the others have given, and write the result.
+    """Read the elements of the other cards, and write the result.
 
     Raises:
         KernelError: another card has called something else.

@@ -1,7 +1,7 @@
 """Extensions of AI CPU kernels: shapes that a node definition leaves open, as graphengine's fwk_adpt_struct.h has them.
 
-Entries follow each other: their kind, their length, and here for each tensor a type and eight sizes, of which one
-mark ends those that count.
+Entries follow each other. Each has its kind, its length, and for each tensor a type and eight sizes. The sizes that
+count end at a mark.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Extension:
                 place += length
 
     def shapes(self, kind: int) -> list[list[int]]:
-        """Return a property of all tensors of a kind, or none if it is silent."""
+        """Return the shapes of all tensors of a kind. Without such an entry there are none."""
         tensors = self._tensors.get(kind, np.zeros(0, _TENSOR))
         found = [sizes.tolist() for sizes in tensors["sizes"]]
         return [sizes[: sizes.index(_END)] if _END in sizes else sizes for sizes in found]

@@ -10,7 +10,7 @@ import numpy as np
 
 from .errors import KernelError
 
-#: Formats whose elements lie in the order of the shape.
+#: Formats with the elements in the order of the shape.
 PLAIN = ("ND", "NCHW", "NHWC", "HWCN", "DefaultFormat", "NCDHW", "NDHWC", "NCL")
 DTYPES = {"float": "float32", "double": "float64"}
 
@@ -21,7 +21,7 @@ def dtype_of(description: dict[str, Any]) -> np.dtype:
 
 
 def with_filling(operator: Callable[..., Any]) -> Callable[..., Any]:
-    """Mark an operator that works on matrices in fractals with what fills these up."""
+    """Mark an operator that works on matrices in fractals together with their filling."""
     operator.with_filling = True  # type: ignore[attr-defined]
     return operator
 
@@ -35,10 +35,10 @@ def plain_shape(description: dict[str, Any]) -> tuple[int, ...]:
 def to_plain(
     stored: np.ndarray, description: dict[str, Any], groups: int | None = None, filling: bool = False
 ) -> np.ndarray:
-    """Return the tensor that was stored in its format. With ``filling`` the result has what fills matrices up.
+    """Return the tensor that was stored in its format. With ``filling`` the result keeps the filling of matrices.
 
-    `groups`: of the convolution whose filters lie in FRACTAL_Z. An operator that knows of none works on all that lies
-    there, element by element.
+    `groups`: groups of the convolution that has its filters in FRACTAL_Z. An operator that knows of no groups works on
+    everything that lies there, element by element.
     """
     rows = _rows(stored, description, groups)
     if rows is None:
@@ -50,7 +50,7 @@ def to_plain(
 
 
 def store(plain: np.ndarray, target: np.ndarray, description: dict[str, Any], groups: int | None = None) -> None:
-    """Write a tensor in its format; what fills up fractals is zero."""
+    """Write a tensor in its format. The filling of fractals is zero."""
     rows = _rows(target, description, groups)
     if rows is None:
         target[...] = plain.reshape(target.shape)
@@ -64,7 +64,7 @@ def store(plain: np.ndarray, target: np.ndarray, description: dict[str, Any], gr
     view[...] = filled.reshape(view.shape)
 
 
-#: Of memory in a format: its elements in the order of rows with what fills up, the shape of that, the tensor's place.
+#: Memory in a format: its elements in the order of rows with the filling, their shape, and the place of the tensor.
 Rows = tuple[np.ndarray, tuple[int, ...], tuple[Any, ...]]
 
 
@@ -77,7 +77,7 @@ def _rows(stored: np.ndarray, description: dict[str, Any], groups: int | None) -
         return None
     if kind == "FRACTAL_Z":
         if len(description["ori_shape"]) == 2:
-            # Filters of one place, their number being the columns: parts of rows, of columns, columns, rows.
+            # Filters of one place; the columns are the filters. Axes: parts of rows, parts of columns, columns, rows.
             (down, across, width, height), shape = stored.shape, description["ori_shape"]
             return stored.transpose(0, 3, 1, 2), (down * height, across * width), (slice(shape[0]), slice(shape[1]))
         return _filters(stored, description["ori_shape"], groups or 1)

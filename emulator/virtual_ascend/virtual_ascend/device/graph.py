@@ -1,7 +1,8 @@
-"""Graphs of GE: their nodes run one after the other, those that nothing orders in an order drawn by the seed.
+"""Graphs of GE: their nodes run one after the other.
 
-Operators are the same as MindSpore 2.0's kernels, on plain arrays. An operator package's operators are compiled from
-its entries when they first run. What lies between two nodes has no place in the card's memory.
+The seed draws the order of nodes that do not depend on each other. Operators are the same as MindSpore 2.0's kernels,
+on plain arrays. An operator package's operators are compiled from its entries when they first run. Tensors between two
+nodes have no place in the card's memory.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ _AS_ATTRIBUTES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "SplitV": ("size_splits", "split_dim"),
     }
 )
-#: By type: inputs that are updated where they lie, in the order of the results. Of others those are whose name is that
-#: of an output too, as everywhere in GE.
+#: By type: inputs that are updated in place, in the order of the results. Other types update each input that has the
+#: name of an output, as everywhere in GE.
 _UPDATED: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {"ApplyAdam": ("var", "m", "v"), "ApplyMomentum": ("var", "accum")}
 )
@@ -97,7 +98,7 @@ class Graphs:
         return self.go_on(number)
 
     def go_on(self, number: int) -> str:
-        """Go on with a graph whose collective has its result."""
+        """Go on with a graph after its collective has a result."""
         exchange = next(self.running[number], None)
         if exchange is None:
             del self.running[number]
@@ -249,7 +250,7 @@ def description_of(array: np.ndarray) -> dict[str, Any]:
 
 
 def _stored(result: np.ndarray, tensor: dict[str, Any] | None) -> np.ndarray:
-    """Describe a tensor as MindSpore did: operators of layout leave the shape to who stores."""
+    """Return a result in the dtype and shape that MindSpore described: operators of layout leave the shape to this."""
     if tensor is None:
         return result
     shape = tensor["shape"] if result.size == np.prod(tensor["shape"]) else result.shape

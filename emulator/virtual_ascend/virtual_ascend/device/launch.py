@@ -142,7 +142,7 @@ class Launcher:
             size += array.nbytes
             if tensor in inputs:
                 spans.append((start, end))
-            # What is no input, was not cleared and does not lie where an input lies starts undefined.
+            # A tensor starts undefined if it is no input, was not cleared, and does not overlap an input.
             if tensor.is_atomic_add or any(first < end and start < last for first, last in spans):
                 feeds[tensor.name] = array
             if tensor in outputs:

@@ -23,7 +23,7 @@ class Address(NamedTuple):
 
 
 class Memory:
-    """Tensors at addresses. A page that nothing was written to holds NaN."""
+    """Tensors at addresses. A page holds NaN until something is written to it."""
 
     def __init__(self, file: int, size: int, pages: int) -> None:
         contents = np.frombuffer(mmap.mmap(file, size + pages), np.uint8)
@@ -33,7 +33,7 @@ class Memory:
         """Return the tensor there.
 
         Raises:
-            KernelError: it does not lie in one block of memory; the message begins with ``name``.
+            KernelError: the tensor does not lie in one block of memory; the message begins with ``name``.
         """
         size = math.prod(shape) * dtype.itemsize
         if address.offset == NOWHERE:

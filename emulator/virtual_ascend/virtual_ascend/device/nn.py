@@ -1,7 +1,7 @@
 """Functions of aclnn: single operators, with which MindSpore from 2.3 on works on tensors outside of graphs.
 
-One table: by name the arguments, a letter each, and what they compute. The last tensors are results; of a function
-whose name begins with Inplace it is the first one.
+One table maps the name of a function to its arguments, a letter each, and to its computation. The last tensors are
+results. If the name begins with Inplace, the first tensor is the result.
 
     t tensor   l list of tensors   s scalar   a array of integers   i int64   c int8   b bool   d double   y dtype
 """
@@ -104,7 +104,7 @@ _ADDED_AS = {"t": "Tensor", "l": "Tensors", "s": "Scalar", "a": "Array"}
 
 
 def source() -> str:
-    """Return the functions in C++: of each one that collects a call and one that launches it, see ge/nn_api.h."""
+    """Return the functions in C++, two for each name: one collects a call, one launches it (see ge/nn_api.h)."""
     lines = ['#include "nn_api.h"', "using virtual_ascend::Executor;", 'extern "C" {']
     for name, function in TABLE.items():
         letters = list(enumerate(function.arguments))

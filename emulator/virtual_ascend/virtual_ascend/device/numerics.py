@@ -1,6 +1,6 @@
 """Arithmetic of built-in operators: float16 is computed in float32 and rounded once.
 
-The real operators round in between as their instructions do; nobody published where.
+The real operators also round in between, as their instructions do; nobody published at which steps.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ def wide(array: np.ndarray) -> np.ndarray:
 
 
 def listed(arrays: Sequence[Any]) -> list[np.ndarray]:
-    """Return a list of tensors. It comes as one parameter or, of an operator asked for by name, as several."""
+    """Return a list of tensors. It comes as one parameter, or as several if an operator is called by name."""
     return list(arrays[0]) if len(arrays) == 1 and isinstance(arrays[0], list) else list(arrays)
 
 
 def convert(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
     """Return a result in the dtype that is stored.
 
-    As the first 910 does it, float16 saturates (and NaN becomes 0); a finite number for which it is too small sets the
+    As on the first 910, float16 saturates, and NaN becomes 0. A finite number that is too large for float16 sets the
     overflow status.
     """
     if dtype == np.float16 and array.dtype.kind == "f" and array.dtype != dtype:

@@ -1,4 +1,4 @@
-"""Operators of operator packages (OPP): what CANN does with them, from their information and their entries."""
+"""Operators of operator packages (OPP): used as CANN uses them, from their information and their entries."""
 
 from __future__ import annotations
 

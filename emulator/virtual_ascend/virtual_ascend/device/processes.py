@@ -1,17 +1,18 @@
-"""Choose the number of processes for the blocks of a kernel in TIK. Several run if that is quicker, with the same
-results.
+"""Choose the number of processes for the blocks of a kernel in TIK.
+
+Several processes run if they are quicker. The results are the same.
 """
 
 from __future__ import annotations
 
-#: Seconds of a launch from which on several processes are tried; to hand blocks to them takes about a tenth.
+#: Several processes are tried if a launch takes this many seconds. To hand blocks to them takes about a tenth.
 LONG = 0.2
-#: Bytes of tensors from which on they are tried at once.
+#: Several processes are tried at once if the tensors have this many bytes.
 LARGE = 1 << 20
 
 
 class Processes:
-    """Chooses between one process and several, by what earlier launches of a kernel took.
+    """Choose between one process and several, by the times of a kernel's earlier launches.
 
     Args:
         count: processes that may execute blocks; 1: only the caller does.

@@ -1,7 +1,8 @@
 """Report launches: a table in msprof's columns, and a trace for https://ui.perfetto.dev.
 
-Times are estimates: of operators in TIK from tikemu's model, of built-in ones the larger of what their bytes need at
-the bandwidth of the memory and their products at the peak of the Cube. One launch follows the other.
+Times are estimates. For operators in TIK they come from tikemu's model. For built-in operators two times count: for
+their bytes at the bandwidth of the memory, and for their products at the peak of the Cube. The longer time is taken.
+One launch follows the other.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class Report:
     def note(self, kernel: Kernel, unit: str, blocks: int, seconds: float | None = None) -> None:
         """Add one launch on AI cores or the AI CPU. tikemu may have estimated ``seconds``.
 
-        Of collectives, whose time the links between cards decide, there is no estimate.
+        Collectives have no estimate: the links between cards decide their time.
         """
         given, wanted = tensors(kernel.inputs), tensors(kernel.outputs)
         source = "tikemu"
@@ -117,7 +118,7 @@ def _products(kernel: Kernel, given: Sequence[dict[str, Any]]) -> int:
     """Return how many multiplications a product of matrices or a convolution has."""
     if kernel.function.startswith("conv2d"):
         output = kernel.outputs[0]["ori_shape"]
-        # As many for the result, or its gradient, the last input, whichever the operator is.
+        # The derivatives need as many as the convolution. Their last input is the gradient of the result.
         result = output if kernel.function == "conv2d" else given[-1]["ori_shape"]
         filters = output if "filter" in kernel.function else given[-2 if "input" in kernel.function else 1]["ori_shape"]
         return math.prod(result) * math.prod(filters[1:])

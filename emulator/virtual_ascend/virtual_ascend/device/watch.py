@@ -1,6 +1,6 @@
 """Watch how long a kernel runs.
 
-A notice comes first, an error where MindSpore's op_timeout is over.
+A notice comes first, an error when MindSpore's op_timeout is over.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Callable
 
 from ..kernel import Kernel
 
-#: op_timeout of MindSpore 2.0, where the program sets none.
+#: op_timeout of MindSpore 2.0 if the program sets none.
 DEFAULT_SECONDS = 1900
 
 

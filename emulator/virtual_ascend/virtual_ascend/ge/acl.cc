@@ -1,4 +1,4 @@
-// AscendCL as MindSpore from 2.3 on calls it, beside what runtime/runtime_api.cc has of it.
+// AscendCL as MindSpore from 2.3 on calls it, except for the functions in runtime/runtime_api.cc.
 #include <stdlib.h>
 #include <string.h>
 
@@ -87,14 +87,14 @@ Status aclrtLaunchCallback(void (*callback)(void *), void *data, int, void *stre
   return Streams::Instance().Add(stream, {Kind::kRun, run});
 }
 
-// Callbacks run where the stream does; the threads that wait for them have nothing to do.
+// Callbacks run as tasks of their stream; the threads that wait for them have nothing to do.
 Status aclrtSubscribeReport(uint64_t, void *) { return kSuccess; }
 Status aclrtProcessReport(int32_t) {
   std::this_thread::sleep_for(std::chrono::milliseconds(10));
   return kSuccess;
 }
 
-// An allocator of the program's for what operators by name need beside their tensors: nothing.
+// The program's allocator for further memory of operators by name. They need none here.
 void *aclrtAllocatorCreateDesc() { return new char; }
 
 // MindSpore's op_timeout, in seconds; 0: none.

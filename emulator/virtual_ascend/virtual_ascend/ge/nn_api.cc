@@ -1,5 +1,5 @@
-// What the functions of aclnn, single operators on tensors, are called with: an Executor collects a call's arguments as
-// JSON for the device process (device/nn.py). The functions themselves are written by library.py.
+// Arguments of the functions of aclnn, which are single operators on tensors. An Executor collects a call's arguments
+// as JSON for the device process (device/nn.py). library.py writes the functions themselves.
 #include "nn_api.h"
 
 #include <string.h>
@@ -84,7 +84,7 @@ NnArray *aclCreateBoolArray(const bool *values, uint64_t count) { return new NnA
 NnList *aclCreateTensorList(const NnTensor *const *tensors, uint64_t count) {
   return new NnList{{tensors, tensors + count}};
 }
-// What a list holds goes with it, in AscendCL; it is little, and stays.
+// AscendCL destroys the tensors of a list with the list. Here they stay, because they are small.
 Status aclDestroyTensorList(const NnList *list) { return Delete(list); }
 Status aclDestroyTensor(const NnTensor *tensor) { return Delete(tensor); }
 Status aclDestroyScalar(const NnScalar *scalar) { return Delete(scalar); }

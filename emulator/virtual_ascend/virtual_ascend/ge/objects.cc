@@ -1,4 +1,4 @@
-// What objects.h only declares.
+// Definitions for the declarations of objects.h.
 #include "objects.h"
 
 #include <algorithm>

@@ -84,7 +84,7 @@ class TensorDesc {
   std::shared_ptr<Description> d;
 };
 
-// TensorContents that are the tensor's own, or that somebody gave with what frees them.
+// Contents that are the tensor's own, or that somebody gave together with a function that frees them.
 struct TensorContents {
   using Deleter = std::function<void(uint8_t *)>;
   ~TensorContents() { Drop(); }
@@ -161,7 +161,7 @@ struct Link {
   std::shared_ptr<Operation> from;
   size_t output;
 };
-// What an Operator stands for. Ports are expanded: the second of a dynamic input x is x1.
+// The node behind an Operator. Ports are expanded: the second of a dynamic input x is x1.
 struct Operation {
   string name, type;
   std::vector<string> inputs, outputs, required;
@@ -361,7 +361,7 @@ class Operator {
   }
 };
 
-// Prototypes by type, those of prototypes.cc among them, and what infers shapes.
+// Prototypes by type, also the prototypes of prototypes.cc, and the functions that infer shapes.
 using Creator = std::function<Operator(const string &name)>;
 using Inference = std::function<graphStatus(Operator &)>;
 std::map<string, Creator> &Creators();
@@ -396,7 +396,7 @@ struct Layout {
   string name;
   std::vector<std::shared_ptr<Operation>> inputs;
   std::vector<Link> outputs;
-  // In an order in which each comes after what it needs.
+  // Each node comes after the nodes that it needs.
   std::vector<std::shared_ptr<Operation>> Nodes() const;
 };
 // A node in its graph, which MindSpore goes through to take superfluous nodes away.

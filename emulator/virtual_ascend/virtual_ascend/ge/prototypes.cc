@@ -1,5 +1,5 @@
 // Names of the ports of CANN's built-in operators that the plugin has no prototypes of, as graphengine's public headers have
-// them (third_party/fwkacllib/inc/op_proto): those that the training of a transformer needs.
+// them (third_party/fwkacllib/inc/op_proto): the operators that the training of a transformer needs.
 #include <iterator>
 #include <sstream>
 

@@ -1,4 +1,4 @@
-// GE's sessions: what MindSpore adds as a graph is described to the device process, which runs it (device/graph.py).
+// GE's sessions: a graph that MindSpore adds is described to the device process, which runs it (device/graph.py).
 #include "objects.h"
 
 #include <dlfcn.h>
@@ -137,7 +137,7 @@ void LoadPackages() {
   }
 }
 
-// What speaks against a node, by the prototype that its package has: ports, required attributes, inferred shapes.
+// Differences between a node and the prototype in its package: ports, required attributes, inferred shapes.
 string Differences(const std::shared_ptr<Operation> &node) {
   const auto prototype = Creators()[node->type]("").node;
   string found;
@@ -206,7 +206,7 @@ class CompiledGraphSummary {
   }
 };
 
-// What MindSpore described, or of an Identity what its input is.
+// Returns MindSpore's description of an output. The output of an Identity has the description of its input.
 Description Described(const Link &link) {
   const Operation &node = *link.from;
   const auto described = node.out.find(node.outputs[link.output]);
@@ -293,13 +293,13 @@ class Session {
     };
     if (virtual_ascend::Cards::Instance().AddGraph(id, run, stream)) return kFailed;
     auto &streams = virtual_ascend::Streams::Instance();
-    // What was placed here may be given back before the stream has run.
+    // Memory that was placed here may be given back before the stream has run.
     return placed && streams.WaitFor(static_cast<virtual_ascend::Stream *>(stream)) ? kFailed : kOk;
   }
   KEPT Status RegisterCallBackFunc(const string &, uint32_t (*const &)(uint32_t, const std::map<string, Tensor> &)) {
     return kOk;
   }
-  // The card has memory of its own for what a graph keeps between its nodes.
+  // The card has memory of its own for the tensors between a graph's nodes.
   KEPT Status SetGraphConstMemoryBase(uint32_t, const void *const, size_t) { return kOk; }
   KEPT Status UpdateGraphFeatureMemoryBase(uint32_t, const void *const, size_t) { return kOk; }
   KEPT Status SetGraphFixedFeatureMemoryBase(uint32_t, const void *const, size_t) { return kOk; }

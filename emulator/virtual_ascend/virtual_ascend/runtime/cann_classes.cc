@@ -1,5 +1,5 @@
-// C++ classes of CANN: the manager of error texts and the description of the platform. Sizes and layouts are ours wherever
-// only this library looks inside.
+// C++ classes of CANN: the manager of error texts and the description of the platform. Sizes and layouts are our own
+// if only this library looks inside.
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -74,7 +74,7 @@ class PlatformInfoManager {
 }  // namespace fe
 
 // ------------------------------------------------------------------------------------------------------ graph engine
-// Its objects, which the plugin constructs while it is loaded, are those of ../ge.
+// ../ge has the objects of the engine, which the plugin constructs while it is loaded.
 namespace ge {
 class OppSoManager {
  public:

@@ -1,5 +1,5 @@
-// Channels between host and card. Of those that the card would fill (Print, summaries) nothing comes. What the host sends,
-// batches of a sunk dataset, the device process keeps until a GetNext takes it.
+// Channels between host and card. Channels that the card would fill (Print, summaries) stay empty. The host sends
+// batches of a sunk dataset; the device process keeps them until a GetNext takes them.
 #include "channels.h"
 
 #include <algorithm>
@@ -108,7 +108,7 @@ Status acltdtReceiveTensor(void *channel, void *, int32_t milliseconds) {
   }
   return kQueueEmpty;
 }
-// Waits while the channel is full. What comes when it was stopped has no receiver.
+// Waits while the channel is full. A batch that comes after the channel was stopped has no receiver.
 Status acltdtSendTensor(void *handle, const Dataset *dataset, int32_t) {
   auto channel = static_cast<Channel *>(handle);
   const std::string message = Message(*channel, *dataset);

@@ -1,4 +1,4 @@
-// What goes on between the program's threads that fill channels and the kernels that empty them.
+// Traffic between the program's threads that fill channels and the kernels that empty them.
 #pragma once
 
 #include <chrono>
@@ -8,13 +8,14 @@
 
 namespace virtual_ascend {
 
-// Counts batches that were sent and kernels that may have taken one: who finds a channel full or empty waits for more.
+// Counts batches that were sent and kernels that may have taken one. A thread that finds a channel full or empty waits
+// for the count to grow.
 class Traffic {
  public:
   static Traffic &Instance();
   uint64_t count();
   void Note();
-  // False where nothing happened in that time.
+  // False if nothing happened in that time.
   bool WaitFor(uint64_t seen, std::chrono::milliseconds patience);
 
  private:

@@ -42,8 +42,8 @@ std::string List(const std::vector<Number> &numbers) {
 struct Exchange {
   std::shared_ptr<Group> group;
   Collective call;
-  std::string mine;    // the file with what this card gives; empty where it only receives
-  std::string former;  // that of the call before, which everybody has read when this one is complete
+  std::string mine;    // the file that this card writes; empty if it only receives
+  std::string former;  // the file of the call before, which everybody has read when this call is complete
   std::vector<std::pair<uint32_t, std::string>> needed;  // files of others and who writes them
   bool taken = false;                                    // a message is complete when its receiver has removed it
   int64_t graph = -1;  // the number of the graph of GE between two nodes of which the tensors are, if any

@@ -1,5 +1,5 @@
 // Several cards: this process is one of them, and exchanges tensors with the others through files in a folder that
-// virtual-ascend has made for all (VIRTUAL_ASCEND_EXCHANGE, in memory where the system has such a place).
+// virtual-ascend has made for all (VIRTUAL_ASCEND_EXCHANGE, in memory if the system has such a place).
 #pragma once
 
 #include <cstdint>
@@ -24,12 +24,12 @@ struct Group : std::enable_shared_from_this<Group> {
   std::map<std::string, uint64_t> messages;  // sent or received so far, by sender, receiver and tag
 };
 
-// One call; which fields count depends on the kind.
+// One call. The kind decides which fields count.
 struct Collective {
   std::string kind;  // HCCL's name of the operation: HcomAllReduce, ...
   const void *input = nullptr;
   void *output = nullptr;
-  uint64_t count = 0;  // HCCL's: of what a card gives, of ReduceScatter and Receive of what it gets
+  uint64_t count = 0;  // HCCL's: elements that a card gives, or gets in ReduceScatter and Receive
   int dtype = 0, reduction = 0;
   uint32_t peer = 0;  // root, sender or receiver: a rank of the group
   int64_t tag = 0;
@@ -56,7 +56,7 @@ class Cards {
   using Run = std::function<Status(bool on, std::string *answer)>;
   Status AddGraph(uint32_t number, const Run &run, void *stream);
 
-  // A card that has ended left a file with the reason; empty where it goes on.
+  // A card that has ended left a file with the reason; empty if it goes on.
   std::string Ended(uint32_t card) const;
   std::string Place(const std::string &name) const { return folder_ + "/" + name; }
 

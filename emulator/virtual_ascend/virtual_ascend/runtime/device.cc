@@ -155,7 +155,8 @@ void Device::Touch(uint64_t offset, uint64_t size) {
   }
 }
 
-// Where this library reaches `size` bytes: of the card if they lie in one block, else null; of the host as they are.
+// Returns the place at which this library reaches `size` bytes. Bytes of the card must lie in one block, else the
+// result is null. Bytes of the host stay where they are.
 uint8_t *Device::View(const void *pointer, uint64_t size, const char *what) {
   if (!Owns(pointer)) return static_cast<uint8_t *>(const_cast<void *>(pointer));
   const Address place = Locate(pointer);
@@ -224,7 +225,7 @@ void Device::Start() {
   if (posix_spawnp(&process_, python, nullptr, nullptr, arguments.data(), variables.data())) Die("device process");
   close(ends[1]);
   socket_ = ends[0];
-  // What the program forks, workers of a dataset say, neither talks in its place nor keeps the device process.
+  // A fork of the program, such as a worker of a dataset, neither talks in its place nor keeps the device process.
   pthread_atfork(nullptr, nullptr, [] { Instance().Leave(); });
 }
 

@@ -22,7 +22,7 @@ struct Address {
 };
 constexpr uint64_t kNowhere = ~0ull;
 
-// What the device process is asked; device/__main__.py has the same numbers.
+// Requests to the device process; device/__main__.py has the same numbers.
 enum class Request : uint32_t { kRegister = 1, kLaunch = 2, kAicpu = 3, kOperator = 4, kSend = 5, kWaiting = 6, kGive = 7, kTake = 8,
                                  kGraph = 9, kRunGraph = 10, kNn = 11, kGoOn = 12 };
 
@@ -33,13 +33,13 @@ class Device {
  public:
   static Device &Instance();
 
-  void *Allocate(uint64_t size);  // nullptr where no room is left
+  void *Allocate(uint64_t size);  // nullptr if no room is left
   Status Free(const void *address);
   uint64_t total() const { return size_; }
   uint64_t free_bytes();
 
   Address Locate(const void *pointer);
-  // Of `count` tensors, whose addresses stand one behind the other, as the device process reads them.
+  // Places of `count` tensors, as the device process reads them. `pointers` holds their addresses one behind the other.
   std::string Places(const void *pointers, size_t count);
   bool Owns(const void *pointer) const;
   // Either side may be memory of the host.

@@ -1,5 +1,5 @@
-// HCCL's C functions. MindSpore calls those of a communicator (Hccl*) in PYNATIVE, those of groups by name (Hcom*) in both
-// modes. It looks most of them up by name in libhccl_plugin.so, so all of those names have to be there.
+// HCCL's C functions. MindSpore calls the functions of a communicator (Hccl*) in PYNATIVE, and the functions of groups
+// by name (Hcom*) in both modes. It looks most of them up by name in libhccl_plugin.so, so all names have to be there.
 #include <string>
 #include <vector>
 
@@ -10,7 +10,7 @@ namespace {
 
 constexpr Status kParameterError = 1, kNotFound = 6;
 
-// What went wrong is kept for MindSpore's exception; the code is one of HCCL's.
+// Returns a code of HCCL. The text of the error is kept for MindSpore's exception.
 Status Code(Status status) { return status ? kParameterError : kSuccess; }
 
 Status Put(void *communicator, const Collective &call, void *stream) {

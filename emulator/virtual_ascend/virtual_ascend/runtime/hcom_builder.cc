@@ -1,6 +1,6 @@
-// How collectives come into sunk graphs. MindSpore describes each as a node of the graph engine (GE), has HCCL's builder
-// make a task of it, whose contents only HCCL reads, and later gives this task to HCCL's store to put it into a stream.
-// Classes that MindSpore constructs itself have the sizes of those that its plugin was compiled with.
+// Collectives in sunk graphs. MindSpore describes each as a node of the graph engine (GE). HCCL's builder makes a task
+// of the node, and only HCCL reads the task's contents. Later MindSpore gives the task to HCCL's store, which puts it
+// into a stream. Classes that MindSpore constructs itself have the same sizes as in the compilation of its plugin.
 #include <any>
 #include <map>
 #include <memory>
@@ -40,7 +40,7 @@ class GeShape {
   KEPT ~GeShape() {}
 };
 
-// What collectives work on comes with the task, so shapes and dtypes of the node are not needed.
+// The task names the data of a collective, so shapes and dtypes of the node are not needed.
 class GeTensorDesc {
  public:
   KEPT GeTensorDesc(const GeShape &, Format, DataType) {}
@@ -152,7 +152,7 @@ struct RunContext;
 struct OpInfo;
 enum class CheckSupportFlag : int;
 
-// What HCCL's builder hands to HCCL's store through MindSpore.
+// Contents that HCCL's builder gives to HCCL's store through MindSpore.
 struct Contents {
   std::string group;
   int64_t source = 0, destination = 0, tag = 0;
@@ -196,7 +196,7 @@ class OpsKernelBuilder {
   virtual uint32_t Initialize(const Options &) { return 0; }
   virtual uint32_t Finalize() { return 0; }
   virtual uint32_t CalcOpRunningParam(Node &node) {
-    Put<int64_t>(node.GetOpDesc().get(), "used_stream_num", 0);  // streams beside the one of the task
+    Put<int64_t>(node.GetOpDesc().get(), "used_stream_num", 0);  // streams beside the stream of the task
     return 0;
   }
   virtual uint32_t GenerateTask(const Node &node, RunContext &, std::vector<domi::TaskDef> &tasks) {

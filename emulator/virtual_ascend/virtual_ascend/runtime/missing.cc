@@ -1,4 +1,4 @@
-// What happens when MindSpore calls a function of CANN that has no stand-in.
+// Ends the program when MindSpore calls a function of CANN that has no stand-in.
 #include <cxxabi.h>
 #include <stdio.h>
 #include <stdlib.h>

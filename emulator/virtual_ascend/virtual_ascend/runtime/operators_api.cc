@@ -1,5 +1,5 @@
-// Operators by name, aclop*: the way that MindSpore goes in PYNATIVE where it does not compile an operator itself. What is
-// to be done goes to the device process as JSON.
+// Operators by name, aclop*: the way that MindSpore goes in PYNATIVE if it does not compile an operator itself. Each
+// request goes to the device process as JSON.
 #include <stdio.h>
 #include <string.h>
 
@@ -44,7 +44,7 @@ std::string Hex(const void *data, size_t size) {
   return text;
 }
 
-// Tensors of one side; the places of those on the card are appended.
+// Tensors of one side. The places of tensors on the card are appended.
 std::string Tensors(int count, Description *const *descriptions, Buffer *const *buffers, std::vector<const void *> *data) {
   std::string text = "[";
   for (int i = 0; i < count; ++i) {

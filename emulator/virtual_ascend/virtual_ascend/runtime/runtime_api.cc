@@ -1,4 +1,4 @@
-// The runtime's C functions, rt*. Their types are those of graphengine's headers, as far as MindSpore's calls need them.
+// The runtime's C functions, rt*. Their types come from graphengine's headers, as far as MindSpore's calls need them.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -164,7 +164,7 @@ Status rtGetSocVersion(char *version, uint32_t size) {
 Status rtGetIsHeterogenous(int32_t *answer) { return Give(answer, 0); }
 Status rtGetDeviceCount(int32_t *count) { return Give(count, Cards::Instance().size()); }
 Status rtGetDevice(int32_t *device) { return Give(device, Cards::Instance().rank()); }
-// A process has one card, of several the one with the number of its rank.
+// A process has one card. If there are several, it has the card with the number of its rank.
 Status rtSetDevice(int32_t device) {
   const auto &cards = Cards::Instance();
   if (!cards.several() || device == static_cast<int32_t>(cards.rank())) return kSuccess;
@@ -242,7 +242,7 @@ Status rtStreamCreateWithFlags(void **stream, int32_t, uint32_t) {
 }
 Status rtStreamCreate(void **stream, int32_t priority) { return rtStreamCreateWithFlags(stream, priority, 0); }
 Status rtStreamDestroy(void *stream) {
-  Streams::Instance().WaitFor(static_cast<Stream *>(stream));  // what fails was and will be said where somebody waits
+  Streams::Instance().WaitFor(static_cast<Stream *>(stream));  // a failure was and will be reported when somebody waits
   Streams::Instance().Destroy(static_cast<Stream *>(stream));
   return kSuccess;
 }

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-// Before a function in a class: it is in the library, also where nothing here calls it.
+// Before a function in a class: it is in the library, even if nothing here calls it.
 #define KEPT [[gnu::used]]
 
 namespace virtual_ascend {
@@ -38,7 +38,7 @@ Status Delete(const Object *object) {
 // Gives `code` back after `text` was kept for ErrorManager::GetErrorMessage.
 Status Fail(Status code, const std::string &text);
 
-// What was kept since the last call.
+// Returns the texts that were kept since the last call.
 std::string TakeErrors();
 
 }  // namespace virtual_ascend

@@ -222,7 +222,7 @@ void Streams::Do(Stream *stream, Task &task) {
         return;
       }
       break;
-    case Kind::kEnd:  // of this stream; the model ends with its last one, which may be that of a collective
+    case Kind::kEnd:  // of this stream; the model ends with its last stream, which may be the stream of a collective
       stream->active = false;
       return;
     case Kind::kModel:
@@ -248,7 +248,7 @@ void Streams::Activate(Stream *stream, size_t position) {
   stream->position = position;
 }
 
-// What each stream that has something to do is waiting for.
+// Returns, for each stream that has something to do, what it waits for.
 std::string Streams::Waiting() {
   std::string text;
   for (auto &[id, stream] : streams_) {

@@ -1,6 +1,6 @@
-// Streams as queues. What nothing orders may run in any order: whenever somebody waits, the next task is that of a stream
-// drawn at random among those that can go on. Nothing runs before somebody waits, so a missing wait shows too, and the
-// seed together with the calls of the program decides everything.
+// Streams as queues. Tasks that nothing orders may run in any order: whenever somebody waits, a stream is drawn at
+// random among the streams that can go on, and its next task runs. Nothing runs before somebody waits, so a missing
+// wait shows too. The seed and the calls of the program decide everything.
 #pragma once
 
 #include <chrono>
@@ -23,8 +23,8 @@ std::chrono::seconds Patience();
 struct Stream;
 struct Model;
 
-// Of streams outside models, a wait is for the latest record before it in the order of the program's calls. In a model,
-// whose tasks are all there before it runs, it is for the flag, which a reset takes back.
+// In streams outside models, a wait is for the latest record before it in the order of the program's calls. The tasks
+// of a model are all there before it runs. There a wait is for the flag, which a reset takes back.
 struct Event {
   uint32_t id = 0;
   bool recorded = false;
@@ -40,11 +40,11 @@ struct Label {
 
 enum class Kind { kRun, kRecord, kWait, kReset, kActivate, kSwitch, kGoto, kModel, kEnd };
 
-// What stands in a stream; which fields count depends on the kind.
+// An entry of a stream. The kind decides which fields count.
 struct Task {
   Kind kind = Kind::kRun;
   std::function<Status()> run;             // kRun
-  std::function<bool()> ready{};           // kRun: whether it can go on, where that is for other cards to say
+  std::function<bool()> ready{};           // kRun: whether it can go on, if other cards decide it
   Event *event = nullptr;                  // kRecord, kWait, kReset
   Stream *stream = nullptr;                // kActivate, kSwitch: the stream that begins
   std::function<bool()> condition{};       // kSwitch

@@ -3,10 +3,10 @@ products and a loop of vector instructions.
 
     python -m tests.emulator.support.programs.gemm
 
-prints the share of the peak that the emulator predicts beside the measured one. The block sizes of the GEMM are those
-published for the 910A (arXiv 2507.23387: bm, bk, bn = 192, 80, 192 with single and 176, 64, 176 with double buffers).
-That paper computes float32 products as three float16 products of the high and low parts of the operands; ``terms=3``
-does the same, ``terms=1`` is the plain float16 GEMM. No constant of the timing model was chosen to fit these figures.
+prints the predicted share of the peak beside the measured share. arXiv 2507.23387 publishes the block sizes of the
+GEMM for the 910A: bm, bk, bn = 192, 80, 192 with single and 176, 64, 176 with double buffers. That paper computes
+float32 products as three float16 products of the high and low parts of the operands. ``terms=3`` does the same,
+``terms=1`` is the plain float16 GEMM. No constant of the timing model was chosen to fit these figures.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def gemm(m: int, k: int, n: int, block: tuple[int, int, int], buffers: int = 1, 
     Args:
         m, k, n: sizes, multiples of the block (k: of ``buffers`` blocks).
         block: bm, bk, bn.
-        buffers: 1, or 2: loads of one block run while the one before is multiplied, and a tile of C is stored while
-            the next is computed.
+        buffers: 1 or 2. With 2, a block is loaded while the block before is multiplied, and a tile of C is stored
+            while the next tile is computed.
         terms: 1 or 3 products per block.
         cores: blocks of the multi-core loop; the tiles of C are dealt out evenly.
     """
@@ -54,7 +54,7 @@ def gemm(m: int, k: int, n: int, block: tuple[int, int, int], buffers: int = 1, 
         b_l1 = [
             instance.Tensor("float16", (parts, bk // 16, bn, 16), tik.scope_cbuf, f"b_l1_{i}") for i in range(buffers)
         ]
-        # L0A and L0B hold one part at a time, twice where memory allows.
+        # L0A and L0B hold one part at a time, twice if memory allows.
         l0a = [
             instance.Tensor("float16", (bm // 16, bk // 16, 16, 16), tik.scope_ca, f"l0a_{i}")
             for i in range(2 if buffers == 2 or parts == 2 else 1)
@@ -153,7 +153,8 @@ def vector_loop(name: str = "vadd", targets: int = 2, count: int = 1000) -> Any:
 
     Args:
         name: "vadd" or "vmuls".
-        targets: the results go to 1 tensor, where each waits for the one before, or to 2 in turn.
+        targets: 1 or 2 tensors for the results. With 1, each instruction waits for the instruction before; with 2, the
+            tensors take turns.
     """
     size = VECTOR_REPEATS * _LANES
     instance = tik.Tik(tik.Dprofile("v100", "cloud"), disable_debug=False)

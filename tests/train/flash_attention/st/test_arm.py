@@ -1,6 +1,6 @@
 """Arm: the wheel that x86-64 makes for it, and the kernel on NEON, alone and through MindSpore, under emulation.
 
-With --arm. The emulator shows neither speed nor weak memory ordering nor pages of 64 KiB.
+--arm runs these tests. The emulator shows neither speed nor weak memory ordering nor pages of 64 KiB.
 """
 
 import platform
@@ -20,19 +20,19 @@ pytestmark = [
     pytest.mark.skipif(platform.machine() != "x86_64", reason="emulates Arm on x86-64; there all tests run on Arm"),
 ]
 
-# Of every shared case one in so many.
+# One shared case in so many runs.
 ONE_IN = 15
-# They compile, look at what this machine's compiler made, or measure how fast it is.
+# These files compile, inspect this machine's compiled library, or measure speed.
 NOT_HERE = ("test_build.py", "test_headers.py", "test_memcheck.py", "test_peak.py")
-# Portable code is tested where the tests run, and never chosen on Arm.
+# The tests of this machine run the portable code, which is never chosen on Arm.
 SELECTED = "not scalar"
-# 65536 rows take minutes under emulation, which does not show what the same threads do differently in twenty runs.
+# 65536 rows take minutes under emulation, which does not show how threads differ in twenty runs.
 TOO_LONG = "test_borders.py::test_more_sums_than_are_kept_at_a_time", "test_order.py::test_many_runs"
 
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a checkout whose train/ is the installed wheel for Arm."""
+    """Return a checkout that has the installed wheel for Arm as its train/."""
     folder = tmp_path_factory.mktemp("arm")
     install(arm_wheel(), folder / "train")
     shutil.copytree(ROOT / "tests", folder / "tests", ignore=shutil.ignore_patterns("__pycache__"))
@@ -53,13 +53,13 @@ def test_wheel_for_arm(tmp_path: Path) -> None:
     library = zipfile.ZipFile(wheel).extract(LIBRARY, tmp_path)
     headers = run("readelf", "--wide", "--file-header", "--program-headers", library, cwd=tmp_path)
     assert re.search(r"Machine: +AArch64", headers)
-    # Kernels with pages of 64 KiB load nothing that is aligned to less.
+    # A Linux kernel with pages of 64 KiB loads no library with a smaller alignment.
     alignments = re.findall(r"^ +LOAD .* (0x[0-9a-f]+)$", headers, re.MULTILINE)
     assert alignments and all(int(alignment, 16) >= 1 << 16 for alignment in alignments)
 
 
 def test_first_call(checkout: Path) -> None:
-    """The layer in both modes, forward, gradients and training, with the instruction set that is meant for it."""
+    """The layer works in both modes, with gradients and training, on the instruction set that is meant for Arm."""
     program = "import platform; print(platform.machine()); import flash_attention.backends.cpu.library as library"
     printed = emulated(checkout, "-c", f"{program}; print(library.instruction_sets(), library.LIBRARY)")
     assert printed.split("\n")[0] == "aarch64"
@@ -77,7 +77,7 @@ def test_shared_cases(checkout: Path) -> None:
 
 
 def test_native(checkout: Path) -> None:
-    """The native tests of every day, on NEON, in two processes."""
+    """The native tests that run every day also pass on NEON, in two processes."""
     folder = Path("tests/train/flash_attention/ut/native")
     # The limit of a test is this machine's.
     options = ["-q", "-n", "2", "--dist", "worksteal", "-p", "no:cacheprovider", "--timeout=0", "-k", SELECTED]

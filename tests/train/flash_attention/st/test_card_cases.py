@@ -8,13 +8,14 @@ from tests.virtual_ascend.card import card_python
 
 pytestmark = pytest.mark.card
 MODES = "graph", "pynative"
-# Between them: masks, biases, windows, dropout by bits, shared keys, a soft cap, sinks, prefixes, segments, values of
-# another width, few queries on many keys, and the layouts. test_card_entries.py has another.
+# Together they have masks, biases, windows, dropout by bits, shared keys and a soft cap. They also have sinks,
+# prefixes, segments, values of another width, few queries on many keys, and the layouts. test_card_entries.py has
+# another case.
 CASES = daily_names("card")
 PARTS = 12
-# For what is slow, on a machine that others use too.
+# The limit fits slow tests on a machine that others use too.
 MINUTES = 20
-# Of card_calls.py and card_training.py, those that show most for their time.
+# The checks of card_calls.py and card_training.py that show most for their time.
 CALLS = {
     "graph": ("packed.sinks_prefix", "dropout_by_seed", "server.paged"),
     "pynative": ("paged.sinks", "cache.paged", "slopes_per_item"),
@@ -43,7 +44,7 @@ def test_every_shared_case(python, tmp_path, mode, part):
 
 @pytest.mark.parametrize("mode, names", CALLS.items(), ids=CALLS)
 def test_calls(python, tmp_path, mode, names):
-    """Dropout by seed, packed sequences, caches."""
+    """The calls have dropout by seed, packed sequences and caches."""
     assert set(verdicts(python, tmp_path, "card_calls.py", mode, *names)) == set(names)
 
 
@@ -56,13 +57,13 @@ def test_every_call(python, tmp_path, mode):
 
 @pytest.mark.parametrize("mode", MODES)
 def test_training(python, tmp_path, mode):
-    """Two layers of one shape in one net, accumulated gradients, dropout of two layers; other data at every step."""
+    """The networks have two layers of one shape, accumulated gradients, or dropout. Each step has other data."""
     names = (*TRAINING, *(["recompute", "recomputed dropout"] if mode == "graph" else []))
     verdicts(python, tmp_path, "card_training.py", mode, *names)
 
 
 def test_around_a_network(python, tmp_path):
-    """Model.train, sunk data, checkpoints, export."""
+    """Model.train, sunk data, checkpoints and export work."""
     verdicts(python, tmp_path, "card_data.py", "graph", "train", "checkpoint", "export", "sink by two")
 
 

@@ -40,7 +40,7 @@ TRAINING = (
     "python examples/train_gpt.py --device Ascend --backend math --dtype float16 --seq 1024 --heads 8 --steps 10"
     " --sample 0 --held-out 0",
 )
-# Commands of the page that need a server's network or no card, or CANN alone: test_selftest_cann.py runs those.
+# Commands of the page that need a server's network, or no card. test_selftest_cann.py runs those that need only CANN.
 ELSEWHERE = (
     *("pip ", "source ", "flash-attention check", "flash-attention profile", "python examples/torch_npu_attention.py"),
     *(
@@ -51,7 +51,7 @@ ELSEWHERE = (
 
 
 def test_every_command_of_the_page_is_run_here():
-    """But for those ELSEWHERE."""
+    """Every command of the page runs here, but for the commands in ELSEWHERE."""
     run = {*CHEAP, *WITHOUT_CARD, MODEL, SELFTEST, *PACKAGE, *TRAINING}
     blocks = re.findall(r"^```\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
     printed = {line.partition("  #")[0].rstrip() for block in blocks for line in block.splitlines()}
@@ -90,7 +90,7 @@ def test_commands_that_need_no_card(tmp_path, command):
 
 
 def test_the_operator_package_comes_and_goes(tmp_path):
-    """Into a folder of one's own, and into CANN's, for which one stands in that is not shared with other tests."""
+    """The package goes into a user's folder and into CANN's. This test has its own stand-in for CANN's folder."""
     said(called(tmp_path, "flash-attention opp --out opp"))
     for command in PACKAGE:
         folder = tmp_path / "ascend_opp" if "--install-path" in command else tmp_path / "cann"
@@ -102,7 +102,7 @@ def test_the_operator_package_comes_and_goes(tmp_path):
 @pytest.mark.slow
 @pytest.mark.timeout(2400)
 def test_the_first_training_steps(tmp_path):
-    """Ten losses of both backends, which agree to 1e-3."""
+    """The ten losses of both backends agree to 1e-3."""
     losses = []
     for command in TRAINING:
         said(called(tmp_path, command))

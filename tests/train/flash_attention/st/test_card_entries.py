@@ -1,6 +1,6 @@
 """Test that MindSpore compiles operators from entry files and copies, without the package's path.
 
-Also: what MindSpore launches around them in PYNATIVE when a call is not like the one before.
+They also test the launches around the operators in PYNATIVE if a call differs from the call before.
 """
 
 import math
@@ -48,7 +48,7 @@ for seed in range(3):
 
 @pytest.mark.slow
 def test_dropout_before_the_layer(tmp_path):
-    """In the third step MindSpore asks the card for a shape."""
+    """MindSpore asks the card for a shape in the third step."""
     (tmp_path / "dropout.py").write_text(DROPOUT)
     options = "--report", "report"
     done = on_card(card_python(), "dropout.py", cwd=tmp_path, options=options, packages=(ROOT / "train",))

@@ -10,7 +10,7 @@ FORWARD = "flash_attention_forward"
 
 
 def second_call(name):
-    """Return the launches of the second call; the first one takes another order."""
+    """Return the launches of the second call; the first call has another order."""
     types = expected()[name]
     return types[len(types) // 2 :]
 
@@ -25,7 +25,7 @@ def test_what_is_launched(name):
 
 @pytest.mark.parametrize("layout", ("TH 64", "BSH 64", "BSND 64"))
 def test_no_conversion_between_the_projections_and_the_operators(layout):
-    """GRAPH: what MatMul gives in fractals is what the operators take, forward and backward."""
+    """In GRAPH the operators take the fractals of MatMul's result without a conversion, forward and backward."""
     types = second_call(f"graph {layout}")
     place = types.index(FORWARD)
     assert types[place - 1] == "MatMul"

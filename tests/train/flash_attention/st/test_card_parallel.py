@@ -64,7 +64,7 @@ def test_batch_heads_and_optimizer_shared(python, tmp_path, alone, cards, dp, mp
 
 # The table of a server, as /etc/hccn.conf there gives the addresses.
 HCCN = "".join(f"address_{card}=192.168.100.{card + 1}\nnetmask_{card}=255.255.255.0\n" for card in range(2))
-# What `virtual-ascend --cards` gives to a program beside the variables that the loop sets.
+# `virtual-ascend --cards` sets these variables; the loop sets the others.
 PYTHON = """#!/bin/sh
 if [ -n "$RANK_ID" ]; then
     export VIRTUAL_ASCEND_CARD=$RANK_ID VIRTUAL_ASCEND_CARDS=$RANK_SIZE VIRTUAL_ASCEND_EXCHANGE="$PWD/exchange"
@@ -76,7 +76,7 @@ exec {python} "$@"
 
 @pytest.mark.slow
 def test_the_example_is_started_by_rank_table_and_loop(python, tmp_path):
-    """The lines of docs/parallel.md, for two cards: the losses are those of one card."""
+    """The lines of docs/parallel.md, run for two cards, give the losses of one card."""
     page = (ROOT / "docs/parallel.md").read_text(encoding="utf-8")
     (lines,) = re.findall(r"^```\n(python examples/rank_table.py.*?)^```", page, re.MULTILINE | re.DOTALL)
     for old, new in (
@@ -136,7 +136,7 @@ EVERY_LAYOUT = (
     ],
 )
 def test_inputs_arrive_in_any_layout(python, tmp_path, dp, mp, cases):
-    """Gradients are those of the reference, wherever MindSpore has to gather, split or exchange before the layer."""
+    """Gradients equal the reference's, if MindSpore has to gather, split or exchange an input before the layer."""
     program, options = PROGRAM.with_name("card_layouts.py"), ("--cards", str(dp * mp))
     done = on_card(
         python, program, dp, mp, *cases, cwd=tmp_path, options=options, packages=(ROOT / "train",), minutes=14
@@ -147,7 +147,7 @@ def test_inputs_arrive_in_any_layout(python, tmp_path, dp, mp, cases):
 
 @pytest.mark.slow
 def test_data_parallel(python, tmp_path, alone):
-    """Each card has its part of the batch, and says the loss of that."""
+    """Each card has its part of the batch, and prints the loss of this part."""
     found = losses(python, tmp_path, 2, "data_parallel", 1, 1)
     assert (found[0] != found[1]).all()
     np.testing.assert_allclose(found.mean(0), alone, atol=BOUND)

@@ -103,7 +103,7 @@ def test_processes_together(msrun, processes):
         # Output and gradients of a part of the sequence against the truth of the whole.
         for kind, names in cases.items():
             assert result[kind] == {name: [] for name in names.split(",")}
-        # MB: whatever MindSpore takes at once, and a multiple of the process's part of one tensor, which shrinks. With
+        # MB: a constant part for MindSpore, and a multiple of the process's part of one tensor, which shrinks. With
         # the memory of 2 processes, 4 would be over it.
         part = 16384 / processes * 8 * 64 * 4 / 2**20
         assert result["memory"] < 180 + 22 * part

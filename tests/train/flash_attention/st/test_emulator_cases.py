@@ -14,7 +14,7 @@ from tests.train.flash_attention.support.run import run_case
 
 @pytest.fixture
 def run_here(device):
-    """Run a case where --device says."""
+    """Run a case on the device that --device names."""
     if device == "emulator":
         pytest.importorskip("tikemu")
         return lambda case: run_case(case, "emulator")
@@ -29,7 +29,7 @@ def run_here(device):
 
 
 def of_every_day(place: str) -> list:
-    """Return the cases of every day in that place."""
+    """Return the cases that run every day in the tests of this name."""
     return case_list.params(lambda case: case_list.daily(case, place), dtype="float16")
 
 

@@ -61,7 +61,7 @@ def run_problem(problem: Call, query, key, value, d_output, d_logsumexp, bias=No
 
 @pytest.mark.parametrize("bias", ("alibi", "per_key"))
 def test_shards_are_bit_equal_to_the_whole(bias):
-    """A shard of batch and heads, told where it stands, draws the dropout and the slopes of the whole."""
+    """A shard of batch and heads that is told its position has the dropout and the slopes of the whole."""
     rules = {"causal": True, "dropout_rate": 0.2, "training": True, "return_lse": True, "alibi": bias == "alibi"}
     sizes = {"batch": 2, "heads": 4, "kv_heads": 2, "seq_q": 20, "seq_k": 37, "head_dim": 24}
     added, shard_bias = None, {}
@@ -83,7 +83,7 @@ def test_shards_are_bit_equal_to_the_whole(bias):
 
 
 def test_dropout_keeps_what_the_cpu_backend_keeps(mode):
-    """With a value of unit vectors the output is the probabilities: zero where a key was dropped."""
+    """If value holds unit vectors, the output is the probabilities: zero for a key that was dropped."""
     seq, rate = 61, 0.4
     rules = {"dropout_rate": rate, "training": True, "return_lse": True}
     problem = make_problem(batch=2, heads=2, seq_q=seq, seq_k=seq, head_dim=64, dtype="float16", **rules)
@@ -108,7 +108,7 @@ def test_a_seed_and_its_bits_given_are_the_same():
 @pytest.mark.parametrize("mask", (False, True))
 @pytest.mark.parametrize("rows", (1, 40))
 def test_minus_infinity_in_a_bias_hides(rows, mask):
-    """Also whole rows: with the causal rule the first query sees only the first key."""
+    """Whole rows can be dropped too: with the causal rule the first query sees only the first key."""
     bias = half(1, 2, rows, 50, seed=6).asnumpy()
     bias[0, 0, :, 20:30] = bias[0, 1, :, 0] = -np.inf
     rules = {"causal": True, "bias_shape": bias.shape, "bias_dtype": "float16", "return_lse": True}

@@ -58,7 +58,7 @@ def test_the_first_losses_are_compared(difference: float, said: str, tmp_path: P
 
 @pytest.mark.slow
 def test_a_wrong_attention_is_noticed(tmp_path: Path) -> None:
-    """The comparison fails when FlashAttention computes something else: here without ALiBi."""
+    """The comparison fails if FlashAttention computes something else, here without ALiBi."""
     for name in ("small_gpt.py", "train_gpt.py", "compare_attention.py"):
         text = (ROOT / "examples" / name).read_text(encoding="utf-8")
         (tmp_path / name).write_text(text.replace('"alibi": True, ', ""), encoding="utf-8")
@@ -99,5 +99,5 @@ def test_profile_as_a_whole(run_python) -> None:
     printed = run_python("-m", "flash_attention.cli", "profile", *options)
     rows = [line for line in printed.splitlines() if line.startswith("S=1024")]
     assert len(rows) == 6 and "GFLOP/s" in printed
-    # The second share of a row is of what the processor can do.
+    # The second share of a row is relative to the processor's peak.
     assert all(int(re.findall(r"(\d+)%", row)[1]) <= 110 for row in rows), printed

@@ -23,7 +23,7 @@ SCRIPTS = sorted(path.name for path in EXAMPLES.glob("*.py") if path.name != "sm
 
 @pytest.fixture
 def example(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    """Run the main function of an example in this process; returns what it printed."""
+    """Run the main function of an example in this process; return its output."""
     monkeypatch.syspath_prepend(str(EXAMPLES))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(ms, "set_context", lambda **_: None)
@@ -56,7 +56,7 @@ TINY = ["--layers", "1", "--batch", "2", "--seq", "16", "--steps", "2", "--head-
 
 
 def test_beyond_composed(example: Callable[..., str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """What would take more than the free memory is not tried, is drawn, and everything else is."""
+    """A length that needs more memory than is free is drawn but not measured. All other lengths are measured."""
     module = importlib.import_module("beyond_composed")
     tried = []
 

@@ -54,7 +54,7 @@ def test_every_call(run, release, mode):
 
 
 def test_training(run):
-    """Other data at every step, two layers of one shape, weights behind them."""
+    """The network has two layers of one shape and weights behind them. Each step has other data."""
     assert set(run("2.6.0", "card_training.py", "graph", *TRAINED)) == set(TRAINED)
 
 
@@ -62,7 +62,7 @@ def test_training(run):
 @pytest.mark.timeout(60 * MINUTES)
 @pytest.mark.parametrize("release, mode", [("2.6.0", "graph"), ("2.6.0", "pynative"), ("2.5.0", "graph")])
 def test_all_training(run, release, mode):
-    """MindSpore 2.0 recomputes in graphs only, and so these do."""
+    """PYNATIVE has two cases less: these releases recompute in graphs only, like MindSpore 2.0."""
     count = {"graph": 13, "pynative": 11}[mode]
     assert len(run(release, "card_training.py", mode, minutes=MINUTES)) == count
 
@@ -92,7 +92,7 @@ def test_a_gpt_trains_as_on_a_cpu(package, tmp_path, release):
 
 
 def test_loss_scaling_sees_an_overflow(package, tmp_path):
-    """Steps that overflow are skipped and halve the scale until one does not."""
+    """A step that overflows is skipped and halves the scale, until a step does not overflow."""
     found = words(package, tmp_path, "2.6.0", "scale", "graph")
     overflows = [overflow == "True" for _, overflow, _ in found]
     skipped = sum(overflows)
@@ -137,7 +137,7 @@ def test_first_call(package, tmp_path, release, mode, level, backend, printed):
 
 
 def command(package, folder, release, text):
-    """Run a command of docs/ascend.md. Return what it prints."""
+    """Run a command of docs/ascend.md. Return its output."""
     words = shlex.split(text)
     if words[0] == "flash-attention":
         words = ["-m", "flash_attention.cli", *words[1:]]
@@ -163,7 +163,7 @@ def test_commands(package, tmp_path, release, text):
 @pytest.mark.slow
 @pytest.mark.timeout(60 * MINUTES)
 def test_the_first_training_steps(package, tmp_path):
-    """Ten losses of both backends, which agree to 1e-3."""
+    """The ten losses of both backends agree to 1e-3."""
     losses = []
     for text in TRAINING:
         command(package, tmp_path, "2.6.0", text)

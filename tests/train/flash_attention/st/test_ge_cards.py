@@ -55,7 +55,7 @@ def alone():
 
 
 def test_collectives_in_graphs(package, tmp_path):
-    """Between nodes of a graph that the two seeds order differently, with other data at the second call."""
+    """The collectives lie between nodes that two seeds order differently. The second call has other data."""
     found = verdicts(package, tmp_path, "2.6.0", 2, COLLECTIVES, "graph", *NAMES)
     assert found == {(card, name): "right" for card in range(2) for name in NAMES}
 
@@ -99,7 +99,7 @@ def test_batch_heads_and_optimizer_shared(package, tmp_path, alone, cards, dp, m
 @pytest.mark.slow
 @pytest.mark.parametrize("release", ["2.6.0", "2.5.0"])
 def test_data_parallel(package, tmp_path, alone, release):
-    """Each card has its part of the batch, and says the loss of that."""
+    """Each card has its part of the batch, and prints the loss of this part."""
     found = losses(package, tmp_path, release, 2, "data_parallel", 1, 1)
     assert (found[0] != found[1]).all()
     np.testing.assert_allclose(found.mean(0), alone, atol=BOUND)
@@ -127,7 +127,7 @@ LAYOUTS = (
     ],
 )
 def test_inputs_arrive_in_any_layout(package, tmp_path, dp, mp, cases):
-    """Gradients are those of the reference, wherever MindSpore has to gather, split or exchange before the layer."""
+    """Gradients equal the reference's, if MindSpore has to gather, split or exchange an input before the layer."""
     found = verdicts(package, tmp_path, "2.6.0", dp * mp, SUPPORT / "card_layouts.py", dp, mp, *cases)
     assert found == {(card, name): "right" for card in range(dp * mp) for name in cases}
 

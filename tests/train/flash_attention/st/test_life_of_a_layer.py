@@ -9,7 +9,7 @@ from flash_attention import FlashAttention
 from mindspore import Tensor, nn
 from mindspore.dataset import GeneratorDataset
 
-# What a step leaves to the next must not depend on when operators run.
+# The state after a step must not depend on the time at which operators run.
 pytestmark = [pytest.mark.asynchronous, pytest.mark.system]
 
 HEADS, DIM, SEQ = 2, 8, 24
@@ -83,7 +83,7 @@ def test_model_train_learns_with_and_without_data_sinking(sink_size, mode, tmp_p
 
 
 def test_threads_share_a_layer():
-    """In PYNATIVE; several threads that call one compiled graph hang MindSpore (2.10) with any operator."""
+    """The calls are in PYNATIVE, because threads that call one compiled graph hang MindSpore 2.10 with any operator."""
     layer = FlashAttention(DIM, causal=True)
     random = np.random.default_rng(4)
     inputs = [Tensor(random.standard_normal((1, HEADS, seq, DIM)).astype(np.float32)) for seq in (7, 24, 65, 130)]
@@ -144,5 +144,5 @@ forked(compute, compute())
     "program, threads", [(KERNEL, "1"), (KERNEL, "2"), (LAYER, "2")], ids=("kernel-1", "kernel-2", "layer-2")
 )
 def test_kernel_and_layer_run_in_a_forked_process(run_python, program, threads):
-    """OpenMP's threads do not survive a fork, which data loaders and multiprocessing do after the parent used them."""
+    """OpenMP's threads do not survive a fork. Data loaders and multiprocessing fork after such threads have run."""
     assert run_python("-c", FORK + program, OMP_NUM_THREADS=threads, timeout=120).split()[-2:] == ["0", "0"]

@@ -75,7 +75,7 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
 
 
 def test_memory_grows_with_the_length_not_its_square(run_python, tmp_path):
-    """Forward and backward with dropout through a GRAPH; MB on top of the inputs, outputs included."""
+    """A GRAPH runs forward and backward with dropout. The figures are MB on top of the inputs, outputs included."""
     program = tmp_path / "memory.py"  # GRAPH mode compiles source files only
     program.write_text(MEMORY)
     short, long = (float(run_python(str(program), str(seq), OMP_NUM_THREADS="1")) for seq in (8192, 32768))

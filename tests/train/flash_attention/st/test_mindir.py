@@ -61,7 +61,7 @@ runpy.run_path("load.py")
 
 @pytest.fixture(scope="module")
 def folder(run_python, tmp_path_factory):
-    """Return a folder with a model that was exported where the library lies in `elsewhere`."""
+    """Return a folder with an exported model. During the export the library lies in `elsewhere`."""
     folder = tmp_path_factory.mktemp("mindir")
     library = folder / "elsewhere" / LIBRARY.name
     library.parent.mkdir()
@@ -77,7 +77,7 @@ def folder(run_python, tmp_path_factory):
 
 @pytest.fixture
 def exported(folder, monkeypatch):
-    """Return the library of the exported model. The model and its results lie where the test runs."""
+    """Return the library of the exported model. The test runs in the folder of the model and its results."""
     monkeypatch.chdir(folder)
     return folder / "elsewhere" / LIBRARY.name
 

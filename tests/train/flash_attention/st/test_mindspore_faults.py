@@ -1,7 +1,7 @@
-"""Show faults of MindSpore releases that the package works around or refuses. Each program does without the package.
+"""Show faults of MindSpore releases that the package works around or refuses. No program imports the package.
 
-A release that behaves otherwise than this list says is noticed here: what works around a fault can then go, or is
-needed for one more.
+A test fails if a release does not behave as this list says: then a workaround may be superfluous, or another release
+needs it.
 """
 
 import re

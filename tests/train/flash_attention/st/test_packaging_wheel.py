@@ -1,6 +1,6 @@
 """The wheels: built from clean sources, installed and used without a compiler, with every Python and MindSpore.
 
-With --versions, environments for the MindSpore releases stay beside the one of ./test.sh (2.7 GB each).
+With --versions, environments for the MindSpore releases stay beside the environment of ./test.sh (2.7 GB each).
 """
 
 import platform
@@ -32,7 +32,7 @@ outputs = [FlashAttention(16, causal=True, backend=name)(*tensors).asnumpy() for
 assert np.abs(outputs[0] - outputs[1]).max() < 4e-3
 """
 
-# No backend is named: the one that needs no kernel is chosen.
+# No backend is named: the backend that needs no kernel is chosen.
 WITHOUT_KERNEL = """
 import mindspore as ms
 import numpy as np
@@ -46,7 +46,7 @@ np.testing.assert_allclose(FlashAttention(16, causal=True)(*tensors).asnumpy(), 
 @pytest.mark.builds
 @pytest.mark.timeout(600)
 def test_wheel_without_the_kernel(tmp_path: Path) -> None:
-    """For every processor, made without a compiler. What needs no kernel runs, backend cpu says what is missing."""
+    """The wheel for every processor needs no compiler. Without a kernel, backend cpu names what is missing."""
     sources = copy_sources(tmp_path)
     left = sources / LIBRARY
     left.parent.mkdir(exist_ok=True)

@@ -10,7 +10,7 @@ pytestmark = pytest.mark.system
 
 # By tensor map: for each axis the dimension of the device matrix (dp=4, mp=2) that splits it, counted from the right.
 TENSOR = [1, 0, -1, -1]
-# Query and key as a backend takes them: of the whole and of a device, and how they are split.
+# Query and key as a backend takes them: shape of the whole, shape on a device, and split.
 BNSD = [[8, 4, 40, 16], [8, 2, 40, 16]], [[2, 2, 40, 16], [2, 1, 40, 16]], TENSOR
 SBH = [[40, 8, 64], [40, 8, 32]], [[40, 2, 32], [40, 2, 16]], [-1, 1, 0]
 # A Morph stands for the operators until the graph is split.
@@ -19,13 +19,13 @@ TIK = "Morph", "FlashAttentionForward", "FlashAttentionGrad"
 
 @pytest.fixture(scope="module")
 def compiled(run_python):
-    """Return what the programs of the cases hold, compiled in one process."""
+    """Return the contents of the compiled programs of the cases. One process compiles them."""
     printed = run_python(str(Path(__file__).parent / "support" / "parallel_compile.py"), OMP_NUM_THREADS="1")
     return json.loads(next(line for line in printed.splitlines() if line.startswith("RESULT ")).removeprefix("RESULT "))
 
 
 def only(operators, name):
-    """Return the one operator of that name, which words for its features may follow.
+    """Return the only operator with that name. Words for its features may follow the name.
 
     MindSpore 2.0 knows TBE operators by their functions.
     """
@@ -81,7 +81,7 @@ def test_sinks_go_by_heads_and_prefix_and_segments_by_batch(compiled):
 
 
 def test_masks_and_bias_of_the_tik_operators_are_split(compiled):
-    # Mask and bias, keep bits that every device draws, and what stands for sinks and slopes: whole on every device.
+    # Every device has the whole mask and bias, draws all keep bits, and has the whole stand-ins for sinks and slopes.
     forward = only(compiled["tik"]["sharded"], "Morph")
     assert forward["split"][3:] == [[1, -1, -1, -1], [-1, 1, 0, -1, -1], [-1], [-1], [-1]]
     for name, place in (("FlashAttentionForward", 3), ("FlashAttentionGrad", 5)):

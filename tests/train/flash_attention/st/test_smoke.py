@@ -7,7 +7,8 @@ import pytest
 SMOKE = Path(__file__).parent / "support" / "smoke.py"
 
 
-# Slow under this MindSpore, where each of its parts repeats another test; it is for those that lack pytest, and others.
+# Slow, because under this MindSpore each of its parts repeats another test. It is for other releases of MindSpore, and
+# for environments without pytest.
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ("cpu", "math"))
 def test_smoke(backend, run_python):

@@ -8,14 +8,14 @@ from mindspore import Tensor, nn, ops
 
 from tests.train.flash_attention.support.modes import in_mode
 
-# What a step leaves to the next must not depend on when operators run.
+# The state after a step must not depend on the time at which operators run.
 pytestmark = [pytest.mark.asynchronous, pytest.mark.system]
 
 VOCABULARY, SEQ, HEADS, HEAD_DIM, STEPS = 61, 200, 2, 24, 12
 
 
 class Composed(nn.Cell):
-    """Causal attention as it is usually written out: what FlashAttention replaces."""
+    """Causal attention of separate operators, which FlashAttention replaces."""
 
     def __init__(self):
         super().__init__()

@@ -49,7 +49,7 @@ def test_a_gpt_trains_as_on_a_cpu(python, tmp_path, mode):
 
 
 def test_loss_scaling_sees_an_overflow(python, tmp_path):
-    """Steps that overflow are skipped and halve the scale until one does not."""
+    """A step that overflows is skipped and halves the scale, until a step does not overflow."""
     found = lines(python, tmp_path, "scale", "graph")
     overflows = [overflow == "True" for _, overflow, _ in found]
     assert overflows[0] and not overflows[-1] and overflows == sorted(overflows, reverse=True)

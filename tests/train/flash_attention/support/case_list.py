@@ -63,7 +63,7 @@ def _heads() -> list[Case]:
 
 
 def pairwise(*axes: tuple) -> list[tuple]:
-    """Return a part of the axes' product, in which all pairs of values meet."""
+    """Return a part of the axes' product that has all pairs of values."""
     columns = list(itertools.combinations(range(len(axes)), 2))
 
     def pairs(chosen: tuple) -> set:
@@ -123,7 +123,7 @@ def _data() -> list[Case]:
         Case(seq_q=64, seq_k=64, mask="2d", tiling="sparse_64"),
         Case(seq_q=300, seq_k=40, window=(10, 10)),  # rows past the keys see nothing
         Case(seq_q=300, seq_k=100, blocks=(0, 0), dropout=0.1),
-        # The keys of a tile begin where the last query row, an odd one, no longer sees.
+        # The first key of a tile is the first key that the last query row, an odd row, does not see.
         Case(seq_q=33, seq_k=150, mask="causal", dtype="bfloat16"),
         Case(seq_q=65, seq_k=140, window=(40, 9), dtype="bfloat16", dropout=0.1),
         Case(seq_q=69, seq_k=131, head_dim=33, blocks=(0, 0), mask="causal", tiling="sparse_64", dtype="bfloat16"),
@@ -139,7 +139,7 @@ def _data() -> list[Case]:
 
 
 def _value_dims() -> list[Case]:
-    """Return cases whose values are narrower or wider than keys, up to latent attention's widths."""
+    """Return cases with values narrower or wider than keys, up to latent attention's widths."""
     widths = ((64, 32), (32, 64), (192, 128), (1, 256), (256, 1), (17, 40), (40, 33), (129, 65), (3, 7), (15, 16))
     masks = itertools.cycle(("compact", "none", "3d", "causal"))
     cases = [Case(seq_q=70, seq_k=83, head_dim=dim, value_dim=width, mask=next(masks)) for dim, width in widths]
@@ -201,9 +201,10 @@ CASES: tuple[Case, ...] = tuple(
 )
 
 
-#: Cases of every day where a case takes seconds, with the places: the kernels' own tests, users' calls on the emulator
-#: (and in a graph), calls again with other data, and the virtual card with MindSpore 2.0 and with GE, each perhaps in a
-#: layout. Between them the cases of a place have every rule, and the borders of sizes for the kernels.
+#: Cases that run every day in the tests in which a case takes seconds, with the names of these tests. "kernels": the
+#: kernels' own tests. "emulator" and "graph": users' calls on the emulator. "again": calls again with other data.
+#: "card" and "ge": the virtual card with MindSpore 2.0 and with GE. NAME@LAYOUT runs the case in this layout.
+#: Together the cases of a name have every rule, and the borders of sizes for the kernels.
 DAILY = {
     "B2-H4-KV2-Sq97-Sk150-D64-float16-compact-drop0.1": "kernels card ge",
     "B2-H3-KV1-Sq150-Sk97-D59-float16-3d-alibi.computed": "kernels",
@@ -254,12 +255,12 @@ DAILY = {
 
 
 def daily(case: Case, place: str) -> bool:
-    """Return whether a case is of every day in a place."""
+    """Return whether a case runs every day in the tests of this name."""
     return place in DAILY.get(str(replace(case, dtype="float16")), "").split()
 
 
 def daily_names(place: str) -> list[str]:
-    """Return the names of the cases of every day in a place: LAYOUT:CASE or CASE."""
+    """Return the cases that run every day in these tests, as LAYOUT:CASE or CASE."""
     words = [(case, word.partition("@")) for case, places in DAILY.items() for word in places.split()]
     return [f"{layout}:{case}" if layout else case for case, (word, _, layout) in words if word == place]
 
@@ -271,7 +272,7 @@ assert set(DAILY) <= {str(replace(case, dtype="float16")) for case in CASES}, "D
 
 
 def spread(case: Case) -> bool:
-    """Return False for cases of the products whose pairs also meet in other cases."""
+    """Return False for a case of the products if other cases also have its pairs."""
     return str(replace(case, dtype="float16")) not in _LEFT_OUT
 
 
@@ -286,7 +287,7 @@ def params(select=None, dtype: str | None = None, everyday=None, asynchronous: i
     Args:
         select: keeps the cases for which it is true; all by default.
         dtype: gives every case this dtype, for backends that have but one.
-        everyday: cases for which it is false are marked slow; by default only the long ones are.
+        everyday: cases for which it is false are marked slow; by default only long cases are slow.
         asynchronous: one case in so many is marked asynchronous; by default none.
     """
     import pytest

@@ -7,7 +7,7 @@
         actual = reference.Attention(...)         # what the backend computed
         cases.check(case, actual)
 
-Needs NumPy and flash_attention.{problem,reference,dropout.philox}; no MindSpore.
+This module needs NumPy and flash_attention.{problem,reference,dropout.philox}, and no MindSpore.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ class Case:
 
 
 def check(case: Case, actual: reference.Attention) -> None:
-    """Assert that every result in `actual` is right: error measure, and exact zeros where nothing is visible."""
+    """Assert that every result in `actual` is right: error measure, and exact zeros for rows that see nothing."""
     exact, low = case.expected()
     wrong = [str(error) for error in reference.compare(actual, exact, low) if not error.ok]
     assert not wrong, "\n".join(wrong)
@@ -203,8 +203,8 @@ def check_call(problem: Call, tensors, actual: reference.Attention, **given) -> 
 def check_random(case: Case, actual: reference.Attention) -> None:
     """Check one of many random cases for wrong results rather than for rounding.
 
-    The baseline is lucky in a few of them: with the order of its sums, so those it refuses are compared once more with
-    sums in ascending order, as kernels have them; and with its largest error, so three times as much is allowed.
+    In a few random cases the baseline's largest error is small by chance, so three times as much is allowed. Its order
+    of sums may be lucky too: errors beyond that are measured again against sums in ascending order, as in the kernels.
     """
     exact, low = case.expected()
     if _beyond(case, reference.compare(actual, exact, low)):
@@ -216,7 +216,7 @@ def check_random(case: Case, actual: reference.Attention) -> None:
 
 def _beyond(case: Case, errors: list[reference.Error], factor: float = 3.0) -> list[str]:
     """Return the errors above `factor` times what is allowed; an infinite error always is."""
-    # As csrc/exp2.h states: a probability below the smallest normal float32 number is zero, and the exponential of the
+    # csrc/exp2.h states that a probability below the smallest normal float32 number is zero. The exponential of the
     # bfloat16 arithmetic errs by up to 3e-6.
     least = {"logsumexp": 3e-6} if case.dtype == "bfloat16" else {}
 
@@ -234,7 +234,7 @@ def assert_same(actual: reference.Attention, expected: reference.Attention, wher
 
 
 def check_zeros(case: Case, actual: reference.Attention) -> None:
-    """Assert exact zeros where nothing is visible."""
+    """Assert exact zeros in rows that see nothing and keys that no row sees."""
     exact, _ = case.expected()
     masked = np.broadcast_to(_hidden(case), case.problem.shape_lse() + (case.seq_k,)).all(axis=-1)
     masked = masked | np.isneginf(exact.logsumexp)

@@ -15,7 +15,7 @@ class Call(nn.Cell):
 
 
 class Sloped(nn.Cell):
-    """A function of tensors, of which the last are the slopes."""
+    """A function of tensors; the last tensors are the slopes."""
 
     def __init__(self, function, **rules):
         super().__init__()

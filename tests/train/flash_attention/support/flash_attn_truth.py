@@ -16,7 +16,7 @@ def random(*shape, seed=0) -> np.ndarray:
 
 
 def shown(seq_q: int, seq_k: int, causal=False, window=(-1, -1), leftpad=0) -> np.ndarray:
-    """Return which keys a query sees, boolean (seq_q, seq_k). The last lines of both meet."""
+    """Return the keys that a query sees, boolean (seq_q, seq_k). The last query stands at the last key."""
     row, column = np.arange(seq_q)[:, None] + seq_k - seq_q, np.arange(seq_k)
     left, right = window
     visible = np.broadcast_to(column >= leftpad, (seq_q, seq_k)).copy()
@@ -30,8 +30,8 @@ def shown(seq_q: int, seq_k: int, causal=False, window=(-1, -1), leftpad=0) -> n
 
 
 def exact(q, k, v, visible, *, softcap=0.0, slopes=None, upstream=None) -> tuple:
-    """Compute the attention of one sequence, (seq, heads, dim) each: output, logsumexp (heads, seq), and gradients
-    where `upstream` is given.
+    """Compute the attention of one sequence, (seq, heads, dim) each. Returns output, logsumexp (heads, seq), and
+    the gradients if `upstream` is given.
     """
     scores, given = (1, q.shape[1], len(q), len(k)), {"mask": ~visible[None, None]}
     rules = {"softcap": softcap, "mask_shape": (1, 1, *visible.shape), "mask_dtype": "bool"}

@@ -9,7 +9,7 @@ from flash_attention.kernels.tik import KernelProblem
 _FIELDS = {field.name for field in fields(AttentionRules)}
 _ARGUMENTS = (_FIELDS | set(inspect.signature(AttentionRules.from_arguments).parameters)) - {"others"}
 
-#: Kernels whose key tiles hold keys before, around and after the queries, for ALiBi on both sides.
+#: Kernels with key tiles before, around and after the queries, for ALiBi on both sides.
 ALIBI_FIELDS = (
     {"seq_q": 300, "seq_k": 300},
     {"seq_q": 300, "seq_k": 700, "causal_alignment": "bottom_right"},

@@ -29,7 +29,7 @@ def array(result: Tensor | None) -> np.ndarray | None:
 
 
 class Attention32(nn.Cell):
-    """`flash_attention` of a case with its loss: the scalar whose gradients are those for d_output and d_logsumexp."""
+    """`flash_attention` of a case with its loss. The loss has the gradients d_output and d_logsumexp."""
 
     def __init__(self, case: Case, backend: str, layout="BNSD", seed=SEED, keep_bits=None):
         super().__init__()
@@ -140,7 +140,7 @@ def packed(rows: np.ndarray, dtype: str | None = None) -> Tensor:
 
 
 def bias_tensor(case: VarlenCase, bias: np.ndarray | None) -> Tensor | None:
-    """Return a bias as float32. Beside float16, where the TIK operators take no other, it is float16."""
+    """Return a bias as float32, or as float16 beside float16: the TIK operators take no other bias there."""
     return tensor(bias, "float16" if case.dtype == "float16" else None)
 
 

@@ -1,6 +1,6 @@
 """A server by KVCache: ragged prompts, sequences that end and begin, beams, against a list for each sequence.
 
-Needs no pytest: it runs on the virtual card too.
+It needs no pytest, because it runs on the virtual card too.
 """
 
 import mindspore as ms
@@ -112,7 +112,7 @@ def serve(cache: KVCache, backend: str, steps: int, seed: int = 0) -> Serving:
 
 
 def made(kind: str, side: str, backend: str = "cpu") -> KVCache:
-    """Return a cache whose blocks are hardly enough."""
+    """Return a cache with hardly enough blocks."""
     options = dict(KINDS[kind], padding_side=side)
     if backend in ("emulator", "tik") and kind == "paged":
         options |= {"block_size": 16, "num_blocks": 8}

@@ -77,7 +77,7 @@ def _dense() -> nn.Cell:
 
 
 def set_weights(network: Network, random: np.random.Generator) -> None:
-    """Set new random weights. By an operation: what a graph holds does not follow `set_data` (MindSpore 2.10)."""
+    """Set new random weights by an operation: a graph's weights do not follow `set_data` (MindSpore 2.10)."""
     for weight in network.trainable_params():
         ops.assign(weight, Tensor((random.standard_normal(weight.shape) * 0.25).astype(np.float32)))
 

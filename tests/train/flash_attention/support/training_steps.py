@@ -1,6 +1,6 @@
 """Train with other data at each step, for every way to ask for gradients. The truth is float64.
 
-A first call says little: MindSpore keeps what it made for it, and has used it in later ones.
+A first call shows little: MindSpore keeps what it made for the call, and has used it wrongly in later calls.
 """
 
 import mindspore as ms

@@ -5,7 +5,7 @@
         actual = ...                # over all rows: (1, heads, tokens, width)
         varlen.check(case, actual)
 
-Needs NumPy and flash_attention.{call,reference,dropout.philox}; no MindSpore.
+This module needs NumPy and flash_attention.{call,reference,dropout.philox}, and no MindSpore.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from flash_attention.dropout import philox
 from tests.train.flash_attention.support.arrays import ends
 from tests.train.flash_attention.support.cases import SEED, Case
 
-# One without queries, one without keys, one token, more queries than keys, and both long; a last tile that is not full.
+# Sequences without queries, without keys, with one token, with more queries than keys, and with many of both. The last
+# tile is not full.
 QUERIES, KEYS = (5, 0, 130, 33, 1, 7, 270), (5, 4, 130, 40, 0, 300, 260)
 OF_KEYS = ("d_key", "d_value")
 
@@ -34,7 +35,7 @@ class VarlenCase(Case):
     keys: tuple = KEYS
     per_sequence: bool = False  # alibi "slopes": other slopes in each sequence
     given_bits: bool = False  # dropout by decisions that the caller gives
-    daily: bool = False  # also where a case takes seconds
+    daily: bool = False  # also runs every day if a case takes seconds
 
     def __post_init__(self):
         object.__setattr__(self, "seq_q", sum(self.queries))
@@ -197,7 +198,7 @@ def params(select=None, costly: bool = False, **changes) -> list:
 
     Args:
         select: keeps the cases for which it is true; all by default.
-        costly: those that are not of every day are slow.
+        costly: cases that do not run every day are marked slow.
         changes: fields of every case.
     """
     import pytest

@@ -1,4 +1,4 @@
-"""Skip tests that need what a MindSpore release lacks, and say so."""
+"""Skip tests that need a feature of later MindSpore releases, and say so."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import mindspore as ms
 def require(name: str) -> None:
     """Skip the test if MindSpore has no such attribute."""
     if not hasattr(ms, name):
-        import pytest  # programs that need nothing else of it run where it is not installed
+        import pytest  # imported here: programs without tests use this module without pytest
 
         pytest.skip(f"MindSpore {ms.__version__} has no {name}")
 

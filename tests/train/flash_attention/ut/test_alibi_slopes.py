@@ -1,4 +1,4 @@
-"""The caller's slopes for ALiBi: what they add is a bias for every score, of which there is the float64 truth."""
+"""The caller's slopes for ALiBi: they add a bias to every score, and this bias has a float64 truth."""
 
 from dataclasses import replace
 

@@ -14,7 +14,7 @@ from mindspore import Tensor, nn, ops
 from tests.train.flash_attention.support.layer_inputs import draw, near
 from tests.train.flash_attention.support.modes import MODES_AND_BACKENDS, in_mode
 
-pytestmark = pytest.mark.asynchronous  # what a step leaves to the next must not depend on when operators run
+pytestmark = pytest.mark.asynchronous  # the state after a step must not depend on the time at which operators run
 
 BACKENDS = ("math", "cpu")
 
@@ -218,7 +218,7 @@ os._exit(0)  # MindSpore 2.10 crashes at its end after any exception of a traced
 
 
 def test_a_traced_function_drops_anew_in_every_step(run_python, tmp_path):
-    """`capture_mode="trace"` runs it once as PYNATIVE does, and what that call draws must not become a constant."""
+    """`capture_mode="trace"` runs it once as PYNATIVE does; the seed drawn there must not become a constant."""
     if not hasattr(ms, "jit") or "capture_mode" not in inspect.signature(ms.jit).parameters:
         pytest.skip("this MindSpore traces nothing")
     if ms.__version__.startswith("2.7."):
@@ -238,6 +238,6 @@ def test_the_dropped_share_and_the_mean(rate, backend):
     output = flash_attention(
         zeros, zeros, ones, dropout_rate=rate, seed=Tensor(np.array([3, 4], np.int64)), backend=backend
     ).asnumpy()[..., 0]
-    deviation = np.sqrt(rate / (1 - rate) / seq)  # of one output, whose mean is 1
+    deviation = np.sqrt(rate / (1 - rate) / seq)  # of one output; the mean is 1
     assert abs(output.mean() - 1) < 5 * deviation / np.sqrt(output.size)
     assert output.std() == pytest.approx(deviation, rel=0.1)

@@ -81,7 +81,7 @@ def test_other_distributions_are_left_alone(tmp_path: Path) -> None:
 
 
 def test_the_import_reads_no_metadata(tmp_path: Path) -> None:
-    """Nor says anything: a path may have hundreds of distributions."""
+    """The import also prints nothing. Metadata would take long: a path may have hundreds of distributions."""
     distribution(tmp_path, "flash-attention", "1.0.0")
     watch = "sys.addaudithook(lambda event, given: print(given[0]) if event == 'open' else None)"
     done = python(f"{watch}; import flash_attention", tmp_path)

@@ -242,7 +242,7 @@ def test_seed_and_bits_are_checked():
 
 @pytest.mark.parametrize(("mode", "backend"), MODES_AND_BACKENDS, indirect=["mode"])
 def test_logsumexp_merges_two_halves_of_the_keys(backend, mode):
-    """What context parallelism does with it."""
+    """Context parallelism merges halves in this way."""
     query, key, value = draw(1, 2, 30, 16), draw(1, 2, 64, 16, seed=1), draw(1, 2, 64, 16, seed=2)
     whole, total = flash_attention(query, key, value, return_lse=True, backend=backend)
     halves = [

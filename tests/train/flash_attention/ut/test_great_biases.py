@@ -1,4 +1,4 @@
-"""Check rows whose biases are all very negative, as padding makes them in many models."""
+"""Check rows with very negative biases throughout, as padding makes them in many models."""
 
 import mindspore as ms
 import numpy as np
@@ -17,7 +17,7 @@ if hasattr(ms, "bfloat16"):
 
 
 def draw(seed, *shape):
-    """Draw small integers, whose products are scores in steps of 1/4."""
+    """Draw small integers; their products are scores in steps of 1/4."""
     return np.random.default_rng(seed).integers(-1, 2, shape).astype(np.float32)
 
 
@@ -64,7 +64,7 @@ def test_rows_of_great_biases(bias, dtype, backend):
     biases = np.zeros((BATCH, 1, SEQ, SEQ), np.float32)
     biases[0, :, 20:60] = BIASES[bias]
     biases[1, :, 149] = BIASES[bias]
-    biases[:, :, :, 100:120] += np.float32(-1e30)  # beside the lowest biases it is nothing, elsewhere it hides
+    biases[:, :, :, 100:120] += np.float32(-1e30)  # without effect beside the lowest biases; elsewhere it hides
     d_output = draw(3, BATCH, HEADS, SEQ, DIM)
     wanted = list(truth(*inputs, biases, d_output))
     wanted[-1] = wanted[-1].sum(1, keepdims=True)
@@ -99,7 +99,7 @@ def test_a_packed_sequence_of_great_biases(backend):
 
 
 def test_sinks_beside_great_biases():
-    """Their gradient, that of the logsumexp included."""
+    """The gradient of sinks is right, also through the logsumexp."""
     inputs = [draw(seed, 1, HEADS, 40, DIM) for seed in range(3)]
     bias = np.full((1, 1, 1, 40), -1e6, np.float32)
 

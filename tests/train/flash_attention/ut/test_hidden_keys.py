@@ -1,4 +1,4 @@
-"""Through MindSpore: NaN and infinities in keys and values do not reach rows that cannot see them."""
+"""Through MindSpore, NaN and infinities in keys and values reach only rows that see them."""
 
 import mindspore as ms
 import numpy as np
@@ -13,7 +13,7 @@ def results(backend, query, key, value, **options) -> list:
 
     def total(query, key, value):
         output = flash_attention(query, key, value, **options)
-        # Not cos, whose gradient MindSpore 2.0 gets wrong from the sixth call on.
+        # Not cos: MindSpore 2.0 gets its gradient wrong from the sixth call on.
         return (output * ms.ops.tanh(query)).sum(), output
 
     with attention_backend(backend):

@@ -22,7 +22,7 @@ from tests.train.flash_attention.support.serving import (
     serve,
 )
 
-pytestmark = pytest.mark.asynchronous  # what a step leaves to the next must not depend on when operators run
+pytestmark = pytest.mark.asynchronous  # the state after a step must not depend on the time at which operators run
 
 
 @pytest.mark.daily("graph-*", "pynative-left-*")
@@ -72,7 +72,7 @@ def test_beams_share_full_blocks(update):
     ],
 )
 def test_a_sequence_that_cannot_go_on_is_refused(update, mode, order, message):
-    """On a device a graph cannot: there the sequence gives NaN until it is reset."""
+    """A graph on a device cannot refuse: there the sequence gives NaN until it is reset."""
     cache = garbage(KVCache(2, 24, KV_HEADS, DIM, dtype=ms.float32, paged=True, block_size=4, num_blocks=2))
     rows = Tensor(np.ones((2, 6, KV_HEADS, DIM), np.float32))
     cache.update(rows, rows, Tensor([6, 0], ms.int32))
@@ -166,7 +166,7 @@ def turned(rows: np.ndarray, first: int) -> np.ndarray:
 @pytest.mark.parametrize("late", (False, True), ids=("before", "behind"))
 @pytest.mark.parametrize("kind", KINDS)
 def test_positions_of_rotary_embeddings(mode, kind, late):
-    """Two layers of one shape; the positions are the lengths from before the update, wherever they are read."""
+    """In two layers of one shape the positions are the lengths before the update, even if they are read after it."""
     caches = [KVCache(BATCH, MOST, KV_HEADS, DIM, dtype=ms.float32, **KINDS[kind]) for _ in range(2)]
     net = TwoLayers(*(Turning(garbage(cache), late) for cache in caches))
     generator, kept = np.random.default_rng(3), [[[] for _ in range(BATCH)] for _ in caches]
@@ -185,7 +185,7 @@ def test_positions_of_rotary_embeddings(mode, kind, late):
 
 
 def test_calls_from_outside_of_a_graph(mode):
-    """In GRAPH mode each is a graph of its own."""
+    """In GRAPH mode each call is a graph of its own."""
     cache, rows = made("paged", "right"), Tensor(np.ones((BATCH, SEQ, KV_HEADS, DIM), np.float32))
     tokens = Tensor([3, 0, 1, 2], ms.int32)
     cache.update(rows, rows[..., :VALUE_DIM], tokens)

@@ -1,4 +1,4 @@
-"""Check that a mask hides where it is not 0, on every backend and entry."""
+"""Check that a mask's numbers other than 0 hide keys, on every backend and entry."""
 
 import mindspore as ms
 import numpy as np
@@ -71,7 +71,7 @@ def test_in_the_band_of_a_sparse_mode():
 
 
 def test_in_the_mask_of_the_fused_operator(monkeypatch):
-    """The operator that Atlas A2 has documents zeros and ones."""
+    """The operator of Atlas A2 documents only zeros and ones in a mask."""
     seen = []
 
     def operator(query, key, value, head_num, real_shift, drop_mask, padding_mask, attn_mask, **options):

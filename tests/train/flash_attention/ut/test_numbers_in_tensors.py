@@ -1,4 +1,4 @@
-"""Numbers in small tensors that are not allowed: an error by name at the call, NaN where a graph sees none."""
+"""Forbidden numbers in small tensors: an error by name at the call, NaN in a graph, which cannot read them."""
 
 import time
 

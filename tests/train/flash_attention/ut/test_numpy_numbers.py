@@ -1,4 +1,4 @@
-"""Integers of NumPy where a call takes Python's, and Tensors of int64 and int32: the same result in either mode."""
+"""Integers of NumPy instead of Python's, and Tensors of int64 and int32: the same result in either mode."""
 
 import mindspore as ms
 import numpy as np
@@ -24,7 +24,7 @@ ROWS, TOKENS, ANGLES = draw(8, 2, 16), draw(2, 1, 2, 16), draw(9, 8)
 
 
 def _cache(integer):
-    """Compute attention by a KVCache whose sizes and indices are such integers."""
+    """Compute attention by a KVCache with such integers as sizes and indices."""
     sizes = {"batch": 2, "max_length": 8, "kv_heads": 2, "head_dim": 16, "value_head_dim": 16}
     sizes |= {"block_size": 4, "num_blocks": 4}
     cache = KVCache(**{name: integer(size) for name, size in sizes.items()}, dtype=TOKENS.dtype, paged=True)
@@ -75,7 +75,7 @@ def test_numbers_of_numpy(kind, mode):
 
 
 class _Serving(nn.Cell):
-    """Everything that takes integers in Tensors, in one graph."""
+    """One graph calls everything that takes integers in Tensors."""
 
     def __init__(self, dtype):
         super().__init__()

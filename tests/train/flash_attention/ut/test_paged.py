@@ -49,7 +49,7 @@ def pages(block_size: int) -> tuple:
 
 
 def expected(query: np.ndarray, keys, values, **rules) -> np.ndarray:
-    """Compute attention sequence by sequence, not compiled; zeros where there is no key."""
+    """Compute attention sequence by sequence, not compiled; zeros for a sequence without keys."""
     output = np.zeros((*query.shape[:3], VALUE_DIM), np.float32)
     options = {"causal": True, "causal_alignment": "bottom_right", "input_layout": "BSND", "backend": "math", **rules}
     slopes = options.get("alibi_slopes")

@@ -40,13 +40,13 @@ def _tokens():
 
 @functools.cache
 def _layer():
-    """Return the one layer for all calls, which compiles once."""
+    """Return the layer of all calls, which compiles once."""
     return FlashAttention(16, alibi=True)
 
 
 @functools.cache
 def _cache():
-    """Return the one cache for all calls, wider than its keys."""
+    """Return the cache of all calls, wider than its keys."""
     return KVCache(batch=1, max_length=8, kv_heads=2, head_dim=10, dtype=ms.float32)
 
 
@@ -65,7 +65,7 @@ def _stored(key, value):
     return cache.attend(_random(1, 3, 2, 10))
 
 
-#: A call for each kind of argument that may be a Parameter: shapes of those, and the call.
+#: For each kind of argument that may be a Parameter: the shapes of the Parameters, and a call.
 CALLS = {
     "query": ([(1, 2, 8, 16)], lambda query: flash_attention(query, _tokens(), _tokens())),
     "keys": ([(1, 2, 8, 16)] * 2, lambda key, value: flash_attention(_tokens(), key, value)),
@@ -91,7 +91,7 @@ CALLS = {
 
 @pytest.mark.parametrize("kind", CALLS)
 def test_calls_in_turns(kind, mode):
-    """From outside of a graph too, Parameters keep their numbers and each call computes with its own."""
+    """Parameters keep their numbers and each call computes with its own, also in calls from outside of a graph."""
     shapes, call = CALLS[kind]
     arrays = [[_random(*shape, seed=3 * turn + i).asnumpy() for i, shape in enumerate(shapes)] for turn in range(3)]
     given = [[Parameter(Tensor(one), name=f"p{t}{i}") for i, one in enumerate(turn)] for t, turn in enumerate(arrays)]
@@ -104,14 +104,14 @@ def test_calls_in_turns(kind, mode):
 
 
 class _OfOneProcess(nn.Cell):
-    """Gather what a single process has."""
+    """Gather from a single process."""
 
     def construct(self, tensor):
         return tensor
 
 
 def test_gathered_keys_in_turns(monkeypatch, mode):
-    """GatherAttention, of one process."""
+    """GatherAttention runs with one process."""
     monkeypatch.setattr(GatherAttention, "connection", lambda _: SimpleNamespace(rank=0, world=1))
     monkeypatch.setattr(gather.ops, "AllGather", _OfOneProcess)
     layer = GatherAttention(16, causal=True)
@@ -171,7 +171,7 @@ def test_gradients_of_layers_of_one_shape(backend):
 
 
 def test_caches_in_turns(mode, update):
-    """What several layers of a model store, a cache each."""
+    """Several layers of a model store into a cache each; each cache has only its own layer's tokens."""
     caches = [KVCache(batch=1, max_length=8, kv_heads=2, head_dim=16, dtype=ms.float32) for _ in range(2)]
     blocks = [paged_caches(2, 4, 2, 16, dtype=ms.float32) for _ in range(2)]
     stored = np.zeros((2, 3, 2, 16), np.float32)

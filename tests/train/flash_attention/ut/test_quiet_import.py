@@ -1,4 +1,4 @@
-"""Importing the package leaves MindSpore as it was: with 2.5 whoever makes a Cell can choose no device any more."""
+"""The import makes no Cell or Tensor: in MindSpore 2.5 a device must be chosen before the first Cell."""
 
 import subprocess
 import sys

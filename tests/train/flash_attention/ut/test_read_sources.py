@@ -5,7 +5,7 @@ import inspect
 
 
 def decorated(function):
-    """Return a function whose wrapper has the code of every other's."""
+    """Return a function in a wrapper. All wrappers share one code object."""
 
     @functools.wraps(function)
     def wrapper():

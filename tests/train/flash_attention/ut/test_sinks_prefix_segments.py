@@ -1,4 +1,4 @@
-"""Sinks, prefixes and segment ids as a user gives them: equal to what says the same in another way."""
+"""Sinks, prefixes and segment ids as a user gives them: equal to the same call in other terms."""
 
 import mindspore as ms
 import numpy as np

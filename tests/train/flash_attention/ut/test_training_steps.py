@@ -60,7 +60,7 @@ def test_accumulated_gradients(backend, mode):
     check_accumulated(backend)
 
 
-# A process for each: MindSpore 2.0 may crash where much has been differentiated before.
+# Each case has its own process: MindSpore 2.0 may crash in a process that has differentiated much before.
 COMPILED = """
 import os
 

@@ -196,7 +196,7 @@ def test_prefixes_are_checked():
 
     ends_q, ends_k = LENGTHS
 
-    # Without the leading 0 there are as many numbers as sequences: which of both it is shows in the tensor alone.
+    # Without the leading 0 there are as many numbers as sequences. Only the tensor's contents tell the two forms apart.
     np.testing.assert_array_equal(call(ends_q, ends_k, PREFIX), call(ends_q[1:], ends_k[1:], PREFIX))
     with pytest.raises(ValueError, match=r"prefix: got shape \(\d,\), but cu_seqlens_q has \d sequences"):
         call(ends_q[1:], ends_k[1:], PREFIX[1:])

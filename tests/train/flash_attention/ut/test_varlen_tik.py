@@ -94,7 +94,7 @@ def test_lengths_that_are_not_allowed_fail():
 
 
 def test_lengths_that_are_not_allowed_are_nan_on_a_device(monkeypatch):
-    """A device has no Python function that looks at them."""
+    """A device has no Python function that checks the lengths."""
     monkeypatch.setattr(EmulatorBackend, "check_lengths", lambda self, problem: None)
     net = Call(flash_attention_varlen, return_lse=True, backend="emulator", scale=0.21)  # a scale of no other test
     tensors = tensors_of(7, 7, ms.float16)

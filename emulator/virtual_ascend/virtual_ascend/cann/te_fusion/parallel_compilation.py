@@ -1,4 +1,4 @@
-"""Processes that compile; here it is the one that asks."""
+"""Processes that compile; here the process that asks compiles itself."""
 
 from virtual_ascend.compiler.tasks import take_finished as get_finished_compilation_task
 

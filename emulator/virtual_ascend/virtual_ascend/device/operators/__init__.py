@@ -1,8 +1,9 @@
 """Built-in operators, one NumPy function each, on plain arrays.
 
-A function is called with the kernel (for its attributes and output shapes) and an array for each input, None for one
-that is left out, a list for one that is several tensors. It returns its outputs, and need not care about the dtype and
-format in which they are stored. Tables go by the name of CANN's entry; those for the AI CPU by MindSpore's operator.
+A function is called with the kernel (for its attributes and output shapes) and with its inputs. An input is an array,
+None if it is left out, or a list if it is several tensors. The function returns its outputs, and need not care about
+the dtype and format in which they are stored. Tables go by the name of CANN's entry; tables for the AI CPU go by the
+name of MindSpore's operator.
 """
 
 from __future__ import annotations

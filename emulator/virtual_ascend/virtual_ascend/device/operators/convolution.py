@@ -41,7 +41,7 @@ class Windows:
         return np.moveaxis(np.array(parts), (0, 1), (-2, -1))
 
     def put(self, parts: np.ndarray) -> np.ndarray:
-        """Return images whose elements are sums of all parts taken from them."""
+        """Return images: each element is the sum of all parts taken from it."""
         padded = np.zeros(self.padded, parts.dtype)
         for i in range(self.size[0]):
             for j in range(self.size[1]):

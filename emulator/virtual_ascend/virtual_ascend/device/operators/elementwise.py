@@ -41,8 +41,9 @@ def summed_to(x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def _gradients_of_extreme(first: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that gives the gradients of both inputs. `first` says where the first is taken. Equal elements
-    share the gradient. This is assumed: MindSpore's kernel for the CPU does so.
+    """Return a function that gives the gradients of both inputs. `first` says at which elements the first is taken.
+
+    Equal elements share the gradient. This is assumed: MindSpore's kernel for the CPU does so.
     """
 
     def gradients(gradient: np.ndarray, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -64,8 +64,9 @@ def _split(kernel: Kernel, x: np.ndarray) -> list[np.ndarray]:
 
 @with_filling
 def _split_by_sizes(kernel: Kernel, x: np.ndarray) -> list[np.ndarray]:
-    """Split a tensor, of which a part may be larger: MindSpore splits what lies in fractals by what fills them up
-    too.
+    """Split a tensor. A part may be larger than its output.
+
+    For tensors in fractals MindSpore counts the filling in the sizes too.
     """
     parts = np.split(x, np.cumsum(kernel.attributes["size_splits"])[:-1], kernel.attributes["split_dim"])
     return [part[tuple(map(slice, output["ori_shape"]))] for part, output in zip(parts, tensors(kernel.outputs))]
@@ -139,7 +140,7 @@ def _broadcast(kernel: Kernel, x: np.ndarray, *_shape: Any) -> np.ndarray:
 
 
 def _diagonal_filled(_kernel: Kernel, x: np.ndarray, *_ones: np.ndarray) -> np.ndarray:
-    """Return a tensor that is as large in every axis as the input has elements."""
+    """Return a diagonal tensor. It has the shape of the input twice."""
     return np.diag(x.reshape(-1)).reshape(2 * x.shape)
 
 

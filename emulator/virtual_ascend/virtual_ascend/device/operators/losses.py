@@ -13,7 +13,7 @@ from .activations import softplus
 from .elementwise import of_arrays, sigmoid
 from .normalisation import log_softmax, softmax
 
-# Probabilities are kept so far from 0. Assumed: what MindSpore's documents say of its loss.
+# Probabilities are at least so large. Assumed: the number in MindSpore's documents of its loss.
 _LEAST = 1e-12
 
 

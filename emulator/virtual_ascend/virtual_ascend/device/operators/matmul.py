@@ -25,6 +25,6 @@ def matmul(kernel: Kernel, a: np.ndarray, b: np.ndarray, bias: np.ndarray | None
     return product if bias is None else product + wide(bias)
 
 
-# CANN's entries, and what the types MatMulV2 and BatchMatMulV2 are called in that form.
+# CANN's entries, and the types MatMulV2 and BatchMatMulV2 in the form of an entry's name.
 _NAMES = "batch_matmul", "batch_matmul_v2", "batch_mat_mul", "batch_mat_mul_v2", "mat_mul", "mat_mul_v2", "matmul"
 TABLE: dict[str, Callable[..., Any]] = dict.fromkeys(_NAMES, matmul)

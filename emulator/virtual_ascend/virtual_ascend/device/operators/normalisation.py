@@ -21,8 +21,8 @@ def _layer_norm(kernel: Kernel, x: np.ndarray, gain: np.ndarray, shift: np.ndarr
     return (x - mean) / np.sqrt(variance + kernel.attributes["epsilon"]) * gain + shift, mean, variance
 
 
-# MindSpore hands no epsilon to the derivatives of TBE; theirs for float32 and float16 is not documented. Assumed: the
-# default of the forward.
+# MindSpore gives no epsilon to the derivatives of TBE, and their own epsilon for float32 and float16 is not documented.
+# Assumed: the default of the forward operator.
 _EPSILON = 1e-12
 
 
@@ -92,7 +92,7 @@ def _log_softmax_gradient(kernel: Kernel, gradient: np.ndarray, y: np.ndarray) -
 
 def _normalise(kernel: Kernel, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, tuple[int, ...]]:
     """Return the result, the lengths, and the axes over which the lengths are taken."""
-    attributes = kernel.attributes  # "dim" and "eps" where MindSpore asks by name
+    attributes = kernel.attributes  # "dim" and "eps" if MindSpore asks by name
     axes = axes_of(kernel, x, "dim")
     squares = np.square(wide(x)).sum(axes, keepdims=True)
     lengths = np.sqrt(np.maximum(squares, attributes["epsilon" if "epsilon" in attributes else "eps"]))

@@ -1,4 +1,4 @@
-"""Steps of optimizers: what is updated comes back first."""
+"""Steps of optimizers: the updated tensors are the first results."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def _momentum(kernel: Kernel, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
 
 
 def _sgd(kernel: Kernel, *arrays: np.ndarray) -> np.ndarray:
-    """Update weights. `first` is positive in the first step, where the velocity is the gradient.
+    """Update weights. `first` is positive in the first step, when the velocity is the gradient.
 
-    Both are updated where they lie: only the weights are an output.
+    `velocity` and `first` are updated in place: only the weights are an output.
     """
     weights, gradient, rate, velocity, momentum, first = arrays
     attributes = kernel.attributes

@@ -1,4 +1,4 @@
-"""Random numbers and dropout. The streams are NumPy's; which ones the chip draws is not documented."""
+"""Random numbers and dropout. The streams are NumPy's, because the chip's streams are not documented."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from .elementwise import truncated_division
 
 
 def places_of(index: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Return the index whose last axis names a place."""
+    """Return the index as a tuple: its last axis names a place."""
     return tuple(np.moveaxis(index, -1, 0))
 
 
@@ -40,7 +40,7 @@ def _updated(kernel: Kernel, *arrays: np.ndarray) -> np.ndarray:
 
 
 def _combined(combine: np.ufunc, places: Places) -> Callable[..., Any]:
-    """Combine updates with what stands where they go."""
+    """Combine updates with the elements at their places."""
 
     def operator(_kernel: Kernel, target: np.ndarray, index: np.ndarray, updates: np.ndarray) -> np.ndarray:
         result = wide(target).copy()

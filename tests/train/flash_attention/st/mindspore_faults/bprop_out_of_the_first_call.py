@@ -8,7 +8,7 @@ ms.set_context(mode=ms.PYNATIVE_MODE, device_target="CPU")
 
 
 class Exponential(nn.Cell):
-    """exp, whose bprop uses the result."""
+    """exp with a bprop that uses the result."""
 
     def construct(self, x):
         return ops.exp(x)
@@ -18,7 +18,7 @@ class Exponential(nn.Cell):
 
 
 class Network(nn.Cell):
-    """A projection in front of it."""
+    """A projection in front of the Cell above."""
 
     def __init__(self):
         super().__init__()

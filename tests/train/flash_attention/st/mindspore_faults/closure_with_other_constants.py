@@ -1,4 +1,4 @@
-"""PYNATIVE: the differentiated function holds another tensor at each call; a primitive in it knows its shapes."""
+"""PYNATIVE: the differentiated function holds another tensor at each call, and a primitive that knows its shapes."""
 
 import mindspore as ms
 import numpy as np

@@ -1,4 +1,4 @@
-"""The gradient of masked_fill where NaN comes back to an element that is masked: 0 * NaN in place of 0."""
+"""The gradient of masked_fill for a masked element whose incoming gradient is NaN: 0 * NaN instead of 0."""
 
 import mindspore as ms
 import numpy as np

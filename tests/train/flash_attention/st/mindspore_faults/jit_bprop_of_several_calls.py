@@ -8,7 +8,7 @@ ms.set_context(mode=ms.PYNATIVE_MODE, device_target="CPU")
 
 
 class Square(nn.Cell):
-    """A square, whose `bprop` uses the result."""
+    """A square with a `bprop` that uses the result."""
 
     def construct(self, x):
         return x * x

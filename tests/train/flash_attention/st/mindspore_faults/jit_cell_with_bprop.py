@@ -8,7 +8,7 @@ ms.set_context(mode=ms.PYNATIVE_MODE, device_target="CPU")
 
 
 class Seven(nn.Cell):
-    """A product with 2, whose `bprop` says 7: so the two can be told apart."""
+    """A product with 2. Its `bprop` says 7, to tell it from the true derivative."""
 
     def construct(self, x):
         return x * 2

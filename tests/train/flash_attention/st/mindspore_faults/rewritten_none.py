@@ -1,4 +1,4 @@
-"""Mixed precision of level O1, which rewrites classes, around a Cell that hands on None."""
+"""Mixed precision of level O1, which rewrites classes, around a Cell that returns None."""
 
 import os
 import tempfile
@@ -8,7 +8,7 @@ import numpy as np
 from mindspore import Tensor, nn
 
 ms.set_context(device_target="CPU")
-os.chdir(tempfile.mkdtemp())  # where the code is written
+os.chdir(tempfile.mkdtemp())  # MindSpore writes the code there
 
 
 def sum_of(pair):
@@ -17,7 +17,7 @@ def sum_of(pair):
 
 
 class Inner(nn.Cell):
-    """x, by way of a pair."""
+    """The identity, by way of a pair."""
 
     def construct(self, x):
         return sum_of((x, None))

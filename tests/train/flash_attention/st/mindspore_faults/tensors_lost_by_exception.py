@@ -1,4 +1,4 @@
-"""PYNATIVE: tensors whose operations had not run when a Cell raised an exception."""
+"""PYNATIVE: tensors of operations that had not run when a Cell raised an exception."""
 
 import mindspore as ms
 import numpy as np

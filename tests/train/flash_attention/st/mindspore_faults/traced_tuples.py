@@ -1,5 +1,6 @@
-"""Trace a function with two tuples, of which the second is taken for the first. The first is gone when the second is
-made.
+"""Trace a function with two tuples: MindSpore takes the second for the first.
+
+The first tuple is gone when the second is made.
 """
 
 import inspect
@@ -25,4 +26,4 @@ if "capture_mode" in inspect.signature(getattr(ms, "jit", print)).parameters:
     except (TypeError, ValueError) as error:
         verdict = f"wrong: {str(error).splitlines()[0]}"
 print(verdict, flush=True)
-os._exit(0)  # after an error in a traced function the end of the process may hang
+os._exit(0)  # after an error in a traced function the process may hang when it ends

@@ -135,7 +135,7 @@ def gpt(device, backend=None):
 
 
 def scale(device):
-    """Start with a loss scale that no float16 gradient survives. It is halved until one does."""
+    """Start with a loss scale at which every float16 gradient overflows. It is halved until none does."""
     from small_gpt import Loss
 
     network = Loss(model(device))

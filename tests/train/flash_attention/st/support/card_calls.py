@@ -1,6 +1,6 @@
-"""Call on the virtual card that are no shared case: card_calls.py MODE CALL... Prints name, verdict, detail of each.
+"""Calls on the virtual card beside the shared cases: card_calls.py MODE CALL... Prints name, verdict, detail of each.
 
-Each is compared with float64 by the rules of `reference.compare`, with data that differ at every call of one network.
+Each result is compared with float64 by the rules of `reference.compare`. Every call of one network has other data.
 """
 
 import functools
@@ -27,7 +27,7 @@ from tests.train.flash_attention.support.run import Attention32, VarlenAttention
 from tests.train.flash_attention.support.varlen import VarlenCase
 
 HEADS, KV_HEADS = 4, 2
-# Widths of a head: of packed sequences, which get columns of zeros for the operators, and of a cache, which do not.
+# Widths of a head: packed sequences get columns of zeros for the operators, a cache does not.
 DIM, VALUE_DIM = 24, 40
 CACHE_DIM, CACHE_VALUE_DIM = 32, 48
 
@@ -62,8 +62,9 @@ def agree(actual, problem, *given, **sides):
 
 # ---------------------------------------------------------------------------------------------------- dropout by seed
 def dropout_by_seed():
-    """Check that the gradients of a call fit the scores that dropout dropped. The output shows these scores, because
-    the values are a unit matrix. The gradients must fit them.
+    """Check that the gradients of a call fit the scores that dropout dropped.
+
+    The output shows these scores, because the values are a unit matrix.
     """
     case = Case(batch=2, heads=4, kv_heads=2, seq_q=150, seq_k=64, head_dim=64, mask="causal", dropout=0.3)
     inputs, problem = case.inputs(), case.problem
@@ -119,8 +120,8 @@ def heads_first(rows):
 def agree_together(errors):
     """Assert that results of several sequences are right: the mean errors of each, and the largest error of all.
 
-    Of 9 queries and 16 keys the largest error was 1.0 to 1.3 times what is allowed in 20 of 1920 gradients that tikemu
-    computed with bits of other seeds. Their mean errors were at most 0.55 times what is allowed.
+    With 9 queries and 16 keys, tikemu computed 1920 gradients with bits of other seeds. In 20 of them the largest error
+    was 1.0 to 1.3 times the allowed error. The mean errors were at most 0.55 times the allowed error.
     """
     for name in {error.name for error in errors}:
         of_name = [error for error in errors if error.name == name]

@@ -1,9 +1,9 @@
 """Shared cases on the virtual card: card_cases.py MODE CASE... Prints name, verdict and largest error of each case.
 
-PART/PARTS instead of the names stands for that part of all cases that the operators take.
+PART/PARTS instead of the names stands for one part of all cases that the operators take.
 
-A case is written as its id, and before it with a colon a layout other than BNSD. Its dropout is given by bits: the card
-draws its own where a seed is given.
+A case is written as its id; a layout other than BNSD stands before the id, with a colon. Dropout is given by bits,
+because the card draws its own bits if it gets a seed.
 """
 
 import re

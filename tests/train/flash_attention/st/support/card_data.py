@@ -1,8 +1,8 @@
 """Check what MindSpore 2.0 does around a network on a card: card_data.py MODE CASE... Prints name, verdict, detail
 of each.
 
-A block with attention is trained with `Model.train`, on data that the host gives and on data that are sunk to the card,
-saved and loaded, evaluated, compiled as a `jit` function and exported.
+A block with attention is trained with `Model.train`, on data from the host and on data that are sunk to the card. It is
+also saved and loaded, evaluated, compiled as a `jit` function and exported.
 """
 
 import sys

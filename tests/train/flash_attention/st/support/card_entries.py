@@ -1,8 +1,8 @@
 """Check how MindSpore's compiler reaches the operators' entries: card_entries.py TRAIN file|copied CASE...
 
-This process alone has TRAIN, the folder of the package, on its path; who compiles finds the package by what stands in
-the entries. "copied": as where MindSpore cannot import an entry from its file, and takes a copy of the function.
-Prints what card_cases.py does; the detail is how many functions were copied.
+Only this process has TRAIN, the folder of the package, on its path. The processes that compile find the package by the
+path in the entries. "copied" makes MindSpore take a copy of each function, as it does if it cannot import an entry from
+its file. The output has the form of card_cases.py; the detail is the number of copied functions.
 """
 
 import sys
@@ -16,7 +16,7 @@ from tests.train.flash_attention.st.support.card_program import on_the_card, rep
 
 
 class Everything(list):
-    """Paths of which every one is among those that cannot be imported."""
+    """A list that claims to contain every path: none can be imported."""
 
     def __contains__(self, path):
         return True

@@ -41,8 +41,10 @@ def split(layout, name, shape):
 
 @dataclass(frozen=True)
 class Case:
-    """Name layouts by input: `split`, "none" for an operation without strategy, or "cast" for a Cast without strategy
-    behind a tensor that is not split. Other inputs arrive as "wanted".
+    """Name layouts by input. Inputs without a name arrive as "wanted".
+
+    "none" is an operation without strategy, "cast" a Cast without strategy behind a tensor that is not split. `split`
+    defines the other layouts.
 
     Attributes:
         mask: dtype and rank; None: no mask.
@@ -112,8 +114,9 @@ class Arrives(nn.Cell):
 
 
 class Network(nn.Cell):
-    """Return the loss of layers that share all inputs but query. All but the first get the query from the layer
-    before.
+    """Return the loss of layers that share all inputs but query.
+
+    The first layer gets the given query, each other layer the output of the layer before.
     """
 
     def __init__(self, case, data, weights):
@@ -191,7 +194,7 @@ def laid_out(case, array):
 
 
 def turned(case, name, array):
-    """Turn a parameter's array into what the layer sees, or back."""
+    """Turn a parameter's array into the array that the layer sees, or back."""
     return array.swapaxes(0, 1) if case.layouts.get(name) == "turned" else array
 
 

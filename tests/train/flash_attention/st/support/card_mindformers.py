@@ -1,8 +1,9 @@
 """MindFormers' attention classes for the Ascend 910 on the virtual card: card_mindformers.py MODE FOLDER CLASS...
 
-FOLDER is where the wheel of MindFormers 1.0.2 was unpacked. The package does not import on MindSpore 2.0.0: its classes
-are loaded without the modules that run when a package is imported.
-Each one with our layer is compared with itself without flash attention: output, gradients of the input and all weights.
+FOLDER holds the unpacked wheel of MindFormers 1.0.2. The package does not import on MindSpore 2.0.0, so its classes are
+loaded without the modules that run when a package is imported.
+Each class with our layer is compared with the same class without flash attention: the output, and the gradients of the
+input and all weights.
 """
 
 import importlib
@@ -20,7 +21,7 @@ from tests.train.flash_attention.st.support.card_program import on_the_card, rep
 
 BATCH, SEQ, HEADS, HEAD_DIM = 2, 48, 4, 16
 WIDTH = HEADS * HEAD_DIM
-# Of the largest number: float16 throughout, scores of MindFormers' own too.
+# Relative to the largest number: all is float16, also the scores of MindFormers' own attention.
 BOUND = 4e-3
 DTYPES = {"compute_dtype": ms.float16, "param_init_type": ms.float32}
 
@@ -38,7 +39,7 @@ def load(folder):
     version = importlib.import_module("mindformers.version_control")
     transformer = importlib.import_module("mindformers.modules.transformer.transformer")
     llama = importlib.import_module("mindformers.models.llama.llama_transformer")
-    # They take flash attention from MindSpore 2.2 on, which they ask for the chip.
+    # They use flash attention from MindSpore 2.2 on, and ask MindSpore for the chip.
     llama.is_version_ge = transformer.check_valid_flash_attention = lambda *_: True
     version.get_ascend_soc_version = lambda: "910a"
     transformer.choose_flash_attention_dtype = of_masks  # a graph of MindSpore 2.0 cannot take versions apart
@@ -50,7 +51,7 @@ def of_masks():
 
 
 class Llama(nn.Cell):
-    """LLamaAttention with grouped heads, which takes a mask of ones where something is hidden."""
+    """LLamaAttention with grouped heads. Its mask is 1 for a hidden position."""
 
     def __init__(self, ours):
         super().__init__()
@@ -69,7 +70,7 @@ class Llama(nn.Cell):
 
 
 class MultiHead(nn.Cell):
-    """MultiHeadAttention, which takes a mask of ones where something is visible."""
+    """MultiHeadAttention. Its mask is 1 for a visible position."""
 
     def __init__(self, ours):
         super().__init__()

@@ -1,8 +1,8 @@
 """A GPT over several cards: card_parallel.py PARALLEL_MODE DP MP [optimizer]. Prints card and loss of four steps.
 
 The model comes from examples/train_parallel.py. PARALLEL_MODE is one of MindSpore's: stand_alone, data_parallel,
-semi_auto_parallel; with `optimizer` its states are shared among the cards too. Every arrangement sees the same data and
-begins with the same weights.
+semi_auto_parallel. With `optimizer`, the optimizer's states are split over the cards too. Every arrangement sees the
+same data and begins with the same weights.
 """
 
 import sys
@@ -21,7 +21,7 @@ SIZES = Sizes(SEQ, heads=2, head_dim=16, vocabulary=VOCABULARY, layers=2, backen
 
 
 def main(parallel_mode, dp, mp, *options):
-    """Train a GPT. Losses of data_parallel are averaged: each is of a part of the batch."""
+    """Train a GPT. Losses of data_parallel are averaged: each card's loss is for its part of the batch."""
     ms.set_context(mode=ms.GRAPH_MODE, device_target="Ascend")
     rank, cards = 0, 1
     if parallel_mode != "stand_alone":

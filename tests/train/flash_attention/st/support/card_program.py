@@ -14,9 +14,9 @@ def on_the_card(mode: str) -> None:
 
 
 def report(names: Iterable[str], check: Callable[[str], str | None]) -> None:
-    """Print a line for each name: name; right, WRONG or FAILED; what there is to say; with tabulators between.
+    """Print name, verdict (right, WRONG or FAILED) and detail of each check, separated by tabulators.
 
-    A check raises AssertionError where a result is wrong; what it returns is said.
+    A check raises AssertionError if a result is wrong; the detail is what it returns.
     """
     for name in names:
         try:

@@ -1,6 +1,7 @@
-"""Shares of a report of the virtual card: card_shares.py DIR CALLS. What attention and conversions take of the time.
+"""Shares of attention and conversions in the time of a report of the virtual card: card_shares.py DIR CALLS
 
-CALLS: of the program, alike but for their data; the last one counts. Times are the report's estimates.
+CALLS is the number of calls in the program, which differ only in their data; the last call counts. Times are the
+report's estimates.
 """
 
 import collections

@@ -1,6 +1,6 @@
 """Training on the virtual card: card_training.py MODE CASE... Prints name, verdict and detail of each.
 
-Networks with attention between projections, three steps with other data and weights each, against float64.
+Networks with attention between projections make three steps, each with other data and weights. The truth is float64.
 """
 
 import functools
@@ -48,7 +48,7 @@ def recomputed_dropout():
     layer.recompute()
 
     class Sum(nn.Cell):
-        """A loss whose gradient for the output is the unit matrix."""
+        """A loss that has the unit matrix as gradient for the output."""
 
         def __init__(self):
             super().__init__()
@@ -63,7 +63,7 @@ def recomputed_dropout():
     run = ms.jit(ops.value_and_grad(Sum(), grad_position=2, has_aux=True))
     (_, output), d_value = run(query, key, value)
     output, d_value = output.asnumpy().astype(float), d_value.asnumpy().astype(float)
-    # d_value = probabilities^T @ d_output + output, where d_output is the unit matrix and output the probabilities.
+    # d_value = probabilities^T @ d_output + output; d_output is the unit matrix, and output the probabilities.
     np.testing.assert_allclose(d_value, output.swapaxes(-1, -2) + output, atol=2e-3)
 
 

@@ -1,9 +1,9 @@
 """Train tiny models of MindFormers with our attention and without flash attention, and compare them.
 
-Arguments: "llama", "bloom", "gpt2" or "glm2", and "graph" or "pynative". Started by test_clients.py with one of two
-releases: 1.0.2 imports the layer for the Ascend 910 from where MindSpore 2.2 had it, 1.3.2 the primitive
+Arguments: "llama", "bloom", "gpt2" or "glm2", and "graph" or "pynative". test_clients.py starts it with one of two
+releases. 1.0.2 imports the layer for the Ascend 910 from its place in MindSpore 2.2, 1.3.2 the primitive
 FlashAttentionScore. Both were written for earlier releases of MindSpore; `add_what_mindspore_lost` and
-`every_cell_casts` give them what they miss.
+`every_cell_casts` add what they miss.
 """
 
 import sys
@@ -52,14 +52,14 @@ def add_what_mindspore_lost() -> None:
 
 
 def every_cell_casts(network: nn.Cell) -> None:
-    """Give Cells their own `cast`, which some classes of MindFormers count on."""
+    """Give Cells a method `cast`, which some classes of MindFormers use."""
     for _, cell in network.cells_and_names():
         if not hasattr(cell, "cast"):
             cell.cast = ops.Cast()
 
 
 def model(name: str, ours: bool) -> nn.Cell:
-    """Return a model in training, whose output is its loss."""
+    """Return a model in training; its output is its loss."""
     import mindformers
 
     configuration, network, arguments, _ = MODELS[name]

@@ -1,6 +1,6 @@
 """Compare tiny models of MindNLP with our attention and with eager attention.
 
-Argument: "llama", "qwen2" or "gemma2". Started by test_clients.py.
+The argument is "llama", "qwen2" or "gemma2". test_clients.py starts this program.
 """
 
 import sys

@@ -1,7 +1,7 @@
 """Compare tiny models of mindone with our attention and with eager attention.
 
-Argument: "llama", "qwen2", "gemma2", or "masks". Started by test_clients.py. MindSpore lacks some operators on a CPU
-that the library uses; `add_missing_operators` puts others into their place.
+The argument is "llama", "qwen2", "gemma2" or "masks". test_clients.py starts this program. On a CPU MindSpore lacks
+some operators that the library uses; `add_missing_operators` replaces them.
 """
 
 import sys
@@ -70,7 +70,7 @@ def models(name: str) -> tuple:
 
 
 class Loss(nn.Cell):
-    """A weighted sum of the logits of what is no padding."""
+    """A weighted sum of the logits of all tokens but padding."""
 
     def __init__(self, model: nn.Cell, weight: np.ndarray):
         super().__init__()

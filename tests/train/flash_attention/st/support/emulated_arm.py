@@ -23,7 +23,7 @@ PACKAGES = (
     "pytest-xdist",
     "hypothesis>=6.100",
 )
-# The Debian release whose Python has VERSION.
+# The Debian release that has Python VERSION.
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 SUITE = "bookworm"
 LIBRARIES = ("libgomp1", "libstdc++6")
@@ -58,12 +58,12 @@ def arm_wheel() -> Path:
 
 
 def install(wheel: Path, folder: Path) -> None:
-    """Unpack the wheel as pip does on an Arm machine, which refuses those for others."""
+    """Unpack the wheel as pip does on an Arm machine: pip there refuses wheels for other machines."""
     _pip_install(folder, "--no-deps", "--no-index", wheel)
 
 
 def _make(folder: Path) -> None:
-    """Fetch the emulator, Python and MindSpore, and writes the command that joins them."""
+    """Fetch the emulator, Python and MindSpore, and write the command that joins them."""
     for program, package in (("apt-get", "apt"), ("dpkg", "dpkg")):
         if shutil.which(program) is None:
             raise RuntimeError(f"no {program}, which fetches Debian's Python for Arm: install {package}")
@@ -101,8 +101,9 @@ def _sources() -> str:
 
 
 def _unpack(folder: Path, architecture: str, *packages: str) -> None:
-    """Unpack Debian packages and all that they need into a folder. The machine's own packages and architecture do
-    not matter.
+    """Unpack Debian packages and all that they need into a folder.
+
+    The machine's own packages and architecture do not matter.
     """
     state = folder / "apt"
     for name in ("lists/partial", "archives/partial"):
@@ -133,6 +134,6 @@ def _pip_install(folder: Path, *arguments) -> None:
     platforms = [option for name in PLATFORMS for option in ("--platform", name)]
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--target", folder]
     command += ["--only-binary", ":all:", "--python-version", VERSION, *platforms, *arguments]
-    # Under a clean environment pip would not see a proxy's or an index's variables of its own.
+    # With a clean environment pip would not see the variables that name a proxy or an index.
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, env=os.environ)
     assert done.returncode == 0, done.stderr[-4000:]

@@ -1,8 +1,8 @@
-"""Compiles graphs for a device that is not there. For MindSpore 2.0 and 2.10.
+"""Compile graphs for a device that is not there, with MindSpore 2.0 and 2.10.
 
-The virtual card, which compiles and runs, is for MindSpore 2.0 and operators in TIK. Here is seen what a newer
-MindSpore makes of projections around the operators, and what any makes of graphs for a world of 8 devices, also
-on backend `cpu`.
+The virtual card, which compiles and runs, is for MindSpore 2.0 and operators in TIK. This module shows what a newer
+MindSpore makes of projections around the operators. It also shows what any MindSpore makes of graphs for 8 devices,
+also on backend `cpu`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from mindspore._c_expression import MSContext
 
 
 class Target:
-    """The device target in MindSpore's context, which refuses one whose libraries are missing."""
+    """The device target in MindSpore's context, which refuses a target without its libraries."""
 
     def __init__(self):
         self.texts: list = []  # MindSpore's copies of a string share its characters
@@ -37,7 +37,7 @@ class Target:
         raise RuntimeError("MindSpore's context holds its strings in another way than this program knows")
 
     def set(self, name: str) -> None:
-        """Write the name of a target over that in the context."""
+        """Write the name of a target over the name in the context."""
         # A copy-on-write string: length, capacity and reference count lie before the characters.
         content = struct.pack("QQi4x", len(name), len(name), 1 << 20) + name.encode() + b"\0"
         self.texts.append(ctypes.create_string_buffer(content, len(content)))

@@ -2,11 +2,10 @@
 
     PYTHONPATH=train:emulator python tests/train/flash_attention/st/support/parallel_compile.py [CASE...]
 
-MindSpore refuses semi-automatic parallelism for the device target "CPU", and a target whose libraries are missing
-cannot be set. So this program writes the target's name into MindSpore's context, and answers for the communication
-library that is not there. Parsing, sharding, inference and gradients are MindSpore's own; a phase called "export" ends
-before code for the device is made. It prints one JSON object: by case the error, or the operators after sharding and at
-the end.
+MindSpore refuses semi-automatic parallelism for the device target "CPU", and any target without its libraries. So this
+program writes the target's name into MindSpore's context, and answers in place of the communication library. Parsing,
+sharding, inference and gradients are MindSpore's own; a phase called "export" ends before code for the device is made.
+The program prints one JSON object: by case the error, or the operators after sharding and at the end.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ def prepare() -> None:
     management._get_rank_helper = lambda group, *_: 0 if group[0].isdigit() else RANK
     ops.Custom._generate_get_workspace_size_func = lambda self: None  # compiles C++ against CANN's headers
     open_no_device()
-    # What the backends miss here is the device.
+    # The backends are complete but for the device.
     type(registry.get_backend("cpu")).refuse = lambda self, problem: None
     environment.missing = lambda version, target: None
     environment.chip = Chip
@@ -207,8 +206,8 @@ CASES = {
 def operators(text: str) -> list:
     """Return the custom operators, Morphs and collectives of a dump: {name, split, shapes, attributes}.
 
-    split: for every input, per axis, the dimension of the device matrix, counted from the right, that splits it.
-    shapes: of the inputs; of a Morph before it is replaced, whose inputs have none, of the outputs.
+    split: for every axis of every input, the dimension of the device matrix that splits it, counted from the right.
+    shapes: of the inputs. A Morph that is not replaced yet has inputs without shapes: there, of the outputs.
     """
     found = []
     pattern = r"= (Custom|Morph|AllGather|AllReduce|ReduceScatter|AllToAll)\((.*?)\n +: \(([^\n]*)\) -> \(([^\n]*)"

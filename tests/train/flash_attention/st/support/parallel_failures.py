@@ -1,4 +1,4 @@
-"""Processes that do not do what the others expect. Started by msrun; prints "ERROR <seconds> <type> <message>"."""
+"""Processes that surprise the others. msrun starts them; each prints "ERROR <seconds> <type> <message>"."""
 
 import argparse
 import os

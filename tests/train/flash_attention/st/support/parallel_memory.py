@@ -26,7 +26,7 @@ def check(rank: int, world: int) -> float:
         for tensor in gradient(part, part, part, part):
             tensor.asnumpy()
 
-    run(256)  # what the first call takes once and for all
+    run(256)  # memory that the first call takes, and later calls share
     before = peak()
     run(SEQ)
     return peak() - before

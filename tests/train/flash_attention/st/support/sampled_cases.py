@@ -2,7 +2,7 @@
 
     PYTHONPATH=train:. python tests/train/flash_attention/st/support/sampled_cases.py ONE_IN
 
-In a graph runs one case in so many of those that PYNATIVE takes one in ONE_IN of, since each is compiled.
+PYNATIVE runs one case in ONE_IN. Graphs run one case in GRAPHS * ONE_IN, since each is compiled.
 """
 
 import sys

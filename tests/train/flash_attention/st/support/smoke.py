@@ -2,7 +2,7 @@
 
     PYTHONPATH=train:. python tests/train/flash_attention/st/support/smoke.py [BACKEND...]
 
-Without names, every backend that is available. Needs neither pytest nor anything newer than MindSpore 2.0.
+Without names it takes every available backend. It needs no pytest, and MindSpore 2.0 is enough.
 """
 
 import sys

@@ -2,9 +2,9 @@
 
     PYTHONPATH=train:emulator python tests/train/flash_attention/st/support/token_graphs.py
 
-Forward and backward of attention between four projections (`nn.Dense`) are compiled for a device that is not there, as
-far as that goes: MindSpore's own passes on the graph, before it selects kernels and formats. The program prints one
-JSON object: by layout and head_dim, the operations that give the operators a matrix of tokens or take one from them.
+Forward and backward of attention between four projections (`nn.Dense`) are compiled for a device that is not there:
+MindSpore's own passes on the graph run, but it does not select kernels and formats. The program prints one JSON object:
+by layout and head_dim, the operations that give the operators a matrix of tokens or take a matrix from them.
 """
 
 from __future__ import annotations

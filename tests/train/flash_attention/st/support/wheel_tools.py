@@ -31,8 +31,9 @@ def copy_sources(folder: Path, part: str = "train") -> Path:
 
 
 def run(*command, cwd: Path, compiler: bool = True, **environment) -> str:
-    """Return the output of a command away from this checkout, optionally without a compiler. The command must
-    succeed.
+    """Return the output of a command away from this checkout, optionally without a compiler.
+
+    The command must succeed.
     """
     clean = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "FLASH_ATTENTION"))}
     clean["OMP_NUM_THREADS"] = "1"
@@ -93,7 +94,7 @@ def needs_nothing_newer_than_2014(wheel: Path, folder: Path) -> None:
     assert versions
     for name, version in versions:
         assert tuple(map(int, version.split("."))) <= OLDEST[name], f"{name}_{version}"
-    # MindSpore's own: a second OpenMP runtime would have its own threads.
+    # The runtime is MindSpore's: a second OpenMP runtime would have its own threads.
     assert "libgomp.so.1" in run("objdump", "-p", library, cwd=folder)
 
 

@@ -49,7 +49,7 @@ def test_a_seed_and_its_bits_given_are_the_same(backend, mode):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_given_bits_rule(backend):
-    """Any bits do: with all of them set only the scale remains, with none of them nothing."""
+    """If all bits are set, only the scale remains of dropout; if none is set, the output is zero."""
     problem, inputs = DROPOUT.problem, DROPOUT.inputs()
     bits = np.full(problem.shape_keep_bits(), 255, np.uint8)
     kept = run_case(DROPOUT, backend, keep_bits=bits)

@@ -1,5 +1,6 @@
-"""Test bfloat16 in compiled graphs on a CPU, where MindSpore lacks some operators. These are Reshape, ExpandDims and
-AddN.
+"""Test bfloat16 in compiled graphs on a CPU.
+
+MindSpore lacks Reshape, ExpandDims and AddN there.
 """
 
 import mindspore as ms
@@ -58,7 +59,7 @@ def test_added_masks_that_broadcast(shape, mode):
     d_mask = expected[4].reshape(*lead, 9, 13)
     d_mask = d_mask.sum(axis=tuple(range(d_mask.ndim - len(shape))))
     d_mask = d_mask.sum(axis=tuple(i for i, size in enumerate(shape) if size == 1), keepdims=True)
-    # Rounded to bfloat16 once; where a row's gradients add up to zero, what is left is the rounding of float32.
+    # Results are rounded to bfloat16 once. If the gradients of a row add up to zero, the rounding of float32 remains.
     np.testing.assert_allclose(found[4], d_mask, rtol=2**-8, atol=1e-5)
 
 
@@ -74,7 +75,7 @@ def test_boolean_masks(shape, mode):
 @pytest.mark.daily("SBH")
 @pytest.mark.parametrize("layout", ["BSND", "SBH", "BSH", "TH"])
 def test_backend_math_in_every_layout(layout):
-    """Those that it does not take as they are."""
+    """Backend math converts these layouts; graphs give the same as PYNATIVE."""
     shape = {"BSND": (2, 9, 3, 16), "SBH": (9, 2, 48), "BSH": (2, 9, 48), "TH": (18, 48)}[layout]
     *tensors, d_output = (draw(*shape, seed=seed) for seed in range(4))
     rules = {"causal": True, "input_layout": layout, "head_dim": 16, "batch": 2 if layout == "TH" else None}
@@ -93,7 +94,7 @@ def total(query, key, value):
 
 
 def test_gradients_through_the_logsumexp_of_a_compiled_function():
-    """Right where MindSpore can add, refused by name where it cannot."""
+    """The gradients are right if MindSpore can add; if it cannot, the error says so."""
     tensors = draw(1, 2, 9, 16), draw(1, 2, 13, 16, seed=1), draw(1, 2, 13, 16, seed=2)
 
     @ms.jit

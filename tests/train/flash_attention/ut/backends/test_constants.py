@@ -92,7 +92,7 @@ def result(folder, function, arrays, rules, kinds):
         if kinds[name] == "parameter":
             held[name] = Parameter(tensor, name=name, requires_grad=False)
     arguments = [f"{name}={name if name in inputs else f'self.held_{name}'}" for name in arrays]
-    # MindSpore reads the source of what it compiles.
+    # MindSpore compiles functions from their source files.
     path = folder / f"call_{next(_NUMBERS)}.py"
     path.write_text(SOURCE.format(parameters=", ".join(["self", *inputs]), arguments=", ".join([*arguments, rules])))
     module = importlib.import_module(path.stem)

@@ -20,8 +20,8 @@ from tests.train.flash_attention.support.run import run_case, tensor
 from tests.train.flash_attention.support.versions import dtype_named
 
 DTYPES = ("float32", "float16", "bfloat16")
-# Several tiles of both sides, partly filled. Sums of float32 query gradients lie in the result where head_dim is a
-# multiple of 16, else beside it; keys beyond the last query are seen by nobody.
+# Several tiles of both sides, partly filled. Sums of float32 query gradients lie in the result if head_dim is a
+# multiple of 16, else beside it. No row sees the keys beyond the last query.
 SMALL = Case(batch=2, heads=4, kv_heads=2, seq_q=150, seq_k=201, head_dim=32, mask="causal")
 CASES = {
     "plain": SMALL,
@@ -77,7 +77,7 @@ def bits(result):
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_every_layout_is_right_and_gives_the_same_bits(name, dtype, mode):
-    """Output, logsumexp and the gradients through both."""
+    """Output, logsumexp and the gradients through both have the bits of BNSD."""
     case = replace(CASES[name], dtype=dtype)
     first = run_case(case, "cpu")
     cases.check(case, first)

@@ -121,8 +121,9 @@ def operator(
     input_layout,
     sparse_mode,
 ):
-    """Stand for ops.flash_attention_score in BNSD, by its documentation. Where the documentation is silent it gives
-    NaN.
+    """Stand for ops.flash_attention_score in BNSD, by its documentation.
+
+    If the documentation leaves a result open, the result is NaN.
     """
     assert input_layout == "BNSD"
     assert head_num == query.shape[1]

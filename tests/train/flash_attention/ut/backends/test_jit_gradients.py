@@ -1,4 +1,4 @@
-"""Layers several times in a `@jit` function that PYNATIVE differentiates: gradients are those without `@jit`."""
+"""PYNATIVE differentiates several layers in a `@jit` function: same gradients as without `@jit`."""
 
 import mindspore as ms
 import numpy as np

@@ -16,7 +16,7 @@ PROBLEM = Call(batch=1, heads=2, seq_q=8, seq_k=8, head_dim=16)
 
 
 class Fake(Backend):
-    """A backend that refuses what it is told to."""
+    """A backend with given answers to `unavailable` and `refuse`."""
 
     def __init__(self, name, unavailable=None, refusal=None):
         self.name = name

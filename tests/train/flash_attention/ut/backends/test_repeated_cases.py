@@ -1,6 +1,6 @@
 """Shared cases called again and again with other data, in PYNATIVE and in graphs.
 
-MindSpore keeps what it made for a first call, and so do backends.
+MindSpore and the backends keep what they made for a first call.
 """
 
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Second derivatives: right where they can be had, refused by name elsewhere; never zeros."""
+"""Second derivatives: right on a backend that has them, an error by name on the others; never zeros."""
 
 import mindspore as ms
 import numpy as np

@@ -48,7 +48,7 @@ class Paged(nn.Cell):
     ),
 )
 def test_values_and_gradients(function, rules: dict, queries: tuple, keys: tuple, mode: str) -> None:
-    """The output is the value. Each value's gradient is the output's gradient for as many queries as keys."""
+    """The output is the value. With as many queries as keys, each value's gradient is the output's gradient."""
     tensors = full(*queries, bits=0), full(*keys, bits=0), full(*keys)
     cell = Call(function, backend="cpu", **rules)
     assert_kept(cell(*tensors))

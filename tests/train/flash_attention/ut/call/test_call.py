@@ -1,4 +1,4 @@
-"""Call: what it derives, and that each bad input is refused by a message that names it."""
+"""Call: its derived values, and the error for each bad input, which names the input."""
 
 import dataclasses
 import math
@@ -30,7 +30,7 @@ def ids(*shape):
 
 
 def describe(query=(2, 4, 5, 16), key=(2, 4, 7, 16), value=None, mask=None, bias=None, dtypes=(HALF,) * 3, **rules):
-    """Call from_inputs with shapes for tensors, everything right unless told otherwise."""
+    """Call from_inputs with shapes for tensors; all arguments are right but the given ones."""
     specs = [TensorSpec(shape, dtype) for shape, dtype in zip((query, key, value or key), dtypes)]
     return read_problem(*specs, mask, bias, **rules)
 
@@ -294,7 +294,7 @@ def test_a_size_that_one_tensor_shows_is_known():
 
 
 def test_position_of_queries_of_unknown_length():
-    """Only the alignment at the end needs the lengths; a band needs all sizes."""
+    """The offset needs the lengths only for the alignment at the end; a band needs all sizes."""
     end = AttentionRules(causal=True, causal_alignment="bottom_right")
     assert Call(**GOOD, rules=end).offset == 2
     unknown = {**GOOD, "seq_k": UNKNOWN}

@@ -67,7 +67,7 @@ def test_what_fills_a_cache_is_checked_too(dtype):
 
 
 class Summed(nn.Cell):
-    """A Cell, since MindSpore 2.0 goes wrong after an exception in a function (mindspore_faults)."""
+    """The sum of attention, as a Cell: MindSpore 2.0 fails after an exception in a function (mindspore_faults)."""
 
     def construct(self, x):
         return flash_attention(x, x, x).sum()

@@ -61,7 +61,7 @@ def test_intervals_are_the_rules(band):
 
 
 def test_one_hidden_pair_is_a_limit():
-    """The farthest keys of the last and of the first row."""
+    """The last row and the first key, or the first row and the last key, are the pairs at the limit."""
     assert Band(5, 5, left=4, right=4).unlimited()
     assert not Band(5, 5, left=3).unlimited()
     assert not Band(5, 5, right=3).unlimited()
@@ -96,7 +96,7 @@ def test_tiles_visited_are_those_with_something_visible(band, tile_q, tile_k):
 @settings(max_examples=200, deadline=None)
 @given(bands())
 def test_bounds_never_decrease_and_leave_no_gap(band):
-    """What the tile visits rest on: one interval covers all that a tile of rows sees."""
+    """The visits of tiles rely on this: one interval covers all keys that a tile of rows sees."""
     rows = list(band.rows())
     for (lo, hi), (next_lo, next_hi) in zip(rows, rows[1:]):
         assert lo <= next_lo
@@ -107,7 +107,7 @@ def test_bounds_never_decrease_and_leave_no_gap(band):
 
 @pytest.mark.parametrize("block", (1, 64, 128))
 def test_all_blocks_are_all_at_any_length(block):
-    """65536 blocks of 128 tokens would end after 8.4 million."""
+    """65536 blocks mean all blocks; counted, they would end after 8.4 million tokens of 128-token blocks."""
     length = 1 << 25
     band = Band(length, length, prev_blocks=65536, next_blocks=65536, block=block)
     assert band.unlimited()

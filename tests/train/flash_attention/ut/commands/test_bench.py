@@ -18,7 +18,7 @@ CASE = Case(256)
 
 
 class Clock:
-    """An implementation whose calls take the given seconds, over and over."""
+    """An implementation with calls that take the given seconds, over and over."""
 
     def __init__(self, name: str, reason: str = "", **seconds: list):
         self.name = name
@@ -135,7 +135,7 @@ def test_reasons_are_told_once(capsys) -> None:
 
 
 def test_a_worker_ends_at_once_and_says_why_it_died() -> None:
-    """MindSpore has been imported, and its end would take half a second."""
+    """The worker has imported MindSpore, whose normal end would take half a second."""
     worker = Worker("flash", threads=1)
     assert worker.prepare(Case(40, heads=1, head_dim=16)) is None
     assert "mindspore" in Path(f"/proc/{worker.process.pid}/maps").read_text(encoding="utf-8")
@@ -172,6 +172,6 @@ def test_csv(tmp_path) -> None:
 
 @pytest.mark.slow
 def test_extra_memory_of_composed_attention_grows_with_the_square() -> None:
-    """Four times as many scores: at least twice the memory, since a library's own share is in both."""
+    """Four times as many scores take at least twice the memory: a library's own share is in both figures."""
     short, long = (speed.extra_bytes("composed", Case(seq, heads=4), threads=1) for seq in (512, 1024))
     assert long > max(2 * short, 4 * 1024**2 * 4)

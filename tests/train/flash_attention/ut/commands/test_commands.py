@@ -52,7 +52,7 @@ def test_info_imports_no_mindspore_unless_asked(run_python) -> None:
 
 @pytest.mark.parametrize("name", registry.backend_names())
 def test_files_tell_what_mindspore_says(name: str, monkeypatch) -> None:
-    """Where they cannot, because the machine has more than a CPU, they say so."""
+    """If the files cannot tell, because the machine has more than a CPU, the verdict says so."""
     if info.only_a_cpu():
         assert (info.verdict_by_files(name) == "ready") == (info.verdict(name) == "ready")
     monkeypatch.setenv(info.CANN_VARIABLES[0], "/nowhere")
@@ -67,7 +67,7 @@ def test_without_mindspore_no_backend_is_ready(monkeypatch) -> None:
 
 
 def test_versions_are_read_from_files(tmp_path: Path, monkeypatch) -> None:
-    """Packages with and without metadata, none of which may run."""
+    """The packages have metadata or none, and an import of them fails."""
     for name, file, text in (
         ("one_here", "__init__.py", '__version__ = "1.2"'),
         ("two_here", "version.py", "__version__ = '3.4'"),
@@ -92,7 +92,7 @@ def test_check_passes_a_right_backend(capsys: pytest.CaptureFixture) -> None:
 
 
 def test_check_quick_is_a_part_of_the_whole(capsys: pytest.CaptureFixture, monkeypatch) -> None:
-    """It says at the start how much it runs: every backend a few problems, all dtypes where it takes them."""
+    """The first line says how much runs: a few problems on every backend, in all dtypes that the backend takes."""
     ran = []
     monkeypatch.setattr(
         check, "measure", lambda name, problem, item: ran.append((name, item.label, problem)) or ({}, [])

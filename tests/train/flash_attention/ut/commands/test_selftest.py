@@ -19,7 +19,7 @@ pytest.importorskip("tikemu")
 
 
 class Twisted:
-    """A Tik instance one of whose instructions does something else: change(instance) gives what."""
+    """A Tik instance with one changed instruction: change(instance) returns it."""
 
     def __init__(self, tik, name: str, change: Callable):
         self.tik, self.name, self.change = tik, name, change
@@ -84,7 +84,7 @@ def _nothing(tik) -> Callable:
     return lambda *arguments: None
 
 
-# By experiment: program, instruction, what it does instead.
+# By experiment: program, instruction, and the wrong operation that replaces the instruction.
 BROKEN = {
     "shifted operands": ("shifted", "vec_mul", _own_source),
     "unused argument": ("unused", "vec_mul", _own_source),
@@ -167,7 +167,7 @@ def test_every_kind_has_a_broken_one() -> None:
     assert {*BROKEN, *ATTENTION, "chip", "times", *timed} == set(BY_NAME)
 
 
-# By question: what the model answers, and with other values of one constant.
+# By question: the model's answer, one of its constants, another value of it, and the answer with this value.
 ANSWERS = {
     "dup, 255 repeats": (255, "vector_head", 14, 269),
     "dup, 32 repeats": (32, "vector_head", 14, 46),
@@ -221,7 +221,7 @@ def test_the_device_says_what_it_lacks(capsys) -> None:
 
 @pytest.mark.parametrize("name", [*programs.PROGRAMS, "dup__1_repeat_2000"])
 def test_the_card_gets_the_same_programs(emulator: card.Emulator, monkeypatch, tmp_path: Path, name: str) -> None:
-    """As primitives for MindSpore's compiler, whose processes call the entries with everything by position."""
+    """The card gets them as primitives; the compiler's processes call the entries with all arguments by position."""
     monkeypatch.setenv("FLASH_ATTENTION_ENTRIES", str(tmp_path))
     card._primitive.cache_clear()
     primitive = card._primitive(name)

@@ -40,7 +40,7 @@ def test_check_runs_the_operators_and_names_what_is_refused(capsys):
 
 
 def test_every_rule_fits_the_emulator():
-    """What it refuses is a matter of dtypes."""
+    """The emulator refuses problems only for their dtypes."""
     from flash_attention.backends.registry import refusal
 
     refused = [item.label for item in check.items() if refusal("emulator", item.in_dtype("float16")) is not None]

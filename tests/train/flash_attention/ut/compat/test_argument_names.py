@@ -148,12 +148,12 @@ WRONG = {
     "input": TENSOR[:1],
     "values": TENSOR[:2],
 }
-# Without effect, so that anything goes, or of no meaning by themselves.
+# Arguments without effect, which take anything, or without a meaning of their own.
 NOT_LOOKED_AT = {
     *("max_seqlen_q", "max_seqlen_k", "max_seqlen", "return_softmax", "zero_tensors", "rng_state", "module", "kwargs"),
     *("leftpad_k", "seqused_k", "arguments", "keywords"),
 }
-# What another argument has to be, for the argument to be looked at.
+# Values that other arguments need before the argument is checked.
 NEEDS = {
     ("flash_attention_score", "prefix"): {"sparse_mode": 5, "attn_mask": tensor(*SCORES, dtype="uint8")},
     ("flash_attention_score", "drop_mask"): {"keep_prob": 0.5},
@@ -161,7 +161,7 @@ NEEDS = {
     ("flash_attention_score, TND", "attn_mask"): {"sparse_mode": 2},
     ("scaled_dot_product_attention", "seed"): {"dropout_p": 0.5},
 }
-# Given in pairs, or refused beside what the entry is given here.
+# Arguments that come in pairs, or that are refused beside the arguments that the entry gets here.
 PAGES = "flash_attn_with_kvcache, pages"
 APART = {
     ("flash_attn_with_kvcache", "block_table"),
@@ -262,7 +262,7 @@ def test_the_earlier_layer_in_a_graph():
 
 TWO, ONE_SEQUENCE = Tensor([0, 2, 6], ms.int32), Tensor([0, 6], ms.int32)
 FEWER, TABLE = tensor(2, 8, 3, 16), Tensor([[0], [1]], ms.int32)
-#: Wrong calls, by how their messages begin: also the other argument has the caller's name.
+#: Wrong calls by the beginnings of their messages, which name the second argument as the caller does.
 OTHERS = {
     "k: got 3 heads, which do not divide the 4 heads of q;": lambda q: flash_attn.flash_attn_func(q, FEWER, FEWER),
     "kv: got dtype float16, but q is float32;": lambda q: flash_attn.flash_attn_kvpacked_func(

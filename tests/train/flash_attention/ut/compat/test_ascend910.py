@@ -99,7 +99,7 @@ def test_every_path_gives_the_layer_of_this_package(path, installed, mode):
 
 
 class Squares(nn.Cell):
-    """Sum of the squares of what a layer gives."""
+    """The sum of the squares of a layer's output."""
 
     def __init__(self, layer):
         super().__init__()
@@ -110,7 +110,7 @@ class Squares(nn.Cell):
 
 
 def test_the_call_of_a_910_model_trains(installed, mode):
-    """The constructor call, the strategies and the recompute settings of MindFormers' models for the 910A."""
+    """The test takes the constructor call, strategies and recompute settings of MindFormers' models for the 910A."""
     layer = layer_class(ACCTRANSFORMER)(16, 4, 0.2, 65536, 0, dp=1, mp=1, high_precision=True)
     layer.shard(((1, 1, 1, 1),) * 3 + ((1, 1, 1), (1, 1, 1, 1)))
     layer.flash_attention.recompute(False)
@@ -126,7 +126,7 @@ def test_the_call_of_a_910_model_trains(installed, mode):
 @pytest.mark.daily("pynative-*", "graph-mindspore.*")
 @pytest.mark.parametrize("path", PATHS)
 def test_gradients_are_those_of_the_layer(path, installed, mode):
-    """In a class of a client too that has the name of its base, by which MindSpore's compiler looks for `super`."""
+    """This also holds for a client's class with its base's name, by which MindSpore's compiler looks for `super`."""
     client = type("FlashAttention", (layer_class(path),), {})
     tensors = inputs(dtype=mstype.float32)
     expected = ops.grad(Squares(FlashAttention(16)), (0, 1, 2))(*tensors)

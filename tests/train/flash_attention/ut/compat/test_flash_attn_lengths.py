@@ -44,7 +44,7 @@ def test_lengths_past_the_rows_are_refused():
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_pages_cost_the_keys_in_use(mode, dtype):
-    """The time of 16 sequences of 20 keys, whose tables could name 4096 keys, or 262,144."""
+    """16 sequences of 20 keys take the same time if their tables could name 4096 keys, or 262,144."""
     cache = Tensor(np.ones((64, 256, 8, 64), dtype))
     q, ends_q = cache[0, :16], Tensor(np.arange(17, dtype=np.int32))
     seconds = []

@@ -120,7 +120,7 @@ PAGED = drawn(
 
 @pytest.mark.parametrize("case", PAGED, ids=named)
 def test_varlen_causal(flash_attn, case):
-    """Padded batches as rows, and keys in pages, of which entries past the end of a sequence are garbage."""
+    """Queries are rows of a padded batch, keys are in pages. Entries past the end of a sequence are garbage."""
     seq_q, seq_k = case["lengths"][:: -1 if case["swapped"] else 1]
     batch, dim, kv_heads, page = 3, case["dim"], case["kv_heads"], case["page"]
     draw = np.random.default_rng(dim)
@@ -263,7 +263,7 @@ def test_kvcache(flash_attn, case):
 
 
 def test_concatenated_sequences(flash_attn):
-    """Two sequences in the first item, none in the second, and one that fills the third."""
+    """The first item has two sequences, the second none, and one sequence fills the third."""
     x, lengths = random(3, 6, 2, 8), np.array([[2, 3, 0, 0, 0, 0], [0] * 6, [6, 0, 0, 0, 0, 0]])
     padding = flash_attn.bert_padding
     rows, indices, ends, most = padding.unpad_input_for_concatenated_sequences(Tensor(x), Tensor(lengths))
@@ -292,7 +292,7 @@ def test_concatenated_sequences(flash_attn):
 
 
 def test_a_key_without_a_page_is_nan(flash_attn):
-    """A page that is not there, in the sequence that needs it alone; longer than its pages; and what is refused."""
+    """A sequence is NaN if it needs a missing page, or is longer than its pages. Wrong arguments are refused."""
     cache, q = Tensor(random(4, 16, 2, 32)), Tensor(random(5, 2, 32, seed=1))
     ends_q = Tensor([0, 2, 5], ms.int32)
 

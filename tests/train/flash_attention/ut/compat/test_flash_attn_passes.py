@@ -40,7 +40,7 @@ def test_keys_in_two_blocks():
     of_queries = 0
     for part, block in zip(PARTS, blocks):
         buffers = [found[0], *(one[:, part] for one in found[1:])]
-        if OLD:  # where a slice is a copy
+        if OLD:  # a slice is a copy there
             buffers = list(map(ops.zeros_like, (q, *block)))
         delta = _flash_attn_backward(dout, q, *block, out, logsumexp, *buffers, *rules, False)
         if OLD:
@@ -54,7 +54,7 @@ def test_keys_in_two_blocks():
 
 @pytest.mark.parametrize("dropout", [0.0, 0.4])
 def test_the_two_passes_of_a_call(dropout):
-    """Queries that see nothing, too; the backward pass drops what the forward pass dropped."""
+    """Some queries see nothing. The backward pass drops the same scores as the forward pass."""
     q, k, v, dout = draw(2, 8, 4, 16), draw(2, 6, 2, 16, seed=1), draw(2, 6, 2, 16, seed=2), draw(2, 8, 4, 16, seed=3)
     rules = (dropout, None, True, 3, -1, 0.0, SLOPES)
     out, logsumexp, nothing, state = _flash_attn_forward(q, k, v, *rules, False)

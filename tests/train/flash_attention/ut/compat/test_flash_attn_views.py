@@ -159,7 +159,7 @@ def test_graphs_read_what_they_wrote_into_lists_and_attributes():
 
     caches = [Tensor(np.zeros((1, 4, 1, 16), np.float32)) for _ in range(2)]
     check(two_steps(lambda q, k, v, lengths: of_list(q, ms.mutable([k, v]), lengths), *caches), *caches)
-    with in_mode("graph"):  # where an attribute is a constant of the graph
+    with in_mode("graph"):  # an attribute is a constant of the graph
         check(two_steps(Attributes(), *caches))
 
 

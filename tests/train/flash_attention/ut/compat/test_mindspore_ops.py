@@ -216,7 +216,7 @@ def test_the_last_1024_rows_of_alibi_stand_for_all_of_them(sparse_mode, seq_q, s
 
 
 def masked_scores(inputs, hidden, shift):
-    """Return the scores of every query head in float64, -inf where hidden."""
+    """Return the scores of every query head in float64, -inf for hidden keys."""
     query, key = (one.astype(np.float64) for one in inputs[:2])
     key = key.repeat(query.shape[1] // key.shape[1], 1)
     scores = SCALE * (query @ key.swapaxes(-1, -2) + shift)

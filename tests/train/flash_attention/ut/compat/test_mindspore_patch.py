@@ -1,4 +1,4 @@
-"""This package's `flash_attention_score` and `FlashAttentionScore` in MindSpore's place, and back."""
+"""The patch puts this package's `flash_attention_score` and `FlashAttentionScore` into MindSpore's place, and back."""
 
 import sys
 
@@ -141,7 +141,7 @@ def test_mindspore_s_own_function_stays_within_reach():
 
 
 def test_unpatched_mindspore_has_no_kernel_on_a_cpu():
-    """What the patch is for; when this fails, it may have become superfluous."""
+    """The patch is for this error. If the test fails, the patch may have become superfluous."""
     query = Tensor(np.ones((1, 4, 16), np.float16))
     with pytest.raises(RuntimeError):
         ops.flash_attention_score(query, query, query, 1).asnumpy()

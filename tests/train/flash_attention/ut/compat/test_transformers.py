@@ -11,7 +11,7 @@ BATCH, HEADS, KV_HEADS, DIM, SCALE = 2, 4, 2, 8, 0.4
 
 
 class Module(nn.Cell):
-    """A model's attention, of which only `is_causal` is looked at."""
+    """A model's attention; only its `is_causal` is read."""
 
     def __init__(self, is_causal=True):
         super().__init__()
@@ -35,7 +35,7 @@ def eager(query, key, value, added, softcap=None):
 
 
 def hidden_by_position(seq_q, seq_k, window=None):
-    """Return a bias of the last seq_q positions: -inf where a key is hidden."""
+    """Return a bias of the last seq_q positions: -inf for hidden keys."""
     position = np.arange(seq_q)[:, None] + seq_k - seq_q
     keys = np.arange(seq_k)
     hidden = keys > position
@@ -73,7 +73,7 @@ def test_sinks_take_part_in_the_softmax():
     sinks = np.array([-1, 0, 1, 3], np.float32)
     key, value = (np.concatenate([one, one[:, :, :1] * 0], 2) for one in tensors[1:])
     added = np.pad(np.broadcast_to(hidden_by_position(8, 12), (HEADS, 8, 12)), ((0, 0), (0, 0), (0, 1)))
-    added[..., 12] = sinks[:, None]  # a key of zeros, whose score is the sink, with a value of zeros
+    added[..., 12] = sinks[:, None]  # a key of zeros with the sink as its score, and a value of zeros
     np.testing.assert_allclose(call(tensors, s_aux=Tensor(sinks)), eager(tensors[0], key, value, added), atol=2e-6)
 
 

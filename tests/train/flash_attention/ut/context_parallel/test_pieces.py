@@ -105,7 +105,7 @@ def test_the_parts_make_the_whole(name, backend, order):
         side(problem, QUERY, KEY, VALUE, d_output=D_OUTPUT, **optional)
         for side in (reference.truth, reference.baseline)
     )
-    # Of a row that sees nothing, the logsumexp is what stands for minus infinity here.
+    # The logsumexp of a row that sees nothing is a finite number that stands for minus infinity.
     found["logsumexp"] = np.where(np.isneginf(exact.logsumexp), -np.inf, found["logsumexp"])
     actual = reference.Attention(**found, d_sinks=d_sinks if given["sinks"] else None)
     assert [str(error) for error in reference.compare(actual, exact, low) if not error.ok] == []

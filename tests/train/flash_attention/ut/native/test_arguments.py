@@ -160,7 +160,7 @@ def test_rules(rules, tensors, expected):
 
 @pytest.mark.parametrize("shape", [(2**20, 2**20, 2**20, 8), (1, 2**41, 1, 8), (2**40, 2**7, 1, 8), (2**62, 4, 5, 8)])
 def test_sizes_that_overflow(shape):
-    """Refused by the numbers alone: nothing of that size exists."""
+    """Only the numbers can be refused, because no array of this size exists."""
     small = zeros(1)
     flags, address = SimpleNamespace(c_contiguous=True), SimpleNamespace(data=small.ctypes.data)
     giant = SimpleNamespace(shape=shape, ndim=4, dtype=small.dtype, flags=flags, ctypes=address)

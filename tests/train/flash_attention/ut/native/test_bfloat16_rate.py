@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(KERNEL.bfloat16_rate() is None, reason="the proc
 
 @pytest.fixture(autouse=True)
 def unforced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Test what is chosen, whatever the tests run with."""
+    """Let the kernel choose, whatever instruction set the tests run with."""
     monkeypatch.delenv(library.ISA_VARIABLE, raising=False)
 
 
@@ -42,7 +42,7 @@ def assumed() -> Iterator[Callable[[float], None]]:
 
 @pytest.mark.parametrize(("rate", "first"), ((SLOW, FLOAT32), (0.99, FLOAT32), (1.0, DOT_PRODUCT), (FAST, DOT_PRODUCT)))
 def test_a_slow_dot_product_is_not_used(rate: float, first: str, assumed) -> None:
-    """Results are those of the instruction set that is chosen, and not those of others. Tiles go before either."""
+    """Results have the bits of the chosen instruction set, and not of the others. Tiles come before either."""
     problem = Call(1, 2, 70, 90, 40, dtype="bfloat16")
     rng = np.random.default_rng(0)
     shapes = (70, 90, 90, 70)
@@ -79,7 +79,7 @@ def test_info_says_which_and_why(rate: float, start: str, assumed) -> None:
 
 
 def test_the_measurement_chooses_and_is_short(run_python) -> None:
-    """In a process of its own, because it is made once. The fastest of some, because others may have the core."""
+    """A process measures once, so three processes run. The fastest counts, because the machine may be busy."""
     program = (
         "import time; from flash_attention.backends.cpu import library; kernel = library.load();"
         "start = time.thread_time(); rate = kernel.bfloat16_rate(); first = time.thread_time() - start;"
@@ -95,7 +95,7 @@ def test_the_measurement_chooses_and_is_short(run_python) -> None:
 
 @pytest.mark.parametrize("isa", [None, FLOAT32, "avx2"], ids=str)
 def test_bfloat16_is_not_slower_than_float32(isa: str | None, threads) -> None:
-    """By the instruction set that is chosen, and by those without a dot product: the fastest of several turns."""
+    """This holds for the chosen instruction set and for sets without a dot product. The fastest turn counts."""
     threads(1)
     length, width = 1024, 64
     tensors = np.random.default_rng(0).standard_normal((4, 1, 2, length, width), np.float32)

@@ -27,7 +27,7 @@ def test_a_subnormal_value_behind_the_last_whole_vector(isa):
 
 
 def test_a_subnormal_gradient_of_the_output(isa):
-    """The one row whose gradient is not zero gives it to the value."""
+    """Only one row has an output gradient that is not zero; the value gets it unchanged."""
     problem, query, key, value, d_output = one_key(32)
     d_output[:] = 0
     d_output[0, 0, 3, 7] = SUBNORMAL

@@ -57,7 +57,7 @@ def check_everywhere(kernel: Remote, selected=SPREAD, isas=None) -> None:
     [pytest.param(("avx2",), id="avx2"), pytest.param(("avx512", "avx512_bf16"), id="avx512", marks=pytest.mark.slow)],
 )
 def test_sanitizers(tmp_path, isas):
-    """No access outside of a tensor or of the kernel's own memory, and nothing undefined, on any instruction set."""
+    """No instruction set accesses memory outside of tensors and the kernel's own, or has undefined behaviour."""
     flags = ("-O0", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
     driver = build_driver(tmp_path, flags=flags, isas=isas)
     check_everywhere(Remote([str(driver)], OMP_NUM_THREADS="2"))
@@ -67,7 +67,7 @@ def test_sanitizers(tmp_path, isas):
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_sanitizers_on_tiles(tmp_path):
-    """The same of bfloat16 on tiles, whose instructions are C++ and read and write memory as the processor's do."""
+    """The same holds for bfloat16 on tiles. C++ stands for the tile instructions, with the same reads and writes."""
     flags = ("-O0", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-DFLASH_ATTENTION_SCALAR_TILES")
     driver = build_driver(tmp_path, flags=flags, isas=())
     selected = [case for case in SPREAD if case.dtype == "bfloat16"]
@@ -92,7 +92,7 @@ def test_sanitizers_notice(tmp_path):
 @pytest.mark.builds
 @pytest.mark.skipif(shutil.which(CROSS_COMPILER) is None, reason=f"needs {CROSS_COMPILER}")
 def test_neon(tmp_path):
-    """The kernel for Arm compiles without a warning and, where an emulator is there, computes the same."""
+    """The kernel for Arm compiles without a warning; if an emulator is installed, it also computes the same."""
     flags = ("-O1", "-static", "-Werror")
     driver = build_driver(tmp_path, compiler=CROSS_COMPILER, machine="aarch64", flags=flags)
     if shutil.which(EMULATOR) is not None:
@@ -105,7 +105,7 @@ def test_neon(tmp_path):
 def test_targets_share_no_code(tmp_path, name):
     """The linker merges functions of weak linkage: an older processor could be left with the code for a newer one."""
     target, source = tmp_path / f"{name}.o", build.SOURCES / "targets" / f"{name}.cpp"
-    # Without optimisation every function that is not of this file alone is there to be seen.
+    # Without optimisation the listing shows every function that other files can see.
     command = ["g++", "-O0", "-std=c++17", "-w", *build.target_flags(name), "-c", source, "-o", target]
     subprocess.run(command, check=True)
     listing = subprocess.run(["nm", "--format=posix", target], check=True, capture_output=True, text=True).stdout
@@ -115,7 +115,7 @@ def test_targets_share_no_code(tmp_path, name):
 
 
 def test_functions_newer_than_2014_have_an_older_version_for_wheels():
-    """A wheel for manylinux2014 takes glibc 2.17; what the library takes from a newer one is named in old_symbols.h."""
+    """A wheel for manylinux2014 needs glibc 2.17: old_symbols.h names every function from a newer glibc."""
     old = (build.SOURCES / "manylinux/old_symbols.h").read_text()
     listing = subprocess.run(["objdump", "-T", build.LIBRARY], check=True, capture_output=True, text=True).stdout
     found = re.findall(r"\(GLIBC_(\d+)\.(\d+)[\d.]*\) +(\w+)", listing)
@@ -141,7 +141,7 @@ def test_compiler_is_missing(tmp_path):
 
 @pytest.mark.parametrize(("machine", "other"), [("x86_64", "aarch64"), ("aarch64", "x86_64")])
 def test_cross_compiler_is_missing(tmp_path, monkeypatch, machine, other):
-    """What to install is said for the processor family asked for."""
+    """The message names the package to install for the wanted processor family."""
     monkeypatch.setattr(build.platform, "machine", lambda: machine)
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -154,7 +154,7 @@ def test_cross_compiler_is_missing(tmp_path, monkeypatch, machine, other):
 
 @pytest.mark.parametrize("named", (True, False))
 def test_compiler_of_another_processor_family(tmp_path, monkeypatch, named):
-    """A library is not built under the name of a family that it is not for, whether that was named or is this one's."""
+    """No library is built under the name of a wrong processor family, neither a named family nor this machine's."""
     other = next(machine for machine in build.MACHINES if machine != build.family(platform.machine()))
     compiler, machine = "g++", other
     if not named:
@@ -182,7 +182,7 @@ def test_flags_follow_the_processor_family():
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="instruction sets beyond the base exist on x86-64 only")
 def test_instructions_that_a_compiler_does_not_know_are_left_out(tmp_path, capsys):
-    """And that is said, once for the set, by the name under which it is chosen."""
+    """A message says so once, with the name under which the set is chosen."""
     old = tmp_path / "old-g++"
     old.write_text('#!/bin/sh\ncase "$*" in *-mamx*) exit 1;; esac\nexec g++ "$@"\n')
     old.chmod(0o755)

@@ -34,7 +34,7 @@ def test_every_layout_gives_the_same_bits(isa, dtype, head_dim):
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 def test_everything_at_once(isa, dtype):
-    """Several tiles of both sides, partly filled, with all that an element of the score matrix can meet."""
+    """The case has several, partly filled tiles on both sides, and every rule for elements of the score matrix."""
     case = cases.Case(
         batch=2, heads=4, kv_heads=2, seq_q=300, seq_k=333, head_dim=72, dtype=dtype, mask="3d", window=(150, 20),
         alignment="bottom_right", alibi="bias", dropout=0.2,
@@ -43,6 +43,6 @@ def test_everything_at_once(isa, dtype):
 
 
 def test_keys_that_only_rows_behind_the_last_would_see(isa):
-    """The 5 rows see keys 0 to 63, whole vectors; a tile has room for more rows, whose keys are not even loaded."""
+    """The 5 rows see keys 0 to 63, whole vectors. A tile has room for more rows; keys only for these are not loaded."""
     case = cases.Case(seq_q=5, seq_k=140, window=(-1, 59), dtype="float32")
     cases.check(case, run_case(case))

@@ -78,7 +78,7 @@ def test_one_sequence_of_a_batch_has_the_bits_it_has_alone():
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("head_dim", [64, 24])
 def test_a_query_head_has_the_bits_of_a_group_of_its_own(isa, dtype, head_dim):
-    """Small groups convert keys and values where they lie, large ones beforehand."""
+    """Small groups convert keys and values while they compute, large groups beforehand."""
     sizes = {"batch": 1, "kv_heads": 1, "seq_q": 1, "seq_k": 555, "head_dim": head_dim, "dtype": dtype}
     query, key, value = random(1, 11, 1, head_dim), *(random(1, 1, 555, head_dim, seed=seed) for seed in (1, 2))
     output, logsumexp = (

@@ -12,10 +12,10 @@ from flash_attention.call import Call
 
 from tests.train.flash_attention.ut.native.support.calls import run, values
 
-# Word of fenv_t that holds the bits, and those that flush: DAZ and FTZ of MXCSR; FZ and FZ16 of FPCR, of which those
-# before armv8.2 have the first alone.
+# The word of fenv_t that holds the bits, and the bits that flush: DAZ and FTZ of MXCSR; FZ and FZ16 of FPCR. Processors
+# before armv8.2 have FZ alone.
 WORD, FLUSH = {"x86_64": (7, 0x8040), "aarch64": (0, 1 << 24 | 1 << 19)}.get(platform.machine(), (0, 0))
-SMALL = np.array(0x70000, np.uint32).view(np.float32)  # exact in bfloat16, and so is what 128 keys make of it
+SMALL = np.array(0x70000, np.uint32).view(np.float32)  # exact in bfloat16, and so are the results of 128 keys
 THREADS = 2
 
 pytestmark = pytest.mark.skipif(not FLUSH, reason="where this processor keeps the bits is not known here")

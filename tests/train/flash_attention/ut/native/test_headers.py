@@ -39,7 +39,7 @@ def pairs() -> list:
 @pytest.mark.builds
 @pytest.mark.parametrize(("simd", "target"), pairs())
 def test_compiles_with_every_instruction_set(simd, target):
-    """The instruction set alone, then each of the others behind it."""
+    """The header of the instruction set compiles alone, and so does each other header behind it."""
     flags = build.target_flags(target)
     instructions = f'#include "simd/{simd}.h"\n'
     compile_text(instructions * 2, flags)

@@ -38,7 +38,7 @@ def digest(seed: int) -> str:
 
 
 def print_digests(seeds: list) -> None:
-    """Print digests, in a process of its own, whose memory is fresh."""
+    """Print digests, in a process of its own with fresh memory."""
     for seed in seeds:
         print(seed, digest(seed))
 
@@ -55,7 +55,7 @@ def ugly_call() -> None:
 
 @pytest.mark.parametrize("order", range(2))
 def test_any_order_gives_the_bits_of_a_fresh_process(run_python, monkeypatch, order):
-    """Fresh processes take some cases each, this one all in a random order, after calls that leave garbage."""
+    """Fresh processes run some cases each. This process runs all in a random order, after calls that leave garbage."""
     monkeypatch.delenv("FLASH_ATTENTION_CPU_POISON", raising=False)
     part = list(SEEDS[order * 60 : order * 60 + 60])
     batches = [part[at : at + 20] for at in range(0, len(part), 20)]
@@ -72,7 +72,7 @@ def test_any_order_gives_the_bits_of_a_fresh_process(run_python, monkeypatch, or
 
 
 def test_poison_changes_no_bit(monkeypatch):
-    """Garbage in all memory of the kernel before each task, against none."""
+    """Results are the same with garbage in all memory of the kernel before each task, and without."""
     for seed in SEEDS[::3]:
         monkeypatch.setenv("FLASH_ATTENTION_CPU_POISON", "1")
         poisoned = digest(seed)

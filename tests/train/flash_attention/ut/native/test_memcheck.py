@@ -28,7 +28,7 @@ RANDOM = 100
 LARGEST = 30_000  # elements of query and key of a random case
 CASES = [
     Case(batch=2, heads=2, kv_heads=1, seq_q=67, seq_k=150, head_dim=33, mask="3d", dropout=0.2, alibi="bias"),
-    # Keys and rows out of sight; rows and columns that do not exist.
+    # These have keys that no row sees, rows that see nothing, and tiles with missing rows and columns.
     Case(heads=1, kv_heads=1, seq_q=33, seq_k=150, head_dim=17, dtype="bfloat16", mask="causal"),
     Case(heads=1, kv_heads=1, seq_q=139, seq_k=40, head_dim=16, dtype="float32", window=(10, 10), alibi="computed"),
     Case(heads=1, kv_heads=1, seq_q=131, seq_k=260, head_dim=9, dtype="float32", mask="causal", blocks=(0, 0)),
@@ -68,7 +68,7 @@ def test_no_undefined_memory_counts(driver, isa):
 
 
 def test_undefined_memory_is_noticed(tmp_path):
-    """The check above can fail: what is marked as undefined, and decides or is written, ends the program."""
+    """The check above can fail: undefined memory that decides a branch or is written out ends the program."""
     source = """
         #include <unistd.h>
         #include <valgrind/memcheck.h>

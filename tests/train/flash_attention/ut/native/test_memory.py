@@ -68,7 +68,7 @@ def check_guarded(at_end: bool) -> None:
 
 
 def check_guarded_keep_bits(at_end: bool) -> None:
-    """Give keep decisions whose rows end inside of a word of 32."""
+    """Give keep decisions with rows that end inside a word of 32."""
     case = replace(CASES[2], alibi="none")
     problem = replace(case.problem, keep_bits=True)
     bits = np.packbits(case.keep(), axis=-1, bitorder="little")
@@ -109,7 +109,7 @@ def test_alignment_does_not_matter(offset):
 
 
 def test_nothing_is_left_unwritten():
-    """Results start as NaN here; every element has to be written, also if nothing is visible."""
+    """Results start as NaN here. Every element has to be written, also in rows that see nothing."""
     case = Case(seq_q=300, seq_k=200, head_dim=40, window=(10, 10), mask="rows", dtype="float32")
     for result in run(case.problem, *tensors(case), mask=case.backend_mask()):
         assert not np.isnan(result).any()
@@ -141,7 +141,7 @@ def peak_of_long_run(dtype: str) -> None:
 @pytest.mark.system
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_extra_memory_at_65536_tokens(run_python, dtype):
-    """Below 64 MB beyond inputs and outputs, forward and backward, with two threads."""
+    """Forward and backward need less than 64 MB beyond inputs and outputs, with two threads."""
     program = f"from {__name__} import peak_of_long_run; peak_of_long_run({dtype!r})"
     extra = run_python("-c", program, OMP_NUM_THREADS="2")
     assert float(extra) < 64

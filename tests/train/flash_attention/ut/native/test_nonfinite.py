@@ -1,4 +1,4 @@
-"""NaN, infinities and stale bits where rows cannot see them; subnormal numbers where they can."""
+"""NaN, infinities and stale bits that no row sees; subnormal numbers that rows see."""
 
 import numpy as np
 import pytest
@@ -52,7 +52,7 @@ def assert_clean(actual, expected, rows, keys):
 @pytest.mark.parametrize("rules", RULES)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_rows_that_cannot_see_a_bad_key(isa, dtype, rules, bad):
-    """Outputs and gradients, bit for bit; those that see it are not finite."""
+    """Outputs and gradients stay the same bit for bit; rows that see the key are not finite."""
     problem = problem_of(dtype=dtype, **RULES[rules])
     tensors = tensors_of(problem)
     clean = named(problem, tensors)
@@ -60,7 +60,7 @@ def test_rows_that_cannot_see_a_bad_key(isa, dtype, rules, bad):
         spoiled = {**tensors, tensor: tensors[tensor].copy()}
         spoiled[tensor][:, :, key, 3] = bad
         seen = problem.band.dense()[:, key]
-        # Keys that share a row with the bad one get its gradient.
+        # Keys that a row sees together with the bad key get the row's gradient.
         touched = problem.band.dense()[seen].any(axis=0)
         actual = named(problem, spoiled)
         assert_clean(actual, clean, ~seen, ~touched)
@@ -115,7 +115,7 @@ def test_a_nan_does_not_hide_a_rise_of_another_row(isa):
     tensors = tensors_of(problem)
     tensors["key"] *= np.linspace(1, 30, 203, dtype=np.float32)[:, None]
     clean = named(problem, tensors)
-    tensors["query"][:, :, 9] = np.nan  # never the first row of a strip, whose maximum is then unset for good
+    tensors["query"][:, :, 9] = np.nan  # not the first row of a strip: NaN there would leave the strip's maximum unset
     rows = np.arange(150) != 9
     actual = named(problem, tensors)
     for name in ("output", "logsumexp", "d_query"):
@@ -128,7 +128,7 @@ def bfloat16_of(bits) -> np.ndarray:
 
 
 def test_subnormal_values_and_gradients_survive(isa):
-    """One key: the output is the value and d_value the sum of d_output, however small in bfloat16."""
+    """With one key the output is the value and d_value the sum of d_output, however small in bfloat16."""
     problem = problem_of(1, 1, "bfloat16", heads=1, head_dim=128)
     small = bfloat16_of(np.arange(1, 129)).reshape(1, 1, 1, 128)
     ones = np.ones_like(small)
@@ -148,7 +148,7 @@ def test_subnormal_outputs_of_normal_values(isa):
 
 
 def test_subnormal_outputs_of_small_probabilities(isa):
-    """A small normal value times a small probability, of which neither is subnormal by itself."""
+    """A small normal value times a small probability is subnormal, though neither factor is."""
     problem = problem_of(1, 2, "bfloat16", heads=1, head_dim=16, scale=float(np.log(2.0)))
     key, value = np.zeros((2, 1, 1, 2, 16), np.float32)
     key[0, 0, 1, 0] = -29.0
@@ -159,7 +159,7 @@ def test_subnormal_outputs_of_small_probabilities(isa):
 
 
 def test_subnormal_values_count_in_the_gradient_of_scores(isa):
-    """Scores of zero, so probabilities of 1/2, and a gradient of the output that makes much of a subnormal value."""
+    """Scores are zero, so probabilities are 1/2. A large output gradient makes the subnormal value visible."""
     problem = problem_of(1, 2, "bfloat16", heads=1, head_dim=16, scale=1.0)
     key = np.ones((1, 1, 2, 16), np.float32) * [[[[1], [-1]]]]
     value = np.full_like(key, 2.0**-130) * [[[[1], [0]]]]
@@ -180,7 +180,7 @@ def test_subnormal_queries_and_keys_count(isa):
 
 
 def test_care_changes_no_bit(isa):
-    """One tiny number makes the whole pass a careful one: the other heads have the same bits as without it."""
+    """One tiny number makes the whole pass careful with subnormals. The other heads keep their bits."""
     problem = problem_of(dtype="bfloat16", heads=2, kv_heads=2, causal=True)
     tensors = tensors_of(problem)
     clean = named(problem, tensors)

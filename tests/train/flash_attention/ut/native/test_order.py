@@ -34,7 +34,7 @@ def test_any_number_of_threads(case, isa, threads):
 
 @pytest.mark.parametrize("bias_shape", [(3, 1, 300, 300), (1, 3, 300, 300), (1, 1, 300, 300), (1, 1, 1, 300)], ids=str)
 def test_bias_gradients_that_heads_share(bias_shape, threads):
-    """Heads or batch elements that add to the same sums do so in one order, and leave nothing out."""
+    """Heads or batch elements that share sums add to them in one order, and leave nothing out."""
     sizes = {"batch": 3, "heads": 3, "seq_q": 300, "seq_k": 300, "head_dim": 16}
     problem = Call(**sizes, dtype="float32", bias_shape=bias_shape, bias_dtype="float32")
     random = np.random.default_rng(0)

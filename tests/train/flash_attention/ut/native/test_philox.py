@@ -64,7 +64,7 @@ def test_kernel_draws_the_same(isa, seed, more):
 
 
 def test_given_bits_equal_the_seed(isa):
-    """Bit for bit, forward and backward, also over several tiles and a last byte that is partly used."""
+    """Decisions are equal bit for bit, forward and backward, over several tiles and with a partly used last byte."""
     random = np.random.default_rng(0)
     sizes = {"batch": 2, "heads": 2, "seq_q": 150, "seq_k": 301, "head_dim": 24}
     by_seed = problem_of(**sizes)
@@ -78,7 +78,7 @@ def test_given_bits_equal_the_seed(isa):
 
 
 def test_rate_and_independence_of_neighbours():
-    """The share of kept keys is right within four standard deviations, and neighbours know nothing of each other."""
+    """The share of kept keys is right within four standard deviations, and neighbours are uncorrelated."""
     problem = problem_of(batch=1, heads=4, seq_q=256, seq_k=1024, head_dim=1, dropout_rate=0.25)
     bits = np.unpackbits(philox.keep_bits(problem, (3, 4)), axis=-1, bitorder="little").astype(np.float64)
     assert abs(bits.mean() - 0.75) < 4 * np.sqrt(0.25 * 0.75 / bits.size)

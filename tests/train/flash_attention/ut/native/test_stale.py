@@ -17,7 +17,7 @@ def problem_of(seq_q, seq_k, **more) -> Call:
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
 @pytest.mark.parametrize("left_by", [np.nan, 1e30], ids=["nan", "large"])
 def test_key_gradients_after_an_ugly_call(isa, dtype, left_by, monkeypatch):
-    """Keys to the right of all that the last of an odd number of rows sees: their gradients were stale scratch."""
+    """Keys to the right of the last row's keys get zeros if the number of rows is odd, and not stale scratch."""
     monkeypatch.delenv("FLASH_ATTENTION_CPU_POISON")
     whole = problem_of(128, 128, dtype=dtype)
     ugly = np.full(whole.shape_query(), left_by if dtype != "float16" else np.nan, np.float32)

@@ -1,6 +1,6 @@
 """Tile instructions (AMX): what stands in for them on other processors, and the kernel's cases on that.
 
-Where the processor has them, the tests of this folder that go over instruction sets run on the real ones as well.
+If the processor has tile instructions, the tests of this folder that go over instruction sets use them as well.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def dot(sums: np.ndarray, left: np.ndarray, right: np.ndarray) -> np.ndarray:
 
 
 def test_products_are_those_of_the_manual(driver) -> None:
-    """Bit by bit, over numbers of like size, where the order of sums shows, and where some or all are subnormal."""
+    """Bit by bit: numbers of like size, which show the order of sums, and numbers that are partly or all subnormal."""
     rng = np.random.default_rng(0)
     tiles = []
     for exponents in EXPONENTS:
@@ -108,14 +108,14 @@ def test_what_a_processor_refuses_ends_the_program(driver, what: str) -> None:
 
 @pytest.mark.parametrize("driver", ("scalar",), indirect=True)
 def test_right_use_ends_well(driver) -> None:
-    """The test above is of what it names, and of nothing else."""
+    """The test above fails for the named mistakes only: the right use ends well."""
     assert subprocess.run([driver, "right"]).returncode == 0
 
 
 @pytest.mark.builds
 @pytest.mark.timeout(3600)
 def test_native_cases_on_scalar_tiles(tmp_path) -> None:
-    """The tests of this folder in a checkout whose library has the target, instructions in C++, and has to use it."""
+    """The tests of this folder pass in a checkout with a library that has to use tiles, which C++ stands for."""
     unwanted = shutil.ignore_patterns("__pycache__", "lib", "build", "dist")
     shutil.copytree(ROOT / "train", tmp_path / "train", ignore=unwanted)
     shutil.copytree(ROOT / "tests", tmp_path / "tests", ignore=unwanted)
@@ -138,8 +138,8 @@ def test_tiles_that_are_not_there_are_refused() -> None:
         calls.run(problem, *tensors)
 
 
-# In a process of its own: how the permission stands before and after problems, which instruction set bfloat16 takes,
-# and what a problem comes to.
+# A process of its own prints the permission before and after problems, the instruction set of bfloat16, and the result
+# of a problem.
 PROGRAM = """
 import ctypes, sys
 import numpy as np
@@ -177,7 +177,7 @@ def test_tiles_come_first_and_are_asked_for_at_the_first_problem_in_bfloat16(run
 
 @needs_tiles
 def test_without_permission_other_instructions_are_used(run_python, tmp_path) -> None:
-    """A sandbox may refuse the permission: the result is that of the instruction set behind, and info says so."""
+    """A sandbox may refuse the permission. Then the next instruction set computes the result, and info says so."""
     source, refusal = tmp_path / "refusal.c", tmp_path / "refusal.so"
     source.write_text(
         "#include <dlfcn.h>\n"

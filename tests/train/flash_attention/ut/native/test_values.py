@@ -34,7 +34,7 @@ def test_every_16_bit_number_survives(isa, dtype):
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_results_are_rounded_to_even(isa, dtype):
-    """Half the sum of two numbers is exact in float32, so the output is that, rounded once."""
+    """Half the sum of two numbers is exact in float32, so the output is half the sum, rounded once."""
     generator = np.random.default_rng(1)
     # Of like size and sign, so that float32 holds the sum.
     exponent = np.exp2(generator.integers(-22, 14, (256, 256)))
@@ -111,7 +111,7 @@ def test_infinite_bias_hides_and_its_gradient_is_zero(isa):
 
 
 def test_the_lowest_float_as_bias_is_no_infinity(isa):
-    """A row whose bias is everywhere the most negative number averages, as softmax does."""
+    """A row averages the values, as softmax does, if its bias is the most negative number everywhere."""
     lowest = np.finfo(np.float32).min
     problem = problem_of(9, 140, 16, bias_shape=(1, 1, 9, 140), bias_dtype="float32")
     bias = np.full((1, 1, 9, 140), lowest, np.float32)
@@ -123,7 +123,7 @@ def test_the_lowest_float_as_bias_is_no_infinity(isa):
 
 
 def test_hidden_tiles_are_not_touched(isa):
-    """What no query sees may hold anything, by position or by mask, forward and backward."""
+    """Keys that no query sees, by position or by mask, may hold anything, forward and backward."""
     problem = problem_of(130, 900, 20, window_left=100, window_right=10, mask_shape=(1, 1, 1, 900), mask_dtype="bool")
     query, key, value, d_output = random(130, 20), *(random(900, 20, seed=seed) for seed in (1, 2)), random(130, 20)
     mask = np.zeros((1, 1, 1, 900), bool)

@@ -46,7 +46,7 @@ int dot() {
   return 0;
 }
 
-// A configuration of somebody else is there again after ours, and where there was none, there is none.
+// Afterwards somebody else's configuration is there again; without one before, there is none.
 int sessions() {
   Tiles::Config found{};
   const Tiles::Config none{}, theirs = config_of(3, 12);
@@ -86,7 +86,7 @@ int small() {
 }
 
 #if !defined(INTRINSICS)
-// What a processor refuses. Comes back only if this one does not.
+// Misuses that a processor refuses. Returns only if this implementation does not refuse.
 int misuse(const std::string& what) {
   Tiles::Config config = config_of(16, 64);
   uint32_t memory[16][16] = {};

@@ -8,7 +8,7 @@ from mindspore import Tensor, nn
 
 from tests.train.flash_attention.support.serving import BACKENDS, DIM, HEADS, KV_HEADS, VALUE_DIM, attended, garbage
 
-pytestmark = pytest.mark.asynchronous  # what a step leaves to the next must not depend on when operators run
+pytestmark = pytest.mark.asynchronous  # the state after a step must not depend on the time at which operators run
 
 BATCH, LENGTH = 2, 40
 STEPS = ((0, 30), (30, 31), (31, 35), (35, 36), (36, 40))
@@ -129,7 +129,7 @@ def test_blocks_are_handed_out_when_they_are_needed(update):
     indirect=["update"],
 )
 def test_a_graph_gives_nan_past_the_end(backend, update, kind):
-    """Of a step that passes max_length the rows before it are right; then only NaN comes, of that sequence alone."""
+    """In a step that passes max_length the rows before it are right. Later rows are NaN, in this sequence alone."""
     most, starts = 21, (0, 7)
     dtype, error = BACKENDS[backend]
     cache = garbage(KVCache(BATCH, most, KV_HEADS, DIM, VALUE_DIM, dtype, **OPTIONS[kind]), 9.0)
@@ -137,7 +137,7 @@ def test_a_graph_gives_nan_past_the_end(backend, update, kind):
     steps = [(7, 14), (14, 17), (17, 20), (20, 23), (23, 24), (24, 27), (27, 28), (28, 31)]
     ms.set_context(mode=ms.GRAPH_MODE)
     with attention_backend(backend):
-        # The second sequence begins 7 tokens later, where the first one has them all already.
+        # The second sequence begins 7 tokens later: by then the first has 7 tokens.
         decoded(cache, QUERY, KEY, VALUE, steps=[(0, 7)], dtype=dtype)
         cache.lengths.set_data(Tensor(np.array([7, 0], np.int32)))
         (output,) = decoded(cache, QUERY, KEY, VALUE, steps=steps, dtype=dtype)
@@ -157,7 +157,7 @@ def test_pynative_refuses_tokens_past_the_end(options):
         decoded(cache, QUERY, KEY, VALUE, steps=STEPS[:2])
         with pytest.raises(ValueError, match="key: got 4 tokens, which make a sequence of 35; max_length is 34"):
             decoded(cache, QUERY, KEY, VALUE, steps=STEPS[2:3])
-        # Nothing has changed, and what still fits is right.
+        # The cache has not changed, and tokens that still fit are right.
         (output,) = decoded(cache, QUERY, KEY, VALUE, steps=[(31, 34)])
         np.testing.assert_allclose(output, truth(KEY, VALUE)[:, 31:34], atol=2e-6)
     cache.lengths.set_data(Tensor(np.array([3, 30], np.int32)))
@@ -180,7 +180,7 @@ def test_pynative_refuses_what_a_graph_has_filled(update):
 
 @pytest.mark.daily("*-pynative", "native-graph")
 def test_a_sequence_without_a_block_is_refused(update, mode):
-    """On a device a graph cannot: there the sequence counts as one that is too long."""
+    """A graph on a device cannot refuse: there the sequence counts as too long."""
     options = {"paged": True, "block_size": 16, "num_blocks": 5}
     cache = garbage(KVCache(BATCH, 64, KV_HEADS, DIM, VALUE_DIM, ms.float32, **options))
     decoded(cache, QUERY, KEY, VALUE, steps=STEPS[:2])
@@ -213,7 +213,7 @@ def test_bad_inputs_are_named(mode):
     ):
         with pytest.raises(error, match=message):
             cache(*(Tensor(one) if isinstance(one, np.ndarray) else one for one in given))
-        assert cache.lengths.asnumpy().tolist() == [0, 0]  # what is refused is not stored either
+        assert cache.lengths.asnumpy().tolist() == [0, 0]  # refused tokens are not stored either
     with pytest.raises(ValueError, match="indices: got 2, allowed is an integer from 0 to 1"):
         cache.reorder([0, 2])
     with pytest.raises(ValueError, match="head_dim: got 700, allowed is an integer from 1 to 576"):

@@ -214,7 +214,7 @@ def test_jit_inside_pynative(backend):
 
     @ms.jit
     def gradients(query, key, value, mask, d_output):
-        # Of the layer itself MindSpore 2.0 wants every optional input.
+        # MindSpore 2.0 wants every optional input of the layer itself.
         return ops.GradOperation(get_all=True, sens_param=True)(run)(query, key, value, mask, d_output)
 
     for gradient, expected in zip(
@@ -224,7 +224,7 @@ def test_jit_inside_pynative(backend):
 
 
 def test_the_backend_is_chosen_by_name_context_or_environment(monkeypatch):
-    """The tik backend refuses on a CPU: its complaint shows who was chosen."""
+    """The tik backend refuses on a CPU: its error shows that it was chosen."""
     query, key, value = inputs()
     with pytest.raises(RuntimeError, match="backend 'tik' cannot run this call"):
         FlashAttention(32, backend="tik")(query, key, value)

@@ -61,7 +61,7 @@ def test_models_at_every_level(level, layer, mode):
     if (mode, level, layer) == ("graph", "O1", Doubled):
         pytest.skip("in a graph, MindSpore (2.10) takes the super() of a class that it rewrote for the class itself")
     hidden, mask = draw(2, 4, 40, 32), Tensor(np.triu(np.ones((40, 40), np.float32), 1))
-    # Level O1 rewrites classes, which the next network meets; the graphs of the other levels are compiled once.
+    # Level O1 rewrites classes, so a second network runs on rewritten classes. Graphs of the other levels need one run.
     for _ in range(2 if mode == "pynative" or level == "O1" else 1):
         network = ms.amp.auto_mixed_precision(Projected("cpu", layer), level).set_train()
         gradients = ops.GradOperation(get_all=True)(network)(hidden, mask)
@@ -81,7 +81,7 @@ def test_the_layer_itself_as_often_as_wanted(level):
 
 @pytest.mark.parametrize("level", (O1,))
 def test_the_package_s_folders_stay_off_the_path_of_modules(level):
-    """There `import problem` of somebody else would find ours."""
+    """On that path somebody else's `import problem` would find this package's module."""
     ms.amp.auto_mixed_precision(Projected("math"), level)
     package = Path(flash_attention.__file__).parent
     assert not [path for path in sys.path if package in (Path(path), *Path(path).parents)]

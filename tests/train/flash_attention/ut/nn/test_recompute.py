@@ -9,7 +9,7 @@ from mindspore import Tensor, nn, ops
 
 
 class Repeated(nn.Cell):
-    """Attention of a tensor to itself, and a projection after it: what recomputes must not be the output of a cell."""
+    """Attention of a tensor to itself, and a projection: the recomputed operation must not be the output of a cell."""
 
     def __init__(self):
         super().__init__()
@@ -20,7 +20,7 @@ class Repeated(nn.Cell):
 
 
 class Sum(nn.Cell):
-    """A loss: the sum of the squares of what the network gives."""
+    """A loss: the sum of the squares of the network's output."""
 
     def __init__(self, network):
         super().__init__()
@@ -35,7 +35,7 @@ class Sum(nn.Cell):
     reason="MindSpore 2.0: mindspore_faults/recompute_of_python_custom.py; test_training_steps.py recomputes",
 )
 def test_recomputation_runs_the_attention_again(mode, monkeypatch):
-    """Otherwise its inputs stay in memory and recompute() saves nothing."""
+    """If it did not, its inputs would stay in memory and recompute() would save nothing."""
     runs = []
     hidden = Tensor(np.random.default_rng(0).standard_normal((2, 4, 40, 32)).astype(np.float32))
 

@@ -151,7 +151,7 @@ def test_gradient_of_a_jit_function_in_pynative(layout, interleaved):
 
 @pytest.mark.parametrize("dtype", ("float16", "bfloat16"))
 def test_low_precision_gradients(mode, dtype):
-    """Those of tables in another dtype than x, and numbers that are subnormal in it."""
+    """One table has another dtype than x, and the gradients have subnormal numbers."""
     kind, (cos, sin) = dtype_named(dtype), map(Tensor, tables(DIM))
     x, upstream = (
         Tensor(random(BATCH, SEQ, HEADS, DIM, seed=i) * scale).astype(kind) for i, scale in ((0, 1), (1, 3e-6))
@@ -208,7 +208,7 @@ class Plain(nn.Cell):
 
 
 def test_mixed_precision_and_dynamic_batches(mode, form):
-    """It keeps its dtypes whatever the net around it wants; a batch of unknown size is taken, other sizes refused."""
+    """Rotary embedding keeps its dtypes in a network of mixed precision. Only the batch may have an unknown size."""
     tensors = [Tensor(array) for array in (random(BATCH, SEQ, HEADS, DIM), *tables(DIM))]
     exact = expected(tensors[0].asnumpy(), *tables(DIM), False, 0)
     output = Plain().to_float(ms.float16)(*tensors)
@@ -225,7 +225,7 @@ def test_mixed_precision_and_dynamic_batches(mode, form):
 
 @pytest.mark.parametrize("dtype", ("float16", "bfloat16"))
 def test_every_finite_number_survives(dtype, form):
-    """Turned by nothing each number of 16 bits is what it was, subnormal ones included."""
+    """A rotation by 0 leaves each number of 16 bits as it is, subnormal numbers included."""
     if form == "composed":
         pytest.skip("threads of MindSpore may take subnormal numbers for zero")
     kind, bits = dtype_named(dtype), np.arange(1 << 16, dtype=np.uint32)
@@ -239,7 +239,7 @@ def test_every_finite_number_survives(dtype, form):
 
 
 def test_views(form):
-    """PYNATIVE hands over parts of tensors as they lie there."""
+    """PYNATIVE hands over views of tensors, which need not be contiguous."""
     whole, (cos, sin) = random(BATCH, 2, SEQ, HEADS, DIM), tables(DIM)
     offsets = np.stack((OFFSETS[::-1], OFFSETS), 1)
     view = Tensor(whole)[:, 1].swapaxes(1, 2)

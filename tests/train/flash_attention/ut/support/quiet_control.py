@@ -1,4 +1,4 @@
-"""Run what the package builds on, without the package. test_quiet.py runs it and reads what it prints."""
+"""Run the MindSpore features under the package, without the package. test_quiet.py reads the output."""
 
 import mindspore as ms
 import numpy as np

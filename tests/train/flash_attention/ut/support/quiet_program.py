@@ -1,4 +1,4 @@
-"""First calls in both modes; run by test_quiet.py, which reads what this prints."""
+"""First calls in both modes. test_quiet.py runs this program and reads its output."""
 
 import flash_attention
 import mindspore as ms
@@ -8,7 +8,7 @@ from flash_attention.backends.registry import get_backend
 from flash_attention.context_parallel import GatherAttention, RingAttention  # noqa: F401
 from mindspore import Tensor, nn, ops
 
-DYNAMIC = "cpu" if get_backend("cpu").dynamic else "math"  # of MindSpore 2.0, where the choice of math is announced
+DYNAMIC = "cpu" if get_backend("cpu").dynamic else "math"  # 2.0 announces that it chooses math
 
 
 def draw(*shape):
@@ -17,7 +17,7 @@ def draw(*shape):
 
 
 class Square(nn.Cell):
-    """The sum of the squares of what a function gives."""
+    """The sum of the squares of a function's result."""
 
     def __init__(self, function):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Choose where TIK programs run: tikemu in strict mode, or CANN's debugger (--device ascend)."""
+"""Run TIK programs in tikemu's strict mode, or in CANN's debugger (--device ascend)."""
 
 from __future__ import annotations
 
@@ -50,15 +50,16 @@ def execute(device):
 
 @pytest.fixture
 def on_emulator(device):
-    """Skip the test on a device, if there is nothing to check it with."""
+    """Skip the test on a device, because only the emulator has what it tests."""
     if device != "emulator":
         pytest.skip("a test of what only the emulator has")
 
 
 @pytest.fixture
 def execute_nan(on_emulator):
-    """Run a built program as `execute` does, in default mode: strict mode refuses NaN among the operands of mmad, and
-    what the Cube makes of it is not specified.
+    """Run a built program as `execute` does, in default mode.
+
+    Strict mode refuses NaN among the operands of mmad, because the Cube's result for NaN is not specified.
     """
     import tikemu
 

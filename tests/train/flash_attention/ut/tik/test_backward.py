@@ -83,7 +83,7 @@ def _check(attention: Call, arrays: dict, actual: dict) -> None:
 
 
 def _check_strictly(attention: Call, arrays: dict, exact, actual: dict) -> None:
-    """Compare with the strictest baseline: nothing is rounded but what the Cube takes in float16, and the results."""
+    """Compare with the strictest baseline: it rounds only the Cube's float16 operands, and the results."""
     query, key, value, output, d_output = (
         arrays[name][0, 0].astype(np.float64) for name in ("query", "key", "value", "output", "d_output")
     )
@@ -123,7 +123,7 @@ def test_wide_heads_have_key_tiles_of_their_own(tik, execute, head_dim, keys):
     _check_strictly(attention, arrays, exact, gradients(tik, execute, problem, arrays))
 
 
-# The operand of columns holds more of the narrower head_dim at a time than of the wider one.
+# The operand of columns holds more of the narrower head_dim at a time than of the wider head_dim.
 @pytest.mark.parametrize(("head_dim", "value_dim", "keys"), ((112, 80, 80), (80, 128, 80), (208, 128, 1056)))
 def test_parts_of_the_narrower_head_dim_have_room(tik, execute, head_dim, value_dim, keys):
     attention = Call(1, 1, 40, keys, head_dim, value_dim=value_dim, training=True)
@@ -135,7 +135,7 @@ def test_parts_of_the_narrower_head_dim_have_room(tik, execute, head_dim, value_
     _check_strictly(attention, arrays, exact, gradients(tik, execute, problem, arrays))
 
 
-# Heads in turn on one core, of several items each; a padded last tile; tiles that no slot has room for.
+# One core computes heads of several items each in turn. The last tile is padded, and some tiles have no slot.
 @pytest.mark.parametrize(("causal", "seq_q", "loads"), ((False, 100, 3), (True, 232, 7), (False, 640, 16)))
 def test_query_tiles_that_stay_on_chip_are_those_of_their_head(tik, execute, causal, seq_q, loads):
     rules = AttentionRules(causal=causal, causal_alignment="bottom_right")
@@ -150,7 +150,7 @@ def test_query_tiles_that_stay_on_chip_are_those_of_their_head(tik, execute, cau
         assert error < 4e-3, name
 
 
-# Items of one to four loop bodies: the gradients of one item leave, and the keys of the next come, in different ones.
+# Items have one to four loop bodies. The gradients of one item leave in other bodies than the next item's keys come in.
 @pytest.mark.parametrize("seq_q", (20, 130, 300, 420))
 def test_items_of_any_length_hand_over_to_the_next(tik, execute, seq_q):
     attention = Call(1, 1, seq_q, 390, 128, training=True)
@@ -177,7 +177,7 @@ def test_bits_do_not_depend_on_runs_cores_or_shards(tik, execute):
         result = gradients(tik, recording, describe.kernel_problem(problem, cores=cores), given)
         return {**result, "d_query_sums": sums[0]}
 
-    # Of more cores than heads a head's sums are divided; with whole heads the number of cores changes nothing.
+    # With more cores than heads, cores share the sums of a head. With whole heads the number of cores changes nothing.
     divided, whole = ([run(attention, cores, arrays) for cores in numbers] for numbers in ((9, 9), (4, 2)))
     shard = Call(1, 2, 40, 400, 32, kv_heads=1, training=True)
     heads = {name: slice(1, None) if name in ("key", "value") else slice(2, None) for name in arrays}
@@ -217,6 +217,17 @@ def test_the_last_part_of_a_sum_is_added_and_rounded_as_by_the_last_pass(
         assert np.array_equal(array, results[1][name]), name
 
 
+@pytest.mark.parametrize("head_dim", (40, 128))
+@pytest.mark.parametrize("seq_k", (1, 17, 33))
+def test_fewer_keys_than_a_row_block_has_rows(tik, execute, seq_k, head_dim):
+    """The matrix that lowers hidden scores has as many columns as rows. It is larger than a tile of scores here."""
+    attention = Call(1, 1, 128, seq_k, head_dim)
+    arrays, _ = _attention(attention)
+    problem = describe.kernel_problem(attention)
+    actual = gradients(tik, execute, problem, arrays)
+    _check(attention, arrays, actual)
+
+
 def test_fewer_heads_than_cores(tik, execute):
     attention = Call(
         1, 2, 200, 900, 32, training=True, rules=AttentionRules(causal=True, causal_alignment="bottom_right")
@@ -239,7 +250,7 @@ def test_fewer_heads_than_cores(tik, execute):
     ),
 )
 def test_against_composed_attention(tik, execute, sizes, alibi):
-    """Computed ALiBi, and more than 64K tokens, with strides beyond the field."""
+    """The cases have computed ALiBi, and more than 64K tokens: their strides exceed the instruction's field."""
     attention = Call(1, *sizes, training=True, rules=AttentionRules(alibi=alibi))
     arrays, _ = _attention(attention)
     _check(
@@ -286,7 +297,7 @@ def test_small_gradients_and_large_ones_keep_their_precision(tik, execute):
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_computed_alibi_in_a_window_of_64k_tokens(tik, execute):
-    """All of it runs; the last 600 tokens see only tokens whose truth takes no more than a small matrix."""
+    """All tokens run. The last 600 see only the last 1000 tokens, so a small matrix gives their truth."""
     length, tail, window = 65536, 1000, 400
     attention = Call(1, 2, length, length, 32, rules=AttentionRules(causal=True, window_left=window, alibi=True))
     problem, random = describe.kernel_problem(attention, cores=2), np.random.default_rng(0)
@@ -297,7 +308,7 @@ def test_computed_alibi_in_a_window_of_64k_tokens(tik, execute):
     query, key, value, d_output = arrays.values()
     output, logsumexp = forward(tik, execute, problem, query, key, value)
     actual = gradients(tik, execute, problem, {**arrays, "output": output, "logsumexp": logsumexp})
-    # Distances and so the bias are the same in a short sequence made of the end of the long one.
+    # A short sequence made of the end of the long sequence has the same distances, and so the same bias.
     short = dataclasses.replace(attention, seq_q=tail, seq_k=tail)
     *qkv, given = (array[:, :, -tail:] for array in arrays.values())
     exact, low = (run(short, *qkv, d_output=given) for run in (reference.truth, reference.baseline))
@@ -344,7 +355,7 @@ def test_row_lanes_hold_d_and_logsumexp_in_float16_terms(tik, execute):
 
 
 def test_infinities_of_a_row_stay_in_its_row_terms(tik, execute):
-    """The sums of rows are taken from products of all rows of a fractal with each other."""
+    """The kernel takes the sum of a row from products of all rows of a fractal with each other."""
     problem = KernelProblem(1, 1, 40, 32, 32, cores=1)
     random = np.random.default_rng(0)
     output, d_output = (random.standard_normal((1, 1, 40, 32)).astype(np.float16) for _ in range(2))

@@ -71,7 +71,7 @@ def test_every_query_tile_has_one_last_visitor(fields, group):
     problem, plan, split = _planned(2, 2, head_dim=64, cores=1, **{**fields, "kv_heads": 2 // group})
     tiles = -(-problem.seq_q // plan.rows)
     seen = problem.band.dense().any(1)
-    # Where the first or last rows see nothing, some tiles may have no visitor at all.
+    # If the first or last rows see nothing, some tiles may have no visitor at all.
     assert split.writes_d_query or not all(
         seen[tile * plan.rows : (tile + 1) * plan.rows].any() for tile in range(tiles)
     )
@@ -179,8 +179,8 @@ def test_a_window_that_narrow_query_tiles_cannot_number_gets_another_strategy():
     assert backward_work.choose(problem, False).plan.strategy != narrow.strategy
 
 
-# Queries of a block of 1000 stand at keys that begin in the middle of a tile; middle tiles differ; a block ends before
-# the last of the rows that share one tile number.
+# In turn: the keys of a block of 1000 queries begin in the middle of a tile; the middle tiles differ; a block ends
+# before the last row with the same tile number.
 @pytest.mark.parametrize(
     ("seq", "fields"),
     (
@@ -198,8 +198,8 @@ def test_ranges_with_more_tiles_than_the_table_holds_are_refused(seq, fields):
         backward_work.split(problem, plans(problem, False)[0])
 
 
-# The first item of a head loads the tiles that are kept: none where it visits all but the first or the last of them,
-# nor where the heads of a group take turns in a tile.
+# The first item of a head loads the tiles that are kept. None are kept if it leaves out the first or the last tile, or
+# if the heads of a group take turns in a tile.
 @pytest.mark.parametrize(
     ("fields", "kept"),
     (
@@ -217,7 +217,7 @@ def test_kept_tiles_are_those_that_every_first_item_of_a_head_loads(fields, kept
 
 
 def test_words_of_an_item():
-    """The first query head of the group, planes of its mask and bias, and the steps of all of its heads."""
+    """An item names the group's first query head, the planes of its mask and bias, and the steps of all its heads."""
     shapes = {"mask_shape": (3, 1, 1, 400), "bias_shape": (1, 6, 1, 400)}
     problem = KernelProblem(3, 6, 500, 400, 64, kv_heads=2, cores=5, **shapes)
     split = backward_work.split(problem, plans(problem, False)[0])

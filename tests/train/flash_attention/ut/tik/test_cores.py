@@ -60,7 +60,7 @@ def test_the_same_bits_on_30_and_on_32_cores(tik, execute) -> None:
 
 
 def test_the_same_bits_where_items_are_taken_apart(tik, execute) -> None:
-    """Three items of two row blocks on two cores: the last one becomes two."""
+    """Two cores share three items of two row blocks: the last item becomes two."""
     random = np.random.default_rng(0)
     query, key, value = (random.standard_normal((1, 3, 250, 16)).astype(np.float16) for _ in range(3))
     results = []
@@ -75,7 +75,7 @@ def test_the_same_bits_where_items_are_taken_apart(tik, execute) -> None:
 
 @pytest.mark.parametrize(("heads", "cores", "slots"), ((1, 10, 10), (3, 2, 2)))
 def test_slots_of_a_head_add_up(tik, execute, heads: int, cores: int, slots: int) -> None:
-    """More of them than are on their way to the last pass at a time, and heads that only some cores share."""
+    """There are more slots than the last pass loads at a time, or heads that only some cores share."""
     random = np.random.default_rng(0)
     query, key, value, d_output = (random.standard_normal((1, heads, 310, 16)).astype(np.float16) for _ in range(4))
     problem = make_kernel_problem(1, heads, 310, 310, 16, cores=cores, tiling="rows16keys32")
@@ -95,7 +95,7 @@ def test_slots_of_a_head_add_up(tik, execute, heads: int, cores: int, slots: int
 
 @pytest.mark.parametrize("memory, size", [("UB", 160 * 1024), ("L1", 256 * 1024), ("L0C", 128 * 1024)])
 def test_plans_fit_smaller_memories(tik, execute, memory: str, size: int) -> None:
-    """Other tilings, the same attention."""
+    """Smaller memories have other tilings, but the same attention."""
     results = []
     for memories in (CAPACITY, {**CAPACITY, memory: size}):
         problem = make_kernel_problem(1, 1, 150, 150, 128, cores=1, memories=tuple(memories.values()))

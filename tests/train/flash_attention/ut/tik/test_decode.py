@@ -70,7 +70,7 @@ def test_paged_cache(tik, execute, name, monkeypatch):
 
 
 def test_lengths_and_tables_are_data(tik, execute):
-    """One kernel for all steps: another length, blocks in another order."""
+    """One kernel serves all steps: the second step has other lengths, and blocks in another order."""
     first = Paged((70, 40), 16, 4, 2, 32, cores=3)
     second = Paged((33, 64), 16, 4, 2, 32, cores=3)
     tables, caches = np.full_like(first.pages[0], 1 << 30), [np.full_like(cache, np.nan) for cache in first.caches]
@@ -86,7 +86,7 @@ def test_lengths_and_tables_are_data(tik, execute):
 
 @pytest.mark.parametrize("size", (8.0, 60.0, 700.0))
 def test_large_logits_neither_saturate_nor_spoil(tik, execute, size):
-    """Scores to 60000 and beyond, none of them rounded."""
+    """Scores reach 60000 and more, and are not rounded."""
     problem = make_kernel_problem(1, 4, 2, 300, 64, kv_heads=2, cores=3, **CAUSAL)
     query, key, value = arrays(problem)
     query, key = (query * np.float16(size)).astype(np.float16), (key * np.float16(min(size, 60))).astype(np.float16)

@@ -1,6 +1,6 @@
 """Tensors of more than 2^31 elements and 2^32 bytes: offsets in global memory are 64-bit.
 
-Only what lies at the far end is there: memory is virtual until it is touched, and only some cores run.
+Only the far end of each tensor holds data: memory is virtual until it is touched, and only some cores run.
 """
 
 import numpy as np

@@ -25,7 +25,7 @@ measure = functools.lru_cache(tik_kernels.measure)  # several tests look at the 
 @pytest.mark.parametrize("shape", tik.SHAPES, ids=tik.name_of)
 def test_kernel_reaches_its_share_of_the_peak(shape):
     kernels = shares_required(shape, "auto")
-    # With bandwidth that other cores leave, loads of this kernel are there one event too early: it waits, in vain.
+    # With the bandwidth that other cores leave, this kernel loads one event ahead of the ids, and waits without need.
     more = shape[:2] == ("forward", 64)
     for kernel in kernels:
         _within_limits(kernel, events=EVENTS + more)
@@ -34,7 +34,8 @@ def test_kernel_reaches_its_share_of_the_peak(shape):
 def shares_required(shape: tik.Shape, sync: str) -> list:
     """Measure a shape's kernels at 4096 tokens and check their share of the peak.
 
-    That is one core's share of 32 heads on 32 cores: one head. Backward with the passes around its main kernel.
+    The problem is one core's share of 32 heads on 32 cores: one head. Backward includes the passes around its main
+    kernel.
     """
     operator, head_dim, causal = shape
     problem = make_kernel_problem(1, 1, 4096, 4096, head_dim, causal=causal, cores=1)
@@ -43,7 +44,7 @@ def shares_required(shape: tik.Shape, sync: str) -> list:
     return kernels
 
 
-# Strategies pair128, pair112 and pair96; the other of each, and 256 has its own test.
+# These head_dims use the strategies pair128, pair112 and pair96.
 @pytest.mark.slow
 @pytest.mark.parametrize("causal", (False, True))
 @pytest.mark.parametrize("head_dim", (160, 192, 224))
@@ -59,14 +60,14 @@ def test_between_the_head_dims_the_forward_keeps_nine_tenths_of_the_line(head_di
 
 @pytest.mark.parametrize(("sigma", "slower"), ((1.0, 1.0), (2.0, 1.13)))
 def test_exponents_of_normal_data_go_uncut_at_head_dim_64(sigma, slower):
-    # The figures above are timed without data. Scores of sigma 1 take no longer; larger ones what the cut costs.
+    # The figures above are timed without data. Scores of sigma 1 take no longer; larger scores also need the cut.
     problem = make_kernel_problem(1, 1, 1024, 1024, 64, cores=1)
     without_data, with_data = (measured.cycles for measured in (measure(problem), measure_normal(problem, sigma)))
     assert (slower - 0.05) * without_data < with_data <= slower * without_data
 
 
-# Every feature with both operators. Of several combined, every day either operator has the smallest or the largest
-# head_dim, in turns.
+# Every feature runs with both operators. Combined features run every day with the smallest or largest head_dim only, in
+# turns.
 SIMPLE = [(name, 128) for name in tik_kernels.FEATURES]
 COMBINED = [(name, head_dim) for name in list(tik_kernels.FEATURES)[-4:] for head_dim in (16, 256)]
 
@@ -80,15 +81,15 @@ def test_every_feature_stays_within_the_core(name, head_dim, operator):
     problem = tik_kernels.problem_of(512, head_dim, **tik_kernels.FEATURES[name])
     measured = measure(problem, operator=operator)
     assert set(CAPACITY) <= set(measured.peak_bytes)
-    # Beyond the event ids a pipe waits where it need not; beyond the cache instructions are fetched again. Both cost
-    # only time, and these kernels have no speed to keep.
+    # With more events than ids, a pipe waits without need; code beyond the cache is fetched again. Both cost only
+    # time, and these kernels have no required speed.
     _within_limits(measured, code=2 * INSTRUCTION_CACHE, events=EVENTS + 2)
 
 
 @pytest.mark.parametrize("head_dim", (64, 128))
 @pytest.mark.parametrize("operator", ("rows", "finish"))
 def test_passes_around_the_main_kernel_cost_a_thirtieth_of_it_at_most(operator, head_dim):
-    # The last pass, which adds nothing up here, as it is where several cores share a head.
+    # "finish", the last pass, adds nothing up here: it adds only if several cores share a head.
     problem = KernelProblem(1, 1, 4096, 4096, head_dim, cores=1)
     measured, main = (measure(problem, operator=name) for name in (operator, "backward"))
     assert measured.cycles < main.cycles / 30
@@ -127,8 +128,8 @@ def test_the_main_backward_kernel_of_wide_heads_has_wide_key_tiles(head_dim, cau
     ),
 )
 def test_the_chosen_tiling_has_the_least_regret_under_every_reading(operator, others, head_dim):
-    """No open question about the chip makes another choice right: of time lost to the best, at worst."""
-    problem = tik_kernels.problem_of(768, head_dim)  # whole tiles with all of them
+    """Over all answers to open questions about the chip, the chosen tiling loses least time to the best, at worst."""
+    problem = tik_kernels.problem_of(768, head_dim)  # whole tiles in every tiling
     chosen = tik_kernels.build(problem, operator).plan.strategy
     cycles = {}
     for name in others:

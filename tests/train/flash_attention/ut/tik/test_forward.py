@@ -27,7 +27,7 @@ def test_all_cases(tik, execute, case):
 @pytest.mark.parametrize("head_dim", (64, 80, 128, 160, 192, 208))
 @pytest.mark.parametrize("sigma", (1.0, 2.0, 4.0))
 def test_scores_of_any_spread_against_composed_attention(tik, execute, head_dim, sigma):
-    # Logits of this sigma: one side carries all of it. Long enough for scores that leave L0C as float16.
+    # Logits have this sigma, all from the queries. The lengths make scores leave L0C as float16.
     problem = KernelProblem(1, 1, 256, 640, head_dim, cores=1)
     arrays = random_arrays(problem, seed=3)
     arrays[0] = (arrays[0].astype(np.float32) * sigma).astype(np.float16)
@@ -46,7 +46,7 @@ def test_sample_that_misses_the_largest_score_is_found_out(tik, execute):
 
 @pytest.mark.parametrize("largest", (10.5, 12.5, 13.5, 13.8, 14.5, 50.0))
 def test_exponents_at_the_bound_of_what_goes_uncut(tik, execute, largest):
-    # As large as the lengths allow, of one key that no sample holds; by the others the references are about zero.
+    # The score of a key outside the sample is as large as lengths allow; the sampled references are about zero.
     problem = KernelProblem(1, 1, 200, 700, 64, cores=1)
     query, key, value = random_arrays(problem)
     query[..., 1:] *= 1e-3
@@ -79,7 +79,7 @@ def test_rows_whose_sample_is_hidden_are_found_out(tik, execute, hidden, softcap
     fields, mask = {"window_left": 10, "window_right": 0, "causal_alignment": "bottom_right"}, None
     if hidden == "mask":
         mask = np.zeros((1, 1, 200, 250), np.uint8)
-        mask[..., :100, :140] = mask[..., 100:, 110:] = 1  # nobody sees what stands near
+        mask[..., :100, :140] = mask[..., 100:, 110:] = 1  # no row sees the keys near it
         fields = {"mask_shape": mask.shape, "mask_dtype": "uint8"}
     attention = make_problem(1, 1, 200, 250, 32, softcap=softcap, **fields)
     problem = describe.kernel_problem(attention, cores=1)

@@ -96,7 +96,7 @@ def check_visibility(problem: KernelProblem, plan) -> None:
     ids=str,
 )
 def test_visibility_at_either_end_of_a_range(fields):
-    """Two partial tiles behind four whole ones; rows that see nothing; eight tiles of which none is whole."""
+    """Ranges have two partial tiles behind four whole tiles, or rows that see nothing, or eight partial tiles."""
     problem = make_kernel_problem(1, 1, head_dim=32, **fields)
     check_visibility(problem, candidates(problem)[0])
 
@@ -114,7 +114,7 @@ def test_causal_work_is_balanced(heads, seq):
     _, _, work = _planned(1, heads, seq, seq, 128, causal=True)
     longest = max(block["last"] - block["first"] + 1 for _, _, block in _row_blocks(work))
     mean = sum(work.units) / 32
-    # No core does more than its share by more than one item can be long.
+    # No core exceeds its share by more than the longest item.
     assert max(work.units) <= max(1.06 * mean, 2 * longest)
 
 
@@ -151,7 +151,7 @@ def test_no_distances_where_nothing_comes_after_its_query():
 
 
 def test_words_of_an_item():
-    """Planes of mask, bias and slope; rows in whole fractals; what they cost."""
+    """An item names its planes of mask, bias and slope, its rows in whole fractals, and their cost."""
     shapes = {"mask_shape": (3, 1, 1, 900), "bias_shape": (1, 6, 1, 900)}
     problem = KernelProblem(3, 6, 700, 900, 64, kv_heads=2, cores=7, **shapes)
     plan = candidates(problem)[0]
@@ -173,7 +173,7 @@ def test_items_visit_no_tile_in_vain():
         for row in items:
             blocks = row["row_blocks"]
             active = [words for words in blocks if words["rows"]]
-            for words in blocks:  # those that do not exist have a range without tiles
+            for words in blocks:  # missing row blocks have a range without tiles
                 assert words["rows"] or words["first"] > words["last"]
             if active:
                 assert row["begin"] == min(words["first"] for words in active)
@@ -205,7 +205,7 @@ SAMPLED = (
 
 @pytest.mark.parametrize("fields", SAMPLED)
 def test_first_references_come_from_keys_that_are_seen(fields):
-    """Of keys that all rows see, spread as far as they reach; else of the tile at hand that most rows see."""
+    """The sample has keys that all rows see, spread over these keys; else keys of the tile that most rows see."""
     problem, plan, work = _planned(1, 1, head_dim=32, **fields)
     groups, visible = plan.keys // 16, problem.band.dense()
     for _, _, words in _row_blocks(work):
@@ -243,7 +243,7 @@ def test_samples_are_no_further_apart_than_an_instruction_reaches():
     ids=str,
 )
 def test_range_with_more_partial_tiles_than_the_table_holds_is_refused(tile, fields):
-    """Where a block ends inside a row block, its rows see ranges that differ by a whole block at either end."""
+    """If a block ends inside a row block, the ranges that the rows see differ by a whole block at either end."""
     wide = make_kernel_problem(1, 1, 2 * tile, 2 * tile, 32, tile=tile, **fields)
     start = tile // 128 * 128
     with pytest.raises(
@@ -253,7 +253,7 @@ def test_range_with_more_partial_tiles_than_the_table_holds_is_refused(tile, fie
 
 
 def test_table_holds_as_many_partial_tiles_as_it_says():
-    """Rows 384..511 see all of keys 0..509 or all of 510..1019: eight tiles of 128, none of them whole."""
+    """Rows 384..511 see all of keys 0..509 or all of 510..1019: these are eight tiles of 128, all partial."""
     _, _, work = _planned(1, 1, 1100, 1100, 32, tile=510, prev_blocks=0, next_blocks=0)
     (words,) = (words for _, _, words in _row_blocks(work) if words["start"] == 384)
     assert words["last"] - words["first"] + 1 == 2 * EDGE
@@ -261,7 +261,7 @@ def test_table_holds_as_many_partial_tiles_as_it_says():
 
 
 def test_cores_without_work_are_not_used():
-    """Where the best tiles leave cores idle, the same tiles in smaller items take their place if that is faster."""
+    """If the best tiles leave cores idle, the same tiles in smaller items are chosen if they are faster."""
     few = forward_work.choose(make_kernel_problem(1, 1, 4096, 4096, 128, causal=True))
     assert (few.plan.row_blocks, few.split.cores) == (1, 32)
     many = forward_work.choose(make_kernel_problem(1, 32, 4096, 4096, 128, causal=True))

@@ -22,7 +22,7 @@ def _results(tik, execute, problem: KernelProblem) -> dict:
 
 @functools.lru_cache
 def _usual_results(tik, execute, problem: KernelProblem) -> dict:
-    """Return the results with every form as it is without `instruction_forms.using`."""
+    """Return the results without `instruction_forms.using`."""
     return _results(tik, execute, problem)
 
 

@@ -1,6 +1,6 @@
-"""Finite, representable results leave the chip's overflow status clear; results that do overflow set it.
+"""Finite, representable results leave the chip's overflow status clear; results that overflow set it.
 
-`execute` checks the status of every program; here the data is made to set it.
+`execute` checks the status of every program; the data here come close to overflow, or overflow.
 """
 
 import functools
@@ -26,26 +26,26 @@ def _normal(head_dim: int) -> list[np.ndarray]:
 
 
 def _drifting_keys(head_dim: int) -> list[np.ndarray]:
-    """Return inputs whose keys grow: the maximum of a row rises again and again."""
+    """Return inputs with growing keys: the maximum of a row rises again and again."""
     query, key, value, d_output = _normal(head_dim)
     return [query, key * np.linspace(0.1, 12, KEYS)[:, None], value, d_output]
 
 
 def _huge_key_last(head_dim: int) -> list[np.ndarray]:
-    """Return inputs whose last key has the greatest scores by far."""
+    """Return inputs in which the last key has the greatest scores by far."""
     query, key, value, d_output = _normal(head_dim)
     key[..., -1, :] = 40 * query[..., 3, :]
     return [query, key, value, d_output]
 
 
 def _rows_of_different_scale(head_dim: int) -> list[np.ndarray]:
-    """Return inputs whose rows of query differ by five orders of magnitude."""
+    """Return inputs with rows of query that differ by five orders of magnitude."""
     query, key, value, d_output = _normal(head_dim)
     return [query * np.geomspace(1e-3, 1e2, ROWS)[:, None], key, value, d_output]
 
 
 def _scores_to_60000(head_dim: int) -> list[np.ndarray]:
-    """Return inputs whose scores go from -60000 to 60000 in every row."""
+    """Return inputs with scores from -60000 to 60000 in every row."""
     query, key, value, d_output = _normal(head_dim)
     size = np.sqrt(60000 / np.sqrt(head_dim))
     signs = np.sign(key[..., :1, :])

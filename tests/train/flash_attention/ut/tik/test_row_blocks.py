@@ -1,4 +1,4 @@
-"""Row blocks of 96 and 112 queries, which divide no key tile: right with every rule, and chosen where they help."""
+"""Row blocks of 96 and 112 queries, which divide no key tile: right with every rule, and chosen if they help."""
 
 import dataclasses
 
@@ -100,7 +100,7 @@ def test_sample_that_misses_the_largest_scores_is_found_out(tik, execute, head_d
 
 @pytest.mark.usefixtures("on_emulator")
 def test_sample_is_the_first_half_of_the_first_tile_and_groups_spread_over_the_others(tik):
-    """Large scores of sampled keys are found at once; those of other keys have row blocks computed again."""
+    """Large scores of sampled keys are found at once. Large scores of other keys make row blocks run again."""
     problem = make_kernel_problem(1, 1, 192, 1024, 256, cores=1, tiling="pair96")
     query, key, value = (array * np.float16(0.1) for array in random_arrays(problem))
     query[..., 0] = 16.0
@@ -119,11 +119,11 @@ def test_sample_is_the_first_half_of_the_first_tile_and_groups_spread_over_the_o
 
 
 def test_hidden_keys_may_hold_anything(tik, execute_nan):
-    """The sample that two row blocks share takes nothing that the first one does not see."""
+    """Two row blocks share a sample, which has only keys that the first row block sees."""
     problem = make_kernel_problem(1, 1, 384, 384, 256, causal=True, cores=1, tiling="pair96")
     query, key, value = random_arrays(problem)
     expected, _ = forward(tik, execute_nan, problem, query, key, value)
-    # Rows of tiles that see the diagonal meet what is hidden there in products with zeros: whole tiles behind them.
+    # In tiles on the diagonal hidden keys enter products with zeros, so NaN stands only in whole tiles behind them.
     key[..., 256:, :] = value[..., 256:, :] = np.nan
     found, _ = forward(tik, execute_nan, problem, query, key, value)
     np.testing.assert_array_equal(found[..., :192, :], expected[..., :192, :])
@@ -135,12 +135,12 @@ def _chosen(seq: int, head_dim: int, **fields) -> str:
 
 
 def test_which_row_blocks_are_chosen():
-    """By how many queries share the keys and values that the memory brings, as far as the memories on chip go."""
+    """The largest row blocks that fit on chip are chosen: then most queries share the loaded keys and values."""
     for causal in (False, True):
         assert [_chosen(2048, dim, causal=causal) for dim in (128, 160, 192, 208, 224, 256)] == [
             *("pair128", "pair128", "pair112", "pair112", "pair96", "pair96")
         ]
-    # A sample that is one tile has to show something to every row: a tile holds all positions of a row block.
+    # Every row has to see a part of a sample of one tile, so a tile holds all positions of a row block.
     for fields in ({"bias": "per_key"}, {"bias": "per_score"}, {"alibi": True, "slopes": (0.5,) * 32}):
         assert _chosen(2048, 256, **fields) in ("pair64", "single64")
     assert _chosen(2048, 256, window_left=200, window_right=0) == "pair64"
@@ -163,7 +163,7 @@ def test_packed_sequences_have_row_blocks_that_divide_their_blocks():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_tiles_on_the_diagonal_take_little_room(name):
-    """As many columns of 16 keys as the rows have diagonals, and the columns of a tile before and behind them."""
+    """They need a column of 16 keys per diagonal of the rows, and the columns of a tile before and behind these."""
     problem = make_kernel_problem(1, 1, 4096, 4096, 144, causal=True, tiling=name)
     (plan,) = candidates(problem)
     assert len(schedule.split(problem, plan).tiles) < 2 * plan.columns + plan.rows // 16
@@ -185,7 +185,7 @@ def test_row_blocks_of_an_item_share_their_sample(causal):
         pairs = blocks[blocks["first"] <= blocks["last"]]
         samples = {tuple(block[name] for name in ("strided", "sample", "stride")) for block in pairs}
         ((strided, group, stride),) = samples
-        if strided:  # what the row block that sees least sees
+        if strided:  # keys that the row block with the shortest range sees
             last = (group + stride * (plan.columns // 2 - 1)) * 16 + 15
             assert plan.keys // 2 <= group * 16
             assert last < min(problem.band.keys(int(start))[1] for start in pairs["start"])

@@ -25,7 +25,7 @@ def test_words_are_the_places_of_what_was_written() -> None:
 
 
 def test_packed_items_have_the_same_words_beside_their_sequence() -> None:
-    """The kernels have one buffer for either, and moves bring whole blocks of memory."""
+    """Both items fill whole blocks of memory and have one size, because kernels have one buffer for either."""
     for module, inside in ((forward, ("row_blocks", 0)), (backward, ())):
         plain, packed = module.ITEM, module.VARLEN_ITEM
         assert plain.size == packed.size and plain.size % 8 == 0

@@ -1,4 +1,4 @@
-"""Layout TH: heads are columns of one matrix of tokens, read and written where FRACTAL_NZ keeps them."""
+"""Layout TH: heads are columns of one matrix of tokens, read and written in its FRACTAL_NZ form."""
 
 import dataclasses
 
@@ -69,7 +69,7 @@ def test_padding_of_inputs_is_not_read_and_that_of_outputs_is_zero(tik, execute)
 
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_an_item_of_nan_spoils_no_other(tik, execute_nan, name):
-    """A short last tile leaves the end of its slot on chip to the tile before, here one of another item."""
+    """Behind a short last tile, its slot on chip still holds the end of the tile before, here of another item."""
     problem = make_kernel_problem(
         2, 1, 190, 170, 16, window_left=20, window_right=10, cores=3, tiling="single32", layout=name
     )

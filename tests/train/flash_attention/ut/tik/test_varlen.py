@@ -23,7 +23,7 @@ def taken() -> list:
         if case.blocks == (ALL_BLOCKS, ALL_BLOCKS) and case.alibi in ("none", "computed") and not case.given_bits:
             widths = {name: -(-getattr(case, name) // 16) * 16 for name in ("head_dim", "value_dim")}
             cases[replace(case, dtype="float16", daily=False, **widths)] = case.daily
-    first = next(iter(cases))  # the one of every day
+    first = next(iter(cases))  # this case runs every day
     return [pytest.param(case, id=str(case), marks=[pytest.mark.slow] * (case is not first)) for case in cases]
 
 
@@ -48,7 +48,7 @@ def test_every_sequence_is_a_call_of_its_own(tik, execute, case):
 def test_one_core_for_a_head_rounds_the_gradients_of_its_queries(tik, execute, case):
     packing = packing_of(case)
     results_of(tik, execute, packing, cores=1)
-    # A window to the left leaves no order of the key tiles in which one is known to come last.
+    # With a window to the left, no order of the key tiles has a known last tile.
     writes_d_query = [tensor.name for tensor in packing.kernels[2].outputs][-1] == "d_query"
     assert writes_d_query == (len(packing.kernels) == 3)
     # For a soft cap memory may be too small.
@@ -72,7 +72,7 @@ def test_places_of_blocks_come_one_at_a_time_where_they_are_many(tik, execute, m
 
 @pytest.mark.slow
 def test_float16_scores(tik, execute):
-    """Long sequences, whose scores leave the Cube as float16."""
+    """Scores of long sequences leave the Cube as float16."""
     packing = causal((600, 40, 520), heads=1, head_dim=64)
     results_of(tik, execute, packing, cores=2)
     assert packing.kernels[0].plan.half_scores
@@ -80,7 +80,7 @@ def test_float16_scores(tik, execute):
 
 @pytest.mark.slow
 def test_kernels_serve_any_lengths(tik, execute):
-    """What is recorded knows the tokens and the room for sequences, not the lengths."""
+    """The recorded kernels depend on the tokens and the room for sequences, not on the lengths."""
     lengths = [(1,) * 9 + (131,), (140,), (0, 0, 64, 0, 76), (16, 48, 32, 44), (127, 13)]
     requests, programs = set(), {}
 
@@ -114,7 +114,7 @@ def test_a_sequence_of_nan_spoils_no_other(tik, execute_nan, spoiled):
 @pytest.mark.slow
 @pytest.mark.parametrize("mask", ("none", "causal"))
 def test_whole_tiles_have_the_bits_of_a_call(tik, execute, mask):
-    """The same tiles in the same order: sequences of whole tiles on one core."""
+    """Sequences of whole tiles on one core have the same tiles in the same order as a call."""
     length, heads, dim, rules = 512, 1, 80, {"causal": mask == "causal"}
     lengths = (length, length)
     packing = Packing(VarlenCase(queries=lengths, keys=lengths, heads=heads, kv_heads=heads, head_dim=dim, mask=mask))

@@ -326,7 +326,7 @@ def buffers(
         Buffer("distances", "L1", "float16", distances),
         Buffer("l0_rows", "L0A", "float16", rows * plan.widest),
         Buffer("l0_turned", "L0A", "float16", max(area, lowering)),
-        Buffer("l0_d_score", "L0A", "float16", area),
+        Buffer("l0_d_score", "L0A", "float16", max(area, lowering)),
         Buffer("l0_logsumexp_terms", "L0A", "float16", rows * TERMS),
         Buffer("l0_delta_terms", "L0A", "float16", rows * TERMS),
         Buffer("l0_keys", "L0B", "float16", l0_keys, max(2, min(4, l0_left // l0_keys))),

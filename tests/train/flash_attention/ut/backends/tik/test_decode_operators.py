@@ -80,7 +80,7 @@ class Decoder(nn.Cell):
 
 @pytest.mark.asynchronous
 def test_a_cache_that_grows(mode):
-    """One graph for all steps. What a token sees are all before it, read from a cache that is NaN elsewhere."""
+    """One graph serves all steps. A token sees all tokens before it; the rest of the cache is NaN."""
     net = Decoder(7)
     tables, lengths = np.array([[4, 1, 6], [2, 5, 1 << 30]], np.int32), [30, 14]
     every = [[half(length, KV_HEADS, DIM, seed=seed).asnumpy() for seed in (1, 2)] for length in lengths]
@@ -119,7 +119,7 @@ def eight_rows(monkeypatch):
 
 @pytest.mark.parametrize("rules", ({"window_size": (9, 0)}, {"causal": False}))
 def test_prompts_come_in_parts(rules, eight_rows):
-    """20 queries are 8, 8 and 4; the second sequence is shorter than that."""
+    """The 20 queries are row blocks of 8, 8 and 4. The second sequence has fewer keys than queries."""
     keys, values = half(9, BLOCK, KV_HEADS, DIM, seed=1), half(9, BLOCK, KV_HEADS, DIM, seed=2)
     tables = Tensor(np.array([[4, 1, 6], [2, 5, 8]], np.int32))
     lengths = Tensor(np.array([41, 7], np.int32))
@@ -173,7 +173,7 @@ def test_heads_of_any_size_in_caches_that_are_rounded_up(value_dim, backend, mod
 
 
 def test_a_cache_of_rounded_heads():
-    """Of a KVCache too, whose users see the true sizes."""
+    """A KVCache rounds head sizes up inside; its users see the true sizes."""
     cache = KVCache(1, 40, KV_HEADS, 24, 20, paged=True, block_size=BLOCK)
     query, key, value = half(1, 5, HEADS, 24), half(1, 5, KV_HEADS, 24, seed=1), half(1, 5, KV_HEADS, 20, seed=2)
     outputs = []

@@ -62,7 +62,7 @@ def test_every_request_has_an_operator_with_its_arguments() -> None:
 
 @pytest.mark.parametrize("name", BUILT)
 def test_the_kernel_uses_what_its_signature_says(tik: ModuleType, name: str) -> None:
-    """Neither more, which BuildCCE refuses, nor less."""
+    """A kernel uses all tensors of its signature, and no others, which BuildCCE refuses."""
     stages, request = CHAINS[name]
     for stage in stages:
         kernel = operators.build(stage, request, tik, "named", True)
@@ -101,7 +101,7 @@ def test_types_tell_matrices_and_sinks(name: str, stage: str, said: str) -> None
 
 
 def test_signatures_need_no_tik(run_python: Callable[..., str]) -> None:
-    """In a process without any tik module, neither CANN's nor the emulator's."""
+    """Signatures work in a process without any tik module, neither CANN's nor the emulator's."""
     printed = run_python(
         "-c",
         """

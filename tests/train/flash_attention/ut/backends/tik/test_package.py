@@ -132,7 +132,7 @@ ENTRIES_OF = [(name, stage) for name in REQUESTS for stage in STAGES] + [("decod
 REQUESTS["decoding"] = DECODING
 
 
-# CANN imports an entry in a process that has no flash_attention but the copy inside the package, and calls it as
+# CANN imports an entry in a process that has only the copy of flash_attention inside the package. It calls the entry as
 # op_func(*inputs, *outputs, *attributes, kernel_name=..., impl_mode=...).
 CALLS = """
 import importlib, sys, numpy
@@ -156,10 +156,9 @@ for name, tensors, text, feed, results in CALLED:
 
 @pytest.fixture(scope="module")
 def called(package, tmp_path_factory):
-    """Return by request and stage how an entry was called. The entries are what it was fed, the file of its results,
-    and whether it refused a missing tensor.
+    """Return the calls of entries by request and stage: inputs, file of results, and if it refused a missing tensor.
 
-    All are called in one process, which has no flash_attention but the copy inside the package.
+    One process calls all entries; it has only the copy of flash_attention inside the package.
     """
     folder = tmp_path_factory.mktemp("entries")
     entries, found = [], {}
@@ -190,7 +189,7 @@ def called(package, tmp_path_factory):
 
 @pytest.mark.parametrize(("name", "stage"), ENTRIES_OF)
 def test_an_entry_works_without_the_python_package(tik, called, name, stage):
-    """Its kernel gives the bits of this process's."""
+    """The entry's kernel gives the same bits as this process's kernel."""
     feed, file, refused = called[name, stage]
     assert refused
     kernel = build(stage, REQUESTS[name], tik, "same", True)

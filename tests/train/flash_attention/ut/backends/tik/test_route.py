@@ -1,4 +1,4 @@
-"""Backend tik off a device: which route it takes, what it says is missing, and that its primitives can be made."""
+"""Backend tik off a device: its route, its messages about missing parts, and its primitives."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def test_the_primitives_can_be_made(no_tik, name):
     for primitive in primitives(**PROBLEMS[name]):
         assert primitive.func_type == "tbe"
         assert '"seq_q":33' in primitive.attrs["request"] and '"cores":30' in primitive.attrs["request"]
-        # MindSpore hands all of them to GE, which takes no lists of lists; what it adds itself is not here yet.
+        # MindSpore hands all attributes to GE, which takes no lists of lists. MindSpore adds its own attributes later.
         for name, value in primitive.attrs.items():
             members = value if isinstance(value, (list, tuple)) else [value]
             assert all(isinstance(one, (str, bool, int, float)) for one in members), name
@@ -194,7 +194,7 @@ def test_the_primitives_can_be_made(no_tik, name):
 
 
 def test_any_sequence_of_problems_in_one_process(no_tik, monkeypatch):
-    """MindSpore keeps what was registered first for a name: causal, plain, training with dropout, evaluation, again."""
+    """MindSpore keeps the first registration of a name, so different problems need different names."""
     registered = {}
 
     def register(self, text, path):

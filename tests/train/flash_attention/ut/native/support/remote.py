@@ -42,7 +42,7 @@ class Remote:
         """End the driver.
 
         Raises:
-            AssertionError: it did not end well, or wrote to its standard error; with what it wrote.
+            AssertionError: it failed, or wrote to its standard error. The message has the written text.
         """
         _, errors = self.process.communicate()
         assert self.process.returncode == 0 and not errors, errors.decode(errors="replace")

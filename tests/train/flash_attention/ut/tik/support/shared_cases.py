@@ -68,7 +68,7 @@ def check_shards(tik, execute, whole: KernelProblem, shard: KernelProblem) -> No
 def check_closely(
     problem: KernelProblem, arrays, output, logsumexp, factor: float = 2.0, slack: float = 2.0**-11, sinks=None
 ) -> None:
-    """Compare the error with composed attention's, whose scores are not rounded: the strictest baseline."""
+    """Compare the error with the strictest baseline: composed attention without rounded scores."""
     query, key, value = (array.astype(np.float64) for array in arrays)
     key, value = (np.repeat(array, problem.group, axis=1) for array in (key, value))
     scores = query @ key.swapaxes(-1, -2) * problem.scale

@@ -60,8 +60,8 @@ def pack_bias(bias: np.ndarray) -> np.ndarray:
     """Pack a bias per key into float16: biases, then which keys they hide. (..., 1, seq_k) becomes (2 * planes,
     seq_k padded to 16).
 
-    Where the bias is -inf (-65504 stands for it on a chip without infinities) the first half is 0 and the second one
-    layout.HIDDEN_BY_BIAS.
+    If the bias of a key is -inf, the first half holds 0 and the second half layout.HIDDEN_BY_BIAS. On a chip without
+    infinities -65504 stands for -inf.
     """
     rows = pack_keys(bias)
     hidden = rows <= -65504
