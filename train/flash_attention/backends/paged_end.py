@@ -58,7 +58,7 @@ class PagedEnd(nn.Cell):
             shift = past + (seq_q - tokens)
         if self.padding is not None:
             outside = by_row(rows >= tokens if self.padding == "right" else rows < seq_q - tokens)
-            # Whatever padding holds, NaN for instance if a rotary embedding has no such position.
+            # Padding may hold anything, for instance NaN if a rotary embedding has no such position.
             query = ops.cast(ops.masked_fill(ops.cast(query, self.moved_dtype), outside, 0.0), self.dtype)
         if self.several:
             query = ops.cast(self.moved(query, firsts + ops.maximum(rows - shift, self.zero)), self.dtype)

@@ -37,7 +37,7 @@ _MODULES = {
     "math": "flash_attention.backends.math",
 }
 
-# What the automatic choice tries, in order. The emulator is for development: only its name chooses it.
+# The backends that the automatic choice tries, in order. The emulator is for development: only its name chooses it.
 _PREFERENCE = {"Ascend": ("tik", "fused", "math"), "CPU": ("cpu", "math"), "GPU": ("math",)}
 
 _override: contextvars.ContextVar[str | None] = contextvars.ContextVar("flash_attention_backend", default=None)

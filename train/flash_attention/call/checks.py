@@ -7,7 +7,7 @@ from numbers import Integral, Real
 
 import numpy as np
 
-# Of lengths, positions, indices and ids.
+# The dtypes of lengths, positions, indices and ids.
 INTEGERS = ("int32", "int64")
 # A side of a window with at least this many tokens reaches to the end of any sequence.
 ALL_TOKENS = 2**31 - 1

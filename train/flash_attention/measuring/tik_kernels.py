@@ -27,7 +27,7 @@ OPERATORS = {
     "rows": ("grad_rows", 0, 0),
     "finish": ("grad_finish", 0, 0),
 }
-# What a kernel can be asked for beside plain and causal attention: keywords of `problem_of`.
+# Features of kernels beside plain and causal attention: keywords of `problem_of`.
 FEATURES: dict[str, dict] = {
     "mask": {"mask": "per_score"},
     "key mask": {"mask": "per_key"},

@@ -16,7 +16,7 @@ from flash_attention.call.rules import AttentionRules
 MAX_CORES = 65535
 # Bytes that a kernel may use of the memories of a core. The Unified Buffer has 256 KiB, of which the compiler keeps 8.
 CAPACITY = {"UB": 253952, "L1": 1048576, "L0A": 65536, "L0B": 65536, "L0C": 262144}
-# Of query, key, value, output and their gradients; TH is a matrix of tokens, (batch * seq, heads * head_dim).
+# Layouts of query, key, value, output and their gradients. TH is a matrix of tokens, (batch * seq, heads * head_dim).
 LAYOUTS = ("BNSD", "TH")
 MAX_HEAD_DIM = 256  # of query and key, and of value: a block of 128 such rows fills L0A
 # Positions that computed ALiBi tells apart, and the largest slope times position: KEY_BLOCK, POSITION in score_terms.

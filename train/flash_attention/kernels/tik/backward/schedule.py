@@ -261,7 +261,7 @@ def split(problem: KernelProblem, plan: BackwardPlan) -> BackwardSplit:
         for row, (slot, (batch, head), tile) in zip(table[core], items):
             row["slot"], row["tile"] = slot, tile
             row["steps"] = row["count"] * problem.group
-            # Of the first query head of the group; planes of the others follow if the input varies by head.
+            # Planes of the first query head of the group. Planes of the others follow if the input varies by head.
             name_head(row, problem, batch, head * problem.group)
             if finals:
                 row["final"], row["final_end"] = finals[tile]

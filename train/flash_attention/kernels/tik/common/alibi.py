@@ -1,8 +1,8 @@
 """Computed ALiBi: -slope * |position of the query - key|, precise at any length.
 
-If all keys of a tile lie on one side of its queries, the bias is a query term plus a key term. The Cube
-adds both (score_terms.py), exact to the 22 bits of the slope's two terms. A few tiles have keys on both sides. There
-Vector corrects the keys after a query by -2 * slope * distance, taken from a tile of distances.
+If all keys of a tile lie on one side of its queries, the bias is a query term plus a key term. The Cube adds both
+(score_terms.py), exact to the 22 bits of the slope's two terms. A few tiles have keys on both sides. There Vector
+corrects the keys after a query by -2 * slope * distance, taken from a tile of distances.
 """
 
 from __future__ import annotations

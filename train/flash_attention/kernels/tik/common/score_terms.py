@@ -30,8 +30,8 @@ KEY_REST = (5, 6)  # two terms of the slope, times key % 128
 POSITION = (7, 8, 9, 15)  # four terms of -slope * position of the query, times 1
 KEY_MASK = 10  # HIDING, times 1 for a hidden key
 CAP = (11, 12, 13)  # three float16 terms of softcap / post_scale, times 1
-# The unit is the scores before the post-scale, which is at least 16 then. So this lowers a score by 224000, more than a
-# score and a reference can make up for. Twice the number still fits in float16.
+# The unit is the scores before the post-scale, which is at least 16 then. So this lowers a score by at least
+# 224000, more than a score and a reference can make up for. Twice the number still fits in float16.
 HIDING = -14000.0
 
 
