@@ -80,9 +80,8 @@ def flash_attn_with_kvcache(
         v_cache (Parameter): likewise; it may have a headdim of its own.
         k (Tensor): (batch, seqlen_new, nheads_k, headdim), keys that the cache takes behind those it has.
         v (Tensor): likewise; both or none.
-        rotary_cos (Tensor): (seqlen_ro, rotary_dim / 2). New keys are turned by their positions. With causal or a
-            window, so are queries; otherwise all queries are turned by the position of the first new key. Only with
-            `k`.
+        rotary_cos (Tensor): (seqlen_ro, rotary_dim / 2), only with `k`. New keys are turned by their positions. So are
+            queries with causal or a window. Otherwise all queries take the position of the first new key.
         rotary_sin (Tensor): like rotary_cos.
         cache_seqlens (int or Tensor): keys that the cache has, padding included: ints (batch,), or one number
             for all. Default: None, as many as the cache can hold; needed with `k`.

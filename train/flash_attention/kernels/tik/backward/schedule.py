@@ -221,9 +221,8 @@ def _idle(problem: KernelProblem, work: BackwardSplit) -> bool:
 def _kept(problem: KernelProblem, plan: BackwardPlan, work: BackwardSplit, parts: list[Buffer]) -> tuple[int, int]:
     """Return (first, end) of a head's last query tiles that fit in L1.
 
-    None are kept if memory is not the limit, or if hardly any other items use the tiles. None either if the first item
-    of a core for a head, which loads the tiles once more, does not visit all. With causality the last tiles see most
-    keys.
+    None are kept if memory is not the limit, or if hardly any other items use the tiles. The first item of a core for a
+    head loads them once more, so it must visit all. With causality the last tiles see most keys.
     """
     if not plan.pipeline.tight or plan.widest <= 176 or problem.group > 1:
         return 0, 0
