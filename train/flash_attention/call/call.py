@@ -110,6 +110,7 @@ class Call:
                 "keep_bits: given with dropout_rate 0, allowed only with a rate > 0, which sets the scaling"
             )
         _check_prefix(self)
+        _check_storage(self)
 
     @classmethod
     def from_inputs(
@@ -363,3 +364,16 @@ def _check_prefix(call: Call) -> None:
             f"prefix, prev_block_num, next_block_num: got a prefix together with a window of {blocks} blocks, "
             "allowed is one of them"
         )
+
+
+def _check_storage(call: Call) -> None:
+    """Check that a call's sizes and layout fit how its sequences are stored."""
+    if call.storage is None:
+        return
+    if not isinstance(call.storage, (Varlen, Paged)):
+        raise TypeError(f"storage: got {type(call.storage).__name__}, allowed are Varlen, Paged and None")
+    layouts = ("BSND", "BSH") if isinstance(call.storage, Varlen) else ("BSND",)
+    if call.layout not in layouts:
+        raise ValueError(f"layout: got {call.layout} with {call.kind} storage, allowed is {' or '.join(layouts)}")
+    if isinstance(call.storage, Varlen) and call.batch != 1:
+        raise ValueError(f"batch: got {call.batch} with varlen storage, allowed is 1, all sequences in its rows")

@@ -6,12 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.train.flash_attention.st.support.card_runs import losses_by_card
 from tests.train.flash_attention.st.support.wheel_tools import ROOT
 from tests.virtual_ascend.card import card_python, on_card, said, start
 
 pytestmark = [pytest.mark.card, pytest.mark.timeout(900)]
 PROGRAM = Path(__file__).with_name("support") / "card_parallel.py"
-PAGE = (ROOT / "docs/virtual_ascend.md").read_text(encoding="utf-8")
 # float16 products are rounded in another place when they are split.
 BOUND = 2e-3
 
@@ -27,19 +27,7 @@ def losses(python, folder, cards, *arrangement):
     options = ("--cards", str(cards)) if cards > 1 else ()
     packages = (ROOT / "train",)
     done = on_card(python, PROGRAM, *arrangement, cwd=folder, options=options, packages=packages, minutes=14)
-    found = [[] for _ in range(cards)]
-    for line in said(done).splitlines():
-        card, loss = line.split()
-        found[int(card)].append(float(loss))
-    return np.array(found)
-
-
-@pytest.fixture(scope="module")
-def alone():
-    """Return the losses of one card, as the page gives them."""
-    found = np.array(re.search(r"^\| 1 \| +\| (.*) \|$", PAGE, re.MULTILINE)[1].split(", "), float)
-    assert len(found) == 4 and found[-1] < found[0] - 0.5
-    return found
+    return losses_by_card(said(done).splitlines(), cards)
 
 
 @pytest.mark.slow

@@ -6,13 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.train.flash_attention.st.support.card_runs import losses_by_card
 from tests.train.flash_attention.st.support.wheel_tools import ROOT
 from tests.virtual_ascend.card import ge_python, on_card, said
 
 pytestmark = [pytest.mark.card, pytest.mark.timeout(1800)]
 SUPPORT = Path(__file__).with_name("support")
 COLLECTIVES = ROOT / "tests/virtual_ascend/collective_programs.py"
-PAGE = (ROOT / "docs/virtual_ascend.md").read_text(encoding="utf-8")
 # float16 products are rounded in another place when they are split.
 BOUND = 2e-3
 NAMES = (
@@ -39,19 +39,8 @@ def verdicts(*arguments, **variables):
 
 def losses(package, folder, release, cards, *arrangement):
     """Return losses by card and step: (cards, steps)."""
-    found = [[] for _ in range(cards)]
     printed = said(started(package, folder, release, cards, SUPPORT / "card_parallel.py", *arrangement))
-    for card, loss in re.findall(r"^(\d) ([0-9.]+)$", printed, re.MULTILINE):
-        found[int(card)].append(float(loss))
-    return np.array(found)
-
-
-@pytest.fixture(scope="module")
-def alone():
-    """Return losses of one card of MindSpore 2.0, as the page gives them."""
-    found = np.array(re.search(r"^\| 1 \| +\| (.*) \|$", PAGE, re.MULTILINE)[1].split(", "), float)
-    assert len(found) == 4 and found[-1] < found[0] - 0.5
-    return found
+    return losses_by_card(re.findall(r"^\d [0-9.]+$", printed, re.MULTILINE), cards)  # beside lines of MindSpore
 
 
 def test_collectives_in_graphs(package, tmp_path):

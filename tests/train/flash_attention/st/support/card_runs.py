@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
+
+import numpy as np
 
 from tests.train.flash_attention.st.support.wheel_tools import ROOT
 from tests.virtual_ascend.card import on_card, said
@@ -20,3 +23,12 @@ def verdicts(
     found = {name: verdict for name, verdict, _ in (line.split("\t") for line in printed.splitlines())}
     assert set(found.values()) == {"right"}, f"{printed}\n{done.stderr[-6000:]}"
     return found
+
+
+def losses_by_card(lines: Iterable[str], cards: int) -> np.ndarray:
+    """Return the losses, (cards, steps), from lines of a card and a loss."""
+    found: list[list[float]] = [[] for _ in range(cards)]
+    for line in lines:
+        card, loss = line.split()
+        found[int(card)].append(float(loss))
+    return np.array(found)

@@ -6,11 +6,13 @@ import functools
 import logging
 import sys
 import types
+from dataclasses import replace
 
 import pytest
 from flash_attention import Call, attention_backend, available_backends, explain
 from flash_attention.backends import registry
 from flash_attention.backends.base import Backend
+from flash_attention.call import Paged, Varlen
 
 PROBLEM = Call(batch=1, heads=2, seq_q=8, seq_k=8, head_dim=16)
 
@@ -164,6 +166,19 @@ def test_the_context_is_of_its_thread(fakes):
         assert in_a_thread(of_its_own) == "fused"
         assert in_a_thread(functools.partial(contextvars.copy_context().run, chosen)) == "tik"
         assert chosen() == "tik"
+
+
+@pytest.mark.parametrize(
+    ("storage", "what"),
+    (
+        (Varlen(count=2), "packed sequences (flash_attention_varlen)"),
+        (Paged(16, 4), "paged cache (paged_attention)"),
+    ),
+)
+def test_a_kind_of_call_that_a_backend_does_not_know_is_refused(fakes, storage, what):
+    fakes("cpu")
+    call = replace(PROBLEM, batch=1, layout="BSND", storage=storage)
+    assert registry.refusal("cpu", call) == f"it takes no {what}"
 
 
 def test_forcing_a_backend_that_refuses_raises_its_reason(fakes):

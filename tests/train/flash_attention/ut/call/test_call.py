@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 import pytest
-from flash_attention.call import LAYOUTS, AttentionRules, Call, TensorSpec, alibi_slopes
+from flash_attention.call import LAYOUTS, AttentionRules, Call, Paged, TensorSpec, Varlen, alibi_slopes
 from flash_attention.call.inputs import UNKNOWN, blocks_of_8
 from flash_attention.call.layout import CALL_LAYOUTS
 from flash_attention.call.optional import NAMES, in_order
@@ -268,6 +268,10 @@ def test_bad_input_is_refused_by_name(name):
             ValueError,
             r"prefix, window_size: got a prefix together with window_size \(0, -1\)",
         ),
+        ({"storage": "paged"}, TypeError, "storage: got str, allowed are Varlen, Paged and None"),
+        ({"storage": Varlen(count=1)}, ValueError, "layout: got BNSD with varlen storage, allowed is BSND or BSH"),
+        ({"storage": Varlen(count=1), "layout": "BSH"}, ValueError, "batch: got 2 with varlen storage, allowed is 1"),
+        ({"storage": Paged(16, 4), "layout": "BSH"}, ValueError, "layout: got BSH with paged storage, allowed is BSND"),
     ],
 )
 def test_bad_field_is_refused_by_name(change, error, message):
