@@ -132,15 +132,3 @@ class _First(ms.nn.Cell):
 
     def construct(self, query, key, value):
         return value
-
-
-@pytest.mark.parametrize("script", SCRIPTS)
-def test_page_names_every_example(script: str) -> None:
-    page = (EXAMPLES / "README.md").read_text(encoding="utf-8")
-    assert f"python examples/{script}" in page or f"examples/{script}" in page
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("script", SCRIPTS)
-def test_every_example_has_a_help(run_python: Callable[..., str], script: str) -> None:
-    assert "options:" in run_python(str(EXAMPLES / script), "--help")

@@ -81,15 +81,6 @@ def test_guarded_pages(run_python, at_end):
     run_python("-c", f"from {__name__} import check_guarded; check_guarded({at_end})")
 
 
-def test_guarded_pages_notice(run_python):
-    """The check above can fail: one element too far ends the process."""
-    program = f"from {__name__} import GuardedPages as G; import numpy as n, ctypes as c;"
-    program += "a = G(True).place(n.ones(5, n.uint16)); c.string_at(a.ctypes.data, {}); print('alive')"
-    assert "alive" in run_python("-c", program.format(10))
-    with pytest.raises(AssertionError):
-        run_python("-c", program.format(11))
-
-
 @pytest.mark.parametrize("offset", [4, 8, 16, 32])
 def test_alignment_does_not_matter(offset):
     """MindSpore aligns to 16 bytes only; cache lines and vectors are longer."""

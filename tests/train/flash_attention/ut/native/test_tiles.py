@@ -106,12 +106,6 @@ def test_what_a_processor_refuses_ends_the_program(driver, what: str) -> None:
     assert done.returncode != 0 and done.stderr.startswith("tiles: ")
 
 
-@pytest.mark.parametrize("driver", ("scalar",), indirect=True)
-def test_right_use_ends_well(driver) -> None:
-    """The test above fails for the named mistakes only: the right use ends well."""
-    assert subprocess.run([driver, "right"]).returncode == 0
-
-
 @pytest.mark.builds
 @pytest.mark.timeout(3600)
 def test_native_cases_on_scalar_tiles(tmp_path) -> None:

@@ -122,16 +122,3 @@ def test_few_heads_are_spread_over_more_cores_with_the_same_bits(tik, execute):
     arrays = random_arrays(few)
     for a, b in zip(*(forward(tik, execute, problem, *arrays) for problem in (few, many))):
         assert np.array_equal(a, b)
-
-
-@pytest.mark.slow
-def test_computed_alibi_is_precise_at_64k(tik, execute):
-    length = 65536
-    rules = AttentionRules(causal=True, causal_alignment="bottom_right", alibi=True)
-    attention = Call(1, 1, 16, length, 32, training=True, rules=rules)
-    problem = describe.kernel_problem(attention, cores=1)
-    arrays = random_arrays(problem)
-    exact = reference.truth(attention, *arrays)
-    output, logsumexp = forward(tik, execute, problem, *arrays)
-    assert np.abs(output - exact.output).max() < 2e-3
-    assert np.abs(logsumexp - exact.logsumexp).max() < 1e-3
