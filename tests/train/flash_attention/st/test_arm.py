@@ -23,11 +23,11 @@ pytestmark = [
 # One shared case in so many runs.
 ONE_IN = 15
 # These files compile, inspect this machine's compiled library, or measure speed.
-NOT_HERE = ("test_build.py", "test_headers.py", "test_memcheck.py", "test_peak.py")
+NOT_HERE = ("test_build.py", "test_memcheck.py", "test_peak.py")
 # The tests of this machine run the portable code, which is never chosen on Arm.
 SELECTED = "not scalar"
 # 65536 rows take minutes under emulation, which does not show how threads differ in twenty runs.
-TOO_LONG = "test_borders.py::test_more_sums_than_are_kept_at_a_time", "test_order.py::test_many_runs"
+TOO_LONG = "test_values.py::test_more_sums_than_are_kept_at_a_time", "test_order.py::test_many_runs"
 
 
 @pytest.fixture(scope="module")

@@ -1,10 +1,13 @@
 """The shared case list on every instruction set of this machine, against the float64 truth."""
 
+from dataclasses import replace
+
 import pytest
 from flash_attention.backends.cpu import library
 from flash_attention.call import LAYOUTS
 
 from tests.train.flash_attention.support import case_list, cases
+from tests.train.flash_attention.support.cases import Case
 from tests.train.flash_attention.ut.native.support.calls import instruction_set, run_case
 
 ISAS = library.instruction_sets()
@@ -24,25 +27,31 @@ def test_case(case):
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 @pytest.mark.parametrize("head_dim", [7, 48])
 def test_every_layout_gives_the_same_bits(isa, dtype, head_dim):
-    case = cases.Case(
-        batch=2, heads=4, kv_heads=2, seq_q=150, seq_k=201, head_dim=head_dim, dtype=dtype, mask="causal",
-    )  # fmt: skip
+    case = Case(2, 4, 2, 150, 201, head_dim, dtype=dtype, mask="causal")
     expected = run_case(case)
     for layout in LAYOUTS:
         cases.assert_same(run_case(case, layout), expected, f"of {layout}")
 
 
+# Tiles on both sides, partly filled, under every rule for elements of the score matrix; then few queries on many keys.
+END = {"alignment": "bottom_right"}
+MORE = (
+    Case(*(2, 4, 2, 300, 333, 72), mask="3d", window=(150, 20), alibi="bias", dropout=0.2, **END),
+    # The 5 rows see keys 0 to 63, whole vectors. A tile has room for more rows; keys only for these are not loaded.
+    Case(seq_q=5, seq_k=140, window=(-1, 59)),
+    Case(batch=2, heads=6, kv_heads=2, seq_q=1, seq_k=1100, head_dim=40),
+    Case(heads=4, kv_heads=1, seq_q=3, seq_k=700, head_dim=64, mask="causal", **END),
+    Case(heads=2, kv_heads=2, seq_q=16, seq_k=1537, head_dim=7, window=(600, 5), **END),
+    Case(heads=3, kv_heads=1, seq_q=5, seq_k=530, head_dim=128, mask="causal", alibi="computed", **END),
+    Case(heads=2, kv_heads=2, seq_q=4, seq_k=600, head_dim=33, mask="causal"),
+    # By tiles, if there are some, and the fewest queries that are.
+    Case(heads=6, kv_heads=2, seq_q=11, seq_k=700, head_dim=72, mask="causal", **END),
+    Case(heads=3, kv_heads=1, seq_q=9, seq_k=300, head_dim=64, softcap=5.0, sinks=True),
+)
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
-def test_everything_at_once(isa, dtype):
-    """The case has several, partly filled tiles on both sides, and every rule for elements of the score matrix."""
-    case = cases.Case(
-        batch=2, heads=4, kv_heads=2, seq_q=300, seq_k=333, head_dim=72, dtype=dtype, mask="3d", window=(150, 20),
-        alignment="bottom_right", alibi="bias", dropout=0.2,
-    )  # fmt: skip
-    cases.check(case, run_case(case))
-
-
-def test_keys_that_only_rows_behind_the_last_would_see(isa):
-    """The 5 rows see keys 0 to 63, whole vectors. A tile has room for more rows; keys only for these are not loaded."""
-    case = cases.Case(seq_q=5, seq_k=140, window=(-1, 59), dtype="float32")
-    cases.check(case, run_case(case))
+def test_more_cases(isa, dtype):
+    for case in MORE:
+        case = replace(case, dtype=dtype)
+        cases.check(case, run_case(case))

@@ -1,35 +1,12 @@
 """Few queries against many keys: the pass that goes by chunks of keys."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from flash_attention.backends.cpu import library
 from flash_attention.call import AttentionRules, Call
 
-from tests.train.flash_attention.support import cases
 from tests.train.flash_attention.support.arrays import random
-from tests.train.flash_attention.ut.native.support.calls import run_case, stored, values
-
-CASES = (
-    cases.Case(batch=2, heads=6, kv_heads=2, seq_q=1, seq_k=1100, head_dim=40),
-    cases.Case(heads=4, kv_heads=1, seq_q=3, seq_k=700, head_dim=64, mask="causal", alignment="bottom_right"),
-    cases.Case(heads=2, kv_heads=2, seq_q=16, seq_k=1537, head_dim=7, window=(600, 5), alignment="bottom_right"),
-    cases.Case(
-        heads=3, kv_heads=1, seq_q=5, seq_k=530, head_dim=128, mask="causal", alibi="computed", alignment="bottom_right"
-    ),
-    cases.Case(heads=2, kv_heads=2, seq_q=4, seq_k=600, head_dim=33, mask="causal"),
-    # By tiles, if there are some, and the fewest queries that are.
-    cases.Case(heads=6, kv_heads=2, seq_q=11, seq_k=700, head_dim=72, mask="causal", alignment="bottom_right"),
-    cases.Case(heads=3, kv_heads=1, seq_q=9, seq_k=300, head_dim=64, softcap=5.0, sinks=True),
-)
-
-
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
-def test_cases(isa, dtype):
-    for case in CASES:
-        case = replace(case, dtype=dtype)
-        cases.check(case, run_case(case))
+from tests.train.flash_attention.ut.native.support.calls import stored, values
 
 
 def decode(problem, query, key, value):

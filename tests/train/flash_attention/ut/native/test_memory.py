@@ -99,13 +99,6 @@ def test_alignment_does_not_matter(offset):
                 cases.assert_same(run_case(case, place=place), expected, f"on {isa}")
 
 
-def test_nothing_is_left_unwritten():
-    """Results start as NaN here. Every element has to be written, also in rows that see nothing."""
-    case = Case(seq_q=300, seq_k=200, head_dim=40, window=(10, 10), mask="rows", dtype="float32")
-    for result in run(case.problem, *tensors(case), mask=case.backend_mask()):
-        assert not np.isnan(result).any()
-
-
 def tensors(case: Case) -> tuple:
     """Return the arrays of a case that the kernel takes."""
     inputs = case.inputs()
