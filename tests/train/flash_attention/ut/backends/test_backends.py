@@ -1,9 +1,12 @@
 """The shared case list over the backends of this machine: output, logsumexp and every gradient against the truth."""
 
+from dataclasses import replace
+
 import mindspore as ms
 import numpy as np
 import pytest
 from flash_attention import reference
+from flash_attention.backends.tik.limits import refuse_on_910
 from flash_attention.dropout import philox
 
 from tests.train.flash_attention.support import case_list, cases
@@ -78,3 +81,23 @@ def test_two_runs_are_bit_equal(backend, mode):
     first = run_case(case, backend)
     for _ in range(3):
         cases.assert_same(run_case(case, backend), first)
+
+
+CALLS = 3
+# Every kind of optional input, a call that decodes, and heads that share keys.
+AGAIN = case_list.params(lambda case: case_list.daily(case, "again"), dtype="float16")
+
+
+@pytest.mark.daily(
+    "pynative-*-cpu", "pynative-*-emulator", "graph-*-heads-*-cpu", "graph-*-drop0.5-cpu", "graph-*-prefix-cpu"
+)
+@pytest.mark.parametrize("backend", ("cpu", "emulator", "math"))
+@pytest.mark.parametrize("case", AGAIN)
+def test_calls_with_other_data(case, backend, mode):
+    if backend == "emulator" and refuse_on_910(case.problem) is not None:
+        pytest.skip("not on a 910")
+    if mode == "graph" and backend != "cpu":
+        pytest.skip("what its graphs compute is tested by fewer cases")
+    for draw in range(CALLS):
+        drawn = replace(case, draw=draw)
+        cases.check(drawn, run_case(drawn, backend))

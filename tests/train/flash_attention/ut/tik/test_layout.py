@@ -2,7 +2,11 @@
 
 import numpy as np
 import pytest
+from flash_attention.kernels.tik.backward import schedule as backward
+from flash_attention.kernels.tik.forward import schedule as forward
 from flash_attention.kernels.tik.layout import HIDDEN_BY_BIAS, from_nz, nz_shape, pack_keep_bits, to_nz
+from flash_attention.kernels.tik.row_layout import RowLayout
+from flash_attention.kernels.tik.varlen import Sequences
 
 from tests.train.flash_attention.support.problems import make_kernel_problem
 from tests.train.flash_attention.ut.tik.support.stored_arrays import pack_bias, pack_keys
@@ -51,3 +55,30 @@ def test_keys_hidden_by_a_bias_have_planes_of_their_own():
     assert packed.shape == (4, 32) and np.isfinite(packed).all()
     assert list(zip(*np.nonzero(packed[2:]))) == [(0, 4), (1, 3)] and packed[3, 3] == HIDDEN_BY_BIAS
     assert packed[1, 3] == packed[0, 4] == 0 and (packed[:2, :20] == 0.5).sum() == 38
+
+
+INNER = RowLayout({"low": 1, "pair": 2})
+OUTER = RowLayout({"first": 1, "inner": (INNER, 2), "one": INNER, "last": 1})
+
+
+def test_words_are_the_places_of_what_was_written() -> None:
+    records = OUTER.zeros(2, 3)
+    records["first"], records["last"] = 1, 2
+    records["inner"]["low"][..., 1] = 3
+    records["inner"]["pair"][..., 0, :] = 4, 5
+    records["one"]["pair"] = 6, 7
+    words = OUTER.words(records)
+    assert words.shape == (2, 3, OUTER.size) and words.dtype == np.int32
+    assert words[1, 2].tolist() == [1, 0, 4, 5, 3, 0, 0, 0, 6, 7, 2]
+    assert [OUTER.word("last"), OUTER.word("one", "pair")] == [10, 8]
+    assert [OUTER.word("inner", number, "pair") for number in range(2)] == [2, 5]
+    assert OUTER.single() == {"first": 0, "last": 10} and OUTER.single("inner", 1) == {"low": 4}
+
+
+def test_packed_items_have_the_same_words_beside_their_sequence() -> None:
+    """Both items fill whole blocks of memory and have one size, because kernels have one buffer for either."""
+    for module, inside in ((forward, ("row_blocks", 0)), (backward, ())):
+        plain, packed = module.ITEM, module.VARLEN_ITEM
+        assert plain.size == packed.size and plain.size % 8 == 0
+        assert plain.single() == packed.single() and plain.single(*inside) == packed.single(*inside)
+        assert tuple(packed.single(*inside, "sequence")) == Sequences._fields
