@@ -181,6 +181,21 @@ def _modifiers() -> list[Case]:
     return [replace(case, dtype=dtype) for case in cases for dtype in ("float16", "bfloat16", "float32")]
 
 
+def _slopes_and_hiding() -> list[Case]:
+    """Return cases with the caller's slopes, and with biases that hide keys, in every dtype."""
+    sizes = {"batch": 2, "heads": 4, "kv_heads": 2, "seq_q": 37, "seq_k": 70, "head_dim": 24}
+    end = {"alignment": "bottom_right"}
+    cases = [
+        Case(**sizes, alibi="slopes"),
+        Case(**sizes, alibi="slopes_all", mask="causal", **end),
+        Case(**sizes, alibi="slopes_all", window=(30, 9), softcap=4.0, **end),
+        Case(batch=2, heads=4, kv_heads=2, seq_q=2, seq_k=150, alibi="slopes_all", mask="causal", **end),
+        Case(seq_q=40, seq_k=50, alibi="hiding", mask="causal"),
+        Case(seq_q=40, seq_k=50, alibi="bias_hiding", mask="3d"),
+    ]
+    return [replace(case, dtype=dtype) for case in cases for dtype in ("float16", "bfloat16", "float32")]
+
+
 def _rotated(cases: list[Case]) -> list[Case]:
     """Change the dtype from case to case, so that each axis meets each dtype."""
     dtypes = itertools.cycle(("float16", "float32", "bfloat16", "float32", "float16"))
@@ -197,6 +212,7 @@ CASES: tuple[Case, ...] = tuple(
         + _rotated(_products())
         + _rotated(_value_dims())
         + _modifiers()
+        + _slopes_and_hiding()
     )
 )
 
@@ -251,6 +267,11 @@ DAILY = {
     "B2-H3-KV1-Sq300-Sk70-D32-float16-window20_3-alibi.bias-cap4.0-sinks": "card@TH ge@TH",
     "B2-H2-S140-D32-float16-causal-cap3.0-prefix-documents": "card",
     "B2-H2-S140-D32-float16-3d-alibi.given-drop0.2": "ge",
+    "B2-H4-KV2-Sq37-Sk70-D24-float16-causal-bottom_right-alibi.slopes_all": "emulator graph card",
+    "B2-H4-KV2-Sq37-Sk70-D24-float16-alibi.slopes": "again",
+    "B2-H4-KV2-Sq2-Sk150-D32-float16-causal-bottom_right-alibi.slopes_all": "emulator",
+    "B1-H2-Sq40-Sk50-D32-float16-causal-alibi.hiding": "kernels emulator",
+    "B1-H2-Sq40-Sk50-D32-float16-3d-alibi.bias_hiding": "kernels emulator",
 }
 
 

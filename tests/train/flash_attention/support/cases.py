@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import functools
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from flash_attention import reference
@@ -43,6 +43,18 @@ SEGMENTS = {
     "shuffled": "ids and padding anywhere",
     "padding": "nothing but padding in the last item",
 }
+ALIBIS = {
+    "none": "no bias",
+    "computed": "alibi=True",
+    "slopes": "the caller's slopes (H,), one of them below zero",
+    "slopes_all": "the caller's slopes (B, H)",
+    "given": "a bias (B, H, 1, Sk)",
+    "shared": "a bias (1, H, 1, Sk)",
+    "hiding": "the same, -inf for some keys, for one head also for the first",
+    "bias": "a bias (1, H, Sq, Sk)",
+    "bias_all": "a bias (B, H, Sq, Sk)",
+    "bias_hiding": "a bias (1, H, Sq, Sk), -inf for the keys of `hiding`",
+}
 VALUES = {
     "normal": "standard normal",
     "large": "query and key of sigma 4: logits of sigma 16",
@@ -70,6 +82,7 @@ class Inputs:
     prefix: np.ndarray | None = None
     segment_ids: np.ndarray | None = None
     kv_segment_ids: np.ndarray | None = None
+    alibi_slopes: np.ndarray | None = None
 
     def optional(self) -> dict:
         """Return the optional inputs that newer models have, by their keyword names."""
@@ -95,7 +108,7 @@ class Case:
     window: tuple = (-1, -1)
     alignment: str = "top_left"
     tiling: str = "sparse"
-    alibi: str = "none"  # none, computed, given (B,H,1,Sk), shared (1,H,1,Sk), bias (1,H,Sq,Sk), bias_all (B,H,Sq,Sk)
+    alibi: str = "none"  # see ALIBIS
     dropout: float = 0.0
     scale: float | None = None
     softcap: float = 0.0
@@ -274,7 +287,7 @@ def _problem(case: Case) -> Call:
     bias = None if inputs.bias is None else TensorSpec(inputs.bias.shape, case.dtype)
     optional = {
         name: None if array is None else TensorSpec(array.shape, str(array.dtype))
-        for name, array in inputs.optional().items()
+        for name, array in {**inputs.optional(), "alibi_slopes": inputs.alibi_slopes}.items()
     }
     return Call.from_inputs(*shapes, mask, bias, rules=case.rules(), training=True, return_lse=True, **optional)
 
@@ -304,7 +317,8 @@ def _inputs(case: Case) -> Inputs:
     mask, bias = _mask(case, random), _bias(case, random)
     sinks = 2.0 * random.standard_normal(case.heads).astype(np.float32) if case.sinks else None
     prefix = random.integers(0, case.seq_k + 1, size=case.batch).astype(np.int32) if case.prefix else None
-    return Inputs(query, key, value, mask, bias, d_output, d_logsumexp, sinks, prefix, *_segments(case, random))
+    given = mask, bias, d_output, d_logsumexp, sinks, prefix
+    return Inputs(query, key, value, *given, *_segments(case, random), _slopes(case))
 
 
 def _segments(case: Case, random) -> tuple:
@@ -351,16 +365,27 @@ def _mask(case: Case, random) -> np.ndarray | None:
 
 def _bias(case: Case, random) -> np.ndarray | None:
     """Return the bias of a case, None if there is none or it is computed."""
-    if case.alibi in ("none", "computed"):
+    if case.alibi in ("none", "computed", "slopes", "slopes_all"):
         return None
-    if case.alibi in ("bias", "bias_all"):
+    if case.alibi.startswith("bias"):
         batch = case.batch if case.alibi == "bias_all" else 1
         bias = random.standard_normal((batch, case.heads, case.seq_q, case.seq_k))
     else:
         batch = case.batch if case.alibi == "given" else 1
         slope = 2.0 ** -(1 + np.arange(case.heads, dtype=np.float64))
         bias = slope[None, :, None, None] * np.arange(1 - case.seq_k, 1) * np.arange(1, batch + 1)[:, None, None, None]
+    if case.alibi.endswith("hiding"):
+        bias[:, 0, :, 20:30] = bias[:, -1, :, 0] = -np.inf
     return reference.round_to(bias, case.dtype)
+
+
+def _slopes(case: Case) -> np.ndarray | None:
+    """Return the caller's slopes of a case, unlike the standard slopes."""
+    if not case.alibi.startswith("slopes"):
+        return None
+    slopes = np.random.default_rng(5 + case.draw).uniform(0.01, 0.6, (case.batch, case.heads)).astype(np.float32)
+    slopes[0, 1] = -0.03
+    return slopes if case.alibi == "slopes_all" else slopes[0]
 
 
 @functools.lru_cache(maxsize=64)
@@ -370,17 +395,24 @@ def _expected(case: Case) -> tuple[reference.Attention, reference.Attention]:
 
 
 def _arguments(case: Case) -> tuple:
-    """Return the problem, query, key and value, for the functions of `reference`."""
-    inputs = case.inputs()
-    return case.problem, inputs.query, inputs.key, inputs.value
+    """Return the problem, query, key and value, for the functions of `reference`. Slopes are a bias for every score."""
+    inputs, problem = case.inputs(), case.problem
+    if inputs.alibi_slopes is not None:
+        shape = problem.batch, problem.heads, problem.seq_q, problem.seq_k
+        problem = replace(problem, slopes_shape=None, bias_shape=shape, bias_dtype="float32")
+    return problem, inputs.query, inputs.key, inputs.value
 
 
 def _options(case: Case) -> dict:
     """Return the optional arguments of a case for the functions of `reference`."""
-    inputs = case.inputs()
+    inputs, bias = case.inputs(), case.inputs().bias
+    if inputs.alibi_slopes is not None:
+        distance = np.abs(np.arange(case.seq_q)[:, None] + case.problem.offset - np.arange(case.seq_k))
+        slopes = np.broadcast_to(inputs.alibi_slopes.astype(np.float64), (case.batch, case.heads))
+        bias = -slopes[..., None, None] * distance
     return {
         "mask": case.backend_mask(),
-        "bias": inputs.bias,
+        "bias": bias,
         **inputs.optional(),
         "keep": case.keep(),
         "d_output": inputs.d_output,

@@ -49,7 +49,7 @@ class Attention32(nn.Cell):
         self.alibi = case.alibi != "none"
         self.backend = backend
 
-    def construct(self, query, key, value, bias, sinks):
+    def construct(self, query, key, value, bias, sinks, slopes):
         output, logsumexp = flash_attention(
             query,
             key,
@@ -62,6 +62,7 @@ class Attention32(nn.Cell):
             segment_ids=self.segment_ids,
             kv_segment_ids=self.kv_segment_ids,
             keep_bits=self.keep_bits,
+            alibi_slopes=slopes,
             alibi=self.alibi,
             input_layout=self.layout,
             head_dim=self.head_dim,
@@ -85,7 +86,7 @@ def run_case(case: Case, backend: str, layout: str = "BNSD", **dropout) -> Atten
     inputs = case.inputs()
     cell = Attention32(case, backend, layout, **dropout)
     tensors = [tensor(laid_out(value, layout), case.dtype) for value in (inputs.query, inputs.key, inputs.value)]
-    tensors += [tensor(inputs.bias, case.dtype), tensor(inputs.sinks)]
+    tensors += [tensor(inputs.bias, case.dtype), tensor(inputs.sinks), tensor(inputs.alibi_slopes)]
     positions = tuple(index for index, one in enumerate(tensors) if one is not None)
     run = ops.value_and_grad(cell, grad_position=positions, has_aux=True)
     if ms.get_context("mode") == ms.GRAPH_MODE:
@@ -95,6 +96,7 @@ def run_case(case: Case, backend: str, layout: str = "BNSD", **dropout) -> Atten
     widths = [array.shape[-1] for array in (inputs.d_output, inputs.query, inputs.key, inputs.value)]
     results = zip((output, *gradients[:3]), widths)
     output, *gradients[:3] = (heads_first(array(one), layout, width, case.batch) for one, width in results)
+    assert inputs.alibi_slopes is None or not gradients.pop().asnumpy().any()  # slopes have no gradient
     d_sinks = None if inputs.sinks is None else array(gradients.pop())
     if inputs.bias is not None:
         gradients[3] = array(gradients[3]).reshape(case.problem.bias_shape)

@@ -75,7 +75,7 @@ def dropout_by_seed():
     drawn = []
     for _ in range(3):
         query, key = draw(generator, *problem.shape_query()), draw(generator, *problem.shape_key())
-        (_, output, logsumexp), gradients = run(*tensors(query, key, value), None, None)
+        (_, output, logsumexp), gradients = run(*tensors(query, key, value), None, None, None)
         keep = array(output) != 0
         assert abs(keep[seen].mean() - 0.7) < 4 * np.sqrt(0.21 / seen.sum()), keep[seen].mean()
         actual = Attention(array(output), array(logsumexp), *map(array, gradients))

@@ -11,9 +11,12 @@ from flash_attention.dropout import philox
 
 from tests.train.flash_attention.support import case_list, cases
 from tests.train.flash_attention.support.cases import Case
+from tests.train.flash_attention.support.modes import in_mode
 from tests.train.flash_attention.support.run import run_case
 
 BACKENDS = ("math", "cpu")
+# Beside these the TIK operators, which take float16 alone.
+AND_EMULATOR = (*BACKENDS, pytest.param("emulator", marks=pytest.mark.system))
 DROPOUT = Case(batch=2, heads=4, kv_heads=2, seq_q=70, seq_k=45, mask="causal", dropout=0.3, dtype="float32")
 
 
@@ -43,10 +46,11 @@ def test_in_a_graph(case, backend):
 
 
 @pytest.mark.daily("pynative-*", "graph-cpu")
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", AND_EMULATOR)
 def test_a_seed_and_its_bits_given_are_the_same(backend, mode):
-    by_seed = run_case(DROPOUT, backend)
-    by_bits = run_case(DROPOUT, backend, keep_bits=philox.keep_bits(DROPOUT.problem, cases.SEED))
+    case = replace(DROPOUT, dtype="float16") if backend == "emulator" else DROPOUT
+    by_seed = run_case(case, backend)
+    by_bits = run_case(case, backend, keep_bits=philox.keep_bits(case.problem, cases.SEED))
     cases.assert_same(by_bits, by_seed)
 
 
@@ -74,12 +78,15 @@ def test_seeds_are_taken_modulo_two_to_the_32(backend, mode):
 
 
 @pytest.mark.asynchronous
-@pytest.mark.daily("*-cpu")
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.daily("*-cpu", "*-emulator")
+@pytest.mark.parametrize("backend", AND_EMULATOR)
 def test_two_runs_are_bit_equal(backend, mode):
+    """Runs of the operators and the native kernel are bit-equal in both modes."""
     case = Case(batch=2, heads=4, kv_heads=2, seq_q=300, seq_k=300, head_dim=64, mask="compact", dropout=0.1)
-    first = run_case(case, backend)
-    for _ in range(3):
+    case = replace(case, batch=1, seq_q=40, seq_k=45, alibi="computed") if backend == "emulator" else case
+    with in_mode(mode if backend == "math" else "pynative"):
+        first = run_case(case, backend)
+    for _ in range(1 if backend == "emulator" else 3):
         cases.assert_same(run_case(case, backend), first)
 
 

@@ -168,8 +168,12 @@ def operator(
 
 
 def taken(case: cases.Case) -> bool:
-    """Return True if the fused operator takes the case."""
-    return not case.slow and BACKEND.refuse(dataclasses.replace(case.problem, return_lse=False)) is None
+    """Return True if the fused operator takes the case, and no row loses its only key to a bias of -inf."""
+    return (
+        not case.slow
+        and case.alibi != "hiding"
+        and BACKEND.refuse(dataclasses.replace(case.problem, return_lse=False)) is None
+    )
 
 
 CASES = case_list.params(taken, dtype="float16", everyday=lambda case: case_list.sample(case, 3))
@@ -184,7 +188,7 @@ def test_cases_through_a_model_of_the_operator(case, monkeypatch):
     mask = case.backend_mask()
     bits = philox.keep_bits(case.problem, cases.SEED) if case.dropout else None
     bias = None if inputs.bias is None else inputs.bias.astype(np.float16)
-    given = tuple(Tensor(array) for array in (mask, bias, bits) if array is not None)
+    given = tuple(Tensor(array) for array in (mask, bias, bits, inputs.alibi_slopes) if array is not None)
     output, logsumexp = BACKEND.build(problem)(*tensors, given)
     assert logsumexp is None
     cases.check(case, reference.Attention(output.asnumpy(), case.expected()[1].logsumexp))

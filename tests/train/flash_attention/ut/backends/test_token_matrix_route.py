@@ -14,7 +14,9 @@ from tests.train.flash_attention.support.run import run_case
 
 pytest.importorskip("tikemu")
 
-SMALL = Case(batch=2, heads=2, kv_heads=1, seq_q=19, seq_k=37, head_dim=16, mask="causal", dropout=0.2)
+SMALL = Case(
+    batch=2, heads=2, kv_heads=1, seq_q=19, seq_k=37, head_dim=16, mask="causal", dropout=0.2, alibi="slopes_all"
+)
 
 
 # A graph of each takes seconds.

@@ -1,5 +1,7 @@
 """Shard strategies: what they tell MindSpore, what they refuse, and that shards are the whole bit by bit."""
 
+import itertools
+
 import mindspore as ms
 import numpy as np
 import pytest
@@ -15,10 +17,18 @@ from flash_attention.sharding.strategy import ShardPlan, axes_of
 from mindspore import Tensor, ops
 
 from tests.train.flash_attention.support.problems import make_problem
-from tests.train.flash_attention.support.shards import take
 from tests.train.flash_attention.support.versions import require
 
 Q = (4, 2, 1, 1)
+
+
+def take(plan, array, axes: tuple, rank: int):
+    """Return device `rank`'s part of a NumPy array. For the axes see `ShardPlan.strategy`."""
+    index = []
+    for size, axis in zip(array.shape, axes):
+        parts, place = {"dp": (plan.dp, rank // plan.mp), "mp": (plan.mp, rank % plan.mp), None: (1, 0)}[axis]
+        index.append(slice(place * size // parts, (place + 1) * size // parts))
+    return array[tuple(index)]
 
 
 def test_tuples_and_attributes():
@@ -94,36 +104,61 @@ def test_shards_must_divide(plan, message):
         plan.local(Call(batch=2, heads=8, kv_heads=4, seq_q=8, seq_k=8, head_dim=8), 0)
 
 
-@pytest.mark.parametrize("mask_shape", [None, (1, 1, 40, 40), (4, 1, 40, 40)], ids=("none", "shared", "batch"))
-@pytest.mark.parametrize("bias", ["none", "alibi", "per_key"])
-def test_shards_are_bit_equal_to_the_whole(mask_shape, bias):
-    ms.set_context(mode=ms.PYNATIVE_MODE)
-    bias_shape = (1, 8, 1, 40) if bias == "per_key" else None
-    sizes = {"batch": 4, "heads": 8, "kv_heads": 4, "seq_q": 40, "seq_k": 40, "head_dim": 16, "dtype": "float32"}
-    given = {"mask_shape": mask_shape, "mask_dtype": mask_shape and "bool"}
-    given.update(bias_shape=bias_shape, bias_dtype=bias_shape and "float32")
-    rules = AttentionRules(alibi=bias == "alibi", dropout_rate=0.3)
-    whole = Call(**sizes, **given, training=True, rules=rules)
+def results(problem, backend, query, key, value, d_output, mask, bias):
+    """Return the output, logsumexp and gradients of query, key, value and bias, as arrays."""
+    cell, seed = registry.build(problem, backend), Tensor([3, 5], ms.int64)
+    mask = None if mask is None else Tensor(np.ascontiguousarray(mask))
+
+    def forward(query, key, value, bias=None):
+        return cell(query, key, value, tuple(one for one in (mask, bias, seed) if one is not None))
+
+    given = [Tensor(np.ascontiguousarray(one)) for one in (query, key, value, bias) if one is not None]
+    output, logsumexp = forward(*given)
+    upstream = Tensor(np.ascontiguousarray(d_output)), logsumexp * 0 + 1
+    gradients = ops.GradOperation(get_all=True, sens_param=True)(forward)(*given, upstream)
+    return [one.asnumpy() for one in (output, logsumexp, *gradients)]
+
+
+BIASES = "none", "alibi", "per_key", "per_key of all"
+
+
+@pytest.mark.parametrize(
+    ("backend", "mask", "bias"),
+    [
+        *itertools.product(["cpu"], ("none", "shared", "batch"), BIASES),
+        *(pytest.param("emulator", "none", bias, marks=pytest.mark.system) for bias in BIASES[1::2]),
+    ],
+)
+def test_shards_are_bit_equal_to_the_whole(mask, bias, backend):
+    """A shard that is told its position has the dropout and the slopes of the whole."""
+    dtype = "float16" if backend == "emulator" else "float32"
+    sizes = {"batch": 4, "heads": 8, "kv_heads": 4, "seq_q": 40, "seq_k": 40, "head_dim": 16, "dtype": dtype}
+    shapes = {
+        "shared": (1, 1, 40, 40),
+        "batch": (4, 1, 40, 40),
+        "per_key": (1, 8, 1, 40),
+        "per_key of all": (4, 8, 1, 40),
+    }
+    given = {"mask_shape": shapes.get(mask), "mask_dtype": shapes.get(mask) and "bool"}
+    given.update(bias_shape=shapes.get(bias), bias_dtype=shapes.get(bias) and dtype)
+    rules = AttentionRules(causal=True, alibi=bias == "alibi", dropout_rate=0.3)
+    whole = Call(**sizes, **given, training=True, return_lse=True, rules=rules)
     random = np.random.default_rng(0)
-    arrays = [random.standard_normal(s).astype(np.float32) for s in (whole.shape_query(), *[whole.shape_key()] * 2)]
-    mask = None if mask_shape is None else random.random(mask_shape) < 0.3
-    added = None if bias_shape is None else random.standard_normal(bias_shape).astype(np.float32)
-    seed = Tensor([3, 5], ms.int64)
-    plan = ShardPlan(2, 2, 4)
-
-    def run(problem, *tensors):
-        tensors = [Tensor(np.ascontiguousarray(array)) for array in tensors if array is not None]
-        results = registry.build(problem, "cpu")(*tensors[:3], (*tensors[3:], seed))
-        return [result.asnumpy() for result in results]
-
-    output, logsumexp = run(whole, *arrays, mask, added)
+    of_tensors = whole.shape_query(), whole.shape_key(), whole.shape_key(), whole.shape_query()
+    arrays = [random.standard_normal(shape).astype(dtype) for shape in of_tensors]
+    arrays.append(None if mask == "none" else random.random(shapes[mask]) < 0.3)
+    arrays.append(random.standard_normal(shapes[bias]).astype(dtype) if bias in shapes else None)
+    plan, expected = ShardPlan(2, 2, 4), results(whole, backend, *arrays)
+    axes = [
+        TENSOR,
+        ROWS,
+        *[TENSOR] * 3,
+        *[axes_of((4, 8, 1, 40))] * (bias == "per_key of all"),
+    ]  # else batches share it
     for rank in range(4):
-        parts = [take(plan, array, TENSOR, rank) for array in arrays]
-        for array in (mask, added):
-            parts.append(None if array is None else take(plan, array, axes_of(array.shape), rank))
-        found = run(plan.local(whole, rank), *parts)
-        np.testing.assert_array_equal(found[0], take(plan, output, TENSOR, rank))
-        np.testing.assert_array_equal(found[1], take(plan, logsumexp, ROWS, rank))
+        parts = [None if one is None else take(plan, one, axes_of(one.shape), rank) for one in arrays]
+        for one, right, own in zip(results(plan.local(whole, rank), backend, *parts), expected, axes):
+            np.testing.assert_array_equal(one, take(plan, right, own, rank))
 
 
 SIZES = {"batch": 8, "heads": 4, "kv_heads": 2, "seq_q": 24, "seq_k": 24, "head_dim": 16, "dtype": "float32"}
@@ -186,19 +221,10 @@ def test_an_empty_strategy_leaves_an_input_to_dp_and_mp():
     assert of_device(request, (8, 24, 24), **MASKED).mask_axes == ("dp", None, None, None)
 
 
-@pytest.mark.parametrize(
-    ("strategies", "message"),
-    [
-        (((4, 1, 2, 1),) * 3, r"splits seq into 2; allowed is 1 \(context parallelism does that: RingAttention"),
-        (((4, 1, 1, 2),) * 3, "splits head_dim into 2"),
-        ((Q, Q), "3 to 5 tuples: query, key, value"),
-        ((Q, Q, (8, 1, 1, 1)), r"in_strategy\[2\] \(value\): got \(8, 1, 1, 1\), but query has \(4, 2, 1, 1\)"),
-        ("dp", "in_strategy: got 'dp'"),
-    ],
-)
-def test_strategies_that_cannot_be_had_are_refused_at_once(strategies, message):
-    with pytest.raises((TypeError, ValueError), match=message):
-        FlashAttention(16).shard(strategies)
+def test_strategies_that_cannot_be_had_are_refused_at_once():
+    for strategies, message in (((Q, Q), "3 to 5 tuples: query, key, value"), ("dp", "in_strategy: got 'dp'")):
+        with pytest.raises((TypeError, ValueError), match=message):
+            FlashAttention(16).shard(strategies)
 
 
 @pytest.mark.parametrize(

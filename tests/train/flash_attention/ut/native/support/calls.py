@@ -77,7 +77,7 @@ def run_case(case: Case, layout: str = "BNSD", **options) -> reference.Attention
     """Run a shared case in a layout. Results are BNSD, and `run` explains the options."""
     problem, inputs = replace(case.problem, layout=layout), case.inputs()
     optional = {"mask": case.backend_mask(), "bias": None if inputs.bias is None else stored(inputs.bias, case.dtype)}
-    optional.update(inputs.optional())
+    optional.update(inputs.optional(), alibi_slopes=inputs.alibi_slopes)
     if case.dropout:
         optional["seed"] = np.array(SEED, np.int64)
     tensors = [laid_out(array, layout) for array in (inputs.query, inputs.key, inputs.value, inputs.d_output)]
