@@ -5,11 +5,10 @@ Names are cases of parallel_ring.py, here with the operators in TIK; or `ring`: 
 
 import sys
 import traceback
-from dataclasses import replace
 
 import mindspore as ms
 from flash_attention.context_parallel import GatherAttention, RingAttention, initialize
-from parallel_ring import CASES, run
+from parallel_ring import run
 
 
 def check(name, rank, world):
@@ -19,8 +18,7 @@ def check(name, rank, world):
             RingAttention(16)
         except RuntimeError as error:
             return str(error)
-    case = {case.name: case for case in CASES}[name]
-    return "; ".join(run(replace(case, dtype="float16", backend="tik"), GatherAttention, rank, world))
+    return "; ".join(run(name, GatherAttention, rank, world, dtype="float16", backend="tik"))
 
 
 if __name__ == "__main__":

@@ -1,114 +1,58 @@
 """One process of several: attention over its part of a sequence, compared with the truth. Started by msrun.
 
 Arguments are what to check, in this order: ring:CASES, gather:CASES (PYNATIVE), graph:CASES (GatherAttention in GRAPH
-mode), with names of CASES separated by commas; memory, uneven, heads, twice. Prints one JSON object: the results by
+mode), with names of CASES separated by commas; memory, uneven, twice. Prints one JSON object: the results by
 argument.
 """
 
 import json
+import resource
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import replace
 
 import mindspore as ms
 import numpy as np
 import parallel_failures
-import parallel_heads
-import parallel_memory
-import parallel_twice
-from flash_attention import reference
-from flash_attention.call import ALL_BLOCKS, Call
+from flash_attention import FlashAttention, reference
+from flash_attention.call import ALL_BLOCKS
 from flash_attention.context_parallel import GatherAttention, RingAttention, SequenceSplit, finalize, initialize
-from mindspore import Tensor, nn
+from mindspore import Tensor, nn, ops
 
+from tests.train.flash_attention.support.cases import Case
 from tests.train.flash_attention.support.cells import with_gradients
 from tests.train.flash_attention.support.layouts import heads_first, laid_out
-from tests.train.flash_attention.support.problems import make_problem
 
 
-@dataclass(frozen=True)
-class RingCase:
-    """One attention over the whole sequence; fields as in Call."""
-
-    name: str
-    seq: int = 128
-    batch: int = 1
-    heads: int = 2
-    kv_heads: int = 2
-    head_dim: int = 16
-    dtype: str = "float32"
-    causal: bool = False
-    window: tuple = (-1, -1)
-    blocks: tuple = (ALL_BLOCKS, ALL_BLOCKS)
-    alibi: bool = False
-    value_dim: int = 0  # 0 = head_dim
-    softcap: float = 0.0
-    sinks: bool = False
-    prefix: bool = False
-    segments: bool = False
-    order: str = "zigzag"
-    layout: str = "BNSD"
-    backend: str = "cpu"
-
-    def rules(self) -> dict:
-        return {
-            "causal": self.causal,
-            "window_size": self.window,
-            "prev_block_num": self.blocks[0],
-            "next_block_num": self.blocks[1],
-            "tiling_stgy_name": "sparse_64",
-            "alibi": self.alibi,
-            "softcap": self.softcap,
-            "value_head_dim": self.value_dim or None,
-        }
-
-    def problem(self) -> Call:
-        names = "batch", "heads", "kv_heads", "head_dim", "value_dim", "dtype", "causal", "softcap", "sinks", "prefix"
-        sizes = {name: getattr(self, name) for name in (*names, "segments")}
-        return make_problem(
-            seq_q=self.seq,
-            seq_k=self.seq,
-            window_left=self.window[0],
-            window_right=self.window[1],
-            prev_blocks=self.blocks[0],
-            next_blocks=self.blocks[1],
-            tile=64,
-            alibi=self.alibi,
-            **sizes,
-        )
-
-    def optional(self) -> dict:
-        """Return sinks, prefix and segment ids as the reference takes them."""
-        random, optional = np.random.default_rng(1), {}
-        if self.sinks:
-            optional["sinks"] = random.standard_normal(self.heads).astype(np.float32)
-        if self.prefix:
-            optional["prefix"] = random.integers(0, self.seq, self.batch).astype(np.int32)
-        if self.segments:
-            ids = np.sort(random.integers(-1, 3, (self.batch, self.seq)).astype(np.int32))
-            optional.update(segment_ids=ids, kv_segment_ids=ids)
-        return optional
+def whole(seq: int = 128, batch: int = 1, heads: int = 2, **fields) -> Case:
+    """Return one attention over the whole sequence. Windows in blocks go by tiles of 64."""
+    sizes = {"batch": batch, "heads": heads, "kv_heads": heads, "seq_q": seq, "seq_k": seq, "head_dim": 16}
+    return Case(**{**sizes, "dtype": "float32", "tiling": "sparse_64", **fields})
 
 
-CASES = (
-    RingCase("causal", causal=True, batch=2),
-    RingCase("causal-float16-gqa", causal=True, heads=4, kv_heads=2, dtype="float16", seq=256, head_dim=32),
-    RingCase("causal-bfloat16-mqa", causal=True, heads=3, kv_heads=1, dtype="bfloat16"),
-    RingCase("everything", heads=4, kv_heads=1, head_dim=20, layout="SBH"),
-    RingCase("everything-contiguous", order="contiguous", layout="BSND"),
-    RingCase("alibi", causal=True, alibi=True, heads=3, kv_heads=3, batch=2, layout="BSH"),
-    RingCase("alibi-float16-both-sides", alibi=True, heads=4, kv_heads=2, dtype="float16"),
-    RingCase("alibi-window", alibi=True, window=(30, 40)),
-    RingCase("window", causal=True, window=(13, -1), order="contiguous"),
-    RingCase("window-zigzag", causal=True, window=(40, -1), dtype="float16"),
-    RingCase("window-both-sides", window=(21, 9)),
-    RingCase("blocks", causal=True, blocks=(1, ALL_BLOCKS), seq=1024),
-    RingCase("blocks-both-sides-alibi", blocks=(1, 0), seq=1024, alibi=True, order="contiguous"),
-    RingCase("sinks-softcap-width", sinks=True, softcap=2.0, value_dim=24, layout="SBH", causal=True),
-    RingCase("prefix-documents", prefix=True, segments=True, sinks=True, causal=True, batch=2, value_dim=8),
-    RingCase("math", causal=True, heads=4, kv_heads=2, backend="math"),
-    RingCase("math-alibi-float16", causal=True, alibi=True, dtype="float16", backend="math"),
-)
+CAUSAL = {"mask": "causal"}
+DOCUMENTS = {"prefix": True, "segments": "documents", "sinks": True, "value_dim": 8}
+CONTIGUOUS = {"order": "contiguous"}
+#: By name: the case, and the layer's order, layout and backend if they are not zigzag, BNSD and cpu.
+CASES: dict[str, tuple] = {
+    "causal": (whole(batch=2, **CAUSAL), {}),
+    "causal-float16-gqa": (whole(256, heads=4, kv_heads=2, dtype="float16", head_dim=32, **CAUSAL), {}),
+    "causal-bfloat16-mqa": (whole(heads=3, kv_heads=1, dtype="bfloat16", **CAUSAL), {}),
+    "everything": (whole(heads=4, kv_heads=1, head_dim=20), {"layout": "SBH"}),
+    "everything-contiguous": (whole(), {**CONTIGUOUS, "layout": "BSND"}),
+    "alibi": (whole(heads=3, batch=2, alibi="computed", **CAUSAL), {"layout": "BSH"}),
+    "alibi-float16-both-sides": (whole(heads=4, kv_heads=2, dtype="float16", alibi="computed"), {}),
+    "alibi-window": (whole(alibi="computed", window=(30, 40)), {}),
+    "window": (whole(window=(13, -1), **CAUSAL), CONTIGUOUS),
+    "window-zigzag": (whole(window=(40, -1), dtype="float16", **CAUSAL), {}),
+    "window-both-sides": (whole(window=(21, 9)), {}),
+    "blocks": (whole(1024, blocks=(1, ALL_BLOCKS), **CAUSAL), {}),
+    "blocks-both-sides-alibi": (whole(1024, blocks=(1, 0), alibi="computed"), CONTIGUOUS),
+    "sinks-softcap-width": (whole(sinks=True, softcap=2.0, value_dim=24, **CAUSAL), {"layout": "SBH"}),
+    "prefix-documents": (whole(batch=2, **DOCUMENTS, **CAUSAL), {}),
+    "math": (whole(heads=4, kv_heads=2, **CAUSAL), {"backend": "math"}),
+    "math-alibi-float16": (whole(dtype="float16", alibi="computed", draw=1, **CAUSAL), {"backend": "math"}),
+}
 
 
 class Attend(nn.Cell):
@@ -122,47 +66,49 @@ class Attend(nn.Cell):
         return self.layer(query, key, value, None, None, sinks, self.prefix, self.segment_ids)
 
 
-def run(case: RingCase, layer: type, rank: int, world: int) -> list:
-    """Return the names and figures of the results of this process that are wrong."""
-    random = np.random.default_rng(len(case.name))
-    problem = case.problem()
-    arrays = [
-        reference.round_to(random.standard_normal(shape), case.dtype)
-        for shape in (problem.shape_query(), problem.shape_key(), problem.shape_value(), problem.shape_output())
-    ]
-    split = SequenceSplit(world, case.order)
-    parts = (laid_out(split.split(array, rank, 2), case.layout) for array in arrays)
+#: Rules of `flash_attention` that layers over several processes do not have.
+NOT_TAKEN = "causal_alignment", "dropout_rate"
+
+
+def run(name: str, layer: type, rank: int, world: int, **changes) -> list:
+    """Return the names and figures of the results of this process that are wrong. The dtype and backend may change."""
+    case, way = CASES[name]
+    case = replace(case, dtype=changes.pop("dtype", case.dtype))
+    way = {"order": "zigzag", "layout": "BNSD", "backend": "cpu", **way, **changes}
+    layout, inputs, optional = way.pop("layout"), case.inputs(), case.inputs().optional()
+    arrays = [inputs.query, inputs.key, inputs.value, inputs.d_output]
+    split = SequenceSplit(world, way["order"])
+    parts = (laid_out(split.split(array, rank, 2), layout) for array in arrays)
     tensors = [Tensor(part, getattr(ms, case.dtype)) for part in parts]
-    attention = layer(case.head_dim, order=case.order, input_layout=case.layout, backend=case.backend, **case.rules())
-    optional = case.optional()
+    rules = {rule: value for rule, value in case.options().items() if rule not in NOT_TAKEN}
+    rules.update(alibi=case.alibi == "computed", value_head_dim=case.value_dim or None)
+    attention = layer(case.head_dim, input_layout=layout, **way, **rules)
     sinks, prefix, ids = (
-        Tensor(optional[name]) if name in optional else None for name in ("sinks", "prefix", "segment_ids")
+        None if optional[one] is None else Tensor(optional[one]) for one in ("sinks", "prefix", "segment_ids")
     )
     attention = Attend(attention, prefix, ids)
     given = tensors[:3] if sinks is None else [*tensors[:3], sinks]
     found = with_gradients(attention, *given, tensors[3])
-    widths = [getattr(problem, f"{name}_dim") for name in ("value", "head", "head", "value")]
     d_sinks = [tensor.asnumpy() for tensor in found[4:]]
-    found = [
-        heads_first(tensor.astype(ms.float32).asnumpy(), case.layout, width) for tensor, width in zip(found, widths)
-    ]
+    widths = [arrays[place].shape[-1] for place in (3, 0, 1, 2)]
+    found = [heads_first(one.astype(ms.float32).asnumpy(), layout, width) for one, width in zip(found, widths)]
     names = "output", "d_query", "d_key", "d_value"
-    wrong = []
     exact, low = (
-        side(problem, *arrays[:3], d_output=arrays[3], **optional) for side in (reference.truth, reference.baseline)
+        side(case.problem, *arrays[:3], d_output=arrays[3], **optional)
+        for side in (reference.truth, reference.baseline)
     )
     # The limits belong to the whole sequence, and this process's share of the whole is right by itself.
-    whole = {name: np.array(getattr(exact, name)) for name in names}
-    positions = split.positions(rank, case.seq)
-    for name, value in zip(names, found):
-        whole[name][:, :, positions] = value
-    actual = reference.Attention(logsumexp=exact.logsumexp, **whole)
+    results = {one: np.array(getattr(exact, one)) for one in names}
+    positions = split.positions(rank, case.seq_q)
+    for one, value in zip(names, found):
+        results[one][:, :, positions] = value
+    actual = reference.Attention(logsumexp=exact.logsumexp, **results)
     wrong = [str(error) for error in reference.compare(actual, exact, low) if not error.ok]
     if d_sinks:
         # This process's share is what its rows add.
         own = np.zeros_like(arrays[3])
         own[:, :, positions] = arrays[3][:, :, positions]
-        share = reference.truth(problem, *arrays[:3], d_output=own, **optional).d_sinks
+        share = reference.truth(case.problem, *arrays[:3], d_output=own, **optional).d_sinks
         limit = 2 * exact.unavoidable["d_sinks"][0]
         if not np.abs(d_sinks[0] - share).max() <= limit:
             wrong.append(f"d_sinks: {d_sinks[0]}, expected {share}, allowed {limit}")
@@ -173,16 +119,85 @@ def check_cases(kind: str, names: str, rank: int, world: int) -> dict:
     """Run cases and return their errors by name."""
     ms.set_context(mode=ms.GRAPH_MODE if kind == "graph" else ms.PYNATIVE_MODE)
     layer = RingAttention if kind == "ring" else GatherAttention
-    by_name = {case.name: case for case in CASES}
-    return {name: run(by_name[name], layer, rank, world) for name in names.split(",")}
+    return {name: run(name, layer, rank, world) for name in names.split(",")}
+
+
+LONG = 16384  # tokens
+
+
+def peak() -> float:
+    """Return the peak of the resident size, MB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def check_memory(rank: int, world: int) -> float:
+    """Return by how many MB LONG tokens raise the peak of this process. To run before anything else."""
+    ms.set_context(mode=ms.PYNATIVE_MODE)
+    attention = RingAttention(64, causal=True, window_size=(64, -1))
+    gradient = ops.GradOperation(get_all=True, sens_param=True)(attention)
+
+    def run(seq):
+        part = Tensor(np.ones((1, 8, SequenceSplit(world).chunk_length(seq) * 2, 64), np.float32))
+        for tensor in gradient(part, part, part, part):
+            tensor.asnumpy()
+
+    run(256)  # memory that the first call takes, and later calls share
+    before = peak()
+    run(LONG)
+    return peak() - before
+
+
+SHAPE = 1, 2, 64, 16
+
+
+def total(first, second):
+    """Return a function that calls one layer behind the other and sums their weighted outputs."""
+
+    def summed(query, key, value, weights):
+        result = first(query, key, value)
+        return ((result + second(query + result, key * 2, value * 3)) * weights).sum()
+
+    return summed
+
+
+def gradients(function, arrays):
+    return ops.grad(function, (0, 1, 2))(*map(Tensor, arrays))
+
+
+def check_twice(rank: int, world: int) -> dict:
+    """Return the largest relative errors against one process, and RingAttention's message in a `@jit` function."""
+    ms.set_context(mode=ms.PYNATIVE_MODE)
+    random = np.random.default_rng(0)
+    arrays = [random.standard_normal(SHAPE).astype(np.float32) for _ in range(4)]
+    split = SequenceSplit(world)
+    parts = [np.ascontiguousarray(split.split(array, rank, 2)) for array in arrays]
+    alone = FlashAttention(SHAPE[3], causal=True)
+    expected = [split.split(one.asnumpy(), rank, 2) for one in gradients(total(alone, alone), arrays)]
+    found = {}
+    for kind, layer, compiled in (
+        *(("ring", RingAttention, False), ("gather", GatherAttention, False)),
+        ("gather in @jit", GatherAttention, True),
+    ):
+        first, other = (layer(SHAPE[3], causal=True) for _ in range(2))
+        for calls, second in (("one layer", first), ("two alike", other)):
+            function = total(first, second)
+            results = gradients(ms.jit(function) if compiled else function, parts)
+            found[f"{kind}, {calls}"] = max(
+                float(np.abs(one.asnumpy() - right).max() / np.abs(right).max())
+                for one, right in zip(results, expected)
+            )
+    try:
+        gradients(ms.jit(total(first := RingAttention(SHAPE[3], causal=True), first)), parts)
+    except RuntimeError as error:
+        found["ring in @jit"] = str(error)
+    return found
 
 
 def main() -> None:
     """Run the named cases, and print the greatest errors as JSON."""
     ms.set_context(mode=ms.PYNATIVE_MODE, device_target="CPU")
     rank, world = initialize(timeout=120)
-    others = {"memory": parallel_memory.check, "uneven": parallel_failures.check_uneven, "heads": parallel_heads.check}
-    others["twice"] = parallel_twice.check
+    others = {"memory": check_memory, "uneven": parallel_failures.check_uneven, "twice": check_twice}
     results = {}
     for argument in sys.argv[1:]:
         start = time.perf_counter()
