@@ -117,3 +117,36 @@ def made(kind: str, side: str, backend: str = "cpu") -> KVCache:
     if backend in ("emulator", "tik") and kind == "paged":
         options |= {"block_size": 16, "num_blocks": 8}
     return KVCache(BATCH, MOST, KV_HEADS, DIM, VALUE_DIM, BACKENDS[backend][0], **options)
+
+
+class Two(nn.Cell):
+    """Two caches of one shape: one is called, the other is updated in a statement of its own."""
+
+    def __init__(self, backend: str, kind: str):
+        super().__init__()
+        options = {"paged": True, "block_size": 16} if kind == "paged" else {}
+        sizes = 2, MOST, KV_HEADS, DIM, VALUE_DIM, BACKENDS[backend][0]
+        self.first, self.second = (garbage(KVCache(*sizes, **options)) for _ in range(2))
+
+    def construct(self, query, key, value, other_key, other_value):
+        output = self.first(query, key, value)
+        self.second.update(other_key, other_value)
+        return output, self.second.attend(query)
+
+
+def check_two(backend: str, kind: str, called=lambda net: net) -> None:
+    """Run a prompt of 12 tokens, and eight more, in two caches of one net. `called` is the net as it is called."""
+    dtype, error = BACKENDS[backend]
+    net, generator = Two(backend, kind), np.random.default_rng(0)
+    call = called(net)
+    widths = (HEADS, DIM), *[(KV_HEADS, DIM), (KV_HEADS, VALUE_DIM)] * 2
+    arrays = [generator.standard_normal((2, 20, *width)).astype(np.float16).astype(np.float32) for width in widths]
+    for start, end in [(0, 12), *((at, at + 1) for at in range(12, 20))]:
+        parts = [array[:, start:end] for array in arrays]
+        with attention_backend(backend):
+            outputs = call(*(Tensor(part).astype(dtype) for part in parts))
+        for output, (keys, values) in zip(outputs, (arrays[1:3], arrays[3:])):
+            right = [attended(*one) for one in zip(parts[0], keys[:, :end], values[:, :end])]
+            found = output.astype(ms.float32).asnumpy()
+            np.testing.assert_allclose(found, right, atol=error, err_msg=f"tokens {start} to {end}")
+    assert net.first.lengths.asnumpy().tolist() == net.second.lengths.asnumpy().tolist() == [20, 20]

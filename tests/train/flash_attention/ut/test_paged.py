@@ -1,15 +1,16 @@
-"""paged_attention against flash_attention on the keys themselves, and reshape_and_cache in place."""
+"""paged_attention against attention to the keys themselves, and reshape_and_cache in place."""
 
 import mindspore as ms
 import numpy as np
 import pytest
-from flash_attention import flash_attention, paged_attention, reshape_and_cache
+from flash_attention import paged_attention, reshape_and_cache
 from flash_attention.backends.cache_update import ScatterUpdate
 from flash_attention.call import TensorSpec
 from mindspore import Parameter, Tensor, nn, ops
 
 from tests.train.flash_attention.support.arrays import random
 from tests.train.flash_attention.support.modes import in_mode
+from tests.train.flash_attention.support.paged import SINKS, expected, pages
 from tests.train.flash_attention.support.versions import dtype_named
 
 HEADS, KV_HEADS, DIM, VALUE_DIM = 4, 2, 24, 40
@@ -18,67 +19,41 @@ RULES = (
     {},
     {"window_size": (50, 0), "softcap": 3.0},
     {"alibi": True, "scale": 0.4},
-    {"sinks": Tensor(np.array([1.0, -2.0, 0.5, 9.0], np.float32))},
+    {"sinks": SINKS},
     {"causal": False},
     {"causal": False, "window_size": (20, 1), "alibi": True},
-    {"alibi_slopes": Tensor(np.array([0.1, -0.003, 0.6, 0.2], np.float32))},
-    {"alibi_slopes": Tensor(np.abs(random(len(LENGTHS), HEADS)) / 4)},
+    {"alibi_slopes": np.array([0.1, -0.003, 0.6, 0.2], np.float32)},
+    {"alibi_slopes": np.abs(random(len(LENGTHS), HEADS)) / 4},
 )
+OF_CACHE = KV_HEADS, DIM, VALUE_DIM
 
 
-def pages(block_size: int) -> tuple:
-    """Return each sequence's keys and values, and the caches, table and lengths for them. What no sequence has is NaN;
-    table entries past an end are far away.
-    """
-    keys = [random(length, KV_HEADS, DIM, seed=length) for length in LENGTHS]
-    values = [random(length, KV_HEADS, VALUE_DIM, seed=length + 1) for length in LENGTHS]
-    counts = [-(-length // block_size) for length in LENGTHS]
-    order = np.random.default_rng(1).permutation(sum(counts) + 2)
-    key_cache = np.full((len(order), block_size, KV_HEADS, DIM), np.nan, np.float32)
-    value_cache = np.full((len(order), block_size, KV_HEADS, VALUE_DIM), np.nan, np.float32)
-    tables = np.full((len(LENGTHS), max(counts) + 1), 1 << 30, np.int32)
-    for sequence, count in enumerate(counts):
-        for index in range(count):
-            block, order = order[0], order[1:]
-            tables[sequence, index] = block
-            rows = slice(index * block_size, (index + 1) * block_size)
-            for cache, tokens in ((key_cache, keys), (value_cache, values)):
-                part = tokens[sequence][rows]
-                cache[block, : len(part)] = part
-    return keys, values, key_cache, value_cache, tables
-
-
-def expected(query: np.ndarray, keys, values, **rules) -> np.ndarray:
-    """Compute attention sequence by sequence, not compiled; zeros for a sequence without keys."""
-    output = np.zeros((*query.shape[:3], VALUE_DIM), np.float32)
-    options = {"causal": True, "causal_alignment": "bottom_right", "input_layout": "BSND", "backend": "math", **rules}
-    slopes = options.get("alibi_slopes")
-    for index, (key, value) in enumerate(zip(keys, values)):
-        if slopes is not None and slopes.ndim == 2:
-            options["alibi_slopes"] = slopes[index]
-        if len(key):
-            tensors = (Tensor(array[None]) for array in (query[index], key, value))
-            with in_mode("pynative"):
-                output[index] = flash_attention(*tensors, **options).asnumpy()[0]
-    return output
+def numbers(*values) -> Tensor:
+    """Return an int32 Tensor."""
+    return Tensor(np.array(values, np.int32))
 
 
 @pytest.mark.daily(
-    *("pynative-cpu-*", "pynative-math-16-[026]", "pynative-math-24-[137]"),
-    *("graph-cpu-16-[136]", "graph-cpu-24-[0457]", "graph-math-24-1"),
+    *("pynative-cpu-*", "pynative-math-16-[026]", "pynative-math-24-[137]", "pynative-emulator-16-*"),
+    *("graph-cpu-16-[136]", "graph-cpu-24-[0457]", "graph-math-24-1", "graph-emulator-24-7"),
 )
 @pytest.mark.parametrize("rules", RULES, ids=list(map(str, range(len(RULES)))))
 @pytest.mark.parametrize("block_size", (16, 24))
-@pytest.mark.parametrize("backend", ("cpu", "math"))
+@pytest.mark.parametrize("backend", ("cpu", "math", "emulator"))
 def test_agrees_with_the_keys_themselves(mode, block_size, backend, rules):
-    keys, values, *caches, tables = pages(block_size)
-    tables, lengths = Tensor(tables), Tensor(np.array(LENGTHS, np.int32))
-    for seq_q in (1, 3):
-        query = random(len(LENGTHS), seq_q, HEADS, DIM)
-        result = paged_attention(Tensor(query), *map(Tensor, caches), tables, lengths, backend=backend, **rules)
-        np.testing.assert_allclose(result.asnumpy(), expected(query, keys, values, **rules), atol=3e-6)
-    one = paged_attention(Tensor(query[:, -1]), *map(Tensor, caches), tables, lengths, backend=backend, **rules)
-    np.testing.assert_allclose(one.asnumpy(), result.asnumpy()[:, -1], atol=1e-6)
+    lengths, sizes, dtype, error = LENGTHS, OF_CACHE, np.float32, 3e-6
+    if backend == "emulator":
+        lengths, sizes, dtype, error = (41, 2, 0, 23), (KV_HEADS, 32, 48), np.float16, 2e-3
+    keys, values, *caches, tables = pages(lengths, block_size, *sizes, dtype)
+    given = *map(Tensor, caches), Tensor(tables), numbers(*lengths)
+    tensors = {name: Tensor(rule) if isinstance(rule, np.ndarray) else rule for name, rule in rules.items()}
+    for seq_q in (3,) if backend == "emulator" else (1, 3):
+        query = random(len(lengths), seq_q, HEADS, sizes[1], dtype=dtype)
+        result = paged_attention(Tensor(query), *given, backend=backend, **tensors).asnumpy()
+        np.testing.assert_allclose(result, expected(query, keys, values, **rules), atol=error)
+    if backend != "emulator":
+        one = paged_attention(Tensor(query[:, -1]), *given, backend=backend, **tensors)
+        np.testing.assert_allclose(one.asnumpy(), result[:, -1], atol=1e-6)
 
 
 @pytest.mark.parametrize("backend", ["cpu", "math"])
@@ -86,37 +61,37 @@ def test_sinks_are_an_input_of_a_compiled_graph(backend):
     class Net(nn.Cell):
         def __init__(self):
             super().__init__()
-            self.sinks = Parameter(Tensor(np.array([1.0, -2.0, 0.5, 9.0], np.float32)), name="sinks")
+            self.sinks = Parameter(Tensor(SINKS), name="sinks")
 
         def construct(self, query, key_cache, value_cache, tables, lengths):
             return paged_attention(query, key_cache, value_cache, tables, lengths, sinks=self.sinks, backend=backend)
 
-    keys, values, *caches, tables = pages(16)
+    keys, values, *caches, tables = pages(LENGTHS, 16, *OF_CACHE)
     query = random(len(LENGTHS), 3, HEADS, DIM)
-    net, others = Net(), (Tensor(tables), Tensor(np.array(LENGTHS, np.int32)))
+    net, others = Net(), (Tensor(tables), numbers(*LENGTHS))
     for sinks in (net.sinks.asnumpy().copy(), np.array([-np.inf, 0.0, 3.0, 30.0], np.float32)):
         net.sinks.set_data(Tensor(sinks))
         with in_mode("graph"):
             result = net(Tensor(query), *map(Tensor, caches), *others).asnumpy()
-        np.testing.assert_allclose(result, expected(query, keys, values, sinks=Tensor(sinks)), atol=3e-6)
+        np.testing.assert_allclose(result, expected(query, keys, values, sinks=sinks), atol=3e-6)
     assert len(net.compile_cache) == 1
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_half_precision(dtype):
     dtype = dtype_named(dtype)
-    keys, values, *caches, tables = pages(16)
+    keys, values, *caches, tables = pages(LENGTHS, 16, *OF_CACHE)
     query = random(len(LENGTHS), 2, HEADS, DIM)
     tensors = (Tensor(array).astype(dtype) for array in (query, *caches))
-    result = paged_attention(*tensors, Tensor(tables), Tensor(np.array(LENGTHS, np.int32)))
+    result = paged_attention(*tensors, Tensor(tables), numbers(*LENGTHS))
     assert result.dtype == dtype
     np.testing.assert_allclose(result.astype(ms.float32).asnumpy(), expected(query, keys, values), atol=0.03)
 
 
 @pytest.mark.asynchronous
 def test_bad_inputs_are_named():
-    _, _, *caches, tables = pages(16)
-    query, lengths = Tensor(random(4, 1, HEADS, DIM)), Tensor(np.array(LENGTHS, np.int32))
+    _, _, *caches, tables = pages(LENGTHS, 16, *OF_CACHE)
+    query, lengths = Tensor(random(4, 1, HEADS, DIM)), numbers(*LENGTHS)
     keys, values, tables = *map(Tensor, caches), Tensor(tables)
     with pytest.raises(
         TypeError, match="key_cache: got dtype int8, allowed are float32; quantised caches are out of scope"
@@ -162,7 +137,7 @@ def test_tokens_are_written_in_place(mode, native):
     keys, values = np.zeros((12, KV_HEADS, DIM), np.float32), np.zeros((12, KV_HEADS, VALUE_DIM), np.float32)
     for seed, slots in enumerate(([5, -1, 0, 11], [-1, 3, 5, -7], [-1, -1, -1, -1])):
         key, value = random(2, 2, KV_HEADS, DIM, seed=seed), random(2, 2, KV_HEADS, VALUE_DIM, seed=seed + 9)
-        net(Tensor(key), Tensor(value), Tensor(np.array(slots, np.int32)))
+        net(Tensor(key), Tensor(value), numbers(*slots))
         for token, slot in enumerate(slots):
             if slot >= 0:
                 keys[slot], values[slot] = key.reshape(4, KV_HEADS, DIM)[token], value.reshape(4, KV_HEADS, -1)[token]
@@ -175,8 +150,8 @@ def test_slots_are_checked():
     net = Update(3, 4, True)
     key, value = Tensor(random(1, KV_HEADS, DIM)), Tensor(random(1, KV_HEADS, VALUE_DIM))
     with pytest.raises(ValueError, match="slot_mapping: got 12, allowed are 0 to 11"):
-        net(key, value, Tensor(np.array([12], np.int32)))
+        net(key, value, numbers(12))
     with pytest.raises(ValueError, match="value: got shape"):
-        net(key, key, Tensor(np.array([1], np.int32)))
+        net(key, key, numbers(1))
     with pytest.raises(ValueError, match=r"key: got shape \(\), allowed are \(tokens, kv_heads, width\)"):
-        net(Tensor(np.float32(1)), value, Tensor(np.array([1], np.int32)))
+        net(Tensor(np.float32(1)), value, numbers(1))

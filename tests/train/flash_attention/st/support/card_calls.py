@@ -9,9 +9,6 @@ import sys
 import mindspore as ms
 import numpy as np
 from flash_attention import (
-    KVCache,
-    attention_backend,
-    flash_attention,
     paged_attention,
     reference,
     reshape_and_cache,
@@ -22,6 +19,7 @@ from mindspore import Parameter, Tensor, nn, ops
 from tests.train.flash_attention.st.support.card_program import on_the_card, report
 from tests.train.flash_attention.support import serving, varlen
 from tests.train.flash_attention.support.cases import Case
+from tests.train.flash_attention.support.paged import SINKS, expected
 from tests.train.flash_attention.support.problems import make_problem
 from tests.train.flash_attention.support.run import Attention32, VarlenAttention, VarlenRun, array
 from tests.train.flash_attention.support.varlen import VarlenCase
@@ -187,25 +185,6 @@ PAGED = {
 }
 
 
-def attended(query, keys, values, **rules):
-    """Compute attention in float64 of queries that stand at the ends of their keys. Return (batch, seq, heads,
-    width).
-    """
-    window = rules.pop("window_size", (-1, -1))
-    sinks = rules.pop("sinks", None)
-    rules |= {"window_left": window[0], "window_right": window[1]}
-    rules["scale"] = rules.get("scale")
-    output = []
-    for row, key, value in zip(query, keys, values):
-        sizes = 1, row.shape[1], len(row), len(key), row.shape[2]
-        problem = make_problem(
-            *sizes, kv_heads=key.shape[1], value_dim=value.shape[2], causal=True, causal_alignment="bottom_right",
-            sinks=sinks is not None, **rules,
-        )  # fmt: skip
-        output.append(reference.truth(problem, *map(heads_first, (row, key, value)), sinks=sinks).output[0])
-    return np.stack(output).swapaxes(1, 2)
-
-
 class Decoder(nn.Cell):
     """Write tokens into its caches, which hold NaN elsewhere, and attend to them."""
 
@@ -227,7 +206,7 @@ def paged(name):
     """Decode three tokens, one by one, after prompts of 30 and 14 tokens."""
     block_size, lengths = 16, np.array([30, 14], np.int32)
     rules = dict(PAGED[name])
-    sinks = np.array([1.0, -2.0, 0.5, 9.0], np.float32) if rules.pop("sinks", False) else None
+    sinks = SINKS if rules.pop("sinks", False) else None
     decoder = Decoder(9, block_size, {**rules, **({} if sinks is None else {"sinks": Tensor(sinks)})})
     tables = np.array([[4, 1, 6], [2, 5, 8]], np.int32)
     generator = np.random.default_rng(0)
@@ -241,45 +220,8 @@ def paged(name):
         lengths = np.array([end, end], np.int32)
         given = tensors(query[:, start:end], key[:, start:end], value[:, start:end])
         output = array(decoder(*given, *map(Tensor, (slots.astype(np.int32).reshape(-1), tables, lengths))))
-        right = attended(query[:, start:end], key[:, :end], value[:, :end], sinks=sinks, **rules)
+        right = expected(query[:, start:end], key[:, :end], value[:, :end], sinks=sinks, **rules)
         np.testing.assert_allclose(output, right, atol=4e-3, err_msg=f"tokens {start} to {end}")
-
-
-class Two(nn.Cell):
-    """Two caches of one shape in one net."""
-
-    def __init__(self, **options):
-        super().__init__()
-        self.first, self.second = (
-            KVCache(2, 24, KV_HEADS, CACHE_DIM, CACHE_VALUE_DIM, ms.float16, **options) for _ in range(2)
-        )
-        for cache in (self.first, self.second):
-            for storage in (cache.key_cache, cache.value_cache):
-                storage.set_data(Tensor(np.full(storage.shape, np.nan, np.float16)))
-
-    def construct(self, query, key, value, other_key, other_value):
-        output = self.first(query, key, value)
-        self.second.update(other_key, other_value)
-        return output, self.second.attend(query)
-
-
-def cache(kind):
-    """Run a prompt of 12 tokens, and eight more, in two caches of one net."""
-    net = Two(**({"paged": True, "block_size": 16} if kind == "paged" else {}))
-    generator = np.random.default_rng(0)
-    query = draw(generator, 2, 20, HEADS, CACHE_DIM)
-    sides = [
-        (draw(generator, 2, 20, KV_HEADS, CACHE_DIM), draw(generator, 2, 20, KV_HEADS, CACHE_VALUE_DIM))
-        for _ in range(2)
-    ]
-    for start, end in [(0, 12), *((at, at + 1) for at in range(12, 20))]:
-        parts = [part[:, start:end] for part in (query, *sides[0], *sides[1])]
-        with attention_backend("tik"):
-            outputs = net(*tensors(*parts))
-        for output, (key, value) in zip(outputs, sides):
-            right = attended(parts[0], key[:, :end], value[:, :end])
-            np.testing.assert_allclose(array(output), right, atol=4e-3, err_msg=f"tokens {start} to {end}")
-    assert net.first.lengths.asnumpy().tolist() == net.second.lengths.asnumpy().tolist() == [20, 20]
 
 
 def server(kind):
@@ -287,37 +229,13 @@ def server(kind):
     serving.serve(serving.made(kind, {"contiguous": "right", "paged": "left"}[kind], "tik"), "tik", 5)
 
 
-class Slanted(nn.Cell):
-    """Attention by slopes that each item of the batch has for itself."""
-
-    def construct(self, query, key, value, slopes):
-        return flash_attention(query, key, value, causal=True, alibi_slopes=slopes, backend="tik")
-
-
-def slopes_per_item():
-    """Give other slopes at every call of one network."""
-    net, generator = Slanted(), np.random.default_rng(0)
-    for _ in range(2):
-        query, key, value = (draw(generator, 2, heads, 40, CACHE_DIM) for heads in (HEADS, KV_HEADS, KV_HEADS))
-        slopes = generator.uniform(0, 0.6, (2, HEADS)).astype(np.float32)
-        output = array(net(*tensors(query, key, value), Tensor(slopes)))
-        distance = np.abs(np.arange(40)[:, None] - np.arange(40))
-        problem = make_problem(
-            2, HEADS, 40, 40, CACHE_DIM, kv_heads=KV_HEADS, causal=True, bias_shape=(2, HEADS, 40, 40),
-            bias_dtype="float32",
-        )  # fmt: skip
-        right = reference.truth(problem, query, key, value, bias=-slopes[..., None, None] * distance)
-        np.testing.assert_allclose(output, right.output, atol=4e-3)
-
-
 CALLS = {
-    "slopes_per_item": slopes_per_item,
     **{f"server.{kind}": functools.partial(server, kind) for kind in serving.KINDS},
     "dropout_by_seed": dropout_by_seed,
     "packed_dropout": packed_dropout,
     **{f"packed.{name}": functools.partial(packed, name) for name in PACKED},
     **{f"paged.{name}": functools.partial(paged, name) for name in PAGED},
-    **{f"cache.{kind}": functools.partial(cache, kind) for kind in ("contiguous", "paged")},
+    **{f"cache.{kind}": functools.partial(serving.check_two, "tik", kind) for kind in serving.KINDS},
 }
 
 

@@ -6,7 +6,16 @@ import pytest
 from flash_attention import KVCache, attention_backend
 from mindspore import Tensor, nn
 
-from tests.train.flash_attention.support.serving import BACKENDS, DIM, HEADS, KV_HEADS, VALUE_DIM, attended, garbage
+from tests.train.flash_attention.support.serving import (
+    BACKENDS,
+    DIM,
+    HEADS,
+    KV_HEADS,
+    VALUE_DIM,
+    attended,
+    check_two,
+    garbage,
+)
 
 pytestmark = pytest.mark.asynchronous  # the state after a step must not depend on the time at which operators run
 
@@ -23,7 +32,6 @@ def random(heads: int, width: int, seed: int) -> np.ndarray:
 
 
 QUERY, KEY, VALUE = random(HEADS, DIM, 0), random(KV_HEADS, DIM, 1), random(KV_HEADS, VALUE_DIM, 2)
-OTHER_KEY, OTHER_VALUE = random(KV_HEADS, DIM, 3), random(KV_HEADS, VALUE_DIM, 4)
 
 
 def truth(key: np.ndarray, value: np.ndarray, starts=(0,) * BATCH) -> np.ndarray:
@@ -44,19 +52,6 @@ def decoded(cache, *tensors: np.ndarray, steps=STEPS, dtype=ms.float32) -> list:
     return [np.concatenate(part, 1) for part in zip(*parts)]
 
 
-class Two(nn.Cell):
-    """Two caches of one shape: one is called, the other is updated in a statement of its own."""
-
-    def __init__(self, *sizes, **options):
-        super().__init__()
-        self.first, self.second = (garbage(KVCache(*sizes, **options)) for _ in range(2))
-
-    def construct(self, query, key, value, other_key, other_value):
-        output = self.first(query, key, value)
-        self.second.update(other_key, other_value)
-        return output, self.second.attend(query)
-
-
 def as_called(cell: nn.Cell, way: str):
     """Return the cell, as called in a mode of MindSpore or a jit function."""
     ms.set_context(mode=ms.GRAPH_MODE if way == "graph" else ms.PYNATIVE_MODE)
@@ -69,31 +64,19 @@ def as_called(cell: nn.Cell, way: str):
     return ms.jit(call)
 
 
-def check_two(way: str, backend: str, dtype, error: float, options: dict) -> None:
-    """Compare every step of two caches in one net with the truth."""
-    steps = [(0, 12), *((at, at + 1) for at in range(12, 20))]
-    net = Two(BATCH, 24, KV_HEADS, DIM, VALUE_DIM, dtype, **options)
-    call = as_called(net, way)
-    with attention_backend(backend):
-        outputs = decoded(call, QUERY, KEY, VALUE, OTHER_KEY, OTHER_VALUE, steps=steps, dtype=dtype)
-    for output, keys, values, cache in zip(outputs, (KEY, OTHER_KEY), (VALUE, OTHER_VALUE), (net.first, net.second)):
-        np.testing.assert_allclose(output, truth(keys, values)[:, :20], atol=error)
-        assert cache.lengths.asnumpy().tolist() == [20] * BATCH
-
-
 @pytest.mark.daily("*-cpu-*", "graph-*-paged", "pynative-*-paged")
 @pytest.mark.parametrize("kind", OPTIONS)
 @pytest.mark.parametrize("backend", ("cpu", "math", "emulator"))
 @pytest.mark.parametrize("way", ("graph", "pynative", "jit"))
 def test_every_step_is_right(way, backend, kind):
-    check_two(way, backend, *BACKENDS[backend], OPTIONS[kind])
+    check_two(backend, kind, lambda cell: as_called(cell, way))
 
 
 @pytest.mark.daily("paged-graph", "paged-pynative")
 @pytest.mark.parametrize("way", ["graph", "pynative", "jit"])
 @pytest.mark.parametrize("kind", OPTIONS)
 def test_updates_of_a_device_are_right(way, composed, kind):
-    check_two(way, "cpu", *BACKENDS["cpu"], OPTIONS[kind])
+    check_two("cpu", kind, lambda cell: as_called(cell, way))
 
 
 @KINDS

@@ -45,24 +45,6 @@ def test_few_queries_are_decoded_and_have_gradients():
         np.testing.assert_allclose(ours.asnumpy(), plain.asnumpy(), atol=3e-3)
 
 
-@pytest.mark.parametrize(
-    "rules",
-    (
-        {"softcap": 3.0, "window_size": (20, 0)},
-        {"alibi": True, "scale": 0.4},
-        {"sinks": SINKS},
-        {"causal": False},
-        {"causal": False, "window_size": (20, 1)},
-    ),
-)
-def test_paged_attention_by_every_rule(rules):
-    keys, values = half(9, BLOCK, KV_HEADS, DIM, seed=1), half(9, BLOCK, KV_HEADS, 48, seed=2)
-    tables = Tensor(np.array([[4, 1, 6], [2, 5, 8]], np.int32))
-    given = half(2, 3, HEADS, DIM), keys, values, tables, Tensor(np.array([41, 2], np.int32))
-    ours, plain = (paged_attention(*given, backend=backend, **rules) for backend in ("emulator", "cpu"))
-    np.testing.assert_allclose(ours.asnumpy(), plain.asnumpy(), atol=1e-3)
-
-
 class Decoder(nn.Cell):
     """Write tokens into its caches and attend to them."""
 
