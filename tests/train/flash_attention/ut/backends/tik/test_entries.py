@@ -1,8 +1,9 @@
-"""Entries of both routes, for every combination of features: each kernel gets the tensors that it expects."""
+"""Entries of both routes get the tensors that their kernels expect; the place of the entries' files."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from flash_attention.backends.tik import entries, opp_package
@@ -11,8 +12,6 @@ from flash_attention.kernels.tik.describe import STAGES, Operator
 from flash_attention.kernels.tik.problem import Request
 
 from tests.train.flash_attention.ut.backends.tik.support.requests import REQUESTS, described
-
-pytestmark = pytest.mark.system
 
 tikemu = pytest.importorskip("tikemu")
 
@@ -50,6 +49,7 @@ def built(monkeypatch, tmp_path) -> Iterator[list]:
     entries.entry.cache_clear()
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("route", (_in_process, _package))
 def test_entries_take_what_the_kernels_take(built: list, route: Callable) -> None:
     functions: dict[Operator, Callable] = {}
@@ -64,6 +64,7 @@ def test_entries_take_what_the_kernels_take(built: list, route: Callable) -> Non
             assert built.pop() == (stage, request, "kernel")
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("route", (_in_process, _package))
 def test_entries_refuse_other_tensors(built: list, route: Callable) -> None:
     request = REQUESTS["causal-key_mask-bias-dropout-gqa-sinks-d_bias-d_lse"]
@@ -74,3 +75,25 @@ def test_entries_refuse_other_tensors(built: list, route: Callable) -> None:
             route(operator)([None, *tensors[1:]], request.to_text())
         with pytest.raises((ValueError, TypeError), match="got (shape|format|dtype)"):
             route(operator)([*tensors[1:], tensors[0]], request.to_text())
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("FLASH_ATTENTION_ENTRIES", str(tmp_path / "file"))
+    with pytest.raises(RuntimeError, match="cannot be written: .*file.*; set FLASH_ATTENTION_ENTRIES"):
+        entries.load("nothing", "def nothing(): ...")
+
+
+def test_a_user_without_a_home_is_told_what_to_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FLASH_ATTENTION_ENTRIES", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", _homeless)
+    with pytest.raises(RuntimeError, match="no home. Set FLASH_ATTENTION_ENTRIES"):
+        entries.folder()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert entries.folder().is_relative_to(tmp_path)
+
+
+def _homeless() -> Path:
+    """Raise the error of Path.home for a user that the system does not know."""
+    raise RuntimeError("no home.")

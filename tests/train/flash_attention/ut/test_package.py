@@ -1,18 +1,105 @@
-"""Test that attention's first call and `flash-attention info` notice another flash_attention on the path."""
+"""The package as a whole: public names with types, what an import does, other copies on the path."""
 
 from __future__ import annotations
 
+import ast
+import importlib
+import inspect
 import subprocess
 import sys
 import warnings
 from pathlib import Path
 
 import flash_attention
+import mindspore as ms
 import numpy as np
 import pytest
-from flash_attention import __version__, cli
+from flash_attention import FlashAttention, __version__, cli
 from flash_attention.backends import registry
-from mindspore import Tensor
+from mindspore import Tensor, nn
+
+
+@pytest.mark.parametrize("name", ("flash_attention", "flash_attention.context_parallel"))
+def test_the_stub_has_every_public_name_from_where_it_is(name: str) -> None:
+    package = importlib.import_module(name)
+    stub = ast.parse(Path(package.__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
+    found = {
+        alias.asname: statement.module
+        for statement in stub.body
+        if isinstance(statement, ast.ImportFrom)
+        for alias in statement.names
+    }
+    assert found == package._EXPORTS
+    assert (Path(flash_attention.__file__).parent / "py.typed").exists()
+
+
+@pytest.mark.parametrize(
+    "name", ("flash_attention", "flash_attention.context_parallel", "flash_attention.compat.flash_attn")
+)
+def test_public_signatures_name_every_argument(name: str) -> None:
+    package = importlib.import_module(name)
+    functions = [getattr(package, one) for one in package.__all__ if one not in ("__version__", "PeerError")]
+    functions += [one.construct for one in functions if isinstance(one, type) and issubclass(one, nn.Cell)]
+    signatures = {one.__qualname__: str(inspect.signature(one)) for one in functions}
+    assert not [one for one, signature in signatures.items() if "*args" in signature or "**" in signature]
+
+
+def test_an_argument_by_the_name_of_another_library_is_python_s_error() -> None:
+    query, layer = Tensor(np.ones((1, 2, 8, 16)), ms.float32), FlashAttention(16)
+    for function in (flash_attention.flash_attention, layer):
+        with pytest.raises(TypeError, match="unexpected keyword argument 'is_causal'"):
+            function(query, query, query, is_causal=True)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'is_causal'"):
+        FlashAttention(16, is_causal=True)
+
+
+def test_importing_the_package_imports_neither_mindspore_nor_numpy(run_python):
+    code = (
+        "import sys, flash_attention; assert flash_attention.__version__;"
+        "assert 'FlashAttention' in dir(flash_attention); print('mindspore' in sys.modules, 'numpy' in sys.modules)"
+    )
+    assert run_python("-c", code).split() == ["False", "False"]
+
+
+def test_public_names_resolve_and_others_do_not():
+    with pytest.raises(AttributeError, match="no attribute 'FlashAttentionn'"):
+        _ = flash_attention.FlashAttentionn
+    for name in flash_attention.__all__:
+        assert getattr(flash_attention, name) is not None
+
+
+IMPORTS = """
+import importlib, pkgutil
+import mindspore as ms
+
+made = []
+
+def watched(kind, function):
+    def call(*arguments, **named):
+        made.append(kind)
+        return function(*arguments, **named)
+    return call
+
+for kind, owner, name in (
+    ("Cell", ms.nn.Cell, "__init__"), ("Tensor", ms.Tensor, "__init__"), ("context", ms, "set_context"),
+):
+    setattr(owner, name, watched(kind, getattr(owner, name)))
+
+import flash_attention
+
+for module in pkgutil.walk_packages(flash_attention.__path__, "flash_attention."):
+    try:
+        importlib.import_module(module.name)
+    except ModuleNotFoundError as error:  # a client's library that is not installed
+        assert not error.name.startswith(("flash_attention", "mindspore")), error
+print("made:", made)
+"""
+
+
+def test_no_cell_tensor_or_context_at_import():
+    done = subprocess.run([sys.executable, "-c", IMPORTS], capture_output=True, text=True)
+    assert "made: []" in done.stdout, done.stdout + done.stderr
+
 
 TRAIN = Path(flash_attention.__file__).resolve().parents[1]
 
@@ -96,7 +183,7 @@ def test_the_first_call_warns_and_later_ones_do_not(tmp_path: Path, monkeypatch)
         tensor = Tensor(np.zeros((1, 1, length, 8), np.float32))
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
-            flash_attention.FlashAttention(8)(tensor, tensor, tensor)
+            FlashAttention(8)(tensor, tensor, tensor)
         strangers = [warning for warning in said if "version 1.0.0 in" in str(warning.message)]
         assert len(strangers) == (length == 23)
 

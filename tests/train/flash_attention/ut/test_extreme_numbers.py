@@ -1,10 +1,12 @@
-"""Check rows with very negative biases throughout, as padding makes them in many models."""
+"""Very negative biases, scales at the bounds of the TIK operators, and subnormal numbers in every mode."""
 
 import mindspore as ms
 import numpy as np
 import pytest
-from flash_attention import flash_attention, flash_attention_varlen
-from mindspore import Tensor, ops
+from flash_attention import KVCache, flash_attention, flash_attention_varlen, paged_attention, reshape_and_cache
+from mindspore import Parameter, Tensor, nn, ops
+
+from tests.train.flash_attention.support.cells import Call, Gradients
 
 BATCH, HEADS, SEQ, DIM = 2, 2, 150, 8
 LOWEST = np.finfo(np.float32).min
@@ -135,3 +137,95 @@ def test_the_tik_operators_to_the_lowest_of_float16(bias):
         return flash_attention(query, key, value, None, bias, scale=0.25, return_lse=True, backend="emulator")
 
     assert_near(computed(call, ms.float16, *inputs, biases, d_output), wanted, 4e-3)
+
+
+OF_SCALES = np.random.default_rng(0)
+Q_SCALED, K_SCALED, V_SCALED = (OF_SCALES.standard_normal((1, 1, 20, 16)).astype(np.float16) for _ in range(3))
+#: Beside biases that are all low, a mask hides by less than it does elsewhere.
+LOW = Tensor((OF_SCALES.standard_normal((1, 1, 1, 20)) - 30000).astype(np.float16))
+MASK = Tensor((np.arange(20) > 12)[None, None, None])
+
+
+def scaled(backend, scale, **inputs):
+    """Return the output, logsumexp and the gradients of query, key and value."""
+
+    def total(query, key, value):
+        output, logsumexp = flash_attention(query, key, value, scale=scale, backend=backend, return_lse=True, **inputs)
+        return ops.sum(output.astype(ms.float32)), output, logsumexp
+
+    gradients, outputs = ms.ops.grad(total, (0, 1, 2), has_aux=True)(*map(Tensor, (Q_SCALED, K_SCALED, V_SCALED)))
+    return [one.asnumpy().astype(np.float64) for one in (*outputs, *gradients)]
+
+
+@pytest.mark.parametrize("scale", [2.0**-10, -(2.0**-10), 0.0, 2.0**10])
+@pytest.mark.parametrize(
+    "inputs", [{}, {"attention_mask": MASK, "bias": LOW}, {"alibi": True}], ids=["plain", "low", "alibi"]
+)
+def test_within_the_bounds_they_are_right(inputs, scale):
+    for found, wanted in zip(scaled("emulator", scale, **inputs), scaled("math", scale, **inputs)):
+        np.testing.assert_allclose(found, wanted, rtol=4e-3, atol=4e-3 * np.abs(wanted).max())
+
+
+@pytest.mark.parametrize("scale", [9.7e-4, -1e-4, 1e-10, 1e-38, 1025.0, -1e10])
+def test_beyond_they_are_refused(scale):
+    with pytest.raises(RuntimeError, match="take a scale from 0.0009765625 to 1024.0, of either sign, or 0, got "):
+        scaled("emulator", scale)
+
+
+BITS = 0xAE398  # of 1e-39 in float32; a quarter and a fourfold are exact
+WIDTH = 16
+ENDS = {"cu_seqlens_q": (0, 4, 8), "cu_seqlens_k": (0, 4, 8)}
+
+
+def full(*shape: int, bits: int = BITS) -> Tensor:
+    """Return float32 elements that all have these bits."""
+    return Tensor(np.full(shape, bits, np.uint32).view(np.float32))
+
+
+def assert_kept(tensor: Tensor) -> None:
+    """Compare bits, but for rounding: the thread of the test may flush subnormal numbers itself."""
+    np.testing.assert_allclose(tensor.asnumpy().view(np.uint32), BITS, rtol=1e-5)
+
+
+class Paged(nn.Cell):
+    """Four tokens written into the first block, and attended to by one query."""
+
+    def __init__(self):
+        super().__init__()
+        self.keys, self.values = (Parameter(full(2, 4, HEADS, WIDTH, bits=0), name=name) for name in ("keys", "values"))
+
+    def construct(self, query, key, value, slots, tables, lengths):
+        written = reshape_and_cache(key, value, self.keys, self.values, slots)
+        return paged_attention(query, self.keys, self.values, tables, lengths, backend="cpu"), written
+
+
+@pytest.mark.parametrize(
+    ("function", "rules", "queries", "keys"),
+    (
+        pytest.param(flash_attention, {}, (1, HEADS, 4, WIDTH), (1, HEADS, 4, WIDTH), id="attention"),
+        pytest.param(flash_attention, {}, (1, HEADS, 1, WIDTH), (1, HEADS, 256, WIDTH), id="decode"),
+        pytest.param(flash_attention_varlen, ENDS, (8, HEADS, WIDTH), (8, HEADS, WIDTH), id="packed"),
+    ),
+)
+def test_values_and_gradients(function, rules: dict, queries: tuple, keys: tuple, mode: str) -> None:
+    """The output is the value. With as many queries as keys, each value's gradient is the output's gradient."""
+    tensors = full(*queries, bits=0), full(*keys, bits=0), full(*keys)
+    cell = Call(function, backend="cpu", **rules)
+    assert_kept(cell(*tensors))
+    if queries == keys:
+        assert_kept(Gradients(cell)(*tensors, full(*queries))[2])
+
+
+def test_a_paged_cache(mode: str) -> None:
+    cell = Paged()
+    tables, lengths = Tensor([[0]], ms.int32), Tensor([4], ms.int32)
+    query, key, value = full(1, HEADS, WIDTH, bits=0), full(4, HEADS, WIDTH, bits=0), full(4, HEADS, WIDTH)
+    assert_kept(cell(query, key, value, Tensor([0, 1, 2, 3], ms.int32), tables, lengths)[0])
+    assert_kept(cell.values[0])
+
+
+@pytest.mark.parametrize("options", ({}, {"paged": True, "block_size": 4}), ids=("contiguous", "paged"))
+def test_a_kv_cache(options: dict, mode: str) -> None:
+    cache = KVCache(1, 8, HEADS, WIDTH, dtype=ms.float32, **options)
+    zeros = full(1, 4, HEADS, WIDTH, bits=0)
+    assert_kept(cache(zeros, zeros, full(1, 4, HEADS, WIDTH)))
