@@ -41,36 +41,34 @@ def test_good_arguments():
     assert status(forward_inputs()) == 0
 
 
+def rates(*numbers) -> np.ndarray:
+    """Return rates that begin with these numbers."""
+    return np.array([*numbers, *[0] * (8 - len(numbers))], np.float32)
+
+
+OF_ZEROS = np.zeros(2, np.int64)
+# By status: the number of an input, and the input.
+WRONG_INPUTS = {
+    POINTER: ((0, None), (1, None), (RULES, None), (RATES, None)),
+    DTYPE: (
+        *((0, zeros(2, 4, 5, 8, dtype=np.float64)), (0, zeros(2, 4, 5, 8, dtype=np.float16))),
+        *((1, zeros(2, 2, 6, 8, dtype=np.int32)), (RULES, zeros(20, dtype=np.int32))),
+    ),
+    SHAPE: (
+        *((0, zeros(*shape)) for shape in ((2, 4, 40), (2, 4, 5, 8, 1), (1, 4, 5, 8), (2, 4, 5, 16), (2, 5, 5, 8))),
+        *((1, zeros(2, 3, 6, 8)), (1, zeros(2, 2, 6, 9)), (2, zeros(2, 2, 7, 8)), (2, zeros(2, 2, 6))),
+    ),
+    0: ((0, zeros(2, 4, 0, 8)),),  # no score
+    CONFIG: (
+        *((RULES, zeros(19, dtype=np.int64)), (RULES, zeros(20, dtype=np.int64))),
+        *((RATES, zeros(4)), (RATES, zeros(4 + 5))),
+    ),
+    VALUE: tuple((RATES, rates(*one)) for one in ((np.nan, 0, 1), (np.inf, 0, 1), (1, 0, 1, -1), (1, 0, 1, np.inf))),
+}
+
+
 @pytest.mark.parametrize(
-    ("index", "tensor", "expected"),
-    [
-        (0, None, POINTER),
-        (1, None, POINTER),
-        (0, zeros(2, 4, 5, 8, dtype=np.float64), DTYPE),
-        (0, zeros(2, 4, 5, 8, dtype=np.float16), DTYPE),
-        (1, zeros(2, 2, 6, 8, dtype=np.int32), DTYPE),
-        (0, zeros(2, 4, 40), SHAPE),
-        (0, zeros(2, 4, 5, 8, 1), SHAPE),
-        (0, zeros(2, 4, 0, 8), 0),  # no score
-        (0, zeros(1, 4, 5, 8), SHAPE),
-        (0, zeros(2, 4, 5, 16), SHAPE),
-        (0, zeros(2, 5, 5, 8), SHAPE),
-        (1, zeros(2, 3, 6, 8), SHAPE),
-        (1, zeros(2, 2, 6, 9), SHAPE),
-        (2, zeros(2, 2, 7, 8), SHAPE),
-        (2, zeros(2, 2, 6), SHAPE),
-        (RULES, None, POINTER),
-        (RATES, None, POINTER),
-        (RULES, zeros(20, dtype=np.int32), DTYPE),
-        (RULES, zeros(19, dtype=np.int64), CONFIG),
-        (RULES, zeros(20, dtype=np.int64), CONFIG),
-        (RATES, zeros(4), CONFIG),
-        (RATES, zeros(4 + 5), CONFIG),
-        (RATES, np.array([np.nan, 0, 1, 0, 0, 0, 0, 0], np.float32), VALUE),
-        (RATES, np.array([np.inf, 0, 1, 0, 0, 0, 0, 0], np.float32), VALUE),
-        (RATES, np.array([1, 0, 1, -1, 0, 0, 0, 0], np.float32), VALUE),
-        (RATES, np.array([1, 0, 1, np.inf, 0, 0, 0, 0], np.float32), VALUE),
-    ],
+    ("index", "tensor", "expected"), [(*row, status) for status, rows in WRONG_INPUTS.items() for row in rows]
 )
 def test_tensors(index, tensor, expected):
     inputs = forward_inputs()
@@ -78,76 +76,50 @@ def test_tensors(index, tensor, expected):
     assert status(inputs) == expected
 
 
+INT32, INT64, UINT8 = (np.dtype(name) for name in ("int32", "int64", "uint8"))
+BY_PREFIX, DRAWN = {HAS_PREFIX: 1, CAUSAL: 1}, {DROPOUT: 1, THRESHOLD: 9}
+# By status: the rules, and the tensors beside them by their numbers.
+WRONG_RULES = {
+    VALUE: (
+        *({CAUSAL: 2}, {BOTTOM_RIGHT: -1}, {LEFT: -2}, {RIGHT: 2**62}, {PREV: -1}, {NEXT: 2**40}, {BLOCK: 0}),
+        *({BLOCK: 2**40}, {DROPOUT: 3}, {BIAS_KIND: 4}, {HAS_MASK: 2}, {LAYOUT: -1}, {LAYOUT: 6}, {HEAD_DIM: 0}),
+        *({HEAD_DIM: 1025}, {VALUE_DIM: 0}, {VALUE_DIM: 1025}, {HAS_SINKS: 2}),
+        ({HAS_PREFIX: 1}, {PREFIX: np.int32([0, 6])}),
+        *(({**BY_PREFIX, field: 3}, {PREFIX: np.int32([0, 6])}) for field in (LEFT, NEXT)),
+        *(({DROPOUT: 1, THRESHOLD: threshold}, {SEED: OF_ZEROS}) for threshold in (0, 65536)),
+        *(({**DRAWN, HEAD_OFFSET: -1}, {SEED: OF_ZEROS}), ({**DRAWN, BATCH_OFFSET: 2**33}, {SEED: OF_ZEROS})),
+        (DRAWN, {SEED: OF_ZEROS, RATES: rates(1)}),
+    ),
+    POINTER: (
+        *({HAS_MASK: 1}, {BIAS_KIND: 1}, {BIAS_KIND: 3}, {HAS_SINKS: 1}, BY_PREFIX, {HAS_SEGMENTS: 1}, DRAWN),
+        *({DROPOUT: 2}, ({HAS_SEGMENTS: 1}, {SEGMENTS: zeros(2, 5, dtype=INT32)})),
+    ),
+    DTYPE: (
+        *(({HAS_MASK: 1}, {MASK: zeros(2, 1, 5, 6)}), ({BIAS_KIND: 1}, {BIAS: zeros(1, 4, 1, 6, dtype=UINT8)})),
+        *(({BIAS_KIND: 3}, {BIAS: zeros(4, dtype=np.float16)}), ({HAS_SINKS: 1}, {SINKS: zeros(4, dtype=np.float16)})),
+        *((BY_PREFIX, {PREFIX: zeros(2, dtype=INT64)}), (DRAWN, {SEED: zeros(2, dtype=INT32)})),
+        ({HAS_SEGMENTS: 1}, {SEGMENTS: zeros(2, 5), KV_SEGMENTS: zeros(2, 6)}),
+        ({DROPOUT: 2}, {KEEP_BITS: zeros(2, 4, 5, 1)}),
+    ),
+    SHAPE: (
+        *({LAYOUT: 2}, {LAYOUT: 1}, {HEAD_DIM: 4}, {VALUE_DIM: 4}),
+        *(
+            ({HAS_MASK: 1}, {MASK: zeros(*shape, dtype=UINT8)})
+            for shape in ((2, 5, 6), (2, 1, 5, 1), (3, 1, 5, 6), (1, 2, 5, 6))
+        ),
+        ({BIAS_KIND: 1}, {BIAS: zeros(1, 4, 2, 6)}),
+        *(({BIAS_KIND: 3}, {BIAS: zeros(*shape)}) for shape in ((3,), (1, 4), (2, 4, 1))),
+        *(({HAS_SINKS: 1}, {SINKS: zeros(5)}), (BY_PREFIX, {PREFIX: zeros(3, dtype=INT32)})),
+        ({HAS_SEGMENTS: 1}, {SEGMENTS: zeros(2, 6, dtype=INT32), KV_SEGMENTS: zeros(2, 6, dtype=INT32)}),
+        *((DRAWN, {SEED: zeros(3, dtype=INT64)}), ({DROPOUT: 2}, {KEEP_BITS: zeros(2, 4, 5, 2, dtype=UINT8)})),
+    ),
+    BAD_PREFIX: tuple((BY_PREFIX, {PREFIX: np.int32(ends)}) for ends in ([0, 7], [-1, 0])),
+}
+
+
 @pytest.mark.parametrize(
     ("rules", "tensors", "expected"),
-    [
-        ({CAUSAL: 2}, {}, VALUE),
-        ({BOTTOM_RIGHT: -1}, {}, VALUE),
-        ({LEFT: -2}, {}, VALUE),
-        ({RIGHT: 2**62}, {}, VALUE),
-        ({PREV: -1}, {}, VALUE),
-        ({NEXT: 2**40}, {}, VALUE),
-        ({BLOCK: 0}, {}, VALUE),
-        ({BLOCK: 2**40}, {}, VALUE),
-        ({DROPOUT: 3}, {}, VALUE),
-        ({BIAS_KIND: 4}, {}, VALUE),
-        ({HAS_MASK: 2}, {}, VALUE),
-        ({HAS_MASK: 1}, {}, POINTER),
-        ({HAS_MASK: 1}, {MASK: zeros(2, 1, 5, 6)}, DTYPE),
-        ({HAS_MASK: 1}, {MASK: zeros(2, 5, 6, dtype=np.uint8)}, SHAPE),
-        ({HAS_MASK: 1}, {MASK: zeros(2, 1, 5, 1, dtype=np.uint8)}, SHAPE),
-        ({HAS_MASK: 1}, {MASK: zeros(3, 1, 5, 6, dtype=np.uint8)}, SHAPE),
-        ({HAS_MASK: 1}, {MASK: zeros(1, 2, 5, 6, dtype=np.uint8)}, SHAPE),
-        ({BIAS_KIND: 1}, {}, POINTER),
-        ({BIAS_KIND: 1}, {BIAS: zeros(1, 4, 1, 6, dtype=np.uint8)}, DTYPE),
-        ({BIAS_KIND: 1}, {BIAS: zeros(1, 4, 2, 6)}, SHAPE),
-        ({BIAS_KIND: 3}, {}, POINTER),
-        ({BIAS_KIND: 3}, {BIAS: zeros(4, dtype=np.float16)}, DTYPE),
-        ({BIAS_KIND: 3}, {BIAS: zeros(3)}, SHAPE),
-        ({BIAS_KIND: 3}, {BIAS: zeros(1, 4)}, SHAPE),
-        ({BIAS_KIND: 3}, {BIAS: zeros(2, 4, 1)}, SHAPE),
-        ({LAYOUT: -1}, {}, VALUE),
-        ({LAYOUT: 6}, {}, VALUE),
-        ({LAYOUT: 2}, {}, SHAPE),
-        ({LAYOUT: 1}, {}, SHAPE),
-        ({HEAD_DIM: 0}, {}, VALUE),
-        ({HEAD_DIM: 1025}, {}, VALUE),
-        ({HEAD_DIM: 4}, {}, SHAPE),
-        ({VALUE_DIM: 0}, {}, VALUE),
-        ({VALUE_DIM: 1025}, {}, VALUE),
-        ({VALUE_DIM: 4}, {}, SHAPE),
-        ({HAS_SINKS: 2}, {}, VALUE),
-        ({HAS_SINKS: 1}, {}, POINTER),
-        ({HAS_SINKS: 1}, {SINKS: zeros(4, dtype=np.float16)}, DTYPE),
-        ({HAS_SINKS: 1}, {SINKS: zeros(5)}, SHAPE),
-        ({HAS_PREFIX: 1, CAUSAL: 1}, {}, POINTER),
-        ({HAS_PREFIX: 1, CAUSAL: 1}, {PREFIX: zeros(2, dtype=np.int64)}, DTYPE),
-        ({HAS_PREFIX: 1, CAUSAL: 1}, {PREFIX: zeros(3, dtype=np.int32)}, SHAPE),
-        ({HAS_PREFIX: 1, CAUSAL: 1}, {PREFIX: np.int32([0, 7])}, BAD_PREFIX),
-        ({HAS_PREFIX: 1, CAUSAL: 1}, {PREFIX: np.int32([-1, 0])}, BAD_PREFIX),
-        ({HAS_PREFIX: 1}, {PREFIX: np.int32([0, 6])}, VALUE),
-        ({HAS_PREFIX: 1, CAUSAL: 1, LEFT: 3}, {PREFIX: np.int32([0, 6])}, VALUE),
-        ({HAS_PREFIX: 1, CAUSAL: 1, NEXT: 3}, {PREFIX: np.int32([0, 6])}, VALUE),
-        ({HAS_SEGMENTS: 1}, {}, POINTER),
-        ({HAS_SEGMENTS: 1}, {SEGMENTS: zeros(2, 5), KV_SEGMENTS: zeros(2, 6)}, DTYPE),
-        ({HAS_SEGMENTS: 1}, {SEGMENTS: zeros(2, 5, dtype=np.int32)}, POINTER),
-        ({HAS_SEGMENTS: 1}, {SEGMENTS: zeros(2, 6, dtype=np.int32), KV_SEGMENTS: zeros(2, 6, dtype=np.int32)}, SHAPE),
-        ({DROPOUT: 1, THRESHOLD: 9}, {}, POINTER),
-        ({DROPOUT: 1, THRESHOLD: 9}, {SEED: zeros(2, dtype=np.int32)}, DTYPE),
-        ({DROPOUT: 1, THRESHOLD: 9}, {SEED: zeros(3, dtype=np.int64)}, SHAPE),
-        ({DROPOUT: 1, THRESHOLD: 0}, {SEED: zeros(2, dtype=np.int64)}, VALUE),
-        ({DROPOUT: 1, THRESHOLD: 65536}, {SEED: zeros(2, dtype=np.int64)}, VALUE),
-        ({DROPOUT: 1, THRESHOLD: 9, HEAD_OFFSET: -1}, {SEED: zeros(2, dtype=np.int64)}, VALUE),
-        ({DROPOUT: 1, THRESHOLD: 9, BATCH_OFFSET: 2**33}, {SEED: zeros(2, dtype=np.int64)}, VALUE),
-        (
-            {DROPOUT: 1, THRESHOLD: 9},
-            {SEED: zeros(2, dtype=np.int64), RATES: np.float32([1, 0, 0, 0, 0, 0, 0, 0])},
-            VALUE,
-        ),
-        ({DROPOUT: 2}, {}, POINTER),
-        ({DROPOUT: 2}, {KEEP_BITS: zeros(2, 4, 5, 2, dtype=np.uint8)}, SHAPE),
-        ({DROPOUT: 2}, {KEEP_BITS: zeros(2, 4, 5, 1)}, DTYPE),
-    ],
+    [(*(row if isinstance(row, tuple) else (row, {})), status) for status, rows in WRONG_RULES.items() for row in rows],
 )
 def test_rules(rules, tensors, expected):
     inputs = forward_inputs()
