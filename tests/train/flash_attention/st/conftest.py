@@ -2,11 +2,13 @@
 
 import re
 import subprocess
+from functools import partial
 
 import numpy as np
 import pytest
 from flash_attention import cli
 
+from tests.train.flash_attention.st.support.card_runs import card_run
 from tests.train.flash_attention.st.support.wheel_tools import ROOT
 
 PAGE = ROOT / "docs/virtual_ascend.md"
@@ -28,3 +30,12 @@ def package(tmp_path_factory):
     assert cli.main(["opp", "--out", str(folder / "opp")]) == 0
     subprocess.run(["bash", folder / "opp/install.sh", f"--install-path={folder}"], check=True, capture_output=True)
     return folder / "vendors/flash_attention"
+
+
+@pytest.fixture
+def card(release, tmp_path, request):
+    """Return `card_run` for the release of the test, which has the operator package if it goes through GE."""
+    variables = {}
+    if release != "2.0.0":
+        variables["ASCEND_CUSTOM_OPP_PATH"] = request.getfixturevalue("package")
+    return partial(card_run, release, tmp_path, **variables)

@@ -1,81 +1,146 @@
-"""Attention of every kind on the virtual card, forward and backward, in both execution modes."""
+"""Attention of every kind on the virtual card, forward and backward, in both modes of three releases of MindSpore.
 
+MindSpore 2.5 and 2.6 drive the first Ascend 910 through GE.
+"""
+
+import numpy as np
 import pytest
 
-from tests.train.flash_attention.st.support.card_runs import verdicts
+from tests.train.flash_attention.st.support.card_kernels import BOUND
+from tests.train.flash_attention.st.support.card_runs import release_python, verdicts, words
+from tests.train.flash_attention.st.support.wheel_tools import ROOT
 from tests.train.flash_attention.support.case_list import daily_names
-from tests.virtual_ascend.card import card_python
+from tests.virtual_ascend.card import said, start
 
-pytestmark = pytest.mark.card
+MINUTES = 60
+pytestmark = [pytest.mark.card, pytest.mark.timeout(60 * MINUTES)]  # the first one of a release makes an environment
 MODES = "graph", "pynative"
+SLOW = {"marks": pytest.mark.slow}
 # Together they have masks, biases, windows, dropout by bits, shared keys and a soft cap. They also have sinks,
 # prefixes, segments, values of another width, few queries on many keys, and the layouts. test_card_entries.py has
 # another case.
-CASES = daily_names("card")
+CASES, GE = daily_names("card"), daily_names("ge")
 PARTS = 12
-# The limit fits slow tests on a machine that others use too.
-MINUTES = 20
-# The checks of card_calls.py and card_training.py that show most for their time.
-CALLS = {
-    "graph": ("packed.sinks_prefix", "dropout_by_seed", "server.paged"),
-    "pynative": ("paged.sinks", "cache.paged"),
-}
-TRAINING = "two alike", "accumulated", "dropout"
+TRAINED = "two alike", "accumulated", "dropout"
+# Of card_calls.py and card_training.py the checks that show most for their time.
+CHOSEN = (
+    ("2.0.0", "card_cases.py", "graph", CASES[1::2]),
+    ("2.0.0", "card_cases.py", "pynative", CASES[::2]),
+    ("2.6.0", "card_cases.py", "graph", GE[::2]),
+    ("2.6.0", "card_cases.py", "pynative", GE[1::2]),
+    ("2.0.0", "card_calls.py", "graph", ("packed.sinks_prefix", "dropout_by_seed", "server.paged")),
+    ("2.0.0", "card_calls.py", "pynative", ("paged.sinks", "cache.paged")),
+    ("2.6.0", "card_calls.py", "graph", ("packed.sinks_prefix", "cache.paged")),
+    ("2.6.0", "card_calls.py", "pynative", ("paged.sinks", "packed.sinks_prefix")),
+    ("2.0.0", "card_training.py", "graph", (*TRAINED, "recompute", "recomputed dropout")),
+    ("2.0.0", "card_training.py", "pynative", TRAINED),
+    ("2.6.0", "card_training.py", "graph", (*TRAINED, "recompute")),
+    ("2.0.0", "card_data.py", "graph", ("train", "checkpoint", "export", "sink by two")),
+    pytest.param("2.6.0", "card_data.py", "graph", ("train", "checkpoint"), **SLOW),
+)
+# What is run, and how many checks it has at least. These releases recompute in graphs only.
+EVERY = (
+    *(("2.0.0", "card_cases.py", mode, 400 // PARTS, f"{part}/{PARTS}") for mode in MODES for part in range(PARTS)),
+    *((release, "card_cases.py", "graph", 400, "0/1") for release in ("2.6.0", "2.5.0")),
+    *(
+        (release, program, mode, count)
+        for release, mode in (
+            *(("2.0.0", mode) for mode in MODES),
+            *(("2.6.0", mode) for mode in MODES),
+            ("2.5.0", "graph"),
+        )
+        for program, count in (("card_calls.py", 16), ("card_training.py", {"graph": 13, "pynative": 11}[mode]))
+    ),
+    ("2.0.0", "card_data.py", "graph", 8),
+    ("2.0.0", "card_data.py", "pynative", 4),
+)
 
 
-@pytest.fixture(scope="module")
-def python():
-    """Return the interpreter that has MindSpore 2.0.0."""
-    return card_python()
-
-
-@pytest.mark.parametrize("mode, names", [("graph", CASES[1::2]), ("pynative", CASES[::2])], ids=MODES)
-def test_shared_cases(python, tmp_path, mode, names):
-    assert set(verdicts(python, tmp_path, "card_cases.py", mode, *names)) == set(names)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(60 * MINUTES)
-@pytest.mark.parametrize("part", range(PARTS))
-@pytest.mark.parametrize("mode", MODES)
-def test_every_shared_case(python, tmp_path, mode, part):
-    assert len(verdicts(python, tmp_path, "card_cases.py", mode, f"{part}/{PARTS}", minutes=MINUTES)) > 400 // PARTS
-
-
-@pytest.mark.parametrize("mode, names", CALLS.items(), ids=CALLS)
-def test_calls(python, tmp_path, mode, names):
-    """The calls have dropout by seed, packed sequences and caches."""
-    assert set(verdicts(python, tmp_path, "card_calls.py", mode, *names)) == set(names)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(60 * MINUTES)
-@pytest.mark.parametrize("mode", MODES)
-def test_every_call(python, tmp_path, mode):
-    assert len(verdicts(python, tmp_path, "card_calls.py", mode, minutes=MINUTES)) == 16
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_training(python, tmp_path, mode):
-    """The networks have two layers of one shape, accumulated gradients, or dropout. Each step has other data."""
-    names = (*TRAINING, *(["recompute", "recomputed dropout"] if mode == "graph" else []))
-    verdicts(python, tmp_path, "card_training.py", mode, *names)
-
-
-def test_around_a_network(python, tmp_path):
-    """Model.train, sunk data, checkpoints and export work."""
-    verdicts(python, tmp_path, "card_data.py", "graph", "train", "checkpoint", "export", "sink by two")
+@pytest.mark.parametrize("release, program, mode, names", CHOSEN)
+def test_chosen(card, program, mode, names):
+    """Calls have dropout by seed, packed sequences and caches; every step of a training has other data."""
+    assert set(verdicts(card(program, mode, *names))) == set(names)
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(60 * MINUTES)
-@pytest.mark.parametrize("mode, count", [("graph", 8), ("pynative", 4)])
-def test_all_around_a_network(python, tmp_path, mode, count):
-    assert len(verdicts(python, tmp_path, "card_data.py", mode, minutes=MINUTES)) == count
+@pytest.mark.parametrize("release, program, mode, count, part", [(*one, "")[:5] for one in EVERY])
+def test_every(card, program, mode, count, part):
+    assert len(verdicts(card(program, mode, *filter(None, [part]), minutes=MINUTES))) >= count
 
 
+# Every run has the gradients of test_card_kernels.py and the shared cases.
 @pytest.mark.slow
-@pytest.mark.timeout(60 * MINUTES)
-@pytest.mark.parametrize("mode, count", [("graph", 13), ("pynative", 11)])
-def test_all_training(python, tmp_path, mode, count):
-    assert len(verdicts(python, tmp_path, "card_training.py", mode, minutes=MINUTES)) == count
+@pytest.mark.parametrize("release", ["2.0.0"])
+@pytest.mark.parametrize("mode, layout", [("graph", "BNSD"), ("graph", "TH"), ("pynative", "TH"), ("pynative", "BSH")])
+def test_output_and_gradients_of_two_calls(card, mode, layout):
+    found = words(card("card_attention.py", "attention", mode, layout))
+    assert len(found) == 12
+    assert {name: error for call, name, error in found if float(error) > BOUND} == {}
+
+
+@pytest.mark.parametrize(
+    "release, mode, bound",
+    [
+        ("2.0.0", "graph", 2e-3),
+        pytest.param("2.0.0", "pynative", 2e-3, **SLOW),
+        *(pytest.param(release, "graph", 1e-4, **SLOW) for release in ("2.6.0", "2.5.0")),
+    ],
+)
+def test_a_gpt_trains_as_on_a_cpu(card, release, mode, bound, tmp_path):
+    program = "card_attention.py", "gpt", mode
+    on_card = np.array([float(loss) for (loss,) in words(card(*program))])
+    path = ROOT / "tests/train/flash_attention/st/support" / program[0]
+    variables = {"packages": (ROOT / "train",), "DEVICE": "CPU", "EXAMPLES": ROOT / "examples"}
+    done = start(release_python(release), path, *program[1:], cwd=tmp_path, **variables)
+    cpu = np.array([float(loss) for loss in said(done).splitlines()])
+    assert len(on_card) == len(cpu) == 4 and cpu[-1] < cpu[0] - 0.1
+    np.testing.assert_allclose(on_card, cpu, atol=bound)
+
+
+@pytest.mark.parametrize("release", ["2.0.0", "2.6.0"])
+def test_loss_scaling_sees_an_overflow(card):
+    """A step that overflows is skipped and halves the scale, until a step does not overflow."""
+    found = words(card("card_attention.py", "scale", "graph"))
+    overflows = [overflow == "True" for _, overflow, _ in found]
+    assert overflows[0] and not overflows[-1] and overflows == sorted(overflows, reverse=True)
+    skipped = sum(overflows)
+    assert {loss for loss, *_ in found[: skipped + 1]} == {found[0][0]} and found[-1][0] != found[0][0]
+    scales = [2.0 ** (36 - min(step, skipped)) for step in range(1, len(found) + 1)]
+    assert [float(scale) for *_, scale in found] == scales
+
+
+FIRST_CALL = """
+import numpy as np
+from flash_attention import FlashAttention, attention_backend
+import mindspore as ms
+ms.set_device("Ascend")
+ms.set_context(mode={mode}, jit_config={{"jit_level": {level!r}}})
+query = ms.Tensor(np.ones((1, 2, 32, 16), np.float16))
+with attention_backend({backend!r}):
+    print(float(FlashAttention(16)(query, query, query).asnumpy().mean()))
+"""
+IN_GRAPHS = "runs in GRAPH mode with MindSpore 2.5.0"
+ONE_BY_ONE = "runs in graphs that GE compiles: got jit_level {}, allowed is O2"
+
+
+@pytest.mark.parametrize(
+    "release, mode, level, backend, printed",
+    [
+        ("2.6.0", 0, "O2", "tik", "1.0"),
+        ("2.6.0", 0, "O0", "tik", ONE_BY_ONE.format("O0")),
+        pytest.param("2.6.0", 0, "O1", "tik", ONE_BY_ONE.format("O1"), **SLOW),
+        pytest.param("2.5.0", 0, "O2", "tik", "1.0", **SLOW),
+        pytest.param("2.5.0", 1, "O2", "tik", IN_GRAPHS, **SLOW),
+        pytest.param("2.5.0", 1, "O2", "math", "1.0", **SLOW),
+    ],
+)
+def test_first_call(card, tmp_path, mode, level, backend, printed):
+    """The package is imported before a device is chosen. The report names the operator and the model."""
+    program = tmp_path / "first.py"
+    program.write_text(FIRST_CALL.format(mode=mode, level=level, backend=backend))
+    done = card(program, options=("--report", "report"))
+    assert printed in (done.stdout if printed == "1.0" else done.stderr), done.stdout + done.stderr[-3000:]
+    if printed == "1.0" and backend == "tik":
+        lines = (tmp_path / "report/op_summary.csv").read_text().splitlines()
+        (kernel,) = [line for line in lines if "flash_attention_forward" in line]
+        assert "FRACTAL_NZ" in kernel and kernel.endswith("tikemu")

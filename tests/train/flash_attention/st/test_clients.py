@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.train.flash_attention.st.support.card_runs import card_run, release_python, verdicts
 from tests.train.flash_attention.st.support.wheel_tools import ROOT, environment, kept_environment, run
 
 
@@ -71,3 +72,14 @@ def test_models_of_a_library_agree_with_their_own_attention(name: str, arguments
     path = os.pathsep.join(str(ROOT / part) for part in ("train", "."))
     printed = run(client_environment(name), program, *arguments.split(), cwd=tmp_path, PYTHONPATH=path)
     assert printed.splitlines()[-1] == "ok", printed
+
+
+@pytest.mark.card
+@pytest.mark.clients
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("mode", ("graph", "pynative"))
+def test_attention_classes_of_mindformers_on_the_virtual_card(tmp_path: Path, mode: str):
+    package, classes = tmp_path / "mindformers", ("llama", "multi-head")
+    pip = "-m", "pip", "install", "-q", "--no-deps", "--target", package, "mindformers==1.0.2"
+    run(release_python("2.0.0"), *pip, cwd=tmp_path)
+    assert tuple(verdicts(card_run("2.0.0", tmp_path, "card_mindformers.py", mode, package, *classes))) == classes
