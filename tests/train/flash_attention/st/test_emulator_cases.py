@@ -22,7 +22,7 @@ def run_here(device):
 
     def run(case):
         # A device draws its own bits, but the truth knows only the seed's bits.
-        bits = {"keep_bits": philox.keep_bits(case.problem, cases.SEED)} if case.dropout else {}
+        bits = {"keep_bits": philox.keep_bits(case.call, cases.SEED)} if case.dropout else {}
         return run_case(case, "tik", **bits)
 
     return run
@@ -45,6 +45,6 @@ def test_in_a_graph(case, run_here):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", case_list.params(lambda case: refuse_on_910(case.problem) is None, dtype="float16"))
+@pytest.mark.parametrize("case", case_list.params(lambda case: refuse_on_910(case.call) is None, dtype="float16"))
 def test_all_cases(case, run_here):
     cases.check(case, run_here(case))

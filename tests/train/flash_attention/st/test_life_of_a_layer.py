@@ -121,8 +121,8 @@ KERNEL = """
 from flash_attention.backends.cpu import library
 from flash_attention.call import Call, AttentionRules
 
-problem = Call(1, 2, 300, 300, 16, dtype="float32", rules=AttentionRules(causal=True))
-compute = lambda: library.forward(problem, query, query, query)[0]
+call = Call(1, 2, 300, 300, 16, dtype="float32", rules=AttentionRules(causal=True))
+compute = lambda: library.forward(call, query, query, query)[0]
 forked(compute, None)
 forked(compute, compute())
 """

@@ -6,7 +6,7 @@ from flash_attention import flash_attention, reference
 from mindspore import Tensor, ops
 
 from tests.train.flash_attention.support.arrays import random
-from tests.train.flash_attention.support.problems import make_problem
+from tests.train.flash_attention.support.calls import make_call
 
 pytestmark = pytest.mark.system
 
@@ -14,16 +14,14 @@ SEQ, HEAD_DIM = 16384, 64
 
 
 def rows_of_truth(query, key, value, first, count, problem_rules, d_output):
-    """Return the truth of rows first..first + count from the keys near them alone. The problem is windowed and
+    """Return the truth of rows first..first + count from the keys near them alone. The call is windowed and
     causal.
     """
     start = max(0, first - 1024)
     stop = first + count
-    problem = make_problem(1, 1, stop - start, stop - start, HEAD_DIM, dtype="float32", causal=True, **problem_rules)
+    call = make_call(1, 1, stop - start, stop - start, HEAD_DIM, dtype="float32", causal=True, **problem_rules)
     part = slice(start, stop)
-    exact = reference.truth(
-        problem, query[:, :, part], key[:, :, part], value[:, :, part], d_output=d_output[:, :, part]
-    )
+    exact = reference.truth(call, query[:, :, part], key[:, :, part], value[:, :, part], d_output=d_output[:, :, part])
     return exact.output[:, :, first - start :], exact.d_query[:, :, first - start :]
 
 

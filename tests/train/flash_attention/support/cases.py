@@ -7,7 +7,7 @@
         actual = reference.Attention(...)         # what the backend computed
         cases.check(case, actual)
 
-This module needs NumPy and flash_attention.{problem,reference,dropout.philox}, and no MindSpore.
+This module needs NumPy and flash_attention.{call,reference,dropout.philox}, and no MindSpore.
 """
 
 from __future__ import annotations
@@ -156,9 +156,9 @@ class Case:
         return "-".join(parts)
 
     @functools.cached_property
-    def problem(self) -> Call:
-        """Return the layer's problem of this case, with the logsumexp asked for and training on."""
-        return _problem(self)
+    def call(self) -> Call:
+        """Return the layer's call of this case, with the logsumexp asked for and training on."""
+        return _call(self)
 
     def rules(self) -> AttentionRules:
         """Return the rules of the case."""
@@ -183,13 +183,13 @@ class Case:
         return _inputs(self)
 
     def backend_mask(self) -> np.ndarray | None:
-        """Return the explicit mask as backends receive it: bool of problem.mask_shape."""
-        shape = self.problem.mask_shape
+        """Return the explicit mask as backends receive it: bool of call.mask_shape."""
+        shape = self.call.mask_shape
         return None if shape is None else (self.inputs().mask != 0).reshape(shape)
 
     def keep(self) -> np.ndarray | None:
         """Return dropout's keep decisions for SEED, bool (B, H, Sq, Sk)."""
-        return reference.keep_mask(self.problem, SEED) if self.dropout else None
+        return reference.keep_mask(self.call, SEED) if self.dropout else None
 
     def expected(self) -> tuple[reference.Attention, reference.Attention]:
         """Return (truth, baseline), gradients included."""
@@ -204,9 +204,9 @@ def check(case: Case, actual: reference.Attention) -> None:
     check_zeros(case, actual)
 
 
-def check_call(problem: Call, tensors, actual: reference.Attention, **given) -> int:
+def check_call(call: Call, tensors, actual: reference.Attention, **given) -> int:
     """Check the results of a call that is no case, and return their number."""
-    exact, low = (run(problem, *tensors, **given) for run in (reference.truth, reference.baseline))
+    exact, low = (run(call, *tensors, **given) for run in (reference.truth, reference.baseline))
     errors = reference.compare(actual, exact, low)
     wrong = [str(error) for error in errors if not error.ok]
     assert not wrong, "\n".join(wrong)
@@ -249,7 +249,7 @@ def assert_same(actual: reference.Attention, expected: reference.Attention, wher
 def check_zeros(case: Case, actual: reference.Attention) -> None:
     """Assert exact zeros in rows that see nothing and keys that no row sees."""
     exact, _ = case.expected()
-    masked = np.broadcast_to(_hidden(case), case.problem.shape_lse() + (case.seq_k,)).all(axis=-1)
+    masked = np.broadcast_to(_hidden(case), case.call.shape_lse() + (case.seq_k,)).all(axis=-1)
     masked = masked | np.isneginf(exact.logsumexp)
     for name in ("output", "d_query"):
         result = getattr(actual, name)
@@ -268,19 +268,19 @@ def _hidden(case: Case) -> np.ndarray:
     """Return the hidden scores of a case by `reference.hidden`."""
     optional = case.inputs().optional()
     optional.pop("sinks")
-    return reference.hidden(case.problem, case.backend_mask(), **optional)
+    return reference.hidden(case.call, case.backend_mask(), **optional)
 
 
 def _unseen_keys(case: Case) -> np.ndarray:
     """Return the keys that no query of the group's heads sees, boolean (B, Hkv, Sk)."""
-    problem = case.problem
-    hidden = np.broadcast_to(_hidden(case), (problem.batch, problem.heads, problem.seq_q, problem.seq_k))
-    return hidden.reshape(problem.batch, problem.kv_heads, -1, problem.seq_k).all(axis=2)
+    call = case.call
+    hidden = np.broadcast_to(_hidden(case), (call.batch, call.heads, call.seq_q, call.seq_k))
+    return hidden.reshape(call.batch, call.kv_heads, -1, call.seq_k).all(axis=2)
 
 
-@functools.cache  # several test files choose among all cases by their problems
-def _problem(case: Case) -> Call:
-    """Return the problem of a case, from the shapes and dtypes of its data."""
+@functools.cache  # several test files choose among all cases by their calls
+def _call(case: Case) -> Call:
+    """Return the call of a case, from the shapes and dtypes of its data."""
     inputs = case.inputs()
     shapes = [TensorSpec(array.shape, case.dtype) for array in (inputs.query, inputs.key, inputs.value)]
     mask = None if inputs.mask is None else TensorSpec(inputs.mask.shape, case.mask_dtype)
@@ -395,19 +395,19 @@ def _expected(case: Case) -> tuple[reference.Attention, reference.Attention]:
 
 
 def _arguments(case: Case) -> tuple:
-    """Return the problem, query, key and value, for the functions of `reference`. Slopes are a bias for every score."""
-    inputs, problem = case.inputs(), case.problem
+    """Return the call, query, key and value, for the functions of `reference`. Slopes are a bias for every score."""
+    inputs, call = case.inputs(), case.call
     if inputs.alibi_slopes is not None:
-        shape = problem.batch, problem.heads, problem.seq_q, problem.seq_k
-        problem = replace(problem, slopes_shape=None, bias_shape=shape, bias_dtype="float32")
-    return problem, inputs.query, inputs.key, inputs.value
+        shape = call.batch, call.heads, call.seq_q, call.seq_k
+        call = replace(call, slopes_shape=None, bias_shape=shape, bias_dtype="float32")
+    return call, inputs.query, inputs.key, inputs.value
 
 
 def _options(case: Case) -> dict:
     """Return the optional arguments of a case for the functions of `reference`."""
     inputs, bias = case.inputs(), case.inputs().bias
     if inputs.alibi_slopes is not None:
-        distance = np.abs(np.arange(case.seq_q)[:, None] + case.problem.offset - np.arange(case.seq_k))
+        distance = np.abs(np.arange(case.seq_q)[:, None] + case.call.offset - np.arange(case.seq_k))
         slopes = np.broadcast_to(inputs.alibi_slopes.astype(np.float64), (case.batch, case.heads))
         bias = -slopes[..., None, None] * distance
     return {

@@ -4,7 +4,7 @@ import numpy as np
 from flash_attention import reference
 from mindspore import Tensor
 
-from tests.train.flash_attention.support.problems import make_problem
+from tests.train.flash_attention.support.calls import make_call
 
 # float16 results of sums in float32 on stored float16 tensors: a unit in the last place of numbers around one.
 CLOSE = {"rtol": 2e-3, "atol": 2e-3}
@@ -41,8 +41,8 @@ def exact(q, k, v, visible, *, softcap=0.0, slopes=None, upstream=None) -> tuple
         given["bias"] = -np.asarray(slopes, np.float64)[None, :, None, None] * distance
     if upstream is not None:
         given["d_output"] = upstream.swapaxes(0, 1)[None]
-    problem = make_problem(*scores, q.shape[2], k.shape[1], dtype="float32", **rules)
-    right = reference.truth(problem, *(array.swapaxes(0, 1)[None] for array in (q, k, v)), **given)
+    call = make_call(*scores, q.shape[2], k.shape[1], dtype="float32", **rules)
+    right = reference.truth(call, *(array.swapaxes(0, 1)[None] for array in (q, k, v)), **given)
     gradients = () if upstream is None else (right.d_query, right.d_key, right.d_value)
     output, *gradients = (array[0].swapaxes(0, 1) for array in (right.output, *gradients))
     return output, right.logsumexp[0], *gradients

@@ -5,7 +5,7 @@ from flash_attention import reference
 from mindspore import Tensor
 
 from tests.train.flash_attention.support import arrays
-from tests.train.flash_attention.support.problems import make_problem
+from tests.train.flash_attention.support.calls import make_call
 
 
 def draw(*shape, dtype=np.float32, seed=0):
@@ -29,7 +29,7 @@ def inputs(batch=2, heads=4, kv_heads=2, seq_q=40, seq_k=56, head_dim=32, dtype=
 
 def truth(query, key, value, mask=None, d_output=None, **rules):
     """Return the reference's results for these tensors and rules."""
-    problem = make_problem(
+    call = make_call(
         batch=query.shape[0],
         heads=query.shape[1],
         kv_heads=key.shape[1],
@@ -42,7 +42,7 @@ def truth(query, key, value, mask=None, d_output=None, **rules):
         **rules,
     )
     arrays = (query.asnumpy(), key.asnumpy(), value.asnumpy())
-    return reference.truth(problem, *arrays, mask=mask, d_output=None if d_output is None else d_output.asnumpy())
+    return reference.truth(call, *arrays, mask=mask, d_output=None if d_output is None else d_output.asnumpy())
 
 
 def near(actual, expected, tolerance=2e-5):

@@ -99,7 +99,7 @@ def run_case(case: Case, backend: str, layout: str = "BNSD", **dropout) -> Atten
     assert inputs.alibi_slopes is None or not gradients.pop().asnumpy().any()  # slopes have no gradient
     d_sinks = None if inputs.sinks is None else array(gradients.pop())
     if inputs.bias is not None:
-        gradients[3] = array(gradients[3]).reshape(case.problem.bias_shape)
+        gradients[3] = array(gradients[3]).reshape(case.call.bias_shape)
     return Attention(output, array(logsumexp), *gradients, d_sinks=d_sinks)
 
 

@@ -45,7 +45,7 @@ class VarlenCase(Case):
         return super().__str__() + "-sequences" * self.per_sequence + "-bits" * self.given_bits
 
     @functools.cached_property
-    def problem(self) -> Call:
+    def call(self) -> Call:
         """Return the call on all rows as if they were one sequence."""
         fields = {} if self.bias is None else {"bias_shape": self.bias.shape, "bias_dtype": "float32"}
         return Call(
@@ -99,11 +99,11 @@ class VarlenCase(Case):
         for index, ((first, last), (first_key, last_key)) in enumerate(zip(*bounds)):
             one, size = None, {"seq_q": last - first, "seq_k": last_key - first_key}
             if all(size.values()):
-                bias = self.problem.bias_shape and (*self.problem.bias_shape[:3], size["seq_k"])
+                bias = self.call.bias_shape and (*self.call.bias_shape[:3], size["seq_k"])
                 if self.slopes is not None:
                     bias = 1, self.heads, *size.values()
                 dtype = "float32" if bias else None
-                one = replace(self.problem, **size, bias_shape=bias, bias_dtype=dtype, batch_offset=index)
+                one = replace(self.call, **size, bias_shape=bias, bias_dtype=dtype, batch_offset=index)
             yield one, slice(first, last), slice(first_key, last_key)
 
     def inputs_of(self, index: int, one: Call, rows: slice, keys: slice) -> tuple[tuple, dict]:

@@ -25,9 +25,9 @@ D_OUTPUT = draw(2, 4, 12, 8, seed=3)
 
 def truth(seed, rate=0.3):
     """Compute attention with the keep decisions of a seed."""
-    problem = Call(2, 4, 12, 17, 8, 2, "float32", training=True, rules=AttentionRules(dropout_rate=rate))
+    call = Call(2, 4, 12, 17, 8, 2, "float32", training=True, rules=AttentionRules(dropout_rate=rate))
     arrays = (tensor.asnumpy() for tensor in (QUERY, KEY, VALUE))
-    return reference.truth(problem, *arrays, keep=reference.keep_mask(problem, seed), d_output=D_OUTPUT.asnumpy())
+    return reference.truth(call, *arrays, keep=reference.keep_mask(call, seed), d_output=D_OUTPUT.asnumpy())
 
 
 class Loss(nn.Cell):

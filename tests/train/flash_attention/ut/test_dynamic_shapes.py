@@ -337,8 +337,8 @@ def test_sizes_that_contradict_each_other_are_refused_all_the_same():
     def describe(*shapes, **others):
         return Call.from_inputs(*(TensorSpec(shape, "float32") for shape in shapes), **others)
 
-    problem = describe((UNKNOWN, 4, 7, 8), (3, 2, UNKNOWN, 8), (UNKNOWN, 2, 9, 8))
-    assert (problem.batch, problem.seq_q, problem.seq_k, problem.dynamic) == (3, 7, 9, False)
+    call = describe((UNKNOWN, 4, 7, 8), (3, 2, UNKNOWN, 8), (UNKNOWN, 2, 9, 8))
+    assert (call.batch, call.seq_q, call.seq_k, call.dynamic) == (3, 7, 9, False)
     with pytest.raises(ValueError, match="value: got shape"):
         describe((UNKNOWN, 4, 7, 8), (UNKNOWN, 2, 8, 8), (UNKNOWN, 2, 9, 8))
     with pytest.raises(ValueError, match=r"attention_mask: got shape \(5, 9\), .* \(7, any\)"):
@@ -348,7 +348,7 @@ def test_sizes_that_contradict_each_other_are_refused_all_the_same():
 def test_backends_that_take_no_dynamic_shapes_say_so(monkeypatch):
     from flash_attention.backends import math
 
-    problem = Call(batch=UNKNOWN, heads=2, seq_q=UNKNOWN, seq_k=8, head_dim=8, dtype="float32")
-    assert explain(problem)["math"] == "ok"
+    call = Call(batch=UNKNOWN, heads=2, seq_q=UNKNOWN, seq_k=8, head_dim=8, dtype="float32")
+    assert explain(call)["math"] == "ok"
     monkeypatch.setattr(math.BACKEND, "dynamic", (), raising=False)
-    assert "takes no dynamic shapes in a graph" in explain(problem)["math"]
+    assert "takes no dynamic shapes in a graph" in explain(call)["math"]

@@ -17,9 +17,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from mindspore import Tensor, ops
 
+from tests.train.flash_attention.support.calls import make_call
 from tests.train.flash_attention.support.layer_inputs import draw
 from tests.train.flash_attention.support.modes import MODES_AND_BACKENDS
-from tests.train.flash_attention.support.problems import make_problem
 
 BACKENDS = ("math", "cpu")
 
@@ -109,9 +109,9 @@ def test_gradient_of_an_added_mask(backend, mode):
     def loss(query, key, value, mask):
         return (scaled_dot_product_attention(query, key, value, mask) * d_output).sum()
 
-    problem = Call(2, 3, 9, 13, 16, dtype="float32", bias_shape=(1, 3, 1, 13), bias_dtype="float32")
+    call = Call(2, 3, 9, 13, 16, dtype="float32", bias_shape=(1, 3, 1, 13), bias_dtype="float32")
     arrays = [tensor.asnumpy() for tensor in tensors]
-    exact = reference.truth(problem, *arrays, bias=mask.asnumpy(), d_output=d_output.asnumpy())
+    exact = reference.truth(call, *arrays, bias=mask.asnumpy(), d_output=d_output.asnumpy())
     with attention_backend(backend):
         gradients = ops.grad(loss, grad_position=(0, 1, 2, 3))(*tensors, mask)
     for gradient, expected in zip(gradients, (exact.d_query, exact.d_key, exact.d_value, exact.d_bias)):
@@ -248,9 +248,9 @@ def test_gradient_through_the_logsumexp_alone(backend, mode):
     def loss(query, key, value):
         return (flash_attention(query, key, value, causal=True, return_lse=True, backend=backend)[1] * weight).sum()
 
-    problem = Call(1, 2, 30, 40, 16, dtype="float32", rules=AttentionRules(causal=True))
+    call = Call(1, 2, 30, 40, 16, dtype="float32", rules=AttentionRules(causal=True))
     exact = reference.truth(
-        problem,
+        call,
         *(tensor.asnumpy() for tensor in (query, key, value)),
         d_output=np.zeros(query.shape),
         d_logsumexp=weight.asnumpy(),
@@ -299,22 +299,22 @@ def test_any_call_against_the_truth(backend, examples):
     @example(ONE_SEEING_ROW, 1)
     @given(calls(), st.integers(0, 2**31))
     def property_holds(rules, seed):
-        problem = make_problem(dtype="float32", **rules)
+        call = make_call(dtype="float32", **rules)
         random = np.random.default_rng(seed)
-        shapes = (problem.shape_query(), problem.shape_key(), problem.shape_key())
+        shapes = (call.shape_query(), call.shape_key(), call.shape_key())
         arrays = [random.standard_normal(shape).astype(np.float32) for shape in shapes]
         output, logsumexp = flash_attention(
             *map(Tensor, arrays),
-            causal=problem.rules.causal,
-            causal_alignment=problem.rules.causal_alignment,
-            window_size=(problem.rules.window_left, problem.rules.window_right),
-            alibi=problem.rules.alibi,
-            scale=problem.scale,
+            causal=call.rules.causal,
+            causal_alignment=call.rules.causal_alignment,
+            window_size=(call.rules.window_left, call.rules.window_right),
+            alibi=call.rules.alibi,
+            scale=call.scale,
             return_lse=True,
             backend=backend,
         )
         actual = reference.Attention(output.asnumpy(), logsumexp.asnumpy())
-        exact, low = reference.truth(problem, *arrays), reference.baseline(problem, *arrays)
+        exact, low = reference.truth(call, *arrays), reference.baseline(call, *arrays)
         # Accuracy is the business of the case list. Here luck in a small float32 result must not count as wrong.
         for error in reference.compare(actual, exact, low):
             assert error.max <= 4 * error.allowed_max, str(error)

@@ -9,10 +9,10 @@ from flash_attention.call.inputs import TensorSpec
 from mindspore import Tensor, ops
 
 from tests.train.flash_attention.support.arrays import random
+from tests.train.flash_attention.support.calls import make_call
 from tests.train.flash_attention.support.cells import Sloped
 from tests.train.flash_attention.support.layer_inputs import draw, half
 from tests.train.flash_attention.support.modes import MODES_AND_BACKENDS, in_mode
-from tests.train.flash_attention.support.problems import make_problem
 
 BACKENDS = ("math", "cpu")
 SEQ = 150
@@ -115,8 +115,8 @@ def test_a_prefix_in_a_tensor_is_checked(backend):
 )
 def test_explain_names_what_a_backend_lacks(fields, name):
     pytest.importorskip("tikemu")
-    problem = make_problem(batch=1, heads=2, seq_q=64, seq_k=64, head_dim=64, causal=True, **fields)
-    verdicts = explain(problem)
+    call = make_call(batch=1, heads=2, seq_q=64, seq_k=64, head_dim=64, causal=True, **fields)
+    verdicts = explain(call)
     assert verdicts["cpu"] == verdicts["math"] == "ok"
     assert name in verdicts["emulator"]
 

@@ -34,14 +34,14 @@ def arguments(case):
 
 def by_loops(case):
     """Compute output and logsumexp, one score at a time, from the layer's documented rules."""
-    problem, inputs = case.problem, case.inputs()
-    slopes, mask, bias, keep = alibi_slopes(problem), case.backend_mask(), inputs.bias, case.keep()
+    call, inputs = case.call, case.inputs()
+    slopes, mask, bias, keep = alibi_slopes(call), case.backend_mask(), inputs.bias, case.keep()
     full = case.batch, case.heads, case.seq_q, case.seq_k
     mask = np.zeros(full) if mask is None else np.broadcast_to(mask, full)
     bias = np.zeros(full) if bias is None else np.broadcast_to(bias, full)
-    output = np.zeros(problem.shape_output())
-    logsumexp = np.full(problem.shape_lse(), -np.inf)
-    for b, h, i in np.ndindex(*problem.shape_lse()):
+    output = np.zeros(call.shape_output())
+    logsumexp = np.full(call.shape_lse(), -np.inf)
+    for b, h, i in np.ndindex(*call.shape_lse()):
         position = i + (case.seq_k - case.seq_q if case.alignment == "bottom_right" else 0)
         scores = {}
         for j in range(case.seq_k):
@@ -72,7 +72,7 @@ def by_loops(case):
         for j, score in scores.items():
             weight = math.exp(score) / total
             if keep is not None:
-                weight *= problem.dropout_scale if keep[b, h, i, j] else 0.0
+                weight *= call.dropout_scale if keep[b, h, i, j] else 0.0
             output[b, h, i] += weight * inputs.value[b, h * case.kv_heads // case.heads, j].astype(float)
     return output, logsumexp
 
@@ -80,7 +80,7 @@ def by_loops(case):
 @pytest.mark.parametrize("case", SMALL, ids=str)
 def test_truth_is_what_loops_say(case):
     inputs = case.inputs()
-    exact = reference.truth(case.problem, inputs.query, inputs.key, inputs.value, **arguments(case))
+    exact = reference.truth(case.call, inputs.query, inputs.key, inputs.value, **arguments(case))
     output, logsumexp = by_loops(case)
     np.testing.assert_allclose(exact.output, output, atol=1e-13)
     np.testing.assert_allclose(exact.logsumexp, logsumexp, atol=1e-13)
@@ -96,7 +96,7 @@ def test_gradients_are_the_slopes_of_the_truth(case):
 
     def loss(**changed):
         given = {**arguments(case), **values, **changed}
-        result = reference.truth(case.problem, given.pop("query"), given.pop("key"), given.pop("value"), **given)
+        result = reference.truth(case.call, given.pop("query"), given.pop("key"), given.pop("value"), **given)
         return (result.output * inputs.d_output).sum() + (result.logsumexp * inputs.d_logsumexp)[seen].sum()
 
     exact = case.expected()[0]
@@ -215,12 +215,12 @@ def test_a_tiny_gradient_of_an_unseen_key_is_found():
 
 
 def test_infinite_bias_hides_like_a_mask():
-    problem = Call(1, 1, 3, 4, 2, bias_shape=(1, 1, 3, 4), bias_dtype=F32, dtype=F32)
+    call = Call(1, 1, 3, 4, 2, bias_shape=(1, 1, 3, 4), bias_dtype=F32, dtype=F32)
     hidden = np.array([[1, 0, 0, 1], [1, 1, 1, 1], [0, 0, 0, 0]], bool).reshape(1, 1, 3, 4)
     random = np.random.default_rng(0)
     query, key, value, d_output = (random.standard_normal((1, 1, size, 2)) for size in (3, 4, 4, 3))
-    biased = reference.truth(problem, query, key, value, bias=np.where(hidden, -np.inf, 0.0), d_output=d_output)
-    plain = dataclasses.replace(problem, bias_shape=None, bias_dtype=None, mask_shape=(1, 1, 3, 4), mask_dtype="bool")
+    biased = reference.truth(call, query, key, value, bias=np.where(hidden, -np.inf, 0.0), d_output=d_output)
+    plain = dataclasses.replace(call, bias_shape=None, bias_dtype=None, mask_shape=(1, 1, 3, 4), mask_dtype="bool")
     masked = reference.truth(plain, query, key, value, mask=hidden, d_output=d_output)
     for name, expected in masked.named().items():
         np.testing.assert_array_equal(getattr(biased, name), expected, err_msg=name)

@@ -140,7 +140,7 @@ def test_recomputation_runs_the_attention_again(mode, monkeypatch):
         def construct(self, query, key, value, inputs):
             return self.double(query), None
 
-    monkeypatch.setattr(math.BACKEND, "build", lambda problem: Counting(), raising=False)
+    monkeypatch.setattr(math.BACKEND, "build", lambda call: Counting(), raising=False)
     registry._build.cache_clear()
     plan._planned.cache_clear()
     try:

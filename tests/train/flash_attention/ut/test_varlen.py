@@ -18,10 +18,10 @@ from mindspore import Tensor, nn, ops
 
 from tests.train.flash_attention.support import varlen
 from tests.train.flash_attention.support.arrays import draw, ends
+from tests.train.flash_attention.support.calls import make_call
 from tests.train.flash_attention.support.cases import SEED
 from tests.train.flash_attention.support.cells import Call, Sloped
 from tests.train.flash_attention.support.modes import in_mode
-from tests.train.flash_attention.support.problems import make_problem
 from tests.train.flash_attention.support.run import VarlenRun, array, bias_tensor, tensor
 from tests.train.flash_attention.support.varlen import VarlenCase
 
@@ -280,11 +280,11 @@ def test_with_constant_lengths_each_sequence_has_the_bits_of_a_call(case, mode):
     check(case, "emulator", data=False, exact=True)
 
 
-def packed_problem(**given):
+def packed_call(**given):
     """Return a call of four sequences in all tokens."""
     tokens = given.pop("tokens", 300)
     given = {"layout": "BSND", "dtype": "float16", "storage": Varlen(count=4), **given}
-    return make_problem(1, 2, tokens, tokens, 32, **given)
+    return make_call(1, 2, tokens, tokens, 32, **given)
 
 
 @pytest.mark.parametrize(
@@ -295,7 +295,7 @@ def packed_problem(**given):
     ),
 )
 def test_tables_made_in_a_graph_are_those_of_the_host(rules):
-    request = Request(describe.varlen_problem(packed_problem(**rules), cores=5))
+    request = Request(describe.varlen_problem(packed_call(**rules), cores=5))
     stages = ("forward", "grad", "blocks")
 
     class Tables(nn.Cell):
@@ -326,7 +326,7 @@ def test_lengths_that_are_not_allowed_fail():
 
 def test_lengths_that_are_not_allowed_are_nan_on_a_device(monkeypatch):
     """A device has no Python function that checks the lengths."""
-    monkeypatch.setattr(EmulatorBackend, "check_lengths", lambda self, problem: None)
+    monkeypatch.setattr(EmulatorBackend, "check_lengths", lambda self, call: None)
     net = Call(flash_attention_varlen, return_lse=True, backend="emulator", scale=0.21)  # a scale of no other test
     tensors = tensors_of(7, 7, ms.float16)
     with in_mode("graph"):
@@ -336,12 +336,12 @@ def test_lengths_that_are_not_allowed_are_nan_on_a_device(monkeypatch):
 
 
 def test_what_the_operators_do_not_take_is_refused_with_a_reason():
-    reason = registry.refusal("emulator", packed_problem(prev_blocks=1))
+    reason = registry.refusal("emulator", packed_call(prev_blocks=1))
     assert "whose lengths are data the TIK operators take no windows in blocks" in reason
-    assert "multiplies float16 only" in registry.refusal("emulator", packed_problem(dtype="float32"))
+    assert "multiplies float16 only" in registry.refusal("emulator", packed_call(dtype="float32"))
     dropped = {"dropout_rate": 0.1, "training": True}
-    assert registry.refusal("emulator", packed_problem(**dropped)) is None
-    data = packed_problem(**dropped, tokens=1 << 16)
+    assert registry.refusal("emulator", packed_call(**dropped)) is None
+    data = packed_call(**dropped, tokens=1 << 16)
     ends = tuple(range(0, 1 + (1 << 16), 1 << 14))
     known = replace(data, storage=Varlen(ends, ends, 4))
     assert "dropout takes its keep decisions packed, up to 1080824352" in registry.refusal("emulator", data)

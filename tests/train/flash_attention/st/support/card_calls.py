@@ -18,9 +18,9 @@ from mindspore import Parameter, Tensor, nn, ops
 
 from tests.train.flash_attention.st.support.card_program import on_the_card, report
 from tests.train.flash_attention.support import serving, varlen
+from tests.train.flash_attention.support.calls import make_call
 from tests.train.flash_attention.support.cases import Case
 from tests.train.flash_attention.support.paged import SINKS, expected
-from tests.train.flash_attention.support.problems import make_problem
 from tests.train.flash_attention.support.run import Attention32, VarlenAttention, VarlenRun, array
 from tests.train.flash_attention.support.varlen import VarlenCase
 
@@ -46,15 +46,15 @@ def differentiated(network, count):
     return ms.jit(run) if ms.get_context("mode") == ms.GRAPH_MODE else run
 
 
-def errors_of(actual, problem, *given, **sides):
+def errors_of(actual, call, *given, **sides):
     """Return the errors of results, one for each."""
-    exact, low = (function(problem, *given, **sides) for function in (reference.truth, reference.baseline))
+    exact, low = (function(call, *given, **sides) for function in (reference.truth, reference.baseline))
     return reference.compare(actual, exact, low)
 
 
-def agree(actual, problem, *given, **sides):
+def agree(actual, call, *given, **sides):
     """Assert that results are right."""
-    wrong = [str(error) for error in errors_of(actual, problem, *given, **sides) if not error.ok]
+    wrong = [str(error) for error in errors_of(actual, call, *given, **sides) if not error.ok]
     assert not wrong, "\n".join(wrong)
 
 
@@ -65,20 +65,20 @@ def dropout_by_seed():
     The output shows these scores, because the values are a unit matrix.
     """
     case = Case(batch=2, heads=4, kv_heads=2, seq_q=150, seq_k=64, head_dim=64, mask="causal", dropout=0.3)
-    inputs, problem = case.inputs(), case.problem
+    inputs, call = case.inputs(), case.call
     run = differentiated(Attention32(case, "tik"), 3)
     generator = np.random.default_rng(0)
-    value = np.broadcast_to(np.eye(64, dtype=np.float32), problem.shape_value())
-    seen = ~np.broadcast_to(reference.hidden(problem), (2, 4, 150, 64))
+    value = np.broadcast_to(np.eye(64, dtype=np.float32), call.shape_value())
+    seen = ~np.broadcast_to(reference.hidden(call), (2, 4, 150, 64))
     drawn = []
     for _ in range(3):
-        query, key = draw(generator, *problem.shape_query()), draw(generator, *problem.shape_key())
+        query, key = draw(generator, *call.shape_query()), draw(generator, *call.shape_key())
         (_, output, logsumexp), gradients = run(*tensors(query, key, value), None, None, None)
         keep = array(output) != 0
         assert abs(keep[seen].mean() - 0.7) < 4 * np.sqrt(0.21 / seen.sum()), keep[seen].mean()
         actual = Attention(array(output), array(logsumexp), *map(array, gradients))
         sides = {"keep": keep, "d_output": inputs.d_output, "d_logsumexp": inputs.d_logsumexp}
-        agree(actual, problem, query, key, value, **sides)
+        agree(actual, call, query, key, value, **sides)
         drawn.append(keep)
     assert (drawn[0] != drawn[1])[seen].mean() > 0.3 and (drawn[1] != drawn[2])[seen].mean() > 0.3, "the same bits"
 
@@ -158,12 +158,12 @@ def packed_dropout():
             rows, columns = (slice(*side[index : index + 2]) for side in ends)
             found = output[rows], gradients[0][rows], gradients[1][columns], gradients[2][columns]
             result, *of_inputs = map(heads_first, found)
-            problem = make_problem(
+            call = make_call(
                 1, HEADS, count, columns_count, DIM, value_dim=64, return_lse=True, training=True, dropout_rate=0.3
             )
             errors += errors_of(
                 Attention(result, array(logsumexp)[None, :, rows], *of_inputs),
-                problem,
+                call,
                 *map(heads_first, (query[rows], key[columns], value[columns])),
                 keep=result[..., :columns_count] != 0,
                 d_output=heads_first(d_output[rows]),

@@ -30,7 +30,7 @@ def check(name):
     """Return the largest error of all results as a multiple of what is allowed."""
     layout, _, case = name.rpartition(":")
     case = KNOWN[case]
-    keep = philox.keep_bits(case.problem, cases.SEED) if case.dropout else None
+    keep = philox.keep_bits(case.call, cases.SEED) if case.dropout else None
     actual = run_case(case, "tik", layout or "BNSD", keep_bits=keep)
     cases.check(case, actual)
     errors = reference.compare(actual, *case.expected())
@@ -42,7 +42,7 @@ def chosen(words):
     part = re.fullmatch(r"(\d+)/(\d+)", words[0])
     if part is None:
         return words
-    taken = [name for name, case in KNOWN.items() if registry.refusal("tik", case.problem) is None]
+    taken = [name for name, case in KNOWN.items() if registry.refusal("tik", case.call) is None]
     return taken[int(part[1]) :: int(part[2])]
 
 

@@ -202,7 +202,7 @@ def expected(case, data, weights, mask, segments):
     """Return the gradients of the inputs in float64."""
     given = {name: turned(case, name, data[name]).astype(float) for name in case.inputs}
     biased = "bias" in given
-    problem = Call(
+    call = Call(
         *SHAPE[:2], SEQ, SEQ, WIDTH, mask_shape=mask_shape(replace(case, mask=("", 4))) if case.mask else None,
         bias_shape=SHAPES["bias"] if biased else None, bias_dtype="float16" if biased else None,
         mask_dtype="uint8" if case.mask else None, sinks=biased, segments=case.segments, prefix=case.prefix,
@@ -215,11 +215,11 @@ def expected(case, data, weights, mask, segments):
         more["prefix"] = segments
     queries = [given["query"]]
     for _ in range(case.layers):
-        queries.append(reference.truth(problem, queries[-1], given["key"], given["value"], **more).output)
+        queries.append(reference.truth(call, queries[-1], given["key"], given["value"], **more).output)
     found = dict.fromkeys(case.inputs, 0)
     d_output = turned(case, "output", weights).astype(float)
     for query in queries[-2::-1]:
-        one = reference.truth(problem, query, given["key"], given["value"], d_output=d_output, **more).named()
+        one = reference.truth(call, query, given["key"], given["value"], d_output=d_output, **more).named()
         d_output = one["d_query"]
         for name in case.inputs[1:]:
             found[name] = found[name] + one[f"d_{name}"]

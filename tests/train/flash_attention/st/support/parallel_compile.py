@@ -49,7 +49,7 @@ def prepare() -> None:
     ops.Custom._generate_get_workspace_size_func = lambda self: None  # compiles C++ against CANN's headers
     open_no_device()
     # The backends are complete but for the device.
-    type(registry.get_backend("cpu")).refuse = lambda self, problem: None
+    type(registry.get_backend("cpu")).refuse = lambda self, call: None
     environment.missing = lambda version, target: None
     environment.chip = Chip
 

@@ -94,8 +94,7 @@ def run(name: str, layer: type, rank: int, world: int, **changes) -> list:
     found = [heads_first(one.astype(ms.float32).asnumpy(), layout, width) for one, width in zip(found, widths)]
     names = "output", "d_query", "d_key", "d_value"
     exact, low = (
-        side(case.problem, *arrays[:3], d_output=arrays[3], **optional)
-        for side in (reference.truth, reference.baseline)
+        side(case.call, *arrays[:3], d_output=arrays[3], **optional) for side in (reference.truth, reference.baseline)
     )
     # The limits belong to the whole sequence, and this process's share of the whole is right by itself.
     results = {one: np.array(getattr(exact, one)) for one in names}
@@ -108,7 +107,7 @@ def run(name: str, layer: type, rank: int, world: int, **changes) -> list:
         # This process's share is what its rows add.
         own = np.zeros_like(arrays[3])
         own[:, :, positions] = arrays[3][:, :, positions]
-        share = reference.truth(case.problem, *arrays[:3], d_output=own, **optional).d_sinks
+        share = reference.truth(case.call, *arrays[:3], d_output=own, **optional).d_sinks
         limit = 2 * exact.unavoidable["d_sinks"][0]
         if not np.abs(d_sinks[0] - share).max() <= limit:
             wrong.append(f"d_sinks: {d_sinks[0]}, expected {share}, allowed {limit}")

@@ -50,18 +50,18 @@ def test_in_a_graph(case, backend):
 def test_a_seed_and_its_bits_given_are_the_same(backend, mode):
     case = replace(DROPOUT, dtype="float16") if backend == "emulator" else DROPOUT
     by_seed = run_case(case, backend)
-    by_bits = run_case(case, backend, keep_bits=philox.keep_bits(case.problem, cases.SEED))
+    by_bits = run_case(case, backend, keep_bits=philox.keep_bits(case.call, cases.SEED))
     cases.assert_same(by_bits, by_seed)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_given_bits_rule(backend):
     """If all bits are set, only the scale remains of dropout; if none is set, the output is zero."""
-    problem, inputs = DROPOUT.problem, DROPOUT.inputs()
-    bits = np.full(problem.shape_keep_bits(), 255, np.uint8)
+    call, inputs = DROPOUT.call, DROPOUT.inputs()
+    bits = np.full(call.shape_keep_bits(), 255, np.uint8)
     kept = run_case(DROPOUT, backend, keep_bits=bits)
-    keep = np.ones((problem.batch, problem.heads, problem.seq_q, problem.seq_k), bool)
-    exact = reference.truth(problem, inputs.query, inputs.key, inputs.value, keep=keep)
+    keep = np.ones((call.batch, call.heads, call.seq_q, call.seq_k), bool)
+    exact = reference.truth(call, inputs.query, inputs.key, inputs.value, keep=keep)
     np.testing.assert_allclose(kept.output, exact.output, rtol=1e-5, atol=1e-6)
     nothing = run_case(DROPOUT, backend, keep_bits=np.zeros_like(bits))
     assert not nothing.output.any()
@@ -101,7 +101,7 @@ AGAIN = case_list.params(lambda case: case_list.daily(case, "again"), dtype="flo
 @pytest.mark.parametrize("backend", ("cpu", "emulator", "math"))
 @pytest.mark.parametrize("case", AGAIN)
 def test_calls_with_other_data(case, backend, mode):
-    if backend == "emulator" and refuse_on_910(case.problem) is not None:
+    if backend == "emulator" and refuse_on_910(case.call) is not None:
         pytest.skip("not on a 910")
     if mode == "graph" and backend != "cpu":
         pytest.skip("what its graphs compute is tested by fewer cases")

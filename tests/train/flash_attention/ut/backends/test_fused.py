@@ -15,7 +15,7 @@ from flash_attention.dropout import philox
 from mindspore import Tensor
 
 from tests.train.flash_attention.support import case_list, cases
-from tests.train.flash_attention.support.problems import make_problem
+from tests.train.flash_attention.support.calls import make_call
 
 FORGET = 2147483647
 SIZES = {"batch": 2, "heads": 4, "kv_heads": 2, "seq_q": 300, "seq_k": 300, "head_dim": 64}
@@ -23,7 +23,7 @@ SIZES = {"batch": 2, "heads": 4, "kv_heads": 2, "seq_q": 300, "seq_k": 300, "hea
 
 def arguments(**changes) -> FusedArguments:
     """Return the arguments of the fused operator."""
-    return fused_arguments(make_problem(**{**SIZES, **changes}))
+    return fused_arguments(make_call(**{**SIZES, **changes}))
 
 
 def test_no_mask():
@@ -89,8 +89,8 @@ def test_refusals():
         ({"batch": 4096}, "batch up to 2048"),
         ({"seq_k": 600000}, "up to 524288"),
     ):
-        assert reason in BACKEND.refuse(make_problem(**{**SIZES, **rules}))
-    assert BACKEND.refuse(make_problem(**SIZES)) is None
+        assert reason in BACKEND.refuse(make_call(**{**SIZES, **rules}))
+    assert BACKEND.refuse(make_call(**SIZES)) is None
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def taken(case: cases.Case) -> bool:
     return (
         not case.slow
         and case.alibi != "hiding"
-        and BACKEND.refuse(dataclasses.replace(case.problem, return_lse=False)) is None
+        and BACKEND.refuse(dataclasses.replace(case.call, return_lse=False)) is None
     )
 
 
@@ -181,14 +181,14 @@ CASES = case_list.params(taken, dtype="float16", everyday=lambda case: case_list
 
 @pytest.mark.parametrize("case", CASES)
 def test_cases_through_a_model_of_the_operator(case, monkeypatch):
-    problem = dataclasses.replace(case.problem, return_lse=False, keep_bits=case.dropout > 0)
+    call = dataclasses.replace(case.call, return_lse=False, keep_bits=case.dropout > 0)
     monkeypatch.setattr(fused, "flash_attention_score", operator)
     inputs = case.inputs()
     tensors = [Tensor(array.astype(np.float16)) for array in (inputs.query, inputs.key, inputs.value)]
     mask = case.backend_mask()
-    bits = philox.keep_bits(case.problem, cases.SEED) if case.dropout else None
+    bits = philox.keep_bits(case.call, cases.SEED) if case.dropout else None
     bias = None if inputs.bias is None else inputs.bias.astype(np.float16)
     given = tuple(Tensor(array) for array in (mask, bias, bits, inputs.alibi_slopes) if array is not None)
-    output, logsumexp = BACKEND.build(problem)(*tensors, given)
+    output, logsumexp = BACKEND.build(call)(*tensors, given)
     assert logsumexp is None
     cases.check(case, reference.Attention(output.asnumpy(), case.expected()[1].logsumexp))

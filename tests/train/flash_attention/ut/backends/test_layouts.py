@@ -14,11 +14,11 @@ from flash_attention.call.layout import CALL_LAYOUTS
 from mindspore import Tensor, nn, ops
 
 from tests.train.flash_attention.support import cases
+from tests.train.flash_attention.support.calls import make_call
 from tests.train.flash_attention.support.cases import Case, assert_same
 from tests.train.flash_attention.support.cells import Call, Gradients
 from tests.train.flash_attention.support.layouts import OTHER_LAYOUTS, laid_out
 from tests.train.flash_attention.support.modes import in_mode
-from tests.train.flash_attention.support.problems import make_problem
 from tests.train.flash_attention.support.run import run_case, tensor
 from tests.train.flash_attention.support.versions import dtype_named
 
@@ -167,6 +167,6 @@ def test_what_the_kernels_take(backend):
     sizes = {"batch": 2, "heads": 4, "seq_q": 20, "seq_k": 20}
     for layout in CALL_LAYOUTS:
         expected = "BNSD" if layout == "BNSD" else "TH"
-        assert backend.layout(make_problem(**sizes, head_dim=32, layout=layout)) == expected
-        assert backend.layout(make_problem(**sizes, head_dim=40, layout=layout)) == "BNSD"
-        assert backend.layout(make_problem(**sizes, head_dim=32, layout=layout), sharded=True) == "BNSD"
+        assert backend.layout(make_call(**sizes, head_dim=32, layout=layout)) == expected
+        assert backend.layout(make_call(**sizes, head_dim=40, layout=layout)) == "BNSD"
+        assert backend.layout(make_call(**sizes, head_dim=32, layout=layout), sharded=True) == "BNSD"

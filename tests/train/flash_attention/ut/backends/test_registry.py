@@ -14,7 +14,7 @@ from flash_attention.backends import registry
 from flash_attention.backends.base import Backend
 from flash_attention.call import Paged, Varlen
 
-PROBLEM = Call(batch=1, heads=2, seq_q=8, seq_k=8, head_dim=16)
+CALL = Call(batch=1, heads=2, seq_q=8, seq_k=8, head_dim=16)
 
 
 class Fake(Backend):
@@ -27,10 +27,10 @@ class Fake(Backend):
     def unavailable(self):
         return self._unavailable
 
-    def refuse(self, problem):
+    def refuse(self, call):
         return self._refusal
 
-    def build(self, problem):
+    def build(self, call):
         return f"cell of {self.name}"
 
 
@@ -69,24 +69,24 @@ def test_the_names():
 
 def test_math_is_always_available():
     assert "math" in available_backends()
-    assert explain(PROBLEM)["math"] == "ok"
+    assert explain(CALL)["math"] == "ok"
 
 
 def test_explain_lists_every_backend_the_choice_first(fakes):
     fakes("tik", unavailable="no device")
     fakes("fused", refusal="too long")
-    verdicts = explain(PROBLEM)
+    verdicts = explain(CALL)
     assert set(verdicts) == set(registry.backend_names())
     assert next(iter(verdicts)) == "cpu"
     assert verdicts["tik"] == "no device"
     assert verdicts["fused"] == "too long"
     with attention_backend("emulator"):
-        assert next(iter(explain(PROBLEM))) == "emulator"
+        assert next(iter(explain(CALL))) == "emulator"
 
 
 def test_automatic_choice_by_device(fakes):
     on_ascend = Call(batch=1, heads=2, seq_q=8, seq_k=8, head_dim=16, device="Ascend")
-    assert registry.choose(PROBLEM).name == "cpu"
+    assert registry.choose(CALL).name == "cpu"
     assert registry.choose(on_ascend).name == "tik"
     fakes("tik", refusal="bfloat16")
     assert registry.choose(on_ascend).name == "fused"
@@ -97,14 +97,14 @@ def test_the_emulator_is_never_chosen_by_itself(fakes):
     for name in ("tik", "fused", "cpu", "math"):
         fakes(name, unavailable=f"no {name}")
     with pytest.raises(RuntimeError, match="no backend can run this call on CPU: cpu: no cpu; math: no math"):
-        registry.choose(PROBLEM)
+        registry.choose(CALL)
 
 
 def test_falling_back_to_math_warns_once_with_the_reason(fakes, caplog):
     fakes("cpu", unavailable="not built; build it with: make")
     with caplog.at_level(logging.WARNING, logger="flash_attention"):
-        assert registry.choose(PROBLEM).name == "math"
-        assert registry.choose(PROBLEM).name == "math"
+        assert registry.choose(CALL).name == "math"
+        assert registry.choose(CALL).name == "math"
     assert [record.getMessage() for record in caplog.records] == [
         "attention runs on the slow backend 'math': cpu: not built; build it with: make"
     ]
@@ -112,22 +112,22 @@ def test_falling_back_to_math_warns_once_with_the_reason(fakes, caplog):
 
 def test_forcing_goes_by_argument_then_context_then_environment(fakes, monkeypatch):
     monkeypatch.setenv(registry.ENVIRONMENT_VARIABLE, "math")
-    assert registry.choose(PROBLEM).name == "math"
+    assert registry.choose(CALL).name == "math"
     with attention_backend("tik"):
-        assert registry.choose(PROBLEM).name == "tik"
+        assert registry.choose(CALL).name == "tik"
         with attention_backend("fused"):
-            assert registry.choose(PROBLEM).name == "fused"
-            assert registry.choose(PROBLEM, "emulator").name == "emulator"
-        assert registry.choose(PROBLEM).name == "tik"
-    assert registry.choose(PROBLEM).name == "math"
+            assert registry.choose(CALL).name == "fused"
+            assert registry.choose(CALL, "emulator").name == "emulator"
+        assert registry.choose(CALL).name == "tik"
+    assert registry.choose(CALL).name == "math"
     monkeypatch.setenv(registry.ENVIRONMENT_VARIABLE, "auto")
-    assert registry.choose(PROBLEM).name == "cpu"
+    assert registry.choose(CALL).name == "cpu"
 
 
 def test_the_context_ends_with_an_exception(fakes):
     with pytest.raises(KeyError), attention_backend("tik"):
         raise KeyError
-    assert registry.choose(PROBLEM).name == "cpu"
+    assert registry.choose(CALL).name == "cpu"
 
 
 def in_a_thread(function):
@@ -138,7 +138,7 @@ def in_a_thread(function):
 
 def test_the_context_is_of_its_thread(fakes):
     def chosen():
-        return registry.choose(PROBLEM).name
+        return registry.choose(CALL).name
 
     def of_its_own():
         with attention_backend("fused"):
@@ -160,14 +160,14 @@ def test_the_context_is_of_its_thread(fakes):
 )
 def test_a_kind_of_call_that_a_backend_does_not_know_is_refused(fakes, storage, what):
     fakes("cpu")
-    call = replace(PROBLEM, batch=1, layout="BSND", storage=storage)
+    call = replace(CALL, batch=1, layout="BSND", storage=storage)
     assert registry.refusal("cpu", call) == f"it takes no {what}"
 
 
 def test_forcing_a_backend_that_refuses_raises_its_reason(fakes):
     fakes("tik", refusal="bfloat16: the Cube of Ascend 910 has no bfloat16")
     with attention_backend("tik"), pytest.raises(RuntimeError, match="backend 'tik' cannot run this call: bfloat16"):
-        registry.choose(PROBLEM)
+        registry.choose(CALL)
 
 
 @pytest.mark.parametrize("name", ("CPU", "", None, "flash"))
@@ -177,22 +177,22 @@ def test_unknown_names_are_refused(name, monkeypatch):
     if name:
         monkeypatch.setenv(registry.ENVIRONMENT_VARIABLE, name)
         with pytest.raises(ValueError, match="FLASH_ATTENTION_BACKEND: got"):
-            registry.choose(PROBLEM)
+            registry.choose(CALL)
 
 
 def test_a_missing_module_is_a_reason_not_a_crash(monkeypatch):
     monkeypatch.setitem(registry._MODULES, "tik", "flash_attention.backends.nowhere")
-    assert explain(PROBLEM)["tik"] == "this installation has no module flash_attention.backends.nowhere"
+    assert explain(CALL)["tik"] == "this installation has no module flash_attention.backends.nowhere"
 
 
 def test_a_module_that_fails_to_import_says_why(monkeypatch, tmp_path):
     (tmp_path / "broken_backend.py").write_text("import no_such_driver\n")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setitem(registry._MODULES, "tik", "broken_backend")
-    assert explain(PROBLEM)["tik"] == "importing broken_backend failed: No module named 'no_such_driver'"
+    assert explain(CALL)["tik"] == "importing broken_backend failed: No module named 'no_such_driver'"
 
 
 def test_a_problem_is_built_once_per_backend(fakes):
-    assert registry.build(PROBLEM) is registry.build(PROBLEM)
-    assert registry.build(PROBLEM) == "cell of cpu"
-    assert registry.build(PROBLEM, "math") == "cell of math"
+    assert registry.build(CALL) is registry.build(CALL)
+    assert registry.build(CALL) == "cell of cpu"
+    assert registry.build(CALL, "math") == "cell of math"

@@ -13,7 +13,7 @@ from flash_attention.call.tiling import tile_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.train.flash_attention.support.problems import make_problem, read_problem
+from tests.train.flash_attention.support.calls import make_call, read_call
 
 HALF = "float16"
 GOOD = {"batch": 2, "heads": 4, "seq_q": 5, "seq_k": 7, "head_dim": 16}
@@ -32,7 +32,7 @@ def ids(*shape):
 def describe(query=(2, 4, 5, 16), key=(2, 4, 7, 16), value=None, mask=None, bias=None, dtypes=(HALF,) * 3, **rules):
     """Call from_inputs with shapes for tensors; all arguments are right but the given ones."""
     specs = [TensorSpec(shape, dtype) for shape, dtype in zip((query, key, value or key), dtypes)]
-    return read_problem(*specs, mask, bias, **rules)
+    return read_call(*specs, mask, bias, **rules)
 
 
 def test_shapes_are_read_from_every_layout():
@@ -46,11 +46,11 @@ def test_shapes_are_read_from_every_layout():
     assert set(shapes) == set(CALL_LAYOUTS)
     for layout, (query, key) in shapes.items():
         batch = {"batch": 2} if layout == "TH" else {}
-        problem = describe(query, key, input_layout=layout, head_dim=16, **batch)
-        assert problem.laid_out(problem.shape_key()) == key
-        assert problem.shape_query() == (2, 4, 5, 16)
-        assert problem.shape_key() == (2, 2, 7, 16)
-        assert problem.group == 2
+        call = describe(query, key, input_layout=layout, head_dim=16, **batch)
+        assert call.laid_out(call.shape_key()) == key
+        assert call.shape_query() == (2, 4, 5, 16)
+        assert call.shape_key() == (2, 2, 7, 16)
+        assert call.group == 2
 
 
 def test_a_matrix_of_tokens_needs_the_size_of_its_batch():
@@ -68,12 +68,12 @@ def test_a_matrix_of_tokens_needs_the_size_of_its_batch():
 
 
 def test_defaults():
-    problem = make_problem(**GOOD)
-    assert problem.scale == 1 / math.sqrt(16)
-    assert problem.kv_heads == 4
-    assert problem.dropout_threshold == 0
-    assert problem.band.unlimited()
-    assert hash(problem) == hash(dataclasses.replace(problem))
+    call = make_call(**GOOD)
+    assert call.scale == 1 / math.sqrt(16)
+    assert call.kv_heads == 4
+    assert call.dropout_threshold == 0
+    assert call.band.unlimited()
+    assert hash(call) == hash(dataclasses.replace(call))
 
 
 @pytest.mark.parametrize(
@@ -90,15 +90,15 @@ def test_defaults():
     ],
 )
 def test_mask_shapes(mask, canonical, causal):
-    problem = describe(mask=mask)
-    assert (problem.mask_shape, problem.mask_dtype) == (canonical, None if canonical is None else HALF)
-    assert problem.rules.causal == causal
+    call = describe(mask=mask)
+    assert (call.mask_shape, call.mask_dtype) == (canonical, None if canonical is None else HALF)
+    assert call.rules.causal == causal
 
 
 def test_a_mask_of_compact_shape_that_is_a_legal_full_mask_is_taken_as_it_is():
-    problem = describe((2, 4, 128, 16), (2, 4, 128, 16), mask=spec(1, 128, 128))
-    assert problem.mask_shape == (1, 1, 128, 128)
-    assert not problem.rules.causal
+    call = describe((2, 4, 128, 16), (2, 4, 128, 16), mask=spec(1, 128, 128))
+    assert call.mask_shape == (1, 1, 128, 128)
+    assert not call.rules.causal
 
 
 def test_compact_mask_follows_the_tiling_strategy():
@@ -249,7 +249,7 @@ def test_bad_input_is_refused_by_name(error, rows):
 )
 def test_bad_field_is_refused_by_name(change, error, message):
     with pytest.raises(error, match=message):
-        make_problem(**{**GOOD, **change})
+        make_call(**{**GOOD, **change})
 
 
 def test_largest_and_smallest_widths():
@@ -264,8 +264,8 @@ def test_unknown_sizes_are_those_of_mindspore():
 
 
 def test_a_size_that_one_tensor_shows_is_known():
-    problem = describe((-1, 4, 5, 16), (-1, 4, -1, 16), (2, 4, 7, 16))
-    assert (problem.batch, problem.seq_k) == (2, 7)
+    call = describe((-1, 4, 5, 16), (-1, 4, -1, 16), (2, 4, 7, 16))
+    assert (call.batch, call.seq_k) == (2, 7)
     assert describe((2, 4, 5, 16), (-1, 4, 7, 16), (-1, 4, -1, 16)).batch == 2
     assert describe((2, 4, 5, 16), (2, 4, 7, 16), (2, 4, -1, 16)).seq_k == 7
 
@@ -297,8 +297,8 @@ def test_what_is_given_is_told():
     [((2, 4, 5, 7), True, "per_score"), ((1, 4, 1, 7), False, "per_key"), (None, True, "alibi"), (None, False, "none")],
 )
 def test_kinds_of_bias(shape, alibi, kind):
-    problem = make_problem(**GOOD, alibi=alibi, bias_shape=shape, bias_dtype=None if shape is None else "float32")
-    assert problem.bias == kind
+    call = make_call(**GOOD, alibi=alibi, bias_shape=shape, bias_dtype=None if shape is None else "float32")
+    assert call.bias == kind
 
 
 @settings(max_examples=200, deadline=None)
@@ -321,39 +321,39 @@ def test_any_positive_sizes_are_legal_when_kv_heads_divide_heads(batch, heads, k
         with pytest.raises(ValueError, match="do not divide"):
             describe(**arguments)
     else:
-        problem = describe(**arguments)
-        assert problem.shape_query() == (batch, heads, seq_q, dim)
-        assert problem.shape_key() == (batch, kv_heads, seq_k, dim)
-        assert problem.shape_keep_bits()[3] * 8 >= seq_k > problem.shape_keep_bits()[3] * 8 - 8
+        call = describe(**arguments)
+        assert call.shape_query() == (batch, heads, seq_q, dim)
+        assert call.shape_key() == (batch, kv_heads, seq_k, dim)
+        assert call.shape_keep_bits()[3] * 8 >= seq_k > call.shape_keep_bits()[3] * 8 - 8
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.floats(0, 1, exclude_max=True))
 def test_dropout_stays_unbiased_for_its_16_bit_threshold(rate):
-    problem = make_problem(**GOOD, dropout_rate=rate, training=True)
+    call = make_call(**GOOD, dropout_rate=rate, training=True)
     if rate == 0.0:
-        assert problem.dropout_threshold == 0
+        assert call.dropout_threshold == 0
     else:
-        assert 1 <= problem.dropout_threshold <= 65535
-        assert abs(problem.dropout_threshold - rate * 65536) <= 1
+        assert 1 <= call.dropout_threshold <= 65535
+        assert abs(call.dropout_threshold - rate * 65536) <= 1
     # Mean of (kept ? scale : 0) over all 65536 equally likely values.
-    assert (65536 - problem.dropout_threshold) / 65536 * problem.dropout_scale == pytest.approx(1.0)
+    assert (65536 - call.dropout_threshold) / 65536 * call.dropout_scale == pytest.approx(1.0)
 
 
 def test_numbers_are_stored_as_floats():
-    problem = make_problem(dropout_rate=0, scale=2, **GOOD)
-    assert (type(problem.rules.dropout_rate), type(problem.scale)) == (float, float)
+    call = make_call(dropout_rate=0, scale=2, **GOOD)
+    assert (type(call.rules.dropout_rate), type(call.scale)) == (float, float)
 
 
 def test_no_block_and_no_token_beyond_is_a_legal_window():
-    problem = make_problem(prev_blocks=0, next_blocks=0, window_left=0, window_right=0, **GOOD)
-    np.testing.assert_array_equal(problem.band.dense(), np.eye(5, 7, dtype=bool))
+    call = make_call(prev_blocks=0, next_blocks=0, window_left=0, window_right=0, **GOOD)
+    np.testing.assert_array_equal(call.band.dense(), np.eye(5, 7, dtype=bool))
 
 
 def test_a_window_wider_than_any_sequence_is_none():
     for wide in (2**31 - 1, 2**63, 10**30):
-        problem = make_problem(prev_blocks=wide, next_blocks=wide, window_left=wide, window_right=wide, **GOOD)
-        assert problem == make_problem(**GOOD)
+        call = make_call(prev_blocks=wide, next_blocks=wide, window_left=wide, window_right=wide, **GOOD)
+        assert call == make_call(**GOOD)
 
 
 def test_bias_is_of_the_dtype_of_query_or_float32():
@@ -367,12 +367,12 @@ def test_bias_is_of_the_dtype_of_query_or_float32():
 def test_shapes_are_laid_out():
     shapes = {"BNSD": (2, 4, 5, 16), "BSND": (2, 5, 4, 16), "BSH": (2, 5, 64), "SBH": (5, 2, 64)}
     for layout, shape in shapes.items():
-        problem = make_problem(**GOOD, layout=layout)
-        assert problem.laid_out(problem.shape_query()) == shape
+        call = make_call(**GOOD, layout=layout)
+        assert call.laid_out(call.shape_query()) == shape
 
 
 def test_values_are_as_wide_as_keys_unless_told():
-    assert make_problem(**GOOD).value_dim == 16
+    assert make_call(**GOOD).value_dim == 16
     assert describe(value=(2, 4, 7, 3)).value_dim == 3
 
 
@@ -381,9 +381,9 @@ def test_optional_inputs_travel_in_the_order_of_their_table():
 
 
 def test_dropout_is_inactive_outside_training():
-    problem = make_problem(dropout_rate=0.5, **GOOD)
-    assert problem.dropout_threshold == 0
-    assert problem.dropout_scale == 1.0
+    call = make_call(dropout_rate=0.5, **GOOD)
+    assert call.dropout_threshold == 0
+    assert call.dropout_scale == 1.0
 
 
 def test_alibi_slopes_are_the_published_ones():

@@ -7,8 +7,8 @@ from flash_attention.compat.mindspore_ops import FlashAttentionScore, flash_atte
 from flash_attention.reference import baseline, compare, truth
 from mindspore import Tensor, nn, ops
 
+from tests.train.flash_attention.support.calls import make_call
 from tests.train.flash_attention.support.layouts import heads_first, laid_out
-from tests.train.flash_attention.support.problems import make_problem
 
 BATCH, HEADS, KV_HEADS, DIM = 2, 4, 2, 16
 SCALE = 0.3
@@ -101,11 +101,11 @@ def exact(inputs, d_output, hidden=None, shift=None, keep=None, keep_prob=1.0):
     if keep is not None:
         options.update(keep_bits=True, training=True)
     sizes = BATCH, query.shape[1], query.shape[2], key.shape[2], DIM, key.shape[1]
-    problem = make_problem(*sizes, dtype=str(query.dtype), scale=SCALE, dropout_rate=1.0 - keep_prob, **options)
-    assert problem.dropout_scale == pytest.approx(1.0 / keep_prob, rel=2.0**-17 / keep_prob)
+    call = make_call(*sizes, dtype=str(query.dtype), scale=SCALE, dropout_rate=1.0 - keep_prob, **options)
+    assert call.dropout_scale == pytest.approx(1.0 / keep_prob, rel=2.0**-17 / keep_prob)
     bias = None if shift is None else shift.astype(np.float64) * SCALE
     given = {"mask": hidden, "bias": bias, "keep": keep, "d_output": d_output}
-    return [one(problem, *inputs, **given) for one in (truth, baseline)]
+    return [one(call, *inputs, **given) for one in (truth, baseline)]
 
 
 def assert_right(found, expected):

@@ -20,7 +20,7 @@ from flash_attention.context_parallel.split_attention import read_sizes
 from mindspore import Tensor
 
 from tests.train.flash_attention.support.arrays import draw
-from tests.train.flash_attention.support.problems import make_problem
+from tests.train.flash_attention.support.calls import make_call
 
 BATCH, HEADS, KV_HEADS, DIM, VALUE_DIM, SEQ, WORLD = 2, 4, 2, 24, 40, 64, 2
 SINKS = np.array([1.0, -2.0, 0.5, 4.0], np.float32)
@@ -98,12 +98,11 @@ def test_the_parts_make_the_whole(name, backend, order):
     rules = AttentionRules(**{key: value for key, value in fields.items() if key not in given})
     found, d_sinks = whole(rules, order, backend, **given)
     sizes = {"heads": HEADS, "kv_heads": KV_HEADS, "head_dim": DIM, "value_dim": VALUE_DIM, "dtype": "float32"}
-    problem = make_problem(batch=BATCH, seq_q=SEQ, seq_k=SEQ, **sizes, **fields)
+    call = make_call(batch=BATCH, seq_q=SEQ, seq_k=SEQ, **sizes, **fields)
     optional = {"sinks": SINKS if given["sinks"] else None, "prefix": PREFIX if given["prefix"] else None}
     optional.update(dict.fromkeys(("segment_ids", "kv_segment_ids"), IDS if given["segments"] else None))
     exact, low = (
-        side(problem, QUERY, KEY, VALUE, d_output=D_OUTPUT, **optional)
-        for side in (reference.truth, reference.baseline)
+        side(call, QUERY, KEY, VALUE, d_output=D_OUTPUT, **optional) for side in (reference.truth, reference.baseline)
     )
     # The logsumexp of a row that sees nothing is a finite number that stands for minus infinity.
     found["logsumexp"] = np.where(np.isneginf(exact.logsumexp), -np.inf, found["logsumexp"])

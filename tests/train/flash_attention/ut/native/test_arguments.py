@@ -7,7 +7,7 @@ import pytest
 from flash_attention.backends.cpu import library
 from flash_attention.call import Call
 
-PROBLEM = Call(batch=2, heads=4, kv_heads=2, seq_q=5, seq_k=6, head_dim=8, dtype="float32")
+CALL = Call(batch=2, heads=4, kv_heads=2, seq_q=5, seq_k=6, head_dim=8, dtype="float32")
 COUNT, CONFIG, DTYPE, SHAPE, POINTER, VALUE, TOO_LARGE, _, TARGET = range(1, 10)
 BAD_PREFIX = 15
 MASK, BIAS, KEEP_BITS, SEED, SINKS, PREFIX, SEGMENTS, KV_SEGMENTS, RULES, RATES = range(3, 13)
@@ -21,15 +21,15 @@ def zeros(*shape, dtype=np.float32):
     return np.zeros(shape, dtype)
 
 
-def forward_inputs(problem=PROBLEM) -> list:
-    """Return the forward function's inputs for a problem, with no optional tensor."""
-    shapes = problem.shape_query(), problem.shape_key(), problem.shape_key()
-    return [*(zeros(*shape) for shape in shapes), *[None] * 8, *library.configuration(problem)]
+def forward_inputs(call=CALL) -> list:
+    """Return the forward function's inputs for a call, with no optional tensor."""
+    shapes = call.shape_query(), call.shape_key(), call.shape_key()
+    return [*(zeros(*shape) for shape in shapes), *[None] * 8, *library.configuration(call)]
 
 
 def forward_outputs() -> list:
     """Return the arrays for output and logsumexp."""
-    return [zeros(*PROBLEM.shape_query()), zeros(*PROBLEM.shape_lse())]
+    return [zeros(*CALL.shape_query()), zeros(*CALL.shape_lse())]
 
 
 def status(inputs, outputs=None, function="flash_attention_forward") -> int:
@@ -196,13 +196,13 @@ def test_backward_arguments():
 
 
 def test_messages(monkeypatch):
-    inputs = [zeros(*shape) for shape in (PROBLEM.shape_query(), PROBLEM.shape_key(), PROBLEM.shape_query())]
+    inputs = [zeros(*shape) for shape in (CALL.shape_query(), CALL.shape_key(), CALL.shape_query())]
     with pytest.raises(library.KernelError, match=r"shape that does not fit.*return code 4"):
-        library.forward(PROBLEM, *inputs)
+        library.forward(CALL, *inputs)
     monkeypatch.setenv(library.ISA_VARIABLE, "sse9")
     with pytest.raises(library.KernelError, match="FLASH_ATTENTION_CPU_ISA"):
-        library.forward(PROBLEM, *inputs[:2], inputs[1])
+        library.forward(CALL, *inputs[:2], inputs[1])
     monkeypatch.delenv(library.ISA_VARIABLE)
-    library.forward(PROBLEM, *inputs[:2], inputs[1])
+    library.forward(CALL, *inputs[:2], inputs[1])
     messages = {library.load().message(code) for code in range(12)}
     assert len(messages) == 12  # 0 to 10, and one for a code that does not exist

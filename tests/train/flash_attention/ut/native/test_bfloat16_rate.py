@@ -43,7 +43,7 @@ def assumed() -> Iterator[Callable[[float], None]]:
 @pytest.mark.parametrize(("rate", "first"), ((SLOW, FLOAT32), (0.99, FLOAT32), (1.0, DOT_PRODUCT), (FAST, DOT_PRODUCT)))
 def test_a_slow_dot_product_is_not_used(rate: float, first: str, assumed) -> None:
     """Results have the bits of the chosen instruction set, and not of the others. Tiles come before either."""
-    problem = Call(1, 2, 70, 90, 40, dtype="bfloat16")
+    call = Call(1, 2, 70, 90, 40, dtype="bfloat16")
     rng = np.random.default_rng(0)
     shapes = (70, 90, 90, 70)
     tensors = [rng.standard_normal((1, 2, length, 40), np.float32) for length in shapes]
@@ -51,11 +51,11 @@ def test_a_slow_dot_product_is_not_used(rate: float, first: str, assumed) -> Non
     tiles = KERNEL.tiles_missing() is None
     for name in (DOT_PRODUCT, FLOAT32, *((library.TILES_ISA,) if tiles else ())):
         with instruction_set(name):
-            of_set[name] = list(map(values, run(problem, *tensors)))
+            of_set[name] = list(map(values, run(call, *tensors)))
     assumed(rate)
     assert without_tiles()[0] == first
     assert sorted(without_tiles()[:2]) == sorted((DOT_PRODUCT, FLOAT32))
-    chosen = list(map(values, run(problem, *tensors)))
+    chosen = list(map(values, run(call, *tensors)))
     for name, results in of_set.items():
         same = all(np.array_equal(ours, theirs) for ours, theirs in zip(chosen, results))
         assert same == (name == (library.TILES_ISA if tiles else first))
@@ -102,14 +102,14 @@ def test_bfloat16_is_not_slower_than_float32(isa: str | None, threads) -> None:
     seconds = dict.fromkeys(("float32", "bfloat16"), float("inf"))
     calls = {}
     for dtype in seconds:
-        problem = Call(1, 2, length, length, width, dtype=dtype)
+        call = Call(1, 2, length, length, width, dtype=dtype)
         *inputs, d_output = stored(tensors, dtype)
-        calls[dtype] = problem, inputs, d_output
+        calls[dtype] = call, inputs, d_output
     with instruction_set(isa or ""):
         for _ in range(5):
-            for dtype, (problem, inputs, d_output) in calls.items():
+            for dtype, (call, inputs, d_output) in calls.items():
                 start = time.thread_time()
-                results = library.forward(problem, *inputs)
-                library.backward(problem, *inputs, *results, d_output)
+                results = library.forward(call, *inputs)
+                library.backward(call, *inputs, *results, d_output)
                 seconds[dtype] = min(seconds[dtype], time.thread_time() - start)
     assert seconds["bfloat16"] < 1.05 * seconds["float32"]

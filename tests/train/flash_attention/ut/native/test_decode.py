@@ -9,9 +9,9 @@ from tests.train.flash_attention.support.arrays import random
 from tests.train.flash_attention.ut.native.support.calls import stored, values
 
 
-def decode(problem, query, key, value):
+def decode(call, query, key, value):
     """Return the output and logsumexp of the kernel."""
-    output, logsumexp = library.forward(problem, *(stored(array, problem.dtype) for array in (query, key, value)))
+    output, logsumexp = library.forward(call, *(stored(array, call.dtype) for array in (query, key, value)))
     return values(output), logsumexp
 
 
@@ -20,13 +20,13 @@ def test_hidden_keys_may_hold_anything(isa, dtype):
     """Row i sees keys 590 + i - 200 .. 590 + i."""
     sizes = {"batch": 1, "heads": 2, "kv_heads": 1, "seq_q": 4, "seq_k": 600, "head_dim": 24}
     rules = AttentionRules(causal=True, causal_alignment="bottom_right", window_left=200)
-    problem = Call(**sizes, dtype=dtype, rules=rules)
+    call = Call(**sizes, dtype=dtype, rules=rules)
     query, key, value = random(1, 2, 4, 24), random(1, 1, 600, 24, seed=1), random(1, 1, 600, 24, seed=2)
-    expected = decode(problem, query, key, value)
+    expected = decode(call, query, key, value)
     for array in (key, value):
         array[:, :, :396] = np.nan
         array[:, :, 599] = np.inf  # the last row alone sees it
-    output, logsumexp = decode(problem, query, key, value)
+    output, logsumexp = decode(call, query, key, value)
     np.testing.assert_array_equal(output[:, :, :3], expected[0][:, :, :3])
     np.testing.assert_array_equal(logsumexp[:, :, :3], expected[1][:, :, :3])
     assert not np.isfinite(output[:, :, 3]).any()

@@ -56,13 +56,13 @@ def flushing() -> Iterator[None]:
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_subnormal_numbers_are_kept_and_the_flags_come_back(isa: str, dtype: str, threads) -> None:
     """Queries and keys of zero: the output is the value, and a value's gradient that of the output."""
-    problem = Call(1, 8, 128, 128, 64, dtype=dtype)
+    call = Call(1, 8, 128, 128, 64, dtype=dtype)
     zeros = np.zeros((1, 8, 128, 64), np.float32)
     small = np.full_like(zeros, SMALL)
     threads(THREADS)
     with flushing():
         before = flags_of_team()
-        results = [run(problem, zeros, zeros, small, small) for _ in range(5)]
+        results = [run(call, zeros, zeros, small, small) for _ in range(5)]
         after = flags_of_team()
     assert before == after and len(before) == THREADS and all(bits for _, bits in before)
     assert flags() == 0
@@ -73,6 +73,6 @@ def test_subnormal_numbers_are_kept_and_the_flags_come_back(isa: str, dtype: str
 
 def test_threads_that_keep_them_are_left_alone(threads) -> None:
     before = flags_of_team()
-    problem = Call(1, 1, 4, 4, 16)
-    run(problem, *np.zeros((4, 1, 1, 4, 16), np.float32))
+    call = Call(1, 1, 4, 4, 16)
+    run(call, *np.zeros((4, 1, 1, 4, 16), np.float32))
     assert flags_of_team() == before and not flags()

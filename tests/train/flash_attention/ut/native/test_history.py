@@ -47,10 +47,10 @@ def ugly_call() -> None:
     """Leave NaN and large numbers in the scratch of this thread, on all instruction sets."""
     for isa in ISAS:
         for dtype, left in (("bfloat16", 1e30), ("float32", np.nan)):
-            problem = Call(batch=1, heads=1, seq_q=256, seq_k=256, head_dim=256, dtype=dtype)
-            ugly = np.full(problem.shape_query(), left, np.float32)
+            call = Call(batch=1, heads=1, seq_q=256, seq_k=256, head_dim=256, dtype=dtype)
+            ugly = np.full(call.shape_query(), left, np.float32)
             with instruction_set(isa):
-                run(problem, ugly, ugly, ugly, ugly)
+                run(call, ugly, ugly, ugly, ugly)
 
 
 @pytest.mark.parametrize("order", range(2))

@@ -12,8 +12,8 @@ from flash_attention.backends.cpu import library
 from flash_attention.call import LAYOUTS
 
 from tests.train.flash_attention.support import cases
+from tests.train.flash_attention.support.calls import make_call
 from tests.train.flash_attention.support.cases import Case
-from tests.train.flash_attention.support.problems import make_problem
 from tests.train.flash_attention.ut.native.support.calls import instruction_set, run, run_case, values
 
 PROT_NONE = 0  # which the mmap module has no name for
@@ -70,9 +70,9 @@ def check_guarded(at_end: bool) -> None:
 def check_guarded_keep_bits(at_end: bool) -> None:
     """Give keep decisions with rows that end inside a word of 32."""
     case = replace(CASES[2], alibi="none")
-    problem = replace(case.problem, keep_bits=True)
+    call = replace(case.call, keep_bits=True)
     bits = np.packbits(case.keep(), axis=-1, bitorder="little")
-    results = run(problem, *tensors(case), mask=case.backend_mask(), keep_bits=bits, place=GuardedPages(at_end).place)
+    results = run(call, *tensors(case), mask=case.backend_mask(), keep_bits=bits, place=GuardedPages(at_end).place)
     cases.check(case, reference.Attention(*map(values, results)))
 
 
@@ -111,14 +111,14 @@ def peak_of_long_run(dtype: str) -> None:
     """
     import resource
 
-    problem = make_problem(1, 1, 65536, 65536, 128, dtype=dtype, causal=True, window_left=512)
+    call = make_call(1, 1, 65536, 65536, 128, dtype=dtype, causal=True, window_left=512)
     # Ones, for bfloat16 as bits: numbers too small to be normal take twenty times as long.
     one = {"float32": np.float32(1), "float16": np.float16(1), "bfloat16": np.uint16(0x3F80)}[dtype]
-    made = [np.full(problem.shape_query(), one) for _ in range(8)]
-    output, logsumexp = made[4], np.ones(problem.shape_lse(), np.float32)
+    made = [np.full(call.shape_query(), one) for _ in range(8)]
+    output, logsumexp = made[4], np.ones(call.shape_lse(), np.float32)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    library.forward(problem, *made[:3], out=(output, logsumexp))
-    library.backward(problem, *made[:3], output, logsumexp, made[3], out=tuple(made[5:]))
+    library.forward(call, *made[:3], out=(output, logsumexp))
+    library.backward(call, *made[:3], output, logsumexp, made[3], out=tuple(made[5:]))
     print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
 
 

@@ -5,7 +5,7 @@ import pytest
 from flash_attention.call import Call
 
 from tests.train.flash_attention.support.arrays import random
-from tests.train.flash_attention.support.problems import make_problem
+from tests.train.flash_attention.support.calls import make_call
 from tests.train.flash_attention.ut.native.support.calls import run, stored, values
 
 DTYPES = ("float32", "float16", "bfloat16")
@@ -18,22 +18,22 @@ RULES = {
 NAMES = ("output", "logsumexp", "d_query", "d_key", "d_value", "d_bias")
 
 
-def problem_of(seq_q=150, seq_k=203, dtype="float32", **more) -> Call:
-    """Return a problem of two heads that share keys."""
+def call_of(seq_q=150, seq_k=203, dtype="float32", **more) -> Call:
+    """Return a call of two heads that share keys."""
     sizes = {"batch": 1, "heads": 2, "kv_heads": 1, "head_dim": 40}
-    return make_problem(seq_q=seq_q, seq_k=seq_k, dtype=dtype, **{**sizes, **more})
+    return make_call(seq_q=seq_q, seq_k=seq_k, dtype=dtype, **{**sizes, **more})
 
 
-def tensors_of(problem) -> dict:
+def tensors_of(call) -> dict:
     """Return random query, key, value and gradient of the output."""
-    query, key = problem.shape_query(), problem.shape_key()
+    query, key = call.shape_query(), call.shape_key()
     shapes = {"query": query, "key": key, "value": key, "d_output": query}
     return {name: random(*shape, seed=seed) for seed, (name, shape) in enumerate(shapes.items())}
 
 
-def named(problem, tensors, **optional) -> dict:
+def named(call, tensors, **optional) -> dict:
     """Return the results of the kernel by name."""
-    results = run(problem, tensors["query"], tensors["key"], tensors["value"], tensors["d_output"], **optional)
+    results = run(call, tensors["query"], tensors["key"], tensors["value"], tensors["d_output"], **optional)
     return dict(zip(NAMES, results))
 
 
@@ -53,16 +53,16 @@ def assert_clean(actual, expected, rows, keys):
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_rows_that_cannot_see_a_bad_key(isa, dtype, rules, bad):
     """Outputs and gradients stay the same bit for bit; rows that see the key are not finite."""
-    problem = problem_of(dtype=dtype, **RULES[rules])
-    tensors = tensors_of(problem)
-    clean = named(problem, tensors)
+    call = call_of(dtype=dtype, **RULES[rules])
+    tensors = tensors_of(call)
+    clean = named(call, tensors)
     for tensor, key in (("key", 67), ("value", 67), ("value", 131)):
         spoiled = {**tensors, tensor: tensors[tensor].copy()}
         spoiled[tensor][:, :, key, 3] = bad
-        seen = problem.band.dense()[:, key]
+        seen = call.band.dense()[:, key]
         # Keys that a row sees together with the bad key get the row's gradient.
-        touched = problem.band.dense()[seen].any(axis=0)
-        actual = named(problem, spoiled)
+        touched = call.band.dense()[seen].any(axis=0)
+        actual = named(call, spoiled)
         assert_clean(actual, clean, ~seen, ~touched)
         if tensor == "value" and seen.any():
             assert not np.isfinite(values(actual["output"])[:, :, seen, 3]).any()
@@ -73,14 +73,14 @@ def test_rows_that_cannot_see_a_bad_key(isa, dtype, rules, bad):
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_keys_that_a_bad_row_cannot_see(isa, dtype, rules):
     """A NaN in a row of query or d_output stays out of other rows, and of the gradients of keys out of its sight."""
-    problem = problem_of(dtype=dtype, **RULES[rules])
-    tensors = tensors_of(problem)
-    clean = named(problem, tensors)
+    call = call_of(dtype=dtype, **RULES[rules])
+    tensors = tensors_of(call)
+    clean = named(call, tensors)
     for tensor, row in (("query", 61), ("d_output", 61), ("d_output", 149)):
         spoiled = {**tensors, tensor: tensors[tensor].copy()}
         spoiled[tensor][:, :, row, 7] = np.nan
-        actual = named(problem, spoiled)
-        assert_clean(actual, clean, np.arange(problem.seq_q) != row, ~problem.band.dense()[row])
+        actual = named(call, spoiled)
+        assert_clean(actual, clean, np.arange(call.seq_q) != row, ~call.band.dense()[row])
 
 
 @pytest.mark.parametrize("seq_q", [150, 21])
@@ -90,13 +90,13 @@ def test_padding_may_hold_anything(isa, dtype, more, seq_q):
     """Keys that a padding mask hides from all rows matter nowhere, whatever bits they hold."""
     if "bias_grad" in more:
         more = {**more, "bias_shape": (1, 2, seq_q, 203), "bias_dtype": dtype}
-    problem = problem_of(seq_q, dtype=dtype, mask_shape=(1, 1, 1, 203), mask_dtype="bool", **more)
+    call = call_of(seq_q, dtype=dtype, mask_shape=(1, 1, 1, 203), mask_dtype="bool", **more)
     optional = {"mask": np.arange(203).reshape(1, 1, 1, 203) >= 77}
     if "bias_shape" in more:
         bias = random(1, 2, seq_q, 203, seed=9).astype({"float16": np.float16}.get(dtype, np.float32))
         optional["bias"] = stored(bias, dtype)
-    tensors = tensors_of(problem)
-    clean = named(problem, tensors, **optional)
+    tensors = tensors_of(call)
+    clean = named(call, tensors, **optional)
     bits = np.random.default_rng(5).integers(0, 1 << 32, tensors["key"].shape, np.uint32).view(np.float32)
     for hidden in (np.full_like(tensors["key"], np.nan), np.full_like(tensors["key"], np.inf), bits):
         spoiled = dict(tensors)
@@ -104,20 +104,20 @@ def test_padding_may_hold_anything(isa, dtype, more, seq_q):
             spoiled[name] = tensors[name].copy()
             with np.errstate(all="ignore"):
                 spoiled[name][:, :, 77:] = hidden[:, :, 77:]
-                actual = named(problem, spoiled, **optional)
+                actual = named(call, spoiled, **optional)
             for result in NAMES[: len(actual)]:
                 np.testing.assert_array_equal(actual[result], clean[result], err_msg=result)
 
 
 def test_a_nan_does_not_hide_a_rise_of_another_row(isa):
     """Rows of a strip share the test for a raised maximum."""
-    problem = problem_of(dtype="float32", heads=1, scale=1.0)
-    tensors = tensors_of(problem)
+    call = call_of(dtype="float32", heads=1, scale=1.0)
+    tensors = tensors_of(call)
     tensors["key"] *= np.linspace(1, 30, 203, dtype=np.float32)[:, None]
-    clean = named(problem, tensors)
+    clean = named(call, tensors)
     tensors["query"][:, :, 9] = np.nan  # not the first row of a strip: NaN there would leave the strip's maximum unset
     rows = np.arange(150) != 9
-    actual = named(problem, tensors)
+    actual = named(call, tensors)
     for name in ("output", "logsumexp", "d_query"):
         np.testing.assert_array_equal(actual[name][:, :, rows], clean[name][:, :, rows])
 
@@ -129,64 +129,64 @@ def bfloat16_of(bits) -> np.ndarray:
 
 def test_subnormal_values_and_gradients_survive(isa):
     """With one key the output is the value and d_value the sum of d_output, however small in bfloat16."""
-    problem = problem_of(1, 1, "bfloat16", heads=1, head_dim=128)
+    call = call_of(1, 1, "bfloat16", heads=1, head_dim=128)
     small = bfloat16_of(np.arange(1, 129)).reshape(1, 1, 1, 128)
     ones = np.ones_like(small)
-    output, _, _, _, d_value = run(problem, ones, ones, small, -small)
+    output, _, _, _, d_value = run(call, ones, ones, small, -small)
     np.testing.assert_array_equal(values(output), small)
     np.testing.assert_array_equal(values(d_value), -small)
 
 
 def test_subnormal_outputs_of_normal_values(isa):
     """Half of the smallest normal number is subnormal."""
-    problem = problem_of(1, 2, "bfloat16", heads=1, head_dim=64)
+    call = call_of(1, 2, "bfloat16", heads=1, head_dim=64)
     value = np.zeros((1, 1, 2, 64), np.float32)
     value[0, 0, 0] = 2.0**-126
     zeros = np.zeros_like(value)
-    output = run(problem, zeros[:, :, :1], zeros, value, zeros[:, :, :1])[0]
+    output = run(call, zeros[:, :, :1], zeros, value, zeros[:, :, :1])[0]
     assert np.all(values(output) == 2.0**-127)
 
 
 def test_subnormal_outputs_of_small_probabilities(isa):
     """A small normal value times a small probability is subnormal, though neither factor is."""
-    problem = problem_of(1, 2, "bfloat16", heads=1, head_dim=16, scale=float(np.log(2.0)))
+    call = call_of(1, 2, "bfloat16", heads=1, head_dim=16, scale=float(np.log(2.0)))
     key, value = np.zeros((2, 1, 1, 2, 16), np.float32)
     key[0, 0, 1, 0] = -29.0
     value[0, 0, 1] = 2.0**-100
     query = np.ones_like(value[:, :, :1])
-    output = run(problem, query, key, value, query)[0]
+    output = run(call, query, key, value, query)[0]
     np.testing.assert_array_equal(values(output), np.full_like(query, 2.0**-129))
 
 
 def test_subnormal_values_count_in_the_gradient_of_scores(isa):
     """Scores are zero, so probabilities are 1/2. A large output gradient makes the subnormal value visible."""
-    problem = problem_of(1, 2, "bfloat16", heads=1, head_dim=16, scale=1.0)
+    call = call_of(1, 2, "bfloat16", heads=1, head_dim=16, scale=1.0)
     key = np.ones((1, 1, 2, 16), np.float32) * [[[[1], [-1]]]]
     value = np.full_like(key, 2.0**-130) * [[[[1], [0]]]]
     query = np.zeros((1, 1, 1, 16), np.float32)
-    d_query = run(problem, query, key.astype(np.float32), value.astype(np.float32), query + 2.0**126)[2]
+    d_query = run(call, query, key.astype(np.float32), value.astype(np.float32), query + 2.0**126)[2]
     np.testing.assert_array_equal(values(d_query), np.full_like(query, 0.5))
 
 
 def test_subnormal_queries_and_keys_count(isa):
     """A subnormal query times a very large key is an ordinary score."""
-    problem = problem_of(3, 2, "bfloat16", heads=1, head_dim=16, scale=1.0)
+    call = call_of(3, 2, "bfloat16", heads=1, head_dim=16, scale=1.0)
     query = np.full((1, 1, 3, 16), 2.0**-130, np.float32)
     key = np.zeros((1, 1, 2, 16), np.float32)
     key[0, 0, 0] = 2.0**126
     for first, second in ((query, key), (key[:, :, :1].repeat(3, 2), query[:, :, :2] * [[[[1], [0]]]])):
-        logsumexp = run(problem, first, second.astype(np.float32), key, query)[1]
+        logsumexp = run(call, first, second.astype(np.float32), key, query)[1]
         np.testing.assert_allclose(logsumexp, np.log1p(np.exp(-1.0)) + 1, rtol=1e-6)
 
 
 def test_care_changes_no_bit(isa):
     """One tiny number makes the whole pass careful with subnormals. The other heads keep their bits."""
-    problem = problem_of(dtype="bfloat16", heads=2, kv_heads=2, causal=True)
-    tensors = tensors_of(problem)
-    clean = named(problem, tensors)
+    call = call_of(dtype="bfloat16", heads=2, kv_heads=2, causal=True)
+    tensors = tensors_of(call)
+    clean = named(call, tensors)
     for name in tensors:
         changed = {**tensors, name: tensors[name].copy()}
         changed[name][:, 1, 5, 2] = 2.0**-130
-        actual = named(problem, changed)
+        actual = named(call, changed)
         for result in actual:
             np.testing.assert_array_equal(actual[result][:, 0], clean[result][:, 0], err_msg=f"{name} {result}")

@@ -40,19 +40,19 @@ def test_any_number_of_threads(case, isa, threads):
 def test_bias_gradients_that_heads_share(bias_shape, threads):
     """Heads or batch elements that share sums add to them in one order, and leave nothing out."""
     sizes = {"batch": 3, "heads": 3, "seq_q": 300, "seq_k": 300, "head_dim": 16}
-    problem = Call(**sizes, dtype="float32", bias_shape=bias_shape, bias_dtype="float32")
+    call = Call(**sizes, dtype="float32", bias_shape=bias_shape, bias_dtype="float32")
     random = np.random.default_rng(0)
-    tensors = [random.standard_normal(problem.shape_query()).astype(np.float32) for _ in range(4)]
+    tensors = [random.standard_normal(call.shape_query()).astype(np.float32) for _ in range(4)]
     bias = random.standard_normal(bias_shape).astype(np.float32)
-    full = replace(problem, bias_shape=(3, 3, 300, 300))
+    full = replace(call, bias_shape=(3, 3, 300, 300))
     threads(1)
-    expected = run(problem, *tensors, bias=bias)[-1]
+    expected = run(call, *tensors, bias=bias)[-1]
     whole = run(full, *tensors, bias=np.ascontiguousarray(np.broadcast_to(bias, full.bias_shape)))[-1]
     axes = tuple(axis for axis in range(4) if bias_shape[axis] == 1)
     np.testing.assert_allclose(expected, whole.sum(axes, np.float64, keepdims=True), rtol=1e-4, atol=1e-5)
     threads(8)
     for _ in range(10):
-        np.testing.assert_array_equal(run(problem, *tensors, bias=bias)[-1], expected)
+        np.testing.assert_array_equal(run(call, *tensors, bias=bias)[-1], expected)
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -73,20 +73,20 @@ def test_calls_from_several_threads():
 
 def interrupted_call() -> None:
     """Run in a process of its own: two calls, the first with a Ctrl-C in its middle."""
-    problem = Call(batch=1, heads=2, seq_q=1500, seq_k=1500, head_dim=64, dtype="float32")
-    tensors = [np.random.default_rng(i).standard_normal(problem.shape_query()).astype(np.float32) for i in range(3)]
-    expected, _ = library.forward(problem, *tensors)
+    call = Call(batch=1, heads=2, seq_q=1500, seq_k=1500, head_dim=64, dtype="float32")
+    tensors = [np.random.default_rng(i).standard_normal(call.shape_query()).astype(np.float32) for i in range(3)]
+    expected, _ = library.forward(call, *tensors)
     interrupted = False
     try:
         # Inside, because the thread may be faster than its start.
         threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT)).start()
         for _ in range(1000):
-            output, _ = library.forward(problem, *tensors)
+            output, _ = library.forward(call, *tensors)
         time.sleep(10)
     except KeyboardInterrupt:
         interrupted = True
     assert interrupted
-    output, _ = library.forward(problem, *tensors)
+    output, _ = library.forward(call, *tensors)
     np.testing.assert_array_equal(output, expected)
     print("usable")
 

@@ -24,11 +24,11 @@ def fastest(call) -> float:
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_attention_comes_near_to_the_peak_and_stays_below(dtype: str, threads) -> None:
-    problem = Call(1, 1, 1024, 1024, 128, dtype=dtype)
+    call = Call(1, 1, 1024, 1024, 128, dtype=dtype)
     tensor = stored(np.random.default_rng(0).standard_normal((1, 1, 1024, 128), np.float32), dtype)
     threads(1)
     peak = OPERATIONS / fastest(lambda: library.load().multiply_adds(dtype, OPERATIONS))
-    reached = 4 * 1024 * 1024 * 128 / fastest(lambda: library.forward(problem, tensor, tensor, tensor))
+    reached = 4 * 1024 * 1024 * 128 / fastest(lambda: library.forward(call, tensor, tensor, tensor))
     # Tiles multiply so fast that most of the time goes into what stands between the products.
     tiles = dtype == "bfloat16" and library.load().bfloat16_isa() == library.TILES_ISA
     assert (0.08 if tiles else 0.4) < reached / peak < 1.1

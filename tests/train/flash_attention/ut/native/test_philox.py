@@ -5,7 +5,7 @@ import pytest
 from flash_attention.call import Call
 from flash_attention.dropout import philox
 
-from tests.train.flash_attention.support.problems import make_problem
+from tests.train.flash_attention.support.calls import make_call
 from tests.train.flash_attention.ut.native.support.calls import run
 
 # Known answers of Random123, file tests/kat_vectors, "philox4x32 10": counter, key, result.
@@ -32,18 +32,18 @@ def test_broadcasts_counters_against_one_key():
     assert together[0].tolist() == KNOWN[0][2]
 
 
-def problem_of(**more) -> Call:
-    """Return a training problem with dropout and odd sizes."""
+def call_of(**more) -> Call:
+    """Return a training call with dropout and odd sizes."""
     sizes = {"batch": 2, "heads": 3, "seq_q": 37, "seq_k": 203, "head_dim": 203, "dropout_rate": 0.3, **more}
-    return make_problem(dtype="float32", training=True, **sizes)
+    return make_call(dtype="float32", training=True, **sizes)
 
 
-def drawn_by_kernel(problem: Call, seed) -> np.ndarray:
+def drawn_by_kernel(call: Call, seed) -> np.ndarray:
     """Keep decisions of the kernel: with equal scores and unit vectors as values the output shows them."""
-    query = np.zeros(problem.shape_query(), np.float32)
-    value = np.broadcast_to(np.eye(problem.seq_k, dtype=np.float32), problem.shape_key())
-    key = np.zeros(problem.shape_key(), np.float32)
-    output = run(problem, query, key, value, query, seed=np.array(seed, np.int64))[0]
+    query = np.zeros(call.shape_query(), np.float32)
+    value = np.broadcast_to(np.eye(call.seq_k, dtype=np.float32), call.shape_key())
+    key = np.zeros(call.shape_key(), np.float32)
+    output = run(call, query, key, value, query, seed=np.array(seed, np.int64))[0]
     return output != 0
 
 
@@ -58,17 +58,17 @@ def drawn_by_kernel(problem: Call, seed) -> np.ndarray:
     ],
 )
 def test_kernel_draws_the_same(isa, seed, more):
-    problem = problem_of(**more)
-    expected = np.unpackbits(philox.keep_bits(problem, seed), axis=-1, count=problem.seq_k, bitorder="little")
-    np.testing.assert_array_equal(drawn_by_kernel(problem, seed), expected.astype(bool))
+    call = call_of(**more)
+    expected = np.unpackbits(philox.keep_bits(call, seed), axis=-1, count=call.seq_k, bitorder="little")
+    np.testing.assert_array_equal(drawn_by_kernel(call, seed), expected.astype(bool))
 
 
 def test_given_bits_equal_the_seed(isa):
     """Decisions are equal bit for bit, forward and backward, over several tiles and with a partly used last byte."""
     random = np.random.default_rng(0)
     sizes = {"batch": 2, "heads": 2, "seq_q": 150, "seq_k": 301, "head_dim": 24}
-    by_seed = problem_of(**sizes)
-    by_bits = problem_of(**sizes, keep_bits=True)
+    by_seed = call_of(**sizes)
+    by_bits = call_of(**sizes, keep_bits=True)
     tensors = [random.standard_normal(shape) for shape in (by_seed.shape_query(), *[by_seed.shape_key()] * 2)]
     tensors.append(random.standard_normal(by_seed.shape_query()))
     first = run(by_seed, *tensors, seed=np.array((7, 8), np.int64))
@@ -79,8 +79,8 @@ def test_given_bits_equal_the_seed(isa):
 
 def test_rate_and_independence_of_neighbours():
     """The share of kept keys is right within four standard deviations, and neighbours are uncorrelated."""
-    problem = problem_of(batch=1, heads=4, seq_q=256, seq_k=1024, head_dim=1, dropout_rate=0.25)
-    bits = np.unpackbits(philox.keep_bits(problem, (3, 4)), axis=-1, bitorder="little").astype(np.float64)
+    call = call_of(batch=1, heads=4, seq_q=256, seq_k=1024, head_dim=1, dropout_rate=0.25)
+    bits = np.unpackbits(philox.keep_bits(call, (3, 4)), axis=-1, bitorder="little").astype(np.float64)
     assert abs(bits.mean() - 0.75) < 4 * np.sqrt(0.25 * 0.75 / bits.size)
     centred = bits - bits.mean()
     for neighbour in (centred[..., 1:] * centred[..., :-1], centred[:, :, 1:] * centred[:, :, :-1],

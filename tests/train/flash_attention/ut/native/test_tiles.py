@@ -126,14 +126,14 @@ def test_native_cases_on_scalar_tiles(tmp_path) -> None:
 
 @pytest.mark.skipif(HAS_TILES, reason="the processor has them")
 def test_tiles_that_are_not_there_are_refused() -> None:
-    problem = Call(1, 1, 4, 4, 16, dtype="bfloat16")
+    call = Call(1, 1, 4, 4, 16, dtype="bfloat16")
     tensors = [np.zeros((1, 1, 4, 16), np.float32)] * 4
     with instruction_set(library.TILES_ISA), pytest.raises(library.KernelError, match="missing on this processor"):
-        calls.run(problem, *tensors)
+        calls.run(call, *tensors)
 
 
-# A process of its own prints the permission before and after problems, the instruction set of bfloat16, and the result
-# of a problem.
+# A process of its own prints the permission before and after calls, the instruction set of bfloat16, and the result
+# of a call.
 PROGRAM = """
 import ctypes, sys
 import numpy as np

@@ -153,9 +153,9 @@ def test_gradient_of_a_given_alibi_mask_and_its_refusal(backend, mode):
     query, key, value = inputs()
     alibi = draw(2, 4, 1, 56, seed=4)
     d_output = draw(*query.shape, seed=3)
-    problem = Call(2, 4, 40, 56, 32, 2, "float32", bias_shape=(2, 4, 1, 56), bias_dtype="float32")
+    call = Call(2, 4, 40, 56, 32, 2, "float32", bias_shape=(2, 4, 1, 56), bias_dtype="float32")
     arrays = (tensor.asnumpy() for tensor in (query, key, value))
-    exact = reference.truth(problem, *arrays, bias=alibi.asnumpy(), d_output=d_output.asnumpy())
+    exact = reference.truth(call, *arrays, bias=alibi.asnumpy(), d_output=d_output.asnumpy())
     asked = Gradients(FlashAttention(32, alibi=True, backend=backend))(query, key, value, None, alibi, d_output)
     assert len(asked) == 4
     near(asked[0], exact.d_query)

@@ -81,7 +81,7 @@ def test_the_layer_itself_as_often_as_wanted(level):
 
 @pytest.mark.parametrize("level", (O1,))
 def test_the_package_s_folders_stay_off_the_path_of_modules(level):
-    """On that path somebody else's `import problem` would find this package's module."""
+    """On that path somebody else's `import call` would find this package's module."""
     ms.amp.auto_mixed_precision(Projected("math"), level)
     package = Path(flash_attention.__file__).parent
     assert not [path for path in sys.path if package in (Path(path), *Path(path).parents)]

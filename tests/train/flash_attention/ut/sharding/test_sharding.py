@@ -16,7 +16,7 @@ from flash_attention.sharding.shard import ROWS, TENSOR, Shard, Sharding, shardi
 from flash_attention.sharding.strategy import ShardPlan, axes_of
 from mindspore import Tensor, ops
 
-from tests.train.flash_attention.support.problems import make_problem
+from tests.train.flash_attention.support.calls import make_call
 from tests.train.flash_attention.support.versions import require
 
 Q = (4, 2, 1, 1)
@@ -104,9 +104,9 @@ def test_shards_must_divide(plan, message):
         plan.local(Call(batch=2, heads=8, kv_heads=4, seq_q=8, seq_k=8, head_dim=8), 0)
 
 
-def results(problem, backend, query, key, value, d_output, mask, bias):
+def results(call, backend, query, key, value, d_output, mask, bias):
     """Return the output, logsumexp and gradients of query, key, value and bias, as arrays."""
-    cell, seed = registry.build(problem, backend), Tensor([3, 5], ms.int64)
+    cell, seed = registry.build(call, backend), Tensor([3, 5], ms.int64)
     mask = None if mask is None else Tensor(np.ascontiguousarray(mask))
 
     def forward(query, key, value, bias=None):
@@ -167,7 +167,7 @@ MASKED = {"mask_shape": (8, 1, 24, 24), "mask_dtype": "bool"}
 
 def of_device(request, mask=None, rank=3, **rules):
     """Return the share that one of eight devices computes."""
-    return Sharding(request, 8, rank).shard(make_problem(**{**SIZES, **rules}), mask)
+    return Sharding(request, 8, rank).shard(make_call(**{**SIZES, **rules}), mask)
 
 
 @pytest.fixture
@@ -253,7 +253,7 @@ def test_what_does_not_fit_the_call_is_refused(call, message):
 
 def test_dynamic_shapes_are_refused():
     with pytest.raises(ValueError, match="shapes that are known"):
-        ShardPlan(4, 2, 8).local(make_problem(**{**SIZES, "batch": -1}), 0)
+        ShardPlan(4, 2, 8).local(make_call(**{**SIZES, "batch": -1}), 0)
 
 
 @pytest.mark.parametrize("compact", [False, True])
@@ -269,8 +269,8 @@ def test_strategies_on_the_primitives_of_the_layer(layouts, monkeypatch):
         pytest.skip("this MindSpore takes tuple strategies only")
     if not layouts:
         monkeypatch.delattr(ms, "Layout", raising=False)
-    # Another shape for either form, as cells are kept by problem.
-    whole = make_problem(**{**SIZES, **MASKED, "head_dim": 16 if layouts else 8})
+    # Another shape for either form, as cells are kept by call.
+    whole = make_call(**{**SIZES, **MASKED, "head_dim": 16 if layouts else 8})
     shard = Sharding(ShardRequest(4, 2), 8, 3).shard(whole, (8, 24, 24))
     cell = registry.build(shard.plan.local(whole, 3), "cpu", shard)
     attributes = cell.forward.primitive.attrs
@@ -296,8 +296,8 @@ def test_shapes_of_the_whole_and_of_a_share():
 
 
 def test_backends_without_strategies_say_so():
-    assert "no shard strategies" in registry.refusal("math", make_problem(**SIZES), sharded=True)
-    assert registry.refusal("cpu", make_problem(**SIZES), sharded=True) is None
+    assert "no shard strategies" in registry.refusal("math", make_call(**SIZES), sharded=True)
+    assert registry.refusal("cpu", make_call(**SIZES), sharded=True) is None
 
 
 def test_operators_take_masks_with_their_own_axes():

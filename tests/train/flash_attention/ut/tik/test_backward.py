@@ -12,7 +12,7 @@ from flash_attention.kernels.tik.backward import schedule
 from flash_attention.kernels.tik.problem import Request, padded
 
 from tests.train.flash_attention.support import case_list, cases
-from tests.train.flash_attention.support.problems import make_kernel_problem
+from tests.train.flash_attention.support.calls import make_kernel_problem
 from tests.train.flash_attention.ut.tik.support import stored_arrays
 from tests.train.flash_attention.ut.tik.support.programs import build_backward, forward
 from tests.train.flash_attention.ut.tik.support.shared_cases import features_of, is_representative, within_limits
@@ -32,7 +32,7 @@ def gradients(tik, execute, problem: KernelProblem, arrays: dict, **features) ->
 
 def run_case(tik, execute, case) -> reference.Attention:
     """Forward and backward kernels of a case."""
-    data, problem = case.inputs(), describe.kernel_problem(case.problem, cores=4)
+    data, problem = case.inputs(), describe.kernel_problem(case.call, cores=4)
     features = features_of(case)
     output, logsumexp = forward(tik, execute, problem, data.query, data.key, data.value, **features)
     arrays = {name: getattr(data, name) for name in ("query", "key", "value", "d_output", "d_logsumexp")}

@@ -7,7 +7,7 @@ from flash_attention.kernels.tik.backward import schedule as backward_work
 from flash_attention.kernels.tik.backward.schedule import DISTANCES, EDGE
 from flash_attention.kernels.tik.backward.tiling import plans
 
-from tests.train.flash_attention.support.problems import ALIBI_FIELDS, make_kernel_problem
+from tests.train.flash_attention.support.calls import ALIBI_FIELDS, make_kernel_problem
 
 PROBLEMS = (
     {"seq_q": 700, "seq_k": 700, "causal": True},

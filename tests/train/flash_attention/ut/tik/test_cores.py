@@ -12,7 +12,7 @@ from flash_attention.kernels.tik.backward import schedule as backward
 from flash_attention.kernels.tik.forward import schedule as forward
 from flash_attention.kernels.tik.problem import CAPACITY
 
-from tests.train.flash_attention.support.problems import make_kernel_problem
+from tests.train.flash_attention.support.calls import make_kernel_problem
 from tests.train.flash_attention.ut.tik.support import stored_arrays
 from tests.train.flash_attention.ut.tik.support.passes import both_passes, random_data
 from tests.train.flash_attention.ut.tik.support.programs import build_backward, build_forward

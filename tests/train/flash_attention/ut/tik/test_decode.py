@@ -8,7 +8,7 @@ from flash_attention.kernels.tik import KernelProblem
 from flash_attention.kernels.tik.decode import schedule
 from flash_attention.kernels.tik.decode import tiling as tiling
 
-from tests.train.flash_attention.support.problems import make_kernel_problem
+from tests.train.flash_attention.support.calls import make_kernel_problem
 from tests.train.flash_attention.ut.tik.support.decoding import CAUSAL, Paged, arrays, check, run
 
 CONTIGUOUS = {

@@ -10,7 +10,7 @@ from flash_attention.kernels.tik.forward import schedule as forward_work
 from flash_attention.kernels.tik.layout import from_nz, to_nz
 from flash_attention.kernels.tik.problem import padded
 
-from tests.train.flash_attention.support.problems import make_kernel_problem
+from tests.train.flash_attention.support.calls import make_kernel_problem
 from tests.train.flash_attention.ut.tik.support.programs import build_backward, build_forward
 
 LENGTH, DEPTH, WINDOW = 2**17 + 40, 256, 100

@@ -15,7 +15,7 @@ from flash_attention.measuring.tik_kernels import Measurement
 
 from benchmarks.required import bound_of
 from benchmarks.tik_kernels import measure_normal, table
-from tests.train.flash_attention.support.problems import make_kernel_problem
+from tests.train.flash_attention.support.calls import make_kernel_problem
 
 pytestmark = [pytest.mark.system, pytest.mark.usefixtures("on_emulator")]
 

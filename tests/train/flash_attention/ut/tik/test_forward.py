@@ -7,7 +7,7 @@ from flash_attention.call import AttentionRules, Call
 from flash_attention.kernels.tik import KernelProblem, describe
 
 from tests.train.flash_attention.support import case_list, cases
-from tests.train.flash_attention.support.problems import make_kernel_problem, make_problem
+from tests.train.flash_attention.support.calls import make_call, make_kernel_problem
 from tests.train.flash_attention.ut.tik.support import shared_cases
 from tests.train.flash_attention.ut.tik.support.programs import build_forward, forward
 from tests.train.flash_attention.ut.tik.support.shared_cases import check_closely, random_arrays, run_forward
@@ -81,7 +81,7 @@ def test_rows_whose_sample_is_hidden_are_found_out(tik, execute, hidden, softcap
         mask = np.zeros((1, 1, 200, 250), np.uint8)
         mask[..., :100, :140] = mask[..., 100:, 110:] = 1  # no row sees the keys near it
         fields = {"mask_shape": mask.shape, "mask_dtype": "uint8"}
-    attention = make_problem(1, 1, 200, 250, 32, softcap=softcap, **fields)
+    attention = make_call(1, 1, 200, 250, 32, softcap=softcap, **fields)
     problem = describe.kernel_problem(attention, cores=1)
     arrays = random_arrays(problem)
     arrays[0][..., 0], arrays[1][..., 0] = 8.0, -30 * 32**0.5 / 8

@@ -11,7 +11,7 @@ from flash_attention.kernels.tik.problem import padded
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.train.flash_attention.support.problems import ALIBI_FIELDS, make_kernel_problem
+from tests.train.flash_attention.support.calls import ALIBI_FIELDS, make_kernel_problem
 
 
 def _planned(*sizes, **fields) -> tuple:

@@ -6,7 +6,7 @@ from flash_attention.kernels.tik.common import alibi, mask, score_terms
 from flash_attention.kernels.tik.forward import load, row_reference
 from flash_attention.kernels.tik.layout import from_nz, to_nz
 
-from tests.train.flash_attention.support.problems import make_kernel_problem
+from tests.train.flash_attention.support.calls import make_kernel_problem
 from tests.train.flash_attention.ut.tik.support.programs import Program, copy_in, copy_out
 from tests.train.flash_attention.ut.tik.support.stored_arrays import pack_bias, pack_keys
 

@@ -10,7 +10,7 @@ import pytest
 from flash_attention.kernels.tik import KernelProblem, instruction_forms
 
 from benchmarks.tik_kernels import form_costs
-from tests.train.flash_attention.support.problems import make_kernel_problem
+from tests.train.flash_attention.support.calls import make_kernel_problem
 from tests.train.flash_attention.ut.tik.support.passes import both_passes, random_data
 from tests.train.flash_attention.ut.tik.support.programs import build_backward, build_forward
 

@@ -8,7 +8,7 @@ from flash_attention.kernels.tik.layout import HIDDEN_BY_BIAS, from_nz, nz_shape
 from flash_attention.kernels.tik.row_layout import RowLayout
 from flash_attention.kernels.tik.varlen import Sequences
 
-from tests.train.flash_attention.support.problems import make_kernel_problem
+from tests.train.flash_attention.support.calls import make_kernel_problem
 from tests.train.flash_attention.ut.tik.support.stored_arrays import pack_bias, pack_keys
 
 

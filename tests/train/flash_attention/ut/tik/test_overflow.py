@@ -11,8 +11,8 @@ from flash_attention import reference
 from flash_attention.call import Call
 from flash_attention.kernels.tik import KernelProblem, describe
 
+from tests.train.flash_attention.support.calls import make_call
 from tests.train.flash_attention.support.cases import check_call
-from tests.train.flash_attention.support.problems import make_problem
 from tests.train.flash_attention.ut.tik.support import stored_arrays
 from tests.train.flash_attention.ut.tik.support.programs import build_backward, build_forward
 
@@ -94,7 +94,7 @@ def test_hostile_data_is_right_and_sets_nothing(tik, execute, data, head_dim):
 @pytest.mark.parametrize("data", (_huge_key_last, _scores_to_60000))
 def test_capped_scores_of_any_size_are_right_and_set_nothing(tik, execute, data):
     arrays = [array.astype(np.float16) for array in data(32)]
-    attention = make_problem(1, 1, ROWS, KEYS, 32, softcap=50.0)
+    attention = make_call(1, 1, ROWS, KEYS, 32, softcap=50.0)
     _check(attention, arrays, _run(tik, execute, attention, arrays))
 
 
@@ -126,7 +126,7 @@ def test_hidden_scores_of_any_size_set_nothing(tik, execute, kind, head_dim):
         fields = {"bias_shape": (1, 1, 1, KEYS), "bias_dtype": "float16"}
     if "mask" in features:
         fields.update(mask_shape=features["mask"].shape, mask_dtype="uint8")
-    attention = make_problem(1, 1, ROWS, KEYS, head_dim, **fields)
+    attention = make_call(1, 1, ROWS, KEYS, head_dim, **fields)
     _check(attention, arrays, _run(tik, execute, attention, arrays, **features), **features)
 
 

@@ -10,7 +10,7 @@ from flash_attention.kernels.tik.forward.tiling import buffers, candidates
 from flash_attention.kernels.tik.hardware import usage
 from flash_attention.kernels.tik.problem import CAPACITY
 
-from tests.train.flash_attention.support.problems import make_kernel_problem
+from tests.train.flash_attention.support.calls import make_kernel_problem
 from tests.train.flash_attention.ut.tik.support import stored_arrays
 from tests.train.flash_attention.ut.tik.support.programs import build_forward
 

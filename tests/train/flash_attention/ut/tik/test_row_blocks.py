@@ -13,8 +13,8 @@ from flash_attention.kernels.tik.layout import BLOCK
 from flash_attention.measuring import tik_kernels
 
 from tests.train.flash_attention.support import cases
+from tests.train.flash_attention.support.calls import make_kernel_problem
 from tests.train.flash_attention.support.cases import Case
-from tests.train.flash_attention.support.problems import make_kernel_problem
 from tests.train.flash_attention.ut.tik.support import stored_arrays
 from tests.train.flash_attention.ut.tik.support.programs import build_forward, forward
 from tests.train.flash_attention.ut.tik.support.shared_cases import (
@@ -62,7 +62,7 @@ def _fits(problem) -> bool:
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_every_rule(tik, execute, case):
     name = next(
-        name for name in NAMES[CASES.index(case) % 2 :] if _fits(describe.kernel_problem(case.problem, tiling=name))
+        name for name in NAMES[CASES.index(case) % 2 :] if _fits(describe.kernel_problem(case.call, tiling=name))
     )
     pair, single = (run_forward(tik, execute, case, 3, tiling) for tiling in (name, name.replace("pair", "single")))
     cases.check(case, pair)

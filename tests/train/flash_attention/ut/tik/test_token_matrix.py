@@ -9,7 +9,7 @@ from flash_attention.kernels.tik.hardware import Buffer
 from flash_attention.kernels.tik.layout import placement
 from flash_attention.kernels.tik.problem import LAYOUTS
 
-from tests.train.flash_attention.support.problems import make_kernel_problem
+from tests.train.flash_attention.support.calls import make_kernel_problem
 from tests.train.flash_attention.ut.tik.support import stored_arrays
 from tests.train.flash_attention.ut.tik.support.passes import both_passes, random_data
 from tests.train.flash_attention.ut.tik.support.programs import Program

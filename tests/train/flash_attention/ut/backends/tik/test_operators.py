@@ -14,7 +14,7 @@ from flash_attention.kernels.tik.describe import CONSTANTS, DECODE_STAGES, OPERA
 from flash_attention.kernels.tik.operators import compile_entry
 from flash_attention.kernels.tik.problem import Request
 
-from tests.train.flash_attention.support.problems import make_kernel_problem
+from tests.train.flash_attention.support.calls import make_kernel_problem
 from tests.train.flash_attention.ut.backends.tik.support.requests import PACKED, REQUESTS, described
 
 ir = pytest.importorskip("tikemu.program.ir")

@@ -17,7 +17,7 @@ from flash_attention.kernels.tik.describe import DECODE_STAGES, OPERATORS, STAGE
 from flash_attention.kernels.tik.operators import build
 from flash_attention.kernels.tik.problem import KernelProblem, Request
 
-from tests.train.flash_attention.support.problems import make_kernel_problem
+from tests.train.flash_attention.support.calls import make_kernel_problem
 
 tikemu = pytest.importorskip("tikemu")
 

@@ -18,13 +18,13 @@ from flash_attention.kernels.tik.problem import CAPACITY, Chip, Request
 from mindspore import Tensor, ops
 from mindspore._c_expression import Oplib
 
-from tests.train.flash_attention.support.problems import make_kernel_problem, make_problem
+from tests.train.flash_attention.support.calls import make_call, make_kernel_problem
 
 tikemu = pytest.importorskip("tikemu")
 
 SIZES = {"batch": 2, "heads": 4, "kv_heads": 2, "seq_q": 33, "seq_k": 50, "head_dim": 24}
 DROPPED = {"dropout_rate": 0.1, "training": True}
-PROBLEMS = {
+CALLS = {
     "plain": {},
     "causal-alibi": {"causal": True, "alibi": True},
     "mask-alibi-dropout": {
@@ -134,7 +134,7 @@ def test_cores_can_be_said(ask_again, monkeypatch):
 
 
 def test_the_backend_explains_itself():
-    reason = registry.refusal("tik", make_problem(**SIZES))
+    reason = registry.refusal("tik", make_call(**SIZES))
     assert "the device target is CPU" in reason
 
 
@@ -154,8 +154,8 @@ def test_the_backend_explains_itself():
     ],
 )
 def test_what_the_chip_cannot_do(change, said):
-    assert said in limits.refuse_on_910(make_problem(**{**SIZES, **change}))
-    assert limits.refuse_on_910(make_problem(**SIZES)) is None
+    assert said in limits.refuse_on_910(make_call(**{**SIZES, **change}))
+    assert limits.refuse_on_910(make_call(**SIZES)) is None
 
 
 @pytest.fixture
@@ -172,18 +172,18 @@ def no_tik(monkeypatch, tmp_path):
 
 
 def primitives(**rules):
-    """Return the primitives for a problem."""
-    problem = make_problem(**SIZES, **rules)
-    draw = GeneratedKeepBits(describe.kernel_problem(problem))
-    core = OperatorAttention(problem, registration.primitive, draw, Chip(30)).core
+    """Return the primitives for a call."""
+    call = make_call(**SIZES, **rules)
+    draw = GeneratedKeepBits(describe.kernel_problem(call))
+    core = OperatorAttention(call, registration.primitive, draw, Chip(30)).core
     backward = core.in_graph.run.backward.run
     primitives = core.forward.run.forward, backward.rows, backward.main, backward.finish
     return tuple(getattr(one, "primitive", one) for one in primitives if one is not None)
 
 
-@pytest.mark.parametrize("name", PROBLEMS)
+@pytest.mark.parametrize("name", CALLS)
 def test_the_primitives_can_be_made(no_tik, name):
-    for primitive in primitives(**PROBLEMS[name]):
+    for primitive in primitives(**CALLS[name]):
         assert primitive.func_type == "tbe"
         assert '"seq_q":33' in primitive.attrs["request"] and '"cores":30' in primitive.attrs["request"]
         # MindSpore hands all attributes to GE, which takes no lists of lists. MindSpore adds its own attributes later.
@@ -193,8 +193,8 @@ def test_the_primitives_can_be_made(no_tik, name):
         assert "output_shapes" not in primitive.attrs
 
 
-def test_any_sequence_of_problems_in_one_process(no_tik, monkeypatch):
-    """MindSpore keeps the first registration of a name, so different problems need different names."""
+def test_any_sequence_of_calls_in_one_process(no_tik, monkeypatch):
+    """MindSpore keeps the first registration of a name, so different calls need different names."""
     registered = {}
 
     def register(self, text, path):
@@ -207,7 +207,7 @@ def test_any_sequence_of_problems_in_one_process(no_tik, monkeypatch):
     for kept in ("registered_func", "attr_dict"):
         monkeypatch.setattr(ops.Custom, kept, {})
     sequence = ("causal", "plain", "causal-alibi", "mask-alibi-dropout", "plain", "dropout", "bias", "causal")
-    sequence = [PROBLEMS.get(name, {"causal": {"causal": True}, "dropout": DROPPED}.get(name)) for name in sequence]
+    sequence = [CALLS.get(name, {"causal": {"causal": True}, "dropout": DROPPED}.get(name)) for name in sequence]
     for stage, made in ((stage, made) for rules in sequence for stage, made in zip(STAGES, primitives(**rules))):
         operator, _ = describe.arguments(stage, Request.from_text(made.attrs["request"]))
         information = registered[made.uniq_name]

@@ -42,7 +42,7 @@ def instruction_set(name: str):
             os.environ[library.ISA_VARIABLE] = before
 
 
-def run(problem: Call, query, key, value, d_output, d_logsumexp=None, *, place=None, kernel=None, **optional):
+def run(call: Call, query, key, value, d_output, d_logsumexp=None, *, place=None, kernel=None, **optional):
     """Return the output, logsumexp and gradients of float32 arrays, raw as the kernel wrote them.
 
     Args:
@@ -52,7 +52,7 @@ def run(problem: Call, query, key, value, d_output, d_logsumexp=None, *, place=N
     """
     place = place or (lambda array, writable=False: array)
 
-    def put(array, dtype=problem.dtype):
+    def put(array, dtype=call.dtype):
         return None if array is None else place(stored(array, dtype))
 
     def room(shape, dtype):
@@ -60,30 +60,31 @@ def run(problem: Call, query, key, value, d_output, d_logsumexp=None, *, place=N
 
     optional = {name: None if array is None else place(np.ascontiguousarray(array)) for name, array in optional.items()}
     query, key, value = put(query), put(key), put(value)
-    results = room(np.shape(d_output), problem.dtype), room(problem.shape_lse(), "float32")
-    library.forward(problem, query, key, value, **optional, library=kernel, out=results)
-    shapes = [(array.shape, problem.dtype) for array in (query, key, value)]
-    if "bias" in library.gradients(problem):
-        shapes.append((problem.bias_shape, problem.bias_dtype))
-    if problem.sinks:
-        shapes.append(((problem.heads,), "float32"))
+    results = room(np.shape(d_output), call.dtype), room(call.shape_lse(), "float32")
+    library.forward(call, query, key, value, **optional, library=kernel, out=results)
+    shapes = [(array.shape, call.dtype) for array in (query, key, value)]
+    if "bias" in library.gradients(call):
+        shapes.append((call.bias_shape, call.bias_dtype))
+    if call.sinks:
+        shapes.append(((call.heads,), "float32"))
     gradients = tuple(room(*shape) for shape in shapes)
     inputs = query, key, value, *results, put(d_output), put(d_logsumexp, "float32")
-    library.backward(problem, *inputs, **optional, library=kernel, out=gradients)
+    library.backward(call, *inputs, **optional, library=kernel, out=gradients)
     return (*results, *gradients)
 
 
 def run_case(case: Case, layout: str = "BNSD", **options) -> reference.Attention:
     """Run a shared case in a layout. Results are BNSD, and `run` explains the options."""
-    problem, inputs = replace(case.problem, layout=layout), case.inputs()
-    optional = {"mask": case.backend_mask(), "bias": None if inputs.bias is None else stored(inputs.bias, case.dtype)}
-    optional.update(inputs.optional(), alibi_slopes=inputs.alibi_slopes)
+    call, inputs = replace(case.call, layout=layout), case.inputs()
+    # The caller's slopes come in the place of the bias.
+    bias = inputs.alibi_slopes if inputs.bias is None else stored(inputs.bias, case.dtype)
+    optional = {"mask": case.backend_mask(), "bias": bias, **inputs.optional()}
     if case.dropout:
         optional["seed"] = np.array(SEED, np.int64)
     tensors = [laid_out(array, layout) for array in (inputs.query, inputs.key, inputs.value, inputs.d_output)]
-    results = list(map(values, run(problem, *tensors, inputs.d_logsumexp, **optional, **options)))
-    widths = {0: problem.value_dim, 2: problem.head_dim, 3: problem.head_dim, 4: problem.value_dim}
+    results = list(map(values, run(call, *tensors, inputs.d_logsumexp, **optional, **options)))
+    widths = {0: call.value_dim, 2: call.head_dim, 3: call.head_dim, 4: call.value_dim}
     for index, width in widths.items():
         results[index] = heads_first(results[index], layout, width)
-    d_sinks = results.pop() if problem.sinks else None
+    d_sinks = results.pop() if call.sinks else None
     return reference.Attention(*results, d_sinks=d_sinks)

@@ -8,7 +8,7 @@ from flash_attention.kernels.tik.describe import DECODE_STAGES
 from flash_attention.kernels.tik.problem import Request
 
 from tests.train.flash_attention.support.arrays import random
-from tests.train.flash_attention.support.problems import make_kernel_problem
+from tests.train.flash_attention.support.calls import make_kernel_problem
 from tests.train.flash_attention.ut.tik.support import stored_arrays
 from tests.train.flash_attention.ut.tik.support.shared_cases import check_closely
 

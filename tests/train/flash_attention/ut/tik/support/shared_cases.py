@@ -29,16 +29,16 @@ def features_of(case: cases.Case) -> dict:
     optional = inputs.optional()
     optional.pop("sinks")
     return {
-        "mask": stored_arrays.explicit_mask(case.problem, case.backend_mask(), **optional),
+        "mask": stored_arrays.explicit_mask(case.call, case.backend_mask(), **optional),
         "bias": inputs.bias,
-        "keep_bits": philox.keep_bits(case.problem, cases.SEED) if case.dropout else None,
+        "keep_bits": philox.keep_bits(case.call, cases.SEED) if case.dropout else None,
         "sinks": inputs.sinks,
     }
 
 
 def run_forward(tik, execute, case: cases.Case, cores: int = 4, tiling: str = "auto") -> reference.Attention:
     """Return the output and logsumexp of a case on the forward operator."""
-    problem, inputs = describe.kernel_problem(case.problem, cores=cores, tiling=tiling), case.inputs()
+    problem, inputs = describe.kernel_problem(case.call, cores=cores, tiling=tiling), case.inputs()
     tensors = inputs.query, inputs.key, inputs.value
     return reference.Attention(*forward(tik, execute, problem, *tensors, **features_of(case)))
 

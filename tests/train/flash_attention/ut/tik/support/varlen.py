@@ -33,7 +33,7 @@ class Packing:
     def __init__(self, case: VarlenCase, room: int = 0, logsumexp_gradient: bool = False):
         self.case, self.room = case, room or len(case.queries)
         self.logsumexp_gradient = logsumexp_gradient
-        self.rows = replace(case.problem, layout="BSND")
+        self.rows = replace(case.call, layout="BSND")
         inputs = case.inputs()
         self.data = {
             name: getattr(inputs, name)[0].swapaxes(0, 1).astype(np.float16)

@@ -7,7 +7,7 @@ import itertools
 from flash_attention.kernels.tik.describe import Signature
 from flash_attention.kernels.tik.problem import Request
 
-from tests.train.flash_attention.support.problems import make_kernel_problem
+from tests.train.flash_attention.support.calls import make_kernel_problem
 
 SIZES = {"batch": 1, "heads": 2, "seq_q": 33, "seq_k": 50, "head_dim": 24}
 POSITIONS = {

@@ -21,13 +21,13 @@ ALIBI_FIELDS = (
 )
 
 
-def make_problem(*sizes, **given) -> Call:
+def make_call(*sizes, **given) -> Call:
     """Return a Call; fields of its AttentionRules stand among the others."""
     rules = {name: given.pop(name) for name in _FIELDS & set(given)}
     return Call(*sizes, rules=AttentionRules(**rules), **given)
 
 
-def read_problem(*specs, **given) -> Call:
+def read_call(*specs, **given) -> Call:
     """Read a Call by Call.from_inputs; arguments of AttentionRules.from_arguments may stand among the others."""
     rules = {name: given.pop(name) for name in _ARGUMENTS & set(given)}
     return Call.from_inputs(*specs, rules=AttentionRules.from_arguments(**rules), **given)
