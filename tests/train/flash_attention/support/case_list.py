@@ -122,6 +122,9 @@ def _data() -> list[Case]:
         Case(seq_q=128, seq_k=128, mask="compact"),  # compact and full shape at once
         Case(seq_q=64, seq_k=64, mask="2d", tiling="sparse_64"),
         Case(seq_q=300, seq_k=40, window=(10, 10)),  # rows past the keys see nothing
+        # Six of seven rows see nothing: means must be taken over what is finite on both sides of the comparison.
+        Case(heads=1, kv_heads=1, seq_q=7, seq_k=1, head_dim=6, mask="causal", alignment="bottom_right"),
+        Case(seq_q=7, seq_k=1, head_dim=6, mask="causal", alignment="bottom_right", dtype="float32"),
         Case(seq_q=300, seq_k=100, blocks=(0, 0), dropout=0.1),
         # The first key of a tile is the first key that the last query row, an odd row, does not see.
         Case(seq_q=33, seq_k=150, mask="causal", dtype="bfloat16"),

@@ -73,7 +73,7 @@ WRONG = {
     "prefix of a sequence": (packed, (*PACKED, ENDS, ENDS, integers(3, 121)), "prefix: got 121, allowed are 0 to 120"),
     "prefixes": (packed, (*PACKED, ENDS, ENDS, integers(3)), r"prefix: got shape \(1,\), but .*_q has 2 sequences"),
     "prefix": (prefixed, (BATCH, integers(3, 6)), "prefix: got 6, allowed are 0 to 5"),
-    "flash_attn": (of_flash_attn, (*PACKED, integers(0, 180, 120), ENDS), "cu_seqlens_q: got"),
+    "flash_attn": (of_flash_attn, (*PACKED, integers(0, 180, 310), ENDS), "cu_seqlens_q: got"),
     "context": (
         paged_attention,
         (*PAGED, integers([0, 1], [2, 0]), integers(3, 33)),

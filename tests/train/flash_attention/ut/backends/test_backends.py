@@ -12,6 +12,7 @@ from flash_attention.dropout import philox
 from tests.train.flash_attention.support import case_list, cases
 from tests.train.flash_attention.support.cases import Case
 from tests.train.flash_attention.support.modes import in_mode
+from tests.train.flash_attention.support.random_cases import random_case
 from tests.train.flash_attention.support.run import run_case
 
 BACKENDS = ("math", "cpu")
@@ -28,6 +29,13 @@ def test_math(case):
 @pytest.mark.parametrize("case", case_list.params(everyday=case_list.spread, asynchronous=4))
 def test_cpu(case):
     cases.check(case, run_case(case, "cpu"))
+
+
+@pytest.mark.parametrize(("backend", "count"), (("math", 10), ("cpu", 50)))
+def test_random_cases(backend, count):
+    for seed in range(2_000_000, 2_000_000 + count):
+        case = random_case(seed, longest=80)
+        cases.check_random(case, run_case(case, backend))
 
 
 def in_graphs() -> list:

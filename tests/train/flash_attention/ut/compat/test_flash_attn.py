@@ -20,46 +20,8 @@ from flash_attention.compat.flash_attn.layers.rotary import apply_rotary_emb
 from mindspore import Tensor, ops
 
 from tests.train.flash_attention.support.arrays import random as normal
-from tests.train.flash_attention.support.flash_attn_truth import CLOSE, exact, random, shown, slopes_of
+from tests.train.flash_attention.support.flash_attn_truth import CLOSE, exact, random, shown
 from tests.train.flash_attention.support.layer_inputs import draw
-
-
-@pytest.mark.parametrize("packing", ("apart", "kv", "qkv"))
-@pytest.mark.parametrize("causal, window, kind", ((True, (-1, -1), "none"), (False, (9, 4), "batch")))
-def test_padded_batches_as_rows(packing, causal, window, kind):
-    batch, seq, heads, dim = 3, 50, 6, 32
-    lengths_q = np.array([50, 11, 30])
-    lengths_k = lengths_q if packing == "qkv" else np.array([40, 50, 7])
-    kv_heads = heads if packing == "qkv" else 2
-    masks = [np.arange(seq) < lengths[:, None] for lengths in (lengths_q, lengths_k)]
-    q, k, v = random(batch, seq, heads, dim), *(random(batch, seq, kv_heads, dim, seed=n) for n in (1, 2))
-    rows_q, indices_q, ends_q, most_q, used = unpad_input(Tensor(q), Tensor(masks[0]))
-    (rows_k, _, ends_k, most_k, _), rows_v = (
-        unpad_input(Tensor(k), Tensor(masks[1])),
-        unpad_input(Tensor(v), Tensor(masks[1]))[0],
-    )
-    assert used.asnumpy().tolist() == lengths_q.tolist() and most_q == lengths_q.max()
-    assert ends_q.asnumpy().tolist() == [0, *np.cumsum(lengths_q)]
-    given, slopes = slopes_of(kind, batch, heads)
-    rules = {"causal": causal, "window_size": window, "alibi_slopes": given, "return_attn_probs": True}
-    if packing == "apart":
-        call = flash_attn.flash_attn_varlen_func, (rows_q, rows_k, rows_v, ends_q, ends_k, most_q, most_k)
-    elif packing == "kv":
-        rows = ops.stack((rows_k, rows_v), 1)
-        call = flash_attn.flash_attn_varlen_kvpacked_func, (rows_q, rows, ends_q, ends_k, most_q, most_k)
-    else:
-        rows = ops.stack((rows_q, rows_k, rows_v), 1)
-        call = flash_attn.flash_attn_varlen_qkvpacked_func, (rows, ends_q, most_q)
-    output, logsumexp, nothing = call[0](*call[1], **rules)
-    assert nothing is None
-    padded = pad_input(output, indices_q, batch, seq).asnumpy()
-    for item, (length_q, length_k) in enumerate(zip(lengths_q, lengths_k)):
-        tensors = q[item, :length_q], k[item, :length_k], v[item, :length_k]
-        expected = exact(*tensors, shown(length_q, length_k, causal, window), slopes=slopes[item])
-        np.testing.assert_allclose(padded[item, :length_q], expected[0], **CLOSE)
-        assert not padded[item, length_q:].any()
-        rows = slice(ends_q.asnumpy()[item], ends_q.asnumpy()[item + 1])
-        np.testing.assert_allclose(logsumexp.asnumpy()[:, rows], expected[1], rtol=1e-4, atol=1e-4)
 
 
 def test_padding_has_its_gradient():
@@ -87,37 +49,12 @@ def test_dropout_is_drawn_anew_and_unbiased():
     assert abs(np.mean([first, second]) - 1) < 0.02
 
 
-def test_jit_and_bfloat16():
-    kind = getattr(ms, "bfloat16", ms.float16)
-
-    @ms.jit
-    def compiled(q, kv):
-        return flash_attn.flash_attn_kvpacked_func(q, kv, causal=True)
-
-    q, kv = Tensor(random(2, 9, 4, 32)).astype(kind), Tensor(random(2, 30, 2, 2, 32, seed=1)).astype(kind)
-    output = compiled(q, kv)
-    assert output.dtype == kind
-    held = [tensor.astype(ms.float32).asnumpy() for tensor in (q, kv, output)]
-    for item in range(2):
-        expected = exact(held[0][item], held[1][item, :, 0], held[1][item, :, 1], shown(9, 30, True))[0]
-        np.testing.assert_allclose(held[2][item], expected, rtol=2e-2, atol=2e-2)
-
-
 FOUR, CACHE = random(2, 8, 4, 16), random(2, 24, 2, 16)
 NEW = random(2, 3, 2, 16)
-WRONG = {
-    "kv": ("flash_attn_kvpacked_func", (FOUR, FOUR), {}, "kv: got shape"),
-    "qkv": ("flash_attn_varlen_qkvpacked_func", (FOUR, FOUR, 3), {}, "allowed is (total, 3, nheads, headdim)"),
-    "no kv": ("flash_attn_kvpacked_func", (FOUR, None), {}, "kv: got NoneType, allowed is a Tensor"),
-    "no qkv": ("flash_attn_qkvpacked_func", (3,), {}, "qkv: got int, allowed is a Tensor"),
-    "deterministic": ("flash_attn_func", (FOUR,) * 3, {"deterministic": 1}, "deterministic: got int 1"),
-    "pages": ("flash_attn_varlen_func", (FOUR,) * 5 + (8, 8), {"block_table": FOUR}, "block_table: got dtype float16"),
-}
 TABLE, BEFORE = np.array([[1, -1], [2, 0]], np.int32), np.array([2, -1], np.int32)
 FULL = "and 3 new keys, but the cache can hold 24"
-# New keys and values, and tables of rotary embeddings.
-WRONG_OF_CACHES = {
-    "scale": ((), {"cache_seqlens": 3, "softmax_scale": [1]}, "softmax_scale: got list [1]"),
+# New keys and values, and tables of rotary embeddings. test_argument_names.py and test_numbers.py have more.
+WRONG = {
     "one": ((NEW,), {"cache_seqlens": 3}, "v: got None"),
     "where": ((NEW, NEW), {}, "cache_seqlens: got None beside k"),
     "room": ((NEW, NEW), {"cache_seqlens": np.array([2, 22], np.int32)}, f"cache_seqlens: got 22 {FULL}"),
@@ -127,34 +64,19 @@ WRONG_OF_CACHES = {
         *((), {"block_table": np.zeros((2, 1), np.int32), "cache_batch_idx": np.zeros(2, np.int32)}),
         "cache_batch_idx: given beside a block_table",
     ),
-    "slopes": ((), {"alibi_slopes": np.ones((3, 4), np.float32)}, "alibi_slopes: got shape (3, 4)"),
-    "past": ((), {"cache_seqlens": np.array([2, 25], np.int32)}, "cache_seqlens: got 25 and 0 new keys"),
     "before": ((NEW, NEW), {"cache_seqlens": BEFORE}, "cache_seqlens: got -1, allowed are 0 to 21"),
-    "row": ((), {"cache_batch_idx": np.array([0, -1], np.int32)}, "cache_batch_idx: got -1, allowed are 0 to 1"),
     "page": ((NEW, NEW), {"cache_seqlens": 20, "block_table": TABLE}, "block_table: got 2, allowed are 0 to 1"),
-    "padding": (
-        *((), {"cache_seqlens": 5, "cache_leftpad": np.array([0, 6], np.int32)}),
-        "cache_leftpad: got 6, allowed are 0 to 5",
-    ),
-    "half": ((), {"cache_seqlens": np.zeros(2, np.float16)}, "cache_seqlens: got dtype float16"),
 }
-for name, (more, rules, message) in WRONG_OF_CACHES.items():
-    WRONG[name] = "flash_attn_with_kvcache", (FOUR, CACHE, CACHE, *more), rules, message
 
 
 @pytest.mark.parametrize("wrong", WRONG)
 def test_errors(wrong):
-    name, arrays, rules, message = WRONG[wrong]
-    tensors = [Tensor(array) if isinstance(array, np.ndarray) else array for array in arrays]
+    more, rules, message = WRONG[wrong]
+    tensors = [Tensor(array) if isinstance(array, np.ndarray) else array for array in (FOUR, CACHE, CACHE, *more)]
     rules = {key: Tensor(rule) if isinstance(rule, np.ndarray) else rule for key, rule in rules.items()}
     with pytest.raises((TypeError, ValueError)) as caught:
-        getattr(flash_attn, name)(*tensors, **rules)
+        flash_attn.flash_attn_with_kvcache(*tensors, **rules)
     assert message in str(caught.value)
-
-
-def test_a_mask_that_is_no_tensor_is_refused_by_name():
-    with pytest.raises(TypeError, match="attention_mask: got NoneType, allowed is a Tensor"):
-        unpad_input(Tensor(np.ones((2, 3, 4), np.float32)), None)
 
 
 def test_on_the_emulated_operators():
@@ -176,9 +98,6 @@ def test_rotary_by_its_name():
     cos, sin = Tensor(np.cos(angles).astype(np.float32)), Tensor(np.sin(angles).astype(np.float32))
     ours = flash_attention.rotary_embedding(x, cos, sin, interleaved=True, offsets=2)
     assert np.array_equal(apply_rotary_emb(x, cos, sin, True, seqlen_offsets=2).asnumpy(), ours.asnumpy())
-    for refused in ({"inplace": True}, {"cu_seqlens": x}):
-        with pytest.raises(ValueError, match=next(iter(refused))):
-            apply_rotary_emb(x, cos, sin, **refused)
 
 
 IMPORTS = """
@@ -266,15 +185,6 @@ def test_rows_behind_the_sequences_are_zeros(mode, more, slopes):
         one, other = one.asnumpy(), other.asnumpy()
         np.testing.assert_allclose(one[: len(other)], other, atol=1e-6)
         assert not one[len(other) :].any()
-
-
-@pytest.mark.asynchronous
-def test_lengths_past_the_rows_are_refused():
-    q, k = Tensor(normal(8, 4, 16)), Tensor(normal(16, 2, 16))
-    with pytest.raises(ValueError, match="cu_seqlens_q: got .* allowed are cumulative lengths"):
-        flash_attn_varlen_func(q, k, k, ENDS_Q, ENDS_K, 6, 9).asnumpy()
-    with pytest.raises(TypeError, match="cu_seqlens_k: got dtype float32, allowed are int32, int64"):
-        flash_attn_varlen_func(q, k, k, ENDS_Q, ENDS_K.astype(ms.float32), 6, 9)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])

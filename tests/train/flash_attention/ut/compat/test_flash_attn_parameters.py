@@ -105,7 +105,7 @@ def test_output_and_gradients(flash_attn, case):
 
 
 PAGED = drawn(
-    14,
+    18,
     2,
     lengths=CAUSAL,
     swapped=(False, True),
@@ -115,16 +115,21 @@ PAGED = drawn(
     page=(None, 16, 256),
     alibi=SLOPES,
     mode=("pynative", "graph"),
+    causal=(False, True, True),
+    packing=("apart", "kv", "qkv"),
 )
 
 
 @pytest.mark.parametrize("case", PAGED, ids=named)
-def test_varlen_causal(flash_attn, case):
-    """Queries are rows of a padded batch, keys are in pages. Entries past the end of a sequence are garbage."""
+def test_varlen(flash_attn, case):
+    """Queries are rows of a padded batch, keys are rows or in pages. Entries past the end of a sequence are garbage."""
     seq_q, seq_k = case["lengths"][:: -1 if case["swapped"] else 1]
     batch, dim, kv_heads, page = 3, case["dim"], case["kv_heads"], case["page"]
+    packing = "apart" if page else case["packing"]
     draw = np.random.default_rng(dim)
     lengths_q, lengths_k = (draw.integers(max(1, most - 20), most + 1, batch) for most in (seq_q, seq_k))
+    if packing == "qkv":
+        seq_k, lengths_k, kv_heads = seq_q, lengths_q, 6
     window = window_of(case["local"], seq_k, dim)
     given, slopes = slopes_of(case["alibi"], batch, 6)
     q, k, v = random(batch, seq_q, 6, dim), *(random(batch, seq_k, kv_heads, dim, seed=seed) for seed in (1, 2))
@@ -143,13 +148,13 @@ def test_varlen_causal(flash_attn, case):
                 keys[place], values[place] = k[item, at], v[item, at]
             table[item, -(-length // page) :] = (-7, 10**6)[item % 2]
         keys, values, table = Tensor(keys), Tensor(values), Tensor(table)
-    call = Varlen(flash_attn, window, most_q, most_k)
+    call = Varlen(flash_attn, packing, case["causal"], window, most_q, most_k)
     with in_mode(case["mode"]):
         output, logsumexp = call(rows_q, keys, values, ends_q, ends_k, given, table)
     result = padding.pad_input(output, indices, batch, seq_q).asnumpy()
     starts = ends_q.asnumpy()
     for item, (length_q, length_k) in enumerate(zip(lengths_q, lengths_k)):
-        visible = shown(length_q, length_k, True, window)
+        visible = shown(length_q, length_k, case["causal"], window)
         parts = q[item, :length_q], k[item, :length_k], v[item, :length_k]
         expected = exact(*parts, visible, slopes=slopes[item])
         np.testing.assert_allclose(result[item, :length_q], expected[0], **CLOSE)
@@ -159,18 +164,25 @@ def test_varlen_causal(flash_attn, case):
 
 
 class Varlen(nn.Cell):
-    """A causal call; (output, logsumexp)."""
+    """A call in any packing; (output, logsumexp)."""
 
-    def __init__(self, flash_attn, window, most_q, most_k):
+    def __init__(self, flash_attn, packing, causal, window, most_q, most_k):
         super().__init__()
-        self.call, self.window, self.most = (flash_attn.flash_attn_varlen_func,), window, (most_q, most_k)
+        name = f"flash_attn_varlen_{'' if packing == 'apart' else packing + 'packed_'}func"
+        self.call, self.packing, self.most = (getattr(flash_attn, name),), packing, (most_q, most_k)
+        self.rules = {"causal": causal, "window_size": window, "return_attn_probs": True}
 
     def construct(self, q, k, v, ends_q, ends_k, slopes, table):
-        output, logsumexp, _ = self.call[0](
-            q, k, v, ends_q, ends_k, self.most[0], self.most[1], causal=True, window_size=self.window,
-            alibi_slopes=slopes, return_attn_probs=True, block_table=table,
-        )  # fmt: skip
-        return output, logsumexp
+        if self.packing == "qkv":
+            tensors, ends = (ops.stack((q, k, v), 1),), (ends_q, self.most[0])
+        else:
+            tensors = (q, k, v) if self.packing == "apart" else (q, ops.stack((k, v), 1))
+            ends = ends_q, ends_k, *self.most
+        if table is None:
+            results = self.call[0](*tensors, *ends, alibi_slopes=slopes, **self.rules)
+        else:
+            results = self.call[0](*tensors, *ends, alibi_slopes=slopes, block_table=table, **self.rules)
+        return results[0], results[1]
 
 
 class Decode(nn.Cell):

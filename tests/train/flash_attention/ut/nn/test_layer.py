@@ -44,25 +44,17 @@ def test_the_positional_signature_is_the_one_users_have():
     ("arguments", "error", "message"),
     [
         ({"head_dim": 0}, ValueError, "head_dim: got 0, allowed is an integer from 1 to 576"),
-        ({"head_dim": 577}, ValueError, "head_dim: got 577"),
         ({"head_dim": "64"}, TypeError, "head_dim: got str"),
         ({"dropout_rate": 1.0}, ValueError, "dropout_rate: got 1.0"),
-        ({"dropout_rate": -0.5}, ValueError, "dropout_rate: got -0.5"),
-        ({"dropout_rate": None}, TypeError, "dropout_rate: got NoneType"),
         ({"prev_block_num": -1}, ValueError, "prev_block_num: got -1"),
-        ({"next_block_num": 2.0}, TypeError, "next_block_num: got float"),
         ({"tiling_stgy_name": "none"}, ValueError, "tiling_stgy_name: no strategy is called 'none'"),
         ({"dp": 0}, ValueError, "dp: got 0"),
         ({"mp": 1.0}, TypeError, "mp: got float"),
         ({"have_attention_mask_batch": 1}, TypeError, "have_attention_mask_batch: got int"),
-        ({"alibi": None}, TypeError, "alibi: got NoneType"),
         ({"backend": "gpu"}, ValueError, "backend: got 'gpu'"),
-        ({"scale": float("nan")}, ValueError, "scale: got nan"),
         ({"input_layout": "BHSD"}, ValueError, "input_layout: got 'BHSD'"),
         ({"input_layout": "TH"}, ValueError, "batch: needed with input_layout TH"),
         ({"batch": 2}, ValueError, "batch: got 2 with input_layout BNSD, allowed only with TH"),
-        ({"window_size": 8}, TypeError, "window_size: got 8"),
-        ({"causal": "yes"}, TypeError, "causal: got str"),
         ({"causal_alignment": "bottom"}, ValueError, "causal_alignment: got 'bottom'"),
         ({"alibi_grad": 0}, TypeError, "alibi_grad: got int"),
         ({"seed": -1}, ValueError, "seed: got -1"),
@@ -166,13 +158,6 @@ def test_gradient_of_a_given_alibi_mask_and_its_refusal(backend, mode):
     assert not spared[3].asnumpy().any()
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_computed_alibi_for_a_number_of_heads_that_is_no_power_of_two(backend, mode):
-    query, key, value = inputs(heads=6, kv_heads=3)
-    layer = FlashAttention(32, alibi=True, backend=backend)
-    near(layer(query, key, value), truth(query, key, value, alibi=True).output)
-
-
 @pytest.mark.daily("pynative-*", "graph-cpu", since=(2, 8))
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_bad_inputs_are_refused_before_anything_runs(backend, mode):
@@ -186,21 +171,12 @@ def test_bad_inputs_are_refused_before_anything_runs(backend, mode):
         ((query, key, value, Tensor(np.ones((2, 40, 56), np.int32))), TypeError, "attention_mask: got dtype int32"),
         ((query, key, value, None, alibi), ValueError, "alibi_mask: given to a layer with alibi=False"),
         (tuple(draw(2, 2, 8, 16) for _ in range(3)), ValueError, "query: got head_dim 16 .* layer's head_dim 32"),
+        ((query, key, value, True), TypeError, "attention_mask: got bool, allowed is a Tensor"),
+        ((query, key, None), TypeError, "value: got NoneType, allowed is a Tensor"),
     ):
         with pytest.raises(error, match=message):
             layer(*arguments)
     near(layer(query, key, value), truth(query, key, value).output)
-
-
-def test_inputs_that_are_no_tensors_are_refused():
-    query, key, value = inputs()
-    layer = FlashAttention(32, backend="math")
-    with pytest.raises(TypeError, match="query: got ndarray, allowed is a Tensor"):
-        layer(query.asnumpy(), key, value)
-    with pytest.raises(TypeError, match="value: got NoneType, allowed is a Tensor"):
-        layer(query, key, None)
-    with pytest.raises(TypeError, match="attention_mask: got bool, allowed is a Tensor"):
-        layer(query, key, value, True)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
