@@ -30,8 +30,3 @@ def structure(text: str) -> dict[str, list]:
 def test_chinese_page_has_the_structure_of_the_english_page(english: str) -> None:
     pair = [structure((ROOT / name).read_text(encoding="utf-8")) for name in (english, PAIRS[english])]
     assert pair[0] == pair[1]
-
-
-def test_readmes_lead_to_each_other() -> None:
-    assert "](README_CN.md)" in (ROOT / "README.md").read_text(encoding="utf-8")
-    assert "](README.md)" in (ROOT / "README_CN.md").read_text(encoding="utf-8")

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).resolve().parents[2]
 REFERENCE = ROOT / "docs/tik"
 # In these folders a D with a number is a decision, not a head_dim as in the names of attention cases.
@@ -80,17 +78,3 @@ def test_every_cited_decision_exists() -> None:
                 dangling.append(f"{path.relative_to(ROOT)}: {name}")
     assert not dangling
     assert found > 200
-
-
-@pytest.mark.parametrize(
-    "text, expected",
-    [
-        ("vector.md 2.1, D17", [("vector", "2.1")]),
-        ("core.md 2.1 to 2.5", [("core", "2.1"), ("core", "2.5")]),
-        ("cube.md 2-4, 9.", [("cube", "2"), ("cube", "4"), ("cube", "9")]),
-        ("core.md §4.1 and 4.3", [("core", "4.1"), ("core", "4.3")]),
-        ("tik/README.md 3.4", [("README", "3.4")]),
-    ],
-)
-def test_forms_of_a_citation(text: str, expected: list) -> None:
-    assert cited_sections(text) == expected

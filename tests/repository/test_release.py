@@ -40,11 +40,7 @@ FULL = "FLASH_ATTENTION_DIST" in os.environ
 full = pytest.mark.skipif(not FULL, reason="scripts/release.sh runs it on a whole release")
 HERE = platform.machine()
 FOLDERS = {"flash_attention": "train", "tikemu": "emulator", "virtual_ascend": "emulator/virtual_ascend"}
-PLATFORMS = {
-    "flash_attention": (HERE, "any"),
-    "tikemu": (HERE, "any"),
-    "virtual_ascend": ("any",),
-}
+PLATFORMS = {"flash_attention": (HERE, "any"), "tikemu": (HERE, "any"), "virtual_ascend": ("any",)}
 WHEELS = [(name, machine) for name, machines in PLATFORMS.items() for machine in machines]
 if FULL:
     WHEELS += [("flash_attention", "aarch64"), ("tikemu", "aarch64")]

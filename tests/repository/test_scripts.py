@@ -34,13 +34,6 @@ def test_ci_fails_when_a_step_fails() -> None:
     assert done.returncode != 0
 
 
-def test_ci_runs_the_command_that_the_readme_names() -> None:
-    for name in ("README.md", ".ci/run"):
-        assert any(line.startswith("./test.sh") for line in (ROOT / name).read_text(encoding="utf-8").splitlines()), (
-            name
-        )
-
-
 def test_named_python_is_used() -> None:
     done = shell(". scripts/environment.sh; find_python", PYTHON=sys.executable)
     assert done.stdout.strip() == sys.executable

@@ -34,7 +34,7 @@ def package(tmp_path_factory):
 
 @pytest.fixture
 def card(release, tmp_path, request):
-    """Return `card_run` for the release of the test, which has the operator package if it goes through GE."""
+    """Return `card_run` for the release of the test. With GE it has the operator package."""
     variables = {}
     if release != "2.0.0":
         variables["ASCEND_CUSTOM_OPP_PATH"] = request.getfixturevalue("package")

@@ -1,4 +1,4 @@
-"""The commands of docs/ascend.md, as they are printed there, on the virtual card of several releases of MindSpore."""
+"""The commands of docs/ascend.md, as printed there, on the virtual card. It has several MindSpores."""
 
 import json
 import re
@@ -23,9 +23,7 @@ CHEAP = {
     "flash-attention opp --out opp": "",
 }
 # What they print that compute on the processor and on the model.
-WITHOUT_CARD = {
-    "flash-attention bench --quick": r"S=256 float32",
-}
+WITHOUT_CARD = {"flash-attention bench --quick": r"S=256 float32"}
 MODEL = "flash-attention bench --tik --seq 1024"
 CHECK = "flash-attention check --backend tik --dtype float16"
 SELFTEST = "flash-attention selftest --device ascend --report card.json"

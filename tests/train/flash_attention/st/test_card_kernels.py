@@ -30,11 +30,7 @@ def test_no_conversion_between_the_projections_and_the_operators(layout):
     place = types.index(FORWARD)
     assert types[place - 1] == "MatMul"
     backward = types.index("flash_attention_grad_rows")
-    assert types[backward : backward + 3] == [
-        "flash_attention_grad_rows",
-        "AtomicAddrClean",
-        "flash_attention_grad",
-    ]
+    assert types[backward : backward + 3] == ["flash_attention_grad_rows", "AtomicAddrClean", "flash_attention_grad"]
 
 
 @pytest.mark.parametrize("layout", ("SBH 64", "BNSD 64", "BSH 24"))

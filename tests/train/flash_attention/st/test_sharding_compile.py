@@ -58,10 +58,7 @@ def test_nothing_is_gathered_and_every_device_computes_its_share(compiled, case,
 
 @pytest.mark.parametrize(
     ("case", "names", "share"),
-    [
-        ("tik-only-batch", TIK, [1, 4, 40, 16]),
-        ("cpu-only-heads", ["FlashAttentionForwardBNSD"] * 2, [1, 2, 40, 16]),
-    ],
+    [("tik-only-batch", TIK, [1, 4, 40, 16]), ("cpu-only-heads", ["FlashAttentionForwardBNSD"] * 2, [1, 2, 40, 16])],
 )
 def test_batch_or_heads_alone(compiled, case, names, share):
     forward = only(compiled[case]["sharded"], names[0])

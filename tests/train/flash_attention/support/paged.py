@@ -35,7 +35,7 @@ def pages(lengths, block_size: int, kv_heads: int, dim: int, value_dim: int, dty
 
 
 def expected(query: np.ndarray, keys, values, **rules) -> np.ndarray:
-    """Return the output for queries (batch, seq, heads, width) that stand at the ends of their keys.
+    """Return the output for queries at the ends of their keys, (batch, seq, heads, width).
 
     Args:
         keys, values: of each sequence, (length, heads, width). A sequence without keys gives zeros.

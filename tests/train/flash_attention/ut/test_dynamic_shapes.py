@@ -17,7 +17,7 @@ from flash_attention import (
 from flash_attention.backends.registry import get_backend
 from flash_attention.bridge.versions import OLD
 from flash_attention.call import Call
-from flash_attention.call.inputs import UNKNOWN, TensorSpec
+from flash_attention.call.inputs import UNKNOWN
 from flash_attention.compat.flash_attn import flash_attn_varlen_func, flash_attn_with_kvcache
 from mindspore import Parameter, Tensor, nn, ops
 
@@ -322,27 +322,6 @@ def test_scaled_dot_product_attention(backend):
         for batch, seq_q, seq_k in SIZES:
             mask = Tensor(np.random.default_rng(0).random((seq_q, seq_k)) < 0.7)
             assert_same(dynamic, static, (*sides(batch, seq_q, seq_k), mask))
-
-
-def test_what_has_to_be_known():
-    heads, dim = unknown(2, None, 16, 8), unknown(2, 4, 16, None)
-    for query in (heads, dim):
-        layer = FlashAttention(8, backend="math")
-        layer.set_inputs(query, query, query)
-        with pytest.raises(ValueError, match="query: got an unknown number of heads or head_dim"):
-            layer(*(draw(2, 4, 16, 8) for _ in range(3)))
-
-
-def test_sizes_that_contradict_each_other_are_refused_all_the_same():
-    def describe(*shapes, **others):
-        return Call.from_inputs(*(TensorSpec(shape, "float32") for shape in shapes), **others)
-
-    call = describe((UNKNOWN, 4, 7, 8), (3, 2, UNKNOWN, 8), (UNKNOWN, 2, 9, 8))
-    assert (call.batch, call.seq_q, call.seq_k, call.dynamic) == (3, 7, 9, False)
-    with pytest.raises(ValueError, match="value: got shape"):
-        describe((UNKNOWN, 4, 7, 8), (UNKNOWN, 2, 8, 8), (UNKNOWN, 2, 9, 8))
-    with pytest.raises(ValueError, match=r"attention_mask: got shape \(5, 9\), .* \(7, any\)"):
-        describe((UNKNOWN, 4, 7, 8), *[(UNKNOWN, 2, UNKNOWN, 8)] * 2, mask=TensorSpec((5, 9), "uint8"))
 
 
 def test_backends_that_take_no_dynamic_shapes_say_so(monkeypatch):

@@ -1,4 +1,4 @@
-"""Very negative biases, scales at the bounds of the TIK operators, and subnormal numbers in every mode."""
+"""Very negative biases, scales at the TIK operators' bounds, and subnormal numbers."""
 
 import mindspore as ms
 import numpy as np

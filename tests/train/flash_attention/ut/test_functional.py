@@ -176,9 +176,6 @@ def test_a_given_seed_decides_what_dropout_drops_in_a_graph_too(backend, mode):
         ({"key": (2, 3, 13, 8), "value": (2, 3, 13, 8)}, ValueError, "key: got head_dim 8"),
         ({"attn_mask": (9, 13), "mask_dtype": np.int16}, TypeError, r"and float32 \(added\)$"),
         ({"dropout_p": 1.0}, ValueError, "dropout_p: got 1.0, allowed is 0 <= dropout_p < 1$"),
-        ({"dropout_p": float("nan")}, ValueError, "dropout_p: got nan"),
-        ({"dropout_p": "half"}, TypeError, "dropout_p: got str"),
-        ({"scale": float("inf")}, ValueError, "scale: got inf"),
     ],
 )
 def test_bad_arguments(change, error, message, mode):
@@ -227,14 +224,12 @@ def test_arguments_without_a_hash_are_named(wrong):
         flash_attention_varlen(rows, rows, rows, ends, np.array(ends))
 
 
-def test_seed_and_bits_are_checked():
+def test_seeds_are_checked():
     tensors = tensors_of(1, 2)
     with pytest.raises(ValueError, match=r"seed: got int32 of shape \(2,\), allowed is int64 of shape \(2,\)"):
         flash_attention(*tensors, dropout_rate=0.1, seed=Tensor([1, 2], ms.int32))
     with pytest.raises(TypeError, match="seed: got int, allowed is a Tensor"):
         flash_attention(*tensors, dropout_rate=0.1, seed=3)
-    with pytest.raises(ValueError, match="keep_bits: got shape"):
-        flash_attention(*tensors, dropout_rate=0.1, keep_bits=Tensor(np.zeros((1, 2, 9, 3), np.uint8)))
 
 
 @pytest.mark.parametrize(("mode", "backend"), MODES_AND_BACKENDS, indirect=["mode"])

@@ -1,4 +1,4 @@
-"""Test gradients of attention and of weights around it, for every way to ask, and recomputation."""
+"""Test gradients of attention and the weights around it, and recomputation."""
 
 import mindspore as ms
 import numpy as np

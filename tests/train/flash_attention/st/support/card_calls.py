@@ -8,11 +8,7 @@ import sys
 
 import mindspore as ms
 import numpy as np
-from flash_attention import (
-    paged_attention,
-    reference,
-    reshape_and_cache,
-)
+from flash_attention import paged_attention, reference, reshape_and_cache
 from flash_attention.reference import Attention
 from mindspore import Parameter, Tensor, nn, ops
 

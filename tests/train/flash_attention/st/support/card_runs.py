@@ -22,7 +22,7 @@ def release_python(release: str) -> Path:
 def card_run(
     release: str, folder: Path, program: str | Path, *words: object, cards: int = 1, options: tuple = (), **variables
 ) -> subprocess.CompletedProcess:
-    """Run a program of this folder, or with a path of its own, on virtual cards of a MindSpore."""
+    """Run a program on virtual cards of a MindSpore. A name alone is a file of this folder."""
     options = (*options, "--cards", cards) if cards > 1 else options
     command = release_python(release), FOLDER / program, *words
     variables = {"minutes": 28, "EXAMPLES": ROOT / "examples", **variables}

@@ -31,12 +31,7 @@ MODELS = {
     "llama": ("LlamaConfig", "LlamaForCausalLM", {**HEADS, "n_kv_heads": 2, "use_rope_slice": True}, 2e-5),
     "bloom": ("BloomConfig", "BloomLMHeadModel", {**HEADS, **NO_DROPOUT, "eos_token_id": PAD}, 2e-2),
     "gpt2": ("GPT2Config", "GPT2LMHeadModel", {**HEADS, **NO_DROPOUT, "eos_token_id": PAD}, 4e-2),
-    "glm2": (
-        "ChatGLM2Config",
-        "ChatGLM2ForConditionalGeneration",
-        {**GLM, "padded_vocab_size": VOCABULARY},
-        2e-5,
-    ),
+    "glm2": ("ChatGLM2Config", "ChatGLM2ForConditionalGeneration", {**GLM, "padded_vocab_size": VOCABULARY}, 2e-5),
 }
 
 

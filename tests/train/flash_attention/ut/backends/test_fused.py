@@ -168,7 +168,7 @@ def operator(
 
 
 def taken(case: cases.Case) -> bool:
-    """Return True if the fused operator takes the case, and no row loses its only key to a bias of -inf."""
+    """Return True if the fused operator takes the case. No row may lose its only key to a bias."""
     return (
         not case.slow
         and case.alibi != "hiding"

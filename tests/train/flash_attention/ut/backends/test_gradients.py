@@ -1,4 +1,4 @@
-"""Second derivatives, right or refused by name; gradients with hiding inputs in graphs, and of `@jit` functions."""
+"""Second derivatives, gradients with hiding inputs in graphs, and of `@jit` functions."""
 
 import mindspore as ms
 import numpy as np

@@ -153,10 +153,7 @@ def test_the_context_is_of_its_thread(fakes):
 
 @pytest.mark.parametrize(
     ("storage", "what"),
-    (
-        (Varlen(count=2), "packed sequences (flash_attention_varlen)"),
-        (Paged(16, 4), "paged cache (paged_attention)"),
-    ),
+    ((Varlen(count=2), "packed sequences (flash_attention_varlen)"), (Paged(16, 4), "paged cache (paged_attention)")),
 )
 def test_a_kind_of_call_that_a_backend_does_not_know_is_refused(fakes, storage, what):
     fakes("cpu")

@@ -53,20 +53,6 @@ def test_shapes_are_read_from_every_layout():
         assert call.group == 2
 
 
-def test_a_matrix_of_tokens_needs_the_size_of_its_batch():
-    with pytest.raises(ValueError, match="batch: needed with input_layout TH"):
-        describe((10, 64), (14, 32), input_layout="TH", head_dim=16)
-    with pytest.raises(ValueError, match=r"key: got 14 rows in shape \(14, 32\), allowed is a multiple of batch 5"):
-        describe((10, 64), (14, 32), input_layout="TH", head_dim=16, batch=5)
-    with pytest.raises(ValueError, match="batch: got 2 with input_layout BSH, allowed only with TH"):
-        describe((2, 5, 64), (2, 7, 32), input_layout="BSH", head_dim=16, batch=2)
-    with pytest.raises(ValueError, match="head_dim: needed to split the last axis of query for layout TH"):
-        describe((10, 64), (14, 32), input_layout="TH", batch=2)
-    with pytest.raises(ValueError, match="batch: got 0, allowed is an integer >= 1"):
-        describe((10, 64), (14, 32), input_layout="TH", head_dim=16, batch=0)
-    assert describe((5, 64), (7, 64), input_layout="TH", head_dim=16, batch=1).batch == 1
-
-
 def test_defaults():
     call = make_call(**GOOD)
     assert call.scale == 1 / math.sqrt(16)
@@ -109,7 +95,19 @@ def test_compact_mask_follows_the_tiling_strategy():
         describe(mask=spec(64, 64))
 
 
+TH = {"query": (10, 64), "key": (14, 32), "input_layout": "TH", "head_dim": 16}
 WRONG_VALUES = (
+    (TH, "batch: needed with input_layout TH"),
+    ({**TH, "batch": 5}, r"key: got 14 rows in shape \(14, 32\), allowed is a multiple of batch 5"),
+    ({**TH, "batch": 0}, "batch: got 0, allowed is an integer >= 1"),
+    (
+        {"query": (2, 5, 64), "key": (2, 7, 32), "input_layout": "BSH", "head_dim": 16, "batch": 2},
+        "batch: got 2 with input_layout BSH, allowed only with TH",
+    ),
+    (
+        {"query": (10, 64), "key": (14, 32), "input_layout": "TH", "batch": 2},
+        "head_dim: needed to split the last axis of query for layout TH",
+    ),
     ({"query": (2, 5, 16)}, "query: got rank 3"),
     ({"key": (2, 4, 7, 16, 1)}, "key: got rank 5"),
     ({"input_layout": "BSH", "head_dim": 16}, "query: got rank 4"),
@@ -136,6 +134,11 @@ WRONG_VALUES = (
     ({"value_head_dim": 0}, "value_head_dim: got 0, .* an integer from 1 to 512"),
     ({"query": (2, UNKNOWN, 5, 16)}, "query: got an unknown number of heads or head_dim"),
     ({"query": (2, 4, 5, UNKNOWN)}, "query: got an unknown number of heads or head_dim"),
+    ({"query": (UNKNOWN, 4, 7, 8), "key": (UNKNOWN, 2, 8, 8), "value": (UNKNOWN, 2, 9, 8)}, "value: got shape"),
+    (
+        {"query": (UNKNOWN, 4, 7, 16), "key": (UNKNOWN, 2, UNKNOWN, 16), "mask": spec(5, 9)},
+        r"attention_mask: got shape \(5, 9\), .* \(7, any\)",
+    ),
     (
         {"query": (1, 4, UNKNOWN, 16), "key": (1, 4, 7, 16), "bias": spec(3, 3, 3, 3)},
         r"here \(1, 4 or 1, any or 1, 7\)",
@@ -268,6 +271,7 @@ def test_a_size_that_one_tensor_shows_is_known():
     assert (call.batch, call.seq_k) == (2, 7)
     assert describe((2, 4, 5, 16), (-1, 4, 7, 16), (-1, 4, -1, 16)).batch == 2
     assert describe((2, 4, 5, 16), (2, 4, 7, 16), (2, 4, -1, 16)).seq_k == 7
+    assert not describe((-1, 4, 7, 16), (3, 2, -1, 16), (-1, 2, 9, 16)).dynamic
 
 
 def test_position_of_queries_of_unknown_length():

@@ -46,13 +46,13 @@ def test_float64_is_refused(call, backend):
 def test_int8_caches_are_refused(backend):
     x, cache, slots = tensor(ms.float32), tensor(ms.int8), Tensor(np.zeros(32, np.int32))
     message = "got dtype int8, allowed are float32; quantised caches are out of scope"
-    with attention_backend(backend):
-        with pytest.raises(TypeError, match=f"key_cache: {message}"):
-            paged_attention(x[:, 0], cache, cache, *PAGES)
-        with pytest.raises(TypeError, match=f"value_cache: {message}"):
-            paged_attention(x[:, 0], x, cache, *PAGES)
-        with pytest.raises(TypeError, match=f"key_cache: {message}"):
-            reshape_and_cache(x[:, :, 0], x[:, :, 0], cache, cache, slots[:8])
+    for name, call, *given in (
+        ("key_cache", paged_attention, x[:, 0], cache, cache, *PAGES),
+        ("value_cache", paged_attention, x[:, 0], x, cache, *PAGES),
+        ("key_cache", reshape_and_cache, x[:, :, 0], x[:, :, 0], cache, cache, slots[:8]),
+    ):
+        with attention_backend(backend), pytest.raises(TypeError, match=f"{name}: {message}"):
+            call(*given)
 
 
 @pytest.mark.parametrize("dtype", ["int8", "float64"])

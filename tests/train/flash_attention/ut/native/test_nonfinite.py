@@ -56,7 +56,8 @@ def test_rows_that_cannot_see_a_bad_key(isa, dtype, rules, bad):
     call = call_of(dtype=dtype, **RULES[rules])
     tensors = tensors_of(call)
     clean = named(call, tensors)
-    for tensor, key in (("key", 67), ("value", 67), ("value", 131)):
+    # Of a window and of top_left no row sees key 201, in a tile of its own kind.
+    for tensor, key in (("key", 67), ("value", 67), ("value", 131), ("key", 201), ("value", 201)):
         spoiled = {**tensors, tensor: tensors[tensor].copy()}
         spoiled[tensor][:, :, key, 3] = bad
         seen = call.band.dense()[:, key]
@@ -81,6 +82,10 @@ def test_keys_that_a_bad_row_cannot_see(isa, dtype, rules):
         spoiled[tensor][:, :, row, 7] = np.nan
         actual = named(call, spoiled)
         assert_clean(actual, clean, np.arange(call.seq_q) != row, ~call.band.dense()[row])
+        if tensor == "query":
+            assert (
+                np.isnan(values(actual["output"])[:, :, row]).all() and np.isnan(actual["logsumexp"][:, :, row]).all()
+            )
 
 
 @pytest.mark.parametrize("seq_q", [150, 21])
@@ -127,13 +132,18 @@ def bfloat16_of(bits) -> np.ndarray:
     return (np.asarray(bits, np.uint32) << 16).view(np.float32)
 
 
-def test_subnormal_values_and_gradients_survive(isa):
-    """With one key the output is the value and d_value the sum of d_output, however small in bfloat16."""
-    call = call_of(1, 1, "bfloat16", heads=1, head_dim=128)
-    small = bfloat16_of(np.arange(1, 129)).reshape(1, 1, 1, 128)
-    ones = np.ones_like(small)
-    output, _, _, _, d_value = run(call, ones, ones, small, -small)
-    np.testing.assert_array_equal(values(output), small)
+@pytest.mark.parametrize("seq_q, head_dim", ((1, 128), (40, 32), (40, 20)))
+def test_subnormal_values_and_gradients_survive(isa, seq_q, head_dim):
+    """With one key the output is the value and d_value the only gradient of the output, however small in bfloat16.
+
+    The last head_dim has numbers behind the last whole vector.
+    """
+    call = call_of(seq_q, 1, "bfloat16", heads=1, head_dim=head_dim)
+    small = bfloat16_of(np.arange(1, head_dim + 1)).reshape(1, 1, 1, head_dim)
+    ones, d_output = np.ones((1, 1, seq_q, head_dim), np.float32), np.zeros((1, 1, seq_q, head_dim), np.float32)
+    d_output[:, :, seq_q // 10] = -small[0]
+    output, _, _, _, d_value = run(call, ones, ones[:, :, :1], small, d_output)
+    np.testing.assert_array_equal(values(output), ones * small)
     np.testing.assert_array_equal(values(d_value), -small)
 
 

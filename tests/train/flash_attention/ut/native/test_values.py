@@ -80,18 +80,6 @@ def test_scores_that_rise_all_the_time(isa):
         np.testing.assert_allclose(gradient, expected, rtol=1e-3, atol=2e-4)
 
 
-def test_nan_stays_in_its_row(isa):
-    call = call_of(70, 90, 24)
-    query, key, value = one_head(70, 24), one_head(90, 24, seed=1), one_head(90, 24, seed=2)
-    clean = run(call, query, key, value, query)
-    query[0, 0, 17, 3] = np.nan
-    output, logsumexp, *_ = run(call, query, key, value, one_head(70, 24))
-    others = np.arange(70) != 17
-    assert np.isnan(output[0, 0, 17]).all()
-    assert np.isnan(logsumexp[0, 0, 17])
-    np.testing.assert_array_equal(output[0, 0, others], clean[0][0, 0, others])
-
-
 def test_infinite_bias_hides_and_its_gradient_is_zero(isa):
     sizes = {"bias_shape": (1, 1, 60, 150), "bias_dtype": "float32"}
     call = call_of(60, 150, 16, **sizes)
@@ -121,54 +109,6 @@ def test_the_lowest_float_as_bias_is_no_infinity(isa):
     output = run(call, 0 * query, key, value, query, bias=bias)[0][0, 0]
     np.testing.assert_allclose(output[4], value[0, 0, 77], rtol=1e-6)
     np.testing.assert_allclose(output[[0, 8]], value[0, 0].mean(axis=0)[None].repeat(2, 0), rtol=1e-4, atol=1e-6)
-
-
-def test_hidden_tiles_are_not_touched(isa):
-    """Keys that no query sees, by position or by mask, may hold anything, forward and backward."""
-    call = call_of(130, 900, 20, window_left=100, window_right=10, mask_shape=(1, 1, 1, 900), mask_dtype="bool")
-    query, key, value, d_output = (
-        one_head(130, 20),
-        *(one_head(900, 20, seed=seed) for seed in (1, 2)),
-        one_head(130, 20),
-    )
-    mask = np.zeros((1, 1, 1, 900), bool)
-    mask[..., :128] = True
-    expected = run(call, query, key, value, d_output, mask=mask)
-    for tensor in (key, value):
-        tensor[:, :, :128] = np.nan  # hidden by the mask, a whole tile
-        tensor[:, :, 256:] = np.nan  # out of the window, whole tiles
-    actual = run(call, query, key, value, d_output, mask=mask)
-    for one, other in zip(actual, expected):
-        np.testing.assert_array_equal(one, other)
-    assert not expected[3][0, 0, :128].any()
-
-
-SUBNORMAL = np.float32(2.0**-130)  # exact in bfloat16
-
-
-def one_key(head_dim) -> tuple:
-    """Return a bfloat16 call of 40 queries that see one key, and its tensors. These are query, key, value and
-    gradient of the output.
-    """
-    call = call_of(40, 1, head_dim, "bfloat16")
-    tensors = [random(1, 1, rows, head_dim, seed=seed) for seed, rows in enumerate((40, 1, 1, 40))]
-    return (call, *tensors)
-
-
-def test_a_subnormal_value_behind_the_last_whole_vector(isa):
-    call, query, key, value, d_output = one_key(20)
-    value[0, 0, 0, 19] = SUBNORMAL
-    output = values(run(call, query, key, value, d_output)[0])
-    assert (output[..., 19] == SUBNORMAL).all()
-
-
-def test_a_subnormal_gradient_of_the_output(isa):
-    """Only one row has an output gradient that is not zero; the value gets it unchanged."""
-    call, query, key, value, d_output = one_key(32)
-    d_output[:] = 0
-    d_output[0, 0, 3, 7] = SUBNORMAL
-    d_value = values(run(call, query, key, value, d_output)[4])
-    assert d_value[0, 0, 0, 7] == SUBNORMAL
 
 
 def test_gradients_of_rows_that_see_nothing_may_be_nan(isa):

@@ -183,6 +183,12 @@ def test_a_sequence_without_a_block_is_refused(update, mode):
             decoded(cache, QUERY, KEY, VALUE, steps=STEPS[2:3])
 
 
+def refused(message: str, call, *given, **options) -> None:
+    """Check that a call is refused, at once or by the operator."""
+    with pytest.raises((TypeError, ValueError, RuntimeError), match=message):
+        call(*given, **options).asnumpy()
+
+
 def test_bad_inputs_are_named(mode):
     cache = KVCache(BATCH, 64, KV_HEADS, DIM, VALUE_DIM)
     # In NumPy, since MindSpore 2.0 drops operations under way when a Cell raises an exception.
@@ -203,14 +209,10 @@ def test_bad_inputs_are_named(mode):
         with pytest.raises(error, match=message):
             cache(*(Tensor(one) if isinstance(one, np.ndarray) else one for one in given))
         assert cache.lengths.asnumpy().tolist() == [0, 0]  # refused tokens are not stored either
-    with pytest.raises(ValueError, match="indices: got 2, allowed is an integer from 0 to 1"):
-        cache.reorder([0, 2])
-    with pytest.raises(ValueError, match="head_dim: got 700, allowed is an integer from 1 to 576"):
-        KVCache(2, 8, 2, 700)
-    with pytest.raises(ValueError, match="value_head_dim: got 513, allowed is an integer from 1 to 512"):
-        KVCache(2, 8, 2, 64, 513)
-    with pytest.raises(TypeError, match="paged: got int 1, allowed is True or False"):
-        KVCache(BATCH, 64, KV_HEADS, DIM, paged=1)
+    refused("head_dim: got 700, allowed is an integer from 1 to 576", KVCache, 2, 8, 2, 700)
+    refused("value_head_dim: got 513, allowed is an integer from 1 to 512", KVCache, 2, 8, 2, 64, 513)
+    refused("paged: got int 1, allowed is True or False", KVCache, BATCH, 64, KV_HEADS, DIM, paged=1)
+    refused("padding_side: got 'both', allowed are left, right", KVCache, 2, 8, KV_HEADS, DIM, padding_side="both")
 
 
 def test_print_shows_the_sizes():
@@ -262,10 +264,7 @@ def test_beams_share_full_blocks(update):
 @pytest.mark.daily("*-pynative-*", "*-graph-order0-*")
 @pytest.mark.parametrize(
     ("order", "message"),
-    [
-        ((0, 0), "indices: the sequences need 3 blocks; num_blocks is 2"),
-        ((0, 2), "indices: got 2, allowed are 0 to 1"),
-    ],
+    [((0, 0), "indices: the sequences need 3 blocks; num_blocks is 2"), ((0, 2), "indices: got 2, allowed are 0 to 1")],
 )
 def test_a_sequence_that_cannot_go_on_is_refused(update, mode, order, message):
     """A graph on a device cannot refuse: there the sequence gives NaN until it is reset."""
@@ -297,10 +296,6 @@ def test_a_sequence_that_cannot_go_on_is_refused(update, mode, order, message):
 def test_bad_numbers_are_refused(update):
     cache = KVCache(2, 8, KV_HEADS, DIM, dtype=ms.float32)
     rows = Tensor(np.ones((2, 3, KV_HEADS, DIM), np.float32))
-
-    def refused(message: str, call, *given) -> None:
-        with pytest.raises((ValueError, RuntimeError), match=message):
-            call(*given).asnumpy()
 
     refused("tokens: got 4, allowed are 0 to 3", cache.update, rows, rows, Tensor([1, 4], ms.int32))
     refused("tokens: got -1, allowed are 0 to 3", cache.update, rows, rows, Tensor([-1, 0], ms.int32))
@@ -394,19 +389,19 @@ def test_calls_from_outside_of_a_graph(mode):
 def test_bad_tokens_and_indices_are_named(mode):
     cache = KVCache(2, 8, KV_HEADS, DIM, dtype=ms.float32)
     rows = Tensor(np.ones((2, 3, KV_HEADS, DIM), np.float32))
-    with pytest.raises(ValueError, match=r"tokens: got shape \(3,\), allowed is \(batch,\) = \(2,\)"):
-        cache.update(rows, rows, Tensor([1, 2, 3], ms.int32))
-    with pytest.raises(TypeError, match="tokens: got dtype float32, allowed are int32"):
-        cache.attend(rows, Tensor([1, 2], ms.float32))
-    with pytest.raises(TypeError, match="tokens: got int, allowed is a Tensor"):
-        cache.update(rows, rows, 3)
-    with pytest.raises(ValueError, match=r"indices: got shape \(1,\), allowed is \(batch,\) = \(2,\)"):
-        cache.reorder([0])
-    with pytest.raises(TypeError, match="indices: got dtype uint8, allowed are int32, int64"):
-        cache.reorder(Tensor([0, 1], ms.uint8))
-    with pytest.raises(TypeError, match="indices: got float 0.5, allowed is an integer"):
-        cache.reset([0.5])
-    with pytest.raises(ValueError, match=r"indices: got shape \(1, 1\), allowed is \(any,\)"):
-        cache.reset(Tensor([[0]], ms.int32))
-    with pytest.raises(ValueError, match="padding_side: got 'both', allowed are left, right"):
-        KVCache(2, 8, KV_HEADS, DIM, padding_side="both")
+    for message, call, *given in (
+        (
+            r"tokens: got shape \(3,\), allowed is \(batch,\) = \(2,\)",
+            cache.update,
+            rows,
+            rows,
+            Tensor([1, 2, 3], ms.int32),
+        ),
+        ("tokens: got dtype float32, allowed are int32", cache.attend, rows, Tensor([1, 2], ms.float32)),
+        ("tokens: got int, allowed is a Tensor", cache.update, rows, rows, 3),
+        (r"indices: got shape \(1,\), allowed is \(batch,\) = \(2,\)", cache.reorder, [0]),
+        ("indices: got dtype uint8, allowed are int32, int64", cache.reorder, Tensor([0, 1], ms.uint8)),
+        ("indices: got float 0.5, allowed is an integer", cache.reset, [0.5]),
+        (r"indices: got shape \(1, 1\), allowed is \(any,\)", cache.reset, Tensor([[0]], ms.int32)),
+    ):
+        refused(message, call, *given)

@@ -46,11 +46,7 @@ class Projected(nn.Cell):
 
 # Level O1 rewrites classes.
 O1 = pytest.param(
-    "O1",
-    marks=pytest.mark.skipif(
-        ms.__version__.startswith("2.0"),
-        reason="mindspore_faults/rewritten_none.py",
-    ),
+    "O1", marks=pytest.mark.skipif(ms.__version__.startswith("2.0"), reason="mindspore_faults/rewritten_none.py")
 )
 
 

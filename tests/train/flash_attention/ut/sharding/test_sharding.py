@@ -51,8 +51,7 @@ def test_tuples_and_attributes():
 
 
 @pytest.mark.parametrize(
-    ("layout", "strategy"),
-    [("BNSD", (2, 4, 1, 1)), ("BSND", (2, 1, 4, 1)), ("BSH", (2, 1, 4)), ("SBH", (1, 2, 4))],
+    ("layout", "strategy"), [("BNSD", (2, 4, 1, 1)), ("BSND", (2, 1, 4, 1)), ("BSH", (2, 1, 4)), ("SBH", (1, 2, 4))]
 )
 def test_layouts_of_tensors(layout, strategy):
     plan = ShardPlan(2, 4, 8, layout)
@@ -237,11 +236,7 @@ def test_strategies_that_cannot_be_had_are_refused_at_once():
             r"in_strategy\[3\] \(attention_mask\): got \(1, 1, 1\) for .* \(8, 24, 24\), allowed is \(4, 1, 1\)",
         ),
         (
-            {
-                "request": ShardRequest(4, 2, alibi=(4, 2, 1, 1)),
-                "bias_shape": (1, 4, 1, 24),
-                "bias_dtype": "float32",
-            },
+            {"request": ShardRequest(4, 2, alibi=(4, 2, 1, 1)), "bias_shape": (1, 4, 1, 24), "bias_dtype": "float32"},
             r"in_strategy\[4\] \(alibi_mask\): got \(4, 2, 1, 1\) .*, allowed is \(1, 2, 1, 1\)",
         ),
     ],

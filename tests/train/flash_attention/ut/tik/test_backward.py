@@ -21,10 +21,7 @@ from tests.train.flash_attention.ut.tik.support.shared_cases import features_of,
 def gradients(tik, execute, problem: KernelProblem, arrays: dict, **features) -> dict:
     """Return d_query, d_key, d_value and, with a bias, d_bias of BNSD arrays."""
     operator = build_backward(
-        problem,
-        tik,
-        bias_gradient=problem.bias_shape is not None,
-        logsumexp_gradient="d_logsumexp" in arrays,
+        problem, tik, bias_gradient=problem.bias_shape is not None, logsumexp_gradient="d_logsumexp" in arrays
     )
     stored = operator.run(execute, **stored_arrays.backward_inputs(problem, **arrays, **features))
     return stored_arrays.backward_outputs(problem, stored)

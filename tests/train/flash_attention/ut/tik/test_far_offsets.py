@@ -136,9 +136,4 @@ def _expected(query, key, value, d_output) -> dict:
     weights /= weights.sum(1, keepdims=True)
     output = weights @ value
     d_scores = weights * (d_output @ value.T - (d_output * output).sum(1, keepdims=True)) * PROBLEM.scale
-    return {
-        "output": output,
-        "d_query": d_scores @ key,
-        "d_key": d_scores.T @ query,
-        "d_value": weights.T @ d_output,
-    }
+    return {"output": output, "d_query": d_scores @ key, "d_key": d_scores.T @ query, "d_value": weights.T @ d_output}

@@ -235,11 +235,7 @@ def test_samples_are_no_further_apart_than_an_instruction_reaches():
 
 @pytest.mark.parametrize(
     ("tile", "fields"),
-    (
-        (1300, {"prev_blocks": 0}),
-        (1300, {"next_blocks": 0}),
-        (520, {"prev_blocks": 0, "next_blocks": 0}),
-    ),
+    ((1300, {"prev_blocks": 0}), (1300, {"next_blocks": 0}), (520, {"prev_blocks": 0, "next_blocks": 0})),
     ids=str,
 )
 def test_range_with_more_partial_tiles_than_the_table_holds_is_refused(tile, fields):

@@ -1,4 +1,4 @@
-"""Entries of both routes get the tensors that their kernels expect; the place of the entries' files."""
+"""Entries get the tensors that their kernels expect, and their files lie in one place."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ def is_representative(case: cases.Case) -> bool:
 
 
 def within_limits(case: cases.Case) -> bool:
-    """Return True if the kernels take the widths of a case, without slopes that are data."""
+    """Return True if the kernels take a case: its widths, and no slopes that are data."""
     return max(case.head_dim, case.value_dim) <= MAX_HEAD_DIM and not case.alibi.startswith("slopes")
 
 
