@@ -1,4 +1,4 @@
-"""Attention of every kind on the virtual card, in both modes of three releases of MindSpore.
+"""Attention of every kind on the virtual card, with three releases of MindSpore.
 
 MindSpore 2.5 and 2.6 drive the first Ascend 910 through GE.
 """
