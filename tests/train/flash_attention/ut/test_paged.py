@@ -10,7 +10,7 @@ from mindspore import Parameter, Tensor, nn, ops
 
 from tests.train.flash_attention.support.arrays import random
 from tests.train.flash_attention.support.modes import in_mode
-from tests.train.flash_attention.support.paged import SINKS, expected, pages
+from tests.train.flash_attention.support.paged import SINKS, expected, grow, pages
 from tests.train.flash_attention.support.versions import dtype_named
 
 HEADS, KV_HEADS, DIM, VALUE_DIM = 4, 2, 24, 40
@@ -75,6 +75,13 @@ def test_sinks_are_an_input_of_a_compiled_graph(backend):
             result = net(Tensor(query), *map(Tensor, caches), *others).asnumpy()
         np.testing.assert_allclose(result, expected(query, keys, values, sinks=sinks), atol=3e-6)
     assert len(net.compile_cache) == 1
+
+
+@pytest.mark.asynchronous
+@pytest.mark.parametrize("name, backend", (("window_softcap", "cpu"), ("plain", "emulator")))
+def test_a_cache_that_grows(name, backend, mode):
+    """One graph serves all steps with one token."""
+    grow(backend, name)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])

@@ -8,22 +8,21 @@ import sys
 
 import mindspore as ms
 import numpy as np
-from flash_attention import paged_attention, reference, reshape_and_cache
+from flash_attention import reference
 from flash_attention.reference import Attention
-from mindspore import Parameter, Tensor, nn, ops
+from mindspore import Tensor, ops
 
 from tests.train.flash_attention.st.support.card_program import on_the_card, report
 from tests.train.flash_attention.support import serving, varlen
 from tests.train.flash_attention.support.calls import make_call
 from tests.train.flash_attention.support.cases import Case
-from tests.train.flash_attention.support.paged import SINKS, expected
+from tests.train.flash_attention.support.paged import RULES, grow
 from tests.train.flash_attention.support.run import Attention32, VarlenAttention, VarlenRun, array
 from tests.train.flash_attention.support.varlen import VarlenCase
 
 HEADS, KV_HEADS = 4, 2
-# Widths of a head: packed sequences get columns of zeros for the operators, a cache does not.
+# Widths of a head: packed sequences get columns of zeros for the operators.
 DIM, VALUE_DIM = 24, 40
-CACHE_DIM, CACHE_VALUE_DIM = 32, 48
 
 
 def draw(generator, *shape):
@@ -173,53 +172,6 @@ def packed_dropout():
 
 
 # ------------------------------------------------------------------------------------------------------------- caches
-PAGED = {
-    "plain": {},
-    "window_softcap": {"window_size": (50, 0), "softcap": 3.0},
-    "alibi": {"alibi": True, "scale": 0.4},
-    "sinks": {"sinks": True},
-}
-
-
-class Decoder(nn.Cell):
-    """Write tokens into its caches, which hold NaN elsewhere, and attend to them."""
-
-    def __init__(self, blocks, block_size, rules):
-        super().__init__()
-        self.rules = rules
-        self.keys, self.values = (
-            Parameter(Tensor(np.full((blocks, block_size, KV_HEADS, width), np.nan, np.float16)), name=name)
-            for name, width in (("keys", CACHE_DIM), ("values", CACHE_VALUE_DIM))
-        )
-
-    def construct(self, query, key, value, slots, tables, lengths):
-        written = reshape_and_cache(key, value, self.keys, self.values, slots)
-        lengths = ops.depend(lengths, written)
-        return paged_attention(query, self.keys, self.values, tables, lengths, backend="tik", **self.rules)
-
-
-def paged(name):
-    """Decode three tokens, one by one, after prompts of 30 and 14 tokens."""
-    block_size, lengths = 16, np.array([30, 14], np.int32)
-    rules = dict(PAGED[name])
-    sinks = SINKS if rules.pop("sinks", False) else None
-    decoder = Decoder(9, block_size, {**rules, **({} if sinks is None else {"sinks": Tensor(sinks)})})
-    tables = np.array([[4, 1, 6], [2, 5, 8]], np.int32)
-    generator = np.random.default_rng(0)
-    total = 36
-    query = draw(generator, 2, total, HEADS, CACHE_DIM)
-    key, value = draw(generator, 2, total, KV_HEADS, CACHE_DIM), draw(generator, 2, total, KV_HEADS, CACHE_VALUE_DIM)
-    steps = [(0, 8), (8, 14), *((at, at + 1) for at in range(14, 18))]
-    for start, end in steps:
-        positions = np.arange(start, end)
-        slots = tables[:, positions // block_size] * block_size + positions % block_size
-        lengths = np.array([end, end], np.int32)
-        given = tensors(query[:, start:end], key[:, start:end], value[:, start:end])
-        output = array(decoder(*given, *map(Tensor, (slots.astype(np.int32).reshape(-1), tables, lengths))))
-        right = expected(query[:, start:end], key[:, :end], value[:, :end], sinks=sinks, **rules)
-        np.testing.assert_allclose(output, right, atol=4e-3, err_msg=f"tokens {start} to {end}")
-
-
 def server(kind):
     """Run ragged prompts, sequences that end, begin and go on from one another: `reset`, `reorder` and `tokens`."""
     serving.serve(serving.made(kind, {"contiguous": "right", "paged": "left"}[kind], "tik"), "tik", 5)
@@ -230,7 +182,7 @@ CALLS = {
     "dropout_by_seed": dropout_by_seed,
     "packed_dropout": packed_dropout,
     **{f"packed.{name}": functools.partial(packed, name) for name in PACKED},
-    **{f"paged.{name}": functools.partial(paged, name) for name in PAGED},
+    **{f"paged.{name}": functools.partial(grow, "tik", name) for name in RULES},
     **{f"cache.{kind}": functools.partial(serving.check_two, "tik", kind) for kind in serving.KINDS},
 }
 

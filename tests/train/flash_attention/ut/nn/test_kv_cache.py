@@ -70,19 +70,16 @@ def as_called(cell: nn.Cell, way: str):
     return ms.jit(call)
 
 
-@pytest.mark.daily("*-cpu-*", "graph-*-paged", "pynative-*-paged")
+@pytest.mark.daily("*-cpu-native-*", "graph-*-paged", "pynative-*-paged")
 @pytest.mark.parametrize("kind", OPTIONS)
-@pytest.mark.parametrize("backend", ("cpu", "math", "emulator"))
+@pytest.mark.parametrize(
+    ("backend", "update"),
+    [(name, "native") for name in ("cpu", "math", "emulator")] + [("cpu", "composed")],
+    indirect=["update"],
+)
 @pytest.mark.parametrize("way", ("graph", "pynative", "jit"))
-def test_every_step_is_right(way, backend, kind):
+def test_every_step_is_right(way, backend, update, kind):
     check_two(backend, kind, lambda cell: as_called(cell, way))
-
-
-@pytest.mark.daily("paged-graph", "paged-pynative")
-@pytest.mark.parametrize("way", ["graph", "pynative", "jit"])
-@pytest.mark.parametrize("kind", OPTIONS)
-def test_updates_of_a_device_are_right(way, composed, kind):
-    check_two("cpu", kind, lambda cell: as_called(cell, way))
 
 
 @KINDS
@@ -232,19 +229,14 @@ def test_a_server_gives_every_sequence_its_own(mode, kind, side):
         assert len(net.compile_cache) == 1
 
 
-@pytest.mark.daily("graph-left-paged")
+@pytest.mark.daily("graph-cpu-left-paged", "*-math-right-paged", "*-emulator-right-paged")
 @pytest.mark.parametrize("kind", serving.KINDS)
 @pytest.mark.parametrize("side", ["right", "left"])
-def test_the_same_as_on_a_device(mode, kind, side, composed):
-    serve(made(kind, side), "cpu", 25, seed=1)
-
-
-@pytest.mark.daily("*-right-paged")
-@pytest.mark.parametrize("kind", serving.KINDS)
-@pytest.mark.parametrize("side", ["right", "left"])
-@pytest.mark.parametrize("backend", ["math", "emulator"])
-def test_other_backends(mode, kind, side, backend):
-    serve(made(kind, side, backend), backend, 6, seed=2)
+@pytest.mark.parametrize("backend", ["cpu", "math", "emulator"])
+def test_on_a_device_and_other_backends(mode, backend, side, kind, request):
+    if backend == "cpu":
+        request.getfixturevalue("composed")
+    serve(made(kind, side, backend), backend, *((25, 1) if backend == "cpu" else (6, 2)))
 
 
 def test_beams_share_full_blocks(update):

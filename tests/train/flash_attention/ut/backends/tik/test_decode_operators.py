@@ -14,7 +14,7 @@ from flash_attention import (
 )
 from flash_attention.backends import registry
 from flash_attention.backends.tik import decode
-from mindspore import Parameter, Tensor, nn
+from mindspore import Tensor, nn
 
 from tests.train.flash_attention.support.layer_inputs import half
 
@@ -43,48 +43,6 @@ def test_few_queries_are_decoded_and_have_gradients():
     query, key, value = half(2, HEADS, 2, DIM), half(2, KV_HEADS, 70, DIM, seed=1), half(2, KV_HEADS, 70, DIM)
     for ours, plain in zip(*(results(query, key, value, SINKS, backend) for backend in ("emulator", "math"))):
         np.testing.assert_allclose(ours.asnumpy(), plain.asnumpy(), atol=3e-3)
-
-
-class Decoder(nn.Cell):
-    """Write tokens into its caches and attend to them."""
-
-    def __init__(self, blocks: int):
-        super().__init__()
-        shape = blocks, BLOCK, KV_HEADS, DIM
-        self.keys, self.values = (
-            Parameter(Tensor(np.full(shape, np.nan, np.float16)), name=name) for name in ("keys", "values")
-        )
-
-    def construct(self, query, key, value, slots, tables, lengths):
-        written = reshape_and_cache(key, value, self.keys, self.values, slots)
-        return paged_attention(query, self.keys, self.values, tables, lengths), written
-
-
-@pytest.mark.asynchronous
-def test_a_cache_that_grows(mode):
-    """One graph serves all steps. A token sees all tokens before it; the rest of the cache is NaN."""
-    net = Decoder(7)
-    tables, lengths = np.array([[4, 1, 6], [2, 5, 1 << 30]], np.int32), [30, 14]
-    every = [[half(length, KV_HEADS, DIM, seed=seed).asnumpy() for seed in (1, 2)] for length in lengths]
-    for cache, index in ((net.keys, 0), (net.values, 1)):
-        filled = cache.asnumpy()
-        for sequence, length in enumerate(lengths):
-            for token in range(length):
-                filled[tables[sequence, token // BLOCK], token % BLOCK] = every[sequence][index][token]
-        cache.set_data(Tensor(filled))
-    for step in range(3):
-        query, new = half(2, HEADS, DIM, seed=9 + step), [half(2, KV_HEADS, DIM, seed=30 + step)] * 2
-        slots = [tables[b, length // BLOCK] * BLOCK + length % BLOCK for b, length in enumerate(lengths)]
-        lengths = [length + 1 for length in lengths]
-        numbers = (Tensor(np.array(array, np.int32)) for array in (slots, tables, lengths))
-        with attention_backend("emulator"):
-            output, _ = net(query, *new, *numbers)
-        for sequence in range(2):
-            for index, tokens in enumerate(new):
-                every[sequence][index] = np.concatenate([every[sequence][index], tokens.asnumpy()[sequence][None]])
-            whole = [Tensor(np.ascontiguousarray(array.swapaxes(0, 1)[None])) for array in every[sequence]]
-            alone = flash_attention(query[sequence][None, :, None], *whole, backend="cpu")
-            np.testing.assert_allclose(output[sequence].asnumpy(), alone[0, :, 0].asnumpy(), atol=1e-3)
 
 
 @pytest.fixture
