@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import mindspore as ms
 import numpy as np
-from flash_attention import FlashAttention
+from flash_attention import FlashAttention, reference
+from flash_attention.call import AttentionRules, Call
 from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 
@@ -90,22 +91,16 @@ def truth(network: Network, tokens: np.ndarray, d_output: np.ndarray) -> dict[st
     gradients = {weight.name: np.zeros(weight.shape) for weight in network.trainable_params()}
     tape, hidden = [], tokens.astype(float)
     for block, layer in network.steps:
-        scale = network.layers[layer].scale
-        query, key, value = (_heads(hidden @ weight.T) for weight in weights[block])
-        scores = np.where(np.tri(SEQ, dtype=bool), scale * query @ key.swapaxes(-1, -2), -np.inf)
-        probability = np.exp(scores - scores.max(-1, keepdims=True))
-        probability /= probability.sum(-1, keepdims=True)
-        attended = _tokens(probability @ value)
-        tape.append((block, scale, hidden, query, key, value, probability, attended))
+        call = Call(BATCH, HEADS, SEQ, SEQ, DIM, rules=AttentionRules(causal=True, scale=network.layers[layer].scale))
+        heads = [_heads(hidden @ weight.T) for weight in weights[block]]
+        attended = _tokens(reference.truth(call, *heads).output)
+        tape.append((block, call, hidden, heads, attended))
         hidden = hidden + attended @ outputs[block].T
     result, d_hidden = hidden, d_output.astype(float)
-    for block, scale, before, query, key, value, probability, attended in reversed(tape):
+    for block, call, before, heads, attended in reversed(tape):
         gradients[network.outputs[block].weight.name] += _product(d_hidden, attended)
-        d_attended = _heads(d_hidden @ outputs[block])
-        d_probability = d_attended @ value.swapaxes(-1, -2)
-        d_scores = probability * (d_probability - (d_probability * probability).sum(-1, keepdims=True)) * scale
-        of_inputs = d_scores @ key, d_scores.swapaxes(-1, -2) @ query, probability.swapaxes(-1, -2) @ d_attended
-        for index, gradient in enumerate(map(_tokens, of_inputs)):
+        exact = reference.truth(call, *heads, d_output=_heads(d_hidden @ outputs[block]))
+        for index, gradient in enumerate(map(_tokens, (exact.d_query, exact.d_key, exact.d_value))):
             gradients[network.inputs[3 * block + index].weight.name] += _product(gradient, before)
             d_hidden = d_hidden + gradient @ weights[block][index]
     return {"output": result, "tokens": d_hidden, **gradients}

@@ -11,7 +11,8 @@ import sys
 
 import mindspore as ms
 import numpy as np
-from flash_attention import FlashAttention
+from flash_attention import FlashAttention, reference
+from flash_attention.call import AttentionRules, Call
 from mindspore import Tensor, nn, ops
 
 sys.path.insert(0, os.environ["EXAMPLES"])
@@ -69,16 +70,9 @@ def expected(x, sens, weights):
     def flat(t):
         return t.swapaxes(1, 2).reshape(BATCH * SEQ, -1)
 
-    query, key, value = (heads(x @ weight.T) for weight in weights[:3])
-    scores = query @ key.swapaxes(-1, -2) / np.sqrt(head_dim)
-    scores = np.where(np.tril(np.ones((SEQ, SEQ), bool)), scores, -np.inf)
-    shares = np.exp(scores - scores.max(-1, keepdims=True))
-    shares /= shares.sum(-1, keepdims=True)
-    mixed = flat(shares @ value)
-    d_mixed = heads(sens @ weights[3])
-    d_shares = d_mixed @ value.swapaxes(-1, -2)
-    d_scores = shares * (d_shares - (shares * d_shares).sum(-1, keepdims=True)) / np.sqrt(head_dim)
-    parts = [flat(d_scores @ key), flat(d_scores.swapaxes(-1, -2) @ query), flat(shares.swapaxes(-1, -2) @ d_mixed)]
+    call = Call(BATCH, HEADS, SEQ, SEQ, head_dim, rules=AttentionRules(causal=True))
+    exact = reference.truth(call, *(heads(x @ weight.T) for weight in weights[:3]), d_output=heads(sens @ weights[3]))
+    mixed, *parts = map(flat, (exact.output, exact.d_query, exact.d_key, exact.d_value))
     d_x = sum(part @ weight for part, weight in zip(parts, weights))
     return [mixed @ weights[3].T, d_x, *(part.T @ x for part in parts), sens.T @ mixed]
 
