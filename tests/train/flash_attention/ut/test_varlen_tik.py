@@ -11,7 +11,6 @@ from flash_attention.backends.emulator import EmulatorBackend
 from flash_attention.backends.tik import integers as of_graphs
 from flash_attention.call import ALL_BLOCKS, Varlen
 from flash_attention.kernels.tik import describe, integers, operators
-from flash_attention.kernels.tik.problem import Request
 from mindspore import Tensor, nn
 
 from tests.train.flash_attention.support import varlen
@@ -64,19 +63,19 @@ def packed_problem(**given):
     ),
 )
 def test_tables_made_in_a_graph_are_those_of_the_host(rules):
-    request = Request(describe.varlen_problem(packed_problem(**rules), cores=5))
+    problem = describe.varlen_problem(packed_problem(**rules), cores=5)
     stages = ("forward", "grad", "blocks")
 
     class Tables(nn.Cell):
         def __init__(self):
             super().__init__()
-            self.tables = (operators.work_tables(of_graphs, request, stages),)
+            self.tables = (operators.work_tables(of_graphs, problem, stages),)
 
         def construct(self, ends_q, ends_k, prefix):
             return self.tables[0](ends_q, ends_k, prefix)
 
     lengths = [np.array(side, np.int32) for side in ((5, 5, 200, 300), (90, 94, 100, 300), (0, 0, 0, 0))]
-    expected = operators.work_tables(integers, request, stages)(*lengths)
+    expected = operators.work_tables(integers, problem, stages)(*lengths)
     with in_mode("graph"):
         found = Tables()(*map(Tensor, lengths))
     for stage, one, other in zip(stages, found, expected):
