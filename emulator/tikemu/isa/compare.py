@@ -16,7 +16,7 @@ from .micro_op import MicroOp
 from .params import Choice, Param, Tensor, describe, is_tensor, repeat, stride
 from .registry import instruction
 from .vector import FLOATS, legacy_tail, strides, walks
-from .vector_engine import BLOCK, Kernel, Walk, element_wise, executor, idle, micro_op
+from .vector_engine import BLOCK, Arithmetic, Walk, element_wise, executor, idle, micro_op
 from .vector_mask import Mask, leading
 
 CONDITIONS: dict[str, Callable[[Any, Any], Any]] = {
@@ -85,8 +85,8 @@ def _compare_to_tensor(call: Call, a: Any, *, name: str, legacy: bool) -> MicroO
         call.questionable("overlap", "dst may overlap a source only when repeat_times is 1")
     ordered = any(dst.feeds_later(source) for source in sources if dst.meets(source))
     condition = CONDITIONS[name]
-    kernel = Kernel(lambda x, y: np.packbits(condition(x, y), axis=-1, bitorder="little"), "compare", name)
-    result.run = executor(kernel, dst, sources, ordered, lanes)
+    arithmetic = Arithmetic(lambda x, y: np.packbits(condition(x, y), axis=-1, bitorder="little"), "compare", name)
+    result.run = executor(arithmetic, dst, sources, ordered, lanes)
     return result
 
 
@@ -209,8 +209,8 @@ def _select(call: Call, a: Any, *, legacy: bool) -> MicroOp:
     extent = dst.lanes.extent
     current = np.zeros(extent, bool)
 
-    kernel = Kernel(lambda x, y: np.where(current, x, y), raw=True)
-    result = element_wise(call, kernel, dst, sources, mask=a.mask)
+    arithmetic = Arithmetic(lambda x, y: np.where(current, x, y), raw=True)
+    result = element_wise(call, arithmetic, dst, sources, mask=a.mask)
     if result.run is None:
         return result
     choose = result.run

@@ -38,7 +38,7 @@ from .move import MOVE_ALIGNMENT, PATHS, check_documented, move_blocks
 from .params import Choice, Number, Tensor, memory_kind
 from .registry import instruction
 from .vector import DUP_DTYPES, FLOATS
-from .vector_engine import Kernel, Walk, element_wise
+from .vector_engine import Arithmetic, Walk, element_wise
 from .vector_mask import leading
 
 LANE_BYTES = 256
@@ -194,7 +194,7 @@ def _trigonometric(call: Call, a: Any, *, function: Callable[[np.ndarray], np.nd
             Walk(label, place, leading(mask), repeats, BLOCK * step)
             for label, place, step in zip(("dst", "src"), places, strides)
         )
-        low.append(call.api[2:], element_wise(call, Kernel(compute), dst, (src,), mask=leading(mask)))
+        low.append(call.api[2:], element_wise(call, Arithmetic(compute), dst, (src,), mask=leading(mask)))
 
     over_rows(call, (("dst", a.dst), ("src", a.src)), emit)
     return low.ops

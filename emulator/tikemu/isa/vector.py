@@ -17,7 +17,16 @@ from .call import Call
 from .micro_op import MicroOp
 from .params import Fixed, MaskMode, Number, Param, Tensor, repeat, stride
 from .registry import instruction
-from .vector_engine import BLOCK, Kernel, Walk, element_wise, finish, make_rescalable, require_different, span_access
+from .vector_engine import (
+    BLOCK,
+    Arithmetic,
+    Walk,
+    element_wise,
+    finish,
+    make_rescalable,
+    require_different,
+    span_access,
+)
 from .vector_mask import Lanes, Mask
 
 FLOATS = ("float16", "float32")
@@ -76,50 +85,50 @@ def enter(
         instruction(api, params=params, typed=names, pipe="V", **fields)(partial(binder, legacy=legacy))
 
 
-# ------------------------------------------------------------------------------------------- kernels
-def unary_kernel(name: str, dtype: str) -> Kernel:
-    """Return the kernel of a function of ``numerics.UNARY``: on float16 a table, on float32 computed."""
+# ------------------------------------------------------------------------------------------- arithmetic
+def unary(name: str, dtype: str) -> Arithmetic:
+    """Return the arithmetic of a function of ``numerics.UNARY``: on float16 a table, on float32 computed."""
     if dtype == "float16":
         table = numerics.half_table(name)
-        return Kernel(numerics.look_up(table), "bits16", "table", table, raw=True)
+        return Arithmetic(numerics.look_up(table), "bits16", "table", table, raw=True)
     if dtype == "int32":
-        return Kernel(lambda x: np.maximum(x, 0))
+        return Arithmetic(lambda x: np.maximum(x, 0))
     function = numerics.UNARY[name]
     tables = {"rec": numerics.reciprocal_table, "rsqrt": numerics.rsqrt_table}
     table = tables[name]() if name in tables else None
     compiled = "float" if name in ("abs", "relu", "sqrt", *tables) else None
-    return Kernel(lambda x: finish(function(x), dtype), compiled, name, table)
+    return Arithmetic(lambda x: finish(function(x), dtype), compiled, name, table)
 
 
-def binary_kernel(name: str, dtype: str) -> Kernel:
+def binary(name: str, dtype: str) -> Arithmetic:
     if name in numerics.BITWISE:
-        return Kernel(numerics.BITWISE[name], "bits16", name)
+        return Arithmetic(numerics.BITWISE[name], "bits16", name)
     if dtype == "int32":
-        return Kernel(numerics.INTEGER[name], "int32", name)
+        return Arithmetic(numerics.INTEGER[name], "int32", name)
     function = numerics.BINARY[name]
-    return Kernel(lambda x, y: finish(function(x, y), dtype), "float", name)
+    return Arithmetic(lambda x, y: finish(function(x, y), dtype), "float", name)
 
 
-def scalar_kernel(name: str, dtype: str, value: Any) -> Kernel:
+def by_scalar(name: str, dtype: str, value: Any) -> Arithmetic:
     """Compute ``name``, "adds" or "muls"; ``value`` is a NumPy scalar of ``dtype``."""
     function = numerics.INTEGER[name[:-1]] if dtype == "int32" else numerics.BINARY[name[:-1]]
     wide: Any = np.int32(value) if dtype == "int32" else np.float32(value)
-    return Kernel(
+    return Arithmetic(
         lambda x: finish(function(x, wide), dtype), "int32" if dtype == "int32" else "float", name, scalar=float(value)
     )
 
 
-def multiply_add_kernel(name: str, dst: str, value: Any = None) -> Kernel:
-    """Return the kernel of axpy, mla or madd: the product is rounded to the destination's type, then the sum (D7c)."""
-    rounded = numerics.round_half if dst == "float16" else numerics.saturate
+def multiply_add(name: str, dst: str, value: Any = None) -> Arithmetic:
+    """Return the arithmetic of axpy, mla or madd: the product is rounded to the destination's type, then the sum."""
+    rounded = numerics.round_half if dst == "float16" else numerics.saturate  # D7c
     if name == "axpy":
         wide = np.float32(value)
-        return Kernel(
+        return Arithmetic(
             lambda x, d: finish(rounded(x * wide) + d, dst), "float", name, scalar=float(value), reads_dst=True
         )
     if name == "mla":
-        return Kernel(lambda x, y, d: finish(rounded(x * y) + d, dst), "float", name, reads_dst=True)
-    return Kernel(lambda x, y, d: finish(rounded(x * d) + y, dst), "float", name, reads_dst=True)
+        return Arithmetic(lambda x, y, d: finish(rounded(x * y) + d, dst), "float", name, reads_dst=True)
+    return Arithmetic(lambda x, y, d: finish(rounded(x * d) + y, dst), "float", name, reads_dst=True)
 
 
 # ------------------------------------------------------------------------------------------- one source
@@ -139,10 +148,10 @@ def report_unspecified(call: Call, name: str) -> Callable[..., None] | None:
 def _one_source(call: Call, a: Any, *, name: str, legacy: bool) -> Any:
     dst, src = walks(a, ("dst", "src"), a.mask, a.repeat_times, legacy)
     if name == "not":
-        kernel = Kernel(np.invert, "bits16", "not")
+        arithmetic = Arithmetic(np.invert, "bits16", "not")
     else:
-        kernel = unary_kernel(name, a.dst.dtype)
-    return element_wise(call, kernel, dst, (src,), mask=a.mask, inspect=report_unspecified(call, name))
+        arithmetic = unary(name, a.dst.dtype)
+    return element_wise(call, arithmetic, dst, (src,), mask=a.mask, inspect=report_unspecified(call, name))
 
 
 _dtypes: tuple[Any, ...]
@@ -167,9 +176,9 @@ def _two_sources(call: Call, a: Any, *, name: str, legacy: bool) -> Any:
             call.questionable("unspecified", "the result of a division by 0 is not specified")
 
     dst, *sources = walks(a, ("dst", "src0", "src1"), a.mask, a.repeat_times, legacy)
-    kernel, divides = binary_kernel(name, a.dst.dtype), name == "div"
+    arithmetic, divides = binary(name, a.dst.dtype), name == "div"
     inspect = inspect_divisor if divides else None
-    return element_wise(call, kernel, dst, sources, mask=a.mask, accumulates=not divides, inspect=inspect)
+    return element_wise(call, arithmetic, dst, sources, mask=a.mask, accumulates=not divides, inspect=inspect)
 
 
 for _name, _cost, _dtypes, _doc in (
@@ -189,8 +198,8 @@ for _name, _cost, _dtypes, _doc in (
 # ------------------------------------------------------------------------------------------- with a scalar
 def _with_scalar(call: Call, a: Any, *, name: str, legacy: bool) -> Any:
     dst, src = walks(a, ("dst", "src"), a.mask, a.repeat_times, legacy)
-    kernel = scalar_kernel(name, a.dst.dtype, numerics.scalar(a.scalar, a.dst.dtype))
-    return make_rescalable(element_wise(call, kernel, dst, (src,), mask=a.mask))
+    arithmetic = by_scalar(name, a.dst.dtype, numerics.scalar(a.scalar, a.dst.dtype))
+    return make_rescalable(element_wise(call, arithmetic, dst, (src,), mask=a.mask))
 
 
 for _name, _doc in (("adds", "x + scalar"), ("muls", "x * scalar")):
@@ -213,8 +222,8 @@ MIXED = ("float32", "float16")  # dst, src: 64 lanes, each repeat reads the firs
 
 def _axpy(call: Call, a: Any, *, legacy: bool) -> Any:
     dst, src = walks(a, ("dst", "src"), a.mask, a.repeat_times, legacy)
-    kernel = multiply_add_kernel("axpy", a.dst.dtype, numerics.scalar(a.scalar, a.src.dtype))
-    return make_rescalable(element_wise(call, kernel, dst, (src,), mask=a.mask))
+    arithmetic = multiply_add("axpy", a.dst.dtype, numerics.scalar(a.scalar, a.src.dtype))
+    return make_rescalable(element_wise(call, arithmetic, dst, (src,), mask=a.mask))
 
 
 enter(
@@ -230,7 +239,7 @@ enter(
 
 def _multiply_add(call: Call, a: Any, *, name: str, legacy: bool) -> Any:
     dst, *sources = walks(a, ("dst", "src0", "src1"), a.mask, a.repeat_times, legacy)
-    return element_wise(call, multiply_add_kernel(name, a.dst.dtype), dst, sources, mask=a.mask)
+    return element_wise(call, multiply_add(name, a.dst.dtype), dst, sources, mask=a.mask)
 
 
 for _name, _dtypes, _doc in (
@@ -246,8 +255,8 @@ def _dup(call: Call, a: Any, *, legacy: bool) -> Any:
     (dst,) = walks(a, ("dst",), a.mask, a.repeat_times, legacy)
     value = numerics.scalar(a.scalar, a.dst.dtype)
     stored = value.view(np.uint16) if a.dst.dtype == "float16" else value
-    kernel = Kernel(lambda: np.broadcast_to(stored, (dst.lanes.extent,)))
-    result = element_wise(call, kernel, dst, (), mask=a.mask)
+    arithmetic = Arithmetic(lambda: np.broadcast_to(stored, (dst.lanes.extent,)))
+    result = element_wise(call, arithmetic, dst, (), mask=a.mask)
     if dst.lanes.full and dst.regular:
         _make_fill_movable(result, dst, value)
     return result
@@ -299,7 +308,7 @@ def _shift(call: Call, a: Any, *, name: str) -> Any:
     dst, src = walks(a, ("dst", "src"), a.mask, a.repeat_times, True)
     function = np.left_shift if name == "shl" else np.right_shift
     kind = np.dtype(a.dst.dtype).type
-    kernel = Kernel(
+    arithmetic = Arithmetic(
         lambda x: (
             function(x, kind(amount))
             if amount < bits
@@ -308,7 +317,7 @@ def _shift(call: Call, a: Any, *, name: str) -> Any:
             else function(function(x, kind(bits - 1)), kind(1))
         )
     )
-    return element_wise(call, kernel, dst, (src,), mask=a.mask)
+    return element_wise(call, arithmetic, dst, (src,), mask=a.mask)
 
 
 for _name, _doc in (("shl", "logical shift left"), ("shr", "shift right, arithmetic for signed types")):
@@ -385,9 +394,9 @@ def _high_precision(call: Call, a: Any, *, name: str) -> Any:
         ("src", src.operand, *src.span),
         ("work_tensor", work, scratch.region.start, scratch.region.end),
     )
-    kernel = unary_kernel(f"{name}_high_preci", a.dst.dtype)
+    arithmetic = unary(f"{name}_high_preci", a.dst.dtype)
     result = element_wise(
-        call, kernel, dst, (src,), mask=a.mask, inspect=report_unspecified(call, f"{name}_high_preci")
+        call, arithmetic, dst, (src,), mask=a.mask, inspect=report_unspecified(call, f"{name}_high_preci")
     )
     # float16 is computed as float32: twice the repeats.
     width = 2 if name != "ln" and a.src.dtype == "float16" and work.dtype == "float32" else 1
