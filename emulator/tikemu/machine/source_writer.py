@@ -36,9 +36,9 @@ class SourceWriter:
                 _iteration=clock.iteration,
                 _step=clock.step,
                 _await=clock.await_value,
-                _step_unsynced=clock.step_unsynced,
+                _step_unsynced=clock.simulator.step_unsynced,
                 _enter=clock.enter_unsynced,
-                _leave=clock.leave_unsynced,
+                _leave=clock.simulator.leave_unsynced,
             )
         self.lines: list[str] = []
         self.locations: dict[int, tuple[ir.Location | None, tuple[ir.For, ...]]] = {}
