@@ -126,7 +126,6 @@ for _name in CONDITIONS:
                 *strides(("src0", "src1"), _legacy, 255),
                 *(legacy_tail() if _legacy else ()),
             ),
-            typed=("src0", "src1"),
             dtypes=FLOATS,
             pipe="V",
             cost="cmp",
@@ -135,7 +134,6 @@ for _name in CONDITIONS:
     instruction(
         f"vcmp_{_name}",
         params=(Mask(("src0",)), Tensor("src0"), Tensor("src1"), stride("src0_blk_stride"), stride("src1_blk_stride")),
-        typed=("src0", "src1"),
         dtypes=FLOATS,
         pipe="V",
         cost="cmp",
@@ -256,7 +254,6 @@ for _legacy in (False, True):
             *(stride(f"{name}_rep_stride", default=0) for name in ("dst", "src0", "src1")),
             *(legacy_tail() if _legacy else ()),
         ),
-        typed=("dst", "src0", "src1"),
         dtypes=FLOATS,
         pipe="V",
         cost="sel",

@@ -92,7 +92,6 @@ for _legacy in (False, True):
             Fixed("ldst_high_half", False, "Ascend 910 has no description of it"),
             *(legacy_tail() if _legacy else ()),
         ),
-        typed=("dst", "src"),
         dtypes=tuple(PAIRS),
         pipe="V",
         cost="conv",

@@ -58,7 +58,6 @@ def _field(call: Call, a: Any, *, insert: bool) -> MicroOp:
 instruction(
     "vconcat",
     params=(renamed(Tensor("dst"), "dst_proposals"), renamed(Tensor("src"), "src_vec"), repeat(low=0), _mode()),
-    typed=("dst", "src"),
     dtypes=("float16",),
     pipe="V",
     cost="proposal",
@@ -67,7 +66,6 @@ instruction(
 instruction(
     "vextract",
     params=(renamed(Tensor("dst"), "dst_vec"), renamed(Tensor("src"), "src_proposals"), repeat(low=0), _mode()),
-    typed=("dst", "src"),
     dtypes=("float16",),
     pipe="V",
     cost="proposal",
@@ -85,7 +83,6 @@ def _sorted_proposals(x: np.ndarray) -> np.ndarray:
 @instruction(
     "vrpsort16",
     params=(Tensor("dst"), Tensor("src"), repeat(low=0)),
-    typed=("dst", "src"),
     dtypes=("float16",),
     pipe="V",
     cost="proposal",
@@ -166,7 +163,6 @@ def merge_order(queues: list[np.ndarray], suspend: bool) -> np.ndarray:
         QueueBits("valid_bit"),
         Count("repeat_times", 255, low=0, default=1),
     ),
-    typed=("dst", "src_list"),
     dtypes=("float16",),
     pipe="V",
     cost="mergesort",

@@ -173,7 +173,6 @@ for _name, _kind, _cost, _align, _dtypes, _doc in (
     instruction(
         _name,
         params=parameters(_align or _element_size),
-        typed=("dst", "src"),
         dtypes=_dtypes,
         pipe="V",
         cost=_cost,
@@ -272,7 +271,6 @@ def _whole_parameters(align: int | Callable[[Any, Call], int]) -> tuple[Param, .
 @instruction(
     "vec_reduce_add",
     params=_whole_parameters(_element_size),
-    typed=("dst", "src", "work_tensor"),
     dtypes=FLOATS,
     pipe="V",
     cost="whole_reduce",
@@ -356,7 +354,6 @@ for _name in ("max", "min"):
     instruction(
         f"vec_reduce_{_name}",
         params=(*_whole_parameters(4), Flag("cal_index", False)),
-        typed=("dst", "src", "work_tensor"),
         dtypes=("float16",),
         pipe="V",
         cost="whole_reduce",

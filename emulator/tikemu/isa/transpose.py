@@ -42,7 +42,6 @@ def _transpose_tiles(call: Call, dst: Operand, src: Operand, repeats: int, dst_s
         stride("dst_rep_stride", 4095),
         stride("src_rep_stride", 4095),
     ),
-    typed=("dst", "src"),
     dtypes=B16,
     pipe="V",
     cost="transpose_b16",
@@ -55,7 +54,6 @@ def vec_trans(call: Call, a: Any) -> Any:
 @instruction(
     "vtranspose",
     params=(Tensor("dst"), Tensor("src")),
-    typed=("dst", "src"),
     dtypes=B16,
     pipe="V",
     cost="transpose_b16",
@@ -205,7 +203,6 @@ instruction(
         stride("dst_rep_stride", 65535),
         stride("src_rep_stride", 65535),
     ),
-    typed=("dst_list", "src_list"),
     dtypes=(*B16, *B8),
     pipe="V",
     cost="transpose_b16",

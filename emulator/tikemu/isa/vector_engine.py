@@ -474,16 +474,8 @@ def make_rescalable(op: MicroOp) -> MicroOp:
 def idle(call: Call, dtype: str, repeats: int, mask: Lanes | None) -> MicroOp:
     """Return an instruction with a mask that enables no lane: it takes its time and does nothing."""
     timing = call.soc.timing
-    return MicroOp(
-        call.api,
-        call.pipe,
-        max(repeats * timing.vector_cycles(call.cost, dtype), timing.vector_minimum),
-        timing.vector_latency,
-        (),
-        (),
-        None,
-        mask=None if mask is None else mask.register,
-    )
+    cycles = max(repeats * timing.vector_cycles(call.cost, dtype), timing.vector_minimum)
+    return call.operation(cycles, "vector_latency", mask=None if mask is None else mask.register)
 
 
 def span_access(call: Call, label: str, operand: Operand, elements: int) -> Access:
