@@ -107,13 +107,6 @@ def test_interleaved_operands_do_not_overlap(arithmetic: str, recwarn: pytest.Wa
     assert not recwarn.list
 
 
-def test_destination_written_by_every_repeat_keeps_the_last(bench: Bench, arithmetic: str) -> None:
-    x = bench.ub(np.arange(64 * 4, dtype=np.float32))
-    y = bench.ub(np.zeros(64, np.float32))
-    bench.call("vec_muls", 64, y, x, 2.0, 4, 0, 8)
-    assert (y.values == 2 * np.arange(192, 256)).all()
-
-
 @pytest.mark.parametrize("dtype", ["float16", "float32", "int32"])
 def test_any_overlap_runs_repeat_by_repeat(arithmetic: str, dtype: str) -> None:
     """Operands lie anywhere in one tensor. In order, each repeat reads its sources before it writes its destination."""
