@@ -9,8 +9,7 @@ import pytest
 from tikemu.errors import TikWarning
 
 from tests.emulator.support.bench import Bench
-from tests.emulator.support.elementwise_settings import FLOATS, Setting, settings
-from tests.emulator.support.vector_inputs import random_mask, sample
+from tests.emulator.support.vector_inputs import FLOATS, Setting, random_mask, sample, settings
 
 pytestmark = pytest.mark.filterwarnings("ignore::tikemu.errors.TikWarning")
 
