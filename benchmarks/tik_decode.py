@@ -14,7 +14,7 @@ from flash_attention.commands.bench import tik
 from flash_attention.commands.bench.figures import Figure
 from flash_attention.kernels.tik.describe import DECODE_STAGES
 from flash_attention.kernels.tik.hardware import EVENTS
-from flash_attention.kernels.tik.problem import KernelProblem, Request
+from flash_attention.kernels.tik.problem import KernelProblem
 from flash_attention.measuring import tik_kernels
 
 
@@ -40,12 +40,12 @@ class Decoding:
         """Return the bytes of keys and values."""
         return 4 * self.batch * self.kv_heads * self.seq_k * self.head_dim
 
-    def request(self, cores: int) -> Request:
-        """Return the request that the kernels are built for."""
+    def problem(self, cores: int) -> KernelProblem:
+        """Return the problem that the kernels are built for."""
         rules = AttentionRules(causal=True, causal_alignment="bottom_right")
         sizes = self.batch, self.heads, self.seq_q, self.seq_k, self.head_dim, self.kv_heads
         pages = (self.batch * self.seq_k // self.block_size, self.block_size) if self.block_size else None
-        return Request(KernelProblem(*sizes, rules=rules, cores=cores), pages=pages)
+        return KernelProblem(*sizes, rules=rules, cores=cores, pages=pages)
 
 
 CASES = (
@@ -67,13 +67,13 @@ def measure(case: Decoding, sync: str = "auto") -> tuple[float, dict]:
     """
     from tikemu.soc import ASCEND_910A as chip
 
-    request = case.request(chip.core_count)
+    problem = case.problem(chip.core_count)
     given = {"context_lens": np.full(case.batch, case.seq_k, np.int32)}
-    if request.pages is not None:
-        given["block_tables"] = np.random.default_rng(0).permutation(request.pages[0]).astype(np.int32)
+    if problem.pages is not None:
+        given["block_tables"] = np.random.default_rng(0).permutation(problem.pages[0]).astype(np.int32)
     results = {}
     for stage in DECODE_STAGES:
-        kernel = tik_kernels.record(stage, request)
+        kernel = tik_kernels.record(stage, problem)
         results[stage] = tik_kernels.simulate(kernel, sync, active_cores=kernel.cores, given=given)
     least = case.bytes / (chip.gm_share(chip.core_count) * chip.core_count)
     return least / sum(result.cycles for result in results.values()), results

@@ -13,7 +13,7 @@ from flash_attention.commands.bench import tik
 from flash_attention.commands.bench.figures import Figure
 from flash_attention.commands.bench.sequences import DIM, DOCUMENTS, TOKENS, document_ends
 from flash_attention.kernels.tik import integers, operators
-from flash_attention.kernels.tik.problem import KernelProblem, Request
+from flash_attention.kernels.tik.problem import KernelProblem
 from flash_attention.measuring import tik_kernels
 
 OPERATORS = ("forward", "backward")
@@ -24,12 +24,12 @@ def cycles(ends: np.ndarray, operator: str) -> list[float]:
     tokens = int(ends[-1])
     rules = AttentionRules(causal=True)
     problem = KernelProblem(1, 1, tokens, tokens, DIM, rules=rules, layout="TH", sequences=len(ends), cores=1)
-    request, no_prefix = Request(problem), np.zeros(len(ends), np.int32)
+    no_prefix = np.zeros(len(ends), np.int32)
     result = []
-    for stage in ("forward",) if operator == "forward" else operators.stages(request)[1:]:
+    for stage in ("forward",) if operator == "forward" else operators.stages(problem)[1:]:
         wanted = (stage if stage in ("forward", "grad") else "blocks", "blocks")
-        work, blocks = operators.work_tables(integers, request, wanted)(ends, ends, no_prefix)
-        kernel = tik_kernels.record(stage, request)
+        work, blocks = operators.work_tables(integers, problem, wanted)(ends, ends, no_prefix)
+        kernel = tik_kernels.record(stage, problem)
         result.append(tik_kernels.simulate(kernel, given={"work": work, "blocks": blocks}).cycles)
     return result
 

@@ -46,8 +46,8 @@ class Options:
         trace: keep the events for ``Result.save_trace``. Default: True.
         max_trace_events: events kept for each of the first two cores, the first ones. Default: 200000.
         reuse: keep what was bound, simulated and compiled for later executions and runs
-            (see :mod:`tikemu.timing.reuse`). False: everything is done anew each time, which takes much longer and
-            gives the same. Default: True.
+            (see ``tikemu.machine.runtime.Reusable``). False: everything is done anew each time, which takes much longer
+            and gives the same. Default: True.
         processes: processes that execute the blocks of a program, with the same results, errors and times (see
             :mod:`tikemu.processes`). Default: None, which is the number in the environment variable TIKEMU_PROCESSES,
             or else 1: the calling process executes them.

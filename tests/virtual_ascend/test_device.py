@@ -12,7 +12,7 @@ from virtual_ascend.device.errors import KernelError, QueueEmpty, QueueFull
 from virtual_ascend.device.memory import PAGE, Address, Memory
 from virtual_ascend.device.numerics import STATUS, convert, notice_overflow
 from virtual_ascend.device.report import AI_CORE, Report
-from virtual_ascend.kernel import Kernel
+from virtual_ascend.operator_call import OperatorCall
 
 
 def described(shape, stored, kind, dtype="float16"):
@@ -146,7 +146,7 @@ def test_a_channel_gives_batches_in_order_and_is_bounded():
         channels.send(described + np.array([first, first + 1], np.int32).tobytes())
     with pytest.raises(QueueFull):
         channels.send(described + bytes(8))
-    kernel = Kernel("next", "GetNext", "GetNext", [], [], {"channel_name": "data"})
+    kernel = OperatorCall("next", "GetNext", "GetNext", [], [], {"channel_name": "data"})
     for first in (1, 3):
         assert [array.tolist() for array in channels.AICPU["GetNext"](kernel)] == [[first, first + 1]]
     with pytest.raises(QueueEmpty):
@@ -158,8 +158,8 @@ def test_a_report_is_a_table_and_a_trace(tmp_path, monkeypatch):
     monkeypatch.setenv("VIRTUAL_ASCEND_SOC", "Ascend910A")
     sides = [described((1024, 1024), (1024, 1024), "ND")] * 2, [described((1024, 1024), (1024, 1024), "ND")]
     report = Report(tmp_path)
-    report.note(Kernel("mat_mul_1", "MatMul", "mat_mul", *sides, {}), AI_CORE, 32)
-    report.note(Kernel("ours_1", "Ours", "ours", *sides, {}), AI_CORE, 16, 2e-6)
+    report.note(OperatorCall("mat_mul_1", "MatMul", "mat_mul", *sides, {}), AI_CORE, 32)
+    report.note(OperatorCall("ours_1", "Ours", "ours", *sides, {}), AI_CORE, 16, 2e-6)
     with open(tmp_path / "op_summary.csv") as file:
         first, second = csv.DictReader(file)
     assert (first["OP Type"], first["Block Dim"], first["Duration From"]) == ("MatMul", "32", "roofline")
@@ -184,7 +184,7 @@ def test_products_of_a_convolution(tmp_path, monkeypatch, function):
         "conv2d_backprop_input_d": ([filters, images], [images]),
         "conv2d_backprop_filter_d": ([images, images], [filters]),
     }
-    Report(tmp_path).note(Kernel("one", "Conv2D", function, *sides[function], {}), AI_CORE, 1)
+    Report(tmp_path).note(OperatorCall("one", "Conv2D", function, *sides[function], {}), AI_CORE, 1)
     with open(tmp_path / "op_summary.csv") as file:
         (row,) = csv.DictReader(file)
     products = 128 * 128 * 9 * 4 * 56 * 56

@@ -76,7 +76,10 @@ def plan(kind, tensors, inputs, names, rules, options, backend, shards=None, com
         described = tuple(map(_read_tensor, _TENSORS[kind], tensors))
         given = read_specs(("attention_mask", *NAMES[1:]), inputs)
         forced, device = registry.forced_backend(backend), ms.get_context("device_target")
-        run = _planned(kind, described, given, names, rules, options, forced, device, sharding(shards))
+        # Mask, prefix and lengths are looked at in every call, and errors then need the names. Without them, calls of
+        # functions with other names share a plan.
+        kept = names if kind != "dense" or given[0] or given[5] else ()
+        run = _PLANS[kind](described, given, kept, rules, options, forced, device, sharding(shards))
         # Both results of the kernel are parts of a pair. MindSpore then adds the gradients of its parts, even zeros.
         if compiled_lse and run.backend == "cpu" and lacks_operations(described[0]) and _pynative_executor.grad_flag():
             raise RuntimeError(
@@ -96,11 +99,6 @@ def _read_tensor(name: str, described):
 
 
 @remembered
-def _planned(kind, tensors, inputs, names, rules, options, backend, device, shards) -> nn.Cell:
-    build = {"dense": _dense, "varlen": _varlen, "paged": _paged}[kind]
-    return fix_dtypes(build(tensors, inputs, names, rules, options, backend, device, shards))
-
-
 def _dense(tensors, inputs, names, rules, options, backend, device, shards) -> nn.Cell:
     call = Call.from_inputs(
         *tensors,
@@ -116,9 +114,10 @@ def _dense(tensors, inputs, names, rules, options, backend, device, shards) -> n
     layout = call.layout if call.empty else chosen.layout(local, shard is not None)
     run = registry.build(replace(local, layout=layout), chosen, shard)
     mask_rank = 0 if mask is None or call.empty else len(mask.shape)
-    return DenseCall(call, run, chosen.name, layout, mask_rank, names, shard)
+    return fix_dtypes(DenseCall(call, run, chosen.name, layout, mask_rank, names, shard))
 
 
+@remembered
 def _varlen(tensors, inputs, names, rules, options, backend, device, _) -> nn.Cell:
     call = varlen_call(
         *tensors,
@@ -129,9 +128,10 @@ def _varlen(tensors, inputs, names, rules, options, backend, device, _) -> nn.Ce
     )
     looks = device == "CPU" and (not call.varlen.constant or call.prefix)
     check = NumberCheck(functools.partial(check_ends, call), names) if looks else None
-    return WithSelectedInputs(registry.build(call, backend), call, check)
+    return fix_dtypes(WithSelectedInputs(registry.build(call, backend), call, check))
 
 
+@remembered
 def _paged(tensors, inputs, names, rules, options, backend, device, _) -> nn.Cell:
     """Return the Cell of a paged call.
 
@@ -157,14 +157,17 @@ def _paged(tensors, inputs, names, rules, options, backend, device, _) -> nn.Cel
     )
     if call.empty:  # its cell reads no tensor
         call = replace(call, value_dim=value_head_dim or call.value_dim)
-        return WithSelectedInputs(registry.build(call, backend), call)
+        return fix_dtypes(WithSelectedInputs(registry.build(call, backend), call))
     check = None
     if looks and device == "CPU":
         check = NumberCheck(lambda tables, lengths, _: check_pages(call, tables, lengths), names)
     run = WithSelectedInputs(registry.build(call, backend), call, check)
-    if wide is query and value_head_dim is None:
-        return run
-    return _Widened(run, query.shape[-1], wide.shape[-1], value_head_dim)
+    if wide is not query or value_head_dim is not None:
+        run = _Widened(run, query.shape[-1], wide.shape[-1], value_head_dim)
+    return fix_dtypes(run)
+
+
+_PLANS = {"dense": _dense, "varlen": _varlen, "paged": _paged}
 
 
 def lacks_operations(tensor: TensorSpec) -> bool:

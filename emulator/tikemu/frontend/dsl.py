@@ -11,13 +11,11 @@ from ..program.location import fail
 from . import build, platform_info
 from .control import ElifScope, ElseScope, ForRange, IfScope, StatementScope
 from .debugger import Tikdb
-from .define import define_input_scalar, define_scalar, define_scalar_array, define_tensor
+from .define import Definitions
 from .dprofile import Dprofile
-from .expr import InputScalar, Scalar, ScalarArray
 from .instruction_methods import instruction_methods
 from .recorder import Recorder
 from .signatures import checked_methods
-from .tensor import Tensor
 from .tracebacks import short_operators
 
 SCOPE_GM, SCOPE_UBUF, SCOPE_CBUF, SCOPE_CBUF_OUT = "global", "local.UB", "local.L1", "local.L1OUT"
@@ -25,7 +23,7 @@ SCOPE_CA, SCOPE_CB, SCOPE_CC = "local.L0A", "local.L0B", "local.L0C"
 
 
 @short_operators
-class Tik:
+class Tik(Definitions):
     """One kernel. Statements are recorded in program order; nothing runs before ``tikemu.run`` or ``start_debug``.
 
     Args:
@@ -70,67 +68,6 @@ class Tik:
         known = [entry for entry in dir(type(self)) if not entry.startswith("_")]
         hint = did_you_mean(name, known)
         fail(f"Tik has no API {name!r} that is known for Ascend 910{hint}", TikUnknownApiError)
-
-    # ------------------------------------------------------------------------------------------ data
-    def Tensor(
-        self,
-        dtype: str,
-        shape: Any,
-        scope: str,
-        name: str | None = None,
-        enable_buffer_reuse: bool = False,
-        is_workspace: bool = False,
-        is_atomic_add: bool = False,
-        max_mem_size: int | None = None,
-        init_value: Any = None,
-        start_addr: int | None = None,
-        no_reuse_list: Any = None,
-        reuse_list: Any = None,
-    ) -> Tensor:
-        """Define a tensor in the open statement scope.
-
-        Args:
-            dtype: element type.
-            shape: 1 to 8 extents: ints, and Scalars or Exprs of integer type.
-            scope: ``tik.scope_gm``, ``scope_ubuf``, ``scope_cbuf``, ``scope_cbuf_out``, ``scope_ca``, ``scope_cb`` or
-                ``scope_cc``.
-            name: letters, digits and underscores. Two GM tensors that the kernel uses must not share a name.
-            is_workspace: temporary GM memory that is neither input nor output.
-            is_atomic_add: the framework clears this GM tensor before the kernel.
-            max_mem_size: bytes to reserve when the shape of an on-chip tensor holds run-time values.
-            init_value: initial contents of a GM tensor.
-            start_addr: fixed byte address of an on-chip tensor.
-            enable_buffer_reuse, no_reuse_list, reuse_list: reserved.
-
-        Raises:
-            TikParamError: an argument breaks the rules above.
-        """
-        return define_tensor(
-            self._recorder,
-            dtype,
-            shape,
-            scope,
-            name,
-            is_workspace,
-            is_atomic_add,
-            max_mem_size,
-            init_value,
-            start_addr,
-        )
-
-    def Scalar(self, dtype: str = "int64", name: str = "reg_buf", init_value: Any = None) -> Scalar:
-        """Define a run-time variable, optionally with a first value (as for ``Scalar.set_as``)."""
-        return define_scalar(self._recorder, dtype, name, init_value)
-
-    def ScalarArray(
-        self, dtype: str = "int64", length: int = 1, name: str = "reg_buf_list", init_value: Any = None
-    ) -> ScalarArray:
-        """Define ``length`` run-time variables; ``init_value`` is one value for all or a list of ``length``."""
-        return define_scalar_array(self._recorder, dtype, length, name, init_value)
-
-    def InputScalar(self, dtype: str = "int64", name: str = "input_scalar") -> InputScalar:
-        """Define a kernel argument that is passed at launch."""
-        return define_input_scalar(self._recorder, dtype, name)
 
     # ------------------------------------------------------------------------------------------ control
     def for_range(
@@ -228,6 +165,6 @@ class Tik:
         build.build(self._recorder, kernel_name, inputs, outputs, config, flowtable)
 
 
-checked_methods(Tik, ["__init__", *(name for name in platform_info.CONTAINER_APIS if name in vars(Tik))])
+checked_methods(Tik, ["__init__", *(name for name in platform_info.CONTAINER_APIS if hasattr(Tik, name))])
 for _name, _method in instruction_methods().items():
     setattr(Tik, _name, _method)

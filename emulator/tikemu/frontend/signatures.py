@@ -48,7 +48,7 @@ def checked_methods(owner: type, names: Iterable[str]) -> None:
 def _complaint(function: Callable[..., Any], count: int, kwargs: Mapping[str, Any]) -> str:
     """Return the fault of a call of ``count`` positional arguments and these keywords."""
     parameters = list(inspect.signature(function).parameters.values())[1:]  # without self
-    label = function.__qualname__.replace("Tik.", "").replace(".__init__", "")
+    label = function.__qualname__.replace("Tik.", "").replace("Definitions.", "").replace(".__init__", "")
     named = [entry for entry in parameters if entry.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
     positional = [entry.name for entry in named]
     required = [entry.name for entry in named if entry.default is inspect.Parameter.empty]

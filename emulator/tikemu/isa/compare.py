@@ -16,7 +16,7 @@ from .micro_op import MicroOp
 from .params import Choice, Param, Tensor, describe, is_tensor, repeat, stride
 from .registry import instruction
 from .vector import FLOATS, legacy_tail, strides, walks
-from .vector_engine import BLOCK, Kernel, Walk, element_wise, executor, idle, micro_op
+from .vector_engine import BLOCK, Arithmetic, Walk, element_wise, executor, idle, micro_op
 from .vector_mask import Mask, leading
 
 CONDITIONS: dict[str, Callable[[Any, Any], Any]] = {
@@ -85,8 +85,8 @@ def _compare_to_tensor(call: Call, a: Any, *, name: str, legacy: bool) -> MicroO
         call.questionable("overlap", "dst may overlap a source only when repeat_times is 1")
     ordered = any(dst.feeds_later(source) for source in sources if dst.meets(source))
     condition = CONDITIONS[name]
-    kernel = Kernel(lambda x, y: np.packbits(condition(x, y), axis=-1, bitorder="little"), "compare", name)
-    result.run = executor(kernel, dst, sources, ordered, lanes)
+    arithmetic = Arithmetic(lambda x, y: np.packbits(condition(x, y), axis=-1, bitorder="little"), "compare", name)
+    result.run = executor(arithmetic, dst, sources, ordered, lanes)
     return result
 
 
@@ -126,7 +126,6 @@ for _name in CONDITIONS:
                 *strides(("src0", "src1"), _legacy, 255),
                 *(legacy_tail() if _legacy else ()),
             ),
-            typed=("src0", "src1"),
             dtypes=FLOATS,
             pipe="V",
             cost="cmp",
@@ -135,7 +134,6 @@ for _name in CONDITIONS:
     instruction(
         f"vcmp_{_name}",
         params=(Mask(("src0",)), Tensor("src0"), Tensor("src1"), stride("src0_blk_stride"), stride("src1_blk_stride")),
-        typed=("src0", "src1"),
         dtypes=FLOATS,
         pipe="V",
         cost="cmp",
@@ -209,8 +207,8 @@ def _select(call: Call, a: Any, *, legacy: bool) -> MicroOp:
     extent = dst.lanes.extent
     current = np.zeros(extent, bool)
 
-    kernel = Kernel(lambda x, y: np.where(current, x, y), raw=True)
-    result = element_wise(call, kernel, dst, sources, mask=a.mask)
+    arithmetic = Arithmetic(lambda x, y: np.where(current, x, y), raw=True)
+    result = element_wise(call, arithmetic, dst, sources, mask=a.mask)
     if result.run is None:
         return result
     choose = result.run
@@ -256,7 +254,6 @@ for _legacy in (False, True):
             *(stride(f"{name}_rep_stride", default=0) for name in ("dst", "src0", "src1")),
             *(legacy_tail() if _legacy else ()),
         ),
-        typed=("dst", "src0", "src1"),
         dtypes=FLOATS,
         pipe="V",
         cost="sel",

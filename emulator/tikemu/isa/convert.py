@@ -13,7 +13,7 @@ from .call import Call
 from .params import Choice, Fixed, Number, Tensor, repeat
 from .registry import instruction
 from .vector import BLK_WIDE, legacy_tail, strides, walks
-from .vector_engine import Kernel, element_wise, finish
+from .vector_engine import Arithmetic, element_wise, finish
 from .vector_mask import Mask
 
 DEFAULT = ("", "none")
@@ -34,20 +34,20 @@ PAIRS: dict[tuple[str, str], tuple[str, ...]] = {
 ROUND_MODES = (*DEFAULT, *TO_INTEGER, "odd")
 
 
-def conversion_kernel(dst: str, src: str, mode: str, deqscale: float | None) -> Kernel:
+def conversion(dst: str, src: str, mode: str, deqscale: float | None) -> Arithmetic:
     """Return the conversion of one element; the default rounding is to nearest even."""
     if (dst, src) == ("float16", "int32"):
-        return Kernel(lambda x: numerics.dequantise(x, deqscale))
+        return Arithmetic(lambda x: numerics.dequantise(x, deqscale))
     if mode == "odd":
-        return Kernel(numerics.to_half_odd)
+        return Arithmetic(numerics.to_half_odd)
     if dst == "int32":
         mode = "ceil" if mode == "ceiling" else mode
-        return Kernel(lambda x: numerics.to_integer(x, mode, dst), "to_int32", mode)
+        return Arithmetic(lambda x: numerics.to_integer(x, mode, dst), "to_int32", mode)
     if dst in ("int8", "uint8"):
-        return Kernel(lambda x: numerics.to_integer(x, "round", dst))
+        return Arithmetic(lambda x: numerics.to_integer(x, "round", dst))
     if src == "int32":
-        return Kernel(lambda x: x.astype(np.float32), "from_int32")
-    return Kernel(lambda x: finish(x.astype(np.float32), dst), "float" if src.startswith("float") else None, "conv")
+        return Arithmetic(lambda x: x.astype(np.float32), "from_int32")
+    return Arithmetic(lambda x: finish(x.astype(np.float32), dst), "float" if src.startswith("float") else None, "conv")
 
 
 def check_round_mode(call: Call) -> tuple[str, str]:
@@ -74,8 +74,8 @@ def _check(call: Call) -> None:
 
 def _convert(call: Call, a: Any, *, legacy: bool) -> Any:
     dst, src = walks(a, ("dst", "src"), a.mask, a.repeat_times, legacy)
-    kernel = conversion_kernel(a.dst.dtype, a.src.dtype, a.round_mode, a.deqscale)
-    return element_wise(call, kernel, dst, (src,), mask=a.mask)
+    arithmetic = conversion(a.dst.dtype, a.src.dtype, a.round_mode, a.deqscale)
+    return element_wise(call, arithmetic, dst, (src,), mask=a.mask)
 
 
 for _legacy in (False, True):
@@ -92,7 +92,6 @@ for _legacy in (False, True):
             Fixed("ldst_high_half", False, "Ascend 910 has no description of it"),
             *(legacy_tail() if _legacy else ()),
         ),
-        typed=("dst", "src"),
         dtypes=tuple(PAIRS),
         pipe="V",
         cost="conv",

@@ -79,7 +79,6 @@ def _check_load2d(call: Call) -> None:
         Flag("if_transpose", False),
         Choice("addr_mode", (None, "inc", "dec"), None),
     ),
-    typed=("dst", "src"),
     dtypes=("uint8", "int8", "uint16", "int16", "float16"),
     checker=_check_load2d,
     pipe="MTE1/MTE2",
@@ -155,7 +154,6 @@ def load_fractals(
         Fixed("csize", 0, "the small-channel form has no specification"),
         Number("pad_value", like="src", default=None),
     ),
-    typed=("dst", "src"),
     dtypes=("int8", "uint8", "float16"),
     pipe="MTE1",
 )
@@ -307,7 +305,6 @@ _OTHER_PROFILE = "a feature of other profiles"
         Fixed("smask", None, _OTHER_PROFILE),
         Rest("extra", keywords=True),
     ),
-    typed=("dst_fm", "src_fm", "src_filter"),
     dtypes=(
         ("float32", "float16", "float16"),
         ("float16", "float16", "float16"),

@@ -38,7 +38,7 @@ from .move import MOVE_ALIGNMENT, PATHS, check_documented, move_blocks
 from .params import Choice, Number, Tensor, memory_kind
 from .registry import instruction
 from .vector import DUP_DTYPES, FLOATS
-from .vector_engine import Kernel, Walk, element_wise
+from .vector_engine import Arithmetic, Walk, element_wise
 from .vector_mask import leading
 
 LANE_BYTES = 256
@@ -146,7 +146,6 @@ for _name, _dtypes, _doc in (
     instruction(
         f"h_{_name}",
         params=(Tensor("dst"), Tensor("src0"), TensorOrNumber("src1", like="dst")),
-        typed=("dst", "src0"),
         dtypes=_dtypes,
         checker=_check_shapes("dst", "src0", "src1"),
         pipe="V",
@@ -165,7 +164,6 @@ for _name, _doc in (("exp", "dst = e^src"), ("ln", "dst = natural logarithm of s
     instruction(
         f"h_{_name}",
         params=(Tensor("dst"), Tensor("src")),
-        typed=("dst", "src"),
         dtypes=FLOATS,
         checker=_check_shapes("dst", "src"),
         pipe="V",
@@ -194,7 +192,7 @@ def _trigonometric(call: Call, a: Any, *, function: Callable[[np.ndarray], np.nd
             Walk(label, place, leading(mask), repeats, BLOCK * step)
             for label, place, step in zip(("dst", "src"), places, strides)
         )
-        low.append(call.api[2:], element_wise(call, Kernel(compute), dst, (src,), mask=leading(mask)))
+        low.append(call.api[2:], element_wise(call, Arithmetic(compute), dst, (src,), mask=leading(mask)))
 
     over_rows(call, (("dst", a.dst), ("src", a.src)), emit)
     return low.ops
@@ -204,7 +202,6 @@ for _name, _function in (("sin", np.sin), ("cos", np.cos)):
     instruction(
         f"h_{_name}",
         params=(Tensor("dst"), Tensor("src")),
-        typed=("dst", "src"),
         dtypes=FLOATS,
         checker=_check_trigonometric,
         pipe="V",
@@ -222,7 +219,6 @@ def _check_cast(call: Call) -> None:
 @instruction(
     "h_cast",
     params=(Tensor("dst"), Tensor("src"), Choice("round_mode", ROUND_MODES, "none")),
-    typed=("dst", "src"),
     dtypes=tuple(PAIRS),
     checker=_check_cast,
     pipe="V",
@@ -235,9 +231,7 @@ def h_cast(call: Call, a: Any) -> list[MicroOp]:
     return low.ops
 
 
-@instruction(
-    "h_duplicate", params=(Tensor("dst"), Number("scalar", like="dst")), typed=("dst",), dtypes=DUP_DTYPES, pipe="V"
-)
+@instruction("h_duplicate", params=(Tensor("dst"), Number("scalar", like="dst")), dtypes=DUP_DTYPES, pipe="V")
 def h_duplicate(call: Call, a: Any) -> list[MicroOp]:
     """Fill a whole tensor with a number."""
     low = Lowering(call)
@@ -289,7 +283,6 @@ def _operands(call: Call, a: Any, *names: str) -> list[tuple[str, Operand]]:
         TensorOrNumber("src1", like="src0"),
         Choice("cmp_mode", tuple(name.upper() for name in CONDITIONS)),
     ),
-    typed=("src0",),
     dtypes=FLOATS,
     checker=_check_shapes("src0", "src1"),
     pipe="V",
@@ -324,7 +317,6 @@ def h_cmpv(call: Call, a: Any) -> list[MicroOp]:
         TensorOrNumber("src1", like="dst"),
         Tensor("mask_tensor", dtypes=INTEGERS),
     ),
-    typed=("dst", "src0"),
     dtypes=FLOATS,
     checker=_check_shapes("dst", "src0", "src1"),
     pipe="V",
@@ -374,7 +366,6 @@ def _check_counts(call: Call) -> None:
         Tensor("dst", tuple(MOVE_ALIGNMENT), align=MOVE_ALIGNMENT),
         Tensor("src", tuple(MOVE_ALIGNMENT), like="dst", align=MOVE_ALIGNMENT),
     ),
-    typed=("dst",),
     dtypes=tuple(BITS),
     checker=_check_copy,
     pipe="MTE2/MTE3/MTE1/V",

@@ -59,7 +59,6 @@ def _entry(name: str, dtypes: Sequence[Any], doc: str) -> Any:
     return instruction(
         name,
         params=(Tensor("dst"), Tensor("src"), AxisParam("axis")),
-        typed=("dst", "src"),
         dtypes=dtypes,
         checker=_check_shapes,
         pipe="V",
@@ -309,14 +308,11 @@ def _argmax_axis(low: Lowering, dst: Operand, src: Operand, problem: Reduction) 
         target[...] = np.argmax(np.nan_to_num(numerics.widen(values), posinf=65504, neginf=-65504), axis=0)
 
     per_row = sum(timing.vector_cycles(kind, "float16") for kind in ("cmp", "sel", "simple"))
-    cycles = -(-inner // 128) * length * per_row
-    operation = MicroOp(
-        call.api,
-        call.pipe,
-        cycles,
-        timing.vector_latency,
-        (whole(call, "src", matrix),),
-        (whole(call, "dst", result),),
+    operation = call.operation(
+        -(-inner // 128) * length * per_row,
+        "vector_latency",
+        [whole(call, "src", matrix)],
+        [whole(call, "dst", result)],
         run,
         constants=("vector_cmp", "vector_sel", "vector_simple"),
     )

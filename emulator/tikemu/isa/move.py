@@ -424,7 +424,6 @@ def tensor_mov(call: Call, a: Any) -> MicroOp:
         _gap("src_gap"),
         _gap("dst_gap"),
     ),
-    typed=("dst", "src"),
     dtypes=("float16", "float32", "int32"),
     pipe="V",
 )

@@ -255,6 +255,7 @@ UNSPECIFIED: dict[str, tuple[str, Callable[[np.ndarray], np.ndarray]]] = {
     "sqrt": ("a negative number", lambda x: x < 0),
     "ln": ("a number <= 0", lambda x: x <= 0),
     "ln_high_preci": ("a number <= 0", lambda x: x <= 0),
+    "div": ("a divisor of 0", lambda x: x == 0),
 }
 
 

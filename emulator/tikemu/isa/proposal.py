@@ -13,7 +13,7 @@ from .micro_op import Access, MicroOp
 from .params import Count, Flag, Integer, Param, Tensor, TensorList, renamed, repeat
 from .region import Region
 from .registry import instruction
-from .vector_engine import Kernel, Walk, check_overlap, element_wise, executor, micro_op, span_access
+from .vector_engine import Arithmetic, Walk, check_overlap, element_wise, executor, micro_op, span_access
 from .vector_mask import leading
 
 FIELDS = 8
@@ -49,14 +49,15 @@ def _field(call: Call, a: Any, *, insert: bool) -> MicroOp:
     if insert:  # the other fields keep their content
         written = Region.strided(a.dst.memory, a.dst.address + 2 * field, GROUP * a.repeat_times, 2 * FIELDS, 2)
         result.writes = (Access(a.dst, written),)
-    result.run = executor(Kernel(inserted if insert else extracted, reads_dst=insert, raw=True), dst, (src,), ordered)
+    result.run = executor(
+        Arithmetic(inserted if insert else extracted, reads_dst=insert, raw=True), dst, (src,), ordered
+    )
     return result
 
 
 instruction(
     "vconcat",
     params=(renamed(Tensor("dst"), "dst_proposals"), renamed(Tensor("src"), "src_vec"), repeat(low=0), _mode()),
-    typed=("dst", "src"),
     dtypes=("float16",),
     pipe="V",
     cost="proposal",
@@ -65,7 +66,6 @@ instruction(
 instruction(
     "vextract",
     params=(renamed(Tensor("dst"), "dst_vec"), renamed(Tensor("src"), "src_proposals"), repeat(low=0), _mode()),
-    typed=("dst", "src"),
     dtypes=("float16",),
     pipe="V",
     cost="proposal",
@@ -83,7 +83,6 @@ def _sorted_proposals(x: np.ndarray) -> np.ndarray:
 @instruction(
     "vrpsort16",
     params=(Tensor("dst"), Tensor("src"), repeat(low=0)),
-    typed=("dst", "src"),
     dtypes=("float16",),
     pipe="V",
     cost="proposal",
@@ -91,7 +90,7 @@ def _sorted_proposals(x: np.ndarray) -> np.ndarray:
 def vrpsort16(call: Call, a: Any) -> MicroOp:
     """Sort 16 proposals per repeat by score, largest first"""
     dst, src = (_rows(name, getattr(a, name), FIELDS * GROUP, a.repeat_times) for name in ("dst", "src"))
-    return element_wise(call, Kernel(_sorted_proposals, raw=True), dst, (src,), mask=None)
+    return element_wise(call, Arithmetic(_sorted_proposals, raw=True), dst, (src,), mask=None)
 
 
 # ------------------------------------------------------------------------------------------- merging
@@ -164,7 +163,6 @@ def merge_order(queues: list[np.ndarray], suspend: bool) -> np.ndarray:
         QueueBits("valid_bit"),
         Count("repeat_times", 255, low=0, default=1),
     ),
-    typed=("dst", "src_list"),
     dtypes=("float16",),
     pipe="V",
     cost="mergesort",

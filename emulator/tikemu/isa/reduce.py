@@ -17,7 +17,7 @@ from .registry import instruction
 from .vector import BLK_WIDE, FLOATS, legacy_tail
 from .vector_engine import (
     BLOCK,
-    Kernel,
+    Arithmetic,
     Walk,
     check_overlap,
     executor,
@@ -143,20 +143,20 @@ def _reduce(call: Call, a: Any, *, kind: str) -> MicroOp:
         return idle(call, a.src.dtype, a.repeat_times, a.mask)
     dst = Walk("dst", a.dst, written, a.repeat_times, unit * a.dst_rep_stride)
     if a.mask.extent == 0:  # a whole-repeat sum of nothing is 0
-        kernel = Kernel(lambda: np.zeros(1, "uint16" if half else "float32"))
+        arithmetic = Arithmetic(lambda: np.zeros(1, "uint16" if half else "float32"))
         result = micro_op(call, a.src.dtype, dst, (), mask=a.mask)
-        result.run = executor(kernel, dst, (), dst.revisits)
+        result.run = executor(arithmetic, dst, (), dst.revisits)
         return result
     src = Walk("src", a.src, a.mask, a.repeat_times, BLOCK * a.src_rep_stride, BLOCK * a.src_blk_stride)
     if kind == "sum":
         function = sum_function(a.mask, width, levels, half, written.extent)
-        kernel = Kernel(function, "sum", "", scalar=levels)
+        arithmetic = Arithmetic(function, "sum", "", scalar=levels)
     else:
         function = extreme_function(a.mask, kind) if pairs else block_extreme_function(a.mask, kind, written.extent)
-        kernel = Kernel(function, "extreme", kind, scalar=levels, raw=True)
+        arithmetic = Arithmetic(function, "extreme", kind, scalar=levels, raw=True)
     result = micro_op(call, a.src.dtype, dst, (src,), mask=a.mask)
     ordered = check_overlap(call, dst, (src,))
-    result.run = executor(kernel, dst, (src,), ordered, a.mask, pairs=pairs)
+    result.run = executor(arithmetic, dst, (src,), ordered, a.mask, pairs=pairs)
     make_movable(result, dst, (src,))
     return result
 
@@ -173,7 +173,6 @@ for _name, _kind, _cost, _align, _dtypes, _doc in (
     instruction(
         _name,
         params=parameters(_align or _element_size),
-        typed=("dst", "src"),
         dtypes=_dtypes,
         pipe="V",
         cost=_cost,
@@ -272,7 +271,6 @@ def _whole_parameters(align: int | Callable[[Any, Call], int]) -> tuple[Param, .
 @instruction(
     "vec_reduce_add",
     params=_whole_parameters(_element_size),
-    typed=("dst", "src", "work_tensor"),
     dtypes=FLOATS,
     pipe="V",
     cost="whole_reduce",
@@ -356,7 +354,6 @@ for _name in ("max", "min"):
     instruction(
         f"vec_reduce_{_name}",
         params=(*_whole_parameters(4), Flag("cal_index", False)),
-        typed=("dst", "src", "work_tensor"),
         dtypes=("float16",),
         pipe="V",
         cost="whole_reduce",

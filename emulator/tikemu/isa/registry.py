@@ -3,7 +3,7 @@
 An entry reads::
 
     @instruction("vec_abs", params=(Mask("mask"), Tensor("dst"), Tensor("src"), repeat(), ...),
-                 typed=("dst", "src"), dtypes=("float16", "float32"), pipe="V", cost="simple")
+                 dtypes=("float16", "float32"), pipe="V", cost="simple")
     def vec_abs(call, a):
         ...
         return call.operation(...)
@@ -21,7 +21,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Callable
 
-from .params import Param
+from .params import Param, Tensor
 from .spec import InstructionSpec
 
 _specs: dict[str, InstructionSpec] = {}
@@ -45,8 +45,11 @@ def instruction(*names: str, params: Sequence[Param], **fields: Any) -> Callable
     def enter(function: Any) -> Any:
         slot = "evaluate" if fields.get("kind") == "scalar" else "binder"
         doc = fields.pop("doc", None) or (inspect.getdoc(function) or "").split("\n")[0]
+        tensors = [param for param in params if isinstance(param, Tensor)]
+        typed = tuple(tensor.name for tensor in tensors if tensor.dtypes is None and tensor.like is None)
+        given = {"binder": None, slot: function, "doc": doc, "typed": typed, **fields}
         for name in names:
-            add(InstructionSpec(name, tuple(params), **{"binder": None, slot: function, "doc": doc, **fields}))
+            add(InstructionSpec(name, tuple(params), **given))
         return function
 
     return enter

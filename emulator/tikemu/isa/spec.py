@@ -31,7 +31,7 @@ class InstructionSpec:
         name: API name (a method of ``Tik``).
         params: parameters in positional order.
         binder: ``f(call, arguments) -> MicroOp | iterable of MicroOp | None``; for kind "scalar" unused.
-        typed: tensor parameters whose dtypes are checked together.
+        typed: tensor parameters whose dtypes are checked together: unless given, those without a rule of their own.
         dtypes: legal dtypes on Ascend 910: a string if all of ``typed`` have the same dtype, else a tuple in the order
             of ``typed``.
         tolerated: dtypes with a clear meaning that the documents leave out: warning, strict mode: error (D13b).

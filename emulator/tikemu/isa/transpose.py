@@ -14,7 +14,7 @@ from .micro_op import Access, MicroOp, Operand
 from .params import Flag, Tensor, TensorList, repeat, stride
 from .region import Piece
 from .registry import instruction
-from .vector_engine import BLOCK, Kernel, Walk, element_wise
+from .vector_engine import BLOCK, Arithmetic, Walk, element_wise
 from .vector_mask import leading
 
 B16 = ("int16", "uint16", "float16")
@@ -30,7 +30,7 @@ def _transposed(x: np.ndarray) -> np.ndarray:
 def _transpose_tiles(call: Call, dst: Operand, src: Operand, repeats: int, dst_stride: int, src_stride: int) -> Any:
     target = Walk("dst", dst, leading(256), repeats, TILE * dst_stride)
     source = Walk("src", src, leading(256), repeats, TILE * src_stride)
-    return element_wise(call, Kernel(_transposed, raw=True), target, (source,), mask=None)
+    return element_wise(call, Arithmetic(_transposed, raw=True), target, (source,), mask=None)
 
 
 @instruction(
@@ -42,7 +42,6 @@ def _transpose_tiles(call: Call, dst: Operand, src: Operand, repeats: int, dst_s
         stride("dst_rep_stride", 4095),
         stride("src_rep_stride", 4095),
     ),
-    typed=("dst", "src"),
     dtypes=B16,
     pipe="V",
     cost="transpose_b16",
@@ -55,7 +54,6 @@ def vec_trans(call: Call, a: Any) -> Any:
 @instruction(
     "vtranspose",
     params=(Tensor("dst"), Tensor("src")),
-    typed=("dst", "src"),
     dtypes=B16,
     pipe="V",
     cost="transpose_b16",
@@ -205,7 +203,6 @@ instruction(
         stride("dst_rep_stride", 65535),
         stride("src_rep_stride", 65535),
     ),
-    typed=("dst_list", "src_list"),
     dtypes=(*B16, *B8),
     pipe="V",
     cost="transpose_b16",

@@ -17,7 +17,16 @@ from .call import Call
 from .micro_op import MicroOp
 from .params import Fixed, MaskMode, Number, Param, Tensor, repeat, stride
 from .registry import instruction
-from .vector_engine import BLOCK, Kernel, Walk, element_wise, finish, make_rescalable, require_different, span_access
+from .vector_engine import (
+    BLOCK,
+    Arithmetic,
+    Walk,
+    element_wise,
+    finish,
+    make_rescalable,
+    require_different,
+    span_access,
+)
 from .vector_mask import Lanes, Mask
 
 FLOATS = ("float16", "float32")
@@ -61,184 +70,130 @@ def parameters(names: tuple[str, ...], legacy: bool, *scalar: Param, tail: tuple
     return (Mask(), *map(Tensor, names), *scalar, repeat(), *strides(names, legacy, high), *end)
 
 
-def enter(
-    name: str,
-    names: tuple[str, ...],
-    binder: Callable[..., Any],
-    *scalar: Param,
-    families: tuple[bool, ...] = (False, True),
-    tail: tuple[Param, ...] = (),
-    **fields: Any,
-) -> None:
-    """Enter ``vec_<name>`` and the legacy ``v<name>`` into the table."""
-    for legacy in families:
-        api, params = f"{'v' if legacy else 'vec_'}{name}", parameters(names, legacy, *scalar, tail=tail)
-        instruction(api, params=params, typed=names, pipe="V", **fields)(partial(binder, legacy=legacy))
-
-
-# ------------------------------------------------------------------------------------------- kernels
-def unary_kernel(name: str, dtype: str) -> Kernel:
-    """Return the kernel of a function of ``numerics.UNARY``: on float16 a table, on float32 computed."""
+# ------------------------------------------------------------------------------------------- arithmetic
+def unary(name: str, a: Any) -> Arithmetic:
+    """Return the arithmetic of a function of ``numerics.UNARY``: on float16 a table, on float32 computed."""
+    if name == "not":
+        return Arithmetic(np.invert, "bits16", "not")
+    dtype = a.dst.dtype
     if dtype == "float16":
         table = numerics.half_table(name)
-        return Kernel(numerics.look_up(table), "bits16", "table", table, raw=True)
+        return Arithmetic(numerics.look_up(table), "bits16", "table", table, raw=True)
     if dtype == "int32":
-        return Kernel(lambda x: np.maximum(x, 0))
+        return Arithmetic(lambda x: np.maximum(x, 0))
     function = numerics.UNARY[name]
     tables = {"rec": numerics.reciprocal_table, "rsqrt": numerics.rsqrt_table}
     table = tables[name]() if name in tables else None
     compiled = "float" if name in ("abs", "relu", "sqrt", *tables) else None
-    return Kernel(lambda x: finish(function(x), dtype), compiled, name, table)
+    return Arithmetic(lambda x: finish(function(x), dtype), compiled, name, table)
 
 
-def binary_kernel(name: str, dtype: str) -> Kernel:
+def binary(name: str, a: Any) -> Arithmetic:
     if name in numerics.BITWISE:
-        return Kernel(numerics.BITWISE[name], "bits16", name)
+        return Arithmetic(numerics.BITWISE[name], "bits16", name)
+    function, dtype = numerics.BINARY[name], a.dst.dtype
     if dtype == "int32":
-        return Kernel(numerics.INTEGER[name], "int32", name)
-    function = numerics.BINARY[name]
-    return Kernel(lambda x, y: finish(function(x, y), dtype), "float", name)
+        return Arithmetic(numerics.INTEGER[name], "int32", name)
+    return Arithmetic(lambda x, y: finish(function(x, y), dtype), "float", name)
 
 
-def scalar_kernel(name: str, dtype: str, value: Any) -> Kernel:
-    """Compute ``name``, "adds" or "muls"; ``value`` is a NumPy scalar of ``dtype``."""
-    function = numerics.INTEGER[name[:-1]] if dtype == "int32" else numerics.BINARY[name[:-1]]
-    wide: Any = np.int32(value) if dtype == "int32" else np.float32(value)
-    return Kernel(
-        lambda x: finish(function(x, wide), dtype), "int32" if dtype == "int32" else "float", name, scalar=float(value)
-    )
+def by_scalar(name: str, a: Any) -> Arithmetic:
+    """Compute ``adds`` or ``muls``."""
+    dtype = a.dst.dtype
+    wide, compiled = (np.int32, "int32") if dtype == "int32" else (np.float32, "float")
+    value: Any = wide(numerics.scalar(a.scalar, dtype))
+    function = (numerics.INTEGER if dtype == "int32" else numerics.BINARY)[name[:-1]]
+    return Arithmetic(lambda x: finish(function(x, value), dtype), compiled, name, scalar=float(value))
 
 
-def multiply_add_kernel(name: str, dst: str, value: Any = None) -> Kernel:
-    """Return the kernel of axpy, mla or madd: the product is rounded to the destination's type, then the sum (D7c)."""
-    rounded = numerics.round_half if dst == "float16" else numerics.saturate
+def multiply_add(name: str, a: Any) -> Arithmetic:
+    """Return the arithmetic of axpy, mla or madd: the product is rounded to the destination's type, then the sum."""
+    dst = a.dst.dtype
+    rounded = numerics.round_half if dst == "float16" else numerics.saturate  # D7c
+    computed = partial(Arithmetic, family="float", op=name, reads_dst=True)
     if name == "axpy":
-        wide = np.float32(value)
-        return Kernel(
-            lambda x, d: finish(rounded(x * wide) + d, dst), "float", name, scalar=float(value), reads_dst=True
-        )
+        value = np.float32(numerics.scalar(a.scalar, a.src.dtype))
+        return computed(lambda x, d: finish(rounded(x * value) + d, dst), scalar=float(value))
     if name == "mla":
-        return Kernel(lambda x, y, d: finish(rounded(x * y) + d, dst), "float", name, reads_dst=True)
-    return Kernel(lambda x, y, d: finish(rounded(x * d) + y, dst), "float", name, reads_dst=True)
+        return computed(lambda x, y, d: finish(rounded(x * y) + d, dst))
+    return computed(lambda x, y, d: finish(rounded(x * d) + y, dst))
 
 
-# ------------------------------------------------------------------------------------------- one source
 def report_unspecified(call: Call, name: str) -> Callable[..., None] | None:
     """Return strict mode's check for inputs that have no specified result (D10c), or None."""
     if name not in numerics.UNSPECIFIED:
         return None
     what, test = numerics.UNSPECIFIED[name]
 
-    def inspect(x: np.ndarray) -> None:
-        if test(x).any():
+    def inspect(*sources: np.ndarray) -> None:
+        if test(sources[-1]).any():
             call.questionable("unspecified", f"the result for {what} is not specified")
 
     return inspect
 
 
-def _one_source(call: Call, a: Any, *, name: str, legacy: bool) -> Any:
-    dst, src = walks(a, ("dst", "src"), a.mask, a.repeat_times, legacy)
-    if name == "not":
-        kernel = Kernel(np.invert, "bits16", "not")
-    else:
-        kernel = unary_kernel(name, a.dst.dtype)
-    return element_wise(call, kernel, dst, (src,), mask=a.mask, inspect=report_unspecified(call, name))
+Compute = Callable[[str, Any], Arithmetic]
 
 
-_dtypes: tuple[Any, ...]
-for _name, _cost, _dtypes, _tolerated, _doc in (
-    ("abs", "simple", FLOATS, (), "absolute value"),
-    ("relu", "simple", ("float16",), ("float32", "int32"), "max(x, 0)"),
-    ("exp", "transcendental", FLOATS, (), "e^x"),
-    ("ln", "transcendental", FLOATS, (), "natural logarithm"),
-    ("sqrt", "transcendental", FLOATS, (), "square root"),
-    ("rec", "simple", FLOATS, (), "1/x by table, about 8 valid bits"),
-    ("rsqrt", "simple", FLOATS, (), "1/sqrt(x) by table, about 8 valid bits"),
-    ("not", "simple", BITS16, (), "bitwise not"),
-):
-    _bind = partial(_one_source, name=_name)
-    enter(_name, ("dst", "src"), _bind, dtypes=_dtypes, tolerated=_tolerated, cost=_cost, doc=_doc)
-
-
-# ------------------------------------------------------------------------------------------- two sources
-def _two_sources(call: Call, a: Any, *, name: str, legacy: bool) -> Any:
-    def inspect_divisor(x: np.ndarray, y: np.ndarray) -> None:
-        if (y == 0).any():
-            call.questionable("unspecified", "the result of a division by 0 is not specified")
-
-    dst, *sources = walks(a, ("dst", "src0", "src1"), a.mask, a.repeat_times, legacy)
-    kernel, divides = binary_kernel(name, a.dst.dtype), name == "div"
-    inspect = inspect_divisor if divides else None
-    return element_wise(call, kernel, dst, sources, mask=a.mask, accumulates=not divides, inspect=inspect)
-
-
-for _name, _cost, _dtypes, _doc in (
-    ("add", "simple", (*FLOATS, "int32"), "x0 + x1"),
-    ("sub", "simple", (*FLOATS, "int32"), "x0 - x1"),
-    ("mul", "simple", (*FLOATS, "int32"), "x0 * x1"),
-    ("max", "simple", (*FLOATS, "int32"), "larger of x0, x1"),
-    ("min", "simple", (*FLOATS, "int32"), "smaller of x0, x1"),
-    ("and", "simple", BITS16, "bitwise and"),
-    ("or", "simple", BITS16, "bitwise or"),
-    ("div", "div", FLOATS, "x0 / x1, correctly rounded"),
-):
-    _bind, _families = partial(_two_sources, name=_name), (True,) if _name == "div" else (False, True)
-    enter(_name, ("dst", "src0", "src1"), _bind, families=_families, dtypes=_dtypes, cost=_cost, doc=_doc)
-
-
-# ------------------------------------------------------------------------------------------- with a scalar
-def _with_scalar(call: Call, a: Any, *, name: str, legacy: bool) -> Any:
-    dst, src = walks(a, ("dst", "src"), a.mask, a.repeat_times, legacy)
-    kernel = scalar_kernel(name, a.dst.dtype, numerics.scalar(a.scalar, a.dst.dtype))
-    return make_rescalable(element_wise(call, kernel, dst, (src,), mask=a.mask))
-
-
-for _name, _doc in (("adds", "x + scalar"), ("muls", "x * scalar")):
-    enter(
-        _name,
-        ("dst", "src"),
-        partial(_with_scalar, name=_name),
-        Number("scalar", "dst"),
-        tail=(MaskMode(),),
-        dtypes=FLOATS,
-        tolerated=("int32",),
-        cost="simple",
-        doc=_doc,
+def _compute(call: Call, a: Any, *, name: str, names: tuple[str, ...], compute: Compute, legacy: bool) -> Any:
+    dst, *sources = walks(a, names, a.mask, a.repeat_times, legacy)
+    result = element_wise(
+        call,
+        compute(name, a),
+        dst,
+        sources,
+        mask=a.mask,
+        accumulates=compute is binary and name != "div",
+        inspect=report_unspecified(call, name),
     )
+    return make_rescalable(result) if "scalar" in call.args else result
 
 
-# ------------------------------------------------------------------------------------------- multiply-add
+ONE, TWO = ("dst", "src"), ("dst", "src0", "src1")
+FLOATS_AND_INT32 = (*FLOATS, "int32")
 MIXED = ("float32", "float16")  # dst, src: 64 lanes, each repeat reads the first 4 blocks of the source
-
-
-def _axpy(call: Call, a: Any, *, legacy: bool) -> Any:
-    dst, src = walks(a, ("dst", "src"), a.mask, a.repeat_times, legacy)
-    kernel = multiply_add_kernel("axpy", a.dst.dtype, numerics.scalar(a.scalar, a.src.dtype))
-    return make_rescalable(element_wise(call, kernel, dst, (src,), mask=a.mask))
-
-
-enter(
-    "axpy",
-    ("dst", "src"),
-    _axpy,
-    Number("scalar", "src"),
-    dtypes=(*FLOATS, MIXED),
-    cost="axpy",
-    doc="dst = scalar * src + dst",
+_Row = tuple[str, tuple[str, ...], Compute, tuple[Any, ...], str, str]
+_rows: tuple[_Row, ...] = (
+    ("abs", ONE, unary, FLOATS, "simple", "absolute value"),
+    ("relu", ONE, unary, ("float16",), "simple", "max(x, 0)"),
+    ("exp", ONE, unary, FLOATS, "transcendental", "e^x"),
+    ("ln", ONE, unary, FLOATS, "transcendental", "natural logarithm"),
+    ("sqrt", ONE, unary, FLOATS, "transcendental", "square root"),
+    ("rec", ONE, unary, FLOATS, "simple", "1/x by table, about 8 valid bits"),
+    ("rsqrt", ONE, unary, FLOATS, "simple", "1/sqrt(x) by table, about 8 valid bits"),
+    ("not", ONE, unary, BITS16, "simple", "bitwise not"),
+    ("add", TWO, binary, FLOATS_AND_INT32, "simple", "x0 + x1"),
+    ("sub", TWO, binary, FLOATS_AND_INT32, "simple", "x0 - x1"),
+    ("mul", TWO, binary, FLOATS_AND_INT32, "simple", "x0 * x1"),
+    ("max", TWO, binary, FLOATS_AND_INT32, "simple", "larger of x0, x1"),
+    ("min", TWO, binary, FLOATS_AND_INT32, "simple", "smaller of x0, x1"),
+    ("and", TWO, binary, BITS16, "simple", "bitwise and"),
+    ("or", TWO, binary, BITS16, "simple", "bitwise or"),
+    ("div", TWO, binary, FLOATS, "div", "x0 / x1, correctly rounded"),
+    ("adds", ONE, by_scalar, FLOATS, "simple", "x + scalar"),
+    ("muls", ONE, by_scalar, FLOATS, "simple", "x * scalar"),
+    ("axpy", ONE, multiply_add, (*FLOATS, MIXED), "axpy", "dst = scalar * src + dst"),
+    ("mla", TWO, multiply_add, (*FLOATS, ("float32", "float16", "float16")), "mla", "dst = src0 * src1 + dst"),
+    ("madd", TWO, multiply_add, FLOATS, "mla", "dst = src0 * dst + src1"),
 )
-
-
-def _multiply_add(call: Call, a: Any, *, name: str, legacy: bool) -> Any:
-    dst, *sources = walks(a, ("dst", "src0", "src1"), a.mask, a.repeat_times, legacy)
-    return element_wise(call, multiply_add_kernel(name, a.dst.dtype), dst, sources, mask=a.mask)
-
-
-for _name, _dtypes, _doc in (
-    ("mla", (*FLOATS, ("float32", "float16", "float16")), "dst = src0 * src1 + dst"),
-    ("madd", FLOATS, "dst = src0 * dst + src1"),
-):
-    _bind = partial(_multiply_add, name=_name)
-    enter(_name, ("dst", "src0", "src1"), _bind, families=(True,), dtypes=_dtypes, cost="mla", doc=_doc)
+_TOLERATED = {"relu": ("float32", "int32"), "adds": ("int32",), "muls": ("int32",)}
+_SCALARS = {"adds": Number("scalar", "dst"), "muls": Number("scalar", "dst"), "axpy": Number("scalar", "src")}
+for _name, _names, _by, _dtypes, _cost, _doc in _rows:
+    for _legacy in (True,) if _name in ("div", "mla", "madd") else (False, True):
+        instruction(
+            f"{'v' if _legacy else 'vec_'}{_name}",
+            params=parameters(
+                _names,
+                _legacy,
+                *((_SCALARS[_name],) if _name in _SCALARS else ()),
+                tail=(MaskMode(),) if _name in ("adds", "muls") else (),
+            ),
+            dtypes=_dtypes,
+            tolerated=_TOLERATED.get(_name, ()),
+            pipe="V",
+            cost=_cost,
+            doc=_doc,
+        )(partial(_compute, name=_name, names=_names, compute=_by, legacy=_legacy))
 
 
 # ------------------------------------------------------------------------------------------- fill
@@ -246,8 +201,8 @@ def _dup(call: Call, a: Any, *, legacy: bool) -> Any:
     (dst,) = walks(a, ("dst",), a.mask, a.repeat_times, legacy)
     value = numerics.scalar(a.scalar, a.dst.dtype)
     stored = value.view(np.uint16) if a.dst.dtype == "float16" else value
-    kernel = Kernel(lambda: np.broadcast_to(stored, (dst.lanes.extent,)))
-    result = element_wise(call, kernel, dst, (), mask=a.mask)
+    arithmetic = Arithmetic(lambda: np.broadcast_to(stored, (dst.lanes.extent,)))
+    result = element_wise(call, arithmetic, dst, (), mask=a.mask)
     if dst.lanes.full and dst.regular:
         _make_fill_movable(result, dst, value)
     return result
@@ -274,7 +229,6 @@ for _legacy in (False, True):
     instruction(
         "vector_dup" if _legacy else "vec_dup",
         params=parameters(("dst",), _legacy, Number("scalar", "dst")),
-        typed=("dst",),
         dtypes=DUP_DTYPES,
         pipe="V",
         cost="dup",
@@ -299,7 +253,7 @@ def _shift(call: Call, a: Any, *, name: str) -> Any:
     dst, src = walks(a, ("dst", "src"), a.mask, a.repeat_times, True)
     function = np.left_shift if name == "shl" else np.right_shift
     kind = np.dtype(a.dst.dtype).type
-    kernel = Kernel(
+    arithmetic = Arithmetic(
         lambda x: (
             function(x, kind(amount))
             if amount < bits
@@ -308,7 +262,7 @@ def _shift(call: Call, a: Any, *, name: str) -> Any:
             else function(function(x, kind(bits - 1)), kind(1))
         )
     )
-    return element_wise(call, kernel, dst, (src,), mask=a.mask)
+    return element_wise(call, arithmetic, dst, (src,), mask=a.mask)
 
 
 for _name, _doc in (("shl", "logical shift left"), ("shr", "shift right, arithmetic for signed types")):
@@ -324,7 +278,6 @@ for _name, _doc in (("shl", "logical shift left"), ("shr", "shift right, arithme
             Fixed("round_en", False, "rounding shifts have no description"),
             *legacy_tail(),
         ),
-        typed=("dst", "src"),
         dtypes=("int16", "uint16", "int32", "uint32"),
         pipe="V",
         cost="simple",
@@ -385,10 +338,8 @@ def _high_precision(call: Call, a: Any, *, name: str) -> Any:
         ("src", src.operand, *src.span),
         ("work_tensor", work, scratch.region.start, scratch.region.end),
     )
-    kernel = unary_kernel(f"{name}_high_preci", a.dst.dtype)
-    result = element_wise(
-        call, kernel, dst, (src,), mask=a.mask, inspect=report_unspecified(call, f"{name}_high_preci")
-    )
+    full = f"{name}_high_preci"
+    result = element_wise(call, unary(full, a), dst, (src,), mask=a.mask, inspect=report_unspecified(call, full))
     # float16 is computed as float32: twice the repeats.
     width = 2 if name != "ln" and a.src.dtype == "float16" and work.dtype == "float32" else 1
     result.cycles = PASSES[name] * (width * result.cycles + result.latency)
@@ -414,7 +365,6 @@ for _name, _dtypes, _doc in (
             repeat(),
             *strides(("dst", "src"), False, BLK_WIDE),
         ),
-        typed=("dst", "src"),
         dtypes=_dtypes,
         pipe="V",
         cost="simple",

@@ -1,6 +1,6 @@
 """Run vector instructions: addressing, overlap rules, cost, execution in NumPy or the native helper.
 
-An instruction's entry describes its computation (a :class:`Kernel`); this module walks over repeats and lanes.
+An instruction's entry describes its computation (its :class:`Arithmetic`); this module walks over repeats and lanes.
 """
 
 from __future__ import annotations
@@ -252,7 +252,7 @@ def finish(values: np.ndarray, dtype: str) -> np.ndarray:
 
 
 @dataclass(frozen=True, eq=False)
-class Kernel:
+class Arithmetic:
     """Describe the arithmetic of an instruction per element.
 
     Attributes:
@@ -278,7 +278,12 @@ _KINDS = {"float16": 0, "float32": 1}
 
 
 def executor(
-    kernel: Kernel, dst: Walk, sources: Sequence[Walk], ordered: bool, lanes: Lanes | None = None, pairs: bool = False
+    arithmetic: Arithmetic,
+    dst: Walk,
+    sources: Sequence[Walk],
+    ordered: bool,
+    lanes: Lanes | None = None,
+    pairs: bool = False,
 ) -> Callable[[], None]:
     """Return the function that performs the instruction.
 
@@ -287,34 +292,34 @@ def executor(
         lanes: enabled source lanes, if they differ from the destination's lanes (reductions).
         pairs: the native helper writes value-index pairs.
     """
-    # A kernel with lanes of its own looks at them itself. For other kernels disabled lanes do not count as saturated.
+    # Arithmetic with lanes of its own looks at them itself. Elsewhere disabled lanes do not count as saturated.
     enabled = dst.lanes
     select = None if lanes is not None or enabled.full else lambda where: where[..., enabled.array]
     lanes = lanes or enabled
-    if kernel.family is not None:
+    if arithmetic.family is not None:
         fields: dict[str, Any] = dst.native_fields("dst")
         for prefix, source in zip("ab", sources):
             fields.update(source.native_fields(prefix))
-        table = 0 if kernel.table is None else kernel.table.ctypes.data
+        table = 0 if arithmetic.table is None else arithmetic.table.ctypes.data
         run = native.runner(
-            kernel.family,
-            kernel.op,
-            (lanes, kernel.table, *(walk.operand.memory for walk in (dst, *sources))),
+            arithmetic.family,
+            arithmetic.op,
+            (lanes, arithmetic.table, *(walk.operand.memory for walk in (dst, *sources))),
             dst_kind=_KINDS.get(dst.dtype, 0),
             src_kind=_KINDS.get(sources[0].dtype, 0),
             repeats=dst.repeats,
             lanes=lanes.extent,
             full=lanes.full,
-            reads_dst=kernel.reads_dst or pairs,
+            reads_dst=arithmetic.reads_dst or pairs,
             lane=lanes.padded_base,
             table=table,
-            scalar=kernel.scalar,
+            scalar=arithmetic.scalar,
             **fields,
         )
         if run is not None:
             return run
-    loads = [walk.loader(kernel.raw) for walk in (*sources, *((dst,) if kernel.reads_dst else ()))]
-    store, function = dst.storer(), kernel.function
+    loads = [walk.loader(arithmetic.raw) for walk in (*sources, *((dst,) if arithmetic.reads_dst else ()))]
+    store, function = dst.storer(), arithmetic.function
     everything = slice(None)
 
     def run_at_once() -> None:
@@ -403,7 +408,7 @@ def micro_op(
 
 def element_wise(
     call: Call,
-    kernel: Kernel,
+    arithmetic: Arithmetic,
     dst: Walk,
     sources: Sequence[Walk],
     *,
@@ -421,9 +426,11 @@ def element_wise(
     if dst.lanes.extent == 0:
         return idle(call, dst.dtype, dst.repeats, mask)
     widest = max((dst, *sources), key=lambda walk: walk.itemsize).dtype
-    result = micro_op(call, widest, dst, sources, mask=mask, reads_dst=kernel.reads_dst)
-    ordered = check_overlap(call, dst, (*sources, dst) if kernel.reads_dst and dst.revisits else sources, accumulates)
-    run = result.run = executor(kernel, dst, sources, ordered)
+    result = micro_op(call, widest, dst, sources, mask=mask, reads_dst=arithmetic.reads_dst)
+    ordered = check_overlap(
+        call, dst, (*sources, dst) if arithmetic.reads_dst and dst.revisits else sources, accumulates
+    )
+    run = result.run = executor(arithmetic, dst, sources, ordered)
     if inspect is not None and call.options.checks("unspecified"):
         loads, enabled = [source.loader() for source in sources], dst.lanes.array
 
@@ -467,16 +474,8 @@ def make_rescalable(op: MicroOp) -> MicroOp:
 def idle(call: Call, dtype: str, repeats: int, mask: Lanes | None) -> MicroOp:
     """Return an instruction with a mask that enables no lane: it takes its time and does nothing."""
     timing = call.soc.timing
-    return MicroOp(
-        call.api,
-        call.pipe,
-        max(repeats * timing.vector_cycles(call.cost, dtype), timing.vector_minimum),
-        timing.vector_latency,
-        (),
-        (),
-        None,
-        mask=None if mask is None else mask.register,
-    )
+    cycles = max(repeats * timing.vector_cycles(call.cost, dtype), timing.vector_minimum)
+    return call.operation(cycles, "vector_latency", mask=None if mask is None else mask.register)
 
 
 def span_access(call: Call, label: str, operand: Operand, elements: int) -> Access:

@@ -73,7 +73,7 @@ def collect(
     cycles = math.ceil(max(max(times), floor))
     busy = dict.fromkeys(PIPES, 0.0)
     issued = sum(count for (_, pipe), (count, _) in total.entries.items() if PIPES[pipe] != "S")
-    busy["S"] = clock.scalar_busy + issued * soc.timing.issue_cycles
+    busy["S"] = clock.simulator.scalar_busy + issued * soc.timing.issue_cycles
     instructions: dict[str, InstructionUse] = {}
     for (name, pipe), (count, work) in sorted(total.entries.items()):
         before = instructions.get(name, InstructionUse(0, 0.0))
@@ -86,8 +86,8 @@ def collect(
         core_cycles=tuple(math.ceil(time) for time in times),
         pipes={name: PipeUse(work, work / (cycles * len(times)) if cycles else 0.0) for name, work in busy.items()},
         instructions=instructions,
-        waits={wait: waited for wait, waited in named(clock.waited).items() if busy[wait[0]]},
-        sync_flags=clock.flags,
+        waits={wait: waited for wait, waited in named(clock.simulator.waited).items() if busy[wait[0]]},
+        sync_flags=clock.simulator.flags,
         memory_floor=floor,
         events_in_flight={
             (PIPES[source], PIPES[destination]): count for (source, destination), count in clock.events.items()

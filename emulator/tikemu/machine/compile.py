@@ -29,10 +29,11 @@ from ..errors import Moment, TikError
 from ..program import ir
 from ..program.dtypes import is_float, limits, size_of
 from ..program.location import GENERATED
+from .alloc import Placement
 from .backward_slice import Needs
+from .calls.arguments import beyond_reserve
 from .calls.compiler import CallCompiler
 from .code_size import code_bytes
-from .definitions import define, reserve
 from .element_site import ElementSite
 from .expressions import Text, convert, name_of
 from .progress import Progress
@@ -168,10 +169,15 @@ class Compiler(CallCompiler):
         self.live.add(tensor.uid)
         if tensor.memory != "GM" and not all(ir.is_immediate(extent) for extent in tensor.shape):
             extents = " * ".join(self.expressions.wrapped(extent).source for extent in tensor.shape)
-            self.emit(f"{self.name('N', reserve(tensor))}({extents})", statement.location)
+            self.emit(f"{self.name('N', partial(_check_reserve, tensor))}({extents})", statement.location)
         if tensor.memory != "GM" and self.runtime.marks:  # default mode leaves the old contents, as the chip does
-            fresh = self.name("D", define(self.runtime, tensor))
+            fresh = self.name("D", partial(self._define, self.runtime.plan.placements[tensor.uid], tensor.memory))
             self.emit(f"{fresh}({self.copy(tensor) or 0})", statement.location)
+
+    def _define(self, placement: Placement, memory: str, copy: int) -> None:
+        """Give a tensor fresh contents."""
+        start = placement.address + copy * placement.stride
+        self.runtime.core.clear(memory, start, start + placement.size)
 
     def _on_DefineScalar(self, statement: ir.DefineScalar) -> None:
         for variable in statement.variables:
@@ -356,3 +362,10 @@ def _debug_print(
         print(f"{expression} = {value}")
 
     return show
+
+
+def _check_reserve(tensor: ir.TensorInfo, elements: int) -> None:
+    """Check the run-time size of a tensor when its definition is reached."""
+    needed = elements * size_of(tensor.dtype)
+    if needed > tensor.max_mem_size:
+        raise beyond_reserve(tensor, needed)

@@ -76,7 +76,7 @@ class Cores:
 
     def _watch(self, core: int) -> None:
         if self.trace is not None:
-            self.runtime.clock.trace = self.trace.open(core)
+            self.runtime.clock.simulator.trace = self.trace.open(core)
 
     def _run_together(self) -> None:
         """Block as coroutines: at a barrier each waits until all have arrived (D4b)."""

@@ -9,9 +9,8 @@ from ..isa.micro_op import Access, Operand
 from ..isa.region import Region
 from ..program import ir
 from ..program.dtypes import size_of
-from ..timing.reuse import Reusable
 from .calls import site
-from .runtime import Runtime, TensorPlace
+from .runtime import Reusable, Runtime, TensorPlace
 from .strict import mark, undefined_bytes
 
 

@@ -18,7 +18,6 @@ from ..program.location import warn
 from ..timing import footprints
 from ..timing.clock import CoreClock
 from ..timing.gm import GlobalMemory
-from ..timing.reuse import Reusable
 from ..timing.simulator import PIPE_INDEX, TimedOp, exact
 from .access_log import Journal
 from .alloc import Plan
@@ -41,6 +40,23 @@ class BoundOp(TimedOp):
     run: Callable[[], None]
     micro: MicroOp
     status: Any
+
+
+class Reusable:
+    """Keep something that later executions use again.
+
+    So loops are bound and simulated once. With ``Options(reuse=False)`` nothing is kept: every call is checked and
+    bound, and every operation simulated, each time it is executed. Results, checks and cycles are the same.
+    """
+
+    __slots__ = ()
+
+    def forget(self) -> None:
+        """Drop what is kept. What was counted stays."""
+        raise NotImplementedError
+
+    def restart(self) -> None:
+        """Begin a new run: counts start at 0."""
 
 
 _NUMBER = re.compile(r"\d+")

@@ -50,7 +50,7 @@ class Counts:
 
     Attributes:
         tallies: by number of the site.
-        scalar_busy, flags, waited, events: see :class:`tikemu.timing.clock.CoreClock`.
+        scalar_busy, flags, waited, events: see :class:`tikemu.timing.simulator.PipeSimulator`.
     """
 
     tallies: dict[int, Tally]

@@ -70,7 +70,7 @@ class Blocks:
         for block in range(first, first + count):
             events: list | None = [] if block < traced else None
             if runtime.timing:
-                runtime.clock.trace = events
+                runtime.clock.simulator.trace = events
             begin_block(runtime, block, 0.0)
             runtime.core.reset()
             self.session.compiled.main()
@@ -102,8 +102,9 @@ class Blocks:
         sites = [(number, site) for number, site in enumerate(runtime.sites) if isinstance(site, CallSite)]
         counts = Counts({number: site.tally() for number, site in sites})
         if clock is not None:
-            counts.scalar_busy, counts.flags = clock.scalar_busy, clock.flags
-            counts.waited, counts.events = clock.waited, clock.events
+            simulator = clock.simulator
+            counts.scalar_busy, counts.flags = simulator.scalar_busy, simulator.flags
+            counts.waited, counts.events = simulator.waited, clock.events
         return counts
 
 

@@ -22,10 +22,6 @@ def _public(module: ModuleType) -> Namespace:
     return {name: getattr(module, name) for name in module.__all__}
 
 
-def _tik() -> Namespace:
-    return _public(tik)
-
-
 def get_bit_len(dtype: str) -> int:
     """Return the number of bits per element of a type."""
     if dtype not in BITS:
@@ -40,7 +36,7 @@ def get_block_size() -> int:
 
 def _cce_params() -> Namespace:
     """Return the names of scopes and the sizes of the Cube in elements."""
-    scopes = {name: value for name, value in _tik().items() if name.startswith("scope_")}
+    scopes = {name: value for name, value in _public(tik).items() if name.startswith("scope_")}
     return {
         **{"BLOCK_IN": 16, "BLOCK_OUT": 16, "BLOCK_REDUCE": 16, "BLOCK_REDUCE_INT8": 32, "BLOCK_VECTOR": 1},
         **{"C0_SIZE": 16, "VECTOR_INST_BLOCK_WIDTH": 256, "VECTOR_INST_BLOCK_NUM": 8},
@@ -85,31 +81,6 @@ class BuildConfig:
 
     def __exit__(self, *exception: Any) -> Literal[False]:
         return False
-
-
-def _build_configuration() -> Namespace:
-    return {
-        "build_config": BuildConfig(),
-        "get_current_build_config": lambda key=None: None,
-        "set_current_build_config": lambda key, value: None,
-    }
-
-
-def _shapes_and_checks() -> Namespace:
-    return {**_public(para_check), **_public(shape_util)}
-
-
-def _topi_util() -> Namespace:
-    return {
-        **_shapes_and_checks(),
-        "VERSION_MINI": "mini",
-        "VERSION_CLOUD": "cloud",
-        "get_product_version": lambda: "cloud",
-    }
-
-
-def _error_vector() -> Namespace:
-    return {"__getattr__": error_manager.raiser}
 
 
 def _error_util() -> Namespace:
@@ -165,64 +136,66 @@ def _ceil_div(value: int, factor: int) -> int:
     return -(-value // factor)
 
 
-def _select_op_base() -> Namespace:
-    """Accept a description of formats for the graph engine, which no kernel needs."""
-    names = ("gen_param", "get_dynamic_param_in_json")
-    return {name: out_of_scope.DslName(f"impl.util.util_select_op_base.{name}") for name in names}
+def _shapes_and_checks() -> Namespace:
+    return {**_public(para_check), **_public(shape_util)}
 
 
+#: Contents of the modules, with their full names.
+_CONTENTS: tuple[tuple[Callable[[], Namespace], str], ...] = (
+    (dict, "tbe tbe.common tbe.tvm.topi.cce te te.utils topi.cce impl impl.util"),
+    (lambda: _public(tik), "tbe.tik tbe.tik.api te.tik te.tik.api"),
+    (
+        _platform,
+        "tbe.common.platform tbe.common.platform.platform_info te.platform te.platform.platform_info "
+        "te.platform.cce_conf",
+    ),
+    (_cce_params, "te.platform.cce_params"),
+    (lambda: _public(para_check), "tbe.common.utils.para_check te.utils.para_check"),
+    (lambda: _public(shape_util), "tbe.common.utils.shape_util te.utils.shape_util"),
+    (_shapes_and_checks, "tbe.common.utils tbe.common.utils.op_util te.utils.op_utils te.utils.check_para"),
+    (
+        lambda: {
+            **_shapes_and_checks(),
+            "VERSION_MINI": "mini",
+            "VERSION_CLOUD": "cloud",
+            "get_product_version": lambda: "cloud",
+        },
+        "tbe.tvm.topi.cce.util topi.cce.util",
+    ),
+    (
+        _error_util,
+        "tbe.common.utils.errormgr tbe.common.utils.errormgr.error_manager_util te.utils.error_manager "
+        "te.utils.error_manager.error_manager_util",
+    ),
+    (
+        lambda: {"__getattr__": error_manager.raiser},
+        "tbe.common.utils.errormgr.error_manager_vector tbe.common.utils.errormgr.error_manager_cube "
+        "te.utils.error_manager.error_manager_vector te.utils.error_manager.error_manager_cube",
+    ),
+    (lambda: _public(registration), "tbe.common.register tbe.common.register.register_api"),
+    (lambda: _public(context), "tbe.common.context tbe.common.context.op_context te.platform.operation"),
+    (
+        lambda: {
+            "build_config": BuildConfig(),
+            "get_current_build_config": lambda key=None: None,
+            "set_current_build_config": lambda key, value: None,
+        },
+        "tbe.common.buildcfg te.platform.cce_build",
+    ),
+    (lambda: {"fusion_manager": FusionManager()}, "te.platform.fusion_manager"),
+    (lambda: dict(_IMPL_CONSTANTS), "impl.constant_util"),
+    (_common_util, "impl.common_util impl.util.util_common"),
+    (_adapter, "impl.util.platform_adapter"),
+    (  # descriptions of formats for the graph engine, which no kernel needs
+        lambda: {
+            name: out_of_scope.DslName(f"impl.util.util_select_op_base.{name}")
+            for name in ("gen_param", "get_dynamic_param_in_json")
+        },
+        "impl.util.util_select_op_base",
+    ),
+)
 #: Contents of every module, by full name.
-CATALOGUE: Mapping[str, Callable[[], Namespace]] = {
-    "tbe": dict,
-    "tbe.tik": _tik,
-    "tbe.tik.api": _tik,
-    "tbe.common": dict,
-    "tbe.common.platform": _platform,
-    "tbe.common.platform.platform_info": _platform,
-    "tbe.common.utils": _shapes_and_checks,
-    "tbe.common.utils.para_check": lambda: _public(para_check),
-    "tbe.common.utils.shape_util": lambda: _public(shape_util),
-    "tbe.common.utils.op_util": _shapes_and_checks,
-    "tbe.common.utils.errormgr": _error_util,
-    "tbe.common.utils.errormgr.error_manager_vector": _error_vector,
-    "tbe.common.utils.errormgr.error_manager_cube": _error_vector,
-    "tbe.common.utils.errormgr.error_manager_util": _error_util,
-    "tbe.common.register": lambda: _public(registration),
-    "tbe.common.register.register_api": lambda: _public(registration),
-    "tbe.common.context": lambda: _public(context),
-    "tbe.common.context.op_context": lambda: _public(context),
-    "tbe.common.buildcfg": _build_configuration,
-    "tbe.tvm.topi.cce": dict,
-    "tbe.tvm.topi.cce.util": _topi_util,
-    "te": dict,
-    "te.tik": _tik,
-    "te.tik.api": _tik,
-    "te.platform": _platform,
-    "te.platform.platform_info": _platform,
-    "te.platform.cce_conf": _platform,
-    "te.platform.cce_build": _build_configuration,
-    "te.platform.cce_params": _cce_params,
-    "te.platform.fusion_manager": lambda: {"fusion_manager": FusionManager()},
-    "te.platform.operation": lambda: _public(context),
-    "te.utils": dict,
-    "te.utils.para_check": lambda: _public(para_check),
-    "te.utils.shape_util": lambda: _public(shape_util),
-    "te.utils.op_utils": _shapes_and_checks,
-    "te.utils.check_para": _shapes_and_checks,
-    "te.utils.error_manager": _error_util,
-    "te.utils.error_manager.error_manager_vector": _error_vector,
-    "te.utils.error_manager.error_manager_cube": _error_vector,
-    "te.utils.error_manager.error_manager_util": _error_util,
-    "topi.cce": dict,
-    "topi.cce.util": _topi_util,
-    "impl": dict,
-    "impl.constant_util": lambda: dict(_IMPL_CONSTANTS),
-    "impl.common_util": _common_util,
-    "impl.util": dict,
-    "impl.util.platform_adapter": _adapter,
-    "impl.util.util_common": _common_util,
-    "impl.util.util_select_op_base": _select_op_base,
-}
+CATALOGUE = {name: contents for contents, names in _CONTENTS for name in names.split()}
 
 
 #: Contents of modules that another package offers through the shim, by full name. They come first.

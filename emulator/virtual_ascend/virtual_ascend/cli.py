@@ -114,7 +114,7 @@ def _parser() -> argparse.ArgumentParser:
         "--processes",
         type=int,
         default=len(os.sched_getaffinity(0)),
-        help="of this computer, which all cards share, for the blocks of an operator in TIK where that is quicker "
+        help="of this computer, which all cards share, for the blocks of an operator in TIK if that is quicker "
         "(default: one per core)",
     )
     parser.add_argument(

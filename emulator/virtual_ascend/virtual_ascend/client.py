@@ -15,7 +15,7 @@ import numpy as np
 import tikemu
 
 from .device.memory import NOWHERE, PAGE, Address, Memory
-from .kernel import Kernel
+from .operator_call import OperatorCall
 
 REGISTER, LAUNCH = 1, 2  # of device/__main__.py
 _HEADER, _ANSWER, _ADDRESS = struct.Struct("=IIQQ"), struct.Struct("=qQ"), struct.Struct("=QQ")
@@ -76,7 +76,7 @@ class Card:
         """
         return self.memory.view(self.locate(address), np.dtype(np.uint8), (size,), "copy")
 
-    def register(self, kernel: Kernel) -> int:
+    def register(self, kernel: OperatorCall) -> int:
         """Return the number of a kernel that the device process has from now on."""
         self.numbers += 1
         self._ask(REGISTER, 0, self.numbers, kernel.dump())

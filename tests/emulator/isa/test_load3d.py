@@ -7,7 +7,7 @@ import pytest
 from tikemu.errors import TikBoundsError, TikParamError
 
 from tests.emulator.support.bench import check, recorded, refuses, touched
-from tests.emulator.support.cube_layout import RNG, gather, offset_a, to_nz
+from tests.emulator.support.cube_layout import RNG
 
 
 def documented_load3d(dst, src, a):
@@ -114,31 +114,6 @@ def test_load3d_marks_rows_past_the_image_undefined(strict, bench):
     dst = bench.tensor("UB", "float16", 3 * 256)
     bench.call("load3dv1", dst, src, **window())  # 42 output positions, 48 rows
     np.testing.assert_array_equal(dst.defined.reshape(48, 16).all(axis=1), np.arange(48) < 42)
-
-
-def test_load3d_with_a_point_kernel_turns_nz_into_zz(bench):
-    """cube.md 9: a 1x1 kernel without padding is the NZ to zZ conversion of an A operand."""
-    m, k = 32, 48
-    a = RNG.standard_normal((m, k)).astype(np.float16)
-    src, dst = bench.tensor("L1", "float16", m * k, to_nz(a)), bench.tensor("L0A", "float16", m * k)
-    for i in range(m // 16):
-        bench.call(
-            "load3dv1",
-            dst.at(i * k * 16),
-            src,
-            **window(
-                padding=[0, 0, 0, 0],
-                l1_h=1,
-                l1_w=m,
-                filter_w=1,
-                filter_h=1,
-                left_top_w=16 * i,
-                left_top_h=0,
-                repeat_mode=0,
-                repeat_time=k // 16,
-            ),
-        )
-    np.testing.assert_array_equal(gather(dst.values, m, k, lambda r, c: offset_a(r, c, k, 16)), a)
 
 
 def test_load3d_is_checked(bench):

@@ -206,17 +206,6 @@ def test_broadcast_ub_to_l0c(bench, dtype, nburst, burst_len, src_gap, dst_gap):
     assert op.cycles == nburst * burst_len * np.dtype(dtype).itemsize
 
 
-def test_broadcast_bias_pattern_fills_a_row_of_fractals(bench):
-    """cube.md 8.3: for each m1, (l0c[m1*256:], bias, N1, 1, 0, M1-1) puts bias[n] into C[:, n]."""
-    m1, n1 = 2, 3
-    bias = RNG.standard_normal(n1 * 16).astype(np.float32)
-    src, dst = bench.tensor("UB", "float32", n1 * 16, bias), bench.tensor("L0C", "float32", n1 * m1 * 256)
-    for i in range(m1):
-        bench.call("broadcast_ub_to_l0c", dst.at(i * 256), src, n1, 1, 0, m1 - 1)
-    c = dst.values.reshape(n1, m1 * 16, 16).transpose(1, 0, 2).reshape(m1 * 16, n1 * 16)
-    np.testing.assert_array_equal(c, np.tile(bias, (m1 * 16, 1)))
-
-
 def test_broadcast_is_checked(bench):
     views = call_views("float32", "float32", "L0C", "UB")
     check("broadcast_ub_to_l0c", *views, 1, 1, 0, 0)

@@ -64,13 +64,6 @@ def test_register_is_initially_zero(bench: Bench) -> None:
     assert out.values.tolist() == [0b111, 0]
 
 
-def test_nan_is_found_by_comparing_with_itself(bench: Bench, arithmetic: str) -> None:
-    x = bench.ub(np.array([1.0, np.nan, np.inf, -np.nan] * 16, np.float32))
-    bits = bench.ub(np.zeros(1, np.uint64))
-    bench.call("vec_cmpv_eq", bits, x, x, 1, 8, 8)
-    assert bits.values[0] == int("0101" * 16, 2)
-
-
 @pytest.mark.parametrize("legacy", [False, True], ids=["vec", "legacy"])
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_select(dtype: str, legacy: bool) -> None:

@@ -9,8 +9,8 @@ import pytest
 from tikemu.errors import TikParamError, TikUnsupportedArgumentError
 
 from tests.emulator.support.bench import Bench, Runtime
-from tests.emulator.support.elementwise_settings import settings
 from tests.emulator.support.naive_values import stored
+from tests.emulator.support.vector_inputs import settings
 
 pytestmark = pytest.mark.filterwarnings("ignore::tikemu.errors.TikWarning")
 

@@ -9,8 +9,7 @@ import pytest
 from tikemu.errors import TikWarning
 
 from tests.emulator.support.bench import Bench
-from tests.emulator.support.elementwise_settings import FLOATS, Setting, settings
-from tests.emulator.support.vector_inputs import random_mask, sample
+from tests.emulator.support.vector_inputs import FLOATS, Setting, random_mask, sample, settings
 
 pytestmark = pytest.mark.filterwarnings("ignore::tikemu.errors.TikWarning")
 
@@ -105,13 +104,6 @@ def test_interleaved_operands_do_not_overlap(arithmetic: str, recwarn: pytest.Wa
     blocks = x.values.reshape(-1, 2, 8)
     assert (blocks[:32, 1] == blocks[:32, 0] + 0.5).all()
     assert not recwarn.list
-
-
-def test_destination_written_by_every_repeat_keeps_the_last(bench: Bench, arithmetic: str) -> None:
-    x = bench.ub(np.arange(64 * 4, dtype=np.float32))
-    y = bench.ub(np.zeros(64, np.float32))
-    bench.call("vec_muls", 64, y, x, 2.0, 4, 0, 8)
-    assert (y.values == 2 * np.arange(192, 256)).all()
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "int32"])

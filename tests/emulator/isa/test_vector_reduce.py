@@ -177,18 +177,3 @@ def test_mask_without_lanes(bench: Bench) -> None:
     work = bench.ub(np.zeros(16, np.float16))
     bench.call("vec_reduce_add", Runtime(0), y[8], x, work, 1, 8)
     assert y.values[7:10].tolist() == [7, 0, 7]
-
-
-def test_row_sums_of_sixteen_columns(bench: Bench) -> None:
-    """vcadd(16, out, in, rows, 1, 1, 2): one row of 16 float32 is two blocks."""
-    x, y = bench.ub(np.arange(160, dtype=np.float32)), bench.ub(np.zeros(16, np.float32))
-    bench.call("vcadd", 16, y, x, 10, 1, 1, 2)
-    assert y.values[:10].tolist() == x.values.reshape(10, 16).sum(1).tolist()
-
-
-def test_row_maxima_are_dense(bench: Bench) -> None:
-    """vcgmax(128, out, in, M/8, 1, 1, 8) of an (M, 16) tile leaves a dense vector of M maxima."""
-    rng = np.random.default_rng(1)
-    x, y = bench.ub(rng.standard_normal(640).astype(np.float16)), bench.ub(np.zeros(40, np.float16))
-    bench.call("vcgmax", 128, y, x, 5, 1, 1, 8)
-    assert (y.values == x.values.reshape(40, 16).max(1)).all()

@@ -10,7 +10,7 @@ import tikemu
 from tikemu import tik
 from tikemu.machine import execute
 from tikemu.machine.calls import relocation, site
-from tikemu.timing import steady_state
+from tikemu.timing import clock as clocks
 
 from tests.emulator.support.element_kernel import tiled
 from tests.emulator.support.programs.cube_operators import PROGRAMS
@@ -81,7 +81,7 @@ def test_nothing_is_looked_up_without_reuse(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(site.CallSite, "prepare", counted)
     monkeypatch.setattr(execute.Session, "__init__", noted)
     monkeypatch.setattr(relocation.Relocator, "find", forbidden)
-    monkeypatch.setattr(steady_state.SteadyStateReplay, "extend", forbidden)
+    monkeypatch.setattr(clocks.CoreClock, "_extend", forbidden)
     instance, feeds = looped()
     for _ in range(2):
         tikemu.run(instance, feeds, options=tikemu.Options(reuse=False, trace=False))

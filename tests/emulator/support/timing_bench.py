@@ -19,7 +19,7 @@ class Bench:
 
     def __init__(self, **constants: float) -> None:
         self.clock = CoreClock(ASCEND_910A.with_constants(constants), 1000)
-        self.clock.trace = []
+        self.clock.simulator.trace = []
         self.ub = Memory("UB", "UB", 65536, False)
 
     def bytes(self, start: int, end: int) -> Any:
@@ -40,7 +40,7 @@ class Bench:
         for name, value in fields.items():
             setattr(op, name, value)
         self.clock.step((op,))
-        return self.clock.trace[-1][1:]
+        return self.clock.simulator.trace[-1][1:]
 
 
 A, B, C = (0, 256), (256, 512), (512, 768)

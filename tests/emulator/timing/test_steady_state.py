@@ -10,7 +10,7 @@ import tikemu
 from tikemu.isa.region import Memory, Region
 from tikemu.machine import cores
 from tikemu.soc import ASCEND_910A
-from tikemu.timing import steady_state
+from tikemu.timing import clock as clocks
 from tikemu.timing.clock import CoreClock
 from tikemu.timing.simulator import TimedOp, exact
 
@@ -92,20 +92,20 @@ class Clock:
                 start = self.block(start, several)
                 seen.append(start)
             self.clock.settle()
-            seen += [self.clock.scalar_busy, self.clock.flags, self.clock.events, [op.count for op in self.ops]]
-            seen += [[op.extra for op in self.ops]]
-            seen.append(self.clock.waited[:])
+            simulator = self.clock.simulator
+            seen += [simulator.scalar_busy, simulator.flags, simulator.waited[:], self.clock.events]
+            seen += [[(op.count, op.extra) for op in self.ops]]
         return seen
 
 
 @pytest.mark.parametrize("several", [False, True], ids=["one block", "blocks"])
 @pytest.mark.parametrize("seed", [0, 1, 2, 3, 12, 14, 33, 38])
 def test_random_loops(seed: int, several: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(steady_state, "FIRST_BACKOFF", 10)
-    monkeypatch.setattr(steady_state, "TRIAL_STATES", 30)
+    monkeypatch.setattr(clocks, "FIRST_BACKOFF", 10)
+    monkeypatch.setattr(clocks, "TRIAL_STATES", 30)
     replayed, simulated = Clock(seed, True), Clock(seed, False)
     assert replayed.run(several) == simulated.run(several)
-    assert replayed.clock.replay._transitions
+    assert replayed.clock._transitions
 
 
 @pytest.mark.parametrize("build", PROGRAMS, ids=lambda build: build.__name__)
@@ -137,7 +137,7 @@ def after_a_loop(replay: bool, body: Any, rest: Any) -> float:
 
 
 def test_a_state_holds_what_a_core_has_left_of_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(steady_state, "FIRST_BACKOFF", 2)
+    monkeypatch.setattr(clocks, "FIRST_BACKOFF", 2)
 
     def body(clock: CoreClock, footprint: Any, move: Any, vector: Any) -> None:
         clock.scalar(350.0)

@@ -52,7 +52,7 @@ def test_dependences_between_pipes_cost_a_flag(bench: Bench, first: dict, second
     bench.op("MTE2", cycles=100, latency=350, **first)
     assert bench.op("V", **second)[0] == ISSUE + 100 + 350 + SYNC
     assert bench.clock.now == 2 * ISSUE + FLAGS
-    assert bench.clock.flags == 2
+    assert bench.clock.simulator.flags == 2
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_dependences_between_pipes_cost_a_flag(bench: Bench, first: dict, second
 def test_independent_accesses_of_two_pipes_do_not_wait(bench: Bench, first: dict, second: dict) -> None:
     bench.op("MTE2", cycles=100, latency=350, **first)
     assert bench.op("V", **second)[0] == 2 * ISSUE
-    assert bench.clock.flags == 0
+    assert bench.clock.simulator.flags == 0
 
 
 def test_what_is_known_to_be_complete_needs_no_second_flag(bench: Bench) -> None:
@@ -74,7 +74,7 @@ def test_what_is_known_to_be_complete_needs_no_second_flag(bench: Bench) -> None
     bench.op("MTE2", writes=[B])
     bench.op("V", reads=[B])
     bench.op("V", reads=[A])  # the flag after B covers it
-    assert bench.clock.flags == 2
+    assert bench.clock.simulator.flags == 2
 
 
 def test_instructions_of_a_pipe_complete_in_order(bench: Bench) -> None:
@@ -189,7 +189,7 @@ def test_the_barrier_of_all_pipes_drains_everything(bench: Bench) -> None:
     bench.op("V", cycles=500, writes=[A])
     bench.op("S", barrier="ALL")
     assert bench.op("M", reads=[A])[0] == ISSUE + 500 + 20 + ISSUE
-    assert bench.clock.flags == 0
+    assert bench.clock.simulator.flags == 0
 
 
 def test_explicit_flags_hold_the_destination(bench: Bench) -> None:
@@ -203,7 +203,7 @@ def test_explicit_flags_hold_the_destination(bench: Bench) -> None:
 def test_waiting_for_a_flag_that_is_never_set(bench: Bench) -> None:
     heard = []
     bench.clock = CoreClock(ASCEND_910A, 1000, lambda message, location: heard.append(message))
-    bench.clock.trace = []
+    bench.clock.simulator.trace = []
     bench.op("S", flag=("wait", "MTE2", "V", 0))
     assert bench.op("V")[0] == FLAG + ISSUE
     assert heard == ["wait_flag(MTE2, V, 0) has no set_flag before it"]
@@ -234,13 +234,13 @@ def test_an_unsynchronised_scope_inserts_no_flags(bench: Bench) -> None:
     bench.op("MTE2", cycles=100, latency=350, writes=[A])
     bench.clock.enter_unsynced()
     op = TimedOp("op", PIPE_INDEX["MTE2"], 10, 350, (), (bench.bytes(*B),))
-    bench.clock.step_unsynced(op)
+    bench.clock.simulator.step_unsynced(op)
     use = TimedOp("op", PIPE_INDEX["V"], 10, 20, (bench.bytes(*B),), (bench.bytes(*C),))
-    bench.clock.step_unsynced(use)
-    assert bench.clock.trace[-1][1] == 3 * ISSUE  # B is written inside the scope: no wait
+    bench.clock.simulator.step_unsynced(use)
+    assert bench.clock.simulator.trace[-1][1] == 3 * ISSUE  # B is written inside the scope: no wait
     before = TimedOp("op", PIPE_INDEX["M"], 10, 20, (bench.bytes(*A),), ())
-    bench.clock.step_unsynced(before)
-    assert bench.clock.trace[-1][1] == ISSUE + 100 + 350 + SYNC  # A was written before it
-    bench.clock.leave_unsynced()
+    bench.clock.simulator.step_unsynced(before)
+    assert bench.clock.simulator.trace[-1][1] == ISSUE + 100 + 350 + SYNC  # A was written before it
+    bench.clock.simulator.leave_unsynced()
     start, _ = bench.op("MTE3", reads=[B])
     assert start == ISSUE + 100 + 10 + 350 + SYNC  # after the scope its accesses count

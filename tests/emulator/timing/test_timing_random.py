@@ -57,7 +57,7 @@ def test_random_schedule(seed: int) -> None:
     rng = np.random.default_rng(seed)
     memory = Memory("UB", "UB", 4096, False)
     clock = CoreClock(ASCEND_910A, 10**6)
-    clock.trace = []
+    clock.simulator.trace = []
     regions = []
     for _ in range(25):
         start, width = int(rng.integers(0, 2000)), int(rng.integers(1, 300))
@@ -80,5 +80,5 @@ def test_random_schedule(seed: int) -> None:
         )
         expected = slow.step(op)
         clock.step((op,))
-        assert clock.trace[-1][1] == expected
+        assert clock.simulator.trace[-1][1] == expected
     assert clock.now == slow.now

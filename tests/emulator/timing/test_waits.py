@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("soc")
 
 def waits(bench: Bench) -> dict:
     """Return the waits of the pipes of a bench until now."""
-    return named(bench.clock.waited)
+    return named(bench.clock.simulator.waited)
 
 
 def test_a_pipe_waits_for_the_scalar_unit(bench: Bench) -> None:
@@ -92,7 +92,7 @@ def test_work_and_waits_are_all_the_time_of_a_pipe(bench: Bench, seed: int) -> N
         if rng.random() < 0.2:
             bench.clock.scalar(float(rng.integers(1, 200)))
     clock = bench.clock
-    busy["S"] += clock.scalar_busy
+    busy["S"] += clock.simulator.scalar_busy
     for pipe in PIPES:
         waited = sum(cycles for (waiting, _, _), cycles in waits(bench).items() if waiting == pipe)
         assert busy[pipe] + waited == (clock.now if pipe == "S" else clock.simulator.free[PIPE_INDEX[pipe]]), pipe

@@ -65,7 +65,7 @@ class EmulatorBackend(OperatorBackend):
 
 # Each of a training step's four kernels takes several megabytes. A process that meets many shapes cannot keep all.
 @functools.lru_cache(maxsize=64)
-def _recorded(stage: str, request, name: str):
+def _recorded(stage: str, problem, name: str):
     """Return the recorded kernel of a stage."""
     import tikemu
 
@@ -74,35 +74,35 @@ def _recorded(stage: str, request, name: str):
 
     from flash_attention.kernels.tik import operators
 
-    return operators.build(stage, request, tik, name, True)
+    return operators.build(stage, problem, tik, name, True)
 
 
-def _emulated(operator, signature, request, shapes: list):
+def _emulated(operator, signature, problem, shapes):
     """Return the primitive of a kernel. It stores its inputs in the kernel's formats, as a device does, and runs it."""
     import tikemu
 
     from flash_attention.kernels.tik.layout import from_nz, to_nz
 
     stage, name = operator.stage, operator.name
-    _recorded(stage, request, name)  # a refusal shows before anything runs
+    _recorded(stage, problem, name)  # a refusal shows before anything runs
     options = tikemu.Options(strict=True, progress=False)
     count, dtypes = len(signature.inputs), [getattr(mstype, tensor.dtype) for tensor in signature.outputs]
+    seen = [tuple(map(int, shapes.get(tensor.name, tensor.shape))) for tensor in signature.outputs]
 
     def run(*tensors):  # MindSpore keeps this function for good: it must not hold a kernel
-        kernel, feed = _recorded(stage, request, name), {}
+        kernel, feed = _recorded(stage, problem, name), {}
         for wanted, tensor in zip(kernel.inputs, tensors):
             array = to_nz(tensor) if wanted.format == "FRACTAL_NZ" else np.ascontiguousarray(tensor)
             feed[wanted.name] = array.reshape(wanted.shape)
         stored = tikemu.run(kernel.tik, feed, timing=False, options=options).outputs
         return [
             from_nz(stored[given.name], *shape[-2:]) if given.format == "FRACTAL_NZ" else stored[given.name]
-            for given, shape in zip(kernel.outputs, shapes)
+            for given, shape in zip(kernel.outputs, seen)
         ]
 
-    shapes = [tuple(int(size) for size in shape) for shape in shapes]
-    if len(shapes) > 1:
-        return _Packed(run, count, shapes, dtypes)
-    return _pyfunc(lambda *tensors: run(*tensors)[0], count, shapes[0], dtypes[0])
+    if len(seen) > 1:
+        return _Packed(run, count, seen, dtypes)
+    return _pyfunc(lambda *tensors: run(*tensors)[0], count, seen[0], dtypes[0])
 
 
 class _Packed(nn.Cell):

@@ -55,9 +55,9 @@ class Differentiable(nn.Cell):
     `others` is a tuple of `count` tensors of any meaning, at most eight.
 
     Args:
-        forward: a Cell, forward(query, key, value, others) -> (output, logsumexp).
-        backward: a Cell, backward(query, key, value, others, output, logsumexp, d_output, d_logsumexp) -> (d_query,
-            d_key, d_value, d_others).
+        forward: a Cell, forward(query, key, value, *others) -> (output, logsumexp).
+        backward: a Cell, backward(query, key, value, output, logsumexp, d_output, d_logsumexp, *others) -> (d_query,
+            d_key, d_value, *d_others).
         backend: its name in the message that refuses second derivatives.
         count: of the others.
         primitive: whether forward is a primitive with a `bprop` of its own, which then serves wherever that is right.
@@ -65,26 +65,42 @@ class Differentiable(nn.Cell):
 
     def __init__(self, forward: nn.Cell, backward: nn.Cell, backend: str, count: int, primitive: bool = False):
         super().__init__()
-        self.forward = forward
-        self.in_graph = forward if primitive else _PadToEight(_WithBprop(forward, backward, backend, count), count)
-        self.in_jit = self.in_graph if primitive else _PadToEight(_OfInputs(forward, backward, backend, count), count)
-        self.recorded = None
-        if OLD:
-            self.in_jit = _Branching(forward) if primitive else _Refused(backend)
-            self.recorded = _PadToEight(_Recorded(forward, backward, backend, count), count)
+        self.forward, self.backend, self.primitive = forward, backend, primitive
+        self.whole, self.parts = _Whole(backward, backend, count, forward), _Parts(backward, backend, count)
+        self.results = NotDifferentiated(forward) if OLD else None
+        # A `bprop` takes no tuple in graphs of 2.0 and in PYNATIVE, and no variable number of inputs.
+        self.padding = (Tensor([0.0]),) * (8 - count)
 
     def __call__(self, query, key, value, others):
         # PYNATIVE calls a cell and so lands here; a compiled graph contains `construct` instead.
-        if not OLD:
-            return self.in_graph(query, key, value, others)
-        if _pynative_executor.grad_flag():
-            return self.recorded(query, key, value, others)
-        return self.forward(query, key, value, others)
+        if OLD and _pynative_executor.grad_flag():
+            results = self.results(query, key, value, *others)
+            output, logsumexp = self.parts(query, key, value, *others, *self.padding, *results)
+            return _known(output), _known(logsumexp)
+        if OLD or self.primitive:
+            return self.forward(query, key, value, *others)
+        return self.whole(query, key, value, *others, *self.padding)
 
     def construct(self, query, key, value, others):
-        if _in_jit():
-            return self.in_jit(query, key, value, others)
-        return self.in_graph(query, key, value, others)
+        if self.primitive:
+            output, logsumexp = self.forward(query, key, value, *others)
+            if OLD and _in_jit():
+                output = _branch(output, logsumexp)
+            return output, logsumexp
+        if not _in_jit():
+            return self.whole(query, key, value, *(others + self.padding))
+        if OLD:
+            _refuse_jit(self.backend)
+        stopped_inputs = _all_stopped((query, key, value) + others)
+        results = _all_stopped(self.forward(*stopped_inputs))
+        return self.parts(query, key, value, *(others + self.padding + results))
+
+
+def _branch(output, logsumexp):
+    """Return the output behind a branch that is never taken: no logsumexp is above infinity."""
+    if ops.reshape(logsumexp, (-1,))[0] > float("inf"):
+        output = output + output
+    return output
 
 
 @constexpr(reuse_result=False)
@@ -115,32 +131,6 @@ class UnlessRecorded(nn.Cell):
         return self.cell(a, b, c, d)
 
 
-class _Branching(nn.Cell):
-    """Run the forward pass beside a branch that is never taken: no logsumexp is above infinity."""
-
-    def __init__(self, forward: nn.Cell):
-        super().__init__()
-        self.forward = forward
-
-    def construct(self, query, key, value, others):
-        output, logsumexp = self.forward(query, key, value, others)
-        if ops.reshape(logsumexp, (-1,))[0] > float("inf"):
-            output = output + output
-        return output, logsumexp
-
-
-class _Refused(nn.Cell):
-    """Refuse the call, in place of a form that MindSpore differentiates rightly."""
-
-    def __init__(self, backend: str):
-        super().__init__()
-        self.backend = backend
-
-    def construct(self, query, key, value, others):
-        _refuse_jit(self.backend)
-        return query, query
-
-
 @constexpr(reuse_result=False)
 def _refuse_jit(backend: str):
     raise RuntimeError(
@@ -149,38 +139,47 @@ def _refuse_jit(backend: str):
     )
 
 
-class _WithBprop(nn.Cell):
+class _Gradients(nn.Cell):
+    """Hold the backward pass of a Cell of eight other inputs, of which it has `count`."""
+
+    def __init__(self, backward: nn.Cell, backend: str, count: int):
+        super().__init__()
+        self.backward, self.count = backward, count
+        self.first_derivatives = FirstDerivatives(backend)
+
+
+class _Whole(_Gradients):
     """Differentiate the usual way: results and inputs belong to the Cell's own call."""
 
-    def __init__(self, forward: nn.Cell, backward: nn.Cell, backend: str, count: int):
-        super().__init__()
-        self.forward, self.backward, self.count = forward, backward, count
-        self.first_derivatives = FirstDerivatives(backend)
+    def __init__(self, backward: nn.Cell, backend: str, count: int, forward: nn.Cell):
+        super().__init__(backward, backend, count)
+        self.forward = forward
 
     def construct(self, query, key, value, a, b, c, d, e, f, g, h):
         others = (a, b, c, d, e, f, g, h)
-        return self.forward(query, key, value, others[: self.count])
+        return self.forward(query, key, value, *others[: self.count])
 
     def bprop(self, query, key, value, a, b, c, d, e, f, g, h, out, dout):
         others = (a, b, c, d, e, f, g, h)
-        d_query, d_key, d_value, d_others = self.backward(
-            query, key, value, others[: self.count], out[0], out[1], dout[0], dout[1]
-        )
-        gradients = self.first_derivatives(d_query, d_key, d_value, query, key, value)
-        return gradients + d_others + zeros_like(others[self.count :])
+        given = (out[0], out[1], dout[0], dout[1]) + others[: self.count]
+        gradients = self.backward(query, key, value, *given)
+        first = self.first_derivatives(gradients[0], gradients[1], gradients[2], query, key, value)
+        return first + gradients[3:] + zeros_like(others[self.count :])
 
 
-class _PadToEight(nn.Cell):
-    """Pad a Cell's `count` other inputs to eight. A `bprop` takes no tuple in graphs of 2.0 and in PYNATIVE, and no
-    variable number of inputs.
-    """
+class _Parts(_Gradients):
+    """Hand on results, and give the inputs behind them their gradient. The backward pass takes nothing from `out`."""
 
-    def __init__(self, run: nn.Cell, count: int):
-        super().__init__()
-        self.run, self.missing = run, (Tensor([0.0]),) * (8 - count)
+    def construct(self, query, key, value, a, b, c, d, e, f, g, h, output, logsumexp):
+        return output, logsumexp
 
-    def construct(self, query, key, value, others):
-        return self.run(query, key, value, *(others + self.missing))
+    def bprop(self, query, key, value, a, b, c, d, e, f, g, h, output, logsumexp, out, dout):
+        others = (a, b, c, d, e, f, g, h)
+        given = (output, logsumexp, dout[0], dout[1]) + others[: self.count]
+        gradients = self.backward(query, key, value, *given)
+        d_query, d_key, d_value = _as_rows(gradients[0]), _as_rows(gradients[1]), _as_rows(gradients[2])
+        first = self.first_derivatives(d_query, d_key, d_value, query, key, value)
+        return first + gradients[3:] + zeros_like(others[self.count :] + (output, logsumexp))
 
 
 class NotDifferentiated(nn.Cell):
@@ -219,77 +218,12 @@ def _known(tensor):
     return ops.reshape(tensor, tensor.shape)
 
 
-class _Recorded(nn.Cell):
-    """Differentiate in PYNATIVE of MindSpore 2.0. What the backward pass needs is the input of a Cell, never its
-    result.
-    """
-
-    def __init__(self, forward: nn.Cell, backward: nn.Cell, backend: str, count: int):
-        super().__init__()
-        self.results = NotDifferentiated(_Flat(forward))
-        self.gradients = _GradientsOfResults(backward, backend, count)
-        self.count = count
-
-    def construct(self, query, key, value, a, b, c, d, e, f, g, h):
-        others = (a, b, c, d, e, f, g, h)
-        results = self.results(query, key, value, *others[: self.count])
-        output, logsumexp = self.gradients(query, key, value, *others, *results)
-        return _known(output), _known(logsumexp)
-
-
-class _OfInputs(nn.Cell):
-    """Differentiate in `@jit` functions from MindSpore 2.7 on. The backward pass takes nothing from `out`."""
-
-    def __init__(self, forward: nn.Cell, backward: nn.Cell, backend: str, count: int):
-        super().__init__()
-        self.forward, self.count = forward, count
-        self.gradients = _GradientsOfResults(backward, backend, count)
-
-    def construct(self, query, key, value, a, b, c, d, e, f, g, h):
-        others = (a, b, c, d, e, f, g, h)
-        inputs = _all_stopped((query, key, value, *others))
-        results = self.forward(inputs[0], inputs[1], inputs[2], inputs[3 : 3 + self.count])
-        return self.gradients(query, key, value, *others, *_all_stopped(results))
-
-
 def _all_stopped(tensors):
     """Return the tensors as constants: their derivatives are not wanted."""
     result = ()
     for tensor in tensors:
         result = result + (ops.stop_gradient(tensor),)
     return result
-
-
-class _Flat(nn.Cell):
-    """Run the forward pass on inputs one by one."""
-
-    def __init__(self, forward: nn.Cell):
-        super().__init__()
-        self.forward = forward
-
-    def construct(self, query, key, value, *others):
-        return self.forward(query, key, value, others)
-
-
-class _GradientsOfResults(nn.Cell):
-    """Hand on the results, and give the inputs behind them their gradient."""
-
-    def __init__(self, backward: nn.Cell, backend: str, count: int):
-        super().__init__()
-        self.backward, self.count = backward, count
-        self.first_derivatives = FirstDerivatives(backend)
-
-    def construct(self, query, key, value, a, b, c, d, e, f, g, h, output, logsumexp):
-        return output, logsumexp
-
-    def bprop(self, query, key, value, a, b, c, d, e, f, g, h, output, logsumexp, out, dout):
-        others = (a, b, c, d, e, f, g, h)
-        d_query, d_key, d_value, d_others = self.backward(
-            query, key, value, others[: self.count], output, logsumexp, dout[0], dout[1]
-        )
-        gradients = _as_rows(d_query), _as_rows(d_key), _as_rows(d_value)
-        zeros = zeros_like(others[self.count :] + (output, logsumexp))
-        return self.first_derivatives(*gradients, query, key, value) + d_others + zeros
 
 
 def _as_rows(tensor):

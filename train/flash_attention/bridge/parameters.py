@@ -47,16 +47,12 @@ class Compiled(nn.Cell):
 
     def __init__(self, run: nn.Cell):
         super().__init__()
-        self.run = run
+        self.run, self.in_jit = run, _Jit(run)
 
     def __call__(self, *arguments):
         if VERSION < (2, 3) or ms.get_context("device_target") != "Ascend":
             return self.run(*arguments)
-        sizes = tuple(len(one) if isinstance(one, tuple) else -1 for one in arguments)
-        flat = []
-        for one, size in zip(arguments, sizes):
-            flat.extend(one if size >= 0 else (one,))
-        return _jit(self.run, sizes)(*map(_own, flat))
+        return self.in_jit(*map(_own, arguments))
 
     def construct(self, *arguments):
         return self.run(*arguments)
@@ -101,16 +97,13 @@ def _own(argument):
 
 
 class _Jit(nn.Cell):
-    def __init__(self, run: nn.Cell, sizes: tuple):
+    def __init__(self, run: nn.Cell):
         super().__init__()
-        self.run = _unpacked(run, sizes)
+        self.run = run
 
     @ms.jit
-    def construct(self, *flat):
-        return self.run(*flat)
-
-
-_jit = functools.lru_cache(maxsize=512)(_Jit)
+    def construct(self, *arguments):
+        return self.run(*arguments)
 
 
 def results_in_graph_mode(arguments: tuple, named: dict) -> tuple[tuple, dict]:

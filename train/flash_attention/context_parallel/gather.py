@@ -79,14 +79,13 @@ class _Gathering(nn.Cell):
 
 
 class _Forward(_Gathering):
-    """(query, key, value, (sinks, prefix, ids)) -> (output, logsumexp)."""
+    """(query, key, value, sinks, prefix, ids) -> (output, logsumexp)."""
 
     def __init__(self, place: tuple, rules: AttentionRules, sizes: Sizes, backend: str | None):
         super().__init__(SourceForward, place, rules, sizes, backend)
         self.start = Start(sizes)
 
-    def construct(self, query, key, value, others):
-        sinks, prefix, ids = others
+    def construct(self, query, key, value, sinks, prefix, ids):
         output, logsumexp = self.start(sinks)
         optional = self.optional(prefix, ids)
         pairs = self.gather(key, value)
@@ -105,8 +104,7 @@ class _Backward(_Gathering):
         # A CPU has no ReduceScatter. In graphs it also has no operation that cuts up bfloat16 (MindSpore 2.10).
         self.reduce = ops.AllReduce() if self.on_cpu else ops.ReduceScatter()
 
-    def construct(self, query, key, value, others, output, logsumexp, d_output, d_logsumexp):
-        sinks, prefix, ids = others
+    def construct(self, query, key, value, output, logsumexp, d_output, d_logsumexp, sinks, prefix, ids):
         d_query = filled(query.shape, 0)
         pairs = self.gather(key, value)
         query, output = ops.cast(query, self.moved), ops.cast(output, self.moved)
@@ -123,9 +121,9 @@ class _Backward(_Gathering):
         else:
             mine = self.reduce(ops.concat(gradients))
         d_key, d_value = self.pair.split(mine)
-        d_others = (self.of_sinks(sinks, output, logsumexp, d_output),) + zeros_like(others[1:])
+        d_sinks = self.of_sinks(sinks, output, logsumexp, d_output)
         d_query, d_key = ops.cast(d_query, self.dtype), ops.cast(d_key, self.dtype)
-        return d_query, d_key, ops.cast(d_value, self.dtype), d_others
+        return (d_query, d_key, ops.cast(d_value, self.dtype), d_sinks) + zeros_like((prefix, ids))
 
 
 @compile_time

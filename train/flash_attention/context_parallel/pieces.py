@@ -17,7 +17,6 @@ from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 
 from flash_attention.backends import registry
-from flash_attention.backends.base import Backend
 from flash_attention.bridge.constants import filled
 from flash_attention.call import AttentionRules, Call, alibi_slopes
 from flash_attention.call.visibility import UNLIMITED
@@ -179,9 +178,7 @@ class PieceBackward(_Piece):
     def __init__(self, sizes: Sizes, rules: AttentionRules, piece: Piece, backend: str | None):
         call = piece_problem(sizes, rules, piece)
         super().__init__(sizes, piece, call)
-        chosen = registry.choose(call, backend)
-        own = chosen.build_backward(call)
-        self.gradients = _Differentiated(call, chosen) if own is None else own
+        self.gradients = _Differentiated(call, backend)
 
     def construct(self, query, key, value, optional, output, logsumexp, d_output, d_query, d_key, d_value):
         logsumexp = self.rows(logsumexp)
@@ -204,13 +201,13 @@ class PieceBackward(_Piece):
 
 
 class _Differentiated(nn.Cell):
-    """Compute gradients from the derivative of the forward cell. Serves backends without a backward pass of their own.
+    """Compute gradients from the derivative of the forward cell.
 
     The output of the whole is sum_i w_i output_i with w_i = exp(logsumexp_i - logsumexp). So the gradient of output_i
     is w_i d_output, and the gradient of logsumexp_i is w_i d_output . (output_i - output).
     """
 
-    def __init__(self, call: Call, backend: Backend):
+    def __init__(self, call: Call, backend: str | None):
         super().__init__()
         self.attention = registry.build(call, backend)
         self.differentiate = ops.GradOperation(get_all=True, sens_param=True)

@@ -16,7 +16,7 @@ from flash_attention.call.rules import AttentionRules
 from flash_attention.kernels.tik import operators
 from flash_attention.kernels.tik.backward import schedule as scheduler
 from flash_attention.kernels.tik.hardware import CUBE_FLOPS, EVENTS, INSTRUCTION_CACHE
-from flash_attention.kernels.tik.problem import CAPACITY, KernelProblem, Request
+from flash_attention.kernels.tik.problem import CAPACITY, KernelProblem
 
 TILE = 128 * 128
 # The stage of a kernel, and its matrix products over head_dim and over value_dim. "backward" is the main kernel; "rows"
@@ -68,7 +68,7 @@ def excess(peak_bytes: Mapping[str, int], code_bytes: int, events: int, most_eve
 
 def passes(problem: KernelProblem) -> tuple[str, ...]:
     """Return OPERATORS' names of the passes around the backward operator's main kernel."""
-    writes_d_query = scheduler.choose(problem, False).split.writes_d_query
+    writes_d_query = scheduler.choose(problem).split.writes_d_query
     return ("rows",) if writes_d_query else ("rows", "finish")
 
 
@@ -170,17 +170,17 @@ def build(problem: KernelProblem, operator: str = "forward"):
     Args:
         operator: one of OPERATORS.
     """
-    return record(OPERATORS[operator][0], Request(problem))
+    return record(OPERATORS[operator][0], problem)
 
 
-def record(stage: str, request: Request):
+def record(stage: str, problem: KernelProblem):
     """Return the recorded kernel of a stage, of operators.build."""
     import tikemu
 
     tikemu.install(soc="Ascend910A")
     from tbe import tik
 
-    return operators.build(stage, request, tik, stage, False)
+    return operators.build(stage, problem, tik, stage, False)
 
 
 def simulate(

@@ -11,6 +11,6 @@ gives the operations for the values of the run-time arguments, and keeps them. :
    for all addresses that are alike, and point to another address each time.
 3. Calls without run-time arguments that follow one another are bound together, as a :class:`.site.CallGroup`.
 
-With ``Options(reuse=False)`` nothing is looked up (:mod:`tikemu.timing.reuse`): every call is bound each time.
+With ``Options(reuse=False)`` nothing is looked up (see ``Reusable`` of the runtime): every call is bound each time.
 What dropped operations have counted stays with their site.
 """

@@ -8,7 +8,6 @@ from ...errors import TikBoundsError
 from ...isa.micro_op import Operand
 from ...program import ir
 from ...program.dtypes import is_float, size_of
-from ..definitions import space_message
 from ..expressions import Expressions
 from ..runtime import TensorPlace
 
@@ -135,7 +134,7 @@ class OperandTemplate:
         if self.run_time_shape:
             needed = address - start + (1 + sum((n - 1) * step for n, step in zip(shape, strides))) * self.itemsize
             if needed > place.size and self.view.tensor.max_mem_size is not None:
-                raise TikBoundsError(space_message(self.view.tensor, needed))
+                raise beyond_reserve(self.view.tensor, needed)
             if needed > place.size:
                 raise TikBoundsError(
                     f"a slice of tensor {name!r} ends at element {needed // self.itemsize}, but it "
@@ -155,3 +154,11 @@ def resolve(entry: Any, key: tuple) -> Any:
     if isinstance(entry, dict):
         return {name: resolve(item, key) for name, item in entry.items()}
     return entry
+
+
+def beyond_reserve(tensor: ir.TensorInfo, needed: int) -> TikBoundsError:
+    """Return the debugger's error about a tensor that grows beyond its reserve."""
+    return TikBoundsError(
+        f"The space required exceeds max_mem_size: tensor {tensor.name!r} needs {needed} bytes, max_mem_size is "
+        f"{tensor.max_mem_size}"
+    )

@@ -4,27 +4,55 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...errors import TikScopeError
 from ...program import ir
 from ..backward_slice import Needs
-from ..expressions import name_of
-from ..runtime import Runtime
-from ..source_writer import INDENT, SourceWriter
+from ..expressions import HELPERS, Expressions, name_of
+from ..runtime import Runtime, TensorPlace
 from .arguments import OperandTemplate, RuntimeArguments, float_key
 from .site import CallGroup, CallSite
 
 
-class CallCompiler(SourceWriter):
-    """Translate calls.
+class CallCompiler:
+    """Translate calls into source text, line by line.
 
     Attributes:
+        names: global names of the translated program, with their values.
+        lines: the lines so far; ``locations`` has the user's line for the number of each, and the loops around it.
+        depth: indentation of the next line.
+        enclosing: the loops around it, outermost first.
+        live: uids of the on-chip tensors that are defined here.
         synced: whether the automatic synchronisation works here.
         sites: by ``id`` of a call's statement, its site.
     """
 
     def __init__(self, runtime: Runtime, needs: Needs) -> None:
-        super().__init__(runtime)
+        self.runtime = runtime
         self.needs = needs
-        self.names["_key"] = float_key
+        self.expressions = Expressions()
+        self.names: dict[str, Any] = dict(
+            HELPERS,
+            _range=runtime.loop_range,
+            _blocks=runtime.enter_blocks,
+            _core=runtime.core.core,
+            _key=float_key,
+        )
+        if runtime.timing:
+            clock = runtime.clock
+            self.names.update(
+                _scalar=clock.scalar,
+                _iteration=clock.iteration,
+                _step=clock.step,
+                _await=clock.await_value,
+                _step_unsynced=clock.simulator.step_unsynced,
+                _enter=clock.enter_unsynced,
+                _leave=clock.simulator.leave_unsynced,
+            )
+        self.lines: list[str] = []
+        self.locations: dict[int, tuple[ir.Location | None, tuple[ir.For, ...]]] = {}
+        self.depth = 1
+        self.enclosing: tuple[ir.For, ...] = ()
+        self.live: set[int] = set()
         self.synced = True
         self.sites: dict[int, CallSite] = {}
         self._group: list[CallSite] = []
@@ -35,6 +63,31 @@ class CallCompiler(SourceWriter):
         }
         self.barriers = "block_barrier" in called
         self.atomics = "set_atomic_add" in called
+
+    def emit(self, text: str, location: ir.Location | None = None) -> None:
+        self.lines.append(" " * self.depth + text)
+        self.locations[len(self.lines)] = location, self.enclosing
+
+    def name(self, prefix: str, value: Any) -> str:
+        """Return a fresh global name for ``value``."""
+        name = f"{prefix}{len(self.names)}"
+        self.names[name] = value
+        return name
+
+    def scalar_cost(self, operations: int) -> None:
+        """Charge the scalar unit for ``operations``."""
+        if operations and self.runtime.timing:
+            self.emit(f"_scalar({operations * self.runtime.soc.timing.scalar_cycles!r})")
+
+    def place(self, view: ir.View) -> TensorPlace:
+        tensor = view.tensor
+        if tensor.memory != "GM" and tensor.uid not in self.live:
+            raise TikScopeError(f"tensor {tensor.name!r} is used outside the statement scope that defined it")
+        return self.runtime.place(view)
+
+    def copy(self, tensor: ir.TensorInfo) -> str:
+        placement = self.runtime.plan.placements.get(tensor.uid)
+        return "" if placement is None else self.expressions.copy_number(placement.selectors)
 
     def _on_Instruction(self, statement: ir.Instruction) -> None:
         """Compile any call; one without run-time arguments waits for :meth:`flush`."""
@@ -100,7 +153,7 @@ class CallCompiler(SourceWriter):
             self.emit(f"if p is None: p = {name}.first()")
             if computed:
                 self.emit("else:")
-                self.emit(f"{INDENT}for x in p: x.run()")
+                self.emit(" for x in p: x.run()")
             self.account(None)
             group = group[count:]
 

@@ -8,9 +8,8 @@ from typing import Any
 from ...errors import TikError
 from ...isa.call import BindContext
 from ...program import ir
-from ...timing.reuse import Reusable
 from ..counters import Tally, reset
-from ..runtime import BoundOp, Ops, Runtime
+from ..runtime import BoundOp, Ops, Reusable, Runtime
 from .arguments import KeyField, OperandTemplate, RuntimeArguments, resolve
 from .relocation import Relocator
 

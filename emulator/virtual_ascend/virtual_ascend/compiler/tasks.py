@@ -18,7 +18,7 @@ from tikemu.frontend.build import latest
 from tikemu.machine.inputs import block_count
 from tikemu.program import ir
 
-from ..kernel import Kernel, arguments_of, shape_of, tensors
+from ..operator_call import OperatorCall, arguments_of, shape_of, tensors
 from . import answers
 
 #: CANN's own operators are modules of this package.
@@ -64,7 +64,7 @@ def dispatch_single_op_compile_task(
             raise NotImplementedError(f"operator {kind}: the virtual Ascend compiles no operators for changing shapes")
         values = [_value(item) for item in attributes]
         named = {item["name"]: item.get("value") for item in attributes if isinstance(item, dict)}
-        kernel = Kernel(values[-1], kind, function, list(inputs), list(outputs), named)
+        kernel = OperatorCall(values[-1], kind, function, list(inputs), list(outputs), named)
         if not _is_built_in(module):
             entry = getattr(importlib.import_module(module), function)
             kernel.program = record(entry, [*inputs, *outputs, *values])
@@ -121,7 +121,7 @@ def record(entry: Callable[..., Any], arguments: list[Any], **named: Any) -> ir.
     return program
 
 
-def _write(kernel: Kernel, folder: Path) -> None:
+def _write(kernel: OperatorCall, folder: Path) -> None:
     """Write the kernel, and its description for MindSpore."""
     folder.mkdir(parents=True, exist_ok=True)
     contents = kernel.dump()

@@ -19,7 +19,7 @@ from typing import Callable
 
 import numpy as np
 
-from ..kernel import load
+from ..operator_call import load
 from . import aicpu, by_name, channels, collectives, nn
 from .errors import KernelError, QueueEmpty, QueueFull
 from .graph import Graphs

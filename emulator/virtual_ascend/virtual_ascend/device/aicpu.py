@@ -6,7 +6,7 @@ import struct
 from collections.abc import Iterator
 from typing import Any, Union
 
-from ..kernel import Kernel
+from ..operator_call import OperatorCall
 
 #: mindspore::DataType by number.
 DTYPES = {
@@ -44,9 +44,9 @@ def fields(message: bytes) -> Iterator[tuple[int, Field]]:
         place += size
 
 
-def parse(definition: bytes) -> Kernel:
+def parse(definition: bytes) -> OperatorCall:
     """Return the kernel that a node definition describes: 1 or 2: operator, 3: attributes, 4: inputs, 5: outputs."""
-    kernel = Kernel("", "", "", [], [], {})
+    kernel = OperatorCall("", "", "", [], [], {})
     for number, value in fields(definition):
         if number in (1, 2) and isinstance(value, bytes) and value:
             kernel.name = kernel.type = kernel.function = value.decode()
@@ -60,7 +60,7 @@ def parse(definition: bytes) -> Kernel:
 
 def _message(value: Field) -> bytes:
     if not isinstance(value, bytes):
-        raise ValueError(f"a node definition has the number {value} where a message belongs")
+        raise ValueError(f"a node definition has the number {value} in the place of a message")
     return value
 
 

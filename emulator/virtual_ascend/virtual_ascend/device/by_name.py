@@ -6,7 +6,7 @@ import json
 import re
 from typing import Any, Callable
 
-from ..kernel import Kernel
+from ..operator_call import OperatorCall
 from .aicpu import DTYPES
 from .errors import KernelError
 
@@ -32,12 +32,12 @@ def both_forms(**operators: Callable[..., Any]) -> dict[str, Callable[..., Any]]
     return {name + ending: operator for name, operator in operators.items() for ending in ("", "_d")}
 
 
-def attribute(kernel: Kernel, *names: str, otherwise: Any = None) -> Any:
+def attribute(kernel: OperatorCall, *names: str, otherwise: Any = None) -> Any:
     """Return the first of these attributes: by CANN's name, then by the name in calls by name."""
     return next((kernel.attributes[name] for name in names if name in kernel.attributes), otherwise)
 
 
-def parse(message: bytes) -> tuple[Kernel, dict[int, bytes]]:
+def parse(message: bytes) -> tuple[OperatorCall, dict[int, bytes]]:
     """Return the kernel, and tensors that do not lie on the card by their place."""
     described = json.loads(message)
     constants: dict[int, bytes] = {}
@@ -56,4 +56,4 @@ def parse(message: bytes) -> tuple[Kernel, dict[int, bytes]]:
 
     inputs, outputs = ([tensor(given) for given in described[side]] for side in ("inputs", "outputs"))
     kind = described["type"]
-    return Kernel(kind, kind, entry_of(kind), inputs, outputs, described["attributes"]), constants
+    return OperatorCall(kind, kind, entry_of(kind), inputs, outputs, described["attributes"]), constants

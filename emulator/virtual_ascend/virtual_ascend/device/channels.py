@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..kernel import Kernel
+from ..operator_call import OperatorCall
 from .aicpu import DTYPES
 from .errors import QueueEmpty, QueueFull
 
@@ -56,7 +56,7 @@ def waiting(channel: str) -> int:
     return len(_CHANNELS[channel].batches) if channel in _CHANNELS else 0
 
 
-def _next(kernel: Kernel) -> list[np.ndarray]:
+def _next(kernel: OperatorCall) -> list[np.ndarray]:
     name = kernel.attributes["channel_name"]
     channel = _CHANNELS.get(name, _Channel())
     if not channel.batches:

@@ -16,7 +16,7 @@ from typing import Any, Callable
 
 import numpy as np
 
-from ..kernel import Kernel
+from ..operator_call import OperatorCall
 from .errors import KernelError
 from .memory import Address, Memory
 from .numerics import convert, wide
@@ -86,13 +86,13 @@ class Call:
         return f"{self.kind} of {self.count} {self.type} ({how})"
 
 
-def as_kernel(call: Call) -> Kernel:
+def as_kernel(call: Call) -> OperatorCall:
     """Return the row of the report."""
     tensors = [
         {"shape": [size], "dtype": DTYPES[call.dtype], "format": "ND", "ori_shape": [size]}
         for size in (call.given, call.taken)
     ]
-    return Kernel(call.kind, call.kind, call.kind, tensors[:1], tensors[1:], {})
+    return OperatorCall(call.kind, call.kind, call.kind, tensors[:1], tensors[1:], {})
 
 
 def parse(message: bytes) -> Call:

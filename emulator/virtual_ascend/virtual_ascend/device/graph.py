@@ -17,7 +17,7 @@ from typing import Any, Callable
 
 import numpy as np
 
-from ..kernel import Kernel
+from ..operator_call import OperatorCall
 from . import graph_collectives
 from .aicpu import DTYPES
 from .by_name import FORMATS, entry_of
@@ -202,7 +202,7 @@ class Graphs:
         while arrays and arrays[-1] is None:
             arrays.pop()
         outputs = [described(tensor) for _, tensor in node.outputs]
-        kernel = Kernel(node.name, node.type, entry_of(node.type), [], outputs, attributes)
+        kernel = OperatorCall(node.name, node.type, entry_of(node.type), [], outputs, attributes)
         kernel.inputs = [None if array is None else description_of(array) for array in arrays]
         if kernel.function not in TABLE and f"{kernel.function}_d" in TABLE:
             kernel.function += "_d"

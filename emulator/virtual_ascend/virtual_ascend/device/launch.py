@@ -12,7 +12,7 @@ import numpy as np
 import tikemu
 from tikemu.program import ir
 
-from ..kernel import Kernel, arguments_of, shape_of, tensors
+from ..operator_call import OperatorCall, arguments_of, shape_of, tensors
 from .collectives import Call, as_kernel
 from .errors import KernelError, QueueEmpty
 from .extension import INPUTS, OUTPUTS, Extension
@@ -34,8 +34,8 @@ class Launcher:
     def __init__(self, memory: Memory, report: Report | None, processes: int = 1) -> None:
         self.memory, self.report = memory, report
         self.processes = Processes(processes)
-        self.begins: Callable[[Kernel], None] = lambda kernel: None  # called as a kernel begins
-        self.kernels: dict[int, Kernel] = {}
+        self.begins: Callable[[OperatorCall], None] = lambda kernel: None  # called as a kernel begins
+        self.kernels: dict[int, OperatorCall] = {}
         self.seconds: dict[str, float] = {}  # of kernels in TIK, as estimated at their first launch
 
     def launch(self, number: int, blocks: int, addresses: Sequence[Address]) -> None:
@@ -55,7 +55,7 @@ class Launcher:
             self._run_built_in(kernel, addresses, TABLE)
         self.note(kernel, AI_CORE, blocks)
 
-    def launch_aicpu(self, kernel: Kernel, addresses: Sequence[Address], place: Address, size: int) -> None:
+    def launch_aicpu(self, kernel: OperatorCall, addresses: Sequence[Address], place: Address, size: int) -> None:
         """Run a kernel on the AI CPU; its extension lies at `place`."""
         extension = Extension(self.memory, place, size)
         for kind, side in ((INPUTS, kernel.inputs), (OUTPUTS, kernel.outputs)):
@@ -66,7 +66,7 @@ class Launcher:
         extension.answer(self._run_built_in(kernel, addresses, AICPU))
         self.note(kernel, AI_CPU, 1)
 
-    def launch_operator(self, kernel: Kernel, addresses: Sequence[Address], constants: dict[int, bytes]) -> None:
+    def launch_operator(self, kernel: OperatorCall, addresses: Sequence[Address], constants: dict[int, bytes]) -> None:
         """Run an operator that MindSpore asked for by name; some inputs come with the request."""
         table, unit = TABLE, AI_CORE
         if kernel.function not in TABLE and kernel.type in AICPU:
@@ -81,7 +81,7 @@ class Launcher:
         if self.report:
             self.report.note(as_kernel(call), COMMUNICATION, 1)
 
-    def note(self, kernel: Kernel, unit: str, blocks: int) -> None:
+    def note(self, kernel: OperatorCall, unit: str, blocks: int) -> None:
         """Add a line for a launch."""
         if self.report:
             self.report.note(kernel, unit, blocks, self.seconds.get(kernel.name))
@@ -89,7 +89,7 @@ class Launcher:
     # ------------------------------------------------------------------------------------------------------- built in
     def _run_built_in(
         self,
-        kernel: Kernel,
+        kernel: OperatorCall,
         addresses: Sequence[Address],
         table: dict[str, Operator],
         constants: Mapping[int, bytes] = MappingProxyType({}),
@@ -128,7 +128,7 @@ class Launcher:
         return [tuple(description["shape"]) for description in wanted]
 
     # ------------------------------------------------------------------------------------------------------------ TIK
-    def _run_tik(self, kernel: Kernel, program: ir.Program, blocks: int, addresses: Sequence[Address]) -> None:
+    def _run_tik(self, kernel: OperatorCall, program: ir.Program, blocks: int, addresses: Sequence[Address]) -> None:
         arguments = arguments_of(program)
         inputs, outputs = arguments[: len(program.inputs)], arguments[len(program.inputs) :]
         known = [*arguments, *program.workspaces]
@@ -152,7 +152,7 @@ class Launcher:
             array[...] = results[name].reshape(array.shape)
 
     def run_program(
-        self, kernel: Kernel, program: ir.Program, blocks: int, feeds: dict[str, np.ndarray], size: int
+        self, kernel: OperatorCall, program: ir.Program, blocks: int, feeds: dict[str, np.ndarray], size: int
     ) -> dict[str, np.ndarray]:
         """Run a kernel in TIK on tensors by name. `size` is the bytes of tensors and results together."""
         self.begins(kernel)
@@ -171,7 +171,7 @@ class Launcher:
         return result.outputs
 
 
-def compute(kernel: Kernel, stored: Sequence[np.ndarray], table: dict[str, Operator]) -> list[np.ndarray]:
+def compute(kernel: OperatorCall, stored: Sequence[np.ndarray], table: dict[str, Operator]) -> list[np.ndarray]:
     """Return the results of a built-in operator on its inputs as they are stored.
 
     Raises:

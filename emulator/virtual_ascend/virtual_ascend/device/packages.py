@@ -16,7 +16,7 @@ from tikemu.frontend import platform_info
 from tikemu.machine.inputs import block_count
 
 from ..compiler.tasks import record
-from ..kernel import Kernel, arguments_of, shape_of
+from ..operator_call import OperatorCall, arguments_of, shape_of
 from .errors import KernelError
 from .formats import dtype_of, store, to_plain
 from .launch import Launcher
@@ -43,7 +43,7 @@ class Packages:
     def __init__(self, launcher: Launcher) -> None:
         self.launcher = launcher
         self.types: dict[str, Information] = {}
-        self.kernels: dict[str, Kernel] = {}
+        self.kernels: dict[str, OperatorCall] = {}
         for entry in filter(None, os.environ.get("ASCEND_CUSTOM_OPP_PATH", "").split(":")):
             folder = Path(entry) / "op_impl/ai_core/tbe"
             if "/mindspore/lib/plugin/" in entry:  # MindSpore's own count as built in
@@ -116,7 +116,7 @@ class Packages:
             sides.append(found)
         return sides[0], sides[1]
 
-    def _compile(self, node: Node, information: Information, inputs: list, outputs: list) -> Kernel:
+    def _compile(self, node: Node, information: Information, inputs: list, outputs: list) -> OperatorCall:
         names = information.fields["attr"]["list"].split(",")
         absent = [name for name in names if name not in node.attributes]
         if absent:
@@ -136,7 +136,7 @@ class Packages:
             program = record(entry, [*tensors, *values], kernel_name=name)
         except Exception as error:
             raise KernelError(f"node {node.name}: {node.type} cannot be compiled: {error}") from error
-        return Kernel(name, node.type, function, inputs, outputs, dict(node.attributes), program)
+        return OperatorCall(name, node.type, function, inputs, outputs, dict(node.attributes), program)
 
 
 def _module(information: Information) -> Any:

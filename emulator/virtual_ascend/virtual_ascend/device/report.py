@@ -20,7 +20,7 @@ from typing import Any
 
 from tikemu.soc import SocProfile, find
 
-from ..kernel import Kernel, tensors
+from ..operator_call import OperatorCall, tensors
 from .formats import dtype_of
 
 COLUMNS = (
@@ -60,7 +60,7 @@ class Report:
         self._launches: Counter[tuple[str, str]] = Counter()  # by family and type
         self._times: dict[tuple[str, str], float] = defaultdict(float)  # microseconds
 
-    def note(self, kernel: Kernel, unit: str, blocks: int, seconds: float | None = None) -> None:
+    def note(self, kernel: OperatorCall, unit: str, blocks: int, seconds: float | None = None) -> None:
         """Add one launch on AI cores or the AI CPU. tikemu may have estimated ``seconds``.
 
         Collectives have no estimate: the links between cards decide their time.
@@ -114,7 +114,7 @@ def _family(kind: str, unit: str, in_tik: bool) -> str:
     return "products" if "MatMul" in kind or kind.startswith("Conv2D") else "the rest"
 
 
-def _products(kernel: Kernel, given: Sequence[dict[str, Any]]) -> int:
+def _products(kernel: OperatorCall, given: Sequence[dict[str, Any]]) -> int:
     """Return how many multiplications a product of matrices or a convolution has."""
     if kernel.function.startswith("conv2d"):
         output = kernel.outputs[0]["ori_shape"]

@@ -11,7 +11,7 @@ import threading
 import time
 from typing import Callable
 
-from ..kernel import Kernel
+from ..operator_call import OperatorCall
 
 #: op_timeout of MindSpore 2.0 if the program sets none.
 DEFAULT_SECONDS = 1900
@@ -28,10 +28,10 @@ class Watch:
         self.give_up = give_up
         self.limit = float(os.environ.get("VIRTUAL_ASCEND_KERNEL_SECONDS", DEFAULT_SECONDS))
         self.patience = float(os.environ.get("VIRTUAL_ASCEND_PATIENCE", 60))
-        self.kernel: Kernel | None = None
+        self.kernel: OperatorCall | None = None
         self.begin = 0.0
 
-    def begins(self, kernel: Kernel) -> None:
+    def begins(self, kernel: OperatorCall) -> None:
         """Note that a kernel begins."""
         self.begin, self.kernel = time.monotonic(), kernel
 

@@ -124,7 +124,7 @@ class VarlenCase(Case):
         return (data.query[:, :, rows], data.key[:, :, keys], data.value[:, :, keys]), given
 
 
-def check(case: VarlenCase, actual: reference.Attention, logsumexp_gradient: bool = True) -> None:
+def check(case: VarlenCase, actual: reference.Attention, return_lse: bool = True) -> None:
     """Compare every sequence with the truth of its own call. Sequences without queries or keys have zeros."""
     data, d_sinks, allowed = case.inputs(), np.zeros(case.heads), 1e-6
     for index, (one, rows, keys) in enumerate(case.sequences()):
@@ -137,10 +137,10 @@ def check(case: VarlenCase, actual: reference.Attention, logsumexp_gradient: boo
             if rows.start < rows.stop:
                 right = -np.inf if data.sinks is None else data.sinks[:, None]
                 np.testing.assert_array_equal(own["logsumexp"][0], np.broadcast_to(right, own["logsumexp"][0].shape))
-                d_sinks += data.d_logsumexp[0, :, rows].sum(1) * logsumexp_gradient
+                d_sinks += data.d_logsumexp[0, :, rows].sum(1) * return_lse
             continue
         tensors, given = case.inputs_of(index, one, rows, keys)
-        if not logsumexp_gradient:
+        if not return_lse:
             given["d_logsumexp"] = None
         exact, low = (side(one, *tensors, **given) for side in (reference.truth, reference.baseline))
         errors = reference.compare(reference.Attention(**own, d_sinks=exact.d_sinks), exact, low)

@@ -142,7 +142,7 @@ def test_recomputation_runs_the_attention_again(mode, monkeypatch):
 
     monkeypatch.setattr(math.BACKEND, "build", lambda call: Counting(), raising=False)
     registry._build.cache_clear()
-    plan._planned.cache_clear()
+    plan._dense.cache_clear()
     try:
         for recompute in (False, True):
             network = nn.SequentialCell([nn.Dense(32, 32), Repeated()])
@@ -155,4 +155,4 @@ def test_recomputation_runs_the_attention_again(mode, monkeypatch):
             assert len(runs) == 1 + recompute
     finally:
         registry._build.cache_clear()
-        plan._planned.cache_clear()
+        plan._dense.cache_clear()

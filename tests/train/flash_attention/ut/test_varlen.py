@@ -13,7 +13,6 @@ from flash_attention.backends.tik import integers as of_graphs
 from flash_attention.call import ALL_BLOCKS, Varlen
 from flash_attention.dropout import philox
 from flash_attention.kernels.tik import describe, integers, operators
-from flash_attention.kernels.tik.problem import Request
 from mindspore import Tensor, nn, ops
 
 from tests.train.flash_attention.support import varlen
@@ -295,19 +294,19 @@ def packed_call(**given):
     ),
 )
 def test_tables_made_in_a_graph_are_those_of_the_host(rules):
-    request = Request(describe.varlen_problem(packed_call(**rules), cores=5))
+    call = describe.varlen_problem(packed_call(**rules), cores=5)
     stages = ("forward", "grad", "blocks")
 
     class Tables(nn.Cell):
         def __init__(self):
             super().__init__()
-            self.tables = (operators.work_tables(of_graphs, request, stages),)
+            self.tables = (operators.work_tables(of_graphs, call, stages),)
 
         def construct(self, ends_q, ends_k, prefix):
             return self.tables[0](ends_q, ends_k, prefix)
 
     lengths = [np.array(side, np.int32) for side in ((5, 5, 200, 300), (90, 94, 100, 300), (0, 0, 0, 0))]
-    expected = operators.work_tables(integers, request, stages)(*lengths)
+    expected = operators.work_tables(integers, call, stages)(*lengths)
     with in_mode("graph"):
         found = Tables()(*map(Tensor, lengths))
     for stage, one, other in zip(stages, found, expected):

@@ -55,7 +55,7 @@ class _Primitive(nn.Cell):
 
 
 class _Forward(_Primitive):
-    def construct(self, query, key, value, inputs):
+    def construct(self, query, key, value, *inputs):
         more = inputs[self.count :]
         return self.primitive(query, key, value, *self.filled(inputs), *more, self.rules, self.rates)
 
@@ -69,7 +69,7 @@ class _Backward(_Primitive):
         self.results = tuple(3 + names.index(name) if name in names else 0 for name in call.inputs)
         self.zeros_like = ops.ZerosLike()
 
-    def construct(self, query, key, value, inputs, output, logsumexp, d_output, d_logsumexp):
+    def construct(self, query, key, value, output, logsumexp, d_output, d_logsumexp, *inputs):
         more = inputs[self.count :]
         results = self.primitive(
             *(query, key, value, *self.filled(inputs), output, logsumexp, d_output, d_logsumexp, *more),
@@ -80,19 +80,7 @@ class _Backward(_Primitive):
             gradients = gradients + (results[result] if result > 0 else self.zeros_like(tensor),)
         for tensor in more:
             gradients = gradients + (self.zeros_like(tensor),)
-        return results[0], results[1], results[2], gradients
-
-
-class Gradients(_Primitive):
-    """The backward pass of one call by itself; see Backend.build_backward."""
-
-    def __init__(self, call: Call):
-        super().__init__(call, library.configuration(call), _backward(call))
-
-    def construct(self, query, key, value, inputs, output, logsumexp, d_output):
-        given = output, logsumexp, d_output, ops.zeros_like(logsumexp), self.rules, self.rates
-        gradients = self.primitive(query, key, value, *self.filled(inputs), *given)
-        return gradients[0], gradients[1], gradients[2]
+        return (results[0], results[1], results[2]) + gradients
 
 
 def _backward(call: Call, shard: Shard | None = None) -> ops.Custom:

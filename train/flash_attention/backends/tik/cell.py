@@ -5,8 +5,6 @@ They differ in two points: where a primitive comes from, and who decides which s
 
 from __future__ import annotations
 
-import functools
-
 import numpy as np
 from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
@@ -15,14 +13,14 @@ from flash_attention.backends.tik import integers
 from flash_attention.backends.tik.decode import DecodeKernels
 from flash_attention.backends.tik.expanded import Expanded, expands
 from flash_attention.backends.tik.explicit_mask import ExplicitMask, with_mask
-from flash_attention.backends.tik.stages import MakePrimitive, primitive_of
+from flash_attention.backends.tik.stages import Constants, MakePrimitive
 from flash_attention.bridge.gradients import Differentiable, zeros_like
 from flash_attention.bridge.parameters import Compiled
 from flash_attention.call import Call
 from flash_attention.kernels.tik import describe, operators
 from flash_attention.kernels.tik.decode import schedule as decode_scheduler
 from flash_attention.kernels.tik.layout import HIDDEN_BY_BIAS, KEEP_PADDING, SINK_LANES, placement
-from flash_attention.kernels.tik.problem import Chip, KernelProblem, Request, padded
+from flash_attention.kernels.tik.problem import Chip, KernelProblem, padded
 from flash_attention.sharding.shard import TENSOR, Shard
 
 # The kernels store the lowest float32 number for -inf, which the chip does not have. No other logsumexp is below this.
@@ -49,12 +47,10 @@ class OperatorAttention(nn.Cell):
         shard: Shard | None = None,
     ):
         super().__init__()
-        kernel_problem = describe.kernel_problem(call, **chip._asdict(), layout=call.layout)
-        bias_gradient = call.bias_shape is not None and call.bias_grad
-        request = Request(kernel_problem, bias_gradient, logsumexp_gradient=call.return_lse)
+        problem = describe.kernel_problem(call, **chip._asdict(), layout=call.layout)
         # The decoding kernels have no strategies for sharded graphs. Otherwise they run if they can. The forward kernel
         # and the change of keys and values to FRACTAL_NZ before it would take more modelled time.
-        decodes = shard is None and decode_scheduler.refuse(kernel_problem) is None
+        decodes = shard is None and decode_scheduler.refuse(problem) is None
         self.slopes_place = call.place("alibi_slopes")
         if shard is not None and self.slopes_place is not None:
             raise ValueError(
@@ -65,7 +61,7 @@ class OperatorAttention(nn.Cell):
             raise ValueError(
                 "keep_bits: given to the TIK operators with shards, allowed there is dropout that every card draws"
             )
-        self.core: nn.Cell = kernels(request, make_primitive, self.slopes_place is not None, decodes)
+        self.core: nn.Cell = kernels(problem, make_primitive, self.slopes_place is not None, decodes)
         self.mask_place, self.bias_place, self.sinks_place = map(call.place, ("mask", "bias", "sinks"))
         self.mask = self.bias = None
         self.explicit_mask = ExplicitMask(call, shard) if call.prefix or call.segments else None
@@ -77,15 +73,15 @@ class OperatorAttention(nn.Cell):
         if shard is not None:
             self.arriving = _Redistributed(shard, TENSOR)
             self.arriving_bias = None if shard.bias_axes is None else _Redistributed(shard, shard.bias_axes)
-        if kernel_problem.mask == "per_key":
-            self.mask = _PerKey(kernel_problem.mask_shape, False, shard, None if shard is None else shard.mask_axes)
-        if kernel_problem.bias == "per_key":
+        if problem.mask == "per_key":
+            self.mask = _PerKey(problem.mask_shape, False, shard, None if shard is None else shard.mask_axes)
+        if problem.bias == "per_key":
             self.bias = _PerKey(call.bias_shape, True, shard, None if shard is None else shard.bias_axes)
         if shard is not None and expands():
-            self.core = Expanded(self.core, shard, request)
+            self.core = Expanded(self.core, shard, problem)
         self.bias_grad = call.bias_grad
         self.decisions = call.place("keep_bits" if call.keep_bits else "seed")
-        self.keep = _KeepOrder(kernel_problem) if call.keep_bits else draw
+        self.keep = _KeepOrder(problem) if call.keep_bits else draw
         self.sinks = SpreadSinks(call.batch, shard) if call.sinks else None
         self.seq_q = call.seq_q
         self.nothing = Tensor(np.zeros(1, np.float16))  # a graph's gradient function takes no None
@@ -120,7 +116,7 @@ class OperatorAttention(nn.Cell):
 
 
 def kernels(
-    request: Request, make_primitive: MakePrimitive, given_slopes: bool, decodes: bool = False
+    problem: KernelProblem, make_primitive: MakePrimitive, given_slopes: bool, decodes: bool = False
 ) -> Differentiable:
     """Return the forward kernel with the backward kernels as its gradient. If it decodes, the two decoding kernels are
     the forward pass.
@@ -134,38 +130,39 @@ def kernels(
     With packed sequences ends_q, ends_k and prefix of operators.work_tables follow, and the rows of logsumexp are the
     stored ones.
     """
-    p = request.problem
-    shapes = {name: placement(p, name).shape for name in ("output", "d_query", "d_key", "d_value")}
-    shapes["d_bias"] = (*p.bias_planes, p.seq_q, p.seq_k)
-    forward, *backward = operators.stages(request)
-    made = functools.partial(
-        primitive_of, request=request, make_primitive=make_primitive, shapes=shapes, given_slopes=given_slopes
-    )
+    shapes = {name: placement(problem, name).shape for name in ("output", "d_query", "d_key", "d_value")}
+    shapes["d_bias"] = (*problem.bias_planes, problem.seq_q, problem.seq_k)
+    primitives = []
+    for stage in operators.stages(problem)[1 if decodes else 0 :]:
+        operator, signature = describe.arguments(stage, problem)
+        primitive = make_primitive(operator, signature, problem, shapes)
+        primitives.append((primitive, Constants(problem, signature, given_slopes)))
+    if decodes:
+        forward: nn.Cell = _Decoding(problem, make_primitive, given_slopes)
+    else:
+        forward = _Forward(problem, primitives.pop(0))
+    backward = _Backward(problem, *primitives)
     return Differentiable(
-        Compiled(_Decoding(request, make_primitive, given_slopes) if decodes else _Forward(request, made(forward))),
-        Compiled(_Backward(request, *map(made, backward))),
-        "tik and emulator",
-        count=8 if p.sequences else 5,
+        Compiled(forward), Compiled(backward), "tik and emulator", count=8 if problem.sequences else 5
     )
 
 
 class _Decoding(nn.Cell):
-    def __init__(self, request: Request, make_primitive: MakePrimitive, given_slopes: bool):
+    def __init__(self, problem: KernelProblem, make_primitive: MakePrimitive, given_slopes: bool):
         super().__init__()
-        self.kernels = DecodeKernels(request, make_primitive, given_slopes)
-        self.has_sinks = request.problem.sinks
+        self.kernels = DecodeKernels(problem, make_primitive, given_slopes)
+        self.has_sinks = problem.sinks
 
-    def construct(self, query, key, value, others):
-        sinks = others[3]
-        return self.kernels(query, key, value, sinks[0, :, 0] if self.has_sinks else sinks, others[4])
+    def construct(self, query, key, value, mask, bias, keep, sinks, slopes):
+        return self.kernels(query, key, value, sinks[0, :, 0] if self.has_sinks else sinks, slopes)
 
 
 class _Features(nn.Cell):
     """Select the optional inputs that the call has. A graph of MindSpore 2.0 takes no starred tuple."""
 
-    def __init__(self, request: Request):
+    def __init__(self, problem: KernelProblem):
         super().__init__()
-        p = request.problem
+        p = problem
         self.masked, self.biased, self.dropped = p.mask != "none", p.bias_shape is not None, p.dropout_threshold > 0
 
     def construct(self, mask, bias, keep):
@@ -180,16 +177,16 @@ class _Features(nn.Cell):
 
 
 class _Forward(nn.Cell):
-    def __init__(self, request: Request, forward: tuple):
+    def __init__(self, problem: KernelProblem, forward: tuple):
         super().__init__()
         self.forward, self.constants = forward
-        self.features = _Features(request)
-        self.has_sinks, self.packed = request.problem.sinks, request.problem.sequences > 0
+        self.features = _Features(problem)
+        self.has_sinks, self.packed = problem.sinks, problem.sequences > 0
         if self.packed:
             # Wrapped: an attribute of a Cell that is a function counts as its method.
-            self.tables = (operators.work_tables(integers, request, ("forward", "blocks")),)
+            self.tables = (operators.work_tables(integers, problem, ("forward", "blocks")),)
 
-    def construct(self, query, key, value, others):
+    def construct(self, query, key, value, *others):
         features = self.features(others[0], others[1], others[2])
         if self.has_sinks:
             features = features + (others[3],)
@@ -204,25 +201,25 @@ class _Backward(nn.Cell):
     d_query.
     """
 
-    def __init__(self, request: Request, rows: tuple, main: tuple, *finish: tuple):
+    def __init__(self, problem: KernelProblem, rows: tuple, main: tuple, *finish: tuple):
         super().__init__()
-        p = request.problem
+        p = problem
         self.rows, self.rows_constants = rows
         self.main, self.main_constants = main
         self.finish = finish[0][0] if finish else None
-        self.features = _Features(request)
+        self.features = _Features(problem)
         self.has_sinks, self.packed = p.sinks, p.sequences > 0
         if self.packed:
-            self.tables = (operators.work_tables(integers, request, ("grad", "blocks")),)
-        self.logsumexp_gradient, self.bias_gradient = request.logsumexp_gradient, request.bias_gradient
-        self.last = 4 if self.bias_gradient else 3  # MindSpore 2.6 takes no negative index here
-        self.bias_sums = _BiasSums(p) if self.bias_gradient and p.bias == "per_key" else None
+            self.tables = (operators.work_tables(integers, problem, ("grad", "blocks")),)
+        self.return_lse, self.bias_grad = problem.return_lse, problem.bias_grad
+        self.last = 4 if self.bias_grad else 3  # MindSpore 2.6 takes no negative index here
+        self.bias_sums = _BiasSums(p) if self.bias_grad and p.bias == "per_key" else None
 
-    def construct(self, query, key, value, others, output, logsumexp, d_output, d_logsumexp):
+    def construct(self, query, key, value, output, logsumexp, d_output, d_logsumexp, *others):
         mask, bias, keep, sinks = others[:4]
         # A row without visible keys has no logsumexp, and its share of the gradient is zero.
         given = (output, d_output, logsumexp)
-        if self.logsumexp_gradient:
+        if self.return_lse:
             given = given + (d_logsumexp,)
         if self.has_sinks:
             given = given + (sinks,)
@@ -239,7 +236,7 @@ class _Backward(nn.Cell):
             d_query = self.finish(gradients[2], *blocks)
             d_query = d_query[0] if isinstance(d_query, tuple) else d_query
         d_bias = ops.zeros_like(bias)
-        if self.bias_gradient:
+        if self.bias_grad:
             sums = gradients[3] if self.bias_sums is None else self.bias_sums(gradients[3])
             d_bias = ops.cast(sums, mstype.float16)
         d_sinks = ops.zeros_like(sinks)
@@ -247,7 +244,7 @@ class _Backward(nn.Cell):
             by_head = ops.ReduceSum(keep_dims=True)(rows[1], 2)
             d_sinks = ops.concat((by_head, d_sinks[:, :, 1:]), 2)
         d_others = (ops.zeros_like(mask), d_bias, ops.zeros_like(keep), d_sinks)
-        return d_query, gradients[0], gradients[1], d_others + zeros_like(others[4:])
+        return (d_query, gradients[0], gradients[1]) + d_others + zeros_like(others[4:])
 
 
 class _Redistributed(nn.Cell):

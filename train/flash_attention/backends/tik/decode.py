@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 from mindspore import Tensor, nn, ops
 
-from flash_attention.backends.tik.stages import MakePrimitive, primitive_of
+from flash_attention.backends.tik.stages import Constants, MakePrimitive
 from flash_attention.bridge.gradients import refuse_gradient
 from flash_attention.bridge.parameters import Compiled
 from flash_attention.call import Call
@@ -15,7 +15,7 @@ from flash_attention.kernels.tik import describe
 from flash_attention.kernels.tik.decode import schedule as scheduler
 from flash_attention.kernels.tik.decode import tiling as tiling
 from flash_attention.kernels.tik.describe import DECODE_STAGES
-from flash_attention.kernels.tik.problem import Chip, Request, padded
+from flash_attention.kernels.tik.problem import Chip, KernelProblem, padded
 
 
 class DecodeKernels(nn.Cell):
@@ -26,18 +26,19 @@ class DecodeKernels(nn.Cell):
     has none. output (B, H, Sq, Dv), logsumexp (B, H, Sq padded to 16).
     """
 
-    def __init__(self, request: Request, make_primitive: MakePrimitive, given_slopes: bool):
+    def __init__(self, problem: KernelProblem, make_primitive: MakePrimitive, given_slopes: bool):
         super().__init__()
-        p, self.paged = request.problem, request.pages is not None
-        plan = scheduler.choose(p, self.paged).plan
+        p, self.paged = problem, problem.pages is not None
+        plan = scheduler.choose(p).plan
         shapes = {"output": (p.batch, p.heads, p.seq_q, p.value_dim)}
         head_rows = scheduler.head_rows(p, plan)
         slope_rows = scheduler.slope_rows(p, plan)
-        main, merge = (
-            primitive_of(name, request, make_primitive, shapes, given_slopes, slope_rows) for name in DECODE_STAGES
-        )
-        self.main, self.main_constants = main
-        self.merge, self.merge_constants = merge
+        made: list = []
+        for stage in DECODE_STAGES:
+            operator, signature = describe.arguments(stage, problem)
+            made.append(make_primitive(operator, signature, problem, shapes))
+            made.append(Constants(problem, signature, given_slopes, slope_rows))
+        self.main, self.main_constants, self.merge, self.merge_constants = made
         self.blocks = (p.batch * p.kv_heads, plan.row_blocks, plan.rows)
         self.heads = (p.batch * p.kv_heads, plan.row_blocks * plan.group_heads * p.seq_q)
         self.rows = (p.batch, p.heads, p.seq_q)
@@ -86,14 +87,14 @@ class _PagedKernels(nn.Cell):
 
     def __init__(self, call: Call, make_primitive: MakePrimitive, chip: Chip):
         super().__init__()
-        most = tiling.rows_at_once(paged_request(call, chip, 1).problem)
+        most = tiling.rows_at_once(paged_problem(call, chip, 1))
         self.part, self.seq_q, self.causal = min(most, call.seq_q), call.seq_q, call.rules.causal
         rest = call.seq_q % self.part
         given_slopes = call.slopes_shape is not None
-        self.kernels = DecodeKernels(paged_request(call, chip, self.part), make_primitive, given_slopes)
+        self.kernels = DecodeKernels(paged_problem(call, chip, self.part), make_primitive, given_slopes)
         self.rest_kernels = None
         if rest:
-            self.rest_kernels = DecodeKernels(paged_request(call, chip, rest), make_primitive, given_slopes)
+            self.rest_kernels = DecodeKernels(paged_problem(call, chip, rest), make_primitive, given_slopes)
         self.query_shape = (call.batch, call.seq_q, call.heads, call.head_dim)
         self.output_shape = call.laid_out(call.shape_output())
         entries = call.batch * (call.seq_k // call.paged.block_size)
@@ -124,10 +125,10 @@ class _PagedKernels(nn.Cell):
         return query, key_cache, value_cache, block_tables, context_lens, sinks, slopes
 
 
-def paged_request(call: Call, chip: Chip, queries: int) -> Request:
-    """Return the request of the decoding kernels, with so many queries at a time."""
-    part = describe.kernel_problem(replace(call, storage=None, seq_q=queries), **chip._asdict())
-    return Request(part, pages=(call.paged.blocks, call.paged.block_size))
+def paged_problem(call: Call, chip: Chip, queries: int) -> KernelProblem:
+    """Return the problem of the decoding kernels, with so many queries at a time."""
+    pages = call.paged.blocks, call.paged.block_size
+    return describe.kernel_problem(replace(call, storage=None, seq_q=queries), **chip._asdict(), pages=pages)
 
 
 def refuse_paged(call: Call) -> str | None:

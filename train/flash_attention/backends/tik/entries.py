@@ -3,7 +3,7 @@
 MindSpore registers a function name once, and finds the function by the name of its file. An entry is called in a
 process of the compiler, from its file or from a copy of the function alone, as
 
-    entry(*inputs, *outputs, request, kernel_name, **others)
+    entry(*inputs, *outputs, problem, kernel_name, **others)
 
 (`_extends/parallel_compile/tbe_compiler` of MindSpore 2.0), so it imports inside what it needs.
 """
@@ -29,7 +29,7 @@ def {name}(
     kernel_name="{name}",
     **others,
 ):
-    """Compiles the kernel for these tensors; `request` is what Request.to_text writes."""
+    """Compiles the kernel for these tensors; `problem` is what KernelProblem.to_text writes."""
     import os
     import sys
 
@@ -39,7 +39,7 @@ def {name}(
     from flash_attention.kernels.tik.operators import compile_entry
 
     tensors = dict({tensors})
-    return compile_entry("{name}", tensors, request, kernel_name)
+    return compile_entry("{name}", tensors, problem, kernel_name)
 '''
 
 
@@ -70,7 +70,7 @@ def source(operator: Operator, packages: str, place: str, *attributes: str) -> s
     Args:
         packages: expression for the folder that it finds flash_attention in.
         place: expression for the place of that folder in sys.path.
-        attributes: what comes behind the tensors, the request among it.
+        attributes: what comes behind the tensors, the problem among it.
     """
     names = [argument.name for argument in (*operator.inputs, *operator.outputs)]
     return _SOURCE.format(
@@ -87,7 +87,7 @@ def source(operator: Operator, packages: str, place: str, *attributes: str) -> s
 @functools.cache
 def entry(operator: Operator) -> Callable:
     """Return the entry function of an operator. It is always the same function in a process."""
-    return load(operator.name, source(operator, repr(packages()), "len(sys.path)", "request"))
+    return load(operator.name, source(operator, repr(packages()), "len(sys.path)", "problem"))
 
 
 def load(name: str, source: str) -> Callable:

@@ -11,7 +11,7 @@ from mindspore import dtype as mstype
 from mindspore import nn, ops
 
 from flash_attention.kernels.tik.layout import placement
-from flash_attention.kernels.tik.problem import Request, padded
+from flash_attention.kernels.tik.problem import KernelProblem, padded
 from flash_attention.sharding.shard import ROWS, TENSOR, Shard
 
 _WHOLE = (None,)
@@ -30,21 +30,20 @@ class Expanded(nn.Cell):
     Args:
         kernels: a Cell of the same inputs, see `cell.kernels`, for the share of one device.
         shard: of the call.
-        request: what the kernels are for.
+        problem: what the kernels are for.
     """
 
-    def __init__(self, kernels: nn.Cell, shard: Shard, request: Request):
+    def __init__(self, kernels: nn.Cell, shard: Shard, problem: KernelProblem):
         super().__init__()
-        p = request.problem
-        query, output = (placement(p, name).shape for name in ("query", "output"))
-        rows = (p.batch, p.heads, padded(p.seq_q))
-        bias = shard.bias_axes if p.bias != "per_key" else (None, *(shard.bias_axes or ()))
+        query, output = (placement(problem, name).shape for name in ("query", "output"))
+        rows = (problem.batch, problem.heads, padded(problem.seq_q))
+        bias = shard.bias_axes if problem.bias != "per_key" else (None, *(shard.bias_axes or ()))
         inputs = [
             *(TENSOR, TENSOR, TENSOR),
-            shard.mask_axes if p.mask != "none" else _WHOLE,
-            bias if p.bias_shape is not None else _WHOLE,
+            shard.mask_axes if problem.mask != "none" else _WHOLE,
+            bias if problem.bias_shape is not None else _WHOLE,
             _WHOLE,
-            ("dp", "mp", None) if p.sinks else _WHOLE,
+            ("dp", "mp", None) if problem.sinks else _WHOLE,
             _WHOLE,
         ]
         # MindSpore compiles functions that are arguments of Morph. It calls the functions that are set here.

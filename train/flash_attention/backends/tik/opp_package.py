@@ -72,8 +72,8 @@ def _information(operator: Operator) -> dict[str, dict[str, str]]:
                 "dtype": argument.dtype,
                 "format": argument.format,
             }
-    result["attr"] = {"list": "request"}
-    result["attr_request"] = {"type": "str", "paramType": "required", "value": "all"}
+    result["attr"] = {"list": "problem"}
+    result["attr_problem"] = {"type": "str", "paramType": "required", "value": "all"}
     result["opFile"] = {"value": operator.name}
     result["opInterface"] = {"value": operator.name}
     return result
@@ -82,7 +82,7 @@ def _information(operator: Operator) -> dict[str, dict[str, str]]:
 def entry_source(operator: Operator) -> str:
     """Return the source of an operator's entry that CANN calls."""
     bundle = 'os.path.join(os.path.dirname(os.path.abspath(__file__)), "bundle")'
-    return entries.source(operator, bundle, "0", "request")
+    return entries.source(operator, bundle, "0", "problem")
 
 
 def _bundle(folder: Path) -> None:

@@ -10,6 +10,8 @@ function has one list of arguments, all required. Stand-ins take the places of a
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
@@ -17,7 +19,7 @@ from mindspore.ops import DataType, TBERegOp
 
 from flash_attention.backends.tik import entries
 from flash_attention.kernels.tik.describe import GlobalTensor, Operator, Signature
-from flash_attention.kernels.tik.problem import Request
+from flash_attention.kernels.tik.problem import KernelProblem
 from flash_attention.sharding.shard import ROWS, TENSOR, Shard
 
 _MSTYPES = {"float16": mstype.float16, "float32": mstype.float32, "int32": mstype.int32, "uint8": mstype.uint8}
@@ -32,33 +34,39 @@ _FORMATS = {
 
 
 def primitive(
-    operator: Operator, signature: Signature, request: Request, shapes: list, shard: Shard | None = None
+    operator: Operator,
+    signature: Signature,
+    problem: KernelProblem,
+    shapes: Mapping[str, tuple],
+    shard: Shard | None = None,
 ) -> ops.Custom | Filled:
     """Return the primitive of one operator, which takes and gives what the signature has.
 
     Args:
-        shapes: of the outputs as MindSpore sees them: FRACTAL_NZ is a storage format, not a shape.
+        shapes: by name of the outputs that MindSpore sees in another shape. FRACTAL_NZ is a storage format, not a
+            shape.
         shard: whose part of a sharded call the kernel is for.
     """
-    seen = dict(zip((tensor.name for tensor in signature.outputs), shapes))
     signature = operator.fill(signature)
     dtypes = [_MSTYPES[tensor.dtype] for tensor in signature.outputs]
     of_nz = {"FRACTAL_NZ": (1, 1)}  # of stand-ins
-    shapes = [seen.get(tensor.name) or of_nz.get(tensor.format, tensor.shape) for tensor in signature.outputs]
-    shapes = [[int(size) for size in shape] for shape in shapes]
-    shape, dtype = (shapes[0], dtypes[0]) if len(shapes) == 1 else (tuple(shapes), tuple(dtypes))
+    seen = []
+    for tensor in signature.outputs:
+        own = of_nz.get(tensor.format) if tensor.absent else shapes.get(tensor.name)
+        seen.append([int(size) for size in own or tensor.shape])
+    shape, dtype = (seen[0], dtypes[0]) if len(seen) == 1 else (tuple(seen), tuple(dtypes))
     if shard is not None:
         inputs, outputs = ([_axes(tensor, shard) for tensor in side] for side in (signature.inputs, signature.outputs))
-        p, first = request.problem, signature.inputs[0]
-        width = p.value_dim if first.name == "output" else p.head_dim
-        of_first = (p.batch, p.heads, p.seq_q, width) if inputs[0] == TENSOR else first.shape
-        shape = shard.infer_shapes(of_first, list(zip(shapes, outputs)))
+        first = signature.inputs[0]
+        width = problem.value_dim if first.name == "output" else problem.head_dim
+        of_first = (problem.batch, problem.heads, problem.seq_q, width) if inputs[0] == TENSOR else first.shape
+        shape = shard.infer_shapes(of_first, list(zip(seen, outputs)))
     result = ops.Custom(
         entries.entry(operator), out_shape=shape, out_dtype=dtype, func_type="tbe", reg_info=_information(operator)
     )
     # MindSpore 2.0 names only the last one.
     result.add_prim_attr("output_names", [tensor.name for tensor in signature.outputs])
-    result.add_prim_attr("request", request.to_text())
+    result.add_prim_attr("problem", problem.to_text())
     result = result if shard is None else shard.attach(result, inputs, outputs)
     absent = any(tensor.absent for tensor in (*signature.inputs, *signature.outputs))
     return Filled(result, signature) if absent else result
@@ -124,7 +132,7 @@ def _information(operator: Operator) -> dict:
         .compute_cost(10)
         .kernel_name(operator.name)
         .partial_flag(True)
-        .attr("request", "required", "str", "all")
+        .attr("problem", "required", "str", "all")
     )
     for index, argument in enumerate(operator.inputs):
         register.input(index, argument.name, False, "required", "all")

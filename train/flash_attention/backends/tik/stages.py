@@ -1,4 +1,4 @@
-"""A kernel of a chain as a primitive."""
+"""The constants of a kernel, which are its last inputs."""
 
 from __future__ import annotations
 
@@ -9,35 +9,12 @@ import numpy as np
 from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 
-from flash_attention.kernels.tik import describe
 from flash_attention.kernels.tik.describe import Operator, Signature
-from flash_attention.kernels.tik.problem import ALIBI_LARGEST, KernelProblem, Request
+from flash_attention.kernels.tik.problem import ALIBI_LARGEST, KernelProblem
 
-# make_primitive(operator, its signature, request, shapes of the outputs as MindSpore sees them) -> primitive
-MakePrimitive = Callable[[Operator, Signature, Request, list], ops.Custom]
-
-
-def primitive_of(
-    name: str,
-    request: Request,
-    make_primitive: MakePrimitive,
-    shapes: Mapping[str, tuple],
-    given_slopes: bool,
-    slope_rows: np.ndarray | None = None,
-) -> tuple:
-    """Return (primitive of a stage, a Cell of its last inputs, which are constants).
-
-    Args:
-        shapes: shapes of outputs that differ between MindSpore and the kernel, by name.
-        given_slopes: whether the slopes of ALiBi are data, see `Constants`.
-        slope_rows: of the decoding kernel: numbers of the slopes of its rows.
-    """
-    operator, signature = describe.arguments(name, request)
-    seen = [shapes.get(tensor.name, tensor.shape) for tensor in signature.outputs]
-    constants = {one.name: one.constant for one in signature.inputs if one.constant is not None}
-    return make_primitive(operator, signature, request, seen), Constants(
-        request.problem, constants, given_slopes, slope_rows
-    )
+# make_primitive(operator, its signature, problem, shapes) -> primitive. The shapes belong to outputs, by name, that
+# MindSpore sees in another shape than the kernel.
+MakePrimitive = Callable[[Operator, Signature, KernelProblem, Mapping[str, tuple]], ops.Custom]
 
 
 class Constants(nn.Cell):
@@ -45,11 +22,18 @@ class Constants(nn.Cell):
     slopes.
 
     The kernels read slopes from tables in global memory. Nothing else in a kernel depends on the values of slopes.
+
+    Args:
+        given_slopes: whether the slopes are data.
+        slope_rows: of the decoding kernel: numbers of the slopes of its rows.
     """
 
-    def __init__(self, problem: KernelProblem, constants: dict, given_slopes: bool, slope_rows: np.ndarray | None):
+    def __init__(
+        self, problem: KernelProblem, signature: Signature, given_slopes: bool, slope_rows: np.ndarray | None = None
+    ):
         super().__init__()
-        self.values = tuple(map(Tensor, constants.values()))
+        constants = {one.name: Tensor(one.constant) for one in signature.inputs if one.constant is not None}
+        self.values = tuple(constants.values())
         self.kinds = tuple(name if given_slopes and name in ("slopes", "row_slopes") else "" for name in constants)
         self.table = SlopeTable(problem)
         self.slope_rows = None if slope_rows is None else Tensor(slope_rows)

@@ -16,7 +16,7 @@ from flash_attention.backends.varlen_loop import sequences_alone
 from flash_attention.bridge.constants import filled
 from flash_attention.call import Call
 from flash_attention.kernels.tik import describe, layout, varlen
-from flash_attention.kernels.tik.problem import Chip, Request, padded
+from flash_attention.kernels.tik.problem import Chip, padded
 
 
 class VarlenOperators(nn.Cell):
@@ -45,8 +45,7 @@ class VarlenOperators(nn.Cell):
         super().__init__()
         described = describe.varlen_problem(call, **chip._asdict())
         self.slopes = call.place("alibi_slopes")
-        request = Request(described, logsumexp_gradient=call.return_lse)
-        self.core = kernels(request, make_primitive, self.slopes is not None)
+        self.core = kernels(described, make_primitive, self.slopes is not None)
         given = not call.varlen.constant
         self.check = check if given else None
         self.allowed = None

@@ -48,15 +48,15 @@ def compile_it(soc: str, name: str) -> dict[str, Any]:
 
     platform.set_current_compile_soc_info(soc)
     cores = int(platform.get_soc_spec("CORE_NUM"))
-    stage, request = planned(name, cores)
-    operator, signature = describe.arguments(stage, request)
+    stage, problem = planned(name, cores)
+    operator, signature = describe.arguments(stage, problem)
     filled = operator.fill(signature)
     tensors = {
         one.name: {"shape": one.shape, "dtype": one.dtype, "format": one.format}
         for one in (*filled.inputs, *filled.outputs)
     }
     start = time.perf_counter()
-    kernel = operators.compile_entry(operator.name, tensors, request.to_text(), KERNEL, {"save_temp_cce_file": True})
+    kernel = operators.compile_entry(operator.name, tensors, problem.to_text(), KERNEL, {"save_temp_cce_file": True})
     result: dict[str, Any] = {
         "operator": operator.type,
         "seconds": round(time.perf_counter() - start, 3),

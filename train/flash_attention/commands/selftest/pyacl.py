@@ -10,6 +10,7 @@ import os
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from flash_attention.commands.selftest.programs import PROGRAMS, Program
 from flash_attention.kernels.tik import describe, operators
 from flash_attention.kernels.tik.describe import NZ, GlobalTensor
 from flash_attention.kernels.tik.layout import from_nz, to_nz
-from flash_attention.kernels.tik.problem import Request, padded
+from flash_attention.kernels.tik.problem import KernelProblem, padded
 
 #: CANN's names for the first generation. Ascend910B1 to 910B4 are Atlas A2.
 CHIPS = ("Ascend910A", "Ascend910ProA", "Ascend910PremiumA", "Ascend910B", "Ascend910ProB")
@@ -40,15 +41,15 @@ class OperatorCall:
     """Hold a compiled operator with its tensors on the card, until the block ends."""
 
     def __init__(
-        self, card: Acl, kind: str, inputs: Sequence[tuple], outputs: Sequence[GlobalTensor], request: str | None = None
+        self, card: Acl, kind: str, inputs: Sequence[tuple], outputs: Sequence[GlobalTensor], problem: str | None = None
     ):
         self.card, self.outputs, self.kind, self.space = card, outputs, kind, contextlib.ExitStack()
         acl = card.acl
         try:
             self.attributes = acl.op.create_attr()
             self.space.callback(acl.op.destroy_attr, self.attributes)
-            if request is not None:
-                card.check("acl.op.set_attr_string", acl.op.set_attr_string(self.attributes, "request", request))
+            if problem is not None:
+                card.check("acl.op.set_attr_string", acl.op.set_attr_string(self.attributes, "problem", problem))
             given = [self._place(tensor, array) for tensor, array in inputs]
             wanted = [self._place(tensor) for tensor in outputs]
             self.inputs = [[one[i] for one in given] for i in (0, 1)]  # descriptions, buffers
@@ -188,17 +189,16 @@ class Acl:
         return int(environment.specifications()[name])
 
     # ---------------------------------------------------------------------------------------------------- attention
-    def _stage(self, stage: str, request: Request, arrays: Mapping[str, np.ndarray]) -> OperatorCall:
-        operator, signature = describe.arguments(stage, request)
+    def _stage(self, stage: str, problem: KernelProblem, arrays: Mapping[str, np.ndarray]) -> OperatorCall:
+        operator, signature = describe.arguments(stage, problem)
         filled = operator.fill(signature)
         feed = signature.feed(**{name: arrays[name] for name in signature.given})
         inputs = [(one, feed.get(one.name, np.zeros(one.shape, one.dtype))) for one in filled.inputs]
-        return OperatorCall(self, operator.name, inputs, filled.outputs, request.to_text())
+        return OperatorCall(self, operator.name, inputs, filled.outputs, problem.to_text())
 
     def attend(self, call: Call, given: dict, gradients: dict, times: int) -> list:
         """Return the results of a call without optional inputs, as reference.Attention of float32 arrays."""
-        p = describe.kernel_problem(call, **environment.chip()._asdict())
-        request = Request(p, logsumexp_gradient=True)
+        p = describe.kernel_problem(replace(call, return_lse=True), **environment.chip()._asdict())
         rows = [(0, 0), (0, 0), (0, padded(p.seq_q) - p.seq_q)]
         arrays = {name: to_nz(given[name].astype(np.float16)) for name in ("query", "key", "value")}
         arrays["d_output"] = to_nz(gradients["d_output"].astype(np.float16))
@@ -206,8 +206,8 @@ class Acl:
         shapes = {"output": p.shape_output(), "query": p.shape_query(), "key": p.shape_key(), "value": p.shape_value()}
         results = []
         for _ in range(times):
-            for stage in operators.stages(request):
-                with self._stage(stage, request, arrays) as operator:
+            for stage in operators.stages(p):
+                with self._stage(stage, p, arrays) as operator:
                     arrays.update(operator.run())
             names = {"output": "output", "d_query": "query", "d_key": "key", "d_value": "value"}
             found: dict = {
@@ -219,11 +219,11 @@ class Acl:
     def milliseconds(self, heads: int, seq: int, head_dim: int) -> float:
         """Return the time of the forward operator alone, the best of ten runs."""
         call = Call(1, heads, seq, seq, head_dim, dtype="float16")
-        request = Request(describe.kernel_problem(call, **environment.chip()._asdict()))
+        problem = describe.kernel_problem(call, **environment.chip()._asdict())
         random = np.random.default_rng(0)
         shapes = {"query": call.shape_query(), "key": call.shape_key(), "value": call.shape_value()}
         arrays = {name: to_nz(random.standard_normal(shape).astype(np.float16)) for name, shape in shapes.items()}
-        with self._stage("forward", request, arrays) as operator:
+        with self._stage("forward", problem, arrays) as operator:
             return 1e3 * self._best(operator)
 
     # ----------------------------------------------------------------------------------------------------- programs

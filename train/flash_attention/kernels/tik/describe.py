@@ -1,4 +1,4 @@
-"""Descriptions of a call for the kernels: problem, request, and the arguments of each kernel.
+"""Descriptions of a call for the kernels: the kernel problem, and the arguments of each kernel.
 
 Builders, registrations, the operator package and the host side all derive from this one description. It needs no tik
 module and builds nothing, so that a process without tik can prepare a call.
@@ -21,7 +21,7 @@ from flash_attention.kernels.tik.common.work_split import TableOfWork
 from flash_attention.kernels.tik.decode import schedule as decode
 from flash_attention.kernels.tik.forward import schedule as forward
 from flash_attention.kernels.tik.layout import nz_shape
-from flash_attention.kernels.tik.problem import KernelProblem, Request, padded
+from flash_attention.kernels.tik.problem import KernelProblem, padded
 from flash_attention.kernels.tik.tik_types import BlockPlan
 
 NZ = "FRACTAL_NZ"
@@ -42,9 +42,9 @@ def kernel_problem(call: Call, **chosen: Any) -> KernelProblem:
         # The slopes of the heads, once per item that has its own. If slopes are data, the kernels read them instead.
         shape = call.slopes_shape
         slopes = tuple(alibi_slopes(call)) * (shape[0] if shape is not None and len(shape) == 2 else 1)
-    sizes = ("batch", "heads", "kv_heads", "seq_q", "seq_k", "head_dim", "value_dim", "dtype", "sinks", "bias_shape")
+    same = "batch heads kv_heads seq_q seq_k head_dim value_dim dtype sinks bias_shape return_lse"
     return KernelProblem(
-        **{name: getattr(call, name) for name in sizes},
+        **{name: getattr(call, name) for name in same.split()},
         rules=replace(
             rules,
             # Which keys behind a query a prefix shows is data, so the mask hides the other keys.
@@ -54,6 +54,7 @@ def kernel_problem(call: Call, **chosen: Any) -> KernelProblem:
             scale=call.scale,
             tile=rules.tile if rules.in_blocks else PLAIN_RULES.tile,
         ),
+        bias_grad=call.bias_grad and call.bias_shape is not None,
         mask_shape=mask_shape(call),
         slopes=slopes,
         **{"layout": "BNSD", **chosen},
@@ -192,9 +193,8 @@ class _Nz:
     shape: tuple[int, ...]
 
 
-def _shared(request: Request) -> dict:
+def _shared(p: KernelProblem) -> dict:
     """Return the tensors that several kernels share, by name: a constant array, a shape, or a shape in FRACTAL_NZ."""
-    p = request.problem
     masks, biases = math.prod(p.mask_planes), math.prod(p.bias_planes)
     keys, rows = padded(p.seq_k), layout.stored_rows(p)
     result: dict = {}
@@ -235,24 +235,24 @@ def _tables(problem: KernelProblem, plan: BlockPlan, split: TableOfWork) -> dict
     return result
 
 
-def _forward(request: Request) -> dict:
-    choice = forward.choose(request.problem)
-    return {**_shared(request), **_tables(request.problem, choice.plan, choice.split)}
+def _forward(problem: KernelProblem) -> dict:
+    choice = forward.choose(problem)
+    return {**_shared(problem), **_tables(problem, choice.plan, choice.split)}
 
 
-def _grad_rows(request: Request) -> dict:
-    result = {**_shared(request), "row_lanes": layout.row_terms_shape(request.problem)}
-    if request.logsumexp_gradient:
+def _grad_rows(problem: KernelProblem) -> dict:
+    result = {**_shared(problem), "row_lanes": layout.row_terms_shape(problem)}
+    if problem.return_lse:
         result["d_logsumexp"] = result["logsumexp"]
-    if request.problem.sinks:
+    if problem.sinks:
         result["d_sink_rows"] = result["logsumexp"]
     return result
 
 
-def _grad(request: Request) -> dict:
-    p, choice = request.problem, backward.choose(request.problem, request.bias_gradient)
+def _grad(p: KernelProblem) -> dict:
+    choice = backward.choose(p)
     plan, split = choice.plan, choice.split
-    result = {**_shared(request), **_tables(p, plan, split), "row_lanes": layout.row_terms_shape(p)}
+    result = {**_shared(p), **_tables(p, plan, split), "row_lanes": layout.row_terms_shape(p)}
     result["d_query_sums"] = layout.accumulator_shape(p, plan, split.slots)
     if not len(split.distances):
         result.pop("slopes", None)
@@ -267,14 +267,14 @@ def _grad(request: Request) -> dict:
     return result
 
 
-def _grad_finish(request: Request) -> dict:
-    p, choice = request.problem, backward.choose(request.problem, request.bias_gradient)
-    return {**_shared(request), "d_query_sums": layout.accumulator_shape(p, choice.plan, choice.split.slots)}
+def _grad_finish(p: KernelProblem) -> dict:
+    choice = backward.choose(p)
+    return {**_shared(p), "d_query_sums": layout.accumulator_shape(p, choice.plan, choice.split.slots)}
 
 
-def _decode(request: Request) -> dict:
+def _decode(p: KernelProblem) -> dict:
     """Return the tensors of both decoding kernels: per slot and group of 16 rows, sums by column and statistics."""
-    p, pages, choice = request.problem, request.pages, decode.choose(request.problem, request.pages is not None)
+    pages, choice = p.pages, decode.choose(p)
     plan, slots, groups = choice.plan, choice.split.slots, choice.plan.row_groups
     cache, blocks = (p.batch, p.kv_heads, p.seq_k), p.kv_heads * plan.row_blocks
     result: dict = {}
@@ -307,8 +307,9 @@ _KIND_OF = {name: kind for kind, names in _KINDS.items() for name in names.split
 # Inputs that follow from the problem; they come last.
 CONSTANTS = ["table", "tiles", "one_hot", "slopes", "positions", "row_numbers", "distances", "limits", "row_slopes"]
 _ADDED = ["d_query_sums", "d_bias"]
-# For each kernel: its part of a request, its inputs, and its outputs. These are all it may have; a problem has some.
-_STAGES: dict[str, tuple[Callable[[Request], dict], str, str]] = {
+# For each kernel: the function that describes its tensors for a problem, its inputs, and its outputs. These are all it
+# may have; a problem has some.
+_STAGES: dict[str, tuple[Callable[[KernelProblem], dict], str, str]] = {
     "forward": (
         _forward,
         "query key value mask key_mask bias key_bias keep sinks blocks work table tiles slopes positions row_numbers "
@@ -360,13 +361,13 @@ def _operators(stage: str) -> list[Operator]:
 OPERATORS = tuple(operator for stage in _STAGES for operator in _operators(stage))
 
 
-def arguments(stage: str, request: Request) -> tuple[Operator, Signature]:
-    """Return the operator of a stage for a request, and the arguments of its kernel. Needs no tik module.
+def arguments(stage: str, problem: KernelProblem) -> tuple[Operator, Signature]:
+    """Return the operator of a stage for a problem, and the arguments of its kernel. Needs no tik module.
 
     Raises:
         ValueError: no tiling strategy fits the memories of a core.
     """
-    has = _STAGES[stage][0](request)
+    has = _STAGES[stage][0](problem)
     for operator in (one for one in OPERATORS if one.stage == stage):
         sides = operator.inputs, operator.outputs
         inputs, outputs = (tuple(_tensor(one, has[one.name]) for one in side if one.name in has) for side in sides)

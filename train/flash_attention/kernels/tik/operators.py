@@ -1,4 +1,4 @@
-"""The kernels as operators: which kernels run for a request, how they are built, and what a registered entry does."""
+"""The kernels as operators: which kernels run for a problem, how they are built, and what a registered entry does."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flash_attention.kernels.tik.backward import postprocess, preprocess
 from flash_attention.kernels.tik.backward import schedule as backward_schedule
 from flash_attention.kernels.tik.decode import kernel as decode
 from flash_attention.kernels.tik.decode import merge
-from flash_attention.kernels.tik.describe import OPERATORS, STAGES, Operator, Request, Signature
+from flash_attention.kernels.tik.describe import OPERATORS, STAGES, Operator, Signature
 from flash_attention.kernels.tik.forward import kernel as forward
 from flash_attention.kernels.tik.forward import schedule as forward_schedule
 from flash_attention.kernels.tik.hardware import Buffer, check_chip, usage
@@ -25,7 +25,7 @@ from flash_attention.kernels.tik.tik_types import BlockPlan, Number, Tik, TikMod
 class StageKernel(Protocol):
     """A kernel class.
 
-    It is made from a request. It chooses how to compute the request, then emits the statements of every core.
+    It is made from a problem. It chooses how to compute the problem, then emits the statements of every core.
 
     Attributes:
         units: tile steps of the busiest core, and of all cores together.
@@ -41,7 +41,7 @@ class StageKernel(Protocol):
     def emit(self, core: Any, index: Number) -> None: ...
 
 
-_KERNELS: dict[str, Callable[[Request], StageKernel]] = {
+_KERNELS: dict[str, Callable[[KernelProblem], StageKernel]] = {
     "forward": forward.Forward,
     "grad_rows": preprocess.Preprocess,
     "grad": backward.Backward,
@@ -52,7 +52,7 @@ _KERNELS: dict[str, Callable[[Request], StageKernel]] = {
 
 
 @dataclass(frozen=True)
-class Kernel(Signature):
+class BuiltKernel(Signature):
     """A recorded and built TIK kernel.
 
     Attributes:
@@ -76,34 +76,33 @@ class Kernel(Signature):
         return {name: (used[name], size) for name, size in self.problem.capacity.items()}
 
 
-def stages(request: Request) -> tuple[str, ...]:
-    """Return the stages of training that run for a request, in their order.
+def stages(problem: KernelProblem) -> tuple[str, ...]:
+    """Return the stages of training that run for a problem, in their order.
 
     Raises:
         ValueError: no tiling strategy fits the memories of a core.
     """
-    choice = backward_schedule.choose(request.problem, request.bias_gradient)
+    choice = backward_schedule.choose(problem)
     return tuple(stage for stage in STAGES if stage != "grad_finish" or not choice.split.writes_d_query)
 
 
-def work_tables(xp, request: Request, stages: tuple[str, ...]):
+def work_tables(xp, problem: KernelProblem, stages: tuple[str, ...]):
     """Return make(ends_q, ends_k, prefix) -> some stages' work tables or blocks, for packed sequences.
 
     Args:
         xp: a module of array operations, see `varlen`.
-        request: of packed sequences.
+        problem: of packed sequences.
         stages: of "forward", "grad", and "blocks" for the two others.
 
     `ends_q` and `ends_k` are the cumulative lengths, int32 (problem.sequences,), without the leading 0. A sequence that
     does not exist is empty: its end is the end of the sequence before.
     """
-    problem = request.problem
     described, makers = varlen.sequences(xp, problem), []
     for stage in stages:
         if stage == "forward":
             makers.append(forward_schedule.table(xp, problem, forward_schedule.choose(problem).plan))
         elif stage == "grad":
-            choice = backward_schedule.choose(problem, request.bias_gradient)
+            choice = backward_schedule.choose(problem)
             makers.append(backward_schedule.table(xp, problem, choice.plan, choice.split.slots))
         else:
             makers.append(varlen.blocks(xp, problem))
@@ -117,13 +116,13 @@ def work_tables(xp, request: Request, stages: tuple[str, ...]):
 
 def build(
     stage: str,
-    request: Request,
+    problem: KernelProblem,
     tik: TikModule,
     name: str,
     debug: bool,
     operator: Operator | None = None,
     config: Mapping[str, Any] | None = None,
-) -> Kernel:
+) -> BuiltKernel:
     """Record and build the kernel of a stage.
 
     Args:
@@ -136,10 +135,10 @@ def build(
         config: of BuildCCE.
 
     Raises:
-        ValueError: the request is not allowed, or no tiling strategy fits the memories of a core.
+        ValueError: the problem is not allowed, or no tiling strategy fits the memories of a core.
     """
-    _, arguments = describe.arguments(stage, request)
-    kernel = _KERNELS[stage](request)
+    _, arguments = describe.arguments(stage, problem)
+    kernel = _KERNELS[stage](problem)
     instance = tik.Tik(disable_debug=not debug)
     gm = {
         t.name: instance.Tensor(t.dtype, t.shape, tik.scope_gm, t.name, is_atomic_add=t.added)
@@ -147,7 +146,7 @@ def build(
     }
     if kernel.flags:
         gm["flags"] = instance.Tensor("int32", (kernel.flags,), tik.scope_gm, "flags", is_workspace=True)
-    core = Core(tik, instance, request.problem, kernel.plan, gm)
+    core = Core(tik, instance, problem, kernel.plan, gm)
     with instance.for_range(0, kernel.cores, name="core", block_num=kernel.cores) as index:
         core.allocate(kernel.buffers)
         kernel.emit(core, index)
@@ -158,37 +157,37 @@ def build(
     inputs, outputs = ([gm[tensor.name] for tensor in side] for side in (called.inputs, called.outputs))
     instance.BuildCCE(kernel_name=name, inputs=inputs, outputs=outputs, **({"config": dict(config)} if config else {}))
     shape = kernel.plan, tuple(kernel.buffers), kernel.cores, kernel.units
-    return Kernel(arguments.inputs, arguments.outputs, name, instance, request.problem, *shape)
+    return BuiltKernel(arguments.inputs, arguments.outputs, name, instance, problem, *shape)
 
 
 def compile_entry(
     name: str,
     tensors: Mapping[str, Mapping | None],
-    request: str,
+    problem: str,
     kernel_name: str,
     config: Mapping[str, Any] | None = None,
-) -> Kernel:
+) -> BuiltKernel:
     """Compile an operator for the tensors of one call.
 
     Args:
         name: of the operator.
         tensors: inputs and outputs by name, as dictionaries with "shape", "dtype" and, if it is known, "format".
-        request: see `Request.to_text`.
+        problem: see `KernelProblem.to_text`.
         kernel_name: name of the kernel.
         config: of BuildCCE.
 
     Raises:
-        ValueError, TypeError: the request or a tensor is not what the kernel takes, or the chip is not as planned for.
+        ValueError, TypeError: the problem or a tensor is not what the kernel takes, or the chip is not as planned for.
     """
     from tbe import tik
     from tbe.common.platform import get_soc_spec
 
-    described = Request.from_text(request)
-    check_chip(get_soc_spec, described.problem)
+    described = KernelProblem.from_text(problem)
+    check_chip(get_soc_spec, described)
     stage = next(one.stage for one in OPERATORS if one.name == name)
     operator, signature = describe.arguments(stage, described)
     if operator.name != name:
-        raise ValueError(f"request: got one for {operator.name}, allowed for this entry is {name}")
+        raise ValueError(f"problem: got one for {operator.name}, allowed for this entry is {name}")
     check_tensors(operator.fill(signature), tensors)
     return build(stage, described, tik, kernel_name, False, operator, config)
 

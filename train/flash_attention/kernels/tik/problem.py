@@ -51,6 +51,8 @@ class KernelProblem(Call):
     keep bit per score. And rules.alibi goes with `slopes` and without a bias tensor.
 
     Attributes:
+        bias_grad: the backward kernels also give the gradient of a given bias.
+        return_lse: the backward kernels take the gradient of the logsumexp.
         layout: of query, key, value, output and their gradients, one of LAYOUTS. "TH" takes head_dims that are
             multiples of 16: then FRACTAL_NZ keeps every head in columns of its own.
         prefix: the kernels take the length of a prefix per packed sequence.
@@ -61,17 +63,20 @@ class KernelProblem(Call):
         sequences: how many packed sequences there may be in the rows of one batch item with layout "TH". All rules
             apply to each sequence by itself; their lengths are data. 0: a batch item is a sequence.
         keep_blocks: with packed sequences and dropout: room for the keep decisions of a head, see varlen.keep_blocks.
+        pages: of a paged cache, (blocks, keys of a block); seq_k is then as many keys as the table can name.
 
     Raises:
         TypeError, ValueError: naming the field, what came and what is allowed.
     """
 
+    bias_grad: bool = False
     slopes: tuple[float, ...] = ()
     cores: int = Chip().cores
     memories: tuple[int, ...] = Chip().memories
     tiling: str = "auto"
     sequences: int = 0
     keep_blocks: int = 0
+    pages: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "training", True)
@@ -103,6 +108,8 @@ class KernelProblem(Call):
             )
         if self.scale != 0 and not SCALES[0] <= abs(self.scale) <= SCALES[1]:
             raise ValueError(f"scale: got {self.scale}, allowed are {SCALES[0]} to {SCALES[1]}, of either sign, and 0")
+        if self.bias_grad and self.bias_shape is None:
+            raise ValueError(f"bias_grad: got True with bias {self.bias}, allowed with a bias per_key or per_score")
         check_int("cores", self.cores, 1, MAX_CORES)
         if len(self.memories) != len(CAPACITY):
             raise ValueError(f"memories: got {self.memories}, allowed are sizes of {', '.join(CAPACITY)}")
@@ -200,33 +207,12 @@ class KernelProblem(Call):
         """
         return 16.0 if self.scale == 0 else self.scale / self.query_factor
 
-
-def _planes(shape: tuple[int, ...] | None) -> tuple[int, int]:
-    return (1, 1) if shape is None else (shape[0], shape[1])
-
-
-@dataclass(frozen=True)
-class Request:
-    """Value of an operator's attribute `request`: the problem and the wanted gradients.
-
-    Attributes:
-        problem: see KernelProblem.
-        bias_gradient: the backward operators also give the gradient of a given bias.
-        logsumexp_gradient: the backward operators take the gradient of the logsumexp.
-        pages: of a paged cache, (blocks, keys of a block); problem.seq_k is then as many keys as the table can name.
-    """
-
-    problem: KernelProblem
-    bias_gradient: bool = False
-    logsumexp_gradient: bool = False
-    pages: tuple[int, int] | None = None
-
     def to_text(self) -> str:
-        """Return the request as the operators' string attribute."""
+        """Return the problem as the operators' string attribute `problem`."""
         return json.dumps(dataclasses.asdict(self), separators=(",", ":"))
 
     @staticmethod
-    def from_text(text: str) -> Request:
+    def from_text(text: str) -> KernelProblem:
         """Invert `to_text`.
 
         Raises:
@@ -234,10 +220,13 @@ class Request:
         """
         try:
             fields = _with_tuples(json.loads(text))
-            problem = _with_tuples(fields.pop("problem"))
-            return Request(KernelProblem(**{**problem, "rules": AttentionRules(**problem["rules"])}), **fields)
+            return KernelProblem(**{**fields, "rules": AttentionRules(**fields["rules"])})
         except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"request: got {text!r}, allowed is what Request.to_text writes ({error})") from None
+            raise ValueError(f"problem: got {text!r}, allowed is what KernelProblem.to_text writes ({error})") from None
+
+
+def _planes(shape: tuple[int, ...] | None) -> tuple[int, int]:
+    return (1, 1) if shape is None else (shape[0], shape[1])
 
 
 def _with_tuples(fields: dict) -> dict:

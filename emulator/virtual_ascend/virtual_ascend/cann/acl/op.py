@@ -18,7 +18,7 @@ import numpy as np
 from tikemu.frontend import platform_info
 from tikemu.machine.inputs import block_count
 from virtual_ascend.compiler.tasks import record
-from virtual_ascend.kernel import Kernel, shape_of
+from virtual_ascend.operator_call import OperatorCall, shape_of
 
 import acl
 from acl import rt
@@ -68,7 +68,7 @@ def _compile(op_type: str, input_desc: list, output_desc: list, attr: int) -> in
     finally:
         if str(folder) in sys.path:
             sys.path.remove(str(folder))
-    kernel = Kernel(name, op_type, function, given, wanted, dict(zip(names, values)), program)
+    kernel = OperatorCall(name, op_type, function, given, wanted, dict(zip(names, values)), program)
     sizes = [int(np.prod(shape_of(one))) * np.dtype(one.dtype).itemsize for one in program.workspaces]
     _compiled[key] = rt.card().register(kernel), block_count(program, {}) or 1, sizes
     return acl.SUCCESS

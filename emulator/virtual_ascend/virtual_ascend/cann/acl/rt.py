@@ -6,7 +6,7 @@ import time
 
 from virtual_ascend.client import Card
 from virtual_ascend.device.errors import KernelError
-from virtual_ascend.kernel import Kernel
+from virtual_ascend.operator_call import OperatorCall
 
 import acl
 
@@ -115,7 +115,7 @@ def reset_overflow_status(stream: int) -> int:
 
 def _status(function: str, outputs: list, addresses: list) -> int:
     if function not in _kernels:
-        _kernels[function] = card().register(Kernel(function, function, function, [], outputs, {}))
+        _kernels[function] = card().register(OperatorCall(function, function, function, [], outputs, {}))
     code, text = card().launch(_kernels[function], 1, addresses)
     return acl.fail(code, text) if code else acl.SUCCESS
 

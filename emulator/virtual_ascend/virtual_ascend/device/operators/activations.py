@@ -9,7 +9,7 @@ from typing import Any, Callable
 
 import numpy as np
 
-from ...kernel import Kernel
+from ...operator_call import OperatorCall
 from ..by_name import type_of
 from ..numerics import wide
 from .elementwise import of_arrays, sigmoid
@@ -71,13 +71,13 @@ def _of_channels(weight: np.ndarray, axes: int) -> np.ndarray:
     return weight.reshape(-1, *(1,) * max(axes - 2, 0))
 
 
-def _prelu(_kernel: Kernel, x: np.ndarray, weight: np.ndarray) -> np.ndarray:
+def _prelu(_kernel: OperatorCall, x: np.ndarray, weight: np.ndarray) -> np.ndarray:
     x = wide(x)
     return np.where(x > 0, x, x * _of_channels(wide(weight), x.ndim))
 
 
 def _prelu_gradients(
-    _kernel: Kernel, gradient: np.ndarray, x: np.ndarray, weight: np.ndarray
+    _kernel: OperatorCall, gradient: np.ndarray, x: np.ndarray, weight: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     gradient, x = wide(gradient), wide(x)
     shares = np.where(x > 0, 0, gradient * x)

@@ -7,7 +7,7 @@ from typing import Any, Callable
 
 import numpy as np
 
-from ...kernel import Kernel
+from ...operator_call import OperatorCall
 from ..by_name import attribute, both_forms
 from ..numerics import wide
 
@@ -56,26 +56,26 @@ class Windows:
         return (..., *(slice(start, end, step) for start, end, step in zip(starts, ends, self.strides)))
 
 
-def _of_convolution(kernel: Kernel, images: Sequence[int], filters: Sequence[int]) -> Windows:
+def _of_convolution(kernel: OperatorCall, images: Sequence[int], filters: Sequence[int]) -> Windows:
     strides, dilation = attribute(kernel, "stride", "strides"), attribute(kernel, "dilation", "dilations")
     padding = attribute(kernel, "pad_list", "pads")
     return Windows(images, plane(filters), plane(strides), plane(dilation), padding)
 
 
-def _groups(kernel: Kernel, array: np.ndarray, axis: int) -> np.ndarray:
+def _groups(kernel: OperatorCall, array: np.ndarray, axis: int) -> np.ndarray:
     """Split the axis of channels in two, groups first."""
     count = kernel.attributes.get("groups") or 1
     return array.reshape(*array.shape[:axis], count, -1, *array.shape[axis + 1 :])
 
 
-def _convolution(kernel: Kernel, x: np.ndarray, filters: np.ndarray, bias: Any = None, *_: Any) -> np.ndarray:
+def _convolution(kernel: OperatorCall, x: np.ndarray, filters: np.ndarray, bias: Any = None, *_: Any) -> np.ndarray:
     windows = _of_convolution(kernel, x.shape, filters.shape)
     parts, weights = _groups(kernel, windows.take(wide(x)), 1), _groups(kernel, wide(filters), 0)
     result = np.einsum("ngcyxhw,gochw->ngoyx", parts, weights, optimize=True).reshape(len(x), -1, *windows.counts)
     return result if bias is None else result + wide(bias).reshape(-1, 1, 1)
 
 
-def _convolution_of_images(kernel: Kernel, *arrays: np.ndarray) -> np.ndarray:
+def _convolution_of_images(kernel: OperatorCall, *arrays: np.ndarray) -> np.ndarray:
     """Compute the gradient of the images. The shape may stand before filters and gradient."""
     *_shape, filters, gradient = arrays
     windows = _of_convolution(kernel, kernel.outputs[0]["ori_shape"], filters.shape)
@@ -84,7 +84,7 @@ def _convolution_of_images(kernel: Kernel, *arrays: np.ndarray) -> np.ndarray:
     return windows.put(parts.reshape(len(gradient), -1, *parts.shape[3:]))
 
 
-def _convolution_of_filters(kernel: Kernel, x: np.ndarray, *arrays: np.ndarray) -> np.ndarray:
+def _convolution_of_filters(kernel: OperatorCall, x: np.ndarray, *arrays: np.ndarray) -> np.ndarray:
     """Compute the gradient of the filters. Their shape may stand before the gradient of the result."""
     gradient = arrays[-1]
     shape = kernel.outputs[0]["ori_shape"]

@@ -8,7 +8,7 @@ from typing import Any, Callable
 
 import numpy as np
 
-from ...kernel import Kernel
+from ...operator_call import OperatorCall
 from ..by_name import type_of
 from ..numerics import listed, wide
 
@@ -16,7 +16,7 @@ from ..numerics import listed, wide
 def of_arrays(function: Callable[..., Any], **attributes: Any) -> Callable[..., Any]:
     """Make an operator with these attributes, by name, and their defaults."""
 
-    def operator(kernel: Kernel, *arrays: np.ndarray | None) -> Any:
+    def operator(kernel: OperatorCall, *arrays: np.ndarray | None) -> Any:
         given = {name: kernel.attributes.get(name, otherwise) for name, otherwise in attributes.items()}
         return function(*(array if array is None else wide(array) for array in arrays), **given)
 
@@ -53,19 +53,19 @@ def _gradients_of_extreme(first: Callable[..., Any]) -> Callable[..., Any]:
     return of_arrays(gradients)
 
 
-def _sum(_kernel: Kernel, *arrays: Any) -> np.ndarray:
+def _sum(_kernel: OperatorCall, *arrays: Any) -> np.ndarray:
     return functools.reduce(np.add, map(wide, listed(arrays)))
 
 
-def _select(_kernel: Kernel, condition: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+def _select(_kernel: OperatorCall, condition: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return np.where(condition, x, y)
 
 
-def _masked_fill(_kernel: Kernel, x: np.ndarray, mask: np.ndarray, value: np.ndarray) -> np.ndarray:
+def _masked_fill(_kernel: OperatorCall, x: np.ndarray, mask: np.ndarray, value: np.ndarray) -> np.ndarray:
     return np.where(mask, value.astype(x.dtype), x)
 
 
-def _converted(kernel: Kernel, x: np.ndarray) -> np.ndarray:
+def _converted(kernel: OperatorCall, x: np.ndarray) -> np.ndarray:
     """Convert elements. Floats become integers towards zero; the store converts."""
     wanted = kernel.outputs[0]["dtype"]
     return x != 0 if wanted == "bool" else x

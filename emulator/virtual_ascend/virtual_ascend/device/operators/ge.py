@@ -6,27 +6,27 @@ from typing import Any, Callable
 
 import numpy as np
 
-from ...kernel import Kernel
+from ...operator_call import OperatorCall
 from ..numerics import wide
 from . import elementwise, indexing, layout, losses, random, status
 from .elementwise import of_arrays, sigmoid
 
 
-def _range(kernel: Kernel, start: np.ndarray, limit: np.ndarray, delta: np.ndarray) -> np.ndarray:
+def _range(kernel: OperatorCall, start: np.ndarray, limit: np.ndarray, delta: np.ndarray) -> np.ndarray:
     return np.arange(*(one.reshape(-1)[0] for one in (start, limit, delta)), dtype=kernel.outputs[0]["dtype"])
 
 
-def _fill(kernel: Kernel, _sizes: np.ndarray, value: np.ndarray) -> np.ndarray:
+def _fill(kernel: OperatorCall, _sizes: np.ndarray, value: np.ndarray) -> np.ndarray:
     return np.broadcast_to(value.reshape(-1)[0], kernel.outputs[0]["ori_shape"])
 
 
-def _embedding_gradient(kernel: Kernel, gradient: np.ndarray, index: np.ndarray) -> np.ndarray:
+def _embedding_gradient(kernel: OperatorCall, gradient: np.ndarray, index: np.ndarray) -> np.ndarray:
     result = np.zeros(kernel.outputs[0]["ori_shape"], np.float32)
     np.add.at(result, index.reshape(-1), wide(gradient).reshape(-1, result.shape[-1]))
     return result
 
 
-def _cross_entropy_of_labels(_kernel: Kernel, x: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _cross_entropy_of_labels(_kernel: OperatorCall, x: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return losses.cross_entropy(wide(x), np.eye(x.shape[-1], dtype=np.float32)[labels])
 
 
@@ -35,13 +35,13 @@ def _swish_gradient(gradient: np.ndarray, x: np.ndarray, _y: np.ndarray | None =
     return gradient * (slope + x * slope * (1 - slope))
 
 
-def _scattered_sum(_kernel: Kernel, x: np.ndarray, index: np.ndarray, updates: np.ndarray) -> np.ndarray:
+def _scattered_sum(_kernel: OperatorCall, x: np.ndarray, index: np.ndarray, updates: np.ndarray) -> np.ndarray:
     result = x.copy()
     np.add.at(result, tuple(np.moveaxis(index, -1, 0)), updates)
     return result
 
 
-def _split_by_sizes(kernel: Kernel, x: np.ndarray) -> list[np.ndarray]:
+def _split_by_sizes(kernel: OperatorCall, x: np.ndarray) -> list[np.ndarray]:
     return np.split(x, np.cumsum(kernel.attributes["size_splits"])[:-1], kernel.attributes["split_dim"])
 
 

@@ -6,13 +6,13 @@ from typing import Any, Callable
 
 import numpy as np
 
-from ...kernel import Kernel
+from ...operator_call import OperatorCall
 from ..by_name import both_forms
 from ..numerics import wide
 from .scattering import places_of
 
 
-def _gather(kernel: Kernel, x: np.ndarray, index: np.ndarray, axis: np.ndarray | None = None) -> np.ndarray:
+def _gather(kernel: OperatorCall, x: np.ndarray, index: np.ndarray, axis: np.ndarray | None = None) -> np.ndarray:
     along = kernel.attributes.get("axis", 0) if axis is None else int(axis.reshape(-1)[0])
     size = x.shape[along]
     if index.size and not -size <= index.min() <= index.max() < size:
@@ -20,12 +20,12 @@ def _gather(kernel: Kernel, x: np.ndarray, index: np.ndarray, axis: np.ndarray |
     return np.take(x, index, along)
 
 
-def _gather_along(kernel: Kernel, x: np.ndarray, axis: np.ndarray, index: np.ndarray) -> np.ndarray:
+def _gather_along(kernel: OperatorCall, x: np.ndarray, axis: np.ndarray, index: np.ndarray) -> np.ndarray:
     """Compute GatherD: the index has the shape of the result."""
     return np.take_along_axis(x, index, int(axis.reshape(-1)[0]))
 
 
-def _gather_along_gradient(kernel: Kernel, *arrays: np.ndarray) -> np.ndarray:
+def _gather_along_gradient(kernel: OperatorCall, *arrays: np.ndarray) -> np.ndarray:
     """Scatter the gradient by the index. Tensors before them describe the shape."""
     index, gradient = arrays[-2:]
     axis = kernel.attributes["dim"]
@@ -36,11 +36,11 @@ def _gather_along_gradient(kernel: Kernel, *arrays: np.ndarray) -> np.ndarray:
     return result
 
 
-def _gather_nd(_kernel: Kernel, x: np.ndarray, index: np.ndarray) -> np.ndarray:
+def _gather_nd(_kernel: OperatorCall, x: np.ndarray, index: np.ndarray) -> np.ndarray:
     return x[places_of(index)]
 
 
-def _one_hot(kernel: Kernel, index: np.ndarray, *given: np.ndarray) -> np.ndarray:
+def _one_hot(kernel: OperatorCall, index: np.ndarray, *given: np.ndarray) -> np.ndarray:
     """Make one-hot rows. The depth is an attribute or the first of the further tensors, behind which stand the two
     values.
     """
@@ -50,31 +50,31 @@ def _one_hot(kernel: Kernel, index: np.ndarray, *given: np.ndarray) -> np.ndarra
     return np.moveaxis(np.where(index[..., None] == np.arange(count), on, off), -1, axis)
 
 
-def _top(kernel: Kernel, x: np.ndarray, *_rest: Any) -> tuple[np.ndarray, np.ndarray]:
+def _top(kernel: OperatorCall, x: np.ndarray, *_rest: Any) -> tuple[np.ndarray, np.ndarray]:
     count = kernel.outputs[0]["ori_shape"][-1]
     order = np.argsort(-wide(x), axis=-1, kind="stable")[..., :count]
     return np.take_along_axis(x, order, -1), order
 
 
-def _sort(kernel: Kernel, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _sort(kernel: OperatorCall, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     axis = kernel.attributes.get("axis", -1)
     order = np.argsort(-wide(x) if kernel.attributes.get("descending") else x, axis=axis, kind="stable")
     return np.take_along_axis(x, order, axis), order
 
 
-def _left_by_mask(_kernel: Kernel, x: np.ndarray, mask: np.ndarray) -> np.ndarray:
+def _left_by_mask(_kernel: OperatorCall, x: np.ndarray, mask: np.ndarray) -> np.ndarray:
     x, mask = np.broadcast_arrays(x, mask)
     return x[mask]
 
 
-def _unique(_kernel: Kernel, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _unique(_kernel: OperatorCall, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the distinct elements in order of appearance, and each element's place among them."""
     _, first, inverse = np.unique(x, return_index=True, return_inverse=True)
     order = np.argsort(first)
     return x.reshape(-1)[first[order]], np.argsort(order)[inverse]
 
 
-def _reversed_parts(kernel: Kernel, x: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+def _reversed_parts(kernel: OperatorCall, x: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     """Reverse the beginning of every sequence, of the given length."""
     along, over = kernel.attributes["seq_dim"], kernel.attributes["batch_dim"]
     moved = np.moveaxis(x, (over, along), (0, 1))
@@ -84,7 +84,7 @@ def _reversed_parts(kernel: Kernel, x: np.ndarray, lengths: np.ndarray) -> np.nd
     return np.moveaxis(result, (0, 1), (over, along))
 
 
-def _positions(kernel: Kernel, sequence: np.ndarray, values: np.ndarray) -> np.ndarray:
+def _positions(kernel: OperatorCall, sequence: np.ndarray, values: np.ndarray) -> np.ndarray:
     """Return the place of each value in its row of a sorted sequence."""
     side: Any = "right" if kernel.attributes.get("right") else "left"
     if sequence.ndim == 1:

@@ -8,18 +8,18 @@ from typing import Any, Callable
 
 import numpy as np
 
-from ...kernel import Kernel, tensors
+from ...operator_call import OperatorCall, tensors
 from ..by_name import attribute, both_forms
 from ..formats import with_filling
 from ..numerics import listed
 
 
-def _same(_kernel: Kernel, x: np.ndarray, *_rest: Any) -> np.ndarray:
+def _same(_kernel: OperatorCall, x: np.ndarray, *_rest: Any) -> np.ndarray:
     """Return the tensor: its format and its shape are the store's concern."""
     return x
 
 
-def _converted_format(kernel: Kernel, x: np.ndarray) -> np.ndarray:
+def _converted_format(kernel: OperatorCall, x: np.ndarray) -> np.ndarray:
     """Change the order of axes from and to NCHW; the store converts formats of fractals."""
     source, target = kernel.attributes["src_format"], kernel.attributes["dst_format"]
     if source == "HWCN" and len(kernel.outputs[0]["ori_shape"]) == 2:  # a matrix, as filters that have one place
@@ -32,11 +32,11 @@ def _converted_format(kernel: Kernel, x: np.ndarray) -> np.ndarray:
     return x
 
 
-def _transpose(kernel: Kernel, x: np.ndarray, order: np.ndarray | None = None) -> np.ndarray:
+def _transpose(kernel: OperatorCall, x: np.ndarray, order: np.ndarray | None = None) -> np.ndarray:
     return x.transpose(kernel.attributes["perm"] if order is None else order.tolist())
 
 
-def _transpose_and_reshape(kernel: Kernel, x: np.ndarray) -> np.ndarray:
+def _transpose_and_reshape(kernel: OperatorCall, x: np.ndarray) -> np.ndarray:
     """Transpose and reshape in either order, as MindSpore fuses both."""
     attributes = kernel.attributes
     if attributes["transpose_first"]:
@@ -44,26 +44,26 @@ def _transpose_and_reshape(kernel: Kernel, x: np.ndarray) -> np.ndarray:
     return x.reshape(attributes["shape"]).transpose(attributes["perm"])
 
 
-def _concatenate(kernel: Kernel, *arrays: Any) -> np.ndarray:
+def _concatenate(kernel: OperatorCall, *arrays: Any) -> np.ndarray:
     return np.concatenate(listed(arrays), attribute(kernel, "concat_dim", "axis", otherwise=0))
 
 
-def _stack(kernel: Kernel, *arrays: Any) -> np.ndarray:
+def _stack(kernel: OperatorCall, *arrays: Any) -> np.ndarray:
     return np.stack(listed(arrays), attribute(kernel, "axis", otherwise=0))
 
 
-def _unstack(kernel: Kernel, x: np.ndarray) -> list[np.ndarray]:
+def _unstack(kernel: OperatorCall, x: np.ndarray) -> list[np.ndarray]:
     axis = attribute(kernel, "axis", otherwise=0)
     return [np.take(x, index, axis) for index in range(x.shape[axis])]
 
 
-def _split(kernel: Kernel, x: np.ndarray) -> list[np.ndarray]:
+def _split(kernel: OperatorCall, x: np.ndarray) -> list[np.ndarray]:
     count = attribute(kernel, "num_split", "output_num")
     return np.split(x, count, attribute(kernel, "split_dim", "axis", otherwise=0))
 
 
 @with_filling
-def _split_by_sizes(kernel: Kernel, x: np.ndarray) -> list[np.ndarray]:
+def _split_by_sizes(kernel: OperatorCall, x: np.ndarray) -> list[np.ndarray]:
     """Split a tensor. A part may be larger than its output.
 
     For tensors in fractals MindSpore counts the filling in the sizes too.
@@ -72,7 +72,7 @@ def _split_by_sizes(kernel: Kernel, x: np.ndarray) -> list[np.ndarray]:
     return [part[tuple(map(slice, output["ori_shape"]))] for part, output in zip(parts, tensors(kernel.outputs))]
 
 
-def _strides(kernel: Kernel, shape: Sequence[int], begin: Any, end: Any, steps: Any) -> tuple[Any, ...]:
+def _strides(kernel: OperatorCall, shape: Sequence[int], begin: Any, end: Any, steps: Any) -> tuple[Any, ...]:
     """Return the index that StridedSlice describes."""
     masks = {
         name: kernel.attributes.get(f"{name}_mask", 0)
@@ -93,17 +93,17 @@ def _strides(kernel: Kernel, shape: Sequence[int], begin: Any, end: Any, steps: 
     return tuple(index)
 
 
-def _bounds(kernel: Kernel, given: Sequence[np.ndarray | None]) -> list[Any]:
+def _bounds(kernel: OperatorCall, given: Sequence[np.ndarray | None]) -> list[Any]:
     """Return begin, end and strides, from tensors or attributes."""
     names = "begin", "end", "strides"
     return [kernel.attributes[name] if array is None else array.tolist() for name, array in zip(names, given)]
 
 
-def _strided_slice(kernel: Kernel, x: np.ndarray, *bounds: np.ndarray) -> np.ndarray:
+def _strided_slice(kernel: OperatorCall, x: np.ndarray, *bounds: np.ndarray) -> np.ndarray:
     return x[_strides(kernel, x.shape, *_bounds(kernel, (*bounds, None, None, None)[:3]))]
 
 
-def _strided_slice_gradient(kernel: Kernel, *arrays: np.ndarray) -> np.ndarray:
+def _strided_slice_gradient(kernel: OperatorCall, *arrays: np.ndarray) -> np.ndarray:
     """Scatter the gradient of a strided slice. Shape, begin, end and strides may be tensors."""
     *bounds, gradient = arrays
     result = np.zeros(kernel.outputs[0]["ori_shape"], gradient.dtype)
@@ -112,14 +112,14 @@ def _strided_slice_gradient(kernel: Kernel, *arrays: np.ndarray) -> np.ndarray:
     return result
 
 
-def _slice(kernel: Kernel, x: np.ndarray, *bounds: np.ndarray) -> np.ndarray:
+def _slice(kernel: OperatorCall, x: np.ndarray, *bounds: np.ndarray) -> np.ndarray:
     given = [array.tolist() for array in bounds]
     starts, sizes = given or (attribute(kernel, "offsets", "begin"), kernel.attributes["size"])
     ends = (start + size if size >= 0 else None for start, size in zip(starts, sizes))
     return x[tuple(slice(start, end) for start, end in zip(starts, ends))]
 
 
-def _slice_gradient(_kernel: Kernel, gradient: np.ndarray, x: np.ndarray, *bounds: np.ndarray) -> np.ndarray:
+def _slice_gradient(_kernel: OperatorCall, gradient: np.ndarray, x: np.ndarray, *bounds: np.ndarray) -> np.ndarray:
     """Return the gradient of a slice, with zeros beside it."""
     starts, sizes = (array.tolist() for array in bounds)
     result = np.zeros(x.shape, gradient.dtype)
@@ -127,24 +127,24 @@ def _slice_gradient(_kernel: Kernel, gradient: np.ndarray, x: np.ndarray, *bound
     return result
 
 
-def _tile(kernel: Kernel, x: np.ndarray, times: np.ndarray | None = None) -> np.ndarray:
+def _tile(kernel: OperatorCall, x: np.ndarray, times: np.ndarray | None = None) -> np.ndarray:
     return np.tile(x, kernel.attributes["multiples"] if times is None else times.tolist())
 
 
-def _pad(kernel: Kernel, x: np.ndarray, widths: np.ndarray | None = None) -> np.ndarray:
+def _pad(kernel: OperatorCall, x: np.ndarray, widths: np.ndarray | None = None) -> np.ndarray:
     return np.pad(x, kernel.attributes["paddings"] if widths is None else widths.reshape(-1, 2).tolist())
 
 
-def _broadcast(kernel: Kernel, x: np.ndarray, *_shape: Any) -> np.ndarray:
+def _broadcast(kernel: OperatorCall, x: np.ndarray, *_shape: Any) -> np.ndarray:
     return np.broadcast_to(x, kernel.outputs[0]["ori_shape"])
 
 
-def _diagonal_filled(_kernel: Kernel, x: np.ndarray, *_ones: np.ndarray) -> np.ndarray:
+def _diagonal_filled(_kernel: OperatorCall, x: np.ndarray, *_ones: np.ndarray) -> np.ndarray:
     """Return a diagonal tensor. It has the shape of the input twice."""
     return np.diag(x.reshape(-1)).reshape(2 * x.shape)
 
 
-def _diagonal(_kernel: Kernel, x: np.ndarray, *_ones: np.ndarray) -> np.ndarray:
+def _diagonal(_kernel: OperatorCall, x: np.ndarray, *_ones: np.ndarray) -> np.ndarray:
     half = x.shape[: x.ndim // 2]
     return np.diag(x.reshape(math.prod(half), -1)).reshape(half)
 

@@ -6,7 +6,7 @@ from typing import Any, Callable
 
 import numpy as np
 
-from ...kernel import Kernel
+from ...operator_call import OperatorCall
 from ..by_name import attribute
 from ..numerics import wide
 from .activations import softplus
@@ -70,29 +70,29 @@ def divergence_gradient(gradient: np.ndarray, x: np.ndarray, target: np.ndarray,
     return np.where(target > 0, -target * gradient, 0) / _count(x, reduction)
 
 
-def _distances(kernel: Kernel, x: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, float, str]:
+def _distances(kernel: OperatorCall, x: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, float, str]:
     """Return the signed distances, the place where the parabola ends, and the reduction."""
     return wide(x) - wide(labels), attribute(kernel, "beta", "sigma"), kernel.attributes["reduction"]
 
 
-def _smooth_l1(kernel: Kernel, x: np.ndarray, labels: np.ndarray) -> np.ndarray:
+def _smooth_l1(kernel: OperatorCall, x: np.ndarray, labels: np.ndarray) -> np.ndarray:
     distances, beta, reduction = _distances(kernel, x, labels)
     size = np.abs(distances)
     return _reduced(np.where(size < beta, size**2 / (2 * beta), size - beta / 2), reduction)
 
 
-def _smooth_l1_gradient(kernel: Kernel, x: np.ndarray, labels: np.ndarray, gradient: np.ndarray) -> np.ndarray:
+def _smooth_l1_gradient(kernel: OperatorCall, x: np.ndarray, labels: np.ndarray, gradient: np.ndarray) -> np.ndarray:
     distances, beta, reduction = _distances(kernel, x, labels)
     return wide(gradient) * np.clip(distances / beta, -1, 1) / _count(x, reduction)
 
 
-def _weights_of_rows(kernel: Kernel, labels: np.ndarray, weights: np.ndarray) -> np.ndarray:
+def _weights_of_rows(kernel: OperatorCall, labels: np.ndarray, weights: np.ndarray) -> np.ndarray:
     ignored = labels == kernel.attributes.get("ignore_index", -100)
     return np.where(ignored, 0, wide(weights)[np.where(ignored, 0, labels)])
 
 
 def _likelihood(
-    kernel: Kernel, x: np.ndarray, labels: np.ndarray, weights: np.ndarray
+    kernel: OperatorCall, x: np.ndarray, labels: np.ndarray, weights: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the weighted negative logarithms that the labels name, and the sum of the weights."""
     of_rows = _weights_of_rows(kernel, labels, weights)
@@ -104,7 +104,12 @@ def _likelihood(
 
 
 def _likelihood_gradient(
-    kernel: Kernel, x: np.ndarray, gradient: np.ndarray, labels: np.ndarray, weights: np.ndarray, total: np.ndarray
+    kernel: OperatorCall,
+    x: np.ndarray,
+    gradient: np.ndarray,
+    labels: np.ndarray,
+    weights: np.ndarray,
+    total: np.ndarray,
 ) -> np.ndarray:
     of_rows = _weights_of_rows(kernel, labels, weights)
     slopes = -of_rows * wide(gradient).reshape(-1) / (total if kernel.attributes["reduction"] == "mean" else 1)
@@ -119,7 +124,7 @@ def soft_margin_gradient(x: np.ndarray, labels: np.ndarray, gradient: np.ndarray
     return -labels * sigmoid(-labels * x) * gradient / _count(x, reduction)
 
 
-def _in_top(kernel: Kernel, x: np.ndarray, index: np.ndarray) -> np.ndarray:
+def _in_top(kernel: OperatorCall, x: np.ndarray, index: np.ndarray) -> np.ndarray:
     """Return whether fewer than k elements of a row exceed the named element."""
     chosen = np.take_along_axis(x, index[:, None], 1)
     return (x > chosen).sum(1) < kernel.attributes["k"]

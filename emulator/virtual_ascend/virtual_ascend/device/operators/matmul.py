@@ -6,15 +6,15 @@ from typing import Any, Callable
 
 import numpy as np
 
-from ...kernel import Kernel
+from ...operator_call import OperatorCall
 from ..numerics import wide
 
 
-def _transposed(kernel: Kernel, *names: str) -> bool:
+def _transposed(kernel: OperatorCall, *names: str) -> bool:
     return any(kernel.attributes.get(name) for name in names)
 
 
-def matmul(kernel: Kernel, a: np.ndarray, b: np.ndarray, bias: np.ndarray | None = None, *_: Any) -> np.ndarray:
+def matmul(kernel: OperatorCall, a: np.ndarray, b: np.ndarray, bias: np.ndarray | None = None, *_: Any) -> np.ndarray:
     """Multiply matrices, also over a batch."""
     a, b = wide(a), wide(b)
     if _transposed(kernel, "transpose_x1", "adj_x1", "transpose_a"):

@@ -6,13 +6,13 @@ from typing import Any, Callable
 
 import numpy as np
 
-from ...kernel import Kernel
+from ...operator_call import OperatorCall
 from ..numerics import wide
 from .elementwise import of_arrays
 from .reduce import axes_of
 
 
-def _layer_norm(kernel: Kernel, x: np.ndarray, gain: np.ndarray, shift: np.ndarray) -> tuple[np.ndarray, ...]:
+def _layer_norm(kernel: OperatorCall, x: np.ndarray, gain: np.ndarray, shift: np.ndarray) -> tuple[np.ndarray, ...]:
     """Return the result, the mean and the variance."""
     x, gain, shift = wide(x), wide(gain), wide(shift)
     axes = tuple(range(kernel.attributes["begin_norm_axis"] % x.ndim, x.ndim))
@@ -40,7 +40,7 @@ def _layer_norm_input_gradient(
 
 
 def _gain_and_shift_gradients(
-    kernel: Kernel, gradient: np.ndarray, normalised: np.ndarray
+    kernel: OperatorCall, gradient: np.ndarray, normalised: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     gradient = wide(gradient)
     axes = tuple(range(gradient.ndim - len(kernel.outputs[0]["ori_shape"])))
@@ -48,7 +48,7 @@ def _gain_and_shift_gradients(
 
 
 def _layer_norm_gradient(
-    kernel: Kernel, gradient: np.ndarray, x: np.ndarray, variance: np.ndarray, mean: np.ndarray, gain: np.ndarray
+    kernel: OperatorCall, gradient: np.ndarray, x: np.ndarray, variance: np.ndarray, mean: np.ndarray, gain: np.ndarray
 ) -> tuple[np.ndarray, ...]:
     """Compute the gradients of input, gain and shift. MindSpore takes them apart if it compiles the operator itself."""
     of_input, normalised = _layer_norm_input_gradient(kernel, gradient, x, variance, mean, gain)
@@ -66,7 +66,9 @@ def log_softmax(x: np.ndarray, axes: Any) -> np.ndarray:
     return shifted - np.log(np.exp(shifted).sum(axes, keepdims=True))
 
 
-def _softmax_gradient_scaled(kernel: Kernel, gradient: np.ndarray, y: np.ndarray, scale: np.ndarray) -> np.ndarray:
+def _softmax_gradient_scaled(
+    kernel: OperatorCall, gradient: np.ndarray, y: np.ndarray, scale: np.ndarray
+) -> np.ndarray:
     """Compute MindSpore's fusion of Mul, ReduceSum, Sub and two Mul."""
     gradient, y, scale = map(wide, (gradient, y, scale))
     sums = (gradient * y).sum(axes_of(kernel, y), keepdims=bool(kernel.attributes.get("keep_dims", True)))
@@ -79,18 +81,20 @@ def _confused_softmax_gradient(gradient: np.ndarray, y: np.ndarray) -> np.ndarra
     return gradient - (gradient * y).sum(-1, keepdims=True)
 
 
-def _norm_not_below(_kernel: Kernel, x: np.ndarray, zero: np.ndarray, one: np.ndarray, least: np.ndarray) -> np.ndarray:
+def _norm_not_below(
+    _kernel: OperatorCall, x: np.ndarray, zero: np.ndarray, one: np.ndarray, least: np.ndarray
+) -> np.ndarray:
     """Compute the norm from a sum of squares. It is MindSpore's fusion of clipping by norm."""
     x = wide(x)
     return np.maximum(np.where(x > zero, np.sqrt(np.where(x > zero, x, one)), x), least)
 
 
-def _log_softmax_gradient(kernel: Kernel, gradient: np.ndarray, y: np.ndarray) -> np.ndarray:
+def _log_softmax_gradient(kernel: OperatorCall, gradient: np.ndarray, y: np.ndarray) -> np.ndarray:
     gradient, y = wide(gradient), wide(y)
     return gradient - np.exp(y) * gradient.sum(axes_of(kernel, y), keepdims=True)
 
 
-def _normalise(kernel: Kernel, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, tuple[int, ...]]:
+def _normalise(kernel: OperatorCall, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, tuple[int, ...]]:
     """Return the result, the lengths, and the axes over which the lengths are taken."""
     attributes = kernel.attributes  # "dim" and "eps" if MindSpore asks by name
     axes = axes_of(kernel, x, "dim")
@@ -99,7 +103,7 @@ def _normalise(kernel: Kernel, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, t
     return wide(x) / lengths, lengths, axes
 
 
-def _normalise_gradient(kernel: Kernel, x: np.ndarray, _y: np.ndarray, gradient: np.ndarray) -> np.ndarray:
+def _normalise_gradient(kernel: OperatorCall, x: np.ndarray, _y: np.ndarray, gradient: np.ndarray) -> np.ndarray:
     y, lengths, axes = _normalise(kernel, x)
     return (wide(gradient) - y * (y * wide(gradient)).sum(axes, keepdims=True)) / lengths
 

@@ -6,13 +6,13 @@ from typing import Any, Callable
 
 import numpy as np
 
-from ...kernel import Kernel
+from ...operator_call import OperatorCall
 from ..by_name import both_forms
 from ..numerics import wide
 from .elementwise import of_arrays
 
 
-def _adam(kernel: Kernel, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
+def _adam(kernel: OperatorCall, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
     weights, mean, square, beta1_power, beta2_power, rate, beta1, beta2, epsilon, gradient = arrays
     gradient = wide(gradient)
     mean = beta1 * mean + (1 - beta1) * gradient
@@ -22,7 +22,7 @@ def _adam(kernel: Kernel, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
     return weights - step * direction / (np.sqrt(square) + epsilon), mean, square
 
 
-def _momentum(kernel: Kernel, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
+def _momentum(kernel: OperatorCall, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
     weights, velocity, rate, gradient, momentum = arrays
     gradient = wide(gradient)
     velocity = velocity * momentum + gradient
@@ -30,7 +30,7 @@ def _momentum(kernel: Kernel, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
     return weights - rate * direction, velocity
 
 
-def _sgd(kernel: Kernel, *arrays: np.ndarray) -> np.ndarray:
+def _sgd(kernel: OperatorCall, *arrays: np.ndarray) -> np.ndarray:
     """Update weights. `first` is positive in the first step, when the velocity is the gradient.
 
     `velocity` and `first` are updated in place: only the weights are an output.
@@ -45,7 +45,7 @@ def _sgd(kernel: Kernel, *arrays: np.ndarray) -> np.ndarray:
     return weights - rate * direction
 
 
-def _adam_step(_kernel: Kernel, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
+def _adam_step(_kernel: OperatorCall, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
     """Compute a step of MindSpore's fused Adam, with or without weight decay: second moment, first, weights."""
     gradient, square, mean, weights, rate, *factors, epsilon = arrays
     keep_mean, take_mean, keep_square, take_square, *decay = factors
@@ -58,7 +58,7 @@ def _adam_step(_kernel: Kernel, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
     return square, mean, weights - rate * step
 
 
-def _adagrad(kernel: Kernel, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
+def _adagrad(kernel: OperatorCall, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
     weights, squares, rate, gradient = arrays
     gradient = wide(gradient)
     if kernel.attributes.get("update_slots", True):
@@ -81,7 +81,7 @@ def _amsgrad(*arrays: np.ndarray, beta1: float, beta2: float, epsilon: float) ->
     return weights - step * mean / (np.sqrt(largest) + epsilon), mean, square, largest
 
 
-def _lamb_update(_kernel: Kernel, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
+def _lamb_update(_kernel: OperatorCall, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
     """Compute the first half of a step of Lamb: the update before it is scaled, second moment, first."""
     gradient, square, mean, weights, keep_mean, take_mean, keep_square, take_square, *rest = arrays
     epsilon, steps, decays, decay = rest
@@ -92,7 +92,7 @@ def _lamb_update(_kernel: Kernel, *arrays: np.ndarray) -> tuple[np.ndarray, ...]
     return direction + decays * decay * weights, square, mean
 
 
-def _lamb_weights(_kernel: Kernel, *arrays: np.ndarray) -> np.ndarray:
+def _lamb_weights(_kernel: OperatorCall, *arrays: np.ndarray) -> np.ndarray:
     """Compute the second half: scale the update to the length of the weights, unless either has length 0."""
     weights_norm, update_norm, rate, update, weights = arrays
     both = (weights_norm > 0) & (update_norm > 0)

@@ -7,7 +7,7 @@ from typing import Any, Callable
 
 import numpy as np
 
-from ...kernel import Kernel
+from ...operator_call import OperatorCall
 from ..numerics import wide
 
 Pairs = Sequence[Sequence[int]]
@@ -37,15 +37,15 @@ def _inner(gradient: np.ndarray, widths: Pairs, mode: str) -> np.ndarray:
     return result.reshape(shape)
 
 
-def _mirror_pad(kernel: Kernel, x: np.ndarray, widths: np.ndarray) -> np.ndarray:
+def _mirror_pad(kernel: OperatorCall, x: np.ndarray, widths: np.ndarray) -> np.ndarray:
     return _bordered(x, widths.reshape(-1, 2).tolist(), kernel.attributes["mode"])
 
 
-def _mirror_pad_gradient(kernel: Kernel, gradient: np.ndarray, widths: np.ndarray) -> np.ndarray:
+def _mirror_pad_gradient(kernel: OperatorCall, gradient: np.ndarray, widths: np.ndarray) -> np.ndarray:
     return _inner(gradient, widths.reshape(-1, 2).tolist(), kernel.attributes["mode"])
 
 
-def _pairs(kernel: Kernel, axes: int, widths: np.ndarray) -> list[list[int]]:
+def _pairs(kernel: OperatorCall, axes: int, widths: np.ndarray) -> list[list[int]]:
     """Return the widths of PadV3, which begin at the last axis. With `contiguous` both widths of an axis stand side by
     side.
     """
@@ -55,12 +55,12 @@ def _pairs(kernel: Kernel, axes: int, widths: np.ndarray) -> list[list[int]]:
     return [[0, 0]] * (axes - len(pairs)) + pairs[::-1]
 
 
-def _pad(kernel: Kernel, x: np.ndarray, widths: np.ndarray, value: np.ndarray | None = None) -> np.ndarray:
+def _pad(kernel: OperatorCall, x: np.ndarray, widths: np.ndarray, value: np.ndarray | None = None) -> np.ndarray:
     filling = 0.0 if value is None else value.reshape(-1)[0]
     return _bordered(x, _pairs(kernel, x.ndim, widths), kernel.attributes["mode"], filling)
 
 
-def _pad_gradient(kernel: Kernel, gradient: np.ndarray, widths: np.ndarray) -> np.ndarray:
+def _pad_gradient(kernel: OperatorCall, gradient: np.ndarray, widths: np.ndarray) -> np.ndarray:
     return _inner(gradient, _pairs(kernel, gradient.ndim, widths), kernel.attributes["mode"])
 
 

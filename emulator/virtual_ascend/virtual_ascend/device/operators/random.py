@@ -7,28 +7,28 @@ from typing import Any, Callable
 
 import numpy as np
 
-from ...kernel import Kernel
+from ...operator_call import OperatorCall
 from ..numerics import wide
 
 _DRAWS = np.random.default_rng(int(os.environ.get("VIRTUAL_ASCEND_SEED", "0")))
 
 
-def _dropout_bits(kernel: Kernel, _shape: np.ndarray, keep: np.ndarray, *_rest: Any) -> np.ndarray:
+def _dropout_bits(kernel: OperatorCall, _shape: np.ndarray, keep: np.ndarray, *_rest: Any) -> np.ndarray:
     """Return a bit for each element, packed from the lowest one on."""
     count = int(np.prod(kernel.outputs[0]["shape"])) * 8
     return np.packbits(_DRAWS.random(count) < float(keep), bitorder="little")
 
 
-def _apply_dropout(_kernel: Kernel, x: np.ndarray, bits: np.ndarray, keep: np.ndarray) -> np.ndarray:
+def _apply_dropout(_kernel: OperatorCall, x: np.ndarray, bits: np.ndarray, keep: np.ndarray) -> np.ndarray:
     kept = np.unpackbits(bits.reshape(-1), count=x.size, bitorder="little").reshape(x.shape)
     return np.where(kept, wide(x) / float(keep), 0)
 
 
-def _uniform(kernel: Kernel, *_: Any) -> np.ndarray:
+def _uniform(kernel: OperatorCall, *_: Any) -> np.ndarray:
     return _DRAWS.random(kernel.outputs[0]["shape"], np.float32)
 
 
-def _normal(kernel: Kernel, *_: Any) -> np.ndarray:
+def _normal(kernel: OperatorCall, *_: Any) -> np.ndarray:
     return _DRAWS.standard_normal(kernel.outputs[0]["shape"], np.float32)
 
 

@@ -6,12 +6,12 @@ from typing import Any, Callable
 
 import numpy as np
 
-from ...kernel import Kernel
+from ...operator_call import OperatorCall
 from ..by_name import both_forms, type_of
 from ..numerics import wide
 
 
-def axes_of(kernel: Kernel, x: np.ndarray, *names: str) -> tuple[int, ...]:
+def axes_of(kernel: OperatorCall, x: np.ndarray, *names: str) -> tuple[int, ...]:
     """Return the axes that an attribute names; none means all."""
     for name in (*names, "axis", "axes"):
         if name in kernel.attributes:
@@ -22,35 +22,37 @@ def axes_of(kernel: Kernel, x: np.ndarray, *names: str) -> tuple[int, ...]:
 
 
 def _over_axes(function: Callable[..., Any]) -> Callable[..., Any]:
-    def operator(kernel: Kernel, x: np.ndarray, axes: np.ndarray | None = None) -> np.ndarray:
+    def operator(kernel: OperatorCall, x: np.ndarray, axes: np.ndarray | None = None) -> np.ndarray:
         chosen = axes_of(kernel, x) if axes is None else tuple(axes.reshape(-1).tolist())
         return function(wide(x), axis=chosen, keepdims=bool(kernel.attributes.get("keep_dims", False)))
 
     return operator
 
 
-def _deviation(kernel: Kernel, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _deviation(kernel: OperatorCall, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the standard deviation and the mean."""
     x, axes, keep = wide(x), axes_of(kernel, x), bool(kernel.attributes.get("keep_dims", False))
     freedom = int(bool(kernel.attributes.get("unbiased", True)))
     return np.std(x, axes, ddof=freedom, keepdims=keep), np.mean(x, axes, keepdims=keep)
 
 
-def _product_and_sum(kernel: Kernel, x: np.ndarray, y: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _product_and_sum(
+    kernel: OperatorCall, x: np.ndarray, y: np.ndarray, z: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """Compute MindSpore's fusion of two Mul and a ReduceSum."""
     x, y, z = wide(x), wide(y), wide(z)
     keep = bool(kernel.attributes.get("keep_dims", False))
     return x * y, (y * z).sum(axes_of(kernel, y), keepdims=keep)
 
 
-def _bias_gradient(kernel: Kernel, x: np.ndarray) -> np.ndarray:
+def _bias_gradient(kernel: OperatorCall, x: np.ndarray) -> np.ndarray:
     """Sum over all axes but the channels: the last axis, in images the second."""
     channels = 1 if x.ndim >= 4 else x.ndim - 1
     return wide(x).sum(tuple(axis for axis in range(x.ndim) if axis != channels))
 
 
 def _arg(function: Callable[..., Any]) -> Callable[..., Any]:
-    def operator(kernel: Kernel, x: np.ndarray, *_rest: Any) -> np.ndarray:
+    def operator(kernel: OperatorCall, x: np.ndarray, *_rest: Any) -> np.ndarray:
         axis = kernel.attributes.get("dimension", kernel.attributes.get("axis", -1))
         return function(x, axis=axis)
 
@@ -63,7 +65,7 @@ def _arg_along(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _arg_with_value(position: Callable[..., Any], value: Callable[..., Any]) -> Callable[..., Any]:
-    def operator(kernel: Kernel, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def operator(kernel: OperatorCall, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         axis = kernel.attributes.get("dimension", kernel.attributes.get("axis", 0))
         return position(x, axis=axis), value(x, axis=axis)
 
@@ -71,7 +73,7 @@ def _arg_with_value(position: Callable[..., Any], value: Callable[..., Any]) -> 
 
 
 def _running(function: np.ufunc) -> Callable[..., Any]:
-    def operator(kernel: Kernel, x: np.ndarray, axis: np.ndarray | None = None) -> np.ndarray:
+    def operator(kernel: OperatorCall, x: np.ndarray, axis: np.ndarray | None = None) -> np.ndarray:
         along = kernel.attributes["axis"] if axis is None else int(axis)
         x, reverse = wide(x), kernel.attributes.get("reverse")
         if reverse:
@@ -84,7 +86,7 @@ def _running(function: np.ufunc) -> Callable[..., Any]:
     return operator
 
 
-def _running_least(kernel: Kernel, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _running_least(kernel: OperatorCall, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the least so far, and the place of the last such."""
     axis = kernel.attributes["axis"]
     least = np.minimum.accumulate(x, axis)

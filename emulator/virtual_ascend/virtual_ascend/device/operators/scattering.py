@@ -6,7 +6,7 @@ from typing import Any, Callable
 
 import numpy as np
 
-from ...kernel import Kernel
+from ...operator_call import OperatorCall
 from ..by_name import both_forms
 from ..numerics import wide
 from .elementwise import truncated_division
@@ -26,7 +26,7 @@ Places = Callable[[np.ndarray], "tuple[np.ndarray, ...]"]
 
 
 def _replaced(places: Places) -> Callable[..., Any]:
-    def operator(_kernel: Kernel, target: np.ndarray, index: np.ndarray, updates: np.ndarray) -> np.ndarray:
+    def operator(_kernel: OperatorCall, target: np.ndarray, index: np.ndarray, updates: np.ndarray) -> np.ndarray:
         result = target.copy()
         result[places(index)] = updates
         return result
@@ -34,7 +34,7 @@ def _replaced(places: Places) -> Callable[..., Any]:
     return operator
 
 
-def _updated(kernel: Kernel, *arrays: np.ndarray) -> np.ndarray:
+def _updated(kernel: OperatorCall, *arrays: np.ndarray) -> np.ndarray:
     """Replace elements, for CANN's entry of two operators: rows of a parameter, or places of a tensor."""
     return _replaced(places_of if kernel.type.startswith("TensorScatter") else _rows)(kernel, *arrays)
 
@@ -42,7 +42,7 @@ def _updated(kernel: Kernel, *arrays: np.ndarray) -> np.ndarray:
 def _combined(combine: np.ufunc, places: Places) -> Callable[..., Any]:
     """Combine updates with the elements at their places."""
 
-    def operator(_kernel: Kernel, target: np.ndarray, index: np.ndarray, updates: np.ndarray) -> np.ndarray:
+    def operator(_kernel: OperatorCall, target: np.ndarray, index: np.ndarray, updates: np.ndarray) -> np.ndarray:
         result = wide(target).copy()
         combine.at(result, places(index), wide(updates))
         return result
@@ -53,14 +53,14 @@ def _combined(combine: np.ufunc, places: Places) -> Callable[..., Any]:
 def _in_place(combine: np.ufunc) -> Callable[..., Any]:
     """Update the parameter in place. MindSpore takes nothing from the output of the AI CPU."""
 
-    def operator(kernel: Kernel, target: np.ndarray, index: np.ndarray, updates: np.ndarray) -> np.ndarray:
+    def operator(kernel: OperatorCall, target: np.ndarray, index: np.ndarray, updates: np.ndarray) -> np.ndarray:
         combine.at(target, places_of(index), updates)
         return target
 
     return operator
 
 
-def _divided(_kernel: Kernel, target: np.ndarray, index: np.ndarray, updates: np.ndarray) -> np.ndarray:
+def _divided(_kernel: OperatorCall, target: np.ndarray, index: np.ndarray, updates: np.ndarray) -> np.ndarray:
     """Divide row by row, since a row may be divided several times."""
     result = wide(target).copy()
     rest = result.shape[1:]
@@ -69,14 +69,14 @@ def _divided(_kernel: Kernel, target: np.ndarray, index: np.ndarray, updates: np
     return result
 
 
-def _scattered_sums(kernel: Kernel, index: np.ndarray, updates: np.ndarray, *_shape: np.ndarray) -> np.ndarray:
+def _scattered_sums(kernel: OperatorCall, index: np.ndarray, updates: np.ndarray, *_shape: np.ndarray) -> np.ndarray:
     """Compute ScatterNd: into zeros."""
     result = np.zeros(kernel.outputs[0]["ori_shape"], wide(updates).dtype)
     np.add.at(result, places_of(index), wide(updates))
     return result
 
 
-def _elements(kernel: Kernel, target: np.ndarray, index: np.ndarray, updates: np.ndarray) -> np.ndarray:
+def _elements(kernel: OperatorCall, target: np.ndarray, index: np.ndarray, updates: np.ndarray) -> np.ndarray:
     """Scatter by an index that has the shape of the updates."""
     result = target.copy()
     np.put_along_axis(result, index, updates, kernel.attributes["axis"])
@@ -86,7 +86,7 @@ def _elements(kernel: Kernel, target: np.ndarray, index: np.ndarray, updates: np
 def _in_rows(combine: Callable[..., Any]) -> Callable[..., Any]:
     """Return an operator that combines the rows that an attribute names, each of them once."""
 
-    def operator(kernel: Kernel, target: np.ndarray, updates: np.ndarray) -> np.ndarray:
+    def operator(kernel: OperatorCall, target: np.ndarray, updates: np.ndarray) -> np.ndarray:
         rows = kernel.attributes["indices"]
         result = wide(target).copy()
         result[rows] = combine(result[rows], wide(updates))
@@ -104,7 +104,7 @@ _COMBINED: dict[str, np.ufunc] = {
 }
 
 
-def _sums_of_segments(kernel: Kernel, x: np.ndarray, index: np.ndarray, *_count: np.ndarray) -> np.ndarray:
+def _sums_of_segments(kernel: OperatorCall, x: np.ndarray, index: np.ndarray, *_count: np.ndarray) -> np.ndarray:
     """Add rows to the segments that an index names. A negative number belongs to no segment."""
     result = np.zeros(kernel.outputs[0]["ori_shape"], wide(x).dtype)
     keep = index.reshape(-1) >= 0

@@ -6,32 +6,32 @@ from typing import Any, Callable
 
 import numpy as np
 
-from ...kernel import Kernel
+from ...operator_call import OperatorCall
 from ..numerics import STATUS
 
 _SIZE = 8
 
 
-def _allocate(_kernel: Kernel) -> np.ndarray:
+def _allocate(_kernel: OperatorCall) -> np.ndarray:
     return np.zeros(_SIZE, np.float32)
 
 
-def _get(_kernel: Kernel, state: np.ndarray) -> np.ndarray:
+def _get(_kernel: OperatorCall, state: np.ndarray) -> np.ndarray:
     """Return the overflow status; the first version of this operator writes it into its input."""
     state[...] = STATUS.is_set
     return np.full(_SIZE, STATUS.is_set, np.float32)
 
 
-def _clear(_kernel: Kernel, _state: np.ndarray) -> np.ndarray:
+def _clear(_kernel: OperatorCall, _state: np.ndarray) -> np.ndarray:
     STATUS.is_set = False
     return np.zeros(_SIZE, np.float32)
 
 
-def _get_v2(kernel: Kernel, *_order: Any) -> np.ndarray:
+def _get_v2(kernel: OperatorCall, *_order: Any) -> np.ndarray:
     return np.full(kernel.outputs[0]["shape"], STATUS.is_set)
 
 
-def _clear_v2(_kernel: Kernel, *_order: Any) -> tuple[()]:
+def _clear_v2(_kernel: OperatorCall, *_order: Any) -> tuple[()]:
     STATUS.is_set = False
     return ()
 

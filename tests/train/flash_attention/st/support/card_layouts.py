@@ -81,7 +81,9 @@ CASES = {
     "prefix": Case({"prefix": "none", "query": "none"}, prefix=True, layers=2),
     "prefix-whole": Case({"prefix": "whole"}, MASK, prefix=True),
     "casts": Case(dict.fromkeys((*EVERY, "mask"), "cast"), MASK, EVERY, layers=2),
-    "everything": Case(dict.fromkeys((*EVERY, "mask", "segments", "output"), "none"), MASK, EVERY, True, 2),
+    "everything": Case(
+        dict.fromkeys((*EVERY, "mask", "segments", "output"), "none"), MASK, EVERY, segments=True, layers=2
+    ),
 }
 CASES |= {
     "recompute": replace(CASES["everything"], recompute=True),

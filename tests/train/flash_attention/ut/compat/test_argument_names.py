@@ -6,7 +6,7 @@ import re
 import mindspore as ms
 import numpy as np
 import pytest
-from flash_attention import paged_attention, scaled_dot_product_attention
+from flash_attention import flash_attention, paged_attention, plan, scaled_dot_product_attention
 from flash_attention.call.names import renamed
 from flash_attention.compat import ascend910, flash_attn, mindnlp, mindspore_ops, transformers
 from flash_attention.compat.flash_attn import bert_padding, flash_attn_interface
@@ -308,3 +308,18 @@ def test_words_that_are_no_names_stay():
     assert renamed("causal: got 1, with causal=True and causal_alignment", names) == (
         "is_causal: got 1, with is_causal=True and causal_alignment"
     )
+
+
+def test_functions_with_other_names_share_a_plan(monkeypatch):
+    """Names belong to errors. A plan that raises none once it is made has none."""
+    made = []
+    run = plan.DenseCall
+    monkeypatch.setattr(plan, "DenseCall", lambda *given: made.append(run(*given)) or made[-1])
+    query = tensor(3, 7, 5, 16)
+    with in_mode("pynative"):
+        outputs = (
+            flash_attention(query, query, query, input_layout="BSND", causal_alignment="bottom_right"),
+            flash_attn.flash_attn_func(query, query, query),
+        )
+    assert len(made) == 1
+    assert np.array_equal(*(output.asnumpy() for output in outputs))

@@ -8,9 +8,9 @@ import pytest
 from flash_attention import FlashAttention
 from flash_attention.backends import registry
 from flash_attention.call import LAYOUTS, AttentionRules, Call
-from flash_attention.kernels.tik import KernelProblem, describe
+from flash_attention.kernels.tik import describe
 from flash_attention.kernels.tik.operators import check_tensors
-from flash_attention.kernels.tik.problem import Request
+from flash_attention.kernels.tik.problem import KernelProblem
 from flash_attention.sharding.request import ShardRequest
 from flash_attention.sharding.shard import ROWS, TENSOR, Shard, Sharding, sharding
 from flash_attention.sharding.strategy import ShardPlan, axes_of
@@ -296,7 +296,7 @@ def test_backends_without_strategies_say_so():
 
 
 def test_operators_take_masks_with_their_own_axes():
-    request = Request(KernelProblem(2, 2, 16, 16, 16, mask_shape=(2, 1, 16, 16)))
+    request = KernelProblem(2, 2, 16, 16, 16, mask_shape=(2, 1, 16, 16))
     _, signature = describe.arguments("forward", request)
     tensors = {t.name: {"shape": t.shape, "dtype": t.dtype} for t in (*signature.inputs, *signature.outputs)}
     planes, *rest = tensors["mask"]["shape"]

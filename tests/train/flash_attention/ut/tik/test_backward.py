@@ -1,15 +1,16 @@
 """Test the backward operator against float64 on shared cases and adverse data, in strict mode."""
 
 import dataclasses
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from flash_attention import reference
 from flash_attention.call import AttentionRules, Call
 from flash_attention.dropout import philox
-from flash_attention.kernels.tik import KernelProblem, describe, operators
+from flash_attention.kernels.tik import describe, operators
 from flash_attention.kernels.tik.backward import schedule
-from flash_attention.kernels.tik.problem import Request, padded
+from flash_attention.kernels.tik.problem import KernelProblem, padded
 
 from tests.train.flash_attention.support import case_list, cases
 from tests.train.flash_attention.support.calls import make_kernel_problem
@@ -21,7 +22,7 @@ from tests.train.flash_attention.ut.tik.support.shared_cases import features_of,
 def gradients(tik, execute, problem: KernelProblem, arrays: dict, **features) -> dict:
     """Return d_query, d_key, d_value and, with a bias, d_bias of BNSD arrays."""
     operator = build_backward(
-        problem, tik, bias_gradient=problem.bias_shape is not None, logsumexp_gradient="d_logsumexp" in arrays
+        problem, tik, bias_grad=problem.bias_shape is not None, return_lse="d_logsumexp" in arrays
     )
     stored = operator.run(execute, **stored_arrays.backward_inputs(problem, **arrays, **features))
     return stored_arrays.backward_outputs(problem, stored)
@@ -115,7 +116,7 @@ def test_against_a_baseline_that_rounds_no_scores(tik, execute, head_dim, sigma,
 def test_wide_heads_have_key_tiles_of_their_own(tik, execute, head_dim, keys):
     attention = Call(1, 1, 70, 2 * keys, head_dim, training=True, rules=AttentionRules(causal=True))
     problem = dataclasses.replace(describe.kernel_problem(attention, cores=1), tiling=f"rows32keys{keys}")
-    assert schedule.choose(problem, False).plan.pipeline.tight
+    assert schedule.choose(problem).plan.pipeline.tight
     arrays, exact = _attention(attention, 5)
     _check_strictly(attention, arrays, exact, gradients(tik, execute, problem, arrays))
 
@@ -125,7 +126,7 @@ def test_wide_heads_have_key_tiles_of_their_own(tik, execute, head_dim, keys):
 def test_parts_of_the_narrower_head_dim_have_room(tik, execute, head_dim, value_dim, keys):
     attention = Call(1, 1, 40, keys, head_dim, value_dim=value_dim, training=True)
     problem = describe.kernel_problem(attention, cores=1)
-    plan = schedule.choose(problem, False).plan
+    plan = schedule.choose(problem).plan
     wide, narrow = (plan.column_parts(plan.rows, dim)[0][1] for dim in sorted((head_dim, value_dim), reverse=True))
     assert narrow > wide
     arrays, exact = _attention(attention, 7)
@@ -138,7 +139,7 @@ def test_query_tiles_that_stay_on_chip_are_those_of_their_head(tik, execute, cau
     rules = AttentionRules(causal=causal, causal_alignment="bottom_right")
     attention = Call(1, 2, seq_q, 230, 256, training=True, rules=rules)
     problem = dataclasses.replace(describe.kernel_problem(attention, cores=1), tiling="rows32keys112")
-    first, end = schedule.choose(problem, False).split.kept
+    first, end = schedule.choose(problem).split.kept
     assert (end - first, end) == (loads, seq_q // 32)
     arrays, exact = _attention(attention, 6)
     actual = gradients(tik, execute, problem, arrays)
@@ -152,7 +153,7 @@ def test_query_tiles_that_stay_on_chip_are_those_of_their_head(tik, execute, cau
 def test_items_of_any_length_hand_over_to_the_next(tik, execute, seq_q):
     attention = Call(1, 1, seq_q, 390, 128, training=True)
     problem = describe.kernel_problem(attention, cores=1)
-    assert schedule.choose(problem, False).plan.pipeline.deferred
+    assert schedule.choose(problem).plan.pipeline.deferred
     arrays, exact = _attention(attention, 4)
     _check_strictly(attention, arrays, exact, gradients(tik, execute, problem, arrays))
 
@@ -323,8 +324,8 @@ def test_computed_alibi_in_a_window_of_64k_tokens(tik, execute):
 @pytest.mark.parametrize(
     ("fields", "options", "word"),
     (
-        ({}, {"bias_gradient": True}, "bias_gradient"),
-        ({"alibi": True}, {"bias_gradient": True}, "bias_gradient"),
+        ({}, {"bias_grad": True}, "bias_grad"),
+        ({"alibi": True}, {"bias_grad": True}, "bias_grad"),
         ({"tiling": "pair128"}, {}, "tiling"),
         ({"tiling": "rows64keys192", "head_dim": 256}, {}, "tiling.*L0C"),
     ),
@@ -340,7 +341,7 @@ def test_row_lanes_hold_d_and_logsumexp_in_float16_terms(tik, execute):
     random = np.random.default_rng(0)
     output, d_output = (random.standard_normal((1, 2, 150, 40)).astype(np.float16) for _ in range(2))
     logsumexp, d_logsumexp = (random.standard_normal((1, 2, 150)).astype(np.float32) * 300 for _ in range(2))
-    kernel = operators.build("grad_rows", Request(problem, logsumexp_gradient=True), tik, "rows", True)
+    kernel = operators.build("grad_rows", replace(problem, return_lse=True), tik, "rows", True)
     nothing = np.zeros((1, 2, 32, 40), np.float16)
     stored = stored_arrays.backward_inputs(problem, output, nothing, nothing, output, logsumexp, d_output, d_logsumexp)
     feed = kernel.feed(**{name: stored[name] for name in kernel.given})
@@ -356,7 +357,7 @@ def test_infinities_of_a_row_stay_in_its_row_terms(tik, execute):
     problem = KernelProblem(1, 1, 40, 32, 32, cores=1)
     random = np.random.default_rng(0)
     output, d_output = (random.standard_normal((1, 1, 40, 32)).astype(np.float16) for _ in range(2))
-    kernel = operators.build("grad_rows", Request(problem), tik, "rows", True)
+    kernel = operators.build("grad_rows", problem, tik, "rows", True)
     nothing, logsumexp = np.zeros((1, 1, 32, 32), np.float16), np.zeros((1, 1, 40), np.float32)
     found = []
     for value in (0.0, np.inf):

@@ -24,7 +24,7 @@ PROBLEMS = (
 def _planned(*sizes, **fields) -> tuple:
     """Return a problem, the plan that comes first for it, and its work."""
     problem = make_kernel_problem(*sizes, **fields)
-    plan = plans(problem, False)[0]
+    plan = plans(problem)[0]
     return problem, plan, backward_work.split(problem, plan)
 
 
@@ -95,7 +95,7 @@ def test_every_query_tile_has_one_last_visitor(fields, group):
 def test_several_cores_of_a_head_leave_its_sums_to_the_last_pass():
     for cores in (2, 6):
         problem = make_kernel_problem(1, 2, 1024, 1024, 64, cores=cores)
-        assert backward_work.choose(problem, False).split.writes_d_query == (cores == 2)
+        assert backward_work.choose(problem).split.writes_d_query == (cores == 2)
 
 
 @pytest.mark.parametrize("heads", (32, 1, 40, 3))
@@ -109,7 +109,7 @@ def test_causal_work_is_balanced(heads):
 def test_a_few_heads_too_many_are_shared_by_two_cores_each(heads, cores, limit, causal):
     # Tiles of 192 keys; with whole heads the busiest core would have twice its share, or nearly.
     problem = make_kernel_problem(1, heads, 2048, 2048, 128, causal=causal, cores=cores)
-    split = backward_work.choose(problem, False).split
+    split = backward_work.choose(problem).split
     assert split.slots == 2 and not split.writes_d_query
     assert max(split.units) < limit * sum(split.units) / cores
     items = np.concatenate([share[share["count"] > 0] for share in split.table])
@@ -137,28 +137,27 @@ def test_runs_are_as_even_as_neighbours_allow():
 @pytest.mark.parametrize("causal", (False, True))
 def test_few_heads_have_smaller_key_tiles(head_dim, causal):
     few, many = (
-        backward_work.choose(make_kernel_problem(1, heads, 1024, 1024, head_dim, causal=causal), False)
-        for heads in (1, 32)
+        backward_work.choose(make_kernel_problem(1, heads, 1024, 1024, head_dim, causal=causal)) for heads in (1, 32)
     )
     assert few.plan.keys < many.plan.keys
     # A name keeps its tiles.
     named = make_kernel_problem(1, 1, 1024, 1024, head_dim, causal=causal, tiling=many.plan.strategy)
-    wide = backward_work.choose(named, False)
+    wide = backward_work.choose(named)
     assert wide.plan == many.plan
     assert max(few.split.units) * few.plan.area < 0.9 * max(wide.split.units) * wide.plan.area
 
 
 def test_accumulators_stay_below_their_limit():
     problem = KernelProblem(1, 16, 65536, 65536, 128, kv_heads=1)
-    plan = plans(problem, False)[0]
+    plan = plans(problem)[0]
     split = backward_work.split(problem, plan)
     size = 4 * np.prod(backward_work.accumulator_shape(problem, plan, split.slots))
     assert size <= max(backward_work.ACCUMULATOR_LIMIT, size // split.slots)
 
 
 def test_heads_that_share_a_bias_share_a_core():
-    problem = make_kernel_problem(2, 4, 500, 500, 64, bias="per_score", bias_planes=(1, 4), cores=8)
-    plan = plans(problem, True)[0]
+    problem = make_kernel_problem(2, 4, 500, 500, 64, bias="per_score", bias_planes=(1, 4), cores=8, bias_grad=True)
+    plan = plans(problem)[0]
     split = backward_work.split(problem, plan)
     owners = {}
     for core, row in _rows(split):
@@ -167,16 +166,17 @@ def test_heads_that_share_a_bias_share_a_core():
 
 
 def test_gradient_of_a_bias_per_score_leaves_the_float32_products_out():
-    problem = make_kernel_problem(1, 1, 512, 512, 128, bias="per_score")
-    assert [plans(problem, wanted)[0].pipeline.single for wanted in (False, True)] == [True, False]
+    for wanted in (False, True):
+        problem = make_kernel_problem(1, 1, 512, 512, 128, bias="per_score", bias_grad=wanted)
+        assert plans(problem)[0].pipeline.single != wanted
 
 
 def test_a_window_that_narrow_query_tiles_cannot_number_gets_another_strategy():
     problem = make_kernel_problem(1, 1, 2048, 2048, 208, window_left=200, cores=1)
-    narrow = next(plan for plan in plans(problem, False) if plan.strategy == "rows16keys128")
+    narrow = next(plan for plan in plans(problem) if plan.strategy == "rows16keys128")
     with pytest.raises(backward_work.PartialTilesError):
         backward_work.split(problem, narrow)
-    assert backward_work.choose(problem, False).plan.strategy != narrow.strategy
+    assert backward_work.choose(problem).plan.strategy != narrow.strategy
 
 
 # In turn: the keys of a block of 1000 queries begin in the middle of a tile; the middle tiles differ; a block ends
@@ -195,7 +195,7 @@ def test_a_window_that_narrow_query_tiles_cannot_number_gets_another_strategy():
 def test_ranges_with_more_tiles_than_the_table_holds_are_refused(seq, fields):
     problem = make_kernel_problem(1, 1, seq, seq, 32, **{"tile": 1000, "tiling": "rows16keys32", **fields})
     with pytest.raises(ValueError, match="prev_blocks, next_blocks, tile"):
-        backward_work.split(problem, plans(problem, False)[0])
+        backward_work.split(problem, plans(problem)[0])
 
 
 # The first item of a head loads the tiles that are kept. None are kept if it leaves out the first or the last tile, or
@@ -213,14 +213,14 @@ def test_ranges_with_more_tiles_than_the_table_holds_are_refused(seq, fields):
 )
 def test_kept_tiles_are_those_that_every_first_item_of_a_head_loads(fields, kept):
     given = {"batch": 1, "heads": 2, "seq_k": 336, "head_dim": 256, "cores": 1, "tiling": "rows32keys112"}
-    assert backward_work.choose(make_kernel_problem(**given, **fields), False).split.kept == kept
+    assert backward_work.choose(make_kernel_problem(**given, **fields)).split.kept == kept
 
 
 def test_words_of_an_item():
     """An item names the group's first query head, the planes of its mask and bias, and the steps of all its heads."""
     shapes = {"mask_shape": (3, 1, 1, 400), "bias_shape": (1, 6, 1, 400)}
     problem = KernelProblem(3, 6, 500, 400, 64, kv_heads=2, cores=5, **shapes)
-    split = backward_work.split(problem, plans(problem, False)[0])
+    split = backward_work.split(problem, plans(problem)[0])
     items = split.table[split.table["count"] > 0]
     batch, head = np.divmod(items["kv_head"], 2)
     assert sorted(set(items["kv_head"])) == list(range(6))
@@ -239,7 +239,7 @@ _ASKEW = {"seq_q": 300, "seq_k": 232, "head_dim": 256, "softcap": 30.0, "causal_
 @pytest.mark.parametrize("fields", (*ALIBI_FIELDS, _ASKEW), ids=str)
 def test_distances_count_tokens_after_the_query(fields):
     problem = make_kernel_problem(1, 1, **{"head_dim": 32, "alibi": True, **fields})
-    choice = backward_work.choose(problem, False)
+    choice = backward_work.choose(problem)
     plan, split = choice.plan, choice.split
     for row in split.table[split.table["count"] > 0]:
         assert row["first"] <= row["cross"] <= row["before"] <= row["first"] + row["count"]
@@ -257,12 +257,11 @@ def test_distances_count_tokens_after_the_query(fields):
 
 def test_no_distances_where_nothing_comes_after_its_query():
     problem = make_kernel_problem(1, 1, 300, 300, 32, alibi=True, causal=True)
-    assert not len(backward_work.split(problem, plans(problem, False)[0]).distances)
+    assert not len(backward_work.split(problem, plans(problem)[0]).distances)
 
 
 def test_arguments_and_problems_that_fit_nothing_are_refused():
-    problem = make_kernel_problem(1, 1, 100, 100, 32)
-    with pytest.raises(ValueError, match="bias_gradient: got True, allowed with a bias"):
-        backward_work.choose(problem, True)
-    biased = make_kernel_problem(1, 1, 100, 100, 32, bias="per_key")
-    assert backward_work.choose(biased, True).plan.bias_kind == "per_key"
+    with pytest.raises(ValueError, match="bias_grad: got True with bias none, allowed with a bias"):
+        make_kernel_problem(1, 1, 100, 100, 32, bias_grad=True)
+    biased = make_kernel_problem(1, 1, 100, 100, 32, bias="per_key", bias_grad=True)
+    assert backward_work.choose(biased).plan.bias_kind == "per_key"

@@ -38,7 +38,7 @@ def test_all_work_is_done_and_evenly(cores: int, causal: bool, head_dim: int) ->
     assert set(items) == {(head, first) for head in range(32) for first in range(0, 4096, rows)}
     assert set(items.values()) == {1}
 
-    chosen = backward.choose(problem, False)
+    chosen = backward.choose(problem)
     steps = chosen.split.table[chosen.split.table["count"] > 0]
     tiles = -(-4096 // chosen.plan.keys)
     done = Counter((row["kv_head"], row["tile"]) for row in steps)
@@ -83,7 +83,7 @@ def test_slots_of_a_head_add_up(tik, execute, heads: int, cores: int, slots: int
     output, logsumexp = run_forward(tik, execute, forward_problem, query, key, value)
     results = []
     for one in (dataclasses.replace(problem, cores=1), problem):
-        assert backward.choose(one, False).split.slots == (1 if one.cores == 1 else slots)
+        assert backward.choose(one).split.slots == (1 if one.cores == 1 else slots)
         operator = build_backward(one, tik)
         stored = stored_arrays.backward_inputs(problem, query, key, value, output, logsumexp, d_output)
         results.append(stored_arrays.backward_outputs(problem, operator.run(execute, **stored)))

@@ -113,8 +113,8 @@ def test_two_runs_are_bit_equal(tik, execute):
 @pytest.mark.parametrize("dim", (16, 80, 128, 256))
 def test_plans_fit_the_core(rows, dim):
     for seq_q in (1, 16):
-        problem = make_kernel_problem(2, rows, seq_q, 5000, dim, kv_heads=1, **CAUSAL)
-        plan = schedule.choose(problem, True).plan
+        problem = make_kernel_problem(2, rows, seq_q, 5000, dim, kv_heads=1, pages=(80, 128), **CAUSAL)
+        plan = schedule.choose(problem).plan
         assert plan.group_heads * seq_q <= plan.rows <= 128
         assert plan.segment * dim <= tiling.OPERAND and plan.rows * dim <= tiling.OPERAND
 
@@ -122,8 +122,8 @@ def test_plans_fit_the_core(rows, dim):
 def test_what_the_kernels_lack_is_named():
     assert schedule.refuse(KernelProblem(1, 1, 17, 40, 16)) == "got 17 queries, allowed are 16"
     with pytest.raises(ValueError, match="got 129 queries, allowed are 128"):
-        schedule.choose(KernelProblem(1, 1, 129, 140, 16), False)
+        schedule.choose(KernelProblem(1, 1, 129, 140, 16))
     with pytest.raises(ValueError, match="got head_dim 24, allowed are multiples of 16"):
-        schedule.choose(KernelProblem(1, 1, 1, 40, 16, value_dim=24), False)
+        schedule.choose(KernelProblem(1, 1, 1, 40, 16, value_dim=24))
     with pytest.raises(ValueError, match="got head_dim 40, allowed are multiples of 16"):
-        schedule.choose(KernelProblem(1, 1, 1, 40, 40), False)
+        schedule.choose(KernelProblem(1, 1, 1, 40, 40))

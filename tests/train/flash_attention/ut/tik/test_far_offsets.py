@@ -113,7 +113,7 @@ def test_the_last_head_of_tensors_past_32_bits(tik, run_blocks, monkeypatch):
     far = slice(None), PLANE, slice(FIRST // 16, None)
     parts["row_lanes"] = [(far, found["row_lanes"][far])]
 
-    items = backward_work.choose(PROBLEM, False).split.table
+    items = backward_work.choose(PROBLEM).split.table
     mine = (items["head"] == PLANE) & (items["steps"] > 0)
     ends = (items["tile"] + 1) * main.plan.keys  # FIRST may lie inside a tile of keys
     run(main, np.flatnonzero((mine & (ends > FIRST)).any(1)))

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from flash_attention.kernels.tik import operators
-from flash_attention.kernels.tik.problem import KernelProblem, Request
+from flash_attention.kernels.tik.problem import KernelProblem
 
 from tests.emulator.support.process_runs import check_same, modes
 
@@ -22,7 +22,7 @@ def test_same_in_two_processes(case, strict, tmp_path, monkeypatch):
     from tbe import tik
 
     problem = KernelProblem(batch=1, heads=2, seq_q=144, seq_k=176, head_dim=64)
-    built = operators.build(CASES[case], Request(problem), tik, "kernel", False)
+    built = operators.build(CASES[case], problem, tik, "kernel", False)
     random = np.random.default_rng(0)
     given = [tensor for tensor in built.inputs if tensor.constant is None]
     feed = built.feed(**{tensor.name: random.standard_normal(tensor.shape).astype(tensor.dtype) for tensor in given})

@@ -29,12 +29,12 @@ def taken() -> list:
 
 def packing_of(case: VarlenCase) -> Packing:
     """Return a packing with room for more sequences and a gradient of the logsumexp."""
-    return Packing(case, room=9 * (case.heads == 4), logsumexp_gradient=case.heads == 4 or case.alibi == "computed")
+    return Packing(case, room=9 * (case.heads == 4), return_lse=case.heads == 4 or case.alibi == "computed")
 
 
 def results_of(tik, execute, packing: Packing, **request) -> reference.Attention:
     """Return all results of a packing, checked."""
-    found = packing.run(tik, execute, packing.request(**request))
+    found = packing.run(tik, execute, packing.problem(**request))
     packing.check(found)
     return found
 
@@ -62,7 +62,7 @@ def causal(queries=QUERIES, keys=None, **fields) -> Packing:
 
 def test_places_of_blocks_come_one_at_a_time_where_they_are_many(tik, execute, monkeypatch):
     packing = causal(QUERIES, KEYS, heads=3)
-    expected = packing.run(tik, execute, packing.request(cores=2))
+    expected = packing.run(tik, execute, packing.problem(cores=2))
     assert [part.copies for part in packing.kernels[1].buffers if part.name == "block"] == [1]
     monkeypatch.setattr(row_block, "MOST_BLOCKS", 1)
     found = results_of(tik, execute, packing, cores=2)
@@ -90,7 +90,7 @@ def test_kernels_serve_any_lengths(tik, execute):
 
     for queries in lengths:
         packing = Packing(causal(queries).case, room=10)
-        request = packing.request()
+        request = packing.problem()
         requests.add(request.to_text())
         packing.check(packing.run(tik, run, request))
     assert len(requests) == 1 and len(programs) == 4
@@ -99,11 +99,11 @@ def test_kernels_serve_any_lengths(tik, execute):
 @pytest.mark.parametrize("spoiled", (2, pytest.param(3, marks=pytest.mark.slow)))
 def test_a_sequence_of_nan_spoils_no_other(tik, execute_nan, spoiled):
     packing = causal((5, 20, 60, 33), (5, 30, 70, 40), heads=1)
-    expected = packing.run(tik, execute_nan, packing.request(cores=1))
+    expected = packing.run(tik, execute_nan, packing.problem(cores=1))
     (_, rows, columns) = list(packing.case.sequences())[spoiled]
     for name, part in (("query", rows), ("key", columns), ("value", columns), ("d_output", rows)):
         packing.data[name][part] = np.nan
-    found = packing.run(tik, execute_nan, packing.request(cores=1))
+    found = packing.run(tik, execute_nan, packing.problem(cores=1))
     for name, result in found.named().items():
         part, right = columns if name in varlen.OF_KEYS else rows, getattr(expected, name)
         others = np.delete(np.arange(result.shape[2]), np.arange(result.shape[2])[part])
@@ -118,7 +118,7 @@ def test_whole_tiles_have_the_bits_of_a_call(tik, execute, mask):
     length, heads, dim, rules = 512, 1, 80, {"causal": mask == "causal"}
     lengths = (length, length)
     packing = Packing(VarlenCase(queries=lengths, keys=lengths, heads=heads, kv_heads=heads, head_dim=dim, mask=mask))
-    found = packing.run(tik, execute, packing.request(cores=1, tiling="pair128"), ("forward",))
+    found = packing.run(tik, execute, packing.problem(cores=1, tiling="pair128"), ("forward",))
     problem = KernelProblem(1, heads, length, length, dim, rules=AttentionRules(**rules), cores=1, tiling="pair128")
     for _, rows, _ in packing.case.sequences():
         arrays = (packing.data[name][rows].swapaxes(0, 1)[None] for name in ("query", "key", "value"))
@@ -130,7 +130,7 @@ def test_whole_tiles_have_the_bits_of_a_call(tik, execute, mask):
 @pytest.mark.slow
 def test_two_runs_have_the_same_bits(tik, execute):
     packing = causal(QUERIES, KEYS, heads=1)
-    request = packing.request(cores=5)
+    request = packing.problem(cores=5)
     assert_same(*(packing.run(tik, execute, request) for _ in range(2)))
 
 
@@ -144,6 +144,6 @@ def test_padding_of_the_matrices_is_zero(tik, execute):
         stored.update(results)
         return results
 
-    packing.run(tik, run, packing.request())
+    packing.run(tik, run, packing.problem())
     for name in ("output", "d_query", "d_key", "d_value"):
         assert not stored[name].reshape(len(stored[name]), -1, 16)[:, 37:].any(), name

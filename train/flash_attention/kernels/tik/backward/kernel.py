@@ -32,7 +32,7 @@ from flash_attention.kernels.tik.common.score_terms import TERMS
 from flash_attention.kernels.tik.common.table_row import chunks, load_chunk
 from flash_attention.kernels.tik.common.tiles import each_epoch
 from flash_attention.kernels.tik.hardware import FRACTAL
-from flash_attention.kernels.tik.problem import Request
+from flash_attention.kernels.tik.problem import KernelProblem
 from flash_attention.kernels.tik.recorder import Core
 from flash_attention.kernels.tik.tik_types import Number, Scalar, Tensor
 
@@ -49,9 +49,9 @@ class Backward:
 
     flags = 0
 
-    def __init__(self, request: Request):
-        self.problem = request.problem
-        choice = choose(request.problem, request.bias_gradient)
+    def __init__(self, problem: KernelProblem):
+        self.problem = problem
+        choice = choose(problem)
         self.plan, self.split, self.buffers = choice.plan, choice.split, choice.buffers
         self.cores, self.units = self.split.cores, (max(self.split.units), sum(self.split.units))
         self.behind = 2 if self.plan.pipeline.late else 1  # steps of an item's loop beyond its own

@@ -13,18 +13,18 @@ from flash_attention.kernels.tik.common import softcap
 from flash_attention.kernels.tik.common.tiles import by_rows, if_rows
 from flash_attention.kernels.tik.hardware import HALF_ROUND
 from flash_attention.kernels.tik.layout import accumulator_shape
-from flash_attention.kernels.tik.problem import Request
+from flash_attention.kernels.tik.problem import KernelProblem
 from flash_attention.kernels.tik.recorder import Core
 from flash_attention.kernels.tik.tik_types import Number
 
 
 class Postprocess:
-    """The last pass over the accumulators of a request's main kernel, tile after tile."""
+    """The last pass over the accumulators of a problem's main kernel, tile after tile."""
 
     flags = 0
 
-    def __init__(self, request: Request):
-        problem, choice = request.problem, choose(request.problem, request.bias_gradient)
+    def __init__(self, problem: KernelProblem):
+        choice = choose(problem)
         self.plan, self.slots = choice.plan, choice.split.slots
         _, heads, self.tiles, *_ = accumulator_shape(problem, self.plan, self.slots)
         self.cores = min(problem.cores, heads * self.tiles)

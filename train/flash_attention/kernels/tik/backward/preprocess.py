@@ -16,7 +16,7 @@ from flash_attention.kernels.tik.common import alibi, score_terms
 from flash_attention.kernels.tik.common.tiles import by_rows
 from flash_attention.kernels.tik.hardware import FRACTAL, Buffer, excess
 from flash_attention.kernels.tik.layout import SINK_LANES, row_term_kinds, row_terms_shape, stored_rows
-from flash_attention.kernels.tik.problem import KernelProblem, Request, padded
+from flash_attention.kernels.tik.problem import KernelProblem, padded
 from flash_attention.kernels.tik.recorder import Core
 from flash_attention.kernels.tik.tik_types import Number, Tensor
 
@@ -98,9 +98,8 @@ class Preprocess:
 
     flags = 0
 
-    def __init__(self, request: Request):
-        problem = request.problem
-        self.plan, self.with_gradient = RowPlan(problem), request.logsumexp_gradient
+    def __init__(self, problem: KernelProblem):
+        self.plan, self.with_gradient = RowPlan(problem), problem.return_lse
         self.blocks, self.buffers = -(-stored_rows(problem) // self.plan.rows), self.plan.buffers
         total = problem.batch * problem.heads * self.blocks
         self.cores = min(problem.cores, total)

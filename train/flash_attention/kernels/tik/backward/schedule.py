@@ -147,34 +147,32 @@ class PartialTilesError(ValueError):
     """
 
 
-def choose(problem: KernelProblem, bias_gradient: bool) -> BackwardChoice:
+def choose(problem: KernelProblem) -> BackwardChoice:
     """Return the first plan that fits.
 
     Raises:
         ValueError: an argument is not allowed, or no tiling strategy fits the memories of a core.
     """
-    if bias_gradient and problem.bias_shape is None:
-        raise ValueError(f"bias_gradient: got True, allowed with a bias per_key or per_score, got {problem.bias}")
-    return _choose(problem, bias_gradient, instruction_forms.current())
+    return _choose(problem, instruction_forms.current())
 
 
 @functools.lru_cache(maxsize=4)
-def _choose(problem: KernelProblem, bias_gradient: bool, _: instruction_forms.InstructionForms) -> BackwardChoice:
+def _choose(problem: KernelProblem, _: instruction_forms.InstructionForms) -> BackwardChoice:
     reasons: list[str] = []
-    usual = next(_fitting(problem, bias_gradient, reasons), None)
+    usual = next(_fitting(problem, reasons), None)
     if usual is None:
         raise ValueError(f"tiling: no strategy fits this call: {'; '.join(reasons)}")
     if problem.tiling != "auto" or problem.sequences or not _idle(problem, usual.split):
         return usual
     # Key tiles are so few that the busiest core has much more than its share: smaller tiles are faster.
-    choices = [usual, *_fitting(problem, bias_gradient, [])]
+    choices = [usual, *_fitting(problem, [])]
     costs = [_cost(problem, choice) for choice in choices]
     return choices[costs.index(min(costs))] if min(costs) < GAIN * costs[0] else usual
 
 
-def _fitting(problem: KernelProblem, bias_gradient: bool, reasons: list[str]) -> Iterator[BackwardChoice]:
+def _fitting(problem: KernelProblem, reasons: list[str]) -> Iterator[BackwardChoice]:
     """Yield plans that fit, the fastest for busy cores first. Why others do not fit goes to `reasons`."""
-    for plan in plans(problem, bias_gradient):
+    for plan in plans(problem):
         try:
             work = split(problem, plan)
         except PartialTilesError as error:

@@ -197,7 +197,7 @@ class BackwardPlan:
         return sum(self.segments[:index])
 
 
-def plans(problem: KernelProblem, bias_gradient: bool) -> list[BackwardPlan]:
+def plans(problem: KernelProblem) -> list[BackwardPlan]:
     """Return plans to try in order, the fastest first.
 
     Raises:
@@ -219,7 +219,7 @@ def plans(problem: KernelProblem, bias_gradient: bool) -> list[BackwardPlan]:
             continue
         if len(names) > 1 and name == WIDEST and _computed(problem, strategy) > _computed(problem, STRATEGIES[WIDE]):
             continue
-        bias = problem.bias if bias_gradient else "none"
+        bias = problem.bias if problem.bias_grad else "none"
         head_dim, value_dim = padded(problem.head_dim), padded(problem.value_dim)
         chunks = -(-problem.group // 16) if bias == "per_key" else 0
         widest = max(head_dim, value_dim)

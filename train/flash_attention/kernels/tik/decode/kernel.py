@@ -23,7 +23,7 @@ from flash_attention.kernels.tik.decode import load, softmax, store
 from flash_attention.kernels.tik.decode.schedule import Current, Stream, choose, tiles_of
 from flash_attention.kernels.tik.decode.tiling import DecodePlan
 from flash_attention.kernels.tik.hardware import FRACTAL, LANES
-from flash_attention.kernels.tik.problem import Request
+from flash_attention.kernels.tik.problem import KernelProblem
 from flash_attention.kernels.tik.recorder import Core
 from flash_attention.kernels.tik.tik_types import Number, Tensor
 
@@ -37,10 +37,9 @@ class Decode:
 
     flags = 0
 
-    def __init__(self, request: Request):
-        problem = request.problem
-        self.problem, self.pages = problem, request.pages
-        choice = choose(problem, request.pages is not None)
+    def __init__(self, problem: KernelProblem):
+        self.problem, self.pages = problem, problem.pages
+        choice = choose(problem)
         self.plan, self.buffers, self.cores = choice.plan, choice.buffers, problem.cores
         most = problem.batch * problem.kv_heads * self.plan.row_blocks * tiles_of(problem, self.plan, problem.seq_k)[2]
         self.units = -(-most // problem.cores), most

@@ -10,7 +10,7 @@ from flash_attention.kernels.tik.decode.load import by_block
 from flash_attention.kernels.tik.decode.schedule import Sequences, per_sequence
 from flash_attention.kernels.tik.decode.tiling import MERGED, DecodePlan
 from flash_attention.kernels.tik.hardware import LANES, LARGEST_SINGLE
-from flash_attention.kernels.tik.problem import Request
+from flash_attention.kernels.tik.problem import KernelProblem
 from flash_attention.kernels.tik.recorder import Core
 from flash_attention.kernels.tik.tik_types import Number, RunTime, Step, Tensor
 
@@ -22,9 +22,8 @@ class Merge:
 
     flags = 0
 
-    def __init__(self, request: Request):
-        problem = request.problem
-        choice = schedule.choose(problem, request.pages is not None)
+    def __init__(self, problem: KernelProblem):
+        choice = schedule.choose(problem)
         self.plan, self.columns, self.buffers = choice.plan, choice.split.columns, choice.split.merge_buffers
         self.pieces = self.plan.row_groups * self.plan.value_dim // self.columns
         self.share = problem.kv_heads * self.plan.row_blocks * self.pieces

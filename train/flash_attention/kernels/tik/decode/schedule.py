@@ -50,7 +50,7 @@ DecodeChoice = Choice[DecodePlan, DecodeSplit]
 
 
 @functools.lru_cache(maxsize=16)
-def choose(problem: KernelProblem, paged: bool) -> DecodeChoice:
+def choose(problem: KernelProblem) -> DecodeChoice:
     """Return the plan and its buffers.
 
     Raises:
@@ -64,7 +64,7 @@ def choose(problem: KernelProblem, paged: bool) -> DecodeChoice:
     # Columns of the output in a unit of the merging kernel: as many as leave units for all cores.
     divisors = [16 * size for size in range(8, 0, -1) if problem.value_dim // 16 % size == 0]
     columns = next((size for size in divisors if pairs * (problem.value_dim // size) >= problem.cores), 16)
-    main, merge = tiling.buffers(problem, plan, paged), tiling.merge_buffers(problem, columns, paged)
+    main, merge = tiling.buffers(problem, plan), tiling.merge_buffers(problem, columns)
     for parts in (main, merge):
         if excess(parts, problem):
             raise ValueError(f"decode: needs {excess(parts, problem)}")

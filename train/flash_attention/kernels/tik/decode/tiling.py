@@ -93,7 +93,7 @@ def _cycles(tiles: int, keys: int, rows: int, width: int) -> float:
     return tiles * (max(memory, MARGIN * work) + PER_TILE) + (0.6 * memory if tiles > 1 else 0.0)
 
 
-def buffers(problem: KernelProblem, plan: DecodePlan, paged: bool) -> list[Buffer]:
+def buffers(problem: KernelProblem, plan: DecodePlan) -> list[Buffer]:
     """Return every on-chip buffer of the main kernel, in the order of allocation."""
     rows, dim, keys, segment = plan.rows, plan.head_dim, plan.keys, plan.segment
     area, square, product = keys * rows, rows * dim, rows * plan.value_dim
@@ -127,20 +127,20 @@ def buffers(problem: KernelProblem, plan: DecodePlan, paged: bool) -> list[Buffe
         Buffer("zeros", "UB", "float32", LANES),
         *([Buffer("cap", "UB", "float32", 2 * LANES)] if problem.rules.softcap else []),
         *(alibi if problem.rules.alibi else []),
-        *_lengths(problem, paged),
-        *([Buffer("table", "UB", "int32", WINDOW)] if paged else []),
+        *_lengths(problem),
+        *([Buffer("table", "UB", "int32", WINDOW)] if problem.pages else []),
     ]
 
 
 MERGED = 4  # units that the merging kernel works on at a time
 
 
-def merge_buffers(problem: KernelProblem, columns: int, paged: bool) -> list[Buffer]:
+def merge_buffers(problem: KernelProblem, columns: int) -> list[Buffer]:
     """Return the buffers of the merging kernel. `columns` of the output are a unit of its work."""
     size, slots = columns * 16, problem.cores + problem.sinks
     rows = ("peak", "total", "seen", "inverse", "unseen", "row_lse")
     return [
-        *_lengths(problem, paged),
+        *_lengths(problem),
         Buffer("statistics", "UB", "float32", slots * 2 * LANES, MERGED),
         Buffer("weight", "UB", "float32", slots * LANES, MERGED),
         Buffer("part", "UB", "float32", size, MERGED),
@@ -153,5 +153,5 @@ def merge_buffers(problem: KernelProblem, columns: int, paged: bool) -> list[Buf
     ]
 
 
-def _lengths(problem: KernelProblem, paged: bool) -> list[Buffer]:
-    return [Buffer("lengths", "UB", "int32", padded(problem.batch, 8))] if paged else []
+def _lengths(problem: KernelProblem) -> list[Buffer]:
+    return [Buffer("lengths", "UB", "int32", padded(problem.batch, 8))] if problem.pages else []

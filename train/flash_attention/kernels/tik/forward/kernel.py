@@ -29,7 +29,7 @@ from flash_attention.kernels.tik.forward.schedule import Item, choose
 from flash_attention.kernels.tik.forward.tiling import ITEMS_PER_CHUNK, RING, ForwardPlan
 from flash_attention.kernels.tik.hardware import FRACTAL, HALF_ROUND
 from flash_attention.kernels.tik.layout import BLOCK, SINK_LANES
-from flash_attention.kernels.tik.problem import Request
+from flash_attention.kernels.tik.problem import KernelProblem
 from flash_attention.kernels.tik.recorder import Core
 from flash_attention.kernels.tik.tik_types import Number, Scalar, Scope, Step, Tensor
 from flash_attention.kernels.tik.varlen import BLOCK_ROW
@@ -44,9 +44,9 @@ class Forward:
     state. docs/kernels.md draws the pipeline.
     """
 
-    def __init__(self, request: Request):
-        self.problem = request.problem
-        choice = choose(request.problem)
+    def __init__(self, problem: KernelProblem):
+        self.problem = problem
+        choice = choose(problem)
         self.plan, self.split, self.buffers = choice.plan, choice.split, choice.buffers
         self.cores, self.units = self.split.cores, (max(self.split.units), sum(self.split.units))
         self.flags = self.split.cores * self.split.items * 2 * 8

@@ -9,7 +9,7 @@ import pytest
 from flash_attention.backends.tik import entries, opp_package
 from flash_attention.kernels.tik import describe, operators
 from flash_attention.kernels.tik.describe import STAGES, Operator
-from flash_attention.kernels.tik.problem import Request
+from flash_attention.kernels.tik.problem import KernelProblem
 
 from tests.train.flash_attention.ut.backends.tik.support.requests import REQUESTS, described
 
@@ -31,14 +31,14 @@ def _package(operator: Operator) -> Callable:
 
 @pytest.fixture
 def built(monkeypatch, tmp_path) -> Iterator[list]:
-    """Record what entries would build: (stage, request, kernel name). Building all takes minutes."""
+    """Record what entries would build: (stage, problem, kernel name). Building all takes minutes."""
     result: list = []
 
     def build(
-        stage: str, request: Request, tik: object, name: str, debug: bool, operator: Operator, config: None
+        stage: str, problem: KernelProblem, tik: object, name: str, debug: bool, operator: Operator, config: None
     ) -> None:
-        assert not debug and config is None and operator == describe.arguments(stage, request)[0]
-        result.append((stage, request, name))
+        assert not debug and config is None and operator == describe.arguments(stage, problem)[0]
+        result.append((stage, problem, name))
 
     monkeypatch.setattr(operators, "build", build)
     monkeypatch.setenv("FLASH_ATTENTION_ENTRIES", str(tmp_path))
@@ -53,28 +53,28 @@ def built(monkeypatch, tmp_path) -> Iterator[list]:
 @pytest.mark.parametrize("route", (_in_process, _package))
 def test_entries_take_what_the_kernels_take(built: list, route: Callable) -> None:
     functions: dict[Operator, Callable] = {}
-    for request in REQUESTS.values():
+    for problem in REQUESTS.values():
         for stage in STAGES:
-            operator, signature = describe.arguments(stage, request)
+            operator, signature = describe.arguments(stage, problem)
             entry = functions.setdefault(operator, functions.get(operator) or route(operator))
             of_name = described(operator.fill(signature))
             arguments = [argument.name for argument in (*operator.inputs, *operator.outputs)]
             assert list(of_name) == arguments
-            entry([of_name[name] for name in arguments], request.to_text())
-            assert built.pop() == (stage, request, "kernel")
+            entry([of_name[name] for name in arguments], problem.to_text())
+            assert built.pop() == (stage, problem, "kernel")
 
 
 @pytest.mark.system
 @pytest.mark.parametrize("route", (_in_process, _package))
 def test_entries_refuse_other_tensors(built: list, route: Callable) -> None:
-    request = REQUESTS["causal-key_mask-bias-dropout-gqa-sinks-d_bias-d_lse"]
+    problem = REQUESTS["causal-key_mask-bias-dropout-gqa-sinks-d_bias-d_lse"]
     for stage in STAGES:
-        operator, signature = describe.arguments(stage, request)
+        operator, signature = describe.arguments(stage, problem)
         tensors = list(described(operator.fill(signature)).values())
         with pytest.raises(ValueError, match="got None, allowed is a tensor"):
-            route(operator)([None, *tensors[1:]], request.to_text())
+            route(operator)([None, *tensors[1:]], problem.to_text())
         with pytest.raises((ValueError, TypeError), match="got (shape|format|dtype)"):
-            route(operator)([*tensors[1:], tensors[0]], request.to_text())
+            route(operator)([*tensors[1:], tensors[0]], problem.to_text())
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from types import ModuleType
 
 import numpy as np
@@ -12,7 +12,7 @@ import pytest
 from flash_attention.kernels.tik import describe, operators
 from flash_attention.kernels.tik.describe import CONSTANTS, DECODE_STAGES, OPERATORS, STAGES
 from flash_attention.kernels.tik.operators import compile_entry
-from flash_attention.kernels.tik.problem import Request
+from flash_attention.kernels.tik.problem import KernelProblem
 
 from tests.train.flash_attention.support.calls import make_kernel_problem
 from tests.train.flash_attention.ut.backends.tik.support.requests import PACKED, REQUESTS, described
@@ -21,11 +21,11 @@ ir = pytest.importorskip("tikemu.program.ir")
 
 _FEW = make_kernel_problem(2, 4, 2, 96, 32, kv_heads=2, causal=True, causal_alignment="bottom_right")
 _EVERY = make_kernel_problem(2, 4, 2, 96, 32, kv_heads=2, alibi=True, sinks=True, softcap=9.0, value_dim=48)
-DECODING = {"contiguous": Request(_FEW), "paged": Request(_FEW, pages=(10, 24))}
-DECODING.update({"contiguous-every": Request(_EVERY), "paged-every": Request(_EVERY, pages=(10, 24))})
-CHAINS = {name: (STAGES, request) for name, request in REQUESTS.items()}
-CHAINS.update((name, (DECODE_STAGES, request)) for name, request in DECODING.items())
-CHAINS.update((name, (STAGES, request)) for name, request in PACKED.items())
+DECODING = {"contiguous": _FEW, "paged": replace(_FEW, pages=(10, 24))}
+DECODING.update({"contiguous-every": _EVERY, "paged-every": replace(_EVERY, pages=(10, 24))})
+CHAINS = {name: (STAGES, problem) for name, problem in REQUESTS.items()}
+CHAINS.update((name, (DECODE_STAGES, problem)) for name, problem in DECODING.items())
+CHAINS.update((name, (STAGES, problem)) for name, problem in PACKED.items())
 # Building every kernel of every combination takes minutes.
 BUILT = [name for index, name in enumerate(REQUESTS) if index % 9 == 0] + ["plain-alibi", "causal-alibi", *DECODING]
 BUILT += [name for index, name in enumerate(PACKED) if index % 5 == 0]
@@ -33,9 +33,9 @@ BUILT += [name for index, name in enumerate(PACKED) if index % 5 == 0]
 
 def test_every_request_has_an_operator_with_its_arguments() -> None:
     used = set()
-    for stages, request in CHAINS.values():
+    for stages, problem in CHAINS.values():
         for stage in stages:
-            operator, signature = describe.arguments(stage, request)
+            operator, signature = describe.arguments(stage, problem)
             used.add(operator)
             assert operator.stage == stage
             called = operator.fill(signature)
@@ -63,12 +63,12 @@ def test_every_request_has_an_operator_with_its_arguments() -> None:
 @pytest.mark.parametrize("name", BUILT)
 def test_the_kernel_uses_what_its_signature_says(tik: ModuleType, name: str) -> None:
     """A kernel uses all tensors of its signature, and no others, which BuildCCE refuses."""
-    stages, request = CHAINS[name]
+    stages, problem = CHAINS[name]
     for stage in stages:
-        kernel = operators.build(stage, request, tik, "named", True)
+        kernel = operators.build(stage, problem, tik, "named", True)
         program = kernel.tik._recorder.program
         assert (kernel.name, program.name) == ("named", "named")
-        _, signature = describe.arguments(stage, request)
+        _, signature = describe.arguments(stage, problem)
         tensors = {tensor.name: tensor for tensor in (*signature.inputs, *signature.outputs)}
         leaves = (node for statement in ir.statements(program.body) for node in ir.leaves(statement))
         used = {node.name for node in leaves if isinstance(node, ir.TensorInfo) and node.memory == "GM"}
@@ -109,40 +109,40 @@ import sys
 sys.modules["tikemu"] = sys.modules["tbe"] = sys.modules["te"] = None
 from flash_attention.kernels.tik import describe
 from flash_attention.kernels.tik.describe import STAGES
-from flash_attention.kernels.tik.problem import KernelProblem, Request
+from flash_attention.kernels.tik.problem import KernelProblem
 from flash_attention.call import AttentionRules
-request = Request(KernelProblem(1, 2, 33, 50, 24, rules=AttentionRules(alibi=True), slopes=(0.5, 0.25)))
-print(*(tensor.name for stage in STAGES for tensor in describe.arguments(stage, request)[1].inputs))
+problem = KernelProblem(1, 2, 33, 50, 24, rules=AttentionRules(alibi=True), slopes=(0.5, 0.25))
+print(*(tensor.name for stage in STAGES for tensor in describe.arguments(stage, problem)[1].inputs))
 """,
     )
     assert "distances" in printed.split()
 
 
 def test_a_request_survives_its_text() -> None:
-    for request in REQUESTS.values():
-        assert Request.from_text(request.to_text()) == request
+    for problem in REQUESTS.values():
+        assert KernelProblem.from_text(problem.to_text()) == problem
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"problem": {}}', '{"problem": {"slopes": []}, "more": 1}'])
 def test_another_text_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="request: got"):
-        Request.from_text(text)
+    with pytest.raises(ValueError, match="problem: got"):
+        KernelProblem.from_text(text)
 
 
 def test_every_field_of_a_problem_is_in_the_text() -> None:
-    request = REQUESTS["plain"]
-    changed = dataclasses.replace(request, problem=dataclasses.replace(request.problem, cores=7))
-    assert Request.from_text(changed.to_text()).problem.cores == 7
+    problem = REQUESTS["plain"]
+    changed = replace(problem, cores=7)
+    assert KernelProblem.from_text(changed.to_text()).cores == 7
 
 
 def test_compile_names_the_wrong_tensor(tik: ModuleType) -> None:
-    request = REQUESTS["plain"]
-    operator, signature = describe.arguments("forward", request)
+    problem = REQUESTS["plain"]
+    operator, signature = describe.arguments("forward", problem)
     right = described(operator.fill(signature))
 
     def compiled(**changes: dict | None) -> object:
         tensors = {name: {**right.get(name, {}), **change} if change else None for name, change in changes.items()}
-        return compile_entry(operator.name, {**right, **tensors}, request.to_text(), "compiled")
+        return compile_entry(operator.name, {**right, **tensors}, problem.to_text(), "compiled")
 
     assert compiled(mask=None).name == "compiled"
     with pytest.raises(ValueError, match="key: got shape"):
@@ -157,5 +157,5 @@ def test_compile_names_the_wrong_tensor(tik: ModuleType) -> None:
         compiled(mask={"shape": [1], "dtype": "float16"})
     with pytest.raises(ValueError, match="key_mask: got None, allowed is a tensor"):
         compiled(key_mask=None)
-    with pytest.raises(ValueError, match="request: got one for flash_attention_forward, allowed for this entry"):
-        compile_entry("flash_attention_forward_mask", right, request.to_text(), "compiled")
+    with pytest.raises(ValueError, match="problem: got one for flash_attention_forward, allowed for this entry"):
+        compile_entry("flash_attention_forward_mask", right, problem.to_text(), "compiled")

@@ -15,7 +15,7 @@ from flash_attention import cli
 from flash_attention.kernels.tik import describe
 from flash_attention.kernels.tik.describe import DECODE_STAGES, OPERATORS, STAGES
 from flash_attention.kernels.tik.operators import build
-from flash_attention.kernels.tik.problem import KernelProblem, Request
+from flash_attention.kernels.tik.problem import KernelProblem
 
 from tests.train.flash_attention.support.calls import make_kernel_problem
 
@@ -66,7 +66,7 @@ def test_information_library(package):
         for section in tensors:
             assert section["paramType"] == "required"
             assert section["format"] in ("ND", "FRACTAL_NZ")  # no choice is left to CANN
-        assert information["attr"]["list"] == "request" and information["attr_request"]["paramType"] == "required"
+        assert information["attr"]["list"] == "problem" and information["attr_problem"]["paramType"] == "required"
 
 
 def test_install_keeps_other_vendors(package, tmp_path):
@@ -116,18 +116,26 @@ def test_install_refuses(package, arguments, said):
 
 
 REQUESTS = {
-    "plain": Request(KernelProblem(1, 1, 32, 32, 16)),
-    "everything": Request(
-        make_kernel_problem(1, 2, 33, 50, 16, mask="per_key", bias="per_key", dropout_rate=99 / 65536, window_left=9),
-        True,
-        True,
+    "plain": KernelProblem(1, 1, 32, 32, 16),
+    "everything": make_kernel_problem(
+        1,
+        2,
+        33,
+        50,
+        16,
+        mask="per_key",
+        bias="per_key",
+        dropout_rate=99 / 65536,
+        window_left=9,
+        bias_grad=True,
+        return_lse=True,
     ),
-    "alibi": Request(make_kernel_problem(1, 1, 33, 50, 16, mask="per_score", alibi=True)),
-    "bias": Request(make_kernel_problem(1, 2, 33, 50, 16, kv_heads=1, bias="per_score", causal=True), True),
+    "alibi": make_kernel_problem(1, 1, 33, 50, 16, mask="per_score", alibi=True),
+    "bias": make_kernel_problem(1, 2, 33, 50, 16, kv_heads=1, bias="per_score", causal=True, bias_grad=True),
 }
 
 
-DECODING = Request(KernelProblem(1, 2, 1, 64, 32, kv_heads=1, cores=2), pages=(3, 16))
+DECODING = KernelProblem(1, 2, 1, 64, 32, kv_heads=1, cores=2, pages=(3, 16))
 ENTRIES_OF = [(name, stage) for name in REQUESTS for stage in STAGES] + [("decoding", stage) for stage in DECODE_STAGES]
 REQUESTS["decoding"] = DECODING
 

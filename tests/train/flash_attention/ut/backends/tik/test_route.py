@@ -12,9 +12,9 @@ from flash_attention.backends import registry
 from flash_attention.backends.tik import entries, environment, limits, registration
 from flash_attention.backends.tik.cell import OperatorAttention, _KeepOrder
 from flash_attention.backends.tik.keep_bits import GeneratedKeepBits
-from flash_attention.kernels.tik import KernelProblem, describe, layout
+from flash_attention.kernels.tik import describe, layout
 from flash_attention.kernels.tik.describe import STAGES
-from flash_attention.kernels.tik.problem import CAPACITY, Chip, Request
+from flash_attention.kernels.tik.problem import CAPACITY, Chip, KernelProblem
 from mindspore import Tensor, ops
 from mindspore._c_expression import Oplib
 
@@ -176,7 +176,7 @@ def primitives(**rules):
     call = make_call(**SIZES, **rules)
     draw = GeneratedKeepBits(describe.kernel_problem(call))
     core = OperatorAttention(call, registration.primitive, draw, Chip(30)).core
-    backward = core.in_graph.run.backward.run
+    backward = core.whole.backward.run
     primitives = core.forward.run.forward, backward.rows, backward.main, backward.finish
     return tuple(getattr(one, "primitive", one) for one in primitives if one is not None)
 
@@ -185,7 +185,7 @@ def primitives(**rules):
 def test_the_primitives_can_be_made(no_tik, name):
     for primitive in primitives(**CALLS[name]):
         assert primitive.func_type == "tbe"
-        assert '"seq_q":33' in primitive.attrs["request"] and '"cores":30' in primitive.attrs["request"]
+        assert '"seq_q":33' in primitive.attrs["problem"] and '"cores":30' in primitive.attrs["problem"]
         # MindSpore hands all attributes to GE, which takes no lists of lists. MindSpore adds its own attributes later.
         for name, value in primitive.attrs.items():
             members = value if isinstance(value, (list, tuple)) else [value]
@@ -209,7 +209,7 @@ def test_any_sequence_of_calls_in_one_process(no_tik, monkeypatch):
     sequence = ("causal", "plain", "causal-alibi", "mask-alibi-dropout", "plain", "dropout", "bias", "causal")
     sequence = [CALLS.get(name, {"causal": {"causal": True}, "dropout": DROPPED}.get(name)) for name in sequence]
     for stage, made in ((stage, made) for rules in sequence for stage, made in zip(STAGES, primitives(**rules))):
-        operator, _ = describe.arguments(stage, Request.from_text(made.attrs["request"]))
+        operator, _ = describe.arguments(stage, KernelProblem.from_text(made.attrs["problem"]))
         information = registered[made.uniq_name]
         inputs = [argument.name for argument in operator.inputs]
         assert [one["name"] for one in information["inputs"]] == inputs
@@ -221,7 +221,7 @@ def test_any_sequence_of_calls_in_one_process(no_tik, monkeypatch):
 
 
 def test_an_entry_is_written_once_and_again_when_it_differs(no_tik):
-    operator, _ = describe.arguments("forward", Request(KernelProblem(1, 1, 16, 16, 16)))
+    operator, _ = describe.arguments("forward", KernelProblem(1, 1, 16, 16, 16))
     entries.entry.cache_clear()
     function = entries.entry(operator)
     path = Path(function.__code__.co_filename)

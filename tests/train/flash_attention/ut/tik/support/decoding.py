@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
-from flash_attention.kernels.tik import KernelProblem, operators
+from flash_attention.kernels.tik import operators
 from flash_attention.kernels.tik.describe import DECODE_STAGES
-from flash_attention.kernels.tik.problem import Request
+from flash_attention.kernels.tik.problem import KernelProblem
 
 from tests.train.flash_attention.support.arrays import random
 from tests.train.flash_attention.support.calls import make_kernel_problem
@@ -29,8 +31,8 @@ def run(tik, execute, problem: KernelProblem, query, key, value, pages=None, sat
     """Run both kernels and return (output, logsumexp, plan). `pages` are block tables and lengths, key and value
     then caches.
     """
-    request = Request(problem, pages=None if pages is None else key.shape[:2])
-    main, merge = (operators.build(stage, request, tik, stage, True) for stage in DECODE_STAGES)
+    problem = replace(problem, pages=None if pages is None else key.shape[:2])
+    main, merge = (operators.build(stage, problem, tik, stage, True) for stage in DECODE_STAGES)
     more = {} if pages is None else stored_arrays.page_inputs(*pages)
     sums = execute(main.tik, main.feed(query=query, key=key, value=value, **more), ["sums", "statistics"], saturates)
     sinks = {"row_sinks": stored_arrays.sink_rows(problem, main.plan, SINKS[: problem.heads])} if problem.sinks else {}

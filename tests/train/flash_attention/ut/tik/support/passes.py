@@ -42,7 +42,7 @@ def both_passes(tik, execute, problem: KernelProblem, data: dict, spoil=lambda n
     feed = kernel.feed(**spoiled(stored_arrays.forward_inputs(problem, *given, **features)))
     stored = execute(kernel.tik, feed, [tensor.name for tensor in kernel.outputs])
     output, logsumexp = stored_arrays.forward_outputs(problem, stored)
-    operator = build_backward(problem, tik, bias_gradient=problem.bias_shape is not None)
+    operator = build_backward(problem, tik, bias_grad=problem.bias_shape is not None)
     inputs = stored_arrays.backward_inputs(problem, *given, output, logsumexp, data["d_output"], **features)
     gradients = operator.run(execute, **spoiled(inputs))
     results = {"output": output, "logsumexp": logsumexp, **stored_arrays.backward_outputs(problem, gradients)}

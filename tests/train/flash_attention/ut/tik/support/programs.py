@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from flash_attention.kernels.tik import operators
 from flash_attention.kernels.tik.forward import schedule
 from flash_attention.kernels.tik.forward.tiling import buffers, candidates
-from flash_attention.kernels.tik.problem import Request
 from flash_attention.kernels.tik.recorder import Core
 
 from tests.train.flash_attention.ut.tik.support import stored_arrays
@@ -56,10 +55,10 @@ class Backward:
     one.
     """
 
-    kernels: tuple[operators.Kernel, ...]
+    kernels: tuple[operators.BuiltKernel, ...]
 
     @property
-    def main(self) -> operators.Kernel:
+    def main(self) -> operators.BuiltKernel:
         return self.kernels[1]
 
     def run(self, execute, **arrays) -> dict:
@@ -71,16 +70,16 @@ class Backward:
         return {t.name: arrays[t.name] for t in results if t.name not in ("row_lanes", "d_query_sums")}
 
 
-def build_forward(problem, tik) -> operators.Kernel:
+def build_forward(problem, tik) -> operators.BuiltKernel:
     """Record and build the forward kernel."""
-    return operators.build("forward", Request(problem), tik, "flash_attention_forward", True)
+    return operators.build("forward", problem, tik, "flash_attention_forward", True)
 
 
 def build_backward(problem, tik, **asked) -> Backward:
-    """Record and build the backward kernels; `asked` are the other fields of a Request."""
-    request = Request(problem, **asked)
-    _, *chain = operators.stages(request)
-    return Backward(tuple(operators.build(stage, request, tik, f"flash_attention_{stage}", True) for stage in chain))
+    """Record and build the backward kernels; `asked` are the other fields of a KernelProblem."""
+    problem = replace(problem, **asked)
+    _, *chain = operators.stages(problem)
+    return Backward(tuple(operators.build(stage, problem, tik, f"flash_attention_{stage}", True) for stage in chain))
 
 
 def copy_in(core: Core, target, name: str, blocks: int) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 from flash_attention import reference
 from flash_attention.call import Varlen
 from flash_attention.kernels.tik import describe, integers, layout, operators
-from flash_attention.kernels.tik.problem import Request
+from flash_attention.kernels.tik.problem import KernelProblem
 
 from tests.train.flash_attention.support.arrays import ends
 from tests.train.flash_attention.support.varlen import VarlenCase, check
@@ -23,16 +23,16 @@ class Packing:
 
     Args:
         room: sequences that the kernels have room for.
-        logsumexp_gradient: whether the logsumexp has a gradient, as the case says.
+        return_lse: whether the logsumexp has a gradient, as the case says.
 
     Attributes:
         data: query, key, value and d_output, (tokens, heads, width).
         kernels: of the last run.
     """
 
-    def __init__(self, case: VarlenCase, room: int = 0, logsumexp_gradient: bool = False):
+    def __init__(self, case: VarlenCase, room: int = 0, return_lse: bool = False):
         self.case, self.room = case, room or len(case.queries)
-        self.logsumexp_gradient = logsumexp_gradient
+        self.return_lse = return_lse
         self.rows = replace(case.call, layout="BSND")
         inputs = case.inputs()
         self.data = {
@@ -40,26 +40,26 @@ class Packing:
             for name in ("query", "key", "value", "d_output")
         }
 
-    def request(self, cores: int = 3, tiling: str = "auto") -> Request:
-        """Return the request that kernels are built for."""
+    def problem(self, cores: int = 3, tiling: str = "auto") -> KernelProblem:
+        """Return the problem that kernels are built for."""
         call = replace(self.rows, storage=Varlen(count=self.room))
         described = describe.varlen_problem(call, cores=cores, tiling=tiling)
-        return Request(described, logsumexp_gradient=self.logsumexp_gradient)
+        return replace(described, return_lse=self.return_lse)
 
-    def tables(self, request: Request, *stages: str) -> tuple:
+    def tables(self, problem: KernelProblem, *stages: str) -> tuple:
         """Return the work tables, see operators.work_tables."""
         prefix = np.zeros(self.room, np.int32)
         if self.case.prefixes is not None:
             prefix[: len(self.case.prefixes)] = self.case.prefixes
         lengths = (np.array(ends(side, False), np.int32) for side in (self.case.queries, self.case.keys))
         padded = (np.pad(side, (0, self.room - len(side)), "edge") for side in lengths)
-        return operators.work_tables(integers, request, stages)(*padded, prefix)
+        return operators.work_tables(integers, problem, stages)(*padded, prefix)
 
-    def run(self, tik, execute, request: Request, stages: tuple[str, ...] | None = None) -> reference.Attention:
+    def run(self, tik, execute, problem: KernelProblem, stages: tuple[str, ...] | None = None) -> reference.Attention:
         """Return the results of all rows, (1, heads, tokens, width); gradients if stages give them."""
-        p, stages = request.problem, stages or operators.stages(request)
+        p, stages = problem, stages or operators.stages(problem)
         with_work = [stage for stage in ("forward", "grad") if stage in stages]
-        blocks, *tables = self.tables(request, "blocks", *with_work)
+        blocks, *tables = self.tables(problem, "blocks", *with_work)
         work = dict(zip(with_work, tables))
         inputs = self.case.inputs()
         arrays = {name: layout.to_nz(array.reshape(len(array), -1)) for name, array in self.data.items()}
@@ -70,7 +70,7 @@ class Packing:
             arrays["keep"] = layout.pack_keep_bits_of_sequences([bits[0] for bits in self.case.keep_bits()], p)
         self.kernels = []
         for stage in stages:
-            kernel = operators.build(stage, request, tik, f"packed_{stage}", True)
+            kernel = operators.build(stage, problem, tik, f"packed_{stage}", True)
             self.kernels.append(kernel)
             arrays["work"] = work.get(stage)
             feed = kernel.feed(**{name: arrays[name] for name in kernel.given})
@@ -86,7 +86,7 @@ class Packing:
 
     def check(self, found: reference.Attention) -> None:
         """Compare every sequence with the truth of its own call."""
-        check(self.case, found, self.logsumexp_gradient)
+        check(self.case, found, self.return_lse)
 
 
 def _stored(values: np.ndarray, blocks: np.ndarray) -> np.ndarray:

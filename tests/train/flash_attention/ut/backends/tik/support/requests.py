@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 from flash_attention.kernels.tik.describe import Signature
-from flash_attention.kernels.tik.problem import Request
+from flash_attention.kernels.tik.problem import KernelProblem
 
 from tests.train.flash_attention.support.calls import make_kernel_problem
 
@@ -29,7 +30,7 @@ DROPOUTS = {"": {}, "dropout": {"dropout_rate": 0.1}}
 HEADS = {"": {}, "gqa-sinks": {"kv_heads": 1, "sinks": True}}
 
 
-def all_requests() -> dict[str, Request]:
+def all_requests() -> dict[str, KernelProblem]:
     """Return every combination of features by name. Gradients of bias and logsumexp vary along with them."""
     result = {}
     for names in itertools.product(POSITIONS, MASKS, BIASES, DROPOUTS, HEADS):
@@ -40,13 +41,13 @@ def all_requests() -> dict[str, Request]:
         name = "-".join(filter(None, names))
         dropout, sinks = (bool(names[index]) for index in (3, 4))
         gradients = [(False, sinks != dropout)] + [(True, dropout)] * given
-        for bias_gradient, logsumexp_gradient in gradients:
-            request = Request(problem, bias_gradient, logsumexp_gradient)
-            result[name + "-d_bias" * bias_gradient + "-d_lse" * logsumexp_gradient] = request
+        for bias_grad, return_lse in gradients:
+            request = replace(problem, bias_grad=bias_grad, return_lse=return_lse)
+            result[name + "-d_bias" * bias_grad + "-d_lse" * return_lse] = request
     return result
 
 
-def packed_requests() -> dict[str, Request]:
+def packed_requests() -> dict[str, KernelProblem]:
     """Return every combination of features that packed sequences have, by name."""
     result = {}
     alibis = {"": {}, "alibi": {"alibi": True}, "causal-alibi": {"alibi": True, "causal": True}}
@@ -59,7 +60,7 @@ def packed_requests() -> dict[str, Request]:
             keep_blocks=16 if dropout else 0,
             cores=1 if cores else 32,
         )
-        request = Request(problem, logsumexp_gradient=bool(logsumexp))
+        request = replace(problem, return_lse=bool(logsumexp))
         result["-".join(filter(None, ("packed", *names)))] = request
     return result
 

@@ -10,7 +10,7 @@ from tikemu.program import ir
 
 
 @dataclass
-class Kernel:
+class OperatorCall:
     """One operator with its shapes.
 
     Attributes:
@@ -36,10 +36,10 @@ class Kernel:
         return pickle.dumps(self, pickle.HIGHEST_PROTOCOL)
 
 
-def load(contents: bytes) -> Kernel:
+def load(contents: bytes) -> OperatorCall:
     """Return the kernel in a file of this program's own compiler."""
     kernel = pickle.loads(contents)
-    if not isinstance(kernel, Kernel):
+    if not isinstance(kernel, OperatorCall):
         raise ValueError(f"no kernel: {type(kernel).__name__}")
     return kernel
 
