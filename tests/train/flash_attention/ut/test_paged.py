@@ -108,10 +108,6 @@ def test_bad_inputs_are_named():
         paged_attention(query, keys, values, tables, lengths[:3])
     with pytest.raises(TypeError, match="block_tables: got dtype float32, allowed are int32, int64"):
         paged_attention(query, keys, values, tables.astype(ms.float32), lengths)
-    with pytest.raises(ValueError, match=r"block_tables: got -?\d+, allowed are 0 to \d+"):
-        paged_attention(query, keys, values, tables, lengths + 16)
-    with pytest.raises(ValueError, match=r"context_lens: got 10\d+, allowed are 0 to \d+"):
-        paged_attention(query, keys, values, tables, lengths + 10000)
     with pytest.raises(NotImplementedError, match="paged_attention: it has no gradient"):
         ops.grad(lambda query: paged_attention(query, keys, values, tables, lengths))(query)
 
@@ -156,8 +152,6 @@ def test_tokens_are_written_in_place(mode, native):
 def test_slots_are_checked():
     net = Update(3, 4, True)
     key, value = Tensor(random(1, KV_HEADS, DIM)), Tensor(random(1, KV_HEADS, VALUE_DIM))
-    with pytest.raises(ValueError, match="slot_mapping: got 12, allowed are 0 to 11"):
-        net(key, value, numbers(12))
     with pytest.raises(ValueError, match="value: got shape"):
         net(key, key, numbers(1))
     with pytest.raises(ValueError, match=r"key: got shape \(\), allowed are \(tokens, kv_heads, width\)"):

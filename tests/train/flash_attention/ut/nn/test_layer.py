@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from flash_attention import FlashAttention, attention_backend, reference
 from flash_attention.call import Call
-from mindspore import Tensor, nn, ops
+from mindspore import Tensor, nn
 
 from tests.train.flash_attention.support.cells import Gradients
 from tests.train.flash_attention.support.layer_inputs import draw, inputs, near, truth
@@ -177,30 +177,6 @@ def test_bad_inputs_are_refused_before_anything_runs(backend, mode):
         with pytest.raises(error, match=message):
             layer(*arguments)
     near(layer(query, key, value), truth(query, key, value).output)
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_jit_inside_pynative(backend):
-    query, key, value = inputs()
-    layer = FlashAttention(32, backend=backend)
-    d_output = draw(*query.shape, seed=3)
-    exact = truth(query, key, value, causal=True, d_output=d_output)
-
-    @ms.jit
-    def run(query, key, value, mask):
-        return layer(query, key, value, mask)
-
-    near(run(query, key, value, Tensor(TRIANGLE)), exact.output)
-
-    @ms.jit
-    def gradients(query, key, value, mask, d_output):
-        # MindSpore 2.0 wants every optional input of the layer itself.
-        return ops.GradOperation(get_all=True, sens_param=True)(run)(query, key, value, mask, d_output)
-
-    for gradient, expected in zip(
-        gradients(query, key, value, Tensor(TRIANGLE), d_output), (exact.d_query, exact.d_key, exact.d_value)
-    ):
-        near(gradient, expected)
 
 
 def test_the_backend_is_chosen_by_name_context_or_environment(monkeypatch):
