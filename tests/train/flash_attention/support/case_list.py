@@ -274,7 +274,7 @@ DAILY = {
     "B2-H4-KV2-Sq37-Sk70-D24-float16-alibi.slopes": "again",
     "B2-H4-KV2-Sq2-Sk150-D32-float16-causal-bottom_right-alibi.slopes_all": "emulator",
     "B1-H2-Sq40-Sk50-D32-float16-causal-alibi.hiding": "kernels emulator",
-    "B1-H2-Sq40-Sk50-D32-float16-3d-alibi.bias_hiding": "kernels emulator",
+    "B1-H2-Sq40-Sk50-D32-float16-3d-alibi.bias_hiding": "emulator",
 }
 
 
