@@ -8,9 +8,9 @@ import pytest
 from flash_attention.backends.cpu import library
 from flash_attention.call import DTYPES
 from flash_attention.commands.bench import speed, tik
-from flash_attention.commands.bench.figures import Figure
 from flash_attention.measuring.case import Case
-from flash_attention.measuring.turns import Timing
+from flash_attention.measuring.figures import Figure
+from flash_attention.measuring.timing import Timing
 
 from benchmarks import cache_steps, gates, kunpeng_model, required, tik_decode, tik_packed
 from benchmarks.required import BOUNDS, bound_of, is_met

@@ -51,7 +51,7 @@ def run(options: argparse.Namespace) -> int:
 
         speed.run(options)
         return 0
-    from flash_attention.commands.bench import figures
+    from flash_attention.measuring import figures
 
     print("\n" + figures.text(found))
     return 0

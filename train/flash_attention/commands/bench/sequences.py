@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import importlib.util
 import os
-import statistics
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,8 +12,8 @@ from dataclasses import replace
 import numpy as np
 
 from flash_attention.call import AttentionRules, Call, Varlen
-from flash_attention.commands.bench.figures import Figure
-from flash_attention.measuring.turns import calls_in_turns
+from flash_attention.measuring.figures import Figure
+from flash_attention.measuring.timing import medians
 
 TOKENS, DOCUMENTS = 16384, 32
 CACHED = 32768
@@ -52,10 +51,10 @@ def packed(rounds: int, threads: int, quick: bool) -> list[Figure]:
         calls["torch"] = _torch_documents((query, key, value, d_output), ends, threads)
     # Pairs of a causal sequence: n (n + 1) / 2.
     share = float((lengths * (lengths + 1)).sum()) / (tokens * (tokens + 1))
-    seconds = calls_in_turns(calls, rounds)
+    found = medians(calls, rounds)
     figures = []
     for index, name in enumerate(("forward", "backward")):
-        median = {call: statistics.median(times[index] for times in seconds[call]) for call in calls}
+        median = {call: seconds[index] for call, seconds in found.items()}
         ideal = median["one call"] * share
         print(
             f"packed {name}: {DOCUMENTS} documents in {tokens} tokens, H={heads} D={DIM} float32 causal: "
@@ -92,8 +91,7 @@ def decode(rounds: int, threads: int, quick: bool, dtypes: tuple) -> list[Figure
         }
         if importlib.util.find_spec("torch"):
             calls["torch"] = _torch_decode(query, key, value, dtype, threads)
-        seconds = calls_in_turns(calls, rounds)
-        median = {call: statistics.median(times[0] for times in seconds[call]) for call in calls}
+        median = {call: seconds for call, (seconds,) in medians(calls, rounds).items()}
         size = key.nbytes + value.nbytes
         print(
             f"decode: 1 query, {keys} keys, H={HEADS} Hkv={KV_HEADS} D={DIM} {dtype}: "

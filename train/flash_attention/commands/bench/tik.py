@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from flash_attention.commands.bench.figures import Figure
 from flash_attention.kernels.tik.problem import KernelProblem
 from flash_attention.measuring import tik_kernels
+from flash_attention.measuring.figures import Figure
 from flash_attention.measuring.readings import SLOWEST
 from flash_attention.measuring.tik_kernels import Measurement
 

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from flash_attention.commands.bench import figures, speed
+from flash_attention.commands.bench import speed
+from flash_attention.measuring import figures
 from flash_attention.measuring.case import Case
 from flash_attention.measuring.implementations import Composed
-from flash_attention.measuring.turns import Timing, Worker, time_in_turns
-from flash_attention.measuring.worker import extra_bytes, seconds_of
+from flash_attention.measuring.timing import Timing, Worker, extra_bytes, median_seconds, time_in_turns
 from flash_attention.text_table import about
 
 pytestmark = pytest.mark.system
@@ -80,7 +80,7 @@ def test_short_calls_are_repeated_until_they_take_long_enough(monkeypatch, durat
         now[0] += left.pop(0)
 
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
-    assert seconds_of(call, least) == seconds
+    assert median_seconds(call, least) == seconds
     assert len(left) == len(durations) - calls
 
 
@@ -141,8 +141,7 @@ def test_a_worker_ends_at_once_and_says_why_it_died() -> None:
     assert "mindspore" in Path(f"/proc/{worker.process.pid}/maps").read_text(encoding="utf-8")
     worker.requests.close()
     assert worker.process.wait(timeout=60) == 0 and worker.answers.read() == ""
-    worker.answers.close()
-    worker.errors.close()
+    worker.__exit__()
 
 
 def test_cases_of_all_kinds_run_on_our_kernel() -> None:
