@@ -68,7 +68,7 @@ def medians(calls: dict[str, Callable], rounds: int) -> dict[str, list[float]]:
 
 def least_seconds(call: Callable[[], object], count: int = 10) -> float:
     """Return the shortest of so many calls."""
-    return min(elapsed(call) for _ in range(count))
+    return min(elapsed(call)[0] for _ in range(count))
 
 
 def median_seconds(call: Callable[[], object], least: float) -> float:
@@ -78,15 +78,16 @@ def median_seconds(call: Callable[[], object], least: float) -> float:
     """
     times: list[float] = []
     while not times or sum(times) < least:
-        times.append(elapsed(call))
+        times += elapsed(call)
     return statistics.median(times[1:] or times)
 
 
-def elapsed(call: Callable[[], object]) -> float:
-    """Return the seconds of one call."""
-    start = time.perf_counter()
+def elapsed(call: Callable[[], object], clocks: Sequence[Callable[[], float]] = ()) -> list[float]:
+    """Return the seconds of one call, by each clock. Without clocks it is `time.perf_counter`."""
+    clocks = clocks or (time.perf_counter,)
+    starts = [clock() for clock in clocks]
     call()
-    return time.perf_counter() - start
+    return [clock() - start for clock, start in zip(clocks, starts)]
 
 
 def extra_bytes(call: Callable[[], object]) -> int:
@@ -193,10 +194,8 @@ class Worker:
     def __enter__(self) -> Worker:
         return self
 
-    def __exit__(self, *_) -> None:
-        for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
-            pipe.close()
-        self.process.wait()
+    def __exit__(self, *error) -> None:
+        self.process.__exit__(*error)  # closes the pipes, at which the process ends
 
 
 @contextlib.contextmanager

@@ -23,10 +23,10 @@ from flash_attention.commands.info import cann_version
 from flash_attention.commands.selftest.compile_one import ends
 from flash_attention.commands.selftest.report import write
 from flash_attention.commands.selftest.requests import REQUESTS
+from flash_attention.measuring.timing import environment
 
 SOCS = ("Ascend910A", "Ascend910ProA", "Ascend910B")
 REPORT = Path("compile.json")
-PACKAGES = str(Path(__file__).resolve().parents[3])
 
 
 def run(options: argparse.Namespace) -> int:
@@ -105,13 +105,12 @@ def _compile(
 ) -> dict[str, Any]:
     """Compile one kernel in a process, and return its result, also if the process fails."""
     command = [sys.executable, "-m", "flash_attention.commands.selftest.compile_one", soc, name]
-    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [PACKAGES, os.environ.get("PYTHONPATH")]))}
     start = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="flash_attention_") as folder:
         with subprocess.Popen(
             command,
             cwd=folder,
-            env=variables,
+            env=environment(),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

@@ -8,7 +8,6 @@ import importlib.util
 import json
 import os
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from flash_attention.kernels.tik import describe, operators
 from flash_attention.kernels.tik.describe import NZ, GlobalTensor
 from flash_attention.kernels.tik.layout import from_nz, to_nz
 from flash_attention.kernels.tik.problem import Request, padded
+from flash_attention.measuring.timing import least_seconds
 
 #: CANN's names for the first generation. Ascend910B1 to 910B4 are Atlas A2.
 CHIPS = ("Ascend910A", "Ascend910ProA", "Ascend910PremiumA", "Ascend910B", "Ascend910ProB")
@@ -164,8 +164,10 @@ class Acl:
         space.callback(self.acl.rt.free, address)
         return address
 
-    def wait(self) -> None:
-        """Wait for all that was given to the card."""
+    def wait(self, call: OperatorCall | None = None) -> None:
+        """Wait for all that was given to the card, and for a call that is given to it before."""
+        if call is not None:
+            call.start()
         self.check("acl.rt.synchronize_stream", self.acl.rt.synchronize_stream(self.stream))
 
     def read(self, address: int, shape: tuple[int, ...], dtype: str) -> np.ndarray:
@@ -277,13 +279,8 @@ class Acl:
     def launch(self) -> tuple[float, float]:
         with self._program(PROGRAMS["exponential"], {}) as call:
             self._best(call)
-            waited = []
-            for _ in range(10):
-                start = time.perf_counter()
-                call.start()
-                self.wait()
-                waited.append(time.perf_counter() - start)
-            return self._elapsed(call, 200) / 200, min(waited)
+            waited = least_seconds(lambda: self.wait(call))
+            return self._elapsed(call, 200) / 200, waited
 
 
 def _type(name: str) -> str:

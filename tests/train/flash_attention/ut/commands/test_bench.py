@@ -141,7 +141,7 @@ def test_a_worker_ends_at_once_and_says_why_it_died() -> None:
     assert "mindspore" in Path(f"/proc/{worker.process.pid}/maps").read_text(encoding="utf-8")
     worker.requests.close()
     assert worker.process.wait(timeout=60) == 0 and worker.answers.read() == ""
-    worker.__exit__()
+    worker.__exit__(None, None, None)
 
 
 def test_cases_of_all_kinds_run_on_our_kernel() -> None:
