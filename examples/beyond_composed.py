@@ -131,7 +131,7 @@ def main() -> None:
         print(f"{seq:>8}{row['seconds']:>15.1f} s, {row['megabytes']:.0f} MB{text:>32}")
     pairs = zip(found["flash"], found["composed"])
     largest = max(abs(a - b) for ours, theirs in pairs for a, b in zip(ours["losses"], theirs["losses"]))
-    print(f"where both fit, losses differ by at most {largest:.0e}")
+    print(f"if both fit, losses differ by at most {largest:.0e}")
     print(f"{time.perf_counter() - start:.0f} s in all; see {options.out}/")
 
 

@@ -216,7 +216,7 @@ def measure(name: str, call: Call, item: Item) -> tuple[dict, list[str]]:
     faults = [error.name for error in errors.values() if not error.ok]
     fully_masked = np.isneginf(exact.logsumexp)
     if np.any(first.output[fully_masked]) or np.any(first.d_query[fully_masked]):
-        faults.append("not zero where nothing is visible")
+        faults.append("not zero if nothing is visible")
     if not all(np.array_equal(value, second.named()[key]) for key, value in first.named().items()):
         faults.append("two runs differ")
     return errors, faults

@@ -25,9 +25,16 @@ def attend(q, k, v, ends, rules, alibi_slopes, seed, return_lse, names):
     """
     dropout_p, softmax_scale, causal, window_size, softcap = rules
     given = {
-        **{"dropout_rate": dropout_p, "scale": softmax_scale, "causal": causal, "causal_alignment": "bottom_right"},
-        **{"window_size": window_size, "softcap": softcap, "alibi_slopes": alibi_slopes, "seed": seed},
-        **{"return_lse": return_lse, "argument_names": names},
+        "dropout_rate": dropout_p,
+        "scale": softmax_scale,
+        "causal": causal,
+        "causal_alignment": "bottom_right",
+        "window_size": window_size,
+        "softcap": softcap,
+        "alibi_slopes": alibi_slopes,
+        "seed": seed,
+        "return_lse": return_lse,
+        "argument_names": names,
     }
     if ends is None:
         return flash_attention(q, k, v, input_layout="BSND", **given)

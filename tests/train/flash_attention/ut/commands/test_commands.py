@@ -57,7 +57,7 @@ def test_files_tell_what_mindspore_says(name: str, monkeypatch) -> None:
         assert (info.verdict_by_files(name) == "ready") == (info.verdict(name) == "ready")
     monkeypatch.setenv(info.CANN_VARIABLES[0], "/nowhere")
     ready = {"cpu": "ready", "math": "ready", "tik": "the Ascend driver is not installed"}
-    assert info.verdict_by_files(name).startswith(ready.get(name, "ready where MindSpore's device is"))
+    assert info.verdict_by_files(name).startswith(ready.get(name, "ready if MindSpore's device is"))
 
 
 def test_without_mindspore_no_backend_is_ready(monkeypatch) -> None:
