@@ -241,7 +241,7 @@ PARTS: dict[str, Callable[[argparse.Namespace, Plan], list[Figure]]] = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure the parts one after another, then print all figures."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("part", nargs="*", metavar="PART", help=f"{', '.join(PARTS)}; all when none is given")
+    parser.add_argument("part", nargs="*", metavar="PART", help=f"{', '.join(PARTS)}; all if none is given")
     parser.add_argument("--threads", type=int, default=2, help="cores and OpenMP threads")
     parser.add_argument("--rounds", type=int, default=9, help="most rounds for a median")
     parser.add_argument("--budget", type=float, default=20.0, help="seconds of rounds a case; the least is 3 rounds")

@@ -1,4 +1,4 @@
-"""test every usable backend against the float64 truth: a table of errors; exit status 1 when one is wrong"""
+"""test every usable backend against the float64 truth: a table of errors; exit status 1 if one is wrong"""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def run(options: argparse.Namespace) -> int:
     mindspore.set_context(mode=mode)
     chosen = [item for item in items() if options.only in item.label and (not options.quick or item.label in QUICK)]
     if not chosen:
-        raise ValueError(f"--only: no call is labelled like {options.only!r}")
+        raise ValueError(f"--only: got {options.only!r}, allowed is a part of a call's label")
     wrong = 0
     asked: dict[str, list] = {}
     for name in options.backend or backend_names():

@@ -37,7 +37,7 @@ TURN = 0.05
 def rounds_in_turns(steps: Sequence[Callable[[], Any]], rounds: int, budget: float = float("inf")) -> list[list]:
     """Return the results of each step in every round after a warm-up.
 
-    Rounds end after `rounds`, or when `budget` seconds are over, but not before the third.
+    Rounds end after `rounds`, or as soon as `budget` seconds are over, but not before the third.
     """
     for step in steps:
         step()

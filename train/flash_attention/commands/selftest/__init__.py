@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--through",
         choices=("mindspore", "acl"),
         default="mindspore",
-        help="what --device ascend calls; acl is of CANN",
+        help="what --device ascend calls: MindSpore, or CANN's pyACL",
     )
     parser.add_argument("--report", type=Path, help="JSON file for the results, to be sent back")
     parser.add_argument("--only", default="", help="run the experiments or kernels whose name contains this text")
@@ -44,7 +44,7 @@ def run(options: argparse.Namespace) -> int:
 
     chosen = [one for one in experiments.EXPERIMENTS if options.only in one.name]
     if not chosen:
-        raise ValueError(f"--only: no experiment is called like {options.only!r}")
+        raise ValueError(f"--only: got {options.only!r}, allowed is a part of an experiment's name")
     if options.device == "emulator":
         device: card.Device = card.Emulator()
     elif options.through == "acl":

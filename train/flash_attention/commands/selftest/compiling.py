@@ -39,7 +39,7 @@ def run(options: argparse.Namespace) -> int:
 
     tasks = [(soc, name) for soc in SOCS for name in REQUESTS if options.only in f"{soc}: {name}"]
     if not tasks:
-        raise ValueError(f"--only: no kernel is called like {options.only!r}")
+        raise ValueError(f"--only: got {options.only!r}, allowed is a part of a kernel's name")
     path, start = options.report or REPORT, time.perf_counter()
     report = _begin(path)
     kernels = report["kernels"]
@@ -93,7 +93,8 @@ def _begin(path: Path) -> dict[str, Any]:
         except (ValueError, KeyError, TypeError):
             same = False
         if not same:
-            raise ValueError(f"--report: {path} is of other software, or no report; name another file, or remove it")
+            allowed = "allowed are a new file and a report of this software"
+            raise ValueError(f"--report: {path} is of other software, or no report; {allowed}")
         return report
     report = {"software": software, "seconds": 0.0, "kernels": {}}
     write(path, report)  # fails before anything is compiled if the place cannot be written
