@@ -196,7 +196,7 @@ def _check_lengths(ends, shift, drop) -> None:
         return
     lengths = [end - before for before, end in zip((0, *ends[:-1]), ends)]
     if drop is not None and any(length % 8 for length in lengths):
-        raise ValueError(f"drop_mask: given for S2 = {tuple(lengths)}, allowed are multiples of 8")
+        raise ValueError(f"drop_mask: got one for S2 = {tuple(lengths)}, allowed are multiples of 8")
     if shift is not None and len(shift.shape) == 4 and shift.shape[3] != max(lengths):
         raise ValueError(
             f"real_shift: got shape {shift.shape}, allowed is a last axis of the longest S2, here {max(lengths)}"
