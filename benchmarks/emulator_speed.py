@@ -121,7 +121,7 @@ def attention(operator: str, heads: int, length: int, head_dim: int) -> tuple[An
 
 
 def runs(operator: str, sizes: tuple[int, int, int], clocks: Sequence[Callable[[], float]], **settings: Any) -> list:
-    """Return the seconds of the first and the second run of an attention kernel, by each clock."""
+    """Return the seconds of an attention kernel's first and second run, by each clock."""
     instance, feed = attention(operator, *sizes)
     options = tikemu.Options(progress=False, trace=False, **settings)
     run = partial(tikemu.run, instance, feed, options=options)

@@ -30,15 +30,7 @@ from flash_attention.kernels.tik import instruction_forms
 from flash_attention.kernels.tik.problem import CAPACITY, KernelProblem
 from flash_attention.measuring import tik_kernels
 from flash_attention.measuring.readings import READINGS, STALLS
-from flash_attention.measuring.tik_kernels import (
-    FEATURES,
-    OPERATORS,
-    Measurement,
-    build,
-    measure,
-    problem_of,
-    simulate,
-)
+from flash_attention.measuring.tik_kernels import FEATURES, OPERATORS, Measurement, build, measure, problem_of, simulate
 
 
 def measure_normal(problem: KernelProblem, sigma: float, sync: str = "auto") -> Measurement:

@@ -93,15 +93,7 @@ class SplitAttention(nn.Cell):
         return super().__call__(*arguments, **named)
 
     def construct(
-        self,
-        query,
-        key,
-        value,
-        attention_mask=None,
-        alibi_mask=None,
-        sinks=None,
-        prefix=None,
-        segment_ids=None,
+        self, query, key, value, attention_mask=None, alibi_mask=None, sinks=None, prefix=None, segment_ids=None
     ):
         if attention_mask is not None:
             _refuse_mask("attention_mask", self.name, "causal=True and windows are arguments of the layer")

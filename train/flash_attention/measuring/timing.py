@@ -1,4 +1,4 @@
-"""Time calls in turns, so that a change of the machine's load meets all of them alike.
+"""Time calls in turns. A change of the machine's load then meets all of them alike.
 
 Calls of this process are timed by `medians`, whole implementations by `time_in_turns`. Each implementation has a
 process of its own, so that thread pools and memory of one do not meet another's: a `Worker`, which runs this module.

@@ -70,7 +70,7 @@ def measure(
 
 
 def shares(shape: Shape, seq: int, readings: Iterable[Mapping[str, float]]) -> list[float]:
-    """Return the main kernel's share of the peak in percent, under each reading of the constants."""
+    """Return the main kernel's percents of the peak, under each reading of the constants."""
     operator, head_dim, causal = shape
     kernel = tik_kernels.build(tik_kernels.problem_of(seq, head_dim, causal=causal), operator)
     results = (tik_kernels.simulate(kernel, constants=constants) for constants in readings)

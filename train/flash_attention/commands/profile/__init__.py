@@ -18,10 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--backend", choices=("cpu", "emulator"), default="cpu", help="what is profiled")
     parser.add_argument(
-        "--out",
-        type=Path,
-        default=Path("results/profile"),
-        help="emulator: folder for profile.txt and trace.json",
+        "--out", type=Path, default=Path("results/profile"), help="emulator: folder for profile.txt and trace.json"
     )
     parser.add_argument("--seq", type=int, nargs="+", default=[512, 2048, 8192], help="cpu: sequence lengths")
     parser.add_argument("--dtype", choices=DTYPES, nargs="+", default=["float32"], help="cpu: dtypes of the tensors")

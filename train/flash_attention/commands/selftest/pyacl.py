@@ -165,7 +165,7 @@ class Acl:
         return address
 
     def wait(self, call: OperatorCall | None = None) -> None:
-        """Wait for all that was given to the card, and for a call that is given to it before."""
+        """Give a call to the card, if there is one, and wait for all that it was given."""
         if call is not None:
             call.start()
         self.check("acl.rt.synchronize_stream", self.acl.rt.synchronize_stream(self.stream))

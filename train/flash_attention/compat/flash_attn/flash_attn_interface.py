@@ -234,7 +234,7 @@ def flash_attn_varlen_qkvpacked_func(
 
 
 def _attend(q, k, v, ends, rules, names):
-    """Compute attention, of packed sequences if there are ends, naming the arguments as the caller does."""
+    """Compute attention, of packed sequences if there are ends. Errors use the caller's names."""
     dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs = rules
     _check(deterministic)
     if ends is not None:
