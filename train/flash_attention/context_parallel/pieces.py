@@ -252,7 +252,7 @@ class SourceBackward(nn.Cell):
 
 
 class Sources(nn.Cell):
-    """Hold the calls of process `rank` on the keys of some processes, and the ids for them.
+    """Hold a process's calls on the keys of some processes, and the ids for them.
 
     Args:
         kinds: SourceForward, SourceBackward or both.
