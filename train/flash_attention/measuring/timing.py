@@ -19,7 +19,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -199,7 +199,7 @@ class Worker:
 
 
 @contextlib.contextmanager
-def working(names: Sequence[str], threads: int) -> Iterator[list[Worker]]:
+def working(names: Iterable[str], threads: int) -> Iterator[list[Worker]]:
     """Start a worker for each name; they import side by side."""
     with contextlib.ExitStack() as stack:
         yield [stack.enter_context(Worker(name, threads)) for name in names]

@@ -129,7 +129,8 @@ def test_the_bench_knows_about_how_long_it_takes() -> None:
 
 def test_reasons_are_told_once(capsys) -> None:
     cases = [Case(256), Case(256, "bfloat16")]
-    speed.tell({("torch", None): "not installed", ("composed", cases[1]): "no bfloat16"}, cases)
+    missing = {("torch", case): "not installed" for case in cases}
+    speed.tell({**missing, ("composed", cases[1]): "no bfloat16"}, cases)
     told = ["not run, torch: not installed", "not run, composed: S=256 bfloat16: no bfloat16"]
     assert capsys.readouterr().out.split("\n\n") == [*told, ""]
 
