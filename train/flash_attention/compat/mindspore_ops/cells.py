@@ -123,7 +123,7 @@ class Statistics(EntryCell):
         self.precise = mstype.float64 if ms.get_context("device_target") == "CPU" else mstype.float32
         self.scale = float(call.settings.scale_value)
 
-    def construct(self, query, key, value, real_shift, attn_mask, prefix, lengths_q, lengths_k):
+    def construct(self, query, key, value, real_shift, drop_mask, attn_mask, prefix, lengths_q, lengths_k):
         query, key, value = ops.stop_gradient(query), ops.stop_gradient(key), ops.stop_gradient(value)
         mask, bias = self.prepared(real_shift, attn_mask)
         wide, spread = None, self.scale * _SPREAD
