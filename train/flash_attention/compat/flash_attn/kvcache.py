@@ -299,11 +299,6 @@ def _check_calls(q, k_cache, v_cache, new, slopes, width: int, rules: tuple) -> 
         return
     for name, tensor in (("k", k), ("v", v)):
         check_dtype(name, tensor.dtype, (q.dtype,))
-        if not all(map(fits, tensor.shape[1:3], (k.shape[1], k_cache.shape[2]))):
-            raise ValueError(
-                f"{name}: got shape {tensor.shape}, allowed is (batch, seqlen_new, nheads_k, headdim), the same "
-                f"seqlen_new for k and v, and {k_cache.shape[2]} heads as in k_cache"
-            )
     if cos is not None:
         for name, tensor in (("k", k), ("q", q)):
             with called((("x", name),)):
@@ -329,10 +324,11 @@ def _planned(q, k_cache, v_cache, new, where, slopes, rules) -> nn.Cell:
         raise ValueError("rotary_cos: got one without k, allowed only with new keys, which it turns too")
     if k is not None and lengths is None:
         raise ValueError("cache_seqlens: got None beside k, allowed are an int and a Tensor, the place of the new keys")
-    for name, tensor in (("k", k), ("v", v)):
-        if tensor is not None and (len(tensor.shape) != 4 or not fits(tensor.shape[0], batch)):
+    for name, tensor in () if k is None else (("k", k), ("v", v)):
+        if len(tensor.shape) != 4 or not all(map(fits, tensor.shape, (batch, k.shape[1], k_cache.shape[2]))):
             raise ValueError(
-                f"{name}: got shape {tensor.shape}, allowed is (batch, seqlen_new, nheads_k, headdim), batch {batch}"
+                f"{name}: got shape {tensor.shape}, allowed is (batch, seqlen_new, nheads_k, headdim) with batch "
+                f"{batch} of q, {k_cache.shape[2]} heads as in k_cache, and the same seqlen_new for k and v"
             )
     if table is None:
         width = 1
