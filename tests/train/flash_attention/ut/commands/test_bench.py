@@ -9,7 +9,15 @@ from flash_attention.commands.bench import speed
 from flash_attention.measuring import figures
 from flash_attention.measuring.case import Case
 from flash_attention.measuring.implementations import Composed
-from flash_attention.measuring.timing import Timing, Worker, extra_bytes, median_seconds, time_in_turns
+from flash_attention.measuring.timing import (
+    Timing,
+    Worker,
+    extra_bytes,
+    median_seconds,
+    medians,
+    rounds_in_turns,
+    time_in_turns,
+)
 from flash_attention.text_table import about
 
 pytestmark = pytest.mark.system
@@ -57,6 +65,16 @@ def test_implementations_take_turns_and_refusals_are_kept() -> None:
     _, reasons = time_in_turns([*clocks, Clock("composed", "too large")], CASE, 2, 60, kinds=("forward",))
     assert order[2:] == ["flash", "torch"] * 2
     assert reasons == {"composed": "too large"}
+
+
+def test_rounds_end_with_the_budget_but_not_before_the_third() -> None:
+    assert [len(results) for results in rounds_in_turns([lambda: 1, lambda: 2], 9, budget=0.0)] == [3, 3]
+    assert len(rounds_in_turns([lambda: 1], 2, budget=0.0)[0]) == 2
+
+
+def test_a_call_and_what_it_returns_have_medians_of_their_own() -> None:
+    found = medians({"both": lambda: lambda: time.sleep(0.02), "one": lambda: None}, 3)
+    assert len(found["one"]) == 1 and found["both"][0] < 0.02 <= found["both"][1]
 
 
 def test_a_worker_times_calls_in_its_own_process() -> None:
