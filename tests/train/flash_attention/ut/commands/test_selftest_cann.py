@@ -217,7 +217,7 @@ def test_what_is_missing_or_wrong_is_one_line(place: Path):
     (place / "compile.json").write_text('{"software": {}}')
     status, _, warned = finish(compiling(place))
     assert status == 2 and "is of other software, or no report" in warned
-    assert "no kernel is called like 'x'" in finish(compiling(place, only="x"))[2]
+    assert "--only: got 'x', allowed is a part of a kernel's name" in finish(compiling(place, only="x"))[2]
     (place / "packages/tbe/__init__.py").unlink()
     (place / "packages/tbe").rmdir()
     status, told, warned = finish(compiling(place))

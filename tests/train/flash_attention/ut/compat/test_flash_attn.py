@@ -110,10 +110,10 @@ WRONG_OF_CACHES = {
     "where": ((NEW, NEW), {}, "cache_seqlens: got None beside k"),
     "room": ((NEW, NEW), {"cache_seqlens": np.array([2, 22], np.int32)}, f"cache_seqlens: got 22 {FULL}"),
     "more": ((NEW, NEW), {"cache_seqlens": 22}, f"cache_seqlens: got 22 {FULL}"),
-    "rotary": ((None, None, FOUR, FOUR), {}, "rotary_cos: given without k"),
+    "rotary": ((None, None, FOUR, FOUR), {}, "rotary_cos: got one without k"),
     "both": (
         *((), {"block_table": np.zeros((2, 1), np.int32), "cache_batch_idx": np.zeros(2, np.int32)}),
-        "cache_batch_idx: given beside a block_table",
+        "cache_batch_idx: got one beside a block_table",
     ),
     "slopes": ((), {"alibi_slopes": np.ones((3, 4), np.float32)}, "alibi_slopes: got shape (3, 4)"),
     "past": ((), {"cache_seqlens": np.array([2, 25], np.int32)}, "cache_seqlens: got 25 and 0 new keys"),
