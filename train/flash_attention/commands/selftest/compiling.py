@@ -21,8 +21,8 @@ from flash_attention import __version__
 from flash_attention.address import destination
 from flash_attention.commands.info import cann_version
 from flash_attention.commands.selftest.compile_one import ends
+from flash_attention.commands.selftest.kernels import KERNELS
 from flash_attention.commands.selftest.report import write
-from flash_attention.commands.selftest.requests import REQUESTS
 from flash_attention.measuring.timing import environment
 
 SOCS = ("Ascend910A", "Ascend910ProA", "Ascend910B")
@@ -37,7 +37,7 @@ def run(options: argparse.Namespace) -> int:
         raise RuntimeError("--compile: the Python package tqdm is not installed: pip install tqdm")
     from tqdm import tqdm
 
-    tasks = [(soc, name) for soc in SOCS for name in REQUESTS if options.only in f"{soc}: {name}"]
+    tasks = [(soc, name) for soc in SOCS for name in KERNELS if options.only in f"{soc}: {name}"]
     if not tasks:
         raise ValueError(f"--only: got {options.only!r}, allowed is a part of a kernel's name")
     path, start = options.report or REPORT, time.perf_counter()

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from flash_attention.backends.tik import opp_package
-from flash_attention.commands.selftest.requests import REQUESTS, planned
+from flash_attention.commands.selftest.kernels import KERNELS, planned
 from flash_attention.kernels.tik import describe
 
 from tests.virtual_ascend.card import PACKAGES, ROOT
@@ -160,7 +160,7 @@ def wait(condition: Callable[[], bool]) -> None:
 
 def test_every_operator_type_is_among_the_kernels():
     for cores in (30, 32):
-        types = {describe.arguments(*planned(name, cores))[0].type for name in REQUESTS}
+        types = {describe.arguments(*planned(name, cores))[0].type for name in KERNELS}
         assert types == {operator.type for operator in describe.OPERATORS}
 
 
