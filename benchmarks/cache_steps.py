@@ -10,14 +10,13 @@ prints one JSON object: milliseconds by name.
 from __future__ import annotations
 
 import json
-import statistics
 import subprocess
 import sys
 from collections.abc import Callable
 
-from flash_attention.commands.bench.figures import Figure
+from flash_attention.measuring.figures import Figure
 from flash_attention.measuring.implementations import choose_cpu
-from flash_attention.measuring.turns import calls_in_turns, on_cores
+from flash_attention.measuring.timing import medians, on_cores
 
 HEADS, KV_HEADS, DIM = 8, 2, 64
 STEPS, ROUNDS = 100, 7
@@ -36,7 +35,7 @@ def figures(quick: bool) -> list[Figure]:
     print(f"KVCache, 1 token, up to {LENGTH} keys, H={HEADS} Hkv={KV_HEADS} D={DIM} float32, one core, ms a step;")
     print(f"{PAGES}: 16 sequences of 20 keys, whose table could name 262,144:")
     for name, (following, waiting) in measured.items():
-        print(f"  {name}: {following:.2f}, and {waiting:.2f} where each result is waited for")
+        print(f"  {name}: {following:.2f}, and {waiting:.2f} if each result is waited for")
     reached = (measured[f"{kind}, PYNATIVE"][0] for kind in (*KINDS, PAGES))
     return [Figure(name, one, "ms") for name, one in zip(NAMES, reached)]
 
@@ -86,8 +85,8 @@ def _times(step: Callable, steps: int) -> tuple[float, ...]:
         for _ in range(steps):
             step().asnumpy()
 
-    seconds = calls_in_turns({"following": following, "waiting": waiting}, ROUNDS)
-    return tuple(statistics.median(times for (times,) in rounds) / steps * 1e3 for rounds in seconds.values())
+    found = medians({"following": following, "waiting": waiting}, ROUNDS)
+    return tuple(seconds / steps * 1e3 for (seconds,) in found.values())
 
 
 if __name__ == "__main__":

@@ -18,7 +18,6 @@ from flash_attention.commands.bench import tik
 from flash_attention.commands.selftest import loops
 from flash_attention.commands.selftest.card import Emulator
 from flash_attention.commands.selftest.experiments import PREFIX
-from flash_attention.measuring import tik_kernels
 from flash_attention.measuring.readings import READINGS
 from flash_attention.text_table import table
 
@@ -163,21 +162,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ]
     print(table(["constant", "model", "by the card"], constants))
     print(f"\nshare of the Cube's peak, S={options.seq}, main kernels\n")
-    print(table(["kernel", "model", "after"], shares(options.seq, model.constants)))
+    rows = [
+        [tik.name_of(shape), *(f"{share:.1f} %" for share in tik.shares(shape, options.seq, ({}, model.constants)))]
+        for shape in tik.SHAPES
+    ]
+    print(table(["kernel", "model", "after"], rows))
     return 0
-
-
-def shares(seq: int, constants: Mapping[str, float]) -> list[list[str]]:
-    """Return a row per kernel: its share in the model and with other constants."""
-    rows = []
-    for operator, head_dim, causal in tik.SHAPES:
-        kernel = tik_kernels.build(tik_kernels.problem_of(seq, head_dim, causal=causal), operator)
-        cells = []
-        for given in ({}, constants):
-            result = tik_kernels.simulate(kernel, constants=given)
-            cells.append(f"{100 * tik_kernels.Measurement.of(kernel, result, operator).utilisation:.1f} %")
-        rows.append([tik.name_of((operator, head_dim, causal)), *cells])
-    return rows
 
 
 if __name__ == "__main__":

@@ -20,7 +20,9 @@ import argparse
 import os
 import sys
 import time
-from typing import Any, Callable
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "emulator"))
@@ -30,10 +32,13 @@ import numpy as np
 import tikemu
 from flash_attention.kernels.tik.problem import KernelProblem
 from flash_attention.measuring import tik_kernels
+from flash_attention.measuring.timing import elapsed, rounds_in_turns
+from flash_attention.text_table import table
 from tikemu.processes import pool as pools
 
 REPEATS = 64
 PER_ITERATION = 8
+RUNS = ("first", "next")
 
 
 def tensors(dtype: str, size: int, piece: int, names: str) -> tuple[Any, Any, Any, list]:
@@ -98,12 +103,11 @@ def rate(
     iterations = 64
     while True:
         instance, data = program(dtype, iterations)
-        start = clock()
-        tikemu.run(instance, {"source": data}, numerics=numerics, options=options)
-        elapsed = clock() - start
-        if elapsed > seconds / 2:
-            return iterations * per_iteration / elapsed
-        iterations = int(iterations * max(2, min(16, seconds / elapsed)))
+        run = partial(tikemu.run, instance, {"source": data}, numerics=numerics, options=options)
+        (taken,) = elapsed(run, (clock,))
+        if taken > seconds / 2:
+            return iterations * per_iteration / taken
+        iterations = int(iterations * max(2, min(16, seconds / taken)))
 
 
 def attention(operator: str, heads: int, length: int, head_dim: int) -> tuple[Any, dict[str, Any]]:
@@ -116,24 +120,12 @@ def attention(operator: str, heads: int, length: int, head_dim: int) -> tuple[An
     return built.tik, feed
 
 
-def attention_seconds(operator: str, strict: bool) -> list[float]:
-    """Return the seconds of the first and the second run of an attention kernel: 4 heads, 1024 tokens, head_dim 64."""
-    instance, feed = attention(operator, 4, 1024, 64)
-    return runs(instance, feed, {"": time.process_time}, strict=strict)[""]
-
-
-def runs(
-    instance: Any, feed: dict[str, Any], clocks: dict[str, Callable[[], float]], **settings: Any
-) -> dict[str, list[float]]:
-    """Return the seconds of the first and the second run, by each clock."""
+def runs(operator: str, sizes: tuple[int, int, int], clocks: Sequence[Callable[[], float]], **settings: Any) -> list:
+    """Return the seconds of an attention kernel's first and second run, by each clock."""
+    instance, feed = attention(operator, *sizes)
     options = tikemu.Options(progress=False, trace=False, **settings)
-    times: dict[str, list[float]] = {name: [] for name in clocks}
-    for _ in range(2):
-        starts = {name: clock() for name, clock in clocks.items()}
-        tikemu.run(instance, feed, options=options)
-        for name, start in starts.items():
-            times[name].append(clocks[name]() - start)
-    return times
+    run = partial(tikemu.run, instance, feed, options=options)
+    return [elapsed(run, clocks) for _ in range(2)]
 
 
 def processor_seconds() -> float:
@@ -150,24 +142,20 @@ def processor_seconds() -> float:
 
 def compare_processes(count: int, turns: int) -> None:
     """Print the time that one process and several processes need for the same kernels."""
-    clocks = {"processor": processor_seconds, "elapsed": time.perf_counter}
-    print(f"seconds, the least of {turns}{'':>28}" + "".join(f"{name:^36}" for name in clocks))
-    print(f"{'':<34}" + f"{'1 process':>18}{f'{count} processes':>18}" * 2)
-    print(f"{'':<34}" + f"{'first':>9}{'next':>9}" * 4)
-    cases = (("forward", 8, 2048, 128), ("backward", 8, 1024, 128), ("forward", 4, 1024, 64))
-    for operator, heads, length, head_dim in cases:
+    header = [f"{name}, {number}: {run}" for name in ("processor", "elapsed") for number in (1, count) for run in RUNS]
+    rows = []
+    for operator, *sizes in (("forward", 8, 2048, 128), ("backward", 8, 1024, 128), ("forward", 4, 1024, 64)):
         for strict in (False, True):
-            least: dict[tuple[str, int], list[float]] = {}
-            for _ in range(turns):
-                for number in (1, count):
-                    instance, feed = attention(operator, heads, length, head_dim)
-                    times = runs(instance, feed, clocks, strict=strict, processes=number)
-                    for name, seconds in times.items():
-                        before = least.get((name, number), seconds)
-                        least[name, number] = [min(pair) for pair in zip(seconds, before)]
-            what = f"{operator} {heads}x{length}x{head_dim} {'strict' if strict else 'default'}"
-            columns = [seconds for name in clocks for number in (1, count) for seconds in least[name, number]]
-            print(f"{what:<34}" + "".join(f"{seconds:>9.2f}" for seconds in columns), flush=True)
+            steps = [
+                partial(runs, operator, sizes, (processor_seconds, time.perf_counter), strict=strict, processes=number)
+                for number in (1, count)
+            ]
+            # By number of processes, turn, run and clock.
+            least = np.array(rounds_in_turns(steps, turns)).min(1)
+            seconds = [f"{one:.2f}" for one in least.transpose(2, 0, 1).ravel()]
+            rows.append([f"{operator} {'x'.join(map(str, sizes))} {'strict' if strict else 'default'}", *seconds])
+    print(f"seconds by clock and number of processes, the least of {turns}\n")
+    print(table(["kernel", *header], rows))
 
 
 def main() -> None:
@@ -177,27 +165,27 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=3, help="with --processes: how often each is measured")
     given = parser.parse_args()
     if given.processes > 1:
-        compare_processes(given.processes, given.turns)
-        return
-    seconds = given.seconds
-    print(f"vector instructions of {REPEATS} repeats per second, one core")
-    print(f"{'dtype':<10}{'default':>12}{'strict':>12}{'timing only':>14}{'to default':>12}{'traced':>12}")
+        return compare_processes(given.processes, given.turns)
+    rows, moving = [], []
     for dtype in ("float16", "float32"):
-        full = rate(dtype, seconds, numerics=True)
-        strict = rate(dtype, seconds, numerics=True, strict=True)
-        alone = rate(dtype, seconds, numerics=False)
-        traced = rate(dtype, min(seconds, 1.0), numerics=False, trace=True)
-        print(f"{dtype:<10}{full:>12,.0f}{strict:>12,.0f}{alone:>14,.0f}{alone / full:>12.1f}{traced:>12,.0f}")
-    print(f"\ninstructions per second of a loop with run-time offsets\n{'dtype':<10}{'default':>12}{'strict':>12}")
-    for dtype in ("float16", "float32"):
-        moving: dict[str, Any] = {"program": moving_kernel, "per_iteration": 4}
-        full, strict = (rate(dtype, min(seconds, 0.5), True, strict, **moving) for strict in (False, True))
-        print(f"{dtype:<10}{full:>12,.0f}{strict:>12,.0f}")
-    print(f"\nattention kernels, 4 heads, S=1024, D=64: seconds\n{'':<18}{'first run':>12}{'next run':>12}")
+        full, strict = (rate(dtype, given.seconds, True, strict) for strict in (False, True))
+        alone = rate(dtype, given.seconds, False)
+        traced = rate(dtype, min(given.seconds, 1.0), False, trace=True)
+        rows.append([dtype, f"{full:,.0f}", f"{strict:,.0f}", f"{alone:,.0f}", f"{alone / full:.1f}", f"{traced:,.0f}"])
+        loop = {"program": moving_kernel, "per_iteration": 4}
+        both = (rate(dtype, min(given.seconds, 0.5), True, strict, **loop) for strict in (False, True))
+        moving.append([dtype, *(f"{one:,.0f}" for one in both)])
+    print(f"vector instructions of {REPEATS} repeats per second, one core\n")
+    print(table(["dtype", "default", "strict", "timing only", "to default", "traced"], rows))
+    print("\ninstructions per second of a loop with run-time offsets\n")
+    print(table(["dtype", "default", "strict"], moving))
+    kernels = []
     for operator in ("forward", "backward"):
         for strict in (False, True):
-            first, again = attention_seconds(operator, strict)
-            print(f"{operator} {'strict' if strict else 'default':<{17 - len(operator)}}{first:>12.2f}{again:>12.2f}")
+            seconds = [f"{one:.2f}" for (one,) in runs(operator, (4, 1024, 64), (time.process_time,), strict=strict)]
+            kernels.append([f"{operator} {'strict' if strict else 'default'}", *seconds])
+    print("\nattention kernels, 4 heads, S=1024, D=64: seconds\n")
+    print(table(["kernel", *RUNS], kernels))
 
 
 if __name__ == "__main__":

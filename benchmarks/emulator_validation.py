@@ -14,18 +14,17 @@ import time
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
-sys.path.insert(0, os.path.join(sys.path[0], "emulator"))
+sys.path.insert(1, os.path.join(sys.path[0], "emulator"))
+sys.path.insert(1, os.path.join(sys.path[0], "train"))
 
 import tikemu
+from flash_attention.text_table import table
+from tqdm import tqdm
 
 from tests.emulator.support import mindspore_kernels
 from tests.emulator.support.programs import gemm
 
 FITS = 0.06  # how far predictions may be from what was published
-
-
-def _shown(error: tikemu.TikError) -> str:
-    return f"{type(error).__name__}: {str(error).splitlines()[0]}"
 
 
 def mindspore_table(everything: bool) -> bool:
@@ -34,44 +33,32 @@ def mindspore_table(everything: bool) -> bool:
         print("MindSpore is not installed; its wheel contains the kernels (pip install mindspore)")
         return False
     notes: list[str] = []
-    good = True
+    rows, good = [], True
 
-    def note(text: str) -> str:
-        if text not in notes:
-            notes.append(text)
-        return f"[{notes.index(text) + 1}]"
+    def attempt(case: mindspore_kernels.Case, more: str = "", **how) -> str:
+        """Run in a mode; return "runs", or the number of a note with the error."""
+        nonlocal good
+        try:
+            good &= mindspore_kernels.run(case, **how).ratio <= 1
+            return "runs"
+        except tikemu.TikError as error:
+            note = f"{type(error).__name__}: {str(error).splitlines()[0]}{more}"
+            if note not in notes:
+                notes.append(note)
+            return f"[{notes.index(note) + 1}]"
 
-    print(
-        f"{'kernel':<28}{'shape':<42}{'error/bound':>12}{'largest error':>15}{'instructions':>14}{'seconds':>9}"
-        "  default, strict"
-    )
-    for case in mindspore_kernels.CASES:
-        if case.slow and not everything:
-            continue
-        modes = []
-        if case.default:
-            try:
-                mindspore_kernels.run(case, options={})
-                modes.append("runs")
-            except tikemu.TikError as error:
-                options = ", ".join(f"{name}={value!r}" for name, value in case.options.items())
-                modes.append(note(f"{_shown(error)}. The result is from Options({options})."))
+    for case in tqdm([one for one in mindspore_kernels.CASES if everything or not one.slow], leave=False):
+        options = ", ".join(f"{name}={value!r}" for name, value in case.options.items())
+        modes = [attempt(case, f". The result is from Options({options}).", options={})] if case.default else ["runs"]
         start = time.perf_counter()
         outcome = mindspore_kernels.run(case)
-        elapsed = time.perf_counter() - start
+        seconds = time.perf_counter() - start
         good &= outcome.ratio <= 1
-        modes = modes or ["runs"]
-        try:
-            strict = mindspore_kernels.run(case, strict=True)
-            good &= strict.ratio <= 1
-            modes.append("runs")
-        except tikemu.TikError as error:
-            modes.append(note(_shown(error)))
-        print(
-            f"{case.kernel:<28}{case.shape:<42}{outcome.ratio:>12.2g}{outcome.error:>15.3g}"
-            f"{outcome.instructions:>14,}{elapsed:>9.1f}  {', '.join(modes)}",
-            flush=True,
-        )
+        modes.append(attempt(case, strict=True))
+        numbers = f"{outcome.ratio:.2g}", f"{outcome.error:.3g}", f"{outcome.instructions:,}", f"{seconds:.1f}"
+        rows.append([case.kernel, case.shape, *numbers, ", ".join(modes)])
+    header = ["kernel", "shape", "error/bound", "largest error", "instructions", "seconds", "default, strict"]
+    print(table(header, rows))
     for number, text in enumerate(notes, 1):
         print(f"[{number}] {text}")
     return good
@@ -84,17 +71,17 @@ def published_table() -> bool:
     gemm.main()
     ratios = {name: [row.ratio(row.predicted(constants)) for row in PUBLISHED] for name, constants in READINGS.items()}
     print("\npredicted over published under readings of the evidence, first-generation 910 of 30 cores at 900 MHz\n")
-    print(f"{'kernel':<42}{'published':>24}" + "".join(f"{name:>20}" for name in READINGS))
-    for number, row in enumerate(PUBLISHED):
+    rows = []
+    for row, *found in zip(PUBLISHED, *ratios.values()):
         figure = f"{row.low:g}" if row.low == row.high else f"{row.low:g} to {row.high:g}"
-        cells = "".join(f"{found[number]:>20.2f}" for found in ratios.values())
-        print(f"{row.name:<42}{f'{figure} {row.unit}':>24}{cells}")
+        rows.append([row.name, f"{figure} {row.unit}", *(f"{ratio:.2f}" for ratio in found)])
+    print(table(["kernel", "published", *READINGS], rows))
     fitting = [name for name, found in ratios.items() if all(abs(ratio - 1) <= FITS for ratio in found)]
     print(f"\nwithin {FITS:.0%} of everything: {', '.join(fitting) or 'none'}")
     for name, found in ratios.items():
         if name not in fitting:
-            row = max(range(len(found)), key=lambda number: abs(found[number] - 1))
-            print(f"not {name}: {PUBLISHED[row].name} {found[row]:.2f}")
+            worst, row = max(zip(found, PUBLISHED), key=lambda pair: abs(pair[0] - 1))
+            print(f"not {name}: {row.name} {worst:.2f}")
     return bool(fitting)
 
 

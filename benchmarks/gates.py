@@ -2,32 +2,24 @@
 
     PYTHONPATH=train:emulator python -m benchmarks.gates [PART ...] [--quick]
 
-Native kernel: bench: what `flash-attention bench` measures, against torch; speed: other head_dims and full attention
-against torch; rate: share of the rate of NumPy's product of float32 matrices, and half precision beside float32; short:
-short sequences, masks, biases and dropout against torch; layouts: beside BNSD; first: the first call of a shape;
-window: 8 blocks against full causal; flat: time per token of the windowed run over lengths; memory: beyond inputs and
-outputs; packed, decode: as `flash-attention bench` has them; caches: what a token costs with a KVCache.
-TIK operators on the timing model: tik: shares of the Cube's peak; tik_decode: of the memory's rate; tik_packed: beside
-a call for each sequence.
-
-The exit status is 1 when a figure is missed or not measured.
+docs/performance.md says what each part asks. The exit status is 1 if a figure is missed or not measured.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import statistics
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from flash_attention.call import DTYPES
-from flash_attention.commands.bench import figures, sequences, speed, tik
-from flash_attention.commands.bench.figures import Figure
+from flash_attention.commands.bench import sequences, speed, tik
+from flash_attention.measuring import figures
 from flash_attention.measuring.case import Case
+from flash_attention.measuring.figures import Figure
 from flash_attention.measuring.implementations import Gemm
-from flash_attention.measuring.turns import Timing, Worker, time_in_turns
+from flash_attention.measuring.timing import Timing, Worker, time_in_turns, working
 
 from benchmarks import cache_steps, required, tik_decode, tik_packed
 
@@ -66,36 +58,31 @@ QUICK = Plan(
 )
 
 
-def measure_bench(options: argparse.Namespace, plan: Plan) -> list[Figure]:
-    """Measure what the bench measures."""
-    return beside_torch(options, [Case(seq, dtype) for dtype in DTYPES for seq in plan.bench_lengths])
+def bench_cases(plan: Plan) -> list[Case]:
+    """Return what the bench measures."""
+    return [Case(seq, dtype) for dtype in DTYPES for seq in plan.bench_lengths]
 
 
-def measure_speed(options: argparse.Namespace, plan: Plan) -> list[Figure]:
-    """Measure other sizes than the bench has, the long ones with fewer heads."""
-    return beside_torch(
-        options,
-        [
-            Case(seq, dtype, head_dim=head_dim, causal=causal, heads=2 if seq > 4096 else 8)
-            for seq in plan.lengths
-            for dtype in DTYPES
-            for head_dim, causal in plan.shapes
-        ],
-    )
+def speed_cases(plan: Plan) -> list[Case]:
+    """Return other sizes than the bench has, the long ones with fewer heads."""
+    return [
+        Case(seq, dtype, head_dim=head_dim, causal=causal, heads=2 if seq > 4096 else 8)
+        for seq in plan.lengths
+        for dtype in DTYPES
+        for head_dim, causal in plan.shapes
+    ]
 
 
-def measure_short(options: argparse.Namespace, plan: Plan) -> list[Figure]:
-    """Measure short sequences of many heads, and masks, biases and dropout."""
+def short_cases(plan: Plan) -> list[Case]:
+    """Return short sequences of many heads, and masks, biases and dropout."""
     cases = [Case(seq, batch=8, head_dim=head_dim) for seq in plan.short_lengths for head_dim in (32, 64, 96)]
     cases += [Case(plan.short_lengths[0], dtype, batch=8, head_dim=64) for dtype in ("float16", "bfloat16")]
-    cases += [Case(plan.short_lengths[-1], head_dim=64, extra=extra) for extra in ("mask", "bias", "dropout")]
-    return beside_torch(options, cases)
+    return cases + [Case(plan.short_lengths[-1], head_dim=64, extra=extra) for extra in ("mask", "bias", "dropout")]
 
 
 def beside_torch(options: argparse.Namespace, cases: Sequence[Case]) -> list[Figure]:
     """Return how many times faster than torch each pass of the cases is, in turns."""
-    names, absent = speed.here()
-    timings, _ = speed.measure(options, [name for name in names if name != "composed"], cases)
+    timings, reasons = speed.measure(options, ("flash", "torch"), cases)
     print(speed.times_table(timings) + "\n", flush=True)
     of = {(timing.implementation, timing.kind, timing.case): timing.median for timing in timings}
     found = []
@@ -103,7 +90,7 @@ def beside_torch(options: argparse.Namespace, cases: Sequence[Case]) -> list[Fig
         for kind in speed.KINDS:
             theirs, ours = of.get(("torch", kind, case)), of["flash", kind, case]
             ratio = None if theirs is None else theirs / ours
-            found.append(Figure(f"{kind}, {case}: faster than torch", ratio, "x", absent.get(("torch", None), "")))
+            found.append(Figure(f"{kind}, {case}: faster than torch", ratio, "x", reasons.get(("torch", case), "")))
     return found
 
 
@@ -173,10 +160,9 @@ def measure_memory(options: argparse.Namespace, plan: Plan) -> list[Figure]:
 
 def side_by_side(options: argparse.Namespace, works: Sequence[tuple[str, Case]]) -> list[Timing]:
     """Time implementations in turns, each in a process of its own with its own case."""
-    with contextlib.ExitStack() as stack:
-        workers = [stack.enter_context(Worker(name, options.threads)) for name, _ in works]
-        timings, _ = time_in_turns(workers, [case for _, case in works], options.rounds, options.budget)
-    return timings
+    names, cases = zip(*works)
+    with working(names, options.threads) as workers:
+        return time_in_turns(workers, cases, options.rounds, options.budget)[0]
 
 
 def rate(timings: Sequence[Timing], cases: Sequence[Case], product: float, has_bfloat16: bool) -> list[Figure]:
@@ -233,10 +219,10 @@ def flatness(timings: Sequence[Timing]) -> Figure:
 
 #: By name what measures a part: a function of the options and the plan.
 PARTS: dict[str, Callable[[argparse.Namespace, Plan], list[Figure]]] = {
-    "bench": measure_bench,
-    "speed": measure_speed,
+    "bench": lambda options, plan: beside_torch(options, bench_cases(plan)),
+    "speed": lambda options, plan: beside_torch(options, speed_cases(plan)),
     "rate": measure_rate,
-    "short": measure_short,
+    "short": lambda options, plan: beside_torch(options, short_cases(plan)),
     "layouts": measure_layouts,
     "first": measure_first,
     "window": measure_window,
@@ -254,7 +240,7 @@ PARTS: dict[str, Callable[[argparse.Namespace, Plan], list[Figure]]] = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure the parts one after another, then print all figures."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("part", nargs="*", metavar="PART", help=f"{', '.join(PARTS)}; all when none is given")
+    parser.add_argument("part", nargs="*", metavar="PART", help=f"{', '.join(PARTS)}; all if none is given")
     parser.add_argument("--threads", type=int, default=2, help="cores and OpenMP threads")
     parser.add_argument("--rounds", type=int, default=9, help="most rounds for a median")
     parser.add_argument("--budget", type=float, default=20.0, help="seconds of rounds a case; the least is 3 rounds")

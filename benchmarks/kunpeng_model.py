@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flash_attention.backends.cpu import build
-from flash_attention.commands.bench.figures import Figure
+from flash_attention.measuring.figures import Figure
 from flash_attention.text_table import table
 
 from benchmarks import required

@@ -14,6 +14,7 @@ from functools import cache
 from typing import Any, Union
 
 import tikemu
+from flash_attention.measuring import readings
 from tikemu import tik
 from tikemu.frontend import platform_info
 
@@ -285,13 +286,7 @@ PUBLISHED = (
 _LATE = {"l2_read_latency": 240, "vector_reads_add": 0}
 #: Readings of the evidence by name, as other values of constants.
 READINGS: dict[str, dict[str, float]] = {
-    "the model": {},
-    "head 5": {"vector_head": 5},
-    "head 11": {"vector_head": 11},
-    "head 14": {"vector_head": 14},
-    "drain, latency 10": {"mask_drain": 1, "vector_latency": 10},
-    "two sources 2": {"vector_two_sources": 2},
-    "issue 8": {"issue_cycles": 8},
+    **{name: values for name, values in readings.READINGS.items() if name != "slowest"},
     "head 12.5, late L2": {"vector_head": 12.5, "vector_latency": 14, **_LATE},
     "drain 12.5, late L2": {"mask_drain": 1, "vector_latency": 12.5, **_LATE},
 }

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from flash_attention.commands.bench.figures import Figure, not_measured
+from flash_attention.measuring.figures import Figure, not_measured
 from flash_attention.text_table import table
 
 #: Bounds by pattern of a figure's name, as in `fnmatch`. The first pattern that fits counts.

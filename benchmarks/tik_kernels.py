@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import itertools
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,29 +30,16 @@ from flash_attention.kernels.tik import instruction_forms
 from flash_attention.kernels.tik.problem import CAPACITY, KernelProblem
 from flash_attention.measuring import tik_kernels
 from flash_attention.measuring.readings import READINGS, STALLS
-from flash_attention.measuring.tik_kernels import (
-    FEATURES,
-    OPERATORS,
-    Measurement,
-    build,
-    measure,
-    problem_of,
-    simulate,
-)
-
-
-def normal_data(kernel, sigma: float) -> dict[str, np.ndarray]:
-    """Return normal inputs of the forward operator, the query times `sigma`."""
-    random, factors = np.random.default_rng(0), {"query": sigma, "key": 1.0, "value": 1.0}
-    shapes = {tensor.name: tensor.shape for tensor in kernel.inputs if tensor.name in factors}
-    return {name: (random.standard_normal(s) * factors[name]).astype(np.float16) for name, s in shapes.items()}
+from flash_attention.measuring.tik_kernels import FEATURES, OPERATORS, Measurement, build, measure, problem_of, simulate
 
 
 def measure_normal(problem: KernelProblem, sigma: float, sync: str = "auto") -> Measurement:
     """Time the forward operator with normal data, the query times `sigma`."""
     kernel = build(problem, "forward")
-    result = simulate(kernel, sync, given=normal_data(kernel, sigma), numerics=True)
-    return Measurement.of(kernel, result, "forward", sync)
+    random, factors = np.random.default_rng(0), {"query": sigma, "key": 1.0, "value": 1.0}
+    shapes = {tensor.name: tensor.shape for tensor in kernel.inputs if tensor.name in factors}
+    given = {name: (random.standard_normal(s) * factors[name]).astype(np.float16) for name, s in shapes.items()}
+    return Measurement.of(kernel, simulate(kernel, sync, given=given, numerics=True), "forward", sync)
 
 
 BUILD_SECONDS = 10.0
@@ -150,15 +138,10 @@ def form_costs(seq: int) -> list[list[str]]:
 def ranges(seq: int, shapes: Sequence[tik.Shape]) -> str:
     """Return a row per shape: the share under every reading of the evidence, their range, and stalls at mask writes."""
     rows = []
-    for operator, head_dim, causal in shapes:
-        kernel = build(problem_of(seq, head_dim, causal=causal), operator)
-        shares = []
-        for constants in (*READINGS.values(), STALLS):
-            shares.append(100 * Measurement.of(kernel, simulate(kernel, constants=constants), operator).utilisation)
-        *open_questions, stalls = shares
-        span = f"{shares[0]:.1f} ({min(open_questions):.0f} to {max(open_questions):.0f})"
-        cells = [f"{share:.1f}" for share in open_questions[1:]]
-        rows.append([tik.name_of((operator, head_dim, causal)), span, *cells, f"{stalls:.1f}"])
+    for shape in shapes:
+        *open_questions, stalls = tik.shares(shape, seq, (*READINGS.values(), STALLS))
+        span = f"{open_questions[0]:.1f} ({min(open_questions):.0f} to {max(open_questions):.0f})"
+        rows.append([tik.name_of(shape), span, *(f"{share:.1f}" for share in open_questions[1:]), f"{stalls:.1f}"])
     return text_table.table(["kernel", "model (range)", *list(READINGS)[1:], "stalls at masks"], rows)
 
 
@@ -174,7 +157,6 @@ def main() -> None:
         metavar="SIGMA",
         help="forward: with normal data, the query times SIGMA (default: no data)",
     )
-    parser.add_argument("--trace", help="write a Chrome trace of the first kernel to this file")
     parser.add_argument(
         "--timeline",
         type=float,
@@ -209,18 +191,12 @@ def main() -> None:
             print(timeline(file, *arguments.timeline))
         return
     kinds: dict[str, dict] = FEATURES if arguments.features else {"full": {}, "causal": {"causal": True}}
-    rows: list = []
-    names: list[str] = []
-    for operator, head_dim in kernels:
-        for name, features in kinds.items():
-            for sync in arguments.sync:
-                trace = None if rows else arguments.trace
-                problem = problem_of(arguments.seq, head_dim, **features)
-                if arguments.data is None:
-                    rows.append(measure(problem, sync, operator, trace=trace))
-                else:
-                    rows.append(measure_normal(problem, arguments.data, sync))
-                names.append(name)
+    rows, names = [], []
+    for (operator, head_dim), (name, features), sync in itertools.product(kernels, kinds.items(), arguments.sync):
+        problem = problem_of(arguments.seq, head_dim, **features)
+        data = arguments.data
+        rows.append(measure(problem, sync, operator) if data is None else measure_normal(problem, data, sync))
+        names.append(name)
     print(table(rows, names))
 
 

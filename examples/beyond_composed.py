@@ -17,13 +17,16 @@ import json
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import mindspore as ms
 import numpy as np
 from flash_attention import FlashAttention
+from flash_attention.measuring.implementations import available_bytes
+from flash_attention.text_table import table
 from mindspore import nn
-from small_gpt import GPT, batches, peak_megabytes, standard_library, train
+from small_gpt import GPT, batches, draw, peak_megabytes, standard_library, train
 from train_gpt import ComposedAttention
 
 KINDS = {"flash": "FlashAttention", "composed": "composed operators"}
@@ -53,9 +56,7 @@ def measure(kind: str, seq: int) -> None:
 
 def free_megabytes() -> float:
     """Return the memory that a process can have without swapping, as Linux estimates it."""
-    lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
-    (available,) = (line.split()[1] for line in lines if line.startswith("MemAvailable"))
-    return int(available) / 1024
+    return available_bytes() / 2**20
 
 
 def measured(kind: str, lengths: list[int]) -> tuple[list[dict], dict[int, float]]:
@@ -74,17 +75,8 @@ def measured(kind: str, lengths: list[int]) -> tuple[list[dict], dict[int, float
     return rows, beyond
 
 
-def draw(path: Path, found: dict[str, list[dict]], beyond: dict[int, float], free: float) -> None:
-    """Draw memory and seconds of a step over the length, if matplotlib is installed."""
-    try:
-        import matplotlib
-    except ImportError:
-        print(f"no {path}: it needs matplotlib, which is not installed")
-        return
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(1, 2, figsize=(10, 4))
+def paint(*axes, found: dict[str, list[dict]], beyond: dict[int, float], free: float) -> None:
+    """Draw memory and seconds of a step over the length."""
     for part, key in zip(axes, ("megabytes", "seconds")):
         for kind, rows in found.items():
             part.plot([row["seq"] for row in rows], [row[key] for row in rows], "o-", label=KINDS[kind])
@@ -98,8 +90,6 @@ def draw(path: Path, found: dict[str, list[dict]], beyond: dict[int, float], fre
     axes[0].axhline(free, color="grey", linestyle="--", label="free memory of this machine")
     axes[0].set_ylim(top=30 * max(*needs, free))  # room for the legend
     axes[0].legend(loc="upper left")
-    figure.savefig(path, dpi=110, bbox_inches="tight")
-    pyplot.close(figure)
 
 
 def main() -> None:
@@ -117,21 +107,18 @@ def main() -> None:
     for kind in KINDS:
         found[kind], beyond[kind] = measured(kind, sorted(options.lengths))
     (options.out / "steps.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    draw(options.out / "steps.png", found, beyond["composed"], free)
+    painted = partial(paint, found=found, beyond=beyond["composed"], free=free)
+    draw(options.out / "steps.png", painted, columns=2)
 
     print(f"a training step of a GPT, {LAYERS} layer, {HEADS} heads of {HEAD_DIM}, float32; {free / 1024:.1f} GB free")
-    print(f"{'tokens':>8}{'FlashAttention':>24}{'composed operators':>32}")
-    for row in found["flash"]:
-        seq = row["seq"]
-        other = [one for one in found["composed"] if one["seq"] == seq]
-        if other:
-            text = f"{other[0]['seconds']:.1f} s, {other[0]['megabytes']:.0f} MB"
-        else:
-            text = f"would take {beyond['composed'][seq] / 1024:.0f} GB"
-        print(f"{seq:>8}{row['seconds']:>15.1f} s, {row['megabytes']:.0f} MB{text:>32}")
+    cells = {seq: f"would take {needs / 1024:.0f} GB" for seq, needs in beyond["composed"].items()}
+    ours, theirs = (
+        {row["seq"]: f"{row['seconds']:.1f} s, {row['megabytes']:.0f} MB" for row in found[kind]} for kind in KINDS
+    )
+    print(table(["tokens", *KINDS.values()], [[seq, cell, {**cells, **theirs}[seq]] for seq, cell in ours.items()]))
     pairs = zip(found["flash"], found["composed"])
     largest = max(abs(a - b) for ours, theirs in pairs for a, b in zip(ours["losses"], theirs["losses"]))
-    print(f"where both fit, losses differ by at most {largest:.0e}")
+    print(f"if both fit, losses differ by at most {largest:.0e}")
     print(f"{time.perf_counter() - start:.0f} s in all; see {options.out}/")
 
 

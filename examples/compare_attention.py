@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+from flash_attention.text_table import table
 from train_gpt import plot
 
 # Largest relative difference of the first losses, because float32 sums differ in order. Later steps amplify it.
@@ -60,10 +61,9 @@ def main() -> int:
         ("peak memory of the process, MB", f"{flash['peak_megabytes']:.0f}", f"{composed['peak_megabytes']:.0f}"),
         ("of which by training, MB", f"{flash['training_megabytes']:.0f}", f"{composed['training_megabytes']:.0f}"),
     ]
-    print(f"{'first ' + str(steps) + ' steps':38}{'FlashAttention (' + options.attention + ')':>24}{'composed':>14}")
-    for name, ours, theirs in rows:
-        print(f"{name:38}{ours:>24}{theirs:>14}")
-    curves = {f"FlashAttention ({options.attention})": flash_losses, "composed": losses}
+    ours = f"FlashAttention ({options.attention})"
+    print(table([f"first {steps} steps", ours, "composed"], rows))
+    curves = {ours: flash_losses, "composed": losses}
     plot(options.out / "loss.png", curves, "byte-level GPT on the Python standard library")
     if "held_out_bits_per_byte" in flash:
         print(

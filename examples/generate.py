@@ -20,7 +20,7 @@ import mindspore as ms
 import numpy as np
 from flash_attention import FlashAttention, KVCache
 from mindspore import Tensor, nn, ops
-from small_gpt import GPT, SEEN, VOCABULARY, batches, standard_library, train
+from small_gpt import GPT, SEEN, VOCABULARY, batches, sample_byte, standard_library, train
 
 PROMPTS = {"one": ("def ",), "equal": ("def ", "for ", "the "), "ragged": ("def ", "import numpy", "if not ", "x")}
 
@@ -76,9 +76,8 @@ class Sample:
 
     def step(self, logits: np.ndarray) -> np.ndarray:
         """Add a byte to every text; return the row that each goes on from."""
-        for text, row in zip(self.texts, logits.astype(np.float64) / self.temperature):
-            weights = np.exp(row - row.max())
-            text.append(int(self.generator.choice(VOCABULARY, p=weights / weights.sum())))
+        for text, row in zip(self.texts, logits):
+            text.append(sample_byte(self.generator, row, self.temperature))
         return np.arange(len(self.texts))
 
 

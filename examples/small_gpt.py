@@ -11,6 +11,7 @@ from pathlib import Path
 
 import mindspore as ms
 import numpy as np
+from flash_attention import plotting
 from mindspore import Tensor, nn, ops
 from mindspore.common.initializer import Normal
 from tqdm import tqdm
@@ -225,6 +226,25 @@ def held_out_loss(model: GPT, crops: np.ndarray) -> float:
     loss = Loss(model)
     loss.set_train(False)
     return float(loss(Tensor(crops[:, :-1]), Tensor(crops[:, 1:])).asnumpy())
+
+
+def sample_byte(generator: np.random.Generator, logits: np.ndarray, temperature: float) -> int:
+    """Return a next byte, as likely as the logits say."""
+    logits = logits.astype(np.float64) / temperature
+    weights = np.exp(logits - logits.max())
+    return int(generator.choice(VOCABULARY, p=weights / weights.sum()))
+
+
+# ------------------------------------------------------------------------------------------------ figures
+def draw(path: Path, paint: Callable, columns: int = 1) -> None:
+    """Save a picture whose axes `paint` fills, if matplotlib is installed."""
+    try:
+        figure, axes = plotting.subplots(1, columns, (5 * columns, 4))
+    except RuntimeError as error:
+        print(f"no {path}: {error}")
+        return
+    paint(*axes[0])
+    plotting.save(figure, path)
 
 
 def peak_megabytes() -> float:

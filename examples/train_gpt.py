@@ -23,12 +23,13 @@ from flash_attention import FlashAttention
 from mindspore import Tensor, nn, ops
 from small_gpt import (
     GPT,
-    VOCABULARY,
     batches,
+    draw,
     gzip_bits_per_byte,
     held_out_loss,
     peak_megabytes,
     pieces,
+    sample_byte,
     standard_library,
     train,
 )
@@ -79,9 +80,8 @@ def generate(model: GPT, prompt: bytes, length: int, window: int, temperature: f
         seen = text[-window:]
         tokens = np.zeros((1, window), np.int32)
         tokens[0, : len(seen)] = seen
-        logits = model(Tensor(tokens)).asnumpy()[0, len(seen) - 1].astype(np.float64) / temperature
-        weights = np.exp(logits - logits.max())
-        text.append(int(generator.choice(VOCABULARY, p=weights / weights.sum())))
+        logits = model(Tensor(tokens)).asnumpy()[0, len(seen) - 1]
+        text.append(sample_byte(generator, logits, temperature))
     return bytes(text)
 
 
@@ -103,22 +103,15 @@ def held_out_figures(model: GPT, text: np.ndarray, seq: int, count: int) -> dict
 
 def plot(path: Path, curves: dict[str, list[float]], title: str) -> None:
     """Draw loss curves by name, if matplotlib is installed."""
-    try:
-        import matplotlib
-    except ImportError:
-        print(f"no {path}: it needs matplotlib, which is not installed")
-        return
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(figsize=(7, 4))
-    for (name, losses), style in zip(curves.items(), ("-", "--", ":")):
-        axes.plot(range(1, len(losses) + 1), losses, style, label=name)
-    axes.set(xlabel="step", ylabel="loss (nats per byte)", title=title)
-    axes.grid(alpha=0.3)
-    axes.legend()
-    figure.savefig(path, dpi=120, bbox_inches="tight")
-    pyplot.close(figure)
+    def paint(axes) -> None:
+        for (name, losses), style in zip(curves.items(), ("-", "--", ":")):
+            axes.plot(range(1, len(losses) + 1), losses, style, label=name)
+        axes.set(xlabel="step", ylabel="loss (nats per byte)", title=title)
+        axes.grid(alpha=0.3)
+        axes.legend()
+
+    draw(path, paint)
 
 
 def parse_arguments() -> argparse.Namespace:

@@ -8,9 +8,9 @@ import pytest
 from flash_attention.backends.cpu import library
 from flash_attention.call import DTYPES
 from flash_attention.commands.bench import speed, tik
-from flash_attention.commands.bench.figures import Figure
 from flash_attention.measuring.case import Case
-from flash_attention.measuring.turns import Timing
+from flash_attention.measuring.figures import Figure
+from flash_attention.measuring.timing import Timing
 
 from benchmarks import cache_steps, gates, kunpeng_model, required, tik_decode, tik_packed
 from benchmarks.required import BOUNDS, bound_of, is_met
@@ -88,11 +88,9 @@ OTHERS = ("packed", "decode", "caches", "tik", "tik_decode", "tik_packed")
 @pytest.fixture
 def names(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return the names of all figures, measured in no time."""
-    alike = ("flash", "torch")
     monkeypatch.setattr(gates, "Worker", Still)
     monkeypatch.setattr(speed, "Worker", Still)
     monkeypatch.setattr(library, "instruction_sets", lambda: (library.DOT_PRODUCT_ISA,))  # it has figures of its own
-    monkeypatch.setattr(speed, "here", lambda: (list(alike), {}))
     monkeypatch.setattr(
         speed,
         "measure",
@@ -159,11 +157,11 @@ def test_the_gates_as_a_whole(capsys) -> None:
 def test_beside_torch_compares_the_same_pass_and_case(monkeypatch: pytest.MonkeyPatch) -> None:
     seconds = {("flash", 256): 2.0, ("torch", 256): 3.0, ("flash", 512): 1.0, ("torch", 512): 9.0}
     found = [timing for (name, seq), s in seconds.items() for timing in timed([Case(seq)], [s], name=name)]
-    for left, absent, reached in ((found, {}, 1.5), (found[:2], {("torch", None): "torch is not installed"}, None)):
-        monkeypatch.setattr(speed, "here", lambda absent=absent: (["flash", "torch"], absent))
-        monkeypatch.setattr(speed, "measure", lambda *_, left=left: (left, {}))
+    absent = {("torch", Case(256)): "torch is not installed"}
+    for left, reasons, reached in ((found, {}, 1.5), (found[:2], absent, None)):
+        monkeypatch.setattr(speed, "measure", lambda *_, given=(left, reasons): given)
         figures = gates.beside_torch(argparse.Namespace(), [Case(256)])
-        assert [(figure.reached, figure.note) for figure in figures] == [(reached, "".join(absent.values()))] * 2
+        assert [(figure.reached, figure.note) for figure in figures] == [(reached, "".join(reasons.values()))] * 2
 
 
 @pytest.mark.parametrize("unit, reached, met", [("x", 1.3, 1), ("x", 1.2, 0), ("MB", 64, 1), ("MB", 65, 0)])

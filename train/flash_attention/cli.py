@@ -17,6 +17,13 @@ def command_modules() -> dict[str, ModuleType]:
     return {name.replace("_", "-"): importlib.import_module(f"{commands.__name__}.{name}") for name in names}
 
 
+class _Help(argparse.ArgumentDefaultsHelpFormatter):
+    """Show defaults, but not that nothing is the default."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        return super()._get_help_string(action) if action.default not in (None, False, "") else action.help
+
+
 def parser() -> argparse.ArgumentParser:
     """Return the parser of all commands."""
     result = argparse.ArgumentParser(prog="flash-attention", description="FlashAttention for MindSpore.")
@@ -24,9 +31,7 @@ def parser() -> argparse.ArgumentParser:
     choices = result.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, module in command_modules().items():
         help_line = (module.__doc__ or "").split("\n")[0]
-        child = choices.add_parser(
-            name, help=help_line, description=help_line, formatter_class=argparse.ArgumentDefaultsHelpFormatter
-        )
+        child = choices.add_parser(name, help=help_line, description=help_line, formatter_class=_Help)
         module.add_arguments(child)
         child.set_defaults(run=module.run)
     return result

@@ -306,7 +306,7 @@ def compare(actual: Attention, exact: Attention, low: Attention) -> list[Error]:
 def _distance(value: np.ndarray, exact: np.ndarray) -> tuple[float, float]:
     value = np.asarray(value, dtype=np.float64)
     if value.shape != exact.shape:
-        raise ValueError(f"got shape {value.shape}, expected {exact.shape}")
+        raise ValueError(f"value: got shape {value.shape}, allowed is {exact.shape}")
     finite = np.isfinite(exact)
     # Minus infinity must come out as minus infinity, or as the most negative number of the hardware.
     if not np.all(np.isfinite(value[finite])) or not np.all(value[~finite] <= HIDDEN_LOGSUMEXP):

@@ -140,7 +140,7 @@ def _refuse_jit(backend: str):
 
 
 class _Gradients(nn.Cell):
-    """Hold the backward pass of a Cell of eight other inputs, of which it has `count`."""
+    """Hold the backward pass of a Cell with eight other inputs. The first `count` belong to the call."""
 
     def __init__(self, backward: nn.Cell, backend: str, count: int):
         super().__init__()

@@ -157,7 +157,7 @@ def _read_segments(name: str, segments: TensorSpec, whole: Given) -> dict:
     _check_integers(name, segments, "batch, seq_q", sizes.batch, sizes.seq_q)
     if "kv_segment_ids" not in whole.given and not fits(sizes.seq_q, sizes.seq_k):
         raise ValueError(
-            f"kv_segment_ids: needed beside segment_ids where seq_q ({sizes.seq_q}) is not seq_k ({sizes.seq_k})"
+            f"kv_segment_ids: needed beside segment_ids if seq_q ({sizes.seq_q}) is not seq_k ({sizes.seq_k})"
         )
     return {"segments": True}
 

@@ -22,7 +22,7 @@ def tile_of(name: str) -> int:
         ValueError: no strategy has that name.
     """
     if not isinstance(name, str):
-        raise TypeError(f"tiling_stgy_name: expected a string, got {type(name).__name__} {name!r}")
+        raise TypeError(f"tiling_stgy_name: got {type(name).__name__} {name!r}, allowed is a string")
     if name not in STRATEGIES:
-        raise ValueError(f"tiling_stgy_name: no strategy is called {name!r}; known are {', '.join(STRATEGIES)}")
+        raise ValueError(f"tiling_stgy_name: got {name!r}, allowed are {', '.join(STRATEGIES)}")
     return STRATEGIES[name]

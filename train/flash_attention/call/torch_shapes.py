@@ -59,6 +59,6 @@ def mask_plan(mask: TensorSpec, query: TensorSpec, key: TensorSpec, is_causal: b
     wanted = (*outer, *shape[-3:-1], full[-1] if shape[-1] == 1 else shape[-1])
     broadcast = None if wanted == shape else wanted
     if broadcast is not None and UNKNOWN in broadcast:
-        raise ValueError(f"attn_mask: got shape {mask.shape}, allowed is a full last axis where sizes are unknown")
+        raise ValueError(f"attn_mask: got shape {mask.shape}, allowed is a full last axis if sizes are unknown")
     target = (math.prod(outer), *shape[-3:-1], (broadcast or shape)[-1])
     return MaskPlan(new_axes, broadcast, None if len(full) == 4 else target)

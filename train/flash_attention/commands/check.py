@@ -1,4 +1,4 @@
-"""test every usable backend against the float64 truth: a table of errors; exit status 1 when one is wrong"""
+"""test every usable backend against the float64 truth: a table of errors; exit status 1 if one is wrong"""
 
 from __future__ import annotations
 
@@ -16,13 +16,7 @@ SEED = (2024, 7)
 COLUMNS = ("output", "logsumexp", "d_query", "d_key", "d_value", "d_bias", "d_sinks")
 LARGEST = ("output", "d_query", "d_key", "d_value")
 # Labels of the calls of --quick: most of the rules, on shapes that are quick on the emulator.
-QUICK = (
-    "causal, bottom right, 77 x 150",
-    "mask with fully masked rows",
-    "given ALiBi",
-    "dropout 0.2",
-    "sinks, window",
-)
+QUICK = ("causal, bottom right, 77 x 150", "mask with fully masked rows", "given ALiBi", "dropout 0.2", "sinks, window")
 # Seconds of a call on one core of a usual processor, on average over the backends; most of it compiles its graphs.
 SECONDS = 1.3
 
@@ -99,7 +93,7 @@ def run(options: argparse.Namespace) -> int:
     mindspore.set_context(mode=mode)
     chosen = [item for item in items() if options.only in item.label and (not options.quick or item.label in QUICK)]
     if not chosen:
-        raise ValueError(f"--only: no call is labelled like {options.only!r}")
+        raise ValueError(f"--only: got {options.only!r}, allowed is a part of a call's label")
     wrong = 0
     asked: dict[str, list] = {}
     for name in options.backend or backend_names():
@@ -150,7 +144,7 @@ def check_backend(name: str, calls: list[tuple[Item, str]], mode: str) -> int:
     print(f"  {'call':{label_width}}  {'dtype':8}" + "".join(f"{column:>11}" for column in COLUMNS), flush=True)
     wrong = 0
     refused: dict = {}
-    largest: dict = {}
+    measured: dict[str, list[dict]] = {}
     for item, dtype in calls:
         call = item.in_dtype(dtype)
         start = f"  {item.label:{label_width}}  {dtype:8}"
@@ -162,10 +156,10 @@ def check_backend(name: str, calls: list[tuple[Item, str]], mode: str) -> int:
         cells = "".join(f"{ratio(errors[column]) if column in errors else '':>11}" for column in COLUMNS)
         print(f"{start}{cells}  {'WRONG: ' + ', '.join(faults) if faults else 'ok'}", flush=True)
         wrong += bool(faults)
-        largest[dtype] = larger(largest.get(dtype, {}), errors)
-    if largest:
+        measured.setdefault(dtype, []).append(errors)
+    if measured:
         print("\n  largest error of all calls, and in brackets the baseline: composed attention in the same dtype")
-        print(table(["dtype", *LARGEST], largest_rows(largest), indent="  "))
+        print(table(["dtype", *LARGEST], largest_rows(measured), indent="  "))
     for reason, labels in refused.items():
         which = labels[0] if len(labels) == 1 else f"{labels[0]} and {len(labels) - 1} more"
         print(f"  refused: {which}: {reason}")
@@ -173,21 +167,14 @@ def check_backend(name: str, calls: list[tuple[Item, str]], mode: str) -> int:
     return wrong
 
 
-def larger(so_far: dict, errors: dict) -> dict:
-    """Return the largest errors so far by result, ours and the baseline's."""
-    found = dict(so_far)
-    for name, error in errors.items():
-        own, baseline = found.get(name, (0.0, 0.0))
-        found[name] = max(own, error.max), max(baseline, error.baseline_max)
-    return found
-
-
-def largest_rows(largest: dict) -> list[list[str]]:
-    """Return the cells per dtype: the results in LARGEST."""
-    return [
-        [dtype, *(f"{found[name][0]:.1e} ({found[name][1]:.1e})" if name in found else "-" for name in LARGEST)]
-        for dtype, found in largest.items()
-    ]
+def largest_rows(measured: dict[str, list[dict]]) -> list[list[str]]:
+    """Return the cells per dtype: the largest errors of the results in LARGEST, ours and the baseline's."""
+    rows = []
+    for dtype, calls in measured.items():
+        found = [[errors[name] for errors in calls if name in errors] for name in LARGEST]
+        pairs = [(max(e.max for e in own), max(e.baseline_max for e in own)) if own else None for own in found]
+        rows.append([dtype, *("-" if pair is None else f"{pair[0]:.1e} ({pair[1]:.1e})" for pair in pairs)])
+    return rows
 
 
 def ratio(error) -> str:
@@ -216,7 +203,7 @@ def measure(name: str, call: Call, item: Item) -> tuple[dict, list[str]]:
     faults = [error.name for error in errors.values() if not error.ok]
     fully_masked = np.isneginf(exact.logsumexp)
     if np.any(first.output[fully_masked]) or np.any(first.d_query[fully_masked]):
-        faults.append("not zero where nothing is visible")
+        faults.append("not zero if nothing is visible")
     if not all(np.array_equal(value, second.named()[key]) for key, value in first.named().items()):
         faults.append("two runs differ")
     return errors, faults

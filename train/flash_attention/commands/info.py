@@ -8,7 +8,6 @@ import importlib.util
 import os
 import platform
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 from flash_attention import __version__
@@ -33,6 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    from flash_attention.backends.registry import backend_names, forced_backend
+
     rows = [["flash_attention", f"{__version__} in {Path(__file__).resolve().parents[1]}"]]
     rows += [["also on the path", line] for line in duplicate_installs(__version__)]
     rows += [["Python", f"{platform.python_version()} ({sys.executable})"]]
@@ -41,10 +42,15 @@ def run(options: argparse.Namespace) -> int:
     rows += [["processor", f"{processor()}, {len(os.sched_getaffinity(0))} of {os.cpu_count()} cores usable"]]
     rows += [["CPU kernel", cpu_kernel()], ["its bfloat16", bfloat16_arithmetic()]]
     if options.all:
-        rows += [["MindSpore device", device_target()]]
+        import mindspore
+
+        rows += [["MindSpore device", mindspore.get_context("device_target")]]
     print(table(["", ""], rows).split("\n", 2)[2])
     print("\nbackends" if options.all else "\nbackends, by what is installed (--all imports MindSpore and asks it)")
-    print(table(["name", "here"], backends(verdict if options.all else verdict_by_files), indent="  "))
+    judge, forced = verdict if options.all else verdict_by_files, forced_backend()
+    marks = {forced: " (forced by FLASH_ATTENTION_BACKEND)"}
+    backends = [[name, judge(name) + marks.get(name, "")] for name in backend_names()]
+    print(table(["name", "here"], backends, indent="  "))
     print(f"\nreports and questions: {destination()}")
     return 0
 
@@ -116,22 +122,6 @@ def bfloat16_arithmetic() -> str:
     return f"{used}: {missing}; {dot_product}" if missing else f"{used}: the processor has them, and Linux permits them"
 
 
-def device_target() -> str:
-    """Return the device that MindSpore computes on unless told otherwise."""
-    import mindspore
-
-    return mindspore.get_context("device_target")
-
-
-def backends(judge: Callable[[str], str]) -> list[list[str]]:
-    """Return the name of every backend, and what `judge` says of it."""
-    from flash_attention.backends.registry import backend_names, forced_backend
-
-    forced = forced_backend()
-    mark = " (forced by FLASH_ATTENTION_BACKEND)"
-    return [[name, judge(name) + (mark if name == forced else "")] for name in backend_names()]
-
-
 def verdict(name: str) -> str:
     """Return a backend's verdict on running here."""
     from flash_attention.backends.registry import get_backend
@@ -152,7 +142,7 @@ def verdict_by_files(name: str) -> str:
         return "needs tikemu: pip install ./emulator in the repository, or its wheel"
     if name in (*ON_ASCEND, *ON_CPU) and not only_a_cpu():
         lacks = environment.missing(version, "Ascend") if name == "tik" else None
-        return lacks or f"ready where MindSpore's device is {'CPU' if name in ON_CPU else 'Ascend'}: --all asks it"
+        return lacks or f"ready if MindSpore's device is {'CPU' if name in ON_CPU else 'Ascend'}: --all asks it"
     if name in ON_ASCEND:
         return "runs on Ascend, and here is neither its driver nor CANN"
     # The native kernel asks MindSpore nothing, and the math backend runs wherever MindSpore does.

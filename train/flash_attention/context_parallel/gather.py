@@ -5,24 +5,15 @@ from __future__ import annotations
 import functools
 
 from mindspore import dtype as mstype
-from mindspore import nn, ops
+from mindspore import ops
 
 from flash_attention.bridge.constants import filled
 from flash_attention.bridge.gradients import Differentiable, zeros_like
 from flash_attention.bridge.tensors import compile_time, spec, tensor_spec
-from flash_attention.call import AttentionRules
-from flash_attention.context_parallel.pieces import (
-    Pair,
-    Share,
-    SinksGradient,
-    Sizes,
-    SourceBackward,
-    SourceForward,
-    Start,
-)
-from flash_attention.context_parallel.plan import pieces
+from flash_attention.call import AttentionRules, Call
+from flash_attention.context_parallel.pieces import SinksGradient, SourceBackward, SourceForward, Sources, Start
 from flash_attention.context_parallel.sequence import SequenceSplit
-from flash_attention.context_parallel.split_attention import SplitAttention, read_sizes
+from flash_attention.context_parallel.split_attention import SplitAttention, read_call
 
 
 class GatherAttention(SplitAttention):
@@ -43,27 +34,21 @@ class GatherAttention(SplitAttention):
         return run(query, key, value, self.present(sinks, prefix, segment_ids))[0]
 
 
-class _Gathering(nn.Cell):
+class _Gathering(Sources):
     """Hold the common parts of the forward and backward pass on tensors of one shape.
 
     Args:
-        source_kind: class of the Cells that compute with the keys of one process.
+        kind: class of the Cells that compute with the keys of one process.
     """
 
-    def __init__(self, source_kind: type, place: tuple, rules: AttentionRules, sizes: Sizes, backend: str | None):
-        super().__init__()
-        self.rank, self.world, order = place
-        split = SequenceSplit(self.world, order)
-        length = sizes.seq // split.chunks_per_process
-        found = [pieces(split, rules, length, self.rank, source, sizes.prefix) for source in range(self.world)]
-        self.sources = nn.CellList([source_kind(sizes, rules, one, backend) for one in found])
-        self.pair = Pair(sizes)
-        self.shares = nn.CellList([Share(split.chunks(source), length, sizes) for source in range(self.world)])
-        self.on_cpu = sizes.device == "CPU"
+    def __init__(self, kind: type, split: SequenceSplit, rank: int, own: Call, backend: str | None):
+        super().__init__(own, split, rank, list(range(split.world)), backend, kind)
+        self.rank, self.world = rank, split.world
+        self.on_cpu = own.device == "CPU"
         self.shape = self.world, self.pair.size
         self.all_gather = ops.AllGather()
-        self.dtype = getattr(mstype, sizes.dtype)
-        self.moved = mstype.float32 if self.on_cpu and sizes.dtype == "bfloat16" else self.dtype
+        self.dtype = getattr(mstype, own.dtype)
+        self.moved = mstype.float32 if self.on_cpu and own.dtype == "bfloat16" else self.dtype
 
     def gather(self, key, value):
         """Return the pairs of key and value of all processes: (world, size of a pair)."""
@@ -81,9 +66,9 @@ class _Gathering(nn.Cell):
 class _Forward(_Gathering):
     """(query, key, value, sinks, prefix, ids) -> (output, logsumexp)."""
 
-    def __init__(self, place: tuple, rules: AttentionRules, sizes: Sizes, backend: str | None):
-        super().__init__(SourceForward, place, rules, sizes, backend)
-        self.start = Start(sizes)
+    def __init__(self, split: SequenceSplit, rank: int, own: Call, backend: str | None):
+        super().__init__(SourceForward, split, rank, own, backend)
+        self.start = Start(own)
 
     def construct(self, query, key, value, sinks, prefix, ids):
         output, logsumexp = self.start(sinks)
@@ -91,16 +76,16 @@ class _Forward(_Gathering):
         pairs = self.gather(key, value)
         query = ops.cast(query, self.moved)
         for source in range(self.world):
-            output, logsumexp = self.sources[source](query, pairs[source], optional[source], output, logsumexp)
+            output, logsumexp = self.passes[0][source](query, pairs[source], optional[source], output, logsumexp)
         return ops.cast(output, self.dtype), ops.cast(logsumexp, mstype.float32)
 
 
 class _Backward(_Gathering):
     """The gradients of that forward pass, see `Differentiable`."""
 
-    def __init__(self, place: tuple, rules: AttentionRules, sizes: Sizes, backend: str | None):
-        super().__init__(SourceBackward, place, rules, sizes, backend)
-        self.of_sinks = SinksGradient(sizes)
+    def __init__(self, split: SequenceSplit, rank: int, own: Call, backend: str | None):
+        super().__init__(SourceBackward, split, rank, own, backend)
+        self.of_sinks = SinksGradient(own)
         # A CPU has no ReduceScatter. In graphs it also has no operation that cuts up bfloat16 (MindSpore 2.10).
         self.reduce = ops.AllReduce() if self.on_cpu else ops.ReduceScatter()
 
@@ -112,7 +97,7 @@ class _Backward(_Gathering):
         optional = self.optional(prefix, ids)
         gradients = ()
         for source in range(self.world):
-            d_query, d_pair = self.sources[source](
+            d_query, d_pair = self.passes[0][source](
                 query, pairs[source], optional[source], output, logsumexp, d_output, d_query
             )
             gradients = gradients + (d_pair,)
@@ -128,12 +113,11 @@ class _Backward(_Gathering):
 
 @compile_time
 def _gathering(specs, optional, place, constants, widths, backend):
-    specs = tuple(tensor_spec(*named) for named in zip(("query", "key", "value"), specs))
-    rules = AttentionRules(*constants)
-    return _made(place, rules, read_sizes(specs, optional, SequenceSplit(*place[1:]), rules, *widths), backend)
+    specs = tuple(map(tensor_spec, ("query", "key", "value"), specs))
+    rank, split = place[0], SequenceSplit(*place[1:])
+    return _made(split, rank, read_call(specs, optional, split, AttentionRules(*constants), *widths), backend)
 
 
 @functools.lru_cache(maxsize=64)
-def _made(place, rules, sizes, backend) -> Differentiable:
-    given = place, rules, sizes, backend
+def _made(*given) -> Differentiable:
     return Differentiable(_Forward(*given), _Backward(*given), "GatherAttention", count=3)

@@ -10,7 +10,7 @@ a wider dtype than the attention, for devices that cannot cut up a tensor of the
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from mindspore import Tensor, nn, ops
@@ -18,58 +18,36 @@ from mindspore import dtype as mstype
 
 from flash_attention.backends import registry
 from flash_attention.bridge.constants import filled
-from flash_attention.call import AttentionRules, Call, alibi_slopes
+from flash_attention.call import Call, alibi_slopes
 from flash_attention.call.visibility import UNLIMITED
-from flash_attention.context_parallel.plan import BEFORE, SAME, Piece
+from flash_attention.context_parallel.plan import BEFORE, SAME, Piece, pieces
+from flash_attention.context_parallel.sequence import SequenceSplit
 
 _NOTHING = -1e30  # logsumexp of a row that has seen nothing yet; finite, so that differences are
 
 
-@dataclass(frozen=True)
-class Sizes:
-    """Hold the common sizes of a process's calls; fields as in Call."""
-
-    batch: int
-    heads: int
-    kv_heads: int
-    seq: int
-    head_dim: int
-    value_dim: int
-    dtype: str
-    device: str
-    sinks: bool = False
-    prefix: bool = False
-    segments: bool = False
-
-
-def piece_problem(sizes: Sizes, rules: AttentionRules, piece: Piece) -> Call:
-    """Return the Call of a piece."""
+def piece_call(own: Call, piece: Piece) -> Call:
+    """Return the Call of a piece. `own` has the process's tokens, and its rules hold in the whole sequence."""
     keys = piece.end_key - piece.first_key
-    biased = rules.alibi and piece.side != SAME  # the distance to another chunk comes as a bias
-    return Call(
-        batch=sizes.batch,
-        heads=sizes.heads,
-        kv_heads=sizes.kv_heads,
+    biased = own.rules.alibi and piece.side != SAME  # the distance to another chunk comes as a bias
+    rules = replace(
+        own.rules,
+        causal=piece.right == 0,
+        window_left=piece.left,
+        window_right=UNLIMITED if piece.right == 0 else piece.right,
+        prev_blocks=piece.prev_blocks,
+        next_blocks=piece.next_blocks,
+    )
+    return replace(
+        own,
         seq_q=piece.end_row - piece.first_row,
         seq_k=keys,
-        head_dim=sizes.head_dim,
-        value_dim=sizes.value_dim,
-        dtype=sizes.dtype,
-        prefix=sizes.prefix and piece.right == 0,
-        segments=sizes.segments or piece.only_prefix,
-        rules=replace(
-            rules,
-            causal=piece.right == 0,
-            window_left=piece.left,
-            window_right=UNLIMITED if piece.right == 0 else piece.right,
-            prev_blocks=piece.prev_blocks,
-            next_blocks=piece.next_blocks,
-        ),
-        bias_shape=(1, sizes.heads, 1, keys) if biased else None,
+        sinks=False,  # `Start` has them
+        prefix=own.prefix and piece.right == 0,
+        segments=own.segments or piece.only_prefix,
+        rules=rules,
+        bias_shape=(1, own.heads, 1, keys) if biased else None,
         bias_dtype="float32" if biased else None,
-        bias_grad=False,
-        return_lse=True,
-        device=sizes.device,
     )
 
 
@@ -96,14 +74,14 @@ class PieceOptional(nn.Cell):
     If only the prefix is visible, other keys have an id that nobody sees.
     """
 
-    def __init__(self, sizes: Sizes, piece: Piece, call: Call):
+    def __init__(self, own: Call, piece: Piece, call: Call):
         super().__init__()
         self.prefixed, self.segmented, self.only_prefix = call.prefix, call.segments, piece.only_prefix
-        self.given = sizes.segments
+        self.given = own.segments
         self.first_row, self.end_row, self.first_key, self.end_key = piece[:4]
         self.position, self.keys = piece.position, call.seq_k
         if self.segmented:
-            rows, keys = (np.zeros((sizes.batch, seq), np.int32) for seq in (call.seq_q, call.seq_k))
+            rows, keys = (np.zeros((own.batch, seq), np.int32) for seq in (call.seq_q, call.seq_k))
             self.row_ids, self.key_ids, self.unseen = Tensor(rows), Tensor(keys), Tensor(keys - 1)
             self.positions = Tensor(keys + np.arange(piece.position, piece.position + call.seq_k, dtype=np.int32))
 
@@ -124,11 +102,11 @@ class PieceOptional(nn.Cell):
 class _Piece(nn.Cell):
     """Hold the data of both passes of a call: its rows and keys, and the cells for prefix, segment ids and ALiBi."""
 
-    def __init__(self, sizes: Sizes, piece: Piece, call: Call):
+    def __init__(self, own: Call, piece: Piece, call: Call):
         super().__init__()
-        self.optional = PieceOptional(sizes, piece, call)
-        self.rows, self.keys = Span(*piece[0:2], sizes.seq), Span(*piece[2:4], sizes.seq)
-        self.dtype = getattr(mstype, sizes.dtype)
+        self.optional = PieceOptional(own, piece, call)
+        self.rows, self.keys = Span(*piece[0:2], own.seq_q), Span(*piece[2:4], own.seq_q)
+        self.dtype = getattr(mstype, own.dtype)
         self.alibi = call.bias_shape is not None
         self.bias: tuple = ()
         if self.alibi:
@@ -142,9 +120,9 @@ class PieceForward(_Piece):
     output is float32, logsumexp as `Start` makes it; `optional` are what PieceOptional takes.
     """
 
-    def __init__(self, sizes: Sizes, rules: AttentionRules, piece: Piece, backend: str | None):
-        call = piece_problem(sizes, rules, piece)
-        super().__init__(sizes, piece, call)
+    def __init__(self, own: Call, piece: Piece, backend: str | None):
+        call = piece_call(own, piece)
+        super().__init__(own, piece, call)
         try:
             self.attention = registry.build(call, backend)
         except RuntimeError as error:
@@ -175,9 +153,9 @@ class PieceBackward(_Piece):
     output and logsumexp (float32) belong to the whole.
     """
 
-    def __init__(self, sizes: Sizes, rules: AttentionRules, piece: Piece, backend: str | None):
-        call = piece_problem(sizes, rules, piece)
-        super().__init__(sizes, piece, call)
+    def __init__(self, own: Call, piece: Piece, backend: str | None):
+        call = piece_call(own, piece)
+        super().__init__(own, piece, call)
         self.gradients = _Differentiated(call, backend)
 
     def construct(self, query, key, value, optional, output, logsumexp, d_output, d_query, d_key, d_value):
@@ -235,11 +213,11 @@ class SourceForward(nn.Cell):
     `pair` is that process's key and value, see `Pair`, and `optional` are what PieceOptional takes.
     """
 
-    def __init__(self, sizes: Sizes, rules: AttentionRules, found: tuple[Piece, ...], backend: str | None):
+    def __init__(self, own: Call, found: tuple[Piece, ...], backend: str | None):
         super().__init__()
         self.count = len(found)
-        self.pair = Pair(sizes)
-        self.pieces = nn.CellList([PieceForward(sizes, rules, piece, backend) for piece in found])
+        self.pair = Pair(own)
+        self.pieces = nn.CellList([PieceForward(own, piece, backend) for piece in found])
 
     def construct(self, query, pair, optional, output, logsumexp):
         key, value = self.pair.split(pair)  # also if no call needs them: MindSpore 2.0 wants the names in a graph
@@ -254,11 +232,11 @@ class SourceBackward(nn.Cell):
     (query, pair, optional, output, logsumexp, d_output, d_query) -> (d_query, d_pair).
     """
 
-    def __init__(self, sizes: Sizes, rules: AttentionRules, found: tuple[Piece, ...], backend: str | None):
+    def __init__(self, own: Call, found: tuple[Piece, ...], backend: str | None):
         super().__init__()
         self.count = len(found)
-        self.pieces = nn.CellList([PieceBackward(sizes, rules, piece, backend) for piece in found])
-        self.pair = Pair(sizes)
+        self.pieces = nn.CellList([PieceBackward(own, piece, backend) for piece in found])
+        self.pair = Pair(own)
 
     def construct(self, query, pair, optional, output, logsumexp, d_output, d_query):
         d_key, d_value = filled(self.pair.key, 0), filled(self.pair.value, 0)
@@ -268,6 +246,22 @@ class SourceBackward(nn.Cell):
                 query, key, value, optional, output, logsumexp, d_output, d_query, d_key, d_value
             )
         return d_query, self.pair.join(d_key, d_value)
+
+
+class Sources(nn.Cell):
+    """Hold a process's calls on the keys of some processes, and the ids for them.
+
+    Args:
+        kinds: SourceForward, SourceBackward or both.
+    """
+
+    def __init__(self, own: Call, split: SequenceSplit, rank: int, sources: list[int], backend: str | None, *kinds):
+        super().__init__()
+        length = own.seq_q // split.chunks_per_process
+        self.pair = Pair(own)
+        self.shares = nn.CellList([Share(split.chunks(source), length, own) for source in sources])
+        found = [pieces(split, own.rules, length, rank, source, own.prefix) for source in sources]
+        self.passes = nn.CellList([nn.CellList([kind(own, one, backend) for one in found]) for kind in kinds])
 
 
 class Span(nn.Cell):
@@ -300,11 +294,11 @@ class Start(nn.Cell):
     So the sinks count once.
     """
 
-    def __init__(self, sizes: Sizes):
+    def __init__(self, own: Call):
         super().__init__()
-        self.shape = sizes.batch, sizes.heads, sizes.seq
-        self.value_dim, self.has_sinks = sizes.value_dim, sizes.sinks
-        self.precise = precise_dtype(sizes.device)
+        self.shape = own.batch, own.heads, own.seq_q
+        self.value_dim, self.has_sinks = own.value_dim, own.sinks
+        self.precise = precise_dtype(own.device)
 
     def construct(self, sinks):
         output = filled(self.shape + (self.value_dim,), 0)
@@ -317,9 +311,9 @@ class Start(nn.Cell):
 class SinksGradient(nn.Cell):
     """Compute a process's part of the gradient of the sinks: (sinks, output, logsumexp, d_output) -> (heads,)."""
 
-    def __init__(self, sizes: Sizes):
+    def __init__(self, own: Call):
         super().__init__()
-        self.has_sinks, self.precise = sizes.sinks, precise_dtype(sizes.device)
+        self.has_sinks, self.precise = own.sinks, precise_dtype(own.device)
 
     def construct(self, sinks, output, logsumexp, d_output):
         if not self.has_sinks:
@@ -332,9 +326,9 @@ class SinksGradient(nn.Cell):
 class Share(nn.Cell):
     """Select the ids of a process's tokens, (batch, seq), from the whole sequence's ids."""
 
-    def __init__(self, chunks: tuple[int, ...], length: int, sizes: Sizes):
+    def __init__(self, chunks: tuple[int, ...], length: int, own: Call):
         super().__init__()
-        self.given = sizes.segments
+        self.given = own.segments
         self.spans = tuple((chunk * length, (chunk + 1) * length) for chunk in chunks)
 
     def construct(self, ids):
@@ -349,10 +343,10 @@ class Share(nn.Cell):
 class Pair(nn.Cell):
     """Join key and value of a process to one flat tensor. It travels at once, whatever the widths."""
 
-    def __init__(self, sizes: Sizes):
+    def __init__(self, own: Call):
         super().__init__()
-        rows = sizes.batch, sizes.kv_heads, sizes.seq
-        self.key, self.value = (*rows, sizes.head_dim), (*rows, sizes.value_dim)
+        rows = own.batch, own.kv_heads, own.seq_q
+        self.key, self.value = (*rows, own.head_dim), (*rows, own.value_dim)
         self.border = int(np.prod(self.key))
         self.size = self.border + int(np.prod(self.value))
 

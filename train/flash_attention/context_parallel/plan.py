@@ -53,7 +53,7 @@ def pieces(
     """Return the pieces of process `rank` on the keys of process `source`. There is none if it sees none of the keys.
 
     Args:
-        length: tokens per chunk, a multiple of rules.tile when a block window applies (see `check_length`).
+        length: tokens per chunk, a multiple of rules.tile if a block window applies (see `check_length`).
         prefix: whether the call has one.
     """
     found = []

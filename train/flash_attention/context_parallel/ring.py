@@ -5,25 +5,18 @@ from __future__ import annotations
 import functools
 
 from mindspore import dtype as mstype
-from mindspore import nn, ops
+from mindspore import ops
 from mindspore.ops import constexpr
 
 from flash_attention.bridge.constants import filled
 from flash_attention.bridge.tensors import compiling, spec
-from flash_attention.call import AttentionRules
+from flash_attention.call import Call
 from flash_attention.call.inputs import DTYPES, TensorSpec, read_tensors
 from flash_attention.context_parallel.communication import Ring
-from flash_attention.context_parallel.pieces import (
-    Pair,
-    Share,
-    SinksGradient,
-    Sizes,
-    SourceBackward,
-    SourceForward,
-    Start,
-)
-from flash_attention.context_parallel.plan import pieces, steps
-from flash_attention.context_parallel.split_attention import SplitAttention, read_sizes
+from flash_attention.context_parallel.pieces import SinksGradient, SourceBackward, SourceForward, Sources, Start
+from flash_attention.context_parallel.plan import steps
+from flash_attention.context_parallel.sequence import SequenceSplit
+from flash_attention.context_parallel.split_attention import SplitAttention, read_call
 
 
 class RingAttention(SplitAttention):
@@ -74,8 +67,8 @@ class RingAttention(SplitAttention):
         specs = tuple(TensorSpec(tuple(tensor.shape), str(tensor.dtype).lower()) for tensor in (query, key, value))
         self.compare(specs)
         optional = tuple(map(spec, (sinks, prefix, segment_ids)))
-        sizes = read_sizes(specs, optional, self.split, self.rules, self.head_dim, self.value_head_dim)
-        travel = _ring_call(self.processes, self.split, self.rules, self.backend, sizes)
+        own = read_call(specs, optional, self.split, self.rules, *self.widths)
+        travel = _ring_call(self.processes, self.split, own, self.backend)
         return travel(query, key, value, *self.present(sinks, prefix, segment_ids))[0]
 
     def compare(self, specs):
@@ -98,20 +91,15 @@ class RingAttention(SplitAttention):
         self.compared.add(specs)
 
 
-class _RingCall(nn.Cell):
+class _RingCall(Sources):
     """(query, key, value) -> (output, logsumexp) for tensors of one shape."""
 
-    def __init__(self, ring: Ring, split, rules: AttentionRules, backend: str | None, sizes: Sizes):
-        super().__init__()
+    def __init__(self, ring: Ring, split: SequenceSplit, own: Call, backend: str | None):
         self.ring = ring
-        self.start, self.pair, self.of_sinks = Start(sizes), Pair(sizes), SinksGradient(sizes)
-        length = sizes.seq // split.chunks_per_process
-        self.steps = steps(split, rules, length, sizes.prefix)
+        self.steps = steps(split, own.rules, own.seq_q // split.chunks_per_process, own.prefix)
         sources = [(ring.rank - step) % ring.world for step in self.steps]
-        self.shares = nn.CellList([Share(split.chunks(source), length, sizes) for source in sources])
-        found = [pieces(split, rules, length, ring.rank, source, sizes.prefix) for source in sources]
-        self.forward = nn.CellList([SourceForward(sizes, rules, one, backend) for one in found])
-        self.backward = nn.CellList([SourceBackward(sizes, rules, one, backend) for one in found])
+        super().__init__(own, split, ring.rank, sources, backend, SourceForward, SourceBackward)
+        self.start, self.of_sinks = Start(own), SinksGradient(own)
 
     def jumps(self) -> list[int]:
         """Return the distance of the keys' travel after each step; 0 after the last."""
@@ -125,7 +113,7 @@ class _RingCall(nn.Cell):
     def construct(self, query, key, value, sinks, prefix, ids):
         output, logsumexp = self.start(sinks)
         pair = self.pair.join(key, value)
-        for jump, compute, optional in zip(self.jumps(), self.forward, self.optional(prefix, ids)):
+        for jump, compute, optional in zip(self.jumps(), self.passes[0], self.optional(prefix, ids)):
             passing = self.ring.shift(pair, jump) if jump else None
             output, logsumexp = compute(query, pair, optional, output, logsumexp)
             pair = passing.received() if passing else None
@@ -137,7 +125,7 @@ class _RingCall(nn.Cell):
         d_query = filled(query.shape, 0)
         pair = self.pair.join(key, value)
         coming = None  # gradients of `pair` so far, which arrive while this process computes its share of them
-        for jump, compute, optional in zip(self.jumps(), self.backward, self.optional(prefix, ids)):
+        for jump, compute, optional in zip(self.jumps(), self.passes[1], self.optional(prefix, ids)):
             passing = self.ring.shift(pair, jump) if jump else None
             d_query, d_pair = compute(query, pair, optional, output, logsumexp, d_output, d_query)
             if coming is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import mindspore as ms
 import numpy as np
 from mindspore import Tensor, nn, ops
@@ -17,7 +19,6 @@ from flash_attention.call.inputs import MAX_HEAD_DIM, MAX_VALUE_DIM, TensorSpec,
 from flash_attention.call.layout import LAYOUTS
 from flash_attention.call.tiling import DEFAULT_STRATEGY
 from flash_attention.context_parallel.communication import Processes
-from flash_attention.context_parallel.pieces import Sizes
 from flash_attention.context_parallel.plan import check_length
 from flash_attention.context_parallel.sequence import SequenceSplit
 
@@ -92,15 +93,7 @@ class SplitAttention(nn.Cell):
         return super().__call__(*arguments, **named)
 
     def construct(
-        self,
-        query,
-        key,
-        value,
-        attention_mask=None,
-        alibi_mask=None,
-        sinks=None,
-        prefix=None,
-        segment_ids=None,
+        self, query, key, value, attention_mask=None, alibi_mask=None, sinks=None, prefix=None, segment_ids=None
     ):
         if attention_mask is not None:
             _refuse_mask("attention_mask", self.name, "causal=True and windows are arguments of the layer")
@@ -118,16 +111,16 @@ class SplitAttention(nn.Cell):
         return sinks, self.none if prefix is None else prefix, self.none if segment_ids is None else segment_ids
 
 
-def read_sizes(
+def read_call(
     specs: tuple[TensorSpec, TensorSpec, TensorSpec],
     optional: tuple,
     split: SequenceSplit,
     rules: AttentionRules,
     head_dim: int,
     value_head_dim: int | None,
-) -> Sizes:
-    """Return the checked sizes of a call. They come from the specs of its (batch, heads, seq, head_dim) tensors, and
-    from `flash_attention.bridge.tensors.spec` of sinks, prefix and segment_ids.
+) -> Call:
+    """Return the checked call of a process's tokens. It comes from the specs of its (batch, heads, seq, head_dim)
+    tensors, and from `flash_attention.bridge.tensors.spec` of sinks, prefix and segment_ids.
     """
     found = read_tensors(*specs, "BNSD", head_dim, value_head_dim)
     if found.seq_q != found.seq_k:
@@ -137,10 +130,9 @@ def read_sizes(
     check_length(split, rules, found.seq_q)
     sinks, prefix, ids = read_specs(("sinks", "prefix", "segment_ids"), optional)
     whole = (TensorSpec((*one.shape[:2], split.world * one.shape[2], one.shape[3]), one.dtype) for one in specs)
-    Call.from_inputs(*whole, sinks=sinks, prefix=prefix, segment_ids=ids, rules=rules)  # raises the errors
-    sizes = found.batch, found.heads, found.kv_heads, found.seq_q, found.head_dim, found.value_dim
-    present = (one is not None for one in optional)
-    return Sizes(*sizes, specs[0].dtype, ms.get_context("device_target"), *present)
+    fixed = {"device": ms.get_context("device_target"), "bias_grad": False, "return_lse": True}
+    call = Call.from_inputs(*whole, sinks=sinks, prefix=prefix, segment_ids=ids, rules=rules, **fixed)
+    return replace(call, seq_q=found.seq_q, seq_k=found.seq_k)
 
 
 @constexpr(reuse_result=False)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import re
 from abc import ABC, abstractmethod
+from pathlib import Path
 from typing import Callable
 
 import numpy as np
@@ -42,11 +44,8 @@ def bias_of(case: Case) -> np.ndarray:
 
 def available_bytes() -> int:
     """Return how many bytes a process can take without swapping."""
-    with open("/proc/meminfo", encoding="ascii") as file:
-        for line in file:
-            if line.startswith("MemAvailable"):
-                return int(line.split()[1]) * 1024
-    return 1 << 62
+    (kilobytes,) = re.findall(r"MemAvailable: *(\d+)", Path("/proc/meminfo").read_text(encoding="ascii"))
+    return int(kilobytes) * 1024
 
 
 def choose_cpu() -> None:
@@ -81,8 +80,6 @@ class _MindSpore(Implementation):
     gradient.
     """
 
-    backend = "cpu"
-
     def load(self) -> None:
         import mindspore  # noqa: F401
 
@@ -111,8 +108,7 @@ class _MindSpore(Implementation):
             def construct(self, query, key, value, d_output):
                 return self.gradient(query, key, value, d_output)
 
-        if self.backend != "tik":
-            choose_cpu()
+        choose_cpu()
         mindspore.set_context(mode=mindspore.GRAPH_MODE)
         dtype = getattr(mindspore, case.dtype)
         tensors = [Tensor(laid_out(array, case.layout), dtype) for array in random_inputs(case, 4)]
@@ -135,15 +131,12 @@ class _MindSpore(Implementation):
 
 
 class Flash(_MindSpore):
-    """Attention of this package."""
-
-    def __init__(self, backend: str = "cpu"):
-        self.backend = backend
+    """Attention of this package, by the native kernel."""
 
     def unavailable(self) -> str | None:
         from flash_attention.backends.registry import get_backend
 
-        return get_backend(self.backend).unavailable()
+        return get_backend("cpu").unavailable()
 
     def network(self, case: Case):
         import mindspore
@@ -151,7 +144,6 @@ class Flash(_MindSpore):
 
         from flash_attention.backends import registry
 
-        backend = self.backend
         given: tuple = ()
         if case.extra:
             made = {
@@ -164,7 +156,7 @@ class Flash(_MindSpore):
         class Network(nn.Cell):
             def __init__(self):
                 super().__init__()
-                self.attend, self.given = registry.build(case.call, backend), given
+                self.attend, self.given = registry.build(case.call, "cpu"), given
 
             def construct(self, query, key, value):
                 return self.attend(query, key, value, self.given)[0]
@@ -291,5 +283,6 @@ class MultiplyAdds(Peak):
         return {"forward": call, "both": call}
 
 
-# The implementations that `bench` compares. The worker also knows those that show the peak of the processor.
+# The implementations that `bench` compares, and with them those that show the peak of the processor.
 IMPLEMENTATIONS: dict[str, type[Implementation]] = {"flash": Flash, "torch": Torch, "composed": Composed}
+KNOWN: dict[str, type[Implementation]] = {**IMPLEMENTATIONS, "gemm": Gemm, "multiply_adds": MultiplyAdds}

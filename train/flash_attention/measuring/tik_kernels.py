@@ -44,12 +44,7 @@ FEATURES: dict[str, dict] = {
     "192 of value": {"value_dim": 192},
     "causal alibi dropout": {"causal": True, "alibi": True, "dropout_rate": 0.1},
     "causal mask bias dropout": {"causal": True, "mask": "per_score", "bias": "per_score", "dropout_rate": 0.1},
-    "window key mask key bias dropout": {
-        "window_left": 200,
-        "mask": "per_key",
-        "bias": "per_key",
-        "dropout_rate": 0.1,
-    },
+    "window key mask key bias dropout": {"window_left": 200, "mask": "per_key", "bias": "per_key", "dropout_rate": 0.1},
 }
 
 

@@ -153,7 +153,7 @@ class ShardPlan:
             allowed = [(d, m, 1, 1) for d in (self.dp, 1) for m in (self.mp, 1)]
         if allowed is None or parts not in allowed:
             shown = "() or rank 2, 3 or 4" if allowed is None else " or ".join(map(str, dict.fromkeys(allowed)))
-            raise ValueError(f"{name}: got {strategy}, allowed is {shown} where query has dp={self.dp}, mp={self.mp}")
+            raise ValueError(f"{name}: got {strategy}, allowed is {shown} if query has dp={self.dp}, mp={self.mp}")
 
 
 def axes_of(shape: tuple) -> tuple:

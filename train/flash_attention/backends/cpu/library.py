@@ -112,7 +112,7 @@ class Library:
         tensors = [*inputs, *outputs]
         for array in tensors:
             if array is not None and not array.flags.c_contiguous:
-                raise ValueError(f"arrays must be contiguous, got strides {array.strides} for shape {array.shape}")
+                raise ValueError(f"arrays: got strides {array.strides} for shape {array.shape}, allowed is C order")
         count = len(tensors)
         present = [np.empty((), np.uint8) if array is None else array for array in tensors]
         data = (ctypes.c_void_p * count)(*(None if array is None else array.ctypes.data for array in tensors))

@@ -5,16 +5,15 @@ from __future__ import annotations
 import functools
 import importlib.util
 import os
-import statistics
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
 
 from flash_attention.call import AttentionRules, Call, Varlen
-from flash_attention.commands.bench.figures import Figure
-from flash_attention.measuring.turns import calls_in_turns
+from flash_attention.measuring.figures import Figure
+from flash_attention.measuring.timing import medians
 
 TOKENS, DOCUMENTS = 16384, 32
 CACHED = 32768
@@ -52,10 +51,10 @@ def packed(rounds: int, threads: int, quick: bool) -> list[Figure]:
         calls["torch"] = _torch_documents((query, key, value, d_output), ends, threads)
     # Pairs of a causal sequence: n (n + 1) / 2.
     share = float((lengths * (lengths + 1)).sum()) / (tokens * (tokens + 1))
-    seconds = calls_in_turns(calls, rounds)
+    found = medians(calls, rounds)
     figures = []
     for index, name in enumerate(("forward", "backward")):
-        median = {call: statistics.median(times[index] for times in seconds[call]) for call in calls}
+        median = {call: seconds[index] for call, seconds in found.items()}
         ideal = median["one call"] * share
         print(
             f"packed {name}: {DOCUMENTS} documents in {tokens} tokens, H={heads} D={DIM} float32 causal: "
@@ -85,15 +84,13 @@ def decode(rounds: int, threads: int, quick: bool, dtypes: tuple) -> list[Figure
         query, key, value = (
             _random(shape, dtype) for shape in (call.shape_query(), call.shape_key(), call.shape_value())
         )
-        copies = np.empty_like(key), np.empty_like(value)
         calls: dict[str, Callable] = {
             "flash": functools.partial(library.forward, call, query, key, value),
-            "copy": functools.partial(_copy, (key, value), copies, threads),
+            "copy": _copy((key, value), threads),
         }
         if importlib.util.find_spec("torch"):
             calls["torch"] = _torch_decode(query, key, value, dtype, threads)
-        seconds = calls_in_turns(calls, rounds)
-        median = {call: statistics.median(times[0] for times in seconds[call]) for call in calls}
+        median = {call: seconds for call, (seconds,) in medians(calls, rounds).items()}
         size = key.nbytes + value.nbytes
         print(
             f"decode: 1 query, {keys} keys, H={HEADS} Hkv={KV_HEADS} D={DIM} {dtype}: "
@@ -129,22 +126,13 @@ def _random(shape: tuple, dtype: str) -> np.ndarray:
     return values.astype(_NUMPY[dtype])
 
 
-def _copy(sources: tuple, targets: tuple, threads: int) -> None:
-    """Copy arrays with so many threads; NumPy lets others run meanwhile."""
-
-    def part(index: int) -> None:
-        for source, target in zip(sources, targets):
-            np.copyto(
-                np.array_split(target.reshape(-1), threads)[index], np.array_split(source.reshape(-1), threads)[index]
-            )
-
-    if threads == 1:
-        return part(0)
-    workers = [threading.Thread(target=part, args=(index,)) for index in range(threads)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
+def _copy(sources: tuple[np.ndarray, ...], threads: int) -> Callable:
+    """Return a function that copies arrays with so many threads; NumPy lets others run meanwhile."""
+    arrays = [(np.empty_like(source), source) for source in sources]
+    pieces = [[np.array_split(array.reshape(-1), threads) for array in pair] for pair in arrays]
+    pairs = [pair for targets, parts in pieces for pair in zip(targets, parts)]
+    pool = ThreadPoolExecutor(threads)
+    return lambda: list(pool.map(np.copyto, *zip(*pairs))) and None
 
 
 def _torch_documents(tensors: tuple, ends: tuple, threads: int) -> Callable:

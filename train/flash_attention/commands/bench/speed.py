@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import csv
 import importlib.util
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,7 +12,7 @@ from pathlib import Path
 from flash_attention import plotting
 from flash_attention.measuring.case import Case
 from flash_attention.measuring.implementations import IMPLEMENTATIONS, Flash
-from flash_attention.measuring.turns import Timing, Worker, time_in_turns
+from flash_attention.measuring.timing import Timing, Worker, time_in_turns, working
 from flash_attention.text_table import about, table
 
 LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
@@ -48,12 +47,13 @@ def run(options: argparse.Namespace) -> None:
     cases = [Case(seq, dtype) for dtype in dtypes for seq in lengths]
     title = f"{processor()}, {options.threads} threads, MindSpore {installed_version('mindspore')}"
     title += f", torch {installed_version('torch') or 'not installed'}"
-    names, reasons = here()
     print(f"{title}\nB=1 H=8 D=128 causal; medians of rounds in turns")
-    print(f"{len(cases)} cases, {about(estimate(cases, names, options.rounds, options.budget))}\n", flush=True)
-    timings, refused = measure(options, names, cases)
+    print(
+        f"{len(cases)} cases, {about(estimate(cases, IMPLEMENTATIONS, options.rounds, options.budget))}\n", flush=True
+    )
+    timings, reasons = measure(options, IMPLEMENTATIONS, cases)
     print(times_table(timings) + "\n", flush=True)
-    tell({**reasons, **refused}, cases)
+    tell(reasons, cases)
     drawn = [timing for timing in timings if timing.case.dtype == dtypes[0]]
     found = points(drawn, options.threads)
     print(memory_table(found, dtypes[0]))
@@ -66,31 +66,16 @@ def run(options: argparse.Namespace) -> None:
         print("no picture: matplotlib is not installed (pip install matplotlib)")
 
 
-#: Why an implementation does not run, by its name and the case, or None for all cases.
-Reasons = dict[tuple[str, object], str]
+#: Why an implementation does not run, by its name and the case.
+Reasons = dict[tuple[str, Case], str]
 
 
-def here() -> tuple[list[str], Reasons]:
-    """Return the names of the implementations that can run here, and why others cannot.
-
-    Raises:
-        RuntimeError: this package's own cannot.
-    """
-    absent: Reasons = {}
-    for name, implementation in IMPLEMENTATIONS.items():
-        reason = implementation().unavailable()
-        if reason is not None:
-            absent[name, None] = reason
-    if ("flash", None) in absent:
-        raise RuntimeError(f"backend cpu cannot run here: {absent['flash', None]}")
-    return [name for name in IMPLEMENTATIONS if (name, None) not in absent], absent
-
-
-def estimate(cases: Sequence[Case], names: Sequence[str], rounds: int, budget: float) -> float:
+def estimate(cases: Sequence[Case], names: Iterable[str], rounds: int, budget: float) -> float:
     """Estimate the seconds the cases take. Each implementation has a process, and each memory one more."""
-    total = START_SECONDS * len(names)
+    here = {name: IMPLEMENTATIONS[name]() for name in names if IMPLEMENTATIONS[name]().unavailable() is None}
+    total = START_SECONDS * len(here)
     for case in cases:
-        running = [name for name in names if IMPLEMENTATIONS[name]().refuse(case) is None]
+        running = [name for name, implementation in here.items() if implementation.refuse(case) is None]
         if not running:
             continue
         one = sum((case.flops("forward") + case.flops("both")) / GFLOPS[name] / 1e9 for name in running)
@@ -105,15 +90,12 @@ def measure(options: argparse.Namespace, names: Iterable[str], cases: Sequence[C
 
     timings: list[Timing] = []
     reasons: Reasons = {}
-    with contextlib.ExitStack() as stack:
-        workers = [stack.enter_context(Worker(name, options.threads)) for name in names]
+    with working(names, options.threads) as workers:
         for case in (bar := tqdm(cases, unit="case", leave=False)):
             bar.set_description(str(case))
             more, why = time_in_turns(workers, case, options.rounds, options.budget)
             timings += more
             reasons.update({(name, case): reason for name, reason in why.items()})
-            if "flash" in why:
-                raise RuntimeError(f"backend cpu cannot run {case}: {why['flash']}")
     return timings, reasons
 
 
@@ -121,7 +103,7 @@ def tell(reasons: Reasons, cases: Sequence[Case]) -> None:
     """Print a line for each reason, with its cases unless these are all."""
     for name, why in dict.fromkeys((name, why) for (name, _), why in reasons.items()):
         left_out = [str(case) for case in cases if reasons.get((name, case)) == why]
-        which = f"{name}: {', '.join(left_out)}" if 0 < len(left_out) < len(cases) else name
+        which = f"{name}: {', '.join(left_out)}" if len(left_out) < len(cases) else name
         print(f"not run, {which}: {why}\n", flush=True)
 
 

@@ -5,11 +5,11 @@ One core's share of 32 heads on 32 busy cores is the work of one head.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
-from flash_attention.commands.bench.figures import Figure
 from flash_attention.kernels.tik.problem import KernelProblem
 from flash_attention.measuring import tik_kernels
+from flash_attention.measuring.figures import Figure
 from flash_attention.measuring.readings import SLOWEST
 from flash_attention.measuring.tik_kernels import Measurement
 
@@ -67,6 +67,14 @@ def measure(
     problem = tik_kernels.problem_of(seq, head_dim, causal=causal)
     kernels = kernels_of(operator, problem)
     return [tik_kernels.measure(problem, sync, operator=name, constants=constants) for name in kernels]
+
+
+def shares(shape: Shape, seq: int, readings: Iterable[Mapping[str, float]]) -> list[float]:
+    """Return the main kernel's percents of the peak, under each reading of the constants."""
+    operator, head_dim, causal = shape
+    kernel = tik_kernels.build(tik_kernels.problem_of(seq, head_dim, causal=causal), operator)
+    results = (tik_kernels.simulate(kernel, constants=constants) for constants in readings)
+    return [100 * Measurement.of(kernel, result, operator).utilisation for result in results]
 
 
 def kernels_of(operator: str, problem: KernelProblem) -> tuple[str, ...]:

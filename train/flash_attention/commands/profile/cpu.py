@@ -3,32 +3,31 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 
 
 def run(options: argparse.Namespace) -> int:
     from flash_attention.commands.info import processor
     from flash_attention.measuring.case import PASSES, Case
     from flash_attention.measuring.implementations import Gemm, MultiplyAdds
-    from flash_attention.measuring.turns import Worker, time_alone, time_in_turns
+    from flash_attention.measuring.timing import time_in_turns, working
     from flash_attention.text_table import table
 
     sizes = {"batch": options.batch, "heads": options.heads, "head_dim": options.head_dim}
     rows = []
-    with contextlib.ExitStack() as stack:
-        names = ("gemm", "multiply_adds", "flash")
-        gemm, multiply_adds, flash = (stack.enter_context(Worker(name, options.threads)) for name in names)
+    with working(("gemm", "multiply_adds", "flash"), options.threads) as workers:
+        gemm, multiply_adds, flash = workers
         # Each process imports its modules as it starts. A peak measured meanwhile would be half of what it should be.
-        for worker in (gemm, multiply_adds, flash):
+        for worker in workers:
             worker.require(Case(1))
-        product = time_alone(gemm, Case(1), options.rounds, 10.0, ("forward",))
-        of_product = Gemm.gflops(product["forward"].median)
+        ((product,), _) = time_in_turns([gemm], Case(1), options.rounds, 10.0, ("forward",))
+        of_product = Gemm.gflops(product.median)
         for dtype in options.dtype:
-            empty = time_alone(flash, Case(1, dtype, **sizes), options.rounds)
+            alone, _ = time_in_turns([flash], Case(1, dtype, **sizes), options.rounds)
+            empty = {timing.kind: timing for timing in alone}
             for seq in options.seq:
                 case = Case(seq, dtype, options.window_blocks, **sizes)
                 # In turns with the peak, so that both meet the same load. The peak is the undisturbed round.
-                both, _ = time_in_turns([multiply_adds, flash], [Case(1, dtype), case], options.rounds, 20.0)
+                both, _ = time_in_turns([multiply_adds, flash], [Case(1, dtype), case], options.rounds)
                 timings = {timing.kind: timing for timing in both if timing.implementation == "flash"}
                 peaks = [t.seconds for t in both if t.implementation == "multiply_adds" and t.kind in PASSES]
                 most = MultiplyAdds.gflops(min(map(min, peaks)))

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from flash_attention.address import destination
 from flash_attention.commands.selftest.report import write
-
-if TYPE_CHECKING:
-    from flash_attention.commands.selftest.card import Device
 
 DEVICES = ("ascend", "emulator", "cann")
 
@@ -21,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--through",
         choices=("mindspore", "acl"),
         default="mindspore",
-        help="what --device ascend calls; acl is of CANN",
+        help="what --device ascend calls: MindSpore, or CANN's pyACL",
     )
     parser.add_argument("--report", type=Path, help="JSON file for the results, to be sent back")
     parser.add_argument("--only", default="", help="run the experiments or kernels whose name contains this text")
@@ -44,12 +40,19 @@ def run(options: argparse.Namespace) -> int:
         from flash_attention.commands.selftest import compiling
 
         return compiling.run(options)
-    from flash_attention.commands.selftest import experiments
+    from flash_attention.commands.selftest import card, experiments
 
     chosen = [one for one in experiments.EXPERIMENTS if options.only in one.name]
     if not chosen:
-        raise ValueError(f"--only: no experiment is called like {options.only!r}")
-    device = _device(options)
+        raise ValueError(f"--only: got {options.only!r}, allowed is a part of an experiment's name")
+    if options.device == "emulator":
+        device: card.Device = card.Emulator()
+    elif options.through == "acl":
+        from flash_attention.commands.selftest.pyacl import Acl
+
+        device = Acl()
+    else:
+        device = card.Ascend()
     described = device.description()
     print(f"device {options.device}: {', '.join(f'{name} {what}' for name, what in described.items())}\n")
     results: list[dict] = []
@@ -73,16 +76,3 @@ def run(options: argparse.Namespace) -> int:
     asked = "; no chip was asked: --device ascend asks one" if options.device == "emulator" else ""
     print(("\nall as expected" if failed == 0 else f"\nFAILED: {failed}") + asked)
     return int(failed > 0)
-
-
-def _device(options: argparse.Namespace) -> Device:
-    """Return the device of the options. If it lacks something, an error says what."""
-    from flash_attention.commands.selftest import card
-
-    if options.device == "emulator":
-        return card.Emulator()
-    if options.through == "acl":
-        from flash_attention.commands.selftest.pyacl import Acl
-
-        return Acl()
-    return card.Ascend()

@@ -14,6 +14,7 @@ from flash_attention.commands import check
 from flash_attention.commands.selftest.loops import ALL_PROGRAMS, Loop
 from flash_attention.commands.selftest.programs import PROGRAMS, Program
 from flash_attention.measuring import tik_kernels
+from flash_attention.measuring.timing import least_seconds
 
 
 class NotRun(Exception):
@@ -72,12 +73,8 @@ class _Layer:
         random = np.random.default_rng(0)
         shape = 1, heads, seq, head_dim
         tensors = [ms.Tensor(random.standard_normal(shape).astype(np.float16)) for _ in range(3)]
-        layer, best = FlashAttention(head_dim, backend="tik"), float("inf")
-        for _ in range(11):
-            start = time.perf_counter()
-            layer(*tensors).asnumpy()
-            best = min(best, time.perf_counter() - start)
-        return best * 1e3
+        layer = FlashAttention(head_dim, backend="tik")
+        return 1e3 * least_seconds(lambda: layer(*tensors).asnumpy(), 11)
 
 
 class Emulator(_Layer):
@@ -209,7 +206,7 @@ class Ascend(_Layer):
         return lambda: primitive(*tensors)
 
     def seconds(self, loop: Loop) -> tuple[float, float]:
-        few, many = (_best(self._call(program)) for program in loop.programs())
+        few, many = (_waited(self._call(program)) for program in loop.programs())
         return few, many
 
     def launch(self) -> tuple[float, float]:
@@ -217,17 +214,12 @@ class Ascend(_Layer):
         start = time.perf_counter()
         outputs = [call() for _ in range(count)]
         outputs[-1].asnumpy()
-        return (time.perf_counter() - start) / count, _best(call)
+        return (time.perf_counter() - start) / count, _waited(call)
 
 
-def _best(call: Callable[[], Any]) -> float:
+def _waited(call: Callable[[], Any]) -> float:
     """Return the shortest of ten calls that are waited for."""
-    times = []
-    for _ in range(10):
-        start = time.perf_counter()
-        call().asnumpy()
-        times.append(time.perf_counter() - start)
-    return min(times)
+    return least_seconds(lambda: call().asnumpy())
 
 
 @functools.cache

@@ -43,7 +43,7 @@ def compile_it(soc: str, name: str) -> dict[str, Any]:
     """Compile, and return the outcome. Errors of the compiler are raised."""
     from tbe.common import platform
 
-    from flash_attention.commands.selftest.requests import planned
+    from flash_attention.commands.selftest.kernels import planned
     from flash_attention.kernels.tik import describe, operators
 
     platform.set_current_compile_soc_info(soc)

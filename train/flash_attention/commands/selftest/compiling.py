@@ -21,12 +21,12 @@ from flash_attention import __version__
 from flash_attention.address import destination
 from flash_attention.commands.info import cann_version
 from flash_attention.commands.selftest.compile_one import ends
+from flash_attention.commands.selftest.kernels import KERNELS
 from flash_attention.commands.selftest.report import write
-from flash_attention.commands.selftest.requests import REQUESTS
+from flash_attention.measuring.timing import environment
 
 SOCS = ("Ascend910A", "Ascend910ProA", "Ascend910B")
 REPORT = Path("compile.json")
-PACKAGES = str(Path(__file__).resolve().parents[3])
 
 
 def run(options: argparse.Namespace) -> int:
@@ -37,9 +37,9 @@ def run(options: argparse.Namespace) -> int:
         raise RuntimeError("--compile: the Python package tqdm is not installed: pip install tqdm")
     from tqdm import tqdm
 
-    tasks = [(soc, name) for soc in SOCS for name in REQUESTS if options.only in f"{soc}: {name}"]
+    tasks = [(soc, name) for soc in SOCS for name in KERNELS if options.only in f"{soc}: {name}"]
     if not tasks:
-        raise ValueError(f"--only: no kernel is called like {options.only!r}")
+        raise ValueError(f"--only: got {options.only!r}, allowed is a part of a kernel's name")
     path, start = options.report or REPORT, time.perf_counter()
     report = _begin(path)
     kernels = report["kernels"]
@@ -93,7 +93,8 @@ def _begin(path: Path) -> dict[str, Any]:
         except (ValueError, KeyError, TypeError):
             same = False
         if not same:
-            raise ValueError(f"--report: {path} is of other software, or no report; name another file, or remove it")
+            allowed = "allowed are a new file and a report of this software"
+            raise ValueError(f"--report: {path} is of other software, or no report; {allowed}")
         return report
     report = {"software": software, "seconds": 0.0, "kernels": {}}
     write(path, report)  # fails before anything is compiled if the place cannot be written
@@ -105,13 +106,12 @@ def _compile(
 ) -> dict[str, Any]:
     """Compile one kernel in a process, and return its result, also if the process fails."""
     command = [sys.executable, "-m", "flash_attention.commands.selftest.compile_one", soc, name]
-    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [PACKAGES, os.environ.get("PYTHONPATH")]))}
     start = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="flash_attention_") as folder:
         with subprocess.Popen(
             command,
             cwd=folder,
-            env=variables,
+            env=environment(),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

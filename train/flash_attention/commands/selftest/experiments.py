@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
 import time
 import traceback
 from collections.abc import Callable
@@ -185,8 +186,6 @@ def _attention(head_dim: int, seq: int, **rules) -> Callable[[Device], str]:
 
 def _times(device: Device) -> str:
     """Time the forward of one shape beside the model, on a device that takes time."""
-    import importlib.util
-
     seq, heads = 2048, 32
     lines = []
     for head_dim in (128, 64):
@@ -205,17 +204,11 @@ def _times(device: Device) -> str:
     return "; ".join(lines)
 
 
-def _clock(device: Device) -> float:
-    """Return the device's clock in cycles a second."""
-    long, short = (device.seconds(loop) for loop in loops.LOOPS[:2])
-    return loops.clock(long, short)
-
-
 def _loop(loop: loops.Loop) -> Experiment:
     def perform(device: Device) -> Timed:
         seconds = device.seconds(loop)
-        answer, hertz = loop.answer(seconds, _clock(device)), _clock(device)
-        return Timed(f"{answer:.1f} {loop.unit} at {hertz / 1e6:.0f} MHz", seconds)
+        hertz = loops.clock(*map(device.seconds, loops.LOOPS[:2]))
+        return Timed(f"{loop.answer(seconds, hertz):.1f} {loop.unit} at {hertz / 1e6:.0f} MHz", seconds)
 
     change = f"python -m benchmarks.calibrate card.json: {loop.constants} (emulator/tikemu/soc.py)"
     return Experiment(f"{PREFIX}{loop.name}", loop.separates, change, perform)
@@ -258,7 +251,7 @@ EXPERIMENTS = (
     Experiment(
         "slice of L0C",
         "data_move and tensor_mov take a part of an L0C tensor",
-        "FLASH_ATTENTION_FORMS=tensor_move=1 where data_move fails (kernels/tik/instruction_forms.py), or a tensor "
+        "FLASH_ATTENTION_FORMS=tensor_move=1 if data_move fails (kernels/tik/instruction_forms.py), or a tensor "
         "per part that is moved among the L0C buffers of kernels/tik/forward/plan.py and backward/plan.py",
         _slice,
     ),
@@ -289,7 +282,7 @@ EXPERIMENTS = (
     Experiment(
         "overflow status",
         "set by a sum beyond 65504, and by nothing else",
-        "where it is never set, loss scaling cannot see overflows: use a static loss scale",
+        "if it is never set, loss scaling cannot see overflows: use a static loss scale",
         _flag,
     ),
     Experiment(

@@ -104,27 +104,14 @@ def _mixed_axpy(body: Body) -> None:
     body.move(body.gm["z"], x, SIZE // 8)
 
 
-def _operands(body: Body, left: int) -> tuple:
-    """Return (left fractals, one right fractal) in L1, through the Unified Buffer."""
-    stage = body.buffer("stage", "float16", left * FRACTAL)
-    result = []
-    for name, count in (("a", left), ("b", 1)):
-        l1 = body.buffer(f"{name}_l1", "float16", count * FRACTAL, "scope_cbuf")
-        body.move(stage, body.gm[name], count * 16)
-        body.move(l1, stage, count * 16)
-        result.append(l1)
-    return tuple(result)
-
-
-def _operand(body: Body, side: str, fractals: int):
-    """Return a buffer for the left or right operand of a product."""
-    scope = {"left": "scope_ca", "right": "scope_cb"}[side]
-    return body.buffer(side, "float16", fractals * FRACTAL, scope)
-
-
 def _slice(body: Body) -> None:
-    a, b = _operands(body, 2)
-    left, right = _operand(body, "left", 2), _operand(body, "right", 1)
+    stage = body.buffer("stage", "float16", 2 * FRACTAL)
+    a, b = (body.buffer(f"{name}_l1", "float16", n * FRACTAL, "scope_cbuf") for name, n in (("a", 2), ("b", 1)))
+    for l1, name, n in ((a, "a", 2), (b, "b", 1)):
+        body.move(stage, body.gm[name], n * 16)
+        body.move(l1, stage, n * 16)
+    left = body.buffer("left", "float16", 2 * FRACTAL, "scope_ca")
+    right = body.buffer("right", "float16", FRACTAL, "scope_cb")
     product = body.buffer("product", "float32", 2 * FRACTAL, "scope_cc")
     result = body.buffer("result", "float32", 2 * FRACTAL)
     body.tik.load2dv1(left, a, 0, 2, 1, 0, False)

@@ -8,7 +8,6 @@ import importlib.util
 import json
 import os
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +25,7 @@ from flash_attention.kernels.tik import describe, operators
 from flash_attention.kernels.tik.describe import NZ, GlobalTensor
 from flash_attention.kernels.tik.layout import from_nz, to_nz
 from flash_attention.kernels.tik.problem import KernelProblem, padded
+from flash_attention.measuring.timing import least_seconds
 
 #: CANN's names for the first generation. Ascend910B1 to 910B4 are Atlas A2.
 CHIPS = ("Ascend910A", "Ascend910ProA", "Ascend910PremiumA", "Ascend910B", "Ascend910ProB")
@@ -277,13 +277,13 @@ class Acl:
     def launch(self) -> tuple[float, float]:
         with self._program(PROGRAMS["exponential"], {}) as call:
             self._best(call)
-            waited = []
-            for _ in range(10):
-                start = time.perf_counter()
+
+            def waited() -> None:
                 call.start()
                 self.wait()
-                waited.append(time.perf_counter() - start)
-            return self._elapsed(call, 200) / 200, min(waited)
+
+            waiting = least_seconds(waited)
+            return self._elapsed(call, 200) / 200, waiting
 
 
 def _type(name: str) -> str:

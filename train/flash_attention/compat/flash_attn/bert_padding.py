@@ -48,7 +48,12 @@ def index_put_first_axis(values: Tensor, indices: Tensor, first_axis_dim: int) -
     Returns:
         Tensor (first_axis_dim, ...), differentiable in values.
     """
-    _check_rows("values", spec(values), spec(indices), first_axis_dim)
+    return _put("values", values, indices, first_axis_dim)
+
+
+def _put(name, values, indices, first_axis_dim):
+    """Compute `index_put_first_axis`, naming the values as the caller does."""
+    _check_rows(name, spec(values), spec(indices), first_axis_dim)
     shape = (first_axis_dim,) + values.shape[1:]
     if 0 in shape or values.shape[0] == 0:
         return ops.cast(filled(shape, 0), values.dtype)
@@ -146,23 +151,16 @@ def pad_input(hidden_states: Tensor, indices: Tensor, batch: int, seqlen: int) -
     Returns:
         Tensor (batch, seqlen, ...), differentiable in hidden_states.
     """
-    _check_padded(spec(hidden_states), spec(indices), batch, seqlen)
-    rows = index_put_first_axis(hidden_states, indices, batch * seqlen)
+    _check_sizes(batch, seqlen)
+    rows = _put("hidden_states", hidden_states, indices, batch * seqlen)
     rows = ops.reshape(_gathered(rows), (batch, seqlen) + hidden_states.shape[1:])
     return ops.cast(rows, hidden_states.dtype)
 
 
 @constexpr(reuse_result=False)
-def _check_padded(hidden_states, indices, batch, seqlen):
+def _check_sizes(batch, seqlen):
     check_int("batch", batch, 0)
     check_int("seqlen", seqlen, 0)
-    hidden, given = tensor_spec("hidden_states", hidden_states), tensor_spec("indices", indices)
-    check_dtype("indices", given.dtype, INTEGERS)
-    if not hidden.shape or len(given.shape) != 1 or not fits(given.shape[0], hidden.shape[0]):
-        raise ValueError(
-            f"hidden_states, indices: got shapes {hidden.shape} and {given.shape}, allowed are (tokens, ...) and "
-            "(tokens,)"
-        )
 
 
 def _read(name: str, mask: Tensor, hidden_states: Tensor) -> np.ndarray:

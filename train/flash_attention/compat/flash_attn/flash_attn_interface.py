@@ -18,9 +18,8 @@ from flash_attention.compat.flash_attn.passes import (
     _flash_attn_forward,
     _flash_attn_varlen_backward,
     _flash_attn_varlen_forward,
+    attend,
 )
-from flash_attention.functional import flash_attention
-from flash_attention.varlen import flash_attention_varlen
 
 __all__ = [
     "_flash_attn_backward",
@@ -81,44 +80,8 @@ def flash_attn_func(
     Raises:
         TypeError, ValueError: an input is not allowed; before anything runs.
     """
-    return _dense(
-        *(q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic),
-        *(return_attn_probs, _NAMES),
-    )
-
-
-def _dense(
-    q,
-    k,
-    v,
-    dropout_p,
-    softmax_scale,
-    causal,
-    window_size,
-    softcap,
-    alibi_slopes,
-    deterministic,
-    return_attn_probs,
-    names,
-):
-    """Run `flash_attn_func`, naming its arguments as the caller does."""
-    _check(deterministic)
-    result = flash_attention(
-        q,
-        k,
-        v,
-        dropout_rate=dropout_p,
-        scale=softmax_scale,
-        softcap=softcap,
-        causal=causal,
-        causal_alignment="bottom_right",
-        window_size=window_size,
-        alibi_slopes=alibi_slopes,
-        input_layout="BSND",
-        return_lse=return_attn_probs,
-        argument_names=names,
-    )
-    return result + (None,) if return_attn_probs else result
+    rules = dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs
+    return _attend(q, k, v, None, rules, _NAMES)
 
 
 def flash_attn_kvpacked_func(
@@ -141,11 +104,8 @@ def flash_attn_kvpacked_func(
     All other arguments, the result and the errors are as in `flash_attn_func`.
     """
     _check_packed("kv", spec(kv), 5, 2)
-    return _dense(
-        *(q, _part(kv, 0), _part(kv, 1)),
-        *(dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs),
-        _KV_NAMES,
-    )
+    rules = dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs
+    return _attend(q, _part(kv, 0), _part(kv, 1), None, rules, _KV_NAMES)
 
 
 def flash_attn_qkvpacked_func(
@@ -167,11 +127,8 @@ def flash_attn_qkvpacked_func(
     All other arguments, the result and the errors are as in `flash_attn_func`.
     """
     _check_packed("qkv", spec(qkv), 5, 3)
-    return _dense(
-        *(_part(qkv, 0), _part(qkv, 1), _part(qkv, 2)),
-        *(dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs),
-        _QKV_NAMES,
-    )
+    rules = dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs
+    return _attend(_part(qkv, 0), _part(qkv, 1), _part(qkv, 2), None, rules, _QKV_NAMES)
 
 
 def flash_attn_varlen_func(
@@ -219,45 +176,8 @@ def flash_attn_varlen_func(
     if block_table is not None:
         check_pages(spec(k), spec(v), spec(cu_seqlens_q), spec(cu_seqlens_k), spec(block_table))
         k, v = gatherer()(k, v, cu_seqlens_k, block_table, max_seqlen_k)
-    return _varlen(
-        *(q, k, v, cu_seqlens_q, cu_seqlens_k),
-        *(dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs),
-        _NAMES,
-    )
-
-
-def _varlen(
-    q, k, v, cu_seqlens_q, cu_seqlens_k, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes,
-    deterministic, return_attn_probs, names,
-):  # fmt: skip
-    """Run `flash_attn_varlen_func`, naming its arguments as the caller does."""
-    _check(deterministic)
-    look = check_ends(spec(q), spec(k), spec(cu_seqlens_q), spec(cu_seqlens_k), spec(alibi_slopes), names)
-    if not compiling():
-        look(tensor_or_none(cu_seqlens_q), tensor_or_none(cu_seqlens_k))
-    # Two more sequences hold the rows behind the last sequence: queries without keys, and keys without queries.
-    cu_seqlens_q = with_rest(cu_seqlens_q, q.shape[0], True)
-    cu_seqlens_k = with_rest(cu_seqlens_k, k.shape[0], False)
-    if alibi_slopes is not None and len(alibi_slopes.shape) == 2:
-        slopes = ops.cast(alibi_slopes, mstype.float32)
-        alibi_slopes = ops.concat((slopes, filled((2, slopes.shape[1]), 0)), 0)
-    result = flash_attention_varlen(
-        q,
-        k,
-        v,
-        cu_seqlens_q,
-        cu_seqlens_k,
-        dropout_rate=dropout_p,
-        scale=softmax_scale,
-        softcap=softcap,
-        causal=causal,
-        causal_alignment="bottom_right",
-        window_size=window_size,
-        alibi_slopes=alibi_slopes,
-        return_lse=return_attn_probs,
-        argument_names=names,
-    )
-    return result + (None,) if return_attn_probs else result
+    rules = dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs
+    return _attend(q, k, v, (cu_seqlens_q, cu_seqlens_k), rules, _NAMES)
 
 
 def flash_attn_varlen_kvpacked_func(
@@ -284,11 +204,8 @@ def flash_attn_varlen_kvpacked_func(
     All other arguments, the result and the errors are as in `flash_attn_varlen_func`.
     """
     _check_packed("kv", spec(kv), 4, 2)
-    return _varlen(
-        *(q, _part(kv, 0), _part(kv, 1), cu_seqlens_q, cu_seqlens_k),
-        *(dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs),
-        _KV_NAMES,
-    )
+    rules = dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs
+    return _attend(q, _part(kv, 0), _part(kv, 1), (cu_seqlens_q, cu_seqlens_k), rules, _KV_NAMES)
 
 
 def flash_attn_varlen_qkvpacked_func(
@@ -312,11 +229,26 @@ def flash_attn_varlen_qkvpacked_func(
     All other arguments, the result and the errors are as in `flash_attn_varlen_func`.
     """
     _check_packed("qkv", spec(qkv), 4, 3)
-    return _varlen(
-        *(_part(qkv, 0), _part(qkv, 1), _part(qkv, 2), cu_seqlens, cu_seqlens),
-        *(dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs),
-        _QKV_NAMES,
-    )
+    rules = dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs
+    return _attend(_part(qkv, 0), _part(qkv, 1), _part(qkv, 2), (cu_seqlens, cu_seqlens), rules, _QKV_NAMES)
+
+
+def _attend(q, k, v, ends, rules, names):
+    """Compute attention, of packed sequences if there are ends. Errors use the caller's names."""
+    dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs = rules
+    _check(deterministic)
+    if ends is not None:
+        look = check_ends(spec(q), spec(k), spec(ends[0]), spec(ends[1]), spec(alibi_slopes), names)
+        if not compiling():
+            look(tensor_or_none(ends[0]), tensor_or_none(ends[1]))
+        # Two more sequences hold the rows behind the last sequence: queries without keys, and keys without queries.
+        ends = with_rest(ends[0], q.shape[0], True), with_rest(ends[1], k.shape[0], False)
+        if alibi_slopes is not None and len(alibi_slopes.shape) == 2:
+            slopes = ops.cast(alibi_slopes, mstype.float32)
+            alibi_slopes = ops.concat((slopes, filled((2, slopes.shape[1]), 0)), 0)
+    rules = dropout_p, softmax_scale, causal, window_size, softcap
+    result = attend(q, k, v, ends, rules, alibi_slopes, None, return_attn_probs, names)
+    return result + (None,) if return_attn_probs else result
 
 
 def _part(packed, index):

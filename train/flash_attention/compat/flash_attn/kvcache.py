@@ -21,20 +21,14 @@ from flash_attention.bridge.gradients import refuse_gradient
 from flash_attention.bridge.parameters import EntryCell
 from flash_attention.bridge.precision import fix_dtypes
 from flash_attention.bridge.tensors import NumberCheck, as_int32, compiling, read_specs, remembered, spec, tensor_spec
-from flash_attention.call.checks import (
-    INTEGERS,
-    check_bool,
-    check_dtype,
-    check_int,
-    check_range,
-    check_window,
-)
+from flash_attention.call.checks import INTEGERS, check_bool, check_dtype, check_int, check_range, check_window
 from flash_attention.call.inputs import TensorSpec, fits
 from flash_attention.call.layout import UNKNOWN
 from flash_attention.call.names import called
 from flash_attention.call.optional import read_slopes
 from flash_attention.call.paged import paged_call, product, true_widths
 from flash_attention.call.rules import AttentionRules
+from flash_attention.compat.flash_attn.lengths import tensor_or_none
 from flash_attention.functional import flash_attention
 from flash_attention.paged import check_known, check_update, limited_attention, update_cache
 from flash_attention.rotary import check_rotary, rotary_embedding
@@ -107,29 +101,13 @@ def flash_attn_with_kvcache(
         TypeError, ValueError: an input is not allowed; in PYNATIVE also lengths, rows, pages and padding that are not
             in the cache. A compiled graph does not see them: new keys past the end are left out.
     """
-    run = _plan(
-        spec(q),
-        spec(k_cache),
-        spec(v_cache),
-        (spec(k), spec(v), spec(rotary_cos), spec(rotary_sin)),
-        (spec(cache_seqlens), spec(cache_batch_idx), spec(cache_leftpad), spec(block_table)),
-        spec(alibi_slopes),
-        (softmax_scale, causal, window_size, softcap, rotary_interleaved, num_splits, return_softmax_lse),
-    )
-    return run(
-        q,
-        k_cache,
-        v_cache,
-        k,
-        v,
-        rotary_cos,
-        rotary_sin,
-        cache_seqlens if isinstance(cache_seqlens, Tensor) else None,  # the Cell has a number
-        cache_batch_idx,
-        cache_leftpad,
-        block_table,
-        alibi_slopes,
-    )
+    tensors, new = (spec(q), spec(k_cache), spec(v_cache)), (spec(k), spec(v), spec(rotary_cos), spec(rotary_sin))
+    where = spec(cache_seqlens), spec(cache_batch_idx), spec(cache_leftpad), spec(block_table)
+    rules = softmax_scale, causal, window_size, softcap, rotary_interleaved, num_splits, return_softmax_lse
+    run = _plan(tensors, new, where, spec(alibi_slopes), rules)
+    lengths = tensor_or_none(cache_seqlens)  # the Cell has a number
+    new = k, v, rotary_cos, rotary_sin
+    return run(q, k_cache, v_cache, *new, lengths, cache_batch_idx, cache_leftpad, block_table, alibi_slopes)
 
 
 class _Cached(EntryCell):
@@ -188,27 +166,13 @@ class _Cached(EntryCell):
             lengths = lengths + k.shape[1]
         new = (k, v) if self.new != 0 else (q, q)
         if self.by_pages:
-            return self.inference(self.attend_by_pages(q, k_cache, v_cache, table, lengths, slopes), *new)
+            paged = q, k_cache, v_cache, table, lengths, None, (None, None)
+            rules = {"causal": self.causal, "window_size": (self.left, self.right), "alibi_slopes": slopes}
+            return self.inference(limited_attention(*paged, scale=self.scale, softcap=self.softcap, **rules), *new)
         result = self.attend(q, k_cache, v_cache, table, lengths, leftpad, slopes)
         if self.return_lse:
             return self.inference(result[0], *new), self.inference(result[1], *new)
         return self.inference(result, *new)
-
-    def attend_by_pages(self, q, k_cache, v_cache, table, lengths, slopes):
-        return limited_attention(
-            q,
-            k_cache,
-            v_cache,
-            table,
-            lengths,
-            None,
-            (None, None),
-            scale=self.scale,
-            softcap=self.softcap,
-            causal=self.causal,
-            window_size=(self.left, self.right),
-            alibi_slopes=slopes,
-        )
 
     def attend(self, q, k_cache, v_cache, table, lengths, leftpad, slopes):
         lengths = ops.reshape(lengths, (-1, 1, 1, 1))
@@ -303,8 +267,8 @@ def _refuse_length(length: int, new: int, capacity: int):
 
 
 @constexpr(reuse_result=False)
-def _plan(q, k_cache, v_cache, new, where, slopes, rules):
-    tensors = tuple(map(tensor_spec, ("q", "k_cache", "v_cache"), (q, k_cache, v_cache)))
+def _plan(tensors, new, where, slopes, rules):
+    tensors = tuple(map(tensor_spec, ("q", "k_cache", "v_cache"), tensors))
     new = read_specs(("k", "v", "rotary_cos", "rotary_sin"), new)
     lengths, *others = where
     if isinstance(lengths, tuple):
@@ -335,11 +299,6 @@ def _check_calls(q, k_cache, v_cache, new, slopes, width: int, rules: tuple) -> 
         return
     for name, tensor in (("k", k), ("v", v)):
         check_dtype(name, tensor.dtype, (q.dtype,))
-        if not all(map(fits, tensor.shape[1:3], (k.shape[1], k_cache.shape[2]))):
-            raise ValueError(
-                f"{name}: got shape {tensor.shape}, allowed is (batch, seqlen_new, nheads_k, headdim), the same "
-                f"seqlen_new for k and v, and {k_cache.shape[2]} heads as in k_cache"
-            )
     if cos is not None:
         for name, tensor in (("k", k), ("q", q)):
             with called((("x", name),)):
@@ -362,13 +321,14 @@ def _planned(q, k_cache, v_cache, new, where, slopes, rules) -> nn.Cell:
         missing = "rotary_sin" if sin is None else "rotary_cos"
         raise ValueError(f"{missing}: got None beside the other, allowed are both or none")
     if k is None and cos is not None:
-        raise ValueError("rotary_cos: given without k, allowed only with new keys, which it turns too")
+        raise ValueError("rotary_cos: got one without k, allowed only with new keys, which it turns too")
     if k is not None and lengths is None:
-        raise ValueError("cache_seqlens: got None beside k, allowed are an int and a Tensor: where the new keys go")
-    for name, tensor in (("k", k), ("v", v)):
-        if tensor is not None and (len(tensor.shape) != 4 or not fits(tensor.shape[0], batch)):
+        raise ValueError("cache_seqlens: got None beside k, allowed are an int and a Tensor, the place of the new keys")
+    for name, tensor in () if k is None else (("k", k), ("v", v)):
+        if len(tensor.shape) != 4 or not all(map(fits, tensor.shape, (batch, k.shape[1], k_cache.shape[2]))):
             raise ValueError(
-                f"{name}: got shape {tensor.shape}, allowed is (batch, seqlen_new, nheads_k, headdim), batch {batch}"
+                f"{name}: got shape {tensor.shape}, allowed is (batch, seqlen_new, nheads_k, headdim) with batch "
+                f"{batch} of q, {k_cache.shape[2]} heads as in k_cache, and the same seqlen_new for k and v"
             )
     if table is None:
         width = 1
@@ -379,7 +339,7 @@ def _planned(q, k_cache, v_cache, new, where, slopes, rules) -> nn.Cell:
         if len(table.shape) != 2 or not fits(table.shape[0], batch):
             raise ValueError(f"block_table: got shape {table.shape}, allowed is (batch, pages), batch {batch}")
         if index is not None:
-            raise ValueError("cache_batch_idx: given beside a block_table, allowed is one of them")
+            raise ValueError("cache_batch_idx: got one beside a block_table, allowed is one of them")
         width = table.shape[1]
     named = {"cache_seqlens": lengths, "cache_batch_idx": index, "cache_leftpad": leftpad}
     for name, tensor in named.items():

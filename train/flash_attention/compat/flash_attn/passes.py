@@ -15,6 +15,32 @@ NAMES = (*(("query", "q"), ("key", "k"), ("value", "v"), ("scale", "softmax_scal
 _NAMES = (*NAMES, ("window_size", "window_size_left, window_size_right"))
 
 
+def attend(q, k, v, ends, rules, alibi_slopes, seed, return_lse, names):
+    """Call this package's function by flash_attn's arguments.
+
+    Args:
+        ends: cumulative lengths of queries and keys; None: the tensors have a batch.
+        rules: dropout_p, softmax_scale, causal, window_size and softcap.
+        names: what the caller calls its arguments.
+    """
+    dropout_p, softmax_scale, causal, window_size, softcap = rules
+    given = {
+        "dropout_rate": dropout_p,
+        "scale": softmax_scale,
+        "causal": causal,
+        "causal_alignment": "bottom_right",
+        "window_size": window_size,
+        "softcap": softcap,
+        "alibi_slopes": alibi_slopes,
+        "seed": seed,
+        "return_lse": return_lse,
+        "argument_names": names,
+    }
+    if ends is None:
+        return flash_attention(q, k, v, input_layout="BSND", **given)
+    return flash_attention_varlen(q, k, v, *ends, **given)
+
+
 def _flash_attn_forward(
     q: Tensor,
     k: Tensor,
@@ -34,9 +60,8 @@ def _flash_attn_forward(
         the output; the logsumexp, float32 (batch, nheads, seqlen_q), -inf if a query sees nothing; None for the
         probabilities, which nothing stores; and the seed of dropout for the backward pass, None without dropout.
     """
-    seed = fresh_seed(_NAMES) if dropout_p else None
-    attend = _attention(None, dropout_p, softmax_scale, causal, (window_size_left, window_size_right), softcap)
-    return *attend(q, k, v, alibi_slopes, seed), None, seed
+    rules = dropout_p, softmax_scale, causal, (window_size_left, window_size_right), softcap
+    return _forward(q, k, v, None, rules, alibi_slopes)
 
 
 def _flash_attn_backward(
@@ -66,8 +91,8 @@ def _flash_attn_backward(
     Returns:
         sum(dout * out, -1), float32 (batch, nheads, seqlen_q).
     """
-    attend = _attention(None, dropout_p, softmax_scale, causal, (window_size_left, window_size_right), softcap)
-    return _backward(attend, 4, dout, (q, k, v), out, softmax_lse, (dq, dk, dv), alibi_slopes, rng_state)
+    rules = dropout_p, softmax_scale, causal, (window_size_left, window_size_right), softcap
+    return _backward(None, rules, dout, (q, k, v), out, softmax_lse, (dq, dk, dv), alibi_slopes, rng_state)
 
 
 def _flash_attn_varlen_forward(
@@ -97,10 +122,8 @@ def _flash_attn_varlen_forward(
         as `_flash_attn_forward`, the logsumexp (nheads, total_q).
     """
     _refuse_tensors(block_table is not None, leftpad_k is not None, seqused_k is not None)
-    seed = fresh_seed(_NAMES) if dropout_p else None
-    ends, window = (cu_seqlens_q, cu_seqlens_k), (window_size_left, window_size_right)
-    attend = _attention(ends, dropout_p, softmax_scale, causal, window, softcap)
-    return *attend(q, k, v, alibi_slopes, seed), None, seed
+    rules = dropout_p, softmax_scale, causal, (window_size_left, window_size_right), softcap
+    return _forward(q, k, v, (cu_seqlens_q, cu_seqlens_k), rules, alibi_slopes)
 
 
 def _flash_attn_varlen_backward(
@@ -133,26 +156,20 @@ def _flash_attn_varlen_backward(
     Returns:
         sum(dout * out, -1), float32 (nheads, total_q).
     """
-    ends, window = (cu_seqlens_q, cu_seqlens_k), (window_size_left, window_size_right)
-    attend = _attention(ends, dropout_p, softmax_scale, causal, window, softcap)
-    return _backward(attend, 3, dout, (q, k, v), out, softmax_lse, (dq, dk, dv), alibi_slopes, rng_state)
+    ends, rules = (
+        (cu_seqlens_q, cu_seqlens_k),
+        (dropout_p, softmax_scale, causal, (window_size_left, window_size_right), softcap),
+    )
+    return _backward(ends, rules, dout, (q, k, v), out, softmax_lse, (dq, dk, dv), alibi_slopes, rng_state)
 
 
-def _attention(ends, dropout_p, softmax_scale, causal, window, softcap):
-    """Return the function that maps q, k, v, slopes and seed to output and logsumexp."""
-    rules = {"scale": softmax_scale, "causal": causal, "window_size": window, "softcap": softcap}
-    rules |= {"dropout_rate": dropout_p, "causal_alignment": "bottom_right", "return_lse": True}
-    rules["argument_names"] = _NAMES
-
-    def attend(q, k, v, slopes, seed):
-        if ends is None:
-            return flash_attention(q, k, v, alibi_slopes=slopes, seed=seed, input_layout="BSND", **rules)
-        return flash_attention_varlen(q, k, v, *ends, alibi_slopes=slopes, seed=seed, **rules)
-
-    return attend
+def _forward(q, k, v, ends, rules, alibi_slopes):
+    """Compute `_flash_attn_forward`, of packed sequences if there are ends."""
+    seed = fresh_seed(_NAMES) if rules[0] else None
+    return *attend(q, k, v, ends, rules, alibi_slopes, seed, True, _NAMES), None, seed
 
 
-def _backward(attend, rank, dout, tensors, out, softmax_lse, buffers, slopes, seed):
+def _backward(ends, rules, dout, tensors, out, softmax_lse, buffers, slopes, seed):
     """Fill the buffers with the gradients, see `_flash_attn_backward`.
 
     With share = exp(own logsumexp - softmax_lse), the probabilities by the logsumexp of these keys alone are larger by
@@ -161,11 +178,11 @@ def _backward(attend, rank, dout, tensors, out, softmax_lse, buffers, slopes, se
     if compiling():
         _refuse_graph()
     specs = spec(dout), spec(out), spec(softmax_lse), spec(buffers[0]), spec(buffers[1]), spec(buffers[2])
-    _check_backward(rank, (spec(tensors[0]), spec(tensors[1]), spec(tensors[2])), specs)
+    _check_backward(4 if ends is None else 3, (spec(tensors[0]), spec(tensors[1]), spec(tensors[2])), specs)
     delta = (ops.cast(dout, mstype.float32) * ops.cast(out, mstype.float32)).sum(-1).swapaxes(-1, -2)
 
     def loss(q, k, v):
-        own, own_lse = attend(q, k, v, slopes, seed)
+        own, own_lse = attend(q, k, v, ends, rules, slopes, seed, True, _NAMES)
         sees = own_lse > -float("inf")
         own_lse = ops.select(sees, own_lse, ops.zeros_like(own_lse))
         share = ops.exp(ops.select(sees, ops.stop_gradient(own_lse) - softmax_lse, ops.zeros_like(own_lse)))

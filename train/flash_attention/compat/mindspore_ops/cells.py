@@ -59,32 +59,24 @@ class Attend(nn.Cell):
         super().__init__()
         self.packed, self.prefix = call.settings.input_layout in PACKED, call.prefix
         self.rate = 1.0 - float(call.settings.keep_prob) if drops else 0.0
-        self.causal, self.causal_alignment, self.window_size = call.causal, call.causal_alignment, call.window_size
-        self.input_layout, self.head_dim = call.settings.input_layout, call.sizes.head_dim
-        self.return_lse = return_lse
+        self.input_layout = call.settings.input_layout
         self.shards = None if request is None else RequestedSharding(request)
+        self.rules = {
+            "dropout_rate": self.rate,
+            "causal": call.causal,
+            "causal_alignment": call.causal_alignment,
+            "window_size": call.window_size,
+            "head_dim": call.sizes.head_dim,
+            "return_lse": return_lse,
+            "argument_names": _NAMES,
+        }
 
     def construct(self, query, key, value, mask, bias, drop_mask, prefix, lengths_q, lengths_k, scale):
         if self.rate > 0 and drop_mask is None and compiling():
             _refuse_drawing()
         if self.packed:
-            return flash_attention_varlen(
-                query,
-                key,
-                value,
-                lengths_q,
-                lengths_k,
-                dropout_rate=self.rate,
-                keep_bits=drop_mask,
-                alibi_slopes=bias,
-                scale=scale,
-                causal=self.causal,
-                causal_alignment=self.causal_alignment,
-                window_size=self.window_size,
-                head_dim=self.head_dim,
-                return_lse=self.return_lse,
-                argument_names=_NAMES,
-            )
+            packed = query, key, value, lengths_q, lengths_k
+            return flash_attention_varlen(*packed, keep_bits=drop_mask, alibi_slopes=bias, scale=scale, **self.rules)
         shown, shards = None, None
         if self.prefix:
             shown = prefix
@@ -92,25 +84,8 @@ class Attend(nn.Cell):
                 shown = ops.cast(prefix, mstype.int32)
         if self.shards is not None:
             shards = self.shards()
-        return flash_attention(
-            query,
-            key,
-            value,
-            mask,
-            bias,
-            dropout_rate=self.rate,
-            keep_bits=drop_mask,
-            prefix=shown,
-            scale=scale,
-            causal=self.causal,
-            causal_alignment=self.causal_alignment,
-            window_size=self.window_size,
-            input_layout=self.input_layout,
-            head_dim=self.head_dim,
-            return_lse=self.return_lse,
-            argument_names=_NAMES,
-            shards=shards,
-        )
+        dense = {"keep_bits": drop_mask, "prefix": shown, "input_layout": self.input_layout, "shards": shards}
+        return flash_attention(query, key, value, mask, bias, scale=scale, **dense, **self.rules)
 
 
 @constexpr(reuse_result=False)
@@ -148,7 +123,7 @@ class Statistics(EntryCell):
         self.precise = mstype.float64 if ms.get_context("device_target") == "CPU" else mstype.float32
         self.scale = float(call.settings.scale_value)
 
-    def construct(self, query, key, value, real_shift, attn_mask, prefix, lengths_q, lengths_k):
+    def construct(self, query, key, value, real_shift, drop_mask, attn_mask, prefix, lengths_q, lengths_k):
         query, key, value = ops.stop_gradient(query), ops.stop_gradient(key), ops.stop_gradient(value)
         mask, bias = self.prepared(real_shift, attn_mask)
         wide, spread = None, self.scale * _SPREAD

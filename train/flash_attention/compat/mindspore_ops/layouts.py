@@ -36,7 +36,7 @@ def read_call(settings: Settings, specs: tuple, prefix) -> FusedCall:
     _check_heads(settings, sizes, query)
     _check_drop_mask(drop, settings)
     if drop is not None and sizes.seq_k % 8 and sizes.seq_k != UNKNOWN:
-        raise ValueError(f"drop_mask: given for S2 = {sizes.seq_k}, allowed is a multiple of 8")
+        raise ValueError(f"drop_mask: got one for S2 = {sizes.seq_k}, allowed is a multiple of 8")
     return read_shift(shift, read_rules(FusedCall(settings, sizes), mask, prefix))
 
 

@@ -70,14 +70,20 @@ def flash_attention_score(
     Raises:
         TypeError, ValueError: an argument is not allowed.
     """
-    prefix = _plain("prefix", prefix)
-    actual_seq_qlen = _plain("actual_seq_qlen", actual_seq_qlen)
-    actual_seq_kvlen = _plain("actual_seq_kvlen", actual_seq_kvlen)
     settings = (head_num, keep_prob, scalar_value, pre_tokens, next_tokens, inner_precise, input_layout, sparse_mode)
+    tensors = query, key, value, real_shift, drop_mask, attn_mask
+    return _run("output", settings, tensors, padding_mask, (prefix, actual_seq_qlen, actual_seq_kvlen), None)
+
+
+def _run(result, settings, tensors, padding_mask, numbers, request):
+    """Compute a call's "output", or its queries' "statistics"."""
+    query, key, value, real_shift, drop_mask, attn_mask = tensors
+    prefix, lengths_q = _plain("prefix", numbers[0]), _plain("actual_seq_qlen", numbers[1])
+    lengths_k = _plain("actual_seq_kvlen", numbers[2])
     specs = (spec(query), spec(key), spec(value), spec(real_shift), spec(drop_mask), spec(attn_mask))
-    rest = (spec(prefix), spec(padding_mask), spec(actual_seq_qlen), spec(actual_seq_kvlen))
-    run = _planned("output", settings, specs, rest, None)
-    return run(query, key, value, real_shift, drop_mask, attn_mask, prefix, actual_seq_qlen, actual_seq_kvlen)
+    rest = (spec(prefix), spec(padding_mask), spec(lengths_q), spec(lengths_k))
+    run = _planned(result, settings, specs, rest, request)
+    return run(query, key, value, real_shift, drop_mask, attn_mask, prefix, lengths_q, lengths_k)
 
 
 @ms.jit_class
@@ -123,17 +129,10 @@ class FlashAttentionScore(Operator):
         actual_seq_qlen=None,
         actual_seq_kvlen=None,
     ):
-        prefix = _plain("prefix", prefix)
-        actual_seq_qlen = _plain("actual_seq_qlen", actual_seq_qlen)
-        actual_seq_kvlen = _plain("actual_seq_kvlen", actual_seq_kvlen)
-        specs = (spec(query), spec(key), spec(value), spec(real_shift), spec(drop_mask), spec(attn_mask))
-        rest = (spec(prefix), spec(padding_mask), spec(actual_seq_qlen), spec(actual_seq_kvlen))
-        run = _planned("output", self.settings, specs, rest, self.request)
-        statistics = _planned("statistics", self.settings, specs, rest, None)
-        softmax_max, softmax_sum = statistics(
-            query, key, value, real_shift, attn_mask, prefix, actual_seq_qlen, actual_seq_kvlen
-        )
-        output = run(query, key, value, real_shift, drop_mask, attn_mask, prefix, actual_seq_qlen, actual_seq_kvlen)
+        tensors = query, key, value, real_shift, drop_mask, attn_mask
+        numbers = prefix, actual_seq_qlen, actual_seq_kvlen
+        output = _run("output", self.settings, tensors, padding_mask, numbers, self.request)
+        softmax_max, softmax_sum = _run("statistics", self.settings, tensors, padding_mask, numbers, None)
         return softmax_max, softmax_sum, ops.zeros((), query.dtype), output
 
     def shard(self, in_strategy=None, out_strategy=None):
@@ -196,7 +195,7 @@ def _check_lengths(ends, shift, drop) -> None:
         return
     lengths = [end - before for before, end in zip((0, *ends[:-1]), ends)]
     if drop is not None and any(length % 8 for length in lengths):
-        raise ValueError(f"drop_mask: given for S2 = {tuple(lengths)}, allowed are multiples of 8")
+        raise ValueError(f"drop_mask: got one for S2 = {tuple(lengths)}, allowed are multiples of 8")
     if shift is not None and len(shift.shape) == 4 and shift.shape[3] != max(lengths):
         raise ValueError(
             f"real_shift: got shape {shift.shape}, allowed is a last axis of the longest S2, here {max(lengths)}"

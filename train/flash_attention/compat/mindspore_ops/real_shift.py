@@ -34,7 +34,7 @@ def read_shift(shift: TensorSpec | None, call: FusedCall) -> FusedCall:
         return call._replace(shift="alibi")
     raise ValueError(
         f"real_shift: got shape {shift.shape}, allowed is (batch or 1, heads, S1, S2) = ({batch} or 1, {heads}, "
-        f"{seq_q}, {seq_k}), and {COMPRESSED_ROWS} rows with sparse_mode 2 or 3 and S1 > {COMPRESSED_ROWS}"
+        f"{seq_q}, {seq_k}); with sparse_mode 2 or 3 and S1 > {COMPRESSED_ROWS} also {COMPRESSED_ROWS} rows"
     )
 
 
@@ -51,8 +51,8 @@ def read_packed_shift(shift: TensorSpec | None, call: FusedCall) -> FusedCall:
     if not causal or len(shift.shape) != 4 or shift.shape[1:3] != (heads, COMPRESSED_ROWS):
         raise ValueError(
             f"real_shift: got shape {shift.shape} with sparse_mode {call.settings.sparse_mode} and input_layout "
-            f"{call.settings.input_layout!r}, allowed are the last rows of ALiBi, (sequences or 1, {heads}, "
-            f"{COMPRESSED_ROWS}, longest S2), with sparse_mode 2 or 3"
+            f"{call.settings.input_layout!r}; allowed with sparse_mode 2 or 3 are the last rows of ALiBi, "
+            f"(sequences or 1, {heads}, {COMPRESSED_ROWS}, longest S2)"
         )
     return call._replace(shift="slopes")
 

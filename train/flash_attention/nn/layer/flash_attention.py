@@ -140,7 +140,7 @@ class FlashAttention(EntryCell):
         super().__init__()
         if type(dropout_rate) is int and dropout_rate >= 1:
             raise ValueError(
-                f"dropout_rate: got {dropout_rate}, allowed is 0 <= dropout_rate < 1; where it is the number of heads, "
+                f"dropout_rate: got {dropout_rate}, allowed is 0 <= dropout_rate < 1; if it is the number of heads, "
                 "as in earlier layers, use the layer of flash_attention.install()"
             )
         self.rules = AttentionRules.from_arguments(

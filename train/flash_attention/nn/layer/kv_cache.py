@@ -255,4 +255,4 @@ def _check_indices(described):
     given = tensor_spec("indices", described)
     check_dtype("indices", given.dtype, INTEGERS)
     if len(given.shape) != 1:
-        raise ValueError(f"indices: got shape {given.shape}, allowed is (any,)")
+        raise ValueError(f"indices: got shape {given.shape}, allowed is one axis")

@@ -5,11 +5,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from flash_attention.commands.bench import figures, speed
+from flash_attention.commands.bench import speed
+from flash_attention.measuring import figures
 from flash_attention.measuring.case import Case
 from flash_attention.measuring.implementations import Composed
-from flash_attention.measuring.turns import Timing, Worker, time_in_turns
-from flash_attention.measuring.worker import extra_bytes, seconds_of
+from flash_attention.measuring.timing import (
+    Timing,
+    Worker,
+    extra_bytes,
+    median_seconds,
+    medians,
+    rounds_in_turns,
+    time_in_turns,
+)
 from flash_attention.text_table import about
 
 pytestmark = pytest.mark.system
@@ -59,6 +67,16 @@ def test_implementations_take_turns_and_refusals_are_kept() -> None:
     assert reasons == {"composed": "too large"}
 
 
+def test_rounds_end_with_the_budget_but_not_before_the_third() -> None:
+    assert [len(results) for results in rounds_in_turns([lambda: 1, lambda: 2], 9, budget=0.0)] == [3, 3]
+    assert len(rounds_in_turns([lambda: 1], 2, budget=0.0)[0]) == 2
+
+
+def test_a_call_and_what_it_returns_have_medians_of_their_own() -> None:
+    found = medians({"both": lambda: lambda: time.sleep(0.02), "one": lambda: None}, 3)
+    assert len(found["one"]) == 1 and found["both"][0] < 0.02 <= found["both"][1]
+
+
 def test_a_worker_times_calls_in_its_own_process() -> None:
     with Worker("gemm", threads=1) as worker:
         timings, _ = time_in_turns([worker], CASE, rounds=2, budget=5, kinds=("forward",))
@@ -80,7 +98,7 @@ def test_short_calls_are_repeated_until_they_take_long_enough(monkeypatch, durat
         now[0] += left.pop(0)
 
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
-    assert seconds_of(call, least) == seconds
+    assert median_seconds(call, least) == seconds
     assert len(left) == len(durations) - calls
 
 
@@ -129,7 +147,8 @@ def test_the_bench_knows_about_how_long_it_takes() -> None:
 
 def test_reasons_are_told_once(capsys) -> None:
     cases = [Case(256), Case(256, "bfloat16")]
-    speed.tell({("torch", None): "not installed", ("composed", cases[1]): "no bfloat16"}, cases)
+    missing = {("torch", case): "not installed" for case in cases}
+    speed.tell({**missing, ("composed", cases[1]): "no bfloat16"}, cases)
     told = ["not run, torch: not installed", "not run, composed: S=256 bfloat16: no bfloat16"]
     assert capsys.readouterr().out.split("\n\n") == [*told, ""]
 
@@ -141,8 +160,7 @@ def test_a_worker_ends_at_once_and_says_why_it_died() -> None:
     assert "mindspore" in Path(f"/proc/{worker.process.pid}/maps").read_text(encoding="utf-8")
     worker.requests.close()
     assert worker.process.wait(timeout=60) == 0 and worker.answers.read() == ""
-    worker.answers.close()
-    worker.errors.close()
+    worker.__exit__(None, None, None)
 
 
 def test_cases_of_all_kinds_run_on_our_kernel() -> None:

@@ -57,7 +57,7 @@ def test_files_tell_what_mindspore_says(name: str, monkeypatch) -> None:
         assert (info.verdict_by_files(name) == "ready") == (info.verdict(name) == "ready")
     monkeypatch.setenv(info.CANN_VARIABLES[0], "/nowhere")
     ready = {"cpu": "ready", "math": "ready", "tik": "the Ascend driver is not installed"}
-    assert info.verdict_by_files(name).startswith(ready.get(name, "ready where MindSpore's device is"))
+    assert info.verdict_by_files(name).startswith(ready.get(name, "ready if MindSpore's device is"))
 
 
 def test_without_mindspore_no_backend_is_ready(monkeypatch) -> None:
@@ -112,10 +112,10 @@ def test_largest_errors_are_kept_by_result() -> None:
     def error(name, own, baseline):
         return reference.Error(name, own, 0.0, baseline, 0.0, 1.0, 1.0)
 
-    one = check.larger({}, {"output": error("output", 0.5, 0.25)})
-    both = check.larger(one, {"output": error("output", 0.125, 0.75), "d_key": error("d_key", 1.0, 2.0)})
-    assert both == {"output": (0.5, 0.75), "d_key": (1.0, 2.0)}
-    assert check.largest_rows({"float32": both}) == [["float32", "5.0e-01 (7.5e-01)", "-", "1.0e+00 (2.0e+00)", "-"]]
+    one = {"output": error("output", 0.5, 0.25)}
+    other = {"output": error("output", 0.125, 0.75), "d_key": error("d_key", 1.0, 2.0)}
+    expected = ["float32", "5.0e-01 (7.5e-01)", "-", "1.0e+00 (2.0e+00)", "-"]
+    assert check.largest_rows({"float32": [one, other]}) == [expected]
 
 
 @pytest.mark.parametrize("fault", ("output", "d_key", "repeat", "fully masked"))
@@ -150,12 +150,12 @@ def test_check_of_a_backend_that_cannot_run_fails(capsys: pytest.CaptureFixture)
     "arguments, message",
     [
         (["check", "--backend", "nonsense"], "nonsense"),
-        (["check", "--only", "nonsense"], "--only: no call is labelled like 'nonsense'"),
-        (["bench", "--threads", "0"], "--threads"),
-        (["bench", "--seq", "64", "--seq", "0"], "--seq: got [64, 0], allowed is 1 or more"),
-        (["profile", "--seq", "512", "0"], "--seq: got [512, 0], allowed is 1 or more"),
-        (["profile", "--head-dim", "0"], "--head-dim: got 0, allowed is 1 or more"),
-        (["profile", "--window-blocks", "-1"], "--window-blocks: got -1, allowed is 0 (all) or more"),
+        (["check", "--only", "nonsense"], "--only: got 'nonsense', allowed is a part of a call's label"),
+        (["bench", "--threads", "0"], "--threads: got 0, allowed is an integer >= 1"),
+        (["bench", "--seq", "64", "--seq", "0"], "--seq: got 0, allowed is an integer >= 1"),
+        (["profile", "--seq", "512", "0"], "--seq: got 0, allowed is an integer >= 1"),
+        (["profile", "--head-dim", "0"], "--head-dim: got 0, allowed is an integer >= 1"),
+        (["profile", "--window-blocks", "-1"], "--window-blocks: got -1, allowed is an integer >= 0"),
     ],
 )
 def test_a_wrong_option_is_named(arguments: list, message: str, capsys: pytest.CaptureFixture) -> None:

@@ -50,7 +50,7 @@ def test_what_is_no_part_of_a_case_is_named(part, capsys) -> None:
 
 def test_a_case_needs_the_emulator(capsys) -> None:
     assert cli.main(["profile", "forward"]) == 2
-    assert "CASE: got 'forward', allowed is one with --backend emulator" in capsys.readouterr().err
+    assert "CASE: got 'forward', allowed is one only with --backend emulator" in capsys.readouterr().err
 
 
 def test_the_window_lies_where_the_cube_is_busiest() -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from flash_attention.backends.tik import opp_package
-from flash_attention.commands.selftest.requests import REQUESTS, planned
+from flash_attention.commands.selftest.kernels import KERNELS, planned
 from flash_attention.kernels.tik import describe
 
 from tests.virtual_ascend.card import PACKAGES, ROOT
@@ -160,7 +160,7 @@ def wait(condition: Callable[[], bool]) -> None:
 
 def test_every_operator_type_is_among_the_kernels():
     for cores in (30, 32):
-        types = {describe.arguments(*planned(name, cores))[0].type for name in REQUESTS}
+        types = {describe.arguments(*planned(name, cores))[0].type for name in KERNELS}
         assert types == {operator.type for operator in describe.OPERATORS}
 
 
@@ -217,7 +217,7 @@ def test_what_is_missing_or_wrong_is_one_line(place: Path):
     (place / "compile.json").write_text('{"software": {}}')
     status, _, warned = finish(compiling(place))
     assert status == 2 and "is of other software, or no report" in warned
-    assert "no kernel is called like 'x'" in finish(compiling(place, only="x"))[2]
+    assert "--only: got 'x', allowed is a part of a kernel's name" in finish(compiling(place, only="x"))[2]
     (place / "packages/tbe/__init__.py").unlink()
     (place / "packages/tbe").rmdir()
     status, told, warned = finish(compiling(place))

@@ -59,10 +59,10 @@ WRONG = {
     "where": ((NEW, NEW), {}, "cache_seqlens: got None beside k"),
     "room": ((NEW, NEW), {"cache_seqlens": np.array([2, 22], np.int32)}, f"cache_seqlens: got 22 {FULL}"),
     "more": ((NEW, NEW), {"cache_seqlens": 22}, f"cache_seqlens: got 22 {FULL}"),
-    "rotary": ((None, None, FOUR, FOUR), {}, "rotary_cos: given without k"),
+    "rotary": ((None, None, FOUR, FOUR), {}, "rotary_cos: got one without k"),
     "both": (
         *((), {"block_table": np.zeros((2, 1), np.int32), "cache_batch_idx": np.zeros(2, np.int32)}),
-        "cache_batch_idx: given beside a block_table",
+        "cache_batch_idx: got one beside a block_table",
     ),
     "before": ((NEW, NEW), {"cache_seqlens": BEFORE}, "cache_seqlens: got -1, allowed are 0 to 21"),
     "page": ((NEW, NEW), {"cache_seqlens": 20, "block_table": TABLE}, "block_table: got 2, allowed are 0 to 1"),

@@ -374,7 +374,7 @@ def test_packed_sequences_have_gradients(mode):
         ({"attn_mask": LOWER}, "sparse_mode: got 0"),
         ({"drop_mask": Tensor(np.zeros(8, np.uint8))}, "drop_mask: got one with keep_prob 1.0"),
         ({"keep_prob": 0.5, "drop_mask": Tensor(np.zeros((1, 8), np.uint8))}, "drop_mask: got uint8 of shape"),
-        ({"keep_prob": 0.5, "drop_mask": Tensor(np.zeros(8, np.uint8))}, r"drop_mask: given for S2 = \(9, 7, 24\)"),
+        ({"keep_prob": 0.5, "drop_mask": Tensor(np.zeros(8, np.uint8))}, r"drop_mask: got one for S2 = \(9, 7, 24\)"),
         ({"real_shift": Tensor(np.zeros((1, HEADS, 1024, 24), np.float32))}, "real_shift: got shape .* sparse_mode 0"),
         (
             {"real_shift": Tensor(np.zeros((1, HEADS, 1024, 40), np.float32)), **PACKED_MODES["2"]},

@@ -4,19 +4,18 @@ import mindspore as ms
 import numpy as np
 import pytest
 from flash_attention import reference
-from flash_attention.call import AttentionRules, TensorSpec
+from flash_attention.call import AttentionRules, Call, TensorSpec
 from flash_attention.context_parallel.pieces import (
     Pair,
-    Share,
     SinksGradient,
-    Sizes,
     SourceBackward,
     SourceForward,
+    Sources,
     Start,
 )
 from flash_attention.context_parallel.plan import pieces
 from flash_attention.context_parallel.sequence import SequenceSplit
-from flash_attention.context_parallel.split_attention import read_sizes
+from flash_attention.context_parallel.split_attention import read_call
 from mindspore import Tensor
 
 from tests.train.flash_attention.support.arrays import draw
@@ -37,14 +36,12 @@ VALUE, D_OUTPUT = draw(BATCH, KV_HEADS, SEQ, VALUE_DIM, seed=3), draw(BATCH, HEA
 class Process:
     """Compute what process `rank` has with the keys of every other process."""
 
-    def __init__(self, rank, split, rules, sizes, backend):
-        self.split, self.sizes, self.rank = split, sizes, rank
-        length = SEQ // (split.chunks_per_process * WORLD)
-        found = [pieces(split, rules, length, rank, source, sizes.prefix) for source in range(WORLD)]
-        self.forward = [SourceForward(sizes, rules, one, backend) for one in found]
-        self.backward = [SourceBackward(sizes, rules, one, backend) for one in found]
-        self.start, self.of_sinks = Start(sizes), SinksGradient(sizes)
-        shares = [Share(split.chunks(source), length, sizes)(Tensor(IDS)) for source in range(WORLD)]
+    def __init__(self, rank, split, own, backend):
+        self.split, self.rank = split, rank
+        sources = Sources(own, split, rank, list(range(WORLD)), backend, SourceForward, SourceBackward)
+        self.forward, self.backward = sources.passes
+        self.start, self.of_sinks = Start(own), SinksGradient(own)
+        shares = [share(Tensor(IDS)) for share in sources.shares]
         self.optional = [(Tensor(PREFIX), shares[rank], share) for share in shares]
 
     def part(self, array):
@@ -64,11 +61,18 @@ class Process:
         return output, logsumexp, d_query, d_pairs, self.of_sinks(Tensor(SINKS), output, logsumexp, d_output)
 
 
+def process_call(**given):
+    """Return the call of a process's tokens."""
+    sizes = {"batch": BATCH, "heads": HEADS, "kv_heads": KV_HEADS, "head_dim": DIM, "value_dim": VALUE_DIM}
+    fixed = {"seq_q": SEQ // WORLD, "seq_k": SEQ // WORLD, "bias_grad": False, "return_lse": True}
+    return Call(**{**sizes, **fixed, "dtype": "float32", **given})
+
+
 def whole(rules, order, backend, **given):
     """Return the results of all processes as one result of the whole sequence."""
-    sizes = Sizes(BATCH, HEADS, KV_HEADS, SEQ // WORLD, DIM, VALUE_DIM, "float32", "CPU", **given)
-    split, pair = SequenceSplit(WORLD, order), Pair(sizes)
-    processes = [Process(rank, split, rules, sizes, backend) for rank in range(WORLD)]
+    own = process_call(rules=rules, **given)
+    split, pair = SequenceSplit(WORLD, order), Pair(own)
+    processes = [Process(rank, split, own, backend) for rank in range(WORLD)]
     pairs = [pair.join(one.part(KEY), one.part(VALUE)) for one in processes]
     found = [one.run(pairs) for one in processes]
     d_pairs = [pair.split(sum(one[3][source] for one in found)) for source in range(WORLD)]
@@ -111,9 +115,9 @@ def test_the_parts_make_the_whole(name, backend, order):
 
 
 def test_alibi_between_parts_is_refused_by_name():
-    split, sizes = SequenceSplit(WORLD), Sizes(BATCH, HEADS, KV_HEADS, SEQ // WORLD, DIM, DIM, "float16", "CPU")
+    own = process_call(dtype="float16", value_dim=DIM, rules=AttentionRules(causal=True, alibi=True))
     with pytest.raises(RuntimeError, match="alibi: between parts of a sequence it is a bias in float32; backend 'emul"):
-        Process(1, split, AttentionRules(causal=True, alibi=True), sizes, "emulator")
+        Process(1, SequenceSplit(WORLD), own, "emulator")
 
 
 def test_a_prefix_brings_the_keys_of_later_processes():
@@ -138,4 +142,4 @@ def test_inputs_are_those_of_the_whole_sequence(optional, rules, message):
     dtypes = "float32", "int32", "int32"
     optional = tuple(None if shape is None else (shape, dtype) for shape, dtype in zip(optional, dtypes))
     with pytest.raises(ValueError, match=message):
-        read_sizes(specs, optional, SequenceSplit(2), AttentionRules(**rules), DIM, None)
+        read_call(specs, optional, SequenceSplit(2), AttentionRules(**rules), DIM, None)

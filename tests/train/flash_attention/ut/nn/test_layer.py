@@ -47,7 +47,7 @@ def test_the_positional_signature_is_the_one_users_have():
         ({"head_dim": "64"}, TypeError, "head_dim: got str"),
         ({"dropout_rate": 1.0}, ValueError, "dropout_rate: got 1.0"),
         ({"prev_block_num": -1}, ValueError, "prev_block_num: got -1"),
-        ({"tiling_stgy_name": "none"}, ValueError, "tiling_stgy_name: no strategy is called 'none'"),
+        ({"tiling_stgy_name": "none"}, ValueError, "tiling_stgy_name: got 'none', allowed are sparse"),
         ({"dp": 0}, ValueError, "dp: got 0"),
         ({"mp": 1.0}, TypeError, "mp: got float"),
         ({"have_attention_mask_batch": 1}, TypeError, "have_attention_mask_batch: got int"),

@@ -49,4 +49,4 @@ def apply_rotary_emb(
 def _refuse(inplace):
     if inplace:
         raise ValueError(f"inplace: got {inplace!r}, allowed is False; take the tensor that is returned")
-    raise ValueError("cu_seqlens: given, allowed is None; turn the padded (batch, seqlen, nheads, headdim) tensor")
+    raise ValueError("cu_seqlens: got one, allowed is None; turn the padded (batch, seqlen, nheads, headdim) tensor")

@@ -11,7 +11,7 @@ from flash_attention.text_table import table
 
 @dataclass(frozen=True)
 class Figure:
-    """Hold one measured figure. `reached` is None when an implementation was missing; `note` says why.
+    """Hold one measured figure. `reached` is None if an implementation was missing; `note` says why.
 
     Attributes:
         span: of an estimate, the least and the most that the evidence allows.

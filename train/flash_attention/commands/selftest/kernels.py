@@ -16,7 +16,7 @@ _BIAS = replace(problem_of(512, 64, heads=2, bias="per_score"), bias_grad=True)
 _SINKS = replace(problem_of(512, 64, heads=4, kv_heads=2, sinks=True, window_left=300), return_lse=True)
 
 #: Stage and problem by name; the cores of a chip come later.
-REQUESTS: dict[str, tuple[str, KernelProblem]] = {
+KERNELS: dict[str, tuple[str, KernelProblem]] = {
     "forward, D=128, causal": ("forward", _CAUSAL_128),
     "forward, D=64": ("forward", _PLAIN_64),
     "forward, D=256": ("forward", problem_of(512, 256, heads=2)),
@@ -44,5 +44,5 @@ REQUESTS: dict[str, tuple[str, KernelProblem]] = {
 
 def planned(name: str, cores: int) -> tuple[str, KernelProblem]:
     """Return a name's stage and problem, for a chip with so many cores."""
-    stage, problem = REQUESTS[name]
+    stage, problem = KERNELS[name]
     return stage, replace(problem, cores=cores)
