@@ -38,7 +38,7 @@ def test_a_case_is_operator_lengths_and_rules_in_any_order() -> None:
     assert KernelCase.parse("") == KernelCase("forward", 2048, 128, "full")
     case = KernelCase.parse("causal_alibi,D=64,backward,S=512")
     assert case == KernelCase("backward", 512, 64, "causal_alibi")
-    problem = case.call()
+    problem = case.problem()
     assert (problem.seq_q, problem.head_dim, problem.rules.causal, problem.bias) == (512, 64, True, "alibi")
 
 
