@@ -16,7 +16,7 @@ from flash_attention.backends.tik.environment import chip
 from flash_attention.call import AttentionRules
 from flash_attention.kernels.tik import describe
 from flash_attention.kernels.tik.layout import from_nz, to_nz
-from flash_attention.kernels.tik.problem import KernelProblem, Request, padded
+from flash_attention.kernels.tik.problem import KernelProblem, padded
 
 DTYPES = {"float32": 0, "float16": 1, "int32": 3, "uint8": 4}  # aclDataType
 ND, FRACTAL_NZ = 2, 29  # aclFormat
@@ -52,8 +52,8 @@ class Forward:
         import acl
 
         rules = AttentionRules(causal=causal)
-        request = Request(KernelProblem(batch, heads, seq, seq, head_dim, rules=rules, **chip()._asdict()))
-        self.operator, signature = describe.arguments("forward", request)
+        problem = KernelProblem(batch, heads, seq, seq, head_dim, rules=rules, **chip()._asdict())
+        self.operator, signature = describe.arguments("forward", problem)
         filled = self.operator.fill(signature)
         self.sides = filled.inputs, filled.outputs
         self.own = {}  # what follows from the problem, or stands in for what it lacks
@@ -62,7 +62,7 @@ class Forward:
                 array = np.zeros(tensor.shape, tensor.dtype) if tensor.constant is None else tensor.constant
                 self.own[tensor.name] = upload(np.ascontiguousarray(array))
         self.attributes = acl.op.create_attr()
-        acl.op.set_attr_string(self.attributes, "request", request.to_text())
+        acl.op.set_attr_string(self.attributes, "problem", problem.to_text())
         self.descriptions = [[self.describe(one) for one in side] for side in self.sides]
         # pyACL has no function that compiles; its handles are the pointers of the function in C.
         pointers = [(ctypes.c_void_p * len(side))(*side) for side in self.descriptions]
