@@ -32,9 +32,9 @@ def packing_of(case: VarlenCase) -> Packing:
     return Packing(case, room=9 * (case.heads == 4), return_lse=case.heads == 4 or case.alibi == "computed")
 
 
-def results_of(tik, execute, packing: Packing, **request) -> reference.Attention:
+def results_of(tik, execute, packing: Packing, **problem) -> reference.Attention:
     """Return all results of a packing, checked."""
-    found = packing.run(tik, execute, packing.problem(**request))
+    found = packing.run(tik, execute, packing.problem(**problem))
     packing.check(found)
     return found
 
@@ -82,7 +82,7 @@ def test_float16_scores(tik, execute):
 def test_kernels_serve_any_lengths(tik, execute):
     """The recorded kernels depend on the tokens and the room for sequences, not on the lengths."""
     lengths = [(1,) * 9 + (131,), (140,), (0, 0, 64, 0, 76), (16, 48, 32, 44), (127, 13)]
-    requests, programs = set(), {}
+    problems, programs = set(), {}
 
     def run(instance, feed, outputs):
         programs.setdefault(tuple(outputs), instance)
@@ -90,10 +90,10 @@ def test_kernels_serve_any_lengths(tik, execute):
 
     for queries in lengths:
         packing = Packing(causal(queries).case, room=10)
-        request = packing.problem()
-        requests.add(request.to_text())
-        packing.check(packing.run(tik, run, request))
-    assert len(requests) == 1 and len(programs) == 4
+        problem = packing.problem()
+        problems.add(problem.to_text())
+        packing.check(packing.run(tik, run, problem))
+    assert len(problems) == 1 and len(programs) == 4
 
 
 @pytest.mark.parametrize("spoiled", (2, pytest.param(3, marks=pytest.mark.slow)))
@@ -130,8 +130,8 @@ def test_whole_tiles_have_the_bits_of_a_call(tik, execute, mask):
 @pytest.mark.slow
 def test_two_runs_have_the_same_bits(tik, execute):
     packing = causal(QUERIES, KEYS, heads=1)
-    request = packing.problem(cores=5)
-    assert_same(*(packing.run(tik, execute, request) for _ in range(2)))
+    problem = packing.problem(cores=5)
+    assert_same(*(packing.run(tik, execute, problem) for _ in range(2)))
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from flash_attention.kernels.tik import describe, operators
 from flash_attention.kernels.tik.describe import STAGES, Operator
 from flash_attention.kernels.tik.problem import KernelProblem
 
-from tests.train.flash_attention.ut.backends.tik.support.requests import REQUESTS, described
+from tests.train.flash_attention.ut.backends.tik.support.problems import PROBLEMS, described
 
 tikemu = pytest.importorskip("tikemu")
 
@@ -53,7 +53,7 @@ def built(monkeypatch, tmp_path) -> Iterator[list]:
 @pytest.mark.parametrize("route", (_in_process, _package))
 def test_entries_take_what_the_kernels_take(built: list, route: Callable) -> None:
     functions: dict[Operator, Callable] = {}
-    for problem in REQUESTS.values():
+    for problem in PROBLEMS.values():
         for stage in STAGES:
             operator, signature = describe.arguments(stage, problem)
             entry = functions.setdefault(operator, functions.get(operator) or route(operator))
@@ -67,7 +67,7 @@ def test_entries_take_what_the_kernels_take(built: list, route: Callable) -> Non
 @pytest.mark.system
 @pytest.mark.parametrize("route", (_in_process, _package))
 def test_entries_refuse_other_tensors(built: list, route: Callable) -> None:
-    problem = REQUESTS["causal-key_mask-bias-dropout-gqa-sinks-d_bias-d_lse"]
+    problem = PROBLEMS["causal-key_mask-bias-dropout-gqa-sinks-d_bias-d_lse"]
     for stage in STAGES:
         operator, signature = describe.arguments(stage, problem)
         tensors = list(described(operator.fill(signature)).values())

@@ -15,7 +15,7 @@ from flash_attention.kernels.tik.operators import compile_entry
 from flash_attention.kernels.tik.problem import KernelProblem
 
 from tests.train.flash_attention.support.calls import make_kernel_problem
-from tests.train.flash_attention.ut.backends.tik.support.requests import PACKED, REQUESTS, described
+from tests.train.flash_attention.ut.backends.tik.support.problems import PACKED, PROBLEMS, described
 
 ir = pytest.importorskip("tikemu.program.ir")
 
@@ -23,11 +23,11 @@ _FEW = make_kernel_problem(2, 4, 2, 96, 32, kv_heads=2, causal=True, causal_alig
 _EVERY = make_kernel_problem(2, 4, 2, 96, 32, kv_heads=2, alibi=True, sinks=True, softcap=9.0, value_dim=48)
 DECODING = {"contiguous": _FEW, "paged": replace(_FEW, pages=(10, 24))}
 DECODING.update({"contiguous-every": _EVERY, "paged-every": replace(_EVERY, pages=(10, 24))})
-CHAINS = {name: (STAGES, problem) for name, problem in REQUESTS.items()}
+CHAINS = {name: (STAGES, problem) for name, problem in PROBLEMS.items()}
 CHAINS.update((name, (DECODE_STAGES, problem)) for name, problem in DECODING.items())
 CHAINS.update((name, (STAGES, problem)) for name, problem in PACKED.items())
 # Building every kernel of every combination takes minutes.
-BUILT = [name for index, name in enumerate(REQUESTS) if index % 9 == 0] + ["plain-alibi", "causal-alibi", *DECODING]
+BUILT = [name for index, name in enumerate(PROBLEMS) if index % 9 == 0] + ["plain-alibi", "causal-alibi", *DECODING]
 BUILT += [name for index, name in enumerate(PACKED) if index % 5 == 0]
 
 
@@ -97,7 +97,7 @@ def test_operators_differ_in_name_and_arguments() -> None:
     ],
 )
 def test_types_tell_matrices_and_sinks(name: str, stage: str, said: str) -> None:
-    assert describe.arguments(stage, REQUESTS[name])[0].name == f"flash_attention_{said}"
+    assert describe.arguments(stage, PROBLEMS[name])[0].name == f"flash_attention_{said}"
 
 
 def test_signatures_need_no_tik(run_python: Callable[..., str]) -> None:
@@ -119,7 +119,7 @@ print(*(tensor.name for stage in STAGES for tensor in describe.arguments(stage, 
 
 
 def test_a_request_survives_its_text() -> None:
-    for problem in REQUESTS.values():
+    for problem in PROBLEMS.values():
         assert KernelProblem.from_text(problem.to_text()) == problem
 
 
@@ -130,13 +130,13 @@ def test_another_text_is_refused(text: str) -> None:
 
 
 def test_every_field_of_a_problem_is_in_the_text() -> None:
-    problem = REQUESTS["plain"]
+    problem = PROBLEMS["plain"]
     changed = replace(problem, cores=7)
     assert KernelProblem.from_text(changed.to_text()).cores == 7
 
 
 def test_compile_names_the_wrong_tensor(tik: ModuleType) -> None:
-    problem = REQUESTS["plain"]
+    problem = PROBLEMS["plain"]
     operator, signature = describe.arguments("forward", problem)
     right = described(operator.fill(signature))
 

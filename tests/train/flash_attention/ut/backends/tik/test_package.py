@@ -115,7 +115,7 @@ def test_install_refuses(package, arguments, said):
     assert done.returncode != 0 and said in done.stderr
 
 
-REQUESTS = {
+PROBLEMS = {
     "plain": KernelProblem(1, 1, 32, 32, 16),
     "everything": make_kernel_problem(
         1,
@@ -136,8 +136,8 @@ REQUESTS = {
 
 
 DECODING = KernelProblem(1, 2, 1, 64, 32, kv_heads=1, cores=2, pages=(3, 16))
-ENTRIES_OF = [(name, stage) for name in REQUESTS for stage in STAGES] + [("decoding", stage) for stage in DECODE_STAGES]
-REQUESTS["decoding"] = DECODING
+ENTRIES_OF = [(name, stage) for name in PROBLEMS for stage in STAGES] + [("decoding", stage) for stage in DECODE_STAGES]
+PROBLEMS["decoding"] = DECODING
 
 
 # CANN imports an entry in a process that has only the copy of flash_attention inside the package. It calls the entry as
@@ -164,14 +164,14 @@ for name, tensors, text, feed, results in CALLED:
 
 @pytest.fixture(scope="module")
 def called(package, tmp_path_factory):
-    """Return the calls of entries by request and stage: inputs, file of results, and if it refused a missing tensor.
+    """Return the calls of entries by problem and stage: inputs, file of results, and if it refused a missing tensor.
 
     One process calls all entries; it has only the copy of flash_attention inside the package.
     """
     folder = tmp_path_factory.mktemp("entries")
     entries, found = [], {}
     for name, stage in ENTRIES_OF:
-        operator, signature = describe.arguments(stage, REQUESTS[name])
+        operator, signature = describe.arguments(stage, PROBLEMS[name])
         called = operator.fill(signature)
         feed = signature.feed(**{t.name: _array(t) for t in signature.inputs if t.constant is None})
         files = [str(folder / f"{name}-{stage}-{what}.npz") for what in ("feed", "results")]
@@ -181,7 +181,7 @@ def called(package, tmp_path_factory):
             {"shape": t.shape, "dtype": t.dtype, "format": t.format, "ori_shape": t.shape, "ori_format": "ND"}
             for t in (*called.inputs, *called.outputs)
         ]
-        entries.append((operator.name, tensors, REQUESTS[name].to_text(), *files))
+        entries.append((operator.name, tensors, PROBLEMS[name].to_text(), *files))
         found[name, stage] = feed, files[1]
     values = {
         "CALLED": entries,
@@ -200,7 +200,7 @@ def test_an_entry_works_without_the_python_package(tik, called, name, stage):
     """The entry's kernel gives the same bits as this process's kernel."""
     feed, file, refused = called[name, stage]
     assert refused
-    kernel = build(stage, REQUESTS[name], tik, "same", True)
+    kernel = build(stage, PROBLEMS[name], tik, "same", True)
     options = tikemu.Options(strict=True, progress=False)
     expected = tikemu.run(kernel.tik, feed, timing=False, options=options).outputs
     with np.load(file) as results:

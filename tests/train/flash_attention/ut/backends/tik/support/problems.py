@@ -1,4 +1,4 @@
-"""Return requests of operators for every combination of features, and tensors for a signature."""
+"""Return kernel problems for every combination of features, and tensors for a signature."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ DROPOUTS = {"": {}, "dropout": {"dropout_rate": 0.1}}
 HEADS = {"": {}, "gqa-sinks": {"kv_heads": 1, "sinks": True}}
 
 
-def all_requests() -> dict[str, KernelProblem]:
+def all_problems() -> dict[str, KernelProblem]:
     """Return every combination of features by name. Gradients of bias and logsumexp vary along with them."""
     result = {}
     for names in itertools.product(POSITIONS, MASKS, BIASES, DROPOUTS, HEADS):
@@ -42,12 +42,12 @@ def all_requests() -> dict[str, KernelProblem]:
         dropout, sinks = (bool(names[index]) for index in (3, 4))
         gradients = [(False, sinks != dropout)] + [(True, dropout)] * given
         for bias_grad, return_lse in gradients:
-            request = replace(problem, bias_grad=bias_grad, return_lse=return_lse)
-            result[name + "-d_bias" * bias_grad + "-d_lse" * return_lse] = request
+            problem = replace(problem, bias_grad=bias_grad, return_lse=return_lse)
+            result[name + "-d_bias" * bias_grad + "-d_lse" * return_lse] = problem
     return result
 
 
-def packed_requests() -> dict[str, KernelProblem]:
+def packed_problems() -> dict[str, KernelProblem]:
     """Return every combination of features that packed sequences have, by name."""
     result = {}
     alibis = {"": {}, "alibi": {"alibi": True}, "causal-alibi": {"alibi": True, "causal": True}}
@@ -60,13 +60,13 @@ def packed_requests() -> dict[str, KernelProblem]:
             keep_blocks=16 if dropout else 0,
             cores=1 if cores else 32,
         )
-        request = replace(problem, return_lse=bool(logsumexp))
-        result["-".join(filter(None, ("packed", *names)))] = request
+        problem = replace(problem, return_lse=bool(logsumexp))
+        result["-".join(filter(None, ("packed", *names)))] = problem
     return result
 
 
-REQUESTS = all_requests()
-PACKED = packed_requests()
+PROBLEMS = all_problems()
+PACKED = packed_problems()
 
 
 def described(signature: Signature) -> dict[str, dict]:
