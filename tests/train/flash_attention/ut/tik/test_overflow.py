@@ -14,6 +14,7 @@ from flash_attention.kernels.tik import KernelProblem, describe
 from tests.train.flash_attention.support.calls import make_call
 from tests.train.flash_attention.support.cases import check_call
 from tests.train.flash_attention.ut.tik.support import stored_arrays
+from tests.train.flash_attention.ut.tik.support.passes import both_passes, random_data
 from tests.train.flash_attention.ut.tik.support.programs import build_backward, build_forward
 
 ROWS, KEYS = 144, 400
@@ -128,6 +129,49 @@ def test_hidden_scores_of_any_size_set_nothing(tik, execute, kind, head_dim):
         fields.update(mask_shape=features["mask"].shape, mask_dtype="uint8")
     attention = make_call(1, 1, ROWS, KEYS, head_dim, **fields)
     _check(attention, arrays, _run(tik, execute, attention, arrays, **features), **features)
+
+
+FEATURES = {
+    "key mask": {"mask_shape": (1, 1, 1, 50), "mask_dtype": "uint8"},
+    "key bias": {"bias_shape": (1, 2, 1, 50), "bias_dtype": "float16"},
+    "bias": {"bias_shape": (1, 2, 40, 50), "bias_dtype": "float16"},
+    "alibi": {"alibi": True},
+}
+
+
+def _results_and_truth(tik, execute, attention: Call, data: dict) -> tuple[dict, dict]:
+    """Return what the operators compute, and the truth, by name. Float16 composed attention is no measure here."""
+    found, _ = both_passes(tik, execute, describe.kernel_problem(attention, cores=2), data)
+    truth = reference.truth(attention, **{name: array.astype(float) for name, array in data.items()})
+    return found, {name: array for name, array in truth.named().items() if array is not None}
+
+
+@pytest.mark.parametrize("head_dim", (32, pytest.param(80, marks=pytest.mark.slow)))
+@pytest.mark.parametrize("kind", FEATURES)
+def test_scores_to_50000_beside_other_terms(tik, execute, kind, head_dim):
+    """Float16 holds such scores in steps of 32, and in units of a post-scale of 16 and more worse."""
+    attention = make_call(1, 2, 40, 50, head_dim, causal=True, **FEATURES[kind])
+    data = random_data(describe.kernel_problem(attention, cores=2))
+    signs, size = np.sign(data["key"][:, :, :1]), 50000 / np.sqrt(head_dim)
+    data["key"] = (data["key"] / 100 + 100 * signs).astype(np.float16)
+    rows = data["query"][:, :, 5::25]
+    rows[...] = rows / 100 + signs * (size / 100)
+    found, truth = _results_and_truth(tik, execute, attention, data)
+    np.testing.assert_allclose(found["output"], truth["output"], atol=0.02)
+    np.testing.assert_allclose(found["logsumexp"], truth["logsumexp"], rtol=1e-6, atol=0.02)
+
+
+@pytest.mark.parametrize("head_dim", (32, 80, 128))
+@pytest.mark.parametrize("low", (-65504.0, pytest.param(-30000.0, marks=pytest.mark.slow)))
+def test_rows_whose_biases_are_all_far_below_zero(tik, execute, low, head_dim):
+    attention = make_call(1, 2, 40, 50, head_dim, causal=True, **FEATURES["bias"])
+    data = random_data(describe.kernel_problem(attention, cores=2))
+    hidden = np.random.default_rng(5).random(data["bias"].shape) < 0.3
+    hidden[0, 1, [3, 10, 39]] = True
+    data["bias"][hidden] = low
+    found, truth = _results_and_truth(tik, execute, attention, data)
+    for name, array in truth.items():
+        np.testing.assert_allclose(found[name], array, atol=0.01 * np.abs(array).max(), err_msg=name)
 
 
 def test_gradients_beyond_float16_set_the_status(tik, execute):

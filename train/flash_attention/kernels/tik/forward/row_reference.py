@@ -24,7 +24,7 @@ from flash_attention.kernels.tik.tik_types import Factor, Number, RunTime, Scala
 EXACT_SWEEPS = len(score_terms.REFERENCE)
 CAPPED_SWEEPS = 2  # over the sample: many scores may equal the cap, and float16 then holds their probabilities exactly
 # Beyond this a float16 score is coarse. The reference is then lowered by more than its rounding, so that it does not
-# pass the true maximum.
+# pass the true maximum. Where terms or a bias make the post-scale 16 or more, final scores of that size are coarse.
 COARSE = 4096.0
 COARSE_SLACK = 2.0**-9
 # The reference of a row that sees no key of the sample, without and with float16 scores. Such scores reach 16376, and
@@ -200,8 +200,8 @@ def _tile_maximum(core: Core[ForwardPlan], item: Item, a: int, epoch: Number, ti
         _fetch_sampled(core, "mask", "hidden", item, "mask_plane", a, tile, search)
     if problem.bias == "per_score":
         _fetch_sampled(core, "bias", "bias", item, "bias_plane", a, tile, search)
-    if problem.rules.softcap:
-        _capped_maximum(core, item, a, search)
+    if problem.rules.softcap or problem.bias == "per_score":
+        _single_maximum(core, item, a, search)
         return
     spans = []
     for segment, width in enumerate(plan.segments):
@@ -210,8 +210,6 @@ def _tile_maximum(core: Core[ForwardPlan], item: Item, a: int, epoch: Number, ti
         at, elements = plan.segment_start(segment) * plan.rows, width * plan.rows
         view = _segment(core, segment)
         core.from_l0c(view, core.on.scores[slot], elements // FRACTAL)
-        if problem.bias == "per_score":
-            core.with_scalar("vec_axpy", view, core.on.bias[0][at:], 1.0 / problem.post_scale, elements)
         if search.slopes is not None:
             with tik.if_scope(distance > 0):
                 core.with_scalar("vec_axpy", view, core.on.distance[0][at:], search.slopes.coarse, elements)
@@ -256,22 +254,29 @@ def _sample_scores(core: Core[ForwardPlan], item: Item, a: int, segment: int, sl
     scores(core, slot, segment)
 
 
-def _capped_maximum(core: Core[ForwardPlan], item: Item, a: int, search: Search) -> None:
-    """Do the same with a soft cap, in float32."""
+def _single_maximum(core: Core[ForwardPlan], item: Item, a: int, search: Search) -> None:
+    """Do the same in float32: with a soft cap, or a bias, beside which float16 has no digits for a score."""
     plan, problem, tik = core.plan, core.problem, core.tik
     score, largest, column = core.on.score[0], core.on.scratch[0], plan.rows * 16
-    half = core.on.inverse[0].reinterpret_cast_to("float16")
+    half, capped = core.on.inverse[0].reinterpret_cast_to("float16"), problem.rules.softcap > 0
     for segment in range(len(plan.segments)):
         slot = _sample_slot(core, a, segment)
         _sample_scores(core, item, a, segment, slot, search)
         start, elements = plan.segment_start(segment) * plan.rows, plan.segments[segment] * plan.rows
-        softcap.take(core, score, core.on.scores[slot], core.on.linear[slot % len(core.on.linear)], start, 0, elements)
+        if capped:
+            linear = core.on.linear[slot % len(core.on.linear)]
+            softcap.take(core, score, core.on.scores[slot], linear, start, 0, elements)
+        else:
+            core.from_l0c(score[start + HALF_ROUND], core.on.scores[slot], elements // FRACTAL)
     core.fill(largest, LOWEST * problem.post_scale, column)
     for index, (first, columns) in enumerate(plan.pieces):
         at, elements, work = first * column, columns * column, core.on.probability_piece[index]
         part = score[at:]
-        softcap.squash(core, part, core.operand_shift, elements)
-        softcap.add_terms(core, part, at, elements)
+        if capped:
+            softcap.squash(core, part, core.operand_shift, elements)
+            softcap.add_terms(core, part, at, elements)
+        else:
+            core.with_scalar("vec_muls", part, part[HALF_ROUND:], problem.post_scale, elements)
         if problem.bias == "per_score":
             core.add_half(part, core.on.bias[0][at:], 1.0, elements)
         if search.slopes is not None:
@@ -394,7 +399,8 @@ def _take(core: Core[ForwardPlan], sweep: Number, epoch: Number, search: Search)
     if _is_bounded(core):
         core.with_row("vec_max", value, value, core.on.least_reference[0], numbers)
     core.unary("vec_abs", extra, value, numbers)
-    core.with_scalar("vec_adds", extra, extra, -COARSE, numbers)
+    coarse = COARSE / problem.post_scale if problem.post_scale >= 16 else COARSE
+    core.with_scalar("vec_adds", extra, extra, -coarse, numbers)
     core.with_row("vec_max", extra, extra, core.on.zeros[0], numbers)
     core.with_scalar("vec_muls", extra, extra, COARSE_SLACK, numbers)
     core.binary("vec_sub", value, value, extra, numbers)
