@@ -17,6 +17,7 @@ from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 
 from flash_attention.backends import registry
+from flash_attention.backends.base import Backend
 from flash_attention.bridge.constants import filled
 from flash_attention.call import Call, alibi_slopes
 from flash_attention.call.visibility import UNLIMITED
@@ -156,7 +157,9 @@ class PieceBackward(_Piece):
     def __init__(self, own: Call, piece: Piece, backend: str | None):
         call = piece_call(own, piece)
         super().__init__(own, piece, call)
-        self.gradients = _Differentiated(call, backend)
+        chosen = registry.choose(call, backend)
+        built = chosen.build_backward(call)
+        self.gradients = _Differentiated(call, chosen) if built is None else built
 
     def construct(self, query, key, value, optional, output, logsumexp, d_output, d_query, d_key, d_value):
         logsumexp = self.rows(logsumexp)
@@ -179,13 +182,13 @@ class PieceBackward(_Piece):
 
 
 class _Differentiated(nn.Cell):
-    """Compute gradients from the derivative of the forward cell.
+    """Compute gradients from the derivative of the forward cell. Serves backends without a backward pass of their own.
 
     The output of the whole is sum_i w_i output_i with w_i = exp(logsumexp_i - logsumexp). So the gradient of output_i
     is w_i d_output, and the gradient of logsumexp_i is w_i d_output . (output_i - output).
     """
 
-    def __init__(self, call: Call, backend: str | None):
+    def __init__(self, call: Call, backend: Backend):
         super().__init__()
         self.attention = registry.build(call, backend)
         self.differentiate = ops.GradOperation(get_all=True, sens_param=True)

@@ -67,5 +67,10 @@ class CpuBackend(Backend):
             return attention(call, shard)
         return VarlenAttention(call) if call.kind == "varlen" else PagedAttention(call)
 
+    def build_backward(self, call: Call):
+        from flash_attention.backends.cpu.operators import Gradients
+
+        return Gradients(call)
+
 
 BACKEND = CpuBackend()
