@@ -162,8 +162,11 @@ class _Features(nn.Cell):
 
     def __init__(self, problem: KernelProblem):
         super().__init__()
-        p = problem
-        self.masked, self.biased, self.dropped = p.mask != "none", p.bias_shape is not None, p.dropout_threshold > 0
+        self.masked, self.biased, self.dropped = (
+            problem.mask != "none",
+            problem.bias_shape is not None,
+            problem.dropout_threshold > 0,
+        )
 
     def construct(self, mask, bias, keep):
         result = ()
@@ -203,17 +206,16 @@ class _Backward(nn.Cell):
 
     def __init__(self, problem: KernelProblem, rows: tuple, main: tuple, *finish: tuple):
         super().__init__()
-        p = problem
         self.rows, self.rows_constants = rows
         self.main, self.main_constants = main
         self.finish = finish[0][0] if finish else None
         self.features = _Features(problem)
-        self.has_sinks, self.packed = p.sinks, p.sequences > 0
+        self.has_sinks, self.packed = problem.sinks, problem.sequences > 0
         if self.packed:
             self.tables = (operators.work_tables(integers, problem, ("grad", "blocks")),)
         self.return_lse, self.bias_grad = problem.return_lse, problem.bias_grad
         self.last = 4 if self.bias_grad else 3  # MindSpore 2.6 takes no negative index here
-        self.bias_sums = _BiasSums(p) if self.bias_grad and p.bias == "per_key" else None
+        self.bias_sums = _BiasSums(problem) if self.bias_grad and problem.bias == "per_key" else None
 
     def construct(self, query, key, value, output, logsumexp, d_output, d_logsumexp, *others):
         mask, bias, keep, sinks = others[:4]

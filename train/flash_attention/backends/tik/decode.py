@@ -26,18 +26,18 @@ class DecodeKernels(nn.Cell):
     has none. output (B, H, Sq, Dv), logsumexp (B, H, Sq padded to 16).
     """
 
-    def __init__(self, problem: KernelProblem, make_primitive: MakePrimitive, given_slopes: bool):
+    def __init__(self, p: KernelProblem, make_primitive: MakePrimitive, given_slopes: bool):
         super().__init__()
-        p, self.paged = problem, problem.pages is not None
+        self.paged = p.pages is not None
         plan = scheduler.choose(p).plan
         shapes = {"output": (p.batch, p.heads, p.seq_q, p.value_dim)}
         head_rows = scheduler.head_rows(p, plan)
         slope_rows = scheduler.slope_rows(p, plan)
         made: list = []
         for stage in DECODE_STAGES:
-            operator, signature = describe.arguments(stage, problem)
-            made.append(make_primitive(operator, signature, problem, shapes))
-            made.append(Constants(problem, signature, given_slopes, slope_rows))
+            operator, signature = describe.arguments(stage, p)
+            made.append(make_primitive(operator, signature, p, shapes))
+            made.append(Constants(p, signature, given_slopes, slope_rows))
         self.main, self.main_constants, self.merge, self.merge_constants = made
         self.blocks = (p.batch * p.kv_heads, plan.row_blocks, plan.rows)
         self.heads = (p.batch * p.kv_heads, plan.row_blocks * plan.group_heads * p.seq_q)

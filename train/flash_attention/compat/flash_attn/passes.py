@@ -156,10 +156,8 @@ def _flash_attn_varlen_backward(
     Returns:
         sum(dout * out, -1), float32 (nheads, total_q).
     """
-    ends, rules = (
-        (cu_seqlens_q, cu_seqlens_k),
-        (dropout_p, softmax_scale, causal, (window_size_left, window_size_right), softcap),
-    )
+    ends = cu_seqlens_q, cu_seqlens_k
+    rules = dropout_p, softmax_scale, causal, (window_size_left, window_size_right), softcap
     return _backward(ends, rules, dout, (q, k, v), out, softmax_lse, (dq, dk, dv), alibi_slopes, rng_state)
 
 

@@ -103,16 +103,21 @@ CALLS = 3
 AGAIN = case_list.params(lambda case: case_list.daily(case, "again"), dtype="float16")
 
 
+def again() -> list:
+    """Return modes, backends and cases: graphs of backend cpu alone, and no case that a 910 refuses on the emulator."""
+    return [
+        pytest.param(mode, backend, *case.values, id=f"{mode}-{case.id}-{backend}", marks=case.marks)
+        for mode, backend in (("graph", "cpu"), ("pynative", "cpu"), ("pynative", "emulator"), ("pynative", "math"))
+        for case in AGAIN
+        if backend != "emulator" or refuse_on_910(case.values[0].call) is None
+    ]
+
+
 @pytest.mark.daily(
     "pynative-*-cpu", "pynative-*-emulator", "graph-*-heads-*-cpu", "graph-*-drop0.5-cpu", "graph-*-prefix-cpu"
 )
-@pytest.mark.parametrize("backend", ("cpu", "emulator", "math"))
-@pytest.mark.parametrize("case", AGAIN)
-def test_calls_with_other_data(case, backend, mode):
-    if backend == "emulator" and refuse_on_910(case.call) is not None:
-        pytest.skip("not on a 910")
-    if mode == "graph" and backend != "cpu":
-        pytest.skip("what its graphs compute is tested by fewer cases")
+@pytest.mark.parametrize(("mode", "backend", "case"), again(), indirect=["mode"])
+def test_calls_with_other_data(mode, backend, case):
     for draw in range(CALLS):
         drawn = replace(case, draw=draw)
         cases.check(drawn, run_case(drawn, backend))

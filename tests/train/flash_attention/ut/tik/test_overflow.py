@@ -174,6 +174,14 @@ def test_rows_whose_biases_are_all_far_below_zero(tik, execute, low, head_dim):
         np.testing.assert_allclose(found[name], array, atol=0.01 * np.abs(array).max(), err_msg=name)
 
 
+def test_a_bias_of_minus_infinity_per_score_sets_the_status(tik, execute):
+    problem = describe.kernel_problem(make_call(1, 2, 40, 50, 32, **FEATURES["bias"]), cores=2)
+    data = random_data(problem)
+    data["bias"][..., 7] = -np.inf
+    with pytest.raises(AssertionError, match="vec_axpy"):
+        both_passes(tik, execute, problem, data)
+
+
 def test_gradients_beyond_float16_set_the_status(tik, execute):
     arrays = _normal(64)
     arrays[1] *= 200

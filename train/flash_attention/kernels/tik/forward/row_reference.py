@@ -24,7 +24,7 @@ from flash_attention.kernels.tik.tik_types import Factor, Number, RunTime, Scala
 EXACT_SWEEPS = len(score_terms.REFERENCE)
 CAPPED_SWEEPS = 2  # over the sample: many scores may equal the cap, and float16 then holds their probabilities exactly
 # Beyond this a float16 score is coarse. The reference is then lowered by more than its rounding, so that it does not
-# pass the true maximum. Where terms or a bias make the post-scale 16 or more, final scores of that size are coarse.
+# pass the true maximum. If terms or a bias make the post-scale 16 or more, final scores of that size are coarse.
 COARSE = 4096.0
 COARSE_SLACK = 2.0**-9
 # The reference of a row that sees no key of the sample, without and with float16 scores. Such scores reach 16376, and
@@ -255,7 +255,7 @@ def _sample_scores(core: Core[ForwardPlan], item: Item, a: int, segment: int, sl
 
 
 def _single_maximum(core: Core[ForwardPlan], item: Item, a: int, search: Search) -> None:
-    """Do the same in float32: with a soft cap, or a bias, beside which float16 has no digits for a score."""
+    """Do the same in float32, with a soft cap or a bias per score. A great bias leaves float16 no digits for scores."""
     plan, problem, tik = core.plan, core.problem, core.tik
     score, largest, column = core.on.score[0], core.on.scratch[0], plan.rows * 16
     half, capped = core.on.inverse[0].reinterpret_cast_to("float16"), problem.rules.softcap > 0
