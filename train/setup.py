@@ -54,7 +54,8 @@ class BuildWithKernel(build_py):
     """Compile the CPU kernel into the package folder before that is copied."""
 
     def run(self) -> None:
-        command = [sys.executable, "-m", "flash_attention.backends.cpu.build"]
+        # An isolated build has no NumPy, which the package imports: by path, and with the standard library alone.
+        command = [sys.executable, "-I", "-S", "flash_attention/backends/cpu/build.py"]
         if WITH_KERNEL and subprocess.run(command, cwd=HERE).returncode:
             sys.exit("error: the CPU kernel was not built, for the reason above")
         # Setuptools may have listed the data files before the library was there.

@@ -9,6 +9,7 @@ import sys
 from types import ModuleType
 
 from flash_attention import __version__, commands
+from flash_attention.commands.info import mindspore_fault
 
 
 def command_modules() -> dict[str, ModuleType]:
@@ -45,10 +46,11 @@ def main(arguments: list[str] | None = None) -> int:
     except (ValueError, TypeError, RuntimeError, OSError) as error:
         print(f"flash-attention {options.command}: {error}", file=sys.stderr)
         return 2
-    except ModuleNotFoundError as error:
-        if error.name != "mindspore":
+    except ModuleNotFoundError:
+        fault = mindspore_fault()
+        if fault is None:
             raise
-        print(f"flash-attention {options.command}: MindSpore is not installed: pip install mindspore", file=sys.stderr)
+        print(f"flash-attention {options.command}: {fault}", file=sys.stderr)
         return 2
 
 

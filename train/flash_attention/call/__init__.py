@@ -1,4 +1,5 @@
-"""Describe an attention call once: its sizes, rules and inputs, with checks of the arguments. It needs no MindSpore.
+"""Describe an attention call once: its sizes, rules and inputs, with checks of the arguments. It needs no
+MindSpore, and its import no NumPy.
 
 call.py         Call: sizes, dtypes, rules and inputs of one call, frozen and validated
 storage.py      Varlen and Paged: packed sequences, and keys in a paged cache

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from numbers import Integral, Real
+from typing import TYPE_CHECKING
 
-import numpy as np
+if TYPE_CHECKING:
+    import numpy as np
 
 # The dtypes of lengths, positions, indices and ids.
 INTEGERS = ("int32", "int64")
@@ -53,6 +55,8 @@ def check_scale(name: str, value) -> float:
 
 def check_range(name: str, numbers: np.ndarray, most) -> None:
     """Raise unless the numbers of an array are from 0 to `most`. `most` is an integer or an array that broadcasts."""
+    import numpy as np
+
     for at in np.argwhere((numbers < 0) | (numbers > most))[:1]:
         number, top = (array[tuple(at)] for array in np.broadcast_arrays(numbers, most))
         raise ValueError(f"{name}: got {number}, allowed are 0 to {top}")

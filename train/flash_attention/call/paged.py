@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-import numpy as np
-
 from flash_attention.call.call import Call
 from flash_attention.call.checks import INTEGERS, check_dtype, check_int, check_range
 from flash_attention.call.inputs import DTYPES, TensorSpec, fits
@@ -71,6 +69,8 @@ def check_numbers(call: Call, block_tables, context_lens) -> None:
     Raises:
         ValueError: naming the argument, what came and what is allowed.
     """
+    import numpy as np
+
     size = call.paged.block_size
     check_range("context_lens", context_lens, block_tables.shape[1] * size)
     lengths, left = context_lens.astype(np.int64)[:, None], call.rules.window_left

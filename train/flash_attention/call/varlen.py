@@ -6,8 +6,6 @@ from dataclasses import replace
 from numbers import Integral
 from typing import Any
 
-import numpy as np
-
 from flash_attention.call.call import Call
 from flash_attention.call.checks import INTEGERS, check_dtype, check_range
 from flash_attention.call.inputs import TensorSpec, fits
@@ -61,6 +59,8 @@ def check_numbers(call: Call, lengths_q, lengths_k, prefix) -> None:
     Raises:
         ValueError: naming the argument, what came and what is allowed.
     """
+    import numpy as np
+
     ends_q = call.varlen.ends_q or check_lengths("cu_seqlens_q", lengths_q.tolist(), call.seq_q)
     ends_k = call.varlen.ends_k or check_lengths("cu_seqlens_k", lengths_k.tolist(), call.seq_k)
     check_counts(ends_q, ends_k)

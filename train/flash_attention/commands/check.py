@@ -6,11 +6,14 @@ import argparse
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from flash_attention.call import DTYPES, AttentionRules, Call
+from flash_attention.commands.info import require_mindspore
 from flash_attention.text_table import about, table
+
+if TYPE_CHECKING:
+    import numpy as np
 
 SEED = (2024, 7)
 COLUMNS = ("output", "logsumexp", "d_query", "d_key", "d_value", "d_bias", "d_sinks")
@@ -85,6 +88,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    require_mindspore()
     import mindspore
 
     from flash_attention.backends.registry import backend_names, get_backend, refusal
@@ -186,6 +190,8 @@ def ratio(error) -> str:
 
 def measure(name: str, call: Call, item: Item) -> tuple[dict, list[str]]:
     """Return the errors by result name, and in words what is wrong with the results."""
+    import numpy as np
+
     from flash_attention import reference
     from flash_attention.dropout import philox
 
@@ -211,6 +217,8 @@ def measure(name: str, call: Call, item: Item) -> tuple[dict, list[str]]:
 
 def draw(call: Call, item: Item) -> tuple[dict, dict]:
     """Return the inputs by name, and the gradients of the two outputs."""
+    import numpy as np
+
     from flash_attention import reference
 
     random = np.random.default_rng(zlib.crc32(item.label.encode()))
@@ -252,6 +260,7 @@ def execute(name: str, call: Call, given: dict, d_output: np.ndarray, d_logsumex
     float32 arrays.
     """
     import mindspore
+    import numpy as np
     from mindspore import Tensor, nn, ops
 
     from flash_attention import reference

@@ -21,6 +21,8 @@ ACCELERATORS = ("/dev/davinci_manager", "/usr/local/Ascend", "/dev/nvidiactl")
 CANN_VARIABLES = ("ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME")
 ON_ASCEND = ("tik", "fused")
 ON_CPU = ("emulator",)
+# Python 3.13 and later have no MindSpore.
+NEWEST_PYTHON = (3, 12)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,15 +43,15 @@ def run(options: argparse.Namespace) -> int:
     rows += [["CANN", cann_version() or "not found (ASCEND_HOME_PATH, ASCEND_TOOLKIT_HOME)"]]
     rows += [["processor", f"{processor()}, {len(os.sched_getaffinity(0))} of {os.cpu_count()} cores usable"]]
     rows += [["CPU kernel", cpu_kernel()], ["its bfloat16", bfloat16_arithmetic()]]
+    fault = mindspore_fault()
     if options.all:
-        import mindspore
-
-        rows += [["MindSpore device", mindspore.get_context("device_target")]]
+        device, fault = (None, fault) if fault else mindspore_device()
+        rows += [["MindSpore device", device or "none, because MindSpore cannot be imported"]]
     print(table(["", ""], rows).split("\n", 2)[2])
     print("\nbackends" if options.all else "\nbackends, by what is installed (--all imports MindSpore and asks it)")
     judge, forced = verdict if options.all else verdict_by_files, forced_backend()
     marks = {forced: " (forced by FLASH_ATTENTION_BACKEND)"}
-    backends = [[name, judge(name) + marks.get(name, "")] for name in backend_names()]
+    backends = [[name, (fault or judge(name)) + marks.get(name, "")] for name in backend_names()]
     print(table(["name", "here"], backends, indent="  "))
     print(f"\nreports and questions: {destination()}")
     return 0
@@ -64,6 +66,37 @@ def installed_version(name: str) -> str | None:
         if found is None or found.origin is None:
             return None
         return version_of(Path(found.origin).parent) or "installed, version unknown"
+
+
+def mindspore_fault() -> str | None:
+    """Return why MindSpore cannot be imported, by what is installed, or None."""
+    version = installed_version("mindspore")
+    if version is None:
+        python = sys.version_info[:2]
+        newest = f"; its wheels end at Python 3.{NEWEST_PYTHON[1]}, this is {python[0]}.{python[1]}"
+        return f"MindSpore is not installed: pip install mindspore{newest if python > NEWEST_PYTHON else ''}"
+    if installed_version("numpy") is None:
+        return 'NumPy is not installed: pip install "numpy<2"'
+    pillow = installed_version("pillow") or ""
+    if version.startswith("2.0.") and pillow.split(".")[0].isdigit() and int(pillow.split(".")[0]) >= 10:
+        return f'MindSpore {version} does not work with Pillow {pillow}: pip install "pillow<10"'
+    return None
+
+
+def require_mindspore() -> None:
+    """Raise RuntimeError if MindSpore cannot be imported; with what to do."""
+    fault = mindspore_fault()
+    if fault is not None:
+        raise RuntimeError(fault)
+
+
+def mindspore_device() -> tuple[str | None, str | None]:
+    """Import MindSpore, and return its device; or None, and why the import fails."""
+    try:
+        import mindspore
+    except Exception as error:  # whatever a damaged installation raises
+        return None, f"importing MindSpore failed: {type(error).__name__}: {error}"
+    return mindspore.get_context("device_target"), None
 
 
 def cann_version() -> str | None:
@@ -92,10 +125,12 @@ def processor() -> str:
 
 def cpu_kernel() -> str:
     """Return the instruction sets of the native kernel here, or why it cannot be loaded."""
-    from flash_attention.backends.cpu.library import ISA_VARIABLE, instruction_sets
-
     try:
+        from flash_attention.backends.cpu.library import ISA_VARIABLE, instruction_sets
+
         names = instruction_sets()
+    except ImportError as error:
+        return f"unknown: {error}"
     except OSError as error:
         return str(error)
     return f"instruction sets {', '.join(names)}; uses {os.environ.get(ISA_VARIABLE) or 'the first'}"
@@ -103,11 +138,11 @@ def cpu_kernel() -> str:
 
 def bfloat16_arithmetic() -> str:
     """Describe the native kernel's arithmetic for bfloat16, with the reason."""
-    from flash_attention.backends.cpu.library import DOT_PRODUCT_ISA, ISA_VARIABLE, TILES_ISA, load
-
     try:
+        from flash_attention.backends.cpu.library import DOT_PRODUCT_ISA, ISA_VARIABLE, TILES_ISA, load
+
         kernel = load()
-    except OSError:
+    except (ImportError, OSError):
         return "unknown, because the CPU kernel cannot be loaded"
     forced, isa = os.environ.get(ISA_VARIABLE), kernel.bfloat16_isa()
     missing, rate = kernel.tiles_missing(), kernel.bfloat16_rate()
@@ -135,13 +170,10 @@ def verdict_by_files(name: str) -> str:
     """
     from flash_attention.backends.tik import environment
 
-    version = installed_version("mindspore")
-    if version is None:
-        return "needs MindSpore, which is not installed"
     if name == "emulator" and installed_version("tikemu") is None:
         return "needs tikemu: pip install ./emulator in the repository, or its wheel"
     if name in (*ON_ASCEND, *ON_CPU) and not only_a_cpu():
-        lacks = environment.missing(version, "Ascend") if name == "tik" else None
+        lacks = environment.missing(installed_version("mindspore") or "", "Ascend") if name == "tik" else None
         return lacks or f"ready if MindSpore's device is {'CPU' if name in ON_CPU else 'Ascend'}: --all asks it"
     if name in ON_ASCEND:
         return "runs on Ascend, and here is neither its driver nor CANN"

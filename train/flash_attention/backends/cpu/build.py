@@ -1,5 +1,7 @@
 """Compile the native kernel: python -m flash_attention.backends.cpu.build
 
+Nothing beside the standard library and the compiler is needed.
+
 One object per instruction set, each with flags of its own, and one library that chooses at run time. The environment
 variables CXX (default g++) and CXXFLAGS (added at the end) are honoured.
 
@@ -15,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import concurrent.futures
+import itertools
 import os
 import platform
 import shlex
@@ -104,9 +107,14 @@ def build(
             units[SOURCES / "manylinux/old_symbols.cpp"] = ()
             flags = (*flags, *_MANYLINUX)
         with concurrent.futures.ThreadPoolExecutor(jobs or os.cpu_count()) as pool:
-            objects = list(
-                pool.map(lambda unit: _compile(command, unit[0], unit[1], flags, Path(folder)), units.items())
-            )
+            done = itertools.count(1)
+
+            def compiled(unit: tuple[Path, tuple]) -> Path:
+                result = _compile(command, *unit, flags, Path(folder))
+                print(f"compiled {next(done)} of {len(units)}: {unit[0].name}", file=sys.stderr, flush=True)
+                return result
+
+            objects = list(pool.map(compiled, units.items()))
         linked = Path(folder) / output.name
         kind = ["-shared"] if main is None else []
         _run([*command, *kind, "-fopenmp", *flags, *map(str, objects), "-o", str(linked)])

@@ -38,8 +38,9 @@ Points = Mapping[str, Mapping[int, tuple[float, int]]]
 
 def run(options: argparse.Namespace) -> None:
     """Measure, print, and write times.csv and, if matplotlib is installed, the picture."""
-    from flash_attention.commands.info import installed_version, processor
+    from flash_attention.commands.info import installed_version, processor, require_mindspore
 
+    require_mindspore()
     if options.quick:
         options.rounds = min(options.rounds, 3)
     lengths = options.seq or (QUICK_LENGTHS if options.quick else LENGTHS)

@@ -6,7 +6,9 @@ import argparse
 
 
 def run(options: argparse.Namespace) -> int:
-    from flash_attention.commands.info import processor
+    from flash_attention.commands.info import processor, require_mindspore
+
+    require_mindspore()
     from flash_attention.measuring.case import PASSES, Case
     from flash_attention.measuring.implementations import Gemm, MultiplyAdds
     from flash_attention.measuring.timing import time_in_turns, working

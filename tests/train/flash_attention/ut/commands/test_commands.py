@@ -1,5 +1,9 @@
 """The command line: what it prints, and its exit status."""
 
+from __future__ import annotations
+
+import subprocess
+import sys
 from pathlib import Path
 
 import mindspore as ms
@@ -29,8 +33,10 @@ def test_every_command_has_a_line_of_help(capsys: pytest.CaptureFixture) -> None
 
 
 def test_commands_import_nothing_heavy(run_python) -> None:
-    program = "import sys; from flash_attention import cli; cli.parser(); print('mindspore' in sys.modules)"
-    assert run_python("-c", program).strip() == "False"
+    program = (
+        "import sys; from flash_attention import cli; cli.parser(); print({'mindspore', 'numpy'} & {*sys.modules})"
+    )
+    assert run_python("-c", program).strip() == "set()"
 
 
 @pytest.mark.parametrize("arguments", (["info"], ["info", "--all"]), ids=("files", "all"))
@@ -60,10 +66,49 @@ def test_files_tell_what_mindspore_says(name: str, monkeypatch) -> None:
     assert info.verdict_by_files(name).startswith(ready.get(name, "ready if MindSpore's device is"))
 
 
-def test_without_mindspore_no_backend_is_ready(monkeypatch) -> None:
-    monkeypatch.setattr(info, "installed_version", lambda name: None)
-    verdicts = {info.verdict_by_files(name) for name in registry.backend_names()}
-    assert verdicts == {"needs MindSpore, which is not installed"}
+MINDSPORE_IS_MISSING = "MindSpore is not installed: pip install mindspore"
+
+
+@pytest.mark.parametrize(
+    ("installed", "python", "fault"),
+    [
+        ({}, (3, 12), MINDSPORE_IS_MISSING),
+        ({}, (3, 13), f"{MINDSPORE_IS_MISSING}; its wheels end at Python 3.12, this is 3.13"),
+        ({"mindspore": "2.10.0"}, (3, 12), 'NumPy is not installed: pip install "numpy<2"'),
+        (
+            {"mindspore": "2.0.0", "numpy": "1.26", "pillow": "11.3.0"},
+            (3, 9),
+            'MindSpore 2.0.0 does not work with Pillow 11.3.0: pip install "pillow<10"',
+        ),
+        ({"mindspore": "2.0.0", "numpy": "1.26", "pillow": "9.5.0"}, (3, 9), None),
+        ({"mindspore": "2.7.0", "numpy": "1.26", "pillow": "11.3.0"}, (3, 9), None),
+    ],
+)
+def test_what_keeps_mindspore_from_running_is_named(installed: dict, python: tuple, fault: str | None, monkeypatch):
+    monkeypatch.setattr(info, "installed_version", installed.get)
+    monkeypatch.setattr("sys.version_info", python)
+    assert info.mindspore_fault() == fault
+
+
+@pytest.mark.parametrize("numpy", (False, True))
+def test_every_command_without_mindspore_says_so(numpy: bool, tmp_path: Path) -> None:
+    """`info` still shows the rest. NumPy may be missing too."""
+    if numpy:
+        (tmp_path / "numpy").symlink_to(Path(np.__file__).parent)
+        for libraries in Path(np.__file__).parents[1].glob("numpy.libs"):
+            (tmp_path / libraries.name).symlink_to(libraries)
+    path = [str(Path(cli.__file__).parents[1]), str(tmp_path)]
+    for command in (["info"], ["info", "--all"], ["check"], ["profile"], ["bench"], ["profile", "--seq", "64"]):
+        program = f"import sys; sys.path[1:1] = {path}; from flash_attention import cli; sys.exit(cli.main({command}))"
+        done = subprocess.run([sys.executable, "-I", "-S", "-c", program], capture_output=True, text=True)
+        if command[0] == "info":
+            assert done.returncode == 0 and done.stderr == ""
+            rows = done.stdout.splitlines()
+            assert any(row.split()[:3] == ["mindspore", "not", "installed"] for row in rows)
+            assert sum(row.endswith(MINDSPORE_IS_MISSING) for row in rows) == len(registry.backend_names())
+        else:
+            assert done.returncode == 2 and done.stdout == ""
+            assert done.stderr == f"flash-attention {command[0]}: {MINDSPORE_IS_MISSING}\n"
 
 
 def test_versions_are_read_from_files(tmp_path: Path, monkeypatch) -> None:

@@ -5,6 +5,7 @@ import platform
 import re
 import shutil
 import subprocess
+import sys
 from collections import Counter
 from dataclasses import replace
 
@@ -116,6 +117,32 @@ def test_memory_is_asked_for_ahead():
     listing = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     asked = Counter(re.findall(r"\bprefetch\w+", listing))
     assert asked["prefetcht0"] > 100 and asked["prefetcht1"] > 100, asked
+
+
+@pytest.mark.parametrize("as_module", (False, True))
+def test_the_build_imports_the_standard_library_alone(tmp_path, as_module):
+    """With -I and -S nothing that is installed can be imported. Each source is told when it is compiled."""
+    compiler, output = tmp_path / "g++", tmp_path / "x.so"
+    answer = f'case "$*" in *-dumpmachine*) echo {platform.machine()}-linux-gnu;; esac'
+    write = 'while [ $# -gt 1 ]; do if [ "$1" = -o ]; then echo made >"$2"; fi; shift; done'
+    compiler.write_text(f"#!/bin/sh\n{answer}\n{write}\n")
+    compiler.chmod(0o755)
+    command = [build.__file__]
+    if as_module:
+        program = (
+            "import runpy, sys; sys.path.append(sys.argv.pop(1)); runpy.run_module(sys.argv.pop(1), None, '__main__')"
+        )
+        command = ["-c", program, build.SOURCES.parents[3], build.__name__]
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", *command, "--output", output],
+        env={**os.environ, "CXX": str(compiler)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    told = done.stderr.splitlines()
+    assert len(told) > 10 and all(line.startswith(f"compiled {n} of {len(told)}: ") for n, line in enumerate(told, 1))
+    assert output.read_text() == "made\n"
 
 
 def test_compiler_is_missing(tmp_path):
