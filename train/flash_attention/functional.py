@@ -94,7 +94,8 @@ def flash_attention(
         prefix (Tensor or tuple): ints (B,): every query of an item also sees the keys before its number, 0 to Sk. With
             causal, and without windows. Default: None.
         segment_ids (Tensor): ints (B, Sq): a query sees keys of its own id only. Negative ids, of padding, see nothing
-            and are seen by none. Default: None.
+            and are seen by none. Ids of int64 must fit int32; in a compiled graph others count as negative.
+            Default: None.
         kv_segment_ids (Tensor): ints (B, Sk), the ids of the keys. Default: None, segment_ids.
         alibi_slopes (Tensor): (H,) or (B, H), float32, float16 or bfloat16: add -slope * distance inside, whether
             alibi is set or not; without a bias. They get no gradient.

@@ -179,10 +179,9 @@ def limited_attention(
     )
     inputs = in_order(sinks=sinks, alibi_slopes=alibi_slopes)
     # Called from outside of a graph, in GRAPH mode, no Parameter may be part of a tuple.
-    lengths = as_int32(context_lens)
     if tokens is not None:
-        lengths = (lengths + 0, as_int32(tokens))
-    return run(query, key_cache, value_cache, as_int32(block_tables), lengths, inputs)
+        block_tables, context_lens = as_int32(block_tables), (as_int32(context_lens) + 0, as_int32(tokens))
+    return run(query, key_cache, value_cache, block_tables, context_lens, inputs)
 
 
 def check_attention(query, caches, max_length, widths, tokens, padding_side):

@@ -30,7 +30,7 @@ from flash_attention.bridge.tensors import (
     tensor_spec,
 )
 from flash_attention.call import Call, TensorSpec
-from flash_attention.call.checks import check_range
+from flash_attention.call.checks import INT32, check_range
 from flash_attention.call.layout import CALL_LAYOUTS, Layout
 from flash_attention.call.names import Names, called
 from flash_attention.call.optional import NAMES
@@ -76,9 +76,9 @@ def plan(kind, tensors, inputs, names, rules, options, backend, shards=None, com
         described = tuple(map(_read_tensor, _TENSORS[kind], tensors))
         given = read_specs(("attention_mask", *NAMES[1:]), inputs)
         forced, device = registry.forced_backend(backend), ms.get_context("device_target")
-        # Mask, prefix and lengths are looked at in every call, and errors then need the names. Without them, calls of
-        # functions with other names share a plan.
-        kept = names if kind != "dense" or given[0] or given[5] else ()
+        # Mask, prefix, ids and lengths are looked at in every call, and errors then need the names. Without them, calls
+        # of functions with other names share a plan.
+        kept = names if kind != "dense" or given[0] or any(given[5:8]) else ()
         run = _PLANS[kind](described, given, kept, rules, options, forced, device, sharding(shards))
         # Both results of the kernel are parts of a pair. MindSpore then adds the gradients of its parts, even zeros.
         if compiled_lse and run.backend == "cpu" and lacks_operations(described[0]) and _pynative_executor.grad_flag():
@@ -114,7 +114,8 @@ def _dense(tensors, inputs, names, rules, options, backend, device, shards) -> n
     layout = call.layout if call.empty else chosen.layout(local, shard is not None)
     run = registry.build(replace(local, layout=layout), chosen, shard)
     mask_rank = 0 if mask is None or call.empty else len(mask.shape)
-    return fix_dtypes(DenseCall(call, run, chosen.name, layout, mask_rank, names, shard))
+    wide_ids = "int64" in (one.dtype for one in inputs[6:8] if one is not None)
+    return fix_dtypes(DenseCall(call, run, chosen.name, layout, mask_rank, names, wide_ids, shard))
 
 
 @remembered
@@ -155,12 +156,12 @@ def _paged(tensors, inputs, names, rules, options, backend, device, _) -> nn.Cel
         max_length=max_length,
         padding=None if tokens is None else padding,
     )
-    if call.empty:  # its cell reads no tensor
-        call = replace(call, value_dim=value_head_dim or call.value_dim)
-        return fix_dtypes(WithSelectedInputs(registry.build(call, backend), call))
     check = None
     if looks and device == "CPU":
         check = NumberCheck(lambda tables, lengths, _: check_pages(call, tables, lengths), names)
+    if call.empty:  # its cell reads no tensor
+        empty = replace(call, value_dim=value_head_dim or call.value_dim)
+        return fix_dtypes(WithSelectedInputs(registry.build(empty, backend), call, check))
     run = WithSelectedInputs(registry.build(call, backend), call, check)
     if wide is not query or value_head_dim is not None:
         run = _Widened(run, query.shape[-1], wide.shape[-1], value_head_dim)
@@ -186,6 +187,7 @@ class DenseCall(EntryCell):
         layout: str,
         mask_rank: int,
         names: Names,
+        wide_ids: bool,
         shard: Shard | None = None,
     ):
         super().__init__()
@@ -194,10 +196,12 @@ class DenseCall(EntryCell):
         compact = mask_rank and call.mask_shape is None
         self.check_triangle = _TriangleCheck(call.rules.tile, names) if compact else None
         self.present = SelectInputs(call)
-        looks = call.prefix and call.device == "CPU" and not call.dynamic
-        self.check_prefix = None
-        if looks:
+        looks = call.device == "CPU" and not call.dynamic
+        self.check_prefix = self.check_ids = None
+        if looks and call.prefix:
             self.check_prefix = NumberCheck(lambda prefix: check_range("prefix", prefix, call.seq_k), names)
+        if looks and wide_ids:
+            self.check_ids = NumberCheck(_check_ids, names)
         # The caller's layout becomes the layout that the backend takes.
         given, taken = CALL_LAYOUTS[call.layout], CALL_LAYOUTS[layout]
         widens = call.device == "CPU" and call.dtype == "bfloat16"
@@ -235,6 +239,8 @@ class DenseCall(EntryCell):
             inputs = (self.rank_4(inputs[0]),) + inputs[1:]
         if self.check_prefix is not None:
             self.check_prefix(inputs[5])
+        if self.check_ids is not None:
+            self.check_ids(inputs[6], inputs[7])
         output, logsumexp = self.run(query, key, value, self.present(inputs))
         return self.turn_back(output), logsumexp
 
@@ -248,6 +254,12 @@ class DenseCall(EntryCell):
         if self.mask_rank < 4:
             mask = self.expand[1](mask, 1)
         return mask
+
+
+def _check_ids(*ids) -> None:
+    """Raise an error unless int32, the backends' dtype for ids, holds them all."""
+    for name, numbers in zip(("segment_ids", "kv_segment_ids"), ids):
+        check_range(name, numbers, INT32[1], INT32[0])
 
 
 class _TriangleCheck(nn.Cell):

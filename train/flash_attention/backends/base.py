@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from flash_attention.sharding.shard import Shard
 
 
+# The rules that together make the band of visible keys, see `AttentionRules.band`.
+BAND_RULES = ("causal", "causal_alignment", "window_left", "window_right", "prev_blocks", "next_blocks", "tile")
+
+
 class Backend(ABC):
     """One way to run attention. A backend's module exposes its only instance as `BACKEND`.
 
@@ -23,6 +27,8 @@ class Backend(ABC):
     name: str
     # The optional inputs that it knows, by name.
     takes: tuple[str, ...] = ()
+    # The rules that it computes, by the names of their fields in AttentionRules. It refuses a call with any other rule.
+    rules: tuple[str, ...] = ()
     # The kinds of calls that it knows, see `Call.kind`.
     kinds: tuple[str, ...] = ("dense",)
     # The kinds of calls for which `build` takes unknown sizes (call.dynamic), as graphs for dynamic shapes have them.
@@ -42,7 +48,7 @@ class Backend(ABC):
     @abstractmethod
     def refuse(self, call: Call) -> str | None:
         """Return why this backend cannot run `call`, or None. Not called when `unavailable` gives a reason, or when the
-        backend does not know the call's kind.
+        backend does not know the call's kind, one of its inputs or one of its rules.
         """
 
     def layout(self, call: Call, sharded: bool = False) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 
-from flash_attention.backends.base import Backend
+from flash_attention.backends.base import BAND_RULES, Backend
 from flash_attention.backends.positional import ComputedAlibi, OutOfBand
 from flash_attention.call import ALL_BLOCKS, Call
 from flash_attention.dropout.seed import draw
@@ -111,6 +111,7 @@ class FusedBackend(Backend):
 
     name = "fused"
     takes = ("mask", "bias", "keep_bits", "seed", "alibi_slopes")
+    rules = (*BAND_RULES, "alibi", "dropout_rate", "scale")
 
     def unavailable(self) -> str | None:
         target = ms.get_context("device_target")
@@ -131,11 +132,6 @@ class FusedBackend(Backend):
                 "ops.flash_attention_score takes one head_dim up to 256 for query, key and value, got "
                 f"{call.head_dim} and {call.value_dim} of value"
             )
-        for name in call.inputs:
-            if name not in self.takes:
-                return f"this backend passes no {name} to ops.flash_attention_score"
-        if call.rules.softcap:
-            return f"ops.flash_attention_score has no soft cap, got softcap {call.rules.softcap}"
         if call.return_lse:
             return "ops.flash_attention_score has no gradient through the logsumexp"
         if call.bias != "none" and call.scale == 0.0:

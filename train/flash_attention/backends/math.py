@@ -11,7 +11,7 @@ import numpy as np
 from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 
-from flash_attention.backends.base import Backend
+from flash_attention.backends.base import BAND_RULES, Backend
 from flash_attention.backends.paged_gather import PagedGather
 from flash_attention.backends.positional import ComputedAlibi, OutOfBand, counted
 from flash_attention.backends.varlen_loop import VarlenLoop, VarlenLoopOfTensors
@@ -34,6 +34,7 @@ class MathBackend(Backend):
 
     name = "math"
     takes = NAMES
+    rules = (*BAND_RULES, "alibi", "dropout_rate", "scale", "softcap")
     kinds = ("dense", "varlen", "paged")
     dynamic = ("dense",)
 

@@ -9,7 +9,7 @@ import importlib
 import logging
 import os
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING
 
 from flash_attention import __version__
@@ -106,14 +106,19 @@ def refusal(name: str, call: Call, sharded: bool = False) -> str | None:
         reason = backend.refuse_sharded()
     if call.empty:  # no backend runs an empty call
         return reason or ("nothing is to be split over devices: a size is 0" if sharded else None)
-    reason = reason or _unknown_kind(call, backend) or backend.refuse(call)
-    unknown = [name for name in call.inputs if name not in backend.takes]
-    return f"it takes no {', '.join(unknown)}" if reason is None and unknown else reason
+    return reason or unknown(call, backend) or backend.refuse(call)
 
 
-def _unknown_kind(call: Call, backend: Backend) -> str | None:
+def unknown(call: Call, backend: Backend) -> str | None:
+    """Return what of a call the backend does not declare, or None: its kind, its inputs, its rules."""
     functions = {"varlen": "packed sequences (flash_attention_varlen)", "paged": "paged cache (paged_attention)"}
-    return None if call.kind in backend.kinds else f"it takes no {functions[call.kind]}"
+    if call.kind not in backend.kinds:
+        return f"it takes no {functions[call.kind]}"
+    names = [name for name in call.inputs if name not in backend.takes]
+    for rule in fields(call.rules):
+        if getattr(call.rules, rule.name) != rule.default and rule.name not in backend.rules:
+            names.append(rule.name)
+    return f"it takes no {', '.join(names)}" if names else None
 
 
 def available_backends() -> tuple[str, ...]:

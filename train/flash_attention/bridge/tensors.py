@@ -14,7 +14,7 @@ from mindspore.ops import constexpr
 
 from flash_attention.bridge.parameters import EntryCell
 from flash_attention.call import Call
-from flash_attention.call.checks import check_int
+from flash_attention.call.checks import INT32, check_int
 from flash_attention.call.inputs import TensorSpec
 from flash_attention.call.layout import UNKNOWN, Layout
 from flash_attention.call.names import Names, called
@@ -69,8 +69,20 @@ def tensor_spec(name: str, described) -> TensorSpec:
 
 
 def as_int32(tensor):
-    """Return an integer tensor, or None, in the backends' dtype for positions and ids."""
-    return tensor if tensor is None or tensor.dtype == mstype.int32 else ops.cast(tensor, mstype.int32)
+    """Return an integer tensor, or None, in the backends' dtype for positions. Numbers beyond its ends become its ends,
+    which no check takes for a position.
+    """
+    if tensor is None or tensor.dtype == mstype.int32:
+        return tensor
+    return ops.cast(ops.minimum(ops.maximum(tensor, INT32[0]), INT32[1]), mstype.int32)
+
+
+def as_ids(tensor):
+    """Return integer ids in the backends' dtype. An id that it cannot hold becomes negative, which sees nothing."""
+    if tensor.dtype == mstype.int32:
+        return tensor
+    narrow = ops.cast(tensor, mstype.int32)
+    return ops.select(ops.equal(ops.cast(narrow, tensor.dtype), tensor), narrow, ops.zeros_like(narrow) - 1)
 
 
 class SelectInputs(nn.Cell):
@@ -80,14 +92,22 @@ class SelectInputs(nn.Cell):
         super().__init__()
         #: For each input its place among all, and the dtype in which a backend gets it; None: as it is.
         self.places = tuple(
-            (place, one.cast and getattr(mstype, one.cast)) for place, one in enumerate(OPTIONAL) if one.has(call)
+            (place, one.cast and getattr(mstype, one.cast), one.name.endswith("segment_ids"))
+            for place, one in enumerate(OPTIONAL)
+            if one.has(call)
         )
 
     def construct(self, inputs):
         present = ()
-        for place, dtype in self.places:
+        for place, dtype, ids in self.places:
             tensor = inputs[place]
-            present = present + (tensor if dtype is None or tensor.dtype == dtype else ops.cast(tensor, dtype),)
+            if ids:
+                tensor = as_ids(tensor)
+            elif dtype == mstype.int32:
+                tensor = as_int32(tensor)
+            elif dtype is not None and tensor.dtype != dtype:
+                tensor = ops.cast(tensor, dtype)
+            present = present + (tensor,)
         return present
 
 
@@ -140,10 +160,13 @@ class WithSelectedInputs(EntryCell):
     def __init__(self, run: nn.Cell, call: Call, check: NumberCheck | None = None):
         super().__init__()
         self.run, self.present, self.check = run, SelectInputs(call), check
+        self.narrows = call.kind == "paged" and call.paged.padding is None  # behind the check of the numbers that came
 
     def construct(self, a, b, c, d, e, inputs):
         if self.check is not None:
             self.check(d, e, inputs[5])
+        if self.narrows:
+            d, e = as_int32(d), as_int32(e)
         return self.run(a, b, c, d, e, self.present(inputs))
 
 

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 # The dtypes of lengths, positions, indices and ids.
 INTEGERS = ("int32", "int64")
+INT32 = -(1 << 31), (1 << 31) - 1
 # A side of a window with at least this many tokens reaches to the end of any sequence.
 ALL_TOKENS = 2**31 - 1
 
@@ -53,13 +54,13 @@ def check_scale(name: str, value) -> float:
     return scale
 
 
-def check_range(name: str, numbers: np.ndarray, most) -> None:
-    """Raise unless the numbers of an array are from 0 to `most`. `most` is an integer or an array that broadcasts."""
+def check_range(name: str, numbers: np.ndarray, most, least: int = 0) -> None:
+    """Raise unless an array's numbers are in [least, most]. `most` is an integer or an array that broadcasts."""
     import numpy as np
 
-    for at in np.argwhere((numbers < 0) | (numbers > most))[:1]:
+    for at in np.argwhere((numbers < least) | (numbers > most))[:1]:
         number, top = (array[tuple(at)] for array in np.broadcast_arrays(numbers, most))
-        raise ValueError(f"{name}: got {number}, allowed are 0 to {top}")
+        raise ValueError(f"{name}: got {number}, allowed are {least} to {top}")
 
 
 def check_name(name: str, value, allowed) -> None:

@@ -72,7 +72,7 @@ def check_numbers(call: Call, block_tables, context_lens) -> None:
     import numpy as np
 
     size = call.paged.block_size
-    check_range("context_lens", context_lens, block_tables.shape[1] * size)
+    check_range("context_lens", context_lens, block_tables.shape[1] * size if call.paged.blocks > 0 else 0)
     lengths, left = context_lens.astype(np.int64)[:, None], call.rules.window_left
     first = 0 if left < 0 else lengths - call.seq_q - left
     starts = np.arange(block_tables.shape[1]) * size

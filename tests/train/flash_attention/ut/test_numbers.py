@@ -94,6 +94,64 @@ def test_the_call_names_the_argument_and_the_number(name):
     assert (ROWS + ROWS).asnumpy().shape == ROWS.shape  # nothing is left that fails later
 
 
+def documents(query, ids):
+    """Compute attention of a tensor to itself between equal ids."""
+    return flash_attention(query, query, query, segment_ids=ids)
+
+
+def wrapping(*numbers) -> Tensor:
+    """Return numbers of int64 whose lower halves are these numbers."""
+    return integers(*numbers, dtype=np.int64) + Tensor(2**32, ms.int64)
+
+
+TABLE, FIVE = integers([0, 1], [2, 0]), [[1] * 5, [2] * 5]
+WRAPPING = {
+    "lengths": (packed, (*PACKED, wrapping(180, 300), ENDS), r"cu_seqlens_q: got \(4294967476, "),
+    "prefix": (prefixed, (BATCH, wrapping(3, 2)), "prefix: got 4294967299, allowed are 0 to 5"),
+    "ids": (documents, (BATCH, wrapping(*FIVE)), "segment_ids: got 4294967297, allowed are -2147483648 to 2147483647"),
+    "context": (paged_attention, (*PAGED, TABLE, wrapping(3, 32)), "context_lens: got 4294967299, allowed are 0 to 32"),
+    "block": (paged_attention, (*PAGED, wrapping([0, 1], [2, 0]), integers(3, 32)), "block_tables: got 4294967296, "),
+    "page": (cached, (TOKENS, CACHE, integers(3, 17), wrapping([0, 1], [2, 1])), "block_table: got 4294967296, "),
+    "cache": (cached, (TOKENS, CACHE, wrapping(3, 17), TABLE), "cache_seqlens: got 4294967313"),
+}
+
+
+@pytest.mark.parametrize("name", WRAPPING)
+def test_numbers_beyond_int32_do_not_wrap(name):
+    function, inputs, message = WRAPPING[name]
+    with pytest.raises(ValueError, match=message):
+        function(*inputs)
+    if name != "page":
+        with in_mode("graph"):
+            output = Call(function)(*inputs).asnumpy()
+            assert (output == 0).all() if name == "ids" else np.isnan(output).all()
+
+
+@pytest.mark.parametrize("mode, update", [("pynative", "native"), ("pynative", "composed"), ("graph", "native")])
+def test_numbers_of_a_cache_do_not_wrap(mode, update, monkeypatch):
+    if update == "composed":
+        monkeypatch.setattr("flash_attention.backends.cache_update.serves_native", lambda: False)
+    cache = KVCache(batch=2, max_length=8, kv_heads=2, head_dim=16, dtype=ms.float32)
+    cache.update(TOKENS, TOKENS)
+    with in_mode(mode):
+        calls = [(cache.update, (TOKENS, TOKENS, wrapping(1, 0))), (cache.reorder, (wrapping(1, 0),))]
+        for call, given in calls if mode == "graph" else (*calls, (cache.reset, (wrapping(1),))):
+            with pytest.raises((ValueError, RuntimeError), match="got|returned|Return value"):
+                Call(call)(*given).asnumpy()
+            assert cache.lengths.asnumpy().tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("sizes", [(3, 16, 0), (3, 0, 2), (0, 16, 2)], ids=["table", "block", "cache"])
+@pytest.mark.parametrize("length", [7, -5])
+def test_a_cache_without_room_holds_nothing(sizes, length):
+    blocks, block_size, width = sizes
+    cache = Tensor(np.ones((blocks, block_size, 2, 16), np.float32))
+    table = Tensor(np.zeros((2, width), np.int32))
+    with pytest.raises(ValueError, match=f"context_lens: got {length}, allowed are 0 to 0"):
+        paged_attention(TOKEN, cache, cache, table, integers(length, 0))
+    assert (paged_attention(TOKEN, cache, cache, table, integers(0, 0)).asnumpy() == 0).all()
+
+
 @pytest.mark.parametrize("name", [name for name in WRONG if name != "page"])
 def test_a_graph_gives_nan(name):
     function, inputs, _ = WRONG[name]

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 
-from flash_attention.backends.base import Backend
+from flash_attention.backends.base import BAND_RULES, Backend
 from flash_attention.call import Call
 
 
@@ -22,6 +22,7 @@ class CpuBackend(Backend):
 
     name = "cpu"
     takes = ("mask", "bias", "keep_bits", "seed", "sinks", "prefix", "segment_ids", "kv_segment_ids", "alibi_slopes")
+    rules = (*BAND_RULES, "alibi", "dropout_rate", "scale", "softcap")
     kinds = ("dense", "varlen", "paged")
     takes_max_length = True
 

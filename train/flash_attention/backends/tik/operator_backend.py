@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from flash_attention.backends.base import Backend
+from flash_attention.backends.base import BAND_RULES, Backend
 from flash_attention.backends.tik.limits import layout_on_910, refuse_on_910
 from flash_attention.call import Call
 from flash_attention.call.varlen import without_sequences
@@ -19,6 +19,7 @@ class OperatorBackend(Backend):
     """Run the TIK operators. Subclasses say where primitives and keep decisions come from, and which chip there is."""
 
     takes = ("mask", "bias", "keep_bits", "seed", "sinks", "prefix", "segment_ids", "kv_segment_ids", "alibi_slopes")
+    rules = (*BAND_RULES, "alibi", "dropout_rate", "scale", "softcap")
     kinds = ("dense", "varlen", "paged")
 
     def chip(self) -> Chip:

@@ -9,11 +9,9 @@ from mindspore import dtype as mstype
 from flash_attention.backends.cache_update import check_room, one_block_each
 from flash_attention.bridge.parameters import EntryCell
 from flash_attention.bridge.tensors import as_int32, compile_time, compiling, int_tensor, spec, tensor_spec
-from flash_attention.call.checks import INTEGERS, check_bool, check_dtype, check_int, check_name
+from flash_attention.call.checks import INT32, INTEGERS, check_bool, check_dtype, check_int, check_name
 from flash_attention.call.inputs import MAX_HEAD_DIM, MAX_VALUE_DIM, TensorSpec
 from flash_attention.paged import append_tokens, check_attention, limited_attention, paged_caches, reorder_sequences
-
-_INT32 = -(1 << 31), (1 << 31) - 1
 
 
 class KVCache(EntryCell):
@@ -247,7 +245,7 @@ class _RoomCheck(nn.Cell):
 
 
 def _index_tensor(indices):
-    return int_tensor("indices", indices, *_INT32)
+    return int_tensor("indices", indices, *INT32)
 
 
 @compile_time

@@ -6,13 +6,13 @@ import functools
 import logging
 import sys
 import types
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 from flash_attention import Call, attention_backend, available_backends, explain
 from flash_attention.backends import registry
 from flash_attention.backends.base import Backend
-from flash_attention.call import Paged, Varlen
+from flash_attention.call import AttentionRules, Paged, Varlen
 
 CALL = Call(batch=1, heads=2, seq_q=8, seq_k=8, head_dim=16)
 
@@ -159,6 +159,35 @@ def test_a_kind_of_call_that_a_backend_does_not_know_is_refused(fakes, storage, 
     fakes("cpu")
     call = replace(CALL, batch=1, layout="BSND", storage=storage)
     assert registry.refusal("cpu", call) == f"it takes no {what}"
+
+
+@dataclass(frozen=True)
+class _MoreRules(AttentionRules):
+    """The rules of a later release."""
+
+    tilt: float = 0.0
+
+
+@pytest.mark.parametrize("name", registry.backend_names())
+def test_a_backend_refuses_a_rule_that_it_does_not_declare(name, monkeypatch):
+    backend = registry.get_backend(name)
+    monkeypatch.setattr(type(backend), "unavailable", lambda _: None)
+    call = replace(CALL, rules=_MoreRules(tilt=1.0))
+    assert registry.refusal(name, call) == "it takes no tilt"
+    monkeypatch.setattr(type(backend), "rules", (*backend.rules, "tilt"))
+    assert registry.refusal(name, call) is None
+
+
+def test_fused_refuses_inputs_and_rules_that_its_operator_lacks(monkeypatch):
+    monkeypatch.setattr(type(registry.get_backend("fused")), "unavailable", lambda _: None)
+    causal = AttentionRules(causal=True)
+    for unknown, fields in (
+        ("sinks", {"sinks": True}),
+        ("prefix", {"prefix": True, "rules": causal}),
+        ("segment_ids, kv_segment_ids", {"segments": True}),
+        ("softcap", {"rules": AttentionRules(softcap=30.0)}),
+    ):
+        assert registry.refusal("fused", replace(CALL, **fields)) == f"it takes no {unknown}"
 
 
 def test_forcing_a_backend_that_refuses_raises_its_reason(fakes):
