@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
 import os
 import subprocess
 import sys
@@ -68,14 +67,36 @@ def missing(version: str, target: str) -> str | None:
         return f"the Ascend driver is not installed ({_DRIVER} does not exist)"
     if not any(os.environ.get(name) for name in _CANN_VARIABLES):
         return f"CANN is not set up: none of {', '.join(_CANN_VARIABLES)} is set (source CANN's set_env.sh)"
-    if not importlib.util.find_spec("tbe"):
-        return "CANN's Python package tbe cannot be imported (source CANN's set_env.sh)"
+    broken = tbe_missing()
+    if broken is not None:
+        return broken
     if needs_package(version) and package_folder() is None:
         return (
             "MindSpore from 2.3 on finds TBE operators in an operator package; make and install it: "
             "flash-attention opp --soc ascend910 --out DIR, then bash DIR/install.sh"
         )
     return None
+
+
+# What CANN's tbe imports, and its toolkit does not bring along.
+TBE_PACKAGES = "decorator attrs sympy cffi scipy psutil protobuf pyyaml absl-py pathlib2 requests cython"
+
+
+@functools.cache
+def tbe_missing() -> str | None:
+    """Return why Python cannot import CANN's compiler, tbe.tik, or None.
+
+    A process of its own imports it: a package that can be found may still fail, and it may choose a chip.
+    """
+    done = subprocess.run([sys.executable, "-c", "import tbe.tik"], capture_output=True, text=True, errors="replace")
+    if done.returncode == 0:
+        return None
+    said = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+    last = said[-1] if said else f"the process ended with status {done.returncode}"
+    setup = "source CANN's set_env.sh"
+    if "'tbe'" not in last:
+        setup += f'; pip install "numpy<2" {TBE_PACKAGES}'
+    return f"CANN's Python package tbe cannot be imported: {last} ({setup})"
 
 
 _SPECIFICATIONS = ("CORE_NUM", *(f"{memory}_SIZE" for memory in CAPACITY))

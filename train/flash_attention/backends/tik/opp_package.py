@@ -13,7 +13,7 @@ from pathlib import Path
 
 import flash_attention
 from flash_attention.backends.tik import entries
-from flash_attention.backends.tik.environment import VENDOR
+from flash_attention.backends.tik.environment import TBE_PACKAGES, VENDOR
 from flash_attention.kernels.tik.describe import OPERATORS, Operator
 
 SOCS = ("ascend910",)
@@ -48,7 +48,7 @@ def write(soc: str, out: Path) -> Path:
         _text(out / "op_info_cfg" / "ai_core" / soc / f"{operator.name}.ini", information_ini(operator))
     information = {operator.name: _information(operator) for operator in OPERATORS}
     _text(tbe / "config" / soc / f"aic-{soc}-ops-info.json", json.dumps(information, indent=2) + "\n")
-    _text(out / "install.sh", _INSTALL.replace("VENDOR", VENDOR))
+    _text(out / "install.sh", _INSTALL.replace("VENDOR", VENDOR).replace("PACKAGES", TBE_PACKAGES))
     (out / "install.sh").chmod(0o755)
     _text(out / "README.md", _README.replace("VENDOR", VENDOR).replace("VERSION", flash_attention.__version__))
     return vendor
@@ -144,12 +144,20 @@ if [ "$uninstall" = 1 ]; then
   exit
 fi
 # What MindSpore from 2.3 on asks of CANN before it takes a card.
-python3 -c "import te.version, te.tik" 2>/dev/null ||
-  echo "install.sh: python3 cannot import te.version and te.tik, which MindSpore wants: source CANN's set_env.sh" >&2
+if ! problem=$(python3 -c "import te.version, te.tik, tbe.tik" 2>&1); then
+  echo "install.sh: python3 cannot import te and tbe, which CANN compiles operators with: ${problem##*$'\\n'}" >&2
+  echo "install.sh: source CANN's set_env.sh; pip install \\"numpy<2\\" PACKAGES" >&2
+fi
 kernels=${ASCEND_OPP_PATH:-}
 kernels=${kernels//opp/opp_kernel}
 if [ -n "$kernels" ] && [ ! -d "$kernels" ]; then
-  echo "install.sh: there is no $kernels, which MindSpore wants: install CANN's kernels package" >&2
+  mindspore=$(python3 -c "from importlib import metadata; print(*(one.version for one in metadata.distributions()
+    if one.metadata['Name'] in ('mindspore', 'mindspore-dev')))")
+  case "$mindspore" in
+    2.[0-7].*)
+      echo "install.sh: there is no $kernels, which MindSpore $mindspore wants: install CANN's kernels package" >&2
+      ;;
+  esac
 fi
 mkdir -p "$root/vendors"
 cp -R "$here/vendors/VENDOR" "$target"

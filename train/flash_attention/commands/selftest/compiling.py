@@ -19,6 +19,7 @@ from typing import Any
 
 from flash_attention import __version__
 from flash_attention.address import destination
+from flash_attention.backends.tik.environment import tbe_missing
 from flash_attention.commands.info import cann_version
 from flash_attention.commands.selftest.compile_one import ends
 from flash_attention.commands.selftest.kernels import KERNELS
@@ -31,8 +32,9 @@ REPORT = Path("compile.json")
 
 def run(options: argparse.Namespace) -> int:
     """Compile what the report lacks; the status is 130 after Ctrl-C."""
-    if importlib.util.find_spec("tbe") is None:
-        raise RuntimeError("--compile: CANN's Python package tbe cannot be imported (source CANN's set_env.sh)")
+    broken = tbe_missing()
+    if broken is not None:
+        raise RuntimeError(f"--compile: {broken}")
     if importlib.util.find_spec("tqdm") is None:
         raise RuntimeError("--compile: the Python package tqdm is not installed: pip install tqdm")
     from tqdm import tqdm

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import importlib.util
+import importlib
 import json
 import os
 import tempfile
@@ -121,8 +121,14 @@ class Acl:
     """Use the first card. If something is missing, it fails before anything runs."""
 
     def __init__(self) -> None:
-        if importlib.util.find_spec("acl") is None:
-            raise RuntimeError("--through acl: CANN's Python package acl cannot be imported (source CANN's set_env.sh)")
+        try:
+            acl = importlib.import_module("acl")
+        except ImportError as error:
+            message = "CANN's Python package acl cannot be imported"
+            raise RuntimeError(f"--through acl: {message}: {error} (source CANN's set_env.sh)") from error
+        broken = environment.tbe_missing()
+        if broken is not None:
+            raise RuntimeError(f"--through acl: {broken}")
         if environment.package_folder() is None:
             raise RuntimeError(
                 "--through acl: the operator package is not installed: flash-attention opp --out DIR, then "
@@ -133,16 +139,15 @@ class Acl:
         self.folder = tempfile.TemporaryDirectory(prefix="flash_attention_")
         packages = _write_programs(Path(self.folder.name)), os.environ.get("ASCEND_CUSTOM_OPP_PATH")
         os.environ["ASCEND_CUSTOM_OPP_PATH"] = ":".join(str(one) for one in packages if one)
-        import acl
-
-        self.acl, self.timed = acl, not environment.is_virtual()
+        self.acl: Any = acl
+        self.timed: bool = not environment.is_virtual()
         self.check("acl.init", acl.init())
-        self.compiler = ctypes.CDLL("libacl_op_compiler.so")
-        self.soc = acl.get_soc_name()
+        self.compiler: Any = ctypes.CDLL("libacl_op_compiler.so")
+        self.soc: str = acl.get_soc_name()
         if self.soc not in CHIPS:
             raise RuntimeError(f"--through acl: the card is {self.soc}, allowed are {', '.join(CHIPS)}")
         self.check("acl.rt.set_device", acl.rt.set_device(0))
-        self.stream = self._value("acl.rt.create_stream", acl.rt.create_stream())
+        self.stream: int = self._value("acl.rt.create_stream", acl.rt.create_stream())
 
     def compile(self, kind: str, inputs: list[int], outputs: list[int], attributes: int) -> int:
         """Compile an operator, by the function in C: pyACL has none. Its handles are the pointers that C takes."""

@@ -218,11 +218,23 @@ def test_what_is_missing_or_wrong_is_one_line(place: Path):
     status, _, warned = finish(compiling(place))
     assert status == 2 and "is of other software, or no report" in warned
     assert "--only: got 'x', allowed is a part of a kernel's name" in finish(compiling(place, only="x"))[2]
-    (place / "packages/tbe/__init__.py").unlink()
-    (place / "packages/tbe").rmdir()
-    status, told, warned = finish(compiling(place))
-    assert status == 2 and told == "" and warned.count("\n") == 1
-    assert "CANN's Python package tbe cannot be imported" in warned
+
+
+LACKS = "CANN's Python package tbe cannot be imported: ModuleNotFoundError: No module named 'decorator'"
+
+
+@pytest.mark.parametrize("words", [("info",), ("selftest", "--compile"), ("selftest", "--device", "ascend")])
+def test_every_command_names_what_the_compiler_lacks(card: Path, words: tuple):
+    """tbe is there, and does not import."""
+    (card / "packages/tbe").unlink()
+    (card / "packages/tbe").mkdir()
+    (card / "packages/tbe/__init__.py").write_text("raise ModuleNotFoundError(\"No module named 'decorator'\")\n")
+    through = ("--through", "acl") if "--device" in words else ()
+    status, told, warned = finish(on_card(card, "-m", "flash_attention.cli", *words, *through, ASCEND_HOME_PATH=card))
+    if words == ("info",):
+        assert status == 0 and LACKS in " ".join(told.split()), told
+    else:
+        assert status == 2 and told == "" and warned.count("\n") == 1 and LACKS in warned
 
 
 def experiments(place: Path) -> dict[str, dict]:

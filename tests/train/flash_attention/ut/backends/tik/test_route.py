@@ -60,8 +60,8 @@ def test_modes_in_which_ge_compiles(version, graph, level, said):
 def test_what_is_missing_comes_in_the_order_to_mend_it(monkeypatch, tmp_path):
     for name in (*environment._CANN_VARIABLES, "ASCEND_CUSTOM_OPP_PATH"):
         monkeypatch.delenv(name, raising=False)
-    find_spec = {"tbe": None}
-    monkeypatch.setattr(environment.importlib.util, "find_spec", lambda name: find_spec.get(name))
+    tbe = ["tbe cannot be imported"]
+    monkeypatch.setattr(environment, "tbe_missing", lambda: tbe[-1])
     monkeypatch.setattr(environment, "_DRIVER", tmp_path / "version.info")
 
     assert "the device target is CPU" in environment.missing("2.2.0", "CPU")
@@ -70,7 +70,7 @@ def test_what_is_missing_comes_in_the_order_to_mend_it(monkeypatch, tmp_path):
     assert "CANN is not set up" in environment.missing("2.2.0", "Ascend")
     monkeypatch.setenv("ASCEND_HOME_PATH", str(tmp_path))
     assert "tbe cannot be imported" in environment.missing("2.2.0", "Ascend")
-    find_spec["tbe"] = "found"
+    tbe.append(None)
     assert environment.missing("2.2.0", "Ascend") is None
     assert "flash-attention opp --soc ascend910" in environment.missing("2.10.0", "Ascend")
     vendor = tmp_path / "vendor"
@@ -85,6 +85,34 @@ def test_what_is_missing_comes_in_the_order_to_mend_it(monkeypatch, tmp_path):
     (tmp_path / "vendors").mkdir()
     (tmp_path / "v").rename(tmp_path / "vendors" / environment.VENDOR)
     assert environment.package_folder() == tmp_path / "vendors" / environment.VENDOR
+
+
+MODULES = {"attrs": "attr", "protobuf": "google", "pyyaml": "yaml", "absl-py": "absl", "cython": "Cython"}
+
+
+@pytest.mark.parametrize("lacks", (*environment.TBE_PACKAGES.split(), "nothing", "tbe"))
+def test_a_package_that_the_compiler_lacks_is_named(monkeypatch, tmp_path, lacks):
+    modules = [MODULES.get(name, name) for name in environment.TBE_PACKAGES.split()]
+    lost = MODULES.get(lacks, lacks)
+    for module in (*modules, "tbe"):
+        (tmp_path / module).mkdir()
+        gone = f"raise ModuleNotFoundError(\"No module named '{module}'\")\n" if module == lost else ""
+        (tmp_path / module / "__init__.py").write_text(gone)
+    (tmp_path / "tbe/tik.py").write_text("\n".join(f"import {module}" for module in modules))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    environment.tbe_missing.cache_clear()
+    said = environment.tbe_missing()
+    environment.tbe_missing.cache_clear()
+    if lacks == "nothing":
+        assert said is None
+    else:
+        assert f"tbe cannot be imported: ModuleNotFoundError: No module named '{lost}' (source" in said
+        assert (f'pip install "numpy<2" {environment.TBE_PACKAGES}' in said) == (lacks != "tbe")
+
+
+def test_the_page_installs_what_the_compiler_needs():
+    page = (Path(__file__).parents[6] / "docs/ascend.md").read_text(encoding="utf-8")
+    assert f'pip install "numpy<2" {environment.TBE_PACKAGES} tqdm\n' in page
 
 
 CHIP = """
