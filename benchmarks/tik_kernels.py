@@ -126,6 +126,8 @@ def form_costs(seq: int) -> list[list[str]]:
 
     rows, usual = [], cycles()
     for field in dataclasses.fields(instruction_forms.InstructionForms):
+        if field.name == "write_absent":  # measured kernels lack no output
+            continue
         used = getattr(instruction_forms.current(), field.name)
         with instruction_forms.using(**{field.name: not used}):
             changed = cycles()

@@ -67,7 +67,7 @@ class Forward:
         # pyACL has no function that compiles; its handles are the pointers of the function in C.
         pointers = [(ctypes.c_void_p * len(side))(*side) for side in self.descriptions]
         sides = len(pointers[0]), pointers[0], len(pointers[1]), pointers[1]
-        compiler, kind = ctypes.CDLL("libacl_op_compiler.so"), self.operator.name.encode()
+        compiler, kind = ctypes.CDLL("libacl_op_compiler.so"), self.operator.type.encode()
         check("compile", compiler.aclopCompile(kind, *sides, ctypes.c_void_p(self.attributes), 0, 0, None))
 
     def describe(self, tensor: describe.GlobalTensor) -> int:
@@ -90,7 +90,7 @@ class Forward:
             sizes = [int(np.prod(one.shape)) * np.dtype(one.dtype).itemsize for one in side]
             buffers.append([acl.create_data_buffer(places[one.name], size) for one, size in zip(side, sizes)])
         (given, wanted), (inputs, outputs) = self.descriptions, buffers
-        kind = self.operator.name
+        kind = self.operator.type
         check("execute", acl.op.execute_v2(kind, given, inputs, wanted, outputs, self.attributes, stream))
         for buffer in (*inputs, *outputs):
             acl.destroy_data_buffer(buffer)

@@ -142,5 +142,5 @@ def test_first_call(card, tmp_path, mode, level, backend, printed):
     assert printed in (done.stdout if printed == "1.0" else done.stderr), done.stdout + done.stderr[-3000:]
     if printed == "1.0" and backend == "tik":
         lines = (tmp_path / "report/op_summary.csv").read_text().splitlines()
-        (kernel,) = [line for line in lines if "flash_attention_forward" in line]
+        (kernel,) = [line for line in lines if "FlashAttentionForward" in line]
         assert "FRACTAL_NZ" in kernel and kernel.endswith("tikemu")

@@ -55,5 +55,5 @@ def test_dropout_before_the_layer(tmp_path):
     numbers = [float(word) for line in said(done).splitlines() for word in line.split()]
     assert len(numbers) == 6 and all(map(math.isfinite, numbers))
     assert "\nShape," in (tmp_path / "report/op_summary.csv").read_text()
-    summary = re.search(r"^ +operators in TIK .* us .*%  flash_attention_forward_tiles \d+ times", done.stderr, re.M)
+    summary = re.search(r"^ +operators in TIK .* us .*%  FlashAttentionForward \d+ times", done.stderr, re.M)
     assert summary, done.stderr[-3000:]

@@ -6,7 +6,7 @@ from tests.train.flash_attention.st.support.card_kernels import expected, kernel
 from tests.virtual_ascend.card import card_python
 
 EVERY_RUN = "graph TH 64", "pynative BSH 64"
-FORWARD = "flash_attention_forward"
+FORWARD = "FlashAttentionForward"
 
 
 def second_call(name):
@@ -29,8 +29,8 @@ def test_no_conversion_between_the_projections_and_the_operators(layout):
     types = second_call(f"graph {layout}")
     place = types.index(FORWARD)
     assert types[place - 1] == "MatMul"
-    backward = types.index("flash_attention_grad_rows")
-    assert types[backward : backward + 3] == ["flash_attention_grad_rows", "AtomicAddrClean", "flash_attention_grad"]
+    backward = types.index("FlashAttentionGradRows")
+    assert types[backward : backward + 3] == ["FlashAttentionGradRows", "AtomicAddrClean", "FlashAttentionGrad"]
 
 
 @pytest.mark.parametrize("layout", ("SBH 64", "BNSD 64", "BSH 24"))

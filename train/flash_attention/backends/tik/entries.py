@@ -24,9 +24,9 @@ from flash_attention.kernels.tik.describe import Operator
 _SOURCE = '''"""Entry of operator {type}; written by flash_attention {version}."""
 
 
-def {name}(
+def {function}(
     {parameters},
-    kernel_name="{name}",
+    kernel_name="{function}",
     **others,
 ):
     """Compiles the kernel for these tensors; `problem` is what KernelProblem.to_text writes."""
@@ -64,10 +64,11 @@ def packages() -> str:
     return str(Path(flash_attention.__file__).resolve().parents[1])
 
 
-def source(operator: Operator, packages: str, place: str, *attributes: str) -> str:
+def source(operator: Operator, function: str, packages: str, place: str, *attributes: str) -> str:
     """Return the source of an operator's entry.
 
     Args:
+        function: name of the entry.
         packages: expression for the folder that it finds flash_attention in.
         place: expression for the place of that folder in sys.path.
         attributes: what comes behind the tensors, the problem among it.
@@ -77,6 +78,7 @@ def source(operator: Operator, packages: str, place: str, *attributes: str) -> s
         type=operator.type,
         version=flash_attention.__version__,
         name=operator.name,
+        function=function,
         parameters=",\n    ".join((*names, *attributes)),
         packages=packages,
         place=place,
@@ -86,8 +88,11 @@ def source(operator: Operator, packages: str, place: str, *attributes: str) -> s
 
 @functools.cache
 def entry(operator: Operator) -> Callable:
-    """Return the entry function of an operator. It is always the same function in a process."""
-    return load(operator.name, source(operator, repr(packages()), "len(sys.path)", "problem"))
+    """Return the entry function of an operator. It is always the same function in a process.
+
+    MindSpore's profiler and GE take its name for the operator's type.
+    """
+    return load(operator.type, source(operator, operator.type, repr(packages()), "len(sys.path)", "problem"))
 
 
 def load(name: str, source: str) -> Callable:

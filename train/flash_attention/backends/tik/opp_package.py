@@ -1,8 +1,8 @@
 """The operator package (OPP) for CANN: what MindSpore from 2.3 on needs to find the TIK operators by their types.
 
 Layout and file formats: CANN's documentation on custom operator development, chapters operator information library and
-deployment of custom operators. A type is the name of the operator's Python function, and MindSpore registers prototypes
-of such types itself.
+deployment of custom operators. Files and functions have the snake-case name that CANN derives from a type.
+MindSpore's Python functions have the type as their name, and MindSpore registers prototypes of such types itself.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def write(soc: str, out: Path) -> Path:
     for operator in OPERATORS:
         _text(sources / f"{operator.name}.py", entry_source(operator))
         _text(out / "op_info_cfg" / "ai_core" / soc / f"{operator.name}.ini", information_ini(operator))
-    information = {operator.name: _information(operator) for operator in OPERATORS}
+    information = {operator.type: _information(operator) for operator in OPERATORS}
     _text(tbe / "config" / soc / f"aic-{soc}-ops-info.json", json.dumps(information, indent=2) + "\n")
     _text(out / "install.sh", _INSTALL.replace("VENDOR", VENDOR).replace("PACKAGES", TBE_PACKAGES))
     (out / "install.sh").chmod(0o755)
@@ -56,7 +56,7 @@ def write(soc: str, out: Path) -> Path:
 
 def information_ini(operator: Operator) -> str:
     """Return the operator's section of the operator information library, as source."""
-    lines = [f"[{operator.name}]"]
+    lines = [f"[{operator.type}]"]
     for section, fields in _information(operator).items():
         lines += [f"{section}.{key}={value}" for key, value in fields.items()]
     return "\n".join(lines) + "\n"
@@ -82,7 +82,7 @@ def _information(operator: Operator) -> dict[str, dict[str, str]]:
 def entry_source(operator: Operator) -> str:
     """Return the source of an operator's entry that CANN calls."""
     bundle = 'os.path.join(os.path.dirname(os.path.abspath(__file__)), "bundle")'
-    return entries.source(operator, bundle, "0", "problem")
+    return entries.source(operator, operator.name, bundle, "0", "problem")
 
 
 def _bundle(folder: Path) -> None:
@@ -92,7 +92,7 @@ def _bundle(folder: Path) -> None:
         shutil.copytree(source / name, target / name, ignore=shutil.ignore_patterns(*_NOT_BUNDLED))
     _text(
         target / "__init__.py",
-        f'"""What the operators of flash_attention {flash_attention.__version__} need of it."""\n',
+        f'"""What the operators of flash_attention need of it."""\n\n__version__ = "{flash_attention.__version__}"\n',
     )
 
 

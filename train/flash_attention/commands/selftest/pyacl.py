@@ -199,7 +199,7 @@ class Acl:
         filled = operator.fill(signature)
         feed = signature.feed(**{name: arrays[name] for name in signature.given})
         inputs = [(one, feed.get(one.name, np.zeros(one.shape, one.dtype))) for one in filled.inputs]
-        return OperatorCall(self, operator.name, inputs, filled.outputs, problem.to_text())
+        return OperatorCall(self, operator.type, inputs, filled.outputs, problem.to_text())
 
     def attend(self, call: Call, given: dict, gradients: dict, times: int) -> list:
         """Return the results of a call without optional inputs, as reference.Attention of float32 arrays."""

@@ -160,7 +160,8 @@ class Operator:
     """An operator type. Every tensor is required: if a problem lacks one, a stand-in takes its place.
 
     Attributes:
-        type: name of the type; `name` is the name of its Python function and file.
+        type: name of the type. Tools of the platform find attention by the letters "flashattention" in it.
+        name: of its function and file in the operator package.
         stage: one of STAGES or DECODE_STAGES, which kernel it is.
         inputs, outputs: in the order of the kernel's arguments.
     """

@@ -1,8 +1,13 @@
-"""Forms of instructions that CANN's documents allow and no public program for this chip uses.
+"""Forms that CANN's documents allow and that few public programs for this chip use, or none.
+
+Shifted operands have a precedent: `fused_abs_max1_impl.py`, an operator of MindSpore's second-order optimiser, takes the
+maximum of float32 numbers in place, with a first source eight repeats further on. Here it is one repeat. For the others
+none was found.
 
 Each form has a switch, off if the usual form costs less than 1 % more on the modelled core.
 `benchmarks.tik_kernels --forms` prints what each form costs, and `flash-attention selftest` tries each.
-FLASH_ATTENTION_FORMS sets the switches when operators are compiled, by name: "shifted_operands=0,tensor_move=1".
+FLASH_ATTENTION_FORMS sets the switches by name: "shifted_operands=0,tensor_move=1". An operator keeps the forms of the
+process that made it, in its attribute `problem`, wherever it is compiled.
 """
 
 from __future__ import annotations
@@ -22,11 +27,17 @@ class InstructionForms:
             round of the banks further on. If off, they work in place, which meets bank conflicts.
         mixed_axpy: vec_axpy from float16 to float32. If off, a conversion, then float32 throughout.
         tensor_move: tensor_mov out of parts of L0C. If off, data_move, as in operators that MindSpore ships.
+        write_absent: the first core writes 32 bytes to every output that the call lacks. If off, nobody writes to it.
     """
 
     shifted_operands: bool = True
     mixed_axpy: bool = True
     tensor_move: bool = False
+    write_absent: bool = True
+
+    def to_text(self) -> str:
+        """Return all forms as FLASH_ATTENTION_FORMS takes them."""
+        return ",".join(f"{name}={int(on)}" for name, on in asdict(self).items())
 
     @staticmethod
     def from_text(text: str) -> InstructionForms:

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any, Callable, Protocol
 
-from flash_attention.kernels.tik import describe, varlen
+import flash_attention
+from flash_attention.kernels.tik import describe, instruction_forms, varlen
 from flash_attention.kernels.tik.backward import kernel as backward
 from flash_attention.kernels.tik.backward import postprocess, preprocess
 from flash_attention.kernels.tik.backward import schedule as backward_schedule
 from flash_attention.kernels.tik.decode import kernel as decode
 from flash_attention.kernels.tik.decode import merge
-from flash_attention.kernels.tik.describe import OPERATORS, STAGES, Operator, Signature
+from flash_attention.kernels.tik.describe import OPERATORS, STAGES, GlobalTensor, Operator, Signature
 from flash_attention.kernels.tik.forward import kernel as forward
 from flash_attention.kernels.tik.forward import schedule as forward_schedule
-from flash_attention.kernels.tik.hardware import Buffer, check_chip, usage
+from flash_attention.kernels.tik.hardware import BYTES, Buffer, check_chip, usage
 from flash_attention.kernels.tik.problem import KernelProblem
 from flash_attention.kernels.tik.recorder import Core
 from flash_attention.kernels.tik.tik_types import BlockPlan, Number, Tik, TikModule
@@ -140,24 +143,48 @@ def build(
     _, arguments = describe.arguments(stage, problem)
     kernel = _KERNELS[stage](problem)
     instance = tik.Tik(disable_debug=not debug)
-    gm = {
-        t.name: instance.Tensor(t.dtype, t.shape, tik.scope_gm, t.name, is_atomic_add=t.added)
-        for t in (*arguments.inputs, *arguments.outputs)
-    }
+    called = arguments if operator is None else operator.fill(arguments)
+    # All before the loop over the cores: no public program defines a global tensor in it or behind it.
+    inputs, outputs = (
+        [instance.Tensor(t.dtype, t.shape, tik.scope_gm, t.name, is_atomic_add=t.added) for t in side]
+        for side in (called.inputs, called.outputs)
+    )
+    gm = {t.name: tensor for t, tensor in zip((*called.inputs, *called.outputs), (*inputs, *outputs)) if not t.absent}
     if kernel.flags:
         gm["flags"] = instance.Tensor("int32", (kernel.flags,), tik.scope_gm, "flags", is_workspace=True)
     core = Core(tik, instance, problem, kernel.plan, gm)
+    absent = [(t, tensor) for t, tensor in zip(called.outputs, outputs) if t.absent]
     with instance.for_range(0, kernel.cores, name="core", block_num=kernel.cores) as index:
+        if absent and instruction_forms.current().write_absent:
+            with instance.if_scope(index == 0):
+                _write_absent(tik, instance, absent)
         core.allocate(kernel.buffers)
         kernel.emit(core, index)
-    called = arguments if operator is None else operator.fill(arguments)
-    for t in (*called.inputs, *called.outputs):
-        if t.absent:
-            gm[t.name] = instance.Tensor(t.dtype, t.shape, tik.scope_gm, t.name, is_atomic_add=t.added)
-    inputs, outputs = ([gm[tensor.name] for tensor in side] for side in (called.inputs, called.outputs))
     instance.BuildCCE(kernel_name=name, inputs=inputs, outputs=outputs, **({"config": dict(config)} if config else {}))
     shape = kernel.plan, tuple(kernel.buffers), kernel.cores, kernel.units
     return BuiltKernel(arguments.inputs, arguments.outputs, name, instance, problem, *shape)
+
+
+def _write_absent(tik: TikModule, instance: Tik, absent: Sequence[tuple[GlobalTensor, Any]]) -> None:
+    """Write a block of zeros to each output that a call lacks, before the kernel has buffers."""
+    for tensor, target in absent:
+        size = describe.STAND_IN // BYTES[tensor.dtype]
+        zeros = instance.Tensor(tensor.dtype, (size,), tik.scope_ubuf, f"absent_{tensor.name}")
+        instance.vec_dup(size, zeros, 0.0, 1, 8)
+        instance.data_move(target, zeros, 0, 1, 1, 0, 0)
+
+
+def _forms(problem: str) -> instruction_forms.InstructionForms:
+    """Return the instruction forms of an operator; warn if another version of this package made it."""
+    made = json.loads(problem)
+    if made.get("version") != flash_attention.__version__:
+        version = made.get("version", "an older version")
+        warnings.warn(
+            f"problem: the graph was made by flash_attention {version}, and {flash_attention.__version__} compiles its "
+            "operators",
+            stacklevel=2,
+        )
+    return instruction_forms.InstructionForms.from_text(made.get("forms", ""))
 
 
 def compile_entry(
@@ -185,11 +212,12 @@ def compile_entry(
     described = KernelProblem.from_text(problem)
     check_chip(get_soc_spec, described)
     stage = next(one.stage for one in OPERATORS if one.name == name)
-    operator, signature = describe.arguments(stage, described)
-    if operator.name != name:
-        raise ValueError(f"problem: got one for {operator.name}, allowed for this entry is {name}")
-    check_tensors(operator.fill(signature), tensors)
-    return build(stage, described, tik, kernel_name, False, operator, config)
+    with instruction_forms.using(**asdict(_forms(problem))):
+        operator, signature = describe.arguments(stage, described)
+        if operator.name != name:
+            raise ValueError(f"problem: got one for {operator.name}, allowed for this entry is {name}")
+        check_tensors(operator.fill(signature), tensors)
+        return build(stage, described, tik, kernel_name, False, operator, config)
 
 
 def check_tensors(signature: Signature, tensors: Mapping[str, Mapping | None]) -> None:

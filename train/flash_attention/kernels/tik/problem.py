@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import NamedTuple
 
+import flash_attention
 from flash_attention.call import Call
 from flash_attention.call.checks import check_int, check_name
 from flash_attention.call.rules import AttentionRules
+from flash_attention.kernels.tik import instruction_forms
 
 MAX_CORES = 65535
 # Bytes that a kernel may use of the memories of a core. The Unified Buffer has 256 KiB, of which the compiler keeps 8.
@@ -208,8 +210,13 @@ class KernelProblem(Call):
         return 16.0 if self.scale == 0 else self.scale / self.query_factor
 
     def to_text(self) -> str:
-        """Return the problem as the operators' string attribute `problem`."""
-        return json.dumps(dataclasses.asdict(self), separators=(",", ":"))
+        """Return the problem as the operators' string attribute `problem`.
+
+        It also holds what else decides about a kernel: the instruction forms of now, and the version of this package.
+        So no cache of operators gives the kernel of another form or version.
+        """
+        chosen = {"forms": instruction_forms.current().to_text(), "version": flash_attention.__version__}
+        return json.dumps({**dataclasses.asdict(self), **chosen}, separators=(",", ":"))
 
     @staticmethod
     def from_text(text: str) -> KernelProblem:
@@ -220,6 +227,8 @@ class KernelProblem(Call):
         """
         try:
             fields = _with_tuples(json.loads(text))
+            for name in ("forms", "version"):
+                fields.pop(name, None)
             return KernelProblem(**{**fields, "rules": AttentionRules(**fields["rules"])})
         except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"problem: got {text!r}, allowed is what KernelProblem.to_text writes ({error})") from None

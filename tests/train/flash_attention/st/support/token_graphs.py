@@ -28,9 +28,9 @@ SHAPES = {"TH": (BATCH * SEQ,), "BSH": (BATCH, SEQ), "SBH": (SEQ, BATCH)}
 CASES = ("TH", 16), ("BSH", 16), ("SBH", 16), ("BSH", 24)  # layout and head_dim
 # Inputs and results of the operators with one matrix per head; the places of d_query_sums and row terms are not here.
 MATRICES = {
-    "flash_attention_forward": ((0, 1, 2), (0,)),
-    "flash_attention_grad_rows": ((0, 1), ()),
-    "flash_attention_grad": ((0, 1, 2, 3), (0, 1, 4)),
+    "FlashAttentionForward": ((0, 1, 2), (0,)),
+    "FlashAttentionGradRows": ((0, 1), ()),
+    "FlashAttentionGrad": ((0, 1, 2, 3), (0, 1, 4)),
 }
 
 

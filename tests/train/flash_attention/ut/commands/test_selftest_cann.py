@@ -257,7 +257,7 @@ def test_an_operator_that_is_not_compiled_is_a_finding(card: Path):
     status, told, _ = finish(through_acl(card, "--only", "attention 1"))
     assert status == 1 and told.rstrip().endswith("FAILED: 1")
     found = experiments(card)["attention 1: D=16, S=40"]["found"]
-    assert "aclopCompile of flash_attention_grad gave 500002" in found and "refused here" in found
+    assert "aclopCompile of FlashAttentionGrad gave 500002" in found and "refused here" in found
 
 
 MISSING = {

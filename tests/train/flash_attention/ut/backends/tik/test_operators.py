@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from types import ModuleType
 
 import numpy as np
 import pytest
-from flash_attention.kernels.tik import describe, operators
+from flash_attention.kernels.tik import describe, instruction_forms, operators
 from flash_attention.kernels.tik.describe import CONSTANTS, DECODE_STAGES, OPERATORS, STAGES
+from flash_attention.kernels.tik.instruction_forms import InstructionForms
 from flash_attention.kernels.tik.operators import compile_entry
 from flash_attention.kernels.tik.problem import KernelProblem
 
 from tests.train.flash_attention.support.calls import make_kernel_problem
 from tests.train.flash_attention.ut.backends.tik.support.problems import PACKED, PROBLEMS, described
 
+tikemu = pytest.importorskip("tikemu")
 ir = pytest.importorskip("tikemu.program.ir")
 
 _FEW = make_kernel_problem(2, 4, 2, 96, 32, kv_heads=2, causal=True, causal_alignment="bottom_right")
@@ -82,6 +85,7 @@ def test_the_kernel_uses_what_its_signature_says(tik: ModuleType, name: str) -> 
 
 def test_operators_differ_in_name_and_arguments() -> None:
     assert len({operator.type for operator in OPERATORS}) == len({operator.name for operator in OPERATORS})
+    assert all("flashattention" in operator.type.lower() for operator in OPERATORS)  # msprof-analyze looks for it
     assert len({(one.stage, one.inputs, one.outputs) for one in OPERATORS}) == len(OPERATORS)
 
 
@@ -133,6 +137,78 @@ def test_every_field_of_a_problem_is_in_the_text() -> None:
     problem = PROBLEMS["plain"]
     changed = replace(problem, cores=7)
     assert KernelProblem.from_text(changed.to_text()).cores == 7
+
+
+def _compiled(problem: KernelProblem, text: str, stage: str = "forward") -> operators.BuiltKernel:
+    """Return the kernel that CANN compiles for a problem and the attribute of its node."""
+    operator, signature = describe.arguments(stage, problem)
+    return compile_entry(operator.name, described(operator.fill(signature)), text, "compiled")
+
+
+def test_the_attribute_decides_about_forms(tik: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node is compiled with the forms of the process that made it; the text differs, so no cache mixes them up."""
+    problem = PROBLEMS["plain-bias"]
+    usual, texts = problem.to_text(), set()
+    for form in asdict(InstructionForms()):
+        with instruction_forms.using(**{form: not getattr(InstructionForms(), form)}):
+            texts.add(problem.to_text())
+            buffers = operators.build("forward", problem, tik, "own", True).buffers
+            text = problem.to_text()
+        monkeypatch.setenv("FLASH_ATTENTION_FORMS", "mixed_axpy=1,shifted_operands=0")
+        assert _compiled(problem, text).buffers == buffers
+        monkeypatch.delenv("FLASH_ATTENTION_FORMS")
+    assert len({usual, *texts}) == 1 + len(asdict(InstructionForms()))
+
+
+def test_a_graph_of_another_version_is_compiled_with_a_warning(tik: ModuleType) -> None:
+    problem = PROBLEMS["plain"]
+    older = json.loads(problem.to_text())
+    del older["forms"], older["version"]
+    with pytest.warns(UserWarning, match="made by flash_attention an older version, and") as warned:
+        _compiled(problem, json.dumps(older))
+    assert len(warned) == 1
+    assert json.loads(problem.to_text()) != json.loads(json.dumps({**older, "version": "25.1.0"}))
+
+
+def test_global_tensors_are_defined_before_the_loop_over_the_cores(tik: ModuleType, monkeypatch) -> None:
+    """They are defined in the order of the arguments, as in every public program; stand-ins too."""
+    order: list = []
+    define, loop = tik.Tik.Tensor, tik.Tik.for_range
+
+    def defined(self, dtype, shape, scope, *rest, **options):
+        order.append(scope == tik.scope_gm)
+        return define(self, dtype, shape, scope, *rest, **options)
+
+    def looped(self, *arguments, **options):
+        order.extend(["loop"] if options.get("block_num") else [])
+        return loop(self, *arguments, **options)
+
+    monkeypatch.setattr(tik.Tik, "Tensor", defined)
+    monkeypatch.setattr(tik.Tik, "for_range", looped)
+    for stage in STAGES:
+        order.clear()
+        _compiled(PROBLEMS["plain"], PROBLEMS["plain"].to_text(), stage)
+        start = order.index("loop")
+        assert all(order[:start]) and True not in order[start:], stage
+
+
+@pytest.mark.parametrize("on", (True, False))
+def test_an_output_that_a_call_lacks_is_written_once(tik: ModuleType, on: bool) -> None:
+    problem = PROBLEMS["plain"]
+    operator, signature = describe.arguments("grad", problem)
+    called = operator.fill(signature)
+    with instruction_forms.using(write_absent=on):
+        kernel = operators.build("grad", problem, tik, "named", True, operator)
+    feed = {one.name: np.zeros(one.shape, one.dtype) if one.constant is None else one.constant for one in called.inputs}
+    feed |= {one.name: np.ones(one.shape, one.dtype) for one in called.outputs if one.absent}
+    feed |= {one.name: np.zeros(one.shape, one.dtype) for one in called.outputs if one.added and not one.absent}
+    results = tikemu.run(kernel.tik, feed, timing=False, options=tikemu.Options(progress=False)).outputs
+    absent = [one for one in called.outputs if one.absent]
+    assert absent
+    for one in absent:
+        written = np.ones(one.shape, one.dtype).reshape(-1)
+        written[: 32 // written.itemsize] = not on
+        np.testing.assert_array_equal(results[one.name].reshape(-1), written, err_msg=one.name)
 
 
 def test_compile_names_the_wrong_tensor(tik: ModuleType) -> None:

@@ -52,11 +52,11 @@ def _sections(text):
 def test_information_library(package):
     config = package / "vendors/flash_attention/op_impl/ai_core/tbe/config/ascend910/aic-ascend910-ops-info.json"
     library = json.loads(config.read_text())
-    assert sorted(library) == sorted(operator.name for operator in OPERATORS)
+    assert sorted(library) == sorted(operator.type for operator in OPERATORS)
     for operator in OPERATORS:
         ini = (package / f"op_info_cfg/ai_core/ascend910/{operator.name}.ini").read_text()
-        assert ini.startswith(f"[{operator.name}]\n")
-        information = library[operator.name]
+        assert ini.startswith(f"[{operator.type}]\n")
+        information = library[operator.type]
         assert _sections(ini) == information
         assert information["opFile"]["value"] == information["opInterface"]["value"] == operator.name
         for side, arguments in (("input", operator.inputs), ("output", operator.outputs)):
