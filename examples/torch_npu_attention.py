@@ -12,7 +12,7 @@ import importlib.util
 import sys
 
 import numpy as np
-from flash_attention.backends.tik.environment import chip
+from flash_attention.backends.tik.environment import chip, ignore_infer_errors
 from flash_attention.call import AttentionRules
 from flash_attention.kernels.tik import describe
 from flash_attention.kernels.tik.layout import from_nz, to_nz
@@ -133,6 +133,7 @@ def main() -> int:
     shape = 1, 2, options.seq, options.head_dim
     arrays = [np.random.default_rng(seed).standard_normal(shape).astype(np.float16) for seed in range(3)]
     with_torch = importlib.util.find_spec("torch_npu") is not None
+    ignore_infer_errors()  # before CANN starts
     if with_torch:
         import torch_npu  # noqa: F401 - it initialises the card
     else:

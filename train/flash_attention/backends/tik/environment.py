@@ -56,6 +56,15 @@ def is_virtual() -> bool:
     return "VIRTUAL_ASCEND_SOC" in os.environ
 
 
+# MindSpore 2.6 to 2.10 set them before GE starts. Without them GE may stop at types that have no prototype library.
+INFER_VARIABLES = ("IGNORE_INFER_ERROR", "FAST_IGNORE_INFER_ERROR")
+
+
+def ignore_infer_errors() -> str:
+    """Set INFER_VARIABLES where the user has not, as MindSpore does; return them with their values."""
+    return ", ".join(f"{name}={os.environ.setdefault(name, '1')}" for name in INFER_VARIABLES)
+
+
 def missing(version: str, target: str) -> str | None:
     """Return why MindSpore `version` cannot run TIK operators on device `target`, or None.
 

@@ -12,7 +12,7 @@ import shutil
 from pathlib import Path
 
 import flash_attention
-from flash_attention.backends.tik import entries
+from flash_attention.backends.tik import entries, prototype_library
 from flash_attention.backends.tik.environment import TBE_PACKAGES, VENDOR
 from flash_attention.kernels.tik.describe import OPERATORS, Operator
 
@@ -22,24 +22,28 @@ _BUNDLED = ("call", "kernels")
 _NOT_BUNDLED = ("__pycache__",)
 
 
-def write(soc: str, out: Path) -> Path:
+def write(soc: str, out: Path, prototypes: bool = False) -> Path:
     """Write the package.
 
     Args:
         soc: lower-case name of the chip.
         out: a folder that does not exist, or is empty.
+        prototypes: also compile a library of prototypes.
 
     Returns:
         The vendor folder inside `out`, as it is to be installed.
 
     Raises:
         ValueError: soc is none of SOCS, or the folder is not empty.
+        RuntimeError: the prototypes cannot be compiled.
     """
     if soc not in SOCS:
         raise ValueError(f"soc: got {soc!r}, allowed are {', '.join(SOCS)}: the operators are written for this chip")
     if out.exists() and any(out.iterdir()):
         raise ValueError(f"out: {out} is not empty, allowed is a new or empty folder")
     vendor = out / "vendors" / VENDOR
+    if prototypes:
+        prototype_library.write(vendor)
     tbe = vendor / "op_impl" / "ai_core" / "tbe"
     sources = tbe / f"{VENDOR}_impl"
     _bundle(sources / "bundle")

@@ -141,6 +141,7 @@ class Acl:
         os.environ["ASCEND_CUSTOM_OPP_PATH"] = ":".join(str(one) for one in packages if one)
         self.acl: Any = acl
         self.timed: bool = not environment.is_virtual()
+        self.infer_errors = environment.ignore_infer_errors()
         self.check("acl.init", acl.init())
         self.compiler: Any = ctypes.CDLL("libacl_op_compiler.so")
         self.soc: str = acl.get_soc_name()
@@ -188,6 +189,7 @@ class Acl:
             "soc": self.soc if self.timed else f"{self.soc}, virtual",
             "cann": str(cann_version()),
             "through": "acl",
+            "infer_errors": self.infer_errors,
         }
 
     def platform(self, name: str) -> int:

@@ -1,8 +1,8 @@
 """Forms that CANN's documents allow and that few public programs for this chip use, or none.
 
-Shifted operands have a precedent: `fused_abs_max1_impl.py`, an operator of MindSpore's second-order optimiser, takes the
-maximum of float32 numbers in place, with a first source eight repeats further on. Here it is one repeat. For the others
-none was found.
+Shifted operands have a precedent: `fused_abs_max1_impl.py`, an operator of MindSpore's second-order optimiser. Its
+maximum of float32 numbers reads its own destination eight repeats further on; here it is one repeat. For the others no
+precedent was found.
 
 Each form has a switch, off if the usual form costs less than 1 % more on the modelled core.
 `benchmarks.tik_kernels --forms` prints what each form costs, and `flash-attention selftest` tries each.

@@ -47,6 +47,10 @@ def _compile(op_type: str, input_desc: list, output_desc: list, attr: int) -> in
     if found is None:
         return acl.fail(acl.OPERATOR_NOT_FOUND, f"no operator package that is installed has operator type {op_type}")
     folder, information = found
+    if os.environ.get("IGNORE_INFER_ERROR") != "1" and not (folder.parents[2] / "op_proto").exists():
+        return acl.fail(
+            acl.COMPILE_FAILED, f"operator type {op_type} has no prototype, and IGNORE_INFER_ERROR is not 1"
+        )
     given, wanted = (
         [
             {**desc, "dtype": _DTYPES[desc["dtype"]], "format": _FORMATS[desc["format"]], "ori_format": "ND"}

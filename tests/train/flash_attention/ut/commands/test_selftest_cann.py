@@ -251,6 +251,15 @@ def test_experiments_through_acl(card: Path):
         assert not name.startswith("attention") or "d_query" in one["found"] and "bit-equal: True" in one["found"]
 
 
+def test_types_without_a_prototype_need_what_mindspore_sets(card: Path):
+    """The self-test sets it, and its report says so; a user's own value stays."""
+    assert finish(through_acl(card, "--only", "exponential"))[0] == 0
+    said = json.loads((card / "card.json").read_text())["infer_errors"]
+    assert said == "IGNORE_INFER_ERROR=1, FAST_IGNORE_INFER_ERROR=1"
+    status, told, _ = finish(through_acl(card, "--only", "exponential", IGNORE_INFER_ERROR=0))
+    assert status == 1 and "SelftestExponential has no prototype" in told
+
+
 def test_an_operator_that_is_not_compiled_is_a_finding(card: Path):
     entry = card / "opp/op_impl/ai_core/tbe/flash_attention_impl/flash_attention_grad.py"
     entry.write_text(entry.read_text().replace("    import os\n", "    raise RuntimeError('refused here')\n"))

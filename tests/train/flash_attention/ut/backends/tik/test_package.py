@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import re
@@ -126,6 +127,56 @@ def test_it_does_not_remove_itself(package):
 def test_install_refuses(package, arguments, said):
     done = install(package, *arguments)
     assert done.returncode != 0 and said in done.stderr
+
+
+# Stands in for CANN's header: what the macros register becomes a text.
+REGISTRY = """
+#include <string>
+namespace ge {
+using graphStatus = unsigned;
+constexpr graphStatus GRAPH_SUCCESS = 0;
+struct Operator {};
+struct TensorType { static TensorType ALL() { return {}; } };
+inline std::string told;
+struct InferShapeFuncRegister {
+  InferShapeFuncRegister(const char *type, graphStatus (*)(Operator &)) {
+    told += std::string("infer ") + type + "\\n";
+  }
+};
+struct Registered {
+  explicit Registered(const char *type) { told += std::string("type ") + type + "\\n"; }
+  Registered &Port(const char *side, const char *name) { told += std::string(side) + name + "\\n"; return *this; }
+};
+}  // namespace ge
+#define REG_OP(x) static const ge::Registered x##_type = ge::Registered(#x)
+#define INPUT(x, types) Port("input ", #x)
+#define OUTPUT(x, types) Port("output ", #x)
+#define REQUIRED_ATTR(x, type) Port("attribute ", #x)
+#define OP_END_FACTORY_REG(x) Port("end ", #x);
+extern "C" __attribute__((used)) inline const char *registered() { return ge::told.c_str(); }
+"""
+
+
+def test_prototypes_are_those_of_the_operators(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("ASCEND_HOME_PATH", str(tmp_path))
+    words = ["opp", "--prototypes", "--out", str(tmp_path / "package")]
+    assert cli.main(words) == 2
+    assert f"there is no {tmp_path}/include/graph/operator_reg.h" in capsys.readouterr().err
+    assert not (tmp_path / "package").exists()
+    (tmp_path / "include/graph").mkdir(parents=True)
+    (tmp_path / "include/graph/operator_reg.h").write_text(REGISTRY)
+    (tmp_path / "lib64").mkdir()
+    graph = ["g++", "-shared", "-x", "c++", "/dev/null", "-o", tmp_path / "lib64/libgraph.so"]
+    subprocess.run(graph, check=True)
+    assert cli.main(words) == 0
+    library = ctypes.CDLL(str(tmp_path / "package/vendors/flash_attention/op_proto/libop_proto.so"))
+    library.registered.restype = ctypes.c_char_p
+    wanted = []
+    for operator in OPERATORS:
+        wanted += [f"type {operator.type}", *(f"input {one.name}" for one in operator.inputs)]
+        wanted += [*(f"output {one.name}" for one in operator.outputs), "attribute problem", f"end {operator.type}"]
+        wanted.append(f"infer {operator.type}")
+    assert library.registered().decode().splitlines() == wanted
 
 
 PROBLEMS = {
