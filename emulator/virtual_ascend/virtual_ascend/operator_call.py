@@ -8,6 +8,8 @@ from typing import Any
 
 from tikemu.program import ir
 
+from . import elf
+
 
 @dataclass
 class OperatorCall:
@@ -31,14 +33,14 @@ class OperatorCall:
     attributes: dict[str, Any]
     program: ir.Program | None = None
 
-    def dump(self) -> bytes:
-        """Return the contents as a file has them."""
-        return pickle.dumps(self, pickle.HIGHEST_PROTOCOL)
+    def dump(self, function: str = "") -> bytes:
+        """Return the object, with the name of the function that is launched."""
+        return elf.write(pickle.dumps(self, pickle.HIGHEST_PROTOCOL), [function or f"{self.name}__kernel0"])
 
 
 def load(contents: bytes) -> OperatorCall:
     """Return the kernel in a file of this program's own compiler."""
-    kernel = pickle.loads(contents)
+    kernel = pickle.loads(elf.code(contents))
     if not isinstance(kernel, OperatorCall):
         raise ValueError(f"no kernel: {type(kernel).__name__}")
     return kernel

@@ -6,10 +6,11 @@ import shlex
 
 import numpy as np
 import pytest
+from flash_attention.commands.selftest import elf
 
 from tests.train.flash_attention.st.support.card_runs import release_python
 from tests.train.flash_attention.st.support.wheel_tools import ROOT
-from tests.virtual_ascend.card import said, start
+from tests.virtual_ascend.card import ge_python, said, start
 
 pytestmark = [pytest.mark.card, pytest.mark.timeout(3600)]
 PAGE = (ROOT / "docs/ascend.md").read_text()
@@ -138,3 +139,16 @@ def test_selftest_ends_and_only_the_times_are_not_those_of_a_card(called, releas
         others = {one["name"]: one["result"] for one in experiments if one["result"] != "ok"}
         assert others == {one["name"]: "not run" for one in experiments if one["name"].startswith("time")}
         assert len(experiments) == 38
+
+
+@pytest.mark.parametrize("soc, flags, count", [("910", 0x860000, 16), ("910b", 0x930000, None)])
+def test_kernels_in_a_wheel_name_their_chip(soc, flags, count):
+    """The development wheel of 2.6 has kernels that CANN compiled, with their descriptions."""
+    (plugin,) = ge_python("2.6.0").parents[1].glob("lib/python*/site-packages/mindspore/lib/plugin/ascend")
+    objects = sorted(plugin.glob(f"custom_ascendc_{soc}/op_impl/ai_core/tbe/kernel/ascend{soc}/*/*.o"))
+    assert len(objects) == (count or len(objects)) > 0
+    for path in objects:
+        found = elf.read(path.read_bytes())
+        described = json.loads(path.with_suffix(".json").read_text())
+        assert found.chip == elf.CHIPS[flags]
+        assert soc != "910" or set(found.functions) == {one["kernelName"] for one in described["kernelList"]}

@@ -11,6 +11,8 @@ from pathlib import Path
 from flash_attention.kernels.tik.problem import CAPACITY, Chip
 
 VENDOR = "flash_attention"
+#: CANN's names for the first generation. Ascend910B1 to 910B4 are Atlas A2.
+CHIPS = ("Ascend910A", "Ascend910ProA", "Ascend910PremiumA", "Ascend910B", "Ascend910ProB")
 _DRIVER = Path("/usr/local/Ascend/driver/version.info")
 _CANN_VARIABLES = ("ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME", "ASCEND_OPP_PATH")
 

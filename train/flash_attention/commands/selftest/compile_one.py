@@ -1,6 +1,7 @@
-"""Compile one kernel by CANN: ``python -m flash_attention.commands.selftest.compile_one SOC NAME``.
+"""Compile one kernel by CANN: ``python -m flash_attention.commands.selftest.compile_one SOC NAME [LEVEL]``.
 
-The kernel's files appear in the working folder. The last line on stdout is the result in JSON.
+LEVEL is TIK's debug level. The kernel's files appear in the working folder. The last line on stdout is the result in
+JSON.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import traceback
 from collections import Counter
 from pathlib import Path
 from typing import Any
+
+from flash_attention.commands.selftest import elf
 
 KERNEL = "selftest_kernel"
 _LINES = 4  # of an error's beginning and of its end
@@ -39,7 +42,7 @@ def counts(text: str) -> dict[str, int]:
     return dict(sorted(found.items()))
 
 
-def compile_it(soc: str, name: str) -> dict[str, Any]:
+def compile_it(soc: str, name: str, level: str = "0") -> dict[str, Any]:
     """Compile, and return the outcome. Errors of the compiler are raised."""
     from tbe.common import platform
 
@@ -56,14 +59,21 @@ def compile_it(soc: str, name: str) -> dict[str, Any]:
         for one in (*filled.inputs, *filled.outputs)
     }
     start = time.perf_counter()
-    kernel = operators.compile_entry(operator.name, tensors, problem.to_text(), KERNEL, {"save_temp_cce_file": True})
+    config = {"save_temp_cce_file": True, **({"tbe_debug_level": int(level)} if level != "0" else {})}
+    kernel = operators.compile_entry(operator.name, tensors, problem.to_text(), KERNEL, config)
+    objects = sorted(Path().rglob("*.o"))
     result: dict[str, Any] = {
         "operator": operator.type,
         "seconds": round(time.perf_counter() - start, 3),
         "cores": cores,
         "blocks": kernel.cores,
-        "object_bytes": sum(path.stat().st_size for path in Path().rglob("*.o")) or None,
+        "object_bytes": sum(path.stat().st_size for path in objects) or None,
+        "chip": None,
     }
+    for path in objects:
+        result["chip"] = elf.read(path.read_bytes()).chip
+        if result["chip"] != elf.CHIPS[elf.FIRST_GENERATION]:
+            raise ValueError(f"{path} was compiled for {result['chip']}, {soc} is {elf.CHIPS[elf.FIRST_GENERATION]}")
     for path in Path().rglob("*.json"):
         described = json.loads(path.read_text(encoding="utf-8"))
         if "blockDim" in described:
@@ -75,7 +85,7 @@ def compile_it(soc: str, name: str) -> dict[str, Any]:
 
 def main() -> None:
     try:
-        result = compile_it(*sys.argv[1:3])
+        result = compile_it(*sys.argv[1:])
     except Exception as error:
         # The frames without their source, which may be CANN's.
         frames = [

@@ -7,7 +7,9 @@ import importlib.util
 import json
 import os
 import platform
+import resource
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -19,15 +21,30 @@ from typing import Any
 
 from flash_attention import __version__
 from flash_attention.address import destination
-from flash_attention.backends.tik.environment import tbe_missing
+from flash_attention.backends.tik.environment import CHIPS, tbe_missing
 from flash_attention.commands.info import cann_version
 from flash_attention.commands.selftest.compile_one import ends
 from flash_attention.commands.selftest.kernels import KERNELS
 from flash_attention.commands.selftest.report import write
 from flash_attention.measuring.timing import environment
 
-SOCS = ("Ascend910A", "Ascend910ProA", "Ascend910B")
 REPORT = Path("compile.json")
+STACK = 64 << 20  # bytes; CANN's guide warns that large operators exhaust the usual 8 MB
+SAFE_FORMS = "shifted_operands=0,mixed_axpy=0,tensor_move=0,write_absent=0"
+#: A failed compilation is tried again: TIK's debug level and environment of each try by its name.
+RETRIES: dict[str, tuple[str, dict[str, str]]] = {
+    "tbe_debug_level=2": ("2", {}),
+    f"FLASH_ATTENTION_FORMS={SAFE_FORMS}": ("0", {"FLASH_ATTENTION_FORMS": SAFE_FORMS}),
+}
+
+
+def raise_stack() -> int:
+    """Raise the stack of started programs to STACK, or what is allowed. Return its bytes, -1 for no limit."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_STACK)
+    if soft != resource.RLIM_INFINITY and soft < STACK:
+        soft = STACK if hard == resource.RLIM_INFINITY else min(STACK, hard)
+        resource.setrlimit(resource.RLIMIT_STACK, (soft, hard))
+    return soft
 
 
 def run(options: argparse.Namespace) -> int:
@@ -39,12 +56,12 @@ def run(options: argparse.Namespace) -> int:
         raise RuntimeError("--compile: the Python package tqdm is not installed: pip install tqdm")
     from tqdm import tqdm
 
-    tasks = [(soc, name) for soc in SOCS for name in KERNELS if options.only in f"{soc}: {name}"]
+    tasks = [(soc, name) for soc in CHIPS for name in KERNELS if options.only in f"{soc}: {name}"]
     if not tasks:
         raise ValueError(f"--only: got {options.only!r}, allowed is a part of a kernel's name")
     path, start = options.report or REPORT, time.perf_counter()
     report = _begin(path)
-    kernels = report["kernels"]
+    kernels, report["stack_bytes"] = report["kernels"], raise_stack()
     waiting = [(soc, name) for soc, name in tasks if f"{soc}: {name}" not in kernels]
     if len(waiting) < len(tasks):
         print(f"{len(tasks) - len(waiting)} kernels are in {path} already; without that file all are compiled")
@@ -72,7 +89,10 @@ def run(options: argparse.Namespace) -> int:
             return 130
     failed = [label for label in (f"{soc}: {name}" for soc, name in tasks) if "error" in kernels[label]]
     for label in failed:
-        print(f"FAILED  {label}: {kernels[label]['error'][0]}")
+        works = [
+            f"; it compiles with {how}" for how, one in kernels[label].get("retries", {}).items() if "error" not in one
+        ]
+        print(f"FAILED  {label}: {kernels[label]['error'][0]}{''.join(works)}")
     print(
         f"{len(tasks) - len(failed)} of {len(tasks)} kernels compile, {time.perf_counter() - start:.0f} s; "
         f"please send {path} to {destination()}"
@@ -106,14 +126,38 @@ def _begin(path: Path) -> dict[str, Any]:
 def _compile(
     soc: str, name: str, limit: float, keep: Path | None, running: set[subprocess.Popen], stopped: threading.Event
 ) -> dict[str, Any]:
-    """Compile one kernel in a process, and return its result, also if the process fails."""
-    command = [sys.executable, "-m", "flash_attention.commands.selftest.compile_one", soc, name]
+    """Compile one kernel, and return its result. After an error, also return the results of all RETRIES."""
+
+    def attempt(how: str, level: str, variables: dict[str, str]) -> dict[str, Any]:
+        return _in_process(soc, name, level, variables, limit, keep and keep / how, running, stopped)
+
     start = time.perf_counter()
+    result = attempt("", "0", {})
+    if "error" in result and "timed_out" not in result:
+        result["retries"] = {}
+        for how, (level, variables) in RETRIES.items():
+            if not stopped.is_set():
+                result["retries"][how] = attempt(how, level, variables)
+    return {**result, "process_seconds": round(time.perf_counter() - start, 2)}
+
+
+def _in_process(
+    soc: str,
+    name: str,
+    level: str,
+    variables: dict[str, str],
+    limit: float,
+    keep: Path | None,
+    running: set[subprocess.Popen],
+    stopped: threading.Event,
+) -> dict[str, Any]:
+    """Compile one kernel in a process, and return its result, also if the process fails."""
+    command = [sys.executable, "-m", "flash_attention.commands.selftest.compile_one", soc, name, level]
     with tempfile.TemporaryDirectory(prefix="flash_attention_") as folder:
         with subprocess.Popen(
             command,
             cwd=folder,
-            env=environment(),
+            env={**environment(), **variables},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -129,13 +173,13 @@ def _compile(
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.communicate()
-                result = {"error": [f"not done within {limit:g} s"]}
+                result = {"error": [f"not done within {limit:g} s"], "timed_out": True}
             finally:
                 running.discard(process)
         if keep is not None:
             target = keep / soc / "".join(one if one.isalnum() else "_" for one in name)
             shutil.copytree(folder, target, dirs_exist_ok=True)
-    return {**result, "process_seconds": round(time.perf_counter() - start, 2)}
+    return result
 
 
 def _result(status: int, told: str, warned: str) -> dict[str, Any]:
@@ -143,6 +187,7 @@ def _result(status: int, told: str, warned: str) -> dict[str, Any]:
     try:
         result = json.loads(told.splitlines()[-1])
     except (IndexError, ValueError):
-        return {"error": [f"the process ended with status {status}", *ends(warned)]}
+        hint = " (its stack was too small, perhaps: ulimit -s)" if status == -signal.SIGSEGV else ""
+        return {"error": [f"the process ended with status {status}{hint}", *ends(warned)]}
     warnings = [line for line in (*told.splitlines()[:-1], *warned.splitlines()) if "warn" in line.lower()]
     return {**result, "warnings": ends("\n".join(dict.fromkeys(warnings)))}

@@ -27,8 +27,6 @@ from flash_attention.kernels.tik.layout import from_nz, to_nz
 from flash_attention.kernels.tik.problem import KernelProblem, padded
 from flash_attention.measuring.timing import least_seconds
 
-#: CANN's names for the first generation. Ascend910B1 to 910B4 are Atlas A2.
-CHIPS = ("Ascend910A", "Ascend910ProA", "Ascend910PremiumA", "Ascend910B", "Ascend910ProB")
 _NODE = Path("/dev/davinci0")
 _DTYPES = {"float32": 0, "float16": 1, "int32": 3, "uint8": 4}
 _FORMATS = {"ND": 2, NZ: 29}
@@ -141,12 +139,12 @@ class Acl:
         os.environ["ASCEND_CUSTOM_OPP_PATH"] = ":".join(str(one) for one in packages if one)
         self.acl: Any = acl
         self.timed: bool = not environment.is_virtual()
-        self.infer_errors = environment.ignore_infer_errors()
+        self.infer_errors: str = environment.ignore_infer_errors()
         self.check("acl.init", acl.init())
         self.compiler: Any = ctypes.CDLL("libacl_op_compiler.so")
         self.soc: str = acl.get_soc_name()
-        if self.soc not in CHIPS:
-            raise RuntimeError(f"--through acl: the card is {self.soc}, allowed are {', '.join(CHIPS)}")
+        if self.soc not in environment.CHIPS:
+            raise RuntimeError(f"--through acl: the card is {self.soc}, allowed are {', '.join(environment.CHIPS)}")
         self.check("acl.rt.set_device", acl.rt.set_device(0))
         self.stream: int = self._value("acl.rt.create_stream", acl.rt.create_stream())
 

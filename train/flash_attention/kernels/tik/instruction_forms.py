@@ -1,4 +1,4 @@
-"""Forms that CANN's documents allow and that few public programs for this chip use, or none.
+"""Switch forms that CANN's documents allow and hardly any public program uses.
 
 Shifted operands have a precedent: `fused_abs_max1_impl.py`, an operator of MindSpore's second-order optimiser. Its
 maximum of float32 numbers reads its own destination eight repeats further on; here it is one repeat. For the others no

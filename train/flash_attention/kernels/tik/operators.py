@@ -166,7 +166,7 @@ def build(
 
 
 def _write_absent(tik: TikModule, instance: Tik, absent: Sequence[tuple[GlobalTensor, Any]]) -> None:
-    """Write a block of zeros to each output that a call lacks, before the kernel has buffers."""
+    """Write a block of zeros to each output that a call lacks."""
     for tensor, target in absent:
         size = describe.STAND_IN // BYTES[tensor.dtype]
         zeros = instance.Tensor(tensor.dtype, (size,), tik.scope_ubuf, f"absent_{tensor.name}")
@@ -175,7 +175,7 @@ def _write_absent(tik: TikModule, instance: Tik, absent: Sequence[tuple[GlobalTe
 
 
 def _forms(problem: str) -> instruction_forms.InstructionForms:
-    """Return the instruction forms of an operator; warn if another version of this package made it."""
+    """Return an operator's instruction forms. Warn if another version of this package made it."""
     made = json.loads(problem)
     if made.get("version") != flash_attention.__version__:
         version = made.get("version", "an older version")

@@ -14,12 +14,14 @@ from pathlib import Path
 
 import pytest
 from flash_attention.backends.tik import opp_package
+from flash_attention.commands.selftest import elf
 from flash_attention.commands.selftest.kernels import KERNELS, planned
 from flash_attention.kernels.tik import describe
 
 from tests.virtual_ascend.card import PACKAGES, ROOT
 
 pytest.importorskip("tikemu")
+virtual_elf = pytest.importorskip("virtual_ascend.elf")
 
 CANN = ROOT / "emulator/virtual_ascend/virtual_ascend/cann"
 SELFTEST = "-m", "flash_attention.cli", "selftest"
@@ -44,8 +46,9 @@ INSTRUCTIONS = {
     "wait_flag PIPE_MTE2 PIPE_V": 1,
 }
 TOOLKIT = f"""
-import json, os, sys, time
+import json, os, resource, sys, time
 from pathlib import Path
+from virtual_ascend import elf
 from virtual_ascend.compiler.modules import provide
 provide()
 from tikemu.tik import Tik
@@ -60,13 +63,17 @@ def compile_it(self, kernel_name, inputs, outputs, config):
         if does == "dies":
             print("a plugin was lost", file=sys.stderr, flush=True)
             os.abort()
-        if does == "fails":
+        if does == "fails" or does == "forms" and "FLASH_ATTENTION_FORMS" not in os.environ:
+            print("level", config.get("tbe_debug_level"), file=sys.stderr)
             raise RuntimeError("\\n".join(f"line {{n}}" for n in range(20)))  # the secret of the toolkit
     build(self, kernel_name, inputs, outputs)
     print("[WARNING] a mask was set twice", file=sys.stderr)
+    print("[WARNING] stack", resource.getrlimit(resource.RLIMIT_STACK)[0], file=sys.stderr)
     folder = Path("kernel_meta")
     folder.mkdir()
-    (folder / f"{{kernel_name}}.o").write_bytes(bytes(100))
+    (folder / f"{{kernel_name}}.o").write_bytes(elf.write(
+        bytes(100), [f"{{kernel_name}}__kernel0"], int(os.environ.get("FLAGS", "0x860000"), 16)
+    ))
     description = {{"blockDim": 7, "workspace": {{"num": 1, "size": [32]}}}}
     (folder / f"{{kernel_name}}.json").write_text(json.dumps(description))
     if config["save_temp_cce_file"]:
@@ -112,7 +119,7 @@ def start(place: Path, *words: str, **variables: object) -> subprocess.Popen:
         **{name: str(value) for name, value in variables.items()},
     }
     return subprocess.Popen(
-        [sys.executable, *words],
+        ["bash", "-c", 'ulimit -S -s 8192; exec "$@"', "start", sys.executable, *words],
         cwd=place,
         env=environment,
         stdout=subprocess.PIPE,
@@ -168,14 +175,15 @@ def test_report_and_the_next_run(place: Path):
     status, told, _ = finish(compiling(place, "--keep", "kept"))
     assert status == 0 and told.splitlines()[-1].startswith("1 of 1 kernels compile"), told
     (one,) = kernels(place).values()
-    assert {name: one[name] for name in ("operator", "cores", "blocks", "object_bytes", "workspace")} == {
+    assert {name: one[name] for name in ("operator", "cores", "blocks", "chip", "workspace")} == {
         "operator": "FlashAttentionGradRows",
         "cores": 32,
         "blocks": 7,
-        "object_bytes": 100,
+        "chip": "Ascend910",
         "workspace": {"num": 1, "size": [32]},
     }
-    assert one["instructions"] == INSTRUCTIONS and one["warnings"] == ["[WARNING] a mask was set twice"]
+    assert one["instructions"] == INSTRUCTIONS and one["object_bytes"] > 100
+    assert one["warnings"] == ["[WARNING] a mask was set twice", f"[WARNING] stack {64 << 20}"]
     assert (place / "kept/Ascend910A/rows__D_128/kernel_meta/selftest_kernel.cce").read_text() == CCE
 
     status, told, _ = finish(compiling(place, only="910A: rows", TOOLKIT="fails"))
@@ -183,6 +191,29 @@ def test_report_and_the_next_run(place: Path):
     assert "1 of 2 kernels compile" in told and kernels(place)[ROWS] == one
     assert kernels(place)[SINKS]["error"][:1] == ["RuntimeError: line 0"]
     assert kernels(place)[SINKS]["error"][-1] == "line 19" and "secret" not in (place / "compile.json").read_text()
+    assert [one["error"][0] for one in kernels(place)[SINKS]["retries"].values()] == 2 * ["RuntimeError: line 0"]
+
+
+def test_a_failed_kernel_is_compiled_again(place: Path):
+    """With TIK's debug level, then with the safe forms of instructions; the report keeps all outcomes."""
+    status, told, _ = finish(compiling(place, "--keep", "kept", only=SINKS, TOOLKIT="forms"))
+    assert status == 1 and "; it compiles with FLASH_ATTENTION_FORMS=shifted_operands=0,mixed_axpy=0" in told
+    level, forms = kernels(place)[SINKS]["retries"].values()
+    assert level["error"][0] == "RuntimeError: line 0" and forms["chip"] == "Ascend910"
+    assert list((place / "kept").rglob("*.o"))
+
+
+def test_an_object_for_another_chip_is_an_error(place: Path):
+    status, told, _ = finish(compiling(place, only=ROWS, FLAGS="0x930000"))
+    assert status == 1 and "compiled for Ascend910B1 to 910B4, or Ascend910_93, Ascend910A is Ascend910" in told
+
+
+@pytest.mark.parametrize("change", (lambda o: b"text", lambda o: o[:90], lambda o: o[:18] + b"\x3e\0" + o[20:]))
+def test_what_is_no_kernel_is_refused(change: Callable[[bytes], bytes]):
+    right = virtual_elf.write(b"code", ["one__kernel0", "two"])
+    assert elf.read(right) == elf.Object("Ascend910", ("one__kernel0", "two"))
+    with pytest.raises(ValueError, match="^got an? (damaged )?object"):
+        elf.read(change(right))
 
 
 @pytest.mark.parametrize(
@@ -192,6 +223,7 @@ def test_report_and_the_next_run(place: Path):
 def test_a_process_that_ends_without_a_result(place: Path, does: str, error: list):
     status, told, _ = finish(compiling(place, "--limit", "3", only=SINKS, TOOLKIT=does))
     assert status == 1 and error[0] in told and kernels(place)[SINKS]["error"] == error
+    assert len(kernels(place)[SINKS].get("retries", {})) == (2 if does == "dies" else 0)
 
 
 def test_a_full_disk_leaves_the_report(place: Path):
@@ -298,18 +330,11 @@ def test_without_acl_one_line_says_so(card: Path):
     assert "CANN's Python package acl cannot be imported" in warned
 
 
-@pytest.mark.parametrize(
-    "words, message",
-    [
-        (("selftest", "--device", "ascend"), "MindSpore is not installed; --through acl asks the card without it"),
-        (("check",), "MindSpore is not installed: pip install mindspore"),
-    ],
-    ids=("selftest", "check"),
-)
-def test_without_mindspore_one_line_says_so(place: Path, words: tuple, message: str):
+def test_without_mindspore_one_line_says_so(place: Path):
     absent = "raise ModuleNotFoundError(\"No module named 'mindspore'\", name='mindspore')\n"
     (place / "packages/mindspore.py").write_text(absent)
-    status, told, warned = finish(start(place, "-m", "flash_attention.cli", *words))
+    status, told, warned = finish(start(place, *SELFTEST, "--device", "ascend"))
+    message = "MindSpore is not installed; --through acl asks the card without it"
     assert status == 2 and told == "" and warned.count("\n") == 1 and message in warned, warned
 
 
