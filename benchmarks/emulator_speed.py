@@ -6,11 +6,16 @@ these keeps events for a trace. "traced" is timing only, with every event simula
 same for a loop of four instructions an iteration, whose moves have offsets known at run time. The last one has seconds
 for an attention kernel of this repository: the first run translates the program and binds its calls, the next does not.
 
+With --kinds it prints seconds per million repeats instead, for ten kinds of instruction: results alone, and with the
+estimate of the time. The last kind is a program that finds the maximum of long float32 rows and its place: comparisons
+leave the bit masks of its fills.
+
 With --processes N it measures attention kernels only, in one process and in N. It prints processor seconds of the
 caller and of the process that works most, which is what an idle machine takes, and elapsed seconds. Each figure is the
 least of several runs in turns.
 
     python benchmarks/emulator_speed.py [--seconds 2]
+    python benchmarks/emulator_speed.py --kinds
     python benchmarks/emulator_speed.py --processes 2 [--turns 3]
 """
 
@@ -41,7 +46,7 @@ PER_ITERATION = 8
 RUNS = ("first", "next")
 
 
-def tensors(dtype: str, size: int, piece: int, names: str) -> tuple[Any, Any, Any, list]:
+def tensors(dtype: str, size: int, piece: int, names: Sequence[str]) -> tuple[Any, Any, Any, list]:
     """Make an empty program with source, target and named tensors on chip."""
     tikemu.install(soc="Ascend910A")
     from tbe import tik
@@ -158,12 +163,90 @@ def compare_processes(count: int, turns: int) -> None:
     print(table(["kernel", *header], rows))
 
 
+def maximum(rows: int, chunks: int) -> tuple[Any, dict[str, np.ndarray], int]:
+    """Find the maximum of float32 rows and its index, lane by lane of 64. Return the program, its feed, its repeats."""
+    instance, source, target, (part,) = tensors("float32", rows * chunks * 64, chunks * 64, ("part",))
+    from tbe import tik
+
+    places = instance.Tensor("int32", (rows, 64), tik.scope_gm, "places")
+    best, where = (instance.Tensor(dtype, (64,), tik.scope_ubuf, f"of_{dtype}") for dtype in ("float32", "int32"))
+    bits = instance.Tensor("uint64", (4,), tik.scope_ubuf, "bits")
+    mask = instance.Scalar("uint64", "mask")
+    with instance.for_range(0, rows) as row:
+        instance.vector_dup(64, best, -3e38, 1, 1, 8)
+        instance.vector_dup(64, where, 0, 1, 1, 8)
+        instance.data_move(part, source[row * chunks * 64], 0, 1, chunks * 8, 0, 0)
+        with instance.for_range(0, chunks) as chunk:
+            instance.vcmpv_gt(bits, part[64 * chunk], best, 1, 1, 1, 8, 8)
+            mask.set_as(bits[0])
+            instance.vector_dup([0, mask], where, chunk, 1, 1, 8)
+            instance.vmax(64, best, best, part[64 * chunk], 1, 1, 1, 1, 8, 8, 8)
+        instance.data_move(target[row * 64], best, 0, 1, 8, 0, 0)
+        instance.data_move(places[row * 64], where, 0, 1, 8, 0, 0)
+    instance.BuildCCE("maximum", [source], [target, places])
+    data = np.random.default_rng(0).standard_normal(rows * chunks * 64).astype(np.float32)
+    return instance, {"source": data}, 3 * rows * chunks
+
+
+#: Kinds of instruction: what stands in the loop, with tensors a, b, c of float32, h of float16, bits and its number.
+KINDS: dict[str, Callable[..., Any]] = {
+    "fill": lambda t, a, b, c, h, bits, i: t.vec_dup(64, a, 1.0, 1, 8),
+    "fill, number of the loop": lambda t, a, b, c, h, bits, i: t.vec_dup(64, c.reinterpret_cast_to("int32"), i, 1, 8),
+    "one source": lambda t, a, b, c, h, bits, i: t.vec_abs(64, a, b, 1, 8, 8),
+    "two sources": lambda t, a, b, c, h, bits, i: t.vec_add(64, a, b, c, 1, 8, 8, 8),
+    "two sources, places of the loop": lambda t, a, b, c, h, bits, i: t.vec_add(64, a[i * 8], b, c[i * 8], 1, 8, 8, 8),
+    "scalar operand": lambda t, a, b, c, h, bits, i: t.vec_muls(64, a, b, 0.5, 1, 8, 8),
+    "conversion": lambda t, a, b, c, h, bits, i: t.vec_conv(64, "", h, b, 1, 4, 8),
+    "comparison": lambda t, a, b, c, h, bits, i: t.vec_cmpv_gt(bits, b, c, 1, 8, 8),
+    "sum": lambda t, a, b, c, h, bits, i: t.vcadd(64, a, b, 1, 1, 1, 8),
+}
+
+
+def of_kind(call: Callable[..., Any], count: int) -> tuple[Any, dict[str, np.ndarray], int]:
+    """Return a loop of ``count`` instructions of one repeat, its feed, its repeats."""
+    instance, source, target, (a, b, c) = tensors("float32", 64 + 8 * count, 64 + 8 * count, "abc")
+    from tbe import tik
+
+    half = instance.Tensor("float16", (64,), tik.scope_ubuf, "half")
+    bits = instance.Tensor("uint64", (4,), tik.scope_ubuf, "bits")
+    for tensor in (a, b, c):
+        instance.data_move(tensor, source, 0, 1, 8 + count, 0, 0)
+    with instance.for_range(0, count) as index:
+        call(instance, a, b, c, half, bits, index)
+    instance.data_move(target, a, 0, 1, 8 + count, 0, 0)
+    instance.BuildCCE("kind", [source], [target])
+    return instance, {"source": np.zeros(64 + 8 * count, np.float32)}, count
+
+
+def compare_kinds(turns: int) -> None:
+    """Print seconds per million repeats for each kind of instruction."""
+    programs: dict[str, Callable[[], Any]] = {name: partial(of_kind, call, 2000) for name, call in KINDS.items()}
+    programs["maximum by masks that are data"] = partial(maximum, 48, 512)
+    rows = []
+    for name, build in programs.items():
+        seconds = []
+        for timing in (False, True):
+            options = tikemu.Options(progress=False, trace=False)
+            taken = []
+            for _ in range(turns):
+                instance, feed, repeats = build()
+                run = partial(tikemu.run, instance, feed, timing=timing, options=options)
+                taken += elapsed(run, (time.process_time,))
+            seconds.append(f"{min(taken) / repeats * 1e6:.1f}")
+        rows.append([name, *seconds])
+    print(f"processor seconds per million repeats, the first run of a program, the least of {turns}\n")
+    print(table(["instructions of one repeat", "results", "results and estimate"], rows))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--seconds", type=float, default=2.0, help="about how long each figure is measured")
     parser.add_argument("--processes", type=int, default=1, help="compare one process with so many")
-    parser.add_argument("--turns", type=int, default=3, help="with --processes: how often each is measured")
+    parser.add_argument("--turns", type=int, default=3, help="with --kinds or --processes: how often each is measured")
+    parser.add_argument("--kinds", action="store_true", help="seconds per million repeats of ten kinds of instruction")
     given = parser.parse_args()
+    if given.kinds:
+        return compare_kinds(given.turns)
     if given.processes > 1:
         return compare_processes(given.processes, given.turns)
     rows, moving = [], []

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 
 import pytest
+import tikemu
+from flash_attention.measuring.timing import elapsed
 
 from benchmarks import emulator_speed
 
@@ -16,3 +19,14 @@ def test_vector_instructions_per_second(native_library: None, dtype: str) -> Non
     alone = max(emulator_speed.rate(dtype, 0.2, numerics=False, clock=time.process_time) for _ in range(2))
     assert full >= 20_000
     assert alone >= 5 * full
+
+
+def test_the_estimate_with_masks_that_are_data() -> None:
+    """It takes about as long as the results alone. A footprint a mask, each in conflict with all, takes ten times."""
+
+    def taken(timing: bool) -> float:
+        instance, feed, _ = emulator_speed.maximum(24, 256)
+        run = partial(tikemu.run, instance, feed, timing=timing, options=tikemu.Options(trace=False))
+        return elapsed(run, (time.process_time,))[0]
+
+    assert min(taken(True) for _ in range(2)) <= 4 * min(taken(False) for _ in range(2))

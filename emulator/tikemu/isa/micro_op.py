@@ -35,10 +35,19 @@ class Operand:
 
 @dataclass(frozen=True, eq=False)
 class Access:
-    """Bytes of an operand that a micro-operation reads or writes."""
+    """Bytes of an operand that a micro-operation reads or writes.
+
+    Attributes:
+        operand: the tensor.
+        region: the bytes.
+        lanes: if a bit mask with gaps chose the bytes, its value; else 0.
+        shape: the lanes' address, repeats, bytes from repeat to repeat and from block to block, bytes of an element.
+    """
 
     operand: Operand
     region: Region
+    lanes: int = 0
+    shape: tuple[int, int, int, int, int] = (0, 0, 0, 0, 0)
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Callable
 
 import numpy as np
 
@@ -47,16 +48,30 @@ class Region:
         start, end: the smallest span that holds every byte.
     """
 
-    __slots__ = ("memory", "pieces", "start", "end")
+    __slots__ = ("memory", "start", "end", "_pieces", "_source")
 
     def __init__(self, memory: Memory, pieces: tuple[Piece, ...]) -> None:
         self.memory = memory
-        self.pieces = tuple([_simplify(piece) for piece in pieces])
+        self._pieces = tuple([_simplify(piece) for piece in pieces])
         base, n0, s0, n1, s1, width = self.pieces[0]
         self.start, self.end = base, base + (n0 - 1) * s0 + (n1 - 1) * s1 + width
         for base, n0, s0, n1, s1, width in self.pieces[1:]:
             self.start = min(self.start, base)
             self.end = max(self.end, base + (n0 - 1) * s0 + (n1 - 1) * s1 + width)
+
+    @staticmethod
+    def within(memory: Memory, start: int, end: int, pieces: Callable[[], tuple[Piece, ...]]) -> Region:
+        """Return a region from ``start`` to ``end``; ``pieces()`` is called when they are asked for."""
+        region = Region.__new__(Region)
+        region.memory, region.start, region.end = memory, start, end
+        region._pieces, region._source = (), pieces
+        return region
+
+    @property
+    def pieces(self) -> tuple[Piece, ...]:
+        if not self._pieces:
+            self._pieces = tuple([_simplify(piece) for piece in self._source()])
+        return self._pieces
 
     @staticmethod
     def span(memory: Memory, start: int, length: int) -> Region:

@@ -201,7 +201,8 @@ def _dup(call: Call, a: Any, *, legacy: bool) -> Any:
     (dst,) = walks(a, ("dst",), a.mask, a.repeat_times, legacy)
     value = numerics.scalar(a.scalar, a.dst.dtype)
     stored = value.view(np.uint16) if a.dst.dtype == "float16" else value
-    arithmetic = Arithmetic(lambda: np.broadcast_to(stored, (dst.lanes.extent,)))
+    values = np.full(dst.lanes.extent, stored)
+    arithmetic = Arithmetic(lambda: values)
     result = element_wise(call, arithmetic, dst, (), mask=a.mask)
     if dst.lanes.full and dst.regular:
         _make_fill_movable(result, dst, value)

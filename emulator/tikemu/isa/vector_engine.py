@@ -116,7 +116,11 @@ class Walk:
                 f"{self.label} overflows tensor {operand.name!r}: it touches bytes {self.span[0] - operand.start} to "
                 f"{self.span[1] - operand.start}, the tensor has {operand.end - operand.start}",
             )
-        return Access(operand, Region(operand.memory, self.pieces))
+        if not self.lanes.scattered:
+            return Access(operand, Region(operand.memory, self.pieces))
+        region = Region.within(operand.memory, *self.span, lambda: self.pieces)
+        shape = (operand.address, self.repeats, self.pitch, self.block_pitch, self.itemsize)
+        return Access(operand, region, self.lanes.bits, shape)
 
     def stream(self) -> Stream:
         """Return the blocks touched, for the bank model.

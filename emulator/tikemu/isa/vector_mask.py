@@ -34,6 +34,11 @@ class Lanes:
         self.extent = bits.bit_length()
         self.full = bits == (1 << self.extent) - 1
 
+    @property
+    def scattered(self) -> bool:
+        """Return whether lanes between enabled ones are off."""
+        return self.bits != 0 and self.bits >> self.first != (1 << self.extent - self.first) - 1
+
     @cached_property
     def runs(self) -> tuple[tuple[int, int], ...]:
         if self.full:

@@ -220,7 +220,13 @@ class Runtime:
         if len(self.clock.footprints) > footprints.LIMIT:
             self.invalidate()
             self.clock.forget()
-        op.touch(self._footprints(micro.reads), self._footprints(micro.writes))
+        lanes = [
+            (self.clock.footprints.lanes(access.region.memory, access.shape, access.lanes), writes)
+            for accesses, writes in ((micro.reads, False), (micro.writes, True))
+            for access in accesses
+            if access.lanes and self._by_bytes(access.operand.static)
+        ]
+        op.touch(self._footprints(micro.reads), self._footprints(micro.writes), tuple(lanes))
         if micro.accumulate:
             written = micro.writes[0]
             size = sum(n0 * n1 * width for _, n0, _, n1, _, width in written.region.pieces)
@@ -239,17 +245,22 @@ class Runtime:
     def _footprints(self, accesses: Sequence[Access]) -> tuple[footprints.Footprint, ...]:
         found = {}
         for access in accesses:
+            if access.lanes and self._by_bytes(access.operand.static):
+                continue  # a footprint of lanes
             footprint = self.footprint(access.operand.static, access.region, access.operand.start, access.operand.end)
             found[id(footprint)] = footprint
         return tuple(found.values())
 
     def footprint(self, static: bool, region: Region, start: int, end: int) -> footprints.Footprint:
         """Return the bytes that automatic synchronisation assumes for ``region`` of a tensor [start, end)."""
-        sync = self.options.sync
-        if sync == "optimistic" or (sync == "auto" and static):
+        if self._by_bytes(static):
             return self.clock.footprints.exact(region)
         # A move may touch the padding of the last block of a GM tensor.
         return self.clock.footprints.span(region.memory, min(start, region.start), max(end, region.end))
+
+    def _by_bytes(self, static: bool) -> bool:
+        """Return whether automatic synchronisation knows the bytes of an operand; else the whole tensor counts."""
+        return self.options.sync == "optimistic" or (self.options.sync == "auto" and static)
 
     def _cost_of_transfer(self, op: BoundOp, micro: MicroOp) -> None:
         accesses = micro.reads if micro.transfer.direction == "read" else micro.writes

@@ -11,12 +11,17 @@ from collections import deque
 from collections.abc import Hashable
 from typing import Any
 
+from ..soc import PIPES
+from .lanes import Entries, decisive
 from .simulator import PipeSimulator
 
 #: Code of the newest time in the past; older ones are below it. Times that still matter are above it.
 _PAST = -1e6
 
-#: Mask, and times relative to the present: delivered, entitled, free, done, known, starts, waits, accesses.
+_V = PIPES.index("V")
+
+#: Mask, and times relative to the present: delivered, entitled, free, done, known, starts, waits, accesses, and
+#: accesses of lanes.
 Records = tuple[Any, ...]
 
 
@@ -41,6 +46,16 @@ def capture(simulator: PipeSimulator) -> tuple[Hashable, Records]:
             accesses.append(
                 (footprint, footprint.write_pipe if written else None, footprint.write_done, sorted(readers))
             )
+    # Of the lanes that bit masks choose; Vector alone accesses them.
+    frames: list[tuple[Any, list[Entries]]] = []
+    for frame in simulator.footprints.frames.values():
+        if frame.after(min(edge, least[_V]), True):
+            kept = [
+                [entry for entry in decisive(entries) if matters(_V, entry[0])]
+                for entries in (frame.writes, frame.reads)
+            ]
+            if any(kept):
+                frames.append((frame, kept))
     complete = [matters(pipe, simulator.done[pipe]) for pipe in pipes]
     order = [sorted(times) for times in past]
 
@@ -79,6 +94,12 @@ def capture(simulator: PipeSimulator) -> tuple[Hashable, Records]:
                 for footprint, pipe, done, readers in accesses
             ]
         ),
+        frozenset(
+            [
+                (id(frame), *(tuple([(code(_V, time), lanes) for time, lanes in entries]) for entries in kept))
+                for frame, kept in frames
+            ]
+        ),
     )
     records = (
         simulator.mask,
@@ -98,6 +119,7 @@ def capture(simulator: PipeSimulator) -> tuple[Hashable, Records]:
             )
             for footprint, _, done, readers in accesses
         ],
+        [(frame, [[(time - now, lanes) for time, lanes in entries] for entries in kept]) for frame, kept in frames],
     )
     return key, records
 
@@ -108,7 +130,7 @@ def restore(simulator: PipeSimulator, records: Records | None) -> None:
     if records is None:
         simulator.reset(now)
         return
-    mask, delivered, entitled, free, done, known, starts, waits, accesses = records
+    mask, delivered, entitled, free, done, known, starts, waits, accesses, frames = records
     simulator.mask = mask
     simulator.delivered = now + delivered
     simulator.entitled[:] = [now + time for time in entitled]
@@ -123,3 +145,6 @@ def restore(simulator: PipeSimulator, records: Records | None) -> None:
     for footprint, pipe, written, readers in accesses:
         footprint.write_pipe, footprint.write_done = pipe, now + written
         footprint.readers.update({reader: now + time for reader, time in readers})
+    for frame, (writes, reads) in frames:
+        frame.writes[:] = [(now + time, lanes) for time, lanes in writes]
+        frame.reads[:] = [(now + time, lanes) for time, lanes in reads]

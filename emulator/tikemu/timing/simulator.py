@@ -17,7 +17,8 @@ from collections.abc import Iterable
 from typing import Any, Callable
 
 from ..soc import PIPES, SocProfile
-from .footprints import NEVER, Footprint, FootprintTable
+from .footprints import Footprint, FootprintTable
+from .lanes import NEVER, LaneFootprint
 from .trace import Bar
 from .waits import BARRIER, ISSUE, OPERAND, QUEUE_FULL, ROW, SIZE
 
@@ -44,7 +45,8 @@ class TimedOp:
         pipe: index into PIPES.
         cycles, latency: see the module.
         reads, writes: footprints at the granularity of the automatic synchronisation.
-        accesses: both, each with whether it is written.
+        lanes: accesses of lanes that a bit mask chooses, each with whether they are written.
+        accesses: all of these, each with whether it is written.
         mask: value of the mask register it needs, or None.
         chained: accumulates into what the previous instruction of its pipe writes, without waiting for the result.
         barrier, flag: as in MicroOp.
@@ -64,6 +66,7 @@ class TimedOp:
             "latency",
             "reads",
             "writes",
+            "lanes",
             "accesses",
             "mask",
             "chained",
@@ -97,10 +100,16 @@ class TimedOp:
         self.extra = 0.0
         self.location: Any = None
 
-    def touch(self, reads: tuple[Footprint, ...], writes: tuple[Footprint, ...]) -> None:
+    def touch(
+        self,
+        reads: tuple[Footprint, ...],
+        writes: tuple[Footprint, ...],
+        lanes: tuple[tuple[LaneFootprint, bool], ...] = (),
+    ) -> None:
         """Set the footprints."""
-        self.reads, self.writes = reads, writes
-        self.accesses = (*((footprint, False) for footprint in reads), *((footprint, True) for footprint in writes))
+        self.reads, self.writes, self.lanes = reads, writes, lanes
+        whole: list[tuple[Any, bool]] = [(footprint, False) for footprint in reads]
+        self.accesses = (*whole, *((footprint, True) for footprint in writes), *lanes)
 
     @property
     def category(self) -> str:
@@ -162,7 +171,7 @@ class PipeSimulator:
         self.trace_limit = trace_limit
         self._warn = warn
         self.starts: list[deque[float]] = [deque(maxlen=self._depth) for _ in PIPES]
-        self._unsynced: dict[tuple[Footprint, int, bool], float] | None = None
+        self._unsynced: dict[tuple[Any, int, bool], float] | None = None
         self.restart()
 
     def restart(self) -> None:
@@ -207,7 +216,7 @@ class PipeSimulator:
         """Simulate operations."""
         # The hot loop of a run: state is held in local names, and the common case makes no call.
         free, done_by, known_by, starts, issue = self.free, self.done, self.known, self.starts, self._issue
-        waited, trace = self.waited, self.trace
+        waited, trace, unsynced, frames = self.waited, self.trace, self._unsynced, self.footprints.frames
         for op in ops:
             if op.special:
                 self._special(op)
@@ -237,6 +246,8 @@ class PipeSimulator:
                                     needs = {source: done}
                                 elif done > needs.get(source, NEVER):
                                     needs[source] = done
+            if frames:
+                start, needs = self._lane_needs(op, start, needs)
             operand = start
             if needs is not None:
                 start, last = self._wait(pipe, needs, start)
@@ -281,6 +292,10 @@ class PipeSimulator:
             op.count += 1
             if trace is not None:
                 trace.append((op, start, end))
+            if unsynced is not None:
+                for footprint, writes in op.accesses:
+                    unsynced[footprint, pipe, writes] = done
+                continue
             for footprint in op.reads:
                 footprint.readers[pipe] = done
             for footprint in op.writes:
@@ -288,8 +303,30 @@ class PipeSimulator:
                 footprint.write_done = done
                 if footprint.readers:
                     footprint.readers.clear()
+            if op.lanes:
+                for lanes, writes in op.lanes:
+                    lanes.record(done, writes)
         if trace is not None and len(trace) >= self.trace_limit:
             self.trace = None
+
+    def _lane_needs(
+        self, op: TimedOp, start: float, needs: dict[int, float] | None
+    ) -> tuple[float, dict[int, float] | None]:
+        """Return when ``op`` can start, and what it needs, with accesses to lanes of bit masks: all are of Vector."""
+        pipe = op.pipe
+        known = since = self.known[pipe][_V]
+        if pipe == _V:
+            since = max(known, start)
+        elif needs is not None:
+            since = max(known, needs.get(_V, NEVER))
+        before = since
+        for footprint, writes in op.accesses:
+            since = footprint.latest(since, writes and pipe != _V)
+        if since > before:
+            if pipe == _V:
+                return since, needs
+            needs = {_V: since} if needs is None else {**needs, _V: since}
+        return start, needs
 
     def _write_mask(self, mask: Any) -> float:
         """Write the mask register if an instruction needs it; return when Vector has drained."""
@@ -387,6 +424,9 @@ class PipeSimulator:
             source = other.write_pipe
             if source != _S and other.write_done > self.known[_S][source]:
                 needs[source] = self.done[source]
+        known = self.known[_S][_V]
+        if footprint.frames and footprint.latest(known, False) > known:
+            needs[_V] = self.done[_V]
         near = footprint.region.memory.kind == "UB"
         self._scalar_access(needs, self._ub_read if near else self._gm_read)
         self.delivered = self.now + self._ub_delivery if near else self.now
@@ -409,6 +449,11 @@ class PipeSimulator:
             for source, done in accesses.items():
                 if source != _S and done > max(self.known[_S][source], needs.get(source, NEVER)):
                     needs[source] = done
+        if footprint.frames:
+            known = max(self.known[_S][_V], needs.get(_V, NEVER))
+            done = footprint.latest(known, True)
+            if done > known:
+                needs[_V] = done
         self._scalar_access(needs, self._issue)
         self._record(footprint, _S, self.now, True)
 
@@ -502,27 +547,15 @@ class PipeSimulator:
     def leave_unsynced(self) -> None:
         """End the scope: its accesses become visible to the synchronisation."""
         pending, self._unsynced = self._unsynced, None
-        for (footprint, pipe, write), done in (pending or {}).items():
-            if write and done >= footprint.write_done:
+        # In the order of the times, as lanes keep their accesses.
+        for (footprint, pipe, write), done in sorted((pending or {}).items(), key=lambda entry: entry[1]):
+            if isinstance(footprint, LaneFootprint):
+                footprint.record(done, write)
+            elif write and done >= footprint.write_done:
                 footprint.write_pipe, footprint.write_done = pipe, done
             elif not write:
                 footprint.readers[pipe] = max(done, footprint.readers.get(pipe, NEVER))
 
     def step_unsynced(self, op: TimedOp) -> None:
         """Execute one operation inside an unsynchronised scope: it does not wait for others of the scope."""
-        if op.special:
-            self._special(op)
-            return
-        # Accesses of the scope itself are not yet entered in the footprints, so the ordinary step does not see them.
-        kept = [
-            (footprint, footprint.write_pipe, footprint.write_done, dict(footprint.readers))
-            for footprint in {*op.reads, *op.writes}
-        ]
         self.execute((op,))
-        done = self.done[op.pipe]
-        for footprint, write_pipe, write_done, readers in kept:
-            footprint.write_pipe, footprint.write_done, footprint.readers = write_pipe, write_done, readers
-        for footprint in op.reads:
-            self._unsynced[footprint, op.pipe, False] = done
-        for footprint in op.writes:
-            self._unsynced[footprint, op.pipe, True] = done
