@@ -2,7 +2,12 @@
 
 import sys
 
-from .cli import main
-
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        from .cli import main
+
+        status = main()
+    except KeyboardInterrupt:  # while the modules were imported
+        print("tikemu: interrupted", file=sys.stderr)
+        status = 130
+    sys.exit(status)

@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
-from . import processes
+from numpy.typing import ArrayLike
+
+from . import environment, processes
 from .errors import TikBuildError
+from .frontend.dsl import Tik
 from .frontend.tracebacks import short_traceback
 from .options import Options
 from .program import ir
 from .program.location import fail
+from .result import Result
 from .settings import default_options
 
 
 @short_traceback
 def run(
-    tik_instance: Any,
-    inputs: Mapping[str, Any],
+    tik_instance: Tik | ir.Program,
+    inputs: Mapping[str, ArrayLike],
     *,
     numerics: bool = True,
     timing: bool = True,
     options: Options | None = None,
-) -> Any:
+) -> Result:
     """Execute a built kernel; works whatever ``disable_debug`` is.
 
     Args:
@@ -37,12 +40,12 @@ def run(
 
     Raises:
         TikBuildError: BuildCCE was not called.
+        TikEnvironmentError: an environment variable of tikemu has a value without meaning.
         TikError: the program breaks a rule while it runs; the message names the line.
     """
-    program = tik_instance
-    if not isinstance(program, ir.Program):
-        if not tik_instance._recorder.built:
-            fail("run needs a built kernel: call BuildCCE first", TikBuildError)
-        program = tik_instance._recorder.program
+    environment.check()
+    program = tik_instance if isinstance(tik_instance, ir.Program) else tik_instance._recorder.program
+    if not isinstance(tik_instance, ir.Program) and not tik_instance._recorder.built:
+        fail("run needs a built kernel: call BuildCCE first", TikBuildError)
     options = default_options() if options is None else options
     return processes.run(program, inputs, numerics=numerics, timing=timing, options=options)

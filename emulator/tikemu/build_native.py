@@ -29,7 +29,7 @@ def compiler() -> list[str]:
 
 
 def build(folder: Path | None = None) -> Path:
-    """Compile the helper, unless that is done already, and return its path.
+    """Compile the helper, unless it is there and undamaged, and return its path.
 
     Args:
         folder: where to put it. Default: ``native.library_folder()``, where it is looked for.
@@ -40,7 +40,7 @@ def build(folder: Path | None = None) -> Path:
     folder = native.library_folder() if folder is None else folder
     folder.mkdir(parents=True, exist_ok=True)
     target = folder / native.library_name()  # the name has a digest of the sources
-    if target.is_file():
+    if target.is_file() and native.intact(target):
         return target
     sources = [str(Path(native.__file__).parent / name) for name in native.SOURCES]
     with tempfile.TemporaryDirectory(dir=folder) as scratch:  # a half-written library must never be visible
@@ -49,6 +49,7 @@ def build(folder: Path | None = None) -> Path:
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
             raise RuntimeError(f"{shlex.join(command)} failed:\n{done.stderr}")
+        output.write_bytes(native.sealed(output.read_bytes()))
         os.replace(output, target)
     return target
 
@@ -60,3 +61,6 @@ if __name__ == "__main__":
         sys.exit(str(error))
     except OSError as error:
         sys.exit(f"the helper cannot be written: {error}; set XDG_CACHE_HOME to a folder that can")
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        sys.exit(130)

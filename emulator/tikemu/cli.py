@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import argparse
 import ast
+import contextlib
 import importlib.util
 import os
 import platform
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from . import __version__, native, shim
+from . import __version__, environment, native, shim
 from .api import run as run_kernel
-from .errors import TikError
+from .errors import TikEnvironmentError, TikError
 from .findings import CLASSES
 from .frontend import build, platform_info
 from .frontend.dsl import Tik
@@ -33,10 +35,22 @@ class CommandError(Exception):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the program. Returns the exit code: 0, 1 if the program breaks a rule, 2 for a wrong command line."""
+    """Run the program.
+
+    Returns:
+        The exit code: 0, 1 if the program breaks a rule, 2 for a wrong command line, environment or file, 130 after
+        Ctrl-C.
+    """
     options = _parser().parse_args(arguments)
     try:
+        environment.check()
         return options.command(options)
+    except KeyboardInterrupt:
+        print("tikemu: interrupted", file=sys.stderr)
+        return 130
+    except TikEnvironmentError as error:
+        print(f"tikemu: {error}", file=sys.stderr)
+        return 2
     except CommandError as error:
         print(f"tikemu: {error}", file=sys.stderr)
         return 2
@@ -50,6 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="tikemu", description="TIK programs of the Ascend 910 on a CPU.")
+    parser.add_argument("--version", action="version", version=f"tikemu {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     run = commands.add_parser(
@@ -132,26 +147,33 @@ def _run(options: argparse.Namespace) -> int:
         trace=options.trace is not None,
         processes=options.processes,
     )
+    feed = _given(options.feed)
+    outputs = options.out if not options.no_numerics else None
+    if options.out is not None and outputs is None:
+        print("tikemu: --out writes nothing: with --no-numerics no outputs are computed", file=sys.stderr)
+    _check_writable(outputs, options.trace)
     shim.install(soc=options.soc, force=True)
     with use_options(settings):
         program = _build(Path(file), function_name, options.arg)
         if options.dump:
             print(dump(program))
-        feed = _feed(program, options.feed, options.random)
+        if options.random is not None:
+            _fill(feed, program, options.random)
         result = run_kernel(program, feed, numerics=not options.no_numerics, options=settings)
-    for name, value in result.outputs.items():
+    for name, value in result.outputs.items() if not options.no_numerics else ():
         spread = f", from {value.min()} to {value.max()}, mean {value.mean(dtype=np.float64):.6g}" if value.size else ""
         print(f"{name}: {value.dtype}{value.shape}{spread}")
-        if options.out is not None:
-            options.out.mkdir(parents=True, exist_ok=True)
-            np.save(options.out / f"{name}.npy", value)
+        if outputs is not None:
+            with _reason("--out", outputs):
+                np.save(outputs / f"{name}.npy", value)
     print(f"estimate: {result.duration(result.cycles)}")
     if options.report:
         print(result.report())
     elif not options.no_numerics:
         print(result.overflow)
     if options.trace is not None:
-        result.save_trace(options.trace)
+        with _reason("--trace", options.trace):
+            result.save_trace(options.trace)
     if result.findings:
         print(f"{len(result.findings)} findings of strict mode", *result.findings, sep="\n", file=sys.stderr)
     return int(bool(result.findings))
@@ -194,35 +216,73 @@ def _literal(text: str) -> Any:
         return text
 
 
-def _feed(program: Any, texts: Sequence[str], seed: int | None) -> dict[str, Any]:
+def _given(texts: Sequence[str]) -> dict[str, Any]:
+    """Return what --feed gives, by name."""
     feed: dict[str, Any] = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals:
             raise CommandError(f"--feed takes NAME=FILE.npy or NAME=NUMBER, got {text!r}")
-        if Path(value).suffix == ".npy":
-            if not Path(value).is_file():
-                raise CommandError(f"--feed {name}: there is no file {value!r}")
-            feed[name] = np.load(value)
-        else:
+        if Path(value).suffix != ".npy":
             feed[name] = _literal(value)
-    if seed is not None:
-        generator = np.random.default_rng(seed)
-        recorded = program if isinstance(program, ir.Program) else program._recorder.program
-        for node in recorded.inputs:
-            if isinstance(node, ir.View) and node.tensor.name not in feed:
-                shape: tuple[Any, ...] = node.shape
-                if not all(isinstance(extent, int) for extent in shape):
-                    raise CommandError(
-                        f"--random cannot fill {node.tensor.name!r}, whose shape is known only at run time; use --feed"
-                    )
-                array: np.ndarray
-                if is_float(node.dtype):
-                    array = generator.standard_normal(shape, np.float32)
-                else:
-                    array = generator.integers(0, 1 << min(BITS[node.dtype] - 1, 15), shape)
-                feed[node.tensor.name] = array.astype(node.dtype)
+            if not isinstance(feed[name], (int, float)):
+                raise CommandError(f"--feed {name}: {value!r} is neither a number nor a file NAME.npy")
+            continue
+        if not Path(value).is_file():
+            raise CommandError(f"--feed {name}: there is no file {value!r}")
+        try:
+            feed[name] = np.load(value, allow_pickle=False)
+        except (OSError, EOFError, ValueError, MemoryError) as error:
+            raise CommandError(f"--feed {name}: {value!r} holds no array: {_one_line(error)}") from None
     return feed
+
+
+def _fill(feed: dict[str, Any], program: Any, seed: int) -> None:
+    """Add random values for the tensors that --feed does not give."""
+    generator = np.random.default_rng(seed)
+    recorded = program if isinstance(program, ir.Program) else program._recorder.program
+    for node in recorded.inputs:
+        if isinstance(node, ir.View) and node.tensor.name not in feed:
+            shape: tuple[Any, ...] = node.shape
+            if not all(isinstance(extent, int) for extent in shape):
+                raise CommandError(
+                    f"--random cannot fill {node.tensor.name!r}, whose shape is known only at run time; use --feed"
+                )
+            array: np.ndarray
+            if is_float(node.dtype):
+                array = generator.standard_normal(shape, np.float32)
+            else:
+                array = generator.integers(0, 1 << min(BITS[node.dtype] - 1, 15), shape)
+            feed[node.tensor.name] = array.astype(node.dtype)
+
+
+# ------------------------------------------------------------------------------------------------ files
+def _check_writable(folder: Path | None, trace: Path | None) -> None:
+    """Make sure that outputs and trace can be written, before anything is computed."""
+    if folder is not None:
+        with _reason("--out", folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=folder).close()
+    if trace is not None:
+        with _reason("--trace", trace):
+            there = trace.exists()
+            trace.open("ab").close()
+            if not there:
+                trace.unlink()
+
+
+@contextlib.contextmanager
+def _reason(option: str, path: Path) -> Iterator[None]:
+    """Tell of a file that cannot be written in one line."""
+    try:
+        yield
+    except OSError as error:
+        raise CommandError(f"{option} {path}: {_one_line(error)}") from None
+
+
+def _one_line(error: Exception) -> str:
+    text = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return " ".join(text.split())
 
 
 # ------------------------------------------------------------------------------------------------ lists

@@ -118,6 +118,10 @@ class TikProcessError(TikError):
     """Report a process that did not start, ended early or ran out of memory."""
 
 
+class TikEnvironmentError(TikError, ValueError):
+    """An environment variable of tikemu has a value without meaning."""
+
+
 class TikBuildError(TikError):
     """The program as a whole cannot be built."""
 

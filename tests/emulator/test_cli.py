@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 
 import numpy as np
@@ -157,6 +159,143 @@ def test_errors_of_the_program_name_its_line(program, capsys):
 def test_wrong_command_lines(program, capsys, arguments, message):
     assert cli.main(["run", *(text.replace("PROGRAM", program) for text in arguments)]) == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "options, reason",
+    [
+        (["--feed", "x=FOLDER/bad.npy"], "--feed x: 'FOLDER/bad.npy' holds no array"),
+        (["--feed", "x=FOLDER/empty.npy"], "--feed x: 'FOLDER/empty.npy' holds no array"),
+        (["--feed", "x=FOLDER/objects.npy"], "--feed x: 'FOLDER/objects.npy' holds no array"),
+        (["--feed", "x=FOLDER/folder.npy"], "--feed x: there is no file 'FOLDER/folder.npy'"),
+        (["--feed", "x=."], "--feed x: '.' is neither a number nor a file NAME.npy"),
+        (["--out", "FOLDER/program.py"], "--out FOLDER/program.py: File exists"),
+        (["--out", "FOLDER/program.py/deeper"], "--out FOLDER/program.py/deeper: Not a directory"),
+        (["--out", "/proc/nowhere"], "--out /proc/nowhere: "),
+        (["--trace", "FOLDER/missing/t.json"], "--trace FOLDER/missing/t.json: No such file or directory"),
+        (["--trace", "FOLDER"], "--trace FOLDER: Is a directory"),
+    ],
+)
+def test_files_that_cannot_be_read_or_written(program, capsys, options, reason):
+    """One line and status 2, before anything is built."""
+    folder = Path(program).parent
+    (folder / "bad.npy").write_bytes(b"garbage")
+    (folder / "empty.npy").touch()
+    (folder / "folder.npy").mkdir()
+    np.save(folder / "objects.npy", np.array([{}]), allow_pickle=True)
+    before = sorted(folder.iterdir())
+    assert run(program, "cores", "--random", "1", *options) == 2
+    said = capsys.readouterr()
+    assert said.err.startswith(f"tikemu: {reason.replace('FOLDER', str(folder))}") and said.err.count("\n") == 1
+    assert said.out == ""
+    assert sorted(folder.iterdir()) == before
+
+
+def test_a_full_disk(program, capsys):
+    """What cannot be written in the end is one line too."""
+    assert run(program, "cores", "--trace", "/dev/full") == 2
+    assert "tikemu: --trace /dev/full: No space left on device" in capsys.readouterr().err
+
+
+def test_a_trace_that_is_there_survives_a_program_that_fails(program):
+    trace = Path(program).parent / "t.json"
+    assert run(program, "broken", "--trace", "FOLDER/t.json") == 1
+    assert not trace.exists()
+    trace.write_text("kept")
+    assert run(program, "broken", "--trace", "FOLDER/t.json") == 1
+    assert trace.read_text() == "kept"
+
+
+def test_without_numerics_there_are_no_values(program, capsys):
+    assert run(program, "scale", *FEED, "--no-numerics", "--out", "FOLDER/out") == 0
+    said = capsys.readouterr()
+    assert said.out.startswith("estimate:") and "mean" not in said.out
+    assert said.err == "tikemu: --out writes nothing: with --no-numerics no outputs are computed\n"
+    assert not (Path(program).parent / "out").exists()
+
+
+def test_the_version(capsys):
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"tikemu {tikemu.__version__}\n"
+
+
+def test_ctrl_c(program, capsys, monkeypatch):
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "run_kernel", interrupted)
+    assert run(program, "scale", *FEED) == 130
+    assert capsys.readouterr().err == "tikemu: interrupted\n"
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_ctrl_c_in_a_shell(tmp_path, processes):
+    """A shell sends the signal to all processes of the command; none of them prints a traceback."""
+    (tmp_path / "long.py").write_text(
+        textwrap.dedent("""
+        from tbe import tik
+
+        def long():
+            kernel = tik.Tik()
+            y = kernel.Tensor("float16", (2, 16), tik.scope_gm, "y")
+            with kernel.for_range(0, 2, block_num=2) as block:
+                data = kernel.Tensor("float16", (16,), tik.scope_ubuf, "data")
+                kernel.vec_dup(16, data, 0.0, 1, 8)
+                with kernel.for_range(0, 100000000):
+                    kernel.vec_adds(16, data, data, 1.0, 1, 8, 8)
+                kernel.data_move(y[block, 0], data, 0, 1, 1, 0, 0)
+            kernel.BuildCCE("long", [], [y])
+            print("built", flush=True)
+            return kernel
+        """)
+    )
+    command = [sys.executable, "-m", "tikemu", "run", "long.py:long", "--processes", str(processes)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    started = subprocess.Popen(
+        command,
+        cwd=tmp_path,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert started.stdout is not None and started.stdout.readline() == "built\n"
+    time.sleep(1.0)
+    os.killpg(started.pid, signal.SIGINT)
+    _, said = started.communicate(timeout=60)
+    assert started.returncode == 130
+    assert said == "tikemu: interrupted\n"
+
+
+@pytest.mark.parametrize(
+    "name, value, allowed",
+    [
+        ("TIKEMU_NATIVE", "yes", "one of 0, 1, generic"),
+        ("TIKEMU_TRACEBACK", "long", "one of full, short"),
+        ("TIKEMU_PROCESSES", "many", "a number of processes, at least 1"),
+        ("TIKEMU_PROCESSES", "0", "a number of processes, at least 1"),
+        ("TIKEMU_PROCESSES", "-1", "a number of processes, at least 1"),
+        ("TIKEMU_PROCESSES", "1" * 5000, "a number of processes, at least 1"),
+        ("TIKEMU_PROCESSES", "\u0664", "a number of processes, at least 1"),
+    ],
+)
+def test_nonsense_in_the_environment(program, capsys, monkeypatch, name, value, allowed):
+    """One error that names the variable, from the command line as from ``tikemu.run``."""
+    message = f"the environment variable {name} must be {allowed}, got {value!r}"
+    tikemu.install(soc="Ascend910A")
+    kernel = tikemu.tik.Tik()
+    kernel.BuildCCE("k", [], [])
+    monkeypatch.setenv(name, value)
+    for command in (["run", f"{program}:cores"], ["info"]):
+        assert cli.main(command) == 2
+        assert capsys.readouterr().err == f"tikemu: {message}\n"
+    for processes in (None, 1):
+        with pytest.raises(tikemu.TikEnvironmentError) as caught:
+            tikemu.run(kernel, {}, options=tikemu.Options(processes=processes))
+        assert caught.value.message == message
 
 
 def test_a_kernel_that_was_not_built(program, capsys):

@@ -19,7 +19,9 @@ _latest: ir.Program | None = None
 _KERNEL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
-def build(recorder: Recorder, kernel_name: Any, inputs: Any, outputs: Any, config: Any, flowtable: Any) -> ir.Program:
+def build(
+    recorder: Recorder, kernel_name: Any, inputs: Any, outputs: Any, config: Any, flowtable: Any, evaluates: Any
+) -> ir.Program:
     """Check the arguments and the program, and close it. For what is raised see ``Tik.BuildCCE``."""
     if recorder.built:
         fail("BuildCCE was already called", TikBuildError)
@@ -36,8 +38,13 @@ def build(recorder: Recorder, kernel_name: Any, inputs: Any, outputs: Any, confi
     program.name, program.config = kernel_name, dict(config or {})
     program.inputs = _arguments(recorder, inputs, "inputs", (Tensor, InputScalar))
     program.outputs = _arguments(recorder, outputs, "outputs", (Tensor,))
-    table = _arguments(recorder, [] if flowtable is None else flowtable, "flowtable", (InputScalar,))
-    program.inputs += [scalar for scalar in table if scalar not in program.inputs]
+    table = _arguments(recorder, [] if flowtable is None else flowtable, "flowtable", (Tensor, InputScalar))
+    given = {_identity(node) for node in program.inputs}
+    program.inputs += [node for node in table if _identity(node) not in given]
+    if evaluates:
+        recorder.questionable(
+            "argument", "evaluates of BuildCCE has no effect: a Scalar has the value that the program assigns"
+        )
     _check_used(recorder, program)
     plan = alloc.plan(program, recorder.options.raises("memory"))  # the on-chip tensors (D1, D3)
     if plan.peak["UB"] > program.soc.ub_planned:
@@ -76,7 +83,7 @@ def _arguments(recorder: Recorder, values: Any, label: str, kinds: tuple[Any, ..
             if node.tensor.memory != "GM":
                 fail(f"{label} must hold tensors in scope_gm, tensor {value.name!r} is in {value.scope}")
             if node.tensor.is_workspace:
-                fail(f"workspace tensor {value.name!r} must not appear in inputs or outputs")
+                fail(f"workspace tensor {value.name!r} must not appear in {label}")
             if not value._layout.whole:
                 fail(f"{label} must hold whole tensors, got a view of tensor {value.name!r}")
         if value.name in names:
@@ -86,10 +93,15 @@ def _arguments(recorder: Recorder, values: Any, label: str, kinds: tuple[Any, ..
     return lowered
 
 
+def _identity(node: Any) -> int:
+    """Return the number of an argument's tensor or InputScalar."""
+    return node.tensor.uid if isinstance(node, ir.View) else node.uid
+
+
 def _check_used(recorder: Recorder, program: ir.Program) -> None:
     """Check that every GM tensor and InputScalar in use is an argument, workspace or constant."""
     given = [node.tensor if isinstance(node, ir.View) else node for node in (*program.inputs, *program.outputs)]
-    arguments = {node.uid for node in given}
+    arguments = {_identity(node) for node in given}
     for value in recorder.candidates:
         if isinstance(value, Tensor) and value._info.uid not in arguments:
             info = value._info

@@ -9,7 +9,7 @@ from ..program import ir
 from ..program.dtypes import INTEGERS
 from ..program.location import fail, here
 from .expr import Expr, InputScalar, Scalar, as_int, condition_of, integer_node
-from .recorder import Frame, Recorder
+from .recorder import Frame, PublicObject, Recorder
 from .tracebacks import short_operators
 
 MAX_TRIP = 2147483647
@@ -20,7 +20,7 @@ _RESERVED_LATER = ("subblock_num", "sub_dtype", "sub_name", "sub_thread_num", "e
 
 
 @short_operators
-class _Block:
+class _Block(PublicObject):
     """A ``with`` block that opens a statement scope."""
 
     def __init__(self, recorder: Recorder) -> None:

@@ -13,11 +13,11 @@ from ..findings import Finding
 from ..program import ir
 from ..program.location import fail, warn
 from ..result import Overflow
-from .recorder import Recorder
+from .recorder import PublicObject, Recorder
 from .signatures import checked_methods
 
 
-class Tikdb:
+class Tikdb(PublicObject):
     """The functional debugger of one kernel; needs ``tik.Tik(disable_debug=False)``.
 
     Attributes:

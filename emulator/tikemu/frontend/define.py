@@ -57,7 +57,7 @@ class Definitions:
         recorder = self._recorder
         name = _tensor_name(recorder, name)
         check_dtype(dtype, f"dtype of tensor {name!r}")
-        if scope not in ir.MEMORY_OF_SCOPE:
+        if not isinstance(scope, str) or scope not in ir.MEMORY_OF_SCOPE:
             fail(
                 f"scope of tensor {name!r} must be one of the tik.scope_ constants "
                 f"({', '.join(ir.MEMORY_OF_SCOPE)}), got {scope!r}"

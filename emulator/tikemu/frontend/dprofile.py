@@ -6,12 +6,13 @@ from ..errors import TikUnsupportedError
 from ..program.location import fail
 from ..soc import SocProfile
 from . import platform_info
+from .recorder import PublicObject
 
 #: Answers for Ascend 310, the chip of ``Dprofile("v100", "mini")``; nothing runs on it here.
 MINI_CORES, MINI_UB_SIZE, MINI_L1_SIZE = 2, 248 * 1024, 1024 * 1024
 
 
-class Dprofile:
+class Dprofile(PublicObject):
     """Target description: ``Dprofile()`` is the selected SoC, ``Dprofile("v100", "cloud")`` the Ascend 910 family.
 
     ``Dprofile("v100", "mini")``, Ascend 310, answers questions of size; no kernel can be made for it.
@@ -38,6 +39,10 @@ class Dprofile:
         if self.product_name == "cloud" and platform_info.selection() is None:
             return platform_info.DEFAULT_SOC
         return platform_info.current_soc()
+
+    def get_product_name(self) -> str:
+        """Return "cloud", which is the Ascend 910 family, or "mini"."""
+        return "mini" if self._mini else "cloud"
 
     def get_aicore_num(self) -> int:
         """Return the number of AI cores."""

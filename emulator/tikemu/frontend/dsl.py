@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..errors import TikUnknownApiError, did_you_mean
 from ..program import ir
 from ..program.location import fail
 from . import build, platform_info
@@ -14,7 +13,7 @@ from .debugger import Tikdb
 from .define import Definitions
 from .dprofile import Dprofile
 from .instruction_methods import instruction_methods
-from .recorder import Recorder
+from .recorder import PublicObject, Recorder
 from .signatures import checked_methods
 from .tracebacks import short_operators
 
@@ -23,7 +22,7 @@ SCOPE_CA, SCOPE_CB, SCOPE_CC = "local.L0A", "local.L0B", "local.L0C"
 
 
 @short_operators
-class Tik(Definitions):
+class Tik(Definitions, PublicObject):
     """One kernel. Statements are recorded in program order; nothing runs before ``tikemu.run`` or ``start_debug``.
 
     Args:
@@ -62,12 +61,8 @@ class Tik(Definitions):
 
         return dump(self)
 
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        known = [entry for entry in dir(type(self)) if not entry.startswith("_")]
-        hint = did_you_mean(name, known)
-        fail(f"Tik has no API {name!r} that is known for Ascend 910{hint}", TikUnknownApiError)
+    def _unknown(self, name: str) -> str:
+        return f"Tik has no API {name!r} that is known for Ascend 910"
 
     # ------------------------------------------------------------------------------------------ control
     def for_range(
@@ -154,15 +149,16 @@ class Tik(Definitions):
             kernel_name: name of the kernel, an identifier.
             inputs: GM Tensors and InputScalars, at most 64, in the order of the kernel's arguments.
             outputs: GM Tensors, at most 64.
-            flowtable: InputScalars of the tiling table; they are inputs too.
-            output_files_path, enable_l2, config, evaluates, extend_params: accepted, no effect.
+            flowtable: GM Tensors and InputScalars of the tiling table; they are inputs too, fed by name.
+            evaluates: accepted without effect, which is questionable.
+            output_files_path, enable_l2, config, extend_params: accepted, no effect.
 
         Raises:
             TikParamError: a bad name, argument list or argument.
             TikBuildError: a scope is open, the program is built already, or it uses a GM tensor that is no argument.
             TikMemoryError: the tensors that live at one time do not fit their memory.
         """
-        build.build(self._recorder, kernel_name, inputs, outputs, config, flowtable)
+        build.build(self._recorder, kernel_name, inputs, outputs, config, flowtable, evaluates)
 
 
 checked_methods(Tik, ["__init__", *(name for name in platform_info.CONTAINER_APIS if hasattr(Tik, name))])

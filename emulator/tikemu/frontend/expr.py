@@ -13,8 +13,8 @@ from ..errors import TikIndexError, TikUnsupportedArgumentError
 from ..program import ir
 from ..program.dtypes import INTEGERS, is_float, limits
 from ..program.location import fail
-from ..program.nodes import as_integer, as_number, combine, describe
-from .recorder import Recorder, Scope, ScopedValue, scope_error
+from ..program.nodes import as_integer, as_number, combine, describe, within_64_bits
+from .recorder import PublicObject, Recorder, Scope, ScopedValue, scope_error
 from .signatures import checked_methods
 from .tracebacks import short_operators
 
@@ -196,7 +196,7 @@ checked_methods(ScalarElement, ("set_as",))
 
 
 @short_operators
-class ScalarArray:
+class ScalarArray(PublicObject):
     """Hold ``length`` Scalars under one name. ``array[i]`` is a Scalar, ``i`` an immediate or a run-time value.
 
     Attributes:
@@ -317,6 +317,7 @@ def assignable(recorder: Recorder, value: Any, dtype: str, what: str) -> ir.Valu
     number = as_number(value)
     if number is None:
         fail(f"{what} can be set to a number, Scalar, Expr or Tensor, got {type(value).__name__}")
+    within_64_bits(number, f"the value of {what}")
     if is_float(dtype):
         return float(number)
     if isinstance(number, float):
@@ -351,6 +352,7 @@ def operation(op: str, left: Any, right: Any) -> Any:
             value = as_number(side)
             if value is None:
                 return NotImplemented
+            within_64_bits(value, f"an operand of {op!r}")
             operands.append(int(value) if isinstance(value, bool) else value)
     node = combine(op, *operands)
     if ir.is_immediate(node):

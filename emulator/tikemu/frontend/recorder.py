@@ -14,8 +14,9 @@ from ..errors import TikBuildError, TikError, TikParamError, TikScopeError, TikU
 from ..findings import Finding
 from ..program import ir
 from ..program.location import fail, here, warn
-from ..program.nodes import as_number
+from ..program.nodes import as_number, within_64_bits
 from ..soc import SocProfile
+from .tracebacks import short_operators
 
 
 class Scope:
@@ -27,7 +28,25 @@ class Scope:
         self.recorder, self.depth, self.alive = recorder, depth, True
 
 
-class ScopedValue:
+@short_operators
+class PublicObject:
+    """An object that programs use: a name that it lacks is a TikError with the program's line."""
+
+    __slots__ = ()
+
+    def __getattr__(self, name: str) -> Any:
+        kind = type(self)
+        if name.startswith("_"):  # Python's own, and names of the emulator that are not set yet
+            raise AttributeError(f"{kind.__name__!r} object has no attribute {name!r}")
+        known = [entry for entry in dir(kind) if not entry.startswith("_")]
+        fail(f"{self._unknown(name)}{did_you_mean(name, known)}", TikUnknownApiError)
+
+    def _unknown(self, name: str) -> str:
+        """Return the start of the message about a name that there is not."""
+        return f"{type(self).__name__} has no attribute {name!r}"
+
+
+class ScopedValue(PublicObject):
     """Represent a run-time value or tensor, usable until the scope that defined it ends.
 
     Attributes:
@@ -40,13 +59,6 @@ class ScopedValue:
     _kind: str
     _scope: Scope
     _node: Any  # ir.Value or ir.View
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        kind = type(self)
-        known = [entry for entry in dir(kind) if not entry.startswith("_")]
-        fail(f"{kind.__name__} has no attribute {name!r}{did_you_mean(name, known)}", TikUnknownApiError)
 
     @property
     def _label(self) -> str:
@@ -78,14 +90,16 @@ class Frame:
         kind: "kernel", "for", "if" or "scope".
         statement: its For, If or Scope statement.
         dropped: the scope is a branch that is never taken, or lies inside such a branch.
+        dead: nothing in it ever runs: it is dropped, or a loop without iterations is around it.
         names: what it defined, by name.
         chain: the if chain that an elif_scope or else_scope may continue, and the length of ``body`` behind it.
     """
 
-    __slots__ = ("body", "scope", "kind", "statement", "dropped", "names", "chain", "chain_length")
+    __slots__ = ("body", "scope", "kind", "statement", "dropped", "dead", "names", "chain", "chain_length")
 
     def __init__(self, body: ir.Body, scope: Scope, kind: str, statement: Any = None, dropped: bool = False) -> None:
         self.body, self.scope, self.kind, self.statement, self.dropped = body, scope, kind, statement, dropped
+        self.dead = dropped
         self.names: dict[str, Any] = {}
         self.chain: Any = None
         self.chain_length = 0
@@ -170,12 +184,14 @@ class Recorder:
         if not scope.alive:
             scope_error(value._label, value._kind)
 
-    def lower(self, value: Any) -> Any:
-        """Return an argument as the program holds it: numbers and strings as they are, tensors as views, values as
-        nodes.
+    def lower(self, value: Any, name: str = "an argument") -> Any:
+        """Return the argument ``name`` as the program holds it: numbers and strings as they are, tensors as views,
+        values as nodes.
         """
         kind = type(value)
-        if kind is int or kind is str or kind is float or kind is bool or value is None:
+        if kind is int:
+            return within_64_bits(value, name)
+        if kind is str or kind is float or kind is bool or value is None:
             return value
         if isinstance(value, ScopedValue):
             scope = value._scope
@@ -183,15 +199,15 @@ class Recorder:
                 self.require_alive(value)
             return value._node
         if kind is list or kind is tuple:
-            return [self.lower(item) for item in value]
+            return [self.lower(item, name) for item in value]
         if kind is dict:
-            return {key: self.lower(item) for key, item in value.items()}
+            return {key: self.lower(item, name) for key, item in value.items()}
         if kind is ir.CmpMask:
             return value
         number = as_number(value)
         if number is None:
             fail(f"a {kind.__name__} cannot be an argument: {value!r}")
-        return number
+        return within_64_bits(number, name)
 
     # -------------------------------------------------------------------------------------------- statements
     def record(self, statement: Callable[..., ir.Statement], **fields: Any) -> Any:
@@ -260,12 +276,12 @@ class Recorder:
         """Check and append one call of the instruction table."""
         lower = self.lower
         for name, value in args.items():
-            args[name] = lower(value)
+            args[name] = lower(value, name)
         location = here()
         if self._unsynchronised and spec.composite:
             raise TikParamError(f"{spec.name} cannot be used inside new_stmt_scope(disable_sync=True)", location)
         try:
-            spec.check(args, self.soc, self.options, self._report)
+            spec.check(args, self.soc, self.options, self._report, self.frame.dead)
         except TikError as error:
             raise error.at(location) from None
         result = ir.CmpMask(self.uid()) if spec.returns == "cmpmask" else None
@@ -275,9 +291,12 @@ class Recorder:
     # -------------------------------------------------------------------------------------------- scopes
     def open(self, body: ir.Body, kind: str, statement: Any = None, dropped: bool = False) -> Frame:
         frame = Frame(body, Scope(self, len(self.frames)), kind, statement, dropped or self.frame.dropped)
+        frame.dead = frame.dropped or self.frame.dead
         self.frames.append(frame)
-        if isinstance(statement, ir.For) and not ir.is_immediate(statement.end):
-            self._bounds.append((statement, set(ir.leaves(statement.end))))
+        if isinstance(statement, ir.For):
+            frame.dead = frame.dead or (ir.is_immediate(statement.end) and statement.begin == statement.end)
+            if not ir.is_immediate(statement.end):
+                self._bounds.append((statement, set(ir.leaves(statement.end))))
         if isinstance(statement, ir.Scope) and statement.disable_sync:
             self._unsynchronised += 1
         return frame

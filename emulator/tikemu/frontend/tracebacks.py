@@ -8,22 +8,24 @@ from __future__ import annotations
 
 import functools
 import inspect
-import os
-from typing import Any, Callable, TypeVar
+from typing import Any, Callable, TypeVar, cast
 
-from ..errors import TikError
+from .. import environment
+from ..errors import TikEnvironmentError, TikError
 
-VARIABLE = "TIKEMU_TRACEBACK"
 _NOT_WRAPPED = ("__init__", "__repr__", "__str__", "__len__", "__hash__")  # the user calls none, or it raises nothing
 _Owner = TypeVar("_Owner", bound=type)
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def shortened(error: TikError) -> TikError:
     """Return the error without its traceback, which then begins at the next ``raise``."""
-    return error if os.environ.get(VARIABLE) == "full" else error.with_traceback(None)
+    if isinstance(error, TikEnvironmentError):
+        return error.with_traceback(None)  # perhaps about that variable
+    return error if environment.full_tracebacks() else error.with_traceback(None)
 
 
-def short_traceback(function: Callable[..., Any]) -> Callable[..., Any]:
+def short_traceback(function: _Function) -> _Function:
     """Return the function, with short tracebacks of TikError."""
 
     @functools.wraps(function)
@@ -34,7 +36,7 @@ def short_traceback(function: Callable[..., Any]) -> Callable[..., Any]:
         except TikError as error:
             raise shortened(error)  # noqa: B904 - it is the same error
 
-    return call
+    return cast(_Function, call)
 
 
 def short_operators(owner: _Owner) -> _Owner:

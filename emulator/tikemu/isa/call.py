@@ -52,9 +52,10 @@ class Call:
         soc: the SoC profile.
         options: how the program is recorded or run.
         context: the BindContext; None while the call is recorded.
+        dead: it is recorded where it never runs.
     """
 
-    __slots__ = ("api", "pipe", "cost", "args", "soc", "options", "context", "_report")
+    __slots__ = ("api", "pipe", "cost", "args", "soc", "options", "context", "dead", "_report")
 
     def __init__(
         self,
@@ -66,9 +67,11 @@ class Call:
         options: Options,
         report: Report,
         context: BindContext | None = None,
+        dead: bool = False,
     ) -> None:
         self.api, self.pipe, self.cost, self.args = api, pipe, cost, args
         self.soc, self.options, self._report, self.context = soc, options, report, context
+        self.dead = dead
 
     @property
     def runtime(self) -> bool:
@@ -115,8 +118,12 @@ class Call:
         raise error(message)
 
     def fail_range(self, argument: str, value: Any, allowed: str) -> None:
-        """Raise the error for a value outside its range."""
-        self.fail(f"{argument} must be {allowed}, got {value!r}", TikBoundsError if self.runtime else TikParamError)
+        """Raise the error for a value outside its range. In code that never runs it is questionable only (D16h)."""
+        message = f"{argument} must be {allowed}, got {value!r}"
+        if self.dead:
+            self.questionable("argument", f"{message}; the call never runs")
+        else:
+            self.fail(message, TikBoundsError if self.runtime else TikParamError)
 
     def questionable(self, kind: str, message: str, error: type[TikError] = TikParamError) -> None:
         """Tell questionable use of a class of ``findings.CLASSES``: a TikWarning; in strict mode ``error``."""

@@ -8,7 +8,7 @@ from typing import Any, Callable
 
 import numpy as np
 
-from ..errors import TikUndefinedError, TikUnsupportedArgumentError
+from ..errors import TikAlignError, TikUndefinedError, TikUnsupportedArgumentError
 from ..program import ir
 from .access import defined_view
 from .call import Call, CoreState
@@ -56,6 +56,26 @@ class CompareMask(Param):
         return value if isinstance(value, ir.CmpMask) else self.tensor.resolve(value, call)
 
 
+class CompareBits(Tensor):
+    """The tensor that the register is loaded from or stored to (D16d).
+
+    Pages of the same registers ask for 16 bytes or for 32.
+    """
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name, dtypes=INTEGER_DTYPES, align=REGISTER_BYTES)
+
+    def _check_alignment(self, address: int, tensor: str, value: Any, call: Call, label: str) -> None:
+        super()._check_alignment(address, tensor, value, call, label)
+        if address % BLOCK and not (call.runtime and value.static):  # a known address was reported at the call
+            call.questionable(
+                "undocumented",
+                f"{label} (tensor {tensor!r}) starts at byte {address} of UB: some documents ask for a multiple of "
+                f"{BLOCK}, some for a multiple of {REGISTER_BYTES}",
+                TikAlignError,
+            )
+
+
 def check_current(call: Call, handle: ir.CmpMask) -> None:
     """Complain if the register no longer holds what the handle stands for."""
     if call.core.cmpmask_owner != handle.uid:
@@ -77,7 +97,7 @@ def _marks(walk: Walk) -> np.ndarray | None:
 # ------------------------------------------------------------------------------------------- comparisons
 def _compare_to_tensor(call: Call, a: Any, *, name: str, legacy: bool) -> MicroOp:
     lanes = leading(256 // np.dtype(a.src0.dtype).itemsize)
-    sources = walks(a, ("src0", "src1"), lanes, a.repeat_times, legacy)
+    sources = walks(call, a, ("src0", "src1"), lanes, a.repeat_times, legacy)
     octets = lanes.extent // 8
     dst = Walk("dst", a.dst, leading(octets), a.repeat_times, octets, dtype="uint8")
     result = micro_op(call, a.src0.dtype, dst, sources)
@@ -97,7 +117,7 @@ def _compare_to_register(call: Call, a: Any, *, name: str) -> MicroOp:
         result = idle(call, a.src0.dtype, 1, a.mask)
         result.run = partial(setattr, call.core, "cmpmask_owner", handle)
         return result
-    sources = walks(a, ("src0", "src1"), a.mask, 1, True)
+    sources = walks(call, a, ("src0", "src1"), a.mask, 1, True)
     result = micro_op(call, a.src0.dtype, None, sources, mask=a.mask)
     first, second = (source.loader() for source in sources)
     condition, core, enabled = CONDITIONS[name], call.core, a.mask.array
@@ -145,7 +165,7 @@ for _name in CONDITIONS:
 # ------------------------------------------------------------------------------------------- the register
 @instruction(
     "mov_cmpmask_to_tensor",
-    params=(Tensor("dst", dtypes=INTEGER_DTYPES), CompareMask("src", tensor=False)),
+    params=(CompareBits("dst"), CompareMask("src", tensor=False)),
     pipe="V",
     cost="simple",
 )
@@ -165,9 +185,7 @@ def mov_cmpmask_to_tensor(call: Call, a: Any) -> MicroOp:
     return result
 
 
-@instruction(
-    "mov_tensor_to_cmpmask", params=(Tensor("src", dtypes=INTEGER_DTYPES),), pipe="V", cost="simple", returns="cmpmask"
-)
+@instruction("mov_tensor_to_cmpmask", params=(CompareBits("src"),), pipe="V", cost="simple", returns="cmpmask")
 def mov_tensor_to_cmpmask(call: Call, a: Any) -> MicroOp:
     """Load the 128 bits of the compare-mask register"""
     src = Walk("src", a.src, leading(REGISTER_BYTES), 1, 0, dtype="uint8")
@@ -198,7 +216,7 @@ class SelectMode(Choice):
 
 
 def _select(call: Call, a: Any, *, legacy: bool) -> MicroOp:
-    dst, *sources = walks(a, ("dst", "src0", "src1"), a.mask, a.repeat_times, legacy)
+    dst, *sources = walks(call, a, ("dst", "src0", "src1"), a.mask, a.repeat_times, legacy)
     if isinstance(a.sel, ir.CmpMask):
         choice, core = None, call.core
     else:

@@ -251,8 +251,8 @@ def move_fractals(
 
 
 # -------------------------------------------------------------------------------------------------------- data_move
-def _move_mode(call: Call) -> int:
-    """Return the mode, which is the 8th argument: 1 converts float32 to float16 on the path from L0C."""
+def _move_mode(call: Call) -> int | None:
+    """Return the mode, which is the 8th argument: 1 converts float32 to float16 on the path from L0C. None without."""
     extra = tuple(call.args["args"])
     keywords = dict(call.args["argv"])
     if "mode" in keywords and not extra:
@@ -266,14 +266,22 @@ def _move_mode(call: Call) -> int:
             f"the only extension argument with a specification is the 8th, 0 or 1, got {extra!r}",
             TikUnsupportedArgumentError,
         )
-    return int(bool(extra and extra[0]))
+    return None if not extra or extra[0] is None else int(extra[0])
 
 
 def _check_data_move(call: Call) -> None:
     path = _check_path(call)
-    if not _move_mode(call):
+    mode = _move_mode(call)
+    if path[0] != "L0C" and mode is not None:
+        call.questionable(
+            "argument",
+            f"the 8th argument counts on the path from L0C only; {mode} has no effect from {path[0]} to {path[1]}",
+            TikUnsupportedArgumentError,
+        )
+        mode = None
+    if not mode:
         _check_plain(call)
-    elif path[0] != "L0C" or (call.args["src"].dtype, call.args["dst"].dtype) != ("float32", "float16"):
+    elif (call.args["src"].dtype, call.args["dst"].dtype) != ("float32", "float16"):
         call.fail(
             "the 8th argument 1 converts float32 in L0C to float16 in the Unified "
             f"Buffer, got {call.args['src'].dtype} in {path[0]} to "

@@ -130,7 +130,8 @@ def scalar(value: Any, dtype: str) -> Any:
     kind = np.dtype(dtype)
     if kind.kind == "f":
         with np.errstate(all="ignore"):
-            number = kind.type(value)
+            # An integer of 64 bits is rounded once, not by way of a float64.
+            number = kind.type(value) if type(value) is not int else np.array(value).astype(kind)[()]
         if np.isinf(number) and not np.isinf(value):
             number = np.copysign(np.finfo(kind).max, number)
         return number

@@ -19,6 +19,7 @@ from ..errors import TikAlignError, TikParamError, TikUnsupportedArgumentError
 from ..program import ir
 from ..program.dtypes import size_of
 from ..program.nodes import as_integer
+from . import numerics
 from .call import Call
 from .micro_op import Operand
 
@@ -294,6 +295,8 @@ class TensorList(Tensor):
 class Number(Param):
     """A scalar value operand: an immediate, converted to the dtype of a tensor, or a Scalar of that dtype.
 
+    A run-time integer of another type is converted too, which is questionable (D5g).
+
     Args:
         like: name of the tensor parameter that gives the dtype.
         dtypes: legal dtypes instead of ``like`` (an immediate is converted to the first dtype).
@@ -313,13 +316,13 @@ class Number(Param):
             return
         allowed = self.allowed(call)
         if not ir.is_immediate(value):
-            same = value.dtype in allowed or (
-                isinstance(value, ir.Operation) and {np.dtype(value.dtype).kind, np.dtype(allowed[0]).kind} <= set("iu")
-            )
-            if not same:
-                call.fail(
+            if value.dtype not in allowed:
+                message = (
                     f"{self.name} must be an immediate or a Scalar of {' or '.join(allowed)}, got one of {value.dtype}"
                 )
+                if np.dtype(value.dtype).kind not in "iu":
+                    call.fail(message)
+                call.questionable("value", f"{message}; it is converted to {allowed[0]}")
             return
         real = isinstance(value, numbers.Real) and not isinstance(value, (bool, np.bool_))
         if not real:
@@ -333,6 +336,12 @@ class Number(Param):
                 call.fail_range(self.name, value, f"in [{limits.min}, {limits.max}] for {kind.name}")
         elif np.isfinite(value) and abs(value) > float(np.finfo(kind).max):
             call.questionable("value", f"{self.name} {value!r} does not fit {kind.name} and becomes the largest number")
+
+    def resolve(self, value: Any, call: Call) -> Any:
+        dtypes = self.allowed(call)
+        if type(value) is int and np.dtype(dtypes[0]).kind == "f":
+            return float(numerics.scalar(value, dtypes[0]))
+        return value
 
 
 class Destination(Param):

@@ -50,6 +50,8 @@ class Region:
 
     __slots__ = ("memory", "start", "end", "_pieces", "_source")
 
+    _source: Callable[[], tuple[Piece, ...]]
+
     def __init__(self, memory: Memory, pieces: tuple[Piece, ...]) -> None:
         self.memory = memory
         self._pieces = tuple([_simplify(piece) for piece in pieces])

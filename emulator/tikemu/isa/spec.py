@@ -82,9 +82,9 @@ class InstructionSpec:
         bound.apply_defaults()
         return dict(bound.arguments)
 
-    def check(self, args: Mapping[str, Any], soc: Any, options: Options, report: Report) -> None:
-        """Check the recorded call: types, memories, dtypes, immediates."""
-        call = Call(self.name, self.pipe, self.cost, args, soc, options, report)
+    def check(self, args: Mapping[str, Any], soc: Any, options: Options, report: Report, dead: bool = False) -> None:
+        """Check the recorded call: types, memories, dtypes, immediates. ``dead``: it never runs."""
+        call = Call(self.name, self.pipe, self.cost, args, soc, options, report, dead=dead)
         for param in self._check_order:
             param.check(args[param.name], call)
             if param is self._last_tensor:

@@ -12,6 +12,7 @@ from typing import Any, Callable
 
 import numpy as np
 
+from ..program.dtypes import size_of
 from . import numerics
 from .call import Call
 from .micro_op import MicroOp
@@ -39,7 +40,7 @@ def legacy_tail() -> tuple[Param, ...]:
     return (Fixed("stride_unit", 0, "strides count blocks of 32 bytes on Ascend 910"), MaskMode())
 
 
-def walks(a: Any, names: tuple[str, ...], lanes: Lanes, repeats: int, legacy: bool) -> list[Walk]:
+def walks(call: Call, a: Any, names: tuple[str, ...], lanes: Lanes, repeats: int, legacy: bool) -> list[Walk]:
     """Return the walks of the named operands, strides taken from ``<name>_rep_stride`` and ``<name>_blk_stride``."""
     return [
         Walk(
@@ -48,10 +49,21 @@ def walks(a: Any, names: tuple[str, ...], lanes: Lanes, repeats: int, legacy: bo
             lanes,
             repeats,
             BLOCK * getattr(a, f"{name}_rep_stride"),
-            BLOCK * (getattr(a, f"{name}_blk_stride") if legacy else 1),
+            BLOCK * (_block_stride(call, a, name, lanes) if legacy else 1),
         )
         for name in names
     ]
+
+
+def _block_stride(call: Call, a: Any, name: str, lanes: Lanes) -> int:
+    """Return an operand's block stride. 0 broadcasts a block of a source; for dst it is taken as 1 (D16g)."""
+    step = getattr(a, f"{name}_blk_stride")
+    if step == 0 and name == "dst" and lanes.extent * size_of(a.dst.dtype) > BLOCK:
+        call.questionable(
+            "argument", "dst_blk_stride 0 has no described meaning for more than one block; it is taken as 1"
+        )
+        return 1
+    return step
 
 
 # ------------------------------------------------------------------------------------------- parameter lists
@@ -136,7 +148,7 @@ Compute = Callable[[str, Any], Arithmetic]
 
 
 def _compute(call: Call, a: Any, *, name: str, names: tuple[str, ...], compute: Compute, legacy: bool) -> Any:
-    dst, *sources = walks(a, names, a.mask, a.repeat_times, legacy)
+    dst, *sources = walks(call, a, names, a.mask, a.repeat_times, legacy)
     result = element_wise(
         call,
         compute(name, a),
@@ -198,7 +210,7 @@ for _name, _names, _by, _dtypes, _cost, _doc in _rows:
 
 # ------------------------------------------------------------------------------------------- fill
 def _dup(call: Call, a: Any, *, legacy: bool) -> Any:
-    (dst,) = walks(a, ("dst",), a.mask, a.repeat_times, legacy)
+    (dst,) = walks(call, a, ("dst",), a.mask, a.repeat_times, legacy)
     value = numerics.scalar(a.scalar, a.dst.dtype)
     stored = value.view(np.uint16) if a.dst.dtype == "float16" else value
     values = np.full(dst.lanes.extent, stored)
@@ -251,7 +263,7 @@ class _Amount(Number):
 
 def _shift(call: Call, a: Any, *, name: str) -> Any:
     bits, amount = 8 * np.dtype(a.dst.dtype).itemsize, a.scalar
-    dst, src = walks(a, ("dst", "src"), a.mask, a.repeat_times, True)
+    dst, src = walks(call, a, ("dst", "src"), a.mask, a.repeat_times, True)
     function = np.left_shift if name == "shl" else np.right_shift
     kind = np.dtype(a.dst.dtype).type
     arithmetic = Arithmetic(
@@ -313,7 +325,7 @@ PASSES = {"rec": 8, "rsqrt": 12, "ln": 20, "expm1": 20}
 
 
 def _high_precision(call: Call, a: Any, *, name: str) -> Any:
-    dst, src = walks(a, ("dst", "src"), a.mask, a.repeat_times, False)
+    dst, src = walks(call, a, ("dst", "src"), a.mask, a.repeat_times, False)
     if a.mask.extent == 0:
         return None
     work = a.work_tensor

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import TikBoundsError
 from ..program import ir
 from ..program.dtypes import size_of
 from ..program.nodes import as_integer
@@ -15,6 +16,8 @@ from .call import Call
 from .params import COUNT_DTYPES, Param, describe
 
 WORD = (1 << 64) - 1
+#: Bits of the mask register.
+REGISTER = 128
 
 
 class Lanes:
@@ -119,14 +122,20 @@ class Mask(Param):
     def resolve(self, value: Any, call: Call) -> Lanes:
         if isinstance(value, (list, tuple)):
             high, low = (int(word) & WORD for word in value)
-            for label, word, limit in zip(("mask_h", "mask_l"), (high, low), self._limits(call)):
-                if word > limit:
-                    call.fail_range(label, word, f"in [0, {limit:#x}] for {self.width(call)} lanes")
             bits = high << 64 | low
         else:
-            if not 0 <= value <= self.width(call):
+            if not 0 <= value <= REGISTER:
                 call.fail_range(self.name, value, f"in [0, {self.width(call)}]")
             bits = (1 << int(value)) - 1
+        width = self.width(call)
+        if bits >> width:
+            call.questionable(
+                "argument",
+                f"{self.name} enables lanes above {width}, and a repeat has {width} lanes; the register's other bits "
+                "have no effect",
+                TikBoundsError,
+            )
+            bits &= (1 << width) - 1
         if bits == 0 and not call.context.static_arguments:  # an immediate was reported at the call
             call.questionable("argument", f"{self.name} enables no lane")
         return lanes(bits)

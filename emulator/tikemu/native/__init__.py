@@ -4,6 +4,8 @@ Wheels for one processor family have the library in them. Otherwise ``python -m 
 ``vector.c`` and ``marks.c`` into the user's cache. Results are bit-equal to the NumPy path. Without the library
 everything works, but slower. The environment variable ``TIKEMU_NATIVE=0`` switches it off, and
 ``TIKEMU_NATIVE=generic`` selects the portable version of the code.
+
+The last bytes of the library are the digest of the others. To load half a library would end the process.
 """
 
 from __future__ import annotations
@@ -11,12 +13,16 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import os
+import warnings
 from array import array
 from contextlib import suppress
 from functools import cache, partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, Callable
+
+from .. import environment
+from ..errors import TikWarning
 
 Piece = tuple[int, int, int, int, int, int]
 SOURCES = ("vector.c", "marks.c")
@@ -61,7 +67,19 @@ def library_name() -> str:
     """
     folder = Path(__file__).parent
     digest = hashlib.sha256(b"".join((folder / name).read_bytes() for name in (*SOURCES, *HEADERS))).hexdigest()[:12]
-    return f"tikemu_vector_{digest}.so"
+    return f"tikemu_vector_{digest}_sealed.so"
+
+
+def sealed(content: bytes) -> bytes:
+    """Return a library with its digest behind it."""
+    return content + hashlib.sha256(content).digest()
+
+
+def intact(path: Path) -> bool:
+    """Return whether a file is a library as it was written, to its last byte. Raises OSError if it cannot be read."""
+    content = path.read_bytes()
+    size = len(content) - hashlib.sha256().digest_size
+    return size > 0 and sealed(content[:size]) == content
 
 
 def library_folder() -> Path:
@@ -82,7 +100,18 @@ def _load(mode: str) -> _Helper | None:
         folders.append(library_folder())
     for path in (folder / library_name() for folder in folders):
         if path.is_file():
-            return _Helper(path, mode == "generic")
+            try:
+                if intact(path):
+                    return _Helper(path, mode == "generic")
+                reason = "it is damaged"
+            except OSError as error:
+                reason = str(error)
+            warnings.warn(
+                f"the compiled helper {path} is not used: {reason}; NumPy computes, slower. "
+                "python -m tikemu.build_native compiles it anew",
+                TikWarning,
+                stacklevel=2,
+            )
     return None
 
 
@@ -100,7 +129,7 @@ class _Helper:
 
 
 def _helper() -> _Helper | None:
-    return _load(os.environ.get("TIKEMU_NATIVE", ""))
+    return _load(environment.native())
 
 
 def available() -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import os
 import pickle
 from collections.abc import Iterator, Mapping
 from types import SimpleNamespace
@@ -12,6 +11,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from .. import environment
 from ..errors import TikProcessError
 from ..isa.move import atomic_add
 from ..machine.access_log import Addition, Spans, fill, meets, scatter
@@ -25,8 +25,6 @@ from ..program.location import warn
 from . import pool as pools
 from .messages import Counts, Share
 
-#: Names the number of processes if the options do not.
-VARIABLE = "TIKEMU_PROCESSES"
 #: Bytes of atomic additions of one share that are kept.
 MOST_ADDITIONS = 512 << 20
 #: Shares per process at least, if there are enough blocks. A share may be ahead of the oldest incomplete share by this
@@ -53,12 +51,7 @@ def wanted(options: Options) -> int:
     """Return the number of processes from the options or the environment."""
     if options.processes is not None:
         return options.processes
-    text = os.environ.get(VARIABLE, "").strip()
-    if not text:
-        return 1
-    if not text.isdigit() or int(text) < 1:
-        raise ValueError(f"the environment variable {VARIABLE} must be a number of processes, at least 1, got {text!r}")
-    return int(text)
+    return environment.processes()
 
 
 def run_in_processes(session: Session, cores: Cores, scalars: Mapping[str, Any], tensors: list[Contents]) -> bool:

@@ -31,6 +31,13 @@ def as_number(value: Any) -> Number | None:
     return None
 
 
+def within_64_bits(value: Any, what: str) -> Any:
+    """Return an immediate. Raises TikParamError for an integer that no type of the chip holds."""
+    if isinstance(value, int) and not -(1 << 63) <= value < 1 << 64:
+        fail(f"{what} must fit 64 bits if it is an integer, got one of {value.bit_length()} bits")
+    return value
+
+
 def as_integer(value: Any) -> int | None:
     """Return an immediate integer as int, else None (a bool is none)."""
     if type(value) is int:

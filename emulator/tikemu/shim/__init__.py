@@ -11,7 +11,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from ..errors import did_you_mean
+from ..errors import TikUnknownApiError, did_you_mean
 from ..frontend import platform_info
 from ..program.location import fail
 from . import modules, out_of_scope
@@ -38,7 +38,10 @@ def _import_submodule(package: str, attribute: str) -> ModuleType:
     if attribute not in modules.submodules(package):
         known = [name for name in modules.namespace_of(package) if not name.startswith("_")]
         hint = did_you_mean(attribute, known)
-        raise AttributeError(f"module {package!r} (provided by tikemu) has no attribute {attribute!r}{hint}")
+        message = f"module {package!r} (provided by tikemu) has no attribute {attribute!r}{hint}"
+        if attribute.startswith("_"):
+            raise AttributeError(message)  # Python's own
+        fail(message, TikUnknownApiError)
     return importlib.import_module(f"{package}.{attribute}")
 
 

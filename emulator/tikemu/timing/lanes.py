@@ -36,7 +36,8 @@ def latest(entries: Entries, lanes: int, since: float) -> float:
 
 def decisive(entries: Entries) -> Entries:
     """Return the latest access of every lane."""
-    kept, seen = [], 0
+    kept: Entries = []
+    seen = 0
     for time, accessed in reversed(entries):
         fresh = accessed & ~seen
         if fresh:

@@ -2,12 +2,66 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
+import tikemu
 from tikemu import tik
-from tikemu.errors import TikBuildError, TikParamError
+from tikemu.errors import TikBuildError, TikParamError, TikWarning
 from tikemu.program import ir
 
 from tests.emulator.support.recorded import body, lines
+
+
+@contextlib.contextmanager
+def dropped(kernel):
+    with kernel.if_scope(False), kernel.for_range(0, 2):
+        yield
+
+
+@contextlib.contextmanager
+def decided(kernel):
+    with kernel.if_scope(True):
+        pass
+    with kernel.else_scope():
+        yield
+
+
+@contextlib.contextmanager
+def empty(kernel):
+    with kernel.for_range(3, 3), kernel.if_scope(kernel.Scalar("int32") > 0):
+        yield
+
+
+CALLS = {
+    "mask": lambda k, t: k.vector_dup(0, t, 1.0, 1, 1, 8),
+    "repeats": lambda k, t: k.vec_abs(64, t, t, 0, 8, 8),
+    "bursts": lambda k, t: k.data_move(t, t[512:], 0, 0, 1, 0, 0),
+    "burst": lambda k, t: k.data_move(t, t[512:], 0, 1, 0, 0, 0),
+    "repeats of a reduction": lambda k, t: k.vcadd(64, t, t[512:], 256, 1, 1, 8),
+}
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+@pytest.mark.parametrize("around", [dropped, decided, empty])
+def test_immediates_out_of_range_where_nothing_runs(soc, call, around):
+    """Public operators guard tails of 0 elements with conditions that Python knows (D16h)."""
+    kernel = tik.Tik()
+    y = kernel.Tensor("float32", (16,), tik.scope_gm, "y")
+    tensor = kernel.Tensor("float32", (1024,), tik.scope_ubuf, "t")
+    kernel.vec_dup(16, tensor, 5.0, 1, 8)
+    with around(kernel), pytest.warns(TikWarning, match="must be in .* the call never runs"):
+        call(kernel, tensor)
+    with pytest.raises(TikParamError, match="must be in"):
+        call(kernel, tensor)
+    kernel.data_move(y, tensor, 0, 1, 2, 0, 0)
+    kernel.BuildCCE("k", [], [y])
+    assert tikemu.run(kernel, {}).outputs["y"].tolist() == [5.0] * 16
+    with tikemu.use_options(tikemu.Options(strict=True)):
+        strict = tik.Tik()
+        tensor = strict.Tensor("float32", (1024,), tik.scope_ubuf, "t")
+        with around(strict), pytest.raises(TikParamError, match="the call never runs"):
+            call(strict, tensor)
 
 
 def test_an_if_chain(kernel):

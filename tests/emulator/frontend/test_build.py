@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import tikemu
 from tikemu import tik
@@ -64,6 +65,50 @@ def test_what_can_be_an_argument(kernel):
         with pytest.raises(TikParamError, match=message):
             kernel.BuildCCE("k", inputs, outputs)
     kernel.BuildCCE("k", [x], [x])
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_tensors_in_the_flowtable(soc, no_warnings, strict):
+    """A tensor of the flowtable is an argument, fed by its name; it may be among the inputs too (D30b)."""
+    with tikemu.use_options(tikemu.Options(strict=strict)):
+        for inputs, table in (([], ["sizes"]), (["sizes"], ["sizes"]), (["sizes"], []), ([], ["sizes", "n"])):
+            kernel = tik.Tik()
+            given = {
+                "sizes": kernel.Tensor("int64", (4,), tik.scope_gm, "sizes"),
+                "n": kernel.InputScalar("int64", "n"),
+            }
+            y = kernel.Tensor("int64", (4,), tik.scope_gm, "y")
+            held = kernel.Tensor("int64", (4,), tik.scope_ubuf, "held")
+            kernel.data_move(held, given["sizes"], 0, 1, 1, 0, 0)
+            kernel.data_move(y, held, 0, 1, 1, 0, 0)
+            kernel.BuildCCE("k", [given[name] for name in inputs], [y], flowtable=[given[name] for name in table])
+            feed = {"sizes": np.arange(4), **({"n": 3} if "n" in table else {})}
+            assert tikemu.run(kernel, feed).outputs["y"].tolist() == [0, 1, 2, 3]
+            with pytest.raises(TikParamError, match="'sizes' of kernel 'k' is missing"):
+                tikemu.run(kernel, {name: 3 for name in feed if name == "n"})
+
+
+def test_what_can_stand_in_the_flowtable(kernel):
+    x = kernel.Tensor("float16", (16,), tik.scope_gm, "x")
+    held = kernel.Tensor("float16", (16,), tik.scope_ubuf, "held")
+    work = kernel.Tensor("float16", (16,), tik.scope_gm, "work", is_workspace=True)
+    for table, message in (
+        ([held], "flowtable must hold tensors in scope_gm"),
+        ([work], "must not appear in flowtable"),
+        ([x[0:8]], "flowtable must hold whole tensors"),
+        ([x, x], "twice in flowtable"),
+        ([kernel.Scalar()], "flowtable must hold GM Tensor or InputScalar"),
+    ):
+        with pytest.raises(TikParamError, match=message):
+            kernel.BuildCCE("k", [], [], flowtable=table)
+
+
+def test_evaluates_is_not_ignored_silently(kernel):
+    a = kernel.Scalar("int32", "a", init_value=1)
+    with pytest.warns(tikemu.TikWarning, match="evaluates of BuildCCE has no effect"):
+        kernel.BuildCCE("k", [], [], evaluates={a: 2})
+    with pytest.raises(TikParamError, match="evaluates"):
+        tikemu.run(kernel, {}, options=tikemu.Options(strict=True))
 
 
 def test_at_most_64_arguments(kernel):

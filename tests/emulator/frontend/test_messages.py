@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from typing import Any, Callable
 
 import numpy as np
 import pytest
 import tikemu
-from tikemu import TikBoundsError, TikCallError, TikError, TikUnknownApiError, TikUnsupportedArgumentError, tik
+from tikemu import (
+    TikBoundsError,
+    TikCallError,
+    TikError,
+    TikIndexError,
+    TikParamError,
+    TikUnknownApiError,
+    TikUnsupportedArgumentError,
+    tik,
+)
 
 from tests.emulator.support.strict_programs import ub
 
@@ -113,6 +124,91 @@ def test_unknown_attributes_of_values_suggest_the_nearest(kernel: Any) -> None:
     ):
         with pytest.raises(TikUnknownApiError, match=f"did you mean '{meant}'"):
             getattr(value, wrong)
+
+
+def public_objects(kernel: Any) -> dict[str, Any]:
+    """Return one object of each class that programs hold, and the module."""
+    tikemu.install(soc="Ascend910A", force=True)
+    from tbe import tik as module
+    from tbe.common import platform
+
+    return {
+        "Tik": kernel,
+        "Dprofile": tik.Dprofile("v100", "cloud"),
+        "Tikdb": kernel.tikdb,
+        "Tensor": ub(kernel, "held"),
+        "Scalar": kernel.Scalar("int32"),
+        "InputScalar": kernel.InputScalar("int32", "n"),
+        "Expr": kernel.Scalar("int32") + 1,
+        "ScalarArray": kernel.ScalarArray("int32", 2),
+        "ForRange": kernel.for_range(0, 2),
+        "IfScope": kernel.if_scope(True),
+        "StatementScope": kernel.new_stmt_scope(),
+        "tbe.tik": module,
+        "tbe.common.platform": platform,
+    }
+
+
+def test_missing_names_of_public_objects(kernel: Any) -> None:
+    """A TikError with the program's line, and an AttributeError. Names with underscores stay Python's."""
+    for label, value in public_objects(kernel).items():
+        with pytest.raises(AttributeError, match="no_such_name") as caught:
+            _ = value.no_such_name
+        this_line(caught.value, "value.no_such_name")
+        assert not hasattr(value, "no_such_name"), label
+        assert getattr(value, "no_such_name", 3) == 3
+        for name in ("__no_such_name__", "_no_such_name"):
+            with pytest.raises(AttributeError) as plain:
+                getattr(value, name)
+            assert not isinstance(plain.value, TikError), label
+    profile = tik.Dprofile("v100", "cloud")
+    for copied in (copy.deepcopy(profile), copy.copy(profile), pickle.loads(pickle.dumps(profile))):
+        assert copied.get_aicore_num() == 32
+    with pytest.raises(ImportError):
+        from tbe.tik import no_such_name  # noqa: F401
+
+
+def test_the_name_of_the_product(kernel: Any) -> None:
+    assert tik.Dprofile().get_product_name() == tik.Dprofile("v100", "cloud").get_product_name() == "cloud"
+    assert tik.Dprofile("v100", "mini").get_product_name() == "mini"
+
+
+HUGE = {
+    "scalar operand": lambda k, t, n: k.vec_dup(64, t, n, 1, 8),
+    "float operand": lambda k, t, n: k.vec_muls(64, t, t, n, 1, 8, 8),
+    "operand of a whole tensor": lambda k, t, n: k.h_add(t, t, n),
+    "mask": lambda k, t, n: k.vec_abs(n, t, t, 1, 8, 8),
+    "word of a mask": lambda k, t, n: k.vec_abs([0, n], t, t, 1, 8, 8),
+    "stride": lambda k, t, n: k.vec_abs(64, t, t, 1, n, 8),
+    "burst": lambda k, t, n: k.data_move(t, t[512:], 0, 1, n, 0, 0),
+    "argument of a function of the scalar unit": lambda k, t, n: k.scalar_max(k.Scalar("int32"), k.Scalar("int32"), n),
+    "initial value": lambda k, t, n: k.Scalar("int32", "s", init_value=n),
+    "initial float": lambda k, t, n: k.Scalar("float32", "s", init_value=n),
+    "element": lambda k, t, n: t[0].set_as(n),
+    "operand of an expression": lambda k, t, n: k.Scalar("int64") + n,
+    "comparison": lambda k, t, n: k.if_scope(k.Scalar("int64") < n),
+    "bound of a loop": lambda k, t, n: k.for_range(0, n),
+    "index": lambda k, t, n: t[n],
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int32"])
+@pytest.mark.parametrize("name", HUGE)
+def test_integers_beyond_64_bits(kernel: Any, name: str, dtype: str) -> None:
+    tensor = kernel.Tensor(dtype, (1024,), tik.scope_ubuf, "held")
+    for number in (2**64, -(10**400), 2**1023):
+        with pytest.raises(TikError) as caught:
+            HUGE[name](kernel, tensor, number)
+        assert caught.value.location.file == __file__
+        assert isinstance(caught.value, (TikParamError, TikIndexError))
+
+
+@pytest.mark.parametrize("scope", [{}, [], None, 3, "local.L9", b"global"])
+def test_scopes_that_there_are_not(kernel: Any, scope: Any) -> None:
+    with pytest.raises(TikParamError, match="scope of tensor 't' must be one of"):
+        kernel.Tensor("float32", (64,), scope, "t")
+    with pytest.raises(TikParamError, match="dtype of tensor 't' must be one of"):
+        kernel.Tensor(scope, (64,), tik.scope_ubuf, "t")
 
 
 def test_unknown_name_of_the_module_suggests_the_nearest() -> None:

@@ -179,6 +179,23 @@ def test_data_move_refuses_extension_arguments(extra, reason):
     refuses(TikParamError, "same dtype", "data_move", *call_views("float16", "float32", "UB", "L0C"), 0, 1, 1, 0, 0)
 
 
+@pytest.mark.parametrize("path", ["GM UB", "UB GM", "GM L1", "L1 UB", "UB L1", "UB UB", "UB L0C"])
+@pytest.mark.parametrize("mode", [0, 1])
+def test_the_8th_argument_of_other_moves(path, mode):
+    """No page gives it a meaning there: it has no effect, with a warning, and strict mode refuses it (D22a)."""
+    source, target = path.split()
+    views = call_views("float16", "float16", target, source)
+    assert any(
+        f"{mode} has no effect from {source} to {target}" in said
+        for said in check("data_move", *views, 0, 1, 1, 0, 0, mode)
+    )
+    assert not check("data_move", *views, 0, 1, 1, 0, 0, None)
+    with pytest.raises(TikUnsupportedArgumentError, match="8th"):
+        check("data_move", *views, 0, 1, 1, 0, 0, mode, strict=True)
+    with pytest.raises(TikUnsupportedArgumentError, match="8th, 0 or 1"):
+        check("data_move", *views, 0, 1, 1, 0, 0, 2)
+
+
 def test_moving_padding_out_of_l0c_keeps_it_undefined(strict, bench):
     src = bench.tensor("L0C", "float32", 256)
     src.at(0, (4, 16), (16, 1)).store(np.ones((4, 16)))

@@ -14,6 +14,7 @@ from tikemu.errors import (
     TikUnsupportedError,
     TikWarning,
 )
+from tikemu.isa import registry
 
 from tests.emulator.support.bench import Bench, Runtime, three_tensors
 
@@ -39,13 +40,40 @@ PARAM, BOUNDS, ALIGN, UNSUPPORTED = TikParamError, TikBoundsError, TikAlignError
         ("float16", Runtime(128), Runtime(129), BOUNDS, r"mask must be in \[0, 128\], got 129"),
         ("float32", Runtime(1), Runtime(-1), BOUNDS, "got -1"),
         ("float16", Runtime(8, "int64"), Runtime(8, "float32"), PARAM, "got one of float32"),
-        ("float32", [0, Runtime(-1, "int64")], [Runtime(1, "int64"), 0], BOUNDS, "mask_h must be in"),
     ],
 )
 def test_mask(dtype: str, good: Any, bad: Any, error: type, message: str) -> None:
     b, x, y, _ = three_tensors(dtype)
     b.call("vec_abs", good, y, x, 1, 8, 8)
     b.refuses(error, message, "vec_abs", bad, y, x, 1, 8, 8)
+
+
+@pytest.mark.parametrize(
+    ("mask", "lanes"),
+    [
+        ([Runtime(-1, "int64"), Runtime(0b101, "int64")], [0, 2]),
+        ([Runtime(1, "int64"), 0b1000], [3]),
+        (Runtime(65), list(range(64))),
+        (Runtime(128, "int64"), list(range(64))),
+    ],
+    ids=["both words", "high word", "65 lanes", "128 lanes"],
+)
+def test_run_time_masks_beyond_the_lanes(mask: Any, lanes: list[int]) -> None:
+    """The register has 128 bits: with 64 lanes the low word counts. Strict mode refuses the others (D16i)."""
+    calls: dict[str, Any] = {
+        "vec_dup": lambda y, x: (y, 5, 1, 8),
+        "vector_dup": lambda y, x: (y, 5, 1, 1, 8),
+        "vec_abs": lambda y, x: (y, x, 1, 8, 8),
+        "vadds": lambda y, x: (y, x, 1.0, 1, 1, 1, 8, 8),
+    }
+    for api, arguments in calls.items():
+        b, x, _, _ = three_tensors("float32")
+        y = b.ub(np.zeros(128, np.float32))
+        with pytest.warns(TikWarning, match="enables lanes above 64"):
+            b.call(api, mask, *arguments(y, x))
+        assert np.flatnonzero(y.values).tolist() == lanes
+        strict, x, y, _ = three_tensors("float32", strict=True)
+        strict.refuses(BOUNDS, "enables lanes above 64", api, mask, *arguments(y, x))
 
 
 def test_mask_bits_start_at_the_low_word() -> None:
@@ -263,3 +291,104 @@ def test_immediate_outside_float16() -> None:
     assert np.isneginf(y.values[0])
     with pytest.raises(TikParamError, match="does not fit float16"):
         three_tensors(strict=True)[0].call("vec_dup", 128, three_tensors(strict=True)[1], 100000.0, 1, 8)
+
+
+#: Every call with a block stride of dst, that stride being given; dst of two blocks is of this dtype.
+BLOCK_STRIDES: dict[str, tuple[str, Any]] = {
+    "vector_dup": ("float32", lambda y, x, z, step: (y, 3, 1, step, 8)),
+    "vabs": ("float32", lambda y, x, z, step: (y, x, 1, step, 1, 8, 8)),
+    "vnot": ("int16", lambda y, x, z, step: (y, x, 1, step, 1, 8, 8)),
+    "vadds": ("float32", lambda y, x, z, step: (y, x, 2.0, 1, step, 1, 8, 8)),
+    "vaxpy": ("float32", lambda y, x, z, step: (y, x, 2.0, 1, step, 1, 8, 8)),
+    "vadd": ("float32", lambda y, x, z, step: (y, x, z, 1, step, 1, 1, 8, 8, 8)),
+    "vdiv": ("float32", lambda y, x, z, step: (y, x, z, 1, step, 1, 1, 8, 8, 8)),
+    "vmla": ("float32", lambda y, x, z, step: (y, x, z, 1, step, 1, 1, 8, 8, 8)),
+    "vshl": ("int32", lambda y, x, z, step: (y, x, 1, 1, step, 1, 8, 8)),
+    "vconv": ("float32", lambda y, x, z, step: ("", y, x, 1, step, 1, 8, 4)),
+}
+
+
+def _fill_columns(api: str, mask: Any, step: int, strict: bool = False) -> tuple[Bench, tuple[Any, ...], Any]:
+    dtype, arguments = BLOCK_STRIDES[api]
+    b = Bench(strict)
+    source = np.dtype("float16" if api == "vconv" else dtype)
+    y = b.ub(np.zeros(64, dtype))
+    x, z = (b.ub((np.arange(64) + 1).astype(source)) for _ in range(2))
+    return b, (mask, *arguments(y, x, z, step)), y
+
+
+@pytest.mark.parametrize("api", BLOCK_STRIDES)
+def test_a_block_stride_of_0_of_dst_is_taken_as_1(api: str) -> None:
+    """Public operators fill whole repeats so (D16g). With one block the stride means nothing, and nothing is said."""
+    size = np.dtype(BLOCK_STRIDES[api][0]).itemsize
+    lanes = 40 // size  # into the second block
+    for mask in (lanes, [0, 0b11 << lanes - 1]):
+        b, call, y = _fill_columns(api, mask, 1)
+        b.call(api, *call)
+        expected = y.values
+        b, call, y = _fill_columns(api, mask, 0)
+        with pytest.warns(TikWarning, match="dst_blk_stride 0 has no described meaning .* taken as 1"):
+            b.call(api, *call)
+        assert y.values.tolist() == expected.tolist()
+        strict, call, _ = _fill_columns(api, mask, 0, strict=True)
+        strict.refuses(PARAM, "dst_blk_stride 0", api, *call)
+    b, call, _ = _fill_columns(api, 32 // size, 0, strict=True)
+    b.call(api, *call)
+
+
+def test_every_block_stride_of_dst_is_in_the_table() -> None:
+    """Calls that share their code with one of the table are left out."""
+    shared = {"vmuls": "vadds", "vsel": "vadd", "vmadd": "vmla", "vshr": "vshl"}
+    shared |= dict.fromkeys(("vsub", "vmul", "vmax", "vmin", "vand", "vor"), "vadd")
+    shared |= dict.fromkeys(("vrelu", "vexp", "vln", "vsqrt", "vrec", "vrsqrt"), "vabs")
+    having = {name for name, spec in registry.specs().items() if "dst_blk_stride" in spec.signature.parameters}
+    assert having == {*BLOCK_STRIDES, *shared}
+
+
+def test_a_repeat_stride_of_0_of_dst_writes_the_same_place() -> None:
+    """It is described: every repeat has the same destination."""
+    for strict in (False, True):
+        b, x, y, _ = three_tensors("float32", strict)
+        x.store(np.arange(1024))
+        b.call("vec_adds", 64, y, x, 1.0, 3, 0, 8)
+        assert y.values[:65].tolist() == [*range(129, 193), 1.0]
+
+
+@pytest.mark.parametrize(
+    ("api", "dst", "arguments", "number", "expected"),
+    [
+        ("vec_dup", "float32", lambda y, x, n: (4, y, n, 1, 8), 70000, 70000.0),
+        (
+            "vec_dup",
+            "float32",
+            lambda y, x, n: (4, y, n, 1, 8),
+            (1 << 60) + (1 << 36) + 1,
+            float((1 << 60) + (1 << 37)),
+        ),
+        ("vector_dup", "float16", lambda y, x, n: (4, y, n, 1, 1, 8), 70000, 65504.0),
+        ("vector_dup", "int16", lambda y, x, n: (4, y, n, 1, 1, 8), 65537, 1),
+        ("vec_adds", "float32", lambda y, x, n: (4, y, x, n, 1, 8, 8), 3, 4.0),
+        ("vmuls", "float16", lambda y, x, n: (4, y, x, n, 1, 1, 1, 8, 8), 3, 3.0),
+        ("vec_axpy", "float32", lambda y, x, n: (4, y, x, n, 1, 8, 8), 3, 4.0),
+        ("h_duplicate", "float32", lambda y, x, n: (y, n), 7, 7.0),
+        ("h_add", "float32", lambda y, x, n: (y, x, n), 7, 8.0),
+        ("h_max", "float32", lambda y, x, n: (y, x, n), 7, 7.0),
+    ],
+)
+def test_run_time_integers_as_scalar_operands(api: str, dst: str, arguments: Any, number: int, expected: float) -> None:
+    """An integer that is known at run time is converted as an assignment would; strict mode refuses it (D5g)."""
+    for kind in ("int64", "int32") if number < 1 << 31 else ("int64",):
+        b, x, y, _ = three_tensors(dst, count=16)
+        with pytest.warns(TikWarning, match=f"got one of {kind}; it is converted to {dst}"):
+            b.call(api, *arguments(y, x, Runtime(number, kind)))
+        assert y.values[0] == expected
+        strict, x, y, _ = three_tensors(dst, strict=True, count=16)
+        strict.refuses(PARAM, f"got one of {kind}", api, *arguments(y, x, Runtime(number, kind)))
+
+
+def test_a_run_time_integer_as_deqscale() -> None:
+    b = Bench()
+    y, x = b.ub(np.zeros(64, np.float16)), b.ub(np.arange(64, dtype=np.int32))
+    with pytest.warns(TikWarning, match="it is converted to float16"):
+        b.call("vec_conv", 64, "", y, x, 1, 4, 8, Runtime(2, "int32"))
+    assert y.values.tolist() == list(range(0, 128, 2))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tikemu.errors import TikError, TikParamError, TikUnsupportedArgumentError, TikWarning
+from tikemu.errors import TikAlignError, TikError, TikParamError, TikUnsupportedArgumentError, TikWarning
 
-from tests.emulator.support.bench import Bench
+from tests.emulator.support.bench import Bench, Runtime
 from tests.emulator.support.vector_inputs import extent, random_mask, sample
 
 CONDITIONS = ("lt", "gt", "ge", "eq", "ne", "le")
@@ -139,3 +139,28 @@ def test_wrong_handle(bench: Bench) -> None:
     bench.refuses(TikParamError, "sel must be what vcmp_", "vsel", 128, 0, x, 5, x, x, 1, 1, 1, 1, 8, 8, 8)
     bench.refuses(TikUnsupportedArgumentError, "sel must be of uint8", "vsel", 128, 0, x, x, x, x, 1, 1, 1, 1, 8, 8, 8)
     bench.refuses(TikParamError, "src must be what vcmp_", "mov_cmpmask_to_tensor", bench.ub(np.zeros(8, np.uint16)), x)
+
+
+@pytest.mark.parametrize("api", ["mov_tensor_to_cmpmask", "mov_cmpmask_to_tensor"])
+def test_bits_of_the_register_at_16_bytes(api: str) -> None:
+    """Documents ask for 16 bytes or for 32. A multiple of 16 warns, and strict mode refuses it (D16d)."""
+
+    def call(b: Bench, place: int, run_time: bool) -> np.ndarray:
+        bits = b.ub(np.arange(32, dtype=np.uint16))
+        at = Runtime(bits[place:]) if run_time else bits[place:]
+        handle = b.call("mov_tensor_to_cmpmask", at if api == "mov_tensor_to_cmpmask" else bits)
+        b.call("mov_cmpmask_to_tensor", bits[16:] if api == "mov_tensor_to_cmpmask" else at, handle)
+        return bits.values
+
+    for run_time in (False, True):
+        with pytest.warns(TikWarning, match="starts at byte 16 of UB"):
+            values = call(Bench(), 8, run_time)
+        if api == "mov_tensor_to_cmpmask":
+            assert values[16:24].tolist() == list(range(8, 16))
+        else:
+            assert values[8:16].tolist() == list(range(8))
+        with pytest.raises(TikAlignError, match="starts at byte 16"):
+            call(Bench(strict=True), 8, run_time)
+        call(Bench(strict=True), 16, run_time)
+        with pytest.raises(TikAlignError, match="multiple of 16 bytes"):
+            call(Bench(), 4, run_time)

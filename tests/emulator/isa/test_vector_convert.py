@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from tikemu.errors import TikParamError, TikUnsupportedArgumentError
+from tikemu.errors import TikParamError, TikUnsupportedArgumentError, TikWarning
 
 from tests.emulator.support.bench import Bench, Runtime
 from tests.emulator.support.naive_values import stored
@@ -89,12 +89,37 @@ def test_all_half_values_widen_exactly(bench: Bench, arithmetic: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("mode", "expected"),
+    [
+        ("floor", [-3, -3, 2, 2]),
+        ("ceil", [-2, -2, 3, 3]),
+        ("ceiling", [-2, -2, 3, 3]),
+        ("away-zero", [-3, -2, 3, 2]),
+        ("to-zero", [-2, -2, 2, 2]),
+    ],
+)
+@pytest.mark.parametrize("api", ["vec_conv", "vconv"])
+def test_round_modes_to_8_bits_that_no_page_lists(api: str, mode: str, expected: list[int]) -> None:
+    """AKG's table has them for this chip, no page of TIK has: a warning, and strict mode refuses them (D15a)."""
+    strides = (1, 1, 8, 8) if api == "vconv" else (8, 8)
+    for dst in ("int8", "uint8"):
+        b = Bench()
+        y, x = b.ub(np.zeros(32, dst)), b.ub(np.array([-2.5, -2.25, 2.5, 2.25] * 8, np.float16))
+        with pytest.warns(TikWarning, match="no page lists round_mode"):
+            b.call(api, 4, mode, y, x, 1, *strides)
+        assert y.values[:4].tolist() == [max(number, 0) if dst == "uint8" else number for number in expected]
+        strict = Bench(strict=True)
+        y, x = strict.ub(np.zeros(32, dst)), strict.ub(np.zeros(32, np.float16))
+        strict.refuses(TikUnsupportedArgumentError, "no page lists round_mode", api, 4, mode, y, x, 1, *strides)
+
+
+@pytest.mark.parametrize(
     ("dst", "src", "mode"),
     [
         ("float16", "float32", "round"),
         ("float32", "float16", "floor"),
         ("int32", "float32", ""),
-        ("int8", "float16", "ceil"),
+        ("int8", "float16", "odd"),
         ("float16", "int8", "odd"),
     ],
 )

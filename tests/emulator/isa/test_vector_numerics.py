@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tikemu import build_native, native
+from tikemu.errors import TikWarning
 from tikemu.isa import numerics
 
 from tests.emulator.support.bench import Bench
@@ -232,6 +233,37 @@ def test_without_the_library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ho
     try:
         assert not native.available()
         assert apply("vec_adds", np.array([1.0], np.float16), 1.0)[0] == 2
+    finally:
+        native._load.cache_clear()
+
+
+@pytest.mark.usefixtures("native_library")
+@pytest.mark.parametrize("damage", ["empty", "half", "byte", "longer", "text", "no library"])
+def test_a_damaged_library_is_not_loaded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, damage: str) -> None:
+    """It would end the process. NumPy computes, with a warning, and building it again repairs it."""
+    good = (native.library_folder() / native.library_name()).read_bytes()
+    half = len(good) // 2
+    target = tmp_path / native.library_name()
+    content = {
+        "empty": b"",
+        "half": good[:half],
+        "byte": good[:half] + bytes([good[half] ^ 1]) + good[half + 1 :],
+        "longer": good + b"x",
+        "text": b"no library",
+        "no library": native.sealed(b"no library"),
+    }
+    target.write_bytes(content[damage])
+    monkeypatch.setattr(native, "library_folder", lambda: tmp_path)
+    monkeypatch.setenv("TIKEMU_NATIVE", "")
+    native._load.cache_clear()
+    try:
+        with pytest.warns(TikWarning, match="python -m tikemu.build_native compiles it anew"):
+            assert not native.available()
+        assert apply("vec_adds", np.array([1.0], np.float16), 1.0)[0] == 2
+        if damage != "no library":
+            assert build_native.build() == target
+            native._load.cache_clear()
+            assert native.available() and native.intact(target)
     finally:
         native._load.cache_clear()
 

@@ -297,5 +297,7 @@ def _recorded(value: Any) -> Any:
 
 def _resolved(value: Any) -> Any:
     """Return an operand as the runtime hands it to an instruction."""
+    if isinstance(value, Runtime) and isinstance(value.value, Tensor):
+        return replace(value.value.operand(), static=False)
     value = value.value if isinstance(value, Runtime) else value
     return value.operand() if isinstance(value, Tensor) else value

@@ -165,7 +165,7 @@ class Launcher:
         except tikemu.TikError as error:
             raise KernelError(f"kernel {kernel.name} ({kernel.type}): {type(error).__name__}: {error}") from error
         self.processes.took(kernel.name, count, time.perf_counter() - begin)
-        if timing:
+        if result.seconds is not None:
             self.seconds[kernel.name] = result.seconds
         STATUS.is_set |= bool(result.overflow)
         return result.outputs

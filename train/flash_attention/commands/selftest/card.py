@@ -118,7 +118,7 @@ class Emulator(_Layer):
             self.tikemu.run(program.build(tik, "loop", True), {}, numerics=False, options=options)
             for program in loop.programs()
         ]
-        few, many = (result.cycles / result.soc.clock_hz for result in results)
+        few, many = ((result.cycles or 0) / result.soc.clock_hz for result in results)
         return few, many
 
     def launch(self) -> tuple[float, float]:
