@@ -273,7 +273,7 @@ def _check_writable(folder: Path | None, trace: Path | None) -> None:
 
 @contextlib.contextmanager
 def _reason(option: str, path: Path) -> Iterator[None]:
-    """Tell of a file that cannot be written in one line."""
+    """Report a file that cannot be written in one line."""
     try:
         yield
     except OSError as error:

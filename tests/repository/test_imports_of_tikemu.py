@@ -16,7 +16,9 @@ TESTS = Path(__file__).parents[1] / "emulator"
 #: Lowest first. A module or package imports from lower layers only.
 LAYERS = (
     # words: errors, the chip, findings, the C helper
-    ("errors", "soc", "native"),
+    ("errors", "soc"),
+    ("environment",),
+    ("native",),
     ("findings",),
     ("options", "build_native"),
     ("settings",),

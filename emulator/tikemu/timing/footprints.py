@@ -40,7 +40,7 @@ class Footprint:
         self.frames: list[tuple[Frame, int]] = []
 
     def latest(self, since: float, reads: bool) -> float:
-        """Return when the latest write (or read) of lanes with a byte of it is complete; see :meth:`Frame.latest`."""
+        """Return the latest access to lanes with a byte of it, see Frame.latest."""
         for frame, lanes in self.frames:
             since = frame.latest(lanes, since, reads)
         return since

@@ -25,7 +25,7 @@ Entries = list[tuple[float, int]]
 
 
 def latest(entries: Entries, lanes: int, since: float) -> float:
-    """Return the time of the latest access to one of ``lanes`` after ``since``; ``since`` if there is none."""
+    """Return the time of the latest access to ``lanes``, at least ``since``."""
     for time, accessed in reversed(entries):
         if time <= since:
             break
@@ -83,7 +83,7 @@ class Frame:
             entries[:] = decisive(entries)
 
     def latest(self, lanes: int, since: float, reads: bool) -> float:
-        """Return when the latest write (or read) of ``lanes`` after ``since`` is complete; else ``since``."""
+        """Return the end of the latest write (or read) of ``lanes``, at least ``since``."""
         since = latest(self.writes, lanes, since)
         return latest(self.reads, lanes, since) if reads else since
 
@@ -111,7 +111,7 @@ class Frame:
         return found
 
     def _alike(self, other: Frame) -> bool:
-        """Return whether a lane of one frame shares bytes with the same lane of the other, and with no other lane."""
+        """Return whether each lane shares bytes with the same lane of the other frame only."""
         (repeats, pitch, *blocks), (other_repeats, other_pitch, *other_blocks) = self._shape, other._shape
         if self.start != other.start or blocks != other_blocks or blocks[0] < _BLOCK:
             return False
@@ -120,7 +120,7 @@ class Frame:
 
     @property
     def _reach(self) -> int:
-        """Return the bytes of one repeat, from its first byte to the byte after its last."""
+        """Return how many bytes one repeat spans."""
         return (_REPEAT // _BLOCK - 1) * self._shape[2] + _BLOCK
 
     def _relation(self, other: Frame) -> list[int]:
@@ -151,7 +151,7 @@ class Frame:
 
 
 class LaneFootprint:
-    """The bytes of some lanes of a frame; takes the place of a footprint among the accesses of an operation."""
+    """Represent the bytes of some lanes of a frame among the accesses of an operation."""
 
     __slots__ = ("frame", "lanes", "_shared")
 
@@ -166,7 +166,7 @@ class LaneFootprint:
         return [footprint for footprint, touched in self.frame.footprints if touched & lanes]
 
     def latest(self, since: float, reads: bool) -> float:
-        """Return when the latest write (or read) of lanes with a byte of these ended; see :meth:`Frame.latest`."""
+        """Return the latest access to lanes with a byte of these, see Frame.latest."""
         frame, shared = self.frame, self._shared
         for other in frame.others:
             if other.after(since, reads):

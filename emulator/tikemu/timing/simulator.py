@@ -312,7 +312,7 @@ class PipeSimulator:
     def _lane_needs(
         self, op: TimedOp, start: float, needs: dict[int, float] | None
     ) -> tuple[float, dict[int, float] | None]:
-        """Return when ``op`` can start, and what it needs, with accesses to lanes of bit masks: all are of Vector."""
+        """Add accesses to lanes of bit masks, which are all of Vector, to what ``op`` waits for."""
         pipe = op.pipe
         known = since = self.known[pipe][_V]
         if pipe == _V:

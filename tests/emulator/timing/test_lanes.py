@@ -1,4 +1,4 @@
-"""Accesses to lanes of bit masks take the time that a footprint for each mask would give them."""
+"""Compare the times of accesses to lanes with those of a footprint for each mask."""
 
 from __future__ import annotations
 
