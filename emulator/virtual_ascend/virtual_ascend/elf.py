@@ -37,6 +37,13 @@ def write(contents: bytes, functions: Sequence[str], flags: int = FLAGS) -> byte
     return b"".join([header, *parts, *headers])
 
 
+def functions(contents: bytes) -> list[str]:
+    """Return the names that `write` was given."""
+    fields = _HEADER.unpack_from(contents)
+    _, _, _, _, place, size, *_ = _SECTION.unpack_from(contents, fields[6] + 3 * _SECTION.size)
+    return contents[place + 1 : place + size - 1].decode().split("\0")
+
+
 def code(contents: bytes) -> bytes:
     """Return what `write` was given.
 

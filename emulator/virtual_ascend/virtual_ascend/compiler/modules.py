@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import warnings
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import tikemu
 from tikemu import shim
 from tikemu.frontend import platform_info
+from tikemu.frontend.build import latest
+from tikemu.tik import Tik
 
 
 def _set_version(soc: str, *_: Any) -> bool:
@@ -19,6 +24,29 @@ def _set_version(soc: str, *_: Any) -> bool:
 
 def _nothing(*_: Any) -> int:
     return 0
+
+
+#: Whether BuildCCE writes its kernel. Tasks of MindSpore's compile processes write kernels themselves.
+writes_files = True
+
+
+def _build_cce(build: Callable[..., None]) -> Callable[..., None]:
+    """Return BuildCCE that also writes kernel_meta/NAME.o and NAME.json, as CANN's does."""
+
+    @functools.wraps(build)
+    def write_too(self: Any, kernel_name: str, *arguments: Any, **named: Any) -> None:
+        build(self, kernel_name, *arguments, **named)
+        if writes_files:
+            from ..operator_call import OperatorCall
+            from .tasks import write
+
+            program = latest()
+            assert program is not None
+            spelling = os.environ.get("VIRTUAL_ASCEND_SPELLING", "kernel0")
+            write(OperatorCall(kernel_name, "", "", [], [], {}, program), Path("kernel_meta"), spelling)
+
+    write_too.writes_files = True  # type: ignore[attr-defined]
+    return write_too
 
 
 def provide() -> None:
@@ -34,5 +62,7 @@ def provide() -> None:
             "tbe.common.repository_manager.interface": {"cann_kb_init": _nothing, "cann_kb_finalize": _nothing},
         }
     )
+    if not hasattr(Tik.BuildCCE, "writes_files"):  # te and tbe both come here
+        Tik.BuildCCE = _build_cce(Tik.BuildCCE)  # type: ignore[method-assign]
     # Operators of MindSpore's own that are written in the DSL are imported and never compiled.
     warnings.filterwarnings("ignore", message=".*belongs to the TBE DSL", category=tikemu.TikWarning)

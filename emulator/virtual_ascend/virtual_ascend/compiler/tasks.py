@@ -19,7 +19,7 @@ from tikemu.machine.inputs import block_count
 from tikemu.program import ir
 
 from ..operator_call import OperatorCall, arguments_of, shape_of, tensors
-from . import answers
+from . import answers, modules
 
 #: CANN's own operators are modules of this package.
 BUILT_IN = "impl"
@@ -68,7 +68,7 @@ def dispatch_single_op_compile_task(
         if not _is_built_in(module):
             entry = getattr(importlib.import_module(module), function)
             kernel.program = record(entry, [*inputs, *outputs, *values])
-        _write(kernel, Path(options["op_debug_dir"]) / "kernel_meta")
+        write(kernel, Path(options["op_debug_dir"]) / "kernel_meta")
 
     _finish(source_id, job_id, compile_it)
 
@@ -112,25 +112,36 @@ def _value(attribute: Any) -> Any:
 def record(entry: Callable[..., Any], arguments: list[Any], **named: Any) -> ir.Program:
     """Return the program that an operator in TIK builds."""
     before = latest()
+    files = modules.writes_files
+    modules.writes_files = False
     if "impl_mode" in inspect.signature(entry).parameters:
         named["impl_mode"] = "high_performance"
-    entry(*arguments, **named)
+    try:
+        entry(*arguments, **named)
+    finally:
+        modules.writes_files = files
     program = latest()
     if program is None or program is before:
         raise RuntimeError(f"{entry.__module__}.{entry.__name__} built no kernel: it has to call BuildCCE")
     return program
 
 
-def _write(kernel: OperatorCall, folder: Path) -> None:
-    """Write the kernel, and its description for MindSpore."""
+def write(kernel: OperatorCall, folder: Path, spelling: str = "kernel0") -> None:
+    """Write the kernel, and its description for MindSpore.
+
+    Args:
+        spelling: of the function: "kernel0" (NAME__kernel0), "plain" (NAME), or "listed" (NAME_1 in `kernelList`), as
+            CANN's compilers have them for static, AKG's and dynamic kernels.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    contents = kernel.dump()
+    function = {"kernel0": f"{kernel.name}__kernel0", "plain": kernel.name, "listed": f"{kernel.name}_1"}[spelling]
+    contents = kernel.dump(function)
     (folder / f"{kernel.name}.o").write_bytes(contents)
-    description = {
+    description: dict[str, Any] = {
         "binFileName": kernel.name,
         "binFileSuffix": ".o",
         "blockDim": 1,
-        "kernelName": f"{kernel.name}__kernel0",
+        "kernelName": kernel.name if spelling == "listed" else function,
         "magic": answers.MAGIC,
         "coreType": answers.CORE_TYPE,
         "parameters": [0] * len(tensors(kernel.inputs + kernel.outputs)),
@@ -145,4 +156,7 @@ def _write(kernel: OperatorCall, folder: Path) -> None:
         sizes = [math.prod(shape_of(tensor)) * np.dtype(tensor.dtype).itemsize for tensor in program.workspaces]
         if sizes:
             description["workspace"] = {"num": len(sizes), "size": sizes, "type": [0] * len(sizes)}
+    if spelling == "listed":
+        description["kernelList"] = [{"kernelName": function}]
+        description["parameters"] = [None] * len(description["parameters"])
     (folder / f"{kernel.name}.json").write_text(json.dumps(description))

@@ -15,9 +15,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", choices=DEVICES, default="emulator", help="where programs run; cann: --compile")
     parser.add_argument(
         "--through",
-        choices=("mindspore", "acl"),
+        choices=("mindspore", "acl", "runtime"),
         default="mindspore",
-        help="what --device ascend calls: MindSpore, or CANN's pyACL",
+        help="what --device ascend calls: MindSpore, CANN's pyACL, or its compiler and runtime alone",
     )
     parser.add_argument("--report", type=Path, help="JSON file for the results, to be sent back")
     parser.add_argument("--only", default="", help="run the experiments or kernels whose name contains this text")
@@ -51,6 +51,10 @@ def run(options: argparse.Namespace) -> int:
         from flash_attention.commands.selftest.pyacl import Acl
 
         device = Acl()
+    elif options.through == "runtime":
+        from flash_attention.commands.selftest.runtime import Runtime
+
+        device = Runtime()
     else:
         device = card.Ascend()
     described = device.description()

@@ -53,11 +53,7 @@ def compile_it(soc: str, name: str, level: str = "0") -> dict[str, Any]:
     cores = int(platform.get_soc_spec("CORE_NUM"))
     stage, problem = planned(name, cores)
     operator, signature = describe.arguments(stage, problem)
-    filled = operator.fill(signature)
-    tensors = {
-        one.name: {"shape": one.shape, "dtype": one.dtype, "format": one.format}
-        for one in (*filled.inputs, *filled.outputs)
-    }
+    tensors = operator.fill(signature).as_entries_get()
     start = time.perf_counter()
     config = {"save_temp_cce_file": True, **({"tbe_debug_level": int(level)} if level != "0" else {})}
     kernel = operators.compile_entry(operator.name, tensors, problem.to_text(), KERNEL, config)

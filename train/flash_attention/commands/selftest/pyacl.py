@@ -19,6 +19,7 @@ from flash_attention import reference
 from flash_attention.backends.tik import entries, environment
 from flash_attention.call import Call
 from flash_attention.commands.selftest.card import ENTRY, NotRun, Run
+from flash_attention.commands.selftest.compiling import raise_stack
 from flash_attention.commands.selftest.loops import ALL_PROGRAMS, Loop
 from flash_attention.commands.selftest.programs import PROGRAMS, Program
 from flash_attention.kernels.tik import describe, operators
@@ -32,81 +33,58 @@ _DTYPES = {"float32": 0, "float16": 1, "int32": 3, "uint8": 4}
 _FORMATS = {"ND": 2, NZ: 29}
 _TO_DEVICE, _TO_HOST = 1, 2
 _STATUS_BYTES = 64
+_DEVICE_MEMORY = 1  # ACL_HBM_MEM
 _VENDOR = "flash_attention_selftest"
 
 
-class OperatorCall:
-    """Hold a compiled operator with its tensors on the card, until the block ends."""
+class DeviceCall:
+    """Hold the tensors of a kernel on the card, until the block ends."""
 
-    def __init__(
-        self, card: Acl, kind: str, inputs: Sequence[tuple], outputs: Sequence[GlobalTensor], problem: str | None = None
-    ):
+    def __init__(self, card: Acl, kind: str, inputs: Sequence[tuple], outputs: Sequence[GlobalTensor]):
         self.card, self.outputs, self.kind, self.space = card, outputs, kind, contextlib.ExitStack()
-        acl = card.acl
         try:
-            self.attributes = acl.op.create_attr()
-            self.space.callback(acl.op.destroy_attr, self.attributes)
-            if problem is not None:
-                card.check("acl.op.set_attr_string", acl.op.set_attr_string(self.attributes, "problem", problem))
-            given = [self._place(tensor, array) for tensor, array in inputs]
-            wanted = [self._place(tensor) for tensor in outputs]
-            self.inputs = [[one[i] for one in given] for i in (0, 1)]  # descriptions, buffers
-            self.results = [[one[i] for one in wanted] for i in (0, 1)]
-            self.addresses = [one[2] for one in wanted]
-            compiled = card.compile(kind, self.inputs[0], self.results[0], self.attributes)
-            card.check(f"aclopCompile of {kind}", compiled)
+            self.given = [self._place(tensor, array) for tensor, array in inputs]
+            self.addresses = [self._place(tensor) for tensor in outputs]
+            self.prepare([tensor for tensor, _ in inputs])
         except BaseException:
             self.space.close()
             raise
 
-    def _place(self, tensor: GlobalTensor, array: np.ndarray | None = None) -> tuple[int, int, int]:
-        """Return the description, buffer and address of a tensor on the card."""
-        acl, shape = self.card.acl, list(tensor.shape)
-        seen = shape
-        if tensor.format == NZ:  # whole fractals, as one matrix
-            *outer, columns, rows, _, _ = shape
-            seen = [*outer, 16 * rows, 16 * columns]
-        size = int(np.prod(shape)) * np.dtype(tensor.dtype).itemsize
+    def prepare(self, inputs: Sequence[GlobalTensor]) -> None:
+        """Compile, and make what `launch` needs."""
+        raise NotImplementedError
+
+    def launch(self) -> None:
+        """Give the kernel to the card."""
+        raise NotImplementedError
+
+    def _place(self, tensor: GlobalTensor, array: np.ndarray | None = None) -> int:
+        """Return the address of a tensor on the card."""
+        size = _bytes(tensor)
         address = self.card.allocate(size, self.space)
-        description = acl.create_tensor_desc(_DTYPES[tensor.dtype], seen, _FORMATS["ND"])
-        self.space.callback(acl.destroy_tensor_desc, description)
-        self.card.check("acl.set_tensor_format", acl.set_tensor_format(description, _FORMATS[tensor.format]))
-        self.card.check("acl.set_tensor_shape", acl.set_tensor_shape(description, shape))
         if array is not None:
             stored = np.ascontiguousarray(array, tensor.dtype)
-            copied = acl.rt.memcpy(address, size, stored.ctypes.data, size, _TO_DEVICE)
+            copied = self.card.acl.rt.memcpy(address, size, stored.ctypes.data, size, _TO_DEVICE)
             self.card.check("acl.rt.memcpy", copied)
-        buffer = acl.create_data_buffer(address, size)
-        self.space.callback(acl.destroy_data_buffer, buffer)
-        return description, buffer, address
+        return address
 
-    def __enter__(self) -> OperatorCall:
+    def __enter__(self) -> DeviceCall:
         return self
 
     def __exit__(self, *_: Any) -> None:
         self.space.close()
 
-    def start(self) -> None:
-        """Give the operator to the card; sums that it adds to are cleared before."""
-        acl = self.card.acl
+    def clear(self) -> None:
+        """Clear the sums that the kernel adds to."""
         for tensor, address in zip(self.outputs, self.addresses):
             if tensor.added:
-                size = int(np.prod(tensor.shape)) * np.dtype(tensor.dtype).itemsize
-                self.card.check("acl.rt.memset", acl.rt.memset(address, size, 0, size))
-        run = acl.op.execute_v2(
-            self.kind,
-            self.inputs[0],
-            self.inputs[1],
-            self.results[0],
-            self.results[1],
-            self.attributes,
-            self.card.stream,
-        )
-        self.card.check(f"acl.op.execute_v2 of {self.kind}", run)
+                size = _bytes(tensor)
+                self.card.check("acl.rt.memset", self.card.acl.rt.memset(address, size, 0, size))
 
     def run(self) -> dict[str, np.ndarray]:
-        """Run the operator, wait, and return the outputs by name."""
-        self.start()
+        """Run the kernel, wait, and return the outputs by name."""
+        self.clear()
+        self.launch()
         self.card.wait()
         return {
             tensor.name: self.card.read(address, tensor.shape, tensor.dtype)
@@ -115,44 +93,107 @@ class OperatorCall:
         }
 
 
+def _bytes(tensor: GlobalTensor) -> int:
+    return int(np.prod(tensor.shape)) * np.dtype(tensor.dtype).itemsize
+
+
+class OperatorCall(DeviceCall):
+    """Compile an operator of an operator package, and run it as CANN's single operators run."""
+
+    def __init__(
+        self, card: Acl, kind: str, inputs: Sequence[tuple], outputs: Sequence[GlobalTensor], problem: str | None = None
+    ):
+        self.problem = problem
+        super().__init__(card, kind, inputs, outputs)
+
+    def prepare(self, inputs: Sequence[GlobalTensor]) -> None:
+        card, acl = self.card, self.card.acl
+        self.attributes = acl.op.create_attr()
+        self.space.callback(acl.op.destroy_attr, self.attributes)
+        if self.problem is not None:
+            card.check("acl.op.set_attr_string", acl.op.set_attr_string(self.attributes, "problem", self.problem))
+        self.sides = [  # descriptions, and buffers
+            ([self._describe(tensor) for tensor in side], list(map(self._buffer, side, addresses)))
+            for side, addresses in ((inputs, self.given), (self.outputs, self.addresses))
+        ]
+        compiled = card.compile(self.kind, self.sides[0][0], self.sides[1][0], self.attributes)
+        card.check(f"aclopCompile of {self.kind}", compiled)
+
+    def _describe(self, tensor: GlobalTensor) -> int:
+        """Return the description of a tensor: the matrix, and how it is stored."""
+        acl, shape = self.card.acl, list(tensor.shape)
+        seen = shape
+        if tensor.format == NZ:  # whole fractals, as one matrix
+            *outer, columns, rows, _, _ = shape
+            seen = [*outer, 16 * rows, 16 * columns]
+        description = acl.create_tensor_desc(_DTYPES[tensor.dtype], seen, _FORMATS["ND"])
+        self.space.callback(acl.destroy_tensor_desc, description)
+        acl.set_tensor_desc_name(description, tensor.name)
+        self.card.check("acl.set_tensor_format", acl.set_tensor_format(description, _FORMATS[tensor.format]))
+        self.card.check("acl.set_tensor_shape", acl.set_tensor_shape(description, shape))
+        return description
+
+    def _buffer(self, tensor: GlobalTensor, address: int) -> int:
+        buffer = self.card.acl.create_data_buffer(address, _bytes(tensor))
+        self.space.callback(self.card.acl.destroy_data_buffer, buffer)
+        return buffer
+
+    def launch(self) -> None:
+        (given, inputs), (wanted, outputs) = self.sides
+        run = self.card.acl.op.execute_v2(self.kind, given, inputs, wanted, outputs, self.attributes, self.card.stream)
+        self.card.check(f"acl.op.execute_v2 of {self.kind}", run)
+
+
 class Acl:
     """Use the first card. If something is missing, it fails before anything runs."""
+
+    through = "acl"  # the value of --through
 
     def __init__(self) -> None:
         try:
             acl = importlib.import_module("acl")
         except ImportError as error:
             message = "CANN's Python package acl cannot be imported"
-            raise RuntimeError(f"--through acl: {message}: {error} (source CANN's set_env.sh)") from error
-        broken = environment.tbe_missing()
+            raise RuntimeError(f"--through {self.through}: {message}: {error} (source CANN's set_env.sh)") from error
+        broken = environment.tbe_missing() or self.missing()
         if broken is not None:
-            raise RuntimeError(f"--through acl: {broken}")
-        if environment.package_folder() is None:
-            raise RuntimeError(
-                "--through acl: the operator package is not installed: flash-attention opp --out DIR, then "
-                "bash DIR/install.sh"
-            )
+            raise RuntimeError(f"--through {self.through}: {broken}")
         if _NODE.exists() and not os.access(_NODE, os.R_OK | os.W_OK):
-            raise RuntimeError(f"--through acl: no permission for {_NODE}; CANN's installer chose its group")
+            raise RuntimeError(f"--through {self.through}: no permission for {_NODE}; CANN's installer chose its group")
         self.folder = tempfile.TemporaryDirectory(prefix="flash_attention_")
-        packages = _write_programs(Path(self.folder.name)), os.environ.get("ASCEND_CUSTOM_OPP_PATH")
-        os.environ["ASCEND_CUSTOM_OPP_PATH"] = ":".join(str(one) for one in packages if one)
         self.acl: Any = acl
         self.timed: bool = not environment.is_virtual()
-        self.infer_errors: str = environment.ignore_infer_errors()
+        self.stack: int = raise_stack()
+        self.prepare()
         self.check("acl.init", acl.init())
-        self.compiler: Any = ctypes.CDLL("libacl_op_compiler.so")
+        self.library: Any = ctypes.CDLL(self.library_name)
         self.soc: str = acl.get_soc_name()
         if self.soc not in environment.CHIPS:
-            raise RuntimeError(f"--through acl: the card is {self.soc}, allowed are {', '.join(environment.CHIPS)}")
+            allowed = f"allowed are {', '.join(environment.CHIPS)}"
+            raise RuntimeError(f"--through {self.through}: the card is {self.soc}, {allowed}")
         self.check("acl.rt.set_device", acl.rt.set_device(0))
         self.stream: int = self._value("acl.rt.create_stream", acl.rt.create_stream())
+
+    library_name = "libacl_op_compiler.so"
+
+    def missing(self) -> str | None:
+        """Return what this route lacks beside CANN's Python packages, or None."""
+        if environment.package_folder() is not None:
+            return None
+        install = "flash-attention opp --out DIR, then bash DIR/install.sh"
+        return f"the operator package is not installed: {install}"
+
+    def prepare(self) -> None:
+        """Set the variables that CANN reads when it starts."""
+        packages = _write_programs(Path(self.folder.name)), os.environ.get("ASCEND_CUSTOM_OPP_PATH")
+        os.environ["ASCEND_CUSTOM_OPP_PATH"] = ":".join(str(one) for one in packages if one)
+        environment.ignore_infer_errors()
 
     def compile(self, kind: str, inputs: list[int], outputs: list[int], attributes: int) -> int:
         """Compile an operator, by the function in C: pyACL has none. Its handles are the pointers that C takes."""
         given, wanted = ((ctypes.c_void_p * len(side))(*side) for side in (inputs, outputs))
         sides = len(inputs), given, len(outputs), wanted
-        return self.compiler.aclopCompile(kind.encode(), *sides, ctypes.c_void_p(attributes), 0, 0, None)
+        return self.library.aclopCompile(kind.encode(), *sides, ctypes.c_void_p(attributes), 0, 0, None)
 
     def check(self, what: str, code: int) -> None:
         """Raise RuntimeError with what CANN says if the code is not 0."""
@@ -183,23 +224,39 @@ class Acl:
     def description(self) -> dict[str, str]:
         from flash_attention.commands.info import cann_version
 
+        rt = self.acl.rt
+        free, total, code = rt.get_mem_info(_DEVICE_MEMORY)
+        saturation = rt.get_device_sat_mode()[0] if hasattr(rt, "get_device_sat_mode") else "unknown to this pyACL"
         return {
             "soc": self.soc if self.timed else f"{self.soc}, virtual",
             "cann": str(cann_version()),
-            "through": "acl",
-            "infer_errors": self.infer_errors,
+            "through": self.through,
+            **{name.lower(): os.environ.get(name, "not set") for name in environment.INFER_VARIABLES},
+            "saturation_mode": str(saturation),
+            "free_bytes": f"{free} of {total}" if code == 0 else f"unknown ({code})",
+            "stack_bytes": str(self.stack),
         }
 
     def platform(self, name: str) -> int:
         return int(environment.specifications()[name])
 
     # ---------------------------------------------------------------------------------------------------- attention
-    def _stage(self, stage: str, problem: KernelProblem, arrays: Mapping[str, np.ndarray]) -> OperatorCall:
+    def stage_call(
+        self, operator: describe.Operator, problem: str, inputs: Sequence[tuple], outputs: Sequence[GlobalTensor]
+    ) -> DeviceCall:
+        """Return a compiled operator."""
+        return OperatorCall(self, operator.type, inputs, outputs, problem)
+
+    def program_call(self, name: str, inputs: Sequence[tuple], outputs: Sequence[GlobalTensor]) -> DeviceCall:
+        """Return a compiled program of the self-test."""
+        return OperatorCall(self, _type(name), inputs, outputs)
+
+    def _stage(self, stage: str, problem: KernelProblem, arrays: Mapping[str, np.ndarray]) -> DeviceCall:
         operator, signature = describe.arguments(stage, problem)
         filled = operator.fill(signature)
         feed = signature.feed(**{name: arrays[name] for name in signature.given})
         inputs = [(one, feed.get(one.name, np.zeros(one.shape, one.dtype))) for one in filled.inputs]
-        return OperatorCall(self, operator.type, inputs, filled.outputs, problem.to_text())
+        return self.stage_call(operator, problem.to_text(), inputs, filled.outputs)
 
     def attend(self, call: Call, given: dict, gradients: dict, times: int) -> list:
         """Return the results of a call without optional inputs, as reference.Attention of float32 arrays."""
@@ -232,7 +289,7 @@ class Acl:
             return 1e3 * self._best(operator)
 
     # ----------------------------------------------------------------------------------------------------- programs
-    def _program(self, program: Program, arrays: Mapping[str, np.ndarray]) -> OperatorCall:
+    def _program(self, program: Program, arrays: Mapping[str, np.ndarray]) -> DeviceCall:
         inputs = [
             (GlobalTensor(name, dtype, shape=(size,)), arrays.get(name, np.zeros(size, dtype)))
             for name, (dtype, size) in program.inputs.items()
@@ -241,7 +298,7 @@ class Acl:
             GlobalTensor(name, dtype, added=name in program.added, shape=(size,))
             for name, (dtype, size) in program.outputs.items()
         ]
-        return OperatorCall(self, _type(program.name), inputs, outputs)
+        return self.program_call(program.name, inputs, outputs)
 
     def run(self, name: str, **arrays: np.ndarray) -> Run:
         with self._program(PROGRAMS[name], arrays) as call:
@@ -253,12 +310,12 @@ class Acl:
             self.wait()
             return Run(outputs, bool(self.read(status, (_STATUS_BYTES,), "uint8").any()))
 
-    def _elapsed(self, call: OperatorCall, count: int) -> float:
+    def _elapsed(self, call: DeviceCall, count: int) -> float:
         """Return the seconds of so many runs on the card, by events."""
         start, end = (self._value("acl.rt.create_event", self.acl.rt.create_event()) for _ in range(2))
         self.check("acl.rt.record_event", self.acl.rt.record_event(start, self.stream))
         for _ in range(count):
-            call.start()
+            call.launch()  # without clearing sums, which waits for the card
         self.check("acl.rt.record_event", self.acl.rt.record_event(end, self.stream))
         self.wait()
         elapsed = self._value("acl.rt.event_elapsed_time", self.acl.rt.event_elapsed_time(start, end)) / 1e3
@@ -266,7 +323,7 @@ class Acl:
             self.acl.rt.destroy_event(event)
         return elapsed
 
-    def _best(self, call: OperatorCall) -> float:
+    def _best(self, call: DeviceCall) -> float:
         if not self.timed:
             raise NotRun("here is no device to be timed")
         call.run()
@@ -284,7 +341,7 @@ class Acl:
             self._best(call)
 
             def waited() -> None:
-                call.start()
+                call.launch()
                 self.wait()
 
             waiting = least_seconds(waited)

@@ -131,6 +131,13 @@ class Signature:
         """Return names of the inputs that the caller provides."""
         return [tensor.name for tensor in self.inputs if tensor.constant is None]
 
+    def as_entries_get(self) -> dict[str, dict[str, Any]]:
+        """Return the tensors by name, as an entry gets them from CANN."""
+        return {
+            one.name: {"shape": one.shape, "dtype": one.dtype, "format": one.format}
+            for one in (*self.inputs, *self.outputs)
+        }
+
     def feed(self, **arrays: np.ndarray) -> dict[str, np.ndarray]:
         """Return the arrays of all inputs by name, the constants included.
 

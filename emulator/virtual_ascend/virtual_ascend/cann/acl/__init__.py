@@ -50,7 +50,7 @@ def drop(handle: int) -> int:
 
 def init(config_path: str = "") -> int:
     """Stand in for aclInit."""
-    importlib.import_module("acl.op").load()
+    importlib.import_module("acl.libraries").load()
     return SUCCESS
 
 
@@ -86,6 +86,10 @@ def set_tensor_format(desc: int, data_format: int) -> int:
     """Stand in for aclSetTensorFormat: of the tensor as it is stored."""
     of(desc)["format"] = data_format
     return SUCCESS
+
+
+def set_tensor_desc_name(desc: int, name: str) -> None:
+    """Stand in for aclSetTensorDescName. Operators are found by the order of their tensors."""
 
 
 def create_data_buffer(data: int, size: int) -> int:

@@ -1,16 +1,12 @@
 """Compile and run single operators of an operator package. tikemu compiles them, the device process runs them.
 
-pyACL compiles none itself: programs call ``aclopCompile`` of ``libacl_op_compiler.so``, which is here a few lines that
-call this module.
+pyACL compiles none itself: programs call ``aclopCompile``, see ``libraries``.
 """
 
-import ctypes
 import importlib
 import json
 import os
-import subprocess
 import sys
-import tempfile
 import traceback
 from pathlib import Path
 
@@ -39,7 +35,8 @@ def set_attr_string(attr: int, attr_name: str, attr_value: str) -> int:
     return acl.SUCCESS
 
 
-def _compile(op_type: str, input_desc: list, output_desc: list, attr: int) -> int:
+def compile_it(op_type: str, input_desc: list, output_desc: list, attr: int) -> int:
+    """Stand in for aclopCompile."""
     key = _key(op_type, input_desc, output_desc, attr)
     if key in _compiled:
         return acl.SUCCESS
@@ -89,44 +86,6 @@ def execute_v2(op_type, input_desc, inputs, output_desc, outputs, attr, stream) 
     for space in spaces:
         rt.free(space)
     return acl.fail(code, text) if code else acl.SUCCESS
-
-
-_INTERRUPTED = -1
-_SOURCE = f"""
-#include <csignal>
-typedef int (*Compile)(const char *, int, const void *const *, int, const void *const *, const void *, int, int,
-                       const char *);
-static Compile compile;
-extern "C" void virtual_ascend_compile_by(Compile other) {{ compile = other; }}
-extern "C" int aclopCompile(const char *type, int inputs, const void *const *input, int outputs,
-                            const void *const *output, const void *attributes, int engine, int flag,
-                            const char *path) {{
-  int code = compile(type, inputs, input, outputs, output, attributes, engine, flag, path);
-  if (code == {_INTERRUPTED}) raise(SIGINT);
-  return code;
-}}
-"""
-_NAME = "libacl_op_compiler.so"
-_HANDLES = ctypes.POINTER(ctypes.c_void_p)
-
-
-@ctypes.CFUNCTYPE(
-    *(ctypes.c_int, ctypes.c_char_p, ctypes.c_int, _HANDLES, ctypes.c_int, _HANDLES, ctypes.c_void_p),
-    *(ctypes.c_int, ctypes.c_int, ctypes.c_char_p),
-)
-def _called(op_type, inputs, input_desc, outputs, output_desc, attr, _engine, _flag, _path):
-    try:
-        return _compile(op_type.decode(), input_desc[:inputs], output_desc[:outputs], attr)
-    except KeyboardInterrupt:  # ctypes would lose it: the program has to get it when the call returns, as from C
-        return _INTERRUPTED
-
-
-def load() -> None:
-    """Load the library, which programs then find by its name."""
-    with tempfile.TemporaryDirectory() as folder:
-        command = ["g++", "-shared", "-fPIC", f"-Wl,-soname,{_NAME}", "-x", "c++", "-", "-o", f"{folder}/{_NAME}"]
-        subprocess.run(command, input=_SOURCE, text=True, check=True)
-        ctypes.CDLL(f"{folder}/{_NAME}", mode=ctypes.RTLD_GLOBAL).virtual_ascend_compile_by(_called)
 
 
 def _key(op_type, input_desc, output_desc, attr) -> str:

@@ -51,6 +51,17 @@ def free(address: int) -> int:
     return acl.SUCCESS if card().free(address) else acl.fail(acl.INVALID_PARAMETER, "no block begins there")
 
 
+def get_mem_info(attr: int) -> tuple:
+    """Stand in for aclrtGetMemInfo."""
+    total = card().size
+    return total - sum(card().blocks.values()), total, acl.SUCCESS
+
+
+def get_device_sat_mode() -> tuple:
+    """Stand in for aclrtGetDeviceSatMode: the chip saturates."""
+    return 0, acl.SUCCESS
+
+
 def memcpy(dst: int, dest_max: int, src: int, count: int, kind: int) -> int:
     """Stand in for aclrtMemcpy, between the card and this process."""
     if count > dest_max or kind not in (_TO_DEVICE, _TO_HOST):

@@ -286,8 +286,9 @@ def test_experiments_through_acl(card: Path):
 def test_types_without_a_prototype_need_what_mindspore_sets(card: Path):
     """The self-test sets it, and its report says so; a user's own value stays."""
     assert finish(through_acl(card, "--only", "exponential"))[0] == 0
-    said = json.loads((card / "card.json").read_text())["infer_errors"]
-    assert said == "IGNORE_INFER_ERROR=1, FAST_IGNORE_INFER_ERROR=1"
+    said = json.loads((card / "card.json").read_text())
+    assert said["ignore_infer_error"] == said["fast_ignore_infer_error"] == "1"
+    assert said["saturation_mode"] == "0" and " of " in said["free_bytes"] and said["stack_bytes"] == str(64 << 20)
     status, told, _ = finish(through_acl(card, "--only", "exponential", IGNORE_INFER_ERROR=0))
     assert status == 1 and "SelftestExponential has no prototype" in told
 
@@ -299,6 +300,34 @@ def test_an_operator_that_is_not_compiled_is_a_finding(card: Path):
     assert status == 1 and told.rstrip().endswith("FAILED: 1")
     found = experiments(card)["attention 1: D=16, S=40"]["found"]
     assert "aclopCompile of FlashAttentionGrad gave 500002" in found and "refused here" in found
+
+
+def through_runtime(place: Path, *options: str, **variables: object) -> subprocess.Popen:
+    """Start --through runtime, without any operator package."""
+    words = "--device", "ascend", "--through", "runtime", "--report", "card.json"
+    return on_card(place, *SELFTEST, *words, *options, **{"ASCEND_CUSTOM_OPP_PATH": "", **variables})
+
+
+@pytest.mark.system
+def test_experiments_through_the_runtime(card: Path):
+    status, told, warned = finish(through_runtime(card))
+    assert status == 0 and "through runtime" in told, told + warned
+    for name, one in experiments(card).items():
+        timed = name == "times" or name.startswith("time of ")
+        assert one["result"] == ("not run" if timed else "ok"), one["found"]
+
+
+@pytest.mark.parametrize("spelling", ("kernel0", "plain", "listed"))
+def test_the_runtime_launches_functions_of_every_spelling(card: Path, spelling: str):
+    """Objects of static kernels, of AKG's and of dynamic ones name their function differently."""
+    status, told, warned = finish(through_runtime(card, "--only", "atomic", VIRTUAL_ASCEND_SPELLING=spelling))
+    assert status == 0 and "all as expected" in told, told + warned
+
+
+def test_the_runtime_says_what_did_not_compile(card: Path):
+    status, told, _ = finish(through_runtime(card, "--only", "exponential", VIRTUAL_ASCEND_SPELLING="other"))
+    assert status == 1 and "selftest_exponential was not compiled, status 1: " in told
+    assert "KeyError: 'other'" in told
 
 
 MISSING = {
