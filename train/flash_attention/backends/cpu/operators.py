@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+from dataclasses import replace
 from typing import Any
 
 import mindspore as ms
@@ -12,6 +14,7 @@ from flash_attention.backends.cpu import library
 from flash_attention.bridge.gradients import Differentiable, refuse_second_derivative
 from flash_attention.call import LAYOUTS, Call
 from flash_attention.call.optional import OPTIONAL
+from flash_attention.call.storage import Varlen
 from flash_attention.sharding.shard import ROWS, Shard
 
 
@@ -177,13 +180,19 @@ def _input_axes(call: Call, shard: Shard | None) -> tuple:
     return (*[LAYOUTS[call.layout].sharding] * 3, *(_axes(name, call, shard) for name in library.INPUTS))
 
 
-def entry_point(function: str, outputs, bprop=None, **known: Any) -> ops.Custom:
-    """Return a primitive of csrc. `outputs` tell it from other primitives of the function; MindSpore gets `known` of
-    them.
+def entry_point(function: str, kind: tuple, bprop=None, **known: Any) -> ops.Custom:
+    """Return a primitive of csrc.
+
+    MindSpore takes primitives of equal attributes for one. PYNATIVE gives them the same outputs, and a graph gives them
+    the `bprop` of the first. So an attribute names all that outputs and `bprop` depend on.
+
+    Args:
+        kind: this all, besides the function. Its text is the same in every process.
+        known: the outputs, if they are known.
     """
     custom = ops.Custom(f"{library.LIBRARY}:{function}", func_type="aot", bprop=bprop, **known)
-    # PYNATIVE takes primitives of the same function and attributes for one and the same, whatever their outputs.
-    custom.add_prim_attr("flash_attention_outputs", str(outputs))
+    # PYNATIVE reads the attributes in every call: a digest is short.
+    custom.add_prim_attr("flash_attention_kind", hashlib.sha256(repr(kind).encode()).hexdigest())
     return custom
 
 
@@ -197,7 +206,9 @@ def custom_primitive(
         known = {}  # MindSpore asks the library
     elif shard is not None:
         known["out_shape"] = shard.infer_shapes(_tensors(call)[0][0], list(zip(shapes, axes)))
-    custom = entry_point(function, list(zip(shapes, dtypes)), bprop, **known)
+    if call.kind == "varlen":  # the primitive gets the lengths as tensors
+        call = replace(call, storage=Varlen(count=call.varlen.count))
+    custom = entry_point(function, (call, shard), bprop, **known)
     if call.dynamic:
         custom.add_prim_attr("reg_op_name", function)
         custom.add_prim_attr("multi_output", True)

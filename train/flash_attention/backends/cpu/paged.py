@@ -27,7 +27,7 @@ class PagedAttention(nn.Cell):
             refuse_gradient("paged_attention")
             return query, keys, values, tables, lengths, sinks, rules, rates
 
-        self.attention = _primitive("FlashAttentionPaged", shape, dtype, call.dynamic, bprop)
+        self.attention = _primitive("FlashAttentionPaged", (call,), shape, dtype, call.dynamic, bprop)
         # A graph keeps the order of operations with side effects, so this reads what was written before.
         self.attention.add_prim_attr("side_effect_mem", True)
 
@@ -80,16 +80,16 @@ class CacheUpdate(EntryCell):
 
 def _in_place(function: str, size: int, dynamic: bool = False) -> ops.Custom:
     """Return a primitive that changes its inputs and gives int32 (size,)."""
-    primitive = _primitive(function, (size,), ms.int32, dynamic)
+    primitive = _primitive(function, (size, dynamic), (size,), ms.int32, dynamic)
     # A graph keeps such an operation, and its place among the reads of the caches.
     primitive.add_prim_attr("side_effect_mem", True)
     return primitive
 
 
-def _primitive(function: str, shape: tuple, dtype, dynamic: bool, bprop=None) -> ops.Custom:
+def _primitive(function: str, kind: tuple, shape: tuple, dtype, dynamic: bool, bprop=None) -> ops.Custom:
     """Return a primitive of one output. MindSpore asks the library for its shape if sizes are unknown."""
     known = {} if dynamic else {"out_shape": list(shape), "out_dtype": dtype}
-    primitive = entry_point(function, (shape, dtype), bprop, **known)
+    primitive = entry_point(function, kind, bprop, **known)
     if dynamic:
         primitive.add_prim_attr("reg_op_name", function)
     return primitive

@@ -54,13 +54,14 @@ def _turn(x: TensorSpec, cos: TensorSpec, sin: TensorSpec) -> ops.Custom:
         d_upstream = turn(x, dout[0], dout[1], offsets, config)
         return d_x, d_upstream, zeros_like(offsets), zeros_like(config)
 
-    turn = _primitive("FlashAttentionRotary", of_turn, x)
-    back = _primitive("FlashAttentionRotaryBack", of_back, x)
-    tables = _primitive("FlashAttentionRotaryTables", of_tables, cos, sin)
+    kind = x, cos, sin
+    turn = _primitive("FlashAttentionRotary", kind, of_turn, x)
+    back = _primitive("FlashAttentionRotaryBack", kind, of_back, x)
+    tables = _primitive("FlashAttentionRotaryTables", kind, of_tables, cos, sin)
     return turn
 
 
-def _primitive(function: str, bprop, *outputs: TensorSpec) -> ops.Custom:
+def _primitive(function: str, kind: tuple, bprop, *outputs: TensorSpec) -> ops.Custom:
     shapes, dtypes = [list(one.shape) for one in outputs], [getattr(ms, one.dtype) for one in outputs]
     shape, dtype = (shapes[0], dtypes[0]) if len(outputs) == 1 else (tuple(shapes), tuple(dtypes))
-    return entry_point(function, (shapes, dtypes), bprop, out_shape=shape, out_dtype=dtype)
+    return entry_point(function, kind, bprop, out_shape=shape, out_dtype=dtype)
