@@ -68,7 +68,7 @@ class Made(NamedTuple):
 
 
 class _Network:
-    """Several calls as a Cell, with its inputs and the names of the inputs to differentiate."""
+    """A Cell of several calls, its inputs, and the names of those to differentiate."""
 
     def __init__(self, calls: Iterable[Made], folder: Path, shared: str = "", chained: bool = False, layers: int = 0):
         self.inputs: dict[str, Tensor] = {}
@@ -149,7 +149,7 @@ def floats(tensor: Tensor) -> bool:
 
 
 def joint(calls: Iterable[Made], way: str, folder: Path, **options) -> dict[str, np.ndarray]:
-    """Return the gradients of a network of calls; each has the name of its input and the number of its call.
+    """Return the gradients of a network of calls, named by input and number of the call.
 
     Args:
         shared: name of the tensor that all calls take from the first.

@@ -1,4 +1,4 @@
-"""Test unlike calls in one network: each has the outputs and gradients that it has alone.
+"""Test that unlike calls in one network have the outputs and gradients of each alone.
 
 MindSpore keeps what it made for an operation by the operation's attributes. If those of two calls are equal, the second
 gets the backward pass of the first.
