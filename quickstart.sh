@@ -3,8 +3,10 @@
 # comparison, with composed attention. Options go to examples/compare_attention.py, e.g. ./quickstart.sh --steps 1000
 # FLASH_ATTENTION_VENV: the virtual environment, reused between runs (default ~/.cache/flash-attention/venv).
 set -euo pipefail
+case "${PYTHON:-}" in */*) PYTHON="$(realpath -ms "$PYTHON")" ;; esac # of the folder it was named in
 cd "$(dirname "${BASH_SOURCE[0]}")"
 . scripts/environment.sh
+case " $* " in *" -h "* | *" --help "*) usage quickstart.sh ;; esac
 
 prepare_environment examples/requirements.txt
 

@@ -2,7 +2,7 @@
 # Sets up the test environment, builds the native library, checks style and types, and runs the tests.
 #   ./test.sh                     the tests of every day
 #   ./test.sh --system            and whole programs and networks; likewise --slow, --distributed (several processes),
-#                                 --builds (a quick release, the native kernel anew), --versions, --clients (model
+#                                 --builds (a release, the native kernel anew), --versions, --clients (model
 #                                 libraries), --card (virtual Ascend), --arm (the kernel for Arm under emulation)
 #   ./test.sh --fresh             first removes what is compiled and cached, as in a new clone, but for the environment;
 #                                 then any of the others
@@ -12,11 +12,11 @@
 # FLASH_ATTENTION_VENV: the virtual environment, reused between runs (default ~/.cache/flash-attention/venv).
 # FLASH_ATTENTION_TEST_PROCESSES: pytest processes (default 2; 0 runs in one process, as -s and --pdb want).
 set -euo pipefail
+case "${PYTHON:-}" in */*) PYTHON="$(realpath -ms "$PYTHON")" ;; esac # of the folder it was named in
 cd "$(dirname "${BASH_SOURCE[0]}")"
 . scripts/environment.sh
 if [ "${1:-}" = "-h" ] || [ "${1:-}" = "--help" ]; then
-    sed -n '2,13s/^# \{0,1\}//p' "$0"
-    exit
+    usage test.sh
 fi
 
 # Starts a part of the run, and says how long it has taken so far.

@@ -9,6 +9,16 @@ import sys
 import types
 from pathlib import Path
 
+import setuptools
+
+if sys.version_info < (3, 9):  # noqa: UP036
+    sys.exit(f"error: tikemu needs Python 3.9 or newer, this is {sys.version_info[0]}.{sys.version_info[1]}")
+if int(setuptools.__version__.split(".")[0]) < 61:
+    sys.exit(
+        f"error: setuptools {setuptools.__version__} does not read pyproject.toml, 61 and newer do: "
+        "pip install --upgrade setuptools, or pip install ./emulator"
+    )
+
 from setuptools import setup
 from setuptools.command.build_py import build_py
 from setuptools.dist import Distribution

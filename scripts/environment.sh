@@ -1,5 +1,15 @@
-# Sourced by test.sh and quickstart.sh: finds a Python, and keeps one virtual environment outside the checkout.
+# Sourced by the scripts: finds a Python, and keeps one virtual environment outside the checkout.
 # shellcheck shell=bash
+
+# usage SCRIPT [OPTION]: prints the comment at the head of a script and ends; with an unknown option as an error.
+usage() {
+    if [ $# -gt 1 ]; then
+        exec >&2
+        echo "error: unknown option $2"
+    fi
+    sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$1"
+    exit $((2 * ($# > 1)))
+}
 
 FLASH_ATTENTION_VENV="${FLASH_ATTENTION_VENV:-${XDG_CACHE_HOME:-${HOME:?set it, or FLASH_ATTENTION_VENV}/.cache}/flash-attention/venv}"
 

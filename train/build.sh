@@ -6,14 +6,14 @@
 #   bash train/build.sh --no-kernel          without the kernel, for every processor: backend cpu then cannot run
 # Needs g++ and a Python 3.9+ with pip; PYTHON names the interpreter (default python3), CXX the compiler.
 set -euo pipefail
+case "${PYTHON:-}" in */*) PYTHON="$(realpath -ms "$PYTHON")" ;; esac # of the folder it was named in
 cd "$(dirname "${BASH_SOURCE[0]}")"
 python="${PYTHON:-python3}"
 manylinux=0
 kernel=1
 machine=
 usage() {
-    sed -n '2,7s/^# \{0,1\}//p' "$0" >&2
-    exit 2
+    sed -n '2,/^[^#]/s/^# \{0,1\}//p' build.sh
 }
 while [ $# -gt 0 ]; do
     case "$1" in
@@ -29,12 +29,23 @@ while [ $# -gt 0 ]; do
                     ;;
             esac
             ;;
-        *) usage ;;
+        -h | --help)
+            usage
+            exit
+            ;;
+        *)
+            echo "error: unknown option $1" >&2
+            usage >&2
+            exit 2
+            ;;
     esac
     shift
 done
 # Without the kernel there is nothing to choose a platform for.
-if [ "$kernel" = 0 ] && [ "$manylinux$machine" != 0 ]; then usage; fi
+if [ "$kernel" = 0 ] && [ "$manylinux$machine" != 0 ]; then
+    echo "error: --no-kernel goes with no other option" >&2
+    exit 2
+fi
 
 # Files of earlier builds would travel into the wheel.
 rm -rf build ./*.egg-info dist/flash_attention-*.whl

@@ -11,6 +11,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+if not (3, 9) <= sys.version_info < (3, 13):
+    sys.exit(
+        f"error: flash_attention needs Python 3.9 to 3.12, this is {sys.version_info[0]}.{sys.version_info[1]}; "
+        "MindSpore's wheels end at 3.12. For build.sh PYTHON names another"
+    )
+
 from setuptools import find_packages, setup
 from setuptools.command.build_py import build_py
 from setuptools.command.install import install
@@ -135,6 +141,7 @@ setup(
     },
     install_requires=["mindspore>=2.0.0", "numpy>=1.20,<2", "tqdm"],
     extras_require={
+        "mindspore2.0": ["mindspore>=2.0.0,<2.1", "pillow<10"],
         "plot": ["matplotlib"],
         "torch": ["torch==2.13.0"],
     },

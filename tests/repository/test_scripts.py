@@ -29,6 +29,36 @@ def test_script_parses(script: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+OF_OPTIONS = [path for path in SCRIPTS if path.name in ("test.sh", "quickstart.sh", "build.sh", "release.sh")]
+
+
+@pytest.mark.parametrize("script", OF_OPTIONS, ids=lambda path: path.name)
+def test_help_from_any_folder(script: Path, tmp_path: Path) -> None:
+    relative = os.path.relpath(script, tmp_path)
+    done = subprocess.run(["bash", relative, "--help"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0 and done.stderr == ""
+    assert script.name in done.stdout and "set -" not in done.stdout and "#" not in done.stdout
+    if script.name in ("build.sh", "release.sh"):  # the others hand options on
+        done = subprocess.run(["bash", relative, "--nonsense"], cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 2 and done.stdout == ""
+        assert done.stderr.startswith("error: unknown option --nonsense\n") and script.name in done.stderr
+
+
+def test_a_relative_python_is_of_the_folder_it_was_named_in(tmp_path: Path) -> None:
+    """The environment cannot be made under a file; the message before names the interpreter."""
+    (tmp_path / "python").symlink_to(sys.executable)
+    (tmp_path / "venv").touch()
+    for script in ("test.sh", "quickstart.sh"):
+        done = subprocess.run(
+            ["bash", ROOT / script],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            env={**os.environ, "PYTHON": "./python", "FLASH_ATTENTION_VENV": str(tmp_path / "venv")},
+        )
+        assert f"with {tmp_path}/python\n" in done.stdout and done.returncode
+
+
 def test_ci_fails_when_a_step_fails() -> None:
     done = shell("./.ci/run", PYTHON="/bin/false", FLASH_ATTENTION_VENV="/dev/null/venv")
     assert done.returncode != 0

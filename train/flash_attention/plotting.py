@@ -13,7 +13,7 @@ def require() -> None:
         RuntimeError: matplotlib is not installed.
     """
     if importlib.util.find_spec("matplotlib") is None:
-        raise RuntimeError("plots need matplotlib, which is not installed: pip install 'flash-attention[plot]'")
+        raise RuntimeError("plots need matplotlib, which is not installed: pip install matplotlib")
 
 
 def subplots(rows: int, columns: int, size: tuple[float, float], **options):
