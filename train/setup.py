@@ -35,7 +35,9 @@ HERE = Path(__file__).resolve().parent
 # In the repository it lies above; into an archive of the sources it is copied.
 README = next((path for path in (HERE / "README.md", HERE.parent / "README.md") if path.exists()), None)
 MACHINE = os.environ.get("FLASH_ATTENTION_MACHINE", "")
-WITH_KERNEL = os.environ.get("FLASH_ATTENTION_KERNEL", "1") not in ("", "0")
+WITH_KERNEL = {"": False, "0": False, "1": True}.get(os.environ.get("FLASH_ATTENTION_KERNEL", "1"))
+if WITH_KERNEL is None:
+    sys.exit(f"error: FLASH_ATTENTION_KERNEL: got {os.environ['FLASH_ATTENTION_KERNEL']!r}, allowed are 0 and 1")
 
 
 def constant(module: str, name: str) -> str:

@@ -28,7 +28,7 @@ print(LIBRARY)
 
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
-    """Return a clone of the last commit, with the changes in this checkout to files that git has."""
+    """Return a clone of this checkout, with changes to files that git has."""
     if not shutil.which("git") or subprocess.run(["git", "rev-parse"], cwd=ROOT, capture_output=True).returncode:
         pytest.skip("no git, or no checkout of it")
     changed = run("git", "-c", "user.name=x", "-c", "user.email=x@x", "stash", "create", cwd=ROOT).strip()
@@ -46,7 +46,7 @@ def python(tmp_path: Path) -> Path:
 
 
 def check_kernel(python: Path, place: Path) -> None:
-    """Check that the kernel of an installation is under `place` and loads; and the command runs."""
+    """Check that the installed kernel is under `place` and loads, and the command runs."""
     assert run(python, "-c", KERNEL, cwd=place).startswith(str(place))
     assert "NumPy is not installed" not in run(python.parent / "flash-attention", "info", cwd=place)
 

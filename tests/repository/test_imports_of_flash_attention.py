@@ -11,10 +11,16 @@ PACKAGE = Path(flash_attention.__file__).parent
 #: Lowest first. A module or package imports from lower layers only.
 LAYERS = (
     ("duplicate_installs",),
-    ("", "address", "text_table", "plotting"),  # "" is the version, and names that are imported when they are used
+    (
+        "",
+        "address",
+        "files",
+        "text_table",
+        "plotting",
+    ),  # "" is the version, and names that are imported when they are used
     ("call",),
     ("kernels", "dropout", "sharding"),
-    ("bridge",),
+    ("bridge", "variables"),
     ("backends", "reference"),
     ("plan", "rotary"),
     ("varlen", "paged"),

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
+import os
 import pkgutil
+import signal
 import sys
+import threading
+from collections.abc import Iterator
 from types import ModuleType
 
 from flash_attention import __version__, commands
 from flash_attention.commands.info import mindspore_fault
+from flash_attention.variables import check_variables
 
 
 def command_modules() -> dict[str, ModuleType]:
@@ -39,19 +45,50 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one command; the exit status is its result."""
+    """Run one command, and return its exit status: 2 for an error, 130 after Ctrl-C."""
     options = parser().parse_args(arguments)
+
+    def end(reason: object, status: int = 2) -> int:
+        print(f"flash-attention {options.command}: {reason}", file=sys.stderr)
+        return status
+
     try:
-        return options.run(options)
+        with _stopped_by_mindspore():
+            check_variables()
+            status = options.run(options)
+            sys.stdout.flush()
+            return status
+    except KeyboardInterrupt:
+        return end("stopped", 130)
+    except BrokenPipeError:  # the reader has ended, as `head` does; Python flushes once more at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
     except (ValueError, TypeError, RuntimeError, OSError) as error:
-        print(f"flash-attention {options.command}: {error}", file=sys.stderr)
-        return 2
+        if KeyboardInterrupt.__name__ in str(error):  # out of a Python operator of MindSpore
+            return end("stopped", 130)
+        return end(error)
     except ModuleNotFoundError:
         fault = mindspore_fault()
         if fault is None:
             raise
-        print(f"flash-attention {options.command}: {fault}", file=sys.stderr)
-        return 2
+        return end(fault)
+
+
+@contextlib.contextmanager
+def _stopped_by_mindspore() -> Iterator[None]:
+    """Raise KeyboardInterrupt at SIGTERM too. MindSpore, once used, answers Ctrl-C by sending it to its process."""
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 if __name__ == "__main__":

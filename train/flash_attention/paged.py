@@ -62,7 +62,7 @@ def paged_caches(
         kv_heads (int): heads of key and value.
         head_dim (int): size of a head of the key.
         value_head_dim (int): size of a head of the value. Default: None, head_dim.
-        dtype (mindspore.dtype): float16, bfloat16 or float32. Default: float16.
+        dtype (mindspore.dtype or str): float16, bfloat16 or float32. Default: float16.
 
     Returns:
         Two Parameters of zeros, (blocks, block_size, kv_heads, head_dim or value_head_dim rounded up).
@@ -75,6 +75,7 @@ def paged_caches(
     for name, size in {**given, "value_head_dim": value_head_dim}.items():
         check_int(name, size, 1)
     check_cache_dtype("dtype", str(dtype).lower())
+    dtype = getattr(mstype, str(dtype).lower())
     sizes = int(blocks), int(block_size), int(kv_heads)  # `initializer` takes no NumPy integer
     widths = {"key_cache": stored_width(int(head_dim)), "value_cache": stored_width(int(value_head_dim))}
     # A device of MindSpore 2.0 cannot run `ops.zeros` in PYNATIVE: an operator whose output shape is data.

@@ -121,7 +121,7 @@ def _plan(x, cos, sin, offsets, interleaved, input_layout, names):
         if isinstance(offsets, tuple):
             offsets = tensor_spec("offsets", offsets)
         else:
-            check_int("offsets", offsets, 0)
+            check_int("offsets", offsets, 0, other=" or a Tensor of integers (batch,)")
         return _planned(*specs, offsets, interleaved, input_layout, serves_native())
 
 

@@ -18,6 +18,7 @@ from flash_attention.call import Call
 from flash_attention.call.checks import check_name
 from flash_attention.call.storage import Paged
 from flash_attention.duplicate_installs import warn_of_duplicate_installs
+from flash_attention.variables import check_variables
 
 if TYPE_CHECKING:
     from mindspore.nn import Cell
@@ -131,12 +132,19 @@ def available_backends() -> tuple[str, ...]:
 def explain(call: Call) -> dict[str, str]:
     """Return every backend's verdict on `call`: "ok", or the reason why it cannot run it. The choice comes first.
 
+    Raises:
+        TypeError: `call` is no Call.
+        ValueError: an environment variable of this package holds nonsense.
+
     Examples:
         >>> from flash_attention import Call, explain
         >>> call = Call(batch=1, heads=8, seq_q=1024, seq_k=1024, head_dim=128)
         >>> for name, verdict in explain(call).items():
         ...     print(name, verdict)
     """
+    if not isinstance(call, Call):
+        raise TypeError(f"call: got {type(call).__name__} {call!r}, allowed is a flash_attention.Call")
+    check_variables()
     verdicts = {name: refusal(name, call) or "ok" for name in _MODULES}
     order = _PREFERENCE.get(call.device, ("math",))
     forced = forced_backend()
@@ -170,6 +178,7 @@ def choose(call: Call, requested: str | None = None, sharded: bool = False) -> B
         ValueError: the forced backend does not exist.
         RuntimeError: the forced backend refuses the call, or every backend does; with the reasons.
     """
+    check_variables()
     forced = forced_backend(requested)
     if forced is not None:
         reason = refusal(forced, call, sharded)

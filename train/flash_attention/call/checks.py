@@ -16,10 +16,10 @@ INT32 = -(1 << 31), (1 << 31) - 1
 ALL_TOKENS = 2**31 - 1
 
 
-def check_int(name: str, value, low: int, high: int | None = None) -> None:
-    """Raise an error unless `value` is an integer in [low, high]."""
+def check_int(name: str, value, low: int, high: int | None = None, *, other: str = "") -> None:
+    """Raise an error unless `value` is an integer in [low, high]. The message also names the `other` kind allowed."""
     if isinstance(value, bool) or not isinstance(value, Integral):
-        raise TypeError(f"{name}: got {type(value).__name__} {value!r}, allowed is an integer")
+        raise TypeError(f"{name}: got {type(value).__name__} {value!r}, allowed is an integer{other}")
     if int(value) < low or (high is not None and int(value) > high):
         allowed = f"an integer >= {low}" if high is None else f"an integer from {low} to {high}"
         raise ValueError(f"{name}: got {value}, allowed is {allowed}")
@@ -28,7 +28,8 @@ def check_int(name: str, value, low: int, high: int | None = None) -> None:
 def check_bool(name: str, value) -> None:
     """Raise an error unless `value` is a bool."""
     if not isinstance(value, bool):
-        raise TypeError(f"{name}: got {type(value).__name__} {value!r}, allowed is True or False")
+        hint = f" of Python: bool({name})" if type(value).__module__ == "numpy" else ""
+        raise TypeError(f"{name}: got {type(value).__name__} {value!r}, allowed is True or False{hint}")
 
 
 def check_real(name: str, value) -> float:

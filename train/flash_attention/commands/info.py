@@ -13,6 +13,7 @@ from pathlib import Path
 from flash_attention import __version__
 from flash_attention.address import destination
 from flash_attention.duplicate_installs import duplicate_installs, version_of
+from flash_attention.files import anonymous
 from flash_attention.text_table import table
 
 DISTRIBUTIONS = ("mindspore", "numpy", "tikemu", "torch")
@@ -47,12 +48,13 @@ def run(options: argparse.Namespace) -> int:
     if options.all:
         device, fault = (None, fault) if fault else mindspore_device()
         rows += [["MindSpore device", device or "none, because MindSpore cannot be imported"]]
-    print(table(["", ""], rows).split("\n", 2)[2])
+    # The output is what reports of faults hold.
+    print(anonymous(table(["", ""], rows).split("\n", 2)[2]))
     print("\nbackends" if options.all else "\nbackends, by what is installed (--all imports MindSpore and asks it)")
     judge, forced = verdict if options.all else verdict_by_files, forced_backend()
     marks = {forced: " (forced by FLASH_ATTENTION_BACKEND)"}
     backends = [[name, (fault or judge(name)) + marks.get(name, "")] for name in backend_names()]
-    print(table(["name", "here"], backends, indent="  "))
+    print(anonymous(table(["name", "here"], backends, indent="  ")))
     print(f"\nreports and questions: {destination()}")
     return 0
 

@@ -158,8 +158,9 @@ class Worker:
 
     def ask(self, **request) -> dict:
         """Send one request, and return its answer."""
-        self.requests.write(json.dumps(request) + "\n")
-        self.requests.flush()
+        with contextlib.suppress(BrokenPipeError):  # it has died, which the next line finds
+            self.requests.write(json.dumps(request) + "\n")
+            self.requests.flush()
         line = self.answers.readline()
         if not line:
             _, printed = self.process.communicate()

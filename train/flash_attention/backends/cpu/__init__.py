@@ -38,7 +38,8 @@ class CpuBackend(Backend):
             return str(error)
         forced = os.environ.get(library.ISA_VARIABLE, "")
         if forced and forced not in usable:
-            return f"{library.ISA_VARIABLE} is {forced!r}, but this processor can run {', '.join(usable)}"
+            # Not a reason, with which the automatic choice would go on to the slow backend.
+            raise ValueError(f"{library.ISA_VARIABLE}: got {forced!r}, allowed on this processor: {', '.join(usable)}")
         return None
 
     @property

@@ -189,7 +189,7 @@ def main() -> int:
     parser.add_argument(
         "--manylinux",
         action="store_true",
-        default=os.environ.get("FLASH_ATTENTION_MANYLINUX", "0") not in ("", "0"),
+        default=os.environ.get("FLASH_ATTENTION_MANYLINUX", "") == "1",
         help="for every Linux since glibc 2.17; also FLASH_ATTENTION_MANYLINUX=1",
     )
     parser.add_argument(
@@ -200,6 +200,9 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.machine not in (None, *MACHINES):
         parser.error(f"--machine (FLASH_ATTENTION_MACHINE): got {arguments.machine!r}, allowed: {', '.join(MACHINES)}")
+    manylinux = os.environ.get("FLASH_ATTENTION_MANYLINUX", "")
+    if manylinux not in ("", "0", "1"):
+        parser.error(f"FLASH_ATTENTION_MANYLINUX: got {manylinux!r}, allowed are 0 and 1")
     try:
         print(f"built {build(arguments.output, machine=arguments.machine, manylinux=arguments.manylinux)}")
     except BuildError as error:

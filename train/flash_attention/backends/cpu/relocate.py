@@ -11,25 +11,30 @@ import sys
 from pathlib import Path
 
 from flash_attention.backends.cpu.build import LIBRARY
+from flash_attention.files import write_whole
 
 
 def relocate(path: Path, library: Path = LIBRARY) -> None:
     """Replace the path of the native library in a MindIR file by `library`.
 
     Raises:
-        FileNotFoundError: there is no such file, or no such library.
-        ValueError: no operation in the file uses the native kernel.
+        FileNotFoundError: there is no such library.
+        OSError: it cannot be read or written. It then is as it was.
+        ValueError: the file is damaged, or no operation in it uses the native kernel.
     """
     from mindspore.train.mind_ir_pb2 import ModelProto
 
     if not library.exists():
         raise FileNotFoundError(f"library: got {library}, which does not exist")
     model = ModelProto()
-    model.ParseFromString(path.read_bytes())
+    try:
+        model.ParseFromString(path.read_bytes())
+    except Exception as error:  # of protobuf, whose types have no stubs
+        raise ValueError(f"{path}: got no whole MindIR file: {error}") from None
     nodes = [node for graph in (model.graph, *model.functions) for node in graph.node]
     if not sum(_relocate(node, library) for node in (*nodes, *model.primitives)):
         raise ValueError(f"{path}: got a model without operations of the native kernel ({LIBRARY.name})")
-    path.write_bytes(model.SerializeToString())
+    write_whole(path, model.SerializeToString())
 
 
 def _relocate(node, library: Path) -> bool:
@@ -50,7 +55,7 @@ def main() -> int:
     arguments = parser.parse_args()
     try:
         relocate(arguments.file)
-    except (FileNotFoundError, ValueError) as error:
+    except (OSError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     print(f"{arguments.file} uses {LIBRARY}")

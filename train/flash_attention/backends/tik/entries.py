@@ -14,11 +14,11 @@ import functools
 import hashlib
 import importlib.util
 import os
-import tempfile
 from pathlib import Path
 from typing import Callable
 
 import flash_attention
+from flash_attention.files import write_whole
 from flash_attention.kernels.tik.describe import Operator
 
 _SOURCE = '''"""Entry of operator {type}; written by flash_attention {version}."""
@@ -99,23 +99,16 @@ def load(name: str, source: str) -> Callable:
     """Return the function `name` of a file with this source. A missing or different file is written."""
     installation = hashlib.sha256(f"{packages()}\n{flash_attention.__version__}".encode()).hexdigest()[:12]
     path = folder() / installation / f"{name}.py"
-    if not path.exists() or path.read_text(encoding="utf-8") != source:
-        _write(path, source)
+    try:
+        if not path.exists() or path.read_bytes() != source.encode():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(path, source)  # other processes may write and read it too
+    except OSError as error:
+        raise RuntimeError(
+            f"the operators' entries cannot be written: {error}; set FLASH_ATTENTION_ENTRIES to a folder that can"
+        ) from error
     specification = importlib.util.spec_from_file_location(name, path)
     assert specification is not None and specification.loader is not None
     module = importlib.util.module_from_spec(specification)
     specification.loader.exec_module(module)
     return getattr(module, name)
-
-
-def _write(path: Path, source: str) -> None:
-    """Write a file as a whole: other processes may write and read it too."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, suffix=".part", delete=False) as file:
-            file.write(source)
-        os.replace(file.name, path)
-    except OSError as error:
-        raise RuntimeError(
-            f"the operators' entries cannot be written: {error}; set FLASH_ATTENTION_ENTRIES to a folder that can"
-        ) from error

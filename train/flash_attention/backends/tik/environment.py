@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from flash_attention.kernels.tik.problem import CAPACITY, Chip
+from flash_attention.variables import cores
 
 VENDOR = "flash_attention"
 #: CANN's names for the first generation. Ascend910B1 to 910B4 are Atlas A2.
@@ -146,14 +147,12 @@ def chip() -> Chip:
     A chip that was not asked is compared with the plans when operators are compiled.
 
     Raises:
-        ValueError: FLASH_ATTENTION_CORES is no positive number.
+        ValueError: FLASH_ATTENTION_CORES is no number of cores.
         RuntimeError: the chip cannot be asked.
     """
-    chosen = os.environ.get("FLASH_ATTENTION_CORES")
+    chosen = cores()
     if chosen is not None:
-        if not chosen.isdigit() or int(chosen) == 0:
-            raise ValueError(f"FLASH_ATTENTION_CORES: got {chosen!r}, allowed is a positive number")
-        return Chip(int(chosen))
+        return Chip(chosen)
     try:
         answers = specifications()
     except RuntimeError as error:

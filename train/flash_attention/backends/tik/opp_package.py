@@ -35,12 +35,29 @@ def write(soc: str, out: Path, prototypes: bool = False) -> Path:
 
     Raises:
         ValueError: soc is none of SOCS, or the folder is not empty.
-        RuntimeError: the prototypes cannot be compiled.
+        RuntimeError: the prototypes cannot be compiled. Nothing is left in the folder.
+        OSError: the folder cannot be written. Nothing is left in it.
     """
     if soc not in SOCS:
         raise ValueError(f"soc: got {soc!r}, allowed are {', '.join(SOCS)}: the operators are written for this chip")
-    if out.exists() and any(out.iterdir()):
+    if out.is_dir() and any(out.iterdir()):
         raise ValueError(f"out: {out} is not empty, allowed is a new or empty folder")
+    existed = out.exists()
+    try:
+        return _write(soc, out, prototypes)
+    except BaseException as error:
+        if out.is_dir():
+            shutil.rmtree(out, ignore_errors=True)
+            if existed:
+                out.mkdir(exist_ok=True)
+        if isinstance(error, OSError):
+            reason = error.strerror or error.args[0][-1][-1]  # of a copied folder: a list of files
+            raise OSError(f"out: {out} cannot be written: {reason}") from error
+        raise
+
+
+def _write(soc: str, out: Path, prototypes: bool) -> Path:
+    """Write the package into an empty folder; return the vendor folder."""
     vendor = out / "vendors" / VENDOR
     if prototypes:
         prototype_library.write(vendor)

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from flash_attention import plotting
+from flash_attention.files import require_writable
 from flash_attention.measuring.case import Case
 from flash_attention.measuring.implementations import IMPLEMENTATIONS, Flash
 from flash_attention.measuring.timing import Timing, Worker, time_in_turns, working
@@ -41,6 +42,7 @@ def run(options: argparse.Namespace) -> None:
     from flash_attention.commands.info import installed_version, processor, require_mindspore
 
     require_mindspore()
+    require_writable("--out", options.out)
     if options.quick:
         options.rounds = min(options.rounds, 3)
     lengths = options.seq or (QUICK_LENGTHS if options.quick else LENGTHS)
@@ -58,7 +60,6 @@ def run(options: argparse.Namespace) -> None:
     drawn = [timing for timing in timings if timing.case.dtype == dtypes[0]]
     found = points(drawn, options.threads)
     print(memory_table(found, dtypes[0]))
-    options.out.mkdir(parents=True, exist_ok=True)
     written = [write_csv(options.out / "times.csv", timings)]
     if importlib.util.find_spec("matplotlib") is not None:
         written.append(draw(found, f"{title}, {dtypes[0]}, causal, 8 heads of 128", options.out / "overview.png"))

@@ -11,6 +11,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
+from flash_attention.files import require_writable
 from flash_attention.measuring import tik_kernels
 from flash_attention.text_table import table
 
@@ -90,7 +91,7 @@ def run(text: str, out: Path) -> int:
     """
     case = KernelCase.parse(text)
     tik_kernels.require_tikemu("--backend emulator")
-    out.mkdir(parents=True, exist_ok=True)
+    require_writable("--out", out)
     trace = out / "trace.json"
     kernel = tik_kernels.build(case.problem(), case.operator)
     result = tik_kernels.simulate(kernel, trace=str(trace))

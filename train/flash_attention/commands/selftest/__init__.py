@@ -7,6 +7,7 @@ from pathlib import Path
 
 from flash_attention.address import destination
 from flash_attention.commands.selftest.report import write
+from flash_attention.files import require_writable
 
 DEVICES = ("ascend", "emulator", "cann")
 
@@ -57,6 +58,8 @@ def run(options: argparse.Namespace) -> int:
         device = Runtime()
     else:
         device = card.Ascend()
+    if options.report is not None:
+        require_writable("--report", options.report, folder=False)
     described = device.description()
     print(f"device {options.device}: {', '.join(f'{name} {what}' for name, what in described.items())}\n")
     results: list[dict] = []

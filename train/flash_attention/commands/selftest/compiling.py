@@ -26,6 +26,7 @@ from flash_attention.commands.info import cann_version
 from flash_attention.commands.selftest.compile_one import ends
 from flash_attention.commands.selftest.kernels import KERNELS
 from flash_attention.commands.selftest.report import write
+from flash_attention.files import require_writable
 from flash_attention.measuring.timing import environment
 
 REPORT = Path("compile.json")
@@ -60,6 +61,8 @@ def run(options: argparse.Namespace) -> int:
     if not tasks:
         raise ValueError(f"--only: got {options.only!r}, allowed is a part of a kernel's name")
     path, start = options.report or REPORT, time.perf_counter()
+    if options.keep is not None:
+        require_writable("--keep", options.keep)
     report = _begin(path)
     kernels, report["stack_bytes"] = report["kernels"], raise_stack()
     waiting = [(soc, name) for soc, name in tasks if f"{soc}: {name}" not in kernels]
@@ -104,7 +107,7 @@ def _begin(path: Path) -> dict[str, Any]:
     """Return the existing report if it is of the same software, else a new report."""
     software = {
         "flash_attention": __version__,
-        "cann": cann_version(),
+        "cann": (cann_version() or "").partition(" in ")[0] or None,
         "python": platform.python_version(),
         "machine": platform.machine(),
     }

@@ -59,6 +59,8 @@ def perform(experiment: Experiment, device: Device) -> dict:
         result, found = "not run", str(error)
     except Exception:  # whatever a compiler or driver throws is a result too
         result, found = "FAILED", traceback.format_exc()
+        if KeyboardInterrupt.__name__ in found:  # MindSpore makes another error of it in a Python operator
+            raise KeyboardInterrupt from None
     return {
         "name": experiment.name,
         "expected": experiment.expected,

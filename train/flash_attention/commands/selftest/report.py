@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 from pathlib import Path
 from typing import Any
 
+from flash_attention.files import anonymous, write_whole
+
 
 def write(path: Path, report: dict[str, Any]) -> None:
-    """Write a report. If this fails, the old report stays.
+    """Write a report without names of people. If this fails, the old report stays.
 
     Raises:
         OSError: naming the option, the file and the reason.
     """
-    part = path.with_name(f"{path.name}.part")
     try:
-        part.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-        os.replace(part, path)
+        write_whole(path, json.dumps(anonymous(report), indent=1) + "\n")
     except OSError as error:
-        with contextlib.suppress(OSError):
-            part.unlink()
-        raise OSError(f"--report: {path} cannot be written: {error.strerror}") from error
+        raise OSError(f"--report: {error}") from error

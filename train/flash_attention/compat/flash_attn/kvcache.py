@@ -274,7 +274,7 @@ def _plan(tensors, new, where, slopes, rules):
     if isinstance(lengths, tuple):
         lengths = tensor_spec("cache_seqlens", lengths)
     elif lengths is not None:
-        check_int("cache_seqlens", lengths, 0)
+        check_int("cache_seqlens", lengths, 0, other=" or a Tensor of integers (batch,)")
     where = (lengths, *read_specs(("cache_batch_idx", "cache_leftpad", "block_table"), others))
     scale, causal, window, softcap, interleaved, splits, return_lse = rules
     for name, flag in (("causal", causal), ("rotary_interleaved", interleaved), ("return_softmax_lse", return_lse)):

@@ -23,7 +23,7 @@ class KVCache(EntryCell):
         kv_heads (int): heads of key and value.
         head_dim (int): size of a head of the key.
         value_head_dim (int): size of a head of the value. Default: None, head_dim.
-        dtype (mindspore.dtype): float16, bfloat16 or float32. Default: float16.
+        dtype (mindspore.dtype or str): float16, bfloat16 or float32. Default: float16.
         paged (bool): store blocks of block_size tokens, handed out one by one as sequences grow, instead of a row of
             max_length tokens for each sequence. Default: False.
         block_size (int): tokens of a block. Default: 16.
@@ -103,7 +103,9 @@ class KVCache(EntryCell):
         self.widths = int(head_dim), int(value_head_dim)
         self.key_cache, self.value_cache = paged_caches(num_blocks, self.block_size, kv_heads, *self.widths, dtype)
         tables = np.full((batch, width), -1, np.int32)
-        self.keeps_blocks = one_block_each(TensorSpec(self.key_cache.shape, str(dtype)), batch, max_length)
+        self.keeps_blocks = one_block_each(
+            TensorSpec(self.key_cache.shape, str(self.key_cache.dtype)), batch, max_length
+        )
         if self.keeps_blocks:
             tables[:] = np.arange(batch).reshape(-1, 1)
         self.block_tables = Parameter(Tensor(tables), name="block_tables", requires_grad=False)

@@ -4,12 +4,13 @@ import concurrent.futures
 import contextvars
 import functools
 import logging
+import re
 import sys
 import types
 from dataclasses import dataclass, replace
 
 import pytest
-from flash_attention import Call, attention_backend, available_backends, explain
+from flash_attention import Call, attention_backend, available_backends, cli, explain
 from flash_attention.backends import registry
 from flash_attention.backends.base import Backend
 from flash_attention.call import AttentionRules, Paged, Varlen
@@ -204,6 +205,35 @@ def test_unknown_names_are_refused(name, monkeypatch):
         monkeypatch.setenv(registry.ENVIRONMENT_VARIABLE, name)
         with pytest.raises(ValueError, match="FLASH_ATTENTION_BACKEND: got"):
             registry.choose(CALL)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "allowed"),
+    [
+        ("FLASH_ATTENTION_BACKEND", "cuda", "tik, fused, cpu"),
+        ("FLASH_ATTENTION_CORES", "many", "a number from 1 to 65535"),
+        ("FLASH_ATTENTION_CORES", "\u00b2", "a number from 1 to 65535"),
+        ("FLASH_ATTENTION_CORES", "0", "a number from 1 to 65535"),
+        ("FLASH_ATTENTION_FORMS", "tensor_move=yes", "shifted_operands=0 or =1"),
+        ("FLASH_ATTENTION_CPU_ISA", "sse9", "scalar"),
+        ("FLASH_ATTENTION_CPU_POISON", "yes", "0 and 1"),
+    ],
+)
+def test_nonsense_in_a_variable_is_an_error_on_every_way(variable, value, allowed, monkeypatch, capsys):
+    """Neither is the variable ignored nor another backend taken. Empty is as if it were not set."""
+    monkeypatch.setenv(variable, "")
+    assert registry.choose(CALL).name == next(iter(explain(CALL))) == "cpu"
+    monkeypatch.setenv(variable, value)
+    for ask in (registry.choose, explain):
+        with pytest.raises(ValueError, match=f"{variable}: got '{re.escape(value)}', allowed.*{allowed}"):
+            ask(CALL)
+    assert cli.main(["info"]) == 2
+    assert capsys.readouterr().err.startswith(f"flash-attention info: {variable}: got ")
+
+
+def test_explain_wants_a_call():
+    with pytest.raises(TypeError, match="call: got str 'cpu', allowed is a flash_attention.Call"):
+        explain("cpu")
 
 
 def test_a_missing_module_is_a_reason_not_a_crash(monkeypatch):

@@ -196,6 +196,7 @@ WRONG_TYPES = (
     ({"next_block_num": 1.5}, "next_block_num: got float 1.5"),
     ({"window_size": 3}, "window_size: got 3"),
     ({"window_size": (3, None)}, "window_size: got right NoneType"),
+    ({"causal": np.bool_(True)}, "causal: got bool_ True, allowed is True or False of Python: bool"),
     ({"causal": 1}, "causal: got int 1, allowed is True or False"),
     ({"alibi": "yes"}, "alibi: got str 'yes'"),
     ({"dropout_rate": "0.1"}, "dropout_rate: got str '0.1'"),

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import mindspore as ms
@@ -211,3 +214,48 @@ def test_a_wrong_option_is_named(arguments: list, message: str, capsys: pytest.C
 def test_table_aligns_numbers_right() -> None:
     lines = table(["name", "ms"], [["a", "1.5"], ["longer", "10.25"]]).splitlines()
     assert lines == ["name       ms", "------  -----", "a         1.5", "longer  10.25"]
+
+
+@pytest.mark.parametrize(
+    ("words", "ready", "stopped"),
+    [
+        (["selftest", "--only", "attention"], "attention 1:", "stopped after 1 of"),
+        (["check", "--dtype", "float16", "--backend", "cpu", "--backend", "emulator"], " ok", "check: stopped"),
+        (["bench", "--seq", "8192", "--dtype", "float32"], "cases", "bench: stopped"),
+        (["profile", "--seq", "64", "16384"], "", "profile: stopped"),
+    ],
+    ids=lambda words: words[0] if isinstance(words, list) else "",
+)
+def test_ctrl_c_is_one_line_and_status_130(words: list, ready: str, stopped: str, tmp_path: Path) -> None:
+    """Also after MindSpore was used, whose own handler would end the process without a word."""
+    command = subprocess.Popen(
+        [sys.executable, "-u", "-m", "flash_attention.cli", *words],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert command.stdout is not None
+    line = "" if ready else "nothing"
+    while ready not in line:
+        line = command.stdout.readline()
+        assert line, command.communicate()
+    time.sleep(0 if words[0] == "selftest" else 3)  # in the midst of it
+    os.killpg(command.pid, signal.SIGINT)
+    told, warned = command.communicate(timeout=60)
+    assert command.returncode == 130 and "Traceback" not in told + warned
+    assert stopped in (told if words[0] == "selftest" else warned).splitlines()[-1]
+
+
+def test_a_reader_that_ends_is_no_error() -> None:
+    program = f"{sys.executable} -m flash_attention.cli info | head -1; echo $" + "{PIPESTATUS[0]}"
+    done = subprocess.run(["bash", "-c", program], capture_output=True, text=True)
+    assert done.stderr == "" and done.stdout.splitlines()[0].startswith("flash_attention")
+    assert done.stdout.splitlines()[1] in ("0", "141")
+
+
+def test_check_of_a_backend_that_cannot_run_says_so_once(capsys: pytest.CaptureFixture) -> None:
+    assert cli.main(["check", "--backend", "tik"]) == 1
+    (line,) = capsys.readouterr().out.strip().splitlines()
+    assert line.startswith("backend tik: cannot run here: ")

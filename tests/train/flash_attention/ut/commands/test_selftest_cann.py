@@ -226,15 +226,6 @@ def test_a_process_that_ends_without_a_result(place: Path, does: str, error: lis
     assert len(kernels(place)[SINKS].get("retries", {})) == (2 if does == "dies" else 0)
 
 
-def test_a_full_disk_leaves_the_report(place: Path):
-    assert finish(compiling(place))[0] == 0
-    before = kernels(place)
-    (place / "compile.json.part").symlink_to("/dev/full")
-    status, _, warned = finish(compiling(place, only=SINKS))
-    assert status == 2 and "--report: compile.json cannot be written: No space left on device" in warned
-    assert kernels(place) == before and not (place / "compile.json.part").exists()
-
-
 def test_ctrl_c_ends_the_processes_and_keeps_what_is_done(place: Path):
     command = compiling(place, only="910A: rows", TOOLKIT="hangs")
     wait(lambda: (place / "pid").exists() and (place / "compile.json").exists() and ROWS in kernels(place))
@@ -365,13 +356,6 @@ def test_without_mindspore_one_line_says_so(place: Path):
     status, told, warned = finish(start(place, *SELFTEST, "--device", "ascend"))
     message = "MindSpore is not installed; --through acl asks the card without it"
     assert status == 2 and told == "" and warned.count("\n") == 1 and message in warned, warned
-
-
-def test_a_report_that_cannot_be_written(card: Path):
-    (card / "card.json.part").symlink_to("/dev/full")
-    status, told, warned = finish(through_acl(card, "--only", "exponential"))
-    assert status == 2 and "ok      exponential" in told
-    assert "--report: card.json cannot be written: No space left on device" in warned
 
 
 def test_ctrl_c_keeps_what_the_card_answered(card: Path):

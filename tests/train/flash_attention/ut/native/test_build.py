@@ -179,12 +179,14 @@ def test_compiler_of_another_processor_family(tmp_path, monkeypatch, named):
     assert not (tmp_path / "x.so").exists()
 
 
-def test_processor_families_that_there_are(capsys, monkeypatch):
-    monkeypatch.setenv("FLASH_ATTENTION_MACHINE", "arm64")
+def test_nonsense_in_a_variable_builds_nothing(capsys, monkeypatch):
     monkeypatch.setattr("sys.argv", ["build"])
-    with pytest.raises(SystemExit):
-        build.main()
-    assert "got 'arm64', allowed: aarch64, x86_64" in capsys.readouterr().err
+    for name, value, allowed in (("MANYLINUX", "yes", " are 0 and 1"), ("MACHINE", "arm64", ": aarch64, x86_64")):
+        monkeypatch.setenv(f"FLASH_ATTENTION_{name}", value)
+        with pytest.raises(SystemExit):
+            build.main()
+        assert f"got '{value}', allowed{allowed}" in capsys.readouterr().err
+        monkeypatch.delenv(f"FLASH_ATTENTION_{name}")
 
 
 def test_flags_follow_the_processor_family():

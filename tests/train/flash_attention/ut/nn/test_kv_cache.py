@@ -208,6 +208,8 @@ def test_bad_inputs_are_named(mode):
         assert cache.lengths.asnumpy().tolist() == [0, 0]  # refused tokens are not stored either
     refused("head_dim: got 700, allowed is an integer from 1 to 576", KVCache, 2, 8, 2, 700)
     refused("value_head_dim: got 513, allowed is an integer from 1 to 512", KVCache, 2, 8, 2, 64, 513)
+    for dtype in ("float32", ms.float32):
+        assert KVCache(2, 8, 2, 64, dtype=dtype).key_cache.dtype == ms.float32
     refused("paged: got int 1, allowed is True or False", KVCache, BATCH, 64, KV_HEADS, DIM, paged=1)
     refused("padding_side: got 'both', allowed are left, right", KVCache, 2, 8, KV_HEADS, DIM, padding_side="both")
 
