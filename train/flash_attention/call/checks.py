@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from numbers import Integral, Real
 from typing import TYPE_CHECKING
 
@@ -14,6 +13,8 @@ INTEGERS = ("int32", "int64")
 INT32 = -(1 << 31), (1 << 31) - 1
 # A side of a window with at least this many tokens reaches to the end of any sequence.
 ALL_TOKENS = 2**31 - 1
+# Limits of factors on scores. Kernels multiply by scale / ln 2 in float32, and divide by a softcap.
+LARGEST_FACTOR, SMALLEST_SOFTCAP = 2.0**127, 2.0**-126
 
 
 def check_int(name: str, value, low: int, high: int | None = None, *, other: str = "") -> None:
@@ -48,11 +49,21 @@ def check_rate(name: str, value) -> float:
 
 
 def check_scale(name: str, value) -> float:
-    """Return `value` as a float; raise an error unless it is finite."""
+    """Return `value` as a float; raise an error unless kernels can take it as float32."""
     scale = check_real(name, value)
-    if not math.isfinite(scale):
-        raise ValueError(f"{name}: got {scale!r}, allowed is any finite number, or None for 1 / sqrt(head_dim)")
+    if not abs(scale) <= LARGEST_FACTOR:
+        allowed = f"-{LARGEST_FACTOR:.2e} to {LARGEST_FACTOR:.2e}, or None for 1 / sqrt(head_dim)"
+        raise ValueError(f"{name}: got {scale!r}, allowed are {allowed}")
     return scale
+
+
+def check_softcap(name: str, value) -> float:
+    """Return `value` as a float; raise an error unless it is a soft cap for kernels."""
+    softcap = check_real(name, value)
+    if softcap != 0.0 and not SMALLEST_SOFTCAP <= softcap <= LARGEST_FACTOR:
+        allowed = f"{SMALLEST_SOFTCAP:.2e} to {LARGEST_FACTOR:.2e}, or 0 for none"
+        raise ValueError(f"{name}: got {softcap!r}, allowed are {allowed}")
+    return softcap
 
 
 def check_range(name: str, numbers: np.ndarray, most, least: int = 0) -> None:

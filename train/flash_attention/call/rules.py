@@ -11,8 +11,8 @@ from flash_attention.call.checks import (
     check_int,
     check_name,
     check_rate,
-    check_real,
     check_scale,
+    check_softcap,
     check_window,
 )
 from flash_attention.call.tiling import DEFAULT_STRATEGY, tile_of
@@ -81,10 +81,7 @@ class AttentionRules:
         object.__setattr__(self, "dropout_rate", check_rate("dropout_rate", self.dropout_rate))
         if self.scale is not None:
             object.__setattr__(self, "scale", check_scale("scale", self.scale))
-        softcap = check_real("softcap", self.softcap)
-        if not 0.0 <= softcap < math.inf:
-            raise ValueError(f"softcap: got {softcap!r}, allowed is a finite number > 0, or 0 for none")
-        object.__setattr__(self, "softcap", softcap)
+        object.__setattr__(self, "softcap", check_softcap("softcap", self.softcap))
 
     @classmethod
     def from_arguments(
