@@ -12,7 +12,7 @@ from flash_attention.measuring.case import Case
 from flash_attention.measuring.figures import Figure
 from flash_attention.measuring.timing import Timing
 
-from benchmarks import cache_steps, gates, kunpeng_model, required, tik_decode, tik_packed
+from benchmarks import cache_steps, gates, kunpeng_model, masked_decode, required, tik_decode, tik_packed
 from benchmarks.required import BOUNDS, bound_of, is_met
 
 
@@ -82,7 +82,7 @@ def test_memory_is_beyond_the_results(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 #: Parts that are not measured by workers.
-OTHERS = ("packed", "decode", "caches", "tik", "tik_decode", "tik_packed")
+OTHERS = ("packed", "decode", "masked_decode", "caches", "tik", "tik_decode", "tik_packed")
 
 
 @pytest.fixture
@@ -114,6 +114,7 @@ def names(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         *decode,
         *packed,
         *cache_steps.NAMES,
+        *masked_decode.names(),
         *operators,
         *kunpeng_model.FIGURES,
     ]

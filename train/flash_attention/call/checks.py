@@ -58,7 +58,7 @@ def check_scale(name: str, value) -> float:
 
 
 def check_softcap(name: str, value) -> float:
-    """Return `value` as a float; raise an error unless it is a soft cap for kernels."""
+    """Return `value` as a float; raise an error unless float32 holds it."""
     softcap = check_real(name, value)
     if softcap != 0.0 and not SMALLEST_SOFTCAP <= softcap <= LARGEST_FACTOR:
         allowed = f"{SMALLEST_SOFTCAP:.2e} to {LARGEST_FACTOR:.2e}, or 0 for none"

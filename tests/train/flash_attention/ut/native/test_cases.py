@@ -47,6 +47,13 @@ MORE = (
     # By tiles, if there are some, and the fewest queries that are.
     Case(heads=6, kv_heads=2, seq_q=11, seq_k=700, head_dim=72, mask="causal", **END),
     Case(heads=3, kv_heads=1, seq_q=9, seq_k=300, head_dim=64, softcap=5.0, sinks=True),
+    # With rules for keys: of all heads, of each head, of each row.
+    Case(batch=2, heads=6, kv_heads=2, seq_q=1, seq_k=700, head_dim=40, mask="padding"),
+    Case(batch=2, heads=4, kv_heads=1, seq_q=3, seq_k=333, head_dim=64, mask="heads", sinks=True),
+    Case(batch=2, heads=4, kv_heads=2, seq_q=16, seq_k=600, head_dim=72, mask="3d", alibi="bias_hiding"),
+    Case(batch=2, heads=4, kv_heads=2, seq_q=12, seq_k=300, head_dim=40, alibi="hiding", softcap=5.0),
+    Case(batch=2, heads=4, kv_heads=2, seq_q=5, seq_k=515, head_dim=33, segments="shuffled", alibi="given"),
+    Case(batch=2, heads=2, kv_heads=2, seq_q=10, seq_k=520, head_dim=64, segments="documents", mask="rows", **END),
 )
 
 

@@ -99,13 +99,14 @@ def test_infinite_bias_hides_and_its_gradient_is_zero(isa):
     assert np.isfinite(first[5]).all()
 
 
-def test_the_lowest_float_as_bias_is_no_infinity(isa):
+@pytest.mark.parametrize("keys", [140, 300])
+def test_the_lowest_float_as_bias_is_no_infinity(isa, keys):
     """A row averages the values, as softmax does, if its bias is the most negative number everywhere."""
     lowest = np.finfo(np.float32).min
-    call = call_of(9, 140, 16, bias_shape=(1, 1, 9, 140), bias_dtype="float32")
-    bias = np.full((1, 1, 9, 140), lowest, np.float32)
+    call = call_of(9, keys, 16, bias_shape=(1, 1, 9, keys), bias_dtype="float32")
+    bias = np.full((1, 1, 9, keys), lowest, np.float32)
     bias[0, 0, 4, 77] = 0
-    query, key, value = one_head(9, 16), one_head(140, 16, seed=1), one_head(140, 16, seed=2)
+    query, key, value = one_head(9, 16), one_head(keys, 16, seed=1), one_head(keys, 16, seed=2)
     output = run(call, 0 * query, key, value, query, bias=bias)[0][0, 0]
     np.testing.assert_allclose(output[4], value[0, 0, 77], rtol=1e-6)
     np.testing.assert_allclose(output[[0, 8]], value[0, 0].mean(axis=0)[None].repeat(2, 0), rtol=1e-4, atol=1e-6)

@@ -41,11 +41,7 @@ constexpr int64_t kWaveBytes = 32 << 20;
 int run_forward(const Problem& p, const ForwardOutputs& outputs) {
   const Kernels* kernels = choose_kernels(p.dtype);
   if (kernels == nullptr) return kNoTarget;
-  if (decodes(p)) {
-    std::vector<DecodeCache> caches;
-    for (int64_t batch = 0; batch < p.batch; ++batch) caches.push_back({p.band_of(batch), nullptr, 0, 0, 0});
-    return decode(p, std::move(caches), 1, 0, 0, outputs);
-  }
+  if (decodes(p)) return decode(p, outputs);
   const int64_t rows = p.batch * p.heads * p.seq_q;
   if (poisoned()) {
     poison(outputs.output, rows * p.value_dim * size_of(p.dtype));
@@ -90,9 +86,11 @@ bool find_rest(const Kernels* kernels, const BackwardPlan& plan, std::atomic<boo
   const float* own = forward.outputs.logsumexp = sums.get();
   const float* rest = forward.outputs.rest = sums.get() + p.batch * p.heads * p.seq_q;
   const int64_t count = static_cast<int64_t>(tasks.size());
+  // As the forward pass has made them.
   const bool done =
-      run_looking_ahead(kernels->forward_task, thread_count(2 * work_of(p), count), count,
-                        kernels->forward_scratch(forward), failed, [&](int64_t task) { return tasks[task]; });
+      decodes(p) ? decode(p, forward.outputs) == kOk
+                 : run_looking_ahead(kernels->forward_task, thread_count(2 * work_of(p), count), count,
+                                     kernels->forward_scratch(forward), failed, [&](int64_t task) { return tasks[task]; });
   for (const int64_t at : great)
     if (own[at] == plan.inputs.logsumexp[at / p.seq_q * plan.problem.lse_stride + at % p.seq_q])
       plan.rest[at] = -rest[at] * static_cast<float>(M_LOG2E);

@@ -167,9 +167,11 @@ struct DecodeTask {
   int64_t rows, query_stride, key_stride, value_stride, value_width, sums_width;
   float* query;
   float* tile;   // converted keys, then values
-  float* score;  // [row][kDecodeTile]: products, then probabilities
-  int64_t* lo;   // [row]: the keys that it sees
+  float* score;    // [row][kDecodeTile]: products, then probabilities
+  int64_t* lo;     // [row]: the keys that its position sees
   int64_t* hi;
+  uint32_t* seen;  // [row]: the keys of the tile at work that it sees, as bits
+  float* bias;     // of the row at work
 
   DecodeTask(const DecodePlan& all, Arena& arena) : plan(all), p(all.problem), rule(all.problem) {
     rows = p.group() * p.seq_q;
@@ -182,15 +184,64 @@ struct DecodeTask {
     score = arena.take<float>(rows * kDecodeTile);
     lo = arena.take<int64_t>(rows);
     hi = arena.take<int64_t>(rows);
+    seen = arena.take<uint32_t>(rows);
+    bias = p.bias.data ? arena.take<float>(kDecodeTile) : nullptr;
+  }
+
+  // Finds the keys of the tile that each row sees; gives those that some row sees.
+  uint32_t look(int64_t kv_head, int64_t first) const {
+    const uint8_t* masked = nullptr;
+    int64_t own = INT64_MIN;
+    uint32_t any = 0, shown = 0, related = 0;
+    for (int64_t row = 0; row < rows; ++row) {
+      const int64_t from = lo[row] - first, to = hi[row] - first, position = row % p.seq_q;
+      uint32_t bits = from >= kDecodeTile || to <= 0 || from >= to ? 0 : ~uint32_t{0};
+      if (bits && from > 0) bits &= ~uint32_t{0} << from;
+      if (bits && to < kDecodeTile) bits &= ~(~uint32_t{0} << to);
+      if (bits && p.mask.data) {
+        const int64_t at = p.mask.at(batch, kv_head * p.group() + row / p.seq_q, position) + first;
+        const uint8_t* mask = static_cast<const uint8_t*>(p.mask.data) + at;
+        if (mask != masked) shown = visible_word(mask, 0, p.seq_k - first);
+        masked = mask;
+        bits &= shown;
+      }
+      if (bits && p.segments) {
+        const int32_t id = p.segments[batch * p.seq_q + position];
+        if (id != own) related = of_segment(id, p.kv_segments + batch * p.seq_k + first, p.seq_k - first);
+        own = id;
+        bits &= related;
+      }
+      any |= seen[row] = bits;
+    }
+    return any;
+  }
+
+  static uint32_t of_segment(int32_t id, const int32_t* keys, int64_t count) {
+    if (id < 0) return 0;
+    uint8_t other[kDecodeTile];
+    std::memset(other, 1, sizeof(other));
+    for (int64_t n = 0; n < Band::min(count, kDecodeTile); ++n) other[n] = keys[n] != id;
+    return ~Simd::nonzero_bits(other);
+  }
+
+  // The bias of a row at the keys of the tile, null without one. Rows may share it.
+  const float* bias_of(int64_t row, int64_t head, int64_t first) {
+    if (p.bias.data == nullptr) return nullptr;
+    const int64_t at = p.bias.at(batch, head, row % p.seq_q) + first;
+    const char* from = static_cast<const char*>(p.bias.data) + at * size_of(p.bias.dtype);
+    if (from == bias_from) return bias;
+    const int64_t count = Band::min(p.seq_k - first, kDecodeTile), filled = round_up(count, kLanes);
+    load_row(p.bias.dtype, from, count, bias);
+    std::memset(bias + filled, 0, (kDecodeTile - filled) * sizeof(float));
+    bias_from = from;
+    return bias;
   }
 
   // Products become probabilities; `part` holds the row's sums, which are brought to a new maximum.
-  void soften(int64_t row, int64_t head, int64_t first, float* part) const {
+  void soften(int64_t row, int64_t head, int64_t first, float* part) {
     const Band& band = plan.caches[batch].band;
-    const int64_t from = lo[row] - first, to = hi[row] - first;
-    uint32_t bits = from >= kDecodeTile || to <= 0 || from >= to ? 0 : ~uint32_t{0};
-    if (bits && from > 0) bits &= ~uint32_t{0} << from;
-    if (bits && to < kDecodeTile) bits &= ~(~uint32_t{0} << to);
+    const uint32_t bits = seen[row];
+    const float* const added = bias_of(row, head, first);
     constexpr int kCount = kDecodeTile / kLanes;
     const float position = static_cast<float>(first - row % p.seq_q - band.offset);
     const F factor = Simd::set1(rule.factor), minus_infinity = Simd::set1(-kInfinity);
@@ -203,6 +254,7 @@ struct DecodeTask {
         const F apart = Simd::abs(Simd::add(Simd::iota(), Simd::set1(position + static_cast<float>(n * kLanes))));
         s[n] = Simd::fma(apart, Simd::set1(-p.slope(batch, head)), s[n]);
       }
+      if (added) s[n] = Simd::add(s[n], Simd::load(added + n * kLanes));
       s[n] = Simd::select(bits >> (n * kLanes), s[n], minus_infinity);
       top = Simd::max(s[n], top);
     }
@@ -235,27 +287,42 @@ struct DecodeTask {
 
   // Rows add only the values that they see: what a hidden key holds does not matter.
   template <DType kType>
-  void add(int64_t first, const char* const* values, float* parts) const {
-    const auto column = [&](int64_t key) {
-      return key < first ? 0 : key - first > kDecodeTile ? kDecodeTile : key - first;
-    };
+  void add(const char* const* values, float* parts) const {
     const auto alike = [&](int64_t row, int64_t count) {
       if (row + count > rows) return false;
       for (int64_t other = row + 1; other < row + count; ++other)
-        if (column(lo[other]) != column(lo[row]) || column(hi[other]) != column(hi[row])) return false;
+        if (seen[other] != seen[row]) return false;
       return true;
     };
+    const char* gathered[kDecodeTile];
     for (int64_t row = 0; row < rows;) {
-      const float* probability = score + row * kDecodeTile;
+      const uint32_t bits = seen[row];
+      float* probability = score + row * kDecodeTile;
       float* output = parts + row * plan.part_width;
-      const int64_t from = column(lo[row]), to = column(hi[row]);
       const int64_t count = kMostRows == 4 && alike(row, 4) ? 4 : alike(row, 2) ? 2 : 1;
+      int64_t from = first_of(bits), to = end_of(bits);
+      const bool gaps = (bits & (bits + (bits & -bits))) != 0;
+      if (gaps) {
+        from = 0;
+        to = gather(bits, values, gathered);
+        for (int64_t m = 0; m < count; ++m) gather(bits, probability + m * kDecodeTile, probability + m * kDecodeTile);
+      }
       with_rows(count, [&](auto m) {
-        decode_sums<kType, m.value>(probability, values, from, to, value_width, output, plan.part_width);
+        decode_sums<kType, m.value>(probability, gaps ? gathered : values, from, to, value_width, output, plan.part_width);
       });
       row += count;
     }
   }
+  // Brings what belongs to the keys in `bits` together; gives their count.
+  template <class T>
+  static int64_t gather(uint32_t bits, const T* from, T* to) {
+    int64_t count = 0;
+    for (; bits != 0; bits &= bits - 1) to[count++] = from[first_of(bits)];
+    return count;
+  }
+  // Of the keys in `bits`: the first, and the one behind the last. Both 0 without a key.
+  static int first_of(uint32_t bits) { return bits ? __builtin_ctz(bits) : 0; }
+  static int end_of(uint32_t bits) { return bits ? 32 - __builtin_clz(bits) : 0; }
 
   // Products of all rows and the keys of a tile from column `skipped` on.
   template <DType kType>
@@ -310,22 +377,31 @@ struct DecodeTask {
     const int64_t start = first_key / kDecodeTile * kDecodeTile;
     for (int64_t first = start; first < last_key; first += kDecodeTile) {
       // Only keys that some row sees: others may lie in blocks that do not exist.
-      const int64_t from = first < first_key ? first_key : first;
-      const int64_t to = first + kDecodeTile < last_key ? first + kDecodeTile : last_key;
-      const int64_t skipped = from - first, count = to - from;
+      const uint32_t any = look(kv_head, first);
+      if (any == 0) continue;
+      const int64_t skipped = first_of(any), count = end_of(any) - skipped, from = first + skipped;
       values.prefetch(p.dtype, from, count);
       with_type(keys.load(p.dtype, in_place, from, count, key_stride, tile, pointers + skipped),
                 [&](auto type) { products<type.value>(pointers, skipped, count); });
       for (int64_t row = 0; row < rows; ++row)
         soften(row, kv_head * p.group() + row / p.seq_q, first, parts + row * plan.part_width);
-      if (to < last_key) keys.prefetch(p.dtype, to, last_key - to < kDecodeTile ? last_key - to : kDecodeTile);
+      fetch_after(first, last_key, keys);
       with_type(values.load(p.dtype, in_place, from, count, value_stride, tile, pointers + skipped),
-                [&](auto type) { add<type.value>(first, pointers, parts); });
+                [&](auto type) { add<type.value>(pointers, parts); });
     }
   }
 
  protected:
   int64_t batch = 0;
+
+  // Has the keys fetched of the tile that follows.
+  void fetch_after(int64_t first, int64_t last_key, const DecodeRows& keys) const {
+    const int64_t next = first + kDecodeTile;
+    if (next < last_key) keys.prefetch(p.dtype, next, Band::min(last_key - next, kDecodeTile));
+  }
+
+ private:
+  const char* bias_from = nullptr;  // what `bias` holds
 };
 
 inline int64_t decode_scratch(const DecodePlan& plan) {
@@ -364,19 +440,23 @@ inline void decode_merge(const DecodePlan& plan, int64_t batch, int64_t head) {
     }
     char* output = static_cast<char*>(plan.outputs.output) + p.output_layout.at(batch, head, position) * size_of(p.dtype);
     float factor = total == 0.0 ? 0.0f : static_cast<float>(1.0 / total);
-    double logsumexp = total == 0.0 ? -kInfinity : maximum * rule.to_natural + std::log(total);
+    const double natural = maximum * rule.to_natural, log_total = std::log(total);
+    const double own = total == 0.0 ? -kInfinity : natural + log_total;
+    double logsumexp = own;
     if (p.sinks) {
-      const double joined = log_add(logsumexp, p.sinks[head]);
-      if (total != 0.0) factor *= static_cast<float>(std::exp(logsumexp - joined));
-      logsumexp = joined;
+      logsumexp = log_add(own, p.sinks[head]);
+      if (total != 0.0) factor *= static_cast<float>(std::exp(own - logsumexp));
     }
-    if (sums) {
+    if (plan.outputs.output && sums) {
       store_row(p.dtype, sums, factor, p.value_dim, output);
-    } else {
+    } else if (plan.outputs.output) {
       std::memset(output, 0, p.value_dim * size_of(p.dtype));
     }
-    if (plan.outputs.logsumexp)
-      plan.outputs.logsumexp[(batch * p.heads + head) * p.lse_stride + position] = static_cast<float>(logsumexp);
+    const int64_t at = (batch * p.heads + head) * p.lse_stride + position;
+    const float rounded = static_cast<float>(logsumexp);
+    if (plan.outputs.logsumexp) plan.outputs.logsumexp[at] = rounded;
+    // As in finish_rows.
+    if (plan.outputs.rest) plan.outputs.rest[at] = static_cast<float>((natural - rounded) + log_total + (logsumexp - own));
   }
 }
 

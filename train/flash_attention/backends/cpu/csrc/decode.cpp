@@ -19,8 +19,7 @@ constexpr int64_t kLeastKeys = 256;
 }  // namespace
 
 bool decodes(const Problem& p) {
-  return p.seq_q <= kMostQueries && p.seq_k >= kLeastKeys && p.mask.data == nullptr && p.bias.data == nullptr &&
-         p.segments == nullptr && p.dropout.kind == Dropout::kNone;
+  return p.seq_q <= kMostQueries && p.seq_k >= kLeastKeys && p.dropout.kind == Dropout::kNone;
 }
 
 int decode(const Problem& p, std::vector<DecodeCache> caches, int64_t block_size, int64_t key_block,
@@ -59,6 +58,12 @@ int decode(const Problem& p, std::vector<DecodeCache> caches, int64_t block_size
     kernels->decode_merge(plan, task / p.heads, task % p.heads);
   });
   return failed ? kNoMemory : kOk;
+}
+
+int decode(const Problem& p, const ForwardOutputs& outputs) {
+  std::vector<DecodeCache> caches;
+  for (int64_t batch = 0; batch < p.batch; ++batch) caches.push_back({p.band_of(batch), nullptr, 0, 0, 0});
+  return decode(p, std::move(caches), 1, 0, 0, outputs);
 }
 
 int forward_paged(const Problem& problem, const Paging& paging, void* output) {

@@ -43,7 +43,11 @@ bool run_looking_ahead(void (*kernel)(const Task&, const NextTask<Task>&, char*)
 // Whether the forward pass of a problem goes by chunks of keys.
 bool decodes(const Problem& problem);
 
-// That pass. block_size, key_block and value_block as in DecodePlan; of the caches, `band` and `blocks` count.
+// That pass.
+int decode(const Problem& problem, const ForwardOutputs& outputs);
+
+// The same for keys in blocks. block_size, key_block and value_block as in DecodePlan; of the caches, `band` and `blocks`
+// count.
 int decode(const Problem& problem, std::vector<DecodeCache> caches, int64_t block_size, int64_t key_block,
            int64_t value_block, const ForwardOutputs& outputs);
 

@@ -78,6 +78,16 @@ struct KeyTile {
 // kPerScore: a tensor; one bias for each key is one with a row stride of 0. kCapped: a soft cap, and whatever bias there is.
 enum class Bias { kNone, kPerScore, kAlibi, kCapped };
 
+// Which of 32 keys from `from` on a row of a mask, `count` keys long, shows.
+inline uint32_t visible_word(const uint8_t* row, int64_t from, int64_t count) {
+  if (from + 32 <= count) return ~Simd::nonzero_bits(row + from);
+  if (from >= count) return 0;
+  uint8_t rest[32];
+  std::memset(rest, 1, sizeof(rest));
+  std::memcpy(rest, row + from, count - from);
+  return ~Simd::nonzero_bits(rest);
+}
+
 // Bits, bias and dropout of one (query tile, key tile) pair of one head.
 struct PairInputs {
   uint32_t* visible;  // [row][kWords] from the explicit mask and the segments
@@ -159,15 +169,6 @@ struct PairInputs {
       for (int64_t w = 0; w < kWords; ++w) any |= words[w];
     }
     return any != 0;
-  }
-
-  static uint32_t visible_word(const uint8_t* row, int64_t from, int64_t count) {
-    if (from + 32 <= count) return ~Simd::nonzero_bits(row + from);
-    if (from >= count) return 0;
-    uint8_t rest[32];
-    std::memset(rest, 1, sizeof(rest));
-    std::memcpy(rest, row + from, count - from);
-    return ~Simd::nonzero_bits(rest);
   }
 
   void load_keep(const Problem& p, int64_t batch, int64_t head, const QueryTile& q, const KeyTile& k) {

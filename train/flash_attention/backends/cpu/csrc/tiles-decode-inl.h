@@ -61,21 +61,22 @@ struct TileDecodeTask : DecodeTask {
     const DecodeRows keys(plan, p.key, p.key_layout, plan.key_block, p.head_dim, batch, kv_head);
     const DecodeRows values(plan, p.value, p.value_layout, plan.value_block, p.value_dim, batch, kv_head);
     for (int64_t first = first_key / kDecodeTile * kDecodeTile; first < last_key; first += kDecodeTile) {
-      const int64_t from = first < first_key ? first_key : first;
-      const int64_t to = first + kDecodeTile < last_key ? first + kDecodeTile : last_key;
+      const uint32_t any = look(kv_head, first);
+      if (any == 0) continue;
+      const int64_t from = first + first_of(any), to = first + end_of(any);
       values.prefetch(p.dtype, from, to - from);
       const Rows key_tile = gathered(keys, first, from, to, key_rows_, key_row_stride, true);
       const bool tiny_keys = tiny_queries || Tiny<Simd>::any(key_tile, kDecodeTile);
       tiny_keys ? multiply_keys<Exact>(key_tile) : multiply_keys<Math>(key_tile);
       for (int64_t row = 0; row < rows; ++row)
         soften(row, kv_head * p.group() + row / p.seq_q, first, sums + row * part_width);
-      if (to < last_key) keys.prefetch(p.dtype, to, last_key - to < kDecodeTile ? last_key - to : kDecodeTile);
+      fetch_after(first, last_key, keys);
       const Rows value_tile = gathered(values, first, from, to, value_rows_, value_row_stride, false);
       Pack<Math>::stacked(value_tile, kDecodeTile, kDecodeTile, value_stacked);
       const bool careful = !all_finite(value_tile);
       if (careful) nonfinite.template clear<Math>(value_tile, kDecodeTile, value_stacked, pack);
       careful || Tiny<Simd>::any(value_tile, kDecodeTile) ? add_values<Exact>() : add_values<Math>();
-      if (careful) add_nonfinite(first);
+      if (careful) add_nonfinite();
     }
     float* parts = plan.part(batch, kv_head, chunk);
     std::memcpy(parts, sums, rows * part_width * sizeof(float));
@@ -150,10 +151,10 @@ struct TileDecodeTask : DecodeTask {
     return Simd::sum(sum) == 0.0f;
   }
 
-  void add_nonfinite(int64_t first) const {
+  void add_nonfinite() const {
     nonfinite.each([&](int64_t index, const auto& add) {
       for (int64_t row = 0; row < rows; ++row)
-        if (lo[row] <= first + index && first + index < hi[row])
+        if (seen[row] >> index & 1)
           add(Math::value(probability + row * kTileSide, index), sums + row * part_width);
     });
   }
