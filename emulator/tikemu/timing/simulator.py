@@ -312,7 +312,7 @@ class PipeSimulator:
     def _lane_needs(
         self, op: TimedOp, start: float, needs: dict[int, float] | None
     ) -> tuple[float, dict[int, float] | None]:
-        """Add accesses to lanes of bit masks, which are all of Vector, to what ``op`` waits for."""
+        """Add Vector's accesses to lanes of bit masks to what ``op`` waits for."""
         pipe = op.pipe
         known = since = self.known[pipe][_V]
         if pipe == _V:

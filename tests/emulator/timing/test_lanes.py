@@ -1,4 +1,4 @@
-"""Compare the times of accesses to lanes with those of a footprint for each mask."""
+"""Compare the estimate by lanes with an estimate that has a footprint for each mask."""
 
 from __future__ import annotations
 
