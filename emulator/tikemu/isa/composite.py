@@ -339,6 +339,12 @@ class Extensions(Param):
             call.fail(f"quantize_params in {self.name} must be a dict with mode and mode_param, got {quantisation!r}")
 
 
+#: Scratch memory is cut in pieces of so many bytes.
+_ALIGNED = 1024
+#: Bursts of one move at most.
+_MOST_BURSTS = 4095
+
+
 def _check_fixpipe(call: Call) -> None:
     src, dst = call.args["src"].dtype, call.args["dst"].dtype
     quantisation = (call.args["extend_params"] or {}).get("quantize_params") or {}
@@ -392,26 +398,38 @@ def fixpipe(call: Call, a: Any) -> list[MicroOp]:
     low = Lowering(call)
     factor = quantisation.get("mode_param")
     convert = a.src.dtype != a.dst.dtype
-    column = low.scratch("UB", a.src.dtype if bias is not None or not convert else a.dst.dtype, padded * 16)
-    converted = low.scratch("UB", a.dst.dtype, padded * 16) if bias is not None and convert else column
+    held = a.src.dtype if bias is not None or not convert else a.dst.dtype
+    apart = bias is not None and convert
+    # A move out of L0C and a move to GM for as many columns as the Unified Buffer has room for (D28b).
+    room = low.free("UB") - _ALIGNED * (1 + apart + (bias is not None) + relu)
+    columns = room // (padded * 16 * (size_of(held) + apart * dst_size))
+    columns = max(1, min(a.cburst_num, columns, _MOST_BURSTS))
+    column = low.scratch("UB", held, columns * padded * 16)
+    converted = low.scratch("UB", a.dst.dtype, columns * padded * 16) if apart else column
     addend = low.scratch("UB", a.src.dtype, 64) if bias is not None else None
     zeros = filled(low, a.dst.dtype, 0) if relu else None
-    for group in range(a.cburst_num):
-        source = window(a.src, group * padded * 16 * src_size, padded * 16)
-        deqscale = {"deqscale": factor} if column.dtype == "float16" and a.src.dtype == "int32" else {}
-        low.emit("tensor_mov", column, source, "m", 1, padded // 16, 0, 0, **deqscale)
-        if bias is not None:
-            _add_to_rows(low, column, addend, window(bias, group * 16 * src_size, 16), rows)
-            if converted is not column:
+    for first_column in range(0, a.cburst_num, columns):
+        count = min(columns, a.cburst_num - first_column)
+        source = window(a.src, first_column * padded * 16 * src_size, count * padded * 16)
+        deqscale = {"deqscale": factor} if held == "float16" and a.src.dtype == "int32" else {}
+        low.emit("tensor_mov", column, source, "m", 1, count * padded // 16, 0, 0, **deqscale)
+        for number in range(count):
+            part = window(column, number * padded * 16 * size_of(held), padded * 16)
+            result = window(converted, number * padded * 16 * dst_size, padded * 16)
+            if bias is not None:
+                at = (first_column + number) * 16 * src_size
+                _add_to_rows(low, part, addend, window(bias, at, 16), rows)
+            if apart:
                 for first, mask, repeats in chunks(rows * 16, 64):
-                    piece, part = window(converted, first * dst_size), window(column, first * src_size)
-                    low.emit("vconv", mask, "none", piece, part, repeats, 1, 1, 4, 8, factor)
-        if relu:
-            for first, mask, repeats in chunks(rows * 16, 256 // dst_size):
-                part = window(converted, first * dst_size)
-                low.emit("vmax", mask, part, part, zeros, repeats, 1, 1, 1, 8, 8, 0)
-        target = window(a.dst, group * (rows * 16 * dst_size + a.dst_stride * BLOCK), rows * 16)
-        low.append("data_move", move_blocks(call, target, converted, 1, rows * 16 * dst_size, 0, 0))
+                    piece, origin = window(result, first * dst_size), window(part, first * src_size)
+                    low.emit("vconv", mask, "none", piece, origin, repeats, 1, 1, 4, 8, factor)
+            if relu:
+                for first, mask, repeats in chunks(rows * 16, 256 // dst_size):
+                    piece = window(result, first * dst_size)
+                    low.emit("vmax", mask, piece, piece, zeros, repeats, 1, 1, 1, 8, 8, 0)
+        size, gap = rows * 16 * dst_size, a.dst_stride * BLOCK
+        target = window(a.dst, first_column * (size + gap), rows * 16)
+        low.append("data_move", move_blocks(call, target, converted, count, size, (padded - rows) * 16 * dst_size, gap))
     return low.ops
 
 

@@ -131,6 +131,7 @@ def accumulator(bench, dtype, n1, m):
 @pytest.mark.parametrize("target", ["GM", "UB"])
 @pytest.mark.parametrize("m", [30, 16, 1, 100])
 @pytest.mark.parametrize("dst_stride", [0, 3])
+@pytest.mark.parametrize("free", [262144, 20480], ids=["at once", "in pieces"])
 @pytest.mark.parametrize(
     "dtype,mode,factor,bias,relu",
     [
@@ -145,7 +146,7 @@ def accumulator(bench, dtype, n1, m):
         ("float32", "fp322fp16", None, False, True),
     ],
 )
-def test_fixpipe(strict, bench, target, m, dst_stride, dtype, mode, factor, bias, relu):
+def test_fixpipe(strict, bench, target, m, dst_stride, free, dtype, mode, factor, bias, relu):
     n1 = 3
     x, src = accumulator(bench, dtype, n1, m)
     out = "float16" if mode else dtype
@@ -165,11 +166,14 @@ def test_fixpipe(strict, bench, target, m, dst_stride, dtype, mode, factor, bias
         result = (result.astype(np.float64) * (factor or 1)).astype(np.float16)
     if relu:
         result = np.maximum(result, 0)
-    ops = bench.call("fixpipe", dst, src, n1, m * 16 * 4 // 32, dst_stride, 0, params or None)
+    ops = bench.call("fixpipe", dst, src, n1, m * 16 * 4 // 32, dst_stride, 0, params or None, free_bytes={"UB": free})
     expected = np.full((n1, pitch), 77, out)
     expected[:, : m * 16] = result.reshape(n1, -1)
     np.testing.assert_array_equal(dst.values.reshape(n1, pitch), expected)
     assert "V" in {op.pipe for op in ops} and ("MTE3" in {op.pipe for op in ops}) == (target == "GM")
+    pieces = sum(op.name == "fixpipe.tensor_mov" for op in ops)
+    in_float16 = mode is not None and not bias  # three columns of 112 rows take 10752 bytes, otherwise 21504 or more
+    assert (pieces > 1) == (free == 20480 and m == 100 and not in_float16)
 
 
 def test_fixpipe_is_checked():

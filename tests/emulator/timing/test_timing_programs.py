@@ -47,6 +47,27 @@ def test_a_chain_of_dependent_instructions(kernel: Any) -> None:
     assert result.peak_bytes["UB"] == 2048
 
 
+@pytest.mark.parametrize("n1, m", [(1, 16), (8, 64), (8, 250), (16, 128)])
+def test_fixpipe_takes_as_long_as_the_moves_it_stands_for(n1: int, m: int) -> None:
+    """One move out of L0C and one to GM, as MindSpore's own kernels for this chip write them (D28b)."""
+    tikemu.install(soc="Ascend910A")
+    rows, cycles = -(-m // 16) * 16, []
+    for whole in (True, False):
+        kernel = tik.Tik()
+        target = kernel.Tensor("float16", (n1, m, 16), tik.scope_gm, "target")
+        product = kernel.Tensor("float32", (n1, rows, 16), tik.scope_cbuf_out, "product")
+        if whole:
+            quantise = {"quantize_params": {"mode": "fp322fp16", "mode_param": None}}
+            kernel.fixpipe(target, product, n1, 2 * m, 0, 0, extend_params=quantise)
+        else:
+            held = kernel.Tensor("float16", (n1, rows, 16), tik.scope_ubuf, "held")
+            kernel.tensor_mov(held, product, "m", 1, n1 * rows // 16, 0, 0)
+            kernel.data_move(target, held, 0, n1, m, rows - m, 0)
+        kernel.BuildCCE("product", [], [target])
+        cycles.append(tikemu.run(kernel, {}, numerics=False).cycles)
+    assert cycles[0] == cycles[1]
+
+
 def test_timing_alone_gives_the_same_time(kernel: Any) -> None:
     vector_kernel(kernel)
     full, alone = tikemu.run(kernel, INPUT), tikemu.run(kernel, {}, numerics=False)
