@@ -22,7 +22,7 @@ from flash_attention.call.inputs import read_tensors
 from flash_attention.call.layout import UNKNOWN
 from flash_attention.call.optional import in_order
 from flash_attention.call.tiling import DEFAULT_STRATEGY
-from flash_attention.call.torch_shapes import mask_plan, tensor_shapes
+from flash_attention.call.torch_shapes import mask_plan, tensor_plans
 from flash_attention.paged import paged_attention as paged_attention
 from flash_attention.paged import reshape_and_cache as reshape_and_cache
 from flash_attention.plan import lacks_operations, plan
@@ -199,14 +199,15 @@ def scaled_dot_product_attention(
 
     Args:
         query (Tensor): (..., L, E), any leading dimensions, the last of which is the heads.
-        key (Tensor): (..., S, E).
-        value (Tensor): (..., S, Ev).
+        key (Tensor): (..., S, E), leading dimensions that broadcast with the ones of query.
+        value (Tensor): (..., S, Ev), likewise.
         attn_mask (Tensor): broadcasts to (..., L, S). Boolean: True = takes part. Floating (dtype of query, or
             float32): added to the scores. Default: None.
-        dropout_p (float): applied whenever it is not 0, as in torch. Default: 0.0.
+        dropout_p (float): applied whenever it is not 0, as in torch. 1 gives zeros. Default: 0.0.
         is_causal (bool): query i sees keys 0..i; an error together with attn_mask. Default: False.
         scale (float): factor on the scores. Default: None, 1 / sqrt(E).
-        enable_gqa (bool): allow fewer heads in key and value, dividing the heads of query. Default: False.
+        enable_gqa (bool): allow fewer heads in key and value, each dividing the heads of query. Default: False, heads
+            that broadcast.
 
     Keyword Args:
         seed (Tensor): int64 (2,) that decides what dropout drops, not known to torch. Default: None, a fresh one for
@@ -218,11 +219,11 @@ def scaled_dot_product_attention(
     Raises:
         TypeError, ValueError: an input is not allowed.
     """
-    shapes = _torch_shapes(spec(query), spec(key), spec(value), enable_gqa)
-    shape, value_shape = query.shape, value.shape
+    lead, of_query, of_key, of_value = _torch_plans(spec(query), spec(key), spec(value), enable_gqa)
+    shape = lead + (query.shape[-2], value.shape[-1])
     mask, bias = None, None
     if attn_mask is not None:
-        new_axes, broadcast, reshape = _torch_mask(spec(attn_mask), spec(query), spec(key), is_causal)
+        new_axes, broadcast, reshape = _torch_mask(spec(attn_mask), lead, spec(query), spec(key), is_causal)
         if new_axes or broadcast is not None or reshape is not None:
             attn_mask = _reshapable(attn_mask)
         for _ in range(new_axes):
@@ -235,25 +236,37 @@ def scaled_dot_product_attention(
             mask = ops.logical_not(attn_mask)
         else:
             bias = attn_mask
-    if shapes is not None:
-        query, key, value = _reshape(query, shapes[0]), _reshape(key, shapes[1]), _reshape(value, shapes[2])
+    nothing = _drops_all(dropout_p)
     output = flash_attention(
-        query,
-        key,
-        value,
+        _broadcast(query, of_query),
+        _broadcast(key, of_key),
+        _broadcast(value, of_value),
         mask,
         bias,
-        dropout_rate=dropout_p,
+        dropout_rate=0.0 if nothing else dropout_p,
         seed=seed,
         scale=scale,
         causal=is_causal,
         argument_names=_TORCH_NAMES,
     )
-    return output if shapes is None else _reshape(output, shape[:-1] + value_shape[-1:])
+    if nothing:
+        output = ops.zeros_like(output)
+    return output if len(shape) == 4 else ops.cast(ops.reshape(_reshapable(output), shape), output.dtype)
 
 
-def _reshape(tensor, shape):
-    return ops.cast(ops.reshape(_reshapable(tensor), shape), tensor.dtype)
+def _broadcast(tensor, plan):
+    """Bring a tensor to rank 4, by a `TensorPlan`. Heads and items that repeat are views where MindSpore has views."""
+    apart, broadcast, merged = plan
+    if apart is None and broadcast is None and merged is None:
+        return tensor
+    wide = _reshapable(tensor)
+    if apart is not None:
+        wide = ops.reshape(wide, apart)
+    if broadcast is not None:
+        wide = ops.broadcast_to(wide, broadcast)
+    if merged is not None:
+        wide = ops.reshape(wide, merged)
+    return ops.cast(wide, tensor.dtype)
 
 
 def _reshapable(tensor):
@@ -275,11 +288,18 @@ def _needs_float32(described):
 
 
 @compile_time
-def _torch_shapes(query, key, value, enable_gqa):
+def _torch_plans(query, key, value, enable_gqa):
     check_bool("enable_gqa", enable_gqa)
-    return tensor_shapes(*map(tensor_spec, ("query", "key", "value"), (query, key, value)), enable_gqa)
+    lead, *plans = tensor_plans(*map(tensor_spec, ("query", "key", "value"), (query, key, value)), enable_gqa)
+    return lead, *map(tuple, plans)
 
 
 @compile_time
-def _torch_mask(mask, query, key, is_causal):
-    return tuple(mask_plan(*map(tensor_spec, ("attn_mask", "query", "key"), (mask, query, key)), is_causal))
+def _torch_mask(mask, lead, query, key, is_causal):
+    specs = tensor_spec("attn_mask", mask), lead, tensor_spec("query", query), tensor_spec("key", key)
+    return tuple(mask_plan(*specs, is_causal))
+
+
+@compile_time
+def _drops_all(dropout_p):
+    return type(dropout_p) in (int, float) and dropout_p == 1

@@ -212,6 +212,8 @@ def build(call: Call, requested: str | Backend | None = None, shard: Shard | Non
 @functools.lru_cache(maxsize=256)
 def _build(name: str, call: Call, shard: Shard | None) -> Cell:
     _warn_of_duplicate_installs()
+    if call.dropout_threshold and not call.keep_bits:
+        _warn_of_rounding(call.rules.dropout_rate, call.dropped_share)
     backend = get_backend(name)
     pages = call.storage
     if isinstance(pages, Paged) and (pages.padding or (pages.max_length is not None and not backend.takes_max_length)):
@@ -253,6 +255,16 @@ def _check_name(argument: str, name: object) -> None:
 @functools.cache
 def _warn_of_duplicate_installs() -> None:
     warn_of_duplicate_installs(__version__)
+
+
+@functools.cache
+def _warn_of_rounding(rate: float, drawn: float) -> None:
+    if abs(drawn - rate) > 1e-3 * (1 - rate):
+        logger.warning(
+            "dropout_rate: got %r, but decisions are drawn by 16 bits, at a rate of %r; keep_bits take any rate",
+            rate,
+            drawn,
+        )
 
 
 @functools.cache

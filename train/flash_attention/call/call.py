@@ -244,8 +244,13 @@ class Call:
 
     @property
     def dropout_scale(self) -> float:
-        """Return the factor on kept probabilities. It makes dropout unbiased for the threshold's rate."""
-        return 65536.0 / (65536 - self.dropout_threshold)
+        """Return the factor on kept probabilities: 1 / (1 - rate), by the rate at which decisions are drawn or given."""
+        return 1.0 / (1.0 - self.dropped_share)
+
+    @property
+    def dropped_share(self) -> float:
+        """Return the rate of dropout: the rules' rate if decisions are given, rounded to 16 bits if they are drawn."""
+        return self.rules.dropout_rate if self.training and self.keep_bits else self.dropout_threshold / 65536
 
     def shape_query(self) -> tuple:
         """Return the BNSD shape of query."""

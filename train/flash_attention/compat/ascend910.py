@@ -133,6 +133,9 @@ class FlashAttention(Layer):
             `flash_attention.FlashAttention` are taken too. head_num has to be the heads of query. high_precision has no
             effect, because sums and softmax are always in float32. With use_mqa, key and value have one head.
 
+    Query, key and value may be wider than head_dim, filled with zeros. The scale stays 1 / sqrt(head_dim), and the
+    output has zeros behind the heads.
+
     Inputs, outputs: as in `flash_attention.FlashAttention`.
 
     Raises:
@@ -145,7 +148,9 @@ class FlashAttention(Layer):
 
     def __init__(self, head_dim, *arguments, **keywords):
         read = read_arguments(arguments, keywords, takes_head_num=self.takes_head_num)
-        super().__init__(head_dim, **read.layer)
+        check_int("head_dim", head_dim, 1)
+        super().__init__(head_dim, **{"scale": head_dim**-0.5, **read.layer})
+        self.widths = None, read.layer.get("value_head_dim")
         if self.input_layout != "BNSD":
             raise ValueError(
                 f"input_layout: got {self.input_layout!r}, allowed is BNSD, as in the layers this replaces"
@@ -162,6 +167,8 @@ class FlashAttention(Layer):
             raise ValueError(f"query: got {query.shape[1]} heads, allowed is head_num {self.head_num}")
         if self.use_mqa and (key.shape[1] != 1 or value.shape[1] != 1):
             raise ValueError(f"key, value: got {key.shape[1]} and {value.shape[1]} heads, allowed with use_mqa is 1")
+        if query.shape[-1] < self.head_dim:
+            raise ValueError(f"query: got heads of {query.shape[-1]}, allowed is head_dim {self.head_dim} or wider")
         return self.attend(query, key, value, attn_mask, alibi_mask)
 
     def shard(self, in_strategy=None, out_strategy=None):

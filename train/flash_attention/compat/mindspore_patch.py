@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import sys
 from types import CodeType, FunctionType
 from typing import Any
@@ -23,6 +24,7 @@ _PUBLIC = {
 # The module that defines MindSpore's function, and keeps the primitive that the function calls.
 _HOME = getattr(getattr(ops, "flash_attention_score", None), "__module__", None)
 _MISSING = object()
+logger = logging.getLogger("flash_attention")
 
 
 def _early_bound(*arguments, **keywords):
@@ -68,6 +70,18 @@ class Patch:
     def __exit__(self, *error) -> None:
         self.undo()
 
+    def _late(self) -> list[str]:
+        """Return the names under which modules of others have the primitive that was replaced."""
+        theirs = [before for _, name, before in self._before if name == "FlashAttentionScore" and before is not _MISSING]
+        ours = ("mindspore", __name__.partition(".")[0])
+        return [
+            f"{module_name}.{name}"
+            for module_name, module in sorted(sys.modules.items())
+            if module_name.partition(".")[0] not in ours
+            for name, held in list(getattr(module, "__dict__", {}).items())
+            if any(held is one for one in theirs)
+        ]
+
     def _replace(self, module: Any, name: str) -> None:
         place = f"{module.__name__}.{name}"
         before = vars(module).get(name, _MISSING)
@@ -86,8 +100,8 @@ def patch_mindspore() -> Patch:
     """Make `mindspore.ops.flash_attention_score` and the primitive `FlashAttentionScore` ours, wherever MindSpore's
     modules have them. If the device has MindSpore's own (Atlas A2 and later), they stay.
 
-    Code that imported the function before gets ours too. Code that imported the primitive before keeps MindSpore's, so
-    call this first. If the device target later becomes one that has MindSpore's own, ours hand over to it. A second
+    Code that imported the function before gets ours too. Modules that imported the primitive before keep MindSpore's,
+    so call this first; a warning and the report name such modules. If the device target later becomes one that has MindSpore's own, ours hand over to it. A second
     call changes nothing.
 
     Returns:
@@ -120,4 +134,9 @@ def patch_mindspore() -> Patch:
                     continue  # MindSpore's function needs its own primitive, if ours hand over to it
                 if name in vars(module) and f"{module_name}.{name}" not in patch.report:
                     patch._replace(module, name)
+    late = patch._late()
+    for place in late:
+        patch.report[place] = "left alone: imported before, call patch_mindspore first"
+    if late:
+        logger.warning("patch_mindspore: imported before it, these keep MindSpore's primitive: %s", ", ".join(late))
     return patch

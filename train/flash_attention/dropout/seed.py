@@ -37,8 +37,8 @@ def draw_tensor(draw=draw, stream: int | None = None) -> Tensor:
     `stream` tells callers apart that may find the same generator state after a reset of the generator.
 
     One cell with `recompute()` may run several times before its backward pass. MindSpore 2.10 then restores the
-    generator state of the last run, for its own random operations too. Such a model must use GRAPH mode or
-    `use_reentrant=False`.
+    generator state of the last run, for its own random operations too. Such a model must use GRAPH mode, or
+    `use_reentrant=False, early_stop=False`.
     """
     if not hasattr(ms, "get_rng_state"):  # MindSpore 2.0, which has no recomputation in PYNATIVE either
         # A plain tensor counts as a constant there, and a Custom operation fails at the third value of one.
@@ -65,24 +65,29 @@ def tracing() -> bool:
 class DropoutSeed(nn.Cell):
     """Give the seed of one training call: a number fixed when the cell was made, and the count of calls.
 
-    The count is a Parameter, which a checkpoint keeps. GRAPH and PYNATIVE give the same seeds. `copy.deepcopy` gives a
-    copy a number of its own, which follows from the original's number; `pickle` keeps number and count.
+    Both are held in a Parameter, which a checkpoint keeps, bit by bit as 0.0 and 1.0. So no cast of a network's
+    Parameters changes them. An average with Parameters of the same network keeps the fixed number. GRAPH and PYNATIVE
+    give the same seeds. `copy.deepcopy` gives a copy a number of its own, which follows from the original's number;
+    `pickle` keeps number and count.
 
     Args:
-        seed: the fixed number; drawn by `draw` when None.
-        count: number of calls before.
+        seed: the fixed number, of which the low 32 bits count; drawn by `draw` when None.
+        count: number of calls before, modulo 2**32.
     """
 
     def __init__(self, seed: int | None = None, count: int = 0):
         super().__init__()
         first = _hash(draw()) if seed is None else seed
-        self.state = Parameter(Tensor([first, count], ms.int64), name="dropout_seed", requires_grad=False)
+        self.state = Parameter(Tensor(_bits_of(first, count)), name="dropout_seed_bits", requires_grad=False)
         self.copies = 0
-        self.step = Tensor([0, 1], ms.int64)
-        # Not recomputed: the backward pass must see the seed of the forward pass. Not split between devices either, by
-        # the attribute that `shard` sets, because MindSpore 2.0 warns of `shard` if nothing is parallel.
-        self.read = ops.Add().add_prim_attr("recompute", False).add_prim_attr("in_strategy", ((1,), (1,)))
-        self.write = ops.Assign().add_prim_attr("in_strategy", ((1,), (1,)))
+        # Integers: mixed precision casts other constants of a graph.
+        self.powers, self.step = Tensor(1 << np.arange(_BITS), ms.int64), Tensor([0, 1], ms.int64)
+        self.none, self.half = Tensor(0, ms.int64), Tensor(0.5, ms.float32)
+        self.read, self.cast = _whole(ops.Greater(), (2, 0)), _whole(ops.Cast(), (2,))
+        self.multiply, self.add_up = _whole(ops.Mul(), (2, 1)), _whole(ops.ReduceSum(), (2,))
+        self.count, self.apart = _whole(ops.Add(), (1, 1)), _whole(ops.ExpandDims(), (1,))
+        self.bits_of, self.is_set = _whole(ops.BitwiseAnd(), (2, 1)), _whole(ops.NotEqual(), (2, 0))
+        self.write = _whole(ops.Assign(), (2, 2))
 
     def __call__(self):
         # PYNATIVE calls a cell and so comes here. A compiled graph contains `construct` instead. So must a traced
@@ -92,19 +97,48 @@ class DropoutSeed(nn.Cell):
         return _count_up(self.state)
 
     def construct(self):
-        seed = self.read(self.state, self.step)
-        self.write(self.state, seed)
+        bits = self.cast(self.read(self.state, self.half), ms.int64)
+        seed = self.count(self.add_up(self.multiply(bits, self.powers), -1), self.step)
+        bits = self.is_set(self.bits_of(self.apart(seed, -1), self.powers), self.none)
+        self.write(self.state, self.cast(bits, self.state.dtype))
         return seed
+
+    def numbers(self) -> tuple[int, int]:
+        """Return the fixed number and the count of calls."""
+        return _numbers_of(self.state)
 
     def __deepcopy__(self, memo):
         self.copies += 1
-        first, _ = self.state.asnumpy().tolist()
-        duplicate = DropoutSeed(_hash((first, self.copies)))
+        duplicate = DropoutSeed(_hash((self.numbers()[0], self.copies)))
         duplicate.state.name = self.state.name
         return duplicate
 
     def __reduce__(self):
-        return DropoutSeed, tuple(self.state.asnumpy().tolist())
+        return DropoutSeed, self.numbers()
+
+
+_BITS = 32
+
+
+def _whole(primitive, ranks: tuple):
+    """Return a primitive that no device recomputes or splits. `ranks` are the numbers of axes of its inputs.
+
+    The backward pass must see the seed of the forward pass. The strategy is the attribute that `shard` sets, because
+    MindSpore 2.0 warns of `shard` if nothing is parallel.
+    """
+    strategy = tuple((1,) * rank for rank in ranks)
+    return primitive.add_prim_attr("recompute", False).add_prim_attr("in_strategy", strategy)
+
+
+def _bits_of(first: int, count: int) -> np.ndarray:
+    words = np.array([[first % (1 << _BITS)], [count % (1 << _BITS)]], np.int64)
+    return (words >> np.arange(_BITS) & 1).astype(np.float32)
+
+
+def _numbers_of(state: Parameter) -> tuple[int, int]:
+    # `asnumpy` first: a cast reads what the Parameter held before the gradient of a traced function (MindSpore 2.10).
+    words = (state.asnumpy().astype(np.float32) > 0.5) @ (1 << np.arange(_BITS))
+    return int(words[0]), int(words[1])
 
 
 def _hash(numbers: tuple) -> int:
@@ -113,8 +147,8 @@ def _hash(numbers: tuple) -> int:
 
 def _count_up(state: Parameter) -> Tensor:
     def next_seed():
-        first, count = state.asnumpy().tolist()
-        state.set_data(Tensor([first, count + 1], ms.int64))
-        return first, count + 1
+        first, count = _numbers_of(state)
+        state.set_data(Tensor(_bits_of(first, count + 1), state.dtype))
+        return _numbers_of(state)
 
     return draw_tensor(next_seed, id(state))

@@ -1,12 +1,14 @@
 """Dropout in training: seeds from step to step, repeatability, recomputation, statistics."""
 
+import copy
 import inspect
+import pickle
 
 import mindspore as ms
 import numpy as np
 import pytest
-from flash_attention import FlashAttention, reference
-from flash_attention.bridge.versions import OLD
+from flash_attention import FlashAttention, flash_attention, reference
+from flash_attention.bridge.versions import BFLOAT16, OLD
 from flash_attention.call import AttentionRules, Call
 from flash_attention.dropout.seed import DropoutSeed
 from mindspore import nn, ops
@@ -135,6 +137,32 @@ def test_recomputation_gets_the_same_decisions(backend, mode):
     assert_same(plain, steps(backend, mode, recompute=True), 1e-5)
 
 
+@pytest.mark.daily("*pynative*", "*graph-cpu")
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_without_reentrance_and_early_stop_layers_called_twice_are_recomputed_too(backend, mode):
+    if "early_stop" not in inspect.signature(nn.Cell.recompute).parameters:
+        pytest.skip("this MindSpore has no early_stop")
+    plain, recomputed = (FlashAttention(8, 0.3, seed=7, backend=backend) for _ in range(2))
+    recomputed.recompute(use_reentrant=False, early_stop=False)
+    results = []
+    for layer in (plain, recomputed):
+
+        class Chain(nn.Cell):
+            def __init__(self):
+                super().__init__()
+                self.attention = layer  # noqa: B023
+
+            def construct(self, query):
+                hidden = self.attention(query, query, query)
+                return self.attention(hidden, hidden, hidden).sum()
+
+        step = ops.value_and_grad(Chain().set_train())
+        ms.set_seed(5)
+        results.append([[one.asnumpy() for one in step(QUERY)] for _ in range(2)])
+        assert layer.dropout_seed.numbers() == (7, 4)
+    assert_same(*results, 1e-5)
+
+
 def test_without_set_seed_layers_differ():
     layers = [FlashAttention(8, 0.3, backend="math").set_train() for _ in range(2)]
     first, second = (layer(QUERY, KEY, VALUE).asnumpy() for layer in layers)
@@ -149,6 +177,74 @@ def test_the_count_survives_a_checkpoint(tmp_path):
     resumed = FlashAttention(8, 0.3, seed=7, backend="math").set_train()
     ms.load_checkpoint(str(tmp_path / "layer.ckpt"), resumed)
     np.testing.assert_array_equal(resumed(QUERY, KEY, VALUE).asnumpy(), expected)
+
+
+def cast_all(parameters, dtype):
+    """Cast Parameters in place, as libraries cast a network."""
+    for parameter in parameters:
+        parameter.set_dtype(dtype)
+
+
+def average_all(parameters):
+    """Put the moving average of each Parameter, with what it was, in its place."""
+    averages = ms.ParameterTuple(parameters).clone("average", init="same")
+    for average, parameter in zip(averages, parameters):
+        ops.assign(average, average * 0.9 + parameter * 0.1)
+        ops.assign(parameter, average)
+
+
+CHANGES = {
+    "float16": lambda network: cast_all(network.get_parameters(), ms.float16),
+    "bfloat16": lambda network: cast_all(network.get_parameters(), ms.bfloat16),
+    "average": lambda network: average_all(list(network.get_parameters())),
+    "to_float": lambda network: network.to_float(ms.float16),
+}
+
+
+@pytest.mark.parametrize("count", (0, 2**11, 2**32 - 3))
+@pytest.mark.parametrize("change", CHANGES)
+def test_casts_and_averages_of_all_parameters_leave_the_stream_alone(change, count, mode, tmp_path):
+    if change == "bfloat16" and BFLOAT16 is None:
+        pytest.skip("MindSpore 2.0 has no bfloat16 on a CPU")
+    layers = [DropoutSeed(first, count) for first in (41, 2**32 - 41)]
+    network = nn.CellList(layers)
+    CHANGES[change](network)
+    calls = [[layer().asnumpy().tolist() for layer in layers] for _ in range(2)]
+    ms.save_checkpoint(network, str(tmp_path / "seeds.ckpt"))
+    assert calls == [[[41, count + step], [2**32 - 41, count + step]] for step in (1, 2)]
+    resumed = nn.CellList([DropoutSeed(1), DropoutSeed(2)])
+    CHANGES[change](resumed)
+    ms.load_checkpoint(str(tmp_path / "seeds.ckpt"), resumed)
+    assert [layer.numbers() for layer in resumed] == [(41, count + 2), (2**32 - 41, count + 2)]
+    assert copy.deepcopy(layers[0]).numbers()[0] != pickle.loads(pickle.dumps(layers[0])).numbers()[0] == 41
+
+
+@pytest.mark.parametrize(
+    ("backend", "rate"),
+    [("emulator", 0.999), *((backend, rate) for backend in BACKENDS for rate in (0.1, 0.9, 0.999, 0.99999))],
+)
+def test_given_decisions_divide_by_the_rate_exactly(backend, rate):
+    one = ms.Tensor(np.ones((1, 1, 16, 16), np.float16 if backend == "emulator" else np.float32))
+    keep = ms.Tensor(np.repeat(np.array([[[[1, 0]]]], np.uint8), 16, 2))  # one of sixteen keys
+
+    def attend(value):
+        return flash_attention(one, one, value, dropout_rate=rate, keep_bits=keep, backend=backend).sum()
+
+    output, gradient = ops.value_and_grad(attend)(one.copy())
+    precision = 2e-3 if backend == "emulator" else 1e-5
+    np.testing.assert_allclose(output.asnumpy(), 16 / (1 - rate), rtol=precision)
+    np.testing.assert_allclose(gradient.asnumpy()[0, 0, 0], 1 / (1 - rate), rtol=precision)
+
+
+def test_a_rate_that_sixteen_bits_miss_is_said_once(caplog):
+    def attend(rate):
+        with caplog.at_level("WARNING", logger="flash_attention"):
+            flash_attention(QUERY, KEY, VALUE, dropout_rate=rate, backend="math")
+        return [record.getMessage() for record in caplog.records if "16 bits" in record.getMessage()]
+
+    assert not attend(0.5) and not attend(0.1) and not attend(0.99)
+    assert len(attend(0.99999)) == len(attend(0.99999)) == 1
+    assert caplog.records[-1].getMessage().startswith("dropout_rate: got 0.99999, ")
 
 
 def test_a_layer_without_dropout_has_no_parameters():
@@ -195,8 +291,8 @@ def drops_anew(backend):
         results = [call(x).asnumpy() for _ in range(4)]
         print(backend, min(np.abs(one - two).max() for i, one in enumerate(results) for two in results[:i]) > 0.1)
     last = traced(x).asnumpy()
-    seed = layer.dropout_seed.state
-    again = flash_attention(x, x, x, dropout_rate=0.3, seed=Tensor(seed.asnumpy()), backend="math").asnumpy()
+    seed = Tensor(layer.dropout_seed.numbers(), ms.int64)
+    again = flash_attention(x, x, x, dropout_rate=0.3, seed=seed, backend="math").asnumpy()
     print(backend, np.allclose(again, last, atol=1e-4))
 
 

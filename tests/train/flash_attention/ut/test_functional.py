@@ -21,10 +21,10 @@ from tests.train.flash_attention.support.modes import MODES_AND_BACKENDS
 BACKENDS = ("math", "cpu")
 
 
-def statement(query, key, value, attn_mask=None, is_causal=False, scale=None):
+def statement(query, key, value, attn_mask=None, is_causal=False, scale=None, enable_gqa=False):
     """Compute in NumPy what torch documents of scaled_dot_product_attention. A fully masked query gives 0."""
     query, key, value = (tensor.asnumpy().astype(np.float64) for tensor in (query, key, value))
-    if query.ndim > 2 and query.shape[-3] != key.shape[-3]:
+    if enable_gqa:
         key, value = (np.repeat(array, query.shape[-3] // array.shape[-3], axis=-3) for array in (key, value))
     scores = query @ np.swapaxes(key, -1, -2) * (query.shape[-1] ** -0.5 if scale is None else scale)
     if is_causal:
@@ -42,7 +42,6 @@ def check(arguments, backend, **options):
     """Compare the function on a backend with its statement in the documents."""
     with attention_backend(backend):
         got = scaled_dot_product_attention(*arguments, **options)
-    options.pop("enable_gqa", None)
     np.testing.assert_allclose(got.asnumpy(), statement(*arguments, **options), atol=2e-5, rtol=2e-5)
 
 
@@ -94,8 +93,72 @@ def test_true_takes_part_and_a_query_that_takes_part_in_nothing_gives_zero(backe
 def test_grouped_queries_need_to_be_enabled(backend):
     tensors = draw(2, 6, 9, 16), draw(2, 2, 13, 16, seed=1), draw(2, 2, 13, 16, seed=2)
     check(tensors, backend, enable_gqa=True)
-    with pytest.raises(ValueError, match="key: got 2 heads for 6 of query, allowed only with enable_gqa=True"):
+    with pytest.raises(ValueError, match="query, key, value: got shapes .* with enable_gqa=True heads that divide the heads of"):
         scaled_dot_product_attention(*tensors)
+
+
+BROADCASTS = [  # leading dimensions of query, key and value
+    *(((2, 6), (6,), (6,)), ((2, 6), (1, 6), (2, 6)), ((2, 6), (1, 6), (1, 6)), ((2, 6), (2, 1), (2, 1))),
+    *(((2, 6), (1,), (2, 6)), ((2, 6), (), (6,)), ((6,), (2, 6), (2, 1)), ((1, 1), (2, 6), (2, 6))),
+    *(((2, 2, 3), (3,), (2, 1, 3)), ((1, 2, 3), (2, 1, 1), (3,)), ((), (3,), (3,)), ((3,), (), ())),
+]
+GROUPED = [((2, 6), (2, 2), (2, 3)), ((2, 6), (2, 3), (2, 6)), ((2, 6), (1, 2), (2, 1)), ((6,), (2, 2), (2, 3))]
+
+
+@pytest.mark.daily("*pynative*cpu*", "*graph-cpu*")
+@pytest.mark.parametrize("dtype", (ms.float32, ms.float16))
+@pytest.mark.parametrize(("mode", "backend"), MODES_AND_BACKENDS, indirect=["mode"])
+def test_leading_dimensions_and_heads_broadcast_with_gradients(backend, mode, dtype):
+    for leads in (*BROADCASTS, *GROUPED)[:: 1 if mode == "pynative" else 5]:
+        tensors = [draw(*lead, *end, seed=i) for i, (lead, end) in enumerate(zip(leads, ((9, 16), (13, 16), (13, 5))))]
+        options = {"enable_gqa": leads in GROUPED}
+        if dtype == ms.float32:
+            check(tensors, backend, is_causal=True, **options)
+        lead = np.broadcast_shapes(*((lead[:-1] for lead in leads) if options["enable_gqa"] else leads))
+        shape = (*lead, *leads[0][-1:], 9, 5) if options["enable_gqa"] else (*lead, 9, 5)
+        mask, d_output = draw(9, 13, seed=4), draw(*shape, seed=5)
+
+        def loss(query, key, value, mask):
+            given = (tensor.astype(dtype) for tensor in (query, key, value))
+            output = scaled_dot_product_attention(*given, mask, enable_gqa=options["enable_gqa"])
+            return (output.astype(ms.float32) * d_output).sum()
+
+        with attention_backend(backend):
+            gradients = ops.grad(loss, grad_position=(0, 1, 2, 3))(*tensors, mask)
+        for place, gradient in enumerate(gradients):  # along one direction, against the slope of the statement
+            moved = [tensor.asnumpy().astype(np.float64) for tensor in (*tensors, mask)]
+            direction = np.random.default_rng(place).standard_normal(moved[place].shape)
+            sums = []
+            for sign in (1, -1):
+                arrays = list(moved)
+                arrays[place] = moved[place] + sign * 1e-6 * direction
+                sums.append((statement(*map(Float64, arrays), **options) * d_output.asnumpy()).sum())
+            slope = (sums[0] - sums[1]) / 2e-6
+            size = np.abs(gradient.asnumpy() * direction).sum()
+            assert abs((gradient.asnumpy() * direction).sum() - slope) < (1e-5 if dtype == ms.float32 else 5e-3) * size
+
+
+class Float64(np.ndarray):
+    """An array that `statement` takes for a Tensor."""
+
+    def __new__(cls, array):
+        return array.view(cls)
+
+    def asnumpy(self):
+        return self.view(np.ndarray)
+
+
+@pytest.mark.parametrize(("mode", "backend"), MODES_AND_BACKENDS, indirect=["mode"])
+@pytest.mark.parametrize("rate", (1, 1.0))
+def test_dropping_everything_gives_zeros_and_gradients_of_zeros(rate, backend, mode):
+    tensors = tensors_of(2, 3)
+
+    def loss(query, key, value):
+        return scaled_dot_product_attention(query, key, value, dropout_p=rate).sum()
+
+    with attention_backend(backend):
+        output, gradients = ops.value_and_grad(loss, grad_position=(0, 1, 2))(*tensors)
+    assert not output.asnumpy().any() and not any(gradient.asnumpy().any() for gradient in gradients)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -172,10 +235,12 @@ def test_a_given_seed_decides_what_dropout_drops_in_a_graph_too(backend, mode):
         ({"attn_mask": (9, 13), "mask_dtype": np.int32}, TypeError, "attn_mask: got dtype int32, allowed are bool"),
         ({"attn_mask": (9, 13), "mask_dtype": np.float16}, TypeError, "attn_mask: got dtype float16"),
         ({"query": (9,)}, ValueError, r"query: got shape \(9,\)"),
-        ({"key": (3, 13, 16), "value": (3, 13, 16)}, ValueError, "key, value: got shapes"),
+        ({"key": (4, 3, 13, 16)}, ValueError, "query, key, value: got shapes"),
+        ({"key": (2, 2, 13, 16), "enable_gqa": True}, ValueError, "key: got 2 heads, which do not divide the 3 heads"),
+        ({"value": (2, 6, 13, 16), "enable_gqa": True}, ValueError, "value: got 6 heads, which do not divide the 3"),
         ({"key": (2, 3, 13, 8), "value": (2, 3, 13, 8)}, ValueError, "key: got head_dim 8"),
         ({"attn_mask": (9, 13), "mask_dtype": np.int16}, TypeError, r"and float32 \(added\)$"),
-        ({"dropout_p": 1.0}, ValueError, "dropout_p: got 1.0, allowed is 0 <= dropout_p < 1$"),
+        ({"dropout_p": 1.5}, ValueError, "dropout_p: got 1.5, allowed is 0 <= dropout_p < 1$"),
     ],
 )
 def test_bad_arguments(change, error, message, mode):

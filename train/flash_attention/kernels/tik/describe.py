@@ -50,7 +50,7 @@ def kernel_problem(call: Call, **chosen: Any) -> KernelProblem:
             # Which keys behind a query a prefix shows is data, so the mask hides the other keys.
             causal=rules.causal and not call.prefix,
             alibi=call.bias == "alibi",
-            dropout_rate=rules.dropout_rate if call.dropout_threshold else 0.0,
+            dropout_rate=call.dropped_share,
             scale=call.scale,
             tile=rules.tile if rules.in_blocks else PLAIN_RULES.tile,
         ),

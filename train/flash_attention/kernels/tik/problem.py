@@ -163,6 +163,11 @@ class KernelProblem(Call):
             raise ValueError(f"slopes: got {steepest}, allowed for {tokens} tokens is {ALIBI_LARGEST / tokens:.4g}")
 
     @property
+    def dropped_share(self) -> float:
+        """Return the rate of dropout. `describe` has rounded it, if decisions are drawn."""
+        return self.rules.dropout_rate
+
+    @property
     def capacity(self) -> dict[str, int]:
         """Return bytes of a core's memories by name."""
         return dict(zip(CAPACITY, self.memories))

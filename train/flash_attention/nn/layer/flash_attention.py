@@ -191,6 +191,7 @@ class FlashAttention(EntryCell):
         self.alibi_grad = alibi_grad
         self.seed = seed
         self.dropout_seed: Any = DropoutSeed(seed) if dropout_rate > 0 else None
+        self.widths: tuple[int | None, int | None] = head_dim, value_head_dim  # of tensors; None is any
         self.cast = MixedPrecisionCast()
         self.shards = RequestedSharding(ShardRequest(dp, mp, have_attention_mask_batch))
 
@@ -227,7 +228,7 @@ class FlashAttention(EntryCell):
                 alibi_slopes=alibi_slopes,
             ),
             rules_of(rules),
-            (self.alibi_grad, self.input_layout, self.head_dim, self.value_head_dim, self.batch, False),
+            (self.alibi_grad, self.input_layout, self.widths[0], self.widths[1], self.batch, False),
             self.backend,
             self.argument_names,
             self.shards(),

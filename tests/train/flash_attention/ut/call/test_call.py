@@ -347,6 +347,8 @@ def test_dropout_stays_unbiased_for_its_16_bit_threshold(rate):
         assert abs(call.dropout_threshold - rate * 65536) <= 1
     # Mean of (kept ? scale : 0) over all 65536 equally likely values.
     assert (65536 - call.dropout_threshold) / 65536 * call.dropout_scale == pytest.approx(1.0)
+    given = make_call(**GOOD, dropout_rate=rate, training=True, keep_bits=rate > 0)
+    assert given.dropout_scale * (1.0 - rate) == pytest.approx(1.0)
 
 
 def test_numbers_are_stored_as_floats():

@@ -135,6 +135,21 @@ def test_gradients_are_those_of_the_layer(path, installed, mode):
             np.testing.assert_array_equal(gradient.asnumpy(), wanted.asnumpy())
 
 
+@pytest.mark.parametrize("path", PATHS)
+def test_heads_may_be_wider_than_head_dim_and_filled_with_zeros(path, installed, mode):
+    layer = layer_class(path)
+    tensors = inputs(dtype=mstype.float32)
+    expected = ops.value_and_grad(Squares(FlashAttention(16)), (0, 1, 2))(*tensors)
+    wide = [Tensor(np.pad(tensor.asnumpy(), ((0, 0),) * 3 + ((0, 8),))) for tensor in tensors]
+    total, gradients = ops.value_and_grad(Squares(layer(16)), (0, 1, 2))(*wide)
+    np.testing.assert_allclose(total.asnumpy(), expected[0].asnumpy(), rtol=1e-5)
+    for wanted, gradient in zip(expected[1], gradients):
+        np.testing.assert_allclose(gradient.asnumpy()[..., :16], wanted.asnumpy(), atol=1e-5)
+    assert not layer(16)(*wide).asnumpy()[..., 16:].any()
+    with pytest.raises(ValueError, match="query: got heads of 16, allowed is head_dim 24 or wider"):
+        layer(24)(*tensors)
+
+
 def test_head_num_and_use_mqa_are_checked(mode):
     with pytest.raises(ValueError, match="4 heads, allowed is head_num 8"):
         ascend910.FlashAttention(16, 8)(*inputs())

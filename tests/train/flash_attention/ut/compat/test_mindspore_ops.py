@@ -102,7 +102,7 @@ def exact(inputs, d_output, hidden=None, shift=None, keep=None, keep_prob=1.0):
         options.update(keep_bits=True, training=True)
     sizes = BATCH, query.shape[1], query.shape[2], key.shape[2], DIM, key.shape[1]
     call = make_call(*sizes, dtype=str(query.dtype), scale=SCALE, dropout_rate=1.0 - keep_prob, **options)
-    assert call.dropout_scale == pytest.approx(1.0 / keep_prob, rel=2.0**-17 / keep_prob)
+    assert call.dropout_scale == pytest.approx(1.0 / keep_prob, rel=1e-12)
     bias = None if shift is None else shift.astype(np.float64) * SCALE
     given = {"mask": hidden, "bias": bias, "keep": keep, "d_output": d_output}
     return [one(call, *inputs, **given) for one in (truth, baseline)]

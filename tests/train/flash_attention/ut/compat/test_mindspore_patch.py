@@ -1,6 +1,7 @@
 """The patch puts this package's `flash_attention_score` and `FlashAttentionScore` into MindSpore's place, and back."""
 
 import sys
+import types
 
 import flash_attention
 import mindspore as ms
@@ -10,6 +11,7 @@ from flash_attention import attention_backend, patch_mindspore
 from flash_attention.backends import fused, registry
 from flash_attention.compat import mindspore_ops
 from mindspore import Tensor, nn, ops
+from mindspore.ops.operations import nn_ops
 
 # Bound before any patch.
 early_bound = getattr(ops, "flash_attention_score", None)
@@ -38,6 +40,16 @@ def test_every_name_in_mindspore_is_ours_inside_the_block_and_its_own_after_it()
         assert all(value is getattr(mindspore_ops, name) for (_, name), value in inside.items())
         assert set(patch.report.values()) == {"replaced"}
     assert places() == before
+
+
+def test_modules_that_keep_mindspore_s_primitive_are_named_once(monkeypatch, caplog):
+    for name, primitive in (("early_library", nn_ops.FlashAttentionScore), ("other_library", ops.MatMul)):
+        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+        sys.modules[name].Score = primitive
+    with caplog.at_level("WARNING", logger="flash_attention"), patch_mindspore() as patch, patch_mindspore():
+        assert patch.report["early_library.Score"].startswith("left alone: imported before")
+    (said,) = (record.getMessage() for record in caplog.records)
+    assert said.startswith("patch_mindspore: ") and said.endswith(" primitive: early_library.Score")
 
 
 def test_print_tells_what_was_replaced():
