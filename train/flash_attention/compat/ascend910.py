@@ -22,6 +22,7 @@ import types
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from flash_attention.bridge.tensors import compile_time, spec, tensor_spec
 from flash_attention.call.checks import check_bool, check_int
 from flash_attention.nn.layer.flash_attention import FlashAttention as Layer
 
@@ -124,6 +125,13 @@ class Operator:
         return self
 
 
+@compile_time
+def _check_width(query, head_dim):
+    shape = tensor_spec("query", query).shape
+    if shape and shape[-1] < head_dim:
+        raise ValueError(f"query: got heads of {shape[-1]}, allowed is head_dim {head_dim} or wider")
+
+
 class FlashAttention(Layer):
     """`flash_attention.FlashAttention` with any of the three signatures, see the module.
 
@@ -167,8 +175,7 @@ class FlashAttention(Layer):
             raise ValueError(f"query: got {query.shape[1]} heads, allowed is head_num {self.head_num}")
         if self.use_mqa and (key.shape[1] != 1 or value.shape[1] != 1):
             raise ValueError(f"key, value: got {key.shape[1]} and {value.shape[1]} heads, allowed with use_mqa is 1")
-        if query.shape[-1] < self.head_dim:
-            raise ValueError(f"query: got heads of {query.shape[-1]}, allowed is head_dim {self.head_dim} or wider")
+        _check_width(spec(query), self.head_dim)
         return self.attend(query, key, value, attn_mask, alibi_mask)
 
     def shard(self, in_strategy=None, out_strategy=None):
