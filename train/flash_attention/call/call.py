@@ -244,7 +244,7 @@ class Call:
 
     @property
     def dropout_scale(self) -> float:
-        """Return the factor on kept probabilities: 1 / (1 - rate), by the rate at which decisions are drawn or given."""
+        """Return the factor on kept probabilities: 1 / (1 - dropped_share)."""
         return 1.0 / (1.0 - self.dropped_share)
 
     @property

@@ -72,14 +72,14 @@ class Patch:
 
     def _late(self) -> list[str]:
         """Return the names under which modules of others have the primitive that was replaced."""
-        theirs = [before for _, name, before in self._before if name == "FlashAttentionScore" and before is not _MISSING]
+        theirs = [before for _, name, before in self._before if name == "FlashAttentionScore"]
         ours = ("mindspore", __name__.partition(".")[0])
         return [
             f"{module_name}.{name}"
             for module_name, module in sorted(sys.modules.items())
             if module_name.partition(".")[0] not in ours
             for name, held in list(getattr(module, "__dict__", {}).items())
-            if any(held is one for one in theirs)
+            if held is not _MISSING and any(held is one for one in theirs)
         ]
 
     def _replace(self, module: Any, name: str) -> None:
@@ -101,8 +101,8 @@ def patch_mindspore() -> Patch:
     modules have them. If the device has MindSpore's own (Atlas A2 and later), they stay.
 
     Code that imported the function before gets ours too. Modules that imported the primitive before keep MindSpore's,
-    so call this first; a warning and the report name such modules. If the device target later becomes one that has MindSpore's own, ours hand over to it. A second
-    call changes nothing.
+    so call this first; a warning and the report name such modules. If the device
+    target later becomes one that has MindSpore's own, ours hand over to it. A second call changes nothing.
 
     Returns:
         Patch, with a report, `undo()`, and usable in `with`.
