@@ -237,7 +237,7 @@ def scaled_dot_product_attention(
         else:
             bias = attn_mask
     nothing = _drops_all(dropout_p)
-    output = flash_attention(
+    output: Any = flash_attention(
         _broadcast(query, of_query),
         _broadcast(key, of_key),
         _broadcast(value, of_value),

@@ -39,7 +39,8 @@ def tensor_plans(query: TensorSpec, key: TensorSpec, value: TensorSpec, enable_g
             raise ValueError(f"{name}: got shape {spec.shape}, allowed are unknown sizes only in tensors of rank 4")
     rank = max(1, *(len(spec.shape) - 2 for spec in named.values()))
     leads = [(1,) * (rank + 2 - len(spec.shape)) + spec.shape[:-2] for spec in named.values()]
-    heads, wanted = _heads(*(lead[-1] for lead in leads), enable_gqa, named)
+    of_query, of_key, of_value = (lead[-1] for lead in leads)
+    heads, wanted = _heads(of_query, of_key, of_value, enable_gqa, named)
     outer = tuple(_common(sizes, named) for sizes in zip(*(lead[:-1] for lead in leads)))
     plans = []
     for spec, lead, count in zip(named.values(), leads, wanted):
