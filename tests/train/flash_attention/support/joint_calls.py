@@ -18,14 +18,13 @@ import numpy as np
 from mindspore import Parameter, Tensor, ops
 
 from tests.train.flash_attention.support.arrays import draw
-from tests.train.flash_attention.support.modes import in_mode
 
 #: Ways to differentiate: the mode, and what `@jit` compiles.
 WAYS = {
-    "graph": ("graph", "nothing"),
-    "jit": ("pynative", "gradient"),
-    "pynative around jit": ("pynative", "network"),
-    "pynative": ("pynative", "nothing"),
+    "graph": (ms.GRAPH_MODE, "nothing"),
+    "jit": (ms.PYNATIVE_MODE, "gradient"),
+    "pynative around jit": (ms.PYNATIVE_MODE, "network"),
+    "pynative": (ms.PYNATIVE_MODE, "nothing"),
 }
 SOURCE = """
 from flash_attention import flash_attention, flash_attention_varlen, paged_attention
@@ -133,10 +132,14 @@ class _Network:
                 return cell(*tensors)
 
             gradient = ops.grad(network, places)
-        with in_mode(mode):
+        before = ms.get_context("mode")
+        ms.set_context(mode=mode)  # `modes.in_mode` needs pytest, and the card's environment has none
+        try:
             found = gradient(*self.inputs.values())
             found = found if isinstance(found, tuple) else (found,)
             return {name: one.astype(ms.float32).asnumpy() for name, one in zip(self.names, found)}
+        finally:
+            ms.set_context(mode=before)
 
 
 def _is_input(place: str) -> bool:
@@ -149,7 +152,7 @@ def floats(tensor: Tensor) -> bool:
 
 
 def joint(calls: Iterable[Made], way: str, folder: Path, **options) -> dict[str, np.ndarray]:
-    """Return the gradients of a network of calls, named by input and number of the call.
+    """Return the gradients of a network, named by input and number of the call.
 
     Args:
         shared: name of the tensor that all calls take from the first.
@@ -239,3 +242,17 @@ def rotary(width=8, seq=SEQ_Q, dim=DIM, tables=20, dtype=ms.float32, shape=None,
     """Return a rotary embedding."""
     x = normal(*(shape or (BATCH, seq, HEADS, dim)), dtype=dtype)
     return _call("rotary_embedding", {"x": x, "cos": normal(tables, width), "sin": normal(tables, width)}, given)
+
+
+def calls_in_float16() -> list[Made]:
+    """Return calls that the TIK operators take, each with another property."""
+    half = {"dtype": ms.float16}
+    return [
+        dense(**half),
+        dense(seq_k=17, **half),
+        dense(bias=normal(1, 1, SEQ_Q, SEQ_K, **half), **half),
+        dense(sinks=normal(HEADS), **half),
+        dense(causal=True, **half),
+        packed(**half),
+        packed(sinks=normal(HEADS), **half),
+    ]

@@ -1,7 +1,7 @@
-"""Test that unlike calls in one network have the outputs and gradients of each alone.
+"""Compare unlike calls in one network with each call alone: outputs and gradients.
 
-MindSpore keeps what it made for an operation by the operation's attributes. If those of two calls are equal, the second
-gets the backward pass of the first.
+MindSpore finds an operation's backward pass by the operation's attributes. If two calls have equal attributes, the
+second gets the backward pass of the first.
 """
 
 import mindspore as ms
@@ -19,6 +19,7 @@ from tests.train.flash_attention.support.joint_calls import (
     SEQ_Q,
     WAYS,
     alone,
+    calls_in_float16,
     dense,
     joint,
     laid_out,
@@ -216,24 +217,12 @@ def test_arrangement(arrangement, way, folder):
         np.testing.assert_allclose(found[name], wanted[name], rtol=1e-5, atol=1e-5, err_msg=name)
 
 
-#: The calls of the operators.
-HALF_CALLS = [
-    dense(**HALF),
-    dense(seq_k=17, **HALF),
-    dense(bias=normal(1, 1, SEQ_Q, SEQ_K, **HALF), **HALF),
-    dense(sinks=normal(HEADS), **HALF),
-    dense(causal=True, **HALF),
-    packed(**HALF),
-    packed(sinks=normal(HEADS), **HALF),
-]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("order", (1, -1))
 @pytest.mark.parametrize("way", ("graph", "jit"))
 def test_calls_of_the_emulated_operators(way, order, folder):
     with attention_backend("emulator"):
-        found, wanted = joint(HALF_CALLS[::order], way, folder), alone(HALF_CALLS[::order], folder)
+        found, wanted = joint(calls_in_float16()[::order], way, folder), alone(calls_in_float16()[::order], folder)
     assert found.keys() == wanted.keys()
     for name in found:
         np.testing.assert_array_equal(found[name], wanted[name], err_msg=name)
