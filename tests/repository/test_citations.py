@@ -1,4 +1,7 @@
-"""Comments cite docs/tik: "vector.md 3.2" is a section, "D34" a decision. Every citation leads to one."""
+"""Comments cite docs/tik: "vector.md 3.2" is a section, "D34" a decision. Every citation leads to one.
+
+Messages, docstrings and comments name sources. Every name is a file that there is.
+"""
 
 from __future__ import annotations
 
@@ -78,3 +81,27 @@ def test_every_cited_decision_exists() -> None:
                 dangling.append(f"{path.relative_to(ROOT)}: {name}")
     assert not dangling
     assert found > 200
+
+
+SOURCE = re.compile(r"(?<![\w./<{-])[\w./-]*\w\.(?:py|cpp|cc|h)\b(?!>)")
+#: Of other packages, or written by a program.
+FOREIGN = {
+    "graph/operator_reg.h",
+    "op_proto/flash_attention.cc",
+    "version.py",
+    "/__init__.py",
+    "fused_abs_max1_impl.py",
+}
+
+
+def test_sources_that_are_named_exist() -> None:
+    """Owners of cards read some of the names to see what they may change."""
+    places = [str(path.relative_to(ROOT)) for path in files(CITING)]
+    known = {place[at:] for place in places for at in (0, *(found.end() for found in re.finditer("/", place)))}
+    wrong = {
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in files(("train/flash_attention", "emulator/tikemu", "benchmarks"))
+        for name in SOURCE.findall(re.sub("(?m)^#include.*", "", path.read_text(encoding="utf-8")))
+        if name not in known and name not in FOREIGN
+    }
+    assert wrong == set()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from mindspore import Tensor, ops
 from mindspore import dtype as mstype
@@ -20,13 +20,18 @@ from flash_attention.call import ALL_BLOCKS
 from flash_attention.call.checks import check_bool
 from flash_attention.call.inputs import read_tensors
 from flash_attention.call.layout import UNKNOWN
+from flash_attention.call.literals import Alignment, BackendName, LayoutName
 from flash_attention.call.optional import in_order
 from flash_attention.call.tiling import DEFAULT_STRATEGY
 from flash_attention.call.torch_shapes import mask_plan, tensor_plans
 from flash_attention.paged import paged_attention as paged_attention
 from flash_attention.paged import reshape_and_cache as reshape_and_cache
 from flash_attention.plan import lacks_operations, plan
+from flash_attention.varlen import Options
 from flash_attention.varlen import flash_attention_varlen as flash_attention_varlen
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 # The names that `scaled_dot_product_attention` has for the arguments of `flash_attention`.
 _TORCH_NAMES = (
@@ -34,6 +39,36 @@ _TORCH_NAMES = (
 )
 
 
+class DenseOptions(Options, total=False):
+    """The optional arguments of a dense call."""
+
+    input_layout: LayoutName
+    batch: int | None
+    shards: Any
+
+
+@overload
+def flash_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None = None,
+    bias: Tensor | None = None,
+    *,
+    return_lse: Literal[False] = False,
+    **options: Unpack[DenseOptions],
+) -> Tensor: ...
+@overload
+def flash_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None = None,
+    bias: Tensor | None = None,
+    *,
+    return_lse: Literal[True],
+    **options: Unpack[DenseOptions],
+) -> tuple[Tensor, Tensor]: ...
 def flash_attention(
     query: Tensor,
     key: Tensor,
@@ -52,19 +87,19 @@ def flash_attention(
     scale: float | None = None,
     softcap: float = 0.0,
     causal: bool = False,
-    causal_alignment: str = "top_left",
+    causal_alignment: Alignment = "top_left",
     window_size: tuple[int, int] = (-1, -1),
     prev_block_num: int = ALL_BLOCKS,
     next_block_num: int = ALL_BLOCKS,
     tiling_stgy_name: str = DEFAULT_STRATEGY,
     alibi: bool = False,
     bias_grad: bool = True,
-    input_layout: str = "BNSD",
+    input_layout: LayoutName = "BNSD",
     head_dim: int | None = None,
     value_head_dim: int | None = None,
     batch: int | None = None,
     return_lse: bool = False,
-    backend: str | None = None,
+    backend: BackendName | None = None,
     argument_names: tuple[tuple[str, str], ...] = (),
     shards: Any = None,
 ) -> Tensor | tuple[Tensor, Tensor]:
@@ -115,7 +150,8 @@ def flash_attention(
         bias_grad (bool): False skips the gradient of `bias`, which is then zero. Default: True.
         input_layout (str): "BNSD", "BSND", "BSH", "SBH", or "TH": matrices (batch * seq, heads * head_dim), the items
             of the batch one after the other. Default: "BNSD".
-        head_dim (int): size of a head of query and key, up to 576; needed for "BSH", "SBH" and "TH".
+        head_dim (int): size of a head of query and key, 1 to 576; on an Ascend 910 to 256. Needed for "BSH", "SBH" and
+            "TH".
         value_head_dim (int): size of a head of value and output, up to 512. Default: None, head_dim for "BSH", "SBH"
             and "TH".
         batch (int): items of the batch, needed for "TH", and for it only. Default: None.

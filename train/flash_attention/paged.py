@@ -26,6 +26,7 @@ from flash_attention.bridge.tensors import (
 from flash_attention.call.checks import INTEGERS, check_dtype, check_int, check_range
 from flash_attention.call.inputs import TensorSpec, fits
 from flash_attention.call.layout import UNKNOWN
+from flash_attention.call.literals import BackendName
 from flash_attention.call.optional import in_order
 from flash_attention.call.paged import (
     check_cache_dtype,
@@ -101,7 +102,7 @@ def paged_attention(
     window_size: tuple[int, int] = (-1, -1),
     alibi: bool = False,
     alibi_slopes: Tensor | None = None,
-    backend: str | None = None,
+    backend: BackendName | None = None,
 ) -> Tensor:
     """Compute attention of sequences' last tokens, with keys and values in a cache of blocks.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Literal, TypedDict, overload
+
 from mindspore import Tensor, ops
 from mindspore.ops import constexpr
 
@@ -13,11 +15,70 @@ from flash_attention.bridge.tensors import (
 )
 from flash_attention.call import ALL_BLOCKS
 from flash_attention.call.checks import check_int
+from flash_attention.call.literals import Alignment, BackendName
 from flash_attention.call.optional import in_order
 from flash_attention.call.tiling import DEFAULT_STRATEGY
 from flash_attention.plan import plan
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
+
+class Options(TypedDict, total=False):
+    """The optional arguments that dense and packed calls share."""
+
+    dropout_rate: float
+    seed: Tensor | None
+    keep_bits: Tensor | None
+    sinks: Tensor | None
+    prefix: Tensor | tuple | None
+    segment_ids: Tensor | None
+    kv_segment_ids: Tensor | None
+    alibi_slopes: Tensor | None
+    scale: float | None
+    softcap: float
+    causal: bool
+    causal_alignment: Alignment
+    window_size: tuple[int, int]
+    prev_block_num: int
+    next_block_num: int
+    tiling_stgy_name: str
+    alibi: bool
+    bias_grad: bool
+    head_dim: int | None
+    value_head_dim: int | None
+    backend: BackendName | None
+    argument_names: tuple[tuple[str, str], ...]
+
+
+class PackedOptions(Options, total=False):
+    """The optional arguments of a packed call."""
+
+    bias: Tensor | None
+
+
+@overload
+def flash_attention_varlen(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    cu_seqlens_q: Tensor | tuple[int, ...] | list[int],
+    cu_seqlens_k: Tensor | tuple[int, ...] | list[int],
+    *,
+    return_lse: Literal[False] = False,
+    **options: Unpack[PackedOptions],
+) -> Tensor: ...
+@overload
+def flash_attention_varlen(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    cu_seqlens_q: Tensor | tuple[int, ...] | list[int],
+    cu_seqlens_k: Tensor | tuple[int, ...] | list[int],
+    *,
+    return_lse: Literal[True],
+    **options: Unpack[PackedOptions],
+) -> tuple[Tensor, Tensor]: ...
 def flash_attention_varlen(
     query: Tensor,
     key: Tensor,
@@ -37,7 +98,7 @@ def flash_attention_varlen(
     scale: float | None = None,
     softcap: float = 0.0,
     causal: bool = False,
-    causal_alignment: str = "top_left",
+    causal_alignment: Alignment = "top_left",
     window_size: tuple[int, int] = (-1, -1),
     prev_block_num: int = ALL_BLOCKS,
     next_block_num: int = ALL_BLOCKS,
@@ -47,7 +108,7 @@ def flash_attention_varlen(
     head_dim: int | None = None,
     value_head_dim: int | None = None,
     return_lse: bool = False,
-    backend: str | None = None,
+    backend: BackendName | None = None,
     argument_names: tuple[tuple[str, str], ...] = (),
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Run `flash_attention` on sequences that lie one behind the other, each by itself, without padding.

@@ -16,6 +16,7 @@ from flash_attention import __version__
 from flash_attention.backends.base import Backend
 from flash_attention.call import Call
 from flash_attention.call.checks import check_name
+from flash_attention.call.literals import BackendName
 from flash_attention.call.storage import Paged
 from flash_attention.duplicate_installs import warn_of_duplicate_installs
 from flash_attention.variables import check_variables
@@ -225,7 +226,7 @@ def _build(name: str, call: Call, shard: Shard | None) -> Cell:
 
 
 @contextlib.contextmanager
-def attention_backend(name: str) -> Iterator[None]:
+def attention_backend(name: BackendName) -> Iterator[None]:
     """Use backend `name` for every attention call inside the block.
 
     A graph takes its backend when it is compiled: enter the block before the first call of a network in GRAPH mode.

@@ -5,18 +5,24 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import re
 import subprocess
 import sys
 import warnings
 from pathlib import Path
+from typing import get_args
 
 import flash_attention
 import mindspore as ms
 import numpy as np
 import pytest
-from flash_attention import FlashAttention, __version__, cli
+from flash_attention import FlashAttention, __version__, cli, functional, varlen
 from flash_attention.backends import registry
+from flash_attention.call import AttentionRules, literals
+from flash_attention.call.layout import CALL_LAYOUTS
 from mindspore import Tensor, nn
+
+ROOT = Path(__file__).resolve().parents[4]
 
 
 @pytest.mark.parametrize("name", ("flash_attention", "flash_attention.context_parallel"))
@@ -42,6 +48,51 @@ def test_public_signatures_name_every_argument(name: str) -> None:
     functions += [one.construct for one in functions if isinstance(one, type) and issubclass(one, nn.Cell)]
     signatures = {one.__qualname__: str(inspect.signature(one)) for one in functions}
     assert not [one for one, signature in signatures.items() if "*args" in signature or "**" in signature]
+
+
+def test_types_of_words_are_what_is_allowed() -> None:
+    assert get_args(literals.BackendName) == registry.backend_names()
+    assert get_args(literals.LayoutName) == tuple(CALL_LAYOUTS)
+    for alignment in get_args(literals.Alignment):
+        AttentionRules(causal_alignment=alignment)
+
+
+@pytest.mark.parametrize(
+    ("function", "options"),
+    [(functional.flash_attention, functional.DenseOptions), (varlen.flash_attention_varlen, varlen.PackedOptions)],
+)
+def test_overloads_have_the_options_of_the_function(function, options) -> None:
+    named = [one for one in inspect.signature(function).parameters.values() if one.kind is one.KEYWORD_ONLY]
+    types = {name: type_.__forward_arg__ for name, type_ in options.__annotations__.items()}
+    assert types == {one.name: one.annotation for one in named if one.name != "return_lse"}
+
+
+CALLS = """
+from typing import Any
+from flash_attention import FlashAttention, flash_attention, flash_attention_varlen
+x: Any = None
+reveal_type(flash_attention(x, x, x, causal=True))
+reveal_type(flash_attention(x, x, x, return_lse=True))
+reveal_type(flash_attention_varlen(x, x, x, (3,), (3,), return_lse=False))
+reveal_type(flash_attention_varlen(x, x, x, (3,), (3,), return_lse=True, scale=1.0))
+flash_attention(x, x, x, causal_alignment="bottom")
+flash_attention(x, x, x, return_lse=True, is_causal=True)
+FlashAttention(32, input_layout="NBSD")
+flash_attention_varlen(x, x, x, (3,), (3,), backend="cuda")
+"""
+
+
+@pytest.mark.system
+def test_type_checkers_know_the_results_and_refuse_wrong_words(tmp_path: Path) -> None:
+    (tmp_path / "calls.py").write_text(CALLS)
+    options = "--config-file", ROOT / "mypy.ini", "--cache-dir", tmp_path / "cache"
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", *options, tmp_path / "calls.py"], cwd=ROOT, capture_output=True, text=True
+    )
+    revealed = re.findall(r'Revealed type is "(tuple|Any)', done.stdout)
+    assert revealed == ["Any", "tuple", "Any", "tuple"], done.stdout
+    wrong = dict.fromkeys(re.findall(r":(\d+): error", done.stdout))
+    assert list(wrong) == ["9", "10", "11", "12"], done.stdout
 
 
 def test_an_argument_by_the_name_of_another_library_is_python_s_error() -> None:

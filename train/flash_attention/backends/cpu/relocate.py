@@ -19,16 +19,16 @@ def relocate(path: Path, library: Path = LIBRARY) -> None:
 
     Raises:
         FileNotFoundError: there is no such library.
-        OSError: it cannot be read or written. It then is as it was.
+        OSError: the file cannot be read or written. It then is as it was.
         ValueError: the file is damaged, or no operation in it uses the native kernel.
     """
     from mindspore.train.mind_ir_pb2 import ModelProto
 
     if not library.exists():
         raise FileNotFoundError(f"library: got {library}, which does not exist")
-    model = ModelProto()
+    model, data = ModelProto(), path.read_bytes()
     try:
-        model.ParseFromString(path.read_bytes())
+        model.ParseFromString(data)
     except Exception as error:  # of protobuf, whose types have no stubs
         raise ValueError(f"{path}: got no whole MindIR file: {error}") from None
     nodes = [node for graph in (model.graph, *model.functions) for node in graph.node]

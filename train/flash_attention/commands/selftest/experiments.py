@@ -254,7 +254,7 @@ EXPERIMENTS = (
         "slice of L0C",
         "data_move and tensor_mov take a part of an L0C tensor",
         "FLASH_ATTENTION_FORMS=tensor_move=1 if data_move fails (kernels/tik/instruction_forms.py), or a tensor "
-        "per part that is moved among the L0C buffers of kernels/tik/forward/plan.py and backward/plan.py",
+        "per part that is moved among the L0C buffers of kernels/tik/forward/tiling.py and backward/tiling.py",
         _slice,
     ),
     Experiment(
@@ -272,7 +272,7 @@ EXPERIMENTS = (
     Experiment(
         "conversion",
         "float32 to float16 rounds to the nearest, ties to even",
-        "Core.to_half (kernels/tik/core.py): another round mode of vec_conv",
+        "Core.to_half (kernels/tik/recorder.py): another round mode of vec_conv",
         _conversion,
     ),
     Experiment(

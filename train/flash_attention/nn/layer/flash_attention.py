@@ -16,6 +16,7 @@ from flash_attention.call import ALL_BLOCKS, AttentionRules
 from flash_attention.call.checks import check_bool, check_int, check_name
 from flash_attention.call.inputs import MAX_HEAD_DIM, MAX_VALUE_DIM
 from flash_attention.call.layout import CALL_LAYOUTS, check_batch
+from flash_attention.call.literals import Alignment, BackendName, LayoutName
 from flash_attention.call.optional import in_order
 from flash_attention.call.tiling import DEFAULT_STRATEGY
 from flash_attention.dropout.seed import DropoutSeed
@@ -125,14 +126,14 @@ class FlashAttention(EntryCell):
         have_attention_mask_batch: bool = True,
         alibi: bool = False,
         *,
-        backend: str | None = None,
+        backend: BackendName | None = None,
         scale: float | None = None,
         softcap: float = 0.0,
-        input_layout: str = "BNSD",
+        input_layout: LayoutName = "BNSD",
         batch: int | None = None,
         window_size: tuple[int, int] = (-1, -1),
         causal: bool = False,
-        causal_alignment: str = "top_left",
+        causal_alignment: Alignment = "top_left",
         value_head_dim: int | None = None,
         alibi_grad: bool = True,
         seed: int | None = None,

@@ -1,4 +1,4 @@
-// Keep decisions of dropout for a row of keys: Philox4x32-10, see flash_attention/philox.py.
+// Keep decisions of dropout for a row of keys: Philox4x32-10, see flash_attention/dropout/philox.py.
 #pragma once
 
 #include <cstdint>

@@ -8,7 +8,7 @@ from flash_attention.kernels.tik.tik_types import Number
 
 
 def fill(core: Core[DecodePlan], slot: Number) -> None:
-    """Move sums, references and totals to a slot, see work.py."""
+    """Move sums, references and totals to a slot, see schedule.py."""
     for name, buffer in (("sums", "sum"), ("statistics", "statistics")):
         source = core.on.copies(buffer)[0]
         size = source.shape[0]
