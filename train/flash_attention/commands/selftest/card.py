@@ -22,10 +22,11 @@ class NotRun(Exception):
 
 
 class Run(NamedTuple):
-    """Outputs by name, and whether the run set the overflow status."""
+    """Outputs by name, whether the run set the overflow status, and its words."""
 
     outputs: dict[str, np.ndarray]
     overflow: bool
+    status: str = ""
 
 
 class Device(Protocol):
@@ -45,6 +46,9 @@ class Device(Protocol):
     def seconds(self, loop: Loop) -> tuple[float, float]:
         """Return the times of both lengths of a loop."""
 
+    def events(self) -> tuple[float, float]:
+        """Return the seconds of 200 small kernels, by events and by the host's clock."""
+
     def launch(self) -> tuple[float, float]:
         """Return the seconds of a small kernel, once queued and once waited for."""
 
@@ -59,6 +63,9 @@ class _Layer:
     """Run attention through the layer, on both devices under MindSpore."""
 
     backend: str  # of the layer
+
+    def events(self) -> tuple[float, float]:
+        raise NotRun("here are no events: --through acl or runtime has them")
 
     def attend(self, call: Call, given: dict, gradients: dict, times: int) -> list:
         return check.execute(self.backend, call, given, **gradients, times=times)
@@ -155,7 +162,7 @@ class Ascend(_Layer):
         except ModuleNotFoundError as error:
             if error.name != "mindspore":
                 raise
-            message = "--device ascend: MindSpore is not installed; --through acl asks the card without it"
+            message = "--device ascend: MindSpore is not installed; --through runtime asks the card without it"
             raise RuntimeError(message) from error
 
         from flash_attention.backends.tik import environment
@@ -189,7 +196,8 @@ class Ascend(_Layer):
         outputs = primitive(*(Tensor(arrays[one]) for one in program.inputs))
         found = [one.asnumpy() for one in (outputs if isinstance(outputs, tuple) else (outputs,))]
         P.NPUGetFloatStatus()(status)
-        return Run(dict(zip(program.outputs, found)), bool(status.asnumpy().any()))
+        bits = status.asnumpy()
+        return Run(dict(zip(program.outputs, found)), bool(bits.any()), str(bits.tolist()))
 
     def _require_compiler(self) -> None:
         if self.environment.needs_package(self.ms.__version__):
@@ -241,8 +249,10 @@ def _primitive(name: str):
     for index, one in enumerate(program.outputs):
         register.output(index, one, False, "required", "all")
     register.dtype_format(*(formats[dtype] for dtype, _ in (*program.inputs.values(), *program.outputs.values())))
-    ((dtype, size),) = program.outputs.values()
+    shapes = [(size,) for _, size in program.outputs.values()]
+    dtypes = [getattr(mstype, dtype) for dtype, _ in program.outputs.values()]
+    shape, dtype = (shapes[0], dtypes[0]) if len(shapes) == 1 else (tuple(shapes), tuple(dtypes))
     information = register.get_op_info()
-    return ops.Custom(
-        function, out_shape=(size,), out_dtype=getattr(mstype, dtype), func_type="tbe", reg_info=information
-    )
+    result = ops.Custom(function, out_shape=shape, out_dtype=dtype, func_type="tbe", reg_info=information)
+    result.add_prim_attr("output_names", list(program.outputs))  # MindSpore 2.0 names only the last one
+    return result

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import importlib.util
 import time
 import traceback
@@ -16,7 +15,7 @@ from flash_attention.call import AttentionRules, Call
 from flash_attention.commands import check
 from flash_attention.commands.selftest import loops
 from flash_attention.commands.selftest.card import Device, NotRun
-from flash_attention.commands.selftest.programs import CORES, SIZE
+from flash_attention.commands.selftest.programs import CORES, HALVES, SIZE, UNROLLED
 from flash_attention.kernels.tik.problem import CAPACITY
 
 
@@ -122,16 +121,66 @@ def _saturation(device: Device) -> str:
 def _flag(device: Device) -> str:
     large, small = np.full(128, 60000, np.float16), np.full(128, 100, np.float16)
     quiet = device.run("sum", x=large, y=small).overflow
-    loud = device.run("sum", x=large, y=large).overflow
+    loud = device.run("sum", x=large, y=large)
     after = device.run("sum", x=small, y=small).overflow
-    found = f"60000 + 100 sets it: {quiet}; 60000 + 60000: {loud}; afterwards, cleared, 100 + 100: {after}"
-    return _require((quiet, loud, after) == (False, True, False), found)
+    found = f"60000 + 100 sets it: {quiet}; 60000 + 60000: {loud.overflow}; afterwards, cleared, 100 + 100: {after}"
+    found += f"; its words after the overflow: {loud.status}" if loud.status else ""
+    return _require((quiet, loud.overflow, after) == (False, True, False), found)
 
 
-def _shifted(device: Device, program: str = "shifted", **others: np.ndarray) -> str:
+def _shifted(device: Device) -> str:
     x, y = _random(SIZE), _random(SIZE, seed=1)
-    wrong = np.count_nonzero(device.run(program, x=x, y=y, **others).outputs["z"] != x * y)
+    wrong = np.count_nonzero(device.run("shifted", x=x, y=y).outputs["z"] != x * y)
     return _require(wrong == 0, f"{wrong} of {SIZE} products are wrong")
+
+
+def _copied(program: str, factor: int = 1, **others: np.ndarray) -> Callable[[Device], str]:
+    def perform(device: Device) -> str:
+        x = _random(SIZE)
+        wrong = np.count_nonzero(device.run(program, x=x, **others).outputs["y"] != factor * x)
+        return _require(wrong == 0, f"{wrong} of {SIZE} numbers are wrong")
+
+    return perform
+
+
+def _unrolled(device: Device) -> str:
+    x = np.arange(64, dtype=np.float32)
+    added = np.unique(device.run("unrolled", x=x).outputs["y"] - x)
+    return _require(np.array_equal(added, [UNROLLED]), f"{UNROLLED} additions of 1 added {added.tolist()}")
+
+
+def _far(device: Device) -> str:
+    if not device.timed:
+        raise NotRun("here is no card with gigabytes to spare")
+    x = np.arange(32, dtype=np.float16)
+    y = device.run("far", x=x).outputs["y"]
+    return _require(np.array_equal(y, x), f"beginning {y[0]:g} to {y[15]:g}, behind 4 GiB {y[16]:g} to {y[31]:g}")
+
+
+def _exponential_half(device: Device) -> str:
+    """Compare exponentials of all float16 at or below 0 with the nearest float16."""
+    x = np.zeros(HALVES, np.float16)
+    x[:31745] = np.arange(0x8000, 0xFC01, dtype=np.uint16).view(np.float16)
+    y = device.run("exponential_half", x=x).outputs["y"]
+    exact = np.exp(x.astype(np.float64)).astype(np.float16)
+    units = np.abs(y.view(np.int16).astype(np.int64) - exact.view(np.int16))  # positive numbers stand in their order
+    found = f"largest error {units.max()} units in the last place, {np.count_nonzero(units)} of 31745 not the nearest"
+    return _require(units.max() <= 1, found)
+
+
+def _conversion_ends(device: Device) -> str:
+    x = np.zeros(SIZE, np.float32)
+    x[:5] = np.inf, -np.inf, 70000, -70000, 65520
+    y = device.run("convert", x=x).outputs["y"]
+    found = ", ".join(f"{one:g} becomes {other:g}" for one, other in zip(x[:5], y))
+    return _require(np.array_equal(y[:5], [65504, -65504, 65504, -65504, 65504]), found)
+
+
+def _events(device: Device) -> Timed:
+    by_events, by_host = device.events()
+    found = f"200 launches take {by_events * 1e3:.3f} ms by events, {by_host * 1e3:.3f} ms by the host"
+    _require(0 < by_events <= by_host, found)
+    return Timed(found, (by_events, by_host))
 
 
 def _mixed_axpy(device: Device) -> str:
@@ -238,10 +287,34 @@ EXPERIMENTS = (
         _shifted,
     ),
     Experiment(
-        "unused argument",
-        "a kernel may leave an input alone that is among its arguments",
+        "unused input",
+        "a kernel may leave an input alone that is among its arguments: 0 wrong numbers",
         "kernels/tik/operators.py, build: each kernel then has to read its stand-ins",
-        functools.partial(_shifted, program="unused", a=np.zeros(8, np.float32)),
+        _copied("unused_input", a=np.zeros(8, np.float32)),
+    ),
+    Experiment(
+        "unused output",
+        "a kernel may leave an output alone that is among its arguments: 0 wrong numbers",
+        "nothing: the form write_absent lets kernels write to every output; it must stay on",
+        _copied("unused_output"),
+    ),
+    Experiment(
+        "synchronisation of parts",
+        "what is loaded in parts without barriers is complete before Vector takes it: 0 wrong numbers",
+        "kernels/tik/decode: load.py and merge.py without disable_sync",
+        _copied("parts", factor=2),
+    ),
+    Experiment(
+        "code size",
+        f"{UNROLLED} instructions in a row, more than the instruction cache holds, all run: {UNROLLED} is added",
+        "send the report: kernels then need loops in the place of unrolled tiles",
+        _unrolled,
+    ),
+    Experiment(
+        "tensor beyond 4 GiB",
+        "offsets in int64 reach the end of a tensor of 4 GiB: 0 to 15, and 16 to 31",
+        "calls whose tensors have less than 4 GiB; Core.wide in kernels/tik/recorder.py",
+        _far,
     ),
     Experiment(
         "float16 axpy to float32",
@@ -270,6 +343,12 @@ EXPERIMENTS = (
         _exponential_ends,
     ),
     Experiment(
+        "float16 exponential",
+        "vec_exp of every float16 at or below 0 is at most 1 unit in the last place from the nearest",
+        "send the report; forward/softmax.py takes float32 instead",
+        _exponential_half,
+    ),
+    Experiment(
         "conversion",
         "float32 to float16 rounds to the nearest, ties to even",
         "Core.to_half (kernels/tik/recorder.py): another round mode of vec_conv",
@@ -282,8 +361,14 @@ EXPERIMENTS = (
         _saturation,
     ),
     Experiment(
+        "conversion of infinities",
+        "infinities and 70000 become 65504 with their signs",
+        "nothing if saturation is as expected: no kernel converts infinities on purpose; send the report",
+        _conversion_ends,
+    ),
+    Experiment(
         "overflow status",
-        "set by a sum beyond 65504, and by nothing else",
+        "set by a sum beyond 65504, and by nothing else; generated code of others tests the bits 0x5b8 or 0x520",
         "if it is never set, loss scaling cannot see overflows: use a static loss scale",
         _flag,
     ),
@@ -324,6 +409,12 @@ EXPERIMENTS = (
         _times,
     ),
     *map(_loop, loops.LOOPS),
+    Experiment(
+        f"{PREFIX}events",
+        "events take time on the card: more than 0, and not more than the host's clock",
+        "times are then to be taken from a profile (msprof)",
+        _events,
+    ),
     Experiment(
         f"{PREFIX}launch",
         "10.5 us queued, 19.5 us waited for",

@@ -11,6 +11,10 @@ REPEATS = SIZE // 64
 FRACTAL = 256
 SHIFT = 64  # half a round of the banks of the Unified Buffer, in float32 elements
 CORES = 4  # that add up atomically
+UNROLLED = 4096  # instructions of the longest program
+HALVES = 32768  # float16 numbers: more than are at or below 0
+FAR = 1 << 31  # float16 numbers that are 4 GiB
+PARTS = 16
 
 
 @dataclass
@@ -71,6 +75,55 @@ def _exponential(body: Body) -> None:
     body.move(x, body.gm["x"], SIZE // 8)
     body.tik.vec_exp(64, x, x, REPEATS, 8, 8)
     body.move(body.gm["y"], x, SIZE // 8)
+
+
+def _copy(body: Body) -> None:
+    x = body.buffer("x_ub", "float32", SIZE)
+    body.move(x, body.gm["x"], SIZE // 8)
+    body.move(body.gm["y"], x, SIZE // 8)
+
+
+def _exponential_half(body: Body) -> None:
+    x = body.buffer("x_ub", "float16", HALVES)
+    body.move(x, body.gm["x"], HALVES // 16)
+    for half in range(2):
+        part = x[half * HALVES // 2]
+        body.tik.vec_exp(128, part, part, HALVES // 256, 8, 8)
+    body.move(body.gm["y"], x, HALVES // 16)
+
+
+def _unrolled(body: Body) -> None:
+    x = body.buffer("x_ub", "float32", 64)
+    body.move(x, body.gm["x"], 8)
+    for _ in range(UNROLLED):
+        body.tik.vec_adds(64, x, x, 1.0, 1, 8, 8)
+    body.move(body.gm["y"], x, 8)
+
+
+def _parts(body: Body) -> None:
+    """Load the parts of a tensor without barriers between them, then use each."""
+    x = body.buffer("x_ub", "float32", SIZE)
+    size = SIZE // PARTS
+    with body.tik.new_stmt_scope(disable_sync=True):
+        for part in range(PARTS):
+            body.move(x[part * size], body.gm["x"][part * size], size // 8)
+    for part in range(PARTS):
+        body.tik.vec_muls(64, x[part * size], x[part * size], 2.0, size // 64, 8, 8)
+        body.move(body.gm["y"][part * size], x[part * size], size // 8)
+
+
+def _far(body: Body) -> None:
+    """Write to the beginning and to the end of 4 GiB, then read both."""
+    x = body.buffer("x_ub", "float16", 32)
+    body.move(x, body.gm["x"], 2)
+    for writes in (True, False):
+        with body.tik.for_range(0, 2, name="end") as end:
+            place = body.tik.Scalar("int64", f"place_{writes}", init_value=end)
+            far, near = body.gm["space"][place * FAR], x[end * 16]
+            body.move(far, near, 1) if writes else body.move(near, far, 1)
+        if writes:
+            body.tik.vec_dup(32, x, 0.0, 1, 8)
+    body.move(body.gm["y"], x, 2)
 
 
 def _convert(body: Body) -> None:
@@ -148,7 +201,18 @@ PROGRAMS = {
         Program("convert", _convert, _X, {"y": ("float16", SIZE)}),
         Program("sum", _sum, {"x": ("float16", 128), "y": ("float16", 128)}, {"z": ("float16", 128)}),
         Program("shifted", _shifted, {**_X, **_Y}, _Z),
-        Program("unused", _shifted, {**_X, "a": ("float32", 8), **_Y}, _Z),
+        Program("unused_input", _copy, {"a": ("float32", 8), **_X}, _Y),
+        Program("unused_output", _copy, _X, {**_Y, "z": ("float32", 8)}, added=("z",)),
+        Program("unrolled", _unrolled, {"x": ("float32", 64)}, {"y": ("float32", 64)}),
+        Program("parts", _parts, _X, _Y),
+        Program("exponential_half", _exponential_half, {"x": ("float16", HALVES)}, {"y": ("float16", HALVES)}),
+        Program(
+            "far",
+            _far,
+            {"x": ("float16", 32)},
+            {"y": ("float16", 32)},
+            workspace={"space": ("float16", FAR + 16)},
+        ),
         Program("mixed_axpy", _mixed_axpy, {**_X, "y": ("float16", SIZE)}, _Z),
         Program(
             "slice", _slice, {"a": ("float16", 2 * FRACTAL), "b": ("float16", FRACTAL)}, {"c": ("float32", 2 * FRACTAL)}

@@ -8,6 +8,7 @@ import importlib
 import json
 import os
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -308,7 +309,8 @@ class Acl:
             asked = self.acl.rt.get_overflow_status(status, _STATUS_BYTES, self.stream)
             self.check("acl.rt.get_overflow_status", asked)
             self.wait()
-            return Run(outputs, bool(self.read(status, (_STATUS_BYTES,), "uint8").any()))
+            words = self.read(status, (_STATUS_BYTES // 4,), "int32").view("uint32")
+            return Run(outputs, bool(words.any()), " ".join(f"{word:#x}" for word in words))
 
     def _elapsed(self, call: DeviceCall, count: int) -> float:
         """Return the seconds of so many runs on the card, by events."""
@@ -335,6 +337,13 @@ class Acl:
             with self._program(program, {}) as call:
                 times.append(self._best(call))
         return times[0], times[1]
+
+    def events(self) -> tuple[float, float]:
+        with self._program(PROGRAMS["exponential"], {}) as call:
+            self._best(call)
+            start = time.perf_counter()
+            elapsed = self._elapsed(call, 200)
+            return elapsed, time.perf_counter() - start
 
     def launch(self) -> tuple[float, float]:
         with self._program(PROGRAMS["exponential"], {}) as call:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 from collections.abc import Callable
 from pathlib import Path
 
 import mindspore as ms
+import numpy as np
 import pytest
 from flash_attention import cli
 from flash_attention.backends import registry
@@ -84,10 +86,38 @@ def _nothing(tik) -> Callable:
     return lambda *arguments: None
 
 
+def _moves_one_less(tik) -> Callable:
+    """Return a data_move that leaves the last block out."""
+    return lambda target, source, sid, bursts, blocks, *gaps: tik.data_move(
+        target, source, sid, bursts, blocks - 1, *gaps
+    )
+
+
+def _every_second(tik) -> Callable:
+    """Return an instruction that every second call leaves out."""
+    count = itertools.count()
+    return lambda *arguments: tik.vec_adds(*arguments) if next(count) % 2 else None
+
+
+def _half_of_it(tik) -> Callable:
+    """Return a float16 exponential of half the numbers' size."""
+
+    def both(mask, target, source, *rest):
+        tik.vec_muls(mask, source, source, 0.5, *rest)
+        tik.vec_exp(mask, target, source, *rest)
+
+    return both
+
+
 # By experiment: program, instruction, and the wrong operation that replaces the instruction.
 BROKEN = {
     "shifted operands": ("shifted", "vec_mul", _own_source),
-    "unused argument": ("unused", "vec_mul", _own_source),
+    "unused input": ("unused_input", "data_move", _moves_one_less),
+    "unused output": ("unused_output", "data_move", _moves_one_less),
+    "synchronisation of parts": ("parts", "vec_muls", _nothing),
+    "code size": ("unrolled", "vec_adds", _every_second),
+    "float16 exponential": ("exponential_half", "vec_exp", _half_of_it),
+    "conversion of infinities": ("convert", "vec_conv", _before("vec_conv", 0.5)),
     "float16 axpy to float32": ("mixed_axpy", "vec_axpy", _other_scalar),
     "slice of L0C": ("slice", "mmad", _doubled),
     "exponential": ("exponential", "vec_exp", _after("vec_exp", "vec_muls", 1.0001)),
@@ -99,6 +129,7 @@ BROKEN = {
     "atomic addition": ("atomic", "set_atomic_add", _nothing),
 }
 BY_NAME = {experiment.name: experiment for experiment in experiments.EXPERIMENTS}
+ON_CARDS = "times", "time of events", "tensor beyond 4 GiB"
 ATTENTION = [name for name in BY_NAME if name.startswith("attention")]
 
 
@@ -116,7 +147,7 @@ def emulator() -> card.Emulator:
 @pytest.mark.parametrize("name", last_is_slow(BY_NAME))
 def test_the_emulator_does_what_is_expected(emulator: card.Emulator, name: str) -> None:
     result = experiments.perform(BY_NAME[name], emulator)
-    assert result["result"] == ("not run" if name == "times" else "ok"), result["found"]
+    assert result["result"] == ("not run" if name in ON_CARDS else "ok"), result["found"]
 
 
 @pytest.mark.parametrize("name", BROKEN)
@@ -164,7 +195,26 @@ def test_a_slow_card_is_found(emulator: card.Emulator, monkeypatch) -> None:
 
 def test_every_kind_has_a_broken_one() -> None:
     timed = {name for name in BY_NAME if name.startswith(experiments.PREFIX)}
-    assert {*BROKEN, *ATTENTION, "chip", "times", *timed} == set(BY_NAME)
+    assert {*BROKEN, *ATTENTION, "chip", *ON_CARDS, *timed} == set(BY_NAME)
+
+
+@pytest.mark.parametrize("wraps", (True, False))
+def test_a_card_whose_offsets_wrap_is_found(emulator: card.Emulator, monkeypatch, wraps: bool) -> None:
+    """The end of a tensor of 4 GiB falls upon its beginning."""
+
+    def run(name: str, x: np.ndarray) -> card.Run:
+        return card.Run({"y": np.concatenate([x[16:], x[16:]]) if wraps else x}, False)
+
+    monkeypatch.setattr(emulator, "timed", True)
+    monkeypatch.setattr(emulator, "run", run)
+    result = experiments.perform(BY_NAME["tensor beyond 4 GiB"], emulator)
+    assert result["result"] == ("FAILED" if wraps else "ok"), result["found"]
+
+
+@pytest.mark.parametrize("seconds, result", [((0.01, 0.02), "ok"), ((0.0, 0.02), "FAILED"), ((0.03, 0.02), "FAILED")])
+def test_events_without_time_are_found(emulator: card.Emulator, monkeypatch, seconds: tuple, result: str) -> None:
+    monkeypatch.setattr(emulator, "events", lambda: seconds)
+    assert experiments.perform(BY_NAME["time of events"], emulator)["result"] == result
 
 
 # By question: the model's answer, one of its constants, another value of it, and the answer with this value.
