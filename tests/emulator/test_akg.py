@@ -1,4 +1,4 @@
-"""Compare the chip and the instruction table with the table that MindSpore's AKG carries for this chip."""
+"""Compare chip and instructions with the table that MindSpore's AKG has."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _TYPES = {"float32": "f32", "float16": "f16", "int32": "s32", "int8": "s8", "uin
 
 @pytest.fixture(scope="module")
 def ask() -> Any:
-    """Return a function that asks AKG, in wheels of MindSpore that have its library for Ascend."""
+    """Return a function that asks AKG, if MindSpore brings its library for Ascend."""
     found = importlib.util.find_spec("mindspore")
     folders = [] if found is None else list(found.submodule_search_locations or ())
     libraries = [path for folder in folders for path in Path(folder).glob("lib/plugin/ascend*/libakg.so")]

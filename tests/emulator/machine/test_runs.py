@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import gc
 import weakref
-from typing import Any, Callable
+from typing import Any, Callable, Union, get_type_hints
 
 import numpy as np
 import pytest
 import tikemu
 from tikemu import Options, TikBoundsError, TikParamError, TikWarning, tik
+from tikemu.program import ir
 
 from tests.emulator.support.element_kernel import program, values
 
@@ -282,3 +283,10 @@ def test_progress_bar_appears_when_asked(
     assert "kernel [###" in shown and "50%" in shown and shown.endswith("\r\033[K")
     values(kernel, progress=False)
     assert capsys.readouterr().err == ""
+
+
+def test_run_has_types() -> None:
+    """Tell checkers what a run takes and gives."""
+    hints = get_type_hints(tikemu.run)
+    assert hints["return"] is tikemu.Result
+    assert hints["tik_instance"] == Union[tik.Tik, ir.Program]
