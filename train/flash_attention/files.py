@@ -61,7 +61,10 @@ def require_writable(option: str, path: Path, *, folder: bool = True) -> None:
 
 
 def anonymous(value: Any) -> Any:
-    """Return text, or a report of texts, without home folders, the user's name in paths and the name of the host."""
+    """Return a text, or a report of texts, without names of people.
+
+    Home folders, the user's name in paths and the name of the host go.
+    """
     if isinstance(value, dict):
         return {key: anonymous(one) for key, one in value.items()}
     if isinstance(value, (list, tuple)):

@@ -1,4 +1,4 @@
-"""Environment variables that hold more than a path or a name: nonsense in any of them is an error at the first use."""
+"""Check environment variables: nonsense in one is an error, whatever backend runs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def check_variables() -> None:
 
 
 def cores() -> int | None:
-    """Return the number of cores that the variable gives, None without it; raise ValueError if it is none."""
+    """Return the number of cores that the variable gives, or None. Nonsense in it raises ValueError."""
     text = os.environ.get(CORES, "")
     if text and not (re.fullmatch("[0-9]{1,5}", text) and 1 <= int(text) <= MOST_CORES):
         raise ValueError(f"{CORES}: got {text!r}, allowed is a number from 1 to {MOST_CORES}")
