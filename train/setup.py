@@ -143,7 +143,7 @@ setup(
     },
     install_requires=["mindspore>=2.0.0", "numpy>=1.20,<2", "tqdm"],
     extras_require={
-        "mindspore2.0": ["mindspore>=2.0.0,<2.1", "pillow<10"],
+        "mindspore2-0": ["mindspore>=2.0.0,<2.1", "pillow<10"],
         "plot": ["matplotlib"],
         "torch": ["torch==2.13.0"],
     },
