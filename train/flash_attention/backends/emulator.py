@@ -17,6 +17,7 @@ from mindspore import dtype as mstype
 from mindspore import nn, ops
 
 from flash_attention.backends.tik.operator_backend import OperatorBackend
+from flash_attention.bridge.custom import Custom
 from flash_attention.bridge.gradients import NotDifferentiated
 from flash_attention.call import Call
 from flash_attention.call.varlen import check_counts, check_lengths
@@ -204,7 +205,7 @@ def _pyfunc(function, count: int, shape: tuple, dtype):
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
     parameters = [inspect.Parameter(f"x{index}", kind) for index in range(count)]
     call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    return ops.Custom(call, out_shape=[int(size) for size in shape], out_dtype=dtype, func_type="pyfunc")
+    return Custom(call, out_shape=[int(size) for size in shape], out_dtype=dtype, func_type="pyfunc")
 
 
 BACKEND = EmulatorBackend()

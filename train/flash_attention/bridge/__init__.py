@@ -2,6 +2,7 @@
 function.
 
 gradients.py    a forward and a backward pass as one Cell that every version and mode differentiates rightly
+custom.py       Custom primitives that several threads may call
 parameters.py   Parameters and tuples of Tensors that Python programs hand to a compiled Cell
 tensors.py      shapes, dtypes and numbers of the tensors of a call, in PYNATIVE and while a graph compiles
 precision.py    mixed precision that MindSpore would apply to the Cells of this package

@@ -11,6 +11,7 @@ import numpy as np
 from mindspore import Tensor, nn, ops
 
 from flash_attention.backends.cpu import library
+from flash_attention.bridge.custom import Custom
 from flash_attention.bridge.gradients import Differentiable, refuse_second_derivative
 from flash_attention.call import LAYOUTS, Call
 from flash_attention.call.optional import OPTIONAL
@@ -190,7 +191,7 @@ def entry_point(function: str, kind: tuple, bprop=None, **known: Any) -> ops.Cus
         kind: this all, besides the function. Its text is the same in every process.
         known: the outputs, if they are known.
     """
-    custom = ops.Custom(f"{library.LIBRARY}:{function}", func_type="aot", bprop=bprop, **known)
+    custom = Custom(f"{library.LIBRARY}:{function}", func_type="aot", bprop=bprop, **known)
     # PYNATIVE reads the attributes in every call: a digest is short.
     custom.add_prim_attr("flash_attention_kind", hashlib.sha256(repr(kind).encode()).hexdigest())
     return custom

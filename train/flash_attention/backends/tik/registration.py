@@ -18,6 +18,7 @@ from mindspore import dtype as mstype
 from mindspore.ops import DataType, TBERegOp
 
 from flash_attention.backends.tik import entries
+from flash_attention.bridge.custom import Custom
 from flash_attention.kernels.tik.describe import GlobalTensor, Operator, Signature
 from flash_attention.kernels.tik.problem import KernelProblem
 from flash_attention.sharding.shard import ROWS, TENSOR, Shard
@@ -61,7 +62,7 @@ def primitive(
         width = problem.value_dim if first.name == "output" else problem.head_dim
         of_first = (problem.batch, problem.heads, problem.seq_q, width) if inputs[0] == TENSOR else first.shape
         shape = shard.infer_shapes(of_first, list(zip(seen, outputs)))
-    result = ops.Custom(
+    result = Custom(
         entries.entry(operator), out_shape=shape, out_dtype=dtype, func_type="tbe", reg_info=_information(operator)
     )
     # MindSpore 2.0 names only the last one.
