@@ -90,20 +90,21 @@ class SelectInputs(nn.Cell):
 
     def __init__(self, call: Call):
         super().__init__()
-        #: For each input its place among all, and the dtype in which a backend gets it; None: as it is.
+        #: For each input its place among all, and the dtype in which a backend gets it; None: as it is. A graph of
+        #: MindSpore 2.0 cannot compare None with a dtype.
         self.places = tuple(
-            (place, one.cast and getattr(mstype, one.cast), one.name.endswith("segment_ids"))
+            (place, one.cast and getattr(mstype, one.cast), one.cast == "int32", one.name.endswith("segment_ids"))
             for place, one in enumerate(OPTIONAL)
             if one.has(call)
         )
 
     def construct(self, inputs):
         present = ()
-        for place, dtype, ids in self.places:
+        for place, dtype, integers, ids in self.places:
             tensor = inputs[place]
             if ids:
                 tensor = as_ids(tensor)
-            elif dtype == mstype.int32:
+            elif integers:
                 tensor = as_int32(tensor)
             elif dtype is not None and tensor.dtype != dtype:
                 tensor = ops.cast(tensor, dtype)
