@@ -142,10 +142,12 @@ def pairs(name: str, chosen: list[Item], dtypes: Sequence[str], quick: bool) -> 
 def check_backend(name: str, calls: list[tuple[Item, str]], mode: str) -> int:
     """Run items on one backend, print their errors, and return how many were wrong. Each item has a dtype."""
     from flash_attention.backends.registry import refusal
+    from flash_attention.reference import LIMITS
 
     label_width = max(len(item.label) for item, _ in calls)
     print(f"backend {name} ({mode} mode): largest error as a multiple of the honest baseline's. Right are up to 2, and")
-    print('"<": the baseline was lucky there, and the error is within what float32 arithmetic cannot avoid')
+    print('"<": the baseline was lucky there, and the error is within what float32 arithmetic cannot avoid, at most')
+    print(f"{LIMITS.floor:g} times the baseline's ({LIMITS.few:g} for sinks)")
     print(f"  {'call':{label_width}}  {'dtype':8}" + "".join(f"{column:>11}" for column in COLUMNS), flush=True)
     wrong = 0
     refused: dict = {}

@@ -44,6 +44,22 @@ def test_representative_cases(tik, execute, case):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("mask", ["none", "causal"])
+@pytest.mark.parametrize("head_dim", [64, 128])
+def test_normal_inputs(tik, execute, head_dim, mask):
+    """Multiples of the baseline's errors without a floor, and errors three times as large are refused."""
+    case = cases.Case(heads=1, kv_heads=1, seq_q=512, seq_k=512, head_dim=head_dim, mask=mask)
+    exact, _ = case.expected()
+    found, limits = run_case(tik, execute, case), reference.Limits(1.6, 1.2, 0.0, 0.0)
+    cases.check(case, found, limits)
+    for name in ("output", "d_query", "d_key", "d_value"):
+        right = getattr(exact, name)
+        spoilt = reference.round_to(right + 3 * (getattr(found, name) - right), "float16")
+        with pytest.raises(AssertionError, match=f"{name}: max"):
+            cases.check(case, replace(found, **{name: spoilt}), limits)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("case", case_list.params(within_limits, dtype="float16"))
 def test_all_cases(tik, execute, case):
     cases.check(case, run_case(tik, execute, case))

@@ -1,0 +1,57 @@
+"""Errors for normal inputs, as multiples of the errors of composed attention; there is no floor."""
+
+from dataclasses import replace
+
+import pytest
+from flash_attention import reference
+from flash_attention.backends.cpu import library
+
+from tests.train.flash_attention.support import cases
+from tests.train.flash_attention.support.cases import Case
+from tests.train.flash_attention.ut.native.support.calls import instruction_set, run_case
+
+ISAS = library.instruction_sets()
+TENSORS = "output", "d_query", "d_key", "d_value"
+#: Instructions that multiply bfloat16 take rounded probabilities and score gradients.
+BFLOAT16 = reference.Limits(1.5, 0.75, 0.0, 0.0)
+#: With fewer keys the largest float32 error depends on a few numbers, also the baseline's.
+FEW_KEYS = reference.Limits(5.0, 1.4, 0.0, 0.0)
+
+
+def case_of(dtype: str, keys: int, head_dim: int, mask: str) -> Case:
+    """Return a case of about as many numbers whatever the length."""
+    sizes = {"batch": 512 // keys, "heads": 8, "kv_heads": 8, "seq_q": keys, "seq_k": keys, "head_dim": head_dim}
+    return Case(**sizes, dtype=dtype, mask=mask)
+
+
+def limits_of(case: Case, isa: str) -> reference.Limits:
+    """Return the limits of a case on an instruction set. The logsumexp has the limits of every input."""
+    if case.dtype == "bfloat16" and isa in (library.TILES_ISA, library.DOT_PRODUCT_ISA):
+        return BFLOAT16
+    return FEW_KEYS if case.dtype == "float32" and case.seq_k < 512 else cases.NORMAL[case.dtype]
+
+
+@pytest.mark.parametrize("mask", ["none", "causal"])
+@pytest.mark.parametrize("head_dim", [64, 128])
+@pytest.mark.parametrize("keys", [128, 256, 512])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+@pytest.mark.daily("*-128-64-causal", "*-512-64-none")
+def test_normal_inputs(dtype, keys, head_dim, mask):
+    case = case_of(dtype, keys, head_dim, mask)
+    for isa in ISAS:
+        with instruction_set(isa):
+            cases.check(case, run_case(case), limits_of(case, isa))
+
+
+@pytest.mark.parametrize("name", TENSORS)
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_errors_three_times_as_large_are_refused(dtype, name):
+    case = case_of(dtype, 512, 64, "causal")
+    exact, _ = case.expected()
+    for isa in ISAS:
+        with instruction_set(isa):
+            found = run_case(case)
+        right = getattr(exact, name)
+        spoilt = reference.round_to(right + 3 * (getattr(found, name) - right), dtype)
+        with pytest.raises(AssertionError, match=f"{name}: max"):
+            cases.check(case, replace(found, **{name: spoilt}), limits_of(case, isa))
