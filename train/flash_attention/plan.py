@@ -233,15 +233,16 @@ class DenseCall(EntryCell):
 
     def construct(self, query, key, value, inputs):
         query, key, value = self.turns[0](query), self.turns[1](key), self.turns[2](value)
-        if self.check_triangle is not None:
-            self.check_triangle(inputs[0])
-        elif self.mask_rank > 0:
-            inputs = (self.rank_4(inputs[0]),) + inputs[1:]
         if self.check_prefix is not None:
             self.check_prefix(inputs[5])
         if self.check_ids is not None:
             self.check_ids(inputs[6], inputs[7])
-        output, logsumexp = self.run(query, key, value, self.present(inputs))
+        present = self.present(inputs)
+        if self.check_triangle is not None:
+            self.check_triangle(inputs[0])
+        elif self.mask_rank > 0:
+            present = (self.rank_4(present[0]),) + present[1:]
+        output, logsumexp = self.run(query, key, value, present)
         return self.turn_back(output), logsumexp
 
     def rank_4(self, mask):

@@ -11,7 +11,7 @@ from flash_attention.backends.registry import serves_native
 from flash_attention.bridge.gradients import UnlessRecorded
 from flash_attention.bridge.parameters import EntryCell
 from flash_attention.bridge.precision import fix_dtypes
-from flash_attention.bridge.tensors import as_int32, remembered, spec, tensor_spec
+from flash_attention.bridge.tensors import as_int32, constant, remembered, spec, tensor_spec
 from flash_attention.call.checks import INTEGERS, check_bool, check_dtype, check_int, check_name
 from flash_attention.call.inputs import DTYPES, TensorSpec
 from flash_attention.call.layout import UNKNOWN
@@ -63,7 +63,8 @@ def rotary_embedding(
         (2, 100, 8, 64)
     """
     run = _plan(spec(x), spec(cos), spec(sin), spec(offsets), interleaved, input_layout, argument_names)
-    return run(x, cos, sin, as_int32(offsets) if isinstance(offsets, Tensor) else None)  # the Cell has a number
+    # The Cell has a number.
+    return run(x, cos, sin, constant(as_int32(offsets)) if isinstance(offsets, Tensor) else None)
 
 
 class _Composed(EntryCell):

@@ -232,7 +232,6 @@ class _RealShift(nn.Cell):
         self.dtype = getattr(mstype, call.dtype)
         self.lowest = _LOWEST[call.dtype]
         self.factor = arguments.real_shift_factor
-        self.bias_grad = call.bias_grad
         self.given, self.slopes = call.place("bias"), call.place("alibi_slopes")
         batch = 1 if call.bias_shape is None else call.bias_shape[0]
         if call.slopes_shape is not None and len(call.slopes_shape) == 2:
@@ -243,7 +242,6 @@ class _RealShift(nn.Cell):
     def construct(self, query, key, inputs):
         if self.given is not None:
             bias = ops.cast(inputs[self.given], mstype.float32)
-            bias = bias if self.bias_grad else ops.stop_gradient(bias)
         else:
             bias = self.computed(query, key, None if self.slopes is None else inputs[self.slopes])
         shift = ops.clip_by_value(bias * self.factor, self.lowest, -self.lowest)

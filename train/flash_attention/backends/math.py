@@ -67,7 +67,6 @@ class _Attention(nn.Cell):
         self.mask, self.bias, self.sinks = map(call.place, ("mask", "bias", "sinks"))
         self.prefix, self.slopes = map(call.place, ("prefix", "alibi_slopes"))
         self.segment_ids, self.kv_segment_ids = map(call.place, ("segment_ids", "kv_segment_ids"))
-        self.bias_grad = call.bias_grad
         self.dropout_scale = call.dropout_scale
         self.decisions = call.place("keep_bits" if call.keep_bits else "seed")
         self.dropout = (_GivenKeep if call.keep_bits else _DrawnKeep)(call)
@@ -101,8 +100,7 @@ class _Attention(nn.Cell):
         if self.alibi is not None:
             scores = scores + self.alibi(query, key, None if self.slopes is None else inputs[self.slopes])
         if self.bias is not None:
-            bias = ops.cast(inputs[self.bias], mstype.float32)
-            scores = scores + (bias if self.bias_grad else ops.stop_gradient(bias))
+            scores = scores + ops.cast(inputs[self.bias], mstype.float32)
         hidden = self.hidden(query, key, inputs)
         if hidden is not None:
             scores = self.hide(scores, hidden)

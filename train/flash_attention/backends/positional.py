@@ -70,7 +70,7 @@ class ComputedAlibi(nn.Cell):
 
     def construct(self, query, key, slopes):
         position, column = self.positions(query, key)
-        return alibi_bias(ops.stop_gradient(slopes) if self.given else self.slopes, self.heads, position, column)
+        return alibi_bias(slopes if self.given else self.slopes, self.heads, position, column)
 
 
 def alibi_bias(slopes, heads, position, column):

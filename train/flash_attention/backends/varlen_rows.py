@@ -80,7 +80,7 @@ class VarlenRows(nn.Cell):
         hidden = ops.logical_or(hidden, ops.abs(apart) > 0)
         given = (hidden,)
         if self.alibi:
-            of_rows = self.slopes if slopes is None else ops.stop_gradient(inputs[slopes])
+            of_rows = self.slopes if slopes is None else inputs[slopes]
             of_rows = ops.reshape(of_rows, (-1, self.heads))
             of_rows = ops.gather(of_rows, ops.minimum(sequence, of_rows.shape[0] - 1), 0)
             distance = ops.cast(ops.abs(position - column), mstype.float32)

@@ -10,9 +10,11 @@ from typing import Callable
 import numpy as np
 from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
+from mindspore.nn.cell import _pynative_executor
 from mindspore.ops import constexpr
 
 from flash_attention.bridge.parameters import EntryCell
+from flash_attention.bridge.versions import OLD
 from flash_attention.call import Call
 from flash_attention.call.checks import INT32, check_int
 from flash_attention.call.inputs import TensorSpec
@@ -85,23 +87,39 @@ def as_ids(tensor):
     return ops.select(ops.equal(ops.cast(narrow, tensor.dtype), tensor), narrow, ops.zeros_like(narrow) - 1)
 
 
+def constant(tensor):
+    """Return a tensor, or None, that takes part in no gradient.
+
+    MindSpore sums the gradients of a tensor that two calls take, zeros too, but has no sum of booleans, and in graphs
+    none of int64 (MindSpore 2.0) and bfloat16. In PYNATIVE of MindSpore 2.6 the process ends if an operator of a device
+    takes zeros that a compiled function returned twice.
+    """
+    return tensor if tensor is None or not recorded() else ops.stop_gradient(tensor)
+
+
 class SelectInputs(nn.Cell):
-    """Select the optional inputs that a call has, in the dtypes of backends. Inputs may be None."""
+    """Select the optional inputs that a call has, in the dtypes of backends. Inputs may be None.
+
+    Inputs without a gradient are constants from here on, see `constant`.
+    """
 
     def __init__(self, call: Call):
         super().__init__()
-        #: For each input its place among all, and the dtype in which a backend gets it; None: as it is. A graph of
-        #: MindSpore 2.0 cannot compare None with a dtype.
+        #: For each input its place among all, whether it has a gradient, and the dtype in which a backend gets it;
+        #: None: as it is. A graph of MindSpore 2.0 cannot compare None with a dtype.
         self.places = tuple(
-            (place, one.cast and getattr(mstype, one.cast), one.cast == "int32", one.name.endswith("segment_ids"))
+            (
+                *(place, one.gradient(call), one.cast and getattr(mstype, one.cast)),
+                *(one.cast == "int32", one.name.endswith("segment_ids")),
+            )
             for place, one in enumerate(OPTIONAL)
             if one.has(call)
         )
 
     def construct(self, inputs):
         present = ()
-        for place, dtype, integers, ids in self.places:
-            tensor = inputs[place]
+        for place, differentiated, dtype, integers, ids in self.places:
+            tensor = inputs[place] if differentiated else constant(inputs[place])
             if ids:
                 tensor = as_ids(tensor)
             elif integers:
@@ -166,6 +184,8 @@ class WithSelectedInputs(EntryCell):
     def construct(self, a, b, c, d, e, inputs):
         if self.check is not None:
             self.check(d, e, inputs[5])
+        if not OLD:  # it sums integers, but cannot differentiate a `@jit` function around lengths that are stopped
+            d, e = constant(d), constant(e)
         if self.narrows:
             d, e = as_int32(d), as_int32(e)
         return self.run(a, b, c, d, e, self.present(inputs))
@@ -261,6 +281,8 @@ def _compiled():
 
 
 compiling = _by_form(_compiled, lambda: False)
+# Whether MindSpore may differentiate the operations that follow. PYNATIVE need not run what stops a gradient otherwise.
+recorded = _by_form(_compiled, lambda: _pynative_executor.grad_flag())
 
 
 def _no_seed(names):

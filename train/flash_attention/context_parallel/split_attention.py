@@ -12,7 +12,7 @@ from mindspore.ops import constexpr
 
 from flash_attention.backends import registry
 from flash_attention.bridge.parameters import results_in_graph_mode
-from flash_attention.bridge.tensors import ChangeLayout, as_int32, int_tensor, read_specs
+from flash_attention.bridge.tensors import ChangeLayout, as_int32, constant, int_tensor, read_specs
 from flash_attention.call import ALL_BLOCKS, AttentionRules, Call
 from flash_attention.call.checks import check_int, check_name
 from flash_attention.call.inputs import MAX_HEAD_DIM, MAX_VALUE_DIM, TensorSpec, read_tensors
@@ -107,7 +107,7 @@ class SplitAttention(nn.Cell):
     def present(self, sinks, prefix, segment_ids):
         """Return the optional inputs, with stand-ins for None. A bprop cannot be written around None."""
         sinks = self.nothing if sinks is None else ops.cast(sinks, mstype.float32)
-        prefix, segment_ids = as_int32(prefix), as_int32(segment_ids)
+        prefix, segment_ids = constant(as_int32(prefix)), constant(as_int32(segment_ids))
         return sinks, self.none if prefix is None else prefix, self.none if segment_ids is None else segment_ids
 
 

@@ -35,6 +35,7 @@ CHOSEN = (
     ("2.0.0", "card_training.py", "graph", (*TRAINED, "recompute", "recomputed dropout")),
     ("2.0.0", "card_training.py", "pynative", TRAINED),
     ("2.6.0", "card_training.py", "graph", (*TRAINED, "recompute")),
+    ("2.6.0", "card_training.py", "pynative", ("inputs without gradient",)),
     ("2.0.0", "card_data.py", "graph", ("train", "checkpoint", "export", "sink by two")),
     pytest.param("2.6.0", "card_data.py", "graph", ("train", "checkpoint"), **SLOW),
 )

@@ -79,7 +79,6 @@ class OperatorAttention(nn.Cell):
             self.bias = _PerKey(call.bias_shape, True, shard, None if shard is None else shard.bias_axes)
         if shard is not None and expands():
             self.core = Expanded(self.core, shard, problem)
-        self.bias_grad = call.bias_grad
         self.decisions = call.place("keep_bits" if call.keep_bits else "seed")
         self.keep = _KeepOrder(problem) if call.keep_bits else draw
         self.sinks = SpreadSinks(call.batch, shard) if call.sinks else None
@@ -98,7 +97,6 @@ class OperatorAttention(nn.Cell):
             hidden = self.mask(hidden)
         if self.bias_place is not None:
             bias = inputs[self.bias_place]
-            bias = bias if self.bias_grad else ops.stop_gradient(bias)
             if self.arriving_bias is not None:
                 bias = self.arriving_bias(bias)
             if self.bias is not None:
@@ -109,7 +107,7 @@ class OperatorAttention(nn.Cell):
             spread = self.sinks(inputs[self.sinks_place])
         slopes = self.nothing
         if self.slopes_place is not None:
-            slopes = ops.stop_gradient(ops.reshape(inputs[self.slopes_place], (-1,)))
+            slopes = ops.reshape(inputs[self.slopes_place], (-1,))
         output, logsumexp = self.core(query, key, value, (hidden, bias, keep, spread, slopes))
         logsumexp = logsumexp[:, :, : self.seq_q]
         return output, ops.masked_fill(logsumexp, logsumexp < NOTHING_SEEN, -float("inf"))

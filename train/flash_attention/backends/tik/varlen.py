@@ -88,7 +88,7 @@ class VarlenOperators(nn.Cell):
             prefix = inputs[self.prefix]
         slopes = self.nothing
         if self.slopes is not None:
-            slopes = ops.stop_gradient(ops.reshape(inputs[self.slopes], (-1,)))
+            slopes = ops.reshape(inputs[self.slopes], (-1,))
         others = (self.nothing, self.nothing, keep, spread, slopes, ends_q, ends_k, prefix)
         output, logsumexp = self.core(self.queries(query), self.keys(key), self.values(value), others)
         if self.padded_dim > self.value_dim:
