@@ -19,7 +19,7 @@ from flash_attention.bridge.parameters import Compiled
 from flash_attention.call import Call
 from flash_attention.kernels.tik import describe, operators
 from flash_attention.kernels.tik.decode import schedule as decode_scheduler
-from flash_attention.kernels.tik.layout import HIDDEN_BY_BIAS, KEEP_PADDING, SINK_LANES, placement
+from flash_attention.kernels.tik.layout import HIDDEN_BY_BIAS, KEEP_PADDING, SINK_LANES, TENSORS, placement
 from flash_attention.kernels.tik.problem import Chip, KernelProblem, padded
 from flash_attention.sharding.shard import TENSOR, Shard
 
@@ -128,7 +128,7 @@ def kernels(
     With packed sequences ends_q, ends_k and prefix of operators.work_tables follow, and the rows of logsumexp are the
     stored ones.
     """
-    shapes = {name: placement(problem, name).shape for name in ("output", "d_query", "d_key", "d_value")}
+    shapes = {name: placement(problem, name).shape for name in TENSORS}
     shapes["d_bias"] = (*problem.bias_planes, problem.seq_q, problem.seq_k)
     primitives = []
     for stage in operators.stages(problem)[1 if decodes else 0 :]:
@@ -228,8 +228,7 @@ class _Backward(nn.Cell):
             work, table = self.tables[0](others[5], others[6], others[7])
             blocks, features = (table,), features + (work,)
         rows = self.rows(*given, *blocks, *self.rows_constants(others[4]))
-        lanes = rows[0] if isinstance(rows, tuple) else rows
-        gradients = self.main(query, key, value, d_output, lanes, *features, *self.main_constants(others[4]))
+        gradients = self.main(query, key, value, rows[1], rows[0], *features, *self.main_constants(others[4]))
         if self.finish is None:
             d_query = gradients[self.last]
         else:
@@ -241,7 +240,7 @@ class _Backward(nn.Cell):
             d_bias = ops.cast(sums, mstype.float16)
         d_sinks = ops.zeros_like(sinks)
         if self.has_sinks:
-            by_head = ops.ReduceSum(keep_dims=True)(rows[1], 2)
+            by_head = ops.ReduceSum(keep_dims=True)(rows[2], 2)
             d_sinks = ops.concat((by_head, d_sinks[:, :, 1:]), 2)
         d_others = (ops.zeros_like(mask), d_bias, ops.zeros_like(keep), d_sinks)
         return (d_query, gradients[0], gradients[1]) + d_others + zeros_like(others[4:])

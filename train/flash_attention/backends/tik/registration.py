@@ -20,6 +20,7 @@ from mindspore.ops import DataType, TBERegOp
 from flash_attention.backends.tik import entries
 from flash_attention.bridge.custom import Custom
 from flash_attention.kernels.tik.describe import GlobalTensor, Operator, Signature
+from flash_attention.kernels.tik.layout import TENSORS
 from flash_attention.kernels.tik.problem import KernelProblem
 from flash_attention.sharding.shard import ROWS, TENSOR, Shard
 
@@ -111,7 +112,7 @@ def _axes(tensor: GlobalTensor, shard: Shard) -> tuple:
     """
     if tensor.absent:
         return (None,) * (2 if tensor.format == "FRACTAL_NZ" else len(tensor.shape))
-    if tensor.name in ("query", "key", "value", "output", "d_output", "d_query", "d_key", "d_value"):
+    if tensor.name in TENSORS:
         return TENSOR
     if tensor.name in ("logsumexp", "d_logsumexp", "d_sink_rows"):
         return ROWS

@@ -206,7 +206,7 @@ def _shared(p: KernelProblem) -> dict:
     masks, biases = math.prod(p.mask_planes), math.prod(p.bias_planes)
     keys, rows = padded(p.seq_k), layout.stored_rows(p)
     result: dict = {}
-    for name in ("query", "key", "value", "output", "d_query", "d_key", "d_value", "d_output"):
+    for name in layout.TENSORS:
         result[name] = _Nz(layout.placement(p, name).shape)
     result["logsumexp"] = p.batch, p.heads, rows
     # One matrix per plane, or a row per plane if every query has the same.
@@ -303,7 +303,7 @@ def _decode(p: KernelProblem) -> dict:
 
 # Formats of stored tensors; tensors of the decoding kernels are ND.
 _KINDS = {
-    ("float16", NZ): "query key value output d_output d_key d_value d_query mask bias",
+    ("float16", NZ): "query key value output d_output scaled_d_output d_key d_value d_query mask bias",
     ("float16", "ND"): "key_mask key_bias row_lanes tiles positions distances one_hot",
     ("float32", NZ): "d_bias",
     ("float32", "ND"): "logsumexp d_logsumexp sinks d_sink_rows slopes row_numbers d_query_sums d_bias_sums limits "
@@ -327,11 +327,11 @@ _STAGES: dict[str, tuple[Callable[[KernelProblem], dict], str, str]] = {
     "grad_rows": (
         _grad_rows,
         "output d_output logsumexp d_logsumexp sinks blocks slopes row_numbers",
-        "row_lanes d_sink_rows",
+        "row_lanes scaled_d_output d_sink_rows",
     ),
     "grad": (
         _grad,
-        "query key value d_output row_lanes mask key_mask bias key_bias keep work table tiles one_hot positions "
+        "query key value scaled_d_output row_lanes mask key_mask bias key_bias keep work table tiles one_hot positions "
         "distances slopes",
         "d_key d_value d_query_sums d_bias d_bias_sums d_query",
     ),

@@ -15,7 +15,9 @@ from flash_attention.kernels.tik.tik_types import BlockPlan
 
 SIDE = 16  # of a fractal, and its columns
 BLOCK = 128  # stored rows of a packed sequence come in blocks of as many
-OF_QUERIES = ("query", "output", "d_output", "d_query")  # tensors with a row for every query
+OF_QUERIES = ("query", "output", "d_output", "scaled_d_output", "d_query")  # tensors with a row for every query
+TENSORS = (*OF_QUERIES, "key", "value", "d_key", "d_value")  # all that have a placement
+OF_VALUES = ("value", "d_value", "output", "d_output", "scaled_d_output")  # tensors as wide as the values
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ def placement(problem: KernelProblem, name: str) -> Placement:
     """Return the placement of a tensor by its name in the signatures."""
     p, of_queries = problem, name in OF_QUERIES
     heads, seq = (p.heads, p.seq_q) if of_queries else (p.kv_heads, p.seq_k)
-    dim = p.value_dim if name in ("value", "d_value", "output", "d_output") else p.head_dim
+    dim = p.value_dim if name in OF_VALUES else p.head_dim
     columns = padded(dim) // SIDE
     if p.layout == "BNSD":
         rows = padded(seq)

@@ -10,6 +10,7 @@ from flash_attention.call import AttentionRules, Call
 from flash_attention.dropout import philox
 from flash_attention.kernels.tik import describe, operators
 from flash_attention.kernels.tik.backward import schedule
+from flash_attention.kernels.tik.layout import from_nz
 from flash_attention.kernels.tik.problem import KernelProblem, padded
 
 from tests.train.flash_attention.support import case_list, cases
@@ -353,19 +354,28 @@ def test_arguments_that_are_not_allowed(tik, fields, options, word):
 
 
 def test_row_lanes_hold_d_and_logsumexp_in_float16_terms(tik, execute):
+    """Rows of d_output that pass 1, 32 and 1024 are divided by as many factors of 32, and their probabilities gain it."""
     problem = KernelProblem(1, 2, 150, 32, 40, cores=2)
     random = np.random.default_rng(0)
     output, d_output = (random.standard_normal((1, 2, 150, 40)).astype(np.float16) for _ in range(2))
     logsumexp, d_logsumexp = (random.standard_normal((1, 2, 150)).astype(np.float32) * 300 for _ in range(2))
+    d_output[:, :, :40] *= np.float16([0.01, 30, 1000, 8000])[np.arange(40) % 4, None]
+    d_output[:, :, 40, 0], d_output[:, :, 41, 0] = 1.0, np.nextafter(np.float16(1024), np.float16(2048))
+    d_output[:, :, 40:42, 1:] = 0.5
     kernel = operators.build("grad_rows", replace(problem, return_lse=True), tik, "rows", True)
     nothing = np.zeros((1, 2, 32, 40), np.float16)
     stored = stored_arrays.backward_inputs(problem, output, nothing, nothing, output, logsumexp, d_output, d_logsumexp)
     feed = kernel.feed(**{name: stored[name] for name in kernel.given})
-    found = execute(kernel.tik, feed, ["row_lanes"])["row_lanes"].astype(np.float64)
-    sums = found.sum(3).reshape(2, 1, 2, padded(150))[..., :150]
+    found = execute(kernel.tik, feed, ["row_lanes", "scaled_d_output"])
+    sums = found["row_lanes"].astype(np.float64).sum(3).reshape(2, 1, 2, padded(150))[..., :150]
+    largest = np.abs(d_output).max(-1)
+    passed = sum((largest > limit).astype(int) for limit in (1, 32, 1024))
+    assert passed.max() == 3 and passed.min() == 0
+    scaled = from_nz(found["scaled_d_output"], 150, 40)
+    np.testing.assert_array_equal(scaled, (d_output * np.float32(32.0) ** -passed[..., None]).astype(np.float16))
     delta = (output.astype(np.float64) * d_output).sum(-1) - d_logsumexp
-    assert np.abs(sums[0] + delta).max() < 2e-4
-    assert np.abs(sums[1] * problem.post_scale + logsumexp).max() < 2e-4
+    assert np.abs(sums[0] + delta * 32.0**-passed).max() < 2e-4
+    assert np.abs(sums[1] * problem.post_scale + logsumexp - passed * np.log(32)).max() < 2e-4
 
 
 def test_infinities_of_a_row_stay_in_its_row_terms(tik, execute):

@@ -53,6 +53,11 @@ def _scores_to_60000(head_dim: int) -> list[np.ndarray]:
     return [query * 1e-3 + size * signs, key * 1e-3 + size * signs * np.linspace(-1, 1, KEYS)[:, None], value, d_output]
 
 
+def _rows_of_great_gradients(head_dim):
+    query, key, value, d_output = _normal(head_dim)
+    return [query, key, value, d_output * np.geomspace(1e-3, 65504 / np.abs(d_output).max(), ROWS)[:, None]]
+
+
 DATA = (_drifting_keys, _huge_key_last, _rows_of_different_scale, _scores_to_60000)
 
 
@@ -90,6 +95,19 @@ def test_hostile_data_is_right_and_sets_nothing(tik, execute, data, head_dim):
     arrays = [array.astype(np.float16) for array in data(head_dim)]
     attention = Call(1, 1, ROWS, KEYS, head_dim)
     _check(attention, arrays, _run(tik, execute, attention, arrays))
+
+
+@pytest.mark.parametrize("fields", ({}, {"causal": True, "sinks": True}, {"softcap": 30.0}), ids=str)
+@pytest.mark.parametrize("head_dim", (16, 128, pytest.param(256, marks=pytest.mark.slow)))
+def test_great_gradients_of_the_output_are_right_and_set_nothing(tik, execute, fields, head_dim):
+    """The products of d_output and value pass 65504, as under a loss scale, and no gradient does."""
+    arrays = [array.astype(np.float16) for array in _rows_of_great_gradients(head_dim)]
+    attention = make_call(1, 1, ROWS, KEYS, head_dim, **fields)
+    features = {"sinks": np.zeros(1, np.float32)} if "sinks" in fields else {}
+    exact = reference.truth(attention, *arrays[:3], d_output=arrays[3], **features)
+    assert np.abs(arrays[3].astype(float) @ arrays[2].astype(float).swapaxes(2, 3)).max() > 2 * 65504
+    assert max(np.abs(one).max() for one in (exact.d_query, exact.d_key, exact.d_value)) < 60000
+    _check(attention, arrays, _run(tik, execute, attention, arrays, **features), **features)
 
 
 @pytest.mark.parametrize("data", (_huge_key_last, _scores_to_60000))

@@ -196,7 +196,7 @@ class Backward:
             self._scores(ahead)
         with core.when(step >= 1, step < steps + 1):
             values, on = self.plan.value_dim, core.on
-            self._add_transposed_product(values, on.value_sum[0], on.probability[0], "d_output", behind, step)
+            self._add_transposed_product(values, on.value_sum[0], on.probability[0], "scaled_d_output", behind, step)
         with core.when(step < steps):
             self.vector.take_scores()
             if late:
@@ -241,7 +241,7 @@ class Backward:
         self._load_rows(step, position)
         with core.when(step >= 1, step < steps + 1):
             values, on = self.plan.value_dim, core.on
-            self._add_transposed_product(values, on.value_sum[0], on.probability[0], "d_output", behind, step)
+            self._add_transposed_product(values, on.value_sum[0], on.probability[0], "scaled_d_output", behind, step)
         with core.when(step < steps):
             self.vector.exponentials(ahead)
             self._d_probability(ahead)
@@ -414,7 +414,7 @@ class Backward:
     def _d_probability(self, unit: Unit) -> None:
         on, ring = self.core.on, unit.position
         ones = on.l0_ones[0]
-        left, rows = self._rows_in_l1("d_output", unit), on.delta_terms[ring]
+        left, rows = self._rows_in_l1("scaled_d_output", unit), on.delta_terms[ring]
         target = on.copies("d_probability") or on.scores
         self._product(self.plan.value_dim, target, left, rows, on.l0_delta_terms[0], on.value, ones)
         if self.problem.dropout_threshold:

@@ -42,7 +42,7 @@ class Loads:
         many = zeros.shape[0] // 16 * 16
         core.fill(zeros, 0.0, many)
         cleared = ["key_terms"] if on.copies("key_terms") else []
-        cleared += ["query", "d_output"] if core.tail_rows else []
+        cleared += ["query", "scaled_d_output"] if core.tail_rows else []
         cleared += ["logsumexp_terms", "delta_terms"] if core.tail_rows or row_terms(core.problem) < TERMS else []
         cleared += ["value"] if core.tail_keys else []
         # Backwards, because waiting for the slot that is loaded first covers the others.
@@ -151,7 +151,7 @@ class Loads:
             _, heads, groups, terms, _ = row_terms_shape(core.problem)
             at = unit.tile * (plan.rows * 16)
 
-            starts = self._starts(("query", "d_output"), head, item, at)
+            starts = self._starts(("query", "scaled_d_output"), head, item, at)
 
             def tensor(name: str) -> None:
                 core.load_operand((on.copies(name)[place], 0), name, starts[name], have, plan.rows)
@@ -176,11 +176,11 @@ class Loads:
             # The Cube reads the terms of the scores first. They are loaded last, so waiting for them covers the rest.
             with contextlib.nullcontext() if unit.kept is None else core.tik.if_scope(unit.kept < 0):
                 tensor("query")
-                tensor("d_output")
+                tensor("scaled_d_output")
             if unit.kept is not None and item.fresh is not None:
                 with core.when(item.fresh > 0, *item.keeps(unit)):
                     keep("query")
-                    keep("d_output")
+                    keep("scaled_d_output")
             load(on.delta_terms[place], preprocess.DELTA)
             if score_terms.is_dynamic(core.problem):
                 planes = Planes(item.plane("bias", unit), item.plane("mask", unit))

@@ -4,16 +4,21 @@ It computes D_i = rowsum(d_output * output) minus the incoming gradient of the l
 "FlashAttention-2" (2023), extended to a logsumexp that is an output. D and the logsumexp become float16 terms that the
 Cube adds to its products (score_terms.py). Computed ALiBi contributes its query terms here too.
 
+The products of d_output and value leave the Cube as float16. So rows of great d_output are divided by a power of two,
+and the exponents of their probabilities are raised by its logarithm. Gradients of scores and values stay the same.
+
 The row sums are the diagonals of d_output . output^T, 16 rows at a time. The Cube makes 16 times as many products as
 are wanted. It still takes less time than Vector would take to convert the operands. Memory is the limit of the pass.
 """
 
 from __future__ import annotations
 
+import math
+
 from flash_attention.kernels.tik.backward import row_block
 from flash_attention.kernels.tik.backward.row_block import Place
 from flash_attention.kernels.tik.common import alibi, score_terms
-from flash_attention.kernels.tik.common.tiles import by_rows
+from flash_attention.kernels.tik.common.tiles import by_rows, if_rows
 from flash_attention.kernels.tik.hardware import FRACTAL, Buffer, excess
 from flash_attention.kernels.tik.layout import SINK_LANES, row_term_kinds, row_terms_shape, stored_rows
 from flash_attention.kernels.tik.problem import KernelProblem, padded
@@ -26,12 +31,15 @@ DELTA, SCORE, AFTER = range(3)
 COPIES = 3  # blocks in the Unified Buffer at a time
 # One float32 value per query row each.
 LOADED = ("logsumexp", "d_logsumexp")
-VECTORS = ("delta", "seen", "slope_value", "slope_part")
+VECTORS = ("delta", "seen", "slope_value", "slope_part", "largest", "step", "steps", "shrink")
 SINK_VECTORS = {"sink": COPIES, "sink_rows": 1}
 # Constants per query row.
 CONSTANTS = {"zero": 0.0, "one": 1.0, "largest_half": 65504.0, "least_half": -65504.0}
 LEAST_SCORE = -120000.0  # of a row that sees nothing: its probabilities are zero
 FOLD = 4  # rows of a fractal in one repeat of float32
+# A row whose largest number passes one of these limits is divided by STEP for each that it passes.
+STEP, LIMITS = 32.0, (1.0, 32.0, 1024.0)
+GAPS = 1024.0  # float16 numbers from a power of two to the next
 
 
 class RowPlan:
@@ -68,6 +76,8 @@ def buffers(problem: KernelProblem, plan: RowPlan) -> list[Buffer]:
         Buffer("diagonal", "UB", "float32", plan.rows * FOLD),
         Buffer("half_sum", "UB", "float32", plan.rows * FOLD // 2),
         Buffer("zeros", "UB", "float16", 16 * plan.value_dim),
+        Buffer("scaled", "UB", "float16", whole, 2),
+        *(Buffer(name, "UB", "float16", plan.rows * 16) for name in ("extremes", "turned")),
         *(Buffer(name, "UB", "float32", 128, COPIES) for name in LOADED),
         Buffer("rounded_term", "UB", "float32", 128, 2),
         *(Buffer(name, "UB", "float32", 128) for name in (*VECTORS, *CONSTANTS)),
@@ -110,6 +120,7 @@ class Preprocess:
         self.core, cores, (_, total) = core, self.cores, self.units
         self.slopes = _RowSlopes(core) if core.problem.bias == "alibi" else None
         self._constants()
+        core.clear_padding("scaled_d_output", core.on.extremes[0], index, cores)
         share, rest = divmod(total, cores)
         count = core.scalar("int32", "count", share)
         with core.tik.if_scope(index < rest):
@@ -208,6 +219,9 @@ class Preprocess:
             self._sink_rows(core.on.sink[copy], delta, lse)
         core.with_scalar("vec_muls", delta, delta, -1.0 / problem.dropout_scale, 128)
         self._negate(lse)
+        self._divide_rows(place, copy)
+        core.binary("vec_mul", delta, delta, core.on.shrink[0], 128)
+        core.with_scalar("vec_axpy", lse, core.on.steps[0], math.log(STEP) / problem.post_scale, 128)
         for number in score_terms.REFERENCE:
             self._terms(number, ((delta, (DELTA,)), (lse, tuple(range(SCORE, len(core.on.terms))))))
         if self.slopes:
@@ -235,6 +249,49 @@ class Preprocess:
             store(core.plan.rows)
         else:
             by_rows(core, place.rows, lambda have: store(padded(have)))
+
+    def _divide_rows(self, place: Place, copy: int) -> None:
+        """Store scaled_d_output, d_output times `shrink` of its row. That is STEP to the power of minus `steps`."""
+        core, tik, plan = self.core, self.core.tik, self.core.plan
+        groups, columns, column = plan.rows // 16, self.core.value_columns, plan.rows * 16
+        rows, extremes, turned = core.on.scaled[copy % 2], core.on.extremes[0], core.on.turned[0]
+        tik.data_move(rows, core.on.d_output[copy], 0, 1, columns * plan.rows, 0, 0)
+        for name, target in (("vec_max", extremes), ("vec_min", turned)):
+            core.binary(name, target, rows, rows[(columns - 1) * column :], column)
+            for first in range(1, columns - 1):
+                core.binary(name, target, target, rows[first * column :], column)
+        core.with_scalar("vec_muls", turned, turned, -1.0, column)
+        core.binary("vec_max", extremes, extremes, turned, column)
+        # A fractal of 16 rows becomes 16 columns of theirs, whose halves are compared until one is left.
+        tik.vec_trans(turned, extremes, groups, 1, 1)
+        for lanes in (128, 64, 32, 16):
+            tik.vec_max(lanes, turned, turned, turned[lanes], groups, 16, 16, 16)
+        largest, step, steps, shrink = (core.on.copies(name)[0] for name in ("largest", "step", "steps", "shrink"))
+        tik.vec_conv(16, "none", largest, turned, groups, 2, 16)
+        core.fill(steps, 0.0, 128)
+        core.fill(shrink, 1.0, 128)
+        for passed, limit in enumerate(LIMITS):
+            # 1 for a number beyond the limit, else 0: float16 has none in between.
+            core.with_scalar("vec_adds", step, largest, -limit, 128)
+            core.with_scalar("vec_muls", step, step, GAPS / limit, 128)
+            core.binary("vec_max", step, step, core.on.zero[0], 128)
+            core.binary("vec_min", step, step, core.on.one[0], 128)
+            core.binary("vec_add", steps, steps, step, 128)
+            core.with_scalar("vec_axpy", shrink, step, STEP ** -(passed + 1) - STEP**-passed, 128)
+        tik.vec_conv(16, "none", turned, shrink, groups, 16, 2)
+        for lanes in (16, 32, 64, 128):
+            tik.vec_muls(lanes, turned[lanes], turned, 1.0, groups, 16, 16)
+        tik.vec_trans(extremes, turned, groups, 1, 1)
+        for first in range(columns):
+            part = rows[first * column :]
+            core.binary("vec_mul", part, part, extremes, column)
+
+        def store(have: Number) -> None:
+            name = "scaled_d_output"
+            core.store(name, place.address(name), (rows, 0), have, plan.rows)
+
+        with if_rows(core, place.rows):
+            by_rows(core, place.rows, store)
 
     def _negate(self, lse: Tensor) -> None:
         """Compute lse = -lse in units of the scores of L0C. It is LEAST_SCORE if a row sees nothing."""

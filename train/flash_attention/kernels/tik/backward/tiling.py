@@ -306,9 +306,9 @@ def buffers(
     l0_left = problem.capacity["L0B"] // BYTES["float16"] - l0_other
     result = [
         Buffer("query", "L1", "float16", rows * depth, RING),
-        Buffer("d_output", "L1", "float16", rows * value_dim, RING),
+        Buffer("scaled_d_output", "L1", "float16", rows * value_dim, RING),
         Buffer("kept_query", "L1", "float16", rows * depth * kept),
-        Buffer("kept_d_output", "L1", "float16", rows * value_dim * kept),
+        Buffer("kept_scaled_d_output", "L1", "float16", rows * value_dim * kept),
         Buffer("logsumexp_terms", "L1", "float16", rows * TERMS, RING),
         Buffer("delta_terms", "L1", "float16", rows * TERMS, RING),
         Buffer("probability", "L1", "float16", area),
