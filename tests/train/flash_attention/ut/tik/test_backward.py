@@ -354,7 +354,7 @@ def test_arguments_that_are_not_allowed(tik, fields, options, word):
 
 
 def test_row_lanes_hold_d_and_logsumexp_in_float16_terms(tik, execute):
-    """Rows of d_output that pass 1, 32 and 1024 are divided by as many factors of 32, and their probabilities gain it."""
+    """Rows of d_output that pass 1, 32 and 1024 are divided by 32 each time, and their probabilities gain it."""
     problem = KernelProblem(1, 2, 150, 32, 40, cores=2)
     random = np.random.default_rng(0)
     output, d_output = (random.standard_normal((1, 2, 150, 40)).astype(np.float16) for _ in range(2))
