@@ -31,7 +31,7 @@ DELTA, SCORE, AFTER = range(3)
 COPIES = 3  # blocks in the Unified Buffer at a time
 # One float32 value per query row each.
 LOADED = ("logsumexp", "d_logsumexp")
-VECTORS = ("delta", "seen", "slope_value", "slope_part", "largest", "step", "steps", "shrink")
+VECTORS = ("delta", "seen", "slope_value", "slope_part", "largest", "steps", "shrink")
 SINK_VECTORS = {"sink": COPIES, "sink_rows": 1}
 # Constants per query row.
 CONSTANTS = {"zero": 0.0, "one": 1.0, "largest_half": 65504.0, "least_half": -65504.0}
@@ -76,10 +76,11 @@ def buffers(problem: KernelProblem, plan: RowPlan) -> list[Buffer]:
         Buffer("diagonal", "UB", "float32", plan.rows * FOLD),
         Buffer("half_sum", "UB", "float32", plan.rows * FOLD // 2),
         Buffer("zeros", "UB", "float16", 16 * plan.value_dim),
-        Buffer("scaled", "UB", "float16", whole, 2),
+        Buffer("scaled", "UB", "float16", whole, 3),
         *(Buffer(name, "UB", "float16", plan.rows * 16) for name in ("extremes", "turned")),
         *(Buffer(name, "UB", "float32", 128, COPIES) for name in LOADED),
         Buffer("rounded_term", "UB", "float32", 128, 2),
+        Buffer("passed", "UB", "float32", 128, len(LIMITS)),
         *(Buffer(name, "UB", "float32", 128) for name in (*VECTORS, *CONSTANTS)),
         *(Buffer(name, "UB", "float32", 128, copies) for name, copies in SINK_VECTORS.items() if problem.sinks),
         Buffer("term", "UB", "float16", 128),
@@ -154,7 +155,7 @@ class Preprocess:
                     target = buffer[group * 16 * plan.value_dim]
                     core.tik.data_move(target, core.on.zeros[0], 0, 1, plan.value_dim, 0, 0)
         for name, value in {
-            **dict.fromkeys((*LOADED, "rounded_term", *VECTORS, *SINK_VECTORS), 0.0),
+            **dict.fromkeys((*LOADED, "rounded_term", "passed", *VECTORS, *SINK_VECTORS), 0.0),
             **CONSTANTS,
         }.items():
             for vector in core.on.copies(name):
@@ -212,14 +213,18 @@ class Preprocess:
     def _block(self, place: Place, copy: int) -> None:
         core, tik, problem = self.core, self.core.tik, self.core.problem
         delta, (lse, extra) = core.on.delta[0], (core.on.copies(name)[copy] for name in LOADED)
-        self._row_sums(delta, copy)
+        # Vector divides rows while the Cube multiplies them.
+        rows = core.on.scaled[copy % len(core.on.scaled)]
+        tik.data_move(rows, core.on.d_output[copy], 0, 1, core.value_columns * core.plan.rows, 0, 0)
+        self._row_products(copy)
+        self._divide_rows(place, rows)
+        self._row_sums(delta)
         if self.with_gradient:
             core.binary("vec_sub", delta, delta, extra, 128)
         if problem.sinks:
             self._sink_rows(core.on.sink[copy], delta, lse)
         core.with_scalar("vec_muls", delta, delta, -1.0 / problem.dropout_scale, 128)
         self._negate(lse)
-        self._divide_rows(place, copy)
         core.binary("vec_mul", delta, delta, core.on.shrink[0], 128)
         core.with_scalar("vec_axpy", lse, core.on.steps[0], math.log(STEP) / problem.post_scale, 128)
         for number in score_terms.REFERENCE:
@@ -250,12 +255,11 @@ class Preprocess:
         else:
             by_rows(core, place.rows, lambda have: store(padded(have)))
 
-    def _divide_rows(self, place: Place, copy: int) -> None:
-        """Store scaled_d_output, d_output times `shrink` of its row. That is STEP to the power of minus `steps`."""
+    def _divide_rows(self, place: Place, rows: Tensor) -> None:
+        """Store scaled_d_output: the rows of d_output times their `shrink`, which is STEP to the power of -`steps`."""
         core, tik, plan = self.core, self.core.tik, self.core.plan
         groups, columns, column = plan.rows // 16, self.core.value_columns, plan.rows * 16
-        rows, extremes, turned = core.on.scaled[copy % 2], core.on.extremes[0], core.on.turned[0]
-        tik.data_move(rows, core.on.d_output[copy], 0, 1, columns * plan.rows, 0, 0)
+        extremes, turned = core.on.extremes[0], core.on.turned[0]
         for name, target in (("vec_max", extremes), ("vec_min", turned)):
             core.binary(name, target, rows, rows[(columns - 1) * column :], column)
             for first in range(1, columns - 1):
@@ -266,18 +270,23 @@ class Preprocess:
         tik.vec_trans(turned, extremes, groups, 1, 1)
         for lanes in (128, 64, 32, 16):
             tik.vec_max(lanes, turned, turned, turned[lanes], groups, 16, 16, 16)
-        largest, step, steps, shrink = (core.on.copies(name)[0] for name in ("largest", "step", "steps", "shrink"))
+        largest, steps, shrink = (core.on.copies(name)[0] for name in ("largest", "steps", "shrink"))
         tik.vec_conv(16, "none", largest, turned, groups, 2, 16)
+        # 1 for a number beyond a limit, else 0: float16 has none in between. The limits take turns, as in `_terms`.
+        passed = list(zip(core.on.passed, LIMITS))
+        for one, limit in passed:
+            core.with_scalar("vec_adds", one, largest, -limit, 128)
+        for one, limit in passed:
+            core.with_scalar("vec_muls", one, one, GAPS / limit, 128)
+        for one, _ in passed:
+            core.binary("vec_max", one, one, core.on.zero[0], 128)
+        for one, _ in passed:
+            core.binary("vec_min", one, one, core.on.one[0], 128)
         core.fill(steps, 0.0, 128)
         core.fill(shrink, 1.0, 128)
-        for passed, limit in enumerate(LIMITS):
-            # 1 for a number beyond the limit, else 0: float16 has none in between.
-            core.with_scalar("vec_adds", step, largest, -limit, 128)
-            core.with_scalar("vec_muls", step, step, GAPS / limit, 128)
-            core.binary("vec_max", step, step, core.on.zero[0], 128)
-            core.binary("vec_min", step, step, core.on.one[0], 128)
-            core.binary("vec_add", steps, steps, step, 128)
-            core.with_scalar("vec_axpy", shrink, step, STEP ** -(passed + 1) - STEP**-passed, 128)
+        for number, (one, _) in enumerate(passed):
+            core.with_scalar("vec_axpy", shrink, one, STEP ** -(number + 1) - STEP**-number, 128)
+            core.binary("vec_add", steps, steps, one, 128)
         tik.vec_conv(16, "none", turned, shrink, groups, 16, 2)
         for lanes in (16, 32, 64, 128):
             tik.vec_muls(lanes, turned[lanes], turned, 1.0, groups, 16, 16)
@@ -314,8 +323,8 @@ class Preprocess:
         core.binary("vec_mul", share, share, delta, 128)
         core.with_scalar("vec_muls", share, share, -1.0, 128)
 
-    def _row_sums(self, delta: Tensor, copy: int) -> None:
-        """Compute delta (rows,) = rowsum(d_output * output)."""
+    def _row_products(self, copy: int) -> None:
+        """Compute squares = d_output . output^T of 16 rows each."""
         core, tik, groups, columns = self.core, self.core.tik, self.core.plan.rows // 16, self.core.value_columns
         left, right, squares = core.on.l0_d_output[0], core.on.l0_output[0], core.on.squares[0]
         for group in range(groups):
@@ -325,8 +334,12 @@ class Preprocess:
         for group in reversed(range(groups)):  # waiting for the last operands covers the others
             at = group * columns * FRACTAL
             tik.mmad(squares[group * FRACTAL], left[at], right[at], 16, columns * 16, 16, 0)
+
+    def _row_sums(self, delta: Tensor) -> None:
+        """Compute delta (rows,) = rowsum(d_output * output), the diagonals of the products."""
+        core, tik, groups = self.core, self.core.tik, self.core.plan.rows // 16
         square, diagonal, half = core.on.square[0], core.on.diagonal[0], core.on.half_sum[0]
-        core.from_l0c(square, squares, groups)
+        core.from_l0c(square, core.on.squares[0], groups)
         # A repeat takes four rows of each fractal. Only lanes of the diagonal are written, each by one instruction. The
         # other lanes stay zero, whatever the products of different rows are.
         for first in range(0, 16, FOLD):
