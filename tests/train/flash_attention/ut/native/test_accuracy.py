@@ -1,4 +1,4 @@
-"""Errors for normal inputs, as multiples of the errors of composed attention; there is no floor."""
+"""Hold the errors for normal inputs to multiples of composed attention, without a floor."""
 
 from dataclasses import replace
 
