@@ -1,4 +1,4 @@
-"""flash_attn.flash_attn_interface: attention between tensors, packed or not."""
+"""flash_attn.flash_attn_interface: attention between tensors, of padded batches or of packed sequences."""
 
 from __future__ import annotations
 
@@ -7,39 +7,20 @@ from mindspore import dtype as mstype
 from mindspore.ops import constexpr
 
 from flash_attention.bridge.constants import filled
-from flash_attention.bridge.tensors import compiling, spec, tensor_spec
+from flash_attention.bridge.tensors import compiling, spec
 from flash_attention.call.checks import check_bool
 from flash_attention.compat.flash_attn.kvcache import flash_attn_with_kvcache
 from flash_attention.compat.flash_attn.lengths import check_ends, tensor_or_none, with_rest
 from flash_attention.compat.flash_attn.pages import check_pages, gatherer
-from flash_attention.compat.flash_attn.passes import (
-    NAMES,
-    _flash_attn_backward,
-    _flash_attn_forward,
-    _flash_attn_varlen_backward,
-    _flash_attn_varlen_forward,
-    attend,
-)
+from flash_attention.functional import flash_attention
+from flash_attention.varlen import flash_attention_varlen
 
-__all__ = [
-    "_flash_attn_backward",
-    "_flash_attn_forward",
-    "_flash_attn_varlen_backward",
-    "_flash_attn_varlen_forward",
-    "flash_attn_func",
-    "flash_attn_kvpacked_func",
-    "flash_attn_qkvpacked_func",
-    "flash_attn_varlen_func",
-    "flash_attn_varlen_kvpacked_func",
-    "flash_attn_varlen_qkvpacked_func",
-    "flash_attn_with_kvcache",
-]
+__all__ = ["flash_attn_func", "flash_attn_varlen_func", "flash_attn_with_kvcache"]
 
-_NAMES = (*NAMES, ("return_lse", "return_attn_probs"))
-_KV_NAMES = (("key", "kv"), ("value", "kv"), *(pair for pair in _NAMES if pair[0] not in ("key", "value")))
-_QKV_NAMES = (
-    *(("query", "qkv"), ("key", "qkv"), ("value", "qkv"), ("cu_seqlens_q", "cu_seqlens")),
-    *(("cu_seqlens_k", "cu_seqlens"), *_NAMES[3:]),
+# flash_attn's names of the arguments of this package's functions.
+_NAMES = (
+    *(("query", "q"), ("key", "k"), ("value", "v"), ("scale", "softmax_scale"), ("dropout_rate", "dropout_p")),
+    ("return_lse", "return_attn_probs"),
 )
 
 
@@ -81,54 +62,7 @@ def flash_attn_func(
         TypeError, ValueError: an input is not allowed; before anything runs.
     """
     rules = dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs
-    return _attend(q, k, v, None, rules, _NAMES)
-
-
-def flash_attn_kvpacked_func(
-    q: Tensor,
-    kv: Tensor,
-    dropout_p: float = 0.0,
-    softmax_scale: float | None = None,
-    causal: bool = False,
-    window_size: tuple[int, int] = (-1, -1),
-    softcap: float = 0.0,
-    alibi_slopes: Tensor | None = None,
-    deterministic: bool = False,
-    return_attn_probs: bool = False,
-) -> Tensor | tuple[Tensor, Tensor, None]:
-    """Compute `flash_attn_func` with key and value in one tensor.
-
-    Args:
-        kv (Tensor): (batch, seqlen_k, 2, nheads_k, headdim), key and value.
-
-    All other arguments, the result and the errors are as in `flash_attn_func`.
-    """
-    _check_packed("kv", spec(kv), 5, 2)
-    rules = dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs
-    return _attend(q, _part(kv, 0), _part(kv, 1), None, rules, _KV_NAMES)
-
-
-def flash_attn_qkvpacked_func(
-    qkv: Tensor,
-    dropout_p: float = 0.0,
-    softmax_scale: float | None = None,
-    causal: bool = False,
-    window_size: tuple[int, int] = (-1, -1),
-    softcap: float = 0.0,
-    alibi_slopes: Tensor | None = None,
-    deterministic: bool = False,
-    return_attn_probs: bool = False,
-) -> Tensor | tuple[Tensor, Tensor, None]:
-    """Compute `flash_attn_func` with query, key and value in one tensor.
-
-    Args:
-        qkv (Tensor): (batch, seqlen, 3, nheads, headdim).
-
-    All other arguments, the result and the errors are as in `flash_attn_func`.
-    """
-    _check_packed("qkv", spec(qkv), 5, 3)
-    rules = dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs
-    return _attend(_part(qkv, 0), _part(qkv, 1), _part(qkv, 2), None, rules, _QKV_NAMES)
+    return _attend(q, k, v, None, rules)
 
 
 def flash_attn_varlen_func(
@@ -177,68 +111,15 @@ def flash_attn_varlen_func(
         check_pages(spec(k), spec(v), spec(cu_seqlens_q), spec(cu_seqlens_k), spec(block_table))
         k, v = gatherer()(k, v, cu_seqlens_k, block_table, max_seqlen_k)
     rules = dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs
-    return _attend(q, k, v, (cu_seqlens_q, cu_seqlens_k), rules, _NAMES)
+    return _attend(q, k, v, (cu_seqlens_q, cu_seqlens_k), rules)
 
 
-def flash_attn_varlen_kvpacked_func(
-    q: Tensor,
-    kv: Tensor,
-    cu_seqlens_q: Tensor,
-    cu_seqlens_k: Tensor,
-    max_seqlen_q: int,
-    max_seqlen_k: int,
-    dropout_p: float = 0.0,
-    softmax_scale: float | None = None,
-    causal: bool = False,
-    window_size: tuple[int, int] = (-1, -1),
-    softcap: float = 0.0,
-    alibi_slopes: Tensor | None = None,
-    deterministic: bool = False,
-    return_attn_probs: bool = False,
-) -> Tensor | tuple[Tensor, Tensor, None]:
-    """Compute `flash_attn_varlen_func` with key and value in one tensor.
-
-    Args:
-        kv (Tensor): (total_k, 2, nheads_k, headdim).
-
-    All other arguments, the result and the errors are as in `flash_attn_varlen_func`.
-    """
-    _check_packed("kv", spec(kv), 4, 2)
-    rules = dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs
-    return _attend(q, _part(kv, 0), _part(kv, 1), (cu_seqlens_q, cu_seqlens_k), rules, _KV_NAMES)
-
-
-def flash_attn_varlen_qkvpacked_func(
-    qkv: Tensor,
-    cu_seqlens: Tensor,
-    max_seqlen: int,
-    dropout_p: float = 0.0,
-    softmax_scale: float | None = None,
-    causal: bool = False,
-    window_size: tuple[int, int] = (-1, -1),
-    softcap: float = 0.0,
-    alibi_slopes: Tensor | None = None,
-    deterministic: bool = False,
-    return_attn_probs: bool = False,
-) -> Tensor | tuple[Tensor, Tensor, None]:
-    """Compute `flash_attn_varlen_func` with query, key and value in one tensor.
-
-    Args:
-        qkv (Tensor): (total, 3, nheads, headdim).
-
-    All other arguments, the result and the errors are as in `flash_attn_varlen_func`.
-    """
-    _check_packed("qkv", spec(qkv), 4, 3)
-    rules = dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs
-    return _attend(_part(qkv, 0), _part(qkv, 1), _part(qkv, 2), (cu_seqlens, cu_seqlens), rules, _QKV_NAMES)
-
-
-def _attend(q, k, v, ends, rules, names):
-    """Compute attention, of packed sequences if there are ends. Errors use the caller's names."""
+def _attend(q, k, v, ends, rules):
+    """Compute attention, of packed sequences if there are ends. Errors use flash_attn's names."""
     dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs = rules
     _check(deterministic)
     if ends is not None:
-        look = check_ends(spec(q), spec(k), spec(ends[0]), spec(ends[1]), spec(alibi_slopes), names)
+        look = check_ends(spec(q), spec(k), spec(ends[0]), spec(ends[1]), spec(alibi_slopes), _NAMES)
         if not compiling():
             look(tensor_or_none(ends[0]), tensor_or_none(ends[1]))
         # Two more sequences hold the rows behind the last sequence: queries without keys, and keys without queries.
@@ -246,25 +127,24 @@ def _attend(q, k, v, ends, rules, names):
         if alibi_slopes is not None and len(alibi_slopes.shape) == 2:
             slopes = ops.cast(alibi_slopes, mstype.float32)
             alibi_slopes = ops.concat((slopes, filled((2, slopes.shape[1]), 0)), 0)
-    rules = dropout_p, softmax_scale, causal, window_size, softcap
-    result = attend(q, k, v, ends, rules, alibi_slopes, None, return_attn_probs, names)
+    given = {
+        "dropout_rate": dropout_p,
+        "scale": softmax_scale,
+        "causal": causal,
+        "causal_alignment": "bottom_right",
+        "window_size": window_size,
+        "softcap": softcap,
+        "alibi_slopes": alibi_slopes,
+        "return_lse": return_attn_probs,
+        "argument_names": _NAMES,
+    }
+    if ends is None:
+        result = flash_attention(q, k, v, input_layout="BSND", **given)
+    else:
+        result = flash_attention_varlen(q, k, v, *ends, **given)
     return result + (None,) if return_attn_probs else result
-
-
-def _part(packed, index):
-    """Return one of the tensors that are packed in the last axis but two."""
-    # A compiled graph on a CPU slices neither float16 nor bfloat16.
-    return ops.cast(ops.cast(packed, mstype.float32)[..., index, :, :], packed.dtype)
 
 
 @constexpr(reuse_result=False)
 def _check(deterministic):
     check_bool("deterministic", deterministic)
-
-
-@constexpr(reuse_result=False)
-def _check_packed(name, described, rank, parts):
-    shape = tensor_spec(name, described).shape
-    if len(shape) != rank or shape[-3] != parts:
-        tokens = "batch, seqlen" if rank == 5 else "total"
-        raise ValueError(f"{name}: got shape {shape}, allowed is ({tokens}, {parts}, nheads, headdim)")

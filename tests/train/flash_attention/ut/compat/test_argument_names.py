@@ -9,9 +9,9 @@ import pytest
 from flash_attention import flash_attention, paged_attention, plan, scaled_dot_product_attention
 from flash_attention.call.names import renamed
 from flash_attention.compat import ascend910, flash_attn, mindnlp, mindspore_ops, transformers
-from flash_attention.compat.flash_attn import bert_padding, flash_attn_interface
+from flash_attention.compat.flash_attn import bert_padding
 from flash_attention.compat.flash_attn.layers.rotary import apply_rotary_emb
-from mindspore import Tensor, nn, ops
+from mindspore import Tensor, nn
 
 from tests.train.flash_attention.support.modes import in_mode
 
@@ -30,16 +30,10 @@ def layer(query, key, value, attn_mask=None, alibi_mask=None):
 
 
 DENSE, TOKENS, SCORES = (2, 6, 4, 16), (6, 4, 16), (2, 4, 6, 6)
-ENDS, LSE = Tensor([0, 2, 6], ms.int32), tensor(2, 4, 6)
+ENDS = Tensor([0, 2, 6], ms.int32)
 PLAIN = {"q": tensor(*DENSE), "k": tensor(*DENSE), "v": tensor(*DENSE)}
 ROWS = {"q": tensor(*TOKENS), "k": tensor(*TOKENS), "v": tensor(*TOKENS)}
 LENGTHS = {"cu_seqlens_q": ENDS, "cu_seqlens_k": ENDS, "max_seqlen_q": 4, "max_seqlen_k": 4}
-RULES = {"dropout_p": 0.0, "softmax_scale": None, "causal": False}
-SIDES = {"window_size_left": -1, "window_size_right": -1, "softcap": 0.0, "alibi_slopes": None}
-GIVEN = {"dout": tensor(*DENSE), "out": tensor(*DENSE), "softmax_lse": LSE}
-BUFFERS = {"dq": tensor(*DENSE), "dk": tensor(*DENSE), "dv": tensor(*DENSE), "deterministic": False}
-PACKED_GIVEN = {"dout": tensor(*TOKENS), "out": tensor(*TOKENS), "softmax_lse": tensor(4, 6)}
-PACKED_BUFFERS = {"dq": tensor(*TOKENS), "dk": tensor(*TOKENS), "dv": tensor(*TOKENS), "deterministic": False}
 CACHE = {"q": tensor(2, 1, 4, 16), "k_cache": tensor(2, 8, 4, 16), "v_cache": tensor(2, 8, 4, 16)}
 NEW = {"k": tensor(2, 1, 4, 16), "v": tensor(2, 1, 4, 16), "cache_seqlens": 3}
 TURNED = {"rotary_cos": tensor(9, 8), "rotary_sin": tensor(9, 8)}
@@ -52,36 +46,11 @@ MASK = {"attention_mask": None}
 ENTRIES = {
     "scaled_dot_product_attention": (scaled_dot_product_attention, HEADS_FIRST),
     "flash_attn_func": (flash_attn.flash_attn_func, PLAIN),
-    "flash_attn_kvpacked_func": (
-        *(flash_attn.flash_attn_kvpacked_func, {"q": tensor(*DENSE), "kv": tensor(2, 6, 2, 4, 16)}),
-    ),
-    "flash_attn_qkvpacked_func": (flash_attn.flash_attn_qkvpacked_func, {"qkv": tensor(2, 6, 3, 4, 16)}),
     "flash_attn_varlen_func": (flash_attn.flash_attn_varlen_func, {**ROWS, **LENGTHS}),
-    "flash_attn_varlen_kvpacked_func": (
-        flash_attn.flash_attn_varlen_kvpacked_func,
-        {"q": tensor(*TOKENS), "kv": tensor(6, 2, 4, 16), **LENGTHS},
-    ),
-    "flash_attn_varlen_qkvpacked_func": (
-        flash_attn.flash_attn_varlen_qkvpacked_func,
-        {"qkv": tensor(6, 3, 4, 16), "cu_seqlens": ENDS, "max_seqlen": 4},
-    ),
     "flash_attn_with_kvcache": (flash_attn.flash_attn_with_kvcache, {**CACHE, **NEW, **TURNED}),
     "flash_attn_with_kvcache, pages": (
         flash_attn.flash_attn_with_kvcache,
         {**CACHE, "block_table": Tensor([[0, 1], [1, 0]], ms.int32), "cache_seqlens": Tensor([3, 9], ms.int32)},
-    ),
-    "_flash_attn_forward": (
-        flash_attn_interface._flash_attn_forward,
-        {**PLAIN, **RULES, **SIDES, "return_softmax": False},
-    ),
-    "_flash_attn_backward": (
-        flash_attn_interface._flash_attn_backward,
-        {**PLAIN, **GIVEN, **RULES, **SIDES, **BUFFERS},
-    ),
-    "_flash_attn_varlen_forward": (flash_attn_interface._flash_attn_varlen_forward, {**ROWS, **LENGTHS, **RULES}),
-    "_flash_attn_varlen_backward": (
-        flash_attn_interface._flash_attn_varlen_backward,
-        {**ROWS, **PACKED_GIVEN, **LENGTHS, **RULES, **SIDES, **PACKED_BUFFERS},
     ),
     "apply_rotary_emb": (apply_rotary_emb, {"x": tensor(*DENSE), "cos": tensor(9, 8), "sin": tensor(9, 8)}),
     "index_first_axis": (bert_padding.index_first_axis, {"input": tensor(*TOKENS), "indices": ENDS[:2]}),
@@ -119,8 +88,7 @@ OPTIONAL = 3, tensor(7), tensor(7, dtype="float64")
 INTEGERS = "x", tensor(2, dtype="float32"), tensor(2, 2, 2, dtype="int32")
 # Argument: what is wrong for it; a dtype stands for the given tensor in that dtype.
 WRONG = {
-    **dict.fromkeys(("q", "k", "v", "kv", "qkv", "query", "key", "value", "k_cache", "v_cache", "x"), TENSOR),
-    **dict.fromkeys(("dout", "out", "softmax_lse", "dq", "dk", "dv"), (3, tensor(5))),
+    **dict.fromkeys(("q", "k", "v", "query", "key", "value", "k_cache", "v_cache", "x"), TENSOR),
     **dict.fromkeys(("cos", "sin", "rotary_cos", "rotary_sin", "hidden_states"), TENSOR[:2]),
     **dict.fromkeys(("softmax_scale", "scale", "scaling", "scalar_value"), NUMBER),
     **dict.fromkeys(("dropout_p", "dropout"), ("x", 1.5)),
@@ -133,7 +101,7 @@ WRONG = {
     **dict.fromkeys(("indices", "attention_mask_in_length", "unused_mask"), INTEGERS),
     **dict.fromkeys(("first_axis_dim", "batch", "seqlen", "num_splits", "sliding_window"), ("x", -1)),
     **dict.fromkeys(("actual_seq_qlen", "actual_seq_kvlen"), (*INTEGERS, (3, 2), Tensor([4, 2], ms.int32))),
-    **dict.fromkeys(("window_size_left", "window_size_right", "sparse_mode", "head_num", "inner_precise"), ("x",)),
+    **dict.fromkeys(("sparse_mode", "head_num", "inner_precise"), ("x",)),
     **dict.fromkeys(("pre_tokens", "next_tokens"), ("x",)),
     "window_size": WINDOW,
     "softcap": ("x", -1.0),
@@ -150,8 +118,7 @@ WRONG = {
 }
 # Arguments without effect, which take anything, or without a meaning of their own.
 NOT_LOOKED_AT = {
-    *("max_seqlen_q", "max_seqlen_k", "max_seqlen", "return_softmax", "zero_tensors", "rng_state", "module", "kwargs"),
-    *("leftpad_k", "seqused_k", "arguments", "keywords"),
+    *("max_seqlen_q", "max_seqlen_k", "max_seqlen", "module", "kwargs", "arguments", "keywords"),
 }
 # Values that other arguments need before the argument is checked.
 NEEDS = {
@@ -166,7 +133,6 @@ PAGES = "flash_attn_with_kvcache, pages"
 APART = {
     ("flash_attn_with_kvcache", "block_table"),
     *((PAGES, name) for name in ("cache_batch_idx", "k", "v", "rotary_cos", "rotary_sin")),
-    *((f"_flash_attn_{pass_}", "deterministic") for pass_ in ("backward", "varlen_backward")),
 }
 
 
@@ -231,9 +197,6 @@ class InGraph:
     def dropout_p(x):
         return flash_attn.flash_attn_func(x, x, x, 0.1)
 
-    def kv(x):
-        return flash_attn.flash_attn_kvpacked_func(x, ops.stack((x, x), 2)[:, :, :, :3])
-
     def cu_seqlens_k(x):
         return flash_attn.flash_attn_varlen_func(x[0], x[0], x[0], (0, 6), (0, 7), 6, 6)
 
@@ -265,8 +228,8 @@ FEWER, TABLE = tensor(2, 8, 3, 16), Tensor([[0], [1]], ms.int32)
 #: Wrong calls by the beginnings of their messages, which name the second argument as the caller does.
 OTHERS = {
     "k: got 3 heads, which do not divide the 4 heads of q;": lambda q: flash_attn.flash_attn_func(q, FEWER, FEWER),
-    "kv: got dtype float16, but q is float32;": lambda q: flash_attn.flash_attn_kvpacked_func(
-        q, tensor(2, 6, 2, 4, 16, dtype="float16")
+    "k: got dtype float16, but q is float32;": lambda q: flash_attn.flash_attn_func(
+        q, *[tensor(*DENSE, dtype="float16")] * 2
     ),
     "k_cache: got 3 heads, which do not divide the 4 heads of q;": lambda q: flash_attn.flash_attn_with_kvcache(
         q, FEWER, FEWER

@@ -61,7 +61,6 @@ OUTPUTS = drawn(
     local=(False, True),
     alibi=SLOPES,
     softcap=(0.0, 50.0),
-    packing=("apart", "kv", "qkv"),
     dtype=("float16", "bfloat16"),
 )
 
@@ -69,8 +68,6 @@ OUTPUTS = drawn(
 @pytest.mark.parametrize("case", OUTPUTS, ids=named)
 def test_output_and_gradients(flash_attn, case):
     (seq_q, seq_k), dim, kv_heads = case["lengths"], case["dim"], case["kv_heads"]
-    if case["packing"] == "qkv":
-        seq_k, kv_heads = seq_q, 6
     window, kind = window_of(case["local"], seq_k, dim), dtype_named(case["dtype"])
     given, slopes = slopes_of(case["alibi"], 2, 6)
     shapes = (2, seq_q, 6, dim), (2, seq_k, kv_heads, dim), (2, seq_k, kv_heads, dim), (2, seq_q, 6, dim)
@@ -79,12 +76,7 @@ def test_output_and_gradients(flash_attn, case):
     rules = {"causal": case["causal"], "window_size": window, "softcap": case["softcap"], "alibi_slopes": given}
 
     def attend(*tensors, **more):
-        own = {"apart": 0, "kv": 2, "qkv": 3}[case["packing"]]  # how many of the last are one tensor
-        function = "flash_attn_func" if own == 0 else f"flash_attn_{case['packing']}packed_func"
-        if own:
-            packed = ops.stack([one.astype(ms.float32) for one in tensors[3 - own :]], 2).astype(kind)
-            tensors = *tensors[: 3 - own], packed
-        return getattr(flash_attn, function)(*tensors, **rules, **more)
+        return flash_attn.flash_attn_func(*tensors, **rules, **more)
 
     output, logsumexp, nothing = attend(*tensors[:3], return_attn_probs=True, deterministic=True)
     again = attend(*tensors[:3]).astype(ms.float32)
@@ -116,7 +108,6 @@ PAGED = drawn(
     alibi=SLOPES,
     mode=("pynative", "graph"),
     causal=(False, True, True),
-    packing=("apart", "kv", "qkv"),
 )
 
 
@@ -125,11 +116,8 @@ def test_varlen(flash_attn, case):
     """Queries are rows of a padded batch, keys are rows or in pages. Entries past the end of a sequence are garbage."""
     seq_q, seq_k = case["lengths"][:: -1 if case["swapped"] else 1]
     batch, dim, kv_heads, page = 3, case["dim"], case["kv_heads"], case["page"]
-    packing = "apart" if page else case["packing"]
     draw = np.random.default_rng(dim)
     lengths_q, lengths_k = (draw.integers(max(1, most - 20), most + 1, batch) for most in (seq_q, seq_k))
-    if packing == "qkv":
-        seq_k, lengths_k, kv_heads = seq_q, lengths_q, 6
     window = window_of(case["local"], seq_k, dim)
     given, slopes = slopes_of(case["alibi"], batch, 6)
     q, k, v = random(batch, seq_q, 6, dim), *(random(batch, seq_k, kv_heads, dim, seed=seed) for seed in (1, 2))
@@ -148,7 +136,7 @@ def test_varlen(flash_attn, case):
                 keys[place], values[place] = k[item, at], v[item, at]
             table[item, -(-length // page) :] = (-7, 10**6)[item % 2]
         keys, values, table = Tensor(keys), Tensor(values), Tensor(table)
-    call = Varlen(flash_attn, packing, case["causal"], window, most_q, most_k)
+    call = Varlen(flash_attn, case["causal"], window, most_q, most_k)
     with in_mode(case["mode"]):
         output, logsumexp = call(rows_q, keys, values, ends_q, ends_k, given, table)
     result = padding.pad_input(output, indices, batch, seq_q).asnumpy()
@@ -164,24 +152,17 @@ def test_varlen(flash_attn, case):
 
 
 class Varlen(nn.Cell):
-    """A call in any packing; (output, logsumexp)."""
+    """A call of packed sequences; (output, logsumexp)."""
 
-    def __init__(self, flash_attn, packing, causal, window, most_q, most_k):
+    def __init__(self, flash_attn, causal, window, most_q, most_k):
         super().__init__()
-        name = f"flash_attn_varlen_{'' if packing == 'apart' else packing + 'packed_'}func"
-        self.call, self.packing, self.most = (getattr(flash_attn, name),), packing, (most_q, most_k)
+        self.call, self.most = (flash_attn.flash_attn_varlen_func,), (most_q, most_k)
         self.rules = {"causal": causal, "window_size": window, "return_attn_probs": True}
 
     def construct(self, q, k, v, ends_q, ends_k, slopes, table):
-        if self.packing == "qkv":
-            tensors, ends = (ops.stack((q, k, v), 1),), (ends_q, self.most[0])
-        else:
-            tensors = (q, k, v) if self.packing == "apart" else (q, ops.stack((k, v), 1))
-            ends = ends_q, ends_k, *self.most
-        if table is None:
-            results = self.call[0](*tensors, *ends, alibi_slopes=slopes, **self.rules)
-        else:
-            results = self.call[0](*tensors, *ends, alibi_slopes=slopes, block_table=table, **self.rules)
+        results = self.call[0](
+            q, k, v, ends_q, ends_k, *self.most, alibi_slopes=slopes, block_table=table, **self.rules
+        )
         return results[0], results[1]
 
 
