@@ -1,15 +1,14 @@
 """Offer the layer under the paths and signatures of earlier FlashAttention layers. They are layers for the Ascend 910.
 
-Three signatures are in use. After `head_dim` come
+Two signatures are in use. After `head_dim` come
 
     (a)  dropout_rate, prev_block_num, next_block_num, tiling_stgy_name, dp, mp, have_attention_mask_batch, alibi
     (b)  head_num, dropout_rate, prev_block_num, next_block_num, tiling_stgy_name, dp, mp, high_precision,
          have_attention_mask_batch, alibi, use_mqa
-    (c)  as (b) without head_num
 
 (a) belongs to `flash_attention.FlashAttention` and acctransformer's master branch; (b) to acctransformer's
 branch fa1_for_ms2.2.11 and to `mindspore.nn.layer.flash_attention` in MindSpore 2.2 (some of its releases leave
-tiling_stgy_name out); (c) to accspeed. `install` makes the layer importable under all three paths.
+tiling_stgy_name out). `install` makes the layer importable under both paths.
 """
 
 from __future__ import annotations
@@ -29,7 +28,6 @@ from flash_attention.nn.layer.flash_attention import FlashAttention as Layer
 PATHS = (
     "acctransformer.flash_attention.nn.layer.flash_attention",
     "mindspore.nn.layer.flash_attention",
-    "accspeed.nn.layer.flash_attention",
 )
 
 _BEFORE = ("dropout_rate", "prev_block_num", "next_block_num")
@@ -39,21 +37,20 @@ _TAIL = ("high_precision", "have_attention_mask_batch", "alibi", "use_mqa")
 
 
 class Arguments(NamedTuple):
-    """Arguments of one of the three signatures, taken apart."""
+    """Arguments of one of the two signatures, taken apart."""
 
     layer: dict  # keywords of flash_attention.FlashAttention
     head_num: int | None
     use_mqa: bool
 
 
-def read_arguments(arguments: tuple, keywords: dict, *, takes_head_num: bool = True) -> Arguments:
+def read_arguments(arguments: tuple, keywords: dict) -> Arguments:
     """Take the arguments after head_dim apart, whichever signature they follow.
 
     An integer of at least 1 in first place is head_num: dropout_rate is below 1.
 
     Args:
         arguments, keywords: what the caller gave after head_dim.
-        takes_head_num: False if the signature is (c).
 
     Raises:
         TypeError: too many arguments, an argument twice, or an argument whose meaning differs between signatures.
@@ -66,11 +63,7 @@ def read_arguments(arguments: tuple, keywords: dict, *, takes_head_num: bool = T
             f"second argument: got {given[0]!r}, allowed is head_num (an int >= 1) or dropout_rate (a float)"
         )
     counted = bool(given) and isinstance(given[0], int) and given[0] >= 1
-    if counted and not takes_head_num:
-        raise ValueError(
-            f"dropout_rate: got {given[0]!r}, allowed is 0 <= dropout_rate < 1; this path takes no head_num"
-        )
-    with_heads = counted or "head_num" in keywords or not takes_head_num
+    with_heads = counted or "head_num" in keywords
     names = ["head_num"] if counted else []
     names += _BEFORE
     place = len(names)
@@ -133,7 +126,7 @@ def _check_width(query, head_dim):
 
 
 class FlashAttention(Layer):
-    """`flash_attention.FlashAttention` with any of the three signatures, see the module.
+    """`flash_attention.FlashAttention` with either signature, see the module.
 
     Args:
         head_dim (int): size of a head.
@@ -150,12 +143,11 @@ class FlashAttention(Layer):
         TypeError, ValueError: an argument is not allowed, or its meaning differs between the signatures.
     """
 
-    takes_head_num = True
     argument_names = (*Layer.argument_names, ("attention_mask", "attn_mask"))
     attend = Layer.construct  # a graph finds neither `Layer.construct` nor, in a subclass, the `super()` of this class
 
     def __init__(self, head_dim, *arguments, **keywords):
-        read = read_arguments(arguments, keywords, takes_head_num=self.takes_head_num)
+        read = read_arguments(arguments, keywords)
         check_int("head_dim", head_dim, 1)
         super().__init__(head_dim, **{"scale": head_dim**-0.5, **read.layer})
         self.widths = None, read.layer.get("value_head_dim")
@@ -191,13 +183,6 @@ class FlashAttention(Layer):
         return super().shard(in_strategy, out_strategy)
 
 
-class AccspeedFlashAttention(FlashAttention):
-    """`FlashAttention` with signature (c), which has no head_num."""
-
-    takes_head_num = False
-
-
-_CLASSES = dict(zip(PATHS, (FlashAttention, FlashAttention, AccspeedFlashAttention)))
 _installed: dict[str, types.ModuleType | None] = {}  # our names in sys.modules, with the modules before
 
 
@@ -221,7 +206,7 @@ def install(*, replace: bool = False, flash_attn: bool = False) -> dict[str, str
     """
     check_bool("replace", replace)
     check_bool("flash_attn", flash_attn)
-    report = {path: _install(path, _modules_of_layer(path, layer), replace) for path, layer in _CLASSES.items()}
+    report = {path: _install(path, _modules_of_layer(path), replace) for path in PATHS}
     if flash_attn:
         report["flash_attn"] = _install("flash_attn", _modules_of_flash_attn(), replace)
     return report
@@ -250,7 +235,7 @@ def _install(name: str, modules: Iterator[types.ModuleType], replace: bool) -> s
     return "installed"
 
 
-def _modules_of_layer(path: str, layer: type) -> Iterator[types.ModuleType]:
+def _modules_of_layer(path: str) -> Iterator[types.ModuleType]:
     """Yield the missing packages around the module, then the module. Each is in place before the next is asked for."""
     packages = path.split(".")
     for depth in range(1, len(packages)):
@@ -259,8 +244,8 @@ def _modules_of_layer(path: str, layer: type) -> Iterator[types.ModuleType]:
             stand_in = types.ModuleType(package, f"Stands for {package}: flash_attention.install().")
             stand_in.__path__ = []
             yield stand_in
-    module: Any = types.ModuleType(path, f"{layer.__name__} of {layer.__module__}: flash_attention.install().")
-    module.FlashAttention = layer
+    module: Any = types.ModuleType(path, f"FlashAttention of {__name__}: flash_attention.install().")
+    module.FlashAttention = FlashAttention
     module.__all__ = ["FlashAttention"]
     yield module
 

@@ -11,7 +11,7 @@ from flash_attention.compat.ascend910 import PATHS, read_arguments
 from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 
-ACCTRANSFORMER, MINDSPORE, ACCSPEED = PATHS
+ACCTRANSFORMER, MINDSPORE = PATHS
 
 
 @pytest.fixture
@@ -57,11 +57,6 @@ def test_each_signature_is_read_by_its_second_argument(arguments, keywords, head
     assert read.use_mqa == keywords.get("use_mqa", False)
 
 
-def test_the_signature_without_head_num_has_high_precision_after_mp():
-    read = read_arguments((0.0, 7, 0, "sparse", 1, 2, True, False), {}, takes_head_num=False)
-    assert read.layer["mp"] == 2 and read.layer["have_attention_mask_batch"] is False
-
-
 @pytest.mark.parametrize(
     "arguments, keywords, error, message",
     [
@@ -79,11 +74,6 @@ def test_the_signature_without_head_num_has_high_precision_after_mp():
 def test_what_stays_ambiguous_is_an_error(arguments, keywords, error, message):
     with pytest.raises(error, match=message):
         read_arguments(arguments, keywords)
-
-
-def test_a_path_without_head_num_refuses_it(installed):
-    with pytest.raises(ValueError, match="takes no head_num"):
-        layer_class(ACCSPEED)(16, 8)
 
 
 @pytest.mark.daily("pynative-*", "graph-acc*")
@@ -194,7 +184,7 @@ def test_install_is_idempotent_and_undone_by_uninstall():
     first = compat.install()
     assert compat.install() == first
     compat.uninstall()
-    assert not {name for name in set(sys.modules) - before if name.startswith(("acctransformer", "accspeed"))}
+    assert not {name for name in set(sys.modules) - before if name.startswith("acctransformer")}
     for path in PATHS:
         with pytest.raises(ImportError):
             importlib.import_module(path)
@@ -202,22 +192,22 @@ def test_install_is_idempotent_and_undone_by_uninstall():
 
 
 def test_what_is_really_installed_is_replaced_only_when_asked(monkeypatch, tmp_path):
-    package = tmp_path / "accspeed" / "nn" / "layer"
+    package = tmp_path / "acctransformer" / "flash_attention" / "nn" / "layer"
     package.mkdir(parents=True)
-    for folder in (package, package.parent, package.parent.parent):
+    for folder in (package, *list(package.parents)[:3]):
         (folder / "__init__.py").write_text("")
     (package / "flash_attention.py").write_text("FlashAttention = 'theirs'\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     try:
-        assert "really installed" in compat.install()[ACCSPEED]
-        assert layer_class(ACCSPEED) == "theirs"
-        assert compat.install(replace=True)[ACCSPEED] == "installed"
-        assert layer_class(ACCSPEED) is ascend910.AccspeedFlashAttention
+        assert "really installed" in compat.install()[ACCTRANSFORMER]
+        assert layer_class(ACCTRANSFORMER) == "theirs"
+        assert compat.install(replace=True)[ACCTRANSFORMER] == "installed"
+        assert layer_class(ACCTRANSFORMER) is ascend910.FlashAttention
         compat.uninstall()
-        assert layer_class(ACCSPEED) == "theirs"
+        assert layer_class(ACCTRANSFORMER) == "theirs"
     finally:
         compat.uninstall()
-        for name in [name for name in sys.modules if name.split(".")[0] == "accspeed"]:
+        for name in [name for name in sys.modules if name.split(".")[0] == "acctransformer"]:
             del sys.modules[name]
 
 
