@@ -6,7 +6,7 @@
 #                                 libraries), --card (virtual Ascend), --arm (the kernel for Arm under emulation)
 #   ./test.sh --fresh             first removes what is compiled and cached, as in a new clone, but for the environment;
 #                                 then any of the others
-#   ./test.sh tests/emulator -k vadd   anything else goes to pytest; tests that are named run without style and types
+#   ./test.sh emulator/tests -k vadd   anything else goes to pytest; tests that are named run without style and types
 #   ./test.sh --card --mindspore 2.6   MindSpore 2.5 and 2.6 on the virtual card; with --slow all of it
 #   ./test.sh --mindspore 2.0.0   ut and the shared cases on another MindSpore, without style and types (2.0.0 or 2.7.1)
 # FLASH_ATTENTION_VENV: the virtual environment, reused between runs (default ~/.cache/flash-attention/venv).
@@ -63,7 +63,7 @@ fi
 
 status=0
 # Whoever names tests wants their answer, not eleven seconds of style and types before it.
-case " $* " in *" tests/"* | *" ./tests/"*) named=1 ;; *) named="" ;; esac
+case " $* " in *" tests/"* | *" ./tests/"* | *" emulator/"*) named=1 ;; *) named="" ;; esac
 if [ -n "$mindspore" ]; then
     cases="tests/train/flash_attention/ut tests/train/flash_attention/st/test_emulator_cases.py
         tests/train/flash_attention/st/test_mindspore_faults.py"

@@ -21,8 +21,8 @@ import tikemu
 from flash_attention.text_table import table
 from tqdm import tqdm
 
-from tests.emulator.support import mindspore_kernels
-from tests.emulator.support.programs import gemm
+from emulator.tests.support import mindspore_kernels
+from emulator.tests.support.programs import gemm
 
 FITS = 0.06  # how far predictions may be from what was published
 

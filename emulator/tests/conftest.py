@@ -12,10 +12,10 @@ import tikemu
 from tikemu import settings, tik
 from tikemu.frontend import platform_info
 
-from tests.emulator.support.arithmetic import arithmetic, native_library  # noqa: F401 - fixtures
-from tests.emulator.support.process_runs import one_number  # noqa: F401 - fixture
-from tests.emulator.support.recorded import ub  # noqa: F401 - fixture
-from tests.emulator.support.strict_programs import quiet, source, target  # noqa: F401 - fixtures
+from emulator.tests.support.arithmetic import arithmetic, native_library  # noqa: F401 - fixtures
+from emulator.tests.support.process_runs import one_number  # noqa: F401 - fixture
+from emulator.tests.support.recorded import ub  # noqa: F401 - fixture
+from emulator.tests.support.strict_programs import quiet, source, target  # noqa: F401 - fixtures
 
 _NOTHING_SELECTED = platform_info.selection()
 

@@ -11,7 +11,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 REFERENCE = ROOT / "docs/tik"
 # In these folders a D with a number is a decision, not a head_dim as in the names of attention cases.
-DECIDED = ("emulator", "tests/emulator", "docs", "train/flash_attention/kernels/tik", "train/flash_attention/backends")
+DECIDED = ("emulator", "docs", "train/flash_attention/kernels/tik", "train/flash_attention/backends")
 CITING = (*DECIDED, "train", "tests", "benchmarks", "examples")
 
 _NUMBER = r"§?\d+(?:\.\d+)?"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.train.flash_attention.st.support.wheel_tools import environment, run
+from emulator.virtual_ascend.tests.environments import environment, run
 
 ROOT = Path(__file__).resolve().parents[2]
 # Takes a sixth of the time. Without dependencies: a release installs them.

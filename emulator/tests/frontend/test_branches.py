@@ -10,7 +10,7 @@ from tikemu import tik
 from tikemu.errors import TikBuildError, TikParamError, TikWarning
 from tikemu.program import ir
 
-from tests.emulator.support.recorded import body, lines
+from emulator.tests.support.recorded import body, lines
 
 
 @contextlib.contextmanager

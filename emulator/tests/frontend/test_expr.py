@@ -15,7 +15,7 @@ from tikemu.errors import TikParamError
 from tikemu.frontend import expr, platform_info
 from tikemu.program import ir, nodes
 
-from tests.emulator.support import naive_values
+from emulator.tests.support import naive_values
 
 OPERATORS = {
     "+": operator.add,

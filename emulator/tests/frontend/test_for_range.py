@@ -10,7 +10,7 @@ import tikemu
 from tikemu import tik
 from tikemu.errors import TikParamError
 
-from tests.emulator.support.recorded import body, lines
+from emulator.tests.support.recorded import body, lines
 
 
 def test_for_range_records_a_loop(kernel):

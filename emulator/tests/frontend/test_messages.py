@@ -20,7 +20,7 @@ from tikemu import (
     tik,
 )
 
-from tests.emulator.support.strict_programs import ub
+from emulator.tests.support.strict_programs import ub
 
 
 def this_line(error: BaseException, word: str) -> None:

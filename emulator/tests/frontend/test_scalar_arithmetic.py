@@ -11,8 +11,8 @@ from tikemu import TikBoundsError
 from tikemu.machine.expressions import HELPERS, Expressions, name_of
 from tikemu.program import ir
 
-from tests.emulator.support.element_kernel import INTEGERS, program, values
-from tests.emulator.support.naive_values import OPERATORS, stored
+from emulator.tests.support.element_kernel import INTEGERS, program, values
+from emulator.tests.support.naive_values import OPERATORS, stored
 
 
 def evaluate(node: Any, **variables: Any) -> Any:

@@ -8,7 +8,7 @@ from tikemu import tik
 from tikemu.errors import TikAlignError, TikParamError, TikScopeError, TikUnsupportedArgumentError, TikUnsupportedError
 from tikemu.program import nodes
 
-from tests.emulator.support.recorded import offset
+from emulator.tests.support.recorded import offset
 
 
 def test_reshape(ub):

@@ -16,7 +16,7 @@ import pytest
 import tikemu
 from tikemu import TikError, TikWarning, tik
 
-from tests.emulator.support.strict_programs import ub
+from emulator.tests.support.strict_programs import ub
 
 OWN = str(Path(tikemu.__file__).parent)
 _FEED = {"x": np.zeros(128, np.float16)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.emulator.support.bench import Bench
+from emulator.tests.support.bench import Bench
 
 
 @pytest.fixture

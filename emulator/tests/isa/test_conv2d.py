@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from tikemu.errors import TikMemoryError, TikParamError, TikWarning
 
-from tests.emulator.support.bench import Bench, check, recorded, refuses
-from tests.emulator.support.cube_layout import RNG, assert_close, expected_product, matmul_case, unpacked, up, values
+from emulator.tests.support.bench import Bench, check, recorded, refuses
+from emulator.tests.support.cube_layout import RNG, assert_close, expected_product, matmul_case, unpacked, up, values
 
 
 def direct_convolution(fm, weight, stride, pad, dilation, pad_value):

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from tikemu.errors import TikAlignError, TikParamError, TikUnsupportedError
 
-from tests.emulator.support.arrays import RNG, once, values
-from tests.emulator.support.bench import Runtime, check, recorded, refuses, touched
+from emulator.tests.support.arrays import RNG, once, values
+from emulator.tests.support.bench import Runtime, check, recorded, refuses, touched
 
 BINARY = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "max": np.maximum, "min": np.minimum}
 

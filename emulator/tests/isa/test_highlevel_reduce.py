@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from tikemu.errors import TikAlignError, TikBoundsError, TikParamError, TikUnsupportedError, TikWarning
 
-from tests.emulator.support.arrays import PLAIN_PATHS, RNG, once, values
-from tests.emulator.support.bench import check, recorded, refuses
-from tests.emulator.support.naive_values import sums_of_groups
+from emulator.tests.support.arrays import PLAIN_PATHS, RNG, once, values
+from emulator.tests.support.bench import check, recorded, refuses
+from emulator.tests.support.naive_values import sums_of_groups
 
 
 @pytest.mark.parametrize("source,target,pipe", PLAIN_PATHS)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tikemu.isa import registry
 
-from tests.emulator.support.bench import Bench, three_tensors
+from emulator.tests.support.bench import Bench, three_tensors
 
 
 def test_names_of_both_families() -> None:

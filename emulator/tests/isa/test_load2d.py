@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from tikemu.errors import TikAlignError, TikBoundsError, TikParamError, TikUnsupportedError
 
-from tests.emulator.support.bench import Runtime, check, recorded, refuses, touched
-from tests.emulator.support.cube_layout import RNG, expected_product, gather, offset_c, to_nz
+from emulator.tests.support.bench import Runtime, check, recorded, refuses, touched
+from emulator.tests.support.cube_layout import RNG, expected_product, gather, offset_c, to_nz
 
 
 @pytest.mark.parametrize("dtype", ["float16", "int8", "uint16"])

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from tikemu.errors import TikBoundsError, TikParamError
 
-from tests.emulator.support.bench import check, recorded, refuses, touched
-from tests.emulator.support.cube_layout import RNG
+from emulator.tests.support.bench import check, recorded, refuses, touched
+from emulator.tests.support.cube_layout import RNG
 
 
 def documented_load3d(dst, src, a):

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from tikemu.errors import TikBoundsError, TikParamError, TikUnsupportedError
 
-from tests.emulator.support.bench import check, recorded, refuses
-from tests.emulator.support.cube_layout import RNG, assert_close, expected_product, matmul_case, unpacked, up
+from emulator.tests.support.bench import check, recorded, refuses
+from emulator.tests.support.cube_layout import RNG, assert_close, expected_product, matmul_case, unpacked, up
 
 
 @pytest.mark.parametrize("dtype", ["float16", "int8"])

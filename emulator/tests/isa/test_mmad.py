@@ -13,8 +13,8 @@ from tikemu.errors import (
     TikWarning,
 )
 
-from tests.emulator.support.bench import Bench, Runtime, check, recorded, refuses
-from tests.emulator.support.cube_layout import RNG, expected_product, gather, offset_a, offset_c, up
+from emulator.tests.support.bench import Bench, Runtime, check, recorded, refuses
+from emulator.tests.support.cube_layout import RNG, expected_product, gather, offset_a, offset_c, up
 
 
 def offset_b(r, c, n, k0):

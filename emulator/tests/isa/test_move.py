@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from tikemu.errors import TikAlignError, TikBoundsError, TikParamError, TikUnsupportedError, TikWarning
 
-from tests.emulator.support.arrays import PLAIN_PATHS, RNG, bytes_of
-from tests.emulator.support.bench import Bench, Runtime, call_views, check, refuses, touched
+from emulator.tests.support.arrays import PLAIN_PATHS, RNG, bytes_of
+from emulator.tests.support.bench import Bench, Runtime, call_views, check, refuses, touched
 
 
 def half(*shape):

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from tikemu.errors import TikAlignError, TikBoundsError, TikParamError, TikUnsupportedArgumentError, TikUnsupportedError
 
-from tests.emulator.support.arrays import PLAIN_PATHS, RNG, bytes_of
-from tests.emulator.support.bench import Runtime, call_views, check, refuses, touched
+from emulator.tests.support.arrays import PLAIN_PATHS, RNG, bytes_of
+from emulator.tests.support.bench import Runtime, call_views, check, refuses, touched
 
 #: float32 values, and what float16 makes of them: ties to even, saturation, NaN to 0; worked out by hand.
 ROUNDED = (

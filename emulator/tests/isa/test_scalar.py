@@ -10,7 +10,7 @@ from tikemu.errors import TikBoundsError, TikParamError, TikUnsupportedError
 from tikemu.isa import registry
 from tikemu.program import ir
 
-from tests.emulator.support.bench import Bench, check, refuses
+from emulator.tests.support.bench import Bench, check, refuses
 
 
 def scalar(dtype, name="s"):

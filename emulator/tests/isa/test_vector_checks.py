@@ -16,7 +16,7 @@ from tikemu.errors import (
 )
 from tikemu.isa import registry
 
-from tests.emulator.support.bench import Bench, Runtime, three_tensors
+from emulator.tests.support.bench import Bench, Runtime, three_tensors
 
 PARAM, BOUNDS, ALIGN, UNSUPPORTED = TikParamError, TikBoundsError, TikAlignError, TikUnsupportedArgumentError
 

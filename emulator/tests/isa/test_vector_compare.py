@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from tikemu.errors import TikAlignError, TikError, TikParamError, TikUnsupportedArgumentError, TikWarning
 
-from tests.emulator.support.bench import Bench, Runtime
-from tests.emulator.support.vector_inputs import extent, random_mask, sample
+from emulator.tests.support.bench import Bench, Runtime
+from emulator.tests.support.vector_inputs import extent, random_mask, sample
 
 CONDITIONS = ("lt", "gt", "ge", "eq", "ne", "le")
 FLOATS = ("float16", "float32")

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from tikemu.errors import TikParamError, TikUnsupportedArgumentError, TikWarning
 
-from tests.emulator.support.bench import Bench, Runtime
-from tests.emulator.support.naive_values import stored
-from tests.emulator.support.vector_inputs import settings
+from emulator.tests.support.bench import Bench, Runtime
+from emulator.tests.support.naive_values import stored
+from emulator.tests.support.vector_inputs import settings
 
 pytestmark = pytest.mark.filterwarnings("ignore::tikemu.errors.TikWarning")
 

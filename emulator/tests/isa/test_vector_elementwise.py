@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tikemu.isa import registry
 
-from tests.emulator.support.vector_inputs import FLOATS, settings
+from emulator.tests.support.vector_inputs import FLOATS, settings
 
 pytestmark = pytest.mark.filterwarnings("ignore::tikemu.errors.TikWarning")
 

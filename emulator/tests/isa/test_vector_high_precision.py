@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from tikemu.errors import TikWarning
 
-from tests.emulator.support.bench import Bench
-from tests.emulator.support.vector_inputs import FLOATS, Setting, random_mask, sample, settings
+from emulator.tests.support.bench import Bench
+from emulator.tests.support.vector_inputs import FLOATS, Setting, random_mask, sample, settings
 
 pytestmark = pytest.mark.filterwarnings("ignore::tikemu.errors.TikWarning")
 

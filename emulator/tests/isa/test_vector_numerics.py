@@ -15,9 +15,9 @@ from tikemu import build_native, native
 from tikemu.errors import TikWarning
 from tikemu.isa import numerics
 
-from tests.emulator.support.bench import Bench
-from tests.emulator.support.naive_values import stored
-from tests.emulator.support.vector_inputs import EDGES32
+from emulator.tests.support.bench import Bench
+from emulator.tests.support.naive_values import stored
+from emulator.tests.support.vector_inputs import EDGES32
 
 ALL_HALVES = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from tikemu.errors import TikAlignError, TikBoundsError, TikParamError, TikUnsupportedArgumentError, TikWarning
 
-from tests.emulator.support.bench import Bench, Runtime
-from tests.emulator.support.vector_inputs import extent, random_mask, sample
+from emulator.tests.support.bench import Bench, Runtime
+from emulator.tests.support.vector_inputs import extent, random_mask, sample
 
 pytestmark = pytest.mark.filterwarnings("ignore::tikemu.errors.TikWarning")
 FLOATS = ("float16", "float32")

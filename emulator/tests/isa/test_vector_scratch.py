@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tikemu.errors import TikBoundsError, TikParamError, TikUnsupportedArgumentError, TikWarning
 
-from tests.emulator.support.bench import Bench, three_tensors
+from emulator.tests.support.bench import Bench, three_tensors
 
 
 def test_mask_mode_and_stride_unit() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tikemu.errors import TikAlignError, TikError, TikParamError, TikUnsupportedArgumentError, TikWarning
 
-from tests.emulator.support.bench import Bench, Runtime, Tensor
+from emulator.tests.support.bench import Bench, Runtime, Tensor
 
 
 @pytest.mark.parametrize("dtype", ["int16", "uint16", "float16"])

@@ -12,9 +12,9 @@ import pytest
 import tikemu
 from tikemu import Options, TikBoundsError, TikError, TikWarning, cli, findings, tik
 
-from tests.emulator.support import finding_programs
-from tests.emulator.support.finding_programs import PROGRAMS, mixed
-from tests.emulator.support.strict_programs import ub
+from emulator.tests.support import finding_programs
+from emulator.tests.support.finding_programs import PROGRAMS, mixed
+from emulator.tests.support.strict_programs import ub
 
 pytestmark = pytest.mark.usefixtures("quiet")
 ALL = Options(strict=True, findings="all")
@@ -144,7 +144,7 @@ def test_leave_out_takes_classes_only() -> None:
 def test_the_command_lists_findings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     program = tmp_path / "program.py"
     program.write_text(
-        "from tests.emulator.support.finding_programs import mixed\nfrom tbe import tik\n\n"
+        "from emulator.tests.support.finding_programs import mixed\nfrom tbe import tik\n\n"
         "def build():\n    return mixed(tik.Tik())[0]\n"
     )
     np.save(tmp_path / "source.npy", np.full(128, 0.5, np.float16))

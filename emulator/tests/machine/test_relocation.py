@@ -8,7 +8,7 @@ import tikemu
 from tikemu import Options, TikBoundsError, TikUndefinedError, TikWarning, tik
 from tikemu.machine.calls import relocation, site
 
-from tests.emulator.support.random_program import Generator
+from emulator.tests.support.random_program import Generator
 
 pytestmark = pytest.mark.usefixtures("soc", "quiet")
 EVERY, NONE = 0, 1 << 30

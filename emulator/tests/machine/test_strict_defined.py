@@ -9,7 +9,7 @@ import pytest
 import tikemu
 from tikemu import TikParamError, TikUndefinedError, tik
 
-from tests.emulator.support.strict_programs import STRICT, check, faulty, filled, ub
+from emulator.tests.support.strict_programs import STRICT, check, faulty, filled, ub
 
 pytestmark = pytest.mark.usefixtures("quiet")
 

@@ -10,7 +10,7 @@ from tikemu.isa.region import Memory, Piece, Region
 from tikemu.machine.memories import poison
 from tikemu.machine.strict import guarded
 
-from tests.emulator.support.bench import Judgement
+from emulator.tests.support.bench import Judgement
 
 SIZE = 4096
 PIECES: list[tuple[Piece, ...]] = [

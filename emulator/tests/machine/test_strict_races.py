@@ -9,7 +9,7 @@ import pytest
 import tikemu
 from tikemu import TikParamError, TikSyncError, tik
 
-from tests.emulator.support.strict_programs import STRICT, check, faulty, filled, per_block, ub
+from emulator.tests.support.strict_programs import STRICT, check, faulty, filled, per_block, ub
 
 pytestmark = pytest.mark.usefixtures("quiet")
 

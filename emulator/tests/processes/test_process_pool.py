@@ -17,7 +17,7 @@ import tikemu
 from tikemu import TikProcessError, tik
 from tikemu.processes import pool as pools
 
-from tests.emulator.support.element_kernel import tiled
+from emulator.tests.support.element_kernel import tiled
 
 pytestmark = pytest.mark.usefixtures("one_number", "soc")
 TWO = tikemu.Options(processes=2, progress=False)
@@ -56,7 +56,7 @@ import os, sys
 import numpy as np, tikemu
 from tikemu.frontend import platform_info
 from tikemu.processes import pool
-from tests.emulator.processes.test_process_pool import TWO, shifting
+from emulator.tests.processes.test_process_pool import TWO, shifting
 from tikemu import tik
 
 platform_info.set_current_compile_soc_info("Ascend910A")

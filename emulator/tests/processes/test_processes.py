@@ -17,11 +17,11 @@ from tikemu import TikBoundsError, TikWarning, tik
 from tikemu.processes import blocks as shares
 from tikemu.program import ir
 
-from tests.emulator.support.process_runs import check_same, modes
-from tests.emulator.support.programs.cube_operators import PROGRAMS
-from tests.emulator.support.random_blocks import BlockProgram
-from tests.emulator.support.random_program import Generator
-from tests.fuzz import Campaign
+from emulator.tests.support.fuzz import Campaign
+from emulator.tests.support.process_runs import check_same, modes
+from emulator.tests.support.programs.cube_operators import PROGRAMS
+from emulator.tests.support.random_blocks import BlockProgram
+from emulator.tests.support.random_program import Generator
 
 pytestmark = pytest.mark.usefixtures("one_number", "soc")
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -33,7 +33,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "no trace": {"trace": False},
 }
 CAMPAIGN = Campaign(
-    "processes", "tests.emulator.processes.test_processes", 1000, 50, ("emulator/tikemu", "tests/emulator")
+    "processes", "emulator.tests.processes.test_processes", 1000, 50, ("emulator/tikemu", "emulator/tests")
 )
 
 

@@ -10,8 +10,8 @@ import pytest
 import tikemu
 from tikemu import Options, TikBoundsError, TikMemoryError, TikUnsupportedError, TikWarning, tik
 
-from tests.emulator.isa.test_load3d import window
-from tests.emulator.support.cube_layout import values
+from emulator.tests.isa.test_load3d import window
+from emulator.tests.support.cube_layout import values
 
 pytestmark = pytest.mark.usefixtures("soc")
 RNG = np.random.default_rng(29)

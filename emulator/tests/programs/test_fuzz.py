@@ -10,13 +10,13 @@ import pytest
 import tikemu
 from tikemu import TikWarning, dump
 
-from tests.emulator.support import naive
-from tests.emulator.support.random_program import Generator
-from tests.fuzz import Campaign
+from emulator.tests.support import naive
+from emulator.tests.support.fuzz import Campaign
+from emulator.tests.support.random_program import Generator
 
 #: The naive interpreter needs half a second for one; the campaign below, with --slow, runs thousands.
 PROGRAMS = 20
-CAMPAIGN = Campaign("tikemu", "tests.emulator.programs.test_fuzz", 10_000, 200, ("emulator/tikemu", "tests/emulator"))
+CAMPAIGN = Campaign("tikemu", "emulator.tests.programs.test_fuzz", 10_000, 200, ("emulator/tikemu", "emulator/tests"))
 
 
 @pytest.mark.parametrize("seed", range(PROGRAMS))

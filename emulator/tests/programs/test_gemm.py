@@ -1,6 +1,6 @@
 """The tiled GEMM and the loops that stand beside published measurements: correct, and their predicted shares plausible.
 
-Nothing here asks predictions and measurements to agree; ``python -m tests.emulator.support.programs.gemm`` prints both.
+Nothing here asks predictions and measurements to agree; ``python -m emulator.tests.support.programs.gemm`` prints both.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import pytest
 import tikemu
 from tikemu import Options
 
-from tests.emulator.support.programs import gemm
+from emulator.tests.support.programs import gemm
 
 
 @pytest.mark.parametrize("buffers", [1, 2])

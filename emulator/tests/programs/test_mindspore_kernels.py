@@ -9,8 +9,8 @@ import pytest
 import tikemu
 from tikemu import TikError
 
-from tests.emulator.support import mindspore_kernels
-from tests.emulator.support.mindspore_kernels import CASES, available, run
+from emulator.tests.support import mindspore_kernels
+from emulator.tests.support.mindspore_kernels import CASES, available, run
 
 pytestmark = pytest.mark.skipif(not available(), reason="the kernels are part of MindSpore, which is not installed")
 EACH = [pytest.param(case, id=str(case), marks=[pytest.mark.slow] if case.slow else []) for case in CASES]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tikemu
 
-from tests.emulator.support.programs.cube_operators import PROGRAMS
+from emulator.tests.support.programs.cube_operators import PROGRAMS
 
 
 def _compare(outputs, expected):

@@ -18,8 +18,8 @@ from tikemu.isa.micro_op import MicroOp, Operand
 from tikemu.isa.region import Memory, Region
 from tikemu.program import ir
 
-from tests.emulator.support.naive_instructions import INSTRUCTIONS
-from tests.emulator.support.naive_values import Pointer
+from emulator.tests.support.naive_instructions import INSTRUCTIONS
+from emulator.tests.support.naive_values import Pointer
 
 SOC = soc.ASCEND_910A
 SCOPES = {"GM": "global", **{kind: f"local.{kind}" for kind in ("UB", "L1", "L0A", "L0B", "L0C")}}

@@ -7,7 +7,7 @@ from typing import Any, Callable
 import numpy as np
 from tikemu import tik
 
-from tests.emulator.support.strict_programs import filled, per_block, ub
+from emulator.tests.support.strict_programs import filled, per_block, ub
 
 #: The inputs and outputs of a program, and more options.
 Parts = tuple[list[Any], list[Any], dict[str, Any]]

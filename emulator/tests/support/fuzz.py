@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-REPOSITORY = Path(__file__).resolve().parent.parent
+REPOSITORY = Path(__file__).resolve().parents[3]
 SOURCES = ("*.py", "*.cpp", "*.h", "*.c")
 
 

@@ -17,9 +17,9 @@ from typing import Any, Callable
 import numpy as np
 import tikemu
 
-from tests.emulator.support import mindspore_problems as problems
-from tests.emulator.support import mindspore_sparse_attention as sparse
-from tests.emulator.support.mindspore_problems import Problem
+from emulator.tests.support import mindspore_problems as problems
+from emulator.tests.support import mindspore_sparse_attention as sparse
+from emulator.tests.support.mindspore_problems import Problem
 
 PACKAGE = "mindspore.ops._op_impl._custom_op"
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.emulator.support.mindspore_problems import HALF, SINGLE, U16, Problem, described, normal, nz, product, zn
+from emulator.tests.support.mindspore_problems import HALF, SINGLE, U16, Problem, described, normal, nz, product, zn
 
 
 def random_weights(generator: np.random.Generator, sequence: int, heads: int) -> dict[str, np.ndarray]:

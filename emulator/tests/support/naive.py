@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from tikemu.program import ir
 
-from tests.emulator.support.naive_instructions import INSTRUCTIONS
-from tests.emulator.support.naive_values import CODES, LARGEST, OPERATORS, Pointer, size_of, stored, to_integer
+from emulator.tests.support.naive_instructions import INSTRUCTIONS
+from emulator.tests.support.naive_values import CODES, LARGEST, OPERATORS, Pointer, size_of, stored, to_integer
 
 
 class Interrupt(Exception):

@@ -11,7 +11,7 @@ import struct
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tests.emulator.support.naive_values import (
+from emulator.tests.support.naive_values import (
     CODES,
     COMPARE,
     ONE,

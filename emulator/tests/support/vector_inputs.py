@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from tikemu.isa import registry
 
-from tests.emulator.support.bench import Bench
-from tests.emulator.support.naive_instructions import lanes
+from emulator.tests.support.bench import Bench
+from emulator.tests.support.naive_instructions import lanes
 
 FLOATS = ("float16", "float32")
 

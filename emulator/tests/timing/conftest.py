@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.emulator.support.timing_bench import Bench
+from emulator.tests.support.timing_bench import Bench
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from tikemu.soc import ASCEND_910A
 from tikemu.timing.clock import CoreClock
 from tikemu.timing.simulator import PIPE_INDEX, TimedOp
 
-from tests.emulator.support.timing_bench import FLAG, FLAGS, ISSUE, SYNC, A, B, Bench, C
+from emulator.tests.support.timing_bench import FLAG, FLAGS, ISSUE, SYNC, A, B, Bench, C
 
 
 def test_independent_instructions_of_a_pipe_follow_each_other(bench: Bench) -> None:

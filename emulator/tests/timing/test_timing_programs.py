@@ -11,8 +11,8 @@ import pytest
 import tikemu
 from tikemu import Options, tik
 
-from tests.emulator.support.element_kernel import tiled
-from tests.emulator.support.timing_bench import FLAGS, ISSUE, SYNC
+from emulator.tests.support.element_kernel import tiled
+from emulator.tests.support.timing_bench import FLAGS, ISSUE, SYNC
 
 
 def vector_kernel(instance: Any) -> Any:

@@ -13,8 +13,8 @@ from tikemu.soc import PIPES
 from tikemu.timing.simulator import PIPE_INDEX
 from tikemu.timing.waits import named
 
-from tests.emulator.support.element_kernel import tiled
-from tests.emulator.support.timing_bench import FLAGS, ISSUE, SYNC, A, B, Bench
+from emulator.tests.support.element_kernel import tiled
+from emulator.tests.support.timing_bench import FLAGS, ISSUE, SYNC, A, B, Bench
 
 pytestmark = pytest.mark.usefixtures("soc")
 

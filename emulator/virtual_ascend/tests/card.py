@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.train.flash_attention.st.support.wheel_tools import ROOT, development_environment, mindspore_environment
+from emulator.virtual_ascend.tests.environments import development_environment, mindspore_environment
 
+ROOT = Path(__file__).resolve().parents[3]
 PACKAGES = (ROOT / "emulator/virtual_ascend", ROOT / "emulator")
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.virtual_ascend.card import card_python
+from emulator.virtual_ascend.tests.card import card_python
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,7 @@
 """Measure the cost of a launch, and what several processes save: on the card, launch_times.py [CALLS].
 
     export PYTHONPATH=emulator:emulator/virtual_ascend
-    virtual-ascend --processes 2 -- python tests/virtual_ascend/launch_times.py
+    virtual-ascend --processes 2 -- python emulator/virtual_ascend/tests/launch_times.py
 
 It prints the milliseconds of one launch of a small operator in a graph, and of its computation alone. For an operator
 of 32 blocks it prints the milliseconds of each call, the processes that execute blocks, and a checksum of the result.

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from virtual_ascend import cards
 
-from tests.virtual_ascend.card import PACKAGES
+from emulator.virtual_ascend.tests.card import PACKAGES
 
 VARIABLES = {**os.environ, "VIRTUAL_ASCEND_SEED": "3", "MS_COMPILER_CACHE_PATH": "cache"}
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.virtual_ascend.card import on_card, said
+from emulator.virtual_ascend.tests.card import on_card, said
 
 pytestmark = pytest.mark.card
 PROGRAM = Path(__file__).with_name("collective_programs.py")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.virtual_ascend.card import on_card, said
+from emulator.virtual_ascend.tests.card import on_card, said
 
 pytestmark = pytest.mark.card
 FOLDER = Path(__file__).parent

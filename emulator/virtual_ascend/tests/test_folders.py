@@ -8,7 +8,7 @@ import sys
 import pytest
 from virtual_ascend import folders
 
-from tests.virtual_ascend.card import PACKAGES, on_card, start
+from emulator.virtual_ascend.tests.card import PACKAGES, on_card, start
 
 pytestmark = pytest.mark.card
 VARIABLES = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, PACKAGES))}

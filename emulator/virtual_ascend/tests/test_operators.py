@@ -11,7 +11,7 @@ from virtual_ascend.device import channels, operators
 from virtual_ascend.device.by_name import entry_of
 from virtual_ascend.device.report import AI_CPU
 
-from tests.virtual_ascend.card import on_card, said, start
+from emulator.virtual_ascend.tests.card import on_card, said, start
 
 pytestmark = pytest.mark.card
 PROGRAM = Path(__file__).with_name("operator_cases")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from virtual_ascend.device.processes import LARGE, LONG, Processes
 
-from tests.virtual_ascend.card import on_card, said
+from emulator.virtual_ascend.tests.card import on_card, said
 
 pytestmark = pytest.mark.card
 PROGRAM = Path(__file__).with_name("launch_times.py")

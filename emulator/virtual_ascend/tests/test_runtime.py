@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.virtual_ascend.card import PACKAGES, said, start
+from emulator.virtual_ascend.tests.card import PACKAGES, said, start
 
 pytestmark = pytest.mark.card
 PROGRAM = Path(__file__).with_name("runtime_calls.py")

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from tests.virtual_ascend.card import on_card, said, start
+from emulator.virtual_ascend.tests.card import on_card, said, start
 
 pytestmark = pytest.mark.card
 PROGRAM = """

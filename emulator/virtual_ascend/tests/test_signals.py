@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 
-from tests.virtual_ascend.card import PACKAGES
+from emulator.virtual_ascend.tests.card import PACKAGES
 
 VARIABLES = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, PACKAGES))}
 # Requests as runtime/device.h has them: how many batches wait in a channel.

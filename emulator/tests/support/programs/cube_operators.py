@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from tests.emulator.support.cube_layout import to_nz
-from tests.emulator.support.programs import vector_operators
-from tests.emulator.support.programs.program import program, uniform
+from emulator.tests.support.cube_layout import to_nz
+from emulator.tests.support.programs import vector_operators
+from emulator.tests.support.programs.program import program, uniform
 
 
 @program

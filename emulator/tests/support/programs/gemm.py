@@ -1,7 +1,7 @@
 """Programs that stand beside published measurements of a first-generation Ascend 910: a tiled GEMM, a loop of matrix
 products and a loop of vector instructions.
 
-    python -m tests.emulator.support.programs.gemm
+    python -m emulator.tests.support.programs.gemm
 
 prints the predicted share of the peak beside the measured share. arXiv 2507.23387 publishes the block sizes of the
 GEMM for the 910A: bm, bk, bn = 192, 80, 192 with single and 176, 64, 176 with double buffers. That paper computes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tests.emulator.support.programs.program import program, uniform
+from emulator.tests.support.programs.program import program, uniform
 
 
 @program

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from emulator.virtual_ascend.tests.environments import run
 from tests.train.flash_attention.st.support.emulated_arm import RELEASE, arm_wheel, emulated_python, install
-from tests.train.flash_attention.st.support.wheel_tools import LIBRARY, ROOT, needs_nothing_newer_than_2014, run
+from tests.train.flash_attention.st.support.wheel_tools import LIBRARY, ROOT, needs_nothing_newer_than_2014
 
 pytestmark = [
     pytest.mark.arm,

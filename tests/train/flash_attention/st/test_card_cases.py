@@ -6,11 +6,11 @@ MindSpore 2.5 and 2.6 drive the first Ascend 910 through GE.
 import numpy as np
 import pytest
 
+from emulator.virtual_ascend.tests.card import said, start
 from tests.train.flash_attention.st.support.card_kernels import BOUND
 from tests.train.flash_attention.st.support.card_runs import release_python, verdicts, words
 from tests.train.flash_attention.st.support.wheel_tools import ROOT
 from tests.train.flash_attention.support.case_list import daily_names
-from tests.virtual_ascend.card import said, start
 
 MINUTES = 60
 pytestmark = [pytest.mark.card, pytest.mark.timeout(60 * MINUTES)]  # the first one of a release makes an environment

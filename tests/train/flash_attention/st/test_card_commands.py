@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from flash_attention.commands.selftest import elf
 
+from emulator.virtual_ascend.tests.card import ge_python, said, start
 from tests.train.flash_attention.st.support.card_runs import release_python
 from tests.train.flash_attention.st.support.wheel_tools import ROOT
-from tests.virtual_ascend.card import ge_python, said, start
 
 pytestmark = [pytest.mark.card, pytest.mark.timeout(3600)]
 PAGE = (ROOT / "docs/ascend.md").read_text()

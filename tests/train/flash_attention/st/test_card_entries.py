@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from emulator.virtual_ascend.tests.card import card_python, on_card, said
 from tests.train.flash_attention.st.support.wheel_tools import ROOT
-from tests.virtual_ascend.card import card_python, on_card, said
 
 pytestmark = pytest.mark.card
 PROGRAM = Path(__file__).with_name("support") / "card_entries.py"

@@ -2,8 +2,8 @@
 
 import pytest
 
+from emulator.virtual_ascend.tests.card import card_python
 from tests.train.flash_attention.st.support.card_kernels import expected, kernels
-from tests.virtual_ascend.card import card_python
 
 EVERY_RUN = "graph TH 64", "pynative BSH 64"
 FORWARD = "FlashAttentionForward"

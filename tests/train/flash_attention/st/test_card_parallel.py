@@ -8,12 +8,12 @@ import re
 import numpy as np
 import pytest
 
+from emulator.virtual_ascend.tests.card import said, start
 from tests.train.flash_attention.st.support.card_runs import losses_by_card, release_python, steps, verdicts_by_card
 from tests.train.flash_attention.st.support.wheel_tools import ROOT
-from tests.virtual_ascend.card import said, start
 
 pytestmark = [pytest.mark.card, pytest.mark.timeout(1800)]
-COLLECTIVES = ROOT / "tests/virtual_ascend/collective_programs.py"
+COLLECTIVES = ROOT / "emulator/virtual_ascend/tests/collective_programs.py"
 # float16 products are rounded in another place when they are split.
 BOUND = 2e-3
 SLOW = {"marks": pytest.mark.slow}

@@ -6,8 +6,9 @@ from typing import NamedTuple
 
 import pytest
 
+from emulator.virtual_ascend.tests.environments import environment, kept_environment, run
 from tests.train.flash_attention.st.support.card_runs import card_run, release_python, verdicts
-from tests.train.flash_attention.st.support.wheel_tools import ROOT, environment, kept_environment, run
+from tests.train.flash_attention.st.support.wheel_tools import ROOT
 
 
 class Client(NamedTuple):

@@ -8,7 +8,7 @@ import sys
 import pytest
 from flash_attention.backends.cpu import library
 
-from tests.fuzz import Campaign
+from emulator.tests.support.fuzz import Campaign
 from tests.train.flash_attention.support import cases, run
 from tests.train.flash_attention.support.modes import in_mode
 from tests.train.flash_attention.support.random_cases import random_case

@@ -10,14 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.train.flash_attention.st.support.wheel_tools import (
-    RELEASES,
-    copy_sources,
-    mindspore_environment,
-    needs_nothing_newer_than_2014,
-    run,
-    smoke,
-)
+from emulator.virtual_ascend.tests.environments import RELEASES, mindspore_environment, run
+from tests.train.flash_attention.st.support.wheel_tools import copy_sources, needs_nothing_newer_than_2014, smoke
 
 # The backend that needs both wheels.
 EMULATED = """

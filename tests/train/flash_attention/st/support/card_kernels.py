@@ -15,8 +15,8 @@ import tempfile
 import textwrap
 from pathlib import Path
 
+from emulator.virtual_ascend.tests.card import on_card, said
 from tests.train.flash_attention.st.support.wheel_tools import ROOT
-from tests.virtual_ascend.card import on_card, said
 
 LISTS = Path(__file__).with_suffix(".txt")
 MODES = "graph", "pynative"

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
+from emulator.virtual_ascend.tests.card import card_python, ge_python, on_card, said
 from tests.train.flash_attention.st.support.wheel_tools import ROOT
-from tests.virtual_ascend.card import card_python, ge_python, on_card, said
 
 FOLDER = Path(__file__).parent
 

@@ -10,7 +10,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.train.flash_attention.st.support.wheel_tools import ROOT, copy_sources, kept, kept_environment, run
+from emulator.virtual_ascend.tests.environments import kept, kept_environment, run
+from tests.train.flash_attention.st.support.wheel_tools import ROOT, copy_sources
 
 RELEASE, VERSION = "2.10.0", "3.11"
 PLATFORMS = ("manylinux2014_aarch64", "manylinux_2_28_aarch64")

@@ -18,7 +18,7 @@ from flash_attention.commands.selftest import elf
 from flash_attention.commands.selftest.kernels import KERNELS, planned
 from flash_attention.kernels.tik import describe
 
-from tests.virtual_ascend.card import PACKAGES, ROOT
+from emulator.virtual_ascend.tests.card import PACKAGES, ROOT
 
 pytest.importorskip("tikemu")
 virtual_elf = pytest.importorskip("virtual_ascend.elf")

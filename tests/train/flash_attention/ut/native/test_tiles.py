@@ -16,7 +16,8 @@ import pytest
 from flash_attention.backends.cpu import build, library
 from flash_attention.call import Call
 
-from tests.train.flash_attention.st.support.wheel_tools import ROOT, run
+from emulator.virtual_ascend.tests.environments import run
+from tests.train.flash_attention.st.support.wheel_tools import ROOT
 from tests.train.flash_attention.ut.native.support import calls
 from tests.train.flash_attention.ut.native.support.calls import instruction_set
 

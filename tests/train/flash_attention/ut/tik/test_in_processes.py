@@ -5,7 +5,7 @@ import pytest
 from flash_attention.kernels.tik import operators
 from flash_attention.kernels.tik.problem import KernelProblem
 
-from tests.emulator.support.process_runs import check_same, modes
+from emulator.tests.support.process_runs import check_same, modes
 
 pytestmark = [pytest.mark.system, pytest.mark.usefixtures("on_emulator")]
 
