@@ -5,6 +5,7 @@ Each result is compared with float64 by the rules of `reference.compare`. Every 
 
 import functools
 import sys
+from pathlib import Path
 
 import mindspore as ms
 import numpy as np
@@ -13,7 +14,7 @@ from flash_attention.reference import Attention
 from mindspore import Tensor, ops
 
 from tests.train.flash_attention.st.support.card_program import on_the_card, report
-from tests.train.flash_attention.support import serving, varlen
+from tests.train.flash_attention.support import joint_calls, serving, varlen
 from tests.train.flash_attention.support.calls import make_call
 from tests.train.flash_attention.support.cases import Case
 from tests.train.flash_attention.support.paged import RULES, grow
@@ -177,7 +178,21 @@ def server(kind):
     serving.serve(serving.made(kind, {"contiguous": "right", "paged": "left"}[kind], "tik"), "tik", 5)
 
 
+# ------------------------------------------------------------------------------------------------------- unlike calls
+def unlike(order):
+    """Compare unlike calls in one network with each call alone."""
+    calls = joint_calls.calls_in_float16()[::order]
+    way = "graph" if ms.get_context("mode") == ms.GRAPH_MODE else "pynative"
+    folder = Path.cwd()
+    found, wanted = joint_calls.joint(calls, way, folder), joint_calls.alone(calls, folder, way)
+    assert found.keys() == wanted.keys()
+    for name, gradient in found.items():
+        np.testing.assert_array_equal(gradient, wanted[name], err_msg=name)
+
+
 CALLS = {
+    "unlike": functools.partial(unlike, 1),
+    "unlike.reversed": functools.partial(unlike, -1),
     **{f"server.{kind}": functools.partial(server, kind) for kind in serving.KINDS},
     "dropout_by_seed": dropout_by_seed,
     "packed_dropout": packed_dropout,
