@@ -21,7 +21,7 @@ from flash_attention.measuring.figures import Figure
 from flash_attention.measuring.implementations import Gemm
 from flash_attention.measuring.timing import Timing, Worker, time_in_turns, working
 
-from benchmarks import cache_steps, masked_decode, required, tik_decode, tik_packed
+from benchmarks import masked_decode, required, tik_decode
 
 WINDOW_BLOCKS = 8
 WINDOW_TILES = (64, 128)
@@ -231,10 +231,8 @@ PARTS: dict[str, Callable[[argparse.Namespace, Plan], list[Figure]]] = {
     "packed": lambda options, plan: sequences.packed(options.rounds, options.threads, options.quick),
     "decode": lambda options, plan: sequences.decode(options.rounds, options.threads, options.quick, DTYPES),
     "masked_decode": lambda options, plan: masked_decode.figures(options.quick),
-    "caches": lambda options, plan: cache_steps.figures(options.quick),
     "tik": lambda options, plan: tik.figures(tik.SEQ // tik.QUICK if options.quick else tik.SEQ),
     "tik_decode": lambda options, plan: tik_decode.figures(options.quick),
-    "tik_packed": lambda options, plan: tik_packed.figures(options.quick),
 }
 
 

@@ -16,7 +16,7 @@ BOUNDS: Mapping[str, float] = {
     for group in json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8")).values()
     for pattern, bound in group.items()
 }
-_LARGER_IS_BETTER = ("x", "%")  # "x spread", "x the time", "ms", "MB" and "cycles" are better when smaller
+_LARGER_IS_BETTER = ("x", "%")  # "x spread", "x the time", "ms" and "MB" are better when smaller
 
 
 def bound_of(name: str, bounds: Mapping[str, float] = BOUNDS) -> float | None:

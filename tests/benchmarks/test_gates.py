@@ -12,7 +12,7 @@ from flash_attention.measuring.case import Case
 from flash_attention.measuring.figures import Figure
 from flash_attention.measuring.timing import Timing
 
-from benchmarks import cache_steps, gates, kunpeng_model, masked_decode, required, tik_decode, tik_packed
+from benchmarks import gates, masked_decode, required, tik_decode
 from benchmarks.required import BOUNDS, bound_of, is_met
 
 
@@ -82,7 +82,7 @@ def test_memory_is_beyond_the_results(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 #: Parts that are not measured by workers.
-OTHERS = ("packed", "decode", "masked_decode", "caches", "tik", "tik_decode", "tik_packed")
+OTHERS = ("packed", "decode", "masked_decode", "tik", "tik_decode")
 
 
 @pytest.fixture
@@ -108,15 +108,12 @@ def names(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     ]
     operators = [tik.figure_name(shape, sync) for shape in tik.SHAPES for sync in tik.SYNC]
     operators += [f"{case}: of the memory's rate" for case in tik_decode.CASES]
-    operators += [f"packed {operator} in TIK: of the ideal share" for operator in tik_packed.OPERATORS]
     return [
         *(figure.name for figure in found),
         *decode,
         *packed,
-        *cache_steps.NAMES,
         *masked_decode.names(),
         *operators,
-        *kunpeng_model.FIGURES,
     ]
 
 
@@ -148,8 +145,8 @@ def test_the_gates_as_a_whole(capsys) -> None:
     assert gates.main(["--quick", "--rounds", "1", "--threads", "1"]) == 0
     printed = capsys.readouterr().out
     for figure in (
-        *("of the speed of BNSD", "of the gain in pairs", "spread of time per token", "extra memory", "a token"),
-        *("of the copy rate", "packed backward: of", "packed backward in TIK: of", "of the Cube's peak"),
+        *("of the speed of BNSD", "of the gain in pairs", "spread of time per token", "extra memory"),
+        *("of the copy rate", "packed backward: of", "of the Cube's peak"),
     ):
         assert figure in printed
     assert "required" not in printed
