@@ -142,13 +142,13 @@ def layer_violations(found: Sequence[Import], layers: Sequence[Sequence[str]]) -
 
 
 def importers(package: Path, *foreign: str) -> set[str]:
-    """Return the modules of the package that import one of the ``foreign`` packages anywhere."""
+    """Return the modules of the package that import something of a ``foreign`` package anywhere."""
     found = set()
     for name, path in modules(package).items():
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             if isinstance(node, ast.ImportFrom) and not node.level:
                 names = [node.module or ""]
-            if any(imported.partition(".")[0] in foreign for imported in names):
+            if any(f"{imported}.".startswith(f"{one}.") for imported in names for one in foreign):
                 found.add(name)
     return found

@@ -38,7 +38,7 @@ def _build_cce(build: Callable[..., None]) -> Callable[..., None]:
         build(self, kernel_name, *arguments, **named)
         if writes_files:
             from ..operator_call import OperatorCall
-            from .tasks import write
+            from .kernel_files import write
 
             program = latest()
             assert program is not None

@@ -11,7 +11,6 @@ import json
 import os
 import random
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Callable
 
@@ -20,11 +19,12 @@ import numpy as np
 from ..operator_call import OperatorCall
 from . import graph_collectives
 from .aicpu import DTYPES
-from .by_name import FORMATS, entry_of
+from .by_name import entry_of
 from .errors import KernelError
 from .graph_collectives import Exchange
 from .launch import Launcher, compute
 from .memory import Address
+from .node import Graph, Node, described, description_of
 from .numerics import convert
 from .operators import AICPU, TABLE, ge
 from .packages import Packages
@@ -45,29 +45,6 @@ _AS_ATTRIBUTES: Mapping[str, tuple[str, ...]] = MappingProxyType(
 _UPDATED: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {"ApplyAdam": ("var", "m", "v"), "ApplyMomentum": ("var", "accum")}
 )
-
-Place = tuple[int, int]  # a node and one of its outputs
-
-
-@dataclass
-class Node:
-    """One node; tensors of its outputs are descriptions with `shape`, `dtype` and `format`."""
-
-    name: str
-    type: str
-    inputs: list[tuple[str, Place | None]]
-    outputs: list[tuple[str, dict[str, Any] | None]]
-    before: list[int]
-    attributes: dict[str, Any]
-    subgraphs: dict[str, Graph]
-
-
-@dataclass
-class Graph:
-    """Hold the nodes by number in the order they run, and the results' places."""
-
-    nodes: dict[int, Node]
-    results: list[Place]
 
 
 class Graphs:
@@ -228,25 +205,6 @@ def _constant(value: dict[str, Any], contents: bytes) -> np.ndarray:
     dtype, shape = np.dtype(DTYPES[tensor["dtype"]]), tensor["shape"]
     count = int(np.prod(shape))
     return np.frombuffer(contents, dtype, count, start).reshape(shape) if count else np.zeros(shape, dtype)
-
-
-def described(tensor: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Return a description as kernels have it."""
-    if tensor is None or tensor["dtype"] not in DTYPES:
-        return None
-    shape = tensor["shape"]
-    return {
-        "shape": shape,
-        "ori_shape": shape,
-        "format": FORMATS.get(tensor["format"], "ND"),
-        "dtype": DTYPES[tensor["dtype"]],
-    }
-
-
-def description_of(array: np.ndarray) -> dict[str, Any]:
-    """Return the description of an array."""
-    shape = list(array.shape)
-    return {"shape": shape, "ori_shape": shape, "format": "ND", "dtype": str(array.dtype)}
 
 
 def _stored(result: np.ndarray, tensor: dict[str, Any] | None) -> np.ndarray:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,9 +16,7 @@ from .collectives import DTYPES as HCCL_DTYPES
 from .collectives import REDUCTIONS, extent
 from .errors import KernelError
 from .memory import FRESH
-
-if TYPE_CHECKING:
-    from .graph import Node
+from .node import Node
 
 
 class Exchange(NamedTuple):

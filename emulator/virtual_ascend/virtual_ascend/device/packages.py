@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import tikemu
@@ -20,10 +20,8 @@ from ..operator_call import OperatorCall, arguments_of, shape_of
 from .errors import KernelError
 from .formats import dtype_of, store, to_plain
 from .launch import Launcher
+from .node import Node, described, description_of
 from .report import AI_CORE
-
-if TYPE_CHECKING:
-    from .graph import Node
 
 
 class Information(NamedTuple):
@@ -90,8 +88,6 @@ class Packages:
         self, node: Node, information: Information, given: Sequence[np.ndarray | None]
     ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         """Return the descriptions of all tensors as CANN hands them to the entry."""
-        from .graph import described, description_of
-
         sides = []
         for side, ports, tensors in (
             ("input", node.inputs, [None if array is None else description_of(array) for array in given]),
