@@ -1,4 +1,4 @@
-"""Modules import from lower layers, and each of the three parts from no part above it.
+"""Modules import from lower layers, and no part from the parts above it.
 
 What counts as an import: tests/imports.py.
 """
