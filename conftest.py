@@ -83,7 +83,10 @@ def mark_slow(items: list) -> set[str]:
 @functools.lru_cache
 def installed_mindspore() -> tuple[int, ...]:
     """Return the first two numbers of MindSpore's version."""
-    return tuple(map(int, importlib.metadata.version("mindspore").split(".")[:2]))
+    try:
+        return tuple(map(int, importlib.metadata.version("mindspore").split(".")[:2]))
+    except importlib.metadata.PackageNotFoundError:  # the kernels' own tests need none
+        return sys.maxsize, 0
 
 
 @pytest.fixture(autouse=True, scope="module")
