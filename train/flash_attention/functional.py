@@ -273,7 +273,7 @@ def scaled_dot_product_attention(
         else:
             bias = attn_mask
     nothing = _drops_all(dropout_p)
-    output: Any = flash_attention(
+    output = flash_attention(
         _broadcast(query, of_query),
         _broadcast(key, of_key),
         _broadcast(value, of_value),
@@ -287,7 +287,7 @@ def scaled_dot_product_attention(
     )
     if nothing:
         output = ops.zeros_like(output)
-    return output if len(shape) == 4 else ops.cast(ops.reshape(_reshapable(output), shape), output.dtype)
+    return output if len(shape) == 4 else ops.cast(ops.reshape(_reshapable(output), shape), query.dtype)
 
 
 def _broadcast(tensor, plan):

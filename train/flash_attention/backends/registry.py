@@ -270,4 +270,4 @@ def _warn_of_rounding(rate: float, drawn: float) -> None:
 
 @functools.cache
 def _warn_slow(reasons: tuple) -> None:
-    logger.warning("attention runs on the slow backend 'math': %s", "; ".join(reasons))
+    logger.warning("attention runs on the slow backend 'math', which stores all scores: %s", "; ".join(reasons))

@@ -101,3 +101,51 @@ def test_a_model_without_the_kernel_is_refused(run_python, tmp_path):
         relocate(tmp_path / "empty.mindir")
     with pytest.raises(FileNotFoundError, match="library: got .*nowhere.so, which does not exist"):
         relocate(tmp_path / "empty.mindir", tmp_path / "nowhere.so")
+
+
+TUNE = """
+import sys
+
+import mindspore as ms, numpy as np
+from flash_attention import FlashAttention
+from mindspore import Tensor, nn, ops
+
+ms.set_context(mode=ms.GRAPH_MODE)
+
+
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.dense = nn.Dense(16, 16)
+        self.attention = FlashAttention(16, causal=True, backend=sys.argv[1])
+
+    def construct(self, x):
+        hidden = self.dense(x)
+        return self.attention(hidden, hidden, hidden)
+
+
+x = Tensor(np.random.default_rng(0).standard_normal((1, 2, 20, 16)).astype(np.float32))
+network = Net()
+ms.export(network, x, file_name="tuned", file_format="MINDIR")
+
+
+def gradients(network):
+    def loss(x):
+        return (network(x) ** 2).sum()
+
+    return ops.grad(loss, None, ms.ParameterTuple(network.trainable_params()))(x)
+
+
+try:
+    loaded = gradients(nn.GraphCell(ms.load("tuned.mindir")))
+    print(all(np.allclose(a.asnumpy(), b.asnumpy(), atol=1e-4) for a, b in zip(loaded, gradients(network))))
+except RuntimeError as error:
+    print(str(error).splitlines()[0])
+"""
+
+
+@pytest.mark.parametrize(("backend", "said"), [("math", "True"), ("cpu", "The prim is not a PrimitivePy")])
+def test_a_loaded_network_is_trained_with_backend_math_only(backend, said, run_python, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tune.py").write_text(TUNE)  # MindSpore looks for the source
+    assert run_python("tune.py", backend).splitlines()[-1].startswith(said)

@@ -216,7 +216,7 @@ class FlashAttention(EntryCell):
             _refuse_alibi("alibi_mask")
         if alibi_slopes is not None and not self.alibi:
             _refuse_alibi("alibi_slopes")
-        return attend(
+        output = attend(
             (self.cast(query), self.cast(key), self.cast(value)),
             in_order(
                 mask=attention_mask,
@@ -234,6 +234,7 @@ class FlashAttention(EntryCell):
             self.argument_names,
             self.shards(),
         )
+        return self.cast.back(output)
 
     def shard(self, in_strategy, out_strategy=None):
         """Split batch and heads over devices, as `dp` and `mp` do. The strategies have the form of MindSpore's

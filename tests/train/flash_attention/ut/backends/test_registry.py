@@ -107,7 +107,7 @@ def test_falling_back_to_math_warns_once_with_the_reason(fakes, caplog):
         assert registry.choose(CALL).name == "math"
         assert registry.choose(CALL).name == "math"
     assert [record.getMessage() for record in caplog.records] == [
-        "attention runs on the slow backend 'math': cpu: not built; build it with: make"
+        "attention runs on the slow backend 'math', which stores all scores: cpu: not built; build it with: make"
     ]
 
 
