@@ -190,7 +190,7 @@ def average_all(parameters):
     averages = ms.ParameterTuple(parameters).clone("average", init="same")
     for average, parameter in zip(averages, parameters):
         ops.assign(average, average * 0.9 + parameter * 0.1)
-        ops.assign(parameter, average)
+        ops.assign(parameter, average).asnumpy()  # MindSpore 2.0 may assign after a checkpoint is loaded otherwise
 
 
 CHANGES = {
