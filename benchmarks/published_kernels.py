@@ -1,13 +1,16 @@
-"""Write kernels with published times on a first-generation Ascend 910, after their description.
+"""Predict kernels with published times on a first-generation Ascend 910, written after their description.
+
+    PYTHONPATH=train:emulator python -m benchmarks.published_kernels
 
 The kernels are a recurrence over tokens ("gated delta") and its ablations, a convolution of four taps, and a probe that
 reads the memory. In the recurrence, the state S of a head is a float32 matrix in the Unified Buffer. A token scales S,
-takes k S, adds an outer product and takes q S.
+takes k S, adds an outer product and takes q S. The exit status is 1 if no reading of the evidence fits all of them.
 Sources: lvyufeng/relic-engine (docs/performance), XieMenghuan21/legacy-ascend-qwen38 (docs/OPERATORS.md).
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -15,6 +18,7 @@ from typing import Any, Union
 
 import tikemu
 from flash_attention.measuring import readings
+from flash_attention.text_table import table
 from tikemu import tik
 from tikemu.frontend import platform_info
 
@@ -23,6 +27,7 @@ KEYS = 128  # rows of the state
 CONVOLUTION_CHANNELS, TAPS, CONVOLUTION_BLOCKS = 10240, 4, 32
 TILE, BATCH_TILES, SAMPLES = 64 * 256, 6, 4  # of the probe: float16 numbers, tiles in flight, numbers looked at
 CORES, CLOCK = 30, 0.9e9  # of the cards, by their platform file
+FITS = 0.06  # how far predictions may be from what was published
 
 
 @dataclass(frozen=True)
@@ -290,3 +295,25 @@ READINGS: dict[str, dict[str, float]] = {
     "head 12.5, late L2": {"vector_head": 12.5, "vector_latency": 14, **_LATE},
     "drain 12.5, late L2": {"mask_drain": 1, "vector_latency": 12.5, **_LATE},
 }
+
+
+def main() -> int:
+    """Print predictions beside published measurements; return 0 if a reading fits them all."""
+    ratios = {name: [row.ratio(row.predicted(constants)) for row in PUBLISHED] for name, constants in READINGS.items()}
+    print("predicted over published under readings of the evidence, first-generation 910 of 30 cores at 900 MHz\n")
+    rows = []
+    for row, *found in zip(PUBLISHED, *ratios.values()):
+        figure = f"{row.low:g}" if row.low == row.high else f"{row.low:g} to {row.high:g}"
+        rows.append([row.name, f"{figure} {row.unit}", *(f"{ratio:.2f}" for ratio in found)])
+    print(table(["kernel", "published", *READINGS], rows))
+    fitting = [name for name, found in ratios.items() if all(abs(ratio - 1) <= FITS for ratio in found)]
+    print(f"\nwithin {FITS:.0%} of everything: {', '.join(fitting) or 'none'}")
+    for name, found in ratios.items():
+        if name not in fitting:
+            worst, row = max(zip(found, PUBLISHED), key=lambda pair: abs(pair[0] - 1))
+            print(f"not {name}: {row.name} {worst:.2f}")
+    return 0 if fitting else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
