@@ -317,7 +317,7 @@ _FAMILIES = {
     "whole tensor": ("h_",),
     "scalar": ("scalar_",),
     "legacy v": ("v", "mov_"),
-    "cube": ("load", "mmad", "matmul", "conv2d", "fixpipe"),
+    "cube": ("load", "mmad", "matmul", "fixpipe"),
     "synchronisation": ("pipe_", "block_", "set_flag", "wait_"),
     "movement": ("",),
 }

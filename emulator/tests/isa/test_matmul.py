@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tikemu.errors import TikBoundsError, TikParamError, TikUnsupportedError
+from tikemu.errors import TikBoundsError, TikMemoryError, TikParamError, TikUnsupportedError
 
 from emulator.tests.support.bench import check, recorded, refuses
 from emulator.tests.support.cube_layout import RNG, assert_close, expected_product, matmul_case, unpacked, up
@@ -93,3 +93,16 @@ def test_matmul_is_checked(bench):
     _, _, a_l1, b_l1, dst = matmul_case(bench, 16, 16, 16, "float16")
     bench.refuses(TikBoundsError, None, "matmul", dst, a_l1, b_l1, 17, 16, 16)
     bench.refuses(TikBoundsError, None, "matmul", dst, a_l1, b_l1, 16, 17, 16)
+
+
+def test_matmul_takes_smaller_tiles_where_less_of_l0_is_free(strict, bench):
+    a, b, a_l1, b_l1, dst = matmul_case(bench, 64, 256, 64, "float16")
+    for free, products in ((65536, 1), (32768, 2), (8192, 8)):
+        ops = bench.bind("matmul", dst, a_l1, b_l1, 64, 256, 64, free_bytes={"L0A": free, "L0B": 65536})
+        assert sum(op.pipe == "M" for op in ops) == products
+        written = [access for op in ops for access in op.writes if access.operand.memory.kind == "L0A"]
+        assert max(access.region.end for access in written) <= free
+        for op in ops:
+            bench.execute(op)
+        assert_close(unpacked(dst.values, 64, 64), expected_product(a, b))
+    bench.refuses(TikMemoryError, "of L0A", "matmul", dst, a_l1, b_l1, 64, 256, 64, free_bytes={"L0A": 0, "L0B": 65536})

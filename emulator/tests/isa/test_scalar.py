@@ -194,7 +194,7 @@ REFUSED = [
     *("set_rpn_cor_ir", "vaadd", "viou", "vrpac", "call_module", "col2img", "vmins", "vmaxs", "vcbd", "vmrgsort"),
     *("vsort32", "set_rpn_offset", "new_scope", "mov_vmrgsort4_sr_to_scalar", "TensorAddrList", "vmrgch"),
     *("get_available_buffer_size", "get_overflow_status", "load_image", "set_overflow_status", "StartProfiling"),
-    *("vmaddrelu", "scalar_countbit0", "printf", "h_rec", "h_sqrt", "h_broadcast", "h_trans", "h_relu"),
+    *("conv2d", "vmaddrelu", "scalar_countbit0", "printf", "h_rec", "h_sqrt", "h_broadcast", "h_trans", "h_relu"),
 ]
 
 

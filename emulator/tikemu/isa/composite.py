@@ -1,24 +1,21 @@
-"""High-level Cube APIs: ``matmul``, ``conv2d`` and ``fixpipe`` as loads, products and moves (cube.md 5-7, D28)."""
+"""High-level Cube APIs: ``matmul`` and ``fixpipe`` as loads, products and moves (cube.md 5, 7, D28)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from types import SimpleNamespace
 from typing import Any, Callable
-
-import numpy as np
 
 from ..errors import TikUnsupportedArgumentError
 from ..program.dtypes import size_of
 from .access import BLOCK, FRACTAL, l0c_alignment
 from .call import Call
-from .cube import Gather, IntegerList, gather_fractals, load_fractals, multiply, window_blocks
+from .cube import load_fractals, multiply
 from .highlevel import filled
 from .lowering import Lowering, chunks, window
 from .micro_op import MicroOp, Operand
 from .move import move_blocks
-from .params import Fixed, Flag, Integer, Number, Param, Tensor, describe, is_tensor, memory_kind
+from .params import Fixed, Flag, Integer, Param, Tensor, describe, is_tensor, memory_kind
 from .registry import instruction
 
 TILE = 32768 // FRACTAL  # most fractals of an operand tile: half of L0A or L0B, for double buffering (D28a)
@@ -164,146 +161,6 @@ def matmul(call: Call, a: Any) -> list[MicroOp]:
     load_left = partial(_load_rows, low, a.a, -(-a.m // 16))
     load_right = partial(_load_columns, low, a.b, -(-a.n // 16))
     return _product(low, a, (a.m, a.k, a.n), (a.a.dtype, a.b.dtype), load_left, load_right)
-
-
-# ------------------------------------------------------------------------------------------------------------ conv2d
-class Shape(IntegerList):
-    """A list of immediates, each in a range of its own."""
-
-    noun = "ints"
-
-    def __init__(self, name: str, *entries: tuple[str, int, int]) -> None:
-        super().__init__(
-            name, *(Integer(f"{name} ({label})", low, high, immediate=True) for label, low, high in entries)
-        )
-
-
-def _output_size(extent: int, before: int, after: int, kernel: int, stride: int, dilation: int) -> int:
-    return (extent + before + after - dilation * (kernel - 1) - 1) // stride + 1
-
-
-def _convolution(args: Any) -> SimpleNamespace:
-    """Return the sizes of a conv2d. Sizes that load3d has too are called as there."""
-    c1, height, width, c0 = args["fm_shape"]
-    _, kernel_h, kernel_w, cout, _ = args["kernel_shape"]
-    left, right, top, bottom = args["pad"]
-    (stride_h, stride_w), (dilation_h, dilation_w) = args["stride"], args["dilation"]
-    return SimpleNamespace(
-        c1=c1,
-        c0=c0,
-        cout=cout,
-        l1_h=height,
-        l1_w=width,
-        filter_h=kernel_h,
-        filter_w=kernel_w,
-        stride_h=stride_h,
-        stride_w=stride_w,
-        dilation_filter_h=dilation_h,
-        dilation_filter_w=dilation_w,
-        padding=(left, right, top, bottom),
-        points=kernel_h * kernel_w,
-        out_h=_output_size(height, top, bottom, kernel_h, stride_h, dilation_h),
-        out_w=_output_size(width, left, right, kernel_w, stride_w, dilation_w),
-    )
-
-
-def _check_conv2d(call: Call) -> None:
-    args = call.args
-    shape, kernel = list(args["fm_shape"]), list(args["kernel_shape"])
-    k0 = BLOCK // size_of(args["feature_map"].dtype)
-    if shape[3] != k0 and not (shape[3] == 4 and shape[0] == 1):
-        call.fail(f"fm_shape must end in C0 = {k0} for {args['feature_map'].dtype} (or 4, with C1 = 1), got {shape}")
-    if (kernel[0], kernel[4]) != (shape[0], shape[3]):
-        call.fail(f"kernel_shape {kernel} and fm_shape {shape} must agree in C1 and C0")
-    if kernel[3] % 16:
-        call.fail(f"Cout in kernel_shape must be a multiple of 16, got {kernel[3]}")
-    sizes = _convolution(args)
-    if sizes.out_h < 1 or sizes.out_w < 1:
-        call.fail(f"the kernel does not fit the padded feature map: output {sizes.out_h} x {sizes.out_w}")
-
-
-@instruction(
-    "conv2d",
-    params=(
-        Tensor("dst", ("L0C",), align=l0c_alignment),
-        Tensor("feature_map", ("L1",), align=BLOCK),
-        Tensor("weight", ("L1",), align=BLOCK),
-        Shape("fm_shape", ("C1", 1, 256), ("H", 1, 4096), ("W", 1, 4096), ("C0", 4, 32)),
-        Shape("kernel_shape", ("C1", 1, 256), ("Kh", 1, 255), ("Kw", 1, 255), ("Cout", 16, 4096), ("C0", 4, 32)),
-        Shape("stride", ("h", 1, 63), ("w", 1, 63)),
-        Shape("pad", ("left", 0, 255), ("right", 0, 255), ("top", 0, 255), ("bottom", 0, 255)),
-        Shape("dilation", ("h", 1, 255), ("w", 1, 255)),
-        Number("pad_value", like="feature_map", default=0),
-        Flag("init_l1out", True),
-        _BIAS,
-    ),
-    dtypes=_PRODUCT_DTYPES,
-    composite=True,
-    checker=_check_conv2d,
-    pipe="MTE1/M",
-)
-def conv2d(call: Call, a: Any) -> list[MicroOp]:
-    """Convolve a feature map with filters in L1.
-
-    The map is [C1, H, W, C0], the filters are [C1, Kh, Kw, Cout, C0], and dst is [Cout/16, Ho*Wo, 16].
-    """
-    low = Lowering(call)
-    sizes = _convolution(vars(a))
-    load_image = partial(_load_windows, low, a.feature_map, sizes, a.pad_value)
-    load_weight = partial(_load_small_weight, low, a.weight, sizes)
-    if sizes.c0 != 4:
-        load_weight = partial(_load_columns, low, a.weight, sizes.cout // 16)
-    product = (sizes.out_h * sizes.out_w, sizes.c1 * sizes.points * sizes.c0, sizes.cout)
-    return _product(low, a, product, (a.feature_map.dtype, a.weight.dtype), load_image, load_weight)
-
-
-def _windows(sizes: SimpleNamespace, row: int, first_k: int, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the blocks of ``count`` kernel points from number ``first_k`` on, for 16 output positions."""
-    line, along = divmod(16 * row, sizes.out_w)
-    channel, point = divmod(first_k, sizes.points)
-    left, _, top, _ = sizes.padding
-    return window_blocks(
-        SimpleNamespace(
-            **vars(sizes),
-            c1_index=channel,
-            fetch_filter_h=point // sizes.filter_w,
-            fetch_filter_w=point % sizes.filter_w,
-            left_top_w=along * sizes.stride_w - left,
-            left_top_h=line * sizes.stride_h - top,
-            repeat_mode=0,
-            repeat_time=count,
-        )
-    )
-
-
-def _load_windows(low: Lowering, src: Operand, sizes: SimpleNamespace, pad_value: Any, tile: Tile) -> None:
-    """Load windows of the feature map into L0A. With C0 = 4 a row of a fractal holds several kernel points."""
-    unit = sizes.c0 * size_of(src.dtype)
-    per_row = BLOCK // unit
-    first, points = tile.first_k * per_row, tile.count_k * per_row
-    # Beyond the last kernel point there is nothing to read; the product ignores these lanes.
-    exists = first + np.arange(points) < sizes.c1 * sizes.points
-    shape = (tile.count_k, per_row, 16)
-    for row in range(tile.count):
-        block, inside, past = _windows(sizes, tile.first + row, first, points)
-        inside &= exists[:, None]
-        block, inside = (array.reshape(shape).transpose(0, 2, 1) for array in (block, inside))
-        gather = Gather(block, inside, past.reshape(shape)[:, 0], unit)
-        target = window(tile.buffer, row * tile.count_k * FRACTAL)
-        low.append("load3d", gather_fractals(low.call, target, src, gather, 1, pad_value))
-
-
-def _load_small_weight(low: Lowering, src: Operand, sizes: SimpleNamespace, tile: Tile) -> None:
-    unit = 4 * size_of(src.dtype)
-    per_row = BLOCK // unit
-    point = (tile.first_k + np.arange(tile.count_k))[:, None, None, None] * per_row + np.arange(per_row)
-    column = (16 * (tile.first + np.arange(tile.count)))[:, None, None] + np.arange(16)[:, None]
-    index = (point * sizes.cout + column).reshape(tile.count_k * tile.count, 16, per_row)
-    inside = np.broadcast_to(point < sizes.points, (tile.count_k, tile.count, 16, per_row)).reshape(index.shape)
-    gather = Gather(index, inside, np.zeros(index.shape[:2], bool), unit)
-    low.append(
-        "load2d", gather_fractals(low.call, tile.buffer, src, gather, 1, 0, "l1_l0b_bandwidth", "load2d_latency")
-    )
 
 
 # ----------------------------------------------------------------------------------------------------------- fixpipe

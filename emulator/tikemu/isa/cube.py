@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Callable
 
 import numpy as np
@@ -35,15 +34,13 @@ class Switch(Integer):
 class IntegerList(Param):
     """A list of integers, one for each of ``items``, which give the ranges."""
 
-    noun = "integers"
-
     def __init__(self, name: str, *items: Integer) -> None:
         super().__init__(name)
         self.items = items
 
     def check(self, value: Any, call: Call) -> None:
         if not isinstance(value, (list, tuple)) or len(value) != len(self.items):
-            call.fail(f"{self.name} must be a list of {len(self.items)} {self.noun}, got {describe(value)}")
+            call.fail(f"{self.name} must be a list of {len(self.items)} integers, got {describe(value)}")
         for item, entry in zip(self.items, value):
             item.check(entry, call)
 
@@ -159,29 +156,46 @@ def load_fractals(
 )
 def load3dv1(call: Call, a: Any) -> MicroOp:
     """Gather fractals of an image-to-column matrix: 16 output positions by the channels of one kernel point."""
-    block, inside, past = window_blocks(a)
-    gather = Gather(block[..., None], inside[..., None], past, BLOCK)
-    return gather_fractals(call, a.dst, a.src, gather, a.jump_stride, a.pad_value)
+    dst, src, jump = a.dst, a.src, a.jump_stride
+    block, inside, past = _window_blocks(a)  # rows past the last output position are undefined in strict mode (D28d)
+    count = len(block)
+    writes = access(call, "dst", dst, (dst.address, count, jump * FRACTAL, 1, 0, FRACTAL))
+    used = np.unique(block[inside])
+    reads = (access(call, "src", src, *_runs(src.address, used)),) if used.size else ()
+    source_shape = (int(used[-1]) + 1 if used.size else 0, BLOCK)
+    shape, strides = (*block.shape, BLOCK), (jump * FRACTAL, BLOCK, 1)
+    index, outside = np.where(inside, block, 0), ~inside
+    pad = np.full(BLOCK // size_of(src.dtype), numerics.scalar(a.pad_value or 0, src.dtype)).view(np.uint8)
+
+    def rows(values: np.ndarray, padding: Any) -> np.ndarray:
+        result = values.take(index, axis=0) if len(values) else np.empty(shape, np.uint8)
+        result[outside] = padding
+        return result
+
+    source = src.memory.view("uint8", src.address, source_shape, (BLOCK, 1))
+    target = dst.memory.view("uint8", dst.address, shape, strides)
+
+    def run() -> None:
+        target[...] = rows(source, pad)
+
+    run_defined = None
+    if dst.memory.defined is not None and src.memory.defined is not None:
+        source_bits = defined_view(src.memory, src.address, source_shape, (BLOCK, 1))
+        target_bits = defined_view(dst.memory, dst.address, shape, strides)
+
+        def run_defined() -> None:
+            bits = rows(source_bits, 1)
+            bits[past] = 0
+            target_bits[...] = bits
+
+    bandwidth = "load3d_bandwidth"
+    cycles = count * FRACTAL / call.soc.timing.load3d_bandwidth
+    return call.operation(
+        cycles, "load3d_latency", reads, (writes,), run, pipe="MTE1", run_defined=run_defined, constants=(bandwidth,)
+    )
 
 
-@dataclass(frozen=True)
-class Gather:
-    """Describe the source of the rows of fractals.
-
-    Attributes:
-        unit: bytes that are read from one place.
-        index: (fractals, 16, 32 / unit) number of the unit in the source.
-        inside: the same shape: False at places of the padding value.
-        past: (fractals, 16): rows beyond the last output position, undefined in strict mode (D28d).
-    """
-
-    index: np.ndarray
-    inside: np.ndarray
-    past: np.ndarray
-    unit: int
-
-
-def window_blocks(a: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _window_blocks(a: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Compute the source addresses of every row of every fractal of a load3d.
 
     Returns:
@@ -217,55 +231,8 @@ def window_blocks(a: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return (c1 * a.l1_h + h) * a.l1_w + w, inside, past
 
 
-def gather_fractals(
-    call: Call,
-    dst: Operand,
-    src: Operand,
-    gather: Gather,
-    jump: int,
-    pad_value: Any,
-    bandwidth: str = "load3d_bandwidth",
-    latency: str = "load3d_latency",
-) -> MicroOp:
-    """Load gathered fractals, ``jump`` fractals start to start; ``bandwidth`` and ``latency`` name its constants."""
-    count, unit = len(gather.index), gather.unit
-    writes = access(call, "dst", dst, (dst.address, count, jump * FRACTAL, 1, 0, FRACTAL))
-    used = np.unique(gather.index[gather.inside])
-    reads = (access(call, "src", src, *_runs(src.address, used, unit)),) if used.size else ()
-    source_shape = (int(used[-1]) + 1 if used.size else 0, unit)
-    shape, strides = (*gather.index.shape, unit), (jump * FRACTAL, BLOCK, unit, 1)
-    index, outside, past = np.where(gather.inside, gather.index, 0), ~gather.inside, gather.past
-    pad = np.full(unit // size_of(src.dtype), numerics.scalar(pad_value or 0, src.dtype)).view(np.uint8)
-
-    def rows(values: np.ndarray, padding: Any) -> np.ndarray:
-        result = values.take(index, axis=0) if len(values) else np.empty(shape, np.uint8)
-        result[outside] = padding
-        return result
-
-    source = src.memory.view("uint8", src.address, source_shape, (unit, 1))
-    target = dst.memory.view("uint8", dst.address, shape, strides)
-
-    def run() -> None:
-        target[...] = rows(source, pad)
-
-    run_defined = None
-    if dst.memory.defined is not None and src.memory.defined is not None:
-        source_bits = defined_view(src.memory, src.address, source_shape, (unit, 1))
-        target_bits = defined_view(dst.memory, dst.address, shape, strides)
-
-        def run_defined() -> None:
-            bits = rows(source_bits, 1)
-            bits[past] = 0
-            target_bits[...] = bits
-
-    cycles = count * FRACTAL / getattr(call.soc.timing, bandwidth)
-    return call.operation(
-        cycles, latency, reads, (writes,), run, pipe="MTE1", run_defined=run_defined, constants=(bandwidth,)
-    )
-
-
-def _runs(address: int, blocks: np.ndarray, unit: int) -> list[Piece]:
-    """Return ascending unit numbers as pieces of constant step."""
+def _runs(address: int, blocks: np.ndarray) -> list[Piece]:
+    """Return ascending numbers of blocks as pieces of constant step."""
     pieces = []
     first = 0
     steps = np.diff(blocks)
@@ -275,7 +242,7 @@ def _runs(address: int, blocks: np.ndarray, unit: int) -> list[Piece]:
             changes = np.nonzero(steps[first:] != steps[first])[0]
             last = first + int(changes[0]) + 1 if changes.size else len(blocks)
         step = int(steps[first]) if last - first > 1 else 0
-        pieces.append((address + int(blocks[first]) * unit, 1, 0, last - first, step * unit, unit))
+        pieces.append((address + int(blocks[first]) * BLOCK, 1, 0, last - first, step * BLOCK, BLOCK))
         first = last
     return pieces
 

@@ -1,4 +1,4 @@
-"""List names without meaning on Ascend 910 or without description (D13c, D22, D25b, D30c)."""
+"""List names that are refused, with the reasons (D13c, D22, D25b, D28a, D30c)."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from .registry import refuse
 
 COMPARISONS = ("lt", "gt", "ge", "le", "eq", "ne")
 
+refuse(("conv2d",), "it is not emulated; use load3dv1 and mmad")
 refuse(("load2dv2", "load3dv2"), "it exists from Ascend 310P on; use the v1 form")
 refuse(("data_move_pad",), "it exists from Atlas A2 on; move whole blocks of 32 bytes with data_move")
 refuse(

@@ -73,33 +73,24 @@ def layer_norm_whole_tensor(tik, inst):
 
 
 @program
-def convolution(tik, inst):
-    """Record conv2d 3x3 with padding into L1OUT, fixpipe with conversion to float16 and relu."""
-    c1, height, width, cout = 2, 8, 9, 32
-    howo = height * width
-    rounded = -(-howo // 16) * 16
-    image = inst.Tensor("float16", (c1, height, width, 16), name="image", scope=tik.scope_gm)
-    weight = inst.Tensor("float16", (c1, 3, 3, cout, 16), name="weight", scope=tik.scope_gm)
-    out = inst.Tensor("float16", (cout // 16, howo, 16), name="out", scope=tik.scope_gm)
-    image_l1 = inst.Tensor("float16", (c1, height, width, 16), name="image_l1", scope=tik.scope_cbuf)
-    weight_l1 = inst.Tensor("float16", (c1, 3, 3, cout, 16), name="weight_l1", scope=tik.scope_cbuf)
-    held = inst.Tensor("float32", (cout // 16, rounded, 16), name="held", scope=tik.scope_cbuf_out)
-    inst.data_move(image_l1, image, 0, 1, c1 * howo, 0, 0)
-    inst.data_move(weight_l1, weight, 0, 1, c1 * 9 * cout, 0, 0)
-    inst.conv2d(held, image_l1, weight_l1, [c1, height, width, 16], [c1, 3, 3, cout, 16], [1, 1], [1, 1, 1, 1], [1, 1])
+def matmul_with_fixpipe(tik, inst):
+    """Record matmul into L1OUT, and fixpipe with conversion to float16 and relu."""
+    m, k, n = 40, 64, 32
+    left = inst.Tensor("float16", (k // 16, m, 16), name="left", scope=tik.scope_gm)
+    right = inst.Tensor("float16", (k // 16, n, 16), name="right", scope=tik.scope_gm)  # transposed
+    out = inst.Tensor("float16", (n // 16, m, 16), name="out", scope=tik.scope_gm)
+    left_l1 = inst.Tensor("float16", (k // 16, 48, 16), name="left_l1", scope=tik.scope_cbuf)
+    right_l1 = inst.Tensor("float16", (k // 16, n, 16), name="right_l1", scope=tik.scope_cbuf)
+    held = inst.Tensor("float32", (n // 16, 48, 16), name="held", scope=tik.scope_cbuf_out)
+    inst.data_move(left_l1, left, 0, k // 16, m, 0, 8)
+    inst.data_move(right_l1, right, 0, 1, k // 16 * n, 0, 0)
+    inst.matmul(held, left_l1, right_l1, m, k, n)
     conversion = {"quantize_params": {"mode": "fp322fp16", "mode_param": None}, "relu": True}
-    inst.fixpipe(out, held, cout // 16, howo * 16 * 4 // 32, 0, 0, extend_params=conversion)
-    inst.BuildCCE(kernel_name="convolution", inputs=[image, weight], outputs=[out])
-    x, w = uniform((c1, height, width, 16), seed=6), uniform((c1, 3, 3, cout, 16), seed=7, low=-0.2, high=0.2)
-    padded = np.pad(x.astype(np.float64), ((0, 0), (1, 1), (1, 1), (0, 0)))
-    truth = np.zeros((height, width, cout))
-    for row in range(3):
-        for column in range(3):
-            truth += np.einsum(
-                "chwk,cnk->hwn", padded[:, row : row + height, column : column + width], w[:, row, column]
-            )
-    truth = np.maximum(truth, 0).reshape(howo, cout // 16, 16).transpose(1, 0, 2)
-    return {"image": x, "weight": w}, {"out": (truth, 5e-3)}
+    inst.fixpipe(out, held, n // 16, m * 16 * 4 // 32, 0, 0, extend_params=conversion)
+    inst.BuildCCE(kernel_name="matmul_with_fixpipe", inputs=[left, right], outputs=[out])
+    x, w = uniform((m, k), seed=6), uniform((k, n), seed=7, low=-0.2, high=0.2)
+    truth = np.maximum(x.astype(np.float64) @ w, 0)
+    return {"left": to_nz(x), "right": to_nz(w.T)}, {"out": (to_nz(truth), 5e-3)}
 
 
 @program
@@ -151,5 +142,5 @@ def whole_tensor_attention(tik, inst):
 #: All operators, Vector's too.
 PROGRAMS = (
     *vector_operators.PROGRAMS,
-    *(matmul_by_hand, layer_norm_whole_tensor, convolution, whole_tensor_attention),
+    *(matmul_by_hand, layer_norm_whole_tensor, matmul_with_fixpipe, whole_tensor_attention),
 )
