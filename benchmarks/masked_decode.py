@@ -1,6 +1,6 @@
 """One query against many keys with a rule of keys beside it: the time as a multiple of the time without.
 
-    PYTHONPATH=train python -m benchmarks.gates masked_decode
+    PYTHONPATH=train python -m benchmarks.figures masked_decode
 
 MindSpore and torch have a process each. In both the calls with and without a rule take turns, so a ratio compares the
 same minutes. A process prints one JSON object: [median ratio, median milliseconds] by name.

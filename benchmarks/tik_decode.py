@@ -1,6 +1,6 @@
 """The decoding kernels on tikemu's timing model: how much of the memory's rate they reach. Nothing runs on a device.
 
-PYTHONPATH=train:emulator python -m benchmarks.gates tik_decode
+PYTHONPATH=train:emulator python -m benchmarks.figures tik_decode
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from flash_attention.measuring import tik_kernels
 from flash_attention.measuring.readings import READINGS
 from flash_attention.measuring.tik_kernels import Measurement
 
-from benchmarks.required import bound_of
+from benchmarks.figures import bound_of
 from benchmarks.tik_kernels import measure_normal, table
 from tests.train.flash_attention.support.calls import make_kernel_problem
 

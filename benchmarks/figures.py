@@ -1,31 +1,42 @@
-"""Figures that development keeps an eye on, beside the required figures of benchmarks/required.json.
+"""Measure the figures that development keeps an eye on.
 
-    PYTHONPATH=train:emulator python -m benchmarks.gates [PART ...] [--quick]
+    PYTHONPATH=train:emulator python -m benchmarks.figures [PART ...] [--required | --quick]
 
-docs/performance.md says what each part asks. The exit status is 1 if a figure is missed or not measured.
+docs/performance.md says what each part asks. `--required` puts the bounds of benchmarks/required.json beside the
+figures. The exit status is then 1 if one is missed or not measured.
 """
 
 from __future__ import annotations
 
 import argparse
+import fnmatch
+import json
 import statistics
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from flash_attention.call import DTYPES
 from flash_attention.commands.bench import sequences, speed, tik
-from flash_attention.measuring import figures
 from flash_attention.measuring.case import Case
-from flash_attention.measuring.figures import Figure
+from flash_attention.measuring.figures import Figure, not_measured, text
 from flash_attention.measuring.implementations import Gemm
 from flash_attention.measuring.timing import Timing, Worker, time_in_turns, working
+from flash_attention.text_table import table
 
-from benchmarks import masked_decode, required, tik_decode
+from benchmarks import masked_decode, tik_decode
 
 WINDOW_BLOCKS = 8
 WINDOW_TILES = (64, 128)
 _PASSES = {"forward": "forward", "both": "forward and backward"}
+#: Bounds by pattern of a figure's name, as in `fnmatch`. The first pattern that fits counts.
+BOUNDS: Mapping[str, float] = {
+    pattern: bound
+    for group in json.loads(Path(__file__).with_name("required.json").read_text(encoding="utf-8")).values()
+    for pattern, bound in group.items()
+}
+_LARGER_IS_BETTER = ("x", "%")  # "x spread", "x the time", "ms" and "MB" are better when smaller
 
 
 @dataclass(frozen=True)
@@ -236,6 +247,34 @@ PARTS: dict[str, Callable[[argparse.Namespace, Plan], list[Figure]]] = {
 }
 
 
+def bound_of(name: str, bounds: Mapping[str, float] = BOUNDS) -> float | None:
+    """Return the bound of the figure of that name, or None."""
+    return next((bound for pattern, bound in bounds.items() if fnmatch.fnmatchcase(name, pattern)), None)
+
+
+def is_met(figure: Figure, bound: float) -> bool:
+    """Return whether a figure keeps its bound. A figure that was not measured does not."""
+    if figure.reached is None:
+        return False
+    return figure.reached >= bound if figure.unit in _LARGER_IS_BETTER else figure.reached <= bound
+
+
+def report(figures: Sequence[Figure], bounds: Mapping[str, float] = BOUNDS) -> int:
+    """Print required beside reached figures; return status 1 if one is missed or absent."""
+    rows, status = [], 0
+    for figure in figures:
+        bound, cells = bound_of(figure.name, bounds), ("-", "")
+        if bound is not None:
+            met = is_met(figure, bound)
+            sign = ">=" if figure.unit in _LARGER_IS_BETTER else "<="
+            cells = f"{sign} {bound:.3g} {figure.unit}", "reached" if met else "MISSED"
+            status |= not met
+        if figure.reached is not None:
+            rows.append(figure.row(*cells))
+    print("\n".join([table(["figure", "reached", "required", "", ""], rows), *not_measured(figures)]))
+    return status
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure the parts one after another, then print all figures."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
@@ -243,16 +282,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--threads", type=int, default=2, help="cores and OpenMP threads")
     parser.add_argument("--rounds", type=int, default=9, help="most rounds for a median")
     parser.add_argument("--budget", type=float, default=20.0, help="seconds of rounds a case; the least is 3 rounds")
-    parser.add_argument("--quick", action="store_true", help="tiny sizes, to see that it works; nothing is required")
+    either = parser.add_mutually_exclusive_group()
+    either.add_argument(
+        "--required",
+        action="store_true",
+        help="compare with benchmarks/required.json; status 1 if one is missed or not measured",
+    )
+    either.add_argument("--quick", action="store_true", help="tiny sizes, to see that it works")
     options = parser.parse_args(arguments)
     unknown = [part for part in options.part if part not in PARTS]
     if unknown:
         parser.error(f"PART: got {', '.join(unknown)}, allowed are {', '.join(PARTS)}")
     plan = QUICK if options.quick else Plan()
     found = [figure for part in options.part or PARTS for figure in PARTS[part](options, plan)]
-    if not options.quick:
-        return required.report(found)
-    print(figures.text(found))
+    if options.required:
+        return report(found)
+    print(text(found))
     return 0
 
 

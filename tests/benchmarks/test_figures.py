@@ -12,8 +12,8 @@ from flash_attention.measuring.case import Case
 from flash_attention.measuring.figures import Figure
 from flash_attention.measuring.timing import Timing
 
-from benchmarks import gates, masked_decode, required, tik_decode
-from benchmarks.required import BOUNDS, bound_of, is_met
+from benchmarks import figures, masked_decode, tik_decode
+from benchmarks.figures import BOUNDS, bound_of, is_met
 
 
 def timed(cases, seconds, kinds=speed.KINDS, name="flash") -> list[Timing]:
@@ -25,28 +25,28 @@ def timed(cases, seconds, kinds=speed.KINDS, name="flash") -> list[Timing]:
 def test_a_window_gains_ten_times_or_nearly_all_of_the_pairs(tile: int, required: float) -> None:
     cases = Case(16384), Case(16384, window_blocks=8, tile=tile)
     for seconds, ok in ((1 / (required + 0.1), True), (1 / (required - 0.1), False)):
-        forward, _ = gates.window(timed(cases[:1], [1.0]), timed(cases[1:], [seconds]))
+        forward, _ = figures.window(timed(cases[:1], [1.0]), timed(cases[1:], [seconds]))
         assert is_met(forward, bound_of(forward.name)) is ok, forward
 
 
 def test_flatness() -> None:
     cases = Case(1024, window_blocks=8), Case(2048, window_blocks=8)
-    assert gates.flatness(timed(cases, [2 * 1024, 3 * 2048], ["forward"])).reached == pytest.approx(1.5)
+    assert figures.flatness(timed(cases, [2 * 1024, 3 * 2048], ["forward"])).reached == pytest.approx(1.5)
 
 
 def test_rates_beside_the_product_and_beside_float32() -> None:
     cases = [Case(512, dtype, causal=False) for dtype in ("float32", "float16", "bfloat16")]
     timings = timed(cases, (4.0, 5.0, 2.0))
     product = 2 * cases[0].flops("forward") / 4.0 / 1e9
-    half, slower, twice, *backward = gates.rate(timings, cases, product, has_bfloat16=True)
+    half, slower, twice, *backward = figures.rate(timings, cases, product, has_bfloat16=True)
     assert [figure.reached for figure in (half, slower, twice)] == [pytest.approx(50), pytest.approx(0.8), 2]
     assert [bound_of(figure.name) for figure in (half, slower, twice)] == [85, 1, 1.7]
-    assert len(backward) == 3 and len(gates.rate(timings, cases, product, has_bfloat16=False)) == 4
+    assert len(backward) == 3 and len(figures.rate(timings, cases, product, has_bfloat16=False)) == 4
 
 
 def test_layouts_beside_bnsd() -> None:
     cases = [Case(512), Case(512, layout="BSH")]
-    forward, _ = gates.layouts(timed(cases, (1.9, 2.0)), cases)
+    forward, _ = figures.layouts(timed(cases, (1.9, 2.0)), cases)
     assert forward.reached == pytest.approx(95) and "BSH" in forward.name
 
 
@@ -77,7 +77,7 @@ def test_memory_is_beyond_the_results(monkeypatch: pytest.MonkeyPatch) -> None:
     grown["both"] = 3 * Case(65536, heads=1).tensor_bytes + (70 << 20)
     monkeypatch.setattr(Still, "extra_bytes", lambda _, kind: grown[kind])
     monkeypatch.setattr(speed, "Worker", Still)
-    found = gates.measure_memory(argparse.Namespace(threads=1), gates.Plan(memory_length=65536))
+    found = figures.measure_memory(argparse.Namespace(threads=1), figures.Plan(memory_length=65536))
     assert [figure.reached for figure in found] == [10, 70]
 
 
@@ -88,7 +88,7 @@ OTHERS = ("packed", "decode", "masked_decode", "tik", "tik_decode")
 @pytest.fixture
 def names(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return the names of all figures, measured in no time."""
-    monkeypatch.setattr(gates, "Worker", Still)
+    monkeypatch.setattr(figures, "Worker", Still)
     monkeypatch.setattr(speed, "Worker", Still)
     monkeypatch.setattr(library, "instruction_sets", lambda: (library.DOT_PRODUCT_ISA,))  # it has figures of its own
     monkeypatch.setattr(
@@ -97,11 +97,11 @@ def names(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         lambda _, names, cases: ([t for n in names for t in timed(cases, [1] * len(cases), name=n)], {}),
     )
     monkeypatch.setattr(
-        gates, "side_by_side", lambda _, works: [t for name, case in works for t in timed([case], [1], name=name)]
+        figures, "side_by_side", lambda _, works: [t for name, case in works for t in timed([case], [1], name=name)]
     )
     options = argparse.Namespace(threads=1, rounds=1, budget=1.0)
-    parts = [part for name, part in gates.PARTS.items() if name not in OTHERS]
-    found = [figure for part in parts for figure in part(options, gates.Plan())]
+    parts = [part for name, part in figures.PARTS.items() if name not in OTHERS]
+    found = [figure for part in parts for figure in part(options, figures.Plan())]
     decode = [f"decode {dtype}: {what}" for dtype in DTYPES for what in ("of the copy rate", "against torch")]
     packed = [
         f"packed {kind}: {what}" for kind in speed.KINDS for what in ("of the ideal share", "against torch looped")
@@ -135,14 +135,14 @@ def test_every_bound_is_that_of_a_figure(names: list[str]) -> None:
 
 def test_parts_that_do_not_exist_are_named(capsys) -> None:
     with pytest.raises(SystemExit):
-        gates.main(["speed", "none"])
+        figures.main(["speed", "none"])
     assert "PART: got none, allowed are bench, speed, rate, " in capsys.readouterr().err
 
 
 @pytest.mark.slow
-def test_the_gates_as_a_whole(capsys) -> None:
+def test_all_parts(capsys) -> None:
     pytest.importorskip("tikemu")
-    assert gates.main(["--quick", "--rounds", "1", "--threads", "1"]) == 0
+    assert figures.main(["--quick", "--rounds", "1", "--threads", "1"]) == 0
     printed = capsys.readouterr().out
     for figure in (
         *("of the speed of BNSD", "of the gain in pairs", "spread of time per token", "extra memory"),
@@ -158,8 +158,8 @@ def test_beside_torch_compares_the_same_pass_and_case(monkeypatch: pytest.Monkey
     absent = {("torch", Case(256)): "torch is not installed"}
     for left, reasons, reached in ((found, {}, 1.5), (found[:2], absent, None)):
         monkeypatch.setattr(speed, "measure", lambda *_, given=(left, reasons): given)
-        figures = gates.beside_torch(argparse.Namespace(), [Case(256)])
-        assert [(figure.reached, figure.note) for figure in figures] == [(reached, "".join(reasons.values()))] * 2
+        found = figures.beside_torch(argparse.Namespace(), [Case(256)])
+        assert [(figure.reached, figure.note) for figure in found] == [(reached, "".join(reasons.values()))] * 2
 
 
 @pytest.mark.parametrize("unit, reached, met", [("x", 1.3, 1), ("x", 1.2, 0), ("MB", 64, 1), ("MB", 65, 0)])
@@ -179,16 +179,23 @@ def test_the_first_pattern_counts() -> None:
 def test_the_status_is_that_of_the_required_figures(capsys, bounds, status: int) -> None:
     """A required figure without a measurement fails. Figures that lack it for the same reason share one line."""
     missing = Figure("to torch", None, "x", "torch is not installed")
-    assert required.report([Figure("first", 160, "ms"), *[missing] * 34], bounds) == status
+    assert figures.report([Figure("first", 160, "ms"), *[missing] * 34], bounds) == status
     printed = capsys.readouterr().out
     assert printed.splitlines()[3:] == ["not measured, 34 figures: torch is not installed"]
     assert "160.00 ms" in printed and ("MISSED" in printed) == (bounds == {"first": 150})
 
 
+def test_a_missed_figure_is_an_error_if_it_is_required(capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+    missed = Figure("forward D=128 full: of the Cube's peak", 1.0, "%")
+    monkeypatch.setattr(figures, "PARTS", {"tik": lambda options, plan: [missed]})
+    assert figures.main([]) == 0 and "MISSED" not in capsys.readouterr().out
+    assert figures.main(["--required"]) == 1 and "MISSED" in capsys.readouterr().out
+
+
 def test_decoding_prints_the_share_of_the_memory(capsys, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("tikemu")
     monkeypatch.setattr(tik_decode, "CASES", (tik_decode.Decoding(2, 4, 2, 1, 2048, 64, block_size=16),))
-    assert gates.main(["tik_decode", "--quick"]) == 0
+    assert figures.main(["tik_decode", "--quick"]) == 0
     printed = capsys.readouterr().out
     assert "B=2 H=4 Hkv=2 Sq=1 Sk=128 D=64 blocks of 16: of the memory's rate" in printed
     assert "within the core" in printed and "required" not in printed
