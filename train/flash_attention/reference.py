@@ -19,6 +19,8 @@ from flash_attention.call import Call, alibi_slopes
 
 # Distance from 1 to the next number.
 EPSILON = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23}
+# Share of the unavoidable error below which the baseline has rounded nothing, see `Limits`.
+SATURATED = 2.0**-20
 # A logsumexp below this stands for minus infinity if the hardware has none (float16 saturates here).
 HIDDEN_LOGSUMEXP = -65504.0
 
@@ -53,7 +55,8 @@ class Limits(NamedTuple):
     Attributes:
         max, mean: of the largest and of the mean error.
         floor: the unavoidable error is allowed too, up to this multiple. The baseline's error then counts as no less
-            than half a unit in the last place: a baseline may be right by luck.
+            than half a unit in the last place: a baseline may be right by luck. If it is less than SATURATED of the
+            unavoidable error, probabilities are zeros and ones, and the unavoidable error is allowed whole.
         few: `floor` of d_sinks, one number a head, where luck is frequent.
     """
 
@@ -327,7 +330,7 @@ def compare(actual: Attention, exact: Attention, low: Attention, limits: Limits 
     for name, value in actual.named().items():
         base = _distance(getattr(low, name), getattr(exact, name))
         floors = (
-            min(least, limits.floor_of(name) * max(own, half))
+            least if own <= SATURATED * least else min(least, limits.floor_of(name) * max(own, half))
             for own, least, half in zip(base, exact.unavoidable[name], exact.rounding[name])
         )
         allowed = (max(most * own, floor) for most, own, floor in zip(limits, base, floors))

@@ -172,21 +172,21 @@ def _cases() -> list[VarlenCase]:
         VarlenCase(**plain, window=(50, 200), alibi="computed"),
         VarlenCase(**wide, mask="causal", softcap=2.0, alibi="computed"),
         VarlenCase(**plain, **bottom, softcap=30.0),
-        VarlenCase(**plain, **bottom, dropout=0.2),
+        VarlenCase(**plain, **bottom, dropout=0.25),
         VarlenCase(**plain, window=(60, -1), dropout=0.5),
         VarlenCase(**wide, mask="causal", prefix=True, sinks=True, softcap=3.0, daily=True),
         VarlenCase(**wide, **bottom, alibi="slopes"),
         VarlenCase(**wide, **bottom, alibi="slopes", per_sequence=True, daily=True),
         VarlenCase(**wide, window=(4, 4), alibi="given", daily=True),
         VarlenCase(**wide, **bottom, alibi="shared"),
-        VarlenCase(**wide, **bottom, dropout=0.3, given_bits=True),
+        VarlenCase(**wide, **bottom, dropout=0.375, given_bits=True),
         *(
-            VarlenCase(**{**wide, "dtype": dtype}, **bottom, dropout=0.3, given_bits=True, alibi="given", sinks=True)
+            VarlenCase(**{**wide, "dtype": dtype}, **bottom, dropout=0.375, given_bits=True, alibi="given", sinks=True)
             for dtype in ("float16", "float32")
         ),
         VarlenCase(heads=1, kv_heads=1, mask="causal", head_dim=128),
         VarlenCase(**plain, **bottom, head_dim=256),
-        VarlenCase(**plain, head_dim=16, alibi="computed", dropout=0.1, sinks=True),
+        VarlenCase(**plain, head_dim=16, alibi="computed", dropout=0.125, sinks=True),
     ]
 
 

@@ -56,7 +56,8 @@ def test_in_a_graph(case, backend):
 @pytest.mark.daily("pynative-*", "graph-cpu")
 @pytest.mark.parametrize("backend", AND_EMULATOR)
 def test_a_seed_and_its_bits_given_are_the_same(backend, mode):
-    case = replace(DROPOUT, dtype="float16") if backend == "emulator" else DROPOUT
+    # Of a rate that 16 bits hold: given decisions are divided by 1 - rate, drawn ones by the share that is kept.
+    case = replace(DROPOUT, dropout=0.25, dtype="float16" if backend == "emulator" else DROPOUT.dtype)
     by_seed = run_case(case, backend)
     by_bits = run_case(case, backend, keep_bits=philox.keep_bits(case.call, cases.SEED))
     cases.assert_same(by_bits, by_seed)
