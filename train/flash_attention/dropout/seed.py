@@ -80,14 +80,15 @@ class DropoutSeed(nn.Cell):
         first = _hash(draw()) if seed is None else seed
         self.state = Parameter(Tensor(_bits_of(first, count)), name="dropout_seed_bits", requires_grad=False)
         self.copies = 0
-        # Integers: mixed precision casts other constants of a graph.
-        self.powers, self.step = Tensor(1 << np.arange(_BITS), ms.int64), Tensor([0, 1], ms.int64)
-        self.none, self.half = Tensor(0, ms.int64), Tensor(0.5, ms.float32)
+        # Integers: mixed precision casts other constants of a graph. Halves of 16 bits: a device sums float32 only.
+        places = np.arange(_BITS)
+        self.powers, self.step = Tensor(1 << places, ms.int64), Tensor([0, 1], ms.int64)
+        self.halves = tuple(Tensor(np.where(places // 16 == half, 1 << places % 16, 0), ms.int64) for half in (0, 1))
         self.read, self.cast = _whole(ops.Greater(), (2, 0)), _whole(ops.Cast(), (2,))
         self.multiply, self.add_up = _whole(ops.Mul(), (2, 1)), _whole(ops.ReduceSum(), (2,))
-        self.count, self.apart = _whole(ops.Add(), (1, 1)), _whole(ops.ExpandDims(), (1,))
-        self.bits_of, self.is_set = _whole(ops.BitwiseAnd(), (2, 1)), _whole(ops.NotEqual(), (2, 0))
-        self.write = _whole(ops.Assign(), (2, 2))
+        self.shift, self.add = _whole(ops.Mul(), (1, 0)), _whole(ops.Add(), (1, 1))
+        self.apart, self.bits_of = _whole(ops.ExpandDims(), (1,)), _whole(ops.BitwiseAnd(), (2, 1))
+        self.is_set, self.write = _whole(ops.NotEqual(), (2, 0)), _whole(ops.Assign(), (2, 2))
 
     def __call__(self):
         # PYNATIVE calls a cell and so comes here. A compiled graph contains `construct` instead. So must a traced
@@ -97,11 +98,16 @@ class DropoutSeed(nn.Cell):
         return _count_up(self.state)
 
     def construct(self):
-        bits = self.cast(self.read(self.state, self.half), ms.int64)
-        seed = self.count(self.add_up(self.multiply(bits, self.powers), -1), self.step)
-        bits = self.is_set(self.bits_of(self.apart(seed, -1), self.powers), self.none)
+        bits = self.cast(self.read(self.state, 0.5), ms.float32)
+        low, high = self.half(bits, self.halves[0]), self.half(bits, self.halves[1])
+        seed = self.add(self.add(low, self.shift(high, 65536)), self.step)
+        bits = self.is_set(self.bits_of(self.apart(seed, -1), self.powers), 0)
         self.write(self.state, self.cast(bits, self.state.dtype))
         return seed
+
+    def half(self, bits, powers):
+        """Return the numbers, int64 (2,), that half of the bits stand for."""
+        return self.cast(self.add_up(self.multiply(bits, self.cast(powers, ms.float32)), -1), ms.int64)
 
     def numbers(self) -> tuple[int, int]:
         """Return the fixed number and the count of calls."""
