@@ -12,6 +12,7 @@ from virtual_ascend.device.launch import Launcher
 from virtual_ascend.device.memory import PAGE, Address, Memory
 
 FLOAT = {"dtype": next(number for number, name in DTYPES.items() if name == "float32"), "format": 2, "shape": [4]}
+INT32 = next(number for number, name in DTYPES.items() if name == "int32")
 SUM = {"group": "hccl_world_group", "reduction": "sum"}
 
 
@@ -75,3 +76,31 @@ def test_what_hccl_has_not_is_an_error_of_the_node(launcher):
     place = Address(0, 64)
     with pytest.raises(KernelError, match="HcomAllReduce by mean, allowed is one of sum, prod, max, min"):
         graphs.run(1, [place, place], json.dumps({"inputs": [FLOAT], "outputs": [FLOAT]}).encode() + b"\n")
+
+
+def test_a_gather_takes_indices_for_each_item(launcher):
+    """With batch_dims an item of x has indices of its own."""
+    graphs = added(launcher, node("Data", index=0), node("Data", index=1), node("GatherV2", 0, 1, axis=1, batch_dims=1))
+    x, index = {**FLOAT, "shape": [2, 3]}, {**FLOAT, "dtype": INT32, "shape": [2, 2]}
+    places = [Address(64 * number, 64) for number in range(3)]
+    launcher.memory.view(places[0], np.dtype(np.float32), (2, 3), "x")[...] = [[0, 1, 2], [3, 4, 5]]
+    launcher.memory.view(places[1], np.dtype(np.int32), (2, 2), "index")[...] = [[2, 0], [1, 1]]
+    graphs.run(1, places, json.dumps({"inputs": [x, index], "outputs": [{**FLOAT, "shape": [2, 2]}]}).encode() + b"\n")
+    assert launcher.memory.view(places[2], np.dtype(np.float32), (4,), "y").tolist() == [2, 0, 4, 4]
+
+
+def test_an_attribute_that_an_operator_ignores_is_an_error(launcher):
+    call = json.dumps({"inputs": [FLOAT], "outputs": [FLOAT]}).encode() + b"\n"
+    graphs = added(launcher, node("Data", index=0), node("Square", 0, rounds="up", _number=3, use_locking=True))
+    with pytest.raises(KernelError, match=r"node Square \(Square\): .* ignores \{'rounds': 'up'\}"):
+        graphs.run(1, [Address(0, 64), Address(64, 64)], call)
+
+
+def test_a_sum_over_the_axis_of_a_scalar(launcher):
+    """MindSpore names axis 0 of a scalar, which has none."""
+    scalar = {**FLOAT, "shape": []}
+    graphs = added(launcher, node("Data", index=0), node("ReduceSumD", 0, axes=[0], keep_dims=False))
+    place = Address(0, 64)
+    launcher.memory.view(place, np.dtype(np.float32), (), "x")[...] = 3
+    graphs.run(1, [place, place], json.dumps({"inputs": [scalar], "outputs": [scalar]}).encode() + b"\n")
+    assert launcher.memory.view(place, np.dtype(np.float32), (), "y") == 3

@@ -19,6 +19,7 @@ import numpy as np
 from ..operator_call import OperatorCall
 from . import graph_collectives
 from .aicpu import DTYPES
+from .attributes import Attributes
 from .by_name import entry_of
 from .errors import KernelError
 from .graph_collectives import Exchange
@@ -170,7 +171,7 @@ class Graphs:
 
     def _run_built_in(self, node: Node, given: Sequence[np.ndarray | None]) -> list[np.ndarray]:
         by_port = {port: array for (port, _), array in zip(node.inputs, given)}
-        attributes = dict(node.attributes)
+        attributes = Attributes(node.attributes)
         for port in _AS_ATTRIBUTES.get(node.type, ()):
             value = by_port.pop(port)
             assert value is not None
@@ -189,6 +190,9 @@ class Graphs:
         elif kernel.function not in TABLE and node.type in AICPU:
             kernel.function, table, unit = node.type, AICPU, AI_CPU
         results = compute(kernel, [array for array in arrays if array is not None], table)
+        ignored = attributes.ignored(node.type)
+        if ignored:
+            raise KernelError(f"node {node.name} ({node.type}): the virtual card's operator ignores {ignored}")
         self.launcher.note(kernel, unit, 1)
         updated = _UPDATED.get(node.type, tuple(port for port, _ in node.outputs))
         for index, port in enumerate(updated):

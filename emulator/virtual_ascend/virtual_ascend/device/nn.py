@@ -18,8 +18,10 @@ from .aicpu import DTYPES
 from .errors import KernelError
 from .memory import Address, Memory
 from .numerics import convert, notice_overflow, wide
+from .operators.activations import gelu, gelu_gradient, silu_gradient
 from .operators.elementwise import erf, sigmoid
-from .operators.normalisation import softmax
+from .operators.normalisation import log_softmax, log_softmax_gradient, softmax, softmax_gradient
+from .operators.reduce import of_scalar
 
 
 class Function(NamedTuple):
@@ -29,8 +31,15 @@ class Function(NamedTuple):
     compute: Callable[..., Any]
 
 
+def _scattered_sum(x: np.ndarray, axis: int, index: np.ndarray, source: np.ndarray) -> np.ndarray:
+    result, places = x.copy(), list(np.indices(index.shape))
+    places[axis] = index
+    np.add.at(result, tuple(places), source[tuple(map(slice, index.shape))])
+    return result
+
+
 def _reduce(function: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda x, axes, keep, *_dtype: function(x, axis=tuple(axes) or None, keepdims=bool(keep))
+    return lambda x, axes, keep, *_dtype: function(x, axis=of_scalar(x, tuple(axes)) or None, keepdims=bool(keep))
 
 
 _ONE: dict[str, Callable[..., Any]] = {
@@ -76,6 +85,8 @@ TABLE: dict[str, Function] = {
     "Gather": Function("titt", lambda x, axis, index: np.take_along_axis(x, index, axis)),
     "GatherD": Function("titt", lambda x, axis, index: np.take_along_axis(x, index, axis)),
     "IndexSelect": Function("titt", lambda x, axis, index: np.take(x, index, axis)),
+    "Gelu": Function("tt", gelu),
+    "GeluBackward": Function("ttt", lambda gradient, x: gelu_gradient(gradient, x, x)),
     "InplaceAdd": Function("tts", lambda x, y, factor: x + factor * y),
     "InplaceCopy": Function("tt", lambda _x, y: y),
     "InplaceFillScalar": Function("ts", lambda _x, value: value),
@@ -85,6 +96,8 @@ TABLE: dict[str, Function] = {
     "InplaceOne": Function("t", np.ones_like),
     "InplaceSub": Function("tts", lambda x, y, factor: x - factor * y),
     "InplaceZero": Function("t", np.zeros_like),
+    "LogSoftmax": Function("tit", log_softmax),
+    "LogSoftmaxBackward": Function("ttit", log_softmax_gradient),
     "Matmul": Function("tttc", lambda x, y: x @ y),
     "Mm": Function("tttc", lambda x, y: x @ y),
     "Muls": Function("tst", np.multiply),
@@ -92,7 +105,11 @@ TABLE: dict[str, Function] = {
     "PowTensorScalar": Function("tst", np.power),
     "Repeat": Function("tat", np.tile),
     "SWhere": Function("tttt", np.where),
+    "ScatterAdd": Function("tittt", _scattered_sum),
+    "Silu": Function("tt", lambda x: x * sigmoid(x)),
+    "SiluBackward": Function("ttt", silu_gradient),
     "Softmax": Function("tit", softmax),
+    "SoftmaxBackward": Function("ttit", softmax_gradient),
     "Stack": Function("lit", lambda arrays, axis: np.stack(arrays, axis)),
     "Sub": Function("ttst", lambda x, y, factor: x - factor * y),
     "Subs": Function("tsst", lambda x, y, factor: x - factor * y),

@@ -8,6 +8,7 @@
 
 #include "../runtime/collectives.h"
 #include "../runtime/device.h"
+#include "../runtime/operators_api.h"
 #include "../runtime/streams.h"
 
 namespace virtual_ascend {
@@ -91,6 +92,11 @@ Status aclrtLaunchCallback(void (*callback)(void *), void *data, int, void *stre
 Status aclrtSubscribeReport(uint64_t, void *) { return kSuccess; }
 Status aclrtProcessReport(int32_t) {
   std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  return kSuccess;
+}
+
+Status aclSetTensorConst(Description *description, void *data, size_t size) {
+  description->constant.assign(static_cast<const char *>(data), size);
   return kSuccess;
 }
 

@@ -1,5 +1,7 @@
 // Operators by name, aclop*: the way that MindSpore goes in PYNATIVE if it does not compile an operator itself. Each
 // request goes to the device process as JSON.
+#include "operators_api.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -16,12 +18,6 @@ namespace {
 struct Buffer {
   void *data;
   size_t size;
-};
-
-struct Description {
-  int type, format, stored_format;
-  std::vector<int64_t> shape, stored_shape;
-  bool on_host = false;
 };
 
 struct Attributes {
@@ -57,9 +53,11 @@ std::string Tensors(int count, Description *const *descriptions, Buffer *const *
     text += "{\"dtype\":" + Text(static_cast<int64_t>(one.type)) + ",\"format\":" +
             Text(static_cast<int64_t>(one.stored_format)) + ",\"shape\":" + List(one.stored_shape, one.stored_shape.size()) +
             ",\"ori_shape\":" + List(one.shape, one.shape.size());
-    if (one.on_host) text += ",\"contents\":\"" + Hex(buffers[i]->data, buffers[i]->size) + "\"";
+    const bool constant = !one.constant.empty();
+    if (constant) text += ",\"contents\":\"" + Hex(one.constant.data(), one.constant.size()) + "\"";
+    else if (one.on_host) text += ",\"contents\":\"" + Hex(buffers[i]->data, buffers[i]->size) + "\"";
     text += "}";
-    data->push_back(one.on_host ? nullptr : buffers[i]->data);
+    data->push_back(constant || one.on_host ? nullptr : buffers[i]->data);
   }
   return text + "]";
 }

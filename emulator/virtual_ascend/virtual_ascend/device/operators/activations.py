@@ -44,6 +44,11 @@ def fast_gelu_gradient(gradient: np.ndarray, x: np.ndarray) -> np.ndarray:
     return gradient * (share + 1.702 * x * share * (1 - share))
 
 
+def silu_gradient(gradient: np.ndarray, x: np.ndarray) -> np.ndarray:
+    slope = sigmoid(x)
+    return gradient * (slope + x * slope * (1 - slope))
+
+
 def elu(x: np.ndarray, alpha: float) -> np.ndarray:
     return np.where(x > 0, x, alpha * np.expm1(np.minimum(x, 0)))
 

@@ -9,7 +9,9 @@ import numpy as np
 from ...operator_call import OperatorCall
 from ..numerics import wide
 from . import elementwise, indexing, layout, losses, random, status
-from .elementwise import of_arrays, sigmoid
+from .activations import silu_gradient
+from .elementwise import of_arrays
+from .normalisation import softmax_gradient
 
 
 def _range(kernel: OperatorCall, start: np.ndarray, limit: np.ndarray, delta: np.ndarray) -> np.ndarray:
@@ -30,9 +32,13 @@ def _cross_entropy_of_labels(_kernel: OperatorCall, x: np.ndarray, labels: np.nd
     return losses.cross_entropy(wide(x), np.eye(x.shape[-1], dtype=np.float32)[labels])
 
 
-def _swish_gradient(gradient: np.ndarray, x: np.ndarray, _y: np.ndarray | None = None) -> np.ndarray:
-    slope = sigmoid(x)
-    return gradient * (slope + x * slope * (1 - slope))
+def _swish_gradient(gradient: np.ndarray, x: np.ndarray, _y: np.ndarray | None = None, *, scale: float) -> np.ndarray:
+    return silu_gradient(gradient, scale * x)
+
+
+def _softmax_gradient(kernel: OperatorCall, y: np.ndarray, gradient: np.ndarray) -> np.ndarray:
+    axes = kernel.attributes.get("axes", -1)
+    return softmax_gradient(wide(gradient), wide(y), tuple(axes) if isinstance(axes, list) else axes)
 
 
 def _scattered_sum(_kernel: OperatorCall, x: np.ndarray, index: np.ndarray, updates: np.ndarray) -> np.ndarray:
@@ -64,12 +70,12 @@ TABLE: dict[str, Callable[..., Any]] = {
     "NPUGetFloatStatusV2": status.TABLE["n_p_u_get_float_status_v2"],
     "Range": _range,
     "SelectV2": elementwise.TABLE["select"],
-    "SoftmaxGrad": of_arrays(lambda y, gradient: y * (gradient - (y * gradient).sum(-1, keepdims=True))),
+    "SoftmaxGrad": _softmax_gradient,
     "SparseSoftmaxCrossEntropyWithLogits": _cross_entropy_of_labels,
     "SplitV": _split_by_sizes,
     "SplitVD": _split_by_sizes,
     "Squeeze": layout.TABLE["reshape"],
-    "SwishGrad": of_arrays(_swish_gradient),
+    "SwishGrad": of_arrays(_swish_gradient, scale=1.0),
     "TensorScatterAdd": _scattered_sum,
     "TopKV2": indexing.TABLE["top_k"],
 }

@@ -17,7 +17,13 @@ def _gather(kernel: OperatorCall, x: np.ndarray, index: np.ndarray, axis: np.nda
     size = x.shape[along]
     if index.size and not -size <= index.min() <= index.max() < size:
         raise IndexError(f"an index of {index.min()} to {index.max()} into an axis of {size}")
-    return np.take(x, index, along)
+    axes = int(kernel.attributes.get("batch_dims", 0))
+    if axes == 0:
+        return np.take(x, index, along)
+    # Every item of the first axes has indices of its own.
+    items = zip(x.reshape(-1, *x.shape[axes:]), index.reshape(-1, *index.shape[axes:]))
+    rows = [np.take(item, places, along % x.ndim - axes) for item, places in items]
+    return np.reshape(rows, (*x.shape[:axes], *rows[0].shape))
 
 
 def _gather_along(kernel: OperatorCall, x: np.ndarray, axis: np.ndarray, index: np.ndarray) -> np.ndarray:

@@ -66,6 +66,14 @@ def log_softmax(x: np.ndarray, axes: Any) -> np.ndarray:
     return shifted - np.log(np.exp(shifted).sum(axes, keepdims=True))
 
 
+def softmax_gradient(gradient: np.ndarray, y: np.ndarray, axes: Any) -> np.ndarray:
+    return y * (gradient - (y * gradient).sum(axes, keepdims=True))
+
+
+def log_softmax_gradient(gradient: np.ndarray, y: np.ndarray, axes: Any) -> np.ndarray:
+    return gradient - np.exp(y) * gradient.sum(axes, keepdims=True)
+
+
 def _softmax_gradient_scaled(
     kernel: OperatorCall, gradient: np.ndarray, y: np.ndarray, scale: np.ndarray
 ) -> np.ndarray:
@@ -87,11 +95,6 @@ def _norm_not_below(
     """Compute the norm from a sum of squares. It is MindSpore's fusion of clipping by norm."""
     x = wide(x)
     return np.maximum(np.where(x > zero, np.sqrt(np.where(x > zero, x, one)), x), least)
-
-
-def _log_softmax_gradient(kernel: OperatorCall, gradient: np.ndarray, y: np.ndarray) -> np.ndarray:
-    gradient, y = wide(gradient), wide(y)
-    return gradient - np.exp(y) * gradient.sum(axes_of(kernel, y), keepdims=True)
 
 
 def _normalise(kernel: OperatorCall, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, tuple[int, ...]]:
@@ -137,7 +140,7 @@ TABLE: dict[str, Callable[..., Any]] = {
     "layer_norm_beta_gamma_backprop_v2": _gain_and_shift_gradients,
     "layer_norm_grad": _layer_norm_gradient,
     "layer_norm_x_backprop_v2": _layer_norm_input_gradient,
-    "log_softmax_grad": _log_softmax_gradient,
+    "log_softmax_grad": lambda kernel, gradient, y: log_softmax_gradient(wide(gradient), wide(y), axes_of(kernel, y)),
     "log_softmax_v2": lambda kernel, x: log_softmax(wide(x), axes_of(kernel, x)),
     "lrn": of_arrays(local_response, **_RESPONSE),
     "lrn_grad": of_arrays(local_response_gradient, **_RESPONSE),

@@ -21,10 +21,15 @@ def axes_of(kernel: OperatorCall, x: np.ndarray, *names: str) -> tuple[int, ...]
     return tuple(range(x.ndim))
 
 
+def of_scalar(x: np.ndarray, axes: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the axes. A scalar has none, and MindSpore names its axis 0 or -1."""
+    return () if x.ndim == 0 and set(axes) <= {0, -1} else axes
+
+
 def _over_axes(function: Callable[..., Any]) -> Callable[..., Any]:
     def operator(kernel: OperatorCall, x: np.ndarray, axes: np.ndarray | None = None) -> np.ndarray:
         chosen = axes_of(kernel, x) if axes is None else tuple(axes.reshape(-1).tolist())
-        return function(wide(x), axis=chosen, keepdims=bool(kernel.attributes.get("keep_dims", False)))
+        return function(wide(x), axis=of_scalar(x, chosen), keepdims=bool(kernel.attributes.get("keep_dims", False)))
 
     return operator
 
