@@ -14,6 +14,7 @@ import mindspore as ms
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 from mindspore.common.seed import _get_graph_seed
+from mindspore.ops import constexpr
 
 # The seeds drawn so far in PYNATIVE, by the state of MindSpore's generator at the draw. Recomputation restores it.
 _drawn: collections.OrderedDict = collections.OrderedDict()
@@ -78,8 +79,9 @@ class DropoutSeed(nn.Cell):
     def __init__(self, seed: int | None = None, count: int = 0):
         super().__init__()
         first = _hash(draw()) if seed is None else seed
-        self.state = Parameter(Tensor(_bits_of(first, count)), name="dropout_seed_bits", requires_grad=False)
+        self.bits = Parameter(Tensor(_bits_of(first, count)), name="bits", requires_grad=False)
         self.copies = 0
+        self.check_dtype = constexpr(reuse_result=False)(lambda dtype, bits=self.bits: _check_dtype(bits, dtype))
         # Integers: mixed precision casts other constants of a graph. Halves of 16 bits: a device sums float32 only.
         places = np.arange(_BITS)
         self.powers, self.step = Tensor(1 << places, ms.int64), Tensor([0, 1], ms.int64)
@@ -87,7 +89,7 @@ class DropoutSeed(nn.Cell):
         self.read, self.cast = _whole(ops.Greater(), (2, 0)), _whole(ops.Cast(), (2,))
         self.multiply, self.add_up = _whole(ops.Mul(), (2, 1)), _whole(ops.ReduceSum(), (2,))
         self.shift, self.add = _whole(ops.Mul(), (1, 0)), _whole(ops.Add(), (1, 1))
-        self.apart, self.bits_of = _whole(ops.ExpandDims(), (1,)), _whole(ops.BitwiseAnd(), (2, 1))
+        self.apart, self.of_place = _whole(ops.ExpandDims(), (1,)), _whole(ops.BitwiseAnd(), (2, 1))
         self.is_set, self.write = _whole(ops.NotEqual(), (2, 0)), _whole(ops.Assign(), (2, 2))
 
     def __call__(self):
@@ -95,14 +97,15 @@ class DropoutSeed(nn.Cell):
         # graph, or it would repeat the seed of the call that was traced.
         if tracing():
             return self.construct()
-        return _count_up(self.state)
+        return _count_up(self.bits)
 
     def construct(self):
-        bits = self.cast(self.read(self.state, 0.5), ms.float32)
+        self.check_dtype(self.bits.dtype)
+        bits = self.cast(self.read(self.cast(self.bits, ms.float32), 0.5), ms.float32)
         low, high = self.half(bits, self.halves[0]), self.half(bits, self.halves[1])
         seed = self.add(self.add(low, self.shift(high, 65536)), self.step)
-        bits = self.is_set(self.bits_of(self.apart(seed, -1), self.powers), 0)
-        self.write(self.state, self.cast(bits, self.state.dtype))
+        bits = self.is_set(self.of_place(self.apart(seed, -1), self.powers), 0)
+        self.write(self.bits, self.cast(bits, self.bits.dtype))
         return seed
 
     def half(self, bits, powers):
@@ -111,16 +114,25 @@ class DropoutSeed(nn.Cell):
 
     def numbers(self) -> tuple[int, int]:
         """Return the fixed number and the count of calls."""
-        return _numbers_of(self.state)
+        return _numbers_of(self.bits)
 
     def __deepcopy__(self, memo):
         self.copies += 1
         duplicate = DropoutSeed(_hash((self.numbers()[0], self.copies)))
-        duplicate.state.name = self.state.name
+        duplicate.bits.name = self.bits.name
         return duplicate
 
     def __reduce__(self):
         return DropoutSeed, self.numbers()
+
+
+def _check_dtype(bits: Parameter, dtype) -> None:
+    """Refuse bfloat16 in a graph on a CPU, which cannot copy it (TensorMove)."""
+    if "BFloat16" in str(dtype) and ms.get_context("device_target") == "CPU":
+        raise TypeError(
+            f"{bits.name}: got bfloat16 in a compiled graph on a CPU, allowed are float32 and float16; leave it out of "
+            "casts to bfloat16, or use PYNATIVE"
+        )
 
 
 _BITS = 32

@@ -193,6 +193,17 @@ def average_all(parameters):
         ops.assign(parameter, average).asnumpy()  # MindSpore 2.0 may assign after a checkpoint is loaded otherwise
 
 
+class Seeds(nn.Cell):
+    """Two seeds, as the layers of a network have them."""
+
+    def __init__(self, first, second):
+        super().__init__()
+        self.one, self.other = DropoutSeed(*first), DropoutSeed(*second)
+
+    def construct(self):
+        return self.one(), self.other()
+
+
 CHANGES = {
     "float16": lambda network: cast_all(network.get_parameters(), ms.float16),
     "bfloat16": lambda network: cast_all(network.get_parameters(), ms.bfloat16),
@@ -206,17 +217,20 @@ CHANGES = {
 def test_casts_and_averages_of_all_parameters_leave_the_stream_alone(change, count, mode, tmp_path):
     if change == "bfloat16" and BFLOAT16 is None:
         pytest.skip("MindSpore 2.0 has no bfloat16 on a CPU")
-    layers = [DropoutSeed(first, count) for first in (41, 2**32 - 41)]
-    network = nn.CellList(layers)
+    network = Seeds((41, count), (2**32 - 41, count))
     CHANGES[change](network)
-    calls = [[layer().asnumpy().tolist() for layer in layers] for _ in range(2)]
+    if (change, mode) == ("bfloat16", "graph"):
+        with pytest.raises(TypeError, match="^one.bits: got bfloat16 in a compiled graph on a CPU"):
+            network()
+        return
+    calls = [[seed.asnumpy().tolist() for seed in network()] for _ in range(2)]
     ms.save_checkpoint(network, str(tmp_path / "seeds.ckpt"))
     assert calls == [[[41, count + step], [2**32 - 41, count + step]] for step in (1, 2)]
-    resumed = nn.CellList([DropoutSeed(1), DropoutSeed(2)])
+    resumed = Seeds((1,), (2,))
     CHANGES[change](resumed)
     ms.load_checkpoint(str(tmp_path / "seeds.ckpt"), resumed)
-    assert [layer.numbers() for layer in resumed] == [(41, count + 2), (2**32 - 41, count + 2)]
-    assert copy.deepcopy(layers[0]).numbers()[0] != pickle.loads(pickle.dumps(layers[0])).numbers()[0] == 41
+    assert (resumed.one.numbers(), resumed.other.numbers()) == ((41, count + 2), (2**32 - 41, count + 2))
+    assert copy.deepcopy(network.one).numbers()[0] != pickle.loads(pickle.dumps(network.one)).numbers()[0] == 41
 
 
 @pytest.mark.parametrize(
@@ -245,6 +259,19 @@ def test_a_rate_that_sixteen_bits_miss_is_said_once(caplog):
     assert not attend(0.5) and not attend(0.1) and not attend(0.99)
     assert len(attend(0.99999)) == len(attend(0.99999)) == 1
     assert caplog.records[-1].getMessage().startswith("dropout_rate: got 0.99999, ")
+
+
+def test_a_checkpoint_with_the_seed_as_integers_loads_all_else():
+    class Net(nn.Cell):
+        def __init__(self):
+            super().__init__()
+            self.dense, self.attention = nn.Dense(2, 2), FlashAttention(8, 0.3, seed=7)
+
+    network, weight = Net(), ms.Parameter(ms.Tensor(np.full((2, 2), 3, np.float32)), name="dense.weight")
+    integers = ms.Parameter(ms.Tensor([1, 5], ms.int64), name="attention.dropout_seed.state")
+    ms.load_param_into_net(network, {one.name: one for one in (weight, integers)})
+    assert (network.dense.weight.asnumpy() == 3).all() and network.attention.dropout_seed.numbers() == (7, 0)
+    assert "attention.dropout_seed.bits" in [parameter.name for parameter in network.get_parameters()]
 
 
 def test_a_layer_without_dropout_has_no_parameters():
