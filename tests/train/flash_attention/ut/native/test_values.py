@@ -112,6 +112,15 @@ def test_the_lowest_float_as_bias_is_no_infinity(isa, keys):
     np.testing.assert_allclose(output[[0, 8]], value[0, 0].mean(axis=0)[None].repeat(2, 0), rtol=1e-4, atol=1e-6)
 
 
+def test_a_great_sink_beside_rows_that_see_nothing(isa):
+    """The logsumexp of such a row is the sink, and the row adds nothing to its gradient."""
+    call = call_of(40, 50, 16, bias_shape=(1, 1, 1, 50), bias_dtype="float32", sinks=True)
+    query, key, value = one_head(40, 16), one_head(50, 16, seed=1), one_head(50, 16, seed=2)
+    for bias in (np.full((1, 1, 1, 50), -np.inf, np.float32), np.zeros((1, 1, 1, 50), np.float32)):
+        results = run(call, query, key, value, query, bias=bias, sinks=np.full(1, 3000, np.float32))
+        assert all(not gradient.any() for gradient in (results[0], *results[2:]))
+
+
 def test_gradients_of_rows_that_see_nothing_may_be_nan(isa):
     """The first 30 queries lie before the first key."""
     call = call_of(40, 10, 16, causal=True, causal_alignment="bottom_right")

@@ -92,7 +92,8 @@ bool find_rest(const Kernels* kernels, const BackwardPlan& plan, std::atomic<boo
                  : run_looking_ahead(kernels->forward_task, thread_count(2 * work_of(p), count), count,
                                      kernels->forward_scratch(forward), failed, [&](int64_t task) { return tasks[task]; });
   for (const int64_t at : great)
-    if (own[at] == plan.inputs.logsumexp[at / p.seq_q * plan.problem.lse_stride + at % p.seq_q])
+    // A sink alone leaves no rest.
+    if (std::isfinite(rest[at]) && own[at] == plan.inputs.logsumexp[at / p.seq_q * plan.problem.lse_stride + at % p.seq_q])
       plan.rest[at] = -rest[at] * static_cast<float>(M_LOG2E);
   return done;
 }
