@@ -88,11 +88,11 @@ def test_every_feature_stays_within_the_core(name, head_dim, operator):
 
 @pytest.mark.parametrize("head_dim", (64, 128))
 @pytest.mark.parametrize("operator", ("rows", "finish"))
-def test_passes_around_the_main_kernel_cost_a_thirtieth_of_it_at_most(operator, head_dim):
+def test_passes_around_the_main_kernel_cost_a_twenty_fifth_of_it_at_most(operator, head_dim):
     # "finish", the last pass, adds nothing up here: it adds only if several cores share a head.
     problem = KernelProblem(1, 1, 4096, 4096, head_dim, cores=1)
     measured, main = (measure(problem, operator=name) for name in (operator, "backward"))
-    assert measured.cycles < main.cycles / 30
+    assert measured.cycles < main.cycles / 25
     _within_limits(measured)
 
 
