@@ -76,7 +76,7 @@ def buffers(problem: KernelProblem, plan: RowPlan) -> list[Buffer]:
         Buffer("diagonal", "UB", "float32", plan.rows * FOLD),
         Buffer("half_sum", "UB", "float32", plan.rows * FOLD // 2),
         Buffer("zeros", "UB", "float16", 16 * plan.value_dim),
-        Buffer("scaled", "UB", "float16", whole, 3),
+        Buffer("scaled", "UB", "float16", whole, COPIES),
         *(Buffer(name, "UB", "float16", plan.rows * 16) for name in ("extremes", "turned")),
         *(Buffer(name, "UB", "float32", 128, COPIES) for name in LOADED),
         Buffer("rounded_term", "UB", "float32", 128, 2),
@@ -214,7 +214,7 @@ class Preprocess:
         core, tik, problem = self.core, self.core.tik, self.core.problem
         delta, (lse, extra) = core.on.delta[0], (core.on.copies(name)[copy] for name in LOADED)
         # Vector divides rows while the Cube multiplies them.
-        rows = core.on.scaled[copy % len(core.on.scaled)]
+        rows = core.on.scaled[copy]
         tik.data_move(rows, core.on.d_output[copy], 0, 1, core.value_columns * core.plan.rows, 0, 0)
         self._row_products(copy)
         self._divide_rows(place, rows)
