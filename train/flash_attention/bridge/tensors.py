@@ -149,7 +149,10 @@ class NumberCheck(nn.Cell):
         self.passed: deque = deque(maxlen=16)  # the layers of a network share them; several batches may alternate
 
     def __call__(self, *tensors):
-        if self.check[0] is None or any(all(map(operator.is_, tensors, earlier)) for earlier in self.passed):
+        if self.check[0] is None:
+            return
+        # A copy: another thread may add to it meanwhile.
+        if any(all(map(operator.is_, tensors, earlier)) for earlier in tuple(self.passed)):
             return
         with called(self.names):
             self.check[0](*map(_read_integers, tensors))
