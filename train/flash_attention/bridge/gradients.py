@@ -18,6 +18,10 @@ MindSpore 2.0:
 
 from __future__ import annotations
 
+import functools
+import itertools
+from typing import Callable
+
 import mindspore as ms
 from mindspore import Tensor, nn, ops
 from mindspore.ops import constexpr
@@ -56,17 +60,20 @@ class Differentiable(nn.Cell):
 
     Args:
         forward: a Cell, forward(query, key, value, *others) -> (output, logsumexp).
-        backward: a Cell, backward(query, key, value, output, logsumexp, d_output, d_logsumexp, *others) -> (d_query,
-            d_key, d_value, *d_others).
+        backward: makes a Cell when a gradient is asked for, cell(query, key, value, output, logsumexp, d_output,
+            d_logsumexp, *others) -> (d_query, d_key, d_value, *d_others). It raises if there is none.
         backend: its name in the message that refuses second derivatives.
         count: of the others.
         primitive: whether forward is a primitive with a `bprop` of its own, which then serves wherever that is right.
     """
 
-    def __init__(self, forward: nn.Cell, backward: nn.Cell, backend: str, count: int, primitive: bool = False):
+    def __init__(
+        self, forward: nn.Cell, backward: Callable[[], nn.Cell], backend: str, count: int, primitive: bool = False
+    ):
         super().__init__()
         self.forward, self.backend, self.primitive = forward, backend, primitive
-        self.whole, self.parts = _Whole(backward, backend, count, forward), _Parts(backward, backend, count)
+        made = _when_compiled(backward)
+        self.whole, self.parts = _Whole(made, backend, count, forward), _Parts(made, backend, count)
         self.results = NotDifferentiated(forward) if OLD else None
         # A `bprop` takes no tuple in graphs of 2.0 and in PYNATIVE, and no variable number of inputs.
         self.padding = (Tensor([0.0]),) * (8 - count)
@@ -139,10 +146,39 @@ def _refuse_jit(backend: str):
     )
 
 
+_NUMBERS = itertools.count()
+
+
+def _when_compiled(make: Callable[[], nn.Cell]) -> ops.Primitive:
+    """Return a primitive without inputs. It gives a Cell that calls the Cell of `make`, which is made once."""
+
+    @functools.cache
+    def made() -> nn.Cell:
+        Tensor(0).asnumpy()  # as in refuse_second_derivative
+        return _OfTuple(make())
+
+    # MindSpore takes primitives of equal attributes for one.
+    return constexpr(reuse_result=False)(made).add_prim_attr("number", next(_NUMBERS))
+
+
+class _OfTuple(nn.Cell):
+    """Call a Cell with the members of a tuple.
+
+    MindSpore 2.10 calls no Cell of variable inputs that is made inside a `bprop` ("no manager for this func graph").
+    """
+
+    def __init__(self, run: nn.Cell):
+        super().__init__()
+        self.run = run
+
+    def construct(self, given):
+        return self.run(*given)
+
+
 class _Gradients(nn.Cell):
     """Hold the backward pass of a Cell with eight other inputs. The first `count` belong to the call."""
 
-    def __init__(self, backward: nn.Cell, backend: str, count: int):
+    def __init__(self, backward: ops.Primitive, backend: str, count: int):
         super().__init__()
         self.backward, self.count = backward, count
         self.first_derivatives = FirstDerivatives(backend)
@@ -151,7 +187,7 @@ class _Gradients(nn.Cell):
 class _Whole(_Gradients):
     """Differentiate the usual way: results and inputs belong to the Cell's own call."""
 
-    def __init__(self, backward: nn.Cell, backend: str, count: int, forward: nn.Cell):
+    def __init__(self, backward: ops.Primitive, backend: str, count: int, forward: nn.Cell):
         super().__init__(backward, backend, count)
         self.forward = forward
 
@@ -161,8 +197,8 @@ class _Whole(_Gradients):
 
     def bprop(self, query, key, value, a, b, c, d, e, f, g, h, out, dout):
         others = (a, b, c, d, e, f, g, h)
-        given = (out[0], out[1], dout[0], dout[1]) + others[: self.count]
-        gradients = self.backward(query, key, value, *given)
+        backward = self.backward()
+        gradients = backward((query, key, value, out[0], out[1], dout[0], dout[1]) + others[: self.count])
         first = self.first_derivatives(gradients[0], gradients[1], gradients[2], query, key, value)
         return first + gradients[3:] + zeros_like(others[self.count :])
 
@@ -175,8 +211,8 @@ class _Parts(_Gradients):
 
     def bprop(self, query, key, value, a, b, c, d, e, f, g, h, output, logsumexp, out, dout):
         others = (a, b, c, d, e, f, g, h)
-        given = (output, logsumexp, dout[0], dout[1]) + others[: self.count]
-        gradients = self.backward(query, key, value, *given)
+        backward = self.backward()
+        gradients = backward((query, key, value, output, logsumexp, dout[0], dout[1]) + others[: self.count])
         d_query, d_key, d_value = _as_rows(gradients[0]), _as_rows(gradients[1]), _as_rows(gradients[2])
         first = self.first_derivatives(d_query, d_key, d_value, query, key, value)
         return first + gradients[3:] + zeros_like(others[self.count :] + (output, logsumexp))

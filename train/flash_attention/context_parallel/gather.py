@@ -120,4 +120,4 @@ def _gathering(specs, optional, place, constants, widths, backend):
 
 @functools.lru_cache(maxsize=64)
 def _made(*given) -> Differentiable:
-    return Differentiable(_Forward(*given), _Backward(*given), "GatherAttention", count=3)
+    return Differentiable(_Forward(*given), lambda: _Backward(*given), "GatherAttention", count=3)

@@ -21,7 +21,7 @@ SLOW = {"marks": pytest.mark.slow}
 # another case.
 CASES, GE = daily_names("card"), daily_names("ge")
 PARTS = 12
-TRAINED = "two alike", "accumulated", "dropout"
+TRAINED = "inference", "two alike", "accumulated", "dropout"
 # Of card_calls.py and card_training.py the checks that show most for their time.
 CHOSEN = (
     ("2.0.0", "card_cases.py", "graph", CASES[1::2]),
@@ -35,7 +35,7 @@ CHOSEN = (
     ("2.0.0", "card_training.py", "graph", (*TRAINED, "recompute", "recomputed dropout")),
     ("2.0.0", "card_training.py", "pynative", TRAINED),
     ("2.6.0", "card_training.py", "graph", (*TRAINED, "recompute")),
-    ("2.6.0", "card_training.py", "pynative", ("inputs without gradient",)),
+    ("2.6.0", "card_training.py", "pynative", ("inference", "inputs without gradient")),
     ("2.0.0", "card_data.py", "graph", ("train", "checkpoint", "export", "sink by two")),
     pytest.param("2.6.0", "card_data.py", "graph", ("train", "checkpoint"), **SLOW),
 )
@@ -50,7 +50,7 @@ EVERY = (
             *(("2.6.0", mode) for mode in MODES),
             ("2.5.0", "graph"),
         )
-        for program, count in (("card_calls.py", 16), ("card_training.py", {"graph": 13, "pynative": 11}[mode]))
+        for program, count in (("card_calls.py", 16), ("card_training.py", {"graph": 14, "pynative": 12}[mode]))
     ),
     ("2.0.0", "card_data.py", "graph", 8),
     ("2.0.0", "card_data.py", "pynative", 4),

@@ -9,6 +9,7 @@ from flash_attention import FlashAttention, attention_backend, flash_attention
 from mindspore import Tensor, nn, ops
 
 from tests.train.flash_attention.support.cells import Gradients
+from tests.train.flash_attention.support.inference import check_inference
 from tests.train.flash_attention.support.layer_inputs import half
 
 pytest.importorskip("tikemu")
@@ -42,6 +43,10 @@ def test_recomputation_changes_no_bit(mode):
     for left, right in zip(plain, again):
         assert left.any()
         np.testing.assert_array_equal(left, right)
+
+
+def test_inference_makes_no_backward_kernel(mode):
+    check_inference("emulator")
 
 
 def alive() -> int:

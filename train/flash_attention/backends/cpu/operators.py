@@ -32,8 +32,13 @@ def differentiable(
 
     `inputs` are the call's inputs, and behind them `more` that the primitives take before their configuration.
     """
-    cells = _Forward(call, configuration, forward), _Backward(call, configuration, backward)
-    return Differentiable(*cells, "cpu", len(call.inputs) + more, primitive=True)
+    return Differentiable(
+        _Forward(call, configuration, forward),
+        lambda: _Backward(call, configuration, backward),
+        "cpu",
+        len(call.inputs) + more,
+        primitive=True,
+    )
 
 
 class _Primitive(nn.Cell):

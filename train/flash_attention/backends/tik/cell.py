@@ -130,19 +130,16 @@ def kernels(
     """
     shapes = {name: placement(problem, name).shape for name in TENSORS}
     shapes["d_bias"] = (*problem.bias_planes, problem.seq_q, problem.seq_k)
-    primitives = []
-    for stage in operators.stages(problem)[1 if decodes else 0 :]:
+
+    def made(stage: str) -> tuple:
         operator, signature = describe.arguments(stage, problem)
-        primitive = make_primitive(operator, signature, problem, shapes)
-        primitives.append((primitive, Constants(problem, signature, given_slopes)))
-    if decodes:
-        forward: nn.Cell = _Decoding(problem, make_primitive, given_slopes)
-    else:
-        forward = _Forward(problem, primitives.pop(0))
-    backward = _Backward(problem, *primitives)
-    return Differentiable(
-        Compiled(forward), Compiled(backward), "tik and emulator", count=8 if problem.sequences else 5
-    )
+        return make_primitive(operator, signature, problem, shapes), Constants(problem, signature, given_slopes)
+
+    def backward() -> nn.Cell:
+        return Compiled(_Backward(problem, *map(made, operators.stages(problem)[1:])))
+
+    forward = _Decoding(problem, make_primitive, given_slopes) if decodes else _Forward(problem, made("forward"))
+    return Differentiable(Compiled(forward), backward, "tik and emulator", count=8 if problem.sequences else 5)
 
 
 class _Decoding(nn.Cell):

@@ -43,8 +43,9 @@ class DecodeKernels(nn.Cell):
         self.heads = (p.batch * p.kv_heads, plan.row_blocks * plan.group_heads * p.seq_q)
         self.rows = (p.batch, p.heads, p.seq_q)
         self.block_rows, self.group_rows = plan.group_heads * p.seq_q, p.group * p.seq_q
-        self.padding = Tensor(np.zeros((p.batch, p.heads, padded(p.seq_q) - p.seq_q), np.float32))
         self.pads = padded(p.seq_q) > p.seq_q
+        more = p.batch, p.heads, padded(p.seq_q) - p.seq_q
+        self.padding = Tensor(np.zeros(more, np.float32)) if self.pads else None
         self.sinks = p.sinks
         self.sink_heads = Tensor(head_rows)
 

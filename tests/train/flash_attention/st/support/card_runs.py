@@ -37,7 +37,7 @@ def words(done: subprocess.CompletedProcess) -> list[list[str]]:
 def verdicts(done: subprocess.CompletedProcess) -> dict[str, str]:
     """Return verdicts of checks by name. All of them are printed if one is not right."""
     printed = said(done)
-    found = {name: verdict for name, verdict, _ in (line.split("\t") for line in printed.splitlines())}
+    found = {name: verdict for name, verdict, _ in (line.split("\t") for line in printed.splitlines() if line)}
     assert set(found.values()) == {"right"}, f"{printed}\n{done.stderr[-6000:]}"
     return found
 

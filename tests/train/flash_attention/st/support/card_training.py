@@ -14,6 +14,7 @@ from mindspore import Tensor, nn, ops
 from tests.train.flash_attention.st.support.card_program import on_the_card, report
 from tests.train.flash_attention.support import training_steps as steps
 from tests.train.flash_attention.support.arrays import draw
+from tests.train.flash_attention.support.inference import check_inference
 from tests.train.flash_attention.support.training_net import ARRANGEMENTS
 from tests.train.flash_attention.support.without_gradient import (
     BATCH,
@@ -104,6 +105,7 @@ CASES = {
     "turns": functools.partial(steps.check_turns, "tik"),
     "accumulated": functools.partial(steps.check_accumulated, "tik"),
     "dropout": dropout,
+    "inference": functools.partial(check_inference, "tik"),
     "inputs without gradient": inputs_without_gradient,
     "recomputed dropout": recomputed_dropout,
 }

@@ -204,7 +204,7 @@ def primitives(**rules):
     call = make_call(**SIZES, **rules)
     draw = GeneratedKeepBits(describe.kernel_problem(call))
     core = OperatorAttention(call, registration.primitive, draw, Chip(30)).core
-    backward = core.whole.backward.run
+    backward = core.whole.backward().run.run
     primitives = core.forward.run.forward, backward.rows, backward.main, backward.finish
     return tuple(getattr(one, "primitive", one) for one in primitives if one is not None)
 
