@@ -21,9 +21,11 @@ LAYERS = {
         ("duplicate_installs",),
         ("", "address", "files", "text_table", "plotting"),  # "": the version, and names imported when they are used
         ("call",),
-        ("kernels", "dropout", "sharding"),
+        ("kernels",),
         ("bridge", "variables"),
+        ("dropout", "sharding"),
         ("backends", "reference"),
+        ("call_cells",),
         ("plan", "rotary"),
         ("varlen", "paged"),
         ("functional", "context_parallel"),
@@ -79,7 +81,7 @@ FOREIGN = {
 #: Modules of the product that may import MindSpore.
 MINDSPORE = (
     *("nn", "functional", "context_parallel", "backends", "bridge", "sharding"),
-    *("commands", "measuring", "plan", "varlen", "paged", "rotary", "dropout.seed"),
+    *("commands", "measuring", "call_cells", "plan", "varlen", "paged", "rotary", "dropout.seed"),
     *("compat.flash_attn", "compat.mindnlp", "compat.mindspore_ops", "compat.mindspore_patch", "compat.transformers"),
 )
 

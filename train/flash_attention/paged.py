@@ -11,11 +11,10 @@ from mindspore import dtype as mstype
 from mindspore.common.initializer import initializer
 
 from flash_attention.backends import registry
-from flash_attention.backends.cache_update import append_cell, reorder_cell, update_cell, writable
+from flash_attention.backends.cache_update import append_cell, reorder_cell, update_cell
 from flash_attention.bridge.constants import numbered
 from flash_attention.bridge.parameters import EntryCell
 from flash_attention.bridge.tensors import (
-    NumberCheck,
     as_int32,
     compile_time,
     compiling,
@@ -23,6 +22,7 @@ from flash_attention.bridge.tensors import (
     spec,
     tensor_spec,
 )
+from flash_attention.bridge.views import writable
 from flash_attention.call.checks import INTEGERS, check_dtype, check_int, check_range
 from flash_attention.call.inputs import TensorSpec, fits
 from flash_attention.call.layout import UNKNOWN
@@ -38,7 +38,8 @@ from flash_attention.call.paged import (
 )
 from flash_attention.call.tiling import DEFAULT_STRATEGY
 from flash_attention.call.visibility import ALL_BLOCKS
-from flash_attention.plan import Padding, plan
+from flash_attention.call_cells import NumberCheck, Padding
+from flash_attention.plan import plan
 
 # The names that the functions here have for key and value of a Call.
 _NAMES = (("key", "key_cache"), ("value", "value_cache"))
@@ -79,7 +80,7 @@ def paged_caches(
     dtype = getattr(mstype, str(dtype).lower())
     sizes = int(blocks), int(block_size), int(kv_heads)  # `initializer` takes no NumPy integer
     widths = {"key_cache": stored_width(int(head_dim)), "value_cache": stored_width(int(value_head_dim))}
-    # A device of MindSpore 2.0 cannot run `ops.zeros` in PYNATIVE: an operator whose output shape is data.
+    # No `ops.zeros`, see flash_attention.bridge.constants.
     key_cache, value_cache = (
         Parameter(initializer("zeros", (*sizes, width), dtype), name=name, requires_grad=False)
         for name, width in widths.items()

@@ -17,8 +17,9 @@ from mindspore import dtype as mstype
 
 from flash_attention.backends.base import BAND_RULES, Backend
 from flash_attention.backends.positional import ComputedAlibi, OutOfBand
+from flash_attention.bridge.seeds import draw
+from flash_attention.bridge.versions import ascend_generation, flash_attention_score
 from flash_attention.call import ALL_BLOCKS, Call
-from flash_attention.dropout.seed import draw
 
 if TYPE_CHECKING:
     from flash_attention.sharding.shard import Shard
@@ -28,7 +29,6 @@ COMPRESSED_MASK = 2048  # side of the triangular mask that stands for any length
 DEFAULT_MASK, ALL_MASK, LEFT_UP_CAUSAL, RIGHT_DOWN_CAUSAL, BAND, PREFIX = range(6)  # sparse_mode
 _DEVICES = ("ascend910b", "ascend910_93")
 # MindSpore's own, and a copy, because `flash_attention.patch_mindspore` gives the function other code.
-flash_attention_score = getattr(ops, "flash_attention_score", None)
 if isinstance(flash_attention_score, FunctionType):
     flash_attention_score = FunctionType(
         flash_attention_score.__code__, flash_attention_score.__globals__, argdefs=flash_attention_score.__defaults__
@@ -119,7 +119,7 @@ class FusedBackend(Backend):
             return f"needs an Atlas A2 or later device, and the device target is {target}"
         if flash_attention_score is None:
             return f"MindSpore {ms.__version__} has no ops.flash_attention_score"
-        soc = _soc()
+        soc = ascend_generation()
         if soc not in _DEVICES:
             return f"needs an Atlas A2 or later device ({', '.join(_DEVICES)}), and this one is {soc}"
         return None
@@ -272,13 +272,6 @@ class _DropMask(nn.Cell):
 def _zeros(shape: tuple, dtype) -> Tensor:
     """Return the zeros to pad with, None if there is nothing to pad."""
     return Tensor(np.zeros(shape, np.float32)).astype(dtype) if shape[-1] else None
-
-
-def _soc() -> str:
-    """Return the name of the Ascend chip generation, as MindSpore calls it."""
-    from mindspore._c_expression import MSContext
-
-    return MSContext.get_instance().get_ascend_soc_version()
 
 
 BACKEND = FusedBackend()

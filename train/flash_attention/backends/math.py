@@ -87,7 +87,7 @@ class _Attention(nn.Cell):
         batch, seq_k = query.shape[0], key.shape[2]
         stacked = ops.reshape(ops.cast(query, mstype.float32) * self.scale, (batch, self.kv_heads, -1, self.head_dim))
         key32, value32 = ops.cast(key, mstype.float32), ops.cast(value, mstype.float32)
-        bad_value = 0.0  # MindSpore 2.0 wants it in every branch
+        bad_value = 0.0  # in every branch, see flash_attention.bridge
         if self.finite is None:
             scores = self.capped(self.product_nt(stacked, key32))
         else:
@@ -107,7 +107,7 @@ class _Attention(nn.Cell):
 
         # A row that sees nothing has top -inf and total 0. It must give 0 and -inf, and no NaN in any gradient.
         top = without_influence(self.top(scores, -1))
-        sinks = top  # MindSpore 2.0 wants it in every branch
+        sinks = top  # in every branch, see flash_attention.bridge
         if self.sinks is not None:
             sinks = ops.reshape(inputs[self.sinks], (1, -1, 1, 1))
             top = ops.maximum(top, without_influence(sinks))

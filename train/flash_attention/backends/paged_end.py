@@ -36,8 +36,7 @@ class PagedEnd(nn.Cell):
             self.firsts = Tensor(np.arange(call.batch, dtype=np.int32).reshape(-1, 1) * call.seq_q)
 
     def construct(self, query, key_cache, value_cache, block_tables, context_lens, inputs):
-        # In a graph of MindSpore 2.0 a condition does not see variables that another condition sets. So all variables
-        # have a value from the start.
+        # All variables have a value from the start, see flash_attention.bridge.
         if self.dynamic:
             seq_q = query.shape[1]
             rows = ops.reshape(counted(seq_q), (1, -1))

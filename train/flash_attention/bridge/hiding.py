@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 
 from flash_attention.bridge.versions import OLD
-
-if TYPE_CHECKING:
-    from flash_attention.sharding.shard import Shard
 
 _INFINITY = float("inf")
 
@@ -25,7 +22,7 @@ class Differs(nn.Cell):
     def construct(self, x, y):
         return self.negate(self.equal(x, y))
 
-    def shard(self, shard: Shard, axes: tuple, others: tuple) -> None:
+    def shard(self, shard: Any, axes: tuple, others: tuple) -> None:
         """Set strategies for operands of these axes. The first operand has the axes of the result."""
         shard.glue(self.equal, axes, others)
         shard.glue(self.negate, axes)
@@ -45,7 +42,7 @@ class Hides(nn.Cell):
             return self.differs(mask, 0)
         return self.differs(ops.cast(mask, mstype.float32), 0)  # a CPU compares no bfloat16
 
-    def shard(self, shard: Shard, axes: tuple) -> None:
+    def shard(self, shard: Any, axes: tuple) -> None:
         """Give strategies for a mask of these axes. A cast, which has none, is made on a CPU only."""
         self.differs.shard(shard, axes, ())
 

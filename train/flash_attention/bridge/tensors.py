@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import functools
-import operator
-from collections import deque
-from typing import Callable
 
 import numpy as np
-from mindspore import Tensor, nn, ops
+from mindspore import Tensor, ops
 from mindspore import dtype as mstype
 from mindspore.nn.cell import _pynative_executor
 from mindspore.ops import constexpr
 
-from flash_attention.bridge.parameters import EntryCell
+from flash_attention.bridge.seeds import draw_tensor, tracing
 from flash_attention.bridge.versions import OLD
-from flash_attention.call import Call
 from flash_attention.call.checks import INT32, check_int
 from flash_attention.call.inputs import TensorSpec
-from flash_attention.call.layout import UNKNOWN, Layout
-from flash_attention.call.names import Names, called
-from flash_attention.call.optional import OPTIONAL
+from flash_attention.call.layout import UNKNOWN
+from flash_attention.call.names import called
 from flash_attention.call.rules import RULE_ARGUMENTS, AttentionRules
-from flash_attention.dropout.seed import draw_tensor, tracing
 
 # Decorator of what a graph computes from shapes while it compiles. With `check`, MindSpore warns of each extent that is
 # unknown; `tensor_spec` takes them.
@@ -97,101 +91,12 @@ def constant(tensor):
     return tensor if tensor is None or not recorded() else ops.stop_gradient(tensor)
 
 
-class SelectInputs(nn.Cell):
-    """Select the optional inputs that a call has, in the dtypes of backends. Inputs may be None.
-
-    Inputs without a gradient are constants from here on, see `constant`.
-    """
-
-    def __init__(self, call: Call):
-        super().__init__()
-        #: For each input its place among all, whether it has a gradient, and the dtype in which a backend gets it;
-        #: None: as it is. A graph of MindSpore 2.0 cannot compare None with a dtype.
-        self.places = tuple(
-            (
-                *(place, one.gradient(call), one.cast and getattr(mstype, one.cast)),
-                *(one.cast == "int32", one.name.endswith("segment_ids")),
-            )
-            for place, one in enumerate(OPTIONAL)
-            if one.has(call)
-        )
-
-    def construct(self, inputs):
-        present = ()
-        for place, differentiated, dtype, integers, ids in self.places:
-            tensor = inputs[place] if differentiated else constant(inputs[place])
-            if ids:
-                tensor = as_ids(tensor)
-            elif integers:
-                tensor = as_int32(tensor)
-            elif dtype is not None and tensor.dtype != dtype:
-                tensor = ops.cast(tensor, dtype)
-            present = present + (tensor,)
-        return present
-
-
-class NumberCheck(nn.Cell):
-    """Look at the numbers in small tensors of integers when a call is made. A graph does not.
-
-    MindSpore runs operators later, and hands their errors to the code that waits next. Reading a tensor that an
-    operator made, or has read, waits for all operators under way. So the same tensors are not read again once they
-    passed. A tensor that Python has just made is read without waiting.
-
-    Args:
-        check: a function of the arrays, None among them, that raises; or None.
-        names: the caller's names of the arguments, for errors.
-    """
-
-    def __init__(self, check: Callable | None, names: Names = ()):
-        super().__init__()
-        self.check = (check,)  # wrapped: an attribute of a Cell that is a function counts as its method
-        self.names = names
-        self.passed: deque = deque(maxlen=16)  # the layers of a network share them; several batches may alternate
-
-    def __call__(self, *tensors):
-        if self.check[0] is None:
-            return
-        # A copy: another thread may add to it meanwhile.
-        if any(all(map(operator.is_, tensors, earlier)) for earlier in tuple(self.passed)):
-            return
-        with called(self.names):
-            self.check[0](*map(_read_integers, tensors))
-        self.passed.append(tensors)
-
-    def construct(self, *tensors):
-        return tensors
-
-
-def _read_integers(tensor):
+def read_integers(tensor):
+    """Return the numbers of an integer tensor, or None, without waiting for others' reads."""
     if tensor is None or not hasattr(tensor, "get_bytes"):
         return None if tensor is None else tensor.asnumpy()
     dtype = np.int64 if tensor.dtype == mstype.int64 else np.int32
     return np.frombuffer(tensor.get_bytes(), dtype).reshape(tensor.shape)
-
-
-class WithSelectedInputs(EntryCell):
-    """Call a backend's cell with five tensors and the call's optional inputs. The caller gives all optional inputs of a
-    call.
-
-    Args:
-        run: the cell.
-        call: what it runs.
-        check: check of the numbers in the last two tensors and the prefix, or None.
-    """
-
-    def __init__(self, run: nn.Cell, call: Call, check: NumberCheck | None = None):
-        super().__init__()
-        self.run, self.present, self.check = run, SelectInputs(call), check
-        self.narrows = call.kind == "paged" and call.paged.padding is None  # behind the check of the numbers that came
-
-    def construct(self, a, b, c, d, e, inputs):
-        if self.check is not None:
-            self.check(d, e, inputs[5])
-        if not OLD:  # it sums integers, but cannot differentiate a `@jit` function around lengths that are stopped
-            d, e = constant(d), constant(e)
-        if self.narrows:
-            d, e = as_int32(d), as_int32(e)
-        return self.run(a, b, c, d, e, self.present(inputs))
 
 
 @compile_time
@@ -215,45 +120,16 @@ def rules_of(constants):
 _rules_of = functools.lru_cache(maxsize=512)(AttentionRules)
 
 
-class ChangeLayout(nn.Cell):
-    """Bring a tensor of one layout into another one.
-
-    Args:
-        heads, head_dim: of the tensor; heads -1: whatever it has.
-        batch: needed if a layout does not show it.
-        widens: goes through float32 for bfloat16, for which compiled graphs on a CPU have none of the operations.
+def constant_lengths(tensor):
+    """Return lengths as `constant` does. MindSpore 2.0 sums integers, but cannot differentiate a `@jit` function around
+    lengths that are stopped.
     """
+    return tensor if OLD else constant(tensor)
 
-    def __init__(self, given: Layout, wanted: Layout, heads: int, head_dim: int, batch: int = -1, widens: bool = False):
-        super().__init__()
-        self.apart, self.width = (heads, head_dim), heads * head_dim if heads > 0 else -1
-        self.batch, self.widens = batch, widens
-        self.same = given == wanted
-        self.order = given.order(wanted)
-        self.given_rank, self.rank = len(given.axes), len(wanted.axes)
-        self.transpose = ops.Transpose()
 
-    def construct(self, tensor):
-        if self.same:
-            return tensor
-        dtype = tensor.dtype
-        if self.widens:
-            tensor = ops.cast(tensor, mstype.float32)
-        rank = self.given_rank
-        if self.order is not None:
-            if rank < 4:
-                tensor = self.of_rank(tensor, 4, rank)
-            tensor, rank = self.transpose(tensor, self.order), 4
-        if rank != self.rank:
-            tensor = self.of_rank(tensor, self.rank, rank)
-        return ops.cast(tensor, dtype) if self.widens else tensor
-
-    def of_rank(self, tensor, rank, given_rank):
-        """Split or merge heads and head_dim, the last axes of a tensor."""
-        if rank == 2:
-            return ops.reshape(tensor, (-1, self.width))
-        first = (self.batch, -1) if given_rank == 2 else tensor.shape[:2]
-        return ops.reshape(tensor, first + (self.apart if rank == 4 else (self.width,)))
+def address(tensor) -> int | None:
+    """Return where a tensor lies. MindSpore 2.0 does not say it: None."""
+    return tensor.data_ptr() if hasattr(tensor, "data_ptr") else None
 
 
 def read_specs(names: tuple, described: tuple) -> tuple:
@@ -279,13 +155,23 @@ def _by_form(in_graph, in_python):
     return primitive
 
 
+def wait_for_operators() -> None:
+    """Wait until PYNATIVE has run all operators. Their errors come out here."""
+    _pynative_executor.sync()
+
+
+def recording() -> bool:
+    """Return True if PYNATIVE differentiates the operations that follow."""
+    return _pynative_executor.grad_flag()
+
+
 def _compiled():
     return True
 
 
 compiling = _by_form(_compiled, lambda: False)
 # Whether MindSpore may differentiate the operations that follow. PYNATIVE need not run what stops a gradient otherwise.
-recorded = _by_form(_compiled, lambda: _pynative_executor.grad_flag())
+recorded = _by_form(_compiled, recording)
 
 
 def _no_seed(names):

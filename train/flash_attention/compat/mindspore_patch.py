@@ -9,9 +9,9 @@ from types import CodeType, FunctionType
 from typing import Any
 
 import mindspore as ms
-from mindspore import ops
 
 from flash_attention.backends import registry
+from flash_attention.bridge import versions
 from flash_attention.compat.mindspore_ops import FlashAttentionScore, flash_attention_score
 
 _OURS: dict[str, Any] = {"flash_attention_score": flash_attention_score, "FlashAttentionScore": FlashAttentionScore}
@@ -22,7 +22,7 @@ _PUBLIC = {
     "mindspore.ops.operations.nn_ops": ("FlashAttentionScore",),
 }
 # The module that defines MindSpore's function, and keeps the primitive that the function calls.
-_HOME = getattr(getattr(ops, "flash_attention_score", None), "__module__", None)
+_HOME = getattr(versions.flash_attention_score, "__module__", None)
 _MISSING = object()
 logger = logging.getLogger("flash_attention")
 

@@ -12,8 +12,8 @@ import mindspore as ms
 import numpy as np
 from mindspore import Tensor
 from mindspore.communication import get_group_size, get_rank, init
-from mindspore.nn.cell import _pynative_executor
 
+from flash_attention.bridge.tensors import wait_for_operators
 from flash_attention.call.checks import check_int
 
 CPU_LIMITS = ("MS_CPU_COMM_OP_TIMEOUT",)
@@ -111,7 +111,7 @@ class Ring(Processes):
     def settle(self) -> None:
         """Wait on a CPU until all issued operations have run. Their errors come out here."""
         if self.on_cpu:
-            _pynative_executor.sync()
+            wait_for_operators()
 
     @contextlib.contextmanager
     def watching(self, what: str):

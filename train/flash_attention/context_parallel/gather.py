@@ -86,7 +86,7 @@ class _Backward(_Gathering):
     def __init__(self, split: SequenceSplit, rank: int, own: Call, backend: str | None):
         super().__init__(SourceBackward, split, rank, own, backend)
         self.of_sinks = SinksGradient(own)
-        # A CPU has no ReduceScatter. In graphs it also has no operation that cuts up bfloat16 (MindSpore 2.10).
+        # A CPU has no ReduceScatter. In graphs it also has no operation that cuts up bfloat16.
         self.reduce = ops.AllReduce() if self.on_cpu else ops.ReduceScatter()
 
     def construct(self, query, key, value, output, logsumexp, d_output, d_logsumexp, sinks, prefix, ids):

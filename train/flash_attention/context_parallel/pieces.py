@@ -197,7 +197,7 @@ class _Differentiated(nn.Cell):
     def construct(self, query, key, value, inputs, output, logsumexp, d_output):
         attention = self.attention
 
-        def run(query, key, value):  # no Cell: MindSpore 2.0 cannot make one in a graph
+        def run(query, key, value):  # no Cell: none is made in a graph
             return attention(query, key, value, inputs)
 
         part, part_sum = run(query, key, value)
@@ -223,7 +223,7 @@ class SourceForward(nn.Cell):
         self.pieces = nn.CellList([PieceForward(own, piece, backend) for piece in found])
 
     def construct(self, query, pair, optional, output, logsumexp):
-        key, value = self.pair.split(pair)  # also if no call needs them: MindSpore 2.0 wants the names in a graph
+        key, value = self.pair.split(pair)  # also if no call needs them: a graph wants the names
         for index in range(self.count):
             output, logsumexp = self.pieces[index](query, key, value, optional, output, logsumexp)
         return output, logsumexp
@@ -243,7 +243,7 @@ class SourceBackward(nn.Cell):
 
     def construct(self, query, pair, optional, output, logsumexp, d_output, d_query):
         d_key, d_value = filled(self.pair.key, 0), filled(self.pair.value, 0)
-        key, value = self.pair.split(pair)  # also if no call needs them: MindSpore 2.0 wants the names in a graph
+        key, value = self.pair.split(pair)  # also if no call needs them: a graph wants the names
         for index in range(self.count):
             d_query, d_key, d_value = self.pieces[index](
                 query, key, value, optional, output, logsumexp, d_output, d_query, d_key, d_value

@@ -12,12 +12,13 @@ from mindspore.ops import constexpr
 
 from flash_attention.backends import registry
 from flash_attention.bridge.parameters import results_in_graph_mode
-from flash_attention.bridge.tensors import ChangeLayout, as_int32, constant, int_tensor, read_specs
+from flash_attention.bridge.tensors import as_int32, constant, int_tensor, read_specs
 from flash_attention.call import ALL_BLOCKS, AttentionRules, Call
 from flash_attention.call.checks import check_int, check_name
 from flash_attention.call.inputs import MAX_HEAD_DIM, MAX_VALUE_DIM, TensorSpec, read_tensors
 from flash_attention.call.layout import LAYOUTS
 from flash_attention.call.tiling import DEFAULT_STRATEGY
+from flash_attention.call_cells import ChangeLayout
 from flash_attention.context_parallel.communication import Processes
 from flash_attention.context_parallel.plan import check_length
 from flash_attention.context_parallel.sequence import SequenceSplit
@@ -88,7 +89,7 @@ class SplitAttention(nn.Cell):
         self.nothing, self.none = Tensor(np.zeros(1, np.float32)), Tensor(np.zeros(1, np.int32))
 
     def __call__(self, *arguments, **named):
-        # Not by `EntryCell`, because MindSpore 2.0 gathers in GRAPH mode only, so this must stay in GRAPH mode.
+        # Not by `EntryCell`, which may leave GRAPH mode.
         arguments, named = results_in_graph_mode(arguments, named)
         return super().__call__(*arguments, **named)
 

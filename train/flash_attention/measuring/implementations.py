@@ -87,7 +87,7 @@ class _MindSpore(Implementation):
         """Return why there are no tensors of this dtype, or None."""
         import mindspore
 
-        return None if hasattr(mindspore, dtype) else f"MindSpore {mindspore.__version__} has no {dtype}"
+        return None if dtype in vars(mindspore) else f"MindSpore {mindspore.__version__} has no {dtype}"
 
     def refuse(self, case: Case) -> str | None:
         return self.lacks(case.dtype)
@@ -170,7 +170,7 @@ class Composed(_MindSpore):
     def refuse(self, case: Case) -> str | None:
         if case.dtype == "bfloat16":
             return "MindSpore's BatchMatMul and Softmax take no bfloat16 on a CPU"
-        # Measured with MindSpore 2.10: about six arrays of scores in float32, twice that with the gradient.
+        # Measured: about six arrays of scores in float32, twice that with the gradient.
         needed = 12 * case.batch * case.heads * case.seq**2 * 4
         if case.window_blocks:
             return "composed attention gains nothing from a window"

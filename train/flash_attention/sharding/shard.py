@@ -10,11 +10,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flash_attention.call import LAYOUTS, Call
+from flash_attention.bridge.parallel import place_in_stage
+from flash_attention.bridge.versions import LAYOUTS
+from flash_attention.call import LAYOUTS as CALL_LAYOUTS
+from flash_attention.call import Call
 from flash_attention.sharding.request import ShardRequest
 from flash_attention.sharding.strategy import ShardPlan, axes_of
 
-TENSOR = LAYOUTS["BNSD"].sharding
+TENSOR = CALL_LAYOUTS["BNSD"].sharding
 ROWS = ("dp", "mp", None)  # logsumexp and its gradient
 
 
@@ -57,9 +60,7 @@ class Shard:
 
     def attach(self, primitive, inputs: list[tuple], outputs: list[tuple]):
         """Give a Custom primitive its strategies, in the form that this MindSpore takes."""
-        import mindspore
-
-        if hasattr(mindspore, "Layout"):
+        if LAYOUTS:
             primitive.add_prim_attr("self_define_shard", True)
             return primitive.shard(tuple(map(self.plan.layout, inputs)), tuple(map(self.plan.layout, outputs)))
         for name, value in self.plan.primitive_attributes(inputs, outputs).items():
@@ -111,12 +112,8 @@ class Sharding:
 
 def sharding(request: tuple | None) -> Sharding | None:
     """Return the sharding of the graph being compiled, or None if MindSpore shards nothing."""
-    from mindspore.parallel import _utils
-
-    if request is None or not _utils._is_in_auto_parallel_mode():
-        return None
-    devices = _utils._get_stage_device_num()
-    return Sharding(ShardRequest(*request), devices, _utils._get_global_rank() % devices)
+    place = None if request is None else place_in_stage()
+    return place and Sharding(ShardRequest(*request), *place)
 
 
 def _check(name: str, plan: ShardPlan, shape: tuple, requested: tuple) -> None:

@@ -117,7 +117,7 @@ def _backward(call: Call, shard: Shard | None = None) -> ops.Custom:
     ):  # fmt: skip
         refuse_second_derivative("cpu")
         inputs = mask, bias, keep_bits, seed, sinks, prefix, segments, kv_segments
-        # A graph of MindSpore 2.0 takes no starred tuple here.
+        # No starred tuple, see flash_attention.bridge.
         return (query, key, value) + inputs + (output, lse, d_output, d_lse, rules, rates)
 
     output = LAYOUTS[call.layout].sharding

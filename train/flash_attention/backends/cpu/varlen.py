@@ -45,7 +45,7 @@ def _backward(call: Call) -> ops.Custom:
     ):  # fmt: skip
         refuse_second_derivative("cpu")
         inputs = mask, bias, keep, seed, sinks, prefix, segments, kv_segments
-        # A graph of MindSpore 2.0 takes no starred tuple here.
+        # No starred tuple, see flash_attention.bridge.
         return (query, key, value) + inputs + (output, lse, d_output, d_lse, len_q, len_k, rules, rates)
 
     results = _packed(call, call.shape_query(), call.shape_key(), call.shape_value())

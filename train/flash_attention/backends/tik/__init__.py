@@ -6,6 +6,7 @@ import functools
 
 from flash_attention.backends.tik import environment
 from flash_attention.backends.tik.operator_backend import OperatorBackend
+from flash_attention.bridge.releases import needs_package, refuse_mode
 from flash_attention.call import Call
 from flash_attention.kernels.tik import describe
 
@@ -18,9 +19,9 @@ class TikBackend(OperatorBackend):
     def refuse_sharded(self) -> str | None:
         import mindspore as ms
 
-        from flash_attention.backends.tik.expanded import expands
+        from flash_attention.bridge.versions import MORPH
 
-        if expands() or not environment.needs_package(ms.__version__):
+        if MORPH or not needs_package(ms.__version__):
             return None
         strategies = f"has no shard strategies that MindSpore {ms.__version__} hands on to GE"
         return f"{strategies}: use data_parallel, or MindSpore 2.6"
@@ -30,11 +31,11 @@ class TikBackend(OperatorBackend):
 
         version = ms.__version__
         missing = environment.missing(version, ms.get_context("device_target"))
-        if missing is not None or not environment.needs_package(version):
+        if missing is not None or not needs_package(version):
             return missing
         graph = ms.get_context("mode") == ms.GRAPH_MODE
         level = ms.context.get_jit_config().get("jit_level") or ms.get_context("jit_level")
-        return environment.refuse_mode(version, graph, level)
+        return refuse_mode(version, graph, level)
 
     def chip(self):
         return environment.chip()

@@ -11,11 +11,12 @@ from mindspore import dtype as mstype
 
 from flash_attention.backends.tik import integers
 from flash_attention.backends.tik.decode import DecodeKernels
-from flash_attention.backends.tik.expanded import Expanded, expands
+from flash_attention.backends.tik.expanded import Expanded
 from flash_attention.backends.tik.explicit_mask import ExplicitMask, with_mask
 from flash_attention.backends.tik.stages import Constants, MakePrimitive
 from flash_attention.bridge.gradients import Differentiable, zeros_like
 from flash_attention.bridge.parameters import Compiled
+from flash_attention.bridge.versions import MORPH
 from flash_attention.call import Call
 from flash_attention.kernels.tik import describe, operators
 from flash_attention.kernels.tik.decode import schedule as decode_scheduler
@@ -77,7 +78,7 @@ class OperatorAttention(nn.Cell):
             self.mask = _PerKey(problem.mask_shape, False, shard, None if shard is None else shard.mask_axes)
         if problem.bias == "per_key":
             self.bias = _PerKey(call.bias_shape, True, shard, None if shard is None else shard.bias_axes)
-        if shard is not None and expands():
+        if shard is not None and MORPH:
             self.core = Expanded(self.core, shard, problem)
         self.decisions = call.place("keep_bits" if call.keep_bits else "seed")
         self.keep = _KeepOrder(problem) if call.keep_bits else draw
@@ -153,7 +154,7 @@ class _Decoding(nn.Cell):
 
 
 class _Features(nn.Cell):
-    """Select the optional inputs that the call has. A graph of MindSpore 2.0 takes no starred tuple."""
+    """Select the optional inputs that the call has. A graph takes no starred tuple, see `bridge`."""
 
     def __init__(self, problem: KernelProblem):
         super().__init__()
@@ -209,7 +210,7 @@ class _Backward(nn.Cell):
         if self.packed:
             self.tables = (operators.work_tables(integers, problem, ("grad", "blocks")),)
         self.return_lse, self.bias_grad = problem.return_lse, problem.bias_grad
-        self.last = 4 if self.bias_grad else 3  # MindSpore 2.6 takes no negative index here
+        self.last = 4 if self.bias_grad else 3  # no negative index, see flash_attention.bridge
         self.bias_sums = _BiasSums(problem) if self.bias_grad and problem.bias == "per_key" else None
 
     def construct(self, query, key, value, output, logsumexp, d_output, d_logsumexp, *others):
@@ -320,7 +321,7 @@ class _KeepOrder(nn.Cell):
         self.rows = padded(p.seq_q) - p.seq_q
         wide = padded(p.seq_k) // 8
         self.bytes = wide - -(-p.seq_k // 8)
-        # Constants: in PYNATIVE of MindSpore 2.0 a device cannot always fill a tensor whose shape is computed.
+        # Constants, see flash_attention.bridge.constants.
         self.beside = Tensor(np.zeros((p.batch, p.heads, p.seq_q, self.bytes), np.uint8)) if self.bytes else None
         self.below = Tensor(np.zeros((p.batch, p.heads, self.rows, wide), np.uint8)) if self.rows else None
         self.end = Tensor(np.zeros(KEEP_PADDING, np.uint8))

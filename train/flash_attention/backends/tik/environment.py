@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from flash_attention.bridge.releases import needs_package
 from flash_attention.kernels.tik.problem import CAPACITY, Chip
 from flash_attention.variables import cores
 
@@ -16,31 +17,6 @@ VENDOR = "flash_attention"
 CHIPS = ("Ascend910A", "Ascend910ProA", "Ascend910PremiumA", "Ascend910B", "Ascend910ProB")
 _DRIVER = Path("/usr/local/Ascend/driver/version.info")
 _CANN_VARIABLES = ("ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME", "ASCEND_OPP_PATH")
-
-
-def _release(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in version.split(".")[:2])
-
-
-def needs_package(version: str) -> bool:
-    """Return True if MindSpore `version` finds TBE operators in an operator package, through GE. MindSpore 2.0 to 2.2
-    compile them.
-    """
-    return _release(version) >= (2, 3)
-
-
-def refuse_mode(version: str, graph: bool, jit_level: str) -> str | None:
-    """Return why MindSpore `version` cannot run a package's operators in a mode, or None.
-
-    Operators that MindSpore runs one by one get no attributes, and the TIK operators need theirs.
-    """
-    if not needs_package(version):
-        return None
-    if not graph and _release(version) < (2, 6):
-        return f"runs in GRAPH mode with MindSpore {version}, which runs PYNATIVE and @jit operator by operator"
-    if jit_level not in ("", "O2"):
-        return f"runs in graphs that GE compiles: got jit_level {jit_level}, allowed is O2"
-    return None
 
 
 def package_folder() -> Path | None:
@@ -59,7 +35,7 @@ def is_virtual() -> bool:
     return "VIRTUAL_ASCEND_SOC" in os.environ
 
 
-# MindSpore 2.6 to 2.10 set them before GE starts. Without them GE may stop at types that have no prototype library.
+# MindSpore sets them before GE starts. Without them GE may stop at types that have no prototype library.
 INFER_VARIABLES = ("IGNORE_INFER_ERROR", "FAST_IGNORE_INFER_ERROR")
 
 

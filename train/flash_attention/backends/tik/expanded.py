@@ -17,11 +17,6 @@ from flash_attention.sharding.shard import ROWS, TENSOR, Shard
 _WHOLE = (None,)
 
 
-def expands() -> bool:
-    """Return True if this MindSpore has the primitive, as it has from 2.6 on."""
-    return hasattr(ops, "Morph")
-
-
 class Expanded(nn.Cell):
     """The kernels of one device, as a primitive of the whole call.
 

@@ -6,7 +6,7 @@ import numpy as np
 from mindspore import Tensor, nn
 from mindspore.ops.operations import DropoutGenMask
 
-from flash_attention.dropout.seed import draw
+from flash_attention.bridge.seeds import draw
 from flash_attention.kernels.tik import layout
 from flash_attention.kernels.tik.problem import KernelProblem
 from flash_attention.sharding.shard import Shard

@@ -54,15 +54,15 @@ class OperatorBackend(Backend):
     def build(self, call: Call, shard: Shard | None = None):
         from flash_attention.backends.tik.cell import OperatorAttention
         from flash_attention.backends.tik.decode import PagedOperators
-        from flash_attention.backends.tik.expanded import expands
         from flash_attention.backends.tik.explicit_mask import with_mask
         from flash_attention.backends.tik.varlen import VarlenOperators, runs_alone
         from flash_attention.backends.varlen_loop import VarlenLoop
+        from flash_attention.bridge.versions import MORPH
 
         if call.kind == "paged":
             return PagedOperators(call, self.make_primitive(), self.chip())
         if call.kind == "dense":
-            make_primitive = self.make_primitive(None if expands() else with_mask(shard, call))
+            make_primitive = self.make_primitive(None if MORPH else with_mask(shard, call))
             return OperatorAttention(call, make_primitive, self.draw(call, shard), self.chip(), shard)
         if runs_alone(call):
             return VarlenLoop(self, call)

@@ -66,7 +66,7 @@ def primitive(
     result = Custom(
         entries.entry(operator), out_shape=shape, out_dtype=dtype, func_type="tbe", reg_info=_information(operator)
     )
-    # MindSpore 2.0 names only the last one.
+    # The registration names only the last one.
     result.add_prim_attr("output_names", [tensor.name for tensor in signature.outputs])
     result.add_prim_attr("problem", problem.to_text())
     result = result if shard is None else shard.attach(result, inputs, outputs)

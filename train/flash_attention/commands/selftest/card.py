@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from flash_attention.bridge.releases import needs_package
 from flash_attention.call import Call
 from flash_attention.commands import check
 from flash_attention.commands.selftest.loops import ALL_PROGRAMS, Loop
@@ -180,7 +181,7 @@ class Ascend(_Layer):
         return int(self.environment.specifications()[name])
 
     def attend(self, call: Call, given: dict, gradients: dict, times: int) -> list:
-        if self.environment.needs_package(self.ms.__version__):  # before 2.6 an operator package runs in graphs alone
+        if needs_package(self.ms.__version__):  # before 2.6 an operator package runs in graphs alone
             self.ms.set_context(mode=self.ms.GRAPH_MODE)
         return super().attend(call, given, gradients, times)
 
@@ -200,7 +201,7 @@ class Ascend(_Layer):
         return Run(dict(zip(program.outputs, found)), bool(bits.any()), str(bits.tolist()))
 
     def _require_compiler(self) -> None:
-        if self.environment.needs_package(self.ms.__version__):
+        if needs_package(self.ms.__version__):
             raise NotRun("programs need the compiler that MindSpore 2.0 to 2.2 have; the operators are tried below")
 
     def _call(self, program: Program) -> Callable[[], Any]:
@@ -254,5 +255,5 @@ def _primitive(name: str):
     shape, dtype = (shapes[0], dtypes[0]) if len(shapes) == 1 else (tuple(shapes), tuple(dtypes))
     information = register.get_op_info()
     result = ops.Custom(function, out_shape=shape, out_dtype=dtype, func_type="tbe", reg_info=information)
-    result.add_prim_attr("output_names", list(program.outputs))  # MindSpore 2.0 names only the last one
+    result.add_prim_attr("output_names", list(program.outputs))
     return result

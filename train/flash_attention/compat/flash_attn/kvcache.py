@@ -11,16 +11,15 @@ import functools
 import numpy as np
 from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
-from mindspore.nn.cell import _pynative_executor
 from mindspore.ops import constexpr
 
-from flash_attention.backends.cache_update import writable
 from flash_attention.backends.positional import alibi_bias, counted, hidden_by_window
 from flash_attention.bridge.constants import tensor_of
 from flash_attention.bridge.gradients import refuse_gradient
 from flash_attention.bridge.parameters import EntryCell
 from flash_attention.bridge.precision import fix_dtypes
-from flash_attention.bridge.tensors import NumberCheck, as_int32, compiling, read_specs, remembered, spec, tensor_spec
+from flash_attention.bridge.tensors import as_int32, compiling, read_specs, recording, remembered, spec, tensor_spec
+from flash_attention.bridge.views import writable
 from flash_attention.call.checks import INTEGERS, check_bool, check_dtype, check_int, check_range, check_window
 from flash_attention.call.inputs import TensorSpec, fits
 from flash_attention.call.layout import UNKNOWN
@@ -28,6 +27,7 @@ from flash_attention.call.names import called
 from flash_attention.call.optional import read_slopes
 from flash_attention.call.paged import paged_call, product, true_widths
 from flash_attention.call.rules import AttentionRules
+from flash_attention.call_cells import NumberCheck
 from flash_attention.compat.flash_attn.lengths import tensor_or_none
 from flash_attention.functional import flash_attention
 from flash_attention.paged import check_known, check_update, limited_attention, update_cache
@@ -235,7 +235,7 @@ class _Inference(nn.Cell):
     """Return a result without gradients. Its inputs get none, nor do the new keys and values."""
 
     def __call__(self, result, k, v):
-        return super().__call__(result, k, v) if _pynative_executor.grad_flag() else result
+        return super().__call__(result, k, v) if recording() else result
 
     def construct(self, result, k, v):
         # In PYNATIVE a Cell with a bprop must not return its input, and a graph reshapes no bfloat16.

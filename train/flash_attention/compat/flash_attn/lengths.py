@@ -11,12 +11,13 @@ from mindspore import dtype as mstype
 from mindspore.ops import constexpr
 
 from flash_attention.bridge.constants import numbered
-from flash_attention.bridge.tensors import NumberCheck, tensor_spec
+from flash_attention.bridge.tensors import tensor_spec
 from flash_attention.call.checks import INTEGERS, check_dtype, check_int
 from flash_attention.call.inputs import TensorSpec
 from flash_attention.call.layout import UNKNOWN
 from flash_attention.call.names import Names, called
 from flash_attention.call.optional import read_slopes
+from flash_attention.call_cells import NumberCheck
 
 
 def with_rest(ends, rows, of_queries):

@@ -128,7 +128,7 @@ class KVCache(EntryCell):
         Returns:
             Tensor int32 (batch,), the lengths from now on.
         """
-        # It returns a Tensor: MindSpore 2.0 leaves out calls of functions that return None, whatever they write.
+        # It returns a Tensor, see the forms in flash_attention.bridge.
         strict = not compiling()
         if strict:
             self.check_room(self.lengths, key, tokens)

@@ -94,7 +94,7 @@ def test_refusals():
 )
 def test_devices(soc, reason, monkeypatch):
     monkeypatch.setattr(fused.ms, "get_context", lambda name: "Ascend")
-    monkeypatch.setattr(fused, "_soc", lambda: soc)
+    monkeypatch.setattr(fused, "ascend_generation", lambda: soc)
     monkeypatch.setattr(fused, "flash_attention_score", operator)
     got = BACKEND.unavailable()
     assert got is None if reason is None else reason in got

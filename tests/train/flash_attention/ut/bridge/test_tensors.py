@@ -3,7 +3,7 @@
 import sys
 import threading
 
-from flash_attention.bridge.tensors import NumberCheck
+from flash_attention.call_cells import NumberCheck
 
 
 class Numbers:

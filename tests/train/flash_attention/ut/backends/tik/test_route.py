@@ -12,6 +12,7 @@ from flash_attention.backends import registry
 from flash_attention.backends.tik import entries, environment, limits, registration
 from flash_attention.backends.tik.cell import OperatorAttention, _KeepOrder
 from flash_attention.backends.tik.keep_bits import GeneratedKeepBits
+from flash_attention.bridge import releases
 from flash_attention.kernels.tik import describe, layout
 from flash_attention.kernels.tik.describe import STAGES
 from flash_attention.kernels.tik.problem import CAPACITY, Chip, KernelProblem
@@ -52,8 +53,8 @@ CALLS = {
     ],
 )
 def test_modes_in_which_ge_compiles(version, graph, level, said):
-    assert environment.needs_package(version) == (version != "2.2.14")
-    reason = environment.refuse_mode(version, graph, level)
+    assert releases.needs_package(version) == (version != "2.2.14")
+    reason = releases.refuse_mode(version, graph, level)
     assert reason == said or said in reason
 
 
