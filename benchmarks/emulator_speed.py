@@ -39,7 +39,7 @@ from flash_attention.kernels.tik.problem import KernelProblem
 from flash_attention.measuring import tik_kernels
 from flash_attention.measuring.timing import elapsed, rounds_in_turns
 from flash_attention.text_table import table
-from tikemu.processes import pool as pools
+from tikemu import processes
 
 REPEATS = 64
 PER_ITERATION = 8
@@ -137,11 +137,10 @@ def processor_seconds() -> float:
     """Return the processor time of this process, and of the busiest process that executes blocks."""
     ticks = os.sysconf("SC_CLK_TCK")
     workers = [0.0]
-    for pool in list(pools._pools):
-        for pid in pool.pids:
-            with open(f"/proc/{pid}/stat", encoding="ascii") as file:
-                fields = file.read().rpartition(")")[2].split()
-            workers.append((int(fields[11]) + int(fields[12])) / ticks)
+    for process in processes._processes:
+        with open(f"/proc/{process.pid}/stat", encoding="ascii") as file:
+            fields = file.read().rpartition(")")[2].split()
+        workers.append((int(fields[11]) + int(fields[12])) / ticks)
     return time.process_time() + max(workers)
 
 

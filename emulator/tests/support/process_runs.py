@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 import tikemu
+from tikemu import processes
 
 
-def outcome(instance: Any, feeds: dict[str, Any], processes: int, folder: Path, **settings: Any) -> dict[str, Any]:
+def outcome(instance: Any, feeds: dict[str, Any], count: int, folder: Path, **settings: Any) -> dict[str, Any]:
     """Return all that a run gives: results, report, warnings, error, trace."""
     numerics, timing = settings.pop("numerics", True), settings.pop("timing", True)
-    options = tikemu.Options(processes=processes, progress=False, **settings)
+    options = tikemu.Options(processes=count, progress=False, **settings)
     found: dict[str, Any] = {}
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -34,20 +35,20 @@ def outcome(instance: Any, feeds: dict[str, Any], processes: int, folder: Path, 
             if timing:
                 found["report"] = result.report()
             if trace is not None:
-                result.save_trace(folder / f"{processes}.json")
-                found["trace"] = (folder / f"{processes}.json").read_text()
+                result.save_trace(folder / f"{count}.json")
+                found["trace"] = (folder / f"{count}.json").read_text()
     found["warnings"] = [(str(entry.message), entry.filename, entry.lineno) for entry in caught]
     return found
 
 
-def check_same(instance: Any, feeds: dict[str, Any], folder: Path, processes: int = 2, **settings: Any) -> dict:
+def check_same(instance: Any, feeds: dict[str, Any], folder: Path, most: int = 2, **settings: Any) -> dict:
     """Compare a run in several processes with a run in one, twice; return the result."""
     feeds = {name: np.asarray(value) if np.ndim(value) else value for name, value in feeds.items()}
     found = {}
     for _ in range(2):
-        for count in (1, processes):
+        for count in (1, most):
             found[count] = outcome(instance, feeds, count, folder, **settings)
-        expected, got = found[1], found[processes]
+        expected, got = found[1], found[most]
         assert expected.keys() == got.keys(), (expected.get("error"), got.get("error"))
         for name in expected:
             assert expected[name] == got[name], name
@@ -56,7 +57,8 @@ def check_same(instance: Any, feeds: dict[str, Any], folder: Path, processes: in
 
 def modes(instance: Any) -> set[str]:
     """Return the fallback ways in which a program was run."""
-    return set(vars(instance._recorder.program).get("_modes", {}).values())
+    ways = set(vars(instance._recorder.program).get("_modes", {}).values())
+    return {name for name, way in (("adding", processes._ADDING), ("alone", processes._ALONE)) if way in ways}
 
 
 @pytest.fixture

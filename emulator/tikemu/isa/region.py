@@ -26,10 +26,13 @@ class Memory:
     def __init__(self, kind: str, name: str, size: int, track: bool) -> None:
         self.kind = kind
         self.name = name
-        self.data = np.zeros(size, np.uint8)
-        self.base: int = self.data.ctypes.data
-        self.defined: np.ndarray | None = np.zeros(size, np.uint8) if track else None
-        self.defined_base: int = 0 if self.defined is None else self.defined.ctypes.data
+        self.place(np.zeros(size, np.uint8), np.zeros(size, np.uint8) if track else None)
+
+    def place(self, data: np.ndarray, defined: np.ndarray | None) -> None:
+        """Set the arrays. Nothing may refer to the earlier ones."""
+        self.data, self.defined = data, defined
+        self.base: int = data.ctypes.data
+        self.defined_base: int = 0 if defined is None else defined.ctypes.data
 
     def view(self, dtype: str, address: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> np.ndarray:
         """Return a NumPy window on the bytes: ``address`` and ``strides`` in bytes. Raises ValueError outside the

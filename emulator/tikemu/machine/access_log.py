@@ -1,7 +1,7 @@
 """Note what blocks read and write in global memory while they run.
 
 A process that executes some of the blocks keeps a journal (see :mod:`tikemu.processes`). From the journals another
-process learns whether blocks met, and repeats their changes of global memory.
+process learns whether blocks met.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from .memories import GlobalTensor
 
 #: A region, and how many bytes behind its place it was accessed.
 Entry = tuple[Region, int]
-#: First bytes and ends of spans without overlap, ascending.
-Spans = tuple[np.ndarray, np.ndarray]
+#: How a byte was touched.
+READ, WRITTEN, ADDED = 1, 2, 4
 
 
 class Addition(NamedTuple):
@@ -30,48 +30,53 @@ class Addition(NamedTuple):
     site: int
 
 
+#: First bytes and ends of spans without overlap, ascending.
+Spans = tuple[np.ndarray, np.ndarray]
+
+
 class Journal:
     """Note accesses to global memory: all are micro-operations, as the scalar unit reaches the Unified Buffer only.
 
+    With ``adding`` the atomic additions to tensors that are declared for them are kept. The journal's reader does them.
+
     Args:
         gm: the global tensors by uid.
-        keep_additions: keep the numbers that were added atomically, to add them again to other contents.
 
     Attributes:
-        additions: the atomic additions, if they are kept.
-        additions_bytes: their size.
+        adding: keep the additions.
+        additions: the atomic additions to do.
         site: number of the call that is being prepared.
     """
 
-    def __init__(self, gm: Mapping[int, GlobalTensor], keep_additions: bool) -> None:
-        self._uids = {id(tensor.memory): uid for uid, tensor in gm.items()}
-        self.keep_additions = keep_additions
+    def __init__(self, gm: Mapping[int, GlobalTensor]) -> None:
+        self._tensors = {id(tensor.memory): (uid, tensor) for uid, tensor in gm.items()}
+        self.adding = False
         self.additions: list[Addition] = []
-        self.additions_bytes = 0
         self.site = 0
-        self._reads: set[Entry] = set()
-        self._writes: set[Entry] = set()
-        self._sums: set[Entry] = set()
+        self._entries: dict[int, set[Entry]] = {READ: set(), WRITTEN: set(), ADDED: set()}
 
     def clear(self) -> None:
         """Begin anew."""
-        for entries in (self._reads, self._writes, self._sums):
+        for entries in self._entries.values():
             entries.clear()
-        self.additions, self.additions_bytes = [], 0
+        self.additions = []
 
     # -------------------------------------------------------------------------------------------- noting
     def noted(self, micro: MicroOp, run: Callable[[], None] | None) -> Callable[[], None] | None:
         """Wrap ``run`` of a micro-operation to note its accesses. None if there is nothing to run or note."""
         reads, writes = _global(micro.reads), _global((*micro.writes, *micro.undefined))
         if micro.transfer is not None and micro.transfer.direction == "atomic":
-            return self._noted_addition(micro, run)
+            uid, tensor = self._tensors[id(micro.writes[0].region.memory)]
+            if tensor.info.is_atomic_add:
+                return self._noted_addition(micro, uid, run)
+            reads = writes
         return self.noted_at(run, reads, writes) if reads or writes else run
 
     def noted_at(
         self, run: Callable[[], None] | None, reads: list[Entry], writes: list[Entry]
     ) -> Callable[[], None] | None:
         """Run ``run``, noting these accesses."""
-        note_reads, note_writes = self._reads.update, self._writes.update
+        note_reads, note_writes = self._entries[READ].update, self._entries[WRITTEN].update
 
         def noting() -> None:
             note_reads(reads)
@@ -81,48 +86,35 @@ class Journal:
 
         return noting
 
-    def _noted_addition(self, micro: MicroOp, run: Any) -> Callable[[], None]:
+    def _noted_addition(self, micro: MicroOp, uid: int, run: Any) -> Callable[[], None]:
         source, target = micro.reads[0].region, micro.writes[0].region
-        uid, site, status = self._uids[id(target.memory)], self.site, getattr(micro.run, "status", None)
-        entry = target, 0
+        site, status = self.site, getattr(micro.run, "status", None)
 
         def noting() -> None:
-            self._sums.add(entry)
-            run()
-
-        def keeping() -> None:
+            self._entries[ADDED].add((target, 0))
+            if not self.adding:
+                run()
+                return
             data = b"".join([view.tobytes() for view in source.views(source.memory.data)])
             self.additions.append(Addition(uid, target.pieces[0], data, site))
-            self.additions_bytes += len(data)
             before = status.overflow
-            noting()
-            status.overflow = before  # whoever adds again to the right contents counts
+            run()  # for the checks of strict mode: others may add here at this moment
+            status.overflow = before
 
-        return keeping if self.keep_additions else noting
+        return noting
 
     # -------------------------------------------------------------------------------------------- reading it
-    def reads(self) -> dict[int, Spans]:
-        """Return the bytes read, by uid."""
-        return self._spans(self._reads)
-
-    def writes(self) -> dict[int, Spans]:
-        """Return the bytes written other than by atomic addition, by uid."""
-        return self._spans(self._writes)
-
-    def sums(self) -> dict[int, Spans]:
-        """Return the bytes added to atomically, by uid."""
-        return self._spans(self._sums)
-
-    def _spans(self, entries: Iterable[Entry]) -> dict[int, Spans]:
-        pieces: dict[int, list[Piece]] = {}
-        for region, distance in entries:
-            found = pieces.setdefault(self._uids[id(region.memory)], [])
-            found += [(piece[0] + distance, *piece[1:]) for piece in region.pieces]
-        return {uid: spans(found) for uid, found in pieces.items()}
-
-
-def _global(accesses: Iterable[Access]) -> list[Entry]:
-    return [(access.region, 0) for access in accesses if access.region.memory.kind == "GM"]
+    def touched(self) -> dict[int, dict[int, Spans]]:
+        """Return the bytes that were touched, by uid and kind."""
+        found: dict[int, dict[int, Spans]] = {}
+        for flag, entries in self._entries.items():
+            pieces: dict[int, list[Piece]] = {}
+            for region, distance in entries:
+                moved = [(piece[0] + distance, *piece[1:]) for piece in region.pieces]
+                pieces.setdefault(self._tensors[id(region.memory)][0], []).extend(moved)
+            for uid, of_tensor in pieces.items():
+                found.setdefault(uid, {})[flag] = spans(of_tensor)
+        return found
 
 
 def spans(pieces: list[Piece]) -> Spans:
@@ -138,29 +130,5 @@ def spans(pieces: list[Piece]) -> Spans:
     return start[first], end[np.append(first[1:], len(end)) - 1]
 
 
-def gather(data: np.ndarray, where: Spans) -> bytes:
-    """Return the bytes of ``data`` in these spans, one after another."""
-    return b"".join([data[start:end].tobytes() for start, end in zip(*_lists(where))])
-
-
-def scatter(data: np.ndarray, where: Spans, content: bytes) -> None:
-    """Put ``content`` back where :func:`gather` found it."""
-    source, position = np.frombuffer(content, np.uint8), 0
-    for start, end in zip(*_lists(where)):
-        data[start:end] = source[position : position + end - start]
-        position += end - start
-
-
-def meets(bits: np.ndarray, where: Spans) -> bool:
-    """Return whether ``bits`` is set anywhere in these spans."""
-    return any(bits[start:end].any() for start, end in zip(*_lists(where)))
-
-
-def fill(bits: np.ndarray, where: Spans) -> None:
-    """Set ``bits`` in these spans."""
-    for start, end in zip(*_lists(where)):
-        bits[start:end] = True
-
-
-def _lists(where: Spans) -> tuple[list[int], list[int]]:
-    return where[0].tolist(), where[1].tolist()
+def _global(accesses: Iterable[Access]) -> list[Entry]:
+    return [(access.region, 0) for access in accesses if access.region.memory.kind == "GM"]

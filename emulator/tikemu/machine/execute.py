@@ -94,25 +94,19 @@ class Session:
         key: options, numerics, timing, number of blocks, shapes of the GM tensors.
         program: the program.
         tensors: its GM tensors.
-        keep_additions: given if a journal of the accesses to global memory is kept (see :class:`Journal`).
-
-    Attributes:
-        numbers: its numbers in other processes, without and with ``keep_additions``.
+        journal: keep a journal of the accesses to global memory (see :class:`Journal`).
     """
 
-    def __init__(
-        self, key: tuple, program: ir.Program, tensors: list[Contents], keep_additions: bool | None = None
-    ) -> None:
+    def __init__(self, key: tuple, program: ir.Program, tensors: list[Contents], journal: bool = False) -> None:
         self.key, self.program = key, program
-        self.numbers: dict[bool, int] = {}
         options, numerics, timing, blocks, _ = key
         if options.constants:
             program = dataclasses.replace(program, soc=program.soc.with_constants(dict(options.constants)))
         marks = options.checks("undefined") and numerics
         self.gm = {info.uid: GlobalTensor(info, shape, marks) for info, shape, _ in tensors}
         placed = plan(program, options.raises("memory"), options.placement)
-        journal = None if keep_additions is None else Journal(self.gm, keep_additions)
-        self.runtime = Runtime(program, placed, options, numerics, timing, self.gm, blocks, journal)
+        noted = Journal(self.gm) if journal else None
+        self.runtime = Runtime(program, placed, options, numerics, timing, self.gm, blocks, noted)
         self.progress = Progress(options.progress, program.name)
         self.compiled = Compiler(self.runtime, Needs(program, numerics), self.progress).compile()
         self.runtime.moment = self.compiled.moment

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Callable
@@ -20,10 +19,11 @@ from .formats import dtype_of, store, to_plain
 from .memory import Address, Memory
 from .numerics import STATUS, convert, notice_overflow
 from .operators import AICPU, TABLE, Operator, ge
-from .processes import Processes
 from .report import AI_CORE, AI_CPU, COMMUNICATION, Report
 
 OPTIONS = tikemu.Options(strict=True, progress=False)
+#: Several processes execute the blocks of a kernel if its tensors have this many bytes.
+LARGE = 1 << 18
 #: CANN's kernel that clears tensors before others add to them.
 CLEAN = "atomic_addr_clean"
 
@@ -32,8 +32,7 @@ class Launcher:
     """Kernels by number, and what each launch does to memory."""
 
     def __init__(self, memory: Memory, report: Report | None, processes: int = 1) -> None:
-        self.memory, self.report = memory, report
-        self.processes = Processes(processes)
+        self.memory, self.report, self.processes = memory, report, processes
         self.begins: Callable[[OperatorCall], None] = lambda kernel: None  # called as a kernel begins
         self.kernels: dict[int, OperatorCall] = {}
         self.seconds: dict[str, float] = {}  # of kernels in TIK, as estimated at their first launch
@@ -46,7 +45,7 @@ class Launcher:
         """
         kernel = self.kernels[number]
         if kernel.program is not None:
-            self._run_tik(kernel, kernel.program, blocks, addresses)
+            self._run_tik(kernel, kernel.program, addresses)
         elif kernel.function == CLEAN:
             sizes = kernel.attributes["automic_add_mem_size"]  # CANN's spelling
             for index, (address, size) in enumerate(zip(addresses, sizes)):
@@ -128,7 +127,7 @@ class Launcher:
         return [tuple(description["shape"]) for description in wanted]
 
     # ------------------------------------------------------------------------------------------------------------ TIK
-    def _run_tik(self, kernel: OperatorCall, program: ir.Program, blocks: int, addresses: Sequence[Address]) -> None:
+    def _run_tik(self, kernel: OperatorCall, program: ir.Program, addresses: Sequence[Address]) -> None:
         arguments = arguments_of(program)
         inputs, outputs = arguments[: len(program.inputs)], arguments[len(program.inputs) :]
         known = [*arguments, *program.workspaces]
@@ -147,24 +146,21 @@ class Launcher:
                 feeds[tensor.name] = array
             if tensor in outputs:
                 targets[tensor.name] = array
-        results = self.run_program(kernel, program, blocks, feeds, size)
+        results = self.run_program(kernel, program, feeds, size)
         for name, array in targets.items():
             array[...] = results[name].reshape(array.shape)
 
     def run_program(
-        self, kernel: OperatorCall, program: ir.Program, blocks: int, feeds: dict[str, np.ndarray], size: int
+        self, kernel: OperatorCall, program: ir.Program, feeds: dict[str, np.ndarray], size: int
     ) -> dict[str, np.ndarray]:
         """Run a kernel in TIK on tensors by name. `size` is the bytes of tensors and results together."""
         self.begins(kernel)
         timing = self.report is not None and kernel.name not in self.seconds
-        count = self.processes.choose(kernel.name, blocks, size)
-        begin = time.perf_counter()
+        options = dataclasses.replace(OPTIONS, processes=self.processes if size >= LARGE else 1)
         try:
-            options = dataclasses.replace(OPTIONS, processes=count)
             result = tikemu.run(program, feeds, timing=timing, options=options)
         except tikemu.TikError as error:
             raise KernelError(f"kernel {kernel.name} ({kernel.type}): {type(error).__name__}: {error}") from error
-        self.processes.took(kernel.name, count, time.perf_counter() - begin)
         if result.seconds is not None:
             self.seconds[kernel.name] = result.seconds
         STATUS.is_set |= bool(result.overflow)

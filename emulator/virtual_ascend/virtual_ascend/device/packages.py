@@ -77,7 +77,7 @@ class Packages:
                 feeds[tensor.name] = np.zeros(shape_of(tensor), tensor.dtype)
         blocks = block_count(program, {}) or 1
         size = sum(array.nbytes for array in feeds.values())
-        found = self.launcher.run_program(kernel, program, blocks, feeds, size)
+        found = self.launcher.run_program(kernel, program, feeds, size)
         self.launcher.note(kernel, AI_CORE, blocks)
         return [
             to_plain(found[tensor.name].reshape(description["shape"]), description)

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import importlib
-import pickle
+import os
+import resource
+import signal
+import subprocess
 import sys
 import tempfile
+import threading
+import time
 import warnings
 from pathlib import Path
 from typing import Any
@@ -13,10 +18,10 @@ from typing import Any
 import numpy as np
 import pytest
 import tikemu
-from tikemu import TikBoundsError, TikWarning, tik
-from tikemu.processes import blocks as shares
+from tikemu import TikBoundsError, TikProcessError, TikWarning, processes, tik
 from tikemu.program import ir
 
+from emulator.tests.support.element_kernel import tiled
 from emulator.tests.support.fuzz import Campaign
 from emulator.tests.support.process_runs import check_same, modes
 from emulator.tests.support.programs.cube_operators import PROGRAMS
@@ -33,7 +38,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "no trace": {"trace": False},
 }
 CAMPAIGN = Campaign(
-    "processes", "emulator.tests.processes.test_processes", 1000, 50, ("emulator/tikemu", "emulator/tests")
+    "processes", "emulator.tests.machine.test_processes", 1000, 50, ("emulator/tikemu", "emulator/tests")
 )
 
 
@@ -68,7 +73,7 @@ def test_whole_operators(build: Any, setting: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("seed", range(6))
 def test_random_programs(quiet: None, seed: int, tmp_path: Path) -> None:
     generator = Generator(seed)
-    check_same(generator.tik, generator.feeds(), tmp_path, processes=3)
+    check_same(generator.tik, generator.feeds(), tmp_path, most=3)
 
 
 @pytest.mark.parametrize("seed", range(25))
@@ -128,23 +133,13 @@ def test_additions_that_are_more_than_additions(kernel: Any, how: str, tmp_path:
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
-@pytest.mark.parametrize(
-    "first, second, default",
-    [
-        ("write", "read", {"alone"}),
-        ("write", "add", {"alone"}),
-        ("write", "write", set()),
-        ("add", "read", {"alone"}),
-        ("add", "write", set()),
-        ("read", "write", set()),
-        ("read", "add", set()),
-        ("read", "read", set()),
-    ],
-)
-def test_two_blocks_meet(kernel: Any, first: str, second: str, default: set[str], setting: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("declared", [True, False], ids=["declared", "not declared"])
+@pytest.mark.parametrize("second", ["read", "write", "add"])
+@pytest.mark.parametrize("first", ["read", "write", "add"])
+def test_two_blocks_meet(kernel: Any, first: str, second: str, declared: bool, setting: str, tmp_path: Path) -> None:
     """Block 0 does the first, block 2 the second, in the same place."""
     x = kernel.Tensor("float32", (4 * 64,), tik.scope_gm, "x")
-    y, z = (kernel.Tensor("float32", (4 * 64,), tik.scope_gm, name) for name in "yz")
+    y, z = (kernel.Tensor("float32", (4 * 64,), tik.scope_gm, name, is_atomic_add=declared) for name in "yz")
     with kernel.for_range(0, 4, block_num=4) as block:
         ub = kernel.Tensor("float32", (64,), tik.scope_ubuf, "ub")
         kernel.data_move(ub, x[block * 64], 0, 1, 8, 0, 0)
@@ -159,64 +154,9 @@ def test_two_blocks_meet(kernel: Any, first: str, second: str, default: set[str]
         kernel.data_move(z[block * 64], ub, 0, 1, 8, 0, 0)
     kernel.BuildCCE("meeting", [x], [y, z])
     feeds = {name: np.arange(256, dtype=np.float32) + 0.1 + index for index, name in enumerate("xyz")}
-    settings = SETTINGS[setting]
-    check_same(kernel, feeds, tmp_path, **settings)
-    races = settings.get("strict", False) and not settings.get("leave_out") and first + second != "readread"
-    assert modes(kernel) == ({"alone"} if races else default)
-
-
-def test_what_is_found_in_sums_that_are_not_complete(kernel: Any, tmp_path: Path) -> None:
-    """What block 2 adds to is undefined but for what block 0 has added, on another line."""
-    y = kernel.Tensor("float32", (64,), tik.scope_gm, "y")
-    with kernel.for_range(0, 4, block_num=4) as block:
-        ub = kernel.Tensor("float32", (64,), tik.scope_ubuf, "ub")
-        kernel.vec_dup(64, ub, 1.0, 1, 8)
-        kernel.set_atomic_add(1)
-        with kernel.if_scope(block == 0):
-            kernel.data_move(y, ub, 0, 1, 8, 0, 0)
-        with kernel.if_scope(block == 2):
-            kernel.data_move(y, ub, 0, 1, 8, 0, 0)
-    kernel.BuildCCE("incomplete", [], [y])
-    found = check_same(kernel, {}, tmp_path, strict=True, findings="all")
-    assert [finding.kind for finding in found["findings"]] == ["undefined"]
-    assert modes(kernel) == {"alone"}
-
-
-def test_each_process_gets_a_block(kernel: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With two blocks the process that is ready first does not get both."""
-    holding: set[int] = set()
-    handed = []
-    send, receive = shares.pools.Pool.send, shares.pools.Pool.receive
-
-    def sending(pool: Any, number: int, request: bytes) -> None:
-        if pickle.loads(request)[0] == "execute":
-            assert number not in holding
-            holding.add(number)
-            handed.append(number)
-        send(pool, number, request)
-
-    def receiving(pool: Any) -> tuple[int, bytes]:
-        number, answer = receive(pool)
-        if pickle.loads(answer)[0] == "share":
-            holding.remove(number)
-        return number, answer
-
-    monkeypatch.setattr(shares.pools.Pool, "send", sending)
-    monkeypatch.setattr(shares.pools.Pool, "receive", receiving)
-    x = kernel.Tensor("float16", (256,), tik.scope_gm, "x")
-    with kernel.for_range(0, 2, block_num=2) as block:
-        ub = kernel.Tensor("float16", (128,), tik.scope_ubuf, "ub")
-        kernel.data_move(ub, x[block * 128], 0, 1, 8, 0, 0)
-    kernel.BuildCCE("two", [x], [])
-    check_same(kernel, {"x": np.ones(256, np.float16)}, tmp_path)
-    assert len(handed) == 4  # two runs
-
-
-def test_too_many_additions(kernel: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shares, "MOST_ADDITIONS", 600)
-    instance, feeds = adding(kernel, 256, 5)
-    check_same(instance, feeds, tmp_path)
-    assert modes(instance) == {"alone"}
+    check_same(kernel, feeds, tmp_path, **SETTINGS[setting])
+    apart = {"read": set(), "add": {"adding"} if declared else {"alone"}}
+    assert modes(kernel) == (apart.get(first, {"alone"}) if first == second else {"alone"})
 
 
 @pytest.mark.parametrize("shared", [False, True])
@@ -236,7 +176,7 @@ def test_clear_and_add_in_one_block(kernel: Any, shared: bool, tmp_path: Path) -
     kernel.BuildCCE("own", [], [y, z])
     found = check_same(kernel, {}, tmp_path, strict=True)
     assert found["outputs"]["y"][2] == np.full(256, 3.0, np.float32).tobytes()
-    assert modes(kernel) == ({"alone"} if shared else set())
+    assert modes(kernel) == ({"adding"} if shared else set())
 
 
 def failing(kernel: Any, blocks: dict[int, int], count: int = 12) -> Any:
@@ -310,21 +250,17 @@ def test_what_a_program_prints_comes_in_order(capfd: pytest.CaptureFixture, kern
 
 def test_number_of_processes(kernel: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     used = []
-    monkeypatch.setattr(shares.pools, "take", lambda count: used.append(count) or 1 / 0)
+    monkeypatch.setattr(processes, "_take", lambda count: used.append(count) or 1 / 0)
     instance, feeds = adding(kernel, 64, 3)
     run_with = lambda count: tikemu.run(instance, feeds, options=tikemu.Options(processes=count))  # noqa: E731
     run_with(None), run_with(1)
     assert used == []
-    with pytest.raises(ZeroDivisionError):
-        run_with(8)
     monkeypatch.setenv("TIKEMU_PROCESSES", "2")
-    with pytest.raises(ZeroDivisionError):
-        run_with(None)
+    for count in (8, None):
+        with pytest.raises(TikProcessError, match="ZeroDivisionError"):
+            run_with(count)
     run_with(1)
     assert used == [3, 2]  # no more than blocks
-    monkeypatch.setenv("TIKEMU_PROCESSES", "many")
-    with pytest.raises(ValueError, match="TIKEMU_PROCESSES must be a number of processes, at least 1, got 'many'"):
-        run_with(None)
     with pytest.raises(ValueError, match="processes must be at least 1"):
         tikemu.Options(processes=0)
 
@@ -351,6 +287,190 @@ def test_programs_that_cannot_be_sent(kernel: Any, how: str, reason: str) -> Non
     with pytest.warns(TikWarning, match=f"'adding' cannot be sent to other processes, so it runs in one: {reason}"):
         result = tikemu.run(instance, feeds, options=tikemu.Options(processes=2))
     assert result.cycles == tikemu.run(instance, feeds, options=tikemu.Options(processes=1)).cycles
+
+
+# ----------------------------------------------------------------------------------------------------- the processes
+TWO = tikemu.Options(processes=2, progress=False)
+ROOT = Path(__file__).parents[3]
+
+#: This script without a guard has two blocks that take minutes. It prints the ids of the processes that execute them.
+ENDLESS = """
+import threading, time
+import tikemu
+from tikemu import processes, tik
+from tikemu.frontend import platform_info
+
+def tell():
+    while len(processes._processes) < 2:
+        time.sleep(0.05)
+    time.sleep(1.0)
+    print(*(process.pid for process in processes._processes), flush=True)
+
+platform_info.set_current_compile_soc_info("Ascend910A")
+kernel = tik.Tik()
+y = kernel.Tensor("float16", (256,), tik.scope_gm, "y")
+with kernel.for_range(0, 2, block_num=2) as block:
+    ub = kernel.Tensor("float16", (128,), tik.scope_ubuf, "ub")
+    with kernel.for_range(0, 100_000_000):
+        kernel.vec_dup(128, ub, 1.0, 1, 8)
+    kernel.data_move(y[block * 128], ub, 0, 1, 8, 0, 0)
+kernel.BuildCCE("endless", [], [y])
+threading.Thread(target=tell, daemon=True).start()
+tikemu.run(kernel, {}, timing=False, options=tikemu.Options(processes=2))
+"""
+
+#: A fork of a process that has a pool runs the program in processes of its own.
+FORKED = """
+import os
+import tikemu
+from tikemu import processes, tik
+from tikemu.frontend import platform_info
+from emulator.tests.machine.test_processes import TWO, pids, shifting
+
+platform_info.set_current_compile_soc_info("Ascend910A")
+kernel, feeds = shifting(tik.Tik())
+first = tikemu.run(kernel, feeds, options=TWO).outputs["y"].tobytes()
+parents = pids()
+child = os.fork()
+if child == 0:
+    same = tikemu.run(kernel, feeds, options=TWO).outputs["y"].tobytes() == first
+    apart = not set(pids()) & set(parents)
+    processes.end_processes()
+    os._exit(0 if same and apart else 1)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+assert tikemu.run(kernel, feeds, options=TWO).outputs["y"].tobytes() == first
+assert pids() == parents
+"""
+
+
+def shifting(kernel: Any, blocks: int = 6) -> tuple[Any, dict[str, np.ndarray]]:
+    """Record y = x + 1, a piece per block. Returns the kernel and its inputs."""
+    tiled(kernel, 128, blocks, compute=lambda ub: kernel.vec_adds(128, ub, ub, 1.0, 1, 8, 8))
+    return kernel, {"x": np.arange(blocks * 128).astype(np.float16)}
+
+
+def pids() -> list[int]:
+    """Return the processes that wait for the next run."""
+    return [process.pid for process in processes._processes]
+
+
+def gone(numbers: list[int]) -> bool:
+    """Return True if the processes end within 20 seconds, or are zombies then."""
+    end = time.monotonic() + 20
+    while any(running(number) for number in numbers) and time.monotonic() < end:
+        time.sleep(0.05)
+    return not any(running(number) for number in numbers)
+
+
+def running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def started(source: str, folder: Path) -> subprocess.Popen:
+    """Start a script. It leads a group of processes, as in a terminal."""
+    script = folder / "script.py"
+    script.write_text(source)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT / "emulator"), str(ROOT)))}
+    return subprocess.Popen(
+        [sys.executable, script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, text=True,
+        start_new_session=True,
+    )  # fmt: skip
+
+
+def test_processes_are_kept(kernel: Any) -> None:
+    instance, feeds = shifting(kernel)
+    tikemu.run(instance, feeds, options=TWO)
+    first = pids()
+    result = tikemu.run(instance, {"x": feeds["x"] + 1}, options=TWO)
+    assert pids() == first and len(first) == 2
+    np.testing.assert_array_equal(result.outputs["y"], feeds["x"] + 2)
+    tikemu.run(instance, feeds, options=tikemu.Options(processes=3))
+    assert len(pids()) == 3 and gone(first)
+
+
+def test_more_programs_than_a_process_keeps_in_two_threads() -> None:
+    programs = [shifting(tik.Tik(), blocks) for blocks in range(2, 14)]
+    wrong = []
+
+    def work(number: int) -> None:
+        for instance, feeds in 2 * programs[number::2]:
+            wrong.extend(np.flatnonzero(tikemu.run(instance, feeds, options=TWO).outputs["y"] != feeds["x"] + 1))
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+@pytest.mark.parametrize("moment", ["before", "meanwhile"])
+def test_a_process_that_is_killed(kernel: Any, moment: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    instance, feeds = shifting(kernel)
+    tikemu.run(instance, feeds, options=TWO)
+    first = pids()
+    if moment == "before":
+        os.kill(first[0], signal.SIGKILL)
+        processes._processes[0].join()
+    else:
+        submit = processes.ProcessPoolExecutor.submit
+
+        def kill_first(pool: Any, *job: Any) -> Any:
+            if running(first[1]):
+                os.kill(first[1], signal.SIGKILL)
+            return submit(pool, *job)
+
+        monkeypatch.setattr(processes.ProcessPoolExecutor, "submit", kill_first)
+        with pytest.raises(TikProcessError, match=rf"pid {first[1]}\) was ended by signal 9; the system may have run"):
+            tikemu.run(instance, feeds, options=TWO)
+        monkeypatch.undo()
+    assert moment == "before" or gone(first)
+    np.testing.assert_array_equal(tikemu.run(instance, feeds, options=TWO).outputs["y"], feeds["x"] + 1)
+    assert not set(pids()) & set(first) and gone(first)
+
+
+def prepare_with_little_memory(barrier: Any) -> None:
+    """Leave 48 MB to a process."""
+    processes._prepare(barrier)
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    resource.setrlimit(resource.RLIMIT_AS, (pages * 4096 + (48 << 20),) * 2)
+
+
+def test_a_process_without_memory(kernel: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A block that lacks memory ends the run, with the traceback of its process."""
+    processes.end_processes()
+    monkeypatch.setattr(processes, "_prepare", prepare_with_little_memory)
+    y = kernel.Tensor("float16", (64 << 20,), tik.scope_gm, "y")
+    with kernel.for_range(0, 2, block_num=2) as block:
+        ub = kernel.Tensor("float16", (128,), tik.scope_ubuf, "ub")
+        kernel.vec_dup(128, ub, 1.0, 1, 8)
+        kernel.data_move(y[block * 128], ub, 0, 1, 8, 0, 0)
+    kernel.BuildCCE("large", [], [y])
+    with pytest.raises(TikProcessError, match=r"has failed:\n(.|\n)*MemoryError"):
+        tikemu.run(kernel, {}, options=TWO)
+    assert pids() == []
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL], ids=["Ctrl-C", "kill"])
+def test_nothing_outlives_the_caller(how: int, tmp_path: Path) -> None:
+    caller = started(ENDLESS, tmp_path)
+    numbers = [int(text) for text in caller.stdout.readline().split()]
+    assert len(numbers) == 2 and all(running(number) for number in numbers)
+    os.killpg(caller.pid, how) if how == signal.SIGINT else os.kill(caller.pid, how)
+    _, errors = caller.communicate(timeout=30)
+    assert caller.returncode == -how
+    assert errors.rstrip().endswith("KeyboardInterrupt") or how == signal.SIGKILL
+    assert errors.count("Traceback") == (how == signal.SIGINT)
+    assert gone(numbers)
+
+
+def test_fork(tmp_path: Path) -> None:
+    forking = started(FORKED, tmp_path)
+    _, errors = forking.communicate(timeout=60)
+    assert forking.returncode == 0 and errors == ""
 
 
 if __name__ == "__main__":
