@@ -16,7 +16,7 @@ from flash_attention.backends.paged_gather import PagedGather
 from flash_attention.backends.positional import ComputedAlibi, OutOfBand, counted
 from flash_attention.backends.varlen_loop import VarlenLoop, VarlenLoopOfTensors
 from flash_attention.backends.varlen_rows import VarlenRows
-from flash_attention.bridge.gradients import FirstDerivativeOnlyInPynative, stopped, without_influence
+from flash_attention.bridge.gradients import FirstDerivativeOnlyInPynative, refuse_old_jit, stopped, without_influence
 from flash_attention.bridge.hiding import Differs, DropHidden, HideScores
 from flash_attention.bridge.versions import BFLOAT16
 from flash_attention.call import Call
@@ -126,6 +126,7 @@ class _Attention(nn.Cell):
             marked = ops.reshape(marked, (batch, self.heads, -1, seq_k))
             probability = self.drop(marked, hidden)
         if self.decisions is not None:
+            refuse_old_jit("dropout on backend 'math'")
             kept = ops.cast(self.dropout(query, key, inputs[self.decisions]), mstype.float32)
             probability = probability * kept * self.dropout_scale
         probability = ops.reshape(probability, (batch, self.kv_heads, -1, seq_k))

@@ -13,7 +13,7 @@ MindSpore 2.0:
 * PYNATIVE, once a constant of the differentiated function is another tensor than before: operations run as if their
   shapes were unknown. `Custom` primitives do not support that. In a compiled graph they run with known shapes.
 * `@jit` functions that PYNATIVE differentiates: the `bprop` of a Cell is lost. The `bprop` of a primitive gets zeros
-  for all values from the forward pass. Other code differentiates a graph with a branch, and gets primitives right.
+  for all values from the forward pass.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from mindspore import Tensor, nn, ops
 from mindspore.ops import constexpr
 
 from flash_attention.bridge.parameters import result
+from flash_attention.bridge.tensors import compiling
 from flash_attention.bridge.versions import OLD, VERSION
 
 if OLD:
@@ -71,7 +72,7 @@ class Differentiable(nn.Cell):
         self, forward: nn.Cell, backward: Callable[[], nn.Cell], backend: str, count: int, primitive: bool = False
     ):
         super().__init__()
-        self.forward, self.backend, self.primitive = forward, backend, primitive
+        self.forward, self.described, self.primitive = forward, f"backend {backend!r}", primitive
         made = _when_compiled(backward)
         self.whole, self.parts = _Whole(made, backend, count, forward), _Parts(made, backend, count)
         self.results = NotDifferentiated(forward) if OLD else None
@@ -89,25 +90,14 @@ class Differentiable(nn.Cell):
         return self.whole(query, key, value, *others, *self.padding)
 
     def construct(self, query, key, value, others):
+        refuse_old_jit(self.described)
         if self.primitive:
-            output, logsumexp = self.forward(query, key, value, *others)
-            if OLD and _in_jit():
-                output = _branch(output, logsumexp)
-            return output, logsumexp
+            return self.forward(query, key, value, *others)
         if not _in_jit():
             return self.whole(query, key, value, *(others + self.padding))
-        if OLD:
-            _refuse_jit(self.backend)
         stopped_inputs = _all_stopped((query, key, value) + others)
         results = _all_stopped(self.forward(*stopped_inputs))
         return self.parts(query, key, value, *(others + self.padding + results))
-
-
-def _branch(output, logsumexp):
-    """Return the output behind a branch that is never taken: no logsumexp is above infinity."""
-    if ops.reshape(logsumexp, (-1,))[0] > float("inf"):
-        output = output + output
-    return output
 
 
 @constexpr(reuse_result=False)
@@ -138,11 +128,17 @@ class UnlessRecorded(nn.Cell):
         return self.cell(a, b, c, d)
 
 
+def refuse_old_jit(what: str):
+    """Raise an error if MindSpore 2.0 compiles a `@jit` function that PYNATIVE differentiates."""
+    if OLD and compiling() and _in_jit():
+        _refuse_jit(what)
+
+
 @constexpr(reuse_result=False)
-def _refuse_jit(backend: str):
+def _refuse_jit(what: str):
     raise RuntimeError(
-        f"@jit: backend {backend!r} in a function that PYNATIVE differentiates, which MindSpore 2.0 does wrongly; "
-        "allowed are GRAPH mode, the gradient taken inside the @jit function, no @jit, and backends 'cpu' and 'math'"
+        f"@jit: {what} in a function that PYNATIVE differentiates, which MindSpore 2.0 does wrongly; "
+        "allowed are GRAPH mode, the gradient taken inside the @jit function, and no @jit"
     )
 
 

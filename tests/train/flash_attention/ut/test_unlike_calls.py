@@ -21,6 +21,7 @@ from tests.train.flash_attention.support.joint_calls import (
     alone,
     calls_in_float16,
     dense,
+    floats,
     joint,
     laid_out,
     normal,
@@ -35,6 +36,12 @@ RANDOM = np.random.default_rng(0)
 def whole(limit, *shape, dtype=np.int32):
     """Return a Tensor of random integers below a limit."""
     return Tensor(np.sort(np.random.default_rng(shape).integers(0, limit, shape), -1).astype(dtype))
+
+
+def with_other_data(made, factor=-1):
+    """Return a call with the same shapes, dtypes and rules, whose floating tensors are multiples."""
+    tensors = {name: one * factor if floats(one) else one for name, one in made.tensors.items()}
+    return made._replace(tensors=tensors)
 
 
 SEED = Tensor([5, 7], ms.int64)
@@ -143,6 +150,15 @@ CALLS = {
         "paged and written": paged(written=True),
         "written with another width": paged(dim=32, written=True),
     },
+    "alike": {
+        "dense": dense(),
+        "packed": packed(),
+        "rotary": rotary(),
+        "other dense": with_other_data(dense()),
+        "other packed": with_other_data(packed()),
+        "other rotary": with_other_data(rotary()),
+        "third dense": with_other_data(dense(), 3),
+    },
 }
 
 
@@ -156,6 +172,9 @@ CHOSEN = (
     ("packed", "sinks"),
     ("rotary", "plain"),
     ("rotary", "width"),
+    ("alike", "other dense"),
+    ("alike", "other packed"),
+    ("alike", "other rotary"),
 )
 #: Pairs of the first call of a kind and each other call.
 PAIRS = [((kind, first), (kind, other)) for kind, (first, *others) in CALLS.items() for other in others]
@@ -168,10 +187,20 @@ def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("networks")
 
 
+def gradients(calls, way, folder, **arrangement):
+    """Return the gradients of one network, or skip a refused one."""
+    refused = OLD and way == "pynative around jit" and any(call.function != "rotary_embedding" for call in calls)
+    if not refused:
+        return joint(calls, way, folder, **arrangement)
+    with pytest.raises(RuntimeError, match="backend 'cpu' in a function that PYNATIVE differentiates"):
+        joint(calls, way, folder, **arrangement)
+    pytest.skip("MindSpore 2.0: refused by name")
+
+
 def check(names, way, folder):
     """Compare the calls of these kinds and names in one network with each call alone."""
     calls = [CALLS[kind][name] for kind, name in names]
-    found, wanted = joint(calls, way, folder), alone(calls, folder)
+    found, wanted = gradients(calls, way, folder), alone(calls, folder)
     assert found.keys() == wanted.keys()
     for name in found:
         number = int(name.split("_")[-2 if name.startswith("weight") else -1])
@@ -210,7 +239,7 @@ ARRANGEMENTS = {"shared query": {"shared": "query"}, "chain": {"chained": True},
 def test_arrangement(arrangement, way, folder):
     """Calls around each other are as without a graph."""
     calls = [CALLS["sizes"]["plain"], CALLS["sizes"]["keys"], CALLS["rules"]["causal"], CALLS["sizes"]["fewer keys"]]
-    found, wanted = (joint(calls, one, folder, **ARRANGEMENTS[arrangement]) for one in (way, "pynative"))
+    found, wanted = (gradients(calls, one, folder, **ARRANGEMENTS[arrangement]) for one in (way, "pynative"))
     assert found.keys() == wanted.keys()
     for name in found:
         # A sum over calls may have another order.

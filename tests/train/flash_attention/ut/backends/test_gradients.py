@@ -134,7 +134,7 @@ LAYERS = ("one layer", "two alike")
 @pytest.mark.parametrize("layers", LAYERS)
 def test_several_calls(backend, layers):
     if OLD and backend != "math":
-        pytest.skip("MindSpore 2.0: emulator is refused by name, and cpu meets closure_around_branch.py")
+        pytest.skip("MindSpore 2.0: refused by name")
     first = FlashAttention(16, causal=True, backend=backend)
     second = first if layers == LAYERS[0] else FlashAttention(16, causal=True, backend=backend)
 
