@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 from flash_attention.call.rules import AttentionRules
 from flash_attention.commands.bench import tik
-from flash_attention.kernels.tik.describe import DECODE_STAGES
 from flash_attention.kernels.tik.hardware import EVENTS
 from flash_attention.kernels.tik.problem import KernelProblem
+from flash_attention.kernels.tik.signatures import DECODE_STAGES
 from flash_attention.measuring import tik_kernels
 from flash_attention.measuring.figures import Figure
 

@@ -14,7 +14,7 @@ import sys
 import numpy as np
 from flash_attention.backends.tik.environment import chip, ignore_infer_errors
 from flash_attention.call import AttentionRules
-from flash_attention.kernels.tik import describe
+from flash_attention.kernels.tik import signatures
 from flash_attention.kernels.tik.layout import from_nz, to_nz
 from flash_attention.kernels.tik.problem import KernelProblem, padded
 
@@ -53,7 +53,7 @@ class Forward:
 
         rules = AttentionRules(causal=causal)
         problem = KernelProblem(batch, heads, seq, seq, head_dim, rules=rules, **chip()._asdict())
-        self.operator, signature = describe.arguments("forward", problem)
+        self.operator, signature = signatures.arguments("forward", problem)
         filled = self.operator.fill(signature)
         self.sides = filled.inputs, filled.outputs
         self.own = {}  # what follows from the problem, or stands in for what it lacks
@@ -70,7 +70,7 @@ class Forward:
         compiler, kind = ctypes.CDLL("libacl_op_compiler.so"), self.operator.type.encode()
         check("compile", compiler.aclopCompile(kind, *sides, ctypes.c_void_p(self.attributes), 0, 0, None))
 
-    def describe(self, tensor: describe.GlobalTensor) -> int:
+    def describe(self, tensor: signatures.GlobalTensor) -> int:
         """Return the description of a tensor: the matrix, and how it is stored."""
         import acl
 

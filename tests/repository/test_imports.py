@@ -25,8 +25,8 @@ LAYERS = {
         ("bridge", "variables"),
         ("dropout", "sharding"),
         ("backends", "reference"),
-        ("call_cells",),
-        ("plan", "rotary"),
+        ("call_cells", "cache_update"),
+        ("prepare", "rotary"),
         ("varlen", "paged"),
         ("functional", "context_parallel"),
         ("nn", "measuring"),
@@ -81,7 +81,7 @@ FOREIGN = {
 #: Modules of the product that may import MindSpore.
 MINDSPORE = (
     *("nn", "functional", "context_parallel", "backends", "bridge", "sharding"),
-    *("commands", "measuring", "call_cells", "plan", "varlen", "paged", "rotary", "dropout.seed"),
+    *("commands", "measuring", "call_cells", "cache_update", "prepare", "varlen", "paged", "rotary", "dropout.seed"),
     *("compat.flash_attn", "compat.mindnlp", "compat.mindspore_ops", "compat.mindspore_patch", "compat.transformers"),
 )
 

@@ -1,4 +1,4 @@
-"""Attention as functions; `flash_attention.plan` chooses what runs a call."""
+"""Attention as functions; `flash_attention.prepare` chooses what runs a call."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from flash_attention.call.tiling import DEFAULT_STRATEGY
 from flash_attention.call.torch_shapes import mask_plan, tensor_plans
 from flash_attention.paged import paged_attention as paged_attention
 from flash_attention.paged import reshape_and_cache as reshape_and_cache
-from flash_attention.plan import lacks_operations, plan
+from flash_attention.prepare import lacks_operations, prepare
 from flash_attention.varlen import Options
 from flash_attention.varlen import flash_attention_varlen as flash_attention_varlen
 
@@ -186,7 +186,7 @@ def flash_attention(
         (query, key, value),
         in_order(attention_mask, bias, keep_bits, seed, sinks, prefix, segment_ids, kv_segment_ids, alibi_slopes),
         rules,
-        # In the order of the options of `plan`: a graph passes constants in tuples.
+        # In the order of the options of `prepare`: a graph passes constants in tuples.
         (bias_grad, input_layout, head_dim, value_head_dim, batch, return_lse),
         backend,
         argument_names,
@@ -212,7 +212,9 @@ def attend(tensors, inputs, rules, others, backend, argument_names, shards):
     of_tensors = spec(query), spec(key), spec(value)
     inputs, specs = filled(inputs, of_tensors, others)
     return_lse = others[5]
-    run = plan("dense", of_tensors, specs, argument_names, rules, others, backend, shards, return_lse and compiling())
+    run = prepare(
+        "dense", of_tensors, specs, argument_names, rules, others, backend, shards, return_lse and compiling()
+    )
     output, logsumexp = run(query, key, value, inputs)
     if return_lse:
         return output, logsumexp

@@ -11,7 +11,6 @@ from mindspore import dtype as mstype
 from mindspore.common.initializer import initializer
 
 from flash_attention.backends import registry
-from flash_attention.backends.cache_update import append_cell, reorder_cell, update_cell
 from flash_attention.bridge.constants import numbered
 from flash_attention.bridge.parameters import EntryCell
 from flash_attention.bridge.tensors import (
@@ -23,6 +22,7 @@ from flash_attention.bridge.tensors import (
     tensor_spec,
 )
 from flash_attention.bridge.views import writable
+from flash_attention.cache_update import append_cell, reorder_cell, update_cell
 from flash_attention.call.checks import INTEGERS, check_dtype, check_int, check_range
 from flash_attention.call.inputs import TensorSpec, fits
 from flash_attention.call.layout import UNKNOWN
@@ -39,7 +39,7 @@ from flash_attention.call.paged import (
 from flash_attention.call.tiling import DEFAULT_STRATEGY
 from flash_attention.call.visibility import ALL_BLOCKS
 from flash_attention.call_cells import NumberCheck, Padding
-from flash_attention.plan import plan
+from flash_attention.prepare import prepare
 
 # The names that the functions here have for key and value of a Call.
 _NAMES = (("key", "key_cache"), ("value", "value_cache"))
@@ -175,7 +175,7 @@ def limited_attention(
     With `tokens`, ints (batch,), so many of the queries of each sequence count. The others are padding, on
     padding_side, and give 0. With `looks` the numbers in block_tables and context_lens are checked, if they can be.
     """
-    run = _plan(
+    run = _prepared(
         *(query, key_cache, value_cache, block_tables, context_lens, sinks, alibi_slopes),
         *(causal, window_size, alibi, scale, softcap, backend),
         (max_length, widths, spec(tokens), padding_side, looks),
@@ -190,10 +190,10 @@ def limited_attention(
 def check_attention(query, caches, max_length, widths, tokens, padding_side):
     """Raise the errors of `limited_attention` with these arguments; in PYNATIVE, before something is written."""
     options = max_length, widths, spec(tokens), padding_side, False
-    _plan(query, *caches, None, None, True, (-1, -1), False, None, 0.0, None, options)
+    _prepared(query, *caches, None, None, True, (-1, -1), False, None, 0.0, None, options)
 
 
-def _plan(
+def _prepared(
     query, key_cache, value_cache, block_tables, context_lens, sinks, alibi_slopes,
     causal, window_size, alibi, scale, softcap, backend, options,
 ):  # fmt: skip
@@ -203,7 +203,7 @@ def _plan(
     )
     specs = spec(query), spec(key_cache), spec(value_cache), spec(block_tables), spec(context_lens)
     given = in_order(sinks=spec(sinks), alibi_slopes=spec(alibi_slopes))
-    return plan("paged", specs, given, _NAMES, rules, options, backend)
+    return prepare("paged", specs, given, _NAMES, rules, options, backend)
 
 
 def append_tokens(

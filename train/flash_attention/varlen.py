@@ -18,7 +18,7 @@ from flash_attention.call.checks import check_int
 from flash_attention.call.literals import Alignment, BackendName
 from flash_attention.call.optional import in_order
 from flash_attention.call.tiling import DEFAULT_STRATEGY
-from flash_attention.plan import plan
+from flash_attention.prepare import prepare
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -175,9 +175,9 @@ def flash_attention_varlen(
         alibi_slopes=spec(alibi_slopes),
     )
     specs = spec(query), spec(key), spec(value), spec(cu_seqlens_q), spec(cu_seqlens_k)
-    # In the order of the options of `plan`: a graph passes constants in tuples.
+    # In the order of the options of `prepare`: a graph passes constants in tuples.
     options = bias_grad, head_dim, value_head_dim, return_lse
-    run = plan("varlen", specs, given, argument_names, rules, options, backend)
+    run = prepare("varlen", specs, given, argument_names, rules, options, backend)
     if bias is not None:
         bias = ops.reshape(bias, (1, bias.shape[0], 1, bias.shape[1]))
     inputs = in_order(bias=bias, keep_bits=keep_bits, seed=seed, sinks=sinks, prefix=prefix, alibi_slopes=alibi_slopes)

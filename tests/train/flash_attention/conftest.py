@@ -106,7 +106,7 @@ def update(request):
 @pytest.fixture
 def composed(monkeypatch):
     """Update caches as on a device."""
-    from flash_attention.backends import cache_update
+    from flash_attention import cache_update
 
     cells = cache_update.append_cell, cache_update.reorder_cell
     for cell in cells:

@@ -34,8 +34,6 @@ class Backend(ABC):
     # The kinds of calls for which `build` takes unknown sizes (call.dynamic), as graphs for dynamic shapes have them.
     # The cell then reads the sizes from its tensors at run time.
     dynamic: tuple[str, ...] = ()
-    # Whether `build` takes a paged call with max_length. If not, `PagedEnd` applies max_length around the cell.
-    takes_max_length = False
 
     def unavailable(self) -> str | None:
         """Return why this backend cannot run any call on this machine and device, or None."""

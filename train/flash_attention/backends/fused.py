@@ -16,7 +16,7 @@ from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 
 from flash_attention.backends.base import BAND_RULES, Backend
-from flash_attention.backends.positional import ComputedAlibi, OutOfBand
+from flash_attention.backends.composed.positional import ComputedAlibi, OutOfBand
 from flash_attention.bridge.seeds import draw
 from flash_attention.bridge.versions import ascend_generation, flash_attention_score
 from flash_attention.call import ALL_BLOCKS, Call

@@ -12,10 +12,11 @@ from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 
 from flash_attention.backends.base import BAND_RULES, Backend
-from flash_attention.backends.paged_gather import PagedGather
-from flash_attention.backends.positional import ComputedAlibi, OutOfBand, counted
-from flash_attention.backends.varlen_loop import VarlenLoop, VarlenLoopOfTensors
-from flash_attention.backends.varlen_rows import VarlenRows
+from flash_attention.backends.composed.paged_end import with_end
+from flash_attention.backends.composed.paged_gather import PagedGather
+from flash_attention.backends.composed.positional import ComputedAlibi, OutOfBand, counted
+from flash_attention.backends.composed.varlen_loop import VarlenLoop, VarlenLoopOfTensors
+from flash_attention.backends.composed.varlen_rows import VarlenRows
 from flash_attention.bridge.gradients import FirstDerivativeOnlyInPynative, refuse_old_jit, stopped, without_influence
 from flash_attention.bridge.hiding import Differs, DropHidden, HideScores
 from flash_attention.bridge.versions import BFLOAT16
@@ -47,7 +48,7 @@ class MathBackend(Backend):
         if call.kind == "dense":
             return _Attention(call)
         if call.kind == "paged":
-            return PagedGather(self, call)
+            return with_end(lambda whole: PagedGather(self, whole), call)
         if call.varlen.constant:
             return VarlenLoop(self, call, "float32")
         return VarlenLoopOfTensors(self, call, VarlenRows(self, call))

@@ -9,7 +9,7 @@ import importlib
 import logging
 import os
 from collections.abc import Iterator
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from flash_attention import __version__
@@ -17,7 +17,6 @@ from flash_attention.backends.base import Backend
 from flash_attention.call import Call
 from flash_attention.call.checks import check_name
 from flash_attention.call.literals import BackendName
-from flash_attention.call.storage import Paged
 from flash_attention.duplicate_installs import warn_of_duplicate_installs
 from flash_attention.variables import check_variables
 
@@ -205,7 +204,7 @@ def build(call: Call, requested: str | Backend | None = None, shard: Shard | Non
     chosen = requested if isinstance(requested, Backend) else choose(call, requested, shard is not None)
     if not call.empty:
         return _build(chosen.name, call, shard)
-    from flash_attention.backends.empty import EmptyAttention
+    from flash_attention.backends.composed.empty import EmptyAttention
 
     return EmptyAttention(call)
 
@@ -216,12 +215,6 @@ def _build(name: str, call: Call, shard: Shard | None) -> Cell:
     if call.dropout_threshold and not call.keep_bits:
         _warn_of_rounding(call.rules.dropout_rate, call.dropped_share)
     backend = get_backend(name)
-    pages = call.storage
-    if isinstance(pages, Paged) and (pages.padding or (pages.max_length is not None and not backend.takes_max_length)):
-        from flash_attention.backends.paged_end import PagedEnd
-
-        whole = replace(call, storage=replace(pages, max_length=None, padding=None))
-        return PagedEnd(backend.build(whole), call)
     return backend.build(call) if shard is None else backend.build(call, shard)
 
 

@@ -5,7 +5,7 @@ from unittest import mock
 import mindspore as ms
 import numpy as np
 from flash_attention import flash_attention
-from flash_attention.kernels.tik import describe, operators
+from flash_attention.kernels.tik import operators, signatures
 from mindspore import ops
 
 from tests.train.flash_attention.support.layer_inputs import half
@@ -23,7 +23,7 @@ def check_inference(backend):
         return first + flash_attention(first, key, value, backend=backend)
 
     stages = []
-    original, chain = describe.arguments, operators.stages
+    original, chain = signatures.arguments, operators.stages
 
     def arguments(stage, problem):
         stages.append(stage)
@@ -32,7 +32,7 @@ def check_inference(backend):
     def refuse(problem):
         raise ValueError("no tiling strategy fits")
 
-    with mock.patch.object(describe, "arguments", arguments):
+    with mock.patch.object(signatures, "arguments", arguments):
         with mock.patch.object(operators, "stages", refuse):
             output = attend(query, key, value).asnumpy()
             assert output.any() and "forward" in stages and not GRADIENT & set(stages)

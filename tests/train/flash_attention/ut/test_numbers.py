@@ -130,7 +130,7 @@ def test_numbers_beyond_int32_do_not_wrap(name):
 @pytest.mark.parametrize("mode, update", [("pynative", "native"), ("pynative", "composed"), ("graph", "native")])
 def test_numbers_of_a_cache_do_not_wrap(mode, update, monkeypatch):
     if update == "composed":
-        monkeypatch.setattr("flash_attention.backends.cache_update.serves_native", lambda: False)
+        monkeypatch.setattr("flash_attention.cache_update.serves_native", lambda: False)
     cache = KVCache(batch=2, max_length=8, kv_heads=2, head_dim=16, dtype=ms.float32)
     cache.update(TOKENS, TOKENS)
     with in_mode(mode):

@@ -4,7 +4,7 @@ import mindspore as ms
 import numpy as np
 import pytest
 from flash_attention import paged_attention, reshape_and_cache
-from flash_attention.backends.cache_update import ScatterUpdate
+from flash_attention.cache_update import ScatterUpdate
 from flash_attention.call import TensorSpec
 from mindspore import Parameter, Tensor, nn, ops
 

@@ -3,7 +3,7 @@
 import mindspore as ms
 import numpy as np
 import pytest
-from flash_attention import FlashAttention, plan
+from flash_attention import FlashAttention, prepare
 from flash_attention.backends import math, registry
 from flash_attention.bridge.versions import OLD
 from mindspore import Tensor, nn, ops
@@ -142,7 +142,7 @@ def test_recomputation_runs_the_attention_again(mode, monkeypatch):
 
     monkeypatch.setattr(math.BACKEND, "build", lambda call: Counting(), raising=False)
     registry._build.cache_clear()
-    plan._dense.cache_clear()
+    prepare._dense.cache_clear()
     try:
         for recompute in (False, True):
             network = nn.SequentialCell([nn.Dense(32, 32), Repeated()])
@@ -155,4 +155,4 @@ def test_recomputation_runs_the_attention_again(mode, monkeypatch):
             assert len(runs) == 1 + recompute
     finally:
         registry._build.cache_clear()
-        plan._dense.cache_clear()
+        prepare._dense.cache_clear()

@@ -9,10 +9,10 @@ import pytest
 from flash_attention import flash_attention, flash_attention_varlen
 from flash_attention.backends import registry
 from flash_attention.backends.emulator import EmulatorBackend
-from flash_attention.backends.tik import integers as of_graphs
+from flash_attention.backends.tik import graph_integers as of_graphs
 from flash_attention.call import ALL_BLOCKS, Varlen
 from flash_attention.dropout import philox
-from flash_attention.kernels.tik import describe, integers, operators
+from flash_attention.kernels.tik import describe, host_integers, operators
 from mindspore import Tensor, nn, ops
 
 from tests.train.flash_attention.support import varlen
@@ -306,7 +306,7 @@ def test_tables_made_in_a_graph_are_those_of_the_host(rules):
             return self.tables[0](ends_q, ends_k, prefix)
 
     lengths = [np.array(side, np.int32) for side in ((5, 5, 200, 300), (90, 94, 100, 300), (0, 0, 0, 0))]
-    expected = operators.work_tables(integers, call, stages)(*lengths)
+    expected = operators.work_tables(host_integers, call, stages)(*lengths)
     with in_mode("graph"):
         found = Tables()(*map(Tensor, lengths))
     for stage, one, other in zip(stages, found, expected):

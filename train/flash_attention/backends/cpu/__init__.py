@@ -24,7 +24,6 @@ class CpuBackend(Backend):
     takes = ("mask", "bias", "keep_bits", "seed", "sinks", "prefix", "segment_ids", "kv_segment_ids", "alibi_slopes")
     rules = (*BAND_RULES, "alibi", "dropout_rate", "scale", "softcap")
     kinds = ("dense", "varlen", "paged")
-    takes_max_length = True
 
     def refuse_sharded(self) -> None:
         return None
@@ -61,13 +60,16 @@ class CpuBackend(Backend):
         return "BSH" if call.layout == "TH" else call.layout
 
     def build(self, call: Call, shard=None):
+        from flash_attention.backends.composed.paged_end import with_end
         from flash_attention.backends.cpu.operators import attention
         from flash_attention.backends.cpu.paged import PagedAttention
         from flash_attention.backends.cpu.varlen import VarlenAttention
 
         if call.kind == "dense":
             return attention(call, shard)
-        return VarlenAttention(call) if call.kind == "varlen" else PagedAttention(call)
+        if call.kind == "varlen":
+            return VarlenAttention(call)
+        return with_end(PagedAttention, call, takes_max_length=True)
 
     def build_backward(self, call: Call):
         from flash_attention.backends.cpu.operators import Gradients

@@ -9,16 +9,16 @@ import numpy as np
 from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 
-from flash_attention.backends.tik import integers
+from flash_attention.backends.tik import graph_integers
+from flash_attention.backends.tik.constants import Constants, MakePrimitive
 from flash_attention.backends.tik.decode import DecodeKernels
 from flash_attention.backends.tik.expanded import Expanded
 from flash_attention.backends.tik.explicit_mask import ExplicitMask, with_mask
-from flash_attention.backends.tik.stages import Constants, MakePrimitive
 from flash_attention.bridge.gradients import Differentiable, zeros_like
 from flash_attention.bridge.parameters import Compiled
 from flash_attention.bridge.versions import MORPH
 from flash_attention.call import Call
-from flash_attention.kernels.tik import describe, operators
+from flash_attention.kernels.tik import describe, operators, signatures
 from flash_attention.kernels.tik.decode import schedule as decode_scheduler
 from flash_attention.kernels.tik.layout import HIDDEN_BY_BIAS, KEEP_PADDING, SINK_LANES, TENSORS, placement
 from flash_attention.kernels.tik.problem import Chip, KernelProblem, padded
@@ -133,7 +133,7 @@ def kernels(
     shapes["d_bias"] = (*problem.bias_planes, problem.seq_q, problem.seq_k)
 
     def made(stage: str) -> tuple:
-        operator, signature = describe.arguments(stage, problem)
+        operator, signature = signatures.arguments(stage, problem)
         return make_primitive(operator, signature, problem, shapes), Constants(problem, signature, given_slopes)
 
     def backward() -> nn.Cell:
@@ -183,7 +183,7 @@ class _Forward(nn.Cell):
         self.has_sinks, self.packed = problem.sinks, problem.sequences > 0
         if self.packed:
             # Wrapped: an attribute of a Cell that is a function counts as its method.
-            self.tables = (operators.work_tables(integers, problem, ("forward", "blocks")),)
+            self.tables = (operators.work_tables(graph_integers, problem, ("forward", "blocks")),)
 
     def construct(self, query, key, value, *others):
         features = self.features(others[0], others[1], others[2])
@@ -208,7 +208,7 @@ class _Backward(nn.Cell):
         self.features = _Features(problem)
         self.has_sinks, self.packed = problem.sinks, problem.sequences > 0
         if self.packed:
-            self.tables = (operators.work_tables(integers, problem, ("grad", "blocks")),)
+            self.tables = (operators.work_tables(graph_integers, problem, ("grad", "blocks")),)
         self.return_lse, self.bias_grad = problem.return_lse, problem.bias_grad
         self.last = 4 if self.bias_grad else 3  # no negative index, see flash_attention.bridge
         self.bias_sums = _BiasSums(problem) if self.bias_grad and problem.bias == "per_key" else None

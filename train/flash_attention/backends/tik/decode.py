@@ -7,15 +7,15 @@ from dataclasses import replace
 import numpy as np
 from mindspore import Tensor, nn, ops
 
-from flash_attention.backends.tik.stages import Constants, MakePrimitive
+from flash_attention.backends.tik.constants import Constants, MakePrimitive
 from flash_attention.bridge.gradients import refuse_gradient
 from flash_attention.bridge.parameters import Compiled
 from flash_attention.call import Call
-from flash_attention.kernels.tik import describe
+from flash_attention.kernels.tik import describe, signatures
 from flash_attention.kernels.tik.decode import schedule as scheduler
 from flash_attention.kernels.tik.decode import tiling as tiling
-from flash_attention.kernels.tik.describe import DECODE_STAGES
 from flash_attention.kernels.tik.problem import Chip, KernelProblem, padded
+from flash_attention.kernels.tik.signatures import DECODE_STAGES
 
 
 class DecodeKernels(nn.Cell):
@@ -35,7 +35,7 @@ class DecodeKernels(nn.Cell):
         slope_rows = scheduler.slope_rows(p, plan)
         made: list = []
         for stage in DECODE_STAGES:
-            operator, signature = describe.arguments(stage, p)
+            operator, signature = signatures.arguments(stage, p)
             made.append(make_primitive(operator, signature, p, shapes))
             made.append(Constants(p, signature, given_slopes, slope_rows))
         self.main, self.main_constants, self.merge, self.merge_constants = made

@@ -19,7 +19,7 @@ from typing import Callable
 
 import flash_attention
 from flash_attention.files import write_whole
-from flash_attention.kernels.tik.describe import Operator
+from flash_attention.kernels.tik.signatures import Operator
 
 _SOURCE = '''"""Entry of operator {type}; written by flash_attention {version}."""
 

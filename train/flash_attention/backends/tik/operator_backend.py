@@ -11,7 +11,7 @@ from flash_attention.call.varlen import without_sequences
 from flash_attention.kernels.tik.problem import Chip
 
 if TYPE_CHECKING:
-    from flash_attention.backends.tik.stages import MakePrimitive
+    from flash_attention.backends.tik.constants import MakePrimitive
     from flash_attention.sharding.shard import Shard
 
 
@@ -52,15 +52,16 @@ class OperatorBackend(Backend):
         return layout_on_910(call, sharded)
 
     def build(self, call: Call, shard: Shard | None = None):
+        from flash_attention.backends.composed.paged_end import with_end
+        from flash_attention.backends.composed.varlen_loop import VarlenLoop
         from flash_attention.backends.tik.cell import OperatorAttention
         from flash_attention.backends.tik.decode import PagedOperators
         from flash_attention.backends.tik.explicit_mask import with_mask
         from flash_attention.backends.tik.varlen import VarlenOperators, runs_alone
-        from flash_attention.backends.varlen_loop import VarlenLoop
         from flash_attention.bridge.versions import MORPH
 
         if call.kind == "paged":
-            return PagedOperators(call, self.make_primitive(), self.chip())
+            return with_end(lambda whole: PagedOperators(whole, self.make_primitive(), self.chip()), call)
         if call.kind == "dense":
             make_primitive = self.make_primitive(None if MORPH else with_mask(shard, call))
             return OperatorAttention(call, make_primitive, self.draw(call, shard), self.chip(), shard)

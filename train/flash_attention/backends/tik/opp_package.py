@@ -14,7 +14,7 @@ from pathlib import Path
 import flash_attention
 from flash_attention.backends.tik import entries, prototype_library
 from flash_attention.backends.tik.environment import TBE_PACKAGES, VENDOR
-from flash_attention.kernels.tik.describe import OPERATORS, Operator
+from flash_attention.kernels.tik.signatures import OPERATORS, Operator
 
 SOCS = ("ascend910",)
 # Modules that the kernels need, copied beside the entries: operators are compiled in processes without this package.

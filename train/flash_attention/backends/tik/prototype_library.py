@@ -12,7 +12,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from flash_attention.kernels.tik.describe import OPERATORS
+from flash_attention.kernels.tik.signatures import OPERATORS
 
 HEADER = "graph/operator_reg.h"
 _HEAD = """\

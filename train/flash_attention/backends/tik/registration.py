@@ -19,9 +19,9 @@ from mindspore.ops import DataType, TBERegOp
 
 from flash_attention.backends.tik import entries
 from flash_attention.bridge.custom import Custom
-from flash_attention.kernels.tik.describe import GlobalTensor, Operator, Signature
 from flash_attention.kernels.tik.layout import TENSORS
 from flash_attention.kernels.tik.problem import KernelProblem
+from flash_attention.kernels.tik.signatures import GlobalTensor, Operator, Signature
 from flash_attention.sharding.shard import ROWS, TENSOR, Shard
 
 _MSTYPES = {"float16": mstype.float16, "float32": mstype.float32, "int32": mstype.int32, "uint8": mstype.uint8}

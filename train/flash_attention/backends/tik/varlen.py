@@ -8,11 +8,11 @@ import numpy as np
 from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 
-from flash_attention.backends.tik import integers
+from flash_attention.backends.composed.varlen_loop import sequences_alone
+from flash_attention.backends.tik import graph_integers
 from flash_attention.backends.tik.cell import NOTHING_SEEN, SpreadSinks, kernels
+from flash_attention.backends.tik.constants import MakePrimitive
 from flash_attention.backends.tik.limits import MAX_KEEP_BYTES, refuse_on_910
-from flash_attention.backends.tik.stages import MakePrimitive
-from flash_attention.backends.varlen_loop import sequences_alone
 from flash_attention.bridge.constants import filled
 from flash_attention.call import Call
 from flash_attention.kernels.tik import describe, layout, varlen
@@ -62,8 +62,8 @@ class VarlenOperators(nn.Cell):
         self.output_shape = call.laid_out(call.shape_output())
         self.return_lse = call.return_lse
         if call.return_lse:
-            self.describe = (varlen.sequences(integers, described),)
-            self.stored = (varlen.stored_rows_of_tokens(integers, described),)
+            self.describe = (varlen.sequences(graph_integers, described),)
+            self.stored = (varlen.stored_rows_of_tokens(graph_integers, described),)
         self.spread, self.draw = SpreadSinks(1, None), draw
         self.seed, self.sinks, self.prefix = map(call.place, ("seed", "sinks", "prefix"))
         self.nothing = Tensor(np.zeros(1, np.float16))
@@ -123,7 +123,7 @@ class _Allowed(nn.Cell):
 
     def construct(self, ends):
         descends = ends < ops.gather(ends, self.before, 0)
-        wrong = integers.count_true(ops.reshape(descends, (1, -1)))
+        wrong = graph_integers.count_true(ops.reshape(descends, (1, -1)))
         wrong = wrong + ops.maximum(self.zero - ops.gather(ends, self.zero, 0), self.zero)
         last = ops.gather(ends, self.last, 0)
         wrong = ops.minimum(wrong + ops.maximum(self.rows - last, last - self.rows), self.unit)

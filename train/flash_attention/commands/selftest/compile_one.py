@@ -47,12 +47,12 @@ def compile_it(soc: str, name: str, level: str = "0") -> dict[str, Any]:
     from tbe.common import platform
 
     from flash_attention.commands.selftest.kernels import planned
-    from flash_attention.kernels.tik import describe, operators
+    from flash_attention.kernels.tik import operators, signatures
 
     platform.set_current_compile_soc_info(soc)
     cores = int(platform.get_soc_spec("CORE_NUM"))
     stage, problem = planned(name, cores)
-    operator, signature = describe.arguments(stage, problem)
+    operator, signature = signatures.arguments(stage, problem)
     tensors = operator.fill(signature).as_entries_get()
     start = time.perf_counter()
     config = {"save_temp_cce_file": True, **({"tbe_debug_level": int(level)} if level != "0" else {})}

@@ -23,10 +23,10 @@ from flash_attention.commands.selftest.card import ENTRY, NotRun, Run
 from flash_attention.commands.selftest.compiling import raise_stack
 from flash_attention.commands.selftest.loops import ALL_PROGRAMS, Loop
 from flash_attention.commands.selftest.programs import PROGRAMS, Program
-from flash_attention.kernels.tik import describe, operators
-from flash_attention.kernels.tik.describe import NZ, GlobalTensor
+from flash_attention.kernels.tik import describe, operators, signatures
 from flash_attention.kernels.tik.layout import from_nz, to_nz
 from flash_attention.kernels.tik.problem import KernelProblem, padded
+from flash_attention.kernels.tik.signatures import NZ, GlobalTensor
 from flash_attention.measuring.timing import least_seconds
 
 _NODE = Path("/dev/davinci0")
@@ -243,7 +243,7 @@ class Acl:
 
     # ---------------------------------------------------------------------------------------------------- attention
     def stage_call(
-        self, operator: describe.Operator, problem: str, inputs: Sequence[tuple], outputs: Sequence[GlobalTensor]
+        self, operator: signatures.Operator, problem: str, inputs: Sequence[tuple], outputs: Sequence[GlobalTensor]
     ) -> DeviceCall:
         """Return a compiled operator."""
         return OperatorCall(self, operator.type, inputs, outputs, problem)
@@ -253,7 +253,7 @@ class Acl:
         return OperatorCall(self, _type(name), inputs, outputs)
 
     def _stage(self, stage: str, problem: KernelProblem, arrays: Mapping[str, np.ndarray]) -> DeviceCall:
-        operator, signature = describe.arguments(stage, problem)
+        operator, signature = signatures.arguments(stage, problem)
         filled = operator.fill(signature)
         feed = signature.feed(**{name: arrays[name] for name in signature.given})
         inputs = [(one, feed.get(one.name, np.zeros(one.shape, one.dtype))) for one in filled.inputs]

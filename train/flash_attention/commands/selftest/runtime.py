@@ -23,9 +23,9 @@ from typing import Any
 from flash_attention.commands.selftest import elf
 from flash_attention.commands.selftest.loops import ALL_PROGRAMS
 from flash_attention.commands.selftest.pyacl import Acl, DeviceCall
-from flash_attention.kernels.tik import describe, operators
-from flash_attention.kernels.tik.describe import GlobalTensor
+from flash_attention.kernels.tik import operators, signatures
 from flash_attention.kernels.tik.problem import KernelProblem
+from flash_attention.kernels.tik.signatures import GlobalTensor
 from flash_attention.measuring.timing import environment
 
 MAGIC = 0x43554245  # RT_DEV_BINARY_MAGIC_ELF of the runtime's headers
@@ -122,7 +122,7 @@ class Runtime(Acl):
         self.compiled = {}
 
     def stage_call(
-        self, operator: describe.Operator, problem: str, inputs: Sequence[tuple], outputs: Sequence[GlobalTensor]
+        self, operator: signatures.Operator, problem: str, inputs: Sequence[tuple], outputs: Sequence[GlobalTensor]
     ) -> DeviceCall:
         return KernelCall(self, operator.name, inputs, outputs, problem)
 
@@ -140,8 +140,8 @@ def main() -> None:
     if not problems:
         ALL_PROGRAMS[name[len("selftest_") :]].build(tik, name, False)
         return
-    stage = next(one.stage for one in describe.OPERATORS if one.name == name)
-    operator, signature = describe.arguments(stage, KernelProblem.from_text(problems[0]))
+    stage = next(one.stage for one in signatures.OPERATORS if one.name == name)
+    operator, signature = signatures.arguments(stage, KernelProblem.from_text(problems[0]))
     tensors = operator.fill(signature).as_entries_get()
     operators.compile_entry(name, tensors, problems[0], name)
 

@@ -13,7 +13,7 @@ from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 from mindspore.ops import constexpr
 
-from flash_attention.backends.positional import alibi_bias, counted, hidden_by_window
+from flash_attention.backends.composed.positional import alibi_bias, counted, hidden_by_window
 from flash_attention.bridge.constants import tensor_of
 from flash_attention.bridge.gradients import refuse_gradient
 from flash_attention.bridge.parameters import EntryCell

@@ -10,18 +10,18 @@ from dataclasses import asdict, dataclass
 from typing import Any, Callable, Protocol
 
 import flash_attention
-from flash_attention.kernels.tik import describe, instruction_forms, varlen
+from flash_attention.kernels.tik import instruction_forms, signatures, varlen
 from flash_attention.kernels.tik.backward import kernel as backward
 from flash_attention.kernels.tik.backward import postprocess, preprocess
 from flash_attention.kernels.tik.backward import schedule as backward_schedule
 from flash_attention.kernels.tik.decode import kernel as decode
 from flash_attention.kernels.tik.decode import merge
-from flash_attention.kernels.tik.describe import OPERATORS, STAGES, GlobalTensor, Operator, Signature
 from flash_attention.kernels.tik.forward import kernel as forward
 from flash_attention.kernels.tik.forward import schedule as forward_schedule
 from flash_attention.kernels.tik.hardware import BYTES, Buffer, check_chip, usage
 from flash_attention.kernels.tik.problem import KernelProblem
 from flash_attention.kernels.tik.recorder import Core
+from flash_attention.kernels.tik.signatures import OPERATORS, STAGES, GlobalTensor, Operator, Signature
 from flash_attention.kernels.tik.tik_types import BlockPlan, Number, Tik, TikModule
 
 
@@ -129,7 +129,7 @@ def build(
     """Record and build the kernel of a stage.
 
     Args:
-        stage: one of describe.STAGES or DECODE_STAGES.
+        stage: one of signatures.STAGES or DECODE_STAGES.
         tik: the tik module: `from tbe import tik`.
         name: kernel name.
         debug: keep the kernel runnable by tikdb.
@@ -140,7 +140,7 @@ def build(
     Raises:
         ValueError: the problem is not allowed, or no tiling strategy fits the memories of a core.
     """
-    _, arguments = describe.arguments(stage, problem)
+    _, arguments = signatures.arguments(stage, problem)
     kernel = _KERNELS[stage](problem)
     instance = tik.Tik(disable_debug=not debug)
     called = arguments if operator is None else operator.fill(arguments)
@@ -168,7 +168,7 @@ def build(
 def _write_absent(tik: TikModule, instance: Tik, absent: Sequence[tuple[GlobalTensor, Any]]) -> None:
     """Write a block of zeros to each output that a call lacks."""
     for tensor, target in absent:
-        size = describe.STAND_IN // BYTES[tensor.dtype]
+        size = signatures.STAND_IN // BYTES[tensor.dtype]
         zeros = instance.Tensor(tensor.dtype, (size,), tik.scope_ubuf, f"absent_{tensor.name}")
         instance.vec_dup(size, zeros, 0.0, 1, 8)
         instance.data_move(target, zeros, 0, 1, 1, 0, 0)
@@ -213,7 +213,7 @@ def compile_entry(
     check_chip(get_soc_spec, described)
     stage = next(one.stage for one in OPERATORS if one.name == name)
     with instruction_forms.using(**asdict(_forms(problem))):
-        operator, signature = describe.arguments(stage, described)
+        operator, signature = signatures.arguments(stage, described)
         if operator.name != name:
             raise ValueError(f"problem: got one for {operator.name}, allowed for this entry is {name}")
         check_tensors(operator.fill(signature), tensors)

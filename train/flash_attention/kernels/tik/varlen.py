@@ -1,6 +1,6 @@
 """Work tables of packed sequences. The lengths are data, so every call makes its tables, of a size fixed before.
 
-Each function takes `xp`, a module of array operations: `integers` for NumPy on the host, or `backends.tik.integers` for
+Each function takes `xp`, a module of array operations: `host_integers` for NumPy, or `backends.tik.graph_integers` for
 tensors in a graph. It returns a function that runs on the arrays of `xp`. By the rules of a graph, the returned
 function uses only arithmetic on whole arrays, has no branches, and captures only integers and arrays.
 

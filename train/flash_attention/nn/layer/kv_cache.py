@@ -6,9 +6,9 @@ import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 from mindspore import dtype as mstype
 
-from flash_attention.backends.cache_update import check_room, one_block_each
 from flash_attention.bridge.parameters import EntryCell
 from flash_attention.bridge.tensors import as_int32, compile_time, compiling, int_tensor, spec, tensor_spec
+from flash_attention.cache_update import check_room, one_block_each
 from flash_attention.call.checks import INT32, INTEGERS, check_bool, check_dtype, check_int, check_name
 from flash_attention.call.inputs import MAX_HEAD_DIM, MAX_VALUE_DIM, TensorSpec
 from flash_attention.paged import append_tokens, check_attention, limited_attention, paged_caches, reorder_sequences

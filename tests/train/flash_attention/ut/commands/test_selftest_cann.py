@@ -16,7 +16,7 @@ import pytest
 from flash_attention.backends.tik import opp_package
 from flash_attention.commands.selftest import elf
 from flash_attention.commands.selftest.kernels import KERNELS, planned
-from flash_attention.kernels.tik import describe
+from flash_attention.kernels.tik import signatures
 
 from emulator.virtual_ascend.tests.card import PACKAGES, ROOT
 
@@ -167,8 +167,8 @@ def wait(condition: Callable[[], bool]) -> None:
 
 def test_every_operator_type_is_among_the_kernels():
     for cores in (30, 32):
-        types = {describe.arguments(*planned(name, cores))[0].type for name in KERNELS}
-        assert types == {operator.type for operator in describe.OPERATORS}
+        types = {signatures.arguments(*planned(name, cores))[0].type for name in KERNELS}
+        assert types == {operator.type for operator in signatures.OPERATORS}
 
 
 def test_report_and_the_next_run(place: Path):

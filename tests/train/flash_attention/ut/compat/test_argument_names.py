@@ -6,7 +6,7 @@ import re
 import mindspore as ms
 import numpy as np
 import pytest
-from flash_attention import flash_attention, paged_attention, plan, scaled_dot_product_attention
+from flash_attention import flash_attention, paged_attention, prepare, scaled_dot_product_attention
 from flash_attention.call.names import renamed
 from flash_attention.compat import ascend910, flash_attn, mindnlp, mindspore_ops, transformers
 from flash_attention.compat.flash_attn import bert_padding
@@ -273,11 +273,11 @@ def test_words_that_are_no_names_stay():
     )
 
 
-def test_functions_with_other_names_share_a_plan(monkeypatch):
-    """Names belong to errors. A plan that raises none once it is made has none."""
+def test_functions_with_other_names_share_a_cell(monkeypatch):
+    """Names belong to errors. A Cell that raises none once it is made has none."""
     made = []
-    run = plan.DenseCall
-    monkeypatch.setattr(plan, "DenseCall", lambda *given: made.append(run(*given)) or made[-1])
+    run = prepare.DenseCall
+    monkeypatch.setattr(prepare, "DenseCall", lambda *given: made.append(run(*given)) or made[-1])
     query = tensor(3, 7, 5, 16)
     with in_mode("pynative"):
         outputs = (

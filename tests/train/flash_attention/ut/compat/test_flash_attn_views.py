@@ -3,8 +3,7 @@
 import mindspore as ms
 import numpy as np
 import pytest
-from flash_attention import paged_attention, reshape_and_cache
-from flash_attention.backends import cache_update
+from flash_attention import cache_update, paged_attention, reshape_and_cache
 from flash_attention.compat.flash_attn import flash_attn_with_kvcache
 from mindspore import Parameter, Tensor, nn, ops
 

@@ -8,7 +8,7 @@ import pytest
 from flash_attention import FlashAttention
 from flash_attention.backends import registry
 from flash_attention.call import LAYOUTS, AttentionRules, Call
-from flash_attention.kernels.tik import describe
+from flash_attention.kernels.tik import signatures
 from flash_attention.kernels.tik.operators import check_tensors
 from flash_attention.kernels.tik.problem import KernelProblem
 from flash_attention.sharding.request import ShardRequest
@@ -297,7 +297,7 @@ def test_backends_without_strategies_say_so():
 
 def test_operators_take_masks_with_their_own_axes():
     request = KernelProblem(2, 2, 16, 16, 16, mask_shape=(2, 1, 16, 16))
-    _, signature = describe.arguments("forward", request)
+    _, signature = signatures.arguments("forward", request)
     tensors = {t.name: {"shape": t.shape, "dtype": t.dtype} for t in (*signature.inputs, *signature.outputs)}
     planes, *rest = tensors["mask"]["shape"]
     tensors["mask"]["shape"] = (planes, 1, *rest)

@@ -28,9 +28,9 @@ from flash_attention.kernels.tik.backward.store import QuerySums, Results
 from flash_attention.kernels.tik.backward.tiling import ITEMS_PER_CHUNK, PAIR, RING, BackwardPlan, in_turn
 from flash_attention.kernels.tik.common import alibi, score_terms, softcap
 from flash_attention.kernels.tik.common.band import BandAtRunTime
+from flash_attention.kernels.tik.common.double_buffer import each_epoch
 from flash_attention.kernels.tik.common.score_terms import TERMS
 from flash_attention.kernels.tik.common.table_row import chunks, load_chunk
-from flash_attention.kernels.tik.common.tiles import each_epoch
 from flash_attention.kernels.tik.hardware import FRACTAL
 from flash_attention.kernels.tik.problem import KernelProblem
 from flash_attention.kernels.tik.recorder import Core

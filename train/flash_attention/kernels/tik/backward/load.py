@@ -10,8 +10,9 @@ from flash_attention.kernels.tik.backward import preprocess
 from flash_attention.kernels.tik.backward.schedule import KeyItem, Unit
 from flash_attention.kernels.tik.backward.tiling import BackwardPlan, lowers_on_cube
 from flash_attention.kernels.tik.common import alibi, dropout, mask, score_terms, softcap
+from flash_attention.kernels.tik.common.double_buffer import each_epoch
 from flash_attention.kernels.tik.common.score_terms import TERMS, Planes
-from flash_attention.kernels.tik.common.tiles import by_keys, by_rows, each_epoch, if_any, segment_keys, stored_rows
+from flash_attention.kernels.tik.common.tails import by_keys, by_rows, if_any, segment_keys, stored_rows
 from flash_attention.kernels.tik.hardware import FRACTAL, HALF_ROUND
 from flash_attention.kernels.tik.layout import row_term_kinds, row_terms, row_terms_shape
 from flash_attention.kernels.tik.recorder import Core

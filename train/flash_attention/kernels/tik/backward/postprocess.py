@@ -10,7 +10,7 @@ from flash_attention.kernels.tik.backward.row_block import Place
 from flash_attention.kernels.tik.backward.schedule import choose
 from flash_attention.kernels.tik.backward.tiling import FINISH_COPIES, BackwardPlan, finish_buffers
 from flash_attention.kernels.tik.common import softcap
-from flash_attention.kernels.tik.common.tiles import by_rows, if_rows
+from flash_attention.kernels.tik.common.tails import by_rows, if_rows
 from flash_attention.kernels.tik.hardware import HALF_ROUND
 from flash_attention.kernels.tik.layout import accumulator_shape
 from flash_attention.kernels.tik.problem import KernelProblem

@@ -18,7 +18,7 @@ import math
 from flash_attention.kernels.tik.backward import row_block
 from flash_attention.kernels.tik.backward.row_block import Place
 from flash_attention.kernels.tik.common import alibi, score_terms
-from flash_attention.kernels.tik.common.tiles import by_rows, if_rows
+from flash_attention.kernels.tik.common.tails import by_rows, if_rows
 from flash_attention.kernels.tik.hardware import FRACTAL, Buffer, excess
 from flash_attention.kernels.tik.layout import SINK_LANES, row_term_kinds, row_terms_shape, stored_rows
 from flash_attention.kernels.tik.problem import KernelProblem, padded

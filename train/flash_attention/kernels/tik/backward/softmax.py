@@ -9,7 +9,7 @@ from flash_attention.kernels.tik.backward.load import Loads
 from flash_attention.kernels.tik.backward.schedule import KeyItem, Unit
 from flash_attention.kernels.tik.backward.tiling import PAIR, BackwardPlan, lowers_on_cube
 from flash_attention.kernels.tik.common import alibi, dropout, mask, softcap
-from flash_attention.kernels.tik.common.tiles import by_keys, by_rows
+from flash_attention.kernels.tik.common.tails import by_keys, by_rows
 from flash_attention.kernels.tik.hardware import FRACTAL, HALF_ROUND
 from flash_attention.kernels.tik.problem import padded
 from flash_attention.kernels.tik.recorder import Core

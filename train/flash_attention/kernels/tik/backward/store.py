@@ -18,7 +18,7 @@ from flash_attention.kernels.tik.backward.schedule import BackwardSplit, KeyItem
 from flash_attention.kernels.tik.backward.tiling import RING, BackwardPlan
 from flash_attention.kernels.tik.common import softcap
 from flash_attention.kernels.tik.common.table_row import Field, TableRow
-from flash_attention.kernels.tik.common.tiles import by_keys, by_rows, if_any, if_rows
+from flash_attention.kernels.tik.common.tails import by_keys, by_rows, if_any, if_rows
 from flash_attention.kernels.tik.hardware import FRACTAL, HALF_ROUND
 from flash_attention.kernels.tik.layout import accumulator_shape
 from flash_attention.kernels.tik.problem import padded

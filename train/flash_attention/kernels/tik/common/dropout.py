@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Callable
 
 from flash_attention.kernels.tik.common.table_row import TableRow
-from flash_attention.kernels.tik.common.tiles import by_keys, by_rows
+from flash_attention.kernels.tik.common.tails import by_keys, by_rows
 from flash_attention.kernels.tik.problem import padded
 from flash_attention.kernels.tik.recorder import Core
 from flash_attention.kernels.tik.tik_types import Number, Tensor, TilePlan

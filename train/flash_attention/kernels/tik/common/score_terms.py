@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flash_attention.kernels.tik.common.tiles import by_keys
+from flash_attention.kernels.tik.common.tails import by_keys
 from flash_attention.kernels.tik.hardware import FRACTAL
 from flash_attention.kernels.tik.problem import KernelProblem, padded
 from flash_attention.kernels.tik.recorder import Core

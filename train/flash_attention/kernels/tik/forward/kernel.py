@@ -21,8 +21,9 @@ import functools
 from collections.abc import Sequence
 from typing import Callable
 
-from flash_attention.kernels.tik.common import alibi, dropout, mask, score_terms, tiles
+from flash_attention.kernels.tik.common import alibi, dropout, mask, score_terms, tails
 from flash_attention.kernels.tik.common.band import BandAtRunTime
+from flash_attention.kernels.tik.common.double_buffer import each_epoch
 from flash_attention.kernels.tik.common.table_row import chunks, load_chunk
 from flash_attention.kernels.tik.forward import load, row_reference, score_bound, softmax, store
 from flash_attention.kernels.tik.forward.schedule import Item, choose
@@ -315,7 +316,7 @@ class Forward:
             core.load_operand(place, "value", base + tile * (whole * 16), keys, whole)
 
         with core.when(tile < item["end"]):
-            tiles.by_keys(core, tile, emit, item.keys)
+            tails.by_keys(core, tile, emit, item.keys)
 
     def _load_key(self, item: Item, base: Number, tile: Number, slot: int) -> None:
         core = self.core
@@ -407,7 +408,7 @@ class Forward:
             if segment == 0:
                 # `epoch` is the parity of the next item, so the current item has the other slots.
                 pairs = list(zip(row_reference.query_slots(core, a), row_reference.query_terms(core, a)))[::-1]
-                for query, variants in tiles.each_epoch(core, pairs, self.epoch):
+                for query, variants in each_epoch(core, pairs, self.epoch):
                     row_reference.query_operand(core, item, a, tile, query, variants)
             by_key = core.on.key_terms
             ring = position // self.plan.row_blocks % RING

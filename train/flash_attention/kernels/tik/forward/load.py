@@ -6,7 +6,8 @@ bursts of the move from global memory make the order.
 
 from __future__ import annotations
 
-from flash_attention.kernels.tik.common.tiles import by_keys, by_rows, each_epoch, segment_keys
+from flash_attention.kernels.tik.common.double_buffer import each_epoch
+from flash_attention.kernels.tik.common.tails import by_keys, by_rows, segment_keys
 from flash_attention.kernels.tik.forward.tiling import ForwardPlan
 from flash_attention.kernels.tik.hardware import FRACTAL, HALF_ROUND
 from flash_attention.kernels.tik.recorder import Core

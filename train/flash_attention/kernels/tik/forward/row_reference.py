@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from flash_attention.kernels.tik.common import alibi, mask, score_terms, softcap, tiles
+from flash_attention.kernels.tik.common import alibi, mask, score_terms, softcap, tails
+from flash_attention.kernels.tik.common.double_buffer import each_epoch
 from flash_attention.kernels.tik.common.mask import LOWEST
 from flash_attention.kernels.tik.forward import load
 from flash_attention.kernels.tik.forward.schedule import Item
@@ -129,7 +130,7 @@ def _is_bounded(core: Core[ForwardPlan]) -> bool:
 
 def clear(core: Core[ForwardPlan], a: int, epoch: Number) -> None:
     """Record that row block `a` has no reference yet."""
-    for variants in tiles.each_epoch(core, query_terms(core, a), epoch):
+    for variants in each_epoch(core, query_terms(core, a), epoch):
         for variant in variants:
             with core.tik.for_range(0, len(score_terms.REFERENCE), name="reference") as place:
                 score_terms.write(core, variant, place, core.on.zeros[0])
@@ -188,7 +189,7 @@ def _tile_maximum(core: Core[ForwardPlan], item: Item, a: int, epoch: Number, ti
     """Compute tile_max = max(tile_max, scores of one tile minus the reference so far), per row."""
     plan, problem, tik = core.plan, core.problem, core.tik
     queries = [(query, variants) for query, variants in zip(query_slots(core, a), query_terms(core, a))]
-    for query, variants in tiles.each_epoch(core, queries, epoch):
+    for query, variants in each_epoch(core, queries, epoch):
         query_operand(core, item, a, tile, query, variants)
     number, distance = search.number, search.distance
     if search.numbered:
@@ -308,7 +309,7 @@ def _fetch_sampled(
             core.tik.data_move(target, core.gm[name][source], 0, 1, padded(have), 0, 0)
 
     with core.when(search.attempt == 0, item["strided", a] > 0):
-        tiles.by_rows(core, item["rows", a], emit)
+        tails.by_rows(core, item["rows", a], emit)
     with core.tik.else_scope():
         mask.fetch_plane(core, name, buffer, item[plane], tile, item["start", a], item["rows", a])
 
@@ -412,7 +413,7 @@ def _take(core: Core[ForwardPlan], sweep: Number, epoch: Number, search: Search)
     negative = core.on.negated_reference[0]
     core.with_scalar("vec_muls", negative, value, -1.0, numbers)
     blocks = range(plan.row_blocks)
-    for variants in tiles.each_epoch(core, list(zip(*(query_terms(core, a) for a in blocks))), epoch):
+    for variants in each_epoch(core, list(zip(*(query_terms(core, a) for a in blocks))), epoch):
         for a in blocks:
             for variant in variants[a]:
                 score_terms.write(core, variant, sweep, negative[a * 128 :])
@@ -426,7 +427,7 @@ class QuerySlopes(alibi.Slopes[ForwardPlan]):
         slots = query_terms(core, a)
         if len(slots[0]) > 1:
             core.with_scalar("vec_muls", core.on.negated_term[0], values, -1.0, 128)
-        for variants in tiles.each_epoch(core, slots, epoch):
+        for variants in each_epoch(core, slots, epoch):
             score_terms.write(core, variants[0], place, values)
             if len(variants) > 1:
                 score_terms.write(core, variants[1], place, core.on.negated_term[0])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 
-from flash_attention.kernels.tik.common.tiles import by_rows, stored_rows
+from flash_attention.kernels.tik.common.tails import by_rows, stored_rows
 from flash_attention.kernels.tik.forward.schedule import Item
 from flash_attention.kernels.tik.forward.tiling import ForwardPlan
 from flash_attention.kernels.tik.hardware import FRACTAL, LARGEST_SINGLE

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 from flash_attention.backends.tik import entries, opp_package
-from flash_attention.kernels.tik import describe, operators
-from flash_attention.kernels.tik.describe import STAGES, Operator
+from flash_attention.kernels.tik import operators, signatures
 from flash_attention.kernels.tik.problem import KernelProblem
+from flash_attention.kernels.tik.signatures import STAGES, Operator
 
 from tests.train.flash_attention.ut.backends.tik.support.problems import PROBLEMS, described
 
@@ -37,7 +37,7 @@ def built(monkeypatch, tmp_path) -> Iterator[list]:
     def build(
         stage: str, problem: KernelProblem, tik: object, name: str, debug: bool, operator: Operator, config: None
     ) -> None:
-        assert not debug and config is None and operator == describe.arguments(stage, problem)[0]
+        assert not debug and config is None and operator == signatures.arguments(stage, problem)[0]
         result.append((stage, problem, name))
 
     monkeypatch.setattr(operators, "build", build)
@@ -55,7 +55,7 @@ def test_entries_take_what_the_kernels_take(built: list, route: Callable) -> Non
     functions: dict[Operator, Callable] = {}
     for problem in PROBLEMS.values():
         for stage in STAGES:
-            operator, signature = describe.arguments(stage, problem)
+            operator, signature = signatures.arguments(stage, problem)
             entry = functions.setdefault(operator, functions.get(operator) or route(operator))
             of_name = described(operator.fill(signature))
             arguments = [argument.name for argument in (*operator.inputs, *operator.outputs)]
@@ -69,7 +69,7 @@ def test_entries_take_what_the_kernels_take(built: list, route: Callable) -> Non
 def test_entries_refuse_other_tensors(built: list, route: Callable) -> None:
     problem = PROBLEMS["causal-key_mask-bias-dropout-gqa-sinks-d_bias-d_lse"]
     for stage in STAGES:
-        operator, signature = describe.arguments(stage, problem)
+        operator, signature = signatures.arguments(stage, problem)
         tensors = list(described(operator.fill(signature)).values())
         with pytest.raises(ValueError, match="got None, allowed is a tensor"):
             route(operator)([None, *tensors[1:]], problem.to_text())

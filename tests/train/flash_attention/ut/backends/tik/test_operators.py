@@ -10,11 +10,11 @@ from types import ModuleType
 
 import numpy as np
 import pytest
-from flash_attention.kernels.tik import describe, instruction_forms, operators
-from flash_attention.kernels.tik.describe import CONSTANTS, DECODE_STAGES, OPERATORS, STAGES
+from flash_attention.kernels.tik import instruction_forms, operators, signatures
 from flash_attention.kernels.tik.instruction_forms import InstructionForms
 from flash_attention.kernels.tik.operators import compile_entry
 from flash_attention.kernels.tik.problem import KernelProblem
+from flash_attention.kernels.tik.signatures import CONSTANTS, DECODE_STAGES, OPERATORS, STAGES
 
 from tests.train.flash_attention.support.calls import make_kernel_problem
 from tests.train.flash_attention.ut.backends.tik.support.problems import PACKED, PROBLEMS, described
@@ -38,7 +38,7 @@ def test_every_request_has_an_operator_with_its_arguments() -> None:
     used = set()
     for stages, problem in CHAINS.values():
         for stage in stages:
-            operator, signature = describe.arguments(stage, problem)
+            operator, signature = signatures.arguments(stage, problem)
             used.add(operator)
             assert operator.stage == stage
             called = operator.fill(signature)
@@ -71,7 +71,7 @@ def test_the_kernel_uses_what_its_signature_says(tik: ModuleType, name: str) -> 
         kernel = operators.build(stage, problem, tik, "named", True)
         program = kernel.tik._recorder.program
         assert (kernel.name, program.name) == ("named", "named")
-        _, signature = describe.arguments(stage, problem)
+        _, signature = signatures.arguments(stage, problem)
         tensors = {tensor.name: tensor for tensor in (*signature.inputs, *signature.outputs)}
         leaves = (node for statement in ir.statements(program.body) for node in ir.leaves(statement))
         used = {node.name for node in leaves if isinstance(node, ir.TensorInfo) and node.memory == "GM"}
@@ -101,7 +101,7 @@ def test_operators_differ_in_name_and_arguments() -> None:
     ],
 )
 def test_types_tell_matrices_and_sinks(name: str, stage: str, said: str) -> None:
-    assert describe.arguments(stage, PROBLEMS[name])[0].name == f"flash_attention_{said}"
+    assert signatures.arguments(stage, PROBLEMS[name])[0].name == f"flash_attention_{said}"
 
 
 def test_signatures_need_no_tik(run_python: Callable[..., str]) -> None:
@@ -111,12 +111,12 @@ def test_signatures_need_no_tik(run_python: Callable[..., str]) -> None:
         """
 import sys
 sys.modules["tikemu"] = sys.modules["tbe"] = sys.modules["te"] = None
-from flash_attention.kernels.tik import describe
-from flash_attention.kernels.tik.describe import STAGES
+from flash_attention.kernels.tik import signatures
+from flash_attention.kernels.tik.signatures import STAGES
 from flash_attention.kernels.tik.problem import KernelProblem
 from flash_attention.call import AttentionRules
 problem = KernelProblem(1, 2, 33, 50, 24, rules=AttentionRules(alibi=True), slopes=(0.5, 0.25))
-print(*(tensor.name for stage in STAGES for tensor in describe.arguments(stage, problem)[1].inputs))
+print(*(tensor.name for stage in STAGES for tensor in signatures.arguments(stage, problem)[1].inputs))
 """,
     )
     assert "distances" in printed.split()
@@ -141,7 +141,7 @@ def test_every_field_of_a_problem_is_in_the_text() -> None:
 
 def _compiled(problem: KernelProblem, text: str, stage: str = "forward") -> operators.BuiltKernel:
     """Return the kernel that CANN compiles for a problem and the attribute of its node."""
-    operator, signature = describe.arguments(stage, problem)
+    operator, signature = signatures.arguments(stage, problem)
     return compile_entry(operator.name, described(operator.fill(signature)), text, "compiled")
 
 
@@ -195,7 +195,7 @@ def test_global_tensors_are_defined_before_the_loop_over_the_cores(tik: ModuleTy
 @pytest.mark.parametrize("on", (True, False))
 def test_an_output_that_a_call_lacks_is_written_once(tik: ModuleType, on: bool) -> None:
     problem = PROBLEMS["plain"]
-    operator, signature = describe.arguments("grad", problem)
+    operator, signature = signatures.arguments("grad", problem)
     called = operator.fill(signature)
     with instruction_forms.using(write_absent=on):
         kernel = operators.build("grad", problem, tik, "named", True, operator)
@@ -213,7 +213,7 @@ def test_an_output_that_a_call_lacks_is_written_once(tik: ModuleType, on: bool) 
 
 def test_compile_names_the_wrong_tensor(tik: ModuleType) -> None:
     problem = PROBLEMS["plain"]
-    operator, signature = describe.arguments("forward", problem)
+    operator, signature = signatures.arguments("forward", problem)
     right = described(operator.fill(signature))
 
     def compiled(**changes: dict | None) -> object:

@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from flash_attention import cli
-from flash_attention.kernels.tik import describe
-from flash_attention.kernels.tik.describe import DECODE_STAGES, OPERATORS, STAGES
+from flash_attention.kernels.tik import signatures
 from flash_attention.kernels.tik.operators import build
 from flash_attention.kernels.tik.problem import KernelProblem
+from flash_attention.kernels.tik.signatures import DECODE_STAGES, OPERATORS, STAGES
 
 from tests.train.flash_attention.support.calls import make_kernel_problem
 
@@ -214,8 +214,8 @@ tikemu.install(soc="Ascend910A")
 for name, tensors, text, feed, results in CALLED:
     entry = getattr(importlib.import_module(name), name)
     entry(*tensors, text, kernel_name="compiled")
-    from flash_attention.kernels.tik import describe
-    assert describe.__file__.startswith(FOLDER), describe.__file__
+    from flash_attention.kernels.tik import signatures
+    assert signatures.__file__.startswith(FOLDER), signatures.__file__
     kernel = entry(*tensors, text, kernel_name="compiled", impl_mode="high_precision")
     options = tikemu.Options(strict=True, progress=False)
     numpy.savez(results, **tikemu.run(kernel.tik, dict(numpy.load(feed)), timing=False, options=options).outputs)
@@ -235,7 +235,7 @@ def called(package, tmp_path_factory):
     folder = tmp_path_factory.mktemp("entries")
     entries, found = [], {}
     for name, stage in ENTRIES_OF:
-        operator, signature = describe.arguments(stage, PROBLEMS[name])
+        operator, signature = signatures.arguments(stage, PROBLEMS[name])
         called = operator.fill(signature)
         feed = signature.feed(**{t.name: _array(t) for t in signature.inputs if t.constant is None})
         files = [str(folder / f"{name}-{stage}-{what}.npz") for what in ("feed", "results")]

@@ -13,9 +13,9 @@ from flash_attention.backends.tik import entries, environment, limits, registrat
 from flash_attention.backends.tik.cell import OperatorAttention, _KeepOrder
 from flash_attention.backends.tik.keep_bits import GeneratedKeepBits
 from flash_attention.bridge import releases
-from flash_attention.kernels.tik import describe, layout
-from flash_attention.kernels.tik.describe import STAGES
+from flash_attention.kernels.tik import describe, layout, signatures
 from flash_attention.kernels.tik.problem import CAPACITY, Chip, KernelProblem
+from flash_attention.kernels.tik.signatures import STAGES
 from mindspore import Tensor, ops
 from mindspore._c_expression import Oplib
 
@@ -238,7 +238,7 @@ def test_any_sequence_of_calls_in_one_process(no_tik, monkeypatch):
     sequence = ("causal", "plain", "causal-alibi", "mask-alibi-dropout", "plain", "dropout", "bias", "causal")
     sequence = [CALLS.get(name, {"causal": {"causal": True}, "dropout": DROPPED}.get(name)) for name in sequence]
     for stage, made in ((stage, made) for rules in sequence for stage, made in zip(STAGES, primitives(**rules))):
-        operator, _ = describe.arguments(stage, KernelProblem.from_text(made.attrs["problem"]))
+        operator, _ = signatures.arguments(stage, KernelProblem.from_text(made.attrs["problem"]))
         information = registered[made.uniq_name]
         inputs = [argument.name for argument in operator.inputs]
         assert [one["name"] for one in information["inputs"]] == inputs
@@ -250,7 +250,7 @@ def test_any_sequence_of_calls_in_one_process(no_tik, monkeypatch):
 
 
 def test_an_entry_is_written_once_and_again_when_it_differs(no_tik):
-    operator, _ = describe.arguments("forward", KernelProblem(1, 1, 16, 16, 16))
+    operator, _ = signatures.arguments("forward", KernelProblem(1, 1, 16, 16, 16))
     entries.entry.cache_clear()
     function = entries.entry(operator)
     path = Path(function.__code__.co_filename)

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 from flash_attention.kernels.tik import operators
-from flash_attention.kernels.tik.describe import DECODE_STAGES
 from flash_attention.kernels.tik.problem import KernelProblem
+from flash_attention.kernels.tik.signatures import DECODE_STAGES
 
 from tests.train.flash_attention.support.arrays import random
 from tests.train.flash_attention.support.calls import make_kernel_problem

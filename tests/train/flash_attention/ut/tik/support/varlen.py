@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 from flash_attention import reference
 from flash_attention.call import Varlen
-from flash_attention.kernels.tik import describe, integers, layout, operators
+from flash_attention.kernels.tik import describe, host_integers, layout, operators
 from flash_attention.kernels.tik.problem import KernelProblem
 
 from tests.train.flash_attention.support.arrays import ends
@@ -53,7 +53,7 @@ class Packing:
             prefix[: len(self.case.prefixes)] = self.case.prefixes
         lengths = (np.array(ends(side, False), np.int32) for side in (self.case.queries, self.case.keys))
         padded = (np.pad(side, (0, self.room - len(side)), "edge") for side in lengths)
-        return operators.work_tables(integers, problem, stages)(*padded, prefix)
+        return operators.work_tables(host_integers, problem, stages)(*padded, prefix)
 
     def run(self, tik, execute, problem: KernelProblem, stages: tuple[str, ...] | None = None) -> reference.Attention:
         """Return the results of all rows, (1, heads, tokens, width); gradients if stages give them."""

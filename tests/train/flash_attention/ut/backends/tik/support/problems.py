@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 from dataclasses import replace
 
-from flash_attention.kernels.tik.describe import Signature
 from flash_attention.kernels.tik.problem import KernelProblem
+from flash_attention.kernels.tik.signatures import Signature
 
 from tests.train.flash_attention.support.calls import make_kernel_problem
 

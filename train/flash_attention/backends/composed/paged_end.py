@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Callable
+
 import numpy as np
 from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 
-from flash_attention.backends.positional import counted
+from flash_attention.backends.composed.positional import counted
 from flash_attention.call import Call
+
+
+def with_end(build: Callable[[Call], nn.Cell], call: Call, takes_max_length: bool = False) -> nn.Cell:
+    """Return the Cell of a paged call. `build` makes cells that know no padding, and max_length if it takes it."""
+    pages = call.paged
+    if not pages.padding and (pages.max_length is None or takes_max_length):
+        return build(call)
+    return PagedEnd(build(replace(call, storage=replace(pages, max_length=None, padding=None))), call)
 
 
 class PagedEnd(nn.Cell):

@@ -10,8 +10,8 @@ from mindspore import dtype as mstype
 from mindspore.ops import constexpr
 
 from flash_attention.backends.base import Backend
-from flash_attention.backends.positional import HiddenByRules
-from flash_attention.backends.varlen_loop import heads_first
+from flash_attention.backends.composed.positional import HiddenByRules
+from flash_attention.backends.composed.varlen_loop import heads_first
 from flash_attention.bridge.constants import numbered
 from flash_attention.call import Call, alibi_slopes
 from flash_attention.call.rules import PLAIN_RULES

@@ -1,6 +1,6 @@
-"""Plan a call once per combination of shapes and rules: describe it, choose its backend, build the Cell that runs it.
+"""Prepare a call once per combination of shapes and rules: describe it, choose its backend, build its Cell.
 
-In GRAPH mode and @jit that happens while the graph compiles. Shapes and rules are constants there, and `plan`, a
+In GRAPH mode and @jit that happens while the graph compiles. Shapes and rules are constants there, and `prepare`, a
 compile-time function, puts the chosen backend's Cell into the graph.
 """
 
@@ -45,7 +45,7 @@ _OPTIONS = {
 
 
 @compile_time
-def plan(kind, tensors, inputs, names, rules, options, backend, shards=None, compiled_lse=False):
+def prepare(kind, tensors, inputs, names, rules, options, backend, shards=None, compiled_lse=False):
     """Return the Cell that runs a call. A graph passes on constants, so that all arguments are tuples of them.
 
     Args:
@@ -68,9 +68,9 @@ def plan(kind, tensors, inputs, names, rules, options, backend, shards=None, com
         given = read_specs(("attention_mask", *NAMES[1:]), inputs)
         forced, device = registry.forced_backend(backend), ms.get_context("device_target")
         # Mask, prefix, ids and lengths are looked at in every call, and errors then need the names. Without them, calls
-        # of functions with other names share a plan.
+        # of functions with other names share a Cell.
         kept = names if kind != "dense" or given[0] or any(given[5:8]) else ()
-        run = _PLANS[kind](described, given, kept, rules, options, forced, device, sharding(shards))
+        run = _KINDS[kind](described, given, kept, rules, options, forced, device, sharding(shards))
         # Both results of the kernel are parts of a pair. MindSpore then adds the gradients of its parts, even zeros.
         if compiled_lse and run.backend == "cpu" and lacks_operations(described[0]) and recording():
             raise RuntimeError(
@@ -159,7 +159,7 @@ def _paged(tensors, inputs, names, rules, options, backend, device, _) -> nn.Cel
     return fix_dtypes(run)
 
 
-_PLANS = {"dense": _dense, "varlen": _varlen, "paged": _paged}
+_KINDS = {"dense": _dense, "varlen": _varlen, "paged": _paged}
 
 
 def lacks_operations(tensor: TensorSpec) -> bool:

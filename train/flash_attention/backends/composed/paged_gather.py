@@ -10,7 +10,7 @@ from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 
 from flash_attention.backends.base import Backend
-from flash_attention.backends.positional import alibi_bias, hidden_by_window
+from flash_attention.backends.composed.positional import alibi_bias, hidden_by_window
 from flash_attention.call import AttentionRules, Call, alibi_slopes
 
 

@@ -9,8 +9,8 @@ import numpy as np
 from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 
-from flash_attention.kernels.tik.describe import Operator, Signature
 from flash_attention.kernels.tik.problem import ALIBI_LARGEST, KernelProblem
+from flash_attention.kernels.tik.signatures import Operator, Signature
 
 # make_primitive(operator, its signature, problem, shapes) -> primitive. The shapes belong to outputs, by name, that
 # MindSpore sees in another shape than the kernel.

@@ -1,7 +1,7 @@
 """Arithmetic of integer arrays on the host, under the names that `varlen` uses.
 
-`flash_attention.backends.tik.integers` has the same names for tensors in a graph. `where` takes arrays of one shape;
-indices and counts are along the last axis.
+`flash_attention.backends.tik.graph_integers` has the same names for tensors in a graph. `where` takes arrays of one
+shape; indices and counts are along the last axis.
 """
 
 from __future__ import annotations

@@ -1,16 +1,13 @@
-"""Whole and short tiles of keys and rows, and slots that items take in turns."""
+"""Whole tiles and row blocks, and the short last ones."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 from flash_attention.kernels.tik.problem import padded
 from flash_attention.kernels.tik.recorder import Core
 from flash_attention.kernels.tik.tik_types import BlockPlan, Emit, Number, Scope, TilePlan
-
-_Slot = TypeVar("_Slot")
 
 
 def segment_keys(core: Core[TilePlan], keys: Number, start: int, width: int) -> Number:
@@ -80,13 +77,3 @@ def by_rows(core: Core[BlockPlan], rows: Number, emit: Emit) -> None:
 def stored_rows(core: Core[BlockPlan], have: Any) -> int:
     """Return rows of a row block with `have` rows in what is stored per row."""
     return core.plan.rows if core.problem.sequences else padded(have)
-
-
-def each_epoch(core: Core[BlockPlan], slots: Sequence[_Slot], epoch: Number) -> Iterator[_Slot]:
-    """Yield slots[0] under `epoch == 0` and slots[1] otherwise: addresses stay known while the kernel is
-    compiled.
-    """
-    with core.tik.if_scope(epoch == 0):
-        yield slots[0]
-    with core.tik.else_scope():
-        yield slots[1]
