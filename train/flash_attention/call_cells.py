@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-from collections import deque
 from typing import Callable
 
 import mindspore as ms
@@ -120,13 +119,14 @@ class TriangleCheck(nn.Cell):
     def __init__(self, tile: int, names: Names):
         super().__init__()
         self.tile, self.names = tile, names
-        self.passed, self.address = None, 0
-        self.memory, self.contents = None, b""  # of the mask that passed, and a copy
+        # The mask that passed, its address, its memory and a copy of that. They change together: another thread may
+        # check another mask meanwhile.
+        self.passed: list[tuple] = [(None, 0, None, b"")]
 
     def __call__(self, mask):
         place = address(mask)
-        same_place = mask is self.passed and place == self.address
-        if same_place and (self.memory is None or self.memory.tobytes() == self.contents):
+        passed, address_before, memory, copy = self.passed[0]
+        if mask is passed and place == address_before and (memory is None or memory.tobytes() == copy):
             return
         contents = mask.astype(mstype.float32).asnumpy().reshape(self.tile, self.tile)
         if not np.array_equal(contents != 0, np.triu(np.ones_like(contents), 1) != 0):
@@ -138,11 +138,10 @@ class TriangleCheck(nn.Cell):
                 )
         if place is None:
             return
-        self.passed, self.address, self.memory = mask, place, None
         # NumPy has no bfloat16, so `asnumpy` gives a copy of such a mask.
-        if ms.get_context("device_target") == "CPU" and mask.dtype != BFLOAT16:
-            self.memory = mask.asnumpy()
-            self.contents = self.memory.tobytes()
+        in_place = ms.get_context("device_target") == "CPU" and mask.dtype != BFLOAT16
+        memory = mask.asnumpy() if in_place else None
+        self.passed[0] = mask, place, memory, b"" if memory is None else memory.tobytes()
 
     def construct(self, mask):
         return mask
@@ -293,17 +292,18 @@ class NumberCheck(nn.Cell):
         super().__init__()
         self.check = (check,)  # wrapped: an attribute of a Cell that is a function counts as its method
         self.names = names
-        self.passed: deque = deque(maxlen=16)  # the layers of a network share them; several batches may alternate
+        # The layers of a network share them, and several batches may alternate. A tuple in a place: another thread may
+        # read the earlier one meanwhile.
+        self.passed: list[tuple] = [()]
 
     def __call__(self, *tensors):
         if self.check[0] is None:
             return
-        # A copy: another thread may add to it meanwhile.
-        if any(all(map(operator.is_, tensors, earlier)) for earlier in tuple(self.passed)):
+        if any(all(map(operator.is_, tensors, earlier)) for earlier in self.passed[0]):
             return
         with called(self.names):
             self.check[0](*map(read_integers, tensors))
-        self.passed.append(tensors)
+        self.passed[0] = (*self.passed[0][-15:], tensors)
 
     def construct(self, *tensors):
         return tensors

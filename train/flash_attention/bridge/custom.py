@@ -13,12 +13,10 @@ import threading
 
 from mindspore import ops
 
-# Held while an operation is handed over, not while it runs: MindSpore runs it later, in a thread of its own. One thread
+# Held while an operation is handed over, not while it runs: MindSpore runs it later, in a thread of its own. A thread
 # may come here again from inside, by an object that is destroyed meanwhile.
-_HANDING_OVER = threading.RLock()
-os.register_at_fork(
-    before=_HANDING_OVER.acquire, after_in_parent=_HANDING_OVER.release, after_in_child=_HANDING_OVER.release
-)
+ONE_THREAD = threading.RLock()
+os.register_at_fork(before=ONE_THREAD.acquire, after_in_parent=ONE_THREAD.release, after_in_child=ONE_THREAD.release)
 
 
 class Custom(ops.Custom):
@@ -26,5 +24,5 @@ class Custom(ops.Custom):
 
     def __call__(self, *tensors):
         # PYNATIVE calls a primitive and so lands here; a compiled graph contains the operation.
-        with _HANDING_OVER:
+        with ONE_THREAD:
             return super().__call__(*tensors)

@@ -11,6 +11,8 @@ import numpy as np
 from mindspore import Parameter, Tensor, ops
 from mindspore.common.seed import _get_graph_seed
 
+from flash_attention.bridge.custom import ONE_THREAD
+
 # The seeds drawn so far in PYNATIVE, by the state of MindSpore's generator at the draw. Recomputation restores it.
 _drawn: collections.OrderedDict = collections.OrderedDict()
 _REMEMBERED = 65536
@@ -39,15 +41,16 @@ def draw_tensor(draw=draw, stream: int | None = None) -> Tensor:
     if not hasattr(ms, "get_rng_state"):  # MindSpore 2.0, which has no recomputation in PYNATIVE either
         # A plain tensor counts as a constant there, and a Custom operation fails at the third value of one.
         return ops.stop_gradient(Parameter(Tensor(draw(), ms.int64), name="drawn_seed", requires_grad=False))
-    state = ms.get_rng_state().asnumpy().copy()
-    found = stream, ms.get_seed(), state.tobytes()
-    state[-8:].view(np.int64)[0] += 1  # the offset, so that the next draw finds another state
-    ms.set_rng_state(Tensor(state))
-    if found not in _drawn:
-        _drawn[found] = draw()
-        if len(_drawn) > _REMEMBERED:
-            _drawn.popitem(last=False)
-    return Tensor(_drawn[found], ms.int64)
+    with ONE_THREAD:  # two threads would find one state, and draw one seed
+        state = ms.get_rng_state().asnumpy().copy()
+        found = stream, ms.get_seed(), state.tobytes()
+        state[-8:].view(np.int64)[0] += 1  # the offset, so that the next draw finds another state
+        ms.set_rng_state(Tensor(state))
+        if found not in _drawn:
+            _drawn[found] = draw()
+            if len(_drawn) > _REMEMBERED:
+                _drawn.popitem(last=False)
+        return Tensor(_drawn[found], ms.int64)
 
 
 def tracing() -> bool:
