@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 from flash_attention import plotting, reference
 from flash_attention.call import AttentionRules, Call
+from flash_attention.call.block_mask import BlockMask
 from flash_attention.call.tiling import tile_of
 
 IMAGES = Path(__file__).resolve().parent / "images"
@@ -137,6 +138,26 @@ def draw_mask(name: str, out: Path) -> Path:
     for side in axis.spines.values():
         side.set_visible(False)
     return plotting.save(figure, out / f"mask_{name}.png")
+
+
+def draw_block_masks(out: Path) -> Path:
+    """Draw block_masks.png: the tiles of each constructor of BlockMask."""
+    tokens = 16 * 128
+    masks = {
+        "local_global": BlockMask.local_global(tokens),
+        "strided(stride=4)": BlockMask.strided(tokens, stride=4),
+        "bigbird(seed=0)": BlockMask.bigbird(tokens, seed=0),
+        "sink_window(window=3)": BlockMask.sink_window(tokens, window=3),
+        "documents": BlockMask.documents([5 * 128, 8 * 128, 3 * 128]),
+        "from_rule": BlockMask.from_rule(lambda _b, _h, row, column: (row ^ column) % 4 == 0, tokens),
+    }
+    figure, axes = plotting.subplots(1, len(masks), (2.1 * len(masks), 2.5))
+    for axis, (title, mask) in zip(axes[0], masks.items()):
+        mask.plot(axis)
+        axis.set_title(title, fontsize=9)
+        axis.set_xticks([])
+        axis.set_yticks([])
+    return plotting.save(figure, out / "block_masks.png")
 
 
 def _rgb(colour: str) -> tuple[float, ...]:
@@ -364,6 +385,7 @@ def draw_kernels_waits(out: Path) -> Path:
 
 FIGURES: dict[str, Callable[[Path], Path]] = {
     **{f"mask_{name}": lambda out, name=name: draw_mask(name, out) for name in MASKS},  # type: ignore[misc]
+    "block_masks": draw_block_masks,
     "tutorial_online_softmax": draw_online_softmax,
     "tutorial_tiles": draw_tiles,
     "kernels_memories": draw_kernels_memories,

@@ -17,6 +17,7 @@ _EXPORTS = {
     "KVCache": "flash_attention.nn.layer.kv_cache",
     "rotary_embedding": "flash_attention.rotary",
     "scaled_dot_product_attention": "flash_attention.functional",
+    "BlockMask": "flash_attention.call.block_mask",
     "Call": "flash_attention.call",
     "attention_backend": "flash_attention.backends.registry",
     "available_backends": "flash_attention.backends.registry",

@@ -4,6 +4,7 @@ from flash_attention.backends.registry import attention_backend as attention_bac
 from flash_attention.backends.registry import available_backends as available_backends
 from flash_attention.backends.registry import explain as explain
 from flash_attention.call import Call as Call
+from flash_attention.call.block_mask import BlockMask as BlockMask
 from flash_attention.compat.ascend910 import install as install
 from flash_attention.compat.mindspore_patch import patch_mindspore as patch_mindspore
 from flash_attention.functional import flash_attention as flash_attention

@@ -17,6 +17,7 @@ from flash_attention.bridge.tensors import (
     tensor_spec,
 )
 from flash_attention.call import ALL_BLOCKS
+from flash_attention.call.block_mask import BlockMask
 from flash_attention.call.checks import check_bool
 from flash_attention.call.inputs import read_tensors
 from flash_attention.call.layout import UNKNOWN
@@ -44,6 +45,7 @@ class DenseOptions(Options, total=False):
 
     input_layout: LayoutName
     batch: int | None
+    block_mask: BlockMask | Tensor | None
     shards: Any
 
 
@@ -84,6 +86,7 @@ def flash_attention(
     segment_ids: Tensor | None = None,
     kv_segment_ids: Tensor | None = None,
     alibi_slopes: Tensor | None = None,
+    block_mask: BlockMask | Tensor | None = None,
     scale: float | None = None,
     softcap: float = 0.0,
     causal: bool = False,
@@ -135,6 +138,10 @@ def flash_attention(
         alibi_slopes (Tensor): (H,) or (B, H), float32, float16 or bfloat16: add -slope * distance inside, whether
             alibi is set or not; without a bias. They get no gradient.
             Default: None.
+        block_mask (BlockMask or Tensor): which tiles of queries see which tiles of keys; the other rules decide inside
+            them. A compiled function takes the Tensor, uint8 or bool (B or 1, H or 1, query tiles, key tiles), not 0 =
+            visible, of tiles of 64, 128 or 256 tokens as the shape says; it may be other data in each call. Default:
+            None, all.
         scale (float): factor on the scores. Default: None, 1 / sqrt(head_dim).
         softcap (float): scaled scores become softcap * tanh(score / softcap), before any bias. Default: 0.0, off.
         causal (bool): query i sees keys 0..i only. It is aligned TOP LEFT: one query against ten keys sees one key.
@@ -184,7 +191,10 @@ def flash_attention(
         seed = drawn_seed()
     return attend(
         (query, key, value),
-        in_order(attention_mask, bias, keep_bits, seed, sinks, prefix, segment_ids, kv_segment_ids, alibi_slopes),
+        in_order(
+            *(attention_mask, bias, keep_bits, seed, sinks, prefix, segment_ids, kv_segment_ids, alibi_slopes),
+            block_mask,
+        ),
         rules,
         # In the order of the options of `prepare`: a graph passes constants in tuples.
         (bias_grad, input_layout, head_dim, value_head_dim, batch, return_lse),
@@ -198,15 +208,18 @@ def attend(tensors, inputs, rules, others, backend, argument_names, shards):
     """Run `flash_attention` with optional inputs and options in tuples. Its rules are validated."""
 
     def filled(inputs, of_tensors, others):  # an inner function as in `flash_attention`
-        mask, bias, keep_bits, seed, sinks, prefix, segment_ids, kv_segment_ids, alibi_slopes = inputs
+        mask, bias, keep_bits, seed, sinks, prefix, segment_ids, kv_segment_ids, alibi_slopes, block_mask = inputs
         if isinstance(prefix, (tuple, list)):
             prefix = int_tensor("prefix", prefix, 0, _seq_k(of_tensors, others))
+        if isinstance(block_mask, BlockMask):
+            block_mask = Tensor(block_mask.tiles)
         if segment_ids is not None and kv_segment_ids is None:
             kv_segment_ids = segment_ids
         # No loop adds to a tuple here, because a graph would compile each step of it and take a third longer.
         first = spec(mask), spec(bias), spec(keep_bits), spec(seed), spec(sinks)
-        specs = first + (spec(prefix), spec(segment_ids), spec(kv_segment_ids), spec(alibi_slopes))
-        return (mask, bias, keep_bits, seed, sinks, prefix, segment_ids, kv_segment_ids, alibi_slopes), specs
+        second = spec(prefix), spec(segment_ids), spec(kv_segment_ids), spec(alibi_slopes), spec(block_mask)
+        inputs = mask, bias, keep_bits, seed, sinks, prefix, segment_ids, kv_segment_ids, alibi_slopes, block_mask
+        return inputs, first + second
 
     query, key, value = tensors
     of_tensors = spec(query), spec(key), spec(value)
@@ -232,6 +245,7 @@ def scaled_dot_product_attention(
     enable_gqa: bool = False,
     *,
     seed: Tensor | None = None,
+    block_mask: BlockMask | Tensor | None = None,
 ) -> Tensor:
     """Compute attention with the meaning of `torch.nn.functional.scaled_dot_product_attention`.
 
@@ -250,6 +264,7 @@ def scaled_dot_product_attention(
     Keyword Args:
         seed (Tensor): int64 (2,) that decides what dropout drops, not known to torch. Default: None, a fresh one for
             each call in PYNATIVE (see `mindspore.set_seed`); a compiled graph needs it given.
+        block_mask (BlockMask or Tensor): see `flash_attention`. Default: None.
 
     Returns:
         Tensor (..., L, Ev). Unlike torch, a query that takes part in nothing gives 0, never NaN.
@@ -285,6 +300,7 @@ def scaled_dot_product_attention(
         seed=seed,
         scale=scale,
         causal=is_causal,
+        block_mask=block_mask,
         argument_names=_TORCH_NAMES,
     )
     if nothing:

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from flash_attention.call import Call, alibi_slopes
+from flash_attention.call.block_mask import dense
 
 # Distance from 1 to the next number.
 EPSILON = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23}
@@ -110,9 +111,9 @@ def round_to(array: np.ndarray, dtype: str) -> np.ndarray:
     return values
 
 
-def hidden(call: Call, mask=None, prefix=None, segment_ids=None, kv_segment_ids=None) -> np.ndarray:
-    """Return a boolean array, True where position, mask or segments hide a score. It broadcasts to (batch, heads,
-    seq_q, seq_k).
+def hidden(call: Call, mask=None, prefix=None, segment_ids=None, kv_segment_ids=None, block_mask=None) -> np.ndarray:
+    """Return a boolean array, True where position, mask, segments or tiles hide a score. It broadcasts to
+    (batch, heads, seq_q, seq_k).
     """
     bands = [call.band] if prefix is None else [replace(call.band, prefix=int(keys)) for keys in prefix]
     result = np.stack([~band.dense() for band in bands])[:, None]
@@ -121,6 +122,8 @@ def hidden(call: Call, mask=None, prefix=None, segment_ids=None, kv_segment_ids=
     if segment_ids is not None:
         own, other = np.asarray(segment_ids)[:, None, :, None], np.asarray(kv_segment_ids)[:, None, None, :]
         result = result | (own != other) | (own < 0)
+    if block_mask is not None:
+        result = result | (dense(np.asarray(block_mask), call.block_mask_tile, call.seq_q, call.seq_k) == 0)
     return result
 
 
@@ -138,6 +141,7 @@ def truth(call: Call, query, key, value, **inputs) -> Attention:
         mask: array of call.mask_shape, non-zero = hidden.
         bias: array of call.bias_shape.
         sinks: (H,); prefix: (B,); segment_ids: (B, Sq); kv_segment_ids: (B, Sk).
+        block_mask: array of call.block_mask_shape, non-zero = visible.
         keep: bool (B, H, Sq, Sk), needed when call.dropout_threshold > 0.
         d_output: (B, H, Sq, Dv); asks for gradients.
         d_logsumexp: (B, H, Sq); zero when not given.
@@ -183,6 +187,7 @@ def _composed(
     prefix=None,
     segment_ids=None,
     kv_segment_ids=None,
+    block_mask=None,
     keep=None,
     d_output=None,
     d_logsumexp=None,
@@ -206,7 +211,7 @@ def _composed(
         added = np.asarray(bias, dtype=compute).reshape(call.bias_shape)
     if added is not None:
         scores = store(scores + added)
-    scores = np.where(hidden(call, mask, prefix, segment_ids, kv_segment_ids), -np.inf, scores)
+    scores = np.where(hidden(call, mask, prefix, segment_ids, kv_segment_ids, block_mask), -np.inf, scores)
 
     top = scores.max(axis=-1, keepdims=True)
     if sinks is not None:

@@ -14,7 +14,7 @@ from mindspore import dtype as mstype
 from flash_attention.backends.base import BAND_RULES, Backend
 from flash_attention.backends.composed.paged_end import with_end
 from flash_attention.backends.composed.paged_gather import PagedGather
-from flash_attention.backends.composed.positional import ComputedAlibi, OutOfBand, counted
+from flash_attention.backends.composed.positional import ComputedAlibi, OutOfBand, OutOfTiles, counted
 from flash_attention.backends.composed.varlen_loop import VarlenLoop, VarlenLoopOfTensors
 from flash_attention.backends.composed.varlen_rows import VarlenRows
 from flash_attention.bridge.gradients import FirstDerivativeOnlyInPynative, refuse_old_jit, stopped, without_influence
@@ -68,6 +68,8 @@ class _Attention(nn.Cell):
         self.mask, self.bias, self.sinks = map(call.place, ("mask", "bias", "sinks"))
         self.prefix, self.slopes = map(call.place, ("prefix", "alibi_slopes"))
         self.segment_ids, self.kv_segment_ids = map(call.place, ("segment_ids", "kv_segment_ids"))
+        self.block_mask = call.place("block_mask")
+        self.out_of_tiles = None if self.block_mask is None else OutOfTiles(call)
         self.dropout_scale = call.dropout_scale
         self.decisions = call.place("keep_bits" if call.keep_bits else "seed")
         self.dropout = (_GivenKeep if call.keep_bits else _DrawnKeep)(call)
@@ -75,7 +77,7 @@ class _Attention(nn.Cell):
         self.out_of_band = None if everything else OutOfBand(call)
         self.alibi = ComputedAlibi(call) if call.bias == "alibi" else None
         self.differs, self.hide, self.drop = Differs(), HideScores(call.dynamic), DropHidden(call.dynamic)
-        hides = self.mask is not None or call.segments or self.out_of_band is not None
+        hides = self.mask is not None or self.block_mask is not None or call.segments or self.out_of_band is not None
         self.finite = _FiniteOnly() if hides else None
         self.product_nt = ops.BatchMatMul(transpose_b=True)
         self.product = ops.BatchMatMul()
@@ -142,7 +144,7 @@ class _Attention(nn.Cell):
         return ops.cast(squashed * self.softcap, mstype.float32)
 
     def hidden(self, query, key, inputs):
-        """Return a boolean, True where position, a segment or the mask hides a pair. Return None if nothing can."""
+        """Return a boolean, True where position, segment, tile or mask hides a pair. Return None if nothing can."""
         hidden = None
         if self.out_of_band is not None:
             hidden = self.out_of_band(query, key)
@@ -152,6 +154,9 @@ class _Attention(nn.Cell):
         if self.segment_ids is not None:
             own, other = ops.expand_dims(inputs[self.segment_ids], -1), ops.expand_dims(inputs[self.kv_segment_ids], 1)
             apart = ops.expand_dims(ops.logical_or(self.differs(own, other), own < 0), 1)
+            hidden = apart if hidden is None else ops.logical_or(hidden, apart)
+        if self.block_mask is not None:
+            apart = self.out_of_tiles(inputs[self.block_mask])
             hidden = apart if hidden is None else ops.logical_or(hidden, apart)
         if self.mask is not None:
             hidden = inputs[self.mask] if hidden is None else ops.logical_or(hidden, inputs[self.mask])

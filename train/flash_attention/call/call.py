@@ -25,6 +25,7 @@ from flash_attention.call.layout import CALL_LAYOUTS, UNKNOWN
 from flash_attention.call.optional import NAMES, OPTIONAL, Given
 from flash_attention.call.rules import PLAIN_RULES, AttentionRules
 from flash_attention.call.storage import Paged, Varlen
+from flash_attention.call.tiling import BLOCK_MASK_TILES, tiles_of
 from flash_attention.call.visibility import Band
 
 
@@ -69,6 +70,8 @@ class Call:
         all_heads: query heads of the whole call; 0 = as many as heads.
         slopes_shape: shape of the caller's slopes for computed ALiBi, (heads,) or (batch, heads), or with packed
             sequences (sequences, heads). They replace the standard slopes of rules.alibi and get no gradient.
+        block_mask_shape: (batch or 1, heads or 1, query tiles, key tiles) of a block mask, not 0 = visible.
+        block_mask_tile: tokens of its tiles.
         storage: None for a dense call; `Varlen` for packed sequences, `Paged` for keys in a paged cache.
     """
 
@@ -98,6 +101,8 @@ class Call:
     head_offset: int = 0
     all_heads: int = 0
     slopes_shape: tuple | None = None
+    block_mask_shape: tuple | None = None
+    block_mask_tile: int = 0
     storage: Varlen | Paged | None = None
 
     def __post_init__(self):
@@ -110,6 +115,7 @@ class Call:
                 "keep_bits: given with dropout_rate 0, allowed only with a rate > 0, which sets the scaling"
             )
         _check_prefix(self)
+        _check_block_mask(self)
         _check_storage(self)
 
     @classmethod
@@ -369,6 +375,19 @@ def _check_prefix(call: Call) -> None:
             f"prefix, prev_block_num, next_block_num: got a prefix together with a window of {blocks} blocks, "
             "allowed is one of them"
         )
+
+
+def _check_block_mask(call: Call) -> None:
+    """Check that a block mask's tiles cover the scores."""
+    shape, tile = call.block_mask_shape, call.block_mask_tile
+    if shape is None:
+        return
+    if tile not in BLOCK_MASK_TILES:
+        raise ValueError(f"block_mask_tile: got {tile}, allowed are {', '.join(map(str, BLOCK_MASK_TILES))}")
+    scores = call.batch, call.heads, tiles_of(call.seq_q, tile), tiles_of(call.seq_k, tile)
+    if call.storage is not None or call.dynamic or not broadcasts(shape, scores) or shape[2] != scores[2]:
+        allowed = f"{scores}, or 1 for batch or heads, in a dense call of known sizes"
+        raise ValueError(f"block_mask_shape: got {shape}, allowed is {allowed}")
 
 
 def _check_storage(call: Call) -> None:

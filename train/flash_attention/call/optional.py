@@ -23,6 +23,7 @@ from flash_attention.call.inputs import (
     fits,
     shown,
 )
+from flash_attention.call.tiling import BLOCK_MASK_TILES, tiles_of
 
 Call = Any  # of `flash_attention.call.call`, which takes this table
 
@@ -169,6 +170,25 @@ def _read_kv_segments(name: str, segments: TensorSpec, whole: Given) -> dict:
     return {}
 
 
+def _read_block_mask(name: str, tiles: TensorSpec, whole: Given) -> dict:
+    sizes, shape = whole.sizes, tiles.shape
+    check_dtype(name, tiles.dtype, ("uint8", "bool"), "; not 0 shows a tile")
+    if whole.items == PACKED_ITEMS:
+        raise ValueError(f"{name}: got a block mask beside packed sequences, allowed is one for dense calls")
+    if UNKNOWN in (sizes.seq_q, sizes.seq_k):
+        raise ValueError(f"{name}: got a block mask in a graph for unknown lengths, allowed are known lengths")
+    counts = {tile: (tiles_of(sizes.seq_q, tile), tiles_of(sizes.seq_k, tile)) for tile in BLOCK_MASK_TILES}
+    fitting = [tile for tile, sides in counts.items() if shape[2:] == sides]
+    if len(shape) != 4 or not fitting or not all(n in (1, full) for n, full in zip(shape, sizes.scores[:2])):
+        allowed = " or ".join(f"{sides} for tiles of {tile}" for tile, sides in counts.items())
+        raise ValueError(
+            f"{name}: got shape {shape}, allowed is (batch or 1, heads or 1, query tiles, key tiles), here "
+            f"({_one_or(sizes.batch)}, {_one_or(sizes.heads)}) and {allowed}"
+        )
+    # Where several tiles fit, each side is one tile of whatever size.
+    return {"block_mask_shape": shape, "block_mask_tile": fitting[0]}
+
+
 def read_slopes(name: str, slopes: TensorSpec, heads: int, items: str, counts: set) -> dict:
     """Return the fields of slopes of ALiBi, see `Given`. `counts` are the allowed sizes of an axis before the heads."""
     check_dtype(name, slopes.dtype, DTYPES)
@@ -222,6 +242,8 @@ OPTIONAL = (
         lambda p: p.slopes_shape,
         cast="float32",
     ),
+    # Bool or uint8, not 0 = visible: (batch or 1, heads or 1, query tiles, key tiles) of call.block_mask_tile tokens.
+    OptionalInput("block_mask", _read_block_mask, lambda p: p.block_mask_shape, COVERS),
 )
 NAMES = tuple(one.name for one in OPTIONAL)
 
@@ -236,6 +258,7 @@ def in_order(
     segment_ids=None,
     kv_segment_ids=None,
     alibi_slopes=None,
+    block_mask=None,
 ) -> tuple:
     """Return the tensors of a call as they travel. A graph compiles this: each step of a loop would cost it time."""
-    return mask, bias, keep_bits, seed, sinks, prefix, segment_ids, kv_segment_ids, alibi_slopes
+    return mask, bias, keep_bits, seed, sinks, prefix, segment_ids, kv_segment_ids, alibi_slopes, block_mask

@@ -12,6 +12,8 @@ STRATEGIES = {
     "sparse_256": 256,  # block windows twice as coarse
 }
 DEFAULT_STRATEGY = "sparse"
+# The tokens that a tile of a block mask may have.
+BLOCK_MASK_TILES = tuple(sorted(STRATEGIES.values()))
 
 
 def tile_of(name: str) -> int:
@@ -26,3 +28,8 @@ def tile_of(name: str) -> int:
     if name not in STRATEGIES:
         raise ValueError(f"tiling_stgy_name: got {name!r}, allowed are {', '.join(STRATEGIES)}")
     return STRATEGIES[name]
+
+
+def tiles_of(seq: int, tile: int) -> int:
+    """Return the number of tiles that hold `seq` tokens. The last one may be short."""
+    return -(-seq // tile)

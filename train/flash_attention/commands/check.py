@@ -69,6 +69,7 @@ def items() -> list[Item]:
         item("sinks, window", heads=4, kv_heads=2, sinks=True, window_left=40, window_right=9),
         item("prefix", batch=3, prefix=True, causal=True, seq_k=200),
         item("segments", batch=2, segments=True, causal=True, seq_q=300),
+        item("block mask", block_mask_shape=(1, 2, 5, 5), block_mask_tile=64, causal=True, seq_q=300),
         item("head_dim 1", head_dim=1, seq_q=33),
         item("head_dim 80", head_dim=80, seq_q=129),
         item("head_dim 96, 40 of value", head_dim=96, value_dim=40, causal=True),
@@ -253,6 +254,7 @@ def draw(call: Call, item: Item) -> tuple[dict, dict]:
         "prefix": random.integers(0, call.seq_k + 1, call.batch).astype(np.int32) if call.prefix else None,
         "segment_ids": ids(call.seq_q),
         "kv_segment_ids": ids(call.seq_k),
+        "block_mask": None if call.block_mask_shape is None else random.integers(0, 2, call.block_mask_shape, np.uint8),
     }
     more = {"d_output": normal(*call.shape_output()), "d_logsumexp": normal(*call.shape_lse(), dtype="float32")}
     return given, more

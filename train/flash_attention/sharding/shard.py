@@ -26,13 +26,15 @@ class Shard:
     """One device's share of a call.
 
     Attributes:
-        mask_axes, bias_axes: how mask and bias of rank 4 are split, see `axes_of`; None if there is none.
+        mask_axes, bias_axes, block_axes: how mask and bias of rank 4 and a block mask are split, see `axes_of`; None
+            if there is none.
     """
 
     plan: ShardPlan
     rank: int
     mask_axes: tuple | None = None
     bias_axes: tuple | None = None
+    block_axes: tuple | None = None
 
     def glue(self, primitive, *axes: tuple):
         """Give one of MindSpore's own primitives the strategies of its inputs; `axes` as in `ShardPlan.strategy`."""
@@ -107,7 +109,8 @@ class Sharding:
         if call.bias_shape is not None:
             bias_axes = axes_of(call.bias_shape)
             _check("in_strategy[4] (alibi_mask)", plan, call.bias_shape, request.alibi)
-        return Shard(plan, self.rank, mask_axes, bias_axes)
+        block_axes = None if call.block_mask_shape is None else axes_of(call.block_mask_shape)
+        return Shard(plan, self.rank, mask_axes, bias_axes, block_axes)
 
 
 def sharding(request: tuple | None) -> Sharding | None:

@@ -139,6 +139,7 @@ class ShardPlan:
             kv_heads=call.kv_heads // self.mp,
             mask_shape=_cut(call.mask_shape, batch, heads),
             bias_shape=_cut(call.bias_shape, batch, heads),
+            block_mask_shape=_cut(call.block_mask_shape, batch, heads),
             batch_offset=call.batch_offset + rank // self.mp * batch,
             head_offset=call.head_offset + rank % self.mp * heads,
         )

@@ -199,6 +199,24 @@ def _slopes_and_hiding() -> list[Case]:
     return [replace(case, dtype=dtype) for case in cases for dtype in ("float16", "bfloat16", "float32")]
 
 
+def _block_masks() -> list[Case]:
+    """Return cases with block masks, in every dtype."""
+    groups = {"batch": 2, "heads": 4, "kv_heads": 2}
+    cases = [
+        Case(block_mask="heads", **groups, mask="causal", seq_q=300, seq_k=300, density=0.3),
+        Case(block_mask="items", tile=128, batch=2, seq_q=300, seq_k=140, dropout=0.2, alibi="bias"),
+        Case(block_mask="all", **groups, seq_q=140, seq_k=333, alignment="bottom_right", alibi="computed", sinks=True),
+        Case(block_mask="shared", tile=256, seq_q=300, seq_k=300, window=(100, 9), softcap=4.0),
+        Case(block_mask="heads", seq_q=450, seq_k=450, density=0.05, head_dim=59),
+        Case(block_mask="heads", tile=128, seq_q=260, seq_k=520, density=0.95, value_dim=48),
+        Case(block_mask="all", batch=2, seq_q=200, seq_k=200, segments="documents"),
+        Case(block_mask="shared", batch=2, seq_q=200, seq_k=150, mask="3d", alibi="given"),
+        Case(block_mask="shared", batch=2, seq_q=150, seq_k=200, mask="causal", prefix=True),
+        Case(block_mask="heads", **groups, seq_q=2, seq_k=400, sinks=True, draw=1),
+    ]
+    return [replace(case, dtype=dtype) for case in cases for dtype in ("float16", "bfloat16", "float32")]
+
+
 def _rotated(cases: list[Case]) -> list[Case]:
     """Change the dtype from case to case, so that each axis meets each dtype."""
     dtypes = itertools.cycle(("float16", "float32", "bfloat16", "float32", "float16"))
@@ -216,6 +234,7 @@ CASES: tuple[Case, ...] = tuple(
         + _rotated(_value_dims())
         + _modifiers()
         + _slopes_and_hiding()
+        + _block_masks()
     )
 )
 
@@ -275,6 +294,10 @@ DAILY = {
     "B2-H4-KV2-Sq2-Sk150-D32-float16-causal-bottom_right-alibi.slopes_all": "emulator",
     "B1-H2-Sq40-Sk50-D32-float16-causal-alibi.hiding": "kernels emulator",
     "B1-H2-Sq40-Sk50-D32-float16-3d-alibi.bias_hiding": "emulator",
+    "B2-H4-KV2-S300-D32-float16-causal-tiles64.heads0.3": "kernels again card ge",
+    "B1-H2-S300-D32-float16-window100_9-cap4.0-tiles256.shared0.5": "kernels graph",
+    "B2-H2-Sq200-Sk150-D32-float16-3d-alibi.given-tiles64.shared0.5": "emulator",
+    "B2-H2-S200-D32-float16-documents-tiles64.all0.5": "emulator card@BSH",
 }
 
 

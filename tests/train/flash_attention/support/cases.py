@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from flash_attention import reference
 from flash_attention.call import ALL_BLOCKS, AttentionRules, Call, TensorSpec
-from flash_attention.call.tiling import tile_of
+from flash_attention.call.tiling import tile_of, tiles_of
 
 SEED = (20240607, 3)  # of dropout, as in Backend.build
 
@@ -42,6 +42,13 @@ SEGMENTS = {
     "documents": "runs of rows with ids in ascending order, padding behind them",
     "shuffled": "ids and padding anywhere",
     "padding": "nothing but padding in the last item",
+}
+BLOCK_MASKS = {
+    "none": "no block mask",
+    "shared": "(1, 1, tiles, tiles)",
+    "heads": "(1, H, tiles, tiles)",
+    "items": "(B, 1, tiles, tiles)",
+    "all": "(B, H, tiles, tiles)",
 }
 ALIBIS = {
     "none": "no bias",
@@ -83,10 +90,11 @@ class Inputs:
     segment_ids: np.ndarray | None = None
     kv_segment_ids: np.ndarray | None = None
     alibi_slopes: np.ndarray | None = None
+    block_mask: np.ndarray | None = None
 
     def optional(self) -> dict:
         """Return the optional inputs that newer models have, by their keyword names."""
-        names = "sinks", "prefix", "segment_ids", "kv_segment_ids"
+        names = "sinks", "prefix", "segment_ids", "kv_segment_ids", "block_mask"
         return {name: getattr(self, name) for name in names}
 
 
@@ -115,6 +123,9 @@ class Case:
     sinks: bool = False
     prefix: bool = False
     segments: str = "none"  # see SEGMENTS
+    block_mask: str = "none"  # see BLOCK_MASKS
+    tile: int = 64  # of the block mask
+    density: float = 0.5  # likewise
     values: str = "normal"
     draw: int = 0  # other data of the same kind
     slow: bool = False
@@ -149,6 +160,8 @@ class Case:
             parts.append("prefix")
         if self.segments != "none":
             parts.append(self.segments)
+        if self.block_mask != "none":
+            parts.append(f"tiles{self.tile}.{self.block_mask}{self.density}")
         if self.values != "normal":
             parts.append(self.values)
         if self.draw:
@@ -328,7 +341,7 @@ def _inputs(case: Case) -> Inputs:
     sinks = 2.0 * random.standard_normal(case.heads).astype(np.float32) if case.sinks else None
     prefix = random.integers(0, case.seq_k + 1, size=case.batch).astype(np.int32) if case.prefix else None
     given = mask, bias, d_output, d_logsumexp, sinks, prefix
-    return Inputs(query, key, value, *given, *_segments(case, random), _slopes(case))
+    return Inputs(query, key, value, *given, *_segments(case, random), _slopes(case), _block_mask(case))
 
 
 def _segments(case: Case, random) -> tuple:
@@ -396,6 +409,19 @@ def _slopes(case: Case) -> np.ndarray | None:
     slopes = np.random.default_rng(5 + case.draw).uniform(0.01, 0.6, (case.batch, case.heads)).astype(np.float32)
     slopes[0, 1] = -0.03
     return slopes if case.alibi == "slopes_all" else slopes[0]
+
+
+def _block_mask(case: Case) -> np.ndarray | None:
+    """Return random tiles. The first tile of queries sees nothing, the last one all tiles of keys but the last."""
+    if case.block_mask == "none":
+        return None
+    tiles = tiles_of(case.seq_q, case.tile), tiles_of(case.seq_k, case.tile)
+    batch = case.batch if case.block_mask in ("items", "all") else 1
+    heads = case.heads if case.block_mask in ("heads", "all") else 1
+    shown = np.random.default_rng(9 + case.draw).random((batch, heads, *tiles)) < case.density
+    if min(tiles) > 1:
+        shown[..., 0, :], shown[..., -1, :], shown[..., -1] = False, True, False
+    return shown.astype(np.uint8)
 
 
 @functools.lru_cache(maxsize=64)

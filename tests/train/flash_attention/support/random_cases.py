@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 from flash_attention.call import ALL_BLOCKS
 
-from tests.train.flash_attention.support.cases import MASKS, SEGMENTS, Case
+from tests.train.flash_attention.support.cases import BLOCK_MASKS, MASKS, SEGMENTS, Case
 
 DTYPES = ("float16", "bfloat16", "float32")
 ALIBI = ("none", "computed", "given", "shared", "bias", "bias_all")
@@ -69,4 +69,7 @@ def random_case(seed: int, dtypes: tuple = DTYPES, longest: int = 300) -> Case:
         sinks=chance(0.2),
         prefix=chance(0.5) and mask == "causal" and not windows,
         segments="none" if chance(0.75) else pick(*SEGMENTS),
+        block_mask="none" if chance(0.75) else pick(*BLOCK_MASKS),
+        tile=pick(64, 128, 256),
+        density=pick(0.05, 0.3, 0.6, 0.95),
     )

@@ -44,7 +44,7 @@ class Attention32(nn.Cell):
         self.keep_bits = tensor(keep_bits)
         optional = inputs.optional()
         self.prefix, self.segment_ids = tensor(optional["prefix"]), tensor(optional["segment_ids"])
-        self.kv_segment_ids = tensor(optional["kv_segment_ids"])
+        self.kv_segment_ids, self.block_mask = tensor(optional["kv_segment_ids"]), tensor(optional["block_mask"])
         self.options = case.options()
         self.alibi = case.alibi != "none"
         self.backend = backend
@@ -63,6 +63,7 @@ class Attention32(nn.Cell):
             kv_segment_ids=self.kv_segment_ids,
             keep_bits=self.keep_bits,
             alibi_slopes=slopes,
+            block_mask=self.block_mask,
             alibi=self.alibi,
             input_layout=self.layout,
             head_dim=self.head_dim,

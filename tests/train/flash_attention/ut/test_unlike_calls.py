@@ -76,6 +76,7 @@ CALLS = {
         "aligned": dense(causal=True, causal_alignment="bottom_right"),
         "window": dense(window_size=(3, 1)),
         "tiles": dense(seq_k=150, prev_block_num=0, next_block_num=0),
+        "block mask": dense(seq_k=150, block_mask=Tensor([[[[0, 1]]]], ms.uint8)),
         "alibi": dense(alibi=True),
         "scale": dense(scale=0.5),
         "softcap": dense(softcap=2.0),

@@ -29,6 +29,20 @@ class OutOfBand(nn.Cell):
         return self.by_rules(position, column)
 
 
+class OutOfTiles(nn.Cell):
+    """Give a boolean (batch or 1, heads or 1, seq_q, seq_k), True if a block mask hides the key."""
+
+    def __init__(self, call: Call):
+        super().__init__()
+        tokens = np.arange(max(call.seq_q, call.seq_k), dtype=np.int32) // call.block_mask_tile
+        self.rows, self.columns = Tensor(tokens[: call.seq_q]), Tensor(tokens[: call.seq_k])
+
+    def construct(self, block_mask):
+        # Not everywhere is there a Gather of bytes.
+        rows = ops.gather(ops.cast(block_mask, mstype.int32), self.rows, 2)
+        return ops.equal(ops.gather(rows, self.columns, 3), 0)
+
+
 class HiddenByRules(nn.Cell):
     """Give a boolean, True where the rules hide a key from a query. Positions of both are int32."""
 

@@ -21,7 +21,18 @@ class CpuBackend(Backend):
     """FlashAttention in C++: float32 sums, no score matrix in memory, all threads that OMP_NUM_THREADS allows."""
 
     name = "cpu"
-    takes = ("mask", "bias", "keep_bits", "seed", "sinks", "prefix", "segment_ids", "kv_segment_ids", "alibi_slopes")
+    takes = (
+        "mask",
+        "bias",
+        "keep_bits",
+        "seed",
+        "sinks",
+        "prefix",
+        "segment_ids",
+        "kv_segment_ids",
+        "alibi_slopes",
+        "block_mask",
+    )
     rules = (*BAND_RULES, "alibi", "dropout_rate", "scale", "softcap")
     kinds = ("dense", "varlen", "paged")
 

@@ -18,10 +18,10 @@ DOT_PRODUCT_ISA = "avx512_bf16"  # multiplies bfloat16 by an instruction of its 
 TILES_ISA = "amx"  # and by tiles
 BUILD_COMMAND = "python -m flash_attention.backends.cpu.build"
 
-_VERSION = 8  # as in csrc/arguments.h
+_VERSION = 9  # as in csrc/arguments.h
 # As in csrc/custom.cpp.
 # The optional inputs of the kernel in its order. Given slopes of ALiBi come in the place of the bias.
-INPUTS = ("mask", "bias", "keep_bits", "seed", "sinks", "prefix", "segment_ids", "kv_segment_ids")
+INPUTS = ("mask", "bias", "keep_bits", "seed", "sinks", "prefix", "segment_ids", "kv_segment_ids", "block_mask")
 _DROPOUT_NONE, _DROPOUT_PHILOX, _DROPOUT_GIVEN = range(3)
 _BIAS_KINDS = {"none": 0, "per_key": 1, "per_score": 1, "alibi": 2}
 _GIVEN_SLOPES = 3
@@ -168,6 +168,7 @@ def configuration(call: Call) -> tuple[np.ndarray, np.ndarray]:
         int(call.sinks),
         int(call.prefix),
         int(call.segments),
+        call.block_mask_tile,
     ]
     scale = np.float32(call.scale)
     slopes = alibi_slopes(call) if call.bias == "alibi" else [0.0] * call.heads

@@ -59,8 +59,8 @@ class _Primitive(nn.Cell):
     def filled(self, inputs):
         """Return the tensors of library.INPUTS. No loop adds to a tuple here: a graph compiles each step of it."""
         given = (self.absent,) + inputs
-        a, b, c, d, e, f, g, h = self.places
-        return given[a], given[b], given[c], given[d], given[e], given[f], given[g], given[h]
+        a, b, c, d, e, f, g, h, i = self.places
+        return given[a], given[b], given[c], given[d], given[e], given[f], given[g], given[h], given[i]
 
 
 class _Forward(_Primitive):
@@ -112,11 +112,11 @@ def _backward(call: Call, shard: Shard | None = None) -> ops.Custom:
             gradients.append((one.shape(call), dtype, _axes(one.name, call, shard)))
 
     def bprop(
-        query, key, value, mask, bias, keep_bits, seed, sinks, prefix, segments, kv_segments,
+        query, key, value, mask, bias, keep_bits, seed, sinks, prefix, segments, kv_segments, blocks,
         output, lse, d_output, d_lse, rules, rates, out, dout,
     ):  # fmt: skip
         refuse_second_derivative("cpu")
-        inputs = mask, bias, keep_bits, seed, sinks, prefix, segments, kv_segments
+        inputs = mask, bias, keep_bits, seed, sinks, prefix, segments, kv_segments, blocks
         # No starred tuple, see flash_attention.bridge.
         return (query, key, value) + inputs + (output, lse, d_output, d_lse, rules, rates)
 
@@ -134,9 +134,10 @@ def _forward(call: Call, shard: Shard | None, backward: ops.Custom) -> ops.Custo
     differentiate = derivative(call, backward)
 
     def bprop(
-        query, key, value, mask, bias, keep_bits, seed, sinks, prefix, segments, kv_segments, rules, rates, out, dout
-    ):
-        inputs = mask, bias, keep_bits, seed, sinks, prefix, segments, kv_segments
+        query, key, value, mask, bias, keep_bits, seed, sinks, prefix, segments, kv_segments, blocks,
+        rules, rates, out, dout,
+    ):  # fmt: skip
+        inputs = mask, bias, keep_bits, seed, sinks, prefix, segments, kv_segments, blocks
         return differentiate((query, key, value), inputs, (rules, rates), out, dout)
 
     outputs = _tensors(call)[3], (call.shape_lse(), "float32", ROWS)
@@ -157,9 +158,15 @@ def derivative(call: Call, backward: ops.Custom):
 
     def differentiate(tensors, inputs, last, out, dout):
         results = backward(*(tensors + inputs + (out[0], out[1], dout[0], dout[1]) + last))
-        (a, b, c, d, e, f, g, h), p = inputs, places  # as in `filled`
+        (a, b, c, d, e, f, g, h, i), p = inputs, places  # as in `filled`
         first = of(a, results, p[0]), of(b, results, p[1]), of(c, results, p[2]), of(d, results, p[3])
-        second = of(e, results, p[4]), of(f, results, p[5]), of(g, results, p[6]), of(h, results, p[7])
+        second = (
+            of(e, results, p[4]),
+            of(f, results, p[5]),
+            of(g, results, p[6]),
+            of(h, results, p[7]),
+            of(i, results, p[8]),
+        )
         gradients = (results[0], results[1], results[2]) + first + second
         for tensor in last:
             gradients = gradients + (zeros_like(tensor),)
@@ -177,7 +184,9 @@ def _tensors(call: Call) -> tuple:
 
 def _axes(name: str, call: Call, shard: Shard | None) -> tuple:
     """Return the split of an optional input. A device holds the stand-in for an absent input whole."""
-    given = {"mask": shard and shard.mask_axes, "bias": shard and shard.bias_axes}
+    given = {}
+    if shard is not None:
+        given = {"mask": shard.mask_axes, "bias": shard.bias_axes, "block_mask": shard.block_axes}
     axes = {one.name: given.get(one.name, one.axes) for one in OPTIONAL if one.has(call)}
     return axes.get(name) or (None,)
 

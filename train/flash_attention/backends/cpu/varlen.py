@@ -40,11 +40,11 @@ def _packed(call: Call, *shapes: tuple) -> list:
 def _backward(call: Call) -> ops.Custom:
 
     def no_second(
-        query, key, value, mask, bias, keep, seed, sinks, prefix, segments, kv_segments,
+        query, key, value, mask, bias, keep, seed, sinks, prefix, segments, kv_segments, blocks,
         output, lse, d_output, d_lse, len_q, len_k, rules, rates, out, dout,
     ):  # fmt: skip
         refuse_second_derivative("cpu")
-        inputs = mask, bias, keep, seed, sinks, prefix, segments, kv_segments
+        inputs = mask, bias, keep, seed, sinks, prefix, segments, kv_segments, blocks
         # No starred tuple, see flash_attention.bridge.
         return (query, key, value) + inputs + (output, lse, d_output, d_lse, len_q, len_k, rules, rates)
 
@@ -59,10 +59,10 @@ def _forward(call: Call, backward: ops.Custom) -> ops.Custom:
     differentiate = derivative(call, backward)
 
     def bprop(
-        query, key, value, mask, bias, keep, seed, sinks, prefix, segments, kv_segments,
+        query, key, value, mask, bias, keep, seed, sinks, prefix, segments, kv_segments, blocks,
         lengths_q, lengths_k, rules, rates, out, dout,
     ):  # fmt: skip
-        inputs = mask, bias, keep, seed, sinks, prefix, segments, kv_segments
+        inputs = mask, bias, keep, seed, sinks, prefix, segments, kv_segments, blocks
         return differentiate((query, key, value), inputs, (lengths_q, lengths_k, rules, rates), out, dout)
 
     outputs = (*_packed(call, call.shape_output()), ((call.heads, call.seq_q), "float32", None))

@@ -62,10 +62,14 @@ class OperatorAttention(nn.Cell):
             raise ValueError(
                 "keep_bits: given to the TIK operators with shards, allowed there is dropout that every card draws"
             )
+        if shard is not None and call.block_mask_shape is not None:
+            raise ValueError(
+                "block_mask: given to the TIK operators with shards, allowed there are attention_mask and windows"
+            )
         self.core: nn.Cell = kernels(problem, make_primitive, self.slopes_place is not None, decodes)
         self.mask_place, self.bias_place, self.sinks_place = map(call.place, ("mask", "bias", "sinks"))
         self.mask = self.bias = None
-        self.explicit_mask = ExplicitMask(call, shard) if call.prefix or call.segments else None
+        self.explicit_mask = ExplicitMask(call, shard) if describe.makes_mask(call) else None
         shard = with_mask(shard, call)
         self.to_half = ops.Cast()
         if shard is not None and shard.mask_axes is not None:

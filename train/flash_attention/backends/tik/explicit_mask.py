@@ -1,6 +1,6 @@
-"""Prefixes and segment ids for the TIK operators: an explicit mask, made on the device by MindSpore's own operations.
+"""Prefixes, segment ids and block masks for the TIK operators: an explicit mask, made by MindSpore's own operations.
 
-Prefixes and segment ids are data of the call, but tiles of keys are chosen when a kernel is built. So no tile is
+They are data of the call, but tiles of keys are chosen when a kernel is built. So no tile is
 skipped for them. The mask takes 2 bytes a score and batch item (and head, if the caller's mask varies by head).
 """
 
@@ -11,8 +11,10 @@ from dataclasses import replace
 import numpy as np
 from mindspore import Tensor, nn, ops
 
+from flash_attention.backends.composed.positional import OutOfTiles
 from flash_attention.bridge.hiding import Differs
 from flash_attention.call import Call
+from flash_attention.kernels.tik.describe import makes_mask
 from flash_attention.sharding.shard import Shard
 
 _ALL = (None, None, None, None)
@@ -21,18 +23,18 @@ _BATCH = ("dp", None, None, None)
 
 def with_mask(shard: Shard | None, call: Call) -> Shard | None:
     """Return the shard with the axes of the kernels' mask."""
-    if shard is None or not (call.prefix or call.segments):
+    if shard is None or not makes_mask(call):
         return shard
     heads = None if shard.mask_axes is None else shard.mask_axes[1]
     return replace(shard, mask_axes=("dp", heads, None, None))
 
 
 class ExplicitMask(nn.Cell):
-    """Give a boolean (B, H or 1, Sq, Sk), True where a score is hidden. The call's mask, the prefix or the segments
-    hide scores.
+    """Give a boolean of the kernels' mask_shape, True where a score is hidden. The call's mask, the prefix, the
+    segments or the block mask hide scores.
 
     Args:
-        call: has a prefix or segments.
+        call: has a prefix, segments or a block mask.
         shard: of the call, with the axes of its own mask.
     """
 
@@ -41,6 +43,8 @@ class ExplicitMask(nn.Cell):
         self.mask, self.prefix = map(call.place, ("mask", "prefix"))
         self.segment_ids, self.kv_segment_ids = map(call.place, ("segment_ids", "kv_segment_ids"))
         self.out_of_band = Tensor(~call.band.dense()[None, None])
+        self.block_mask = call.place("block_mask")
+        self.out_of_tiles = None if self.block_mask is None else OutOfTiles(call)
         self.columns = Tensor(np.arange(call.seq_k, dtype=np.int32).reshape(1, 1, 1, -1))
         self.behind, self.late = ops.GreaterEqual(), ops.LogicalAnd()
         self.differ, self.negative, self.apart = Differs(), ops.Less(), ops.LogicalOr()
@@ -65,6 +69,9 @@ class ExplicitMask(nn.Cell):
             own = ops.reshape(own, (own.shape[0], 1, own.shape[1], 1))
             other = ops.reshape(other, (other.shape[0], 1, 1, other.shape[1]))
             apart = self.apart(self.differ(own, other), self.negative(own, 0))
+            hidden = apart if hidden is None else self.either(hidden, apart)
+        if self.block_mask is not None:
+            apart = self.out_of_tiles(inputs[self.block_mask])
             hidden = apart if hidden is None else self.either(hidden, apart)
         if self.mask is not None:
             hidden = self.given(inputs[self.mask], hidden)

@@ -11,7 +11,7 @@ from flash_attention.kernels.tik.problem import ALIBI_TOKENS, MAX_HEAD_DIM, SCAL
 
 # Keep decisions are made for a whole call, one bit a score, because the Vector unit cannot draw them cheaply.
 MAX_KEEP_BYTES = 1 << 30
-MAX_MASK_BYTES = 1 << 32  # of the mask that prefixes and segments become, see explicit_mask
+MAX_MASK_BYTES = 1 << 32  # of the mask that other inputs become, see explicit_mask
 
 
 def layout_on_910(call: Call, sharded: bool) -> str:
@@ -33,10 +33,10 @@ def refuse_on_910(call: Call) -> str | None:
             f"the TIK operators take a head_dim up to {MAX_HEAD_DIM} for query, key and value, got "
             f"{call.head_dim} and {call.value_dim} of value"
         )
-    mask_bytes = 2 * math.prod(describe.mask_shape(call) or ()) if call.prefix or call.segments else 0
+    mask_bytes = 2 * math.prod(describe.mask_shape(call) or ()) if describe.makes_mask(call) else 0
     if mask_bytes > MAX_MASK_BYTES:
         return (
-            f"prefix and segment_ids become a mask of a float16 number per score, {mask_bytes} bytes for this call; "
+            f"prefix, segment_ids and block_mask become a float16 per score, {mask_bytes} bytes for this call; "
             f"allowed are {MAX_MASK_BYTES}"
         )
     if call.rules.softcap and not SOFTCAPS[0] <= call.rules.softcap <= SOFTCAPS[1]:

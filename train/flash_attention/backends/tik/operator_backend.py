@@ -18,7 +18,18 @@ if TYPE_CHECKING:
 class OperatorBackend(Backend):
     """Run the TIK operators. Subclasses say where primitives and keep decisions come from, and which chip there is."""
 
-    takes = ("mask", "bias", "keep_bits", "seed", "sinks", "prefix", "segment_ids", "kv_segment_ids", "alibi_slopes")
+    takes = (
+        "mask",
+        "bias",
+        "keep_bits",
+        "seed",
+        "sinks",
+        "prefix",
+        "segment_ids",
+        "kv_segment_ids",
+        "alibi_slopes",
+        "block_mask",
+    )
     rules = (*BAND_RULES, "alibi", "dropout_rate", "scale", "softcap")
     kinds = ("dense", "varlen", "paged")
 

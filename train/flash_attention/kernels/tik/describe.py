@@ -74,8 +74,14 @@ def varlen_problem(call: Call, **chosen: Any) -> KernelProblem:
 
 
 def mask_shape(call: Call) -> tuple | None:
-    """Return the shape of the kernels' explicit mask, which holds prefix and segments too."""
-    if not (call.prefix or call.segments):
+    """Return the shape of the kernels' explicit mask. Prefix, segments and block mask become part of it."""
+    if not makes_mask(call):
         return call.mask_shape
-    heads = 1 if call.mask_shape is None else call.mask_shape[1]
-    return call.batch, heads, call.seq_q, call.seq_k
+    given = [shape for shape in (call.mask_shape, call.block_mask_shape) if shape is not None]
+    batch = call.batch if call.prefix or call.segments else max(shape[0] for shape in given)
+    return batch, max((1, *(shape[1] for shape in given))), call.seq_q, call.seq_k
+
+
+def makes_mask(call: Call) -> bool:
+    """Return True if inputs other than a mask become the kernels' explicit mask."""
+    return call.prefix or call.segments or call.block_mask_shape is not None

@@ -13,6 +13,7 @@ from flash_attention.bridge.parameters import EntryCell
 from flash_attention.bridge.precision import MixedPrecisionCast, keeps_its_code
 from flash_attention.bridge.tensors import rules_of
 from flash_attention.call import ALL_BLOCKS, AttentionRules
+from flash_attention.call.block_mask import BlockMask
 from flash_attention.call.checks import check_bool, check_int, check_name
 from flash_attention.call.inputs import MAX_HEAD_DIM, MAX_VALUE_DIM
 from flash_attention.call.layout import CALL_LAYOUTS, check_batch
@@ -73,6 +74,7 @@ class FlashAttention(EntryCell):
         value_head_dim (int): size of a head of value and of the output, 1 to 512. Default: None, head_dim.
         alibi_grad (bool): False skips the gradient of `alibi_mask`, which is then zero. Default: True.
         seed (int): seed of dropout. Default: None, taken from `mindspore.set_seed`.
+        block_mask (BlockMask): which tiles of queries see which tiles of keys, in every call. Default: None, all.
 
     Inputs:
         - **query** (Tensor) - (batch, heads, seq_q, head_dim), float16, bfloat16 or float32.
@@ -93,6 +95,9 @@ class FlashAttention(EntryCell):
         - **alibi_slopes** (Tensor) - (heads,) or (batch, heads), float32, float16 or bfloat16: slopes instead of the
           standard ones, without alibi_mask; they get no gradient.
           Default: None.
+        - **block_mask** (Tensor) - uint8 or bool (batch or 1, heads or 1, query tiles, key tiles), not 0 = visible:
+          tiles of 64, 128 or 256 tokens, as the shape says, that may be others in each call. Default: None, the
+          layer's own.
 
     Outputs:
         Tensor (batch, heads, seq_q, value_head_dim), dtype of query. A query that sees nothing gives 0.
@@ -137,6 +142,7 @@ class FlashAttention(EntryCell):
         value_head_dim: int | None = None,
         alibi_grad: bool = True,
         seed: int | None = None,
+        block_mask: BlockMask | None = None,
     ) -> None:
         super().__init__()
         if type(dropout_rate) is int and dropout_rate >= 1:
@@ -170,6 +176,10 @@ class FlashAttention(EntryCell):
         check_bool("alibi_grad", alibi_grad)
         if seed is not None:
             check_int("seed", seed, 0)
+        if block_mask is not None and not isinstance(block_mask, BlockMask):
+            raise TypeError(
+                f"block_mask: got {type(block_mask).__name__}, allowed is a BlockMask; a Tensor is an input"
+            )
         registry.forced_backend(backend)
         self.head_dim = head_dim
         self.dropout_rate = self.rules.dropout_rate
@@ -191,6 +201,7 @@ class FlashAttention(EntryCell):
         self.value_head_dim = value_head_dim
         self.alibi_grad = alibi_grad
         self.seed = seed
+        self.block_mask = None if block_mask is None else Tensor(block_mask.tiles)
         self.dropout_seed: Any = DropoutSeed(seed) if dropout_rate > 0 else None
         self.widths: tuple[int | None, int | None] = head_dim, value_head_dim  # of tensors; None is any
         self.cast = MixedPrecisionCast()
@@ -208,6 +219,7 @@ class FlashAttention(EntryCell):
         segment_ids: Tensor | None = None,
         kv_segment_ids: Tensor | None = None,
         alibi_slopes: Tensor | None = None,
+        block_mask: Tensor | None = None,
     ) -> Tensor:
         rules, seed = self.rules_without_dropout, None
         if self.training and self.dropout_rate > 0.0:
@@ -227,6 +239,7 @@ class FlashAttention(EntryCell):
                 segment_ids=segment_ids,
                 kv_segment_ids=kv_segment_ids,
                 alibi_slopes=alibi_slopes,
+                block_mask=self.block_mask if block_mask is None else block_mask,
             ),
             rules_of(rules),
             (self.alibi_grad, self.input_layout, self.widths[0], self.widths[1], self.batch, False),

@@ -21,7 +21,7 @@ double work_of(const Problem& p) {
   const int64_t step = std::max<int64_t>(1, p.seq_q / 64);
   for (int64_t row = 0; row < p.seq_q; row += step)
     pairs += static_cast<double>(std::max<int64_t>(0, p.band.hi(row) - p.band.lo(row))) * step;
-  return pairs * (p.head_dim + p.value_dim) / 2 * p.batch * p.heads;
+  return pairs * p.blocks_share * (p.head_dim + p.value_dim) / 2 * p.batch * p.heads;
 }
 
 ForwardPlan plan_forward(const Problem& p, const ForwardOutputs& outputs, int64_t wanted) {

@@ -337,8 +337,9 @@ void find_rows(BackwardTile<Math>& tile, const KeyTile& k) {
     const int64_t from = k.first + strip * Math::kStrip;
     const int64_t to = Band::min(from + Math::kStrip, k.first + k.count);
     int64_t first = 0, last = q.count;
-    while (first < last && q.hi[first] <= from) ++first;
-    while (last > first && q.lo[last - 1] >= to) --last;
+    const auto hidden = [&](int64_t row) { return !tile.inputs.may_see(row, from - k.first); };
+    while (first < last && (q.hi[first] <= from || hidden(first))) ++first;
+    while (last > first && (q.lo[last - 1] >= to || hidden(last - 1))) --last;
     if (first == last) first = last = 0;
     tile.first_row[strip] = first / kStep * kStep;
     tile.last_row[strip] = round_up(last, kStep);
@@ -389,8 +390,9 @@ void add_query_gradients(BackwardTile<Math>& tile, const KeyTile& k, float* d_qu
   if (whole < q.padded) std::memset(tile.edge, 0, Math::kStrip * tile.sum_stride * sizeof(float));
   for (int64_t d = 0; d < width; d += kPanel) {
     for (int64_t strip = 0; strip < q.padded; strip += Math::kStrip) {
-      const int64_t from = k.column(q.lo[strip]) / kStep * Math::kWhole;
-      const int64_t steps = round_up(k.column(q.hi[strip + Math::kStrip - 1]), kStep) / Math::kPerUnit - from;
+      int64_t first = k.column(q.lo[strip]), end = k.column(q.hi[strip + Math::kStrip - 1]);
+      tile.inputs.narrow(strip, strip + Math::kStrip - 1, first, end);
+      const int64_t from = first / kStep * Math::kWhole, steps = round_up(end, kStep) / Math::kPerUnit - from;
       if (steps <= 0) continue;
       tile.fetch();
       const bool inside = strip < whole;

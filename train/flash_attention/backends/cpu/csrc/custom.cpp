@@ -38,6 +38,7 @@ enum Config {
   kHasSinks,
   kHasPrefix,
   kHasSegments,
+  kBlockMaskTile,  // 0 = there is none
   kConfigCount,
 };
 
@@ -65,6 +66,7 @@ enum ForwardParameter {
   kPrefix,
   kSegments,
   kKvSegments,
+  kBlockMask,
   kForwardConfig,
   kForwardRates,
   kForwardOutput,
@@ -73,7 +75,7 @@ enum ForwardParameter {
 };
 
 enum BackwardParameter {
-  kOutput = kKvSegments + 1,
+  kOutput = kBlockMask + 1,
   kLogsumexp,
   kDOutput,
   kDLogsumexp,
@@ -133,6 +135,22 @@ Broadcast broadcast(const Tensors& t, int i, const Problem& p) {
   b.head_stride = shape[1] == 1 ? 0 : shape[2] * p.seq_k;
   b.batch_stride = shape[0] == 1 ? 0 : shape[1] * shape[2] * p.seq_k;
   return b;
+}
+
+void set_block_mask(const Tensors& t, int64_t tile, Problem& p) {
+  require(tile % 64 == 0, kBadValue);
+  const auto tiles = [&](int64_t seq) { return (seq + tile - 1) / tile; };
+  require(t.present(kBlockMask), kBadPointer);
+  require(t.dtype(kBlockMask) == DType::kByte, kBadDType);
+  const int64_t *shape = t.shape(kBlockMask), rows = tiles(p.seq_q), columns = tiles(p.seq_k);
+  require(t.ranks[kBlockMask] == 4 && shape[2] == rows && shape[3] == columns, kBadShape);
+  require((shape[0] == p.batch || shape[0] == 1) && (shape[1] == p.heads || shape[1] == 1), kBadShape);
+  const int64_t head_stride = shape[1] == 1 ? 0 : rows * columns;
+  const int64_t batch_stride = shape[0] == 1 ? 0 : shape[1] * rows * columns;
+  p.blocks = {{batch_stride, head_stride, columns}, static_cast<const uint8_t*>(t.data[kBlockMask]), tile};
+  const int64_t count = checked_product(shape, 4);
+  const auto hidden = std::count(p.blocks.data, p.blocks.data + count, 0);
+  p.blocks_share = static_cast<double>(count - hidden) / static_cast<double>(count);
 }
 
 // Of a tensor as wide as the value, with the batch, heads and length of `like`.
@@ -238,6 +256,7 @@ Problem parse(const Tensors& t, int config_index, int rates_index, int output_in
     p.segments = integers(t, kSegments, {p.batch, p.seq_q});
     p.kv_segments = integers(t, kKvSegments, {p.batch, p.seq_k});
   }
+  if (const int64_t tile = in_range(config[kBlockMaskTile], 0, kMaxBlocks)) set_block_mask(t, tile, p);
 
   Dropout& dropout = p.dropout;
   dropout.kind = in_range(config[kDropoutKind], Dropout::kNone, Dropout::kGiven);
@@ -286,7 +305,7 @@ std::vector<int64_t> lengths_of(const Tensors& t, int i, int64_t total) {
 
 Packing packing_of(const Tensors& t, int config_index, const Problem& p) {
   const int64_t* config = static_cast<const int64_t*>(t.data[config_index]);
-  require(p.segments == nullptr && p.mask.data == nullptr && p.bias.row_stride == 0, kBadValue);
+  require(p.segments == nullptr && p.blocks.data == nullptr && p.mask.data == nullptr && p.bias.row_stride == 0, kBadValue);
   Packing packing{lengths_of(t, config_index - 2, p.seq_q), lengths_of(t, config_index - 1, p.seq_k),
                   config[kBottomRight] != 0, {}};
   require(packing.query.size() == packing.key.size(), kBadLengths);

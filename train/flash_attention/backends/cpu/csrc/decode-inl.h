@@ -198,6 +198,7 @@ struct DecodeTask {
       uint32_t bits = from >= kDecodeTile || to <= 0 || from >= to ? 0 : ~uint32_t{0};
       if (bits && from > 0) bits &= ~uint32_t{0} << from;
       if (bits && to < kDecodeTile) bits &= ~(~uint32_t{0} << to);
+      if (bits && p.blocks.data && !p.blocks.sees(batch, kv_head * p.group() + row / p.seq_q, position, first)) bits = 0;
       if (bits && p.mask.data) {
         const int64_t at = p.mask.at(batch, kv_head * p.group() + row / p.seq_q, position) + first;
         const uint8_t* mask = static_cast<const uint8_t*>(p.mask.data) + at;

@@ -283,8 +283,9 @@ void forward_block(ForwardTile<Math>& tile, const KeyTile& k) {
   for (int64_t d = 0; d < width; d += kPanel) {
     for (int64_t strip = 0; strip < tile.q->padded; strip += Math::kStrip) {
       constexpr int64_t kStep = Math::kPerUnit * Math::kWhole;
-      const int64_t from = k.column(tile.q->lo[strip]) / kStep * Math::kWhole;
-      const int64_t steps = round_up(k.column(tile.q->hi[strip + Math::kStrip - 1]), kStep) / Math::kPerUnit - from;
+      int64_t first = k.column(tile.q->lo[strip]), end = k.column(tile.q->hi[strip + Math::kStrip - 1]);
+      tile.inputs.narrow(strip, strip + Math::kStrip - 1, first, end);
+      const int64_t from = first / kStep * Math::kWhole, steps = round_up(end, kStep) / Math::kPerUnit - from;
       if (steps <= 0) continue;
       tile.fetch();
       accumulate<Arithmetic, Left::kRowMajor>(tile.probability + strip * tile.kProbabilityStride + from,

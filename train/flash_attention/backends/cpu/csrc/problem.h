@@ -74,6 +74,16 @@ struct Broadcast : Layout {
   DType dtype;
 };
 
+// Which tiles of queries see which tiles of keys at all: non-zero = visible. A row of tiles of keys is contiguous.
+struct BlockMask : Layout {
+  const uint8_t* data;  // null when absent
+  int64_t tile;         // tokens of a tile, a multiple of 64
+
+  FA_INLINE bool sees(int64_t batch, int64_t head, int64_t row, int64_t key) const {
+    return data[at(batch, head, row / tile) + key / tile] != 0;
+  }
+};
+
 struct Dropout {
   enum Kind : int64_t { kNone = 0, kPhilox = 1, kGiven = 2 };
   int64_t kind;
@@ -106,6 +116,8 @@ struct Problem {
   const void* key;
   const void* value;
   Broadcast mask;       // non-zero = hidden; kByte
+  BlockMask blocks;
+  double blocks_share = 1.0;  // of the tiles that are visible
   Broadcast bias;       // added to the scaled scores
   const float* slopes;  // (heads) or (batch, heads): adds -slope * |position of the query - key|; null when absent
   int64_t slope_stride;  // from one item of the batch to the next; 0 when they share the slopes

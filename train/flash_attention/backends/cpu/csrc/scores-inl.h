@@ -94,22 +94,31 @@ struct PairInputs {
   uint32_t* keep;     // [row][kWords] from dropout
   float* bias;        // [row or 1][bias_stride] in float32
   bool masked;
+  // By the block mask: a bit for each 32 keys of the tile that rows before `second_block`, and rows from it on, may see.
+  uint32_t block_words[2];
+  int64_t second_block;
   int64_t bias_stride;  // 0 when all rows share one
   float slope;
   int64_t position;  // key position of the tile's first query row
 
   static constexpr int64_t kBiasStride = kKeyTile + 16;
+  static constexpr uint32_t kAllWords = (1u << kWords) - 1;
 
   void allocate(Arena& arena, const Problem& p, int64_t rows) {
-    visible = p.mask.data || p.segments ? arena.take<uint32_t>(rows * kWords) : nullptr;
+    visible = p.mask.data || p.segments || p.blocks.data ? arena.take<uint32_t>(rows * kWords) : nullptr;
     keep = p.dropout.kind != Dropout::kNone ? arena.take<uint32_t>(rows * kWords) : nullptr;
     bias = p.bias.data ? arena.take<float>(rows * kBiasStride) : p.capped() ? arena.take<float>(kBiasStride) : nullptr;
   }
 
-  // Reads the segments and the explicit mask. False when they hide the whole pair.
+  // Reads the block mask, the segments and the explicit mask. False when one of them hides the whole pair.
   bool load_mask(const Problem& p, int64_t batch, int64_t head, const QueryTile& q, const KeyTile& k) {
     masked = false;
+    block_words[0] = block_words[1] = kAllWords;
+    second_block = kQueryRows;
+    bool hides = false;
+    if (p.blocks.data && !load_blocks(p, batch, head, q, k, hides)) return false;
     if (p.segments && !load_segments(p, batch, q, k)) return false;
+    if (hides) hide_blocks(q);
     if (!p.mask.data) return true;
     uint32_t any = 0;
     const uint8_t* base = static_cast<const uint8_t*>(p.mask.data);
@@ -124,6 +133,16 @@ struct PairInputs {
     masked = true;
     return any != 0;
   }
+
+  // The columns that the block mask leaves to some row of [first, last]: from the first on, and to the one behind the last.
+  void narrow(int64_t first, int64_t last, int64_t& from, int64_t& to) const {
+    const uint32_t words = (first < second_block ? block_words[0] : 0) | (last >= second_block ? block_words[1] : 0);
+    if (words == kAllWords) return;
+    from = words == 0 ? 0 : Band::max(from, 32 * __builtin_ctz(words));
+    to = words == 0 ? 0 : Band::min(to, 32 * (32 - __builtin_clz(words)));
+  }
+  // Whether the block mask leaves a column to a row.
+  bool may_see(int64_t row, int64_t column) const { return block_words[row >= second_block] >> (column / 32) & 1; }
 
   void load_rest(const Problem& p, int64_t batch, int64_t head, const QueryTile& q, const KeyTile& k) {
     if (keep) load_keep(p, batch, head, q, k);
@@ -146,6 +165,32 @@ struct PairInputs {
       }
     }
   };
+
+  // False when the block mask hides the whole pair; `hides` says whether it hides some of it. The rows are in one block or two.
+  bool load_blocks(const Problem& p, int64_t batch, int64_t head, const QueryTile& q, const KeyTile& k, bool& hides) {
+    const BlockMask& blocks = p.blocks;
+    second_block = Band::min(q.count, blocks.tile - q.first % blocks.tile);
+    for (int side = 0; side < 2; ++side) {
+      const int64_t row = q.first + side * second_block;
+      block_words[side] = 0;
+      for (int64_t column = 0; row < q.first + q.count && column < k.count; column += 32)
+        block_words[side] |= static_cast<uint32_t>(blocks.sees(batch, head, row, k.first + column)) << (column / 32);
+    }
+    const uint32_t any = block_words[0] | block_words[1];
+    if (second_block == q.count) block_words[1] = block_words[0];
+    hides = (block_words[0] & block_words[1]) != kAllWords >> (kWords - (k.count + 31) / 32);
+    return any != 0;
+  }
+
+  void hide_blocks(const QueryTile& q) {
+    for (int64_t m = 0; m < q.count; ++m)
+      for (int64_t w = 0; w < kWords; ++w) {
+        const uint32_t shown = may_see(m, 32 * w) ? ~uint32_t{0} : 0;
+        uint32_t& word = visible[m * kWords + w];
+        word = masked ? word & shown : shown;
+      }
+    masked = true;
+  }
 
   // False when no id is of both. Sets `masked` and the words of the rows, unless all ids are the same.
   bool load_segments(const Problem& p, int64_t batch, const QueryTile& q, const KeyTile& k) {

@@ -3,32 +3,24 @@
 from __future__ import annotations
 
 import numpy as np
+from flash_attention import reference
 from flash_attention.call import Call
-from flash_attention.kernels.tik import layout
+from flash_attention.kernels.tik import describe, layout
 from flash_attention.kernels.tik.decode import schedule
 from flash_attention.kernels.tik.decode.tiling import DecodePlan
 from flash_attention.kernels.tik.problem import KernelProblem, padded
 
 
-def explicit_mask(problem: Call, mask=None, prefix=None, segment_ids=None, kv_segment_ids=None) -> np.ndarray | None:
+def explicit_mask(call: Call, mask=None, **others) -> np.ndarray | None:
     """Return the mask of a call's inputs, in which non-zero hides.
 
     Args:
-        mask: of problem.mask_shape.
-        prefix: (B,); segment_ids: (B, Sq); kv_segment_ids: (B, Sk); as for `Backend.build`.
+        mask: of call.mask_shape.
+        others: prefix, segment_ids, kv_segment_ids and block_mask as for `Backend.build`.
     """
-    if not (problem.prefix or problem.segments):
+    if not describe.makes_mask(call):
         return mask
-    hidden = np.zeros((problem.batch, 1, problem.seq_q, problem.seq_k), bool)
-    if mask is not None:
-        hidden = hidden | (np.asarray(mask) != 0)
-    if prefix is not None:
-        behind = np.arange(problem.seq_k) >= np.asarray(prefix)[:, None, None, None]
-        hidden |= ~problem.band.dense() & behind
-    if segment_ids is not None:
-        own, other = np.asarray(segment_ids)[:, None, :, None], np.asarray(kv_segment_ids)[:, None, None, :]
-        hidden |= (own != other) | (own < 0)
-    return hidden
+    return np.broadcast_to(reference.hidden(call, mask, **others), describe.mask_shape(call))
 
 
 def to_stored(problem: KernelProblem, name: str, array: np.ndarray) -> np.ndarray:
