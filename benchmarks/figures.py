@@ -25,7 +25,7 @@ from flash_attention.measuring.implementations import Gemm
 from flash_attention.measuring.timing import Timing, Worker, time_in_turns, working
 from flash_attention.text_table import table
 
-from benchmarks import masked_decode, tik_decode
+from benchmarks import block_sparse, masked_decode, tik_decode
 
 WINDOW_BLOCKS = 8
 WINDOW_TILES = (64, 128)
@@ -242,6 +242,7 @@ PARTS: dict[str, Callable[[argparse.Namespace, Plan], list[Figure]]] = {
     "packed": lambda options, plan: sequences.packed(options.rounds, options.threads, options.quick),
     "decode": lambda options, plan: sequences.decode(options.rounds, options.threads, options.quick, DTYPES),
     "masked_decode": lambda options, plan: masked_decode.figures(options.quick),
+    "block_sparse": lambda options, plan: block_sparse.figures(options.quick),
     "tik": lambda options, plan: tik.figures(tik.SEQ // tik.QUICK if options.quick else tik.SEQ),
     "tik_decode": lambda options, plan: tik_decode.figures(options.quick),
 }

@@ -12,7 +12,7 @@ from flash_attention.measuring.case import Case
 from flash_attention.measuring.figures import Figure
 from flash_attention.measuring.timing import Timing
 
-from benchmarks import figures, masked_decode, tik_decode
+from benchmarks import block_sparse, figures, masked_decode, tik_decode
 from benchmarks.figures import BOUNDS, bound_of, is_met
 
 
@@ -82,7 +82,7 @@ def test_memory_is_beyond_the_results(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 #: Parts that are not measured by workers.
-OTHERS = ("packed", "decode", "masked_decode", "tik", "tik_decode")
+OTHERS = ("packed", "decode", "masked_decode", "block_sparse", "tik", "tik_decode")
 
 
 @pytest.fixture
@@ -113,6 +113,7 @@ def names(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         *decode,
         *packed,
         *masked_decode.names(),
+        *block_sparse.names(),
         *operators,
     ]
 

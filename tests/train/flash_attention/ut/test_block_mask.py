@@ -17,7 +17,7 @@ def tensors(seq=300, dtype=np.float32):
 
 
 def expected(mask, **rules):
-    """Return the attention of the tensors with the mask for every score in place of the block mask."""
+    """Return attention under a mask that says the same for every score."""
     hidden = Tensor(~mask.dense(300, 300))
     return flash_attention(*tensors(), hidden, backend="math", **rules).asnumpy()
 
