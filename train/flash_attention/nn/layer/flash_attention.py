@@ -201,7 +201,8 @@ class FlashAttention(EntryCell):
         self.value_head_dim = value_head_dim
         self.alibi_grad = alibi_grad
         self.seed = seed
-        self.block_mask = None if block_mask is None else Tensor(block_mask.tiles)
+        self.block_mask = block_mask
+        self.tiles = None if block_mask is None else Tensor(block_mask.tiles)
         self.dropout_seed: Any = DropoutSeed(seed) if dropout_rate > 0 else None
         self.widths: tuple[int | None, int | None] = head_dim, value_head_dim  # of tensors; None is any
         self.cast = MixedPrecisionCast()
@@ -239,7 +240,7 @@ class FlashAttention(EntryCell):
                 segment_ids=segment_ids,
                 kv_segment_ids=kv_segment_ids,
                 alibi_slopes=alibi_slopes,
-                block_mask=self.block_mask if block_mask is None else block_mask,
+                block_mask=self.tiles if block_mask is None else block_mask,
             ),
             rules_of(rules),
             (self.alibi_grad, self.input_layout, self.widths[0], self.widths[1], self.batch, False),
@@ -286,4 +287,6 @@ class FlashAttention(EntryCell):
         shown = {name: getattr(self, name) for name in _SHOWN}
         if self.dropout_rate > 0.0 and self.seed is not None:
             shown["seed"] = self.seed
+        if self.block_mask is not None:
+            shown["block_mask"] = self.block_mask
         return ", ".join(f"{name}={value!r}" for name, value in shown.items())

@@ -94,7 +94,7 @@ WRONG = {
     **dict.fromkeys(("dropout_p", "dropout"), ("x", 1.5)),
     **dict.fromkeys(("causal", "is_causal", "enable_gqa", "deterministic", "return_softmax_lse"), FLAG[:1]),
     **dict.fromkeys(("return_attn_probs", "rotary_interleaved", "interleaved"), FLAG),
-    **dict.fromkeys(("alibi_slopes", "s_aux", "attn_mask", "attention_mask", "alibi_mask"), OPTIONAL),
+    **dict.fromkeys(("alibi_slopes", "block_mask", "s_aux", "attn_mask", "attention_mask", "alibi_mask"), OPTIONAL),
     **dict.fromkeys(("cu_seqlens_q", "cu_seqlens_k", "cu_seqlens"), (*INTEGERS, Tensor([0, 4, 2]), [0, 4, 2], ())),
     **dict.fromkeys(("cache_seqlens", "seqlen_offsets"), (*INTEGERS, -1)),
     **dict.fromkeys(("cache_batch_idx", "cache_leftpad", "block_table"), INTEGERS),

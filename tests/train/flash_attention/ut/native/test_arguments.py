@@ -10,10 +10,10 @@ from flash_attention.call import Call
 CALL = Call(batch=2, heads=4, kv_heads=2, seq_q=5, seq_k=6, head_dim=8, dtype="float32")
 COUNT, CONFIG, DTYPE, SHAPE, POINTER, VALUE, TOO_LARGE, _, TARGET = range(1, 10)
 BAD_PREFIX = 15
-MASK, BIAS, KEEP_BITS, SEED, SINKS, PREFIX, SEGMENTS, KV_SEGMENTS, RULES, RATES = range(3, 13)
+MASK, BIAS, KEEP_BITS, SEED, SINKS, PREFIX, SEGMENTS, KV_SEGMENTS, BLOCKS, RULES, RATES = range(3, 14)
 # Fields of the rules, in the order of csrc/custom.cpp.
 (VERSION, CAUSAL, BOTTOM_RIGHT, LEFT, RIGHT, PREV, NEXT, BLOCK, DROPOUT, THRESHOLD, BATCH_OFFSET, HEAD_OFFSET,
- HAS_MASK, BIAS_KIND, LAYOUT, HEAD_DIM, VALUE_DIM, HAS_SINKS, HAS_PREFIX, HAS_SEGMENTS) = range(20)  # fmt: skip
+ HAS_MASK, BIAS_KIND, LAYOUT, HEAD_DIM, VALUE_DIM, HAS_SINKS, HAS_PREFIX, HAS_SEGMENTS, TILE) = range(21)  # fmt: skip
 
 
 def zeros(*shape, dtype=np.float32):
@@ -24,7 +24,7 @@ def zeros(*shape, dtype=np.float32):
 def forward_inputs(call=CALL) -> list:
     """Return the forward function's inputs for a call, with no optional tensor."""
     shapes = call.shape_query(), call.shape_key(), call.shape_key()
-    return [*(zeros(*shape) for shape in shapes), *[None] * 8, *library.configuration(call)]
+    return [*(zeros(*shape) for shape in shapes), *[None] * 9, *library.configuration(call)]
 
 
 def forward_outputs() -> list:
@@ -52,7 +52,7 @@ WRONG_INPUTS = {
     POINTER: ((0, None), (1, None), (RULES, None), (RATES, None)),
     DTYPE: (
         *((0, zeros(2, 4, 5, 8, dtype=np.float64)), (0, zeros(2, 4, 5, 8, dtype=np.float16))),
-        *((1, zeros(2, 2, 6, 8, dtype=np.int32)), (RULES, zeros(20, dtype=np.int32))),
+        *((1, zeros(2, 2, 6, 8, dtype=np.int32)), (RULES, zeros(21, dtype=np.int32))),
     ),
     SHAPE: (
         *((0, zeros(*shape)) for shape in ((2, 4, 40), (2, 4, 5, 8, 1), (1, 4, 5, 8), (2, 4, 5, 16), (2, 5, 5, 8))),
@@ -60,7 +60,7 @@ WRONG_INPUTS = {
     ),
     0: ((0, zeros(2, 4, 0, 8)),),  # no score
     CONFIG: (
-        *((RULES, zeros(19, dtype=np.int64)), (RULES, zeros(20, dtype=np.int64))),
+        *((RULES, zeros(20, dtype=np.int64)), (RULES, zeros(21, dtype=np.int64))),
         *((RATES, zeros(4)), (RATES, zeros(4 + 5))),
     ),
     VALUE: tuple((RATES, rates(*one)) for one in ((np.nan, 0, 1), (np.inf, 0, 1), (1, 0, 1, -1), (1, 0, 1, np.inf))),
@@ -83,7 +83,8 @@ WRONG_RULES = {
     VALUE: (
         *({CAUSAL: 2}, {BOTTOM_RIGHT: -1}, {LEFT: -2}, {RIGHT: 2**62}, {PREV: -1}, {NEXT: 2**40}, {BLOCK: 0}),
         *({BLOCK: 2**40}, {DROPOUT: 3}, {BIAS_KIND: 4}, {HAS_MASK: 2}, {LAYOUT: -1}, {LAYOUT: 6}, {HEAD_DIM: 0}),
-        *({HEAD_DIM: 1025}, {VALUE_DIM: 0}, {VALUE_DIM: 1025}, {HAS_SINKS: 2}),
+        *({HEAD_DIM: 1025}, {VALUE_DIM: 0}, {VALUE_DIM: 1025}, {HAS_SINKS: 2}, {TILE: -64}),
+        ({TILE: 96}, {BLOCKS: zeros(1, 1, 1, 1, dtype=UINT8)}),
         ({HAS_PREFIX: 1}, {PREFIX: np.int32([0, 6])}),
         *(({**BY_PREFIX, field: 3}, {PREFIX: np.int32([0, 6])}) for field in (LEFT, NEXT)),
         *(({DROPOUT: 1, THRESHOLD: threshold}, {SEED: OF_ZEROS}) for threshold in (0, 65536)),
@@ -92,14 +93,14 @@ WRONG_RULES = {
     ),
     POINTER: (
         *({HAS_MASK: 1}, {BIAS_KIND: 1}, {BIAS_KIND: 3}, {HAS_SINKS: 1}, BY_PREFIX, {HAS_SEGMENTS: 1}, DRAWN),
-        *({DROPOUT: 2}, ({HAS_SEGMENTS: 1}, {SEGMENTS: zeros(2, 5, dtype=INT32)})),
+        *({DROPOUT: 2}, {TILE: 64}, ({HAS_SEGMENTS: 1}, {SEGMENTS: zeros(2, 5, dtype=INT32)})),
     ),
     DTYPE: (
         *(({HAS_MASK: 1}, {MASK: zeros(2, 1, 5, 6)}), ({BIAS_KIND: 1}, {BIAS: zeros(1, 4, 1, 6, dtype=UINT8)})),
         *(({BIAS_KIND: 3}, {BIAS: zeros(4, dtype=np.float16)}), ({HAS_SINKS: 1}, {SINKS: zeros(4, dtype=np.float16)})),
         *((BY_PREFIX, {PREFIX: zeros(2, dtype=INT64)}), (DRAWN, {SEED: zeros(2, dtype=INT32)})),
         ({HAS_SEGMENTS: 1}, {SEGMENTS: zeros(2, 5), KV_SEGMENTS: zeros(2, 6)}),
-        ({DROPOUT: 2}, {KEEP_BITS: zeros(2, 4, 5, 1)}),
+        *(({DROPOUT: 2}, {KEEP_BITS: zeros(2, 4, 5, 1)}), ({TILE: 64}, {BLOCKS: zeros(1, 1, 1, 1)})),
     ),
     SHAPE: (
         *({LAYOUT: 2}, {LAYOUT: 1}, {HEAD_DIM: 4}, {VALUE_DIM: 4}),
@@ -111,6 +112,10 @@ WRONG_RULES = {
         *(({BIAS_KIND: 3}, {BIAS: zeros(*shape)}) for shape in ((3,), (1, 4), (2, 4, 1))),
         *(({HAS_SINKS: 1}, {SINKS: zeros(5)}), (BY_PREFIX, {PREFIX: zeros(3, dtype=INT32)})),
         ({HAS_SEGMENTS: 1}, {SEGMENTS: zeros(2, 6, dtype=INT32), KV_SEGMENTS: zeros(2, 6, dtype=INT32)}),
+        *(
+            ({TILE: 64}, {BLOCKS: zeros(*shape, dtype=UINT8)})
+            for shape in ((1, 1), (1, 1, 1, 2), (1, 1, 2, 1), (3, 1, 1, 1), (1, 2, 1, 1))
+        ),
         *((DRAWN, {SEED: zeros(3, dtype=INT64)}), ({DROPOUT: 2}, {KEEP_BITS: zeros(2, 4, 5, 2, dtype=UINT8)})),
     ),
     BAD_PREFIX: tuple((BY_PREFIX, {PREFIX: np.int32(ends)}) for ends in ([0, 7], [-1, 0])),

@@ -5,7 +5,7 @@ import inspect
 import mindspore as ms
 import numpy as np
 import pytest
-from flash_attention import FlashAttention, attention_backend, reference
+from flash_attention import BlockMask, FlashAttention, attention_backend, reference
 from flash_attention.call import Call
 from mindspore import Tensor, nn
 
@@ -36,7 +36,7 @@ def test_the_positional_signature_is_the_one_users_have():
     parameters = list(inspect.signature(FlashAttention.construct).parameters.values())[1:]
     construct = [(p.name, p.default) for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
     names = ["query", "key", "value", "attention_mask", "alibi_mask", "sinks", "prefix", "segment_ids"]
-    assert [name for name, _ in construct] == [*names, "kv_segment_ids", "alibi_slopes"]
+    assert [name for name, _ in construct] == [*names, "kv_segment_ids", "alibi_slopes", "block_mask"]
     assert all(default is None for _, default in construct[3:])
 
 
@@ -253,6 +253,7 @@ def test_repr_and_attributes():
             "causal": True,
         },
         **{"causal_alignment": "bottom_right", "value_head_dim": 32, "alibi_grad": False, "seed": 11},
+        "block_mask": BlockMask([[1]]),
     }
     signature = inspect.signature(FlashAttention.__init__).parameters
     assert list(settings) == [name for name in signature if name != "self"]

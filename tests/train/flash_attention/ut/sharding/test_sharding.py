@@ -265,20 +265,24 @@ def test_strategies_on_the_primitives_of_the_layer(layouts, monkeypatch):
     if not layouts:
         monkeypatch.delattr(ms, "Layout", raising=False)
     # Another shape for either form, as cells are kept by call.
-    whole = make_call(**{**SIZES, **MASKED, "head_dim": 16 if layouts else 8})
+    tiles = {"block_mask_shape": (1, SIZES["heads"], 1, 1), "block_mask_tile": 64}
+    whole = make_call(**{**SIZES, **MASKED, **tiles, "head_dim": 16 if layouts else 8})
     shard = Sharding(ShardRequest(4, 2), 8, 3).shard(whole, (8, 24, 24))
     cell = registry.build(shard.plan.local(whole, 3), "cpu", shard)
     attributes = cell.forward.primitive.attrs
     assert attributes["self_define_shard"]
     if layouts:
         maps = [layout["tensor_map"] for layout in attributes["in_layout"]]
-        assert maps == [(1, 0, -1, -1)] * 3 + [(1, -1, -1, -1)] + [(-1,)] * 9
+        assert maps == [(1, 0, -1, -1)] * 3 + [(1, -1, -1, -1)] + [(-1,)] * 7 + [(-1, 0, -1, -1)] + [(-1,)] * 2
         assert [layout["tensor_map"] for layout in attributes["out_layout"]] == [(1, 0, -1, -1), (1, 0, -1)]
         assert attributes["in_layout"][0]["device_matrix"] == (4, 2)
     else:
-        assert attributes["in_strategy"] == (Q, Q, Q, (4, 1, 1, 1)) + ((1,),) * 9
+        assert attributes["in_strategy"] == (Q, Q, Q, (4, 1, 1, 1)) + ((1,),) * 7 + ((1, 2, 1, 1),) + ((1,),) * 2
         assert attributes["dev_matrix_shape"] == [4, 2]
-        assert attributes["inputs_tensor_map"] == [[1, 0, -1, -1]] * 3 + [[1, -1, -1, -1]] + [[-1]] * 9
+        assert (
+            attributes["inputs_tensor_map"]
+            == [[1, 0, -1, -1]] * 3 + [[1, -1, -1, -1]] + [[-1]] * 7 + [[-1, 0, -1, -1]] + [[-1]] * 2
+        )
         assert attributes["outputs_tensor_map"] == [[1, 0, -1, -1], [1, 0, -1]]
         assert (attributes["as_loss_divisor"], attributes["empty_mirror_ops"]) == (1, 0)
 
