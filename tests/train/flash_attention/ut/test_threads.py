@@ -15,7 +15,7 @@ THREADS = 4
 
 
 def in_threads(work, times):
-    """Call `work(thread)` in several threads that switch often, and return its results and the first error."""
+    """Return the results of `work(thread)` in threads that switch often, and the errors."""
     results, errors = [], []
 
     def call(thread):

@@ -30,7 +30,10 @@ class OutOfBand(nn.Cell):
 
 
 class OutOfTiles(nn.Cell):
-    """Give a boolean (batch or 1, heads or 1, seq_q, seq_k), True if a block mask hides the key."""
+    """Hide keys by a block mask.
+
+    Gives a boolean (batch or 1, heads or 1, seq_q, seq_k), True = hidden.
+    """
 
     def __init__(self, call: Call):
         super().__init__()
