@@ -23,3 +23,9 @@ def ascend_generation() -> str:
     from mindspore._c_expression import MSContext
 
     return MSContext.get_instance().get_ascend_soc_version()
+
+
+def infers() -> bool:
+    """Return True if the global jit config is for inference. A MindSpore without such a config says no."""
+    settings: dict = getattr(ms.context, "get_jit_config", dict)() or {}
+    return settings.get("infer_boost") == "on"

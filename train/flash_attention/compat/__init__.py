@@ -4,7 +4,7 @@ ascend910.py    the FlashAttention layers for the Ascend 910 that models were wr
                 signatures
 flash_attn/     the functions of flash_attn, the package for other accelerators
 mindspore_ops/, mindspore_patch.py
-                MindSpore's `flash_attention_score` and `FlashAttentionScore`, and how they get into its place
+                MindSpore's attention operators, and how they get into its place
 transformers.py the attention functions of mindone's transformers
 mindnlp.py      the same of MindNLP
 """

@@ -1,4 +1,4 @@
-"""Put `flash_attention_score` and `FlashAttentionScore` of this package in the place of MindSpore's."""
+"""Put attention operators of this package in the place of MindSpore's."""
 
 from __future__ import annotations
 
@@ -12,9 +12,17 @@ import mindspore as ms
 
 from flash_attention.backends import registry
 from flash_attention.bridge import versions
-from flash_attention.compat.mindspore_ops import FlashAttentionScore, flash_attention_score
+from flash_attention.call.checks import check_bool
+from flash_attention.compat import mindspore_ops
+from flash_attention.compat.mindspore_ops import flash_attention_score
+from flash_attention.compat.mindspore_ops.inference import decided, say
 
-_OURS: dict[str, Any] = {"flash_attention_score": flash_attention_score, "FlashAttentionScore": FlashAttentionScore}
+_OURS: dict[str, Any] = {name: getattr(mindspore_ops, name) for name in mindspore_ops.__all__}
+_MEANINGS = {
+    True: "True: without attn_mask, next_tokens 0 means causal",
+    False: "False: without attn_mask, next_tokens 0 means nothing",
+    None: "undecided: next_tokens 0 without attn_mask is refused",
+}
 # The places from which client code imports them. They are put there even if MindSpore has none.
 _PUBLIC = {
     "mindspore.ops": ("flash_attention_score",),
@@ -40,7 +48,7 @@ class Patch:
 
     Attributes:
         report (dict): per name, such as "mindspore.ops.flash_attention_score", "replaced", "added" or why it was left
-            alone.
+            alone; under "inference", the meaning of calls that inference and training read in different ways.
     """
 
     def __init__(self) -> None:
@@ -54,6 +62,7 @@ class Patch:
 
     def undo(self) -> None:
         """Put MindSpore's own functions back. Replacements by another call stay."""
+        say(self, None)
         while self._code:
             function, code, defaults = self._code.pop()
             function.__code__, function.__defaults__ = code, defaults
@@ -71,8 +80,8 @@ class Patch:
         self.undo()
 
     def _late(self) -> list[str]:
-        """Return the names under which modules of others have the primitive that was replaced."""
-        theirs = [before for _, name, before in self._before if name == "FlashAttentionScore"]
+        """Return the names of replaced primitives in modules of others."""
+        theirs = [before for _, name, before in self._before if name != "flash_attention_score"]
         ours = ("mindspore", __name__.partition(".")[0])
         return [
             f"{module_name}.{name}"
@@ -96,16 +105,26 @@ class Patch:
             before.__code__, before.__defaults__ = _early_bound.__code__, None
 
 
-def patch_mindspore() -> Patch:
-    """Make `mindspore.ops.flash_attention_score` and the primitive `FlashAttentionScore` ours, wherever MindSpore's
-    modules have them. If the device has MindSpore's own (Atlas A2 and later), they stay.
+def patch_mindspore(inference: bool | None = None) -> Patch:
+    """Make MindSpore's attention operators ours, wherever MindSpore's modules have them: `flash_attention_score` and
+    the primitives `FlashAttentionScore`, `ReshapeAndCache`, `PagedAttention`, `PagedAttentionMask` and
+    `ApplyRotaryPosEmb`. If the device has MindSpore's own (Atlas A2 and later), they stay.
 
-    Code that imported the function before gets ours too. Modules that imported the primitive before keep MindSpore's,
-    so call this first; a warning and the report name such modules. If the device
-    target later becomes one that has MindSpore's own, ours hand over to it. A second call changes nothing.
+    Code that imported flash_attention_score before gets ours too. Modules that imported another name before keep
+    MindSpore's, so call this first; a warning and the report name such modules. If the device target later becomes one
+    that has MindSpore's own, ours hand over to it. A second call changes nothing but the meaning.
+
+    Args:
+        inference (bool): the meaning of FlashAttentionScore in padded layouts and sparse_mode 0, without attn_mask and
+            with next_tokens 0. True: causal, as MindSpore's inference operators take it. False: every key is visible,
+            as its documentation says. Default: None; a global jit config with `infer_boost` on counts as True, and
+            without it such a call is refused.
 
     Returns:
         Patch, with a report, `undo()`, and usable in `with`.
+
+    Raises:
+        TypeError: inference is neither a bool nor None.
 
     Examples:
         >>> from flash_attention import patch_mindspore
@@ -114,6 +133,8 @@ def patch_mindspore() -> Patch:
         'replaced'
         >>> patch.undo()
     """
+    if inference is not None:
+        check_bool("inference", inference)
     patch = Patch()
     if registry.get_backend("fused").unavailable() is None:
         target = ms.get_context("device_target")
@@ -123,6 +144,8 @@ def patch_mindspore() -> Patch:
             for name in names
         }
         return patch
+    say(patch, inference)
+    patch.report["inference"] = _MEANINGS[decided()]
     for module_name, names in _PUBLIC.items():
         module = importlib.import_module(module_name)
         for name in names:
@@ -138,5 +161,5 @@ def patch_mindspore() -> Patch:
     for place in late:
         patch.report[place] = "left alone: imported before, call patch_mindspore first"
     if late:
-        logger.warning("patch_mindspore: imported before it, these keep MindSpore's primitive: %s", ", ".join(late))
+        logger.warning("patch_mindspore: imported before it, these keep MindSpore's: %s", ", ".join(late))
     return patch

@@ -49,6 +49,11 @@ CALLS = [
     *(("mindnlp", model) for model in ("llama", "qwen2", "gemma2")),
     *(("mindformers 1.0.2", arguments) for arguments in ("llama graph", "llama pynative", "bloom graph", "gpt2 graph")),
     ("mindformers 1.0.2", "glm2 graph"),
+    *(
+        ("mindformers 1.3.2", f"serving {layout} {mode}")
+        for layout in ("th", "bsh")
+        for mode in ("pynative static", "graph static", "graph dynamic")
+    ),
     *(("mindformers 1.3.2", arguments) for arguments in ("llama graph", "llama pynative", "bloom graph", "gpt2 graph")),
 ]
 
@@ -69,9 +74,11 @@ def client_environment(name: str) -> Path:
 @pytest.mark.timeout(3600)  # the first call of a library installs it
 @pytest.mark.parametrize("name, arguments", CALLS, ids=[" ".join(call) for call in CALLS])
 def test_models_of_a_library_agree_with_their_own_attention(name: str, arguments: str, tmp_path: Path):
-    program = Path(__file__).parent / "support" / f"client_{name.partition(' ')[0]}.py"
+    library, serving = name.partition(" ")[0], arguments.removeprefix("serving ")
+    program = f"client_{library}.py" if serving == arguments else f"client_{library}_serving.py"
+    program = Path(__file__).parent / "support" / program
     path = os.pathsep.join(str(ROOT / part) for part in ("train", "."))
-    printed = run(client_environment(name), program, *arguments.split(), cwd=tmp_path, PYTHONPATH=path)
+    printed = run(client_environment(name), program, *serving.split(), cwd=tmp_path, PYTHONPATH=path)
     assert printed.splitlines()[-1] == "ok", printed
 
 

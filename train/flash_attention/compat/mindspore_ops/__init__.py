@@ -1,4 +1,4 @@
-"""`flash_attention_score` and `FlashAttentionScore` with the meaning that MindSpore 2.10 gives them, on our backends.
+"""MindSpore's attention operators with the meaning that MindSpore 2.10 gives them, on our backends.
 
 MindSpore's own run on Atlas A2 and later devices only. The contract is the documentation of
 `mindspore.ops.flash_attention_score` and of the primitive. The two differ in one formula: the function adds real_shift
@@ -9,11 +9,30 @@ layouts.py      reads a call: sizes out of the layout, packed sequences, head_nu
 sparse_modes.py reads sparse_mode, attn_mask, prefix and tokens: who sees whom
 real_shift.py   reads real_shift, and makes a bias of it
 cells.py        attention, and the maximum and sum of each query
+inference.py    reads a call as MindSpore's inference operators do
 operators.py    the function and the primitive
 
-`flash_attention.compat.mindspore_patch` puts both in MindSpore's place.
+Inference has no gradients:
+
+cache.py        `ReshapeAndCache`
+paged.py        `PagedAttention`, `PagedAttentionMask`
+rotary.py       `ApplyRotaryPosEmb`
+reshaped.py     reshapes tensors of any dtype
+
+`flash_attention.compat.mindspore_patch` puts them in MindSpore's place.
 """
 
+from flash_attention.compat.mindspore_ops.cache import ReshapeAndCache
 from flash_attention.compat.mindspore_ops.operators import FlashAttentionScore, flash_attention_score
+from flash_attention.compat.mindspore_ops.paged import PagedAttention, PagedAttentionMask
+from flash_attention.compat.mindspore_ops.rotary import ApplyRotaryPosEmb, apply_rotary_pos_emb_
 
-__all__ = ["FlashAttentionScore", "flash_attention_score"]
+__all__: list[str] = [
+    "ApplyRotaryPosEmb",
+    "FlashAttentionScore",
+    "PagedAttention",
+    "PagedAttentionMask",
+    "ReshapeAndCache",
+    "apply_rotary_pos_emb_",
+    "flash_attention_score",
+]

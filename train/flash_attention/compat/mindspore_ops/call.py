@@ -20,6 +20,7 @@ class Settings(NamedTuple):
     inner_precise: int
     input_layout: str
     sparse_mode: int
+    inference: bool | None
 
 
 class FusedCall(NamedTuple):
@@ -31,6 +32,7 @@ class FusedCall(NamedTuple):
     causal_alignment: str = "top_left"
     window_size: tuple = (-1, -1)
     takes_mask: bool = False
+    triangle: bool = False  # attn_mask stands for causal, sequences of keys are as long as the queries'
     hidden: Any = None  # NumPy bool array that broadcasts to the scores, hidden besides
     prefix: bool = False
     shift: str = "none"  # "full"; "alibi" or, of packed sequences, "slopes": slopes out of the last rows

@@ -11,6 +11,7 @@ from flash_attention.bridge.hiding import Hides
 from flash_attention.bridge.parameters import EntryCell
 from flash_attention.bridge.tensors import compiling
 from flash_attention.compat.mindspore_ops.call import PACKED, FusedCall
+from flash_attention.compat.mindspore_ops.inference import Ends
 from flash_attention.compat.mindspore_ops.real_shift import Alibi, Float32, Slopes
 from flash_attention.functional import flash_attention
 from flash_attention.sharding.request import RequestedSharding, ShardRequest
@@ -58,6 +59,7 @@ class Attend(nn.Cell):
     def __init__(self, call: FusedCall, return_lse: bool, drops: bool, request: ShardRequest | None = None):
         super().__init__()
         self.packed, self.prefix = call.settings.input_layout in PACKED, call.prefix
+        self.ends = Ends(call.triangle)
         self.rate = 1.0 - float(call.settings.keep_prob) if drops else 0.0
         self.input_layout = call.settings.input_layout
         self.shards = None if request is None else RequestedSharding(request)
@@ -71,10 +73,11 @@ class Attend(nn.Cell):
             "argument_names": _NAMES,
         }
 
-    def construct(self, query, key, value, mask, bias, drop_mask, prefix, lengths_q, lengths_k, scale):
+    def construct(self, query, key, value, mask, bias, drop_mask, prefix, lengths_q, lengths_k, scale, attn_mask):
         if self.rate > 0 and drop_mask is None and compiling():
             _refuse_drawing()
         if self.packed:
+            lengths_q, lengths_k = self.ends(query, key, lengths_q, lengths_k, attn_mask)
             packed = query, key, value, lengths_q, lengths_k
             return flash_attention_varlen(*packed, keep_bits=drop_mask, alibi_slopes=bias, scale=scale, **self.rules)
         shown, shards = None, None
@@ -107,7 +110,9 @@ class Score(EntryCell):
 
     def construct(self, query, key, value, real_shift, drop_mask, attn_mask, prefix, lengths_q, lengths_k):
         mask, bias = self.prepared(real_shift, attn_mask)
-        return self.attend(query, key, value, mask, bias, drop_mask, prefix, lengths_q, lengths_k, self.scale)
+        return self.attend(
+            query, key, value, mask, bias, drop_mask, prefix, lengths_q, lengths_k, self.scale, attn_mask
+        )
 
 
 class Statistics(EntryCell):
@@ -130,8 +135,9 @@ class Statistics(EntryCell):
         if bias is not None:
             bias = ops.stop_gradient(bias)
             wide = bias * _SPREAD
-        logsumexp = self.attend(query, key, value, mask, bias, None, prefix, lengths_q, lengths_k, self.scale)[1]
-        maximum = self.attend(query, key, value, mask, wide, None, prefix, lengths_q, lengths_k, spread)[1] / _SPREAD
+        packed = prefix, lengths_q, lengths_k
+        logsumexp = self.attend(query, key, value, mask, bias, None, *packed, self.scale, attn_mask)[1]
+        maximum = self.attend(query, key, value, mask, wide, None, *packed, spread, attn_mask)[1] / _SPREAD
         fully_masked = logsumexp < -3e38
         ratio = ops.exp(ops.cast(logsumexp - maximum, self.precise))
         total = ops.masked_fill(ops.cast(ratio, mstype.float32), fully_masked, 0.0)

@@ -7,6 +7,7 @@ from flash_attention.call.checks import check_int, check_name, check_real
 from flash_attention.call.inputs import Sizes, TensorSpec, read_tensors
 from flash_attention.call.layout import UNKNOWN
 from flash_attention.compat.mindspore_ops.call import PACKED, FusedCall, Settings
+from flash_attention.compat.mindspore_ops.inference import TRIANGLE, is_triangle
 from flash_attention.compat.mindspore_ops.real_shift import read_packed_shift, read_shift
 from flash_attention.compat.mindspore_ops.sparse_modes import check_mode, read_rules
 from flash_attention.sharding.request import ShardRequest
@@ -52,14 +53,17 @@ def _read_packed(settings: Settings, specs: tuple, prefix, head_dim: int | None)
             f"drop_mask: got {drop.dtype} of shape {drop.shape} with input_layout {layout!r}, allowed is uint8 of "
             "shape (bytes,): N * S1 * S2 / 8 of one sequence behind the other"
         )
-    if mode in (ALL_MASK, PREFIX) or (mode == DEFAULT_MASK and mask is not None):
+    triangle = mode == DEFAULT_MASK and is_triangle(mask)
+    if mode in (ALL_MASK, PREFIX) or (mode == DEFAULT_MASK and mask is not None and not triangle):
         raise ValueError(
-            f"sparse_mode: got {mode} with input_layout {layout!r}, allowed are 2 to 4, and 0 without attn_mask"
+            f"sparse_mode: got {mode} with input_layout {layout!r}, allowed are 2 to 4, and 0 without attn_mask or "
+            f"with a floating one of shape {TRIANGLE}, which stands for causal"
         )
     query_row, key_row, value_row = (one._replace(shape=(1, *one.shape)) for one in (query, key, value))
     sizes = read_tensors(query_row, key_row, value_row, "BSND" if layout == "TND" else "BSH", head_dim)
     _check_heads(settings, sizes, query)
-    call = read_rules(FusedCall(settings, sizes._replace(seq_q=UNKNOWN, seq_k=UNKNOWN)), mask, None)
+    call = FusedCall(settings, sizes._replace(seq_q=UNKNOWN, seq_k=UNKNOWN))
+    call = call._replace(causal=True, triangle=True) if triangle else read_rules(call, mask, None)
     return read_packed_shift(shift, call)
 
 
@@ -85,12 +89,16 @@ def _check_drop_mask(drop: TensorSpec | None, settings: Settings) -> None:
         raise ValueError("drop_mask: got one with keep_prob 1.0, allowed is one with keep_prob < 1")
 
 
-def shard_request(strategy, layout: str) -> ShardRequest:
-    """Return the split of batch and heads by the strategy of query.
+def shard_request(strategy, layout: str) -> ShardRequest | None:
+    """Return the split of batch and heads by query's strategy; None for packed sequences.
 
     Raises:
         ValueError: the strategy splits another axis.
     """
+    if layout in PACKED:
+        if any(size != 1 for size in strategy):
+            raise ValueError(f"in_strategy: got {strategy} for query in layout {layout}, allowed are ones")
+        return None
     axes = {"BSH": (0, 2), "SBH": (1, 2), "BNSD": (0, 1), "BSND": (0, 2)}
     check_name("input_layout", layout, axes)
     batch, heads = axes[layout]

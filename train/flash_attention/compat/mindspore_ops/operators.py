@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import mindspore as ms
-from mindspore import Tensor, nn, ops
+from mindspore import Tensor, nn
+from mindspore import dtype as mstype
 
 from flash_attention.bridge.precision import fix_dtypes
 from flash_attention.bridge.tensors import compile_time, read_specs, remembered, spec, tensor_spec
@@ -12,6 +13,7 @@ from flash_attention.call.inputs import DTYPES
 from flash_attention.compat.ascend910 import Operator
 from flash_attention.compat.mindspore_ops.call import PACKED, Settings
 from flash_attention.compat.mindspore_ops.cells import Score, Statistics
+from flash_attention.compat.mindspore_ops.inference import constant_ends, decided, meaning, meaning_of
 from flash_attention.compat.mindspore_ops.layouts import LAYOUTS, read_call, shard_request
 
 
@@ -34,6 +36,7 @@ def flash_attention_score(
     inner_precise=0,
     input_layout="BSH",
     sparse_mode=0,
+    inference=None,
 ):
     """Compute `mindspore.ops.flash_attention_score`; all of its documentation holds, with these differences.
 
@@ -51,9 +54,11 @@ def flash_attention_score(
             (bytes,), N * S1 * S2 / 8 of one sequence behind the other, each S2 a multiple of 8.
         padding_mask: None; MindSpore documents it as reserved, not implemented yet.
         attn_mask (Tensor): bool or uint8, 1 = hidden; (S1, S2) or (B, N or 1, S1, S2), in sparse modes 2 to 4
-            (2048, 2048), whose contents are not looked at.
+            (2048, 2048), whose contents are not looked at. With TND and TH in mode 0 a floating one of (128, 128), not
+            0 above the diagonal, stands for causal at any length.
         prefix (Tensor, tuple, list): (B,), in sparse mode 5 the keys that every query of a batch item sees.
-        actual_seq_qlen, actual_seq_kvlen (Tensor, tuple, list): with TND and TH, where the sequences end.
+        actual_seq_qlen, actual_seq_kvlen (Tensor, tuple, list): with TND and TH, where the sequences end, or how long
+            they are: lengths if their sum is the number of rows.
         keep_prob (float): 0 < keep_prob <= 1, in steps of 2 ** -16. Below 1 without a drop_mask the decisions are
             drawn, repeatable by mindspore.set_seed; in PYNATIVE only.
         scalar_value (float): factor on the scores.
@@ -61,8 +66,12 @@ def flash_attention_score(
             attn_mask, position of query i at key i) and 4 (at key i + S2 - S1).
         inner_precise (int): without effect, sums and softmax are in float32.
         input_layout (str): "BSH", "BNSD", "SBH" or "BSND"; "TND", or "TH" with heads and head size in one axis, for
-            sequences one behind the other in sparse modes 2 to 4, or in 0 without attn_mask.
+            sequences one behind the other in sparse modes 2 to 4, or in 0 without attn_mask or with the floating one.
         sparse_mode (int): 0 to 5.
+        inference (bool): the meaning of a padded call in sparse mode 0 without attn_mask whose next_tokens is 0. True:
+            causal, as MindSpore's inference operators take it. False: every key is visible, as its documentation says.
+            Default: None, as `patch_mindspore` was told, else True if the global jit config has `infer_boost` on. If
+            neither says, such a call is refused.
 
     Returns:
         Tensor like query.
@@ -71,6 +80,7 @@ def flash_attention_score(
         TypeError, ValueError: an argument is not allowed.
     """
     settings = (head_num, keep_prob, scalar_value, pre_tokens, next_tokens, inner_precise, input_layout, sparse_mode)
+    settings = (*settings, inference)
     tensors = query, key, value, real_shift, drop_mask, attn_mask
     return _run("output", settings, tensors, padding_mask, (prefix, actual_seq_qlen, actual_seq_kvlen), None)
 
@@ -78,8 +88,9 @@ def flash_attention_score(
 def _run(result, settings, tensors, padding_mask, numbers, request):
     """Compute a call's "output", or its queries' "statistics"."""
     query, key, value, real_shift, drop_mask, attn_mask = tensors
-    prefix, lengths_q = _plain("prefix", numbers[0]), _plain("actual_seq_qlen", numbers[1])
-    lengths_k = _plain("actual_seq_kvlen", numbers[2])
+    prefix = _plain("prefix", numbers[0])
+    lengths_q = _ends("actual_seq_qlen", numbers[1], query, settings[6])
+    lengths_k = _ends("actual_seq_kvlen", numbers[2], key, settings[6])
     specs = (spec(query), spec(key), spec(value), spec(real_shift), spec(drop_mask), spec(attn_mask))
     rest = (spec(prefix), spec(padding_mask), spec(lengths_q), spec(lengths_k))
     run = _planned(result, settings, specs, rest, request)
@@ -91,7 +102,8 @@ class FlashAttentionScore(Operator):
     """`mindspore.ops.operations.nn_ops.FlashAttentionScore`, see `flash_attention_score`.
 
     softmax_max and softmax_sum are computed by two further forward passes; a graph leaves out what it does not use.
-    They have no gradient. `shard` takes a strategy of query that splits batch and heads.
+    They have no gradient. With the inference meaning they are not computed, and are NaN of shape (). `shard` takes a
+    strategy of query that splits batch and heads.
 
     Outputs:
         softmax_max (Tensor): float32 (B, N, S1, 8), or (T1, N, 8) with TND and TH, the largest score of each query,
@@ -114,7 +126,8 @@ class FlashAttentionScore(Operator):
     ):
         self.name = "FlashAttentionScore"
         settings = head_num, keep_prob, scale_value, pre_tokens, next_tokens, inner_precise, input_layout, sparse_mode
-        self.settings, self.input_layout, self.request = settings, input_layout, None
+        self.inference = decided()
+        self.settings, self.input_layout, self.request = (*settings, self.inference), input_layout, None
 
     def __call__(
         self,
@@ -132,8 +145,11 @@ class FlashAttentionScore(Operator):
         tensors = query, key, value, real_shift, drop_mask, attn_mask
         numbers = prefix, actual_seq_qlen, actual_seq_kvlen
         output = _run("output", self.settings, tensors, padding_mask, numbers, self.request)
+        if meaning(self.inference):
+            absent = _scalar(spec(query), float("nan"))
+            return absent, absent, absent, output
         softmax_max, softmax_sum = _run("statistics", self.settings, tensors, padding_mask, numbers, None)
-        return softmax_max, softmax_sum, ops.zeros((), query.dtype), output
+        return softmax_max, softmax_sum, _scalar(spec(query), 0.0), output
 
     def shard(self, in_strategy=None, out_strategy=None):
         """Split batch and heads over devices; None leaves the operator whole.
@@ -150,6 +166,11 @@ def _plain(name, given):
     return given if given is None or isinstance(given, Tensor) else _numbers(name, given)
 
 
+def _ends(name, given, rows, layout):
+    given = _plain(name, given)
+    return given if given is None or isinstance(given, Tensor) else constant_ends(name, given, spec(rows), layout)
+
+
 @compile_time
 def _numbers(name, given):
     """Return the numbers as Python's integers: a graph of MindSpore 2.0 takes none of NumPy."""
@@ -158,6 +179,11 @@ def _numbers(name, given):
     for number in given:
         check_int(name, number, 0)
     return tuple(map(int, given))
+
+
+@compile_time
+def _scalar(query, number):
+    return Tensor(number, getattr(mstype, tensor_spec("query", query).dtype))
 
 
 @compile_time
@@ -173,6 +199,7 @@ def _planned(result, settings, specs, rest, request):
             "padding_mask: got one, allowed is None; MindSpore documents it as reserved and not implemented yet"
         )
     settings = Settings(*settings)
+    settings = settings._replace(inference=meaning_of(settings.inference))
     check_name("input_layout", settings.input_layout, (*LAYOUTS, *PACKED))
     packed = settings.input_layout in PACKED
     for name, described in zip(("actual_seq_qlen", "actual_seq_kvlen"), lengths):

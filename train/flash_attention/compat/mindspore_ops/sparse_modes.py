@@ -16,7 +16,8 @@ from flash_attention.backends.fused import (
 from flash_attention.call.checks import INTEGERS, check_dtype, check_int
 from flash_attention.call.inputs import Sizes, TensorSpec, fits
 from flash_attention.call.layout import UNKNOWN
-from flash_attention.compat.mindspore_ops.call import FusedCall
+from flash_attention.compat.mindspore_ops.call import PACKED, FusedCall
+from flash_attention.compat.mindspore_ops.inference import read_unmasked
 
 _NOT_THERE = {6: "global", 7: "dilated", 8: "block_local"}
 
@@ -49,7 +50,7 @@ def read_rules(call: FusedCall, mask: TensorSpec | None, prefix) -> FusedCall:
         _check_prefix(prefix, call.sizes)
         return call._replace(causal=True, causal_alignment="bottom_right", takes_mask=True, prefix=True)
     if mask is None and mode == DEFAULT_MASK:
-        return call
+        return call if call.settings.input_layout in PACKED else read_unmasked(call)
     _check_mask(mask, [*allowed, (1, 1, seq_q, seq_k), (seq_q, seq_k)], mode)
     call = call._replace(takes_mask=True)
     return _read_tokens(call) if mode == DEFAULT_MASK else call

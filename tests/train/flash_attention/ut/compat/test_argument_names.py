@@ -100,7 +100,7 @@ WRONG = {
     **dict.fromkeys(("cache_batch_idx", "cache_leftpad", "block_table"), INTEGERS),
     **dict.fromkeys(("indices", "attention_mask_in_length", "unused_mask"), INTEGERS),
     **dict.fromkeys(("first_axis_dim", "batch", "seqlen", "num_splits", "sliding_window"), ("x", -1)),
-    **dict.fromkeys(("actual_seq_qlen", "actual_seq_kvlen"), (*INTEGERS, (3, 2), Tensor([4, 2], ms.int32))),
+    **dict.fromkeys(("actual_seq_qlen", "actual_seq_kvlen"), (*INTEGERS, (3, 2), Tensor([4, 3], ms.int32))),
     **dict.fromkeys(("sparse_mode", "head_num", "inner_precise"), ("x",)),
     **dict.fromkeys(("pre_tokens", "next_tokens"), ("x",)),
     "window_size": WINDOW,
@@ -113,6 +113,7 @@ WRONG = {
     "padding_mask": OPTIONAL[:1],
     "prefix": ("x", tensor(2)),
     "inplace": (True,),
+    "inference": ("x",),
     "input": TENSOR[:1],
     "values": TENSOR[:2],
 }

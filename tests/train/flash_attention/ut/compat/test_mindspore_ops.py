@@ -129,7 +129,7 @@ def test_every_layout_gives_attention_and_its_gradients(layout, mode):
 
 
 MODES = {
-    "0-without-mask-ignores-tokens": (0, (40, 24), None, {"pre_tokens": 3, "next_tokens": 0}, None),
+    "0-without-mask-ignores-tokens": (0, (40, 24), None, {"pre_tokens": 3, "next_tokens": 0, "inference": False}, None),
     "0-band": (0, (24, 40), "mask", {"pre_tokens": 5, "next_tokens": 7}, lambda q, k: band(q, k, 5, 7)),
     "0-negative-pre": (0, (24, 40), "mask", {"pre_tokens": -3, "next_tokens": 9}, lambda q, k: band(q, k, -3, 9)),
     "0-negative-next": (0, (24, 40), "mask", {"pre_tokens": 9, "next_tokens": -3}, lambda q, k: band(q, k, 9, -3)),
