@@ -179,7 +179,7 @@ class BlockMask:
     def strided(
         cls, seq_q: int, seq_k: int | None = None, *, stride: int, window: int = 1, tile: int = 128
     ) -> BlockMask:
-        """Make a window of neighbours and every so-many-th tile of keys, as Sparse Transformer has them.
+        """Make a window of neighbours and a stride of tiles, as Sparse Transformer does.
 
         Args:
             seq_q: queries.
@@ -234,7 +234,7 @@ class BlockMask:
     def sink_window(
         cls, seq_q: int, seq_k: int | None = None, *, sink_tiles: int = 1, window: int = 1, tile: int = 128
     ) -> BlockMask:
-        """Make first tiles that all queries see and a window of earlier tiles, as streaming models have them.
+        """Make first tiles for all queries and a window, as streaming models do.
 
         Queries are aligned with the last keys. Give `causal=True, causal_alignment="bottom_right"` beside it.
 
@@ -260,7 +260,7 @@ class BlockMask:
 
     @classmethod
     def documents(cls, lengths: Any, *, tile: int = 128) -> BlockMask:
-        """Make a mask of documents that lie one behind the other in a row and see themselves only.
+        """Make a mask of documents, one behind the other, that see themselves only.
 
         Args:
             lengths: tokens of each document, multiples of `tile`; the last one may have any length. For other lengths

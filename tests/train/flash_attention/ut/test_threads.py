@@ -15,7 +15,7 @@ THREADS = 4
 
 
 def in_threads(work, times):
-    """Return the results of `work(thread)` in threads that switch often, and the errors."""
+    """Return the results of `work(thread)` in several threads that switch often."""
     results, errors = [], []
 
     def call(thread):
