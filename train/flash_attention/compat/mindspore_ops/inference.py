@@ -23,14 +23,14 @@ _said: list[tuple[object, bool]] = []  # by patches that last, the newest behind
 
 
 def say(owner: object, inference: bool | None) -> None:
-    """Let calls that say nothing have this meaning while the owner's patch lasts; None ends it."""
+    """Set the meaning of undecided calls while the owner's patch lasts; None ends it."""
     _said[:] = [one for one in _said if one[0] is not owner]
     if inference is not None:
         _said.append((owner, inference))
 
 
 def decided() -> bool | None:
-    """Return whether calls have the inference meaning, from patches and the global jit config; None if neither says."""
+    """Return the meaning that patches or the global jit config say; None if neither does."""
     if _said:
         return _said[-1][1]
     return infers() or None
@@ -86,7 +86,7 @@ def is_triangle(mask: TensorSpec | None) -> bool:
 
 @compile_time
 def constant_ends(name: str, numbers: tuple, rows, layout: str) -> tuple:
-    """Return where packed sequences end, from their lengths or their ends and the tensor that has their rows."""
+    """Return the ends of packed sequences, from their lengths or ends and their tensor."""
     if layout not in PACKED:
         return numbers  # it takes no ends, and is refused later
     shape = tensor_spec("query" if name == _NAMES[0] else "key", rows).shape

@@ -27,10 +27,10 @@ _MASK_MODES = ("MASK_DEFAULT", "TRAPEZOIDAL")
 
 @ms.jit_class
 class PagedAttention(Operator):
-    """`mindspore.ops.auto_generate.PagedAttention`, see `flash_attention.paged_attention` for caches and tables.
+    """Stand for `mindspore.ops.auto_generate.PagedAttention`, by `flash_attention.paged_attention`.
 
-    Without a mask every query sees the whole context. N and D of keys are those of the cache; kv_head_num is not looked
-    at. A query that sees nothing gives 0.
+    Without a mask every query sees the whole context. N and D of keys are the sizes of the cache; kv_head_num is not
+    looked at. A query that sees nothing gives 0.
 
     Args:
         head_num (int): heads of query.
@@ -252,7 +252,7 @@ class _Attend(EntryCell):
 
 
 def latent_values(key_cache, width):
-    """Return the first columns of a cache, by way of float32 where a graph slices no bfloat16."""
+    """Return the first columns of a cache, bfloat16 by way of float32."""
     dtype = key_cache.dtype
     if dtype == mstype.float32 or dtype == mstype.float16:
         return key_cache[..., :width]
@@ -295,7 +295,7 @@ class _Split(nn.Cell):
 
 
 class _Masked(nn.Cell):
-    """Compute a call with a mask or bias, on the gathered keys and values of the sequences.
+    """Compute a call with a mask or bias, on gathered keys and values.
 
     Tokens of q_seq_lens see the keys of all sequences behind each other, of which all but their own are hidden.
     """
@@ -338,7 +338,7 @@ class _Masked(nn.Cell):
         return ops.cast(wide, output.dtype)
 
     def gathered(self, cache, tables, known):
-        """Return the keys of each sequence, (batch, keys, N, width), 0 past the end of its context."""
+        """Return (batch, keys, N, width), 0 past the end of each context."""
         dtype, rows = cache.dtype, cache
         if dtype != mstype.float32 and dtype != mstype.float16:
             rows = ops.cast(cache, mstype.float32)
@@ -349,7 +349,7 @@ class _Masked(nn.Cell):
 
 
 def reshaped_mask(mask, per_head, keys):
-    """Return what is added to the scaled scores, float32 as wide as the tables; numbers above 0 of a mask hide."""
+    """Return the bias of the scaled scores, -inf where a mask is above 0."""
     added = ops.cast(mask, mstype.float32)
     if not per_head:
         added = ops.reshape(ops.masked_fill(added, added > 0, float("-inf")), (-1, mask.shape[-1]))

@@ -161,7 +161,7 @@ class _Positions(nn.Cell):
 
 
 def packed_positions(token, lengths):
-    """Return the position of each token in its sequence, int32; -1 if lengths do not add up to the tokens."""
+    """Return each token's position in its sequence, -1 if lengths and tokens do not fit."""
     ends = ops.cumsum(ops.cast(lengths, mstype.float32), 0)
     token = ops.cast(token, mstype.float32)
     starts = ops.cast(ops.reshape(token, (-1, 1)) >= ops.reshape(ends, (1, -1)), mstype.float32)
@@ -171,7 +171,7 @@ def packed_positions(token, lengths):
 
 
 class _AnyRows(nn.Cell):
-    """Give each token's row of the tables in a graph for dynamic shapes, which decide when it runs."""
+    """Give each token's row of the tables in a graph for dynamic shapes."""
 
     def __init__(self, always_table: bool):
         super().__init__()

@@ -67,7 +67,7 @@ def slots(lengths, tables=TABLES):
 
 
 def caches(lengths, dtype="float32", heads=KV_HEADS, dim=DIM):
-    """Return keys and values of each sequence, and caches of them that hold NaN elsewhere, as Tensors."""
+    """Return each sequence's keys and values, and Tensors of caches that hold NaN elsewhere."""
     kept = [[random(n, heads, dim, seed=10 * n + i).astype(np.float16) for n in lengths] for i in range(2)]
     made = []
     for one in kept:
