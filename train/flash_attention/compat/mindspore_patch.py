@@ -106,9 +106,11 @@ class Patch:
 
 
 def patch_mindspore(inference: bool | None = None) -> Patch:
-    """Make MindSpore's attention operators ours, wherever MindSpore's modules have them: `flash_attention_score` and
-    the primitives `FlashAttentionScore`, `ReshapeAndCache`, `PagedAttention`, `PagedAttentionMask` and
-    `ApplyRotaryPosEmb`. If the device has MindSpore's own (Atlas A2 and later), they stay.
+    """Make MindSpore's attention operators ours, wherever MindSpore's modules have them.
+
+    They are `flash_attention_score`, `rotary_position_embedding`, and the primitives `FlashAttentionScore`,
+    `ReshapeAndCache`, `PagedAttention`, `PagedAttentionMask`, `ApplyRotaryPosEmb` and `RotaryPositionEmbedding`. If the
+    device has MindSpore's own (Atlas A2 and later), they stay.
 
     Code that imported flash_attention_score before gets ours too. Modules that imported another name before keep
     MindSpore's, so call this first; a warning and the report name such modules. If the device target later becomes one

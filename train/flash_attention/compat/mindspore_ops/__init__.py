@@ -16,7 +16,7 @@ Inference has no gradients:
 
 cache.py        `ReshapeAndCache`
 paged.py        `PagedAttention`, `PagedAttentionMask`
-rotary.py       `ApplyRotaryPosEmb`
+rotary.py       `ApplyRotaryPosEmb`; `rotary_position_embedding`, which has gradients
 reshaped.py     reshapes tensors of any dtype
 
 `flash_attention.compat.mindspore_patch` puts them in MindSpore's place.
@@ -25,7 +25,12 @@ reshaped.py     reshapes tensors of any dtype
 from flash_attention.compat.mindspore_ops.cache import ReshapeAndCache
 from flash_attention.compat.mindspore_ops.operators import FlashAttentionScore, flash_attention_score
 from flash_attention.compat.mindspore_ops.paged import PagedAttention, PagedAttentionMask
-from flash_attention.compat.mindspore_ops.rotary import ApplyRotaryPosEmb, apply_rotary_pos_emb_
+from flash_attention.compat.mindspore_ops.rotary import (
+    ApplyRotaryPosEmb,
+    RotaryPositionEmbedding,
+    apply_rotary_pos_emb_,
+    rotary_position_embedding,
+)
 
 __all__: list[str] = [
     "ApplyRotaryPosEmb",
@@ -33,6 +38,8 @@ __all__: list[str] = [
     "PagedAttention",
     "PagedAttentionMask",
     "ReshapeAndCache",
+    "RotaryPositionEmbedding",
     "apply_rotary_pos_emb_",
     "flash_attention_score",
+    "rotary_position_embedding",
 ]

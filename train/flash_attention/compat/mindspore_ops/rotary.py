@@ -13,7 +13,7 @@ from flash_attention.bridge.parameters import EntryCell
 from flash_attention.bridge.precision import fix_dtypes
 from flash_attention.bridge.tensors import as_int32, compile_time, remembered, spec, tensor_spec
 from flash_attention.call.checks import INTEGERS, check_dtype, check_int, check_range
-from flash_attention.call.inputs import DTYPES, TensorSpec
+from flash_attention.call.inputs import DTYPES, TensorSpec, fits
 from flash_attention.call.layout import UNKNOWN
 from flash_attention.call.paged import product
 from flash_attention.call_cells import NumberCheck
@@ -192,3 +192,68 @@ class _AnyRows(nn.Cell):
         if not self.always_table:
             places = ops.select(ops.equal(rows, tokens), token, places)
         return places
+
+
+def rotary_position_embedding(x, cos, sin, mode=0):
+    """Compute `mindspore.ops.rotary_position_embedding`, in float32: x * cos + turned(x) * sin, with all gradients.
+
+    Args:
+        x (Tensor): rank 4, float16, bfloat16 or float32; its last axis is even.
+        cos, sin (Tensor): rank 4, of one shape that broadcasts to x over its first three axes.
+        mode (int): 0: a component is turned with the component half of the axis away; 1: with its neighbour.
+
+    Returns:
+        Tensor like x.
+
+    Raises:
+        TypeError, ValueError: an argument is not allowed.
+    """
+    return _embedding(mode, (spec(x), spec(cos), spec(sin)))(x, cos, sin)
+
+
+@ms.jit_class
+class RotaryPositionEmbedding(Operator):
+    """The primitive of `rotary_position_embedding`; mode is an input."""
+
+    def __init__(self):
+        super().__init__("RotaryPositionEmbedding")
+
+    def __call__(self, x, cos, sin, mode=0):
+        return rotary_position_embedding(x, cos, sin, mode)
+
+
+@compile_time
+def _embedding(mode, specs):
+    return _embedding_cell(mode, tuple(map(tensor_spec, ("x", "cos", "sin"), specs)))
+
+
+@remembered
+def _embedding_cell(mode, specs) -> nn.Cell:
+    x, cos, sin = specs
+    check_int("mode", mode, 0, 1)
+    for name, tensor in zip(("x", "cos", "sin"), specs):
+        check_dtype(name, tensor.dtype, DTYPES)
+        if len(tensor.shape) != 4:
+            raise ValueError(f"{name}: got shape {tensor.shape}, allowed is rank 4")
+    if x.shape[3] == UNKNOWN or x.shape[3] % 2:
+        raise ValueError(f"x: got shape {x.shape}, allowed is a last axis that is even and known")
+    wrong = [one for one, size in zip(cos.shape[:3], x.shape[:3]) if one != 1 and not fits(one, size)]
+    if wrong or sin.shape != cos.shape or cos.shape[3] != x.shape[3]:
+        raise ValueError(
+            f"cos, sin: got shapes {cos.shape}, {sin.shape}, allowed is one shape that broadcasts to x, {x.shape}, "
+            "over its first three axes"
+        )
+    return fix_dtypes(_Embedding(mode == 1))
+
+
+class _Embedding(EntryCell):
+    """Turn one tensor."""
+
+    def __init__(self, neighbours: bool):
+        super().__init__()
+        self.turned = Turned(neighbours)
+
+    def construct(self, x, cos, sin):
+        wide = ops.cast(x, mstype.float32)
+        result = wide * ops.cast(cos, mstype.float32) + self.turned(wide) * ops.cast(sin, mstype.float32)
+        return ops.cast(result, x.dtype)

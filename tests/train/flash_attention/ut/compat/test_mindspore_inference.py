@@ -14,7 +14,9 @@ from flash_attention.compat.mindspore_ops import (
     PagedAttention,
     PagedAttentionMask,
     ReshapeAndCache,
+    RotaryPositionEmbedding,
     flash_attention_score,
+    rotary_position_embedding,
 )
 from mindspore import Parameter, Tensor, nn, ops
 
@@ -433,6 +435,45 @@ def test_lengths_beside_a_table_that_do_not_add_up_are_an_error_or_nan(mode):
             ApplyRotaryPosEmb(2)(*given)
     else:
         assert np.isnan(Calls(ApplyRotaryPosEmb(2))(*given)[0][0].asnumpy()).all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("turn", (0, 1))
+@pytest.mark.parametrize("shape", ((1, 1, 5, DIM), (2, 5, 1, DIM), (1, 3, 1, DIM), (2, 3, 5, DIM)))
+def test_rotary_position_embedding_and_its_gradients(mode, shape, turn, dtype):
+    sizes = (2, 5, 3, DIM) if shape[1] == 5 else (2, 3, 5, DIM)
+    arrays = [
+        random(*size, seed=i).astype(np.float16).astype(np.float64) for i, size in enumerate((sizes, shape, shape))
+    ]
+    x, cos, sin = arrays
+    weight = random(*sizes, seed=7).astype(np.float64)
+
+    def turned(array):
+        if turn == 0:
+            return np.concatenate((-array[..., DIM // 2 :], array[..., : DIM // 2]), -1)
+        return np.stack((-array[..., 1::2], array[..., ::2]), -1).reshape(array.shape)
+
+    def summed(array):
+        return array.sum(tuple(axis for axis in range(4) if shape[axis] == 1), keepdims=True)
+
+    right = [
+        x * cos + turned(x) * sin,
+        weight * cos - turned(weight * sin),
+        summed(weight * x),
+        summed(weight * turned(x)),
+    ]
+    operator = RotaryPositionEmbedding()
+
+    def loss(x, cos, sin):
+        result = rotary_position_embedding(x, cos, sin, turn)
+        return (operator(x, cos, sin, turn).astype(ms.float32) * Tensor(weight, ms.float32)).sum(), result
+
+    differentiate = ops.value_and_grad(loss, (0, 1, 2), has_aux=True)
+    if mode == "graph":
+        differentiate = ms.jit(differentiate)
+    (_, result), gradients = differentiate(*(Tensor(one, ms.float32).astype(dtype_named(dtype)) for one in arrays))
+    for found, exact in zip((result, *gradients), right):
+        assert_right(found, exact, dtype)
 
 
 def test_operators_take_what_callers_configure():
