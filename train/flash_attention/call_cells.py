@@ -18,7 +18,7 @@ from flash_attention.call import Call
 from flash_attention.call.checks import INT32, check_range
 from flash_attention.call.layout import CALL_LAYOUTS, Layout
 from flash_attention.call.names import Names, called
-from flash_attention.call.optional import OPTIONAL
+from flash_attention.call.optional import KV_SEGMENT_IDS, MASK, OPTIONAL, PREFIX, SEGMENT_IDS
 from flash_attention.sharding.shard import TENSOR, Shard
 
 
@@ -80,12 +80,12 @@ class DenseCall(EntryCell):
     def construct(self, query, key, value, inputs):
         query, key, value = self.turns[0](query), self.turns[1](key), self.turns[2](value)
         if self.check_prefix is not None:
-            self.check_prefix(inputs[5])
+            self.check_prefix(inputs[PREFIX])
         if self.check_ids is not None:
-            self.check_ids(inputs[6], inputs[7])
+            self.check_ids(inputs[SEGMENT_IDS], inputs[KV_SEGMENT_IDS])
         present = self.present(inputs)
         if self.check_triangle is not None:
-            self.check_triangle(inputs[0])
+            self.check_triangle(inputs[MASK])
         elif self.mask_rank > 0:
             present = (self.rank_4(present[0]),) + present[1:]
         output, logsumexp = self.run(query, key, value, present)
@@ -226,13 +226,13 @@ class WithSelectedInputs(EntryCell):
         self.run, self.present, self.check = run, SelectInputs(call), check
         self.narrows = call.kind == "paged" and call.paged.padding is None  # behind the check of the numbers that came
 
-    def construct(self, a, b, c, d, e, inputs):
+    def construct(self, query, key, value, first, second, inputs):
         if self.check is not None:
-            self.check(d, e, inputs[5])
-        d, e = constant_lengths(d), constant_lengths(e)
+            self.check(first, second, inputs[PREFIX])
+        first, second = constant_lengths(first), constant_lengths(second)
         if self.narrows:
-            d, e = as_int32(d), as_int32(e)
-        return self.run(a, b, c, d, e, self.present(inputs))
+            first, second = as_int32(first), as_int32(second)
+        return self.run(query, key, value, first, second, self.present(inputs))
 
 
 class ChangeLayout(nn.Cell):

@@ -224,7 +224,7 @@ def attend(tensors, inputs, rules, others, backend, argument_names, shards):
     query, key, value = tensors
     of_tensors = spec(query), spec(key), spec(value)
     inputs, specs = filled(inputs, of_tensors, others)
-    return_lse = others[5]
+    _bias_grad, _layout, _head_dim, _value_head_dim, _batch, return_lse = others
     run = prepare(
         "dense", of_tensors, specs, argument_names, rules, others, backend, shards, return_lse and compiling()
     )
@@ -332,7 +332,8 @@ def _reshapable(tensor):
 def _seq_k(specs, others):
     """Return the number of keys of a call's batch item, None if unknown."""
     tensors = map(tensor_spec, ("query", "key", "value"), specs)
-    seq_k = read_tensors(*tensors, *others[1:5]).seq_k
+    _bias_grad, *sizes, _return_lse = others
+    seq_k = read_tensors(*tensors, *sizes).seq_k
     return None if seq_k == UNKNOWN else seq_k
 
 

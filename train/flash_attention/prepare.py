@@ -23,7 +23,7 @@ from flash_attention.bridge.tensors import (
 )
 from flash_attention.call import Call, TensorSpec
 from flash_attention.call.names import called
-from flash_attention.call.optional import NAMES
+from flash_attention.call.optional import KV_SEGMENT_IDS, MASK, NAMES, PREFIX, SEGMENT_IDS
 from flash_attention.call.paged import check_counts, check_query, paged_call, true_widths
 from flash_attention.call.paged import check_numbers as check_pages
 from flash_attention.call.varlen import check_numbers as check_ends
@@ -69,7 +69,8 @@ def prepare(kind, tensors, inputs, names, rules, options, backend, shards=None, 
         forced, device = registry.forced_backend(backend), ms.get_context("device_target")
         # Mask, prefix, ids and lengths are looked at in every call, and errors then need the names. Without them, calls
         # of functions with other names share a Cell.
-        kept = names if kind != "dense" or given[0] or any(given[5:8]) else ()
+        looked_at = any(given[place] for place in (MASK, PREFIX, SEGMENT_IDS, KV_SEGMENT_IDS))
+        kept = names if kind != "dense" or looked_at else ()
         run = _KINDS[kind](described, given, kept, rules, options, forced, device, sharding(shards))
         # Both results of the kernel are parts of a pair. MindSpore then adds the gradients of its parts, even zeros.
         if compiled_lse and run.backend == "cpu" and lacks_operations(described[0]) and recording():
@@ -98,14 +99,14 @@ def _dense(tensors, inputs, names, rules, options, backend, device, shards) -> n
         device=device,
         **dict(zip((*NAMES, *_OPTIONS["dense"]), (*inputs, *options))),
     )
-    mask = inputs[0]
+    mask = inputs[MASK]
     shard = shards and shards.shard(call, mask and mask.shape)
     local = call if shard is None else shard.plan.local(call, shard.rank)
     chosen = registry.choose(local, backend, shard is not None)
     layout = call.layout if call.empty else chosen.layout(local, shard is not None)
     run = registry.build(replace(local, layout=layout), chosen, shard)
     mask_rank = 0 if mask is None or call.empty else len(mask.shape)
-    wide_ids = "int64" in (one.dtype for one in inputs[6:8] if one is not None)
+    wide_ids = "int64" in (one.dtype for one in (inputs[SEGMENT_IDS], inputs[KV_SEGMENT_IDS]) if one is not None)
     return fix_dtypes(DenseCall(call, run, chosen.name, layout, mask_rank, names, wide_ids, shard))
 
 

@@ -246,6 +246,7 @@ OPTIONAL = (
     OptionalInput("block_mask", _read_block_mask, lambda p: p.block_mask_shape, COVERS),
 )
 NAMES = tuple(one.name for one in OPTIONAL)
+MASK, PREFIX, SEGMENT_IDS, KV_SEGMENT_IDS = map(NAMES.index, ("mask", "prefix", "segment_ids", "kv_segment_ids"))
 
 
 def in_order(

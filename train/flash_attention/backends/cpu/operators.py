@@ -59,8 +59,9 @@ class _Primitive(nn.Cell):
     def filled(self, inputs):
         """Return the tensors of library.INPUTS. No loop adds to a tuple here: a graph compiles each step of it."""
         given = (self.absent,) + inputs
-        a, b, c, d, e, f, g, h, i = self.places
-        return given[a], given[b], given[c], given[d], given[e], given[f], given[g], given[h], given[i]
+        mask, bias, keep, seed, sinks, prefix, segments, kv_segments, blocks = self.places
+        first = given[mask], given[bias], given[keep], given[seed], given[sinks]
+        return first + (given[prefix], given[segments], given[kv_segments], given[blocks])
 
 
 class _Forward(_Primitive):
@@ -150,7 +151,7 @@ def derivative(call: Call, backward: ops.Custom):
     ones.
     """
     names = library.gradients(call)
-    places = tuple(3 + names.index(name) if name in names else 0 for name in library.INPUTS)
+    d_bias, d_sinks = (3 + names.index(name) if name in names else 0 for name in ("bias", "sinks"))
     zeros_like = ops.ZerosLike()
 
     def of(tensor, results, place):
@@ -158,16 +159,11 @@ def derivative(call: Call, backward: ops.Custom):
 
     def differentiate(tensors, inputs, last, out, dout):
         results = backward(*(tensors + inputs + (out[0], out[1], dout[0], dout[1]) + last))
-        (a, b, c, d, e, f, g, h, i), p = inputs, places  # as in `filled`
-        first = of(a, results, p[0]), of(b, results, p[1]), of(c, results, p[2]), of(d, results, p[3])
-        second = (
-            of(e, results, p[4]),
-            of(f, results, p[5]),
-            of(g, results, p[6]),
-            of(h, results, p[7]),
-            of(i, results, p[8]),
-        )
-        gradients = (results[0], results[1], results[2]) + first + second
+        mask, bias, keep, seed, sinks, prefix, segments, kv_segments, blocks = inputs  # as in `filled`
+        first = zeros_like(mask), of(bias, results, d_bias), zeros_like(keep), zeros_like(seed)
+        second = of(sinks, results, d_sinks), zeros_like(prefix), zeros_like(segments)
+        third = zeros_like(kv_segments), zeros_like(blocks)
+        gradients = (results[0], results[1], results[2]) + first + second + third
         for tensor in last:
             gradients = gradients + (zeros_like(tensor),)
         return gradients

@@ -189,14 +189,16 @@ class _Forward(nn.Cell):
             # Wrapped: an attribute of a Cell that is a function counts as its method.
             self.tables = (operators.work_tables(graph_integers, problem, ("forward", "blocks")),)
 
-    def construct(self, query, key, value, *others):
-        features = self.features(others[0], others[1], others[2])
+    def construct(
+        self, query, key, value, mask, bias, keep, sinks, slopes, ends_q=None, ends_k=None, prefix=None
+    ):  # fmt: skip
+        features = self.features(mask, bias, keep)
         if self.has_sinks:
-            features = features + (others[3],)
+            features = features + (sinks,)
         if self.packed:
-            work, blocks = self.tables[0](others[5], others[6], others[7])
+            work, blocks = self.tables[0](ends_q, ends_k, prefix)
             features = features + (blocks, work)
-        return self.forward(query, key, value, *features, *self.constants(others[4]))
+        return self.forward(query, key, value, *features, *self.constants(slopes))
 
 
 class _Backward(nn.Cell):
@@ -217,8 +219,10 @@ class _Backward(nn.Cell):
         self.last = 4 if self.bias_grad else 3  # no negative index, see flash_attention.bridge
         self.bias_sums = _BiasSums(problem) if self.bias_grad and problem.bias == "per_key" else None
 
-    def construct(self, query, key, value, output, logsumexp, d_output, d_logsumexp, *others):
-        mask, bias, keep, sinks = others[:4]
+    def construct(
+        self, query, key, value, output, logsumexp, d_output, d_logsumexp,
+        mask, bias, keep, sinks, slopes, ends_q=None, ends_k=None, prefix=None,
+    ):  # fmt: skip
         # A row without visible keys has no logsumexp, and its share of the gradient is zero.
         given = (output, d_output, logsumexp)
         if self.return_lse:
@@ -227,10 +231,10 @@ class _Backward(nn.Cell):
             given = given + (sinks,)
         features, blocks = self.features(mask, bias, keep), ()
         if self.packed:
-            work, table = self.tables[0](others[5], others[6], others[7])
+            work, table = self.tables[0](ends_q, ends_k, prefix)
             blocks, features = (table,), features + (work,)
-        rows = self.rows(*given, *blocks, *self.rows_constants(others[4]))
-        gradients = self.main(query, key, value, rows[1], rows[0], *features, *self.main_constants(others[4]))
+        rows = self.rows(*given, *blocks, *self.rows_constants(slopes))
+        gradients = self.main(query, key, value, rows[1], rows[0], *features, *self.main_constants(slopes))
         if self.finish is None:
             d_query = gradients[self.last]
         else:
@@ -244,8 +248,10 @@ class _Backward(nn.Cell):
         if self.has_sinks:
             by_head = ops.ReduceSum(keep_dims=True)(rows[2], 2)
             d_sinks = ops.concat((by_head, d_sinks[:, :, 1:]), 2)
-        d_others = (ops.zeros_like(mask), d_bias, ops.zeros_like(keep), d_sinks)
-        return (d_query, gradients[0], gradients[1]) + d_others + zeros_like(others[4:])
+        d_others = (ops.zeros_like(mask), d_bias, ops.zeros_like(keep), d_sinks, ops.zeros_like(slopes))
+        if self.packed:
+            d_others = d_others + zeros_like((ends_q, ends_k, prefix))
+        return (d_query, gradients[0], gradients[1]) + d_others
 
 
 class _Redistributed(nn.Cell):
