@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import TypeVar
 
 from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
@@ -22,10 +23,11 @@ except ImportError:  # a MindSpore without level "auto"
     get_curr_amp_strategy = None
 
 _CASTS_BY_NAME, _PRODUCT = get_curr_amp_strategy is not None, ops.MatMul()
+_Layer = TypeVar("_Layer", bound=type)
 _PACKAGE = Path(__file__).resolve().parents[1]
 
 
-def keeps_its_code(layer: type) -> type:
+def keeps_its_code(layer: _Layer) -> _Layer:
     """Mark a class of layers: amp level O1 leaves its cells as they are.
 
     O1 (`mindspore.rewrite`) writes copies of the class, its decorators included, and of its attributes' classes into a

@@ -109,7 +109,7 @@ class Call:
         _check_sizes(self)
         _check_score_tensors(self)
         for name in ("bias_grad", "sinks", "prefix", "segments", "keep_bits", "training", "return_lse"):
-            check_bool(name, getattr(self, name))
+            object.__setattr__(self, name, check_bool(name, getattr(self, name)))
         if self.keep_bits and self.rules.dropout_rate == 0.0:
             raise ValueError(
                 "keep_bits: given with dropout_rate 0, allowed only with a rate > 0, which sets the scaling"

@@ -26,11 +26,11 @@ def check_int(name: str, value, low: int, high: int | None = None, *, other: str
         raise ValueError(f"{name}: got {value}, allowed is {allowed}")
 
 
-def check_bool(name: str, value) -> None:
-    """Raise an error unless `value` is a bool."""
-    if not isinstance(value, bool):
-        hint = f" of Python: bool({name})" if type(value).__module__ == "numpy" else ""
-        raise TypeError(f"{name}: got {type(value).__name__} {value!r}, allowed is True or False{hint}")
+def check_bool(name: str, value) -> bool:
+    """Return `value` as a bool; raise an error unless it is one."""
+    if not isinstance(value, bool) and (type(value).__module__, type(value).__name__[:4]) != ("numpy", "bool"):
+        raise TypeError(f"{name}: got {type(value).__name__} {value!r}, allowed is True or False")
+    return bool(value)
 
 
 def check_real(name: str, value) -> float:

@@ -66,7 +66,7 @@ class AttentionRules:
     softcap: float = 0.0
 
     def __post_init__(self) -> None:
-        check_bool("causal", self.causal)
+        object.__setattr__(self, "causal", check_bool("causal", self.causal))
         check_name("causal_alignment", self.causal_alignment, ALIGNMENTS)
         left, right = check_window((self.window_left, self.window_right))
         check_int("prev_block_num", self.prev_blocks, 0)
@@ -77,7 +77,7 @@ class AttentionRules:
         object.__setattr__(self, "prev_blocks", min(int(self.prev_blocks), ALL_BLOCKS))
         object.__setattr__(self, "next_blocks", min(int(self.next_blocks), ALL_BLOCKS))
         check_int("tile", self.tile, 1)
-        check_bool("alibi", self.alibi)
+        object.__setattr__(self, "alibi", check_bool("alibi", self.alibi))
         object.__setattr__(self, "dropout_rate", check_rate("dropout_rate", self.dropout_rate))
         if self.scale is not None:
             object.__setattr__(self, "scale", check_scale("scale", self.scale))

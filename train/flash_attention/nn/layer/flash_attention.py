@@ -172,8 +172,6 @@ class FlashAttention(EntryCell):
         check_batch(batch, input_layout)
         check_int("dp", dp, 1)
         check_int("mp", mp, 1)
-        check_bool("have_attention_mask_batch", have_attention_mask_batch)
-        check_bool("alibi_grad", alibi_grad)
         if seed is not None:
             check_int("seed", seed, 0)
         if block_mask is not None and not isinstance(block_mask, BlockMask):
@@ -188,18 +186,18 @@ class FlashAttention(EntryCell):
         self.tiling_stgy_name = tiling_stgy_name
         self.dp = dp
         self.mp = mp
-        self.have_attention_mask_batch = have_attention_mask_batch
-        self.alibi = alibi
+        self.have_attention_mask_batch = check_bool("have_attention_mask_batch", have_attention_mask_batch)
+        self.alibi = self.rules.alibi
         self.backend = backend
         self.scale = self.rules.scale_of(head_dim)
         self.softcap = self.rules.softcap
         self.input_layout = input_layout
         self.batch = batch
         self.window_size = (self.rules.window_left, self.rules.window_right)
-        self.causal = causal
+        self.causal = self.rules.causal
         self.causal_alignment = causal_alignment
         self.value_head_dim = value_head_dim
-        self.alibi_grad = alibi_grad
+        self.alibi_grad = check_bool("alibi_grad", alibi_grad)
         self.seed = seed
         self.block_mask = block_mask
         self.tiles = None if block_mask is None else Tensor(block_mask.tiles)

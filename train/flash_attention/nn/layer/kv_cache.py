@@ -89,7 +89,7 @@ class KVCache(EntryCell):
         widest = {"head_dim": MAX_HEAD_DIM, "value_head_dim": MAX_VALUE_DIM}
         for name, size in {**sizes, "value_head_dim": value_head_dim, "block_size": block_size}.items():
             check_int(name, size, 1, widest.get(name))
-        check_bool("paged", paged)
+        paged = check_bool("paged", paged)
         batch, max_length, block_size = int(batch), int(max_length), int(block_size)  # which may be integers of NumPy
         self.batch, self.max_length, self.paged = batch, max_length, paged
         # A contiguous cache is one block for each sequence.
