@@ -150,16 +150,18 @@ class TriangleCheck(nn.Cell):
 class Widened(EntryCell):
     """Run a paged call whose caches are wider than query and values."""
 
-    def __init__(self, run: nn.Cell, head_dim: int, width: int, value_head_dim: int | None):
+    def __init__(self, run: nn.Cell, head_dim: int, width: int, value_head_dim: int | None, return_lse: bool):
         super().__init__()
         self.run, self.pad, self.value_head_dim = run, Padding(head_dim, width), value_head_dim
+        self.return_lse = return_lse
 
     def construct(self, query, key_cache, value_cache, block_tables, context_lens, inputs):
-        output = self.run(self.pad(query), key_cache, value_cache, block_tables, context_lens, inputs)
+        result = self.run(self.pad(query), key_cache, value_cache, block_tables, context_lens, inputs)
+        output = result[0] if self.return_lse else result
         if self.value_head_dim is not None:
             dtype = output.dtype
             output = ops.cast(ops.cast(output, mstype.float32)[..., : self.value_head_dim], dtype)
-        return output
+        return (output, result[1]) if self.return_lse else output
 
 
 class Padding(EntryCell):
@@ -224,7 +226,8 @@ class WithSelectedInputs(EntryCell):
     def __init__(self, run: nn.Cell, call: Call, check: NumberCheck | None = None):
         super().__init__()
         self.run, self.present, self.check = run, SelectInputs(call), check
-        self.narrows = call.kind == "paged" and call.paged.padding is None  # behind the check of the numbers that came
+        # Behind the check of the numbers that came. Those in a tuple are int32.
+        self.narrows = call.kind == "paged" and call.paged.padding is None and not call.paged.left_padding
 
     def construct(self, query, key, value, first, second, inputs):
         if self.check is not None:

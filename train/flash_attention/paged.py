@@ -167,6 +167,8 @@ def limited_attention(
     alibi_slopes=None,
     backend=None,
     looks=False,
+    left_padding=None,
+    return_lse=False,
 ):
     """Compute `paged_attention` for sequences that may be longer than max_length. Queries behind max_length get NaN.
 
@@ -174,22 +176,27 @@ def limited_attention(
 
     With `tokens`, ints (batch,), so many of the queries of each sequence count. The others are padding, on
     padding_side, and give 0. With `looks` the numbers in block_tables and context_lens are checked, if they can be.
+
+    With `left_padding`, ints (batch,), so many keys at the start are hidden. With `return_lse` the result is a pair,
+    with the logsumexp (batch, heads, seq_q). A call has these two or max_length and tokens.
     """
     run = _prepared(
         *(query, key_cache, value_cache, block_tables, context_lens, sinks, alibi_slopes),
         *(causal, window_size, alibi, scale, softcap, backend),
-        (max_length, widths, spec(tokens), padding_side, looks),
+        (max_length, widths, spec(tokens), padding_side, looks, left_padding is not None, return_lse),
     )
     inputs = in_order(sinks=sinks, alibi_slopes=alibi_slopes)
     # Called from outside of a graph, in GRAPH mode, no Parameter may be part of a tuple.
     if tokens is not None:
         block_tables, context_lens = as_int32(block_tables), (as_int32(context_lens) + 0, as_int32(tokens))
+    if left_padding is not None:
+        block_tables, context_lens = as_int32(block_tables), (as_int32(context_lens), as_int32(left_padding))
     return run(query, key_cache, value_cache, block_tables, context_lens, inputs)
 
 
 def check_attention(query, caches, max_length, widths, tokens, padding_side):
     """Raise the errors of `limited_attention` with these arguments; in PYNATIVE, before something is written."""
-    options = max_length, widths, spec(tokens), padding_side, False
+    options = max_length, widths, spec(tokens), padding_side, False, False, False
     _prepared(query, *caches, None, None, True, (-1, -1), False, None, 0.0, None, options)
 
 

@@ -128,10 +128,11 @@ def _varlen(tensors, inputs, names, rules, options, backend, device, _) -> nn.Ce
 def _paged(tensors, inputs, names, rules, options, backend, device, _) -> nn.Cell:
     """Return the Cell of a paged call.
 
-    Its options are max_length, (head_dim, value_head_dim), tokens as `spec` describes them, the side of padding, and
-    whether the numbers in tables and lengths are checked.
+    Its options are max_length, (head_dim, value_head_dim), tokens as `spec` describes them, the side of padding,
+    whether the numbers in tables and lengths are checked, whether there is left padding, and whether the logsumexp is
+    wanted.
     """
-    max_length, (head_dim, value_head_dim), tokens, padding, looks = options
+    max_length, (head_dim, value_head_dim), tokens, padding, looks, left_padding, return_lse = options
     query, key_cache, value_cache, tables, lengths = tensors
     if tokens is not None:
         check_counts("tokens", tensor_spec("tokens", tokens), lengths.shape[0])
@@ -147,6 +148,8 @@ def _paged(tensors, inputs, names, rules, options, backend, device, _) -> nn.Cel
         device=device,
         max_length=max_length,
         padding=None if tokens is None else padding,
+        left_padding=left_padding,
+        return_lse=return_lse,
     )
     check = None
     if looks and device == "CPU":
@@ -156,7 +159,7 @@ def _paged(tensors, inputs, names, rules, options, backend, device, _) -> nn.Cel
         return fix_dtypes(WithSelectedInputs(registry.build(empty, backend), call, check))
     run = WithSelectedInputs(registry.build(call, backend), call, check)
     if wide is not query or value_head_dim is not None:
-        run = Widened(run, query.shape[-1], wide.shape[-1], value_head_dim)
+        run = Widened(run, query.shape[-1], wide.shape[-1], value_head_dim, return_lse)
     return fix_dtypes(run)
 
 

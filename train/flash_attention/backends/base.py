@@ -91,6 +91,9 @@ class Backend(ABC):
 
             output = cell(query, key_cache, value_cache, block_tables, context_lens, inputs)
 
+        With call.return_lse a pair of it and the logsumexp, as of a dense call. With left padding context_lens are a
+        tuple of them and the numbers of keys that it hides.
+
         With a shard, `call` is one device's share of a call that MindSpore shards. The graph is written for the whole
         call, and every operation in it needs a strategy, see `flash_attention.sharding.shard`.
 

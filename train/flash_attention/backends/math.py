@@ -48,7 +48,7 @@ class MathBackend(Backend):
         if call.kind == "dense":
             return _Attention(call)
         if call.kind == "paged":
-            return with_end(lambda whole: PagedGather(self, whole), call)
+            return with_end(lambda whole: PagedGather(self, whole, "float32"), call)
         if call.varlen.constant:
             return VarlenLoop(self, call, "float32")
         return VarlenLoopOfTensors(self, call, VarlenRows(self, call))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 from flash_attention.call.call import Call
 from flash_attention.call.checks import INTEGERS, check_dtype, check_int, check_range
@@ -26,6 +27,8 @@ def paged_call(
     device: str = "CPU",
     max_length: int | None = None,
     padding: str | None = None,
+    left_padding: bool = False,
+    return_lse: bool = False,
 ) -> Call:
     """Describe a call of `paged_attention`, or with max_length a call of a `KVCache`.
 
@@ -58,9 +61,20 @@ def paged_call(
         rules=replace(rules, window_right=-1) if rules.causal else rules,
         input_layout="BSND",
         device=device,
+        return_lse=return_lse,
     )
-    pages = Paged(key_cache.shape[1], key_cache.shape[0], len(query.shape) == 3, max_length, padding)
+    pages = Paged(key_cache.shape[1], key_cache.shape[0], len(query.shape) == 3, max_length, padding, left_padding)
     return replace(whole, storage=pages)
+
+
+def gathered_call(call: Call, dtype: str) -> Call:
+    """Return the dense call of a paged call whose pages are gathered. A mask says which keys a query sees."""
+    scores = call.batch, call.heads, call.seq_q, call.seq_k
+    given: dict[str, Any] = {"mask_shape": (call.batch, 1, *scores[2:]), "mask_dtype": "bool"}
+    if call.bias == "alibi":
+        given.update(bias_shape=scores, bias_dtype="float32", bias_grad=False, slopes_shape=None)
+    rules = AttentionRules(scale=call.rules.scale, softcap=call.rules.softcap)
+    return replace(call, storage=None, rules=rules, layout="BNSD", dtype=dtype, **given)
 
 
 def check_numbers(call: Call, block_tables, context_lens) -> None:

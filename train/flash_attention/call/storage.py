@@ -43,6 +43,8 @@ class Paged:
             Without max_length, a sequence that is longer than its blocks is an error.
         padding: side on which the queries of a sequence have padding, "left" or "right". A number for each sequence
             comes with the lengths and says how many queries are padding. None: there is no padding.
+        left_padding: whether such a number comes with the lengths for keys: so many at the start are hidden. Not
+            together with `padding`.
     """
 
     block_size: int
@@ -50,3 +52,4 @@ class Paged:
     one_query: bool = False
     max_length: int | None = None
     padding: str | None = None
+    left_padding: bool = False

@@ -18,7 +18,9 @@ class EmptyAttention(nn.Cell):
     def __init__(self, call: Call):
         super().__init__()
         self.output, self.dtype = call.laid_out(call.shape_output()), getattr(mstype, call.dtype)
-        self.rows = {"dense": call.shape_lse(), "varlen": call.shape_lse()[1:], "paged": None}[call.kind]
+        self.rows = call.shape_lse()[1:] if call.kind == "varlen" else call.shape_lse()
+        if call.kind == "paged" and not call.return_lse:
+            self.rows = None
         self.sinks = call.place("sinks")
 
     def construct(self, *tensors):

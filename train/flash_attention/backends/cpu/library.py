@@ -18,7 +18,7 @@ DOT_PRODUCT_ISA = "avx512_bf16"  # multiplies bfloat16 by an instruction of its 
 TILES_ISA = "amx"  # and by tiles
 BUILD_COMMAND = "python -m flash_attention.backends.cpu.build"
 
-_VERSION = 9  # as in csrc/arguments.h
+_VERSION = 10  # as in csrc/arguments.h
 # As in csrc/custom.cpp.
 # The optional inputs of the kernel in its order. Given slopes of ALiBi come in the place of the bias.
 INPUTS = ("mask", "bias", "keep_bits", "seed", "sinks", "prefix", "segment_ids", "kv_segment_ids", "block_mask")
@@ -181,7 +181,7 @@ def paged_configuration(call: Call) -> tuple[np.ndarray, np.ndarray]:
     slopes_kind = int(call.bias == "alibi") if call.slopes_shape is None else len(call.slopes_shape)
     most = -1 if call.paged.max_length is None else call.paged.max_length
     rules = [_VERSION, int(call.rules.causal), call.rules.window_left, call.rules.window_right]
-    rules += [slopes_kind, int(call.sinks), most]
+    rules += [slopes_kind, int(call.sinks), most, int(call.paged.left_padding)]
     scale = np.float32(call.scale)
     rates = [scale, np.float32(call.scale - float(scale)), call.rules.softcap]
     if call.slopes_shape is None:

@@ -21,23 +21,30 @@ class PagedAttention(nn.Cell):
         self.rules, self.rates = Tensor(rules), Tensor(rates)
         self.absent = Tensor([0], ms.uint8)
         self.sinks, self.slopes = call.place("sinks"), call.place("alibi_slopes")
+        self.left_padding = call.paged.left_padding
         shape, dtype = call.laid_out(call.shape_output()), getattr(ms, call.dtype)
 
-        def bprop(query, keys, values, tables, lengths, sinks, rules, rates, out, dout):
+        def bprop(query, keys, values, tables, lengths, first_keys, sinks, rules, rates, out, dout):
             refuse_gradient("paged_attention")
-            return query, keys, values, tables, lengths, sinks, rules, rates
+            return query, keys, values, tables, lengths, first_keys, sinks, rules, rates
 
-        self.attention = _primitive("FlashAttentionPaged", (call,), shape, dtype, call.dynamic, bprop)
+        name = "FlashAttentionPaged"
+        if call.return_lse:
+            name, shape, dtype = f"{name}Logsumexp", (shape, call.shape_lse()), (dtype, ms.float32)
+        self.attention = _primitive(name, (call,), shape, dtype, call.dynamic, bprop)
         # A graph keeps the order of operations with side effects, so this reads what was written before.
         self.attention.add_prim_attr("side_effect_mem", True)
 
     def construct(self, query, key_cache, value_cache, block_tables, context_lens, inputs):
-        sinks, rates = self.absent, self.rates
+        lengths, first_keys, sinks, rates = context_lens, self.absent, self.absent, self.rates
+        if self.left_padding:
+            lengths, first_keys = context_lens
         if self.sinks is not None:
             sinks = inputs[self.sinks]
         if self.slopes is not None:
             rates = ops.concat((rates, ops.reshape(inputs[self.slopes], (-1,))))
-        return self.attention(query, key_cache, value_cache, block_tables, context_lens, sinks, self.rules, rates)
+        tensors = query, key_cache, value_cache, block_tables, lengths
+        return self.attention(*tensors, first_keys, sinks, self.rules, rates)
 
 
 class CacheAppend(EntryCell):
@@ -87,9 +94,12 @@ def _in_place(function: str, size: int, dynamic: bool = False) -> ops.Custom:
 
 
 def _primitive(function: str, kind: tuple, shape: tuple, dtype, dynamic: bool, bprop=None) -> ops.Custom:
-    """Return a primitive of one output. MindSpore asks the library for its shape if sizes are unknown."""
-    known = {} if dynamic else {"out_shape": list(shape), "out_dtype": dtype}
+    """Return a primitive. MindSpore asks the library for the shapes of its outputs if sizes are unknown."""
+    several = isinstance(dtype, tuple)
+    known = {} if dynamic else {"out_shape": tuple(map(list, shape)) if several else list(shape), "out_dtype": dtype}
     primitive = entry_point(function, kind, bprop, **known)
     if dynamic:
         primitive.add_prim_attr("reg_op_name", function)
+        if several:
+            primitive.add_prim_attr("multi_output", True)
     return primitive

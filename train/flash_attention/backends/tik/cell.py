@@ -10,7 +10,7 @@ from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 
 from flash_attention.backends.tik import graph_integers
-from flash_attention.backends.tik.constants import Constants, MakePrimitive
+from flash_attention.backends.tik.constants import NOTHING_SEEN, Constants, MakePrimitive
 from flash_attention.backends.tik.decode import DecodeKernels
 from flash_attention.backends.tik.expanded import Expanded
 from flash_attention.backends.tik.explicit_mask import ExplicitMask, with_mask
@@ -23,9 +23,6 @@ from flash_attention.kernels.tik.decode import schedule as decode_scheduler
 from flash_attention.kernels.tik.layout import HIDDEN_BY_BIAS, KEEP_PADDING, SINK_LANES, TENSORS, placement
 from flash_attention.kernels.tik.problem import Chip, KernelProblem, padded
 from flash_attention.sharding.shard import TENSOR, Shard
-
-# The kernels store the lowest float32 number for -inf, which the chip does not have. No other logsumexp is below this.
-NOTHING_SEEN = -1e38
 
 
 class OperatorAttention(nn.Cell):

@@ -16,6 +16,9 @@ from flash_attention.kernels.tik.signatures import Operator, Signature
 # MindSpore sees in another shape than the kernel.
 MakePrimitive = Callable[[Operator, Signature, KernelProblem, Mapping[str, tuple]], ops.Custom]
 
+# The kernels store the lowest float32 number for -inf, which the chip does not have. No other logsumexp is below this.
+NOTHING_SEEN = -1e38
+
 
 class Constants(nn.Cell):
     """Hold the constants of a kernel. If the slopes of ALiBi are data, the constants that need them are made from the

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 from mindspore import Tensor, nn, ops
 
-from flash_attention.backends.tik.constants import Constants, MakePrimitive
+from flash_attention.backends.tik.constants import NOTHING_SEEN, Constants, MakePrimitive
 from flash_attention.bridge.gradients import refuse_gradient
 from flash_attention.bridge.parameters import Compiled
 from flash_attention.call import Call
@@ -96,6 +96,7 @@ class _PagedKernels(nn.Cell):
         self.rest_kernels = None
         if rest:
             self.rest_kernels = DecodeKernels(paged_problem(call, chip, rest), make_primitive, given_slopes)
+        self.return_lse = call.return_lse
         self.query_shape = (call.batch, call.seq_q, call.heads, call.head_dim)
         self.output_shape = call.laid_out(call.shape_output())
         entries = call.batch * (call.seq_k // call.paged.block_size)
@@ -109,17 +110,21 @@ class _PagedKernels(nn.Cell):
         if self.pads[1]:
             lengths = ops.concat((lengths, self.padding[1]), 0)
         query = ops.transpose(ops.reshape(query, self.query_shape), (0, 2, 1, 3))
-        outputs = ()
+        outputs, logsumexps = (), ()
         for start in range(0, self.seq_q, self.part):
             end = min(start + self.part, self.seq_q)
             kernels = self.kernels if end - start == self.part else self.rest_kernels
             queries, ends = query[:, :, start:end], lengths
             if self.causal:
                 ends = lengths - (self.seq_q - end)
-            output, _ = kernels(queries, key_cache, value_cache, sinks, slopes, tables, ends)
-            outputs = outputs + (output,)
+            output, logsumexp = kernels(queries, key_cache, value_cache, sinks, slopes, tables, ends)
+            outputs, logsumexps = outputs + (output,), logsumexps + (logsumexp[:, :, : end - start],)
         output = outputs[0] if len(outputs) == 1 else ops.concat(outputs, 2)
-        return ops.reshape(ops.transpose(output, (0, 2, 1, 3)), self.output_shape)
+        output = ops.reshape(ops.transpose(output, (0, 2, 1, 3)), self.output_shape)
+        if not self.return_lse:
+            return output
+        logsumexp = logsumexps[0] if len(logsumexps) == 1 else ops.concat(logsumexps, 2)
+        return output, ops.masked_fill(logsumexp, logsumexp < NOTHING_SEEN, -float("inf"))
 
     def bprop(self, query, key_cache, value_cache, block_tables, context_lens, sinks, slopes, out, dout):
         refuse_gradient("paged_attention")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from flash_attention.backends.base import BAND_RULES, Backend
 from flash_attention.backends.tik.limits import layout_on_910, refuse_on_910
 from flash_attention.call import Call
+from flash_attention.call.paged import gathered_call
 from flash_attention.call.varlen import without_sequences
 from flash_attention.kernels.tik.problem import Chip
 
@@ -55,6 +56,8 @@ class OperatorBackend(Backend):
         from flash_attention.backends.tik.decode import refuse_paged
         from flash_attention.backends.tik.varlen import refuse_varlen
 
+        if call.kind == "paged" and call.paged.left_padding:
+            call = gathered_call(call, call.dtype)
         if call.kind == "varlen":
             return refuse_on_910(without_sequences(call)) or refuse_varlen(call)
         return refuse_on_910(call) or (refuse_paged(call) if call.kind == "paged" else None)
@@ -64,6 +67,7 @@ class OperatorBackend(Backend):
 
     def build(self, call: Call, shard: Shard | None = None):
         from flash_attention.backends.composed.paged_end import with_end
+        from flash_attention.backends.composed.paged_gather import PagedGather
         from flash_attention.backends.composed.varlen_loop import VarlenLoop
         from flash_attention.backends.tik.cell import OperatorAttention
         from flash_attention.backends.tik.decode import PagedOperators
@@ -71,6 +75,8 @@ class OperatorBackend(Backend):
         from flash_attention.backends.tik.varlen import VarlenOperators, runs_alone
         from flash_attention.bridge.versions import MORPH
 
+        if call.kind == "paged" and call.paged.left_padding:
+            return PagedGather(self, call, call.dtype)
         if call.kind == "paged":
             return with_end(lambda whole: PagedOperators(whole, self.make_primitive(), self.chip()), call)
         if call.kind == "dense":

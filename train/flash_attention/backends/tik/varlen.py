@@ -10,8 +10,8 @@ from mindspore import dtype as mstype
 
 from flash_attention.backends.composed.varlen_loop import sequences_alone
 from flash_attention.backends.tik import graph_integers
-from flash_attention.backends.tik.cell import NOTHING_SEEN, SpreadSinks, kernels
-from flash_attention.backends.tik.constants import MakePrimitive
+from flash_attention.backends.tik.cell import SpreadSinks, kernels
+from flash_attention.backends.tik.constants import NOTHING_SEEN, MakePrimitive
 from flash_attention.backends.tik.limits import MAX_KEEP_BYTES, refuse_on_910
 from flash_attention.bridge.constants import filled
 from flash_attention.call import Call

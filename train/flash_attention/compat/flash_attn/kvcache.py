@@ -1,7 +1,7 @@
 """`flash_attn_with_kvcache`: attention against a cache of keys and values, which may grow in the call.
 
 A cache with one row for each sequence is a paged cache whose pages are as long as a row. `paged_attention` does the
-rest. With left padding or a logsumexp, the pages are gathered, and a mask hides the hidden keys.
+rest.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 from mindspore.ops import constexpr
 
-from flash_attention.backends.composed.positional import alibi_bias, counted, hidden_by_window
+from flash_attention.backends.composed.positional import counted
 from flash_attention.bridge.constants import tensor_of
 from flash_attention.bridge.gradients import refuse_gradient
 from flash_attention.bridge.parameters import EntryCell
@@ -29,7 +29,6 @@ from flash_attention.call.paged import paged_call, product, true_widths
 from flash_attention.call.rules import AttentionRules
 from flash_attention.call_cells import NumberCheck
 from flash_attention.compat.flash_attn.lengths import tensor_or_none
-from flash_attention.functional import flash_attention
 from flash_attention.paged import check_known, check_update, limited_attention, update_cache
 from flash_attention.rotary import check_rotary, rotary_embedding
 
@@ -118,12 +117,10 @@ class _Cached(EntryCell):
         width: most pages of a sequence.
         new: keys that the cache takes.
         length: the length of all sequences if it is a constant, else None.
-        in_rows: whether sequence b has row b of the cache.
-        padded: whether there is a cache_leftpad.
         rules: arguments of `flash_attn_with_kvcache` from softmax_scale to return_softmax_lse, without alibi_slopes.
     """
 
-    def __init__(self, q, cache, width: int, new: int, length: int | None, in_rows: bool, padded: bool, rules: tuple):
+    def __init__(self, q, cache, width: int, new: int, length: int | None, rules: tuple):
         super().__init__()
         self.scale, causal, (self.left, right), self.softcap, self.interleaved, _, self.return_lse = rules
         self.known = UNKNOWN not in (*q.shape[:2], new)
@@ -131,17 +128,12 @@ class _Cached(EntryCell):
         self.batch, self.seq, self.heads = q.shape[:3]
         self.dtype, self.new = getattr(mstype, q.dtype), new
         self.block_size, self.capacity = cache.shape[1], width * cache.shape[1]
-        self.whole = in_rows and cache.shape[0] == self.batch
         self.causal = causal
-        self.by_pages = not (padded or self.return_lse)  # by `paged_attention`
         self.positional = self.right >= 0 or self.left >= 0 or self.seq == 1
         self.length = length
         if self.known:
-            self.items, self.added, self.last_rows = (
-                tensor_of(np.arange(*ends, dtype=np.int32)) for ends in ((self.batch,), (max(1, new),), (-self.seq, 0))
-            )
+            self.items, self.added = (tensor_of(np.arange(end, dtype=np.int32)) for end in (self.batch, max(1, new)))
             self.lengths = None if length is None else tensor_of(np.full(self.batch, length, np.int32))
-        self.columns = tensor_of(np.arange(self.capacity, dtype=np.int32).reshape(1, 1, 1, -1))
         self.last = Tensor(self.capacity - 1, mstype.int32)
         self.check_numbers = NumberCheck(functools.partial(_check_numbers, self.capacity, new, cache.shape[:2]))
         self.inference = _Inference()
@@ -165,34 +157,13 @@ class _Cached(EntryCell):
                 k_cache, v_cache = ops.depend(k_cache, done), ops.depend(v_cache, done)
             lengths = lengths + k.shape[1]
         new = (k, v) if self.new != 0 else (q, q)
-        if self.by_pages:
-            paged = q, k_cache, v_cache, table, lengths, None, (None, None)
-            rules = {"causal": self.causal, "window_size": (self.left, self.right), "alibi_slopes": slopes}
-            return self.inference(limited_attention(*paged, scale=self.scale, softcap=self.softcap, **rules), *new)
-        result = self.attend(q, k_cache, v_cache, table, lengths, leftpad, slopes)
+        paged = q, k_cache, v_cache, table, lengths, None, (None, None)
+        rules = {"causal": self.causal, "window_size": (self.left, self.right), "alibi_slopes": slopes}
+        more = {"left_padding": leftpad, "return_lse": self.return_lse}
+        result = limited_attention(*paged, scale=self.scale, softcap=self.softcap, **rules, **more)
         if self.return_lse:
             return self.inference(result[0], *new), self.inference(result[1], *new)
         return self.inference(result, *new)
-
-    def attend(self, q, k_cache, v_cache, table, lengths, leftpad, slopes):
-        lengths = ops.reshape(lengths, (-1, 1, 1, 1))
-        rows = self.last_rows if self.known else counted(q.shape[1]) - q.shape[1]
-        position = lengths + ops.reshape(rows, (1, 1, -1, 1))
-        bias = None
-        if slopes is not None:
-            bias = alibi_bias(ops.cast(slopes, mstype.float32), self.heads, position, self.columns)
-        return flash_attention(
-            q,
-            self.keys(k_cache, table),
-            self.keys(v_cache, table),
-            self.hidden(position, lengths, leftpad),
-            bias,
-            scale=self.scale,
-            softcap=self.softcap,
-            input_layout="BSND",
-            return_lse=self.return_lse,
-            argument_names=_NAMES,
-        )
 
     def turn_query(self, q, cos, sin, first):
         if self.positional:
@@ -211,24 +182,6 @@ class _Cached(EntryCell):
         return ops.select(
             position <= self.last, block * self.block_size + inside % self.block_size, ops.zeros_like(inside) - 1
         )
-
-    def hidden(self, position, lengths, leftpad):
-        """Return which keys are hidden, bool (batch, 1, 1 or seqlen, keys)."""
-        hidden = self.columns >= lengths
-        if leftpad is not None:
-            hidden = ops.logical_or(hidden, self.columns < ops.reshape(leftpad, (-1, 1, 1, 1)))
-        return hidden_by_window(hidden, position, self.columns, self.left, self.right)
-
-    def keys(self, cache, table):
-        """Return the pages' contents as (batch, keys, nheads_k, headdim)."""
-        if self.whole:
-            return cache
-        shape = cache.shape
-        # A CPU gathers no bfloat16. Entries past the end of a sequence may be anything.
-        pages = ops.minimum(ops.maximum(table, 0), Tensor(shape[0] - 1, mstype.int32))
-        keys = ops.gather(ops.cast(cache, mstype.float32), pages, 0)
-        keys = ops.reshape(keys, (-1, self.capacity) + shape[2:])
-        return ops.cast(keys, self.dtype)
 
 
 class _Inference(nn.Cell):
@@ -356,6 +309,5 @@ def _planned(q, k_cache, v_cache, new, where, slopes, rules) -> nn.Cell:
     added = 0 if k is None or batch == 0 else k.shape[1]
     if constant is not None and constant + max(0, added) > capacity:
         _refuse_length(constant, added, capacity)
-    in_rows = table is None and index is None
     _check_calls(q, k_cache, v_cache, new, slopes, width, rules)
-    return fix_dtypes(_Cached(q, k_cache, width, added, constant, in_rows, leftpad is not None, rules))
+    return fix_dtypes(_Cached(q, k_cache, width, added, constant, rules))

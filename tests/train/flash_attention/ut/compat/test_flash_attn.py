@@ -1,5 +1,6 @@
 """Compare the functions of flash_attn with float64 NumPy for parameters of its tests."""
 
+import functools
 import time
 
 import flash_attention
@@ -14,6 +15,7 @@ from mindspore import Tensor, ops
 
 from tests.train.flash_attention.support.arrays import random as normal
 from tests.train.flash_attention.support.flash_attn_truth import CLOSE, exact, random, shown
+from tests.train.flash_attention.support.paged import pages
 
 
 def test_padding_has_its_gradient():
@@ -83,6 +85,40 @@ def test_on_the_emulated_operators():
     expected = exact(q[0], k[0], v[0], shown(20, 33, True))[0]
     np.testing.assert_allclose(output.asnumpy()[0], expected, **CLOSE)
     np.testing.assert_allclose(last.asnumpy()[0], expected[-3:], **CLOSE)
+
+
+@pytest.mark.parametrize("backend", ["cpu", "math", "emulator"])
+@pytest.mark.parametrize("padded, with_lse", [(True, False), (False, True), (True, True)])
+def test_hidden_pages_are_not_read(mode, backend, padded, with_lse):
+    """Keys before the padding's end or behind a sequence are NaN. Pages of them alone are not in the cache."""
+    lengths, block, rules = (41, 2, 0, 23), 16, {"causal": True, "window_size": (30, 0)}
+    keys, values, *caches, table = pages(lengths, block, 2, 32, 32, np.float16)
+    start = np.array([17, 2, 0, 5] if padded else [0] * 4, np.int32)
+    for item, (first, length) in enumerate(zip(start, lengths)):
+        for at in range(min(first, length)):
+            for cache in caches:
+                cache[table[item, at // block], at % block] = np.nan
+    if backend == "emulator":  # a dense call of the gathered pages multiplies them, and mmad takes no NaN
+        caches = list(map(np.nan_to_num, caches))
+    if padded and mode == "graph":  # PYNATIVE looks at the table
+        table[0, 0] = 1 << 30
+    q = random(4, 3, 4, 32)
+    tensors = {"cache_seqlens": Tensor(np.array(lengths, np.int32)), "block_table": Tensor(table)}
+    if padded:
+        tensors["cache_leftpad"] = Tensor(start)
+    with flash_attention.attention_backend(backend):
+        call = functools.partial(flash_attn.flash_attn_with_kvcache, **rules, return_softmax_lse=with_lse)
+        results = call(Tensor(q), *map(Tensor, caches), **tensors)
+    output, logsumexp = results if with_lse else (results, None)
+    for item, (first, length) in enumerate(zip(start, lengths)):
+        if length == 0:
+            assert not output.asnumpy()[item].any()
+            assert logsumexp is None or np.all(logsumexp.asnumpy()[item] == -np.inf)
+            continue
+        expected = exact(q[item], keys[item], values[item], shown(3, length, True, (30, 0), first))
+        np.testing.assert_allclose(output.asnumpy()[item], expected[0], **CLOSE)
+        if logsumexp is not None:
+            np.testing.assert_allclose(logsumexp.asnumpy()[item], expected[1], rtol=1e-3, atol=2e-3)
 
 
 def test_rotary_by_its_name():

@@ -20,7 +20,7 @@ namespace flash_attention {
 constexpr int64_t kMaxSize = int64_t{1} << 40;
 constexpr int64_t kMaxElements = int64_t{1} << 46;
 constexpr int64_t kMaxHeadDim = 1024;
-constexpr int64_t kVersion = 9;  // of the configuration tensors
+constexpr int64_t kVersion = 10;  // of the configuration tensors
 
 // Checks throw a Status; the entry points return it.
 struct Reject {

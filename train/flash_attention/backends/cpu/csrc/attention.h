@@ -33,6 +33,7 @@ struct Paging {
   const int32_t* tables;  // (batch, table_width)
   int64_t table_width;
   const int32_t* lengths;  // (batch)
+  const int32_t* first_keys;  // (batch): the keys before it are hidden; null = 0
   int64_t most;
   int64_t block_size;
   int64_t key_block;  // elements from one block of keys to the next
@@ -42,7 +43,7 @@ struct Paging {
   int64_t window_right;
 };
 
-int forward_paged(const Problem& problem, const Paging& paging, void* output);
+int forward_paged(const Problem& problem, const Paging& paging, const ForwardOutputs& outputs);
 
 // What the arithmetic of products can do at most: so many operations in registers alone, shared by all threads.
 int multiply_adds(DType dtype, int64_t operations);

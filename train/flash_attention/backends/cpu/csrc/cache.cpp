@@ -19,14 +19,16 @@ enum PagedParameter {
   kValueCache,
   kTables,
   kContexts,
+  kFirstKeys,
   kPagedSinks,
   kPagedConfig,
   kPagedRates,
   kPagedOutput,
   kPagedCount,
+  kPagedLogsumexp = kPagedCount,  // of an entry point of its own
 };
-// (version, causal, left and right side of the window, kind of the slopes, whether there are sinks, most tokens of a sequence), and
-// (scale, rest of the scale, softcap, a slope per head, or one per sequence and head). A most of -1 is none: a sequence
+// (version, causal, left and right side of the window, kind of the slopes, whether there are sinks, most tokens of a sequence, whether
+// there are first keys), and (scale, rest of the scale, softcap, a slope per head, or one per sequence and head). A most of -1 is none: a sequence
 // that goes past the table is an error then. Else it may be longer: the queries of tokens that are not in the cache get
 // NaN.
 enum PagedConfig {
@@ -37,14 +39,15 @@ enum PagedConfig {
   kPagedSlopes,
   kPagedHasSinks,
   kPagedMost,
+  kPagedHasFirstKeys,
   kPagedConfigCount,
 };
 enum SlopesKind : int64_t { kNoSlopes = 0, kPerHead = 1, kPerSequence = 2 };
 enum PagedRates { kPagedScale, kPagedScaleRest, kPagedSoftcap, kPagedRateCount };
 
-int paged_entry(int count, const Tensors& t) {
+int paged_entry(int count, const Tensors& t, bool with_logsumexp) {
   return answer([&] {
-    check_count(t, count, kPagedCount);
+    check_count(t, count, kPagedCount + with_logsumexp);
     const int64_t* config = config_of(t, kPagedConfig, kPagedConfigCount);
     require(t.named(kPagedRates, "float32"), kBadDType);
     const float* rates = static_cast<const float*>(t.data[kPagedRates]);
@@ -98,6 +101,7 @@ int paged_entry(int count, const Tensors& t) {
     paging.table_width = t.shape(kTables)[1];
     paging.tables = integers(t, kTables, {p.batch, paging.table_width});
     paging.lengths = integers(t, kContexts, {p.batch});
+    if (in_range(config[kPagedHasFirstKeys], 0, 1)) paging.first_keys = integers(t, kFirstKeys, {p.batch});
     paging.block_size = block_size;
     paging.key_block = block_size * p.kv_heads * p.head_dim;
     paging.value_block = block_size * p.kv_heads * p.value_dim;
@@ -111,13 +115,20 @@ int paged_entry(int count, const Tensors& t) {
       require(paging.lengths[b] >= 0 && (limited || paging.lengths[b] <= room), kBadTable);
       const int64_t length = std::min<int64_t>(paging.lengths[b], paging.most);
       const int64_t seen_from = paging.lengths[b] - p.seq_q - paging.window_left;
-      const int64_t first = paging.window_left < 0 ? 0 : std::max<int64_t>(0, seen_from);
+      int64_t first = paging.window_left < 0 ? 0 : std::max<int64_t>(0, seen_from);
+      if (paging.first_keys) first = std::max<int64_t>(first, paging.first_keys[b]);
       for (int64_t at = first / block_size; at * block_size < length; ++at) {
         const int32_t block = paging.tables[b * paging.table_width + at];
         require(block >= 0 && block < blocks, kBadTable);
       }
     }
-    const int status = forward_paged(p, paging, t.data[kPagedOutput]);
+    ForwardOutputs outputs{t.data[kPagedOutput], nullptr};
+    if (with_logsumexp) {
+      require(!limited, kBadConfig);
+      outputs.logsumexp = numbers<float>(t, kPagedLogsumexp, "float32", {p.batch, p.heads, p.seq_q});
+      p.lse_stride = p.seq_q;
+    }
+    const int status = forward_paged(p, paging, outputs);
     for (int64_t b = 0; b < p.batch && status == kOk; ++b) {
       const int64_t past = std::clamp<int64_t>(paging.lengths[b] - paging.most, 0, p.seq_q);
       const int64_t row = p.heads * p.value_dim;
@@ -378,6 +389,13 @@ std::vector<int64_t> FlashAttentionPagedInferShape(int* ranks, int64_t** shapes,
   return output;
 }
 int FlashAttentionPagedInferType(std::vector<int> types, void*) { return types[fa::kQuery]; }
+std::vector<std::vector<int64_t>> FlashAttentionPagedLogsumexpInferShape(int* ranks, int64_t** shapes, void* attributes) {
+  const int64_t* query = shapes[fa::kQuery];
+  return {FlashAttentionPagedInferShape(ranks, shapes, attributes), {query[0], query[2], query[1]}};
+}
+std::vector<int> FlashAttentionPagedLogsumexpInferType(std::vector<int> types, void*) {
+  return {types[fa::kQuery], types[fa::kPagedRates]};
+}
 std::vector<int64_t> FlashAttentionReshapeAndCacheInferShape(int*, int64_t**, void*) { return {1}; }
 int FlashAttentionReshapeAndCacheInferType(std::vector<int> types, void*) { return types[fa::kSlots]; }
 std::vector<int64_t> FlashAttentionCacheAppendInferShape(int*, int64_t** shapes, void*) {
@@ -386,7 +404,10 @@ std::vector<int64_t> FlashAttentionCacheAppendInferShape(int*, int64_t** shapes,
 int FlashAttentionCacheAppendInferType(std::vector<int> types, void*) { return types[fa::kGrownLengths]; }
 
 int FlashAttentionPaged(FA_PARAMETERS) {
-  return fa::or_nan("paged_attention", fa::paged_entry(count, FA_TENSORS), FA_TENSORS, fa::kPagedOutput, count);
+  return fa::or_nan("paged_attention", fa::paged_entry(count, FA_TENSORS, false), FA_TENSORS, fa::kPagedOutput, count);
+}
+int FlashAttentionPagedLogsumexp(FA_PARAMETERS) {
+  return fa::or_nan("paged_attention", fa::paged_entry(count, FA_TENSORS, true), FA_TENSORS, fa::kPagedOutput, count);
 }
 int FlashAttentionReshapeAndCache(FA_PARAMETERS) {
   return fa::or_throw("reshape_and_cache", fa::cache_entry(count, FA_TENSORS));

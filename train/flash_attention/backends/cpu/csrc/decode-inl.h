@@ -354,7 +354,7 @@ struct DecodeTask {
       float* part = parts + row * plan.part_width;
       std::memset(part, 0, plan.part_width * sizeof(float));
       part[sums_width] = -FLT_MAX;
-      lo[row] = cache.band.lo(position);
+      lo[row] = cache.lo(position);
       hi[row] = cache.band.hi(position);
       if (hi[row] <= lo[row]) {
         hi[row] = lo[row] = 0;  // sees nothing

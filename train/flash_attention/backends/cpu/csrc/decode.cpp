@@ -35,7 +35,7 @@ int decode(const Problem& p, std::vector<DecodeCache> caches, int64_t block_size
   double pairs = 0;
   for (int64_t batch = 0; batch < p.batch; ++batch) {
     DecodeCache& cache = caches[batch];
-    const int64_t first = cache.band.lo(0), last = cache.band.hi(p.seq_q - 1);
+    const int64_t first = cache.lo(0), last = cache.band.hi(p.seq_q - 1);
     cache.first_part = parts;
     cache.first_chunk = first / kDecodeKeys;
     cache.last_chunk = first < last ? (last + kDecodeKeys - 1) / kDecodeKeys : cache.first_chunk;
@@ -62,20 +62,20 @@ int decode(const Problem& p, std::vector<DecodeCache> caches, int64_t block_size
 
 int decode(const Problem& p, const ForwardOutputs& outputs) {
   std::vector<DecodeCache> caches;
-  for (int64_t batch = 0; batch < p.batch; ++batch) caches.push_back({p.band_of(batch), nullptr, 0, 0, 0});
+  for (int64_t batch = 0; batch < p.batch; ++batch) caches.push_back({p.band_of(batch), 0, nullptr, 0, 0, 0});
   return decode(p, std::move(caches), 1, 0, 0, outputs);
 }
 
-int forward_paged(const Problem& problem, const Paging& paging, void* output) {
+int forward_paged(const Problem& problem, const Paging& paging, const ForwardOutputs& outputs) {
   return guarded([&] {
     std::vector<DecodeCache> caches;
     for (int64_t b = 0; b < problem.batch; ++b) {
       const int64_t length = paging.lengths[b];
       const int64_t keys = std::min(length, paging.most), offset = length - problem.seq_q;
       const Band band{keys, offset, paging.causal, paging.window_left, paging.window_right, kAllBlocks, kAllBlocks, 1, 0};
-      caches.push_back({band, paging.tables + b * paging.table_width, 0, 0, 0});
+      caches.push_back({band, paging.first_keys ? paging.first_keys[b] : 0, paging.tables + b * paging.table_width, 0, 0, 0});
     }
-    return decode(problem, std::move(caches), paging.block_size, paging.key_block, paging.value_block, {output, nullptr});
+    return decode(problem, std::move(caches), paging.block_size, paging.key_block, paging.value_block, outputs);
   });
 }
 

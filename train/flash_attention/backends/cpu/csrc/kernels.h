@@ -91,10 +91,13 @@ constexpr int64_t kDecodeKeys = 512;
 // The keys that the queries of one batch element see.
 struct DecodeCache {
   Band band;
+  int64_t first_key;      // the keys before it are hidden
   const int32_t* blocks;  // the block of each block_size keys; null where all keys follow each other
   int64_t first_chunk;
   int64_t last_chunk;  // the first one that is not seen
   int64_t first_part;  // of the batch element, see DecodePlan::part
+
+  FA_INLINE int64_t lo(int64_t row) const { return Band::max(band.lo(row), first_key); }
 };
 
 // Few queries against many keys. One task: all query heads of a key/value head against one chunk. Its partial results
