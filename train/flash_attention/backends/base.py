@@ -100,15 +100,3 @@ class Backend(ABC):
         Output and logsumexp are differentiable: the gradient of the logsumexp adds probability * d_logsumexp to the
         gradient of the scores. An optional input gets a gradient if `OPTIONAL` says so, else zeros.
         """
-
-    def build_backward(self, call: Call) -> Cell | None:
-        """Return the Cell of the backward pass alone, for attention put together from parts. A backend without such a
-        Cell returns None, and callers then differentiate the cell of `build`. Called for calls without mask,
-        dropout and sinks.
-
-            d_query, d_key, d_value = cell(query, key, value, inputs, output, logsumexp, d_output)
-
-        output and logsumexp belong to the whole: the probabilities are exp(scores - logsumexp). The rows' sums of
-        probability times its gradient are the sums of d_output times output.
-        """
-        return None

@@ -35,7 +35,7 @@ class MathBackend(Backend):
 
     name = "math"
     takes = NAMES
-    rules = (*BAND_RULES, "alibi", "dropout_rate", "scale", "softcap")
+    rules = (*BAND_RULES, "first_query", "alibi", "dropout_rate", "scale", "softcap")
     kinds = ("dense", "varlen", "paged")
     dynamic = ("dense",)
 

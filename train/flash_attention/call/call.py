@@ -399,5 +399,7 @@ def _check_storage(call: Call) -> None:
     layouts = ("BSND", "BSH") if isinstance(call.storage, Varlen) else ("BSND",)
     if call.layout not in layouts:
         raise ValueError(f"layout: got {call.layout} with {call.kind} storage, allowed is {' or '.join(layouts)}")
+    if call.rules.first_query is not None:
+        raise ValueError(f"first_query: given with {call.kind} storage, allowed is a dense call")
     if isinstance(call.storage, Varlen) and call.batch != 1:
         raise ValueError(f"batch: got {call.batch} with varlen storage, allowed is 1, all sequences in its rows")

@@ -48,6 +48,7 @@ class AttentionRules:
         dropout_rate: share of the probabilities set to zero in training, 0 <= rate < 1.
         scale: factor on the scores; None = 1 / sqrt(head_dim).
         softcap: scaled scores become softcap * tanh(score / softcap) before a bias is added; 0 = off.
+        first_query: key position of query 0 of a dense call; None = as causal_alignment says.
 
     Raises:
         TypeError, ValueError: naming the argument, what came and what is allowed.
@@ -64,6 +65,7 @@ class AttentionRules:
     dropout_rate: float = 0.0
     scale: float | None = None
     softcap: float = 0.0
+    first_query: int | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "causal", check_bool("causal", self.causal))
@@ -82,6 +84,10 @@ class AttentionRules:
         if self.scale is not None:
             object.__setattr__(self, "scale", check_scale("scale", self.scale))
         object.__setattr__(self, "softcap", check_softcap("softcap", self.softcap))
+        if self.first_query is not None:
+            check_int("first_query", self.first_query, 0)
+            if self.causal_alignment != "top_left":
+                raise ValueError(f"first_query: given with causal_alignment {self.causal_alignment!r}, allowed is one")
 
     @classmethod
     def from_arguments(
@@ -134,7 +140,7 @@ class AttentionRules:
         """Return the key position of query row 0. It is negative if queries are bottom-right aligned and more than
         keys.
         """
-        return query_offset(self.causal_alignment, seq_q, seq_k)
+        return query_offset(self.causal_alignment, seq_q, seq_k) if self.first_query is None else self.first_query
 
     def band(self, seq_q: int, seq_k: int) -> Band:
         """Return the positional visibility: causal, token window and block window combined."""

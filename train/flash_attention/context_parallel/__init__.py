@@ -1,11 +1,8 @@
 """Context parallelism: one sequence split over processes.
 
 sequence.py         which tokens of a sequence a process holds
-plan.py             the work of a process on the keys of another process, as calls of the ordinary attention
-pieces.py           those calls as MindSpore cells, and the merging of their results
-communication.py    start of the process group, passing of tensors around the ring, with a time limit
-ring.py             RingAttention: keys and values travel (PYNATIVE)
-gather.py           GatherAttention: every process gathers all keys and values (GRAPH and PYNATIVE)
+communication.py    start and end of the process group, with a time limit
+gather.py           GatherAttention: every process gathers all keys and values
 """
 
 import importlib
@@ -13,7 +10,6 @@ import importlib
 _EXPORTS = {
     "GatherAttention": "flash_attention.context_parallel.gather",
     "PeerError": "flash_attention.context_parallel.communication",
-    "RingAttention": "flash_attention.context_parallel.ring",
     "SequenceSplit": "flash_attention.context_parallel.sequence",
     "finalize": "flash_attention.context_parallel.communication",
     "initialize": "flash_attention.context_parallel.communication",

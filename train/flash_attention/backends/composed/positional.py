@@ -104,7 +104,7 @@ class Positions(nn.Cell):
     def __init__(self, call: Call):
         super().__init__()
         self.dynamic = call.dynamic
-        self.bottom_right = call.rules.causal_alignment == "bottom_right"
+        self.bottom_right, self.first = call.rules.causal_alignment == "bottom_right", call.rules.first_query or 0
         if not call.dynamic:
             self.rows = Tensor((np.arange(call.seq_q, dtype=np.int32) + call.offset).reshape(1, 1, -1, 1))
             self.columns = Tensor(np.arange(call.seq_k, dtype=np.int32).reshape(1, 1, 1, -1))
@@ -113,7 +113,7 @@ class Positions(nn.Cell):
         if not self.dynamic:
             return self.rows, self.columns
         seq_q, seq_k = query.shape[2], key.shape[2]
-        rows = counted(seq_q)
+        rows = counted(seq_q) + self.first
         if self.bottom_right:
             rows = rows + (seq_k - seq_q)
         return ops.reshape(rows, (1, 1, -1, 1)), ops.reshape(counted(seq_k), (1, 1, 1, -1))

@@ -33,7 +33,7 @@ class CpuBackend(Backend):
         "alibi_slopes",
         "block_mask",
     )
-    rules = (*BAND_RULES, "alibi", "dropout_rate", "scale", "softcap")
+    rules = (*BAND_RULES, "first_query", "alibi", "dropout_rate", "scale", "softcap")
     kinds = ("dense", "varlen", "paged")
 
     def refuse_sharded(self) -> None:
@@ -81,11 +81,6 @@ class CpuBackend(Backend):
         if call.kind == "varlen":
             return VarlenAttention(call)
         return with_end(PagedAttention, call, takes_max_length=True)
-
-    def build_backward(self, call: Call):
-        from flash_attention.backends.cpu.operators import Gradients
-
-        return Gradients(call)
 
 
 BACKEND = CpuBackend()

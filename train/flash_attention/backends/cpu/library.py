@@ -25,6 +25,7 @@ INPUTS = ("mask", "bias", "keep_bits", "seed", "sinks", "prefix", "segment_ids",
 _DROPOUT_NONE, _DROPOUT_PHILOX, _DROPOUT_GIVEN = range(3)
 _BIAS_KINDS = {"none": 0, "per_key": 1, "per_score": 1, "alibi": 2}
 _GIVEN_SLOPES = 3
+_BOTTOM_RIGHT = -1
 _LAYOUTS = ("BNSD", "BSND", "BSH", "SBH")
 _VARLEN_LAYOUTS = (None, None, None, None, "BSND", "BSH")
 # No block window reaches further than this; it keeps products of blocks and tokens inside 64 bits.
@@ -150,7 +151,7 @@ def configuration(call: Call) -> tuple[np.ndarray, np.ndarray]:
     rules = [
         _VERSION,
         int(call.rules.causal),
-        int(call.rules.causal_alignment == "bottom_right"),
+        _BOTTOM_RIGHT if call.rules.causal_alignment == "bottom_right" else call.rules.first_query or 0,
         call.rules.window_left,
         call.rules.window_right,
         min(call.rules.prev_blocks, _MOST_BLOCKS),

@@ -93,18 +93,6 @@ class _Backward(_Primitive):
         return (results[0], results[1], results[2]) + gradients
 
 
-class Gradients(_Primitive):
-    """The backward pass of one call by itself; see Backend.build_backward."""
-
-    def __init__(self, call: Call):
-        super().__init__(call, library.configuration(call), _backward(call))
-
-    def construct(self, query, key, value, inputs, output, logsumexp, d_output):
-        given = output, logsumexp, d_output, ops.zeros_like(logsumexp), self.rules, self.rates
-        gradients = self.primitive(query, key, value, *self.filled(inputs), *given)
-        return gradients[0], gradients[1], gradients[2]
-
-
 def _backward(call: Call, shard: Shard | None = None) -> ops.Custom:
     gradients = list(_tensors(call)[:3])
     for one in OPTIONAL:

@@ -31,7 +31,7 @@ class OperatorBackend(Backend):
         "alibi_slopes",
         "block_mask",
     )
-    rules = (*BAND_RULES, "alibi", "dropout_rate", "scale", "softcap")
+    rules = (*BAND_RULES, "first_query", "alibi", "dropout_rate", "scale", "softcap")
     kinds = ("dense", "varlen", "paged")
 
     def chip(self) -> Chip:

@@ -1,24 +1,19 @@
 """Context parallelism on several cards: card_gather.py NAME... Prints card, name, "right" or what is wrong.
 
-Names are cases of parallel_ring.py, here with the operators in TIK; or `ring`: what RingAttention says.
+Names are cases of parallel_gather.py, here with the operators in TIK.
 """
 
 import sys
 import traceback
 
 import mindspore as ms
-from flash_attention.context_parallel import GatherAttention, RingAttention, initialize
-from parallel_ring import run
+from flash_attention.context_parallel import initialize
+from parallel_gather import run
 
 
 def check(name, rank, world):
-    """Return the errors of a case, or the message of RingAttention."""
-    if name == "ring":
-        try:
-            RingAttention(16)
-        except RuntimeError as error:
-            return str(error)
-    return "; ".join(run(name, GatherAttention, rank, world, dtype="float16", backend="tik"))
+    """Return the errors of a case."""
+    return "; ".join(run(name, rank, world, dtype="float16", backend="tik"))
 
 
 if __name__ == "__main__":

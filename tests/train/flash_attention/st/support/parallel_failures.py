@@ -7,29 +7,15 @@ import time
 
 import mindspore as ms
 import numpy as np
-from flash_attention.context_parallel import RingAttention, initialize
+from flash_attention.context_parallel import GatherAttention, initialize
 from mindspore import Tensor
 from mindspore.common.api import _pynative_executor
 
 
 def attend(seq: int) -> None:
-    """Make one call of ring attention."""
+    """Make one call."""
     query = Tensor(np.ones((1, 1, seq, 8), np.float32))
-    RingAttention(8, causal=True)(query, query, query).asnumpy()
-
-
-def check_uneven(rank: int, world: int) -> list:
-    """Return the errors if one process holds another number of tokens."""
-    ms.set_context(mode=ms.PYNATIVE_MODE)
-    attend(16)
-    messages = []
-    for mine, last in ((32, 15), (16, 20)):
-        try:
-            attend(last if rank == world - 1 else mine)
-            messages.append("no error")
-        except ValueError as error:
-            messages.append(" ".join(str(error).split()))
-    return messages
+    GatherAttention(8, causal=True)(query, query, query).asnumpy()
 
 
 def main() -> None:

@@ -67,7 +67,7 @@ def test_layouts_of_tensors(layout, strategy):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((((4, 1, 2, 1),) * 3, None), r"splits seq into 2; allowed is 1 \(context parallelism.*RingAttention"),
+        ((((4, 1, 2, 1),) * 3, None), r"splits seq into 2; allowed is 1 \(context parallelism.*GatherAttention"),
         ((((4, 1, 1, 2),) * 3, None), r"splits head_dim into 2"),
         (((Q, (4, 1, 1, 1), Q), None), r"in_strategy\[1\] \(key\).*split alike"),
         (((Q, Q), None), "3 to 5 tuples"),

@@ -15,12 +15,13 @@ namespace flash_attention {
 namespace {
 
 constexpr int64_t kMaxBlocks = int64_t{1} << 31;
+constexpr int64_t kBottomRight = -1;  // as first query: aligned with the last key
 
 // The int64 configuration; library.py fills it in this order.
 enum Config {
   kConfigVersion,
   kCausal,
-  kBottomRight,
+  kFirstQuery,
   kWindowLeft,
   kWindowRight,
   kPrevBlocks,
@@ -204,7 +205,8 @@ Problem parse(const Tensors& t, int config_index, int rates_index, int output_in
 
   Band& band = p.band;
   band.seq_k = p.seq_k;
-  band.offset = in_range(config[kBottomRight], 0, 1) ? p.seq_k - p.seq_q : 0;
+  const int64_t first = in_range(config[kFirstQuery], kBottomRight, packed ? 0 : kMaxSize);
+  band.offset = first == kBottomRight ? p.seq_k - p.seq_q : first;
   band.causal = in_range(config[kCausal], 0, 1);
   band.left = in_range(config[kWindowLeft], -1, kMaxSize);
   band.right = in_range(config[kWindowRight], -1, kMaxSize);
@@ -307,7 +309,7 @@ Packing packing_of(const Tensors& t, int config_index, const Problem& p) {
   const int64_t* config = static_cast<const int64_t*>(t.data[config_index]);
   require(p.segments == nullptr && p.blocks.data == nullptr && p.mask.data == nullptr && p.bias.row_stride == 0, kBadValue);
   Packing packing{lengths_of(t, config_index - 2, p.seq_q), lengths_of(t, config_index - 1, p.seq_k),
-                  config[kBottomRight] != 0, {}};
+                  config[kFirstQuery] == kBottomRight, {}};
   require(packing.query.size() == packing.key.size(), kBadLengths);
   if (p.dropout.kind == Dropout::kGiven) {
     int64_t bytes = 0;

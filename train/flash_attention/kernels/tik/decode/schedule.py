@@ -138,7 +138,7 @@ class VisibleKeys:
 def tiles_of(problem: KernelProblem, plan: DecodePlan, length: int) -> tuple[int, int, int]:
     """Return (position of query 0, first key tile, tiles) of a sequence of `length` keys."""
     least, _, _, most = VisibleKeys.of(problem, plan).limits
-    base = length - problem.seq_q if problem.rules.causal_alignment == "bottom_right" else 0
+    base = problem.rules.offset(problem.seq_q, length)
     start, end = max(base + least, 0), min(base + most + 1, length)
     if end <= start:
         return base, 0, 0

@@ -1,7 +1,7 @@
 #!/usr/bin/env python
-"""One long sequence over several processes: forward and backward of RingAttention, beside one process holding it all.
+"""One long sequence over several processes: forward and backward of GatherAttention, beside one process holding it all.
 
-    msrun --worker_num=2 --local_worker_num=2 --join=True examples/ring_attention.py --seq 4096
+    msrun --worker_num=2 --local_worker_num=2 --join=True examples/long_sequence.py --seq 4096
 
 Process 0 prints how far output and gradients are from FlashAttention on the whole sequence.
 """
@@ -14,7 +14,7 @@ import time
 import mindspore as ms
 import numpy as np
 from flash_attention import FlashAttention
-from flash_attention.context_parallel import RingAttention, SequenceSplit, finalize, initialize
+from flash_attention.context_parallel import GatherAttention, SequenceSplit, finalize, initialize
 from mindspore import Tensor, ops
 
 
@@ -40,7 +40,8 @@ def main() -> None:
 
     split = SequenceSplit(world)  # zigzag: equal work for all under a causal mask
     start = time.perf_counter()
-    mine = run(RingAttention(options.head_dim, causal=True), [Tensor(split.split(array, rank, 2)) for array in arrays])
+    parts = [Tensor(split.split(array, rank, 2)) for array in arrays]
+    mine = run(GatherAttention(options.head_dim, causal=True), parts)
     seconds = time.perf_counter() - start
     if rank == 0:
         whole = run(FlashAttention(options.head_dim, causal=True), [Tensor(array) for array in arrays])

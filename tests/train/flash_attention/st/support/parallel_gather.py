@@ -1,22 +1,19 @@
 """One process of several: attention over its part of a sequence, compared with the truth. Started by msrun.
 
-Arguments are what to check, in this order: ring:CASES, gather:CASES (PYNATIVE), graph:CASES (GatherAttention in GRAPH
-mode), with names of CASES separated by commas; memory, uneven, twice. Prints one JSON object: the results by
-argument.
+Arguments are what to check, in this order: gather:CASES (PYNATIVE), graph:CASES (GRAPH mode), with names of CASES
+separated by commas; twice. Prints one JSON object: the results by argument.
 """
 
 import json
-import resource
 import sys
 import time
 from dataclasses import replace
 
 import mindspore as ms
 import numpy as np
-import parallel_failures
 from flash_attention import FlashAttention, reference
 from flash_attention.call import ALL_BLOCKS
-from flash_attention.context_parallel import GatherAttention, RingAttention, SequenceSplit, finalize, initialize
+from flash_attention.context_parallel import GatherAttention, SequenceSplit, finalize, initialize
 from mindspore import Tensor, nn, ops
 
 from tests.train.flash_attention.support.cases import Case
@@ -70,7 +67,7 @@ class Attend(nn.Cell):
 NOT_TAKEN = "causal_alignment", "dropout_rate"
 
 
-def run(name: str, layer: type, rank: int, world: int, **changes) -> list:
+def run(name: str, rank: int, world: int, **changes) -> list:
     """Return the names and figures of the results of this process that are wrong. The dtype and backend may change."""
     case, way = CASES[name]
     case = replace(case, dtype=changes.pop("dtype", case.dtype))
@@ -82,7 +79,7 @@ def run(name: str, layer: type, rank: int, world: int, **changes) -> list:
     tensors = [Tensor(part, getattr(ms, case.dtype)) for part in parts]
     rules = {rule: value for rule, value in case.options().items() if rule not in NOT_TAKEN}
     rules.update(alibi=case.alibi == "computed", value_head_dim=case.value_dim or None)
-    attention = layer(case.head_dim, input_layout=layout, **way, **rules)
+    attention = GatherAttention(case.head_dim, input_layout=layout, **way, **rules)
     sinks, prefix, ids = (
         None if optional[one] is None else Tensor(optional[one]) for one in ("sinks", "prefix", "segment_ids")
     )
@@ -117,33 +114,7 @@ def run(name: str, layer: type, rank: int, world: int, **changes) -> list:
 def check_cases(kind: str, names: str, rank: int, world: int) -> dict:
     """Run cases and return their errors by name."""
     ms.set_context(mode=ms.GRAPH_MODE if kind == "graph" else ms.PYNATIVE_MODE)
-    layer = RingAttention if kind == "ring" else GatherAttention
-    return {name: run(name, layer, rank, world) for name in names.split(",")}
-
-
-LONG = 16384  # tokens
-
-
-def peak() -> float:
-    """Return the peak of the resident size, MB."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-
-
-def check_memory(rank: int, world: int) -> float:
-    """Return by how many MB LONG tokens raise the peak of this process. To run before anything else."""
-    ms.set_context(mode=ms.PYNATIVE_MODE)
-    attention = RingAttention(64, causal=True, window_size=(64, -1))
-    gradient = ops.GradOperation(get_all=True, sens_param=True)(attention)
-
-    def run(seq):
-        part = Tensor(np.ones((1, 8, SequenceSplit(world).chunk_length(seq) * 2, 64), np.float32))
-        for tensor in gradient(part, part, part, part):
-            tensor.asnumpy()
-
-    run(256)  # memory that the first call takes, and later calls share
-    before = peak()
-    run(LONG)
-    return peak() - before
+    return {name: run(name, rank, world) for name in names.split(",")}
 
 
 SHAPE = 1, 2, 64, 16
@@ -164,7 +135,7 @@ def gradients(function, arrays):
 
 
 def check_twice(rank: int, world: int) -> dict:
-    """Return the largest relative errors against one process, and RingAttention's message in a `@jit` function."""
+    """Return the largest relative errors against one process."""
     ms.set_context(mode=ms.PYNATIVE_MODE)
     random = np.random.default_rng(0)
     arrays = [random.standard_normal(SHAPE).astype(np.float32) for _ in range(4)]
@@ -173,11 +144,8 @@ def check_twice(rank: int, world: int) -> dict:
     alone = FlashAttention(SHAPE[3], causal=True)
     expected = [split.split(one.asnumpy(), rank, 2) for one in gradients(total(alone, alone), arrays)]
     found = {}
-    for kind, layer, compiled in (
-        *(("ring", RingAttention, False), ("gather", GatherAttention, False)),
-        ("gather in @jit", GatherAttention, True),
-    ):
-        first, other = (layer(SHAPE[3], causal=True) for _ in range(2))
+    for kind, compiled in (("gather", False), ("gather in @jit", True)):
+        first, other = (GatherAttention(SHAPE[3], causal=True) for _ in range(2))
         for calls, second in (("one layer", first), ("two alike", other)):
             function = total(first, second)
             results = gradients(ms.jit(function) if compiled else function, parts)
@@ -185,10 +153,6 @@ def check_twice(rank: int, world: int) -> dict:
                 float(np.abs(one.asnumpy() - right).max() / np.abs(right).max())
                 for one, right in zip(results, expected)
             )
-    try:
-        gradients(ms.jit(total(first := RingAttention(SHAPE[3], causal=True), first)), parts)
-    except RuntimeError as error:
-        found["ring in @jit"] = str(error)
     return found
 
 
@@ -196,12 +160,11 @@ def main() -> None:
     """Run the named cases, and print the greatest errors as JSON."""
     ms.set_context(mode=ms.PYNATIVE_MODE, device_target="CPU")
     rank, world = initialize(timeout=120)
-    others = {"memory": check_memory, "uneven": parallel_failures.check_uneven, "twice": check_twice}
     results = {}
     for argument in sys.argv[1:]:
         start = time.perf_counter()
         kind, _, names = argument.partition(":")
-        results[kind] = check_cases(kind, names, rank, world) if names else others[kind](rank, world)
+        results[kind] = check_cases(kind, names, rank, world) if names else check_twice(rank, world)
         print(f"{argument}: {time.perf_counter() - start:.1f} s", file=sys.stderr, flush=True)
     print("RESULT " + json.dumps(results), flush=True)
     finalize()
