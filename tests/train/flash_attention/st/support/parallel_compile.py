@@ -225,7 +225,7 @@ def operators(text: str) -> list:
                 entry["split"] = [_tuple(one) for one in re.findall(r"'tensor_map': (\([^)]*\))", layouts.group(1))]
             elif maps is not None:
                 entry["split"] = json.loads(f"[{maps.group(1)}]]")
-            rules = re.search(r"Tensor\(shape=\[20\], dtype=Int64, value=\[([^\]]*)\]", text)
+            rules = re.search(r"Tensor\(shape=\[21\], dtype=Int64, value=\[([^\]]*)\]", text)
             slopes = re.search(r'slopes\\?":(\[[^\]]*\])', attributes)
             entry["rules"] = rules and [int(one) for one in rules.group(1).split()]
             entry["slopes"] = slopes and json.loads(slopes.group(1))
