@@ -108,7 +108,7 @@ class GatherAttention(nn.Cell):
         self.options = world, order, self.constants, input_layout, head_dim, value_head_dim
         self.chunks = split.chunks(rank)
         self.on_cpu = ms.get_context("device_target") == "CPU"
-        self.gather_key, self.gather_value = (Gather(split, rank, self.axis) for _ in range(2))
+        self.gather_key, self.gather_value = (Gather(split, rank, self.axis, self.on_cpu) for _ in range(2))
 
     def __call__(self, *arguments, **named):
         # Not by `EntryCell`, which may leave GRAPH mode.
@@ -162,9 +162,10 @@ class Gather(nn.Cell):
 
     Args:
         axis: of the tokens.
+        on_cpu: whether the device is a CPU.
     """
 
-    def __init__(self, split: SequenceSplit, rank: int, axis: int):
+    def __init__(self, split: SequenceSplit, rank: int, axis: int, on_cpu: bool):
         super().__init__()
         self.axis, self.count = axis, split.chunks_per_process
         held = tuple(split.chunks(other) for other in range(split.world))
@@ -173,8 +174,8 @@ class Gather(nn.Cell):
             next((other, chunks.index(chunk)) for other, chunks in enumerate(held) if chunk in chunks)
             for chunk in range(split.world * split.chunks_per_process)
         )
-        self.rank, self.on_cpu = rank, ms.get_context("device_target") == "CPU"
-        self.all_reduce, self.all_gather, self.join = ops.AllReduce(), ops.AllGather(), ops.Concat(axis)
+        self.rank, self.on_cpu = rank, on_cpu
+        self.meet, self.join = ops.AllReduce() if self.on_cpu else ops.AllGather(), ops.Concat(axis)
 
     def construct(self, tensor):
         tokens, rows = tensor.shape[self.axis] // self.count, tensor.shape[0]
@@ -184,8 +185,8 @@ class Gather(nn.Cell):
             for process, place in self.places:
                 chunk = cut(wide, self.axis, place * tokens, tokens)
                 chunks = chunks + (chunk if process == self.rank else ops.zeros_like(chunk),)
-            return self.all_reduce(self.join(chunks))
-        gathered = self.all_gather(tensor)
+            return self.meet(self.join(chunks))
+        gathered = self.meet(tensor)
         for process, place in self.places:
             part = cut(gathered, 0, process * rows, rows)
             chunks = chunks + (cut(part, self.axis, place * tokens, tokens),)

@@ -137,8 +137,7 @@ def test_gathered_parts_and_their_gradients(order, axis, on_cpu, mode, monkeypat
         others = split.join([0 * one if other == rank else one for other, one in enumerate(parts)], axis)
         monkeypatch.setattr(gather.ops, "AllReduce", lambda others=others: _Summed(Tensor(others)))
         monkeypatch.setattr(gather.ops, "AllGather", lambda rank=rank: _Gathered(list(map(Tensor, parts)), rank))
-        cell = gather.Gather(split, rank, axis)
-        cell.on_cpu = on_cpu
+        cell = gather.Gather(split, rank, axis, on_cpu)
         with in_mode(mode):
             np.testing.assert_array_equal(cell(Tensor(part)).asnumpy(), array)
             (gradient,) = Gradients(cell)(Tensor(part), Tensor(weight))
