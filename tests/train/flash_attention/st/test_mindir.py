@@ -7,7 +7,7 @@ pytestmark = pytest.mark.system
 
 EXPORT = """
 import mindspore as ms, numpy as np
-from flash_attention import FlashAttention
+from flash_attention import BlockMask, FlashAttention
 from flash_attention.backends.cpu import library
 from pathlib import Path
 from mindspore import Tensor, nn
@@ -19,14 +19,14 @@ ms.set_context(mode=ms.GRAPH_MODE)
 class Net(nn.Cell):
     def __init__(self):
         super().__init__()
-        self.first = FlashAttention(16, causal=True, backend="cpu")
+        self.first = FlashAttention(16, causal=True, backend="cpu", block_mask=BlockMask(np.eye(2, dtype=int)))
         self.second = FlashAttention(16, window_size=(3, 3), alibi=True, backend="cpu")
 
     def construct(self, x):
         return self.second(self.first(x, x, x), x, x)
 
 
-x = Tensor(np.random.default_rng(0).standard_normal((1, 2, 20, 16)).astype(np.float32))
+x = Tensor(np.random.default_rng(0).standard_normal((1, 2, 150, 16)).astype(np.float32))
 network = Net()
 np.save("output.npy", network(x).asnumpy())
 ms.export(network, x, file_name="network", file_format="MINDIR")
@@ -37,7 +37,7 @@ import mindspore as ms, numpy as np
 from mindspore import Tensor, nn
 
 ms.set_context(mode=ms.GRAPH_MODE)
-x = Tensor(np.random.default_rng(0).standard_normal((1, 2, 20, 16)).astype(np.float32))
+x = Tensor(np.random.default_rng(0).standard_normal((1, 2, 150, 16)).astype(np.float32))
 network = nn.GraphCell(ms.load("network.mindir"))
 print(np.array_equal(network(x).asnumpy(), np.load("output.npy")))
 """
@@ -107,7 +107,7 @@ TUNE = """
 import sys
 
 import mindspore as ms, numpy as np
-from flash_attention import FlashAttention
+from flash_attention import BlockMask, FlashAttention
 from mindspore import Tensor, nn, ops
 
 ms.set_context(mode=ms.GRAPH_MODE)
@@ -124,7 +124,7 @@ class Net(nn.Cell):
         return self.attention(hidden, hidden, hidden)
 
 
-x = Tensor(np.random.default_rng(0).standard_normal((1, 2, 20, 16)).astype(np.float32))
+x = Tensor(np.random.default_rng(0).standard_normal((1, 2, 150, 16)).astype(np.float32))
 network = Net()
 ms.export(network, x, file_name="tuned", file_format="MINDIR")
 
