@@ -15,6 +15,12 @@ if TYPE_CHECKING:
 
 # The rules that together make the band of visible keys, see `AttentionRules.band`.
 BAND_RULES = ("causal", "causal_alignment", "window_left", "window_right", "prev_blocks", "next_blocks", "tile")
+# The inputs and rules of our own kernels, native and TIK. A new one stands here once both have it.
+KERNEL_INPUTS = (
+    *("mask", "bias", "keep_bits", "seed", "sinks", "prefix", "segment_ids", "kv_segment_ids", "alibi_slopes"),
+    "block_mask",
+)
+KERNEL_RULES = (*BAND_RULES, "first_query", "alibi", "dropout_rate", "scale", "softcap")
 
 
 class Backend(ABC):

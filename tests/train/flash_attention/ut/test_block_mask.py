@@ -6,7 +6,7 @@ import mindspore as ms
 import numpy as np
 import pytest
 from flash_attention import BlockMask, FlashAttention, flash_attention, scaled_dot_product_attention
-from mindspore import Tensor
+from mindspore import Tensor, nn, ops
 
 MASKS = [BlockMask(np.random.default_rng(seed).random((1, 2, 3, 3)) < 0.5) for seed in range(3)]
 
@@ -35,6 +35,26 @@ def test_every_entry_point_takes_it(mode):
     check(layer(*tensors()), mask, causal=True)
     check(copy.deepcopy(layer)(*tensors()), mask, causal=True)
     check(layer(*tensors(), block_mask=Tensor(MASKS[1].tiles)), MASKS[1], causal=True)
+
+
+class Several(nn.Cell):
+    """Two layers with patterns of their own, and two that share one boolean Tensor."""
+
+    def __init__(self, backend):
+        super().__init__()
+        self.own = nn.CellList([FlashAttention(16, backend=backend, block_mask=mask) for mask in MASKS[:2]])
+        self.given = nn.CellList([FlashAttention(16, backend=backend, causal=causal) for causal in (False, True)])
+
+    def construct(self, x, tiles):
+        first = self.own[0](x, x, x) + 2 * self.own[1](x, x, x)
+        shared = self.given[0](x, x, x, block_mask=tiles) + 3 * self.given[1](x, x, x, block_mask=tiles)
+        return ((first + shared) * x).sum()
+
+
+def test_layers_in_one_network_keep_their_own_tiles(mode):
+    x, tiles = tensors()[0], Tensor(MASKS[2].tiles != 0)
+    ours, truth = (ops.grad(Several(backend))(x, tiles).asnumpy() for backend in ("cpu", "math"))
+    np.testing.assert_allclose(ours, truth, atol=2e-4)
 
 
 def test_a_graph_takes_other_tiles_in_each_call():

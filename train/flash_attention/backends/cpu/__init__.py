@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 
-from flash_attention.backends.base import BAND_RULES, Backend
+from flash_attention.backends.base import KERNEL_INPUTS, KERNEL_RULES, Backend
 from flash_attention.call import Call
 
 
@@ -21,19 +21,8 @@ class CpuBackend(Backend):
     """FlashAttention in C++: float32 sums, no score matrix in memory, all threads that OMP_NUM_THREADS allows."""
 
     name = "cpu"
-    takes = (
-        "mask",
-        "bias",
-        "keep_bits",
-        "seed",
-        "sinks",
-        "prefix",
-        "segment_ids",
-        "kv_segment_ids",
-        "alibi_slopes",
-        "block_mask",
-    )
-    rules = (*BAND_RULES, "first_query", "alibi", "dropout_rate", "scale", "softcap")
+    takes = KERNEL_INPUTS
+    rules = KERNEL_RULES
     kinds = ("dense", "varlen", "paged")
 
     def refuse_sharded(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from flash_attention.backends.base import BAND_RULES, Backend
+from flash_attention.backends.base import KERNEL_INPUTS, KERNEL_RULES, Backend
 from flash_attention.backends.tik.limits import layout_on_910, refuse_on_910
 from flash_attention.call import Call
 from flash_attention.call.paged import gathered_call
@@ -19,19 +19,8 @@ if TYPE_CHECKING:
 class OperatorBackend(Backend):
     """Run the TIK operators. Subclasses say where primitives and keep decisions come from, and which chip there is."""
 
-    takes = (
-        "mask",
-        "bias",
-        "keep_bits",
-        "seed",
-        "sinks",
-        "prefix",
-        "segment_ids",
-        "kv_segment_ids",
-        "alibi_slopes",
-        "block_mask",
-    )
-    rules = (*BAND_RULES, "first_query", "alibi", "dropout_rate", "scale", "softcap")
+    takes = KERNEL_INPUTS
+    rules = KERNEL_RULES
     kinds = ("dense", "varlen", "paged")
 
     def chip(self) -> Chip:
