@@ -3,10 +3,11 @@
 import functools
 import gc
 import importlib.metadata
+import itertools
+import re
 import signal
 import sys
 from collections.abc import Iterator
-from fnmatch import fnmatchcase
 
 import pytest
 
@@ -20,14 +21,16 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGTERM, signal.SIG_DFL)
 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
-OPTIONAL_MARKS = ("slow", "system", "distributed", "builds", "versions", "clients", "card", "arm")
+OPTIONAL_MARKS = {"slow", "system", "distributed", "builds", "versions", "clients", "card", "arm", "fuzz", "ascend"}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add one switch for each optional mark, and the device that TIK operators run on."""
+    """Add the two levels above every day, and the device of the TIK operators."""
     group = parser.getgroup("flash-attention")
-    for mark in OPTIONAL_MARKS:
-        group.addoption(f"--{mark}", action="store_true", help=f"also run the tests marked {mark}")
+    group.addoption("--all", action="store_true", help="also run the marked tests, but for the virtual card's: hours")
+    group.addoption(
+        "--card", action="store_true", help="run the tests of the virtual card, with --all the slow ones too"
+    )
     group.addoption(
         "--asynchronous",
         action="store_true",
@@ -42,17 +45,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list) -> None:
-    """Mark slow tests, deselect tests that no option asks for, and put asynchronous tests last."""
-    unknown = mark_slow(items)
-    whole = not config.getoption("lf", False) and not any("::" in argument for argument in config.args)
-    if unknown and whole:
-        raise pytest.UsageError(f"mark daily: no case is named by {', '.join(sorted(unknown))}")
-    left_out = {mark for mark in OPTIONAL_MARKS if not config.getoption(f"--{mark}")}
-    if config.getoption("--slow"):
-        left_out.discard("system")  # the slow ones of all
-    if config.getoption("--device") != "ascend":
-        left_out.add("ascend")
-    dropped = [item for item in items if left_out.intersection(mark.name for mark in item.iter_markers())]
+    """Mark slow tests, deselect tests of other levels, and put asynchronous tests last."""
+    mark_slow(items)
+    asked = set(re.findall(r"\w+", config.getoption("-m")))  # whoever names a mark wants its tests
+    if config.getoption("--all"):
+        asked.update(OPTIONAL_MARKS - {"card"})
+    if config.getoption("--card"):
+        asked.add("card")
+    if config.getoption("--device") == "ascend":
+        asked.add("ascend")
+    only_cards = config.getoption("--card")
+
+    def runs(item: pytest.Item) -> bool:
+        marks = {mark.name for mark in item.iter_markers()}
+        return marks & OPTIONAL_MARKS <= asked and (not only_cards or "card" in marks)
+
+    dropped = [item for item in items if not runs(item)]
     if dropped:
         config.hook.pytest_deselected(items=dropped)
         without = set(dropped)
@@ -61,23 +69,28 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list) -> None:
     items.sort(key=lambda item: item.get_closest_marker("asynchronous") is not None)
 
 
-def mark_slow(items: list) -> set[str]:
-    """Mark cases slow if the mark `daily` does not name them; return unused patterns.
+def mark_slow(items: list) -> None:
+    """Mark cases slow of the tests marked `spread`: of the product of their axes a choice runs every day.
 
-    With `since` the cases show faults of MindSpore before that release. Under an older MindSpore none is slow.
+    The choice has every value of every axis; `spread(2)` has every pair of values of two axes. With `since` the cases
+    show faults of MindSpore before that release. Under an older MindSpore none is slow.
     """
-    unused, used = set(), set()
+    tests: dict[str, dict] = {}
     for item in items:
-        mark = item.get_closest_marker("daily")
-        if mark is None:
+        mark = item.get_closest_marker("spread")
+        old = mark is not None and installed_mindspore() < mark.kwargs.get("since", (0,))
+        if mark is None or old or item.get_closest_marker("slow") is not None:
             continue
-        patterns = {pattern: f"{item.nodeid.partition('[')[0]}[{pattern}]" for pattern in mark.args}
-        named = [name for pattern, name in patterns.items() if fnmatchcase(item.callspec.id, pattern)]
-        unused.update(patterns.values())
-        used.update(named)
-        if not named and installed_mindspore() >= mark.kwargs.get("since", (0,)):
-            item.add_marker(pytest.mark.slow)
-    return unused - used
+        values = sorted((name, repr(value)) for name, value in item.callspec.params.items())
+        together = set(itertools.combinations(values, *(mark.args or (1,))))
+        tests.setdefault(item.nodeid.partition("[")[0], {})[item] = together
+    for left in tests.values():
+        missing = set().union(*left.values())
+        while missing:
+            chosen = max(left, key=lambda case: len(left[case] & missing))
+            missing -= left.pop(chosen)
+        for case in left:
+            case.add_marker(pytest.mark.slow)
 
 
 @functools.lru_cache

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # Sets up the test environment, builds the native library, checks style and types, and runs the tests.
 #   ./test.sh                     the tests of every day
-#   ./test.sh --system            and whole programs and networks; likewise --slow, --distributed (several processes),
-#                                 --builds (a release, the native kernel anew), --versions, --clients (model
-#                                 libraries), --card (virtual Ascend), --arm (the kernel for Arm under emulation)
+#   ./test.sh --all               every test but those of the virtual Ascend card (hours)
+#   ./test.sh --card              those of the virtual Ascend card; with --all the slow ones too
+#   ./test.sh -m builds           one kind alone: system, distributed, builds, versions, clients, arm, slow (pytest.ini)
 #   ./test.sh --fresh             first removes what is compiled and cached, as in a new clone, but for the environment;
 #                                 then any of the others
 #   ./test.sh emulator/tests -k vadd   anything else goes to pytest; tests that are named run without style and types
-#   ./test.sh --card --mindspore 2.6   MindSpore 2.5 and 2.6 on the virtual card; with --slow all of it
+#   ./test.sh --card --mindspore 2.6   MindSpore 2.5 and 2.6 on the virtual card; with --all all of it
 #   ./test.sh --mindspore 2.0.0   ut and the shared cases on another MindSpore, without style and types (2.0.0 or 2.7.1)
 # FLASH_ATTENTION_VENV: the virtual environment, reused between runs (default ~/.cache/flash-attention/venv).
 # FLASH_ATTENTION_TEST_PROCESSES: pytest processes (default 2; 0 runs in one process, as -s and --pdb want).
@@ -24,7 +24,7 @@ part() { echo "== $1 (${SECONDS} s)"; }
 
 if [ "${1:-} ${2:-}" = "--card --mindspore" ]; then  # 2.5 and 2.6, in environments that the tests keep
     shift 3
-    set -- --card -m card -k "2.6.0 or 2.5.0" tests/train/flash_attention/st/test_card_{cases,commands,parallel}.py "$@"
+    set -- --card -k "2.6.0 or 2.5.0" tests/train/flash_attention/st/test_card_{cases,commands,parallel}.py "$@"
 fi
 
 library=train/flash_attention/backends/cpu/lib/libflash_attention_cpu.so
@@ -68,7 +68,7 @@ if [ -n "$mindspore" ]; then
     cases="tests/train/flash_attention/ut tests/train/flash_attention/st/test_emulator_cases.py
         tests/train/flash_attention/st/test_mindspore_faults.py"
     # shellcheck disable=SC2086  # one argument for each path
-    [ -n "$named" ] || set -- --system $cases "$@"
+    [ -n "$named" ] || set -- -m "system or not system" $cases "$@"
 elif [ -z "$named" ]; then
     part style
     "$VENV_PYTHON" -m ruff check --output-format concise . || status=$?

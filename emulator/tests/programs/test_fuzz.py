@@ -14,7 +14,7 @@ from emulator.tests.support import naive
 from emulator.tests.support.fuzz import Campaign
 from emulator.tests.support.random_program import Generator
 
-#: The naive interpreter needs half a second for one; the campaign below, with --slow, runs thousands.
+#: The naive interpreter needs half a second for one; the campaign below, with -m fuzz, runs thousands.
 PROGRAMS = 20
 CAMPAIGN = Campaign("tikemu", "emulator.tests.programs.test_fuzz", 10_000, 200, ("emulator/tikemu", "emulator/tests"))
 

@@ -1,6 +1,6 @@
 """Campaigns of random cases: seeds in chunks, each chunk a test.
 
-`./test.sh --slow -m fuzz` runs all campaigns. A chunk that passed is remembered in
+`./test.sh -m fuzz` runs all campaigns. A chunk that passed is remembered in
 FLASH_ATTENTION_FUZZ_STATE (default ~/.cache/flash-attention/fuzz), together with a digest of the sources. It does not
 run again until the sources change, so an interrupted campaign goes on with the next chunk. A failing chunk names every
 seed that failed, and the command that runs this seed alone.
@@ -43,7 +43,7 @@ class Campaign:
         firsts = range(0, self.cases, self.chunk)
 
         def decorate(test):
-            for mark in (pytest.mark.slow, pytest.mark.fuzz, pytest.mark.timeout(7200)):
+            for mark in (pytest.mark.fuzz, pytest.mark.timeout(7200)):
                 test = mark(test)
             return pytest.mark.parametrize("first", firsts)(test)
 

@@ -1,6 +1,6 @@
 """Arm: the wheel that x86-64 makes for it, and the kernel on NEON, alone and through MindSpore, under emulation.
 
---arm runs these tests. The emulator shows neither speed nor weak memory ordering nor pages of 64 KiB.
+`-m arm` runs these tests. The emulator shows neither speed nor weak memory ordering nor pages of 64 KiB.
 """
 
 import platform

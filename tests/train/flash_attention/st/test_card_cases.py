@@ -3,6 +3,8 @@
 MindSpore 2.5 and 2.6 drive the first Ascend 910 through GE.
 """
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -10,24 +12,25 @@ from emulator.virtual_ascend.tests.card import said, start
 from tests.train.flash_attention.st.support.card_kernels import BOUND
 from tests.train.flash_attention.st.support.card_runs import release_python, verdicts, words
 from tests.train.flash_attention.st.support.wheel_tools import ROOT
-from tests.train.flash_attention.support.case_list import daily_names
+from tests.train.flash_attention.support.case_list import covering, in_float16, on_a_card, rules_of
 
 MINUTES = 60
 pytestmark = [pytest.mark.card, pytest.mark.timeout(60 * MINUTES)]  # the first one of a release makes an environment
 MODES = "graph", "pynative"
 SLOW = {"marks": pytest.mark.slow}
-# Together they have masks, biases, windows, dropout by bits, shared keys and a soft cap. They also have sinks,
-# prefixes, segments, values of another width, few queries on many keys, and the layouts. test_card_entries.py has
-# another case.
-CASES, GE = daily_names("card"), daily_names("ge")
+LAYOUTS = "BNSD", "BSND", "BSH", "SBH", "TH"
+
+
+# Together they have every rule and layout.
+CASES = list(map(":".join, zip(itertools.cycle(LAYOUTS), map(str, covering(rules_of, in_float16(on_a_card))))))
 PARTS = 12
 TRAINED = "inference", "two alike", "accumulated", "dropout"
 # Of card_calls.py and card_training.py the checks that show most for their time.
 CHOSEN = (
     ("2.0.0", "card_cases.py", "graph", CASES[1::2]),
     ("2.0.0", "card_cases.py", "pynative", CASES[::2]),
-    ("2.6.0", "card_cases.py", "graph", GE[::2]),
-    ("2.6.0", "card_cases.py", "pynative", GE[1::2]),
+    ("2.6.0", "card_cases.py", "graph", CASES[::2]),
+    ("2.6.0", "card_cases.py", "pynative", CASES[1::2]),
     ("2.0.0", "card_calls.py", "graph", ("unlike", "packed.sinks_prefix", "dropout_by_seed", "server.paged")),
     ("2.0.0", "card_calls.py", "pynative", ("paged.sinks", "cache.paged")),
     ("2.6.0", "card_calls.py", "graph", ("unlike", "packed.sinks_prefix", "cache.paged")),

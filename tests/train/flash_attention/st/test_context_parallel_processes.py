@@ -1,4 +1,4 @@
-"""Several processes on this machine, started by msrun: ./test.sh --distributed. Most of the time goes into starts."""
+"""Several processes on this machine, started by msrun: ./test.sh -m distributed. Most of the time goes into starts."""
 
 import contextlib
 import json

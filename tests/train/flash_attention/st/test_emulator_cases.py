@@ -5,7 +5,6 @@ On backend emulator, strict; with --device ascend the same tests on backend tik.
 
 import mindspore as ms
 import pytest
-from flash_attention.backends.tik.limits import refuse_on_910
 from flash_attention.dropout import philox
 
 from tests.train.flash_attention.support import case_list, cases
@@ -28,23 +27,23 @@ def run_here(device):
     return run
 
 
-def of_every_day(place: str) -> list:
-    """Return the cases that run every day in the tests of this name."""
-    return case_list.params(lambda case: case_list.daily(case, place), dtype="float16")
+OF_EVERY_DAY = case_list.params(
+    case_list.covering(case_list.rules_of, case_list.in_float16(case_list.on_a_card)).__contains__, dtype="float16"
+)
 
 
-@pytest.mark.parametrize("case", of_every_day("emulator"))
+@pytest.mark.parametrize("case", OF_EVERY_DAY)
 def test_representative_cases(case, run_here):
     cases.check(case, run_here(case))
 
 
-@pytest.mark.parametrize("case", of_every_day("graph"))
+@pytest.mark.parametrize("case", OF_EVERY_DAY)
 def test_in_a_graph(case, run_here):
     ms.set_context(mode=ms.GRAPH_MODE)
     cases.check(case, run_here(case))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", case_list.params(lambda case: refuse_on_910(case.call) is None, dtype="float16"))
+@pytest.mark.parametrize("case", case_list.params(case_list.on_a_card, dtype="float16"))
 def test_all_cases(case, run_here):
     cases.check(case, run_here(case))

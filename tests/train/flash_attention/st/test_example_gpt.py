@@ -34,7 +34,7 @@ def test_gpt_trains_alike_with_flash_and_composed_attention(run_python, tmp_path
     assert (tmp_path / "flash/sample.txt").read_bytes().startswith(b"def ")
 
 
-@pytest.mark.daily("options1")
+@pytest.mark.spread
 @pytest.mark.parametrize("options", [["--paged"], ["--paged", "--beams", "4", "--prompts", "ragged"]])
 def test_generation_with_a_cache_gives_the_same_text(options: list, run_python) -> None:
     script = str(ROOT / "examples/generate.py")

@@ -19,7 +19,7 @@ WRONG = {
 }
 
 
-@pytest.mark.daily("index_after_exception", since=(2, 8))
+@pytest.mark.system
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.stem)
 def test_the_faults_are_those_that_are_known(program, run_python):
     release = ms.__version__.rpartition(".")[0]

@@ -1,6 +1,6 @@
 """The wheels: built from clean sources, installed and used without a compiler, with every Python and MindSpore.
 
-With --versions, environments for the MindSpore releases stay beside the environment of ./test.sh (2.7 GB each).
+With `-m versions`, environments for the MindSpore releases stay beside the environment of ./test.sh (2.7 GB each).
 """
 
 import platform

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import itertools
 import zlib
-from dataclasses import replace
+from dataclasses import fields, replace
 
+from flash_attention.backends.tik.limits import refuse_on_910
 from flash_attention.call import ALL_BLOCKS
+from flash_attention.call.tiling import tiles_of
 
 from tests.train.flash_attention.support.cases import VALUES, Case
 
@@ -239,83 +241,59 @@ CASES: tuple[Case, ...] = tuple(
 )
 
 
-#: Cases that run every day in the tests in which a case takes seconds, with the names of these tests. "kernels": the
-#: kernels' own tests. "emulator" and "graph": users' calls on the emulator. "again": calls again with other data.
-#: "card" and "ge": the virtual card with MindSpore 2.0 and with GE. NAME@LAYOUT runs the case in this layout.
-#: Together the cases of a name have every rule, and the borders of sizes for the kernels.
-DAILY = {
-    "B2-H4-KV2-Sq97-Sk150-D64-float16-compact-drop0.1": "kernels card ge",
-    "B2-H3-KV1-Sq150-Sk97-D59-float16-3d-alibi.computed": "kernels",
-    "B1-H2-S300-D128-float16-causal-blocks1_all-alibi.shared": "kernels",
-    "B2-H2-S64-D80-float16-rows-alibi.given-drop0.5": "kernels emulator graph again card",
-    "B2-H5-KV1-Sq45-Sk61-D32-float16-compact-alibi.given": "kernels",
-    "B1-H2-Sq70-Sk83-D1-float16-compact": "kernels emulator",
-    "B1-H2-Sq70-Sk83-D256-float16": "kernels",
-    "B1-H2-Sq70-Sk83-D192-float16-causal": "kernels",
-    "B1-H2-S1-D40-float16-compact": "kernels",
-    "B1-H2-Sq15-Sk17-D40-float16": "kernels",
-    "B1-H2-Sq300-Sk77-D32-float16-causal-bottom_right-alibi.computed": "kernels",
-    "B1-H2-Sq128-Sk256-D32-float16-3d-window40_40-bottom_right": "kernels",
-    "B1-H2-Sq200-Sk333-D32-float16-window10_0-bottom_right-alibi.computed": "kernels",
-    "B2-H2-Sq130-Sk140-D64-float16-compact-large": "kernels",
-    "B2-H2-Sq130-Sk140-D64-float16-compact-huge": "kernels",
-    "B2-H2-Sq130-Sk140-D64-float16-compact-outlier": "kernels",
-    "B2-H2-Sq130-Sk140-D64-float16-compact-constant": "kernels",
-    "B2-H2-S113-D32-float16-all": "kernels",
-    "B1-H2-Sq300-Sk40-D32-float16-window10_10": "kernels",
-    "B1-H2-S113-D32-float16-causal-scale-0.25": "kernels",
-    "B2-H2-S140-D32-float16-alibi.computed": "kernels",
-    "B2-H2-S140-D32-float16-padding-window40_0-alibi.computed-drop0.2": "kernels",
-    "B2-H2-S140-D32-float16-3d-blocks1_0-sparse_64-alibi.bias-drop0.2": "kernels",
-    "B1-H2-Sq33-Sk150-D64-float16-cap0.5-large": "kernels",
-    "B2-H2-KV1-Sq70-Sk83-D32-float16-compact-alibi.given-cap50.0": "kernels",
-    "B1-H2-S113-D32-float16-all-alibi.computed-sinks": "kernels card@TH",
-    "B1-H2-Sq70-Sk83-D192v128-float16-3d": "kernels",
-    "B1-H2-Sq70-Sk83-D17v40-float16": "kernels",
-    "B2-H2-Sq70-Sk140-D32-float16-3d-shuffled": "kernels emulator card",
-    "B1-H2-S8-D40-float16-compact": "emulator",
-    "B1-H2-Sq127-Sk129-D40-float16-2d": "emulator",
-    "B1-H2-Sq97-Sk113-D32-float16-compact-window20_all-bottom_right-alibi.computed": "emulator",
-    "B1-H4-KV1-Sq45-Sk61-D32-float16-heads-alibi.computed": "emulator again card@BSH",
-    "B3-H4-KV2-Sq45-Sk61-D32-float16-alibi.given": "emulator again",
-    "B2-H4-Sq45-Sk61-D32-float16-compact-alibi.bias_all": "emulator graph again",
-    "B2-H2-Sq60-Sk77-D32-float16-4d.float32": "emulator again",
-    "B2-H2-S140-D32-float16-padding-drop0.2": "emulator",
-    "B1-H2-Sq300-Sk100-D32-float16-blocks0_0-drop0.1": "emulator",
-    "B2-H2-Sq3-Sk300-D32v48-float16-causal-cap3.0-sinks-prefix": "graph again card@BSND ge@BSND",
-    "B2-H2-S140-D32-float16-3d-window40_0": "card@SBH",
-    "B2-H2-S140-D32-float16-padding-blocks1_all-windowall_25-sparse_64-alibi.given": "card",
-    "B2-H2-Sq300-Sk140-D96v24-float16-causal-window90_all-cap3.0": "card",
-    "B2-H3-KV1-Sq300-Sk70-D32-float16-window20_3-alibi.bias-cap4.0-sinks": "card@TH ge@TH",
-    "B2-H2-S140-D32-float16-causal-cap3.0-prefix-documents": "card",
-    "B2-H2-S140-D32-float16-3d-alibi.given-drop0.2": "ge",
-    "B2-H4-KV2-Sq37-Sk70-D24-float16-causal-bottom_right-alibi.slopes_all": "emulator graph card",
-    "B2-H4-KV2-Sq37-Sk70-D24-float16-alibi.slopes": "again",
-    "B2-H4-KV2-Sq2-Sk150-D32-float16-causal-bottom_right-alibi.slopes_all": "emulator",
-    "B1-H2-Sq40-Sk50-D32-float16-causal-alibi.hiding": "kernels emulator",
-    "B1-H2-Sq40-Sk50-D32-float16-3d-alibi.bias_hiding": "emulator",
-    "B2-H4-KV2-S300-D32-float16-causal-tiles64.heads0.3": "kernels again card ge",
-    "B1-H2-S300-D32-float16-window100_9-cap4.0-tiles256.shared0.5": "kernels graph",
-    "B2-H2-Sq200-Sk150-D32-float16-3d-alibi.given-tiles64.shared0.5": "emulator",
-    "B2-H2-S200-D32-float16-documents-tiles64.all0.5": "emulator card@BSH",
-}
+_SIZES = {"batch", "heads", "kv_heads", "seq_q", "seq_k", "head_dim", "value_dim", "tile", "density", "draw"}
+_NUMBERS = {"blocks", "window", "dropout", "scale", "softcap"}
+_PLAIN = Case()
 
 
-def daily(case: Case, place: str) -> bool:
-    """Return whether a case runs every day in the tests of this name."""
-    return place in DAILY.get(str(replace(case, dtype="float16")), "").split()
+def rules_of(case: Case) -> set:
+    """Return the rules and optional inputs that a case has."""
+    found = {name for name in _NUMBERS | {"sinks", "prefix"} if getattr(case, name) != getattr(_PLAIN, name)}
+    found |= {("mask", case.mask if case.mask in ("none", "causal") else "given"), ("alignment", case.alignment)}
+    found |= {("alibi", word) for word in case.alibi.replace("_all", "").split("_")}
+    found |= {("segments", case.segments != "none"), ("block_mask", case.block_mask != "none")}
+    return found | {("groups", case.kv_heads != case.heads), ("value_dim", case.value_dim != 0)}
 
 
-def daily_names(place: str) -> list[str]:
-    """Return the cases that run every day in these tests, as LAYOUT:CASE or CASE."""
-    words = [(case, word.partition("@")) for case, places in DAILY.items() for word in places.split()]
-    return [f"{layout}:{case}" if layout else case for case, (word, _, layout) in words if word == place]
+def values_of(case: Case) -> set:
+    """Return the rules, the kind of every input, and the sizes' sides of their borders."""
+    kinds = {field.name for field in fields(Case)} - _SIZES - _NUMBERS - {"dtype", "slow"}
+
+    def length(name: str, tile: int, tiles: int) -> tuple:
+        size = getattr(case, name)
+        return name, "one" if size == 1 else size % 16 == 0, min(tiles, tiles_of(size, tile))
+
+    found = {(name, getattr(case, name)) for name in kinds}
+    return rules_of(case) | found | {length("seq_q", 128, 3), length("seq_k", 128, 3), length("head_dim", 64, 4)}
+
+
+def on_a_card(case: Case) -> bool:
+    """Return True if a 910 takes the case."""
+    return refuse_on_910(case.call) is None
+
+
+def covering(features, cases) -> list[Case]:
+    """Return cases that together have every feature of all cases: the smallest one of those with most that is new.
+
+    A test in which a case takes seconds runs these every day. `features` is `rules_of` or `values_of`.
+    """
+    left = {case: features(case) for case in cases}
+    missing, chosen = set().union(*left.values()), []
+    while missing:
+        size = {case: case.batch * case.heads * case.seq_q * case.seq_k * case.head_dim for case in left}
+        most = max(len(found & missing) for found in left.values())
+        chosen.append(min((case for case in left if len(left[case] & missing) == most), key=size.get))
+        missing -= left.pop(chosen[-1])
+    return chosen
+
+
+def in_float16(select=None) -> list[Case]:
+    """Return the selected cases in float16, but for the long ones."""
+    cases = dict.fromkeys(replace(case, dtype="float16") for case in CASES if not case.slow)
+    return [case for case in cases if select is None or select(case)]
 
 
 _LEFT_OUT = frozenset(map(str, _products())) - frozenset(map(str, _products(pairwise)))
-
-
-assert set(DAILY) <= {str(replace(case, dtype="float16")) for case in CASES}, "DAILY names no case"
 
 
 def spread(case: Case) -> bool:

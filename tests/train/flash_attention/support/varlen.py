@@ -19,6 +19,7 @@ from flash_attention.call import Call
 from flash_attention.dropout import philox
 
 from tests.train.flash_attention.support.arrays import ends
+from tests.train.flash_attention.support.case_list import covering, rules_of
 from tests.train.flash_attention.support.cases import SEED, Case
 
 # Sequences without queries, without keys, with one token, with more queries than keys, and with many of both. The last
@@ -35,7 +36,6 @@ class VarlenCase(Case):
     keys: tuple = KEYS
     per_sequence: bool = False  # alibi "slopes": other slopes in each sequence
     given_bits: bool = False  # dropout by decisions that the caller gives
-    daily: bool = False  # also runs every day if a case takes seconds
 
     def __post_init__(self):
         object.__setattr__(self, "seq_q", sum(self.queries))
@@ -157,16 +157,16 @@ def _cases() -> list[VarlenCase]:
     plain = {"heads": 2, "kv_heads": 1}
     wide = {"heads": 4, "kv_heads": 2, "head_dim": 24, "value_dim": 40, "dtype": "float32"}
     return [
-        VarlenCase(heads=4, kv_heads=2, head_dim=64, mask="causal", daily=True),
+        VarlenCase(heads=4, kv_heads=2, head_dim=64, mask="causal"),
         VarlenCase(**plain),
         *(VarlenCase(**{**wide, "dtype": dtype}, mask="causal") for dtype in ("float16", "bfloat16", "float32")),
-        VarlenCase(**wide, **bottom, daily=True),
+        VarlenCase(**wide, **bottom),
         VarlenCase(**plain, window=(20, 3), alignment="bottom_right"),
         VarlenCase(**plain, window=(150, -1), mask="causal"),
         VarlenCase(**plain, window=(-1, 60)),
         VarlenCase(**plain, window=(140, 130)),
         VarlenCase(**plain, window=(0, 0)),
-        VarlenCase(**wide, mask="causal", blocks=(1, 65536), daily=True),
+        VarlenCase(**wide, mask="causal", blocks=(1, 65536)),
         VarlenCase(**plain, alignment="bottom_right", alibi="computed"),
         VarlenCase(**plain, mask="causal", alibi="computed"),
         VarlenCase(**plain, window=(50, 200), alibi="computed"),
@@ -174,10 +174,10 @@ def _cases() -> list[VarlenCase]:
         VarlenCase(**plain, **bottom, softcap=30.0),
         VarlenCase(**plain, **bottom, dropout=0.25),
         VarlenCase(**plain, window=(60, -1), dropout=0.5),
-        VarlenCase(**wide, mask="causal", prefix=True, sinks=True, softcap=3.0, daily=True),
+        VarlenCase(**wide, mask="causal", prefix=True, sinks=True, softcap=3.0),
         VarlenCase(**wide, **bottom, alibi="slopes"),
-        VarlenCase(**wide, **bottom, alibi="slopes", per_sequence=True, daily=True),
-        VarlenCase(**wide, window=(4, 4), alibi="given", daily=True),
+        VarlenCase(**wide, **bottom, alibi="slopes", per_sequence=True),
+        VarlenCase(**wide, window=(4, 4), alibi="given"),
         VarlenCase(**wide, **bottom, alibi="shared"),
         VarlenCase(**wide, **bottom, dropout=0.375, given_bits=True),
         *(
@@ -198,10 +198,11 @@ def params(select=None, costly: bool = False, **changes) -> list:
 
     Args:
         select: keeps the cases for which it is true; all by default.
-        costly: cases that do not run every day are marked slow.
+        costly: marks cases slow whose rules other cases also have.
         changes: fields of every case.
     """
     import pytest
 
     chosen = dict.fromkeys(replace(case, **changes) for case in CASES if select is None or select(case))
-    return [pytest.param(case, id=str(case), marks=[pytest.mark.slow] * (costly and not case.daily)) for case in chosen]
+    everyday = covering(lambda case: {*rules_of(case), case.per_sequence}, chosen) if costly else chosen
+    return [pytest.param(case, id=str(case), marks=[pytest.mark.slow] * (case not in everyday)) for case in chosen]

@@ -103,7 +103,7 @@ def assert_same(first, second, error=0.0):
             np.testing.assert_allclose(left, right, atol=error, rtol=1e-7 if error else 0)
 
 
-@pytest.mark.daily("*cpu*")
+@pytest.mark.spread
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_set_seed_makes_runs_repeatable(backend, mode):
     ms.set_seed(5)
@@ -115,7 +115,7 @@ def test_set_seed_makes_runs_repeatable(backend, mode):
     assert np.abs(first[0][0] - first[1][0]).max() > 0.1
 
 
-@pytest.mark.daily("*cpu*")
+@pytest.mark.spread
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_graph_and_pynative_drop_the_same(backend):
     results = []
@@ -126,7 +126,7 @@ def test_graph_and_pynative_drop_the_same(backend):
     assert_same(*results, 1e-4)
 
 
-@pytest.mark.daily("*cpu*")
+@pytest.mark.spread
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_recomputation_gets_the_same_decisions(backend, mode):
     if OLD and mode == "pynative":
@@ -137,7 +137,7 @@ def test_recomputation_gets_the_same_decisions(backend, mode):
     assert_same(plain, steps(backend, mode, recompute=True), 1e-5)
 
 
-@pytest.mark.daily("*pynative*", "*graph-cpu")
+@pytest.mark.spread
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_without_reentrance_and_early_stop_layers_called_twice_are_recomputed_too(backend, mode):
     if "early_stop" not in inspect.signature(nn.Cell.recompute).parameters:

@@ -287,7 +287,7 @@ def test_one_graph_for_all_sizes(rules, backend):
         assert_same(dynamic, static, tensors, atol=1e-5)
 
 
-@pytest.mark.daily(f"*{BACKENDS[-1]}*")
+@pytest.mark.spread
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("rank", (2, 3, 4))
 def test_masks_of_unknown_size(rank, backend):
@@ -300,7 +300,7 @@ def test_masks_of_unknown_size(rank, backend):
         assert_same(dynamic, static, (*sides(batch, seq_q, seq_k), mask))
 
 
-@pytest.mark.daily(f"*{BACKENDS[-1]}*")
+@pytest.mark.spread
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_compact_mask_of_known_shape(backend):
     triangle = Tensor(np.triu(np.ones((1, 128, 128), np.uint8), 1))

@@ -105,7 +105,7 @@ BROADCASTS = [  # leading dimensions of query, key and value
 GROUPED = [((2, 6), (2, 2), (2, 3)), ((2, 6), (2, 3), (2, 6)), ((2, 6), (1, 2), (2, 1)), ((6,), (2, 2), (2, 3))]
 
 
-@pytest.mark.daily("*pynative*cpu*", "*graph-cpu*")
+@pytest.mark.spread
 @pytest.mark.parametrize("dtype", (ms.float32, ms.float16))
 @pytest.mark.parametrize(("mode", "backend"), MODES_AND_BACKENDS, indirect=["mode"])
 def test_leading_dimensions_and_heads_broadcast_with_gradients(backend, mode, dtype):

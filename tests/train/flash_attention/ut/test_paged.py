@@ -33,10 +33,7 @@ def numbers(*values) -> Tensor:
     return Tensor(np.array(values, np.int32))
 
 
-@pytest.mark.daily(
-    *("pynative-cpu-*", "pynative-math-16-[026]", "pynative-math-24-[137]", "pynative-emulator-16-*"),
-    *("graph-cpu-16-[136]", "graph-cpu-24-[0457]", "graph-math-24-1", "graph-emulator-24-7"),
-)
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("rules", RULES, ids=list(map(str, range(len(RULES)))))
 @pytest.mark.parametrize("block_size", (16, 24))
 @pytest.mark.parametrize("backend", ("cpu", "math", "emulator"))

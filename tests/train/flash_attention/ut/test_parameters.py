@@ -151,7 +151,7 @@ class _Layers(nn.Cell):
         return second.astype(ms.float32).sum()
 
 
-@pytest.mark.daily("cpu", since=(2, 8))
+@pytest.mark.spread(since=(2, 8))
 @pytest.mark.parametrize("backend", ("cpu", "emulator"))
 def test_gradients_of_layers_of_one_shape(backend):
     dtype = ms.float16 if backend == "emulator" else ms.float32

@@ -23,16 +23,14 @@ from tests.train.flash_attention.support.training_steps import (
 BACKENDS = ("cpu", "math", "emulator")
 
 
-@pytest.mark.daily(
-    "*-one block twice-cpu", "*-two alike-cpu", "graph-two alike-emulator", "pynative-two different-math", since=(2, 8)
-)
+@pytest.mark.spread(since=(2, 8))
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("arrangement", ARRANGEMENTS)
 def test_every_arrangement(arrangement, backend, mode):
     check_steps(arrangement, backend, by_sens)
 
 
-@pytest.mark.daily("BSH-*", since=(2, 8))
+@pytest.mark.spread(since=(2, 8))
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("layout", ("BSH", "BNSD"))
 def test_function_of_what_is_around_it(backend, layout):
@@ -40,26 +38,26 @@ def test_function_of_what_is_around_it(backend, layout):
         check_steps("two alike", backend, by_function, layout)
 
 
-@pytest.mark.daily("*-cpu", since=(2, 8))
+@pytest.mark.spread(since=(2, 8))
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_set_grad_and_a_call_before(backend, mode):
     check_steps("two alike", backend, after_a_call)
 
 
-@pytest.mark.daily("cpu", since=(2, 8))
+@pytest.mark.spread(since=(2, 8))
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_recompute(backend):
     with in_mode("graph"):
         check_steps("two alike", backend, by_sens, change=recompute)
 
 
-@pytest.mark.daily("*-cpu", since=(2, 8))
+@pytest.mark.spread(since=(2, 8))
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_networks_in_turns(backend, mode):
     check_turns(backend)
 
 
-@pytest.mark.daily("*-cpu", "pynative-emulator", since=(2, 8))
+@pytest.mark.spread(since=(2, 8))
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_accumulated_gradients(backend, mode):
     check_accumulated(backend)
@@ -82,7 +80,7 @@ except RuntimeError as error:
 """
 
 
-@pytest.mark.daily("cpu", since=(2, 8))
+@pytest.mark.spread(since=(2, 8))
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_jit_functions_in_pynative(backend, run_python):
     """PYNATIVE differentiates a network in which attention is compiled."""

@@ -215,7 +215,7 @@ def test_chosen_calls(way, order, folder):
     check(CHOSEN[::order], way, folder)
 
 
-@pytest.mark.daily("*-pynative-kinds")
+@pytest.mark.spread
 @pytest.mark.parametrize("kind", CALLS)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("order", (1, -1))
@@ -234,7 +234,7 @@ def test_pair(pair, order, way, folder):
 ARRANGEMENTS = {"shared query": {"shared": "query"}, "chain": {"chained": True}, "layers": {"layers": DIM}}
 
 
-@pytest.mark.daily("jit-*")
+@pytest.mark.spread
 @pytest.mark.parametrize("arrangement", ARRANGEMENTS)
 @pytest.mark.parametrize("way", IN_A_GRAPH)
 def test_arrangement(arrangement, way, folder):

@@ -6,7 +6,6 @@ import mindspore as ms
 import numpy as np
 import pytest
 from flash_attention import reference
-from flash_attention.backends.tik.limits import refuse_on_910
 from flash_attention.dropout import philox
 
 from tests.train.flash_attention.support import case_list, cases
@@ -53,7 +52,7 @@ def test_in_a_graph(case, backend):
     cases.check(case, run_case(case, backend))
 
 
-@pytest.mark.daily("pynative-*", "graph-cpu")
+@pytest.mark.spread
 @pytest.mark.parametrize("backend", AND_EMULATOR)
 def test_a_seed_and_its_bits_given_are_the_same(backend, mode):
     # Of a rate that 16 bits hold: given decisions are divided by 1 - rate, drawn ones by the share that is kept.
@@ -78,7 +77,7 @@ def test_given_bits_rule(backend):
     np.testing.assert_array_equal(nothing.logsumexp, kept.logsumexp)
 
 
-@pytest.mark.daily("pynative-cpu")
+@pytest.mark.spread
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_seeds_are_taken_modulo_two_to_the_32(backend, mode):
     expected = run_case(DROPOUT, backend, seed=(5, 7)).output
@@ -87,7 +86,7 @@ def test_seeds_are_taken_modulo_two_to_the_32(backend, mode):
 
 
 @pytest.mark.asynchronous
-@pytest.mark.daily("*-cpu", "*-emulator")
+@pytest.mark.spread
 @pytest.mark.parametrize("backend", AND_EMULATOR)
 def test_two_runs_are_bit_equal(backend, mode):
     """Runs of the operators and the native kernel are bit-equal in both modes."""
@@ -100,8 +99,7 @@ def test_two_runs_are_bit_equal(backend, mode):
 
 
 CALLS = 3
-# Every kind of optional input, a call that decodes, and heads that share keys.
-AGAIN = case_list.params(lambda case: case_list.daily(case, "again"), dtype="float16")
+AGAIN = case_list.params(case_list.covering(case_list.rules_of, case_list.in_float16()).__contains__, dtype="float16")
 
 
 def again() -> list:
@@ -110,13 +108,11 @@ def again() -> list:
         pytest.param(mode, backend, *case.values, id=f"{mode}-{case.id}-{backend}", marks=case.marks)
         for mode, backend in (("graph", "cpu"), ("pynative", "cpu"), ("pynative", "emulator"), ("pynative", "math"))
         for case in AGAIN
-        if backend != "emulator" or refuse_on_910(case.values[0].call) is None
+        if backend != "emulator" or case_list.on_a_card(*case.values)
     ]
 
 
-@pytest.mark.daily(
-    "pynative-*-cpu", "pynative-*-emulator", "graph-*-heads-*-cpu", "graph-*-drop0.5-cpu", "graph-*-prefix-cpu"
-)
+@pytest.mark.spread
 @pytest.mark.parametrize(("mode", "backend", "case"), again(), indirect=["mode"])
 def test_calls_with_other_data(mode, backend, case):
     for draw in range(CALLS):

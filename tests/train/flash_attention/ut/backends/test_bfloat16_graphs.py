@@ -40,14 +40,14 @@ def both(lead, mask=None, bias=None):
     return list(map(values, found)), list(map(values, expected))
 
 
-@pytest.mark.daily("pynative-*", "graph-()", "graph-(2, 2, 3)")
+@pytest.mark.spread
 @pytest.mark.parametrize("lead", [(), (3,), (2, 3), (2, 2, 3)], ids=str)
 def test_any_rank(lead, mode):
     for got, wanted in zip(*both(lead)):
         np.testing.assert_array_equal(got.reshape(wanted.shape), wanted)
 
 
-@pytest.mark.daily("pynative-*", "graph-(1,)", "graph-(9, 13)", "graph-(2, 2, 1, 9, 13)")
+@pytest.mark.spread
 @pytest.mark.parametrize("shape", MASKS, ids=str)
 def test_added_masks_that_broadcast(shape, mode):
     lead = (2, 2, 3) if len(shape) == 5 else (2, 3)
@@ -63,7 +63,7 @@ def test_added_masks_that_broadcast(shape, mode):
     np.testing.assert_allclose(found[4], d_mask, rtol=2**-8, atol=1e-5)
 
 
-@pytest.mark.daily("pynative-*", "graph-(9, 13)")
+@pytest.mark.spread
 @pytest.mark.parametrize("shape", [(13,), (9, 13), (2, 1, 9, 13)], ids=str)
 def test_boolean_masks(shape, mode):
     keep = np.random.default_rng(0).random(shape) < 0.7
@@ -72,7 +72,7 @@ def test_boolean_masks(shape, mode):
     np.testing.assert_allclose(found[0], expected[0], rtol=2**-7, atol=1e-6)
 
 
-@pytest.mark.daily("SBH")
+@pytest.mark.spread
 @pytest.mark.parametrize("layout", ["BSND", "SBH", "BSH", "TH"])
 def test_backend_math_in_every_layout(layout):
     """Backend math converts these layouts; graphs give the same as PYNATIVE."""

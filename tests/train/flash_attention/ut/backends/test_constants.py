@@ -100,7 +100,7 @@ def result(folder, function, arrays, rules, kinds):
     return module.Call(held)(*(Tensor(arrays[name]) for name in inputs)).asnumpy()
 
 
-@pytest.mark.daily("float32 mask of rank 3-cpu", "segments of both-cpu", since=(2, 8))
+@pytest.mark.spread(since=(2, 8))
 @pytest.mark.parametrize("backend", ("cpu", "math"))
 @pytest.mark.parametrize("name", CALLS)
 def test_the_result_is_that_of_inputs(name, backend, tmp_path, monkeypatch):

@@ -48,9 +48,7 @@ def gradients(function, backend, mode, computed):
 expected = functools.lru_cache(lambda function: gradients(function, "math", "pynative", False)[0][0])
 
 
-@pytest.mark.daily(
-    "given-pynative-*-cpu", "given-graph-masked-*", "computed-*-masked-cpu", "computed-pynative-masked-*", since=(2, 7)
-)
+@pytest.mark.spread(since=(2, 7))
 @pytest.mark.parametrize("backend", ("cpu", "math", "emulator"))
 @pytest.mark.parametrize("function", INPUTS, ids=lambda function: function.__name__)
 @pytest.mark.parametrize("mode", ("pynative", "graph", "jit"))

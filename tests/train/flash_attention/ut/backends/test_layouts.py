@@ -76,7 +76,7 @@ def bits(result):
 
 
 # Graphs are compiled for each layout.
-@pytest.mark.daily("pynative-*", "graph-float32-plain", "graph-bfloat16-everything")
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_every_layout_is_right_and_gives_the_same_bits(name, dtype, mode):
@@ -88,7 +88,7 @@ def test_every_layout_is_right_and_gives_the_same_bits(name, dtype, mode):
         cases.assert_same(run_case(case, "cpu", layout), first, f"of {layout}")
 
 
-@pytest.mark.daily("pynative-*", "graph-float16-True")
+@pytest.mark.spread
 @pytest.mark.parametrize("logsumexp", (False, True))
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_forward_alone_and_gradients_without_a_loss(logsumexp, dtype, mode):

@@ -76,7 +76,7 @@ def test_what_stays_ambiguous_is_an_error(arguments, keywords, error, message):
         read_arguments(arguments, keywords)
 
 
-@pytest.mark.daily("pynative-*", "graph-acc*")
+@pytest.mark.spread
 @pytest.mark.parametrize("path", PATHS)
 def test_every_path_gives_the_layer_of_this_package(path, installed, mode):
     assert installed[path] == "installed"
@@ -113,7 +113,7 @@ def test_the_call_of_a_910_model_trains(installed, mode):
     assert np.abs(gradients[2].asnumpy()).max() > 0
 
 
-@pytest.mark.daily("pynative-*", "graph-mindspore.*")
+@pytest.mark.spread
 @pytest.mark.parametrize("path", PATHS)
 def test_gradients_are_those_of_the_layer(path, installed, mode):
     """This also holds for a client's class with its base's name, by which MindSpore's compiler looks for `super`."""

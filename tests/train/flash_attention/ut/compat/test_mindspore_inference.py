@@ -112,7 +112,7 @@ def split(tensor, lengths):
     return np.split(tensor.reshape(len(tensor), KV_HEADS, DIM), np.cumsum(lengths)[:-1])
 
 
-@pytest.mark.daily("pynative-*", "graph-False-TH-float32", "graph-False-TND-float16", "graph-True-TND-float32")
+@pytest.mark.spread
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("layout", ("TH", "TND"))
 @pytest.mark.parametrize("constant", (False, True))
@@ -276,7 +276,7 @@ def test_paged_attention_of_one_token_each(mode, dtype, shape):
 MASKS = ("none", "trapezoidal", "added", "one")
 
 
-@pytest.mark.daily("pynative-*", "graph-*-float32", "graph-*-trapezoidal-*")
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("kind", MASKS)
 @pytest.mark.parametrize("ragged", (False, True))

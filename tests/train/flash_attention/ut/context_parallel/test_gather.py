@@ -90,7 +90,7 @@ def check(case: Case, actual: reference.Attention) -> None:
     assert len(errors) == 4 and [str(error) for error in errors if not error.ok] == []
 
 
-@pytest.mark.daily("*-cpu-zigzag", "[pda]*-math-contiguous", "sinks-emulator-zigzag", "short-emulator-contiguous")
+@pytest.mark.spread
 @pytest.mark.parametrize("order", ("zigzag", "contiguous"))
 @pytest.mark.parametrize("backend", ("cpu", "math", "emulator"))
 @pytest.mark.parametrize("name", CASES)
@@ -123,7 +123,7 @@ class _Summed(nn.Cell):
         return tensor + self.others
 
 
-@pytest.mark.daily("zigzag-1-*-graph", "contiguous-0-*-pynative", "zigzag-2-False-pynative")
+@pytest.mark.spread
 @pytest.mark.parametrize("mode", ("graph", "pynative"))
 @pytest.mark.parametrize("on_cpu", (True, False))
 @pytest.mark.parametrize("axis", (0, 1, 2))

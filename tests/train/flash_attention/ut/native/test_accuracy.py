@@ -35,7 +35,7 @@ def limits_of(case: Case, isa: str) -> reference.Limits:
 @pytest.mark.parametrize("head_dim", [64, 128])
 @pytest.mark.parametrize("keys", [128, 256, 512])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
-@pytest.mark.daily("*-128-64-causal", "*-512-64-none")
+@pytest.mark.spread(2)
 def test_normal_inputs(dtype, keys, head_dim, mask):
     case = case_of(dtype, keys, head_dim, mask)
     for isa in ISAS:

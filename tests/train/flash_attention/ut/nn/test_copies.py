@@ -30,7 +30,7 @@ def all_differ(arrays):
     return all(np.abs(one - two).max() > 0.1 for index, one in enumerate(arrays) for two in arrays[:index])
 
 
-@pytest.mark.daily("*pynative*", "called-graph-cpu")
+@pytest.mark.spread
 @pytest.mark.parametrize(("mode", "backend"), MODES_AND_BACKENDS, indirect=["mode"])
 @pytest.mark.parametrize("called", (False, True), ids=("new", "called"))
 def test_a_copy_computes_the_same(called, backend, mode):
@@ -42,7 +42,7 @@ def test_a_copy_computes_the_same(called, backend, mode):
         np.testing.assert_array_equal(run(duplicate), expected)
 
 
-@pytest.mark.daily("pynative-*", "graph-True-None")
+@pytest.mark.spread
 @pytest.mark.parametrize(
     ("mode", "called", "seed"),
     [

@@ -70,7 +70,7 @@ def as_called(cell: nn.Cell, way: str):
     return ms.jit(call)
 
 
-@pytest.mark.daily("*-cpu-native-*", "graph-*-paged", "pynative-*-paged")
+@pytest.mark.spread
 @pytest.mark.parametrize("kind", OPTIONS)
 @pytest.mark.parametrize(
     ("backend", "update"),
@@ -107,7 +107,7 @@ def test_blocks_are_handed_out_when_they_are_needed(update):
     assert cache.block_tables.asnumpy().tolist() == [[0, 1, 4, -1], [2, 3, 5, -1]]
 
 
-@pytest.mark.daily("cpu-native-*", "cpu-composed-paged", "math-native-paged")
+@pytest.mark.spread
 @pytest.mark.parametrize("kind", OPTIONS)
 @pytest.mark.parametrize(
     ("backend", "update"),
@@ -164,7 +164,7 @@ def test_pynative_refuses_what_a_graph_has_filled(update):
     np.testing.assert_allclose(output, truth(KEY, VALUE)[:, 31:34], atol=2e-6)
 
 
-@pytest.mark.daily("*-pynative", "native-graph")
+@pytest.mark.spread
 def test_a_sequence_without_a_block_is_refused(update, mode):
     """A graph on a device cannot refuse: there the sequence counts as too long."""
     options = {"paged": True, "block_size": 16, "num_blocks": 5}
@@ -222,7 +222,7 @@ def test_print_shows_the_sizes():
     assert paged.endswith("value_head_dim=8, dtype=Float32, paged=True, block_size=16, num_blocks=8")
 
 
-@pytest.mark.daily("graph-*", "pynative-left-*")
+@pytest.mark.spread
 @pytest.mark.parametrize("kind", serving.KINDS)
 @pytest.mark.parametrize("side", ["right", "left"])
 def test_a_server_gives_every_sequence_its_own(mode, kind, side):
@@ -231,7 +231,7 @@ def test_a_server_gives_every_sequence_its_own(mode, kind, side):
         assert len(net.compile_cache) == 1
 
 
-@pytest.mark.daily("graph-cpu-left-paged", "*-math-right-paged", "*-emulator-right-paged")
+@pytest.mark.spread
 @pytest.mark.parametrize("kind", serving.KINDS)
 @pytest.mark.parametrize("side", ["right", "left"])
 @pytest.mark.parametrize("backend", ["cpu", "math", "emulator"])
@@ -255,7 +255,7 @@ def test_beams_share_full_blocks(update):
     assert (cache.block_tables.asnumpy() == -1).all()
 
 
-@pytest.mark.daily("*-pynative-*", "*-graph-order0-*")
+@pytest.mark.spread
 @pytest.mark.parametrize(
     ("order", "message"),
     [((0, 0), "indices: the sequences need 3 blocks; num_blocks is 2"), ((0, 2), "indices: got 2, allowed are 0 to 1")],

@@ -139,7 +139,7 @@ def test_all_gradients_with_a_mask_among_the_inputs(mask_dtype, backend, mode):
     assert not gradients[3].asnumpy().any()
 
 
-@pytest.mark.daily("pynative-*", "graph-cpu", since=(2, 8))
+@pytest.mark.spread(since=(2, 8))
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_gradient_of_a_given_alibi_mask_and_its_refusal(backend, mode):
     query, key, value = inputs()
@@ -158,7 +158,7 @@ def test_gradient_of_a_given_alibi_mask_and_its_refusal(backend, mode):
     assert not spared[3].asnumpy().any()
 
 
-@pytest.mark.daily("pynative-*", "graph-cpu", since=(2, 8))
+@pytest.mark.spread(since=(2, 8))
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_bad_inputs_are_refused_before_anything_runs(backend, mode):
     query, key, value = inputs()
@@ -193,7 +193,7 @@ def test_the_backend_is_chosen_by_name_context_or_environment(monkeypatch):
         near(FlashAttention(32)(query, key, value), truth(query, key, value).output)
 
 
-@pytest.mark.daily("pynative-*", "graph-cpu", since=(2, 8))
+@pytest.mark.spread(since=(2, 8))
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_lengths_may_change_from_call_to_call(backend, mode):
     layer = FlashAttention(32, causal=True, backend=backend)

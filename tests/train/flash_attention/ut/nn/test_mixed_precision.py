@@ -51,7 +51,7 @@ O1 = pytest.param(
 )
 
 
-@pytest.mark.daily("pynative-*", "graph-O[013]-FlashAttention", "graph-O2-Doubled")
+@pytest.mark.spread
 @pytest.mark.parametrize("layer", (FlashAttention, Doubled))
 @pytest.mark.parametrize("level", ("O0", O1, "O2", "O3"))
 def test_models_at_every_level(level, layer, mode):
@@ -88,7 +88,7 @@ class Attending(nn.Cell):
 
 
 @pytest.mark.skipif(ms.__version__.startswith("2.0"), reason="mindspore_faults/rewritten_none.py, and no level auto")
-@pytest.mark.daily("*cpu*", "pynative-O1-emulator")
+@pytest.mark.spread
 @pytest.mark.parametrize("backend", ("cpu", "emulator"))
 @pytest.mark.parametrize("level", ("O1", "auto", "the layer", "a product", "neither"))
 def test_levels_that_cast_by_name_cast_the_layer_as_a_product(level, backend, mode):
@@ -122,7 +122,7 @@ def test_the_package_s_folders_stay_off_the_path_of_modules(level):
     assert not [path for path in sys.path if package in (Path(path), *Path(path).parents)]
 
 
-@pytest.mark.daily("pynative-*", "graph-cpu")
+@pytest.mark.spread
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_to_float_casts_the_inputs(backend, mode):
     query, key, value = draw(2, 4, 40, 32), draw(2, 2, 56, 32, seed=1), draw(2, 2, 56, 32, seed=2)

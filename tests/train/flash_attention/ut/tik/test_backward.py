@@ -17,7 +17,7 @@ from tests.train.flash_attention.support import case_list, cases
 from tests.train.flash_attention.support.calls import make_kernel_problem
 from tests.train.flash_attention.ut.tik.support import stored_arrays
 from tests.train.flash_attention.ut.tik.support.programs import build_backward, forward
-from tests.train.flash_attention.ut.tik.support.shared_cases import features_of, is_representative, within_limits
+from tests.train.flash_attention.ut.tik.support.shared_cases import features_of, of_every_day, within_limits
 
 
 def gradients(tik, execute, problem: KernelProblem, arrays: dict, **features) -> dict:
@@ -39,7 +39,7 @@ def run_case(tik, execute, case) -> reference.Attention:
     return reference.Attention(output, logsumexp, **result)
 
 
-@pytest.mark.parametrize("case", case_list.params(is_representative, dtype="float16"))
+@pytest.mark.parametrize("case", of_every_day())
 def test_representative_cases(tik, execute, case):
     cases.check(case, run_case(tik, execute, case))
 

@@ -72,9 +72,7 @@ SIMPLE = [(name, 128) for name in tik_kernels.FEATURES]
 COMBINED = [(name, head_dim) for name in list(tik_kernels.FEATURES)[-4:] for head_dim in (16, 256)]
 
 
-@pytest.mark.daily(
-    "*-128-*", "192*-16-forward", "causal alibi*-256-backward", "causal mask*-256-forward", "window*-16-backward"
-)
+@pytest.mark.spread
 @pytest.mark.parametrize("operator", ("forward", "backward"))
 @pytest.mark.parametrize(("name", "head_dim"), SIMPLE + COMBINED)
 def test_every_feature_stays_within_the_core(name, head_dim, operator):
@@ -109,7 +107,7 @@ def test_the_backward_does_well_without_byte_ranges(shape):
     shares_required(shape, "conservative")
 
 
-@pytest.mark.daily("160-True", "256-False")
+@pytest.mark.spread
 @pytest.mark.parametrize("causal", (False, True))
 @pytest.mark.parametrize("head_dim", (160, 192, 256))
 def test_the_main_backward_kernel_of_wide_heads_has_wide_key_tiles(head_dim, causal):

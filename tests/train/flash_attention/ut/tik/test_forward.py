@@ -13,7 +13,7 @@ from tests.train.flash_attention.ut.tik.support.programs import build_forward, f
 from tests.train.flash_attention.ut.tik.support.shared_cases import check_closely, random_arrays, run_forward
 
 
-@pytest.mark.parametrize("case", case_list.params(shared_cases.is_representative, dtype="float16"))
+@pytest.mark.parametrize("case", shared_cases.of_every_day())
 def test_representative_cases(tik, execute, case):
     cases.check(case, run_forward(tik, execute, case))
 

@@ -18,13 +18,16 @@ from tests.train.flash_attention.ut.tik.support.varlen import Packing
 
 def taken() -> list:
     """Return the cases that kernels take, with widths that are multiples of 16."""
-    cases = {}
+    cases = []
     for case in varlen.CASES:
         if case.blocks == (ALL_BLOCKS, ALL_BLOCKS) and case.alibi in ("none", "computed") and not case.given_bits:
             widths = {name: -(-getattr(case, name) // 16) * 16 for name in ("head_dim", "value_dim")}
-            cases[replace(case, dtype="float16", daily=False, **widths)] = case.daily
-    first = next(iter(cases))  # this case runs every day
-    return [pytest.param(case, id=str(case), marks=[pytest.mark.slow] * (case is not first)) for case in cases]
+            cases.append(replace(case, dtype="float16", **widths))
+    first, *others = dict.fromkeys(cases)
+    return [
+        pytest.param(first, id=str(first)),
+        *(pytest.param(case, id=str(case), marks=pytest.mark.slow) for case in others),
+    ]
 
 
 def packing_of(case: VarlenCase) -> Packing:

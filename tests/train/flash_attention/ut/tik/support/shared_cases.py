@@ -13,17 +13,18 @@ from tests.train.flash_attention.ut.tik.support import stored_arrays
 from tests.train.flash_attention.ut.tik.support.programs import forward
 
 
-def is_representative(case: cases.Case) -> bool:
-    """Return True if the case is a case of every day."""
-    return case_list.daily(case, "kernels")
-
-
 def within_limits(case: cases.Case) -> bool:
     """Return True if the kernels take a case: its widths, and no slopes that are data.
 
     A bias of -inf for single scores saturates, which these tests do not allow.
     """
     return max(case.head_dim, case.value_dim) <= MAX_HEAD_DIM and not case.alibi.startswith(("slopes", "bias_hiding"))
+
+
+def of_every_day() -> list:
+    """Return the cases that run every day."""
+    chosen = case_list.covering(case_list.values_of, case_list.in_float16(within_limits))
+    return case_list.params(chosen.__contains__, dtype="float16")
 
 
 def features_of(case: cases.Case) -> dict:
