@@ -44,6 +44,7 @@ def run(options: argparse.Namespace) -> int:
     rows += [["CANN", cann_version() or "not found (ASCEND_HOME_PATH, ASCEND_TOOLKIT_HOME)"]]
     rows += [["processor", f"{processor()}, {len(os.sched_getaffinity(0))} of {os.cpu_count()} cores usable"]]
     rows += [["CPU kernel", cpu_kernel()], ["its bfloat16", bfloat16_arithmetic()]]
+    rows += [[f"its {dtype}", arithmetic(dtype)] for dtype in ("float16", "float32")]
     fault = mindspore_fault()
     if options.all:
         device, fault = (None, fault) if fault else mindspore_device()
@@ -157,6 +158,19 @@ def bfloat16_arithmetic() -> str:
     if forced:
         return f"{used}, forced by {ISA_VARIABLE}; {missing or 'tiles are there'}; {dot_product}"
     return f"{used}: {missing}; {dot_product}" if missing else f"{used}: the processor has them, and Linux permits them"
+
+
+def arithmetic(dtype: str) -> str:
+    """Describe the native kernel's arithmetic for float16 or float32."""
+    try:
+        from flash_attention.backends.cpu.library import TILE_PARTS, TILES_ISA, load
+
+        tiles = load().bfloat16_isa() == TILES_ISA
+    except (ImportError, OSError):
+        return "unknown, because the CPU kernel cannot be loaded"
+    if tiles and dtype in TILE_PARTS:
+        return f"tiles, each number as the sum of {TILE_PARTS[dtype]} bfloat16 numbers"
+    return "float32"
 
 
 def verdict(name: str) -> str:

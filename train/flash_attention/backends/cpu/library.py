@@ -16,6 +16,7 @@ from flash_attention.call.optional import OPTIONAL
 ISA_VARIABLE = "FLASH_ATTENTION_CPU_ISA"
 DOT_PRODUCT_ISA = "avx512_bf16"  # multiplies bfloat16 by an instruction of its own
 TILES_ISA = "amx"  # and by tiles
+TILE_PARTS = {"bfloat16": 1, "float16": 2}  # bfloat16 numbers whose sum a number is there
 BUILD_COMMAND = "python -m flash_attention.backends.cpu.build"
 
 _VERSION = 10  # as in csrc/arguments.h
@@ -58,9 +59,9 @@ class Library:
         """Return the instruction sets that can run here, best first. The variable FLASH_ATTENTION_CPU_ISA takes one of
         them.
 
-        TILES_ISA is among them if processor and Linux have tiles, whether or not this process may use them. It and
-        DOT_PRODUCT_ISA calculate bfloat16, tiles only more than 32 queries and keys; everything else is then as with
-        "avx512".
+        TILES_ISA is among them if processor and Linux have tiles, whether or not this process may use them. It
+        calculates the dtypes in TILE_PARTS, and only more than 32 queries and keys. DOT_PRODUCT_ISA calculates
+        bfloat16. Everything else is then as with "avx512".
         """
         names = map(self.handle.flash_attention_isa, itertools.count())
         return tuple(name.decode() for name in itertools.takewhile(lambda name: name is not None, names))
@@ -101,7 +102,7 @@ class Library:
         Raises:
             KernelError: the instruction set that is asked for cannot run here.
         """
-        status = self.handle.flash_attention_multiply_adds(int(dtype == "bfloat16"), ctypes.c_int64(operations))
+        status = self.handle.flash_attention_multiply_adds(dtype.encode(), ctypes.c_int64(operations))
         _check(self, "flash_attention_multiply_adds", status)
 
     def message(self, status: int) -> str:

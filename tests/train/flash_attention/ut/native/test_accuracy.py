@@ -2,15 +2,18 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from flash_attention import reference
 from flash_attention.backends.cpu import library
 
 from tests.train.flash_attention.support import cases
 from tests.train.flash_attention.support.cases import Case
-from tests.train.flash_attention.ut.native.support.calls import instruction_set, run_case
+from tests.train.flash_attention.ut.native.support.calls import instruction_set, run, run_case, values
 
 ISAS = library.instruction_sets()
+#: Mean errors of dtypes whose numbers are sums of parts on tiles, in the errors of float32 arithmetic.
+SPLIT = {"float16": 1.05}
 TENSORS = "output", "d_query", "d_key", "d_value"
 #: Instructions that multiply bfloat16 take rounded probabilities and score gradients.
 BFLOAT16 = reference.Limits(1.5, 0.75, 0.0, 0.0)
@@ -41,6 +44,29 @@ def test_normal_inputs(dtype, keys, head_dim, mask):
     for isa in ISAS:
         with instruction_set(isa):
             cases.check(case, run_case(case), limits_of(case, isa))
+
+
+@pytest.mark.skipif(library.TILES_ISA not in ISAS, reason="the processor has no tiles")
+@pytest.mark.parametrize("size", [1, 2, 4])
+@pytest.mark.parametrize("dtype", SPLIT)
+def test_sums_of_parts_are_as_good_as_whole_numbers(dtype, size):
+    """Mean errors on tiles stay near the errors of float32 arithmetic, with large scores too."""
+    case = case_of(dtype, 256, 64, "causal")
+    query, key, value, d_output = (
+        size * case.inputs().query,
+        case.inputs().key,
+        case.inputs().value,
+        case.inputs().d_output,
+    )
+    tensors = [reference.round_to(tensor, dtype) for tensor in (query, key, value, d_output)]
+    exact = reference.truth(case.call, *tensors[:3], d_output=tensors[3])
+    errors = {}
+    for isa in (library.TILES_ISA, "avx512"):
+        with instruction_set(isa):
+            results = dict(zip(("output", "logsumexp", *TENSORS[1:]), map(values, run(case.call, *tensors))))
+        errors[isa] = {name: np.abs(results[name] - getattr(exact, name)).mean() for name in TENSORS}
+    for name in TENSORS:
+        assert errors[library.TILES_ISA][name] <= SPLIT[dtype] * errors["avx512"][name], name
 
 
 @pytest.mark.parametrize("name", TENSORS)

@@ -70,6 +70,26 @@ def test_rows_that_cannot_see_a_bad_key(isa, dtype, rules, bad):
             np.testing.assert_array_equal(np.delete(actual["output"], 3, axis=3), np.delete(clean["output"], 3, axis=3))
 
 
+@pytest.mark.parametrize("infinite", ["query", "key"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_an_infinity_meets_whole_numbers(isa, dtype, infinite):
+    """An infinite key that every query makes a score of -inf is a hidden key, whatever the bits of the queries. A row
+    with an infinite query hides every key likewise, and changes no other row.
+    """
+    call = call_of(dtype=dtype, mask_shape=(1, 1, 150, 203), mask_dtype="bool")
+    tensors = tensors_of(call)
+    hidden = np.zeros((1, 1, 150, 203), bool)
+    ordinary, row = ("key", 61) if infinite == "query" else ("query", 67)
+    tensors[ordinary][..., 3] = -np.linspace(1, 2, tensors[ordinary].shape[2], dtype=np.float32)
+    masked = {**tensors, infinite: tensors[infinite].copy()}
+    tensors[infinite][:, :, row, 3] = np.inf
+    shown = named(call, tensors, mask=hidden)
+    (hidden[0, 0] if infinite == "query" else hidden[0, 0].T)[row] = True
+    expected = named(call, masked, mask=hidden)
+    for name in ("output", "logsumexp"):
+        np.testing.assert_array_equal(shown[name], expected[name], err_msg=name)
+
+
 @pytest.mark.parametrize("rules", RULES)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_keys_that_a_bad_row_cannot_see(isa, dtype, rules):

@@ -5,7 +5,7 @@ import time
 import numpy as np
 import pytest
 from flash_attention.backends.cpu import library
-from flash_attention.call import Call
+from flash_attention.call import DTYPES, Call
 
 from tests.train.flash_attention.ut.native.support.calls import instruction_set, stored
 
@@ -22,7 +22,7 @@ def fastest(call) -> float:
     return min(times)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_attention_comes_near_to_the_peak_and_stays_below(dtype: str, threads) -> None:
     call = Call(1, 1, 1024, 1024, 128, dtype=dtype)
     tensor = stored(np.random.default_rng(0).standard_normal((1, 1, 1024, 128), np.float32), dtype)
@@ -30,7 +30,7 @@ def test_attention_comes_near_to_the_peak_and_stays_below(dtype: str, threads) -
     peak = OPERATIONS / fastest(lambda: library.load().multiply_adds(dtype, OPERATIONS))
     reached = 4 * 1024 * 1024 * 128 / fastest(lambda: library.forward(call, tensor, tensor, tensor))
     # Tiles multiply so fast that most of the time goes into what stands between the products.
-    tiles = dtype == "bfloat16" and library.load().bfloat16_isa() == library.TILES_ISA
+    tiles = dtype in library.TILE_PARTS and library.load().bfloat16_isa() == library.TILES_ISA
     assert (0.08 if tiles else 0.4) < reached / peak < 1.1
 
 

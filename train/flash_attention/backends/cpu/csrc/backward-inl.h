@@ -100,8 +100,8 @@ struct BackwardTileBase {
     output_row_stride = Pack<Math>::row_stride(value_width);
     output_stacked_stride = Pack<Math>::stacked_stride(value_width);
     value_sum_stride = tile_stride(value_width);
-    key = arena.take<Unit>(kKeyTile * units);
-    value = arena.take<Unit>(kKeyTile * value_units);
+    key = arena.take<Unit>(Math::kParts * kKeyTile * units);
+    value = arena.take<Unit>(Math::kParts * kKeyTile * value_units);
     key_stacked = arena.take<Unit>(kKeyTile / Math::kPerUnit * stacked_stride);
     query = arena.take<Unit>(kBackwardRows * row_stride);
     d_output = arena.take<Unit>(kBackwardRows * output_row_stride);
@@ -180,10 +180,10 @@ struct BackwardTile<Float32Math> : BackwardTileBase<Float32Math> {
   }
 };
 
-// In bfloat16 both kinds of left operand hold pairs along the axis that is summed. Here are those summed over keys.
+// Of bfloat16 both kinds of left operand hold pairs along the axis that is summed. Here are those summed over keys.
 template <class Math>
 struct PairedBackwardTile : BackwardTileBase<Math> {
-  static constexpr int64_t kByKeyStride = tile_stride(kKeyTile / 2);
+  static constexpr int64_t kByKeyStride = tile_stride(Math::kParts * kKeyTile / 2);
   uint32_t* query_stacked;
   uint32_t* d_output_stacked;
   uint32_t* score_gradient_rows;  // [row][kByKeyStride]: two keys in a unit
@@ -214,8 +214,7 @@ struct PairedBackwardTile : BackwardTileBase<Math> {
     Arithmetic::store(rows + kByKeyStride, second);
   }
   void clear_gradient_rows(int64_t strip, int64_t panel) {
-    for (int m = 0; m < kRows; ++m)
-      std::memset(score_gradient_rows + (strip + m) * kByKeyStride + panel / 2, 0, kPanel / 2 * sizeof(uint32_t));
+    for (int m = 0; m < kRows; ++m) clear_panel<Math>(score_gradient_rows + (strip + m) * kByKeyStride + panel / 2);
   }
 };
 

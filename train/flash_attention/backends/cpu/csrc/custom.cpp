@@ -512,8 +512,9 @@ double flash_attention_bfloat16_rate() { return fa::bfloat16_rate(); }
 void flash_attention_assume_bfloat16_rate(double rate) { fa::assume_bfloat16_rate(rate); }
 
 // Takes the time of so many operations, see attention.h; for profiles.
-int flash_attention_multiply_adds(int bfloat16, int64_t operations) {
-  return fa::multiply_adds(bfloat16 ? fa::DType::kBFloat16 : fa::DType::kFloat32, operations);
+int flash_attention_multiply_adds(const char* dtype, int64_t operations) {
+  const fa::Tensors named{nullptr, nullptr, nullptr, &dtype};
+  return fa::answer([&] { return fa::multiply_adds(named.dtype(0), operations); });
 }
 
 // The interval of keys that a query row sees; for the test against visibility.Band.

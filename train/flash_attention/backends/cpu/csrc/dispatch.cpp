@@ -75,7 +75,7 @@ const Kernels* choose_kernels(DType dtype) {
   const bool any = forced == nullptr || *forced == '\0';
   for (int i = 0; const Kernels* kernels = runnable_kernels(i); ++i) {
     if (!any && std::strcmp(kernels->isa, forced) != 0) continue;
-    if (kernels != kAmxKernels || dtype != DType::kBFloat16 || tiles_missing() == nullptr) return kernels;
+    if (kernels != kAmxKernels || dtype == DType::kFloat32 || tiles_missing() == nullptr) return kernels;
   }
   return nullptr;
 }

@@ -7,7 +7,8 @@ namespace flash_attention {
 
 // The best target for problems of that dtype among those that were compiled in and that the processor runs, see
 // runnable_kernels; the environment variable FLASH_ATTENTION_CPU_ISA (amx, avx512_bf16, avx512, avx2, neon, scalar) forces
-// one. Null when the forced one cannot run. Read anew on every call. The first problem in bfloat16 asks Linux for tiles.
+// one. Null when the forced one cannot run. Read anew on every call. The first problem in
+// bfloat16 or float16 asks Linux for tiles.
 const Kernels* choose_kernels(DType dtype);
 
 // The i-th target that can run here, best first; null past the last. That of tiles is among them where processor and Linux

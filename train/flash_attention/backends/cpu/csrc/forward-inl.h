@@ -51,7 +51,7 @@ struct TaskRows {
 template <class Math>
 struct ForwardTile {
   using Unit = typename Math::Unit;
-  static constexpr int64_t kProbabilityStride = tile_stride(kKeyTile / Math::kPerUnit);
+  static constexpr int64_t kProbabilityStride = tile_stride(Math::kParts * kKeyTile / Math::kPerUnit);
 
   const Problem& problem;
   const ScoreRule rule;
@@ -96,7 +96,7 @@ struct ForwardTile {
     all_sums = arena.take<float>(all * kLanes);
     inputs.allocate(arena, p, most);
     probability = arena.take<Unit>(most * kProbabilityStride);
-    key = arena.take<Unit>(kKeyTile * units);
+    key = arena.take<Unit>(Math::kParts * kKeyTile * units);
     value = arena.take<Unit>(kKeyTile / Math::kPerUnit * value_stride);
     pack = arena.take<Unit>(kLanes * (query_stride > value_stride ? query_stride : value_stride));
     products.allocate(arena);
@@ -254,8 +254,7 @@ struct ForwardCell {
   // another one.
   bool unset() const { return tile.shift[strip] == FLT_MAX || tile.careful; }
   void clear() const {
-    for (int m = 0; m < kRows; ++m)
-      std::memset(tile.probabilities(strip + m, panel), 0, kPanel / Math::kPerUnit * sizeof(typename Math::Unit));
+    for (int m = 0; m < kRows; ++m) clear_panel<Math>(tile.probabilities(strip + m, panel));
   }
 };
 
@@ -309,7 +308,8 @@ bool pack_keys(ForwardTile<Math>& tile, const KeyTile& k) {
   const int64_t start = tile.rows.column(k), seen = tile.rows.columns(k);
   const Rows keys = tile.rows.keys(k), values = tile.rows.values(k);
   typename Math::Unit* const value = tile.value + start / Math::kPerUnit * tile.value_stride;
-  Pack<Math>::transposed(keys, seen, round_up(seen, kPanel), tile.pack, tile.key + start * tile.units);
+  Pack<Math>::transposed(keys, seen, round_up(seen, kPanel), tile.pack,
+                          tile.key + Math::kParts * start * tile.units);
   Pack<Math>::stacked(values, seen, round_up(seen, kPanel), value);
   tile.packed = true;
   if (!tile.careful) return !Tiny<Simd>::any(keys, seen) && !Tiny<Simd>::any(values, seen);

@@ -22,10 +22,12 @@ constexpr int kPanel = kLanes * kVectors;  // columns of a full micro-kernel
 struct NoSession {};
 
 // What a 32-bit unit of an operand is, and how two units are multiplied into a float32 accumulator. `accumulate` takes
-// kStrip rows of the left operand, and sums over whole multiples of kWhole units.
+// kStrip rows of the left operand, and sums over whole multiples of kWhole units. A number is a sum of kParts, each in a
+// unit of its own.
 struct Float32Math {
   using Unit = float;
   using Session = NoSession;
+  static constexpr int kParts = 1;
   static constexpr int kPerUnit = 1;
   static constexpr int kExpDegree = 6;
   static constexpr bool kTiles = false;
@@ -51,6 +53,7 @@ template <class S>
 struct Bf16MathOf {
   using Unit = uint32_t;
   using Session = NoSession;
+  static constexpr int kParts = 1;
   static constexpr int kPerUnit = 2;
   static constexpr int kExpDegree = 4;
   static constexpr bool kTiles = false;

@@ -226,6 +226,7 @@ constexpr int64_t kNear = 1024;  // bytes
 //   rows        unit k of row m holds columns k * kPerUnit ...           left operand, summed over columns
 //   transposed  panels of kPanel rows: [panel][unit k][row in panel]     right operand, summed over columns
 //   stacked     unit (m, j) holds column j of rows m * kPerUnit ...      right operand, summed over rows
+// Where a number has several parts, a row, a panel and a stacked row hold all first parts, then all second ones ...
 // `padded` rows are written; those from `count` on are zero.
 template <class Math>
 struct Pack;

@@ -39,6 +39,18 @@ class Arena {
   int64_t used_ = 0;
 };
 
+// From one part of a row of probabilities or score gradients to the next, in units: as many as a tile has.
+template <class Math>
+constexpr int64_t kNextPart = kKeyTile / Math::kPerUnit;
+static_assert(kKeyTile == kBackwardRows, "they are summed over keys, or over query rows");
+
+// Clears a panel of such a row.
+template <class Math>
+void clear_panel(typename Math::Unit* row) {
+  for (int part = 0; part < Math::kParts; ++part)
+    std::memset(row + part * kNextPart<Math>, 0, kPanel / Math::kPerUnit * sizeof(typename Math::Unit));
+}
+
 // The query rows of a tile with the interval of keys that each sees. Rows from `count` to `padded` do not exist: the
 // products compute them, nobody reads them.
 struct QueryTile {

@@ -11,6 +11,7 @@
 #include "forward-inl.h"
 #include "backward-inl.h"
 #include "decode-inl.h"
+#include "parts-inl.h"
 #include "tiles-inl.h"
 #include "tiles-decode-inl.h"
 
@@ -53,10 +54,27 @@ struct Entry {
   }
 };
 
+// The arithmetic for a dtype, of targets for bfloat16 alone.
+template <class Math>
+struct MathFor {
+  static bool has(DType dtype) { return dtype == DType::kBFloat16; }
+  template <class Use>
+  static auto with(DType, const Use& use) { return use(Math()); }
+};
+
 #if defined(FLASH_ATTENTION_TILES)
 static_assert(kPanel == kTileBlock && kTileBlock % kRows == 0, "a panel is two tiles wide");
 static_assert(kDecodeTile == kTileBlock, "a tile of keys is one step of the products");
-using TargetMath = TileMathOf<Simd, Tiles>;
+using TargetMath = TileMathOf<Simd, Tiles, 1>;
+
+template <>
+struct MathFor<TargetMath> {
+  static bool has(DType dtype) { return dtype == DType::kBFloat16 || dtype == DType::kFloat16; }
+  template <class Use>
+  static auto with(DType dtype, const Use& use) {
+    return dtype == DType::kBFloat16 ? use(TargetMath()) : use(TileMathOf<Simd, Tiles, 2>());
+  }
+};
 #elif defined(__AVX512BF16__)
 using TargetMath = Bf16MathOf<Simd>;
 #else
@@ -73,13 +91,13 @@ void register_multiply_adds(int64_t operations) {
   }
 }
 
-// A target whose instructions are of use for bfloat16 alone: everything else is left to the one below it.
+// A target whose instructions multiply bfloat16: what they are of no use for is left to the one below it.
 template <class Math>
 struct Target {
   static bool own(const Problem& p) {
     // What fills no tiles takes longer with them.
     if (Math::kTiles && (p.seq_q <= Math::kStrip || p.seq_k <= Math::kStrip)) return false;
-    return p.dtype == DType::kBFloat16;
+    return MathFor<Math>::has(p.dtype);
   }
   // Score gradients that become the gradient of a bias are float32.
   static bool own(const BackwardPlan& plan) { return own(plan.problem) && plan.outputs.d_bias == nullptr; }
@@ -90,20 +108,24 @@ struct Target {
   static const Kernels& below() { return *(kAvx512Kernels ? kAvx512Kernels : kScalarKernels); }
 
   static int64_t forward_scratch(const ForwardPlan& plan) {
-    return own(plan.problem) ? Entry<Math>::forward_scratch(plan) : below().forward_scratch(plan);
+    if (!own(plan.problem)) return below().forward_scratch(plan);
+    return with(plan.problem, [&](auto math) { return Entry<decltype(math)>::forward_scratch(plan); });
   }
   static void forward(const ForwardTask& task, const NextTask<ForwardTask>& next, char* scratch) {
-    own(task.plan->problem) ? Entry<Math>::forward(task, next, scratch) : below().forward_task(task, next, scratch);
+    if (!own(task.plan->problem)) return below().forward_task(task, next, scratch);
+    with(task.plan->problem, [&](auto math) { Entry<decltype(math)>::forward(task, next, scratch); });
   }
   static int64_t backward_scratch(const BackwardPlan& plan) {
-    return own(plan) ? Entry<Math>::backward_scratch(plan) : below().backward_scratch(plan);
+    if (!own(plan)) return below().backward_scratch(plan);
+    return with(plan.problem, [&](auto math) { return Entry<decltype(math)>::backward_scratch(plan); });
   }
   static void rows(const BackwardPlan& plan, int64_t batch_head, int64_t first, int64_t count, char* scratch) {
     own(plan) ? backward_rows(plan, batch_head, first, count, scratch)
               : below().backward_rows(plan, batch_head, first, count, scratch);
   }
   static void backward(const BackwardTask& task, const NextTask<BackwardTask>& next, char* scratch) {
-    own(*task.plan) ? Entry<Math>::backward(task, next, scratch) : below().backward_task(task, next, scratch);
+    if (!own(*task.plan)) return below().backward_task(task, next, scratch);
+    with(task.plan->problem, [&](auto math) { Entry<decltype(math)>::backward(task, next, scratch); });
   }
   static void finish(const BackwardPlan& plan, int64_t batch_head, int64_t first, int64_t count) {
     below().finish_d_query(plan, batch_head, first, count);
@@ -123,8 +145,13 @@ struct Target {
     below().convert(src, factor, count, dtype, dst);
   }
   static void multiply_adds(DType dtype, int64_t operations) {
-    dtype == DType::kBFloat16 ? register_multiply_adds<Math>(operations) : below().multiply_adds(dtype, operations);
+    if (!MathFor<Math>::has(dtype)) return below().multiply_adds(dtype, operations);
+    MathFor<Math>::with(dtype, [&](auto math) { register_multiply_adds<decltype(math)>(operations); });
   }
+
+ private:
+  template <class Use>
+  static auto with(const Problem& p, const Use& use) { return MathFor<Math>::with(p.dtype, use); }
 };
 
 // Everything in float32.

@@ -1,0 +1,174 @@
+// float16 and float32 as sums of bfloat16: two parts are all of a float16, three all of a float32. Each part is the nearest
+// bfloat16 of what those before it leave, so that products of parts, summed in float32, are products of the numbers.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#include "gemm-inl.h"
+#include "pack-inl.h"
+#include "scores-inl.h"
+
+namespace flash_attention {
+namespace {
+
+// Below this, and only there, take_part is exact.
+constexpr float kMostSplit = 0x1p100f;
+
+// The nearest bfloat16 of x, as float32; x becomes the rest. NaN where x is not finite, or too large.
+template <class S>
+FA_INLINE F take_part(F& x) {
+  // 2^16 x + x is rounded to bits that bfloat16 has; the first term is exact.
+  const F part = S::fma(x, S::set1(-0x1p16f), S::mul(x, S::set1(0x1p16f + 1)));
+  x = S::sub(x, part);
+  return part;
+}
+
+// The same of any number: the largest ones are truncated, of an infinity or NaN the rest is 0.
+template <class S>
+FA_INLINE F take_any_part(F& x) {
+  const F whole = x;
+  F part = take_part<S>(x);
+  float numbers[kLanes], parts[kLanes], rests[kLanes];
+  S::store(numbers, whole);
+  S::store(parts, part);
+  S::store(rests, x);
+  for (int i = 0; i < kLanes; ++i) {
+    if (std::fabs(numbers[i]) < kMostSplit) continue;
+    const float small = numbers[i] * 0x1p-64f;
+    float high = (small * (0x1p16f + 1) - small * 0x1p16f) * 0x1p64f;
+    if (is_finite(numbers[i]) && !is_finite(high)) {
+      uint32_t bits;
+      std::memcpy(&bits, &numbers[i], sizeof(bits));
+      bits &= 0xFFFF0000u;
+      std::memcpy(&high, &bits, sizeof(bits));
+    }
+    parts[i] = is_finite(numbers[i]) ? high : numbers[i];
+    rests[i] = is_finite(numbers[i]) ? numbers[i] - high : 0.0f;
+  }
+  x = S::load(rests);
+  return S::load(parts);
+}
+
+// Numbers of user memory, which seldom are that large. A NaN has NaN for parts.
+template <class S>
+FA_INLINE F take_input_part(F& x) {
+  if (__builtin_expect(S::any_greater(S::abs(x), kMostSplit), 0)) return take_any_part<S>(x);
+  return take_part<S>(x);
+}
+
+// Arithmetic on numbers of kCount parts. The last one is rounded when it is stored.
+template <class S, int kCount>
+struct PartsMathOf : Bf16MathOf<S> {
+  static constexpr int kParts = kCount;
+  static constexpr int kExpDegree = 6;
+  static constexpr int64_t kNext = kNextPart<Bf16MathOf<S>>;
+
+  template <class Take>
+  static FA_INLINE void store_by(const Take& take, uint32_t* to, F first, F second) {
+#pragma GCC unroll 3
+    for (int part = 0; part < kCount - 1; ++part) {
+      const F high = take(first);
+      S::u_store(to + part * kNext, S::bf16_neighbours(high, take(second)));
+    }
+    S::u_store(to + (kCount - 1) * kNext, S::bf16_neighbours(first, second));
+  }
+  // Two rows; unit j holds low[j] and high[j]. From one part to the next it is `next` units.
+  template <class Take>
+  static FA_INLINE void store_pairs_by(const Take& take, uint32_t* to, ptrdiff_t next, F low, F high) {
+#pragma GCC unroll 3
+    for (int part = 0; part < kCount - 1; ++part) {
+      const F of_low = take(low);
+      S::u_store(to + part * next, S::bf16_pairs(of_low, take(high)));
+    }
+    S::u_store(to + (kCount - 1) * next, S::bf16_pairs(low, high));
+  }
+  static FA_INLINE void store(uint32_t* to, F (&row)[kVectors]) { store_by(take_part<S>, to, row[0], row[1]); }
+  static FA_INLINE void store_pairs(uint32_t* to, ptrdiff_t next, F low, F high) {
+    store_pairs_by(take_part<S>, to, next, low, high);
+  }
+
+  static float value(const uint32_t* row, int64_t index) {
+    float sum = 0.0f;
+    for (int part = kCount - 1; part >= 0; --part) sum += Bf16MathOf<S>::value(row + part * kNext, index);
+    return sum;
+  }
+  static void scale(uint32_t* row, int64_t count, F factor) {
+    for (int64_t c = 0; c < count; c += kPanel) {
+      F numbers[kVectors];
+      for (int n = 0; n < kVectors; ++n) {
+        numbers[n] = S::zero();
+        for (int part = kCount - 1; part >= 0; --part) {
+          const uint16_t* const parts = reinterpret_cast<const uint16_t*>(row + part * kNext);
+          numbers[n] = S::add(numbers[n], S::load_bf16(parts + c + n * kLanes));
+        }
+        numbers[n] = S::mul(numbers[n], factor);
+      }
+      store(row + c / 2, numbers);
+    }
+  }
+};
+
+template <class S>
+struct PartsMathOf<S, 1> : Bf16MathOf<S> {
+  static FA_INLINE void store_pairs(uint32_t* to, ptrdiff_t, F low, F high) { S::u_store(to, S::bf16_pairs(low, high)); }
+};
+
+// Operands in units of two parts. A row is filled up to whole multiples of kWhole units with zeros.
+template <class S, int kParts, DType kType, int64_t kWhole>
+struct PackParts {
+  using Math = PartsMathOf<S, kParts>;
+  static int64_t units(int64_t columns) { return round_up(columns, 2 * kWhole) / 2; }
+  static int64_t row_stride(int64_t columns) { return tile_stride(kParts * units(columns)); }
+  static int64_t stacked_stride(int64_t columns) { return kParts * tile_stride(columns); }
+
+  static void rows(const Rows& src, int64_t count, int64_t padded, uint32_t* dst) {
+    const int64_t width = units(src.columns), stride = row_stride(src.columns);
+    for (int64_t m = 0; m < padded; ++m)
+      for (int64_t k = 0; k < width; k += kLanes) {
+        F first = load(src, m, count, 2 * k), second = load(src, m, count, 2 * k + kLanes);
+        uint32_t* const to = dst + m * stride + k;
+#pragma GCC unroll 3
+        for (int part = 0; part < kParts - 1; ++part) {
+          const F high = take_input_part<S>(first);
+          S::u_store(to + part * width, S::bf16_neighbours(high, take_input_part<S>(second)));
+        }
+        S::u_store(to + (kParts - 1) * width, S::bf16_neighbours(first, second));
+      }
+  }
+  static void stacked(const Rows& src, int64_t count, int64_t padded, uint32_t* dst) {
+    const int64_t stride = stacked_stride(src.columns);
+    for (int64_t m = 0; m < padded; m += 2)
+      for (int64_t k = 0; k < round_up(src.columns, kWhole); k += kLanes)
+        Math::store_pairs_by(take_input_part<S>, dst + m / 2 * stride + k, stride / kParts, load(src, m, count, k),
+                             load(src, m + 1, count, k));
+  }
+  static void clear_stacked(uint32_t* tile, int64_t stride, int64_t row, int64_t column) {
+    for (int part = 0; part < kParts; ++part)
+      reinterpret_cast<uint16_t*>(tile + row / 2 * stride + part * (stride / kParts) + column)[row % 2] = 0;
+  }
+  static void transposed(const Rows& src, int64_t count, int64_t padded, uint32_t* scratch, uint32_t* dst) {
+    const int64_t width = units(src.columns);
+    for (int64_t m = 0; m < padded; m += kLanes) {
+      rows(src.from(m), src.left(count, m), kLanes, scratch);
+      for (int part = 0; part < kParts; ++part)
+        Pack<Float32Math>::transpose_block(scratch + part * width, row_stride(src.columns), width,
+                                           dst + (m / kPanel * kParts + part) * kPanel * width + m % kPanel);
+    }
+  }
+
+ private:
+  static FA_INLINE F load(const Rows& src, int64_t m, int64_t count, int64_t k) {
+    if (m >= count || k >= src.columns) return S::zero();
+    const int64_t size = kType == DType::kFloat32 ? 4 : 2;
+    const char* const from = src.row(m) + k * size;
+    if (k + kLanes <= src.columns) return load_vector<kType>(from);
+    alignas(64) char rest[kLanes * 4] = {};
+    std::memcpy(rest, from, (src.columns - k) * size);
+    return load_vector<kType>(rest);
+  }
+};
+
+}  // namespace
+}  // namespace flash_attention
