@@ -15,7 +15,6 @@ import numpy as np
 from ..program.dtypes import size_of
 from . import numerics
 from .call import Call
-from .micro_op import MicroOp
 from .params import Fixed, MaskMode, Number, Param, Tensor, repeat, stride
 from .registry import instruction
 from .vector_engine import (
@@ -158,7 +157,9 @@ def _compute(call: Call, a: Any, *, name: str, names: tuple[str, ...], compute: 
         accumulates=compute is binary and name != "div",
         inspect=report_unspecified(call, name),
     )
-    return make_rescalable(result) if "scalar" in call.args else result
+    if "scalar" not in call.args:
+        return result
+    return make_rescalable(result, (a.src if compute is multiply_add else a.dst).dtype)
 
 
 ONE, TWO = ("dst", "src"), ("dst", "src0", "src1")
@@ -211,30 +212,26 @@ for _name, _names, _by, _dtypes, _cost, _doc in _rows:
 # ------------------------------------------------------------------------------------------- fill
 def _dup(call: Call, a: Any, *, legacy: bool) -> Any:
     (dst,) = walks(call, a, ("dst",), a.mask, a.repeat_times, legacy)
-    value = numerics.scalar(a.scalar, a.dst.dtype)
-    stored = value.view(np.uint16) if a.dst.dtype == "float16" else value
-    values = np.full(dst.lanes.extent, stored)
-    arithmetic = Arithmetic(lambda: values)
-    result = element_wise(call, arithmetic, dst, (), mask=a.mask)
-    if dst.lanes.full and dst.regular:
-        _make_fill_movable(result, dst, value)
-    return result
-
-
-def _make_fill_movable(op: MicroOp, dst: Walk, value: Any) -> None:
-    """Let a fill be used again at other addresses, and with another scalar."""
-    kind = np.dtype(dst.dtype)
-    shape, strides, memory = (dst.repeats, dst.lanes.extent), (dst.pitch, kind.itemsize), dst.operand.memory
+    dtype = a.dst.dtype
+    values = np.full(dst.lanes.extent, numerics.scalar(a.scalar, dtype))
+    bits = values.view(np.uint16) if dtype == "float16" else values
+    result = element_wise(call, Arithmetic(lambda: bits), dst, (), mask=a.mask)
+    run = result.run
 
     def moved(addresses: Sequence[int]) -> tuple[Callable[[], None], None]:
-        view, fill = memory.view(dst.dtype, addresses[0], shape, strides), value
-        return lambda: view.fill(fill), None
+        assert run is not None
+        if addresses[0] == dst.operand.address:
+            return run, None
+        store = dst.storer(addresses[0])
+        return lambda: store(slice(None), bits), None
 
     def rescale(number: float) -> None:
-        nonlocal value
-        value = numerics.scalar(number, dst.dtype)
+        values.fill(numerics.scalar(number, dtype))
 
-    op.operands, op.moved, op.rescale = (dst.operand,), moved, rescale
+    result.rescale = rescale
+    if run is not None:
+        result.operands, result.moved = (dst.operand,), moved
+    return result
 
 
 DUP_DTYPES = ("uint16", "int16", "float16", "uint32", "int32", "float32")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, Callable
 
 import numpy as np
@@ -179,24 +179,23 @@ class Walk:
         """Return whether the elements of a repeat are evenly spaced."""
         return self.block_pitch == BLOCK or self.lanes.extent * self.itemsize <= BLOCK
 
-    @cached_property
-    def _view(self) -> np.ndarray | None:
+    def _view(self, address: int) -> np.ndarray | None:
         """Return the elements of lanes below ``lanes.extent``, shape (repeats, extent). None if they are not evenly
         spaced.
         """
         if not self.regular:
             return None
         return self.operand.memory.view(
-            self._storage, self.operand.address, (self.repeats, self.lanes.extent), (self.pitch, self.itemsize)
+            self._storage, address, (self.repeats, self.lanes.extent), (self.pitch, self.itemsize)
         )
 
-    def _flat(self) -> tuple[np.ndarray, np.ndarray]:
+    def _flat(self, address: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the memory as elements, and the index of every lane below ``lanes.extent``: (repeats, extent)."""
-        memory, shift = self.operand.memory, self.operand.address % self.itemsize
+        memory, shift = self.operand.memory, address % self.itemsize
         flat = memory.view(self._storage, shift, ((len(memory.data) - shift) // self.itemsize,), (self.itemsize,))
         block, element = np.divmod(np.arange(self.lanes.extent), BLOCK // self.itemsize)
         index = (
-            self.operand.address - shift + np.arange(self.repeats)[:, None] * self.pitch + block * self.block_pitch
+            address - shift + np.arange(self.repeats)[:, None] * self.pitch + block * self.block_pitch
         ) // self.itemsize + element
         return flat, index
 
@@ -205,9 +204,9 @@ class Walk:
         float16 is widened unless ``raw``.
         """
         widen = self.dtype == "float16" and not raw
-        view = self._view
+        view = self._view(self.operand.address)
         if view is None:
-            flat, index = self._flat()
+            flat, index = self._flat(self.operand.address)
             if widen:
                 return lambda rows: numerics.widen(flat.take(index[rows]))
             return lambda rows: flat.take(index[rows])
@@ -215,15 +214,16 @@ class Walk:
             return lambda rows: numerics.widen(view[rows])
         return lambda rows: np.ascontiguousarray(view[rows])
 
-    def storer(self) -> Callable[[Any, np.ndarray], None]:
+    def storer(self, address: int | None = None) -> Callable[[Any, np.ndarray], None]:
         """Return ``f(rows, values)``, which writes the enabled lanes of some repeats.
 
-        ``values`` are in storage form (float16 bits).
+        ``values`` are in storage form (float16 bits). The operand may have moved to ``address``.
         """
         where = None if self.lanes.full else self.lanes.array
-        view = self._view
+        address = self.operand.address if address is None else address
+        view = self._view(address)
         if view is None:
-            flat, index = self._flat()
+            flat, index = self._flat(address)
             chosen = slice(None) if where is None else np.flatnonzero(where)
 
             def store_indexed(rows: Any, values: np.ndarray) -> None:
@@ -428,7 +428,7 @@ def element_wise(
         inspect: strict mode: ``f(*source arrays)`` before every execution, to report unspecified inputs.
     """
     if dst.lanes.extent == 0:
-        return idle(call, dst.dtype, dst.repeats, mask)
+        return idle(call, dst.dtype, dst.repeats, mask, (dst, *sources))
     widest = max((dst, *sources), key=lambda walk: walk.itemsize).dtype
     result = micro_op(call, widest, dst, sources, mask=mask, reads_dst=arithmetic.reads_dst)
     ordered = check_overlap(
@@ -467,19 +467,30 @@ def make_movable(op: MicroOp, dst: Walk, sources: Sequence[Walk]) -> None:
     op.operands, op.moved = (dst.operand, *(source.operand for source in sources)), moved
 
 
-def make_rescalable(op: MicroOp) -> MicroOp:
-    """Let a movable operation be used again with another scalar of the operand's type."""
+def make_rescalable(op: MicroOp, dtype: str) -> MicroOp:
+    """Let a movable operation be used again with another scalar: a float of ``dtype``, or any integer."""
     if op.moved is not None:
-        record = getattr(op.run, "record")  # noqa: B009 - the native helper's
-        op.rescale = partial(setattr, record, "scalar")
+        record = getattr(op.run, "record", None)  # the native helper's; an idle instruction has none
+
+        def rescale(number: float) -> None:
+            if record is not None:
+                record.scalar = number if type(number) is float else float(numerics.scalar(number, dtype))
+
+        op.rescale = rescale
     return op
 
 
-def idle(call: Call, dtype: str, repeats: int, mask: Lanes | None) -> MicroOp:
+def idle(call: Call, dtype: str, repeats: int, mask: Lanes | None, walks: Sequence[Walk] = ()) -> MicroOp:
     """Return an instruction with a mask that enables no lane: it takes its time and does nothing."""
     timing = call.soc.timing
     cycles = max(repeats * timing.vector_cycles(call.cost, dtype), timing.vector_minimum)
-    return call.operation(cycles, "vector_latency", mask=None if mask is None else mask.register)
+    result = call.operation(cycles, "vector_latency", mask=None if mask is None else mask.register)
+    result.operands, result.moved = tuple(walk.operand for walk in walks), lambda addresses: (_nothing, None)
+    return result
+
+
+def _nothing() -> None:
+    pass
 
 
 def span_access(call: Call, label: str, operand: Operand, elements: int) -> Access:

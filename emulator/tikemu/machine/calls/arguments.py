@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from ...errors import TikBoundsError
@@ -18,7 +19,6 @@ class RuntimeArguments:
     def __init__(self, expressions: Expressions) -> None:
         self.expressions = expressions
         self.sources: list[str] = []
-        self.floats: set[int] = set()  # places of float values
 
     def add(self, value: Any) -> int | float | KeyField:
         """Return a number, or the place of a run-time value in the key."""
@@ -27,9 +27,7 @@ class RuntimeArguments:
         text = self.expressions.wrapped(value)
         if not is_float(text.dtype):
             return self.source(text.source)
-        field = self.source(f"_key({text.source})")  # 0.0 and -0.0 are equal as keys
-        self.floats.add(field.index)
-        return field
+        return self.source(f"_key({text.source})")  # 0.0 and -0.0 are equal as keys
 
     def source(self, source: str) -> KeyField:
         if source not in self.sources:
@@ -154,6 +152,19 @@ def resolve(entry: Any, key: tuple) -> Any:
     if isinstance(entry, dict):
         return {name: resolve(item, key) for name, item in entry.items()}
     return entry
+
+
+def places(entry: Any) -> set[int]:
+    """Return the places in the key of an argument's values. The offsets of its operands are left out."""
+    if isinstance(entry, KeyField):
+        return {entry.index}
+    if isinstance(entry, OperandTemplate):
+        parts: Iterable[Any] = (entry.copy, *entry.shape, *entry.strides)
+    elif isinstance(entry, (list, dict)):
+        parts = entry.values() if isinstance(entry, dict) else entry
+    else:
+        return set()
+    return set().union(*map(places, parts))
 
 
 def beyond_reserve(tensor: ir.TensorInfo, needed: int) -> TikBoundsError:

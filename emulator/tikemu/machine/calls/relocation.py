@@ -1,4 +1,4 @@
-"""Bound operations that are used again at other addresses.
+"""Bound operations that are used again at other addresses and with another scalar.
 
 In a loop over the elements of a tensor every execution of a call has operands at new offsets. To prepare an execution
 from nothing takes longer than to run it. All checks and costs of a call depend on the addresses only through
@@ -9,7 +9,8 @@ from nothing takes longer than to run it. All checks and costs of a call depend 
 * which operands share bytes.
 
 So operations are prepared once for every set of other arguments and remainders. At a new address it is verified that
-the operands stay inside their tensors and overlap as before; then only pointers change.
+the operands stay inside their tensors and overlap as before; then only pointers change. The scalar operand decides
+nothing but results.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from ...isa.bank_conflicts import GROUPS, LAYER
 from ...isa.micro_op import Access, MicroOp
 from ...isa.region import Region
 from ..runtime import BoundOp, Ops, Runtime
-from .arguments import OperandTemplate
+from .arguments import KeyField, OperandTemplate, places
 
 #: Templates per call.
 TEMPLATES = 4096
@@ -79,6 +80,12 @@ class Relocatable:
         return True
 
 
+def _holds_view(entry: Any) -> bool:
+    if isinstance(entry, (list, dict)):
+        return any(map(_holds_view, entry.values() if isinstance(entry, dict) else entry))
+    return isinstance(entry, OperandTemplate)
+
+
 def _overlap(first: int, reach: tuple[int, int], second: int, other: tuple[int, int]) -> bool:
     return first + reach[0] < second + other[1] and second + other[0] < first + reach[1]
 
@@ -90,12 +97,12 @@ class Relocator:
         runtime: the run.
         prepare: prepares the operations for run-time values from nothing.
         retire: told the operations that are dropped.
-        views: the tensor arguments, in their order.
-        scalar: position in the key of the only float argument that is a run-time value; None without one.
+        arguments: templates of the arguments.
         computed: whether the numerics are run.
 
     Attributes:
         templates: the operations by key and remainders.
+        possible: an address or the scalar operand is a run-time value, and no reason against relocation is known.
     """
 
     def __init__(
@@ -103,16 +110,20 @@ class Relocator:
         runtime: Runtime,
         prepare: Callable[[tuple], Ops],
         retire: Callable[[Ops], None],
-        views: list[OperandTemplate],
-        scalar: int | None,
+        arguments: dict[str, Any],
         computed: bool,
     ) -> None:
-        self.runtime, self.prepare, self.retire = runtime, prepare, retire
-        self.views, self.scalar, self.computed = views, scalar, computed
-        self.fixed: tuple[int, ...] | None = None  # positions in the key that are neither offset nor moved scalar
+        self.runtime, self.prepare, self.retire, self.computed = runtime, prepare, retire, computed
+        self.views = [entry for entry in arguments.values() if isinstance(entry, OperandTemplate)]
+        scalar = arguments.get("scalar")
+        self.scalar = scalar.index if isinstance(scalar, KeyField) else None
+        # Positions in the key that say more than an offset or the scalar.
+        self.others = set().union(*(places(entry) for name, entry in arguments.items() if name != "scalar"))
+        self.fixed: tuple[int, ...] | None = None  # positions in the key that one template has one value of
         self.units: list[tuple[int, bool]] = []
         self.templates: dict[Any, Relocatable] = {}
-        self.possible = True  # no reason against relocation is known
+        listed = any(_holds_view(entry) for entry in arguments.values() if isinstance(entry, (list, dict)))
+        self.possible = not listed and self._moves
         self.buffer_bounds = False  # it is known (and the user was told) that the call leaves a tensor
 
     def find(self, values: tuple) -> Ops | None:
@@ -163,15 +174,15 @@ class Relocator:
         ops = self.prepare(values)
         if not ops:
             return False
-        self.possible = self._movable(ops)
-        if not self.possible:
-            return False
         micro = ops[0].micro
         if micro.rescale is None:
             self.scalar = None
-        offsets = {view.offset.index for view in self.views if view.moves}
+        self.possible = self._moves and self._movable(ops)
+        if not self.possible:
+            return False
+        free = {view.offset.index for view in self.views if view.moves} | {self.scalar}
         self.fixed = tuple(
-            position for position in range(len(values)) if position != self.scalar and position not in offsets
+            [position for position in range(len(values)) if position in self.others or position not in free]
         )
         line = int(self.runtime.soc.timing.gm_line)
         for view in self.views:
@@ -181,11 +192,16 @@ class Relocator:
             self.units.append((unit, vector))
         return True
 
+    @property
+    def _moves(self) -> bool:
+        """Return whether an address or the scalar is a run-time value."""
+        return self.scalar is not None or any(view.moves for view in self.views)
+
     def _movable(self, ops: Ops) -> bool:
         if len(ops) != 1 or len(ops[0].micro.operands) != len(self.views):
             return False
         micro = ops[0].micro
-        if self.computed and micro.moved is None:
+        if self.computed and micro.moved is None or self.scalar is not None and micro.rescale is None:
             return False
         owned = {id(operand) for operand in micro.operands}
         return not micro.undefined and all(id(access.operand) in owned for access in (*micro.reads, *micro.writes))

@@ -10,7 +10,7 @@ from ...isa.call import BindContext
 from ...program import ir
 from ..counters import Tally, reset
 from ..runtime import BoundOp, Ops, Reusable, Runtime
-from .arguments import KeyField, OperandTemplate, RuntimeArguments, resolve
+from .arguments import RuntimeArguments, resolve
 from .relocation import Relocator
 
 #: Keys kept per call, and footprints kept per element access.
@@ -34,7 +34,8 @@ class CallSite(Reusable):
             value itself if there is one, or () if there is none.
         retired: what dropped operations have counted.
         number: its place among the sites of the run.
-        relocator: uses operations again at other addresses; None if no offset is a run-time value.
+        relocator: uses operations again at other addresses and with another scalar; None if neither is a run-time
+            value.
     """
 
     def __init__(
@@ -59,13 +60,8 @@ class CallSite(Reusable):
         options = self.runtime.options
         if not options.reuse or options.sync == "optimistic" or options.l2:
             return None  # in the last two cases every address has a footprint, or lines, of its own
-        entries = list(self.arguments.values())
-        views = [entry for entry in entries if isinstance(entry, OperandTemplate)]
-        if any(isinstance(entry, (list, dict)) and entry for entry in entries) or not any(view.moves for view in views):
-            return None
-        floats = {entry.index for entry in entries if isinstance(entry, KeyField)} & self.run_time.floats
-        scalar = floats.pop() if len(floats) == 1 else None
-        return Relocator(self.runtime, self.prepare, self.retire, views, scalar, self.computed)
+        relocator = Relocator(self.runtime, self.prepare, self.retire, self.arguments, self.computed)
+        return relocator if relocator.possible else None
 
     def bind(self, key: Any) -> Ops:
         """Return the operations for a set of run-time values that are not in ``bound``."""
