@@ -182,3 +182,68 @@ def test_cube_operands_move(monkeypatch, moves):
     for strict in (False, True):
         _both(monkeypatch, lambda: _kernel(body), FEEDS, strict=strict)
     assert moves[0] >= 2 * (16 + 8) - 6
+
+
+WORDS = np.random.default_rng(5).integers(0, 2**63, 64).astype(np.uint64) * (np.arange(64) % 3 > 0).astype(np.uint64)
+
+
+def _scalar_kernel(every):
+    """Fill and scale with numbers of the loop, under masks that are data; one in three enables no lane."""
+    instance = tik.Tik()
+    source = instance.Tensor("uint64", (64,), tik.scope_gm, "source")
+    words = instance.Tensor("uint64", (64,), tik.scope_ubuf, "words")
+    dtypes = ("float32", "float16", "int32", "uint16")
+    targets = [instance.Tensor(dtype, (512,), tik.scope_gm, f"to_{dtype}") for dtype in dtypes]
+    places = [instance.Tensor(dtype, (512,), tik.scope_ubuf, dtype) for dtype in dtypes]
+    for place in places:
+        instance.vector_dup(64, place, 3, 4, 1, 8)
+    instance.data_move(words, source, 0, 1, 16, 0, 0)
+    word = instance.Scalar("uint64")
+    with instance.for_range(0, 64) as i:
+        word.set_as(words[i % every])
+        for place in places:
+            instance.vector_dup([0, word], place, i * 70001 - 3, 2, 1, 8)  # wraps in 16 bits
+            instance.vector_dup([0, word], place[256], i - 3, 1, 2, 8)  # blocks apart
+            instance.vector_dup([0, word], place[i % 2 * 32], i, 1, 1, 8)
+        instance.vmuls([0, word], places[0], places[0], i - 2, 2, 1, 1, 8, 8)
+        instance.vadds([0, word], places[1], places[1], i, 2, 1, 1, 8, 8)
+        instance.vmuls([0, word], places[2], places[2], i * 7 - 9, 2, 1, 1, 8, 8)
+    for place, target in zip(places, targets):
+        instance.data_move(target, place, 0, 1, 512 * np.dtype(place.dtype).itemsize // 32, 0, 0)
+    instance.BuildCCE("scalars", [source], targets)
+    return instance
+
+
+@pytest.mark.parametrize("sync", ["auto", "conservative"])
+def test_scalars_and_masks_of_run_time(monkeypatch, moves, sync):
+    _both(monkeypatch, lambda: _scalar_kernel(64), {"source": WORDS}, sync=sync)
+    moves[0] = 0
+    prepared = []
+    original = site.CallSite.prepare
+    monkeypatch.setattr(site.CallSite, "prepare", lambda self, key: prepared.append(key) or original(self, key))
+    _both(monkeypatch, lambda: _scalar_kernel(8), {"source": WORDS}, sync=sync)
+    assert moves[0] == 15 * 64
+    # Without moves each execution of the 15 calls is prepared, else each mask once and once to learn.
+    assert len(prepared) < (64 + 2 * 8 + 2) * 15
+
+
+def test_masks_that_never_return_are_not_kept_to_be_moved(monkeypatch, moves):
+    monkeypatch.setattr(relocation, "TRIAL", 8)
+    _both(monkeypatch, lambda: _scalar_kernel(64), {"source": WORDS | (np.arange(64) + 1).astype(np.uint64)})
+    assert moves[0] < 15 * 20
+
+
+def test_a_number_is_an_offset_and_something_else(monkeypatch):
+    """Addresses alike modulo the alignment do not make calls alike that move other lengths."""
+
+    def body(instance, source, target):
+        x = instance.Tensor("float32", (4096,), tik.scope_ubuf, "x")
+        instance.vector_dup(64, x, 0, 64, 1, 8)
+        number = instance.Scalar("int32")
+        with instance.for_range(0, 6) as i:
+            number.set_as(8 + 8 * i)
+            instance.data_move(x[number], source, 0, 1, number, 0, 0)
+            instance.vec_adds(64, x[number], x[number], 1.0, number, 8, 8)
+        instance.data_move(target, x, 0, 1, 512, 0, 0)
+
+    _both(monkeypatch, lambda: _kernel(body), FEEDS)

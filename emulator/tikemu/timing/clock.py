@@ -240,11 +240,17 @@ class CoreClock:
                 self._watch(loop)
         elif loop == self._loop:
             self._end_iteration(place)
-        self.scalar(self._issue)
+        if self.place is None:
+            self.simulator.scalar(self._issue)
+        else:
+            self.scalar(self._issue)
 
     def scalar_read(self, footprint: Footprint) -> None:
         """Load from a tensor by the scalar unit: the pipe that wrote it drains first."""
-        self._act((footprint, False), self.simulator.scalar_read, footprint)
+        if self.place is None:
+            self.simulator.scalar_read(footprint)
+        else:
+            self._act((footprint, False), self.simulator.scalar_read, footprint)
 
     def scalar_write(self, footprint: Footprint) -> None:
         """Store into a tensor by the scalar unit: earlier accesses of other pipes come first."""

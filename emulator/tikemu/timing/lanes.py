@@ -151,24 +151,35 @@ class Frame:
 
 
 class LaneFootprint:
-    """Represent the bytes of some lanes of a frame among the accesses of an operation."""
+    """Represent the bytes of some lanes of a frame among the accesses of an operation.
 
-    __slots__ = ("frame", "lanes", "_shared")
+    Attributes:
+        frame, lanes: the frame and the lanes.
+        frames: frames that may share a byte, the frame itself among them.
+    """
+
+    __slots__ = ("frame", "lanes", "frames", "_shared", "_conflicts", "_compared")
 
     def __init__(self, frame: Frame, lanes: int) -> None:
-        self.frame, self.lanes = frame, lanes
+        self.frame, self.lanes, self.frames = frame, lanes, frame.others
         self._shared: dict[Frame, int] = {}
+        self._conflicts: list[Any] = []
+        self._compared = 0  # footprints that are compared with these lanes
 
     @property
     def conflicts(self) -> list[Any]:
         """Return the footprints of whole regions that share a byte with these lanes."""
-        lanes = self.lanes
-        return [footprint for footprint, touched in self.frame.footprints if touched & lanes]
+        footprints = self.frame.footprints
+        if self._compared < len(footprints):
+            fresh = footprints[self._compared :]
+            self._conflicts += [footprint for footprint, touched in fresh if touched & self.lanes]
+            self._compared = len(footprints)
+        return self._conflicts
 
     def latest(self, since: float, reads: bool) -> float:
         """Return the latest access to lanes with a byte of these, see Frame.latest."""
         frame, shared = self.frame, self._shared
-        for other in frame.others:
+        for other in self.frames:
             if other.after(since, reads):
                 lanes = shared.get(other)
                 if lanes is None:

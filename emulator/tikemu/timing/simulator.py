@@ -217,6 +217,7 @@ class PipeSimulator:
         # The hot loop of a run: state is held in local names, and the common case makes no call.
         free, done_by, known_by, starts, issue = self.free, self.done, self.known, self.starts, self._issue
         waited, trace, unsynced, frames = self.waited, self.trace, self._unsynced, self.footprints.frames
+        mask_every = self._mask_every
         for op in ops:
             if op.special:
                 self._special(op)
@@ -247,11 +248,15 @@ class PipeSimulator:
                                 elif done > needs.get(source, NEVER):
                                     needs[source] = done
             if frames:
-                start, needs = self._lane_needs(op, start, needs)
+                for footprint, _ in op.accesses:
+                    if footprint.frames:
+                        start, needs = self._lane_needs(op, start, needs)
+                        break
             operand = start
             if needs is not None:
                 start, last = self._wait(pipe, needs, start)
-            if (op.mask is not self.mask or self._mask_every) and self._write_mask(op.mask) > start:
+            mask = op.mask
+            if mask is not None and (mask != self.mask or mask_every) and self._write_mask(mask) > start:
                 start = operand = done_by[pipe]
             now = self.now + issue
             if trace is not None:
@@ -321,7 +326,8 @@ class PipeSimulator:
             since = max(known, needs.get(_V, NEVER))
         before = since
         for footprint, writes in op.accesses:
-            since = footprint.latest(since, writes and pipe != _V)
+            if footprint.frames:
+                since = footprint.latest(since, writes and pipe != _V)
         if since > before:
             if pipe == _V:
                 return since, needs
@@ -329,9 +335,7 @@ class PipeSimulator:
         return start, needs
 
     def _write_mask(self, mask: Any) -> float:
-        """Write the mask register if an instruction needs it; return when Vector has drained."""
-        if mask is None or mask == self.mask and not self._mask_every:
-            return NEVER
+        """Write the mask register; return when Vector has drained."""
         self.mask = mask
         drained = self.done[_V] if self._mask_drain else NEVER
         if self._mask_drain == 2 and drained > self.now:
@@ -357,15 +361,14 @@ class PipeSimulator:
 
     def _wait(self, pipe: int, needs: dict[int, float], start: float) -> tuple[float, int]:
         """Set a flag from every pipe in ``needs`` to ``pipe``. Return the earliest start and its cause."""
-        known, last = self.known[pipe], pipe
+        known, last, delay = self.known[pipe], pipe, self.flag_delay
         for source, done in needs.items():
             known[source] = done
             self.scalar(2 * self._flag_issue)
             self.flags += 2
-            ready = done + self.flag_delay
-            if ready > start:
-                start, last = ready, source
-            self._count_event(source, pipe, done, max(start, self.now))
+            if done + delay > start:
+                start, last = done + delay, source
+            self._count_event(source, pipe, done, start if start > self.now else self.now)
         return start, last
 
     def _count_event(self, source: int, pipe: int, set_at: float, waited_at: float) -> None:
@@ -430,7 +433,10 @@ class PipeSimulator:
         near = footprint.region.memory.kind == "UB"
         self._scalar_access(needs, self._ub_read if near else self._gm_read)
         self.delivered = self.now + self._ub_delivery if near else self.now
-        self._record(footprint, _S, self.now, False)
+        if self._unsynced is None:
+            footprint.readers[_S] = self.now
+        else:
+            self._unsynced[footprint, _S, False] = self.now
 
     def await_value(self, in_pipe: bool) -> None:
         """Wait for the value read last: the next instruction's pipe does, if it is an operand, else the scalar unit
@@ -455,7 +461,11 @@ class PipeSimulator:
             if done > known:
                 needs[_V] = done
         self._scalar_access(needs, self._issue)
-        self._record(footprint, _S, self.now, True)
+        if self._unsynced is None:
+            footprint.write_pipe, footprint.write_done = _S, self.now
+            footprint.readers.clear()
+        else:
+            self._unsynced[footprint, _S, True] = self.now
 
     def _scalar_access(self, needs: dict[int, float], cycles: float) -> None:
         if needs and self._unsynced is None:
@@ -465,15 +475,6 @@ class PipeSimulator:
             self.now = ready
         self.scalar(cycles)
         self.free[_S] = self.done[_S] = self.now
-
-    def _record(self, footprint: Footprint, pipe: int, done: float, write: bool) -> None:
-        if self._unsynced is not None:
-            self._unsynced[footprint, pipe, write] = done
-        elif write:
-            footprint.write_pipe, footprint.write_done = pipe, done
-            footprint.readers.clear()
-        else:
-            footprint.readers[pipe] = done
 
     # -------------------------------------------------------------------------------------------- synchronisation
     def _special(self, op: TimedOp) -> None:

@@ -25,6 +25,8 @@ from .arguments import KeyField, OperandTemplate, places
 
 #: Templates per call.
 TEMPLATES = 4096
+#: Templates after which most calls must have found one, for relocation to go on.
+TRIAL = 128
 #: Addresses in other memories matter modulo this (the widest alignment).
 _UNIT = 1024
 _UB_BLOCK = 32
@@ -124,6 +126,7 @@ class Relocator:
         self.templates: dict[Any, Relocatable] = {}
         listed = any(_holds_view(entry) for entry in arguments.values() if isinstance(entry, (list, dict)))
         self.possible = not listed and self._moves
+        self.moved = 0  # calls that found a template
         self.buffer_bounds = False  # it is known (and the user was told) that the call leaves a tensor
 
     def find(self, values: tuple) -> Ops | None:
@@ -148,6 +151,9 @@ class Relocator:
         key = tuple(remainders)
         template = self.templates.get(key)
         if template is None:
+            if len(self.templates) >= TRIAL and self.moved < len(self.templates):
+                self.possible = False
+                return None
             if len(self.templates) >= TEMPLATES:
                 for ops in self.prepared():
                     self.retire(ops)
@@ -161,6 +167,8 @@ class Relocator:
         elif not template.fits(addresses, starts, ends) or not self._same_layers(template, addresses):
             self.buffer_bounds = self.runtime.options.bounds == "buffer"
             return None
+        else:
+            self.moved += 1
         self._move(template.ops[0], template, addresses, values)
         return template.ops
 
