@@ -28,4 +28,4 @@ def test_the_estimate_with_masks_that_are_data() -> None:
         tikemu.run(instance, feed, timing=timing, options=tikemu.Options(trace=False))
         return time.process_time() - start
 
-    assert min(taken(True) for _ in range(2)) <= 4 * min(taken(False) for _ in range(2))
+    assert min(taken(True) for _ in range(2)) <= 3 * min(taken(False) for _ in range(2))
