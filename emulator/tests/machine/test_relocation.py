@@ -188,7 +188,7 @@ WORDS = np.random.default_rng(5).integers(0, 2**63, 64).astype(np.uint64) * (np.
 
 
 def _scalar_kernel(every):
-    """Fill and scale by numbers of a loop, under masks that are data and may be 0."""
+    """Return a kernel that fills and scales by numbers of a loop, under masks that are data."""
     instance = tik.Tik()
     source = instance.Tensor("uint64", (64,), tik.scope_gm, "source")
     words = instance.Tensor("uint64", (64,), tik.scope_ubuf, "words")
