@@ -43,7 +43,7 @@ if [ "${1:-}" = "--mindspore" ]; then
     mkdir -p "$FLASH_ATTENTION_VENV.requirements"
     requirements="$FLASH_ATTENTION_VENV.requirements/requirements.txt"
     # What checks style and types and builds the documentation stays out; the last numpy and Pillow that 2.0 works with.
-    grep -vE '^(#|mindspore|ruff|mypy|mkdocs|matplotlib)' tests/requirements.txt >"$requirements"
+    grep -vE '^(#|mindspore|ruff|mypy|mkdocs|jieba|playwright|matplotlib)' tests/requirements.txt >"$requirements"
     printf '%s\n' "mindspore==$mindspore" 'pillow<10' >>"$requirements"
     prepare_environment "$requirements" "$(python_versions "$mindspore")"
 else

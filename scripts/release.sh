@@ -96,7 +96,7 @@ build emulator/virtual_ascend wheel
 for folder in train emulator emulator/virtual_ascend; do build "$folder" sdist; done
 
 echo "== documentation"
-(cd "$work" && "$VENV_PYTHON" -m mkdocs build --quiet --strict --site-dir site)
+(cd "$work" && NO_MKDOCS_2_WARNING=1 "$VENV_PYTHON" -m mkdocs build --quiet --strict --site-dir site)
 tar --create --gzip --file "$out/documentation.tar.gz" --directory "$work" site
 echo "== checks by packaging's own tools"
 "$python" -m twine check --strict "$out"/*.whl "$out"/flash*.tar.gz "$out"/tikemu*.tar.gz "$out"/virtual*.tar.gz
