@@ -188,7 +188,7 @@ WORDS = np.random.default_rng(5).integers(0, 2**63, 64).astype(np.uint64) * (np.
 
 
 def _scalar_kernel(every):
-    """Return a kernel that fills and scales by numbers of a loop, under masks that are data."""
+    """Return a kernel with masks and scalars of run time. Some masks enable no lane."""
     instance = tik.Tik()
     source = instance.Tensor("uint64", (64,), tik.scope_gm, "source")
     words = instance.Tensor("uint64", (64,), tik.scope_ubuf, "words")
