@@ -11,18 +11,28 @@ real_shift.py   reads real_shift, and makes a bias of it
 cells.py        attention, and the maximum and sum of each query
 inference.py    reads a call as MindSpore's inference operators do
 operators.py    the function and the primitive
+signatures.py   the arguments of the operators below
 
 Inference has no gradients:
 
 cache.py        `ReshapeAndCache`
 paged.py        `PagedAttention`, `PagedAttentionMask`
 rotary.py       `ApplyRotaryPosEmb`; `rotary_position_embedding`, which has gradients
-reshaped.py     reshapes tensors of any dtype
+infer_attention.py  `prompt_flash_attention`, `incre_flash_attention`, `fused_infer_attention_score`
+reshaped.py     reshapes and fills tensors of any dtype
 
 `flash_attention.compat.mindspore_patch` puts them in MindSpore's place.
 """
 
 from flash_attention.compat.mindspore_ops.cache import ReshapeAndCache
+from flash_attention.compat.mindspore_ops.infer_attention import (
+    FusedInferAttentionScore,
+    IncreFlashAttention,
+    PromptFlashAttention,
+    fused_infer_attention_score,
+    incre_flash_attention,
+    prompt_flash_attention,
+)
 from flash_attention.compat.mindspore_ops.operators import FlashAttentionScore, flash_attention_score
 from flash_attention.compat.mindspore_ops.paged import PagedAttention, PagedAttentionMask
 from flash_attention.compat.mindspore_ops.rotary import (
@@ -35,11 +45,17 @@ from flash_attention.compat.mindspore_ops.rotary import (
 __all__: list[str] = [
     "ApplyRotaryPosEmb",
     "FlashAttentionScore",
+    "FusedInferAttentionScore",
+    "IncreFlashAttention",
     "PagedAttention",
     "PagedAttentionMask",
+    "PromptFlashAttention",
     "ReshapeAndCache",
     "RotaryPositionEmbedding",
     "apply_rotary_pos_emb_",
     "flash_attention_score",
+    "fused_infer_attention_score",
+    "incre_flash_attention",
+    "prompt_flash_attention",
     "rotary_position_embedding",
 ]

@@ -148,10 +148,15 @@ def _planned(settings, specs, refused, per_head):
 
 @remembered
 def _cell(settings, specs, per_head) -> nn.Cell:
-    return fix_dtypes(_Attend(_read(settings, specs, per_head)))
+    return fix_dtypes(PagedCell(read_paged(settings, specs, per_head)))
 
 
-def _read(settings: tuple, specs: tuple, per_head: bool) -> _Call:
+def read_paged(settings: tuple, specs: tuple, per_head: bool) -> _Call:
+    """Return a call, whose mask is a bias if it is `per_head`.
+
+    Raises:
+        TypeError, ValueError: an argument is not allowed.
+    """
     query, key_cache, value_cache, tables, lengths, mask, counts = specs
     head_num, scale, quantised, mask_mode, latent = settings
     check_int("head_num", head_num, 1)
@@ -218,7 +223,7 @@ def _check_mask(mask: TensorSpec, per_head: bool, sizes: tuple, causal: bool, sp
         raise ValueError(f"{name}: got shape {mask.shape}, allowed is {shapes}".replace("'", ""))
 
 
-class _Attend(EntryCell):
+class PagedCell(EntryCell):
     """Compute a call by `paged_attention`, or with a mask by `flash_attention` to the gathered cache."""
 
     def __init__(self, call: _Call):

@@ -1,4 +1,4 @@
-"""Reshape tensors of any dtype, as compiled graphs on a CPU do not reshape bfloat16."""
+"""Reshape and fill tensors of any dtype: on a CPU, compiled graphs do not reshape bfloat16, and nothing fills it."""
 
 from __future__ import annotations
 
@@ -14,3 +14,11 @@ def reshaped(tensor, shape):
     if dtype == mstype.float32 or dtype == mstype.float16 or not compiling():
         return ops.reshape(tensor, shape)
     return ops.cast(ops.reshape(ops.cast(tensor, mstype.float32), shape), dtype)
+
+
+def filled_where(tensor, places, number):
+    """Return the tensor with a number at all places, a boolean Tensor that broadcasts to it."""
+    dtype = tensor.dtype
+    if dtype == mstype.float32 or dtype == mstype.float16:
+        return ops.masked_fill(tensor, places, number)
+    return ops.cast(ops.masked_fill(ops.cast(tensor, mstype.float32), places, number), dtype)

@@ -21,45 +21,39 @@ from flash_attention.compat.mindspore_ops import (
 from mindspore import Parameter, Tensor, nn, ops
 
 from tests.train.flash_attention.support.arrays import random
+from tests.train.flash_attention.support.mindspore_operators import (
+    DTYPES,
+    Calls,
+    assert_right,
+    attention,
+    causal,
+    numbers,
+)
 from tests.train.flash_attention.support.versions import dtype_named
 
 pytestmark = pytest.mark.skipif(VERSION < (2, 6), reason="tested with 2.6 and later")
 HEADS, KV_HEADS, DIM, BLOCK, SCALE = 4, 2, 16, 8, 0.3
-ERRORS = {"float32": 3e-6, "float16": 4e-3, "bfloat16": 4e-2}
-DTYPES = tuple(name for name in ERRORS if name != "bfloat16" or VERSION >= (2, 7))  # on a CPU
 TRIANGLE = np.triu(np.ones((128, 128), np.float16), 1)
 LENGTHS = (12, 1, 7)
 TABLES = np.array([[3, 1, -1], [6, -1, -1], [5, 2, -1]], np.int32)
 ANGLES = np.arange(64)[:, None] / 50 ** (np.arange(DIM // 2) / (DIM // 2))
 
 
-def numbers(values) -> Tensor:
-    """Return an int32 Tensor."""
-    return Tensor(np.array(values, np.int32))
-
-
-def attention(query, keys, values, added=None):
-    """Return attention of tokens (tokens, HEADS * D) to (keys, KV_HEADS, D), in float64. `added` goes to the scores."""
-    query = query.reshape(len(query), HEADS, -1).astype(np.float64)
-    keys, values = (one.astype(np.float64).repeat(HEADS // one.shape[1], 1) for one in (keys, values))
-    scores = np.einsum("qhd,khd->hqk", query, keys) * SCALE
-    scores = scores if added is None else scores + added
-    weights = np.exp(scores - scores.max(-1, keepdims=True))
-    weights /= weights.sum(-1, keepdims=True)
-    return np.einsum("hqk,khd->qhd", weights, values).reshape(len(query), -1)
-
-
-def causal(rows, columns):
-    """Return what hides the keys behind each query, aligned bottom right."""
-    return np.where(np.triu(np.ones((rows, columns)), columns - rows + 1) > 0, -np.inf, 0)
+def heads_first(tokens, heads):
+    """Return (heads, tokens, D)."""
+    return tokens.reshape(len(tokens), heads, -1).swapaxes(0, 1)
 
 
 def by_sequence(counts, query, keys, values, added):
     """Return the attention of packed tokens; added(sequence, tokens, keys) gives what is added."""
     starts = np.cumsum([0, *counts])
-    parts = [query[a:b] for a, b in zip(starts, starts[1:])]
-    given = zip(parts, keys, values, map(added, range(len(counts)), counts, map(len, keys)))
-    return np.concatenate([attention(*one) for one in given if len(one[0])])
+    results = []
+    for sequence, (start, end, key, value) in enumerate(zip(starts, starts[1:], keys, values)):
+        if end > start:
+            given = heads_first(query[start:end], HEADS), key.swapaxes(0, 1), value.swapaxes(0, 1), SCALE
+            output, _ = attention(*given, added(sequence, end - start, len(key)))
+            results.append(output.swapaxes(0, 1).reshape(end - start, -1))
+    return np.concatenate(results)
 
 
 def slots(lengths, tables=TABLES):
@@ -77,24 +71,6 @@ def caches(lengths, dtype="float32", heads=KV_HEADS, dim=DIM):
         cache[slots(lengths)] = np.concatenate(one)
         made.append(Tensor(cache.reshape(9, BLOCK, heads, dim)).astype(dtype_named(dtype)))
     return *kept, *made
-
-
-class Calls(nn.Cell):
-    """Operators, called with the same arguments in one graph."""
-
-    def __init__(self, *operators):
-        super().__init__()
-        self.first, self.second = (*operators, *operators)[:2]
-
-    def construct(self, *given):
-        return self.first(*given), self.second(*given)
-
-
-def assert_right(found, right, dtype="float32"):
-    """Compare a Tensor with the truth."""
-    assert found.dtype == dtype_named(dtype)
-    found = found.astype(ms.float32).asnumpy().astype(np.float64)
-    np.testing.assert_allclose(found.reshape(right.shape), right, atol=ERRORS[dtype] * max(1, np.abs(right).max()))
 
 
 # Prefill
