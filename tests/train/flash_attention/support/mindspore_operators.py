@@ -1,4 +1,4 @@
-"""What tests of MindSpore's inference operators share: attention in float64, and calls of operators in one graph."""
+"""Compute attention in float64 for tests of MindSpore's operators."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ def numbers(values) -> Tensor:
 
 
 def attention(query, keys, values, scale, added=0.0):
-    """Return attention of (..., heads, queries, D) to (..., kv_heads, keys, D) in float64, and its logsumexp.
+    """Return attention in float64, and its logsumexp.
 
-    `added` goes to the scaled scores; a query that sees nothing gives 0 and -inf.
+    Query is (..., heads, queries, D), keys and values are (..., kv_heads, keys, D). `added` goes to
+    the scaled scores; a query that sees nothing gives 0 and -inf.
     """
     query = query.astype(np.float64)
     keys, values = (one.astype(np.float64).repeat(query.shape[-3] // one.shape[-3], -3) for one in (keys, values))

@@ -350,7 +350,7 @@ class _Prompt(EntryCell):
         return ops.logical_or(hidden, more)
 
     def out_of_band(self, rows, columns, lengths_q, lengths_k):
-        """Return (B or 1, 1, S, T), True outside the band that ends where a sequence ends."""
+        """Return (B or 1, 1, S, T), True outside the band of each sequence."""
         end_q, end_k = rows[:, -1:] + 1, columns[:, -1:] + 1
         if lengths_q is not None:
             end_q = ops.reshape(as_int32(lengths_q), (-1, 1))

@@ -17,7 +17,7 @@ def reshaped(tensor, shape):
 
 
 def filled_where(tensor, places, number):
-    """Return the tensor with a number at all places, a boolean Tensor that broadcasts to it."""
+    """Return the tensor with a number at all places, booleans that broadcast to it."""
     dtype = tensor.dtype
     if dtype == mstype.float32 or dtype == mstype.float16:
         return ops.masked_fill(tensor, places, number)

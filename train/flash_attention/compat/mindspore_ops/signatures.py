@@ -1,4 +1,4 @@
-"""The arguments of MindSpore's operators that have many, as one table, and the arguments of a call by name.
+"""Name the arguments of MindSpore's operators in one table, and find them in a call.
 
 A word is an argument: `name`, `name=default`, or `theirs:name` where MindSpore's name differs from ours. `!name` is
 refused unless it has its default: quantisation, shared prefixes and paddings. What follows `*` has a keyword only.
@@ -80,7 +80,7 @@ def _signature(operator: str) -> tuple[dict[str, _Argument], int]:
 
 
 def arguments_of(operator, wanted, given, named):
-    """Return the `wanted` arguments of a call, by our names and in their order; None for what the operator lacks.
+    """Return the `wanted` arguments of a call, named as ours; None for others.
 
     Raises:
         TypeError: too many arguments, an unknown one, or one that came twice.
@@ -128,7 +128,7 @@ def _places(operator, wanted, count, names):
 
 @compile_time
 def _refused(operator, count, names):
-    """Return the position or -1, and the name, of each argument that is refused unless it has its default."""
+    """Return position (or -1) and name of each argument that must have its default."""
     arguments, _ = _signature(operator)
     by_place = {name: place for place, name in enumerate(arguments) if place < count}
     return tuple((by_place.get(name, -1), name) for name in (*by_place, *names) if arguments[name].refused)
