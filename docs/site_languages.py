@@ -1,4 +1,4 @@
-"""Give each page of the site its language, and a switch to the page in the other language.
+"""Give each page its language, and a switch to its twin in the other.
 
 MkDocs calls the function (`hooks` in mkdocs.yml). A page in docs/zh has the name of its English page.
 """
@@ -10,7 +10,7 @@ START = "README.md"
 
 
 def on_page_context(context, page, config, nav):
-    """Set the theme's language and the switch of one page; a page without a twin has the start page there."""
+    """Set the language and the switch of a page; a page without a twin gets the start page."""
     source = page.file.src_uri
     language = "zh" if source.startswith("zh/") else "en"
     pages = {one.file.src_uri: one.url for one in nav.pages}

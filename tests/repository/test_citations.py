@@ -100,7 +100,7 @@ def test_sources_that_are_named_exist() -> None:
     known = {place[at:] for place in places for at in (0, *(found.end() for found in re.finditer("/", place)))}
     wrong = {
         f"{path.relative_to(ROOT)}: {name}"
-        for path in files(("train/flash_attention", "emulator/tikemu", "benchmarks"))
+        for path in (*files(("train/flash_attention", "emulator/tikemu", "benchmarks")), ROOT / "tests/README.md")
         for name in SOURCE.findall(re.sub("(?m)^#include.*", "", path.read_text(encoding="utf-8")))
         if name not in known and name not in FOREIGN
     }

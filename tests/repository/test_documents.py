@@ -21,6 +21,7 @@ PAGES = [
     *sorted((ROOT / "emulator").glob("*.md")),
     *sorted((ROOT / "emulator/virtual_ascend").glob("*.md")),
     ROOT / "examples/README.md",
+    ROOT / "tests/README.md",
 ]
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
