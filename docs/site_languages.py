@@ -10,7 +10,7 @@ START = "README.md"
 
 
 def on_page_context(context, page, config, nav):
-    """Set the language and the switch of a page; a page without a twin gets the start page."""
+    """Set the language and the switch of a page. A page without a twin leads to the start page."""
     source = page.file.src_uri
     language = "zh" if source.startswith("zh/") else "en"
     pages = {one.file.src_uri: one.url for one in nav.pages}
