@@ -32,7 +32,7 @@ def count_true(tensor):
 
 
 def first_true(tensor):
-    """Return the index of the first True in each row of a matrix of booleans."""
+    """Return the index of the first largest element of each row of a matrix: of booleans, of the first True."""
     return _first_largest(_cast(tensor, mstype.float32))
 
 

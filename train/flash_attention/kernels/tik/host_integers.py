@@ -34,8 +34,8 @@ def count_true(values: np.ndarray) -> np.ndarray:
 
 
 def first_true(values: np.ndarray) -> np.ndarray:
-    """Return the index of the first true element of each row of booleans."""
-    return np.argmax(values, 1)
+    """Return the index of the first largest element of each row: of booleans, of the first true one."""
+    return np.argmax(values, 1).astype(np.int32)
 
 
 def stack(arrays) -> np.ndarray:

@@ -119,6 +119,11 @@ class KernelProblem(Call):
             check_int(f"memories: {name}", memory, 1, largest)
 
     @property
+    def listed(self) -> bool:
+        """Return if the kernels visit the tiles of a block mask, see common.tile_lists."""
+        return self.block_mask_shape is not None
+
+    @property
     def slope_stride(self) -> int:
         """Return the distance, in slopes, from one batch item or packed sequence to the next."""
         return self.heads if len(self.slopes) > self.heads else 0

@@ -14,7 +14,7 @@ import numpy as np
 
 from flash_attention.kernels.tik import layout, varlen
 from flash_attention.kernels.tik.backward import schedule as backward
-from flash_attention.kernels.tik.common import score_terms
+from flash_attention.kernels.tik.common import score_terms, tile_lists
 from flash_attention.kernels.tik.common.work_split import TableOfWork
 from flash_attention.kernels.tik.decode import schedule as decode
 from flash_attention.kernels.tik.forward import schedule as forward
@@ -164,7 +164,10 @@ def _tables(problem: KernelProblem, plan: BlockPlan, split: TableOfWork) -> dict
     if problem.sequences:
         zeros = np.zeros((layout.zero_blocks(problem, plan), 16), np.float16)
         return {**result, "work": split.words.shape, "tiles": np.concatenate([split.tiles, zeros])}
-    result["table"] = split.words
+    if problem.listed:
+        result["work"] = (split.words.size + tile_lists.words(problem, plan),)
+    else:
+        result["table"] = split.words
     if len(split.tiles):  # and behind them a tile of zeros, see `Core.load_operand`
         zeros = np.zeros((plan.rows * plan.keys // split.tiles[0].size, *split.tiles.shape[1:]), np.float16)
         result["tiles"] = np.concatenate([split.tiles, zeros])

@@ -40,7 +40,8 @@ def chunks(items: int) -> list[tuple[int, int]]:
 
 def load_chunk(core: Core[BlockPlan], row: RowLayout, first: Number, count: int) -> None:
     """Bring `count` rows of the work table from number `first` on to the Unified Buffer."""
-    table = core.gm["work" if core.problem.sequences else "table"]  # the table of packed sequences is data
+    # The table of packed sequences, and of a block mask, is data.
+    table = core.gm["work" if core.problem.sequences or core.problem.listed else "table"]
     core.tik.data_move(core.on.table[0], table[first * row.size], 0, 1, count * row.size // 8, 0, 0)
 
 

@@ -70,6 +70,7 @@ class Forward:
         self.epoch = core.scalar("int32", "epoch", 0)  # parity of the item in `next`
         names = ("sweeps", "sweep_tiles", "tile", "number", "distance")
         sweeps, sweep_tiles, tile, number, distance = (core.scalar("int32", name) for name in names)
+        codes = [core.scalar("int32", f"sweep_code_{a}") for a in range(self.plan.row_blocks * self.problem.listed)]
         base = core.scalar("int64", "sample_base")
         same = core.value_columns == core.depth_columns
         value_base = base if same else core.scalar("int64", "next_value_base")
@@ -87,6 +88,12 @@ class Forward:
         # For each unit of the loop body: 1 if its row block visits its key tile, else 0. It is also 0 behind the last
         # tile of an item, and so before the first tile of the next item.
         self.visits = [core.scalar("int32", f"visits_{unit}", 0) for unit in range(RING * self.plan.row_blocks)]
+        # Under a block mask: tile and codes of the row blocks in each slot of the ring.
+        slots = range(RING if self.problem.listed else 0)
+        self.tiles = [core.scalar("int32", f"ring_tile_{slot}", 0) for slot in slots]
+        self.codes = [
+            [core.scalar("int32", f"ring_code_{slot}_{a}", 0) for a in range(self.plan.row_blocks)] for slot in slots
+        ]
         self.crossings = [core.scalar("int32", f"unit_distance_{a}") for a in range(self.plan.row_blocks)]
         failed = core.scalar("int32", "failed", 1)
         # Row blocks that do not exist have not failed.
@@ -96,7 +103,7 @@ class Forward:
             tik.data_move(target, core.on.flags[0], 0, 1, count * 2, 0, 0)
         with tik.for_range(0, 2, name="attempt") as attempt:
             self.search = row_reference.Search(
-                *(attempt, sweeps, sweep_tiles, tile, number, distance, base, value_base),
+                *(attempt, sweeps, sweep_tiles, tile, number, distance, codes, base, value_base),
                 numbered=self.numbered,
                 sample_misses=self.split.sample_misses,
                 slopes=self.slopes if self.current_slopes else None,
@@ -259,6 +266,8 @@ class Forward:
         with core.when(position < size, first + position < items):
             nxt.index.set_as(first + position)
             nxt.load(position)
+            if self.problem.listed:
+                nxt.load_list(self.epoch)
             with tik.if_scope(self.search.attempt > 0):
                 flags = core.on.flags[0]
                 for a in range(self.plan.row_blocks):
@@ -309,18 +318,25 @@ class Forward:
         self.tik.data_move(self.core.on.flags[0], source, 0, 1, count * 2, 0, 0)
 
     # ---- the loop over the key tiles of an item: a unit is one row block against one key tile
-    def _load_value(self, item: Item, base: Number, tile: Number, slot: int) -> None:
-        core, place, whole = self.core, (self.core.on.value[slot], 0), self.plan.keys
+    def _key_tile(self, place: Number, slot: int) -> Number:
+        """Return the number of the key tile in a slot of the ring. `place` is its place in the item's list."""
+        return self.tiles[slot] if self.problem.listed else place
+
+    def _load_value(self, item: Item, base: Number, place: Number, slot: int) -> None:
+        core, target, whole = self.core, (self.core.on.value[slot], 0), self.plan.keys
+        tile = self._key_tile(place, slot)
 
         def emit(keys: Number) -> None:
-            core.load_operand(place, "value", base + tile * (whole * 16), keys, whole)
+            core.load_operand(target, "value", base + tile * (whole * 16), keys, whole)
 
-        with core.when(tile < item["end"]):
+        with core.when(place < item["end"]):
             tails.by_keys(core, tile, emit, item.keys)
 
-    def _load_key(self, item: Item, base: Number, tile: Number, slot: int) -> None:
-        core = self.core
-        with core.when(tile < item["end"]):
+    def _load_key(self, item: Item, base: Number, place: Number, slot: int) -> None:
+        core, tile = self.core, self._key_tile(place, slot)
+        with core.when(place < item["end"]):
+            if self.problem.listed:
+                item.entry(place, self.tiles[slot], self.codes[slot])
             if score_terms.is_dynamic(self.problem):
                 score_terms.load_key_terms(core, core.on.key_terms[slot], item.planes(), tile)
             # The Cube uses this first, so waiting for it covers the terms.
@@ -371,6 +387,9 @@ class Forward:
         self.visits[position].set_as(0)
         with core.when(*item.visits(a, tile)):
             self.visits[position].set_as(1)
+            if self.problem.listed:
+                with self.tik.if_scope(self.codes[ring][a] == 0):
+                    self.visits[position].set_as(0)
         shares = self._probability_steps(*middle, position - 1, count)
         for segment, share in enumerate(shares):
             with self._visited(position - 1):
@@ -403,15 +422,14 @@ class Forward:
         return self.core.on.copies(name)[position // self.plan.row_blocks % RING]
 
     def _scores(self, a: int, tile: Number, position: int, segment: int) -> None:
-        core, item = self.core, self.current
+        core, item, ring = self.core, self.current, position // self.plan.row_blocks % RING
         with self._visited(position):
             if segment == 0:
                 # `epoch` is the parity of the next item, so the current item has the other slots.
                 pairs = list(zip(row_reference.query_slots(core, a), row_reference.query_terms(core, a)))[::-1]
                 for query, variants in each_epoch(core, pairs, self.epoch):
-                    row_reference.query_operand(core, item, a, tile, query, variants)
+                    row_reference.query_operand(core, item, a, self._key_tile(tile, ring), query, variants)
             by_key = core.on.key_terms
-            ring = position // self.plan.row_blocks % RING
             slot = ring if score_terms.is_dynamic(self.problem) else 0
             load.key_to_l0(core, load.key_slot(core, ring), segment)
             score_terms.key_terms_to_l0(core, by_key[slot], segment)
@@ -428,9 +446,14 @@ class Forward:
             or self.problem.dropout_threshold
         ):
             return
+        ring = position // self.plan.row_blocks % RING
+        place, tile = tile, self._key_tile(tile, ring)
         with self._visited(position):
             if self.numbered:
-                item.tile_number(self.numbers[a], a, tile)
+                if self.problem.listed:
+                    self.numbers[a].set_as(self.codes[ring][a] - 1)
+                else:
+                    item.tile_number(self.numbers[a], a, place)
                 if self.whole and self.verdict is not None:
                     with core.when(self.verdict.cut > 0, self.numbers[a] == 0):
                         self.numbers[a].set_as(self.whole)

@@ -7,7 +7,9 @@ so, the row block is computed again with the maximum over all keys, swept until 
 
 from __future__ import annotations
 
+import contextlib
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from flash_attention.kernels.tik.common import alibi, mask, score_terms, softcap, tails
@@ -20,7 +22,7 @@ from flash_attention.kernels.tik.forward.tiling import RING, ForwardPlan
 from flash_attention.kernels.tik.hardware import FRACTAL, HALF_ROUND
 from flash_attention.kernels.tik.problem import padded
 from flash_attention.kernels.tik.recorder import Core
-from flash_attention.kernels.tik.tik_types import Factor, Number, RunTime, Scalar, Tensor
+from flash_attention.kernels.tik.tik_types import Factor, Number, RunTime, Scalar, Scope, Tensor
 
 EXACT_SWEEPS = len(score_terms.REFERENCE)
 CAPPED_SWEEPS = 2  # over the sample: many scores may equal the cap, and float16 then holds their probabilities exactly
@@ -43,6 +45,7 @@ class Search:
     Attributes:
         attempt: run-time 0 = sample (loaded before, see load_sample), 1 = all keys.
         sweeps, sweep_tiles, tile, number, distance: run-time variables of the search.
+        codes: codes of the row blocks, under a block mask.
         base, value_base: run-time first elements of the keys and values of the item in global memory; one variable
             if they are the same.
         numbered: whether there are visibility tiles.
@@ -57,6 +60,7 @@ class Search:
     tile: Scalar
     number: Scalar
     distance: Scalar
+    codes: Sequence[Scalar]
     base: Scalar
     value_base: Scalar
     numbered: bool
@@ -116,11 +120,23 @@ def _maximum(core: Core[ForwardPlan], item: Item, a: int, epoch: Number, search:
             if search.numbered:
                 item.sample_number(number, a)
         with tik.else_scope():
-            tile.set_as(item["first", a] + step)
-            if search.numbered:
-                item.tile_number(number, a, tile)
-            load_tile(core, item, a, tile, search)  # at attempt 0 the sample is there already
-        _tile_maximum(core, item, a, epoch, tile, search)
+            place = item["first", a] + step
+            if core.problem.listed:
+                item.entry(place, tile, search.codes)
+                number.set_as(search.codes[a] - 1)
+            else:
+                tile.set_as(place)
+                if search.numbered:
+                    item.tile_number(number, a, tile)
+            with _visited(core, number):
+                load_tile(core, item, a, tile, search)  # at attempt 0 the sample is there already
+        with _visited(core, number):
+            _tile_maximum(core, item, a, epoch, tile, search)
+
+
+def _visited(core: Core[ForwardPlan], number: Number) -> Scope:
+    """Return if_scope: does a row block visit a tile? Without lists it visits every tile of its range."""
+    return core.tik.if_scope(number >= 0) if core.problem.listed else contextlib.nullcontext()
 
 
 def _is_bounded(core: Core[ForwardPlan]) -> bool:

@@ -11,15 +11,17 @@ cores have equally many items, and about as much to do.
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Callable
+from typing import Any, Callable, NamedTuple
 
 import numpy as np
 
 from flash_attention.kernels.tik import instruction_forms, varlen
-from flash_attention.kernels.tik.common import band
+from flash_attention.kernels.tik.common import band, tile_lists
 from flash_attention.kernels.tik.common.score_terms import Planes
 from flash_attention.kernels.tik.common.table_row import Field, TableRow
+from flash_attention.kernels.tik.common.tile_lists import CODES
 from flash_attention.kernels.tik.common.work_split import (
     Choice,
     Registry,
@@ -71,6 +73,9 @@ def _rows(edges: dict[str, Words]) -> tuple[RowLayout, RowLayout]:
 ROW_BLOCK, ITEM = _rows({"left": EDGE, "right": EDGE})
 # With packed sequences, whose tiles have no numbers, the first row block holds the sequence of the item there.
 _, VARLEN_ITEM = _rows({"sequence": SEQUENCE_ROW})
+# Under a block mask first and last are places in the item's list of tiles. The first row block holds the first word of
+# the list in the table.
+_, LISTED_ITEM = _rows({"list": 4})
 # Time of a unit whose key and value tiles serve one row block instead of two, at head_dim 128: the memory is its limit.
 UNSHARED = 1.4
 APART = 0.97  # share of the busiest core's load: if taking the last items apart gets below it, they are taken apart
@@ -132,6 +137,8 @@ def split(problem: KernelProblem, plan: ForwardPlan) -> WorkSplit:
     """Divide the row blocks of all heads among the cores, the longest items first."""
     if problem.sequences:
         return _of_sequences(problem, plan)
+    if problem.listed:
+        return _of_lists(problem, plan).work
     tiles, distances = Registry(), Registry()
     count = -(-problem.seq_q // plan.rows)
     blocks = ROW_BLOCK.zeros(count)
@@ -142,11 +149,7 @@ def split(problem: KernelProblem, plan: ForwardPlan) -> WorkSplit:
     numbers = np.array([0, *(start + 1 for start in starts)], np.int32)
     for field in ("left", "right", "sample_tile"):
         blocks[field] = numbers[blocks[field]]
-    # Neighbouring row blocks share the key tiles they both visit.
-    groups = [tuple(range(count))[i : i + plan.row_blocks] for i in range(0, count, plan.row_blocks)]
-    if problem.rules.causal:
-        # The row block that sees more keys comes first. Then no unit is missing among the last units of an item.
-        groups = [group[::-1] for group in groups]
+    groups = _row_block_groups(problem, plan)
     heads = [(b, h) for b in range(problem.batch) for h in range(problem.heads)]
     units = (blocks["last"] - blocks["first"] + 1).tolist()
     shares = _shares(groups, units, len(heads), problem.cores, score_bound.is_needed(problem, plan.half_scores))
@@ -168,6 +171,14 @@ def split(problem: KernelProblem, plan: ForwardPlan) -> WorkSplit:
         any(misses),
         int(numbers[whole]),
     )
+
+
+def _row_block_groups(problem: KernelProblem, plan: ForwardPlan) -> list[tuple[int, ...]]:
+    """Return the row blocks of each item of a head: neighbours share the key tiles that they both visit."""
+    count = -(-problem.seq_q // plan.rows)
+    groups = [tuple(range(count))[i : i + plan.row_blocks] for i in range(0, count, plan.row_blocks)]
+    # The row block that sees more keys comes first. Then no unit is missing among the last units of an item.
+    return [group[::-1] for group in groups] if problem.rules.causal else groups
 
 
 #: A head and the numbers of the row blocks of a work item.
@@ -347,16 +358,37 @@ class Item(TableRow):
 
     def __init__(self, core: Core[ForwardPlan], name: str, sample: bool):
         problem = core.problem
-        layout = VARLEN_ITEM if problem.sequences else ITEM
+        layout = VARLEN_ITEM if problem.sequences else LISTED_ITEM if problem.listed else ITEM
         words: dict[Field, int] = dict(layout.single().items())
         if problem.sequences:
             words.update(layout.single("row_blocks", 0, "sequence"))
+        if problem.listed:
+            words["list"] = layout.word("row_blocks", 0, "list")
         absent = (() if sample else _SAMPLE) + (() if problem.bias == "alibi" else _SIGNS)
         for a in range(core.plan.row_blocks):
             per_block = layout.single("row_blocks", a)
             words.update({(field, a): word for field, word in per_block.items() if field not in absent})
         super().__init__(core, name, layout, words)
         self.index = core.scalar("int32", f"{name}_index", 0)
+        if problem.listed:
+            self._word = core.scalar("int32", f"{name}_word", 0)
+
+    def load_list(self, epoch: Number) -> None:
+        """Bring the item's list of tiles on chip, to the place of a run-time epoch. "list" is then its place there."""
+        core = self.core
+        length = tile_lists.length(core.problem, core.plan)
+        source, target = core.gm["work"][self["list"]], core.on.lists[0][epoch * length]
+        core.tik.data_move(target, source, 0, 1, length // tile_lists.BLOCK_WORDS, 0, 0)
+        self["list"].set_as(epoch * length)
+
+    def entry(self, place: Number, tile: Scalar, codes: Sequence[Scalar]) -> None:
+        """Set tile and codes of the row blocks to an entry of the item's list."""
+        word = self._word
+        word.set_as(self.core.on.lists[0][self["list"] + place])
+        for code in codes:
+            code.set_as(word % tile_lists.CODES)
+            word.set_as(word // tile_lists.CODES)
+        tile.set_as(word)
 
     def skip(self, a: int) -> None:
         """Make row block `a` inactive."""
@@ -536,3 +568,146 @@ def _row_blocks_at_run_time(xp: Any, problem: KernelProblem, plan: ForwardPlan) 
         return (start, rows, first * exists + (1 - exists), last * exists) + sample + (cross, after)
 
     return make
+
+
+# ---- lists of tiles under a block mask
+class _Lists(NamedTuple):
+    """Room for the work under a block mask, and what follows from the rules.
+
+    Attributes:
+        codes: see `tile_lists.codes`, with the numbers of the strip of visibility tiles.
+        hidden: code of a tile with nothing visible.
+        blocks: record of each row block, without the fields that are data.
+        groups: row blocks of each item of a head.
+    """
+
+    work: WorkSplit
+    codes: np.ndarray
+    hidden: int
+    blocks: np.ndarray
+    groups: list[tuple[int, ...]]
+
+
+def _of_lists(problem: KernelProblem, plan: ForwardPlan) -> _Lists:
+    tiles, distances, count = Registry(), Registry(), -(-problem.seq_q // plan.rows)
+    codes = tile_lists.codes(problem, plan, tiles)
+    hidden = tiles.number(((0, 0),) * plan.rows)
+    counts = score_bound.is_needed(problem, plan.half_scores)
+    whole = tiles.number(((0, plan.keys),) * plan.rows) if counts else 0
+    visible, starts = visibility_strip(plan, tiles)
+    numbers = np.array([0, *(start + 1 for start in starts)], np.int32)
+    blocks = ROW_BLOCK.zeros(count)
+    for index, words in enumerate(blocks):
+        words["start"] = start = index * plan.rows
+        words["rows"] = min(placement(problem, "query").rows - start, plan.rows)
+        low, high = problem.band.union(start, min(start + plan.rows, problem.seq_q) - 1)
+        words["first"], words["last"] = low // plan.keys, max(low, high - 1) // plan.keys
+        words["cross"] = words["after"] = NEVER
+        if problem.bias == "alibi" and not problem.rules.causal:
+            _signs(problem, plan, words, start, distances)
+    groups = _row_block_groups(problem, plan)
+    items = tile_lists.dealt(problem, len(groups)).exists
+    misses = problem.mask == "per_score" or len(codes) > 2 or not problem.band.unlimited()
+    work = WorkSplit(
+        LISTED_ITEM.zeros(*items.shape),
+        softmax.limits(problem, visible) if plan.half_scores else visible,
+        distance_tiles(plan, distances),
+        tuple((items.sum(axis=1) * plan.row_blocks * codes.shape[2]).tolist()),
+        misses,
+        int(numbers[whole]),
+    )
+    return _Lists(work, np.where(codes > 0, 1 + numbers[codes - 1], 0), 1 + int(numbers[hidden]), blocks, groups)
+
+
+def listed_table(xp: Any, problem: KernelProblem, plan: ForwardPlan) -> Callable[[Array], Array]:
+    """Return make(block_mask) -> the table, int32 (words,): rows of items, LISTED_ITEM, and behind them the lists."""
+    work, codes, hidden, blocks, groups = _of_lists(problem, plan)
+    height, width, row_blocks = len(groups), codes.shape[2], plan.row_blocks
+    planes, dealt = tile_lists.planes(problem), tile_lists.dealt(problem, height)
+    lines, size = planes * height, tile_lists.length(problem, plan)
+    of = np.array([(*group, *(-1,) * (row_blocks - len(group))) for group in groups]).T  # (row blocks of an item, items)
+    exists = [xp.array(np.tile(one >= 0, planes).astype(int).tolist()) for one in of]
+    column = np.arange(width)
+    coded = [
+        tile_lists.coded(xp, problem, plan, codes, np.stack(np.broadcast_arrays(one[:, None], column), -1)) for one in of
+    ]
+    wanted = [xp.array(np.tile(_wanted(problem, plan)[one], (planes, 1)).tolist()) for one in of]
+    first_tile, tiles = xp.array((column == 0)[None].astype(int).tolist()), xp.array(column[None].tolist())
+    rows = xp.array((np.arange(lines) * width).tolist())
+    starts = xp.array((work.words.size + np.arange(lines) * size).tolist())
+    fields = ("start", "rows", "cross", "after")
+
+    def known(of_block: np.ndarray, field: str, *index: int) -> Array:
+        """Return what is the same for all block masks, of the row blocks of all items."""
+        values = blocks[field][(of_block, *index)]
+        return xp.array(np.tile(np.where(of_block >= 0, values, 0), planes).tolist())
+
+    constants = [
+        tuple([known(one, field) for field in fields] + [known(one, "distance", index) for index in range(2)])
+        for one in of
+    ]
+    compact, names = tile_lists.compact(xp, lines, width), tile_lists.Names(xp, problem, LISTED_ITEM, height)
+    words = [LISTED_ITEM.word("row_blocks", 0, "list"), LISTED_ITEM.word("end"), *names.words]
+    for a in range(row_blocks):
+        data = "first", "last", "sample", "sample_tile"
+        words += [LISTED_ITEM.word("row_blocks", a, field) for field in (*data, *fields)]
+        words += [LISTED_ITEM.word("row_blocks", a, "distance") + i for i in range(2)]
+    own = names.own(dealt)
+    ranked = varlen.ranked(xp, lines + 1, words, dealt.ranks, LISTED_ITEM.words(own))
+    inactive = [LISTED_ITEM.word("row_blocks", a, "first") for a in range(row_blocks)]
+    endings, nothing_more = [xp.array([int(word in inactive)]) for word in words], xp.array([0])
+
+    def make(block_mask: Array) -> Array:
+        found, entries, visited = (), tiles, 0
+        for a in range(row_blocks):
+            code = coded[a](block_mask)
+            # A row block that sees nothing visits a tile with everything hidden.
+            nothing = exists[a] * xp.as_int(xp.count_true(code > 0) == 0)
+            code = code + xp.reshape(nothing, (-1, 1)) * first_tile * hidden
+            found = found + (code,)
+            visited = visited + code
+        for a in range(row_blocks):
+            entries = entries * CODES + found[row_blocks - 1 - a]
+        visited = xp.as_int(visited > 0)
+        lists = compact(visited, entries)
+        count = xp.count_true(visited > 0)
+        values, cost = (starts, count) + names.values, count * 0
+        for a in range(row_blocks):
+            code = found[a]
+            mine = xp.as_int(code > 0)
+            before, total = xp.cumsum(mine, 1), xp.count_true(code > 0)
+            first = xp.count_true(visited * xp.as_int(before == 0) > 0)
+            last = xp.count_true(visited * xp.as_int(before < xp.reshape(total, (-1, 1))) > 0)
+            # Row blocks that do not exist visit nothing.
+            first, last = first * exists[a] + (1 - exists[a]), last * exists[a]
+            sample = xp.first_true(mine * wanted[a])
+            sample_tile = (xp.take(xp.reshape(code, (-1,)), rows + sample, 0) - 1) * exists[a]
+            values = values + (first, last, sample, sample_tile)
+            values = values + constants[a]
+            cost = cost + total
+        ended = ()
+        for value, ending in zip(values, endings):
+            ended = ended + (xp.concatenate((value, ending)),)
+        table = ranked(ended, xp.concatenate((cost + ITEM_COST, nothing_more)))
+        return xp.concatenate((xp.reshape(table, (-1,)), xp.reshape(lists, (-1,))))
+
+    return make
+
+
+def _wanted(problem: KernelProblem, plan: ForwardPlan) -> np.ndarray:
+    """Return int (row blocks, key tiles): the larger, the better is the tile as a sample. 1 or more.
+
+    It shows something to most rows, and then most keys. With a bias by distance the nearest tiles come first.
+    """
+    count, keys = -(-problem.seq_q // plan.rows), plan.keys
+    starts = np.arange(0, problem.seq_k, keys)
+    result = np.ones((count, len(starts)), np.int64)
+    for index in range(count):
+        ends = [problem.band.keys(row) for row in range(index * plan.rows, min((index + 1) * plan.rows, problem.seq_q))]
+        low, high = np.array(ends).T[..., None]
+        seen = np.clip(np.minimum(high, starts + keys) - np.maximum(low, starts), 0, None)
+        near = seen.sum(0)
+        if problem.bias != "none":
+            near = 4096 - np.abs(starts // keys - (index * plan.rows + problem.offset) // keys)
+        result[index] += (seen > 0).sum(0) * 2 * 128 * 128 + np.maximum(near, 0)
+    return result

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from flash_attention.kernels.tik import instruction_forms
-from flash_attention.kernels.tik.common import softcap
+from flash_attention.kernels.tik.common import softcap, tile_lists
 from flash_attention.kernels.tik.common.score_terms import TERMS, is_dynamic
 from flash_attention.kernels.tik.common.table_row import ITEMS_PER_CHUNK
 from flash_attention.kernels.tik.common.work_split import TableOfWork
@@ -179,7 +179,7 @@ def cut(strategy: Strategy, problem: KernelProblem) -> ForwardPlan:
     precise = rows <= PRECISE_ROWS or 0 < problem.rules.softcap <= LOW_CAP
     widths = padded(problem.head_dim), padded(problem.value_dim)
     # Every query that sees a key sees the first one, and neither bias nor mask says which keys matter.
-    plain = not problem.sequences and problem.bias == "none" and problem.mask != "per_score"
+    plain = not problem.sequences and problem.bias == "none" and problem.mask != "per_score" and not problem.listed
     shared = memory_bound and plain and problem.band.keys(problem.seq_q - 1)[0] == 0
     # Explicit masks and dropout take passes of their own, over short pieces.
     long_pieces = half_scores and segment > 32 and problem.mask != "per_score" and not problem.dropout_threshold
@@ -262,6 +262,7 @@ def buffers(problem: KernelProblem, plan: ForwardPlan, work: TableOfWork) -> lis
         Buffer("negated_term", "UB", "float16", 128 if distances else 0),
         Buffer("row_numbers", "UB", "float32", 128 if computed else 0),
         Buffer("table", "UB", "int32", ITEMS_PER_CHUNK * work.words.shape[-1]),
+        Buffer("lists", "UB", "int32", 2 * tile_lists.length(problem, plan) if problem.listed else 0),
         Buffer("flags", "UB", "int32", ITEMS_PER_CHUNK * 16),
         Buffer("flag", "UB", "int32", 8, plan.row_blocks),
         *(Buffer(name, "UB", "float32", LANES if near else 0) for name in ("query_norm", "key_norm")),
@@ -314,7 +315,7 @@ def _takes_any_rows(problem: KernelProblem, strategy: Strategy) -> bool:
     positions of the queries. The sample is one tile. It shows every row something only if it has all positions of the
     row block; row blocks without such a sample would be computed twice.
     """
-    if not _is_memory_bound(problem) or problem.sequences or problem.bias != "none":
+    if not _is_memory_bound(problem) or problem.sequences or problem.bias != "none" or problem.listed:
         return False
     if -(-problem.seq_q // (2 * strategy.rows)) >= -(-problem.seq_q // strategy.keys):
         return False
@@ -336,11 +337,16 @@ def candidates(problem: KernelProblem) -> list[ForwardPlan]:
         alone = problem.dropout_threshold > 0 and (problem.head_dim <= 128 or problem.mask == "per_score")
         strategies = [s for s in STRATEGIES.values() if s.row_blocks == 1 or not alone]
         names = [s.name for s in strategies if s.keys % s.rows == 0 or _takes_any_rows(problem, s)]
-        return [cut(STRATEGIES[name], problem) for name in names]
+        return _listed(problem, [cut(STRATEGIES[name], problem) for name in names])
     if problem.tiling not in STRATEGIES:
         raise ValueError(f"tiling: got {problem.tiling!r}, allowed are auto, {', '.join(STRATEGIES)}")
     strategy = STRATEGIES[problem.tiling]
     if problem.sequences and BLOCK % strategy.rows:
         allowed = ", ".join(s.name for s in STRATEGIES.values() if BLOCK % s.rows == 0)
         raise ValueError(f"tiling: got {problem.tiling!r} with packed sequences, allowed are auto, {allowed}")
-    return [cut(strategy, problem)]
+    return _listed(problem, [cut(strategy, problem)])
+
+
+def _listed(problem: KernelProblem, plans: list[ForwardPlan]) -> list[ForwardPlan]:
+    """Return the plans whose tiles a block mask does not cut."""
+    return [plan for plan in plans if not problem.listed or tile_lists.fits(problem, plan)]

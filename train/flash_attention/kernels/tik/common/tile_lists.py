@@ -1,0 +1,187 @@
+"""Lists of visited tiles under a block mask, which is data: every call makes its lists, in room for all tiles.
+
+A list holds a word per visited tile: its number, and codes that say whether the tile is partly visible. Which tiles
+are, and how, follows from the rules and from the place of the tile. So the kernels hold all visibility tiles that may
+be needed, and the same kernel serves every block mask of a shape.
+
+Functions that take `xp` are as in `varlen`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, NamedTuple
+
+import numpy as np
+
+from flash_attention.kernels.tik.common.work_split import Registry, clip, name_head
+from flash_attention.kernels.tik.problem import KernelProblem, padded
+from flash_attention.kernels.tik.row_layout import RowLayout
+from flash_attention.kernels.tik.tik_types import BlockPlan
+from flash_attention.kernels.tik.varlen import Array
+
+CODES = 1024  # codes of a tile: 0 = not visited, else 1 + number of the visibility tile
+BLOCK_WORDS = 8  # int32 words of a block of global memory
+
+
+def fits(problem: KernelProblem, plan: BlockPlan) -> bool:
+    """Return if every tile of a plan lies in one tile of the block mask, or holds whole ones side by side."""
+    tile, rows, keys = problem.block_mask_tile, plan.rows, plan.keys
+    inside = tile % rows == 0 or rows == padded(problem.seq_q) <= tile
+    return inside and -(-keys // tile) <= 2 and (tile % keys == 0 or keys % tile == 0 or keys == padded(problem.seq_k))
+
+
+def length(problem: KernelProblem, plan: BlockPlan) -> int:
+    """Return words of a list of key tiles."""
+    return padded(-(-problem.seq_k // plan.keys), BLOCK_WORDS)
+
+
+def words(problem: KernelProblem, plan: BlockPlan) -> int:
+    """Return words of all lists of the forward kernel."""
+    return planes(problem) * -(-problem.seq_q // (plan.rows * plan.row_blocks)) * length(problem, plan)
+
+
+def parts(problem: KernelProblem, plan: BlockPlan) -> int:
+    """Return tiles of the block mask side by side in a tile of keys."""
+    return -(-plan.keys // problem.block_mask_tile)
+
+
+def codes(problem: KernelProblem, plan: BlockPlan, tiles: Registry) -> np.ndarray:
+    """Return int32 (patterns, row blocks, key tiles): the code of each tile. Pattern i shows its parts by the bits of i.
+
+    Pattern 0 shows none, so that its codes are 0. `tiles` gets the visibility tiles.
+    """
+    band, rows, keys, size = problem.band, plan.rows, plan.keys, problem.block_mask_tile
+    counts = -(-problem.seq_q // rows), -(-problem.seq_k // keys)
+    result = np.zeros((1 << parts(problem, plan), *counts), np.int32)
+    for index in range(counts[0]):
+        start, end = index * rows, min((index + 1) * rows, problem.seq_q)
+        (low, high), common = band.union(start, end - 1), band.common(start, end - 1)
+        bounds = [band.keys(row) if row < problem.seq_q else (0, 0) for row in range(start, start + rows)]
+        for tile in range(counts[1] if low < high else 0):
+            first, last = tile * keys, (tile + 1) * keys
+            for pattern in range(1, len(result)):
+                shown = [part for part in range(len(result).bit_length() - 1) if pattern >> part & 1]
+                begin, stop = first + shown[0] * size, min(first + (shown[-1] + 1) * size, last)
+                if max(begin, low) >= min(stop, high):
+                    continue
+                if (begin, stop) == (first, last) and common[0] <= first and last <= common[1]:
+                    result[pattern, index, tile] = 1
+                    continue
+                seen = tuple(clip((max(a, begin), min(b, stop)), first, keys) for a, b in bounds)
+                if any(a < b for a, b in seen):
+                    result[pattern, index, tile] = 1 + tiles.number(seen)
+    return result
+
+
+def coded(
+    xp: Any, problem: KernelProblem, plan: BlockPlan, numbers: np.ndarray, places: np.ndarray
+) -> Callable[[Array], Array]:
+    """Return make(block_mask) -> int32 (planes * lines, tiles of a line): the codes of the tiles at some places.
+
+    Args:
+        numbers: see `codes`.
+        places: (lines, tiles of a line, 2): row block and key tile; a row block of -1 does not exist.
+    """
+    _, _, height, width = problem.block_mask_shape or (0, 0, 0, 0)
+    rows, columns = places[..., 0].reshape(-1), places[..., 1].reshape(-1)
+    line, size = places.shape[1], problem.block_mask_tile
+    exists = rows >= 0
+    row = np.minimum(np.maximum(rows, 0) * plan.rows // size, height - 1)
+    tile = columns * plan.keys // size
+    # A part behind the last tile shows what the part before shows: no key of it exists.
+    where = [xp.array((row * width + np.minimum(tile + part, width - 1)).tolist()) for part in range(2)]
+    of = (numbers[:, np.maximum(rows, 0), columns] * exists).astype(np.int32)
+    values = [xp.array(of[pattern][None].tolist()) for pattern in range(1, len(of))]
+
+    def make(block_mask: Array) -> Array:
+        shown = xp.as_int(xp.reshape(block_mask, (-1, height * width)) != 0)
+        first = xp.take(shown, where[0], 1)
+        result = first * values[0]
+        if len(values) > 1:
+            second = xp.take(shown, where[1], 1)
+            result = first * (1 - second) * values[0] + (1 - first) * second * values[1] + first * second * values[2]
+        return xp.reshape(result, (-1, line))
+
+    return make
+
+
+def compact(xp: Any, lines: int, size: int) -> Callable[[Array, Array], Array]:
+    """Return make(visited, words) -> int32 (lines, size padded to blocks): the words of visited tiles in their order.
+
+    Args:
+        lines: number of lists.
+        size: tiles of a line; `visited` and `words` are (lines, size). Visited is 0 or 1.
+    """
+    length = padded(size, BLOCK_WORDS)
+    line, place = np.divmod(np.arange(lines * length), length)
+    of, place, starts = (xp.array(one.tolist()) for one in (line, place[:, None], line * size))
+
+    def make(visited: Array, words: Array) -> Array:
+        before = xp.count_true(xp.take(xp.cumsum(visited, 1), of, 0) <= place)
+        found = starts + xp.minimum(before, size - 1)
+        return xp.reshape(xp.take(xp.reshape(words, (-1,)), found, 0), (lines, length))
+
+    return make
+
+
+def planes(problem: KernelProblem) -> int:
+    """Return block masks of a call."""
+    batches, heads, *_ = problem.block_mask_shape or (1, 1)
+    return batches * heads
+
+
+class Dealt(NamedTuple):
+    """Items in the places of a table, (cores, items) each: their rank among the items of all planes, which of the heads
+    that share a plane they belong to, and whether they exist. The last rank belongs to no item.
+    """
+
+    ranks: np.ndarray
+    members: np.ndarray
+    exists: np.ndarray
+
+
+def dealt(problem: KernelProblem, items: int) -> Dealt:
+    """Deal the items of all heads to the cores in turns that change direction, `items` of each head."""
+    count = items * planes(problem)
+    sharing = problem.batch * problem.heads // planes(problem)
+    total = count * sharing
+    cores = min(problem.cores, total)
+    turn, core = np.arange(-(-total // cores))[None, :], np.arange(cores)[:, None]
+    number = turn * cores + np.where(turn % 2 == 0, core, cores - 1 - core)
+    exists = number < total
+    return Dealt(np.where(exists, number // sharing, count), np.where(exists, number % sharing, 0), exists)
+
+
+_NAMES = ("head", "kv_head", "mask_plane", "bias_plane", "slope", "batch")
+
+
+class Names:
+    """Fields of items that name their heads. A field is a number of the item's plane plus a number of its member.
+
+    Attributes:
+        words: places in a row.
+        values: numbers of the planes, int32 (planes * items,) each.
+    """
+
+    def __init__(self, xp: Any, problem: KernelProblem, layout: RowLayout, items: int):
+        self._layout, count = layout, planes(problem)
+        of_planes, self._members = layout.zeros(count), layout.zeros(problem.batch * problem.heads // count)
+        for plane, row in enumerate(of_planes):
+            name_head(row, problem, *_head(problem, plane, 0))
+        for member, row in enumerate(self._members):
+            name_head(row, problem, *_head(problem, 0, member))
+        names = [name for name in _NAMES if of_planes[name].any()]
+        self.words = [layout.word(name) for name in names]
+        self.values = tuple(xp.array(np.repeat(of_planes[name], items).tolist()) for name in names)
+
+    def own(self, places: Dealt) -> np.ndarray:
+        """Return rows with the members' numbers."""
+        return self._members[places.members]
+
+
+def _head(problem: KernelProblem, plane: int, member: int) -> tuple[int, int]:
+    """Return (batch item, head) of a member of the heads that share a plane of the block mask."""
+    batches, heads, *_ = problem.block_mask_shape or (1, 1)
+    if heads > 1:
+        return (plane // heads, plane % heads) if batches > 1 else (member, plane)
+    return (plane, member) if batches > 1 else divmod(member, problem.heads)
