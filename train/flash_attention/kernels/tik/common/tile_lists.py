@@ -105,21 +105,30 @@ def coded(
     return make
 
 
-def compact(xp: Any, lines: int, size: int) -> Callable[[Array, Array], Array]:
-    """Return make(visited, words) -> int32 (lines, size padded to blocks): the words of visited tiles in their order.
+def compact(xp: Any, lines: int, size: int) -> Callable[[Array, Array, tuple, Array], Array]:
+    """Return make(rest, words, front, apart) -> int32 (lines, size padded to blocks): the words of some tiles.
+
+    First come the words of the tiles `front`, one or two vectors of numbers. The second one is left out where `apart` is
+    0: it is the first one again. The tiles in `rest` follow in their order.
 
     Args:
         lines: number of lists.
-        size: tiles of a line; `visited` and `words` are (lines, size). Visited is 0 or 1.
+        size: tiles of a line; `rest` and `words` are (lines, size). Rest is 0 or 1.
     """
     length = padded(size, BLOCK_WORDS)
     line, place = np.divmod(np.arange(lines * length), length)
-    of, place, starts = (xp.array(one.tolist()) for one in (line, place[:, None], line * size))
+    of, start = xp.array(line.tolist()), xp.array((line * size).tolist())
+    place, turn = xp.array(place.tolist()), [xp.array((place == number).astype(int).tolist()) for number in range(2)]
 
-    def make(visited: Array, words: Array) -> Array:
-        before = xp.count_true(xp.take(xp.cumsum(visited, 1), of, 0) <= place)
-        found = starts + xp.minimum(before, size - 1)
-        return xp.reshape(xp.take(xp.reshape(words, (-1,)), found, 0), (lines, length))
+    def make(rest: Array, words: Array, front: tuple, apart: Array) -> Array:
+        two = xp.take(apart, of, 0)
+        behind = xp.reshape(place - 1 - two, (-1, 1))
+        found = xp.minimum(xp.count_true(xp.take(xp.cumsum(rest, 1), of, 0) <= behind), size - 1)
+        found = found * (1 - turn[0]) + xp.take(front[0], of, 0) * turn[0]
+        if len(front) > 1:
+            second = turn[1] * two
+            found = found * (1 - second) + xp.take(front[1], of, 0) * second
+        return xp.reshape(xp.take(xp.reshape(words, (-1,)), start + found, 0), (lines, length))
 
     return make
 

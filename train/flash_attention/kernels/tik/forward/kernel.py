@@ -213,7 +213,7 @@ class Forward:
                 row_reference.load_sample(core, nxt, a, search)
 
         # Row block 0 of an item always exists.
-        samples = range(self.plan.samples)[::-1]
+        samples = range(0 if self.problem.listed else self.plan.samples)[::-1]
         loads = [(next_query, a) for a in range(blocks)] + [(next_sample, a) for a in samples]
         if self.problem.sinks:
             with tik.if_scope(current["end"] > 0):

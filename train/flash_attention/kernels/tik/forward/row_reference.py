@@ -263,9 +263,16 @@ def _sample_scores(core: Core[ForwardPlan], item: Item, a: int, segment: int, sl
         place(_sample_keys(core, a), _sample_terms(core, a))
     else:
         # The first tile of the item is on its way for the loop anyway.
-        spread = [] if segment < core.plan.near_segments else [item["strided", a] == 0]
+        listed, dynamic = core.problem.listed, score_terms.is_dynamic(core.problem)
+        spread = [] if listed or segment < core.plan.near_segments else [item["strided", a] == 0]
         with core.when(search.attempt == 0, *spread):
-            place(load.key_slot(core, 0), core.on.key_terms[0])
+            if not listed or a == 0:
+                place(load.key_slot(core, 0), core.on.key_terms[0])
+            else:
+                # The second row block may have the second tile of the item.
+                for ring in range(2):
+                    with core.tik.if_scope(item["stride", a] == ring):
+                        place(load.key_slot(core, ring), core.on.key_terms[ring if dynamic else 0])
         with core.tik.else_scope():
             place(_sample_keys(core, a), _sample_terms(core, a))
     scores(core, slot, segment)

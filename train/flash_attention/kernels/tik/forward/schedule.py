@@ -73,8 +73,8 @@ def _rows(edges: dict[str, Words]) -> tuple[RowLayout, RowLayout]:
 ROW_BLOCK, ITEM = _rows({"left": EDGE, "right": EDGE})
 # With packed sequences, whose tiles have no numbers, the first row block holds the sequence of the item there.
 _, VARLEN_ITEM = _rows({"sequence": SEQUENCE_ROW})
-# Under a block mask first and last are places in the item's list of tiles. The first row block holds the first word of
-# the list in the table.
+# Under a block mask first and last are places in the item's list of tiles, and stride is the place of the sample. The
+# first row block holds the first word of the list in the table.
 _, LISTED_ITEM = _rows({"list": 4})
 # Time of a unit whose key and value tiles serve one row block instead of two, at head_dim 128: the memory is its limit.
 UNSHARED = 1.4
@@ -649,7 +649,7 @@ def listed_table(xp: Any, problem: KernelProblem, plan: ForwardPlan) -> Callable
     compact, names = tile_lists.compact(xp, lines, width), tile_lists.Names(xp, problem, LISTED_ITEM, height)
     words = [LISTED_ITEM.word("row_blocks", 0, "list"), LISTED_ITEM.word("end"), *names.words]
     for a in range(row_blocks):
-        data = "first", "last", "sample", "sample_tile"
+        data = "first", "last", "sample", "stride", "sample_tile"
         words += [LISTED_ITEM.word("row_blocks", a, field) for field in (*data, *fields)]
         words += [LISTED_ITEM.word("row_blocks", a, "distance") + i for i in range(2)]
     own = names.own(dealt)
@@ -669,22 +669,33 @@ def listed_table(xp: Any, problem: KernelProblem, plan: ForwardPlan) -> Callable
         for a in range(row_blocks):
             entries = entries * CODES + found[row_blocks - 1 - a]
         visited = xp.as_int(visited > 0)
-        lists = compact(visited, entries)
-        count = xp.count_true(visited > 0)
-        values, cost = (starts, count) + names.values, count * 0
+        # The tiles of the samples come first in a list. If both row blocks visit a tile, it is the sample of both.
+        mine = tuple([xp.as_int(code > 0) for code in found])
+        samples = (xp.first_true(mine[0] * wanted[0]),)
+        if row_blocks > 1:
+            both = mine[0] * mine[1]
+            meet = xp.as_int(xp.count_true(both > 0) > 0)
+            shared = meet * xp.first_true(both * (wanted[0] + wanted[1]))
+            first = shared + (1 - meet) * samples[0]
+            second = shared + (1 - meet) * xp.first_true(mine[1] * wanted[1])
+            samples = (first, second * exists[1] + first * (1 - exists[1]))
+        rest, apart = visited * (1 - xp.as_int(tiles == xp.reshape(samples[0], (-1, 1)))), 0 * samples[0]
+        if row_blocks > 1:
+            rest = rest * (1 - xp.as_int(tiles == xp.reshape(samples[1], (-1, 1))))
+            apart = xp.as_int(samples[0] != samples[1])
+        lists = compact(rest, entries, samples, apart)
+        values, cost = (starts, xp.count_true(visited > 0)) + names.values, apart * 0
         for a in range(row_blocks):
-            code = found[a]
-            mine = xp.as_int(code > 0)
-            before, total = xp.cumsum(mine, 1), xp.count_true(code > 0)
-            first = xp.count_true(visited * xp.as_int(before == 0) > 0)
-            last = xp.count_true(visited * xp.as_int(before < xp.reshape(total, (-1, 1))) > 0)
+            left = mine[a] * rest
+            before, total = xp.cumsum(left, 1), xp.count_true(left > 0)
+            earlier = xp.count_true(rest * xp.as_int(before < xp.reshape(total, (-1, 1))) > 0)
+            place = apart if a > 0 else apart * 0
+            last = xp.where(total > 0, apart + 1 + earlier, place)
             # Row blocks that do not exist visit nothing.
-            first, last = first * exists[a] + (1 - exists[a]), last * exists[a]
-            sample = xp.first_true(mine * wanted[a])
-            sample_tile = (xp.take(xp.reshape(code, (-1,)), rows + sample, 0) - 1) * exists[a]
-            values = values + (first, last, sample, sample_tile)
-            values = values + constants[a]
-            cost = cost + total
+            first, last = place * exists[a] + (1 - exists[a]), last * exists[a]
+            sample_tile = xp.take(xp.reshape(found[a], (-1,)), rows + samples[a], 0) - 1
+            values = values + (first, last, samples[a], place, sample_tile * exists[a]) + constants[a]
+            cost = cost + xp.count_true(found[a] > 0)
         ended = ()
         for value, ending in zip(values, endings):
             ended = ended + (xp.concatenate((value, ending)),)

@@ -75,8 +75,8 @@ class ForwardPlan:
         precise_total: the logsumexp takes unrounded probabilities. With few rows Vector has the time for it; with
             a low soft cap many keys share a probability, and rounding moves all of them the same way.
         memory_bound: the memory is the limit, or nearly so.
-        shared_sample: two neighbouring row blocks take their references from the same keys, see schedule._sample.
-            Spares the memory.
+        shared_sample: two neighbouring row blocks take their references from the same keys, see schedule._sample, or
+            under a block mask from the first tiles of their list. Spares the memory.
         long_pieces: Vector works on halves of a tile, with instructions as long as a half, in tensors beside the
             probabilities. Otherwise it works on 32 keys at a time, in the tensors of the probabilities.
     """
@@ -179,8 +179,8 @@ def cut(strategy: Strategy, problem: KernelProblem) -> ForwardPlan:
     precise = rows <= PRECISE_ROWS or 0 < problem.rules.softcap <= LOW_CAP
     widths = padded(problem.head_dim), padded(problem.value_dim)
     # Every query that sees a key sees the first one, and neither bias nor mask says which keys matter.
-    plain = not problem.sequences and problem.bias == "none" and problem.mask != "per_score" and not problem.listed
-    shared = memory_bound and plain and problem.band.keys(problem.seq_q - 1)[0] == 0
+    plain = not problem.sequences and problem.bias == "none" and problem.mask != "per_score"
+    shared = problem.listed or (memory_bound and plain and problem.band.keys(problem.seq_q - 1)[0] == 0)
     # Explicit masks and dropout take passes of their own, over short pieces.
     long_pieces = half_scores and segment > 32 and problem.mask != "per_score" and not problem.dropout_threshold
     shape = strategy.name, rows, keys, row_blocks, segments, slots, *widths
