@@ -14,7 +14,7 @@ import numpy as np
 
 from flash_attention.kernels.tik import layout, varlen
 from flash_attention.kernels.tik.backward import schedule as backward
-from flash_attention.kernels.tik.common import score_terms, tile_lists
+from flash_attention.kernels.tik.common import score_terms
 from flash_attention.kernels.tik.common.work_split import TableOfWork
 from flash_attention.kernels.tik.decode import schedule as decode
 from flash_attention.kernels.tik.forward import schedule as forward
@@ -158,14 +158,16 @@ def _shared(p: KernelProblem) -> dict:
     return result
 
 
-def _tables(problem: KernelProblem, plan: BlockPlan, split: TableOfWork) -> dict:
-    """Return work table and tiles. With packed sequences the table is data, and the tiles are a ramp."""
+def _tables(problem: KernelProblem, plan: BlockPlan, split: TableOfWork, list_words: int) -> dict:
+    """Return work table and tiles. With packed sequences the table is data, and the tiles are a ramp. Under a block mask
+    the table is data too, with lists behind it.
+    """
     result = {} if not len(split.distances) else {"distances": split.distances}
     if problem.sequences:
         zeros = np.zeros((layout.zero_blocks(problem, plan), 16), np.float16)
         return {**result, "work": split.words.shape, "tiles": np.concatenate([split.tiles, zeros])}
     if problem.listed:
-        result["work"] = (split.words.size + tile_lists.words(problem, plan),)
+        result["work"] = (split.words.size + list_words,)
     else:
         result["table"] = split.words
     if len(split.tiles):  # and behind them a tile of zeros, see `Core.load_operand`
@@ -176,7 +178,8 @@ def _tables(problem: KernelProblem, plan: BlockPlan, split: TableOfWork) -> dict
 
 def _forward(problem: KernelProblem) -> dict:
     choice = forward.choose(problem)
-    return {**_shared(problem), **_tables(problem, choice.plan, choice.split)}
+    words = forward.list_words(problem, choice.plan) if problem.listed else 0
+    return {**_shared(problem), **_tables(problem, choice.plan, choice.split, words)}
 
 
 def _grad_rows(problem: KernelProblem) -> dict:
@@ -191,7 +194,8 @@ def _grad_rows(problem: KernelProblem) -> dict:
 def _grad(p: KernelProblem) -> dict:
     choice = backward.choose(p)
     plan, split = choice.plan, choice.split
-    result = {**_shared(p), **_tables(p, plan, split), "row_lanes": layout.row_terms_shape(p)}
+    words = backward.list_words(p, plan) if p.listed else 0
+    result = {**_shared(p), **_tables(p, plan, split, words), "row_lanes": layout.row_terms_shape(p)}
     result["d_query_sums"] = layout.accumulator_shape(p, plan, split.slots)
     if not len(split.distances):
         result.pop("slopes", None)

@@ -103,6 +103,8 @@ class Backward:
         self.next_item["count"].set_as(0)
         with self.core.when(position < size, first + position < self.split.items):
             self.next_item.load(position)
+            if self.problem.listed:
+                self.next_item.load_list(position % 2)
 
     def _item(self) -> None:
         core, item = self.core, self.item
@@ -463,7 +465,9 @@ class Backward:
                 fractal = on.one_hot[0][(unit.member - 16 * chunk) * FRACTAL]
                 self.core.repeat_fractal(column, fractal, plan.rows // 16, False)
                 fresh = self.core.scalar("int32", "fresh", 0)
-                with self.core.when(unit.member == 16 * chunk, unit.tile == self.item["first"]):
+                # Under a block mask there is one chunk, and its first step may be of any head.
+                first = unit.member == 16 * chunk, unit.tile == self.item["first"]
+                with self.core.when(*((step == 1,) if self.problem.listed else first)):
                     fresh.set_as(1)
                 self._accumulate(on.bias_sum[chunk], on.l0_turned[0], column, 16, fresh > 0)
 

@@ -200,7 +200,7 @@ class Loads:
         """Load masks, bias, distances and keep bits of the next scores."""
         core, item, problem = self.core, self.item, self.core.problem
         if self.number is not None:
-            item.tile_number(self.number, unit.tile)
+            item.tile_number(self.number, unit)
             if not lowers_on_cube(problem):
                 mask.fetch_visible(core, self.number)
         if self.distance is not None:

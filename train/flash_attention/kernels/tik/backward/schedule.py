@@ -33,9 +33,10 @@ from flash_attention.kernels.tik.backward.tiling import (
     lowers_on_cube,
     plans,
 )
-from flash_attention.kernels.tik.common import band
+from flash_attention.kernels.tik.common import band, tile_lists
 from flash_attention.kernels.tik.common.mask import LOWEST
 from flash_attention.kernels.tik.common.table_row import Field, TableRow
+from flash_attention.kernels.tik.common.tile_lists import CODES
 from flash_attention.kernels.tik.common.work_split import (
     Choice,
     Registry,
@@ -48,7 +49,7 @@ from flash_attention.kernels.tik.common.work_split import (
 )
 from flash_attention.kernels.tik.hardware import BYTES, Buffer, excess, usage
 from flash_attention.kernels.tik.layout import accumulator_shape, capacity
-from flash_attention.kernels.tik.problem import KernelProblem
+from flash_attention.kernels.tik.problem import KernelProblem, padded
 from flash_attention.kernels.tik.recorder import Core
 from flash_attention.kernels.tik.row_layout import RowLayout, Words
 from flash_attention.kernels.tik.tik_types import Number, Scalar
@@ -73,11 +74,14 @@ def _item(numbers: dict[str, Words]) -> RowLayout:
 ITEM = _item({"left": EDGE})
 # The tiles of packed sequences have no numbers.
 VARLEN_ITEM = _item({"sequence": SEQUENCE_ROW})
+# Under a block mask count is the length of the item's list of query tiles; the steps go through it for each query head
+# of the group, or once if the heads have masks of their own. list is the first word of the list in the table.
+LISTED_ITEM = _item({"list": EDGE})
 
 
 def row_of(problem: KernelProblem) -> RowLayout:
     """Return the row of an item of a problem."""
-    return VARLEN_ITEM if problem.sequences else ITEM
+    return VARLEN_ITEM if problem.sequences else LISTED_ITEM if problem.listed else ITEM
 
 
 # A coarse cost of plans. The limit of a step is the Cube, Vector, loads of operands, the memory, or the way from pipe
@@ -162,7 +166,7 @@ def _choose(problem: KernelProblem, _: instruction_forms.InstructionForms) -> Ba
     usual = next(_fitting(problem, reasons), None)
     if usual is None:
         raise ValueError(f"tiling: no strategy fits this call: {'; '.join(reasons)}")
-    if problem.tiling != "auto" or problem.sequences or not _idle(problem, usual.split):
+    if problem.tiling != "auto" or problem.sequences or problem.listed or not _idle(problem, usual.split):
         return usual
     # Key tiles are so few that the busiest core has much more than its share: smaller tiles are faster.
     choices = [usual, *_fitting(problem, [])]
@@ -206,7 +210,8 @@ def _cost(problem: KernelProblem, choice: BackwardChoice) -> float:
 def _parts(problem: KernelProblem, plan: BackwardPlan, work: BackwardSplit) -> tuple[list[Buffer], str]:
     """Return the buffers of the main kernel. The text is an excess of it or the last pass."""
     kept = work.kept[1] - work.kept[0]
-    parts = buffers(problem, plan, work, work.writes_d_query, kept)
+    length = list_length(problem, plan) if problem.listed else 0
+    parts = buffers(problem, plan, work, work.writes_d_query, kept, length)
     last = [] if work.writes_d_query else finish_buffers(problem, plan, work.slots)
     return parts, excess(parts, problem) or excess(last, problem)
 
@@ -222,7 +227,7 @@ def _kept(problem: KernelProblem, plan: BackwardPlan, work: BackwardSplit, parts
     None are kept if memory is not the limit, or if hardly any other items use the tiles. The first item of a core for a
     head loads them once more, so it must visit all. With causality the last tiles see most keys.
     """
-    if not plan.pipeline.tight or plan.widest <= 176 or problem.group > 1:
+    if not plan.pipeline.tight or plan.widest <= 176 or problem.group > 1 or problem.listed:
         return 0, 0
     size = plan.rows * (plan.head_dim + plan.value_dim) * BYTES["float16"]
     end = problem.seq_q // plan.rows
@@ -241,6 +246,8 @@ def split(problem: KernelProblem, plan: BackwardPlan) -> BackwardSplit:
     """Divide the key tiles of all key/value heads among the cores."""
     if problem.sequences:
         return _of_sequences(problem, plan)
+    if problem.listed:
+        return _of_lists(problem, plan).work
     tiles, distances = Registry(), Registry()
     count = -(-problem.seq_k // plan.keys)
     blocks = ITEM.zeros(count)
@@ -275,12 +282,16 @@ def split(problem: KernelProblem, plan: BackwardPlan) -> BackwardSplit:
     )
 
 
+def _balanced_slots(problem: KernelProblem, plan: BackwardPlan) -> int:
+    """Return the fewest slots that come within 5 % of the best balance of the cores, if tables are data."""
+    most = max(1, min(_most_slots(problem, plan), _key_tiles(problem, plan), problem.cores))
+    spans = [-(-problem.batch * problem.kv_heads * count // problem.cores) / count for count in range(1, most + 1)]
+    return next(count for count, span in enumerate(spans, 1) if span <= 1.05 * min(spans))
+
+
 def _of_sequences(problem: KernelProblem, plan: BackwardPlan) -> BackwardSplit:
     """Return the work of packed sequences: room for the table, which is data; the units count key tiles."""
-    # The fewest slots that come within 5 % of the best balance of the cores.
-    most = max(1, min(_most_slots(problem, plan), _key_tiles(problem, plan), problem.cores))
-    spans = [-(-problem.kv_heads * count // problem.cores) / count for count in range(1, most + 1)]
-    slots = next(count for count, span in enumerate(spans, 1) if span <= 1.05 * min(spans))
+    slots = _balanced_slots(problem, plan)
     ranks, _, _ = _deal_items(problem, plan, slots)
     signed = problem.bias == "alibi" and not problem.rules.causal
     return BackwardSplit(
@@ -477,7 +488,8 @@ _FINAL = ("final", "final_end")
 def words(problem: KernelProblem) -> dict[str, int]:
     """Return places of the fields of an item and of its sequence."""
     layout = row_of(problem)
-    return {**layout.single(), **(layout.single("sequence") if problem.sequences else {})}
+    more = layout.single("sequence") if problem.sequences else {"list": layout.word("list")} if problem.listed else {}
+    return {**layout.single(), **more}
 
 
 @dataclass(frozen=True)
@@ -491,6 +503,7 @@ class Unit:
         rows: rows of the tile, see `Core.tail_rows`; 0 or less if a packed sequence has no queries.
         kept: place among the tiles that stay in L1 if the tile is already there, else -1. See BackwardSplit;
             None if no tiles are kept.
+        number: under a block mask the number of the visibility tile, else None.
     """
 
     position: int
@@ -498,6 +511,7 @@ class Unit:
     tile: Scalar
     rows: Scalar
     kept: Scalar | None
+    number: Scalar | None = None
 
 
 class KeyItem(TableRow):
@@ -523,12 +537,13 @@ class KeyItem(TableRow):
     def _unit(self, place: int, keeps: bool) -> Unit:
         scalar = self.core.scalar
         member, tile, rows = (scalar("int32", f"{name}_{place}", 0) for name in ("member", "tile", "rows"))
-        return Unit(place, member, tile, rows, scalar("int32", f"kept_{place}", -1) if keeps else None)
+        number = scalar("int32", f"number_{place}", 0) if self.core.problem.listed else None
+        return Unit(place, member, tile, rows, scalar("int32", f"kept_{place}", -1) if keeps else None, number)
 
     def rewind(self) -> None:
         """Go to the first step."""
         self._member.set_as(0)
-        self._tile.set_as(self["first"])
+        self._tile.set_as(self["first"])  # under a block mask the place in the list: first is 0
         if self.fresh is not None and self._kept_head is not None:
             self.fresh.set_as(0)
             with self.core.tik.if_scope(self["head"] != self._kept_head):
@@ -543,7 +558,7 @@ class KeyItem(TableRow):
         """Put the next step of the item into a place of the ring."""
         core, unit = self.core, self.units[place]
         unit.member.set_as(self._member)
-        unit.tile.set_as(self._tile)
+        self._find(unit, self._tile)
         self._count_rows(unit)
         if unit.kept is not None:
             unit.kept.set_as(-1)
@@ -558,10 +573,31 @@ class KeyItem(TableRow):
     def last(self) -> Unit:
         """Return the last step of the item."""
         unit = self.units[0]
-        unit.member.set_as(self.core.problem.group - 1)
-        unit.tile.set_as(self["first"] + self["count"] - 1)
+        unit.member.set_as(0 if own_lists(self.core.problem) else self.core.problem.group - 1)
+        self._find(unit, self["first"] + self["count"] - 1)
         self._count_rows(unit)
         return unit
+
+    def _find(self, unit: Unit, place: Number) -> None:
+        """Set a step to a query tile, or under a block mask to an entry of the item's list."""
+        if unit.number is None:
+            unit.tile.set_as(place)
+            return
+        word = unit.tile
+        word.set_as(self.core.on.lists[0][self["list"] + place])
+        unit.number.set_as(word % CODES)
+        word.set_as(word // CODES)
+        if own_lists(self.core.problem):
+            unit.member.set_as(word // MOST_TILES)
+            word.set_as(word % MOST_TILES)
+
+    def load_list(self, side: Number) -> None:
+        """Bring the item's list on chip, to a run-time place 0 or 1. "list" is then its place there."""
+        core = self.core
+        length = list_length(core.problem, core.plan)
+        source, target = core.gm["work"][self["list"]], core.on.lists[0][side * length]
+        core.tik.data_move(target, source, 0, 1, length // tile_lists.BLOCK_WORDS, 0, 0)
+        self["list"].set_as(side * length)
 
     def _count_rows(self, unit: Unit) -> None:
         core = self.core
@@ -581,9 +617,12 @@ class KeyItem(TableRow):
         problem = self.core.problem
         return tile * self.core.plan.rows + (self["offset"] if problem.sequences else problem.offset)
 
-    def tile_number(self, number: Scalar, tile: Number) -> None:
-        """Set `number` to the visibility tile of a query tile, 0 if everything is visible."""
-        core, table = self.core, self.core.on.table[0]
+    def tile_number(self, number: Scalar, unit: Unit) -> None:
+        """Set `number` to the visibility tile of a step's query tile, 0 if everything is visible."""
+        core, table, tile = self.core, self.core.on.table[0], unit.tile
+        if unit.number is not None:
+            number.set_as(unit.number)
+            return
         if core.band:
             core.band.number(number, self.position(tile), self["tile"], self["keys"], self.get("prefix"))
             return
@@ -613,17 +652,133 @@ class KeyItem(TableRow):
         return plane if heads == 1 else plane + unit.member
 
 
+# ---- lists of tiles under a block mask
+MOST_TILES = 8192  # of queries, that an entry of a list tells apart
+
+
+def own_lists(problem: KernelProblem) -> bool:
+    """Return if the query heads of a group have block masks of their own. Entries of a list then name the head."""
+    return problem.listed and problem.group > 1 and (problem.block_mask_shape or (1, 1))[1] > 1
+
+
+def list_length(problem: KernelProblem, plan: BackwardPlan) -> int:
+    """Return words of a list of query tiles."""
+    tiles = -(-problem.seq_q // plan.rows) * (problem.group if own_lists(problem) else 1)
+    return padded(tiles, tile_lists.BLOCK_WORDS)
+
+
+def list_words(problem: KernelProblem, plan: BackwardPlan) -> int:
+    """Return words of all lists."""
+    return _list_planes(problem) * _key_tiles(problem, plan) * list_length(problem, plan)
+
+
+def _list_planes(problem: KernelProblem) -> int:
+    """Return how many key/value heads have lists of their own."""
+    return tile_lists.planes(problem) // (problem.group if own_lists(problem) else 1)
+
+
+class _Lists(NamedTuple):
+    """Room for the work under a block mask; codes of `tile_lists.codes`; the hidden code; a record per key tile."""
+
+    work: BackwardSplit
+    codes: np.ndarray
+    hidden: int
+    blocks: np.ndarray
+
+
+def _of_lists(problem: KernelProblem, plan: BackwardPlan) -> _Lists:
+    """The units count all tiles."""
+    tiles, distances, count = Registry(), Registry(), _key_tiles(problem, plan)
+    codes = tile_lists.codes(problem, plan, tiles)
+    hidden = 1 + tiles.number(((0, 0),) * plan.rows)
+    height = -(-problem.seq_q // plan.rows)
+    if hidden >= CODES or height > MOST_TILES:
+        raise PartialTilesError(f"block_mask: needs {hidden} visibility tiles and {height} query tiles of a head")
+    blocks = LISTED_ITEM.zeros(count)
+    blocks["count"] = height
+    if problem.bias == "alibi" and not problem.rules.causal:
+        for tile, words in enumerate(blocks):
+            _signs(problem, plan, words, tile * plan.keys, distances)
+    slots = _balanced_slots(problem, plan)
+    ranks, _, _ = _deal_items(problem, plan, slots)
+    visible = visibility_tiles(plan, tiles)
+    if lowers_on_cube(problem):
+        visible = np.where(visible > 0, 0, LOWEST).astype(np.float16)
+    work = BackwardSplit(
+        LISTED_ITEM.zeros(*ranks.shape),
+        visible,
+        distance_tiles(plan, distances),
+        tuple(((ranks < count).sum(axis=1) * height * problem.group).tolist()),
+        slots,
+        False,
+    )
+    return _Lists(work, codes, hidden, blocks)
+
+
+def listed_table(xp: Any, problem: KernelProblem, plan: BackwardPlan, slots: int) -> Callable[[Array], Array]:
+    """Return make(block_mask) -> the table, int32 (words,): rows of items, LISTED_ITEM, and behind them the lists."""
+    work, codes, hidden, blocks = _of_lists(problem, plan)
+    height, count, planes = codes.shape[1], codes.shape[2], _list_planes(problem)
+    members = problem.group if own_lists(problem) else 1
+    lines, width, size = planes * count, members * height, list_length(problem, plan)
+    # Codes come by key tile: (masks, key tiles, query tiles). Lists of a group join those of its heads.
+    row, column = np.meshgrid(np.arange(height), np.arange(count))
+    coded = tile_lists.coded(xp, problem, plan, codes, np.stack([row, column], -1))
+    plane, tile, member, query = np.ogrid[:planes, :count, :members, :height]
+    joined = ((plane * members + member) * count + tile) * height + query
+    joined = xp.array(joined.reshape(-1).tolist())
+    first = xp.array((np.arange(width) == 0)[None].astype(int).tolist())
+    name = (np.arange(members)[:, None] * MOST_TILES + np.arange(height)).reshape(1, -1) * CODES - 1
+    name = xp.array(name.tolist())
+    starts = xp.array((work.words.size + np.arange(lines) * size).tolist())
+    ordered = xp.array(np.repeat((planes - 1 - np.arange(planes)) * (problem.group * height + ITEM_STEPS + 1), count).tolist())
+    constants = tuple([xp.array(np.tile(values, planes).tolist()) for values in (np.arange(count), blocks["cross"], blocks["before"])])
+    distances = tuple([xp.array(np.tile(values, planes).tolist()) for values in blocks["distance"].T])
+    fields = ["list", "count", "steps", "tile", "cross", "before"]
+    words = [LISTED_ITEM.word(field) for field in fields]
+    words += [LISTED_ITEM.word("distance") + index for index in range(DISTANCES)]
+    ranks, heads, of_slots = _deal_items(problem, plan, slots)
+    own = LISTED_ITEM.zeros(*ranks.shape)
+    own["slot"] = of_slots
+    batches, of_heads = (problem.block_mask_shape or (1, 1))[:2]
+    for item, head in zip(own.reshape(-1), heads.reshape(-1)):
+        name_head(item, problem, *(head // problem.kv_heads, head % problem.kv_heads * problem.group))
+    batch, kv_head = np.divmod(heads, problem.kv_heads)
+    of_plane = (batch if batches > 1 else 0) * (problem.kv_heads if of_heads > 1 else 1) + (kv_head if of_heads > 1 else 0)
+    places = np.where(ranks < count, of_plane * count + ranks, lines)
+    ranked = varlen.ranked(xp, lines + 1, words, places, LISTED_ITEM.words(own))
+    compact, none, repeats = tile_lists.compact(xp, lines, width), xp.array([0]), problem.group // members
+
+    def make(block_mask: Array) -> Array:
+        code = coded(block_mask)
+        code = xp.reshape(xp.take(xp.reshape(code, (-1,)), joined, 0), (-1, width))
+        # Keys that nobody sees have one tile, with everything hidden, which makes their gradients zero.
+        nothing = xp.as_int(xp.count_true(code > 0) == 0)
+        code = code + xp.reshape(nothing, (-1, 1)) * first * hidden
+        visited, total = xp.as_int(code > 0), xp.count_true(code > 0)
+        lists = compact(visited, name + code)
+        values, ended = (starts, total, total * repeats) + constants + distances, ()
+        for value in values:
+            ended = ended + (xp.concatenate((value, none)),)
+        table = ranked(ended, xp.concatenate((ordered + total * repeats + ITEM_STEPS, none)))
+        return xp.concatenate((xp.reshape(table, (-1,)), xp.reshape(lists, (-1,))))
+
+    return make
+
+
 def _key_tiles(problem: KernelProblem, plan: BackwardPlan) -> int:
-    """Return the most key tiles of a key/value head. Every sequence with queries has one, so that some item writes
-    d_query.
+    """Return the most key tiles of a key/value head, if tables are data. Every sequence with queries has one, so that
+    some item writes d_query.
     """
+    if problem.listed:
+        return -(-problem.seq_k // plan.keys)
     return capacity(problem.seq_k + problem.sequences, problem.sequences, plan.keys)
 
 
 def _deal_items(problem: KernelProblem, plan: BackwardPlan, slots: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return (rank, key/value head, slot) of every item of the table, (cores, items) each."""
     count = _key_tiles(problem, plan)
-    units = problem.kv_heads * slots
+    units = problem.batch * problem.kv_heads * slots
     cores = min(problem.cores, units)
     turns = -(-count // slots)
     place = np.arange(-(-units // cores) * turns)[None, :]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from flash_attention.kernels.tik import instruction_forms
 from flash_attention.kernels.tik.backward import row_block
-from flash_attention.kernels.tik.common import softcap
+from flash_attention.kernels.tik.common import softcap, tile_lists
 from flash_attention.kernels.tik.common.score_terms import TERMS, is_dynamic
 from flash_attention.kernels.tik.common.table_row import ITEMS_PER_CHUNK
 from flash_attention.kernels.tik.common.work_split import TableOfWork
@@ -253,7 +253,9 @@ def plans(problem: KernelProblem) -> list[BackwardPlan]:
                 bias,
                 chunks,
             )
-            if plan not in result:
+            # Sums per key of more than one chunk of heads start over at known steps.
+            cut = problem.listed and (chunks > 1 or not tile_lists.fits(problem, plan))
+            if plan not in result and not cut:
                 result.append(plan)
     return result
 
@@ -277,13 +279,19 @@ def lowers_on_cube(problem: KernelProblem) -> bool:
 
 
 def buffers(
-    problem: KernelProblem, plan: BackwardPlan, work: TableOfWork, writes_d_query: bool, kept: int = 0
+    problem: KernelProblem,
+    plan: BackwardPlan,
+    work: TableOfWork,
+    writes_d_query: bool,
+    kept: int = 0,
+    list_length: int = 0,
 ) -> list[Buffer]:
     """Return every on-chip buffer of the main kernel, in the order of allocation.
 
     Args:
         writes_d_query: see BackwardSplit.
         kept: query tiles of a head that stay in L1.
+        list_length: words of an item's list under a block mask.
     """
     rows, keys, depth, value_dim, area = plan.rows, plan.keys, plan.head_dim, plan.value_dim, plan.area
     tiles, distances = work.tiles.size, work.distances.size
@@ -361,6 +369,7 @@ def buffers(
         Buffer("term", "UB", "float16", 128, 1 if distances else 0),
         Buffer("widened", "UB", "float32", 0 if instruction_forms.current().mixed_axpy else WIDENED),
         Buffer("table", "UB", "int32", ITEMS_PER_CHUNK * work.words.shape[-1]),
+        Buffer("lists", "UB", "int32", 2 * list_length),
         *softcap.buffers(problem, rows, keys, keys, 1),
     ]
     return [buffer for buffer in result if buffer.copies and buffer.size]

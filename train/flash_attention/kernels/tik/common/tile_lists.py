@@ -35,11 +35,6 @@ def length(problem: KernelProblem, plan: BlockPlan) -> int:
     return padded(-(-problem.seq_k // plan.keys), BLOCK_WORDS)
 
 
-def words(problem: KernelProblem, plan: BlockPlan) -> int:
-    """Return words of all lists of the forward kernel."""
-    return planes(problem) * -(-problem.seq_q // (plan.rows * plan.row_blocks)) * length(problem, plan)
-
-
 def parts(problem: KernelProblem, plan: BlockPlan) -> int:
     """Return tiles of the block mask side by side in a tile of keys."""
     return -(-plan.keys // problem.block_mask_tile)
@@ -105,11 +100,11 @@ def coded(
     return make
 
 
-def compact(xp: Any, lines: int, size: int) -> Callable[[Array, Array, tuple, Array], Array]:
-    """Return make(rest, words, front, apart) -> int32 (lines, size padded to blocks): the words of some tiles.
+def compact(xp: Any, lines: int, size: int) -> Callable[..., Array]:
+    """Return make(rest, words, front=(), apart=0) -> int32 (lines, size padded to blocks): the words of some tiles.
 
-    First come the words of the tiles `front`, one or two vectors of numbers. The second one is left out where `apart` is
-    0: it is the first one again. The tiles in `rest` follow in their order.
+    First come the words of the tiles `front`, two vectors of numbers. The second one is left out where `apart`, 0 or 1,
+    is 0: it is the first one again. The tiles in `rest` follow in their order.
 
     Args:
         lines: number of lists.
@@ -120,13 +115,16 @@ def compact(xp: Any, lines: int, size: int) -> Callable[[Array, Array, tuple, Ar
     of, start = xp.array(line.tolist()), xp.array((line * size).tolist())
     place, turn = xp.array(place.tolist()), [xp.array((place == number).astype(int).tolist()) for number in range(2)]
 
-    def make(rest: Array, words: Array, front: tuple, apart: Array) -> Array:
-        two = xp.take(apart, of, 0)
-        behind = xp.reshape(place - 1 - two, (-1, 1))
-        found = xp.minimum(xp.count_true(xp.take(xp.cumsum(rest, 1), of, 0) <= behind), size - 1)
-        found = found * (1 - turn[0]) + xp.take(front[0], of, 0) * turn[0]
-        if len(front) > 1:
-            second = turn[1] * two
+    def make(rest: Array, words: Array, front: tuple = (), apart: Any = 0) -> Array:
+        behind = place
+        if len(front) > 0:
+            second = xp.take(apart, of, 0)
+            behind = place - 1 - second
+        found = xp.count_true(xp.take(xp.cumsum(rest, 1), of, 0) <= xp.reshape(behind, (-1, 1)))
+        found = xp.minimum(found, size - 1)
+        if len(front) > 0:
+            second = turn[1] * second
+            found = found * (1 - turn[0]) + xp.take(front[0], of, 0) * turn[0]
             found = found * (1 - second) + xp.take(front[1], of, 0) * second
         return xp.reshape(xp.take(xp.reshape(words, (-1,)), start + found, 0), (lines, length))
 

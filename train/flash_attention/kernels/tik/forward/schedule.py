@@ -619,6 +619,12 @@ def _of_lists(problem: KernelProblem, plan: ForwardPlan) -> _Lists:
     return _Lists(work, np.where(codes > 0, 1 + numbers[codes - 1], 0), 1 + int(numbers[hidden]), blocks, groups)
 
 
+def list_words(problem: KernelProblem, plan: ForwardPlan) -> int:
+    """Return words of all lists."""
+    lists = tile_lists.planes(problem) * -(-problem.seq_q // (plan.rows * plan.row_blocks))
+    return lists * tile_lists.length(problem, plan)
+
+
 def listed_table(xp: Any, problem: KernelProblem, plan: ForwardPlan) -> Callable[[Array], Array]:
     """Return make(block_mask) -> the table, int32 (words,): rows of items, LISTED_ITEM, and behind them the lists."""
     work, codes, hidden, blocks, groups = _of_lists(problem, plan)
@@ -671,18 +677,17 @@ def listed_table(xp: Any, problem: KernelProblem, plan: ForwardPlan) -> Callable
         visited = xp.as_int(visited > 0)
         # The tiles of the samples come first in a list. If both row blocks visit a tile, it is the sample of both.
         mine = tuple([xp.as_int(code > 0) for code in found])
-        samples = (xp.first_true(mine[0] * wanted[0]),)
+        first = second = xp.first_true(mine[0] * wanted[0])
         if row_blocks > 1:
             both = mine[0] * mine[1]
             meet = xp.as_int(xp.count_true(both > 0) > 0)
             shared = meet * xp.first_true(both * (wanted[0] + wanted[1]))
-            first = shared + (1 - meet) * samples[0]
+            first = shared + (1 - meet) * first
             second = shared + (1 - meet) * xp.first_true(mine[1] * wanted[1])
-            samples = (first, second * exists[1] + first * (1 - exists[1]))
-        rest, apart = visited * (1 - xp.as_int(tiles == xp.reshape(samples[0], (-1, 1)))), 0 * samples[0]
-        if row_blocks > 1:
-            rest = rest * (1 - xp.as_int(tiles == xp.reshape(samples[1], (-1, 1))))
-            apart = xp.as_int(samples[0] != samples[1])
+            second = second * exists[1] + first * (1 - exists[1])
+        samples, apart = (first, second), xp.as_int(first != second)
+        rest = visited * (1 - xp.as_int(tiles == xp.reshape(first, (-1, 1))))
+        rest = rest * (1 - xp.as_int(tiles == xp.reshape(second, (-1, 1))))
         lists = compact(rest, entries, samples, apart)
         values, cost = (starts, xp.count_true(visited > 0)) + names.values, apart * 0
         for a in range(row_blocks):
