@@ -84,6 +84,7 @@ class OperatorAttention(nn.Cell):
         self.decisions = call.place("keep_bits" if call.keep_bits else "seed")
         self.keep = _KeepOrder(problem) if call.keep_bits else draw
         self.sinks = SpreadSinks(call.batch, shard) if call.sinks else None
+        self.block_mask = call.place("block_mask") if problem.listed else None
         self.seq_q = call.seq_q
         self.nothing = Tensor(np.zeros(1, np.float16))  # a graph's gradient function takes no None
 
@@ -110,7 +111,10 @@ class OperatorAttention(nn.Cell):
         slopes = self.nothing
         if self.slopes_place is not None:
             slopes = ops.reshape(inputs[self.slopes_place], (-1,))
-        output, logsumexp = self.core(query, key, value, (hidden, bias, keep, spread, slopes))
+        others = (hidden, bias, keep, spread, slopes)
+        if self.block_mask is not None:
+            others = others + (ops.stop_gradient(ops.cast(inputs[self.block_mask], mstype.int32)),)
+        output, logsumexp = self.core(query, key, value, others)
         logsumexp = logsumexp[:, :, : self.seq_q]
         return output, ops.masked_fill(logsumexp, logsumexp < NOTHING_SEEN, -float("inf"))
 
@@ -128,7 +132,7 @@ def kernels(
     anything if they are not data (given_slopes). logsumexp (B, H, Sq padded).
 
     With packed sequences ends_q, ends_k and prefix of operators.work_tables follow, and the rows of logsumexp are the
-    stored ones.
+    stored ones. If the kernels visit the tiles of a block mask, the mask follows, see operators.list_table.
     """
     shapes = {name: placement(problem, name).shape for name in TENSORS}
     shapes["d_bias"] = (*problem.bias_planes, problem.seq_q, problem.seq_k)
@@ -141,7 +145,8 @@ def kernels(
         return Compiled(_Backward(problem, *map(made, operators.stages(problem)[1:])))
 
     forward = _Decoding(problem, make_primitive, given_slopes) if decodes else _Forward(problem, made("forward"))
-    return Differentiable(Compiled(forward), backward, "tik and emulator", count=8 if problem.sequences else 5)
+    count = 8 if problem.sequences else 6 if problem.listed else 5
+    return Differentiable(Compiled(forward), backward, "tik and emulator", count=count)
 
 
 class _Decoding(nn.Cell):
@@ -181,20 +186,25 @@ class _Forward(nn.Cell):
         super().__init__()
         self.forward, self.constants = forward
         self.features = _Features(problem)
-        self.has_sinks, self.packed = problem.sinks, problem.sequences > 0
+        self.has_sinks, self.packed, self.listed = problem.sinks, problem.sequences > 0, problem.listed
+        # Wrapped: an attribute of a Cell that is a function counts as its method.
         if self.packed:
-            # Wrapped: an attribute of a Cell that is a function counts as its method.
             self.tables = (operators.work_tables(graph_integers, problem, ("forward", "blocks")),)
+        if self.listed:
+            self.tables = (operators.list_table(graph_integers, problem, "forward"),)
 
     def construct(
         self, query, key, value, mask, bias, keep, sinks, slopes, ends_q=None, ends_k=None, prefix=None
     ):  # fmt: skip
+        block_mask = ends_q  # under a block mask there are no sequences
         features = self.features(mask, bias, keep)
         if self.has_sinks:
             features = features + (sinks,)
         if self.packed:
             work, blocks = self.tables[0](ends_q, ends_k, prefix)
             features = features + (blocks, work)
+        if self.listed:
+            features = features + (self.tables[0](block_mask),)
         return self.forward(query, key, value, *features, *self.constants(slopes))
 
 
@@ -209,9 +219,11 @@ class _Backward(nn.Cell):
         self.main, self.main_constants = main
         self.finish = finish[0][0] if finish else None
         self.features = _Features(problem)
-        self.has_sinks, self.packed = problem.sinks, problem.sequences > 0
+        self.has_sinks, self.packed, self.listed = problem.sinks, problem.sequences > 0, problem.listed
         if self.packed:
             self.tables = (operators.work_tables(graph_integers, problem, ("grad", "blocks")),)
+        if self.listed:
+            self.tables = (operators.list_table(graph_integers, problem, "grad"),)
         self.return_lse, self.bias_grad = problem.return_lse, problem.bias_grad
         self.last = 4 if self.bias_grad else 3  # no negative index, see flash_attention.bridge
         self.bias_sums = _BiasSums(problem) if self.bias_grad and problem.bias == "per_key" else None
@@ -220,6 +232,7 @@ class _Backward(nn.Cell):
         self, query, key, value, output, logsumexp, d_output, d_logsumexp,
         mask, bias, keep, sinks, slopes, ends_q=None, ends_k=None, prefix=None,
     ):  # fmt: skip
+        block_mask = ends_q  # under a block mask there are no sequences
         # A row without visible keys has no logsumexp, and its share of the gradient is zero.
         given = (output, d_output, logsumexp)
         if self.return_lse:
@@ -230,6 +243,8 @@ class _Backward(nn.Cell):
         if self.packed:
             work, table = self.tables[0](ends_q, ends_k, prefix)
             blocks, features = (table,), features + (work,)
+        if self.listed:
+            features = features + (self.tables[0](block_mask),)
         rows = self.rows(*given, *blocks, *self.rows_constants(slopes))
         gradients = self.main(query, key, value, rows[1], rows[0], *features, *self.main_constants(slopes))
         if self.finish is None:
@@ -248,6 +263,8 @@ class _Backward(nn.Cell):
         d_others = (ops.zeros_like(mask), d_bias, ops.zeros_like(keep), d_sinks, ops.zeros_like(slopes))
         if self.packed:
             d_others = d_others + zeros_like((ends_q, ends_k, prefix))
+        if self.listed:
+            d_others = d_others + zeros_like((block_mask,))
         return (d_query, gradients[0], gradients[1]) + d_others
 
 

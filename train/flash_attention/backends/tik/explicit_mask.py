@@ -1,7 +1,8 @@
-"""Prefixes, segment ids and block masks for the TIK operators: an explicit mask, made by MindSpore's own operations.
+"""Prefixes and segment ids for the TIK operators: an explicit mask, made by MindSpore's own operations.
 
 They are data of the call, but tiles of keys are chosen when a kernel is built. So no tile is
 skipped for them. The mask takes 2 bytes a score and batch item (and head, if the caller's mask varies by head).
+A block mask joins it only if `describe.lists_tiles` finds no room for its lists.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from mindspore import Tensor, nn, ops
 from flash_attention.backends.composed.positional import OutOfTiles
 from flash_attention.bridge.hiding import Differs
 from flash_attention.call import Call
-from flash_attention.kernels.tik.describe import makes_mask
+from flash_attention.kernels.tik.describe import lists_tiles, makes_mask
 from flash_attention.sharding.shard import Shard
 
 _ALL = (None, None, None, None)
@@ -34,7 +35,7 @@ class ExplicitMask(nn.Cell):
     segments or the block mask hide scores.
 
     Args:
-        call: has a prefix, segments or a block mask.
+        call: `describe.makes_mask` says yes.
         shard: of the call, with the axes of its own mask.
     """
 
@@ -43,7 +44,7 @@ class ExplicitMask(nn.Cell):
         self.mask, self.prefix = map(call.place, ("mask", "prefix"))
         self.segment_ids, self.kv_segment_ids = map(call.place, ("segment_ids", "kv_segment_ids"))
         self.out_of_band = Tensor(~call.band.dense()[None, None])
-        self.block_mask = call.place("block_mask")
+        self.block_mask = None if lists_tiles(call) else call.place("block_mask")
         self.out_of_tiles = None if self.block_mask is None else OutOfTiles(call)
         self.columns = Tensor(np.arange(call.seq_k, dtype=np.int32).reshape(1, 1, 1, -1))
         self.behind, self.late = ops.GreaterEqual(), ops.LogicalAnd()

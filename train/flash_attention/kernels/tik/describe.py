@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 from typing import Any
 
 from flash_attention.call import Call, alibi_slopes
 from flash_attention.call.rules import PLAIN_RULES
 from flash_attention.kernels.tik import varlen
+from flash_attention.kernels.tik.backward import schedule as backward
+from flash_attention.kernels.tik.forward import schedule as forward
 from flash_attention.kernels.tik.problem import KernelProblem, padded
 
 
@@ -40,6 +43,7 @@ def kernel_problem(call: Call, **chosen: Any) -> KernelProblem:
         bias_grad=call.bias_grad and call.bias_shape is not None,
         mask_shape=mask_shape(call),
         slopes=slopes,
+        **_block_mask(call),
         **{"layout": "BNSD", **chosen},
     )
 
@@ -74,14 +78,44 @@ def varlen_problem(call: Call, **chosen: Any) -> KernelProblem:
 
 
 def mask_shape(call: Call) -> tuple | None:
-    """Return the shape of the kernels' explicit mask. Prefix, segments and block mask become part of it."""
+    """Return the shape of the kernels' explicit mask. Prefix and segments become part of it, see `makes_mask`."""
     if not makes_mask(call):
         return call.mask_shape
-    given = [shape for shape in (call.mask_shape, call.block_mask_shape) if shape is not None]
+    tiles = None if lists_tiles(call) else call.block_mask_shape
+    given = [shape for shape in (call.mask_shape, tiles) if shape is not None]
     batch = call.batch if call.prefix or call.segments else max(shape[0] for shape in given)
     return batch, max((1, *(shape[1] for shape in given))), call.seq_q, call.seq_k
 
 
 def makes_mask(call: Call) -> bool:
-    """Return True if inputs other than a mask become the kernels' explicit mask."""
-    return call.prefix or call.segments or call.block_mask_shape is not None
+    """Return True if inputs other than a mask become the kernels' explicit mask. A block mask does if `lists_tiles` says
+    no.
+    """
+    return call.prefix or call.segments or (call.block_mask_shape is not None and not lists_tiles(call))
+
+
+@functools.lru_cache(maxsize=64)
+def lists_tiles(call: Call) -> bool:
+    """Return True if the kernels visit only the tiles that a call's block mask shows.
+
+    Lists need room in the Unified Buffer, and tiles that whole tiles of the block mask hold. Kernels that have neither
+    compute the same from an explicit mask.
+    """
+    if call.block_mask_shape is None:
+        return False
+    try:
+        problem = kernel_problem(replace(call, block_mask_shape=None, block_mask_tile=0))
+        problem = replace(problem, **_tiles(call))
+        forward.choose(problem)
+        backward.choose(problem)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def _block_mask(call: Call) -> dict:
+    return _tiles(call) if lists_tiles(call) else {}
+
+
+def _tiles(call: Call) -> dict:
+    return {"block_mask_shape": call.block_mask_shape, "block_mask_tile": call.block_mask_tile}

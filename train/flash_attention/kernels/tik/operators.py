@@ -117,6 +117,21 @@ def work_tables(xp, problem: KernelProblem, stages: tuple[str, ...]):
     return make
 
 
+def list_table(xp, problem: KernelProblem, stage: str):
+    """Return make(block_mask) -> the work table of a stage, int32 (words,), for a problem with a block mask.
+
+    Args:
+        xp: a module of array operations, see `varlen`.
+        stage: "forward" or "grad".
+
+    `block_mask` is int32 of problem.block_mask_shape, not 0 = visible.
+    """
+    if stage == "forward":
+        return forward_schedule.listed_table(xp, problem, forward_schedule.choose(problem).plan)
+    choice = backward_schedule.choose(problem)
+    return backward_schedule.listed_table(xp, problem, choice.plan, choice.split.slots)
+
+
 def build(
     stage: str,
     problem: KernelProblem,

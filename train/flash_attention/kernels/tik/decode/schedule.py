@@ -87,6 +87,7 @@ def refuse(problem: KernelProblem, most_queries: int = MOST_QUERIES) -> str | No
         ("dropout", problem.dropout_threshold > 0),
         ("layout but BNSD", problem.layout != "BNSD"),
         ("block windows", rules.in_blocks),
+        ("block masks", problem.listed),
     ):
         if given:
             return f"the decoding kernels have no {name.removeprefix('a ')}"

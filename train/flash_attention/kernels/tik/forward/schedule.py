@@ -634,9 +634,9 @@ def listed_table(xp: Any, problem: KernelProblem, plan: ForwardPlan) -> Callable
     of = np.array([(*group, *(-1,) * (row_blocks - len(group))) for group in groups]).T  # (row blocks of an item, items)
     exists = [xp.array(np.tile(one >= 0, planes).astype(int).tolist()) for one in of]
     column = np.arange(width)
-    coded = [
+    coded = tuple([
         tile_lists.coded(xp, problem, plan, codes, np.stack(np.broadcast_arrays(one[:, None], column), -1)) for one in of
-    ]
+    ])
     wanted = [xp.array(np.tile(_wanted(problem, plan)[one], (planes, 1)).tolist()) for one in of]
     first_tile, tiles = xp.array((column == 0)[None].astype(int).tolist()), xp.array(column[None].tolist())
     rows = xp.array((np.arange(lines) * width).tolist())
@@ -653,6 +653,7 @@ def listed_table(xp: Any, problem: KernelProblem, plan: ForwardPlan) -> Callable
         for one in of
     ]
     compact, names = tile_lists.compact(xp, lines, width), tile_lists.Names(xp, problem, LISTED_ITEM, height)
+    of_planes = names.values
     words = [LISTED_ITEM.word("row_blocks", 0, "list"), LISTED_ITEM.word("end"), *names.words]
     for a in range(row_blocks):
         data = "first", "last", "sample", "stride", "sample_tile"
@@ -689,7 +690,7 @@ def listed_table(xp: Any, problem: KernelProblem, plan: ForwardPlan) -> Callable
         rest = visited * (1 - xp.as_int(tiles == xp.reshape(first, (-1, 1))))
         rest = rest * (1 - xp.as_int(tiles == xp.reshape(second, (-1, 1))))
         lists = compact(rest, entries, samples, apart)
-        values, cost = (starts, xp.count_true(visited > 0)) + names.values, apart * 0
+        values, cost = (starts, xp.count_true(visited > 0)) + of_planes, apart * 0
         for a in range(row_blocks):
             left = mine[a] * rest
             before, total = xp.cumsum(left, 1), xp.count_true(left > 0)

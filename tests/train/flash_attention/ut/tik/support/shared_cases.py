@@ -37,6 +37,7 @@ def features_of(case: cases.Case) -> dict:
         "bias": inputs.bias,
         "keep_bits": philox.keep_bits(case.call, cases.SEED) if case.dropout else None,
         "sinks": inputs.sinks,
+        **({"block_mask": optional["block_mask"]} if describe.lists_tiles(case.call) else {}),
     }
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from flash_attention import reference
 from flash_attention.call import Call
-from flash_attention.kernels.tik import describe, layout
+from flash_attention.kernels.tik import describe, host_integers, layout, operators
 from flash_attention.kernels.tik.decode import schedule
 from flash_attention.kernels.tik.decode.tiling import DecodePlan
 from flash_attention.kernels.tik.problem import KernelProblem, padded
@@ -20,6 +22,9 @@ def explicit_mask(call: Call, mask=None, **others) -> np.ndarray | None:
     """
     if not describe.makes_mask(call):
         return mask
+    if describe.lists_tiles(call):
+        others.pop("block_mask")
+        call = replace(call, block_mask_shape=None, block_mask_tile=0)
     return np.broadcast_to(reference.hidden(call, mask, **others), describe.mask_shape(call))
 
 
@@ -66,7 +71,18 @@ def pack_sinks(sinks: np.ndarray, problem: KernelProblem) -> np.ndarray:
     return np.ascontiguousarray(np.broadcast_to(np.asarray(sinks, np.float32)[:, None], shape))
 
 
-def forward_inputs(problem: KernelProblem, query, key, value, mask=None, bias=None, keep_bits=None, sinks=None) -> dict:
+def forward_inputs(
+    problem: KernelProblem,
+    query,
+    key,
+    value,
+    mask=None,
+    bias=None,
+    keep_bits=None,
+    sinks=None,
+    block_mask=None,
+    stage="forward",
+) -> dict:
     """Return the arrays for `Kernel.feed` of the forward kernel.
 
     Args:
@@ -75,6 +91,8 @@ def forward_inputs(problem: KernelProblem, query, key, value, mask=None, bias=No
         bias: of problem.bias_shape, float16.
         keep_bits: uint8 (B, H, Sq, ceil(Sk / 8)), least significant bit first.
         sinks: (H,).
+        block_mask: of problem.block_mask_shape, not 0 = visible.
+        stage: the stage whose work table lists its tiles.
     """
     arrays = {
         name: to_stored(problem, name, np.asarray(array, np.float16))
@@ -90,6 +108,8 @@ def forward_inputs(problem: KernelProblem, query, key, value, mask=None, bias=No
         arrays["keep"] = layout.pack_keep_bits(keep_bits, problem)
     if problem.sinks:
         arrays["sinks"] = pack_sinks(sinks, problem)
+    if problem.listed:
+        arrays["work"] = operators.list_table(host_integers, problem, stage)(np.asarray(block_mask))
     return arrays
 
 
@@ -116,7 +136,7 @@ def backward_inputs(
         logsumexp, d_logsumexp: (B, H, Sq), float32.
         features: mask, bias, keep_bits as for forward_inputs.
     """
-    arrays = forward_inputs(problem, query, key, value, **features)
+    arrays = forward_inputs(problem, query, key, value, **features, stage="grad")
     for name, array in (("output", output), ("d_output", d_output)):
         arrays[name] = to_stored(problem, name, np.asarray(array, np.float16))
     arrays["logsumexp"] = _rows(problem, logsumexp)
