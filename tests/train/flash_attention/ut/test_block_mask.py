@@ -57,6 +57,17 @@ def test_layers_in_one_network_keep_their_own_tiles(mode):
     np.testing.assert_allclose(ours, truth, atol=2e-4)
 
 
+def test_the_tik_operators_keep_them_too(mode):
+    """Their lists are made from the tiles of each call. The error is at most twice the error of composed operations."""
+    half = tensors(dtype=np.float16)[0]
+    own, composed = (ops.grad(Several(backend)) for backend in ("emulator", "math"))
+    for mask in MASKS[1:]:
+        tiles = Tensor(mask.tiles != 0)
+        truth = composed(ops.cast(half, ms.float32), tiles).asnumpy()
+        errors = [np.abs(gradient(half, tiles).asnumpy() - truth).max() for gradient in (own, composed)]
+        assert errors[0] <= 2 * errors[1]
+
+
 def test_a_graph_takes_other_tiles_in_each_call():
     @ms.jit
     def run(query, key, value, tiles):

@@ -88,8 +88,8 @@ def mask_shape(call: Call) -> tuple | None:
 
 
 def makes_mask(call: Call) -> bool:
-    """Return True if inputs other than a mask become the kernels' explicit mask. A block mask does if `lists_tiles` says
-    no.
+    """Return True if inputs other than a mask become the kernels' explicit mask. A block mask does unless
+    `lists_tiles`.
     """
     return call.prefix or call.segments or (call.block_mask_shape is not None and not lists_tiles(call))
 

@@ -159,10 +159,11 @@ def _shared(p: KernelProblem) -> dict:
 
 
 def _tables(problem: KernelProblem, plan: BlockPlan, split: TableOfWork, list_words: int) -> dict:
-    """Return work table and tiles. With packed sequences the table is data, and the tiles are a ramp. Under a block mask
-    the table is data too, with lists behind it.
+    """Return work table and tiles. With packed sequences the table is data, and the tiles are a ramp.
+
+    Under a block mask the table is data too, with `list_words` of lists behind it.
     """
-    result = {} if not len(split.distances) else {"distances": split.distances}
+    result: dict = {} if not len(split.distances) else {"distances": split.distances}
     if problem.sequences:
         zeros = np.zeros((layout.zero_blocks(problem, plan), 16), np.float16)
         return {**result, "work": split.words.shape, "tiles": np.concatenate([split.tiles, zeros])}

@@ -52,7 +52,7 @@ from flash_attention.kernels.tik.layout import accumulator_shape, capacity
 from flash_attention.kernels.tik.problem import KernelProblem, padded
 from flash_attention.kernels.tik.recorder import Core
 from flash_attention.kernels.tik.row_layout import RowLayout, Words
-from flash_attention.kernels.tik.tik_types import Number, Scalar
+from flash_attention.kernels.tik.tik_types import BlockPlan, Number, Scalar
 from flash_attention.kernels.tik.varlen import FAR, SEQUENCE_ROW, Array, Limits, Sequences
 
 EDGE = 8  # query tiles at either end of a key tile's range that may be partly visible
@@ -661,7 +661,7 @@ def own_lists(problem: KernelProblem) -> bool:
     return problem.listed and problem.group > 1 and (problem.block_mask_shape or (1, 1))[1] > 1
 
 
-def list_length(problem: KernelProblem, plan: BackwardPlan) -> int:
+def list_length(problem: KernelProblem, plan: BlockPlan) -> int:
     """Return words of a list of query tiles."""
     tiles = -(-problem.seq_q // plan.rows) * (problem.group if own_lists(problem) else 1)
     return padded(tiles, tile_lists.BLOCK_WORDS)
@@ -731,8 +731,12 @@ def listed_table(xp: Any, problem: KernelProblem, plan: BackwardPlan, slots: int
     name = (np.arange(members)[:, None] * MOST_TILES + np.arange(height)).reshape(1, -1) * CODES - 1
     name = xp.array(name.tolist())
     starts = xp.array((work.words.size + np.arange(lines) * size).tolist())
-    ordered = xp.array(np.repeat((planes - 1 - np.arange(planes)) * (problem.group * height + ITEM_STEPS + 1), count).tolist())
-    constants = tuple([xp.array(np.tile(values, planes).tolist()) for values in (np.arange(count), blocks["cross"], blocks["before"])])
+    ordered = xp.array(
+        np.repeat((planes - 1 - np.arange(planes)) * (problem.group * height + ITEM_STEPS + 1), count).tolist()
+    )
+    constants = tuple(
+        [xp.array(np.tile(values, planes).tolist()) for values in (np.arange(count), blocks["cross"], blocks["before"])]
+    )
     distances = tuple([xp.array(np.tile(values, planes).tolist()) for values in blocks["distance"].T])
     fields = ["list", "count", "steps", "tile", "cross", "before"]
     words = [LISTED_ITEM.word(field) for field in fields]
@@ -744,12 +748,14 @@ def listed_table(xp: Any, problem: KernelProblem, plan: BackwardPlan, slots: int
     for item, head in zip(own.reshape(-1), heads.reshape(-1)):
         name_head(item, problem, *(head // problem.kv_heads, head % problem.kv_heads * problem.group))
     batch, kv_head = np.divmod(heads, problem.kv_heads)
-    of_plane = (batch if batches > 1 else 0) * (problem.kv_heads if of_heads > 1 else 1) + (kv_head if of_heads > 1 else 0)
+    of_plane = (batch if batches > 1 else 0) * (problem.kv_heads if of_heads > 1 else 1) + (
+        kv_head if of_heads > 1 else 0
+    )
     places = np.where(ranks < count, of_plane * count + ranks, lines)
     ranked = varlen.ranked(xp, lines + 1, words, places, LISTED_ITEM.words(own))
     compact, none, repeats = tile_lists.compact(xp, lines, width), xp.array([0]), problem.group // members
 
-    def make(block_mask: Array) -> Array:
+    def make(block_mask):  # type: ignore[no-untyped-def]
         code = coded(block_mask)
         code = xp.reshape(xp.take(xp.reshape(code, (-1,)), joined, 0), (-1, width))
         # Keys that nobody sees have one tile, with everything hidden, which makes their gradients zero.

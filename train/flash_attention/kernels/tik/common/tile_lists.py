@@ -41,9 +41,10 @@ def parts(problem: KernelProblem, plan: BlockPlan) -> int:
 
 
 def codes(problem: KernelProblem, plan: BlockPlan, tiles: Registry) -> np.ndarray:
-    """Return int32 (patterns, row blocks, key tiles): the code of each tile. Pattern i shows its parts by the bits of i.
+    """Return int32 (patterns, row blocks, key tiles): the code of each tile.
 
-    Pattern 0 shows none, so that its codes are 0. `tiles` gets the visibility tiles.
+    Pattern i shows the parts of a tile by the bits of i. Pattern 0 shows none, so that its codes are 0. The visibility
+    tiles go to `tiles`.
     """
     band, rows, keys, size = problem.band, plan.rows, plan.keys, problem.block_mask_tile
     counts = -(-problem.seq_q // rows), -(-problem.seq_k // keys)
@@ -88,47 +89,65 @@ def coded(
     of = (numbers[:, np.maximum(rows, 0), columns] * exists).astype(np.int32)
     values = [xp.array(of[pattern][None].tolist()) for pattern in range(1, len(of))]
 
-    def make(block_mask: Array) -> Array:
+    def whole(block_mask: Array) -> Array:
         shown = xp.as_int(xp.reshape(block_mask, (-1, height * width)) != 0)
-        first = xp.take(shown, where[0], 1)
-        result = first * values[0]
-        if len(values) > 1:
-            second = xp.take(shown, where[1], 1)
-            result = first * (1 - second) * values[0] + (1 - first) * second * values[1] + first * second * values[2]
-        return xp.reshape(result, (-1, line))
+        return xp.reshape(xp.take(shown, where[0], 1) * values[0], (-1, line))
 
-    return make
+    def halves(block_mask: Array) -> Array:
+        shown = xp.as_int(xp.reshape(block_mask, (-1, height * width)) != 0)
+        first, second = xp.take(shown, where[0], 1), xp.take(shown, where[1], 1)
+        one, other, both = first * (1 - second), (1 - first) * second, first * second
+        return xp.reshape(one * values[0] + other * values[1] + both * values[2], (-1, line))
+
+    return halves if len(values) > 1 else whole
 
 
-def compact(xp: Any, lines: int, size: int) -> Callable[..., Array]:
-    """Return make(rest, words, front=(), apart=0) -> int32 (lines, size padded to blocks): the words of some tiles.
-
-    First come the words of the tiles `front`, two vectors of numbers. The second one is left out where `apart`, 0 or 1,
-    is 0: it is the first one again. The tiles in `rest` follow in their order.
+def compact(xp: Any, lines: int, size: int) -> Callable[[Array, Array], Array]:
+    """Return make(visited, words) -> int32 (lines, size padded to blocks): the words of visited tiles in their order.
 
     Args:
         lines: number of lists.
-        size: tiles of a line; `rest` and `words` are (lines, size). Rest is 0 or 1.
+        size: tiles of a line; `visited` and `words` are (lines, size). Visited is 0 or 1.
     """
-    length = padded(size, BLOCK_WORDS)
-    line, place = np.divmod(np.arange(lines * length), length)
-    of, start = xp.array(line.tolist()), xp.array((line * size).tolist())
-    place, turn = xp.array(place.tolist()), [xp.array((place == number).astype(int).tolist()) for number in range(2)]
+    of, place, start, taken = _places(xp, lines, size)
 
-    def make(rest: Array, words: Array, front: tuple = (), apart: Any = 0) -> Array:
-        behind = place
-        if len(front) > 0:
-            second = xp.take(apart, of, 0)
-            behind = place - 1 - second
-        found = xp.count_true(xp.take(xp.cumsum(rest, 1), of, 0) <= xp.reshape(behind, (-1, 1)))
-        found = xp.minimum(found, size - 1)
-        if len(front) > 0:
-            second = turn[1] * second
-            found = found * (1 - turn[0]) + xp.take(front[0], of, 0) * turn[0]
-            found = found * (1 - second) + xp.take(front[1], of, 0) * second
-        return xp.reshape(xp.take(xp.reshape(words, (-1,)), start + found, 0), (lines, length))
+    def make(visited: Array, words: Array) -> Array:
+        found = xp.count_true(xp.take(xp.cumsum(visited, 1), of, 0) <= xp.reshape(place, (-1, 1)))
+        return taken(words, start + xp.minimum(found, size - 1))
 
     return make
+
+
+def compact_behind(xp: Any, lines: int, size: int) -> Callable[[Array, Array, Array, Array], Array]:
+    """Return make(rest, words, first, second) -> what `compact` does, with other tiles before the rest.
+
+    First come the words of the tiles `first` and `second`, vectors of numbers. If they are the same it is one word.
+    """
+    of, place, start, taken = _places(xp, lines, size)
+    begins, follows = (xp.as_int(place == number) for number in range(2))
+
+    def make(rest: Array, words: Array, first: Array, second: Array) -> Array:
+        apart = xp.take(xp.as_int(first != second), of, 0)
+        behind = xp.reshape(place - 1 - apart, (-1, 1))
+        found = xp.minimum(xp.count_true(xp.take(xp.cumsum(rest, 1), of, 0) <= behind), size - 1)
+        other = follows * apart
+        found = found * (1 - begins) + xp.take(first, of, 0) * begins
+        found = found * (1 - other) + xp.take(second, of, 0) * other
+        return taken(words, start + found)
+
+    return make
+
+
+def _places(xp: Any, lines: int, size: int) -> tuple[Array, Array, Array, Callable[[Array, Array], Array]]:
+    """Return line and place of every word of the lists, the first tile of its line, and a function that takes words."""
+    length = padded(size, BLOCK_WORDS)
+    line, place = np.divmod(np.arange(lines * length), length)
+    of, at, start = (xp.array(one.tolist()) for one in (line, place, line * size))
+
+    def taken(words: Array, found: Array) -> Array:
+        return xp.reshape(xp.take(xp.reshape(words, (-1,)), found, 0), (lines, length))
+
+    return of, at, start, taken
 
 
 def planes(problem: KernelProblem) -> int:

@@ -631,12 +631,17 @@ def listed_table(xp: Any, problem: KernelProblem, plan: ForwardPlan) -> Callable
     height, width, row_blocks = len(groups), codes.shape[2], plan.row_blocks
     planes, dealt = tile_lists.planes(problem), tile_lists.dealt(problem, height)
     lines, size = planes * height, tile_lists.length(problem, plan)
-    of = np.array([(*group, *(-1,) * (row_blocks - len(group))) for group in groups]).T  # (row blocks of an item, items)
+    of = np.array(
+        [(*group, *(-1,) * (row_blocks - len(group))) for group in groups]
+    ).T  # (row blocks of an item, items)
     exists = [xp.array(np.tile(one >= 0, planes).astype(int).tolist()) for one in of]
     column = np.arange(width)
-    coded = tuple([
-        tile_lists.coded(xp, problem, plan, codes, np.stack(np.broadcast_arrays(one[:, None], column), -1)) for one in of
-    ])
+    coded = tuple(
+        [
+            tile_lists.coded(xp, problem, plan, codes, np.stack(np.broadcast_arrays(one[:, None], column), -1))
+            for one in of
+        ]
+    )
     wanted = [xp.array(np.tile(_wanted(problem, plan)[one], (planes, 1)).tolist()) for one in of]
     first_tile, tiles = xp.array((column == 0)[None].astype(int).tolist()), xp.array(column[None].tolist())
     rows = xp.array((np.arange(lines) * width).tolist())
@@ -652,7 +657,7 @@ def listed_table(xp: Any, problem: KernelProblem, plan: ForwardPlan) -> Callable
         tuple([known(one, field) for field in fields] + [known(one, "distance", index) for index in range(2)])
         for one in of
     ]
-    compact, names = tile_lists.compact(xp, lines, width), tile_lists.Names(xp, problem, LISTED_ITEM, height)
+    compact, names = tile_lists.compact_behind(xp, lines, width), tile_lists.Names(xp, problem, LISTED_ITEM, height)
     of_planes = names.values
     words = [LISTED_ITEM.word("row_blocks", 0, "list"), LISTED_ITEM.word("end"), *names.words]
     for a in range(row_blocks):
@@ -664,7 +669,7 @@ def listed_table(xp: Any, problem: KernelProblem, plan: ForwardPlan) -> Callable
     inactive = [LISTED_ITEM.word("row_blocks", a, "first") for a in range(row_blocks)]
     endings, nothing_more = [xp.array([int(word in inactive)]) for word in words], xp.array([0])
 
-    def make(block_mask: Array) -> Array:
+    def make(block_mask):  # type: ignore[no-untyped-def]
         found, entries, visited = (), tiles, 0
         for a in range(row_blocks):
             code = coded[a](block_mask)
@@ -689,7 +694,7 @@ def listed_table(xp: Any, problem: KernelProblem, plan: ForwardPlan) -> Callable
         samples, apart = (first, second), xp.as_int(first != second)
         rest = visited * (1 - xp.as_int(tiles == xp.reshape(first, (-1, 1))))
         rest = rest * (1 - xp.as_int(tiles == xp.reshape(second, (-1, 1))))
-        lists = compact(rest, entries, samples, apart)
+        lists = compact(rest, entries, first, second)
         values, cost = (starts, xp.count_true(visited > 0)) + of_planes, apart * 0
         for a in range(row_blocks):
             left = mine[a] * rest

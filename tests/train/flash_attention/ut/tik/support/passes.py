@@ -30,7 +30,7 @@ def both_passes(tik, execute, problem: KernelProblem, data: dict, spoil=lambda n
     """Run forward and backward; return results in BNSD and results as stored. `spoil` changes stored inputs in
     place.
     """
-    features = {name: data[name] for name in ("mask", "bias", "keep_bits", "sinks") if name in data}
+    features = {name: data[name] for name in ("mask", "bias", "keep_bits", "sinks", "block_mask") if name in data}
     given = data["query"], data["key"], data["value"]
 
     def spoiled(arrays: dict) -> dict:

@@ -1,0 +1,155 @@
+"""Lists of tiles under a block mask: whom they name, on which cores, and that kernels visit nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from flash_attention.call.block_mask import dense
+from flash_attention.kernels.tik import KernelProblem, host_integers, operators
+from flash_attention.kernels.tik.backward import schedule as backward
+from flash_attention.kernels.tik.common import tile_lists
+from flash_attention.kernels.tik.forward import schedule as forward
+from flash_attention.measuring import tik_kernels
+
+from tests.train.flash_attention.support.calls import make_kernel_problem
+from tests.train.flash_attention.ut.tik.support.passes import both_passes, random_data
+
+
+def problem_and_mask(tile=128, planes=(1, 1), density=0.3, seed=0, heads=2, batch=1, seq=(900, 700), **fields):
+    """Return a problem with a block mask, and the mask."""
+    seq_q, seq_k = seq
+    shape = *planes, -(-seq_q // tile), -(-seq_k // tile)
+    mask = (np.random.default_rng(seed).random(shape) < density).astype(np.uint8)
+    described = make_kernel_problem(batch, heads, seq_q, seq_k, 64, **{"cores": 5, **fields})
+    return replace(described, block_mask_shape=shape, block_mask_tile=tile), mask
+
+
+KINDS = {
+    "random": {},
+    "causal": {"causal": True, "causal_alignment": "bottom_right"},
+    "window": {"window_left": 200, "window_right": 40},
+    "heads": {"planes": (1, 4), "heads": 4, "kv_heads": 2},
+    "items": {"planes": (2, 1), "batch": 2},
+    "all": {"planes": (2, 4), "batch": 2, "heads": 4, "kv_heads": 1, "causal": True},
+    "by key": {"planes": (1, 4), "heads": 4, "kv_heads": 4, "bias": "per_key", "bias_grad": True},
+}
+
+
+def visits(problem: KernelProblem, mask: np.ndarray, stage: str) -> list[tuple]:
+    """Return (core, head over all batch items, row block, key tile) of each visit that a stage's table asks for."""
+    words, result = operators.list_table(host_integers, problem, stage)(mask), []
+    schedule = forward if stage == "forward" else backward
+    plan, split = schedule.choose(problem).plan, schedule.choose(problem).split
+    size = split.words.size
+    table = words[:size].view(schedule.LISTED_ITEM.dtype).reshape(split.table.shape)
+    for core, items in enumerate(table):
+        for item in items:
+            if stage == "forward":
+                entries = words[item["row_blocks"][0]["list"][0] :][: item["end"]]
+                for place, entry in enumerate(entries):
+                    tile, *codes = (
+                        entry // 1024**plan.row_blocks,
+                        *(entry // 1024**a % 1024 for a in range(plan.row_blocks)),
+                    )
+                    for block, code in zip(item["row_blocks"], codes):
+                        if code:
+                            assert block["first"] <= place <= block["last"]
+                            result.append((core, item["head"], block["start"] // plan.rows, tile))
+                continue
+            own = backward.own_lists(problem)
+            for entry in words[item["list"][0] :][: item["count"]]:
+                member, tile = divmod(entry // tile_lists.CODES, backward.MOST_TILES)
+                for other in [member] if own else range(problem.group):
+                    result.append((core, item["head"] + other, tile, item["tile"]))
+            assert item["steps"] == item["count"] * (1 if own else problem.group)
+    return result
+
+
+@pytest.mark.parametrize("tile", (64, 128, pytest.param(256, marks=pytest.mark.slow)))
+@pytest.mark.parametrize(
+    "kind", [kind if kind != "items" else pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS]
+)
+@pytest.mark.parametrize("stage", ("forward", "grad"))
+def test_every_visible_tile_is_visited_once_and_no_other(stage, kind, tile):
+    for density in (0.05, 0.95):
+        problem, mask = problem_and_mask(tile, density=density, **KINDS[kind])
+        plan = (forward if stage == "forward" else backward).choose(problem).plan
+        shown = (dense(mask, tile, problem.seq_q, problem.seq_k) != 0) & problem.band.dense()
+        shown = np.broadcast_to(shown, (problem.batch, problem.heads, *shown.shape[2:]))
+        seen = {
+            (batch * problem.heads + head, row // plan.rows, key // plan.keys)
+            for batch, head, row, key in zip(*np.nonzero(shown))
+        }
+        found = [place for _, *place in visits(problem, mask, stage)]
+        assert len(set(map(tuple, found))) == len(found)
+        more = set(map(tuple, found)) - seen
+        assert seen <= set(map(tuple, found))
+        # A row block, or a key tile, that sees nothing visits one tile, in which everything is hidden.
+        side = 1 if stage == "forward" else 2
+        lonely = {(place[0], place[side]) for place in more}
+        assert not lonely & {(place[0], place[side]) for place in seen}
+        assert all(place[3 - side] == 0 for place in more)
+
+
+@pytest.mark.parametrize("stage", ("forward", "grad"))
+def test_cores_share_visited_tiles_and_not_rows(stage):
+    """Half of the rows see all tiles, the other half hardly any."""
+    problem, mask = problem_and_mask(seq=(4096, 4096), density=0.05, heads=8, cores=8)
+    mask[..., :16, :] = 1
+    if stage == "grad":
+        mask = np.ascontiguousarray(mask.swapaxes(2, 3))
+    cores = [core for core, *_ in visits(problem, mask, stage)]
+    counts = np.bincount(cores, minlength=8)
+    assert counts.max() < 1.1 * counts.mean()
+
+
+@pytest.mark.parametrize("kind", ("heads", pytest.param("by key", marks=pytest.mark.slow)))
+def test_another_mask_needs_no_other_kernel(tik, execute, kind):
+    programs, results = {}, []
+
+    def run(instance, feed, outputs):
+        programs.setdefault(tuple(outputs), instance)
+        return execute(programs[tuple(outputs)], feed, outputs)
+
+    fields = {**KINDS[kind], "seq": (300, 200)}
+    for seed in (0, 1, 0):
+        problem, mask = problem_and_mask(seed=seed, **fields)
+        data = {**random_data(problem), "block_mask": mask}
+        results.append(both_passes(tik, run, problem, data)[0])
+        own = both_passes(tik, execute, problem, data)[0]
+        for name, array in own.items():
+            np.testing.assert_array_equal(results[-1][name], array)
+    assert not np.array_equal(results[0]["output"], results[1]["output"])
+    for name, array in results[0].items():
+        np.testing.assert_array_equal(results[2][name], array)
+
+
+@pytest.mark.parametrize("tile", (128, pytest.param(256, marks=pytest.mark.slow)))
+def test_tiles_that_nobody_visits_are_not_touched(tik, execute_nan, tile):
+    """Their keys and values may be NaN."""
+    problem, mask = problem_and_mask(tile, heads=1, seq=(3 * tile, 3 * tile + 50), density=0.5)
+    mask[..., 1, :] = mask[..., 2] = 0
+    data = {**random_data(problem), "block_mask": mask}
+    expected, _ = both_passes(tik, execute_nan, problem, data)
+    rows, keys = slice(tile, 2 * tile), slice(2 * tile, 3 * tile)
+    data["key"][:, :, keys] = data["value"][:, :, keys] = np.nan
+    found, _ = both_passes(tik, execute_nan, problem, data)
+    for name, array in expected.items():
+        np.testing.assert_array_equal(found[name], array, err_msg=name)
+    assert not found["output"][:, :, rows].any() and not found["d_query"][:, :, rows].any()
+    assert not found["d_key"][:, :, keys].any() and not found["d_value"][:, :, keys].any()
+    assert (found["logsumexp"][:, :, rows] < -1e38).all()
+
+
+@pytest.mark.parametrize("stage", ("forward", "backward"))
+def test_hidden_tiles_cost_no_time(on_emulator, stage):
+    problem = replace(tik_kernels.problem_of(2048, 64), block_mask_shape=(1, 1, 16, 16), block_mask_tile=128)
+    cycles = []
+    for density in (0.25, 1.0):
+        mask = (np.random.default_rng(0).random((1, 1, 16, 16)) < density).astype(np.uint8)
+        kernel = tik_kernels.build(problem, stage)
+        work = operators.list_table(host_integers, problem, tik_kernels.OPERATORS[stage][0])(mask)
+        cycles.append(tik_kernels.simulate(kernel, given={"work": work}).cycles)
+    assert cycles[0] < 0.45 * cycles[1]
