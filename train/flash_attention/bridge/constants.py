@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import mindspore as ms
 import numpy as np
-from mindspore import Tensor
+from mindspore import Tensor, ops
 from mindspore.ops import constexpr
 
 from flash_attention.bridge.versions import OLD
@@ -36,3 +36,11 @@ def filled(shape, number):
 def numbered(size):
     """Return 0, 1, 2, ... as int32 (size,). The size is known when a graph is compiled."""
     return tensor_of(np.arange(size, dtype=np.int32))
+
+
+def unfolded(constant, tensor):
+    """Return a constant of a graph that is no constant any more. `tensor` is any tensor that is none.
+
+    MindSpore 2.0 joins two constant factors of a product to one, and loses the shape of the larger one.
+    """
+    return ops.depend(constant, tensor)

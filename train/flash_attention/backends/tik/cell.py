@@ -14,6 +14,7 @@ from flash_attention.backends.tik.constants import NOTHING_SEEN, Constants, Make
 from flash_attention.backends.tik.decode import DecodeKernels
 from flash_attention.backends.tik.expanded import Expanded
 from flash_attention.backends.tik.explicit_mask import ExplicitMask, with_mask
+from flash_attention.bridge.constants import unfolded
 from flash_attention.bridge.gradients import Differentiable, zeros_like
 from flash_attention.bridge.parameters import Compiled
 from flash_attention.bridge.versions import MORPH
@@ -113,7 +114,8 @@ class OperatorAttention(nn.Cell):
             slopes = ops.reshape(inputs[self.slopes_place], (-1,))
         others = (hidden, bias, keep, spread, slopes)
         if self.block_mask is not None:
-            others = others + (ops.stop_gradient(ops.cast(inputs[self.block_mask], mstype.int32)),)
+            tiles = ops.cast(unfolded(inputs[self.block_mask], query), mstype.int32)
+            others = others + (ops.stop_gradient(tiles),)
         output, logsumexp = self.core(query, key, value, others)
         logsumexp = logsumexp[:, :, : self.seq_q]
         return output, ops.masked_fill(logsumexp, logsumexp < NOTHING_SEEN, -float("inf"))

@@ -727,7 +727,8 @@ def listed_table(xp: Any, problem: KernelProblem, plan: BackwardPlan, slots: int
     plane, tile, member, query = np.ogrid[:planes, :count, :members, :height]
     joined = ((plane * members + member) * count + tile) * height + query
     joined = xp.array(joined.reshape(-1).tolist())
-    first = xp.array((np.arange(width) == 0)[None].astype(int).tolist())
+    # One constant, see the forward schedule.
+    hides = xp.array(((np.arange(width) == 0) * hidden)[None].tolist())
     name = (np.arange(members)[:, None] * MOST_TILES + np.arange(height)).reshape(1, -1) * CODES - 1
     name = xp.array(name.tolist())
     starts = xp.array((work.words.size + np.arange(lines) * size).tolist())
@@ -760,7 +761,7 @@ def listed_table(xp: Any, problem: KernelProblem, plan: BackwardPlan, slots: int
         code = xp.reshape(xp.take(xp.reshape(code, (-1,)), joined, 0), (-1, width))
         # Keys that nobody sees have one tile, with everything hidden, which makes their gradients zero.
         nothing = xp.as_int(xp.count_true(code > 0) == 0)
-        code = code + xp.reshape(nothing, (-1, 1)) * first * hidden
+        code = code + xp.reshape(nothing, (-1, 1)) * hides
         visited, total = xp.as_int(code > 0), xp.count_true(code > 0)
         lists = compact(visited, name + code)
         values, ended = (starts, total, total * repeats) + constants + distances, ()

@@ -643,7 +643,8 @@ def listed_table(xp: Any, problem: KernelProblem, plan: ForwardPlan) -> Callable
         ]
     )
     wanted = [xp.array(np.tile(_wanted(problem, plan)[one], (planes, 1)).tolist()) for one in of]
-    first_tile, tiles = xp.array((column == 0)[None].astype(int).tolist()), xp.array(column[None].tolist())
+    # One constant, because a graph may not multiply by two, see `bridge.constants.unfolded`.
+    hides, tiles = (xp.array(one[None].tolist()) for one in ((column == 0) * hidden, column))
     rows = xp.array((np.arange(lines) * width).tolist())
     starts = xp.array((work.words.size + np.arange(lines) * size).tolist())
     fields = ("start", "rows", "cross", "after")
@@ -675,7 +676,7 @@ def listed_table(xp: Any, problem: KernelProblem, plan: ForwardPlan) -> Callable
             code = coded[a](block_mask)
             # A row block that sees nothing visits a tile with everything hidden.
             nothing = exists[a] * xp.as_int(xp.count_true(code > 0) == 0)
-            code = code + xp.reshape(nothing, (-1, 1)) * first_tile * hidden
+            code = code + xp.reshape(nothing, (-1, 1)) * hides
             found = found + (code,)
             visited = visited + code
         for a in range(row_blocks):
