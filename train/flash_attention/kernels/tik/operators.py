@@ -118,7 +118,7 @@ def work_tables(xp, problem: KernelProblem, stages: tuple[str, ...]):
 
 
 def list_table(xp, problem: KernelProblem, stage: str):
-    """Return make(block_mask) -> the work table of a stage, int32 (words,), for a problem with a block mask.
+    """Return make(block_mask) -> the work table of a stage, int32 (words,).
 
     Args:
         xp: a module of array operations, see `varlen`.

@@ -38,7 +38,7 @@ KINDS = {
 
 
 def visits(problem: KernelProblem, mask: np.ndarray, stage: str) -> list[tuple]:
-    """Return (core, head over all batch items, row block, key tile) of each visit that a stage's table asks for."""
+    """Return (core, head, row block, key tile) of the visits of a stage. Heads count over all items."""
     words, result = operators.list_table(host_integers, problem, stage)(mask), []
     schedule = forward if stage == "forward" else backward
     plan, split = schedule.choose(problem).plan, schedule.choose(problem).split

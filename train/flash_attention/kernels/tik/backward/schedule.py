@@ -283,7 +283,7 @@ def split(problem: KernelProblem, plan: BackwardPlan) -> BackwardSplit:
 
 
 def _balanced_slots(problem: KernelProblem, plan: BackwardPlan) -> int:
-    """Return the fewest slots that come within 5 % of the best balance of the cores, if tables are data."""
+    """Return the fewest slots within 5 % of the best balance. Tables are data."""
     most = max(1, min(_most_slots(problem, plan), _key_tiles(problem, plan), problem.cores))
     spans = [-(-problem.batch * problem.kv_heads * count // problem.cores) / count for count in range(1, most + 1)]
     return next(count for count, span in enumerate(spans, 1) if span <= 1.05 * min(spans))
@@ -579,7 +579,7 @@ class KeyItem(TableRow):
         return unit
 
     def _find(self, unit: Unit, place: Number) -> None:
-        """Set a step to a query tile, or under a block mask to an entry of the item's list."""
+        """Set a step to a query tile, or to an entry of the item's list."""
         if unit.number is None:
             unit.tile.set_as(place)
             return
@@ -618,7 +618,7 @@ class KeyItem(TableRow):
         return tile * self.core.plan.rows + (self["offset"] if problem.sequences else problem.offset)
 
     def tile_number(self, number: Scalar, unit: Unit) -> None:
-        """Set `number` to the visibility tile of a step's query tile, 0 if everything is visible."""
+        """Set `number` to the visibility tile of a step, 0 if everything is visible."""
         core, table, tile = self.core, self.core.on.table[0], unit.tile
         if unit.number is not None:
             number.set_as(unit.number)
@@ -678,7 +678,13 @@ def _list_planes(problem: KernelProblem) -> int:
 
 
 class _Lists(NamedTuple):
-    """Room for the work under a block mask; codes of `tile_lists.codes`; the hidden code; a record per key tile."""
+    """Room for the work under a block mask.
+
+    Attributes:
+        codes: see `tile_lists.codes`.
+        hidden: code of a tile with nothing visible.
+        blocks: record of each key tile, without the fields that are data.
+    """
 
     work: BackwardSplit
     codes: np.ndarray
@@ -687,7 +693,7 @@ class _Lists(NamedTuple):
 
 
 def _of_lists(problem: KernelProblem, plan: BackwardPlan) -> _Lists:
-    """The units count all tiles."""
+    """Return the room for the work under a block mask. Its units count all tiles."""
     tiles, distances, count = Registry(), Registry(), _key_tiles(problem, plan)
     codes = tile_lists.codes(problem, plan, tiles)
     hidden = 1 + tiles.number(((0, 0),) * plan.rows)
@@ -721,7 +727,7 @@ def listed_table(xp: Any, problem: KernelProblem, plan: BackwardPlan, slots: int
     height, count, planes = codes.shape[1], codes.shape[2], _list_planes(problem)
     members = problem.group if own_lists(problem) else 1
     lines, width, size = planes * count, members * height, list_length(problem, plan)
-    # Codes come by key tile: (masks, key tiles, query tiles). Lists of a group join those of its heads.
+    # Codes come by key tile: (masks, key tiles, query tiles). Heads of a group with own masks share a list.
     row, column = np.meshgrid(np.arange(height), np.arange(count))
     coded = tile_lists.coded(xp, problem, plan, codes, np.stack([row, column], -1))
     plane, tile, member, query = np.ogrid[:planes, :count, :members, :height]

@@ -24,7 +24,7 @@ BLOCK_WORDS = 8  # int32 words of a block of global memory
 
 
 def fits(problem: KernelProblem, plan: BlockPlan) -> bool:
-    """Return if every tile of a plan lies in one tile of the block mask, or holds whole ones side by side."""
+    """Return if tiles of a plan lie in one tile of the mask or hold two."""
     tile, rows, keys = problem.block_mask_tile, plan.rows, plan.keys
     inside = tile % rows == 0 or rows == padded(problem.seq_q) <= tile
     return inside and -(-keys // tile) <= 2 and (tile % keys == 0 or keys % tile == 0 or keys == padded(problem.seq_k))
@@ -139,7 +139,7 @@ def compact_behind(xp: Any, lines: int, size: int) -> Callable[[Array, Array, Ar
 
 
 def _places(xp: Any, lines: int, size: int) -> tuple[Array, Array, Array, Callable[[Array, Array], Array]]:
-    """Return line and place of every word of the lists, the first tile of its line, and a function that takes words."""
+    """Return places of the words of lists: (line, place, first tile of the line, function that takes words)."""
     length = padded(size, BLOCK_WORDS)
     line, place = np.divmod(np.arange(lines * length), length)
     of, at, start = (xp.array(one.tolist()) for one in (line, place, line * size))
@@ -157,8 +157,12 @@ def planes(problem: KernelProblem) -> int:
 
 
 class Dealt(NamedTuple):
-    """Items in the places of a table, (cores, items) each: their rank among the items of all planes, which of the heads
-    that share a plane they belong to, and whether they exist. The last rank belongs to no item.
+    """Items in the places of a table, (cores, items) each.
+
+    Attributes:
+        ranks: among the items of all planes. The last rank belongs to no item.
+        members: which of the heads that share the plane.
+        exists: whether there is an item.
     """
 
     ranks: np.ndarray
@@ -167,7 +171,7 @@ class Dealt(NamedTuple):
 
 
 def dealt(problem: KernelProblem, items: int) -> Dealt:
-    """Deal the items of all heads to the cores in turns that change direction, `items` of each head."""
+    """Deal the items of all heads, `items` each, to cores in turns that change direction."""
     count = items * planes(problem)
     sharing = problem.batch * problem.heads // planes(problem)
     total = count * sharing
@@ -206,7 +210,7 @@ class Names:
 
 
 def _head(problem: KernelProblem, plane: int, member: int) -> tuple[int, int]:
-    """Return (batch item, head) of a member of the heads that share a plane of the block mask."""
+    """Return (batch item, head) of one of the heads that share a plane."""
     batches, heads, *_ = problem.block_mask_shape or (1, 1)
     if heads > 1:
         return (plane // heads, plane % heads) if batches > 1 else (member, plane)

@@ -650,7 +650,7 @@ def listed_table(xp: Any, problem: KernelProblem, plan: ForwardPlan) -> Callable
     fields = ("start", "rows", "cross", "after")
 
     def known(of_block: np.ndarray, field: str, *index: int) -> Array:
-        """Return what is the same for all block masks, of the row blocks of all items."""
+        """Return a field of all items' row blocks that no block mask changes."""
         values = blocks[field][(of_block, *index)]
         return xp.array(np.tile(np.where(of_block >= 0, values, 0), planes).tolist())
 
