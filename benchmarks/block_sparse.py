@@ -4,6 +4,11 @@
 
 1 is the most that a block mask can save. The calls of a dtype and pass take turns. If torch is installed, its
 flex_attention, compiled, runs the forward pass with the tiles of one pattern; it has no backward pass on a CPU.
+
+    PYTHONPATH=train:emulator python -m benchmarks.figures block_sparse_tik
+
+says the same of the TIK operators on the modelled core: which share of the Cube's peak the visible tiles reach, of the
+share that dense attention reaches. One head stands for one core's share of 32.
 """
 
 from __future__ import annotations
@@ -12,11 +17,14 @@ import importlib.util
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 from flash_attention.backends.cpu import library
 from flash_attention.call import DTYPES, Call
 from flash_attention.call.block_mask import BlockMask
+from flash_attention.kernels.tik import host_integers, operators
+from flash_attention.measuring import tik_kernels
 from flash_attention.measuring.figures import Figure
 from flash_attention.measuring.timing import rounds_in_turns
 
@@ -26,16 +34,16 @@ PASSES = ("forward", "backward")
 PATTERNS = ("random, tiles of 64", "random, tiles of 128", "random, tiles of 256", "bigbird")
 
 
-def patterns(seq: int) -> dict[str, BlockMask]:
+def patterns(seq: int, heads: int = HEADS) -> dict[str, BlockMask]:
     """Return the masks by the names in PATTERNS."""
 
     def random(tile: int) -> BlockMask:
         generator = np.random.default_rng(0)
         return BlockMask.from_rule(
-            lambda *at: generator.random(np.broadcast(*at).shape) < SHARE, seq, heads=HEADS, tile=tile
+            lambda *at: generator.random(np.broadcast(*at).shape) < SHARE, seq, heads=heads, tile=tile
         )
 
-    masks = *map(random, (64, 128, 256)), BlockMask.bigbird(seq, seed=0, random_tiles=3, heads=HEADS)
+    masks = *map(random, (64, 128, 256)), BlockMask.bigbird(seq, seed=0, random_tiles=3, heads=heads)
     return dict(zip(PATTERNS, masks))
 
 
@@ -64,6 +72,36 @@ def figures(quick: bool) -> list[Figure]:
                 print(f"{label}: {share:.2f} of the dense speed, {milliseconds:.1f} ms {note}".rstrip(), flush=True)
                 found.append(Figure(label, 100 * share, "%", note))
     return found
+
+
+def tik_names() -> list[str]:
+    """Return the names of all figures of the TIK operators."""
+    return [f"tile lists, {step}, {name}" for step in PASSES for name in PATTERNS]
+
+
+def tik_figures(quick: bool) -> list[Figure]:
+    """Simulate, print and return the figures of the TIK operators."""
+    seq, found = 1024 if quick else SEQ, []
+    masks = patterns(seq, 1)
+    for step in PASSES:
+        dense = _tik_cycles(seq, step, None)
+        for pattern, mask in masks.items():
+            label = f"tile lists, {step}, {pattern}"
+            cycles = _tik_cycles(seq, step, mask)
+            share = mask.density() * dense / cycles
+            print(f"{label}: {share:.2f} of the dense share of the Cube's peak, {cycles:.0f} cycles", flush=True)
+            found.append(Figure(label, 100 * share, "%", ""))
+    return found
+
+
+def _tik_cycles(seq: int, step: str, mask: BlockMask | None) -> float:
+    """Return the cycles of a kernel on the modelled core, with or without a mask."""
+    problem = tik_kernels.problem_of(seq, DIM)
+    if mask is None:
+        return tik_kernels.simulate(tik_kernels.build(problem, step)).cycles
+    problem = replace(problem, block_mask_shape=mask.tiles.shape, block_mask_tile=mask.tile)
+    work = operators.list_table(host_integers, problem, tik_kernels.OPERATORS[step][0])(mask.tiles)
+    return tik_kernels.simulate(tik_kernels.build(problem, step), given={"work": work}).cycles
 
 
 def _calls(dtype: str, seq: int, mask: BlockMask | None) -> tuple[Callable, Callable]:

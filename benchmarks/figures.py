@@ -243,6 +243,7 @@ PARTS: dict[str, Callable[[argparse.Namespace, Plan], list[Figure]]] = {
     "decode": lambda options, plan: sequences.decode(options.rounds, options.threads, options.quick, DTYPES),
     "masked_decode": lambda options, plan: masked_decode.figures(options.quick),
     "block_sparse": lambda options, plan: block_sparse.figures(options.quick),
+    "block_sparse_tik": lambda options, plan: block_sparse.tik_figures(options.quick),
     "tik": lambda options, plan: tik.figures(tik.SEQ // tik.QUICK if options.quick else tik.SEQ),
     "tik_decode": lambda options, plan: tik_decode.figures(options.quick),
 }

@@ -82,7 +82,7 @@ def test_memory_is_beyond_the_results(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 #: Parts that are not measured by workers.
-OTHERS = ("packed", "decode", "masked_decode", "block_sparse", "tik", "tik_decode")
+OTHERS = ("packed", "decode", "masked_decode", "block_sparse", "block_sparse_tik", "tik", "tik_decode")
 
 
 @pytest.fixture
@@ -114,6 +114,7 @@ def names(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         *packed,
         *masked_decode.names(),
         *block_sparse.names(),
+        *block_sparse.tik_names(),
         *operators,
     ]
 

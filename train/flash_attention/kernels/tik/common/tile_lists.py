@@ -24,7 +24,10 @@ BLOCK_WORDS = 8  # int32 words of a block of global memory
 
 
 def fits(problem: KernelProblem, plan: BlockPlan) -> bool:
-    """Return if tiles of a plan lie in one tile of the mask or hold two."""
+    """Return if a list can name the tiles of a plan.
+
+    A tile lies in one tile of the block mask, or two of these share it.
+    """
     tile, rows, keys = problem.block_mask_tile, plan.rows, plan.keys
     inside = tile % rows == 0 or rows == padded(problem.seq_q) <= tile
     return inside and -(-keys // tile) <= 2 and (tile % keys == 0 or keys % tile == 0 or keys == padded(problem.seq_k))
