@@ -114,8 +114,8 @@ struct BackwardTileBase {
     rest = arena.take<float>(kBackwardRows);
     delta = arena.take<float>(kBackwardRows);
     inputs.allocate(arena, problem, kBackwardRows);
-    scores.allocate(arena);
-    probability_gradients.allocate(arena);
+    scores.allocate(arena, true);
+    probability_gradients.allocate(arena, false);
     if (problem.capped() && plan.outputs.d_bias) bias_gradient = arena.take<float>(kBackwardRows * kBiasStride);
   }
   static constexpr int64_t kBiasStride = tile_stride(kKeyTile);
@@ -194,10 +194,8 @@ struct PairedBackwardTile : BackwardTileBase<Math> {
     score_gradient_rows = arena.take<uint32_t>(kBackwardRows * kByKeyStride);
   }
   void load_rows(const Rows& query_rows, const Rows& d_output_rows) {
-    Pack<Math>::rows(query_rows, this->q.count, this->q.padded, this->query);
-    Pack<Math>::rows(d_output_rows, this->q.count, this->q.padded, this->d_output);
-    Pack<Math>::stacked(query_rows, this->q.count, this->q.padded, query_stacked);
-    Pack<Math>::stacked(d_output_rows, this->q.count, this->q.padded, d_output_stacked);
+    Pack<Math>::both(query_rows, this->q.count, this->q.padded, this->query, query_stacked);
+    Pack<Math>::both(d_output_rows, this->q.count, this->q.padded, this->d_output, d_output_stacked);
   }
   const uint32_t* gradient_by_key(int64_t row, int64_t column) const {
     return score_gradient_rows + row * kByKeyStride + column / 2;
@@ -348,22 +346,24 @@ void find_rows(BackwardTile<Math>& tile, const KeyTile& k) {
 template <class Math, class Arithmetic>
 void add_key_gradients(BackwardTile<Math>& tile, const KeyTile& k) {
   const int64_t width = tile.problem.head_dim, value_width = tile.problem.value_dim;
-  for (int64_t d = 0; d < width || d < value_width; d += kPanel) {
+  // Of one gradient after the other: a panel of the right operand then stays in the nearest cache.
+  const auto add = [&](const typename Math::Unit* left, const typename Math::Unit* right, int64_t right_stride, float* sums,
+                       int64_t sum_stride, int64_t columns, int64_t d) {
     for (int64_t strip = 0; strip * Math::kStrip < k.count; ++strip) {
       const int64_t first = tile.first_row[strip], column = strip * Math::kStrip;
       const int64_t steps = (tile.last_row[strip] - first) / Math::kPerUnit;
       if (steps <= 0) continue;
-      if (d < value_width)
-        accumulate<Arithmetic, BackwardTile<Math>::kByRow>(
-            tile.probability + tile.at(first, column), tile.kByRowStride,
-            tile.d_output_stacked + first / Math::kPerUnit * tile.output_stacked_stride + d, tile.output_stacked_stride,
-            steps, tile.d_value + column * tile.value_sum_stride + d, tile.value_sum_stride, value_width - d);
-      if (d < width)
-        accumulate<Arithmetic, BackwardTile<Math>::kByRow>(
-            tile.score_gradient + tile.at(first, column), tile.kByRowStride,
-            tile.query_stacked + first / Math::kPerUnit * tile.stacked_stride + d, tile.stacked_stride, steps,
-            tile.d_key + column * tile.sum_stride + d, tile.sum_stride, width - d);
+      accumulate<Arithmetic, BackwardTile<Math>::kByRow>(left + tile.at(first, column), tile.kByRowStride,
+                                                         right + first / Math::kPerUnit * right_stride + d, right_stride,
+                                                         steps, sums + column * sum_stride + d, sum_stride, columns - d);
     }
+  };
+  for (int64_t d = 0; d < width || d < value_width; d += kPanel) {
+    if (d < value_width)
+      add(tile.probability, tile.d_output_stacked, tile.output_stacked_stride, tile.d_value, tile.value_sum_stride,
+          value_width, d);
+    if (d < width)
+      add(tile.score_gradient, tile.query_stacked, tile.stacked_stride, tile.d_key, tile.sum_stride, width, d);
   }
   if (!tile.plan.careful) return;
   const auto each_key = [&](int64_t m, const auto& use) {

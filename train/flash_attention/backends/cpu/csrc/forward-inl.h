@@ -99,7 +99,7 @@ struct ForwardTile {
     key = arena.take<Unit>(Math::kParts * kKeyTile * units);
     value = arena.take<Unit>(kKeyTile / Math::kPerUnit * value_stride);
     pack = arena.take<Unit>(kLanes * (query_stride > value_stride ? query_stride : value_stride));
-    products.allocate(arena);
+    products.allocate(arena, true);
   }
 
   void set_blocks() {

@@ -167,8 +167,9 @@ FA_INLINE void accumulate(const typename Math::Unit* a, ptrdiff_t a_stride, cons
 // rows from `strip` and kCount vectors of columns from `panel` at a time.
 template <class Math>
 struct CellProducts {
+  // Of all parts, or without those that only scores need.
   template <class Arena>
-  void allocate(Arena&) {}
+  void allocate(Arena&, bool) {}
   // From now on of other operands.
   void start() {}
   template <class Arithmetic, int kCount>

@@ -299,6 +299,10 @@ struct PackPairs {
       }
     }
   }
+  static void both(const Rows& src, int64_t count, int64_t padded, uint32_t* in_rows, uint32_t* in_stack) {
+    rows(src, count, padded, in_rows);
+    stacked(src, count, padded, in_stack);
+  }
   static void clear_stacked(uint32_t* tile, int64_t stride, int64_t row, int64_t column) {
     reinterpret_cast<uint16_t*>(tile + row / 2 * stride + column)[row % 2] = 0;
   }

@@ -144,6 +144,30 @@ struct PackParts {
         Math::store_pairs_by(take_input_part<S>, dst + m / 2 * stride + k, stride / kParts, load(src, m, count, k),
                              load(src, m + 1, count, k));
   }
+  // rows() and stacked() of an even number of rows, which are split once.
+  static void both(const Rows& src, int64_t count, int64_t padded, uint32_t* in_rows, uint32_t* in_stack) {
+    const int64_t width = units(src.columns), stride = row_stride(src.columns);
+    const int64_t stack_stride = stacked_stride(src.columns), stacked_columns = round_up(src.columns, kWhole);
+    for (int64_t m = 0; m < padded; m += 2)
+      for (int64_t k = 0; k < width; k += kLanes) {
+        F rest[2][2] = {{load(src, m, count, 2 * k), load(src, m, count, 2 * k + kLanes)},
+                        {load(src, m + 1, count, 2 * k), load(src, m + 1, count, 2 * k + kLanes)}};
+#pragma GCC unroll 3
+        for (int part = 0; part < kParts; ++part) {
+          F of[2][2];
+#pragma GCC unroll 2
+          for (int row = 0; row < 2; ++row)
+#pragma GCC unroll 2
+            for (int n = 0; n < 2; ++n) of[row][n] = part < kParts - 1 ? take_input_part<S>(rest[row][n]) : rest[row][n];
+          uint32_t* const to = in_rows + m * stride + part * width + k;
+          S::u_store(to, S::bf16_neighbours(of[0][0], of[0][1]));
+          S::u_store(to + stride, S::bf16_neighbours(of[1][0], of[1][1]));
+          uint32_t* const stack = in_stack + m / 2 * stack_stride + part * (stack_stride / kParts) + 2 * k;
+          S::u_store(stack, S::bf16_pairs(of[0][0], of[1][0]));
+          if (2 * k + kLanes < stacked_columns) S::u_store(stack + kLanes, S::bf16_pairs(of[0][1], of[1][1]));
+        }
+      }
+  }
   static void clear_stacked(uint32_t* tile, int64_t stride, int64_t row, int64_t column) {
     for (int part = 0; part < kParts; ++part)
       reinterpret_cast<uint16_t*>(tile + row / 2 * stride + part * (stride / kParts) + column)[row % 2] = 0;

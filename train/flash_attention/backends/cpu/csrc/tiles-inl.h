@@ -91,7 +91,7 @@ struct TileProducts {
 };
 
 // Numbers of kCount parts. Of the products of parts those are left out that are the smallest by far: of float32 whatever
-// is below 2^-24 of the whole, of float16 the second by the second part, unless the sums are scores.
+// is below 2^-24 of the whole, of float16 the second by the second part, unless the sums are scores (kAll).
 template <class S, class T, int kCount>
 struct TileMathOf : PartsMathOf<S, kCount>, TileProducts<TileMathOf<S, T, kCount>> {
   using Session = TileSession<T>;
@@ -100,7 +100,7 @@ struct TileMathOf : PartsMathOf<S, kCount>, TileProducts<TileMathOf<S, T, kCount
   using TileProducts<TileMathOf>::kWhole;
 
   // Sums in tiles 0 to 3, row by row; left operands in 4 and 5, right ones in 6 and 7.
-  template <bool kFresh, int kRowTiles, int kColumnTiles>
+  template <bool kFresh, int kRowTiles, int kColumnTiles, bool kAll = kFresh>
   static FA_NOINLINE void block(const TileOperands& of) {
     constexpr bool kTwoRows = kRowTiles == 2, kTwoColumns = kColumnTiles == 2;
     const ptrdiff_t c_bytes = of.c_stride * 4, a_bytes = of.a_stride * 4, b_bytes = of.b_stride * 4;
@@ -143,12 +143,23 @@ struct TileMathOf : PartsMathOf<S, kCount>, TileProducts<TileMathOf<S, T, kCount
         right(0), multiply();
       } else if constexpr (kCount == 2) {
         left(1);
-        if constexpr (kFresh) right(1), multiply();
+        if constexpr (kAll) right(1), multiply();
         right(0), multiply();
         left(0), multiply();
         right(1), multiply();
       } else {
-        left(0), right(0), multiply();
+        T::template load<4>(of.a + k, a_bytes);
+        T::template load<6>(of.b + k * of.b_stride, b_bytes);
+        T::template dot_bf16<0, 4, 6>();
+        if constexpr (kTwoColumns) {
+          T::template load<7>(of.b + k * of.b_stride + kTileSide, b_bytes);
+          T::template dot_bf16<1, 4, 7>();
+        }
+        if constexpr (kTwoRows) {
+          T::template load<5>(of.a + k + kTileSide * of.a_stride, a_bytes);
+          T::template dot_bf16<2, 5, 6>();
+          if constexpr (kTwoColumns) T::template dot_bf16<3, 5, 7>();
+        }
       }
     }
     T::template store<0>(of.c, c_bytes);
@@ -190,7 +201,7 @@ struct TileExactMathOf : Bf16ExactMathOf<S>, TileProducts<TileExactMathOf<S, T>>
   static FA_INLINE void store_pairs(uint32_t* to, ptrdiff_t, F low, F high) {
     S::u_store(to, TileExactMathOf::pairs(low, high));
   }
-  template <bool kFresh, int kRowTiles, int kColumnTiles>
+  template <bool kFresh, int kRowTiles, int kColumnTiles, bool kAll = kFresh>
   static FA_NOINLINE void block(const TileOperands& of) {
     for (int64_t m = 0; m < kRowTiles * kTileSide; ++m)
       for (int64_t n = 0; n < kColumnTiles * kTileSide; n += kLanes) {
@@ -229,7 +240,7 @@ struct TileWholeMathOf : TileMathOf<S, T, kCount>, TileProducts<TileWholeMathOf<
     Base::store_pairs_by(take_any_part<S>, to, next, low, high);
   }
 
-  template <bool kFresh, int kRowTiles, int kColumnTiles>
+  template <bool kFresh, int kRowTiles, int kColumnTiles, bool kAll = kFresh>
   static FA_NOINLINE void block(const TileOperands& of) {
     constexpr int64_t kMost = kTileBlock;
     const auto number = [&](const uint32_t* first, ptrdiff_t next, int64_t half) {
@@ -251,7 +262,7 @@ struct TileWholeMathOf : TileMathOf<S, T, kCount>, TileProducts<TileWholeMathOf<
         sums[m][n] = kFresh ? 0.0f : of.c[m * of.c_stride + n];
         for (int64_t k = 0; k < 2 * of.steps; ++k) sums[m][n] += left(m, k) * right(k, n);
       }
-    Base::template block<kFresh, kRowTiles, kColumnTiles>(of);
+    Base::template block<kFresh, kRowTiles, kColumnTiles, kAll>(of);
     for (int64_t m = 0; any && m < kRowTiles * kTileSide; ++m)
       for (int64_t n = 0; n < kColumnTiles * kTileSide; ++n)
         if (row_is[m] || column_is[n]) of.c[m * of.c_stride + n] = sums[m][n];
@@ -271,7 +282,8 @@ struct CarefulOf<TileMathOf<S, T, 1>> {
 template <class S, class T, int kCount>
 struct CellProducts<TileMathOf<S, T, kCount>> {
   template <class A>
-  void allocate(A& arena) {
+  void allocate(A& arena, bool all) {
+    all_ = all;
     sums_ = arena.template take<float>(kTileBlock * kTileBlock);
   }
   void start() { panel_ = -1; }
@@ -282,8 +294,9 @@ struct CellProducts<TileMathOf<S, T, kCount>> {
     if (panel != panel_ || first != first_) {
       panel_ = panel;
       first_ = first;
-      Arithmetic::template block<true, 2, 2>(
-          {a + first * a_stride, a_stride, b + kCount * panel * units, kPanel, units, sums_, kTileBlock, units, units * kPanel});
+      const TileOperands of{a + first * a_stride, a_stride,   b + kCount * panel * units, kPanel, units, sums_,
+                            kTileBlock,           units,      units * kPanel};
+      all_ ? Arithmetic::template block<true, 2, 2>(of) : Arithmetic::template block<true, 2, 2, false>(of);
     }
 #pragma GCC unroll 16
     for (int m = 0; m < kRows; ++m)
@@ -293,6 +306,7 @@ struct CellProducts<TileMathOf<S, T, kCount>> {
 
  private:
   float* sums_ = nullptr;  // [kTileBlock][kTileBlock]
+  bool all_ = true;
   int64_t first_ = 0;      // row and column of the block
   int64_t panel_ = -1;
 };
