@@ -16,8 +16,10 @@ from flash_attention.call.checks import check_bool
 from flash_attention.compat import mindspore_ops
 from flash_attention.compat.mindspore_ops import flash_attention_score
 from flash_attention.compat.mindspore_ops.inference import decided, say
+from flash_attention.compat.mindspore_ops.refused import REFUSED
 
-_OURS: dict[str, Any] = {name: getattr(mindspore_ops, name) for name in mindspore_ops.__all__}
+#: What takes MindSpore's place, by name.
+OURS: dict[str, Any] = {**{name: getattr(mindspore_ops, name) for name in mindspore_ops.__all__}, **REFUSED}
 _MEANINGS = {
     True: "True: without attn_mask, next_tokens 0 means causal",
     False: "False: without attn_mask, next_tokens 0 means nothing",
@@ -47,8 +49,8 @@ class Patch:
     block.
 
     Attributes:
-        report (dict): per name, such as "mindspore.ops.flash_attention_score", "replaced", "added" or why it was left
-            alone; under "inference", the meaning of calls that inference and training read in different ways.
+        report (dict): per name, such as "mindspore.ops.flash_attention_score", "replaced", "added", "refused" or why it
+            was left alone; under "inference", the meaning of calls that inference and training read in different ways.
     """
 
     def __init__(self) -> None:
@@ -94,12 +96,12 @@ class Patch:
     def _replace(self, module: Any, name: str) -> None:
         place = f"{module.__name__}.{name}"
         before = vars(module).get(name, _MISSING)
-        if before is _OURS[name]:
+        if before is OURS[name]:
             self.report[place] = "left alone: replaced before"
             return
-        setattr(module, name, _OURS[name])
+        setattr(module, name, OURS[name])
         self._before.append((module, name, before))
-        self.report[place] = "added" if before is _MISSING else "replaced"
+        self.report[place] = "refused" if name in REFUSED else "added" if before is _MISSING else "replaced"
         if isinstance(before, FunctionType) and module.__name__ == _HOME == before.__module__:
             self._code.append((before, before.__code__, before.__defaults__))
             before.__code__, before.__defaults__ = _early_bound.__code__, None
@@ -108,9 +110,9 @@ class Patch:
 def patch_mindspore(inference: bool | None = None) -> Patch:
     """Make MindSpore's attention operators ours, wherever MindSpore's modules have them.
 
-    They are `flash_attention_score`, `rotary_position_embedding`, and the primitives `FlashAttentionScore`,
-    `ReshapeAndCache`, `PagedAttention`, `PagedAttentionMask`, `ApplyRotaryPosEmb` and `RotaryPositionEmbedding`. If the
-    device has MindSpore's own (Atlas A2 and later), they stay.
+    They are the functions and primitives of `flash_attention.compat.mindspore_ops`. Others raise NotImplementedError:
+    nsa_*, kv_scale_cache, mla, mla_preprocess and the primitives of gradients. If the device has MindSpore's own
+    (Atlas A2 and later), they stay.
 
     Code that imported flash_attention_score before gets ours too. Modules that imported another name before keep
     MindSpore's, so call this first; a warning and the report name such modules. If the device target later becomes one
@@ -154,7 +156,7 @@ def patch_mindspore(inference: bool | None = None) -> Patch:
             patch._replace(module, name)
     for module_name, module in sorted(sys.modules.items()):
         if module_name.partition(".")[0] == "mindspore" and getattr(module, "__name__", None) == module_name:
-            for name in _OURS:
+            for name in OURS:
                 if module_name == _HOME and name == "FlashAttentionScore":
                     continue  # MindSpore's function needs its own primitive, if ours hand over to it
                 if name in vars(module) and f"{module_name}.{name}" not in patch.report:

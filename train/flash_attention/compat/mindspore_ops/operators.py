@@ -82,10 +82,10 @@ def flash_attention_score(
     settings = (head_num, keep_prob, scalar_value, pre_tokens, next_tokens, inner_precise, input_layout, sparse_mode)
     settings = (*settings, inference)
     tensors = query, key, value, real_shift, drop_mask, attn_mask
-    return _run("output", settings, tensors, padding_mask, (prefix, actual_seq_qlen, actual_seq_kvlen), None)
+    return run_score("output", settings, tensors, padding_mask, (prefix, actual_seq_qlen, actual_seq_kvlen), None)
 
 
-def _run(result, settings, tensors, padding_mask, numbers, request):
+def run_score(result, settings, tensors, padding_mask, numbers, request):
     """Compute a call's "output", or its queries' "statistics"."""
     query, key, value, real_shift, drop_mask, attn_mask = tensors
     prefix = _plain("prefix", numbers[0])
@@ -144,12 +144,12 @@ class FlashAttentionScore(Operator):
     ):
         tensors = query, key, value, real_shift, drop_mask, attn_mask
         numbers = prefix, actual_seq_qlen, actual_seq_kvlen
-        output = _run("output", self.settings, tensors, padding_mask, numbers, self.request)
+        output = run_score("output", self.settings, tensors, padding_mask, numbers, self.request)
         if meaning(self.inference):
-            absent = _scalar(spec(query), float("nan"))
+            absent = scalar_like(query, float("nan"))
             return absent, absent, absent, output
-        softmax_max, softmax_sum = _run("statistics", self.settings, tensors, padding_mask, numbers, None)
-        return softmax_max, softmax_sum, _scalar(spec(query), 0.0), output
+        softmax_max, softmax_sum = run_score("statistics", self.settings, tensors, padding_mask, numbers, None)
+        return softmax_max, softmax_sum, scalar_like(query, 0.0), output
 
     def shard(self, in_strategy=None, out_strategy=None):
         """Split batch and heads over devices; None leaves the operator whole.
@@ -179,6 +179,11 @@ def _numbers(name, given):
     for number in given:
         check_int(name, number, 0)
     return tuple(map(int, given))
+
+
+def scalar_like(tensor, number):
+    """Return a number of shape () in a tensor's dtype."""
+    return _scalar(spec(tensor), number)
 
 
 @compile_time

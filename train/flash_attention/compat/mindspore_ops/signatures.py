@@ -38,7 +38,26 @@ _INCRE_INPUTS = (
 )
 _FUSED_INPUTS = f"actual_seq_lengths actual_seq_lengths_kv {_QUANTISED} !antiquant_scale !antiquant_offset"
 
+_FAR = f"!pre_tokens={2**63 - 1} !next_tokens={2**63 - 1}"
+_SPEED = (
+    f"pse padding_mask atten_mask:attn_mask scale:scale_value=1.0 keep_prob=1.0 {_TOKENS} inner_precise=0 prefix "
+    "actual_seq_qlen actual_seq_kvlen sparse_mode=0 gen_mask_parallel=True sync=False pse_type=1 !q_start_idx "
+    "!kv_start_idx"
+)
+_SPARSE = (
+    "!block_table actual_seq_lengths_query actual_seq_lengths_kv query_rope key_rope sparse_block_size=1 "
+    f"layout_query='BSND' layout_kv='BSND' sparse_mode=3 {_FAR} attention_mode=0 return_softmax_lse=False"
+)
+_INDEXER = (
+    "actual_seq_lengths_query actual_seq_lengths_key:actual_seq_lengths_kv !block_table layout_query='BSND' "
+    f"layout_key:layout_kv='BSND' sparse_count=2048 sparse_mode=3 {_FAR} return_value=False"
+)
+
 _SIGNATURES = {
+    "speed_fusion_attention": f"query key value head_num input_layout * {_SPEED}",
+    "SpeedFusionAttention": f"query key value head_num input_layout seed offset {_SPEED}",
+    "sparse_flash_attention": f"query key value sparse_indices scale_value {_SPARSE}",
+    "lightning_indexer": f"query key weights {_INDEXER}",
     "prompt_flash_attention": f"{_PROMPT_INPUTS} {_PROMPT}",
     "PromptFlashAttention": _PROMPT,
     "PromptFlashAttention()": _PROMPT_INPUTS,
@@ -116,7 +135,7 @@ def _places(operator, wanted, count, names):
             raise TypeError(f"{name}: given by position and by keyword, allowed is one of them")
         places[name] = -1
     of_ours = {one.ours: one for one in arguments.values() if not one.refused}
-    found: list[tuple] = []
+    found = []
     for ours in wanted:
         one = of_ours.get(ours)
         if one is None or one.theirs not in places:
@@ -140,5 +159,6 @@ def _check_absent(operator, name, given):
     if given != default:
         shown = "a Tensor" if isinstance(given, tuple) else repr(given)
         raise ValueError(
-            f"{name}: got {shown}, allowed is {default}; quantisation, shared prefixes and paddings are out of scope"
+            f"{name}: got {shown}, allowed is {default}; quantisation, shared prefixes and paddings are "
+            "out of scope, as are other arguments that must have their default"
         )

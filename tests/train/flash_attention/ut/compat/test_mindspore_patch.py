@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from flash_attention import attention_backend, patch_mindspore
 from flash_attention.backends import fused, registry
-from flash_attention.compat import mindspore_ops
+from flash_attention.compat import mindspore_ops, mindspore_patch
+from flash_attention.compat.mindspore_ops.refused import REFUSED
 from mindspore import Tensor, nn, ops
 from mindspore.ops.operations import nn_ops
 
@@ -17,7 +18,7 @@ from mindspore.ops.operations import nn_ops
 early_bound = getattr(ops, "flash_attention_score", None)
 pytestmark = pytest.mark.skipif(early_bound is None, reason="this MindSpore has none")
 
-NAMES = mindspore_ops.__all__
+NAMES = tuple(mindspore_patch.OURS)
 
 
 def places():
@@ -39,8 +40,10 @@ def test_every_name_in_mindspore_is_ours_inside_the_block_and_its_own_after_it()
         # Other tests may have left modules that imported the primitive.
         report = {place: what for place, what in patch.report.items() if place.startswith("mindspore.")}
         assert {module + "." + name for module, name in inside} == set(report)
-        assert all(value is getattr(mindspore_ops, name) for (_, name), value in inside.items())
-        assert set(report.values()) == {"replaced"}
+        assert all(value is mindspore_patch.OURS[name] for (_, name), value in inside.items())
+        assert all(
+            what == ("refused" if place.rpartition(".")[2] in REFUSED else "replaced") for place, what in report.items()
+        )
     assert places() == before
 
 
@@ -162,3 +165,16 @@ def test_unpatched_mindspore_has_no_kernel_on_a_cpu():
     with pytest.raises(RuntimeError):
         ops.flash_attention_score(query, query, query, 1).asnumpy()
         ms.runtime.synchronize()
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_has_no_place_here_is_refused_by_name(mode, name):
+    def call(query):
+        return REFUSED[name](query)
+
+    with patch_mindspore(), pytest.raises(NotImplementedError, match=f"^{name}: flash_attention has none; "):
+        if name[0].isupper():
+            getattr(ops.auto_generate, name, REFUSED[name])()
+        else:
+            assert getattr(ops.auto_generate, name, REFUSED[name]) is REFUSED[name]
+            (ms.jit(call) if mode == "graph" else call)(Tensor([1.0]))

@@ -1,0 +1,303 @@
+"""`lightning_indexer` and `sparse_flash_attention`: choose keys for each query, and attention to these alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mindspore as ms
+from mindspore import Tensor, nn, ops
+from mindspore import dtype as mstype
+
+from flash_attention.bridge.constants import filled, numbered
+from flash_attention.bridge.parameters import EntryCell
+from flash_attention.bridge.precision import fix_dtypes
+from flash_attention.bridge.tensors import as_int32, compile_time, read_specs, remembered, spec, tensor_spec
+from flash_attention.call.checks import INTEGERS, check_bool, check_dtype, check_int, check_name, check_real
+from flash_attention.call.inputs import DTYPES, TensorSpec
+from flash_attention.call.layout import UNKNOWN
+from flash_attention.compat.ascend910 import Operator
+from flash_attention.compat.mindspore_ops.signatures import arguments_of
+from flash_attention.functional import flash_attention
+
+_LENGTHS = "actual_seq_lengths_query", "actual_seq_lengths_kv"
+_RULES = "layout_query", "layout_kv", "sparse_mode"
+_ATTENTION = (
+    *("query", "key", "value", "sparse_indices", *_LENGTHS, "query_rope", "key_rope", "scale_value", *_RULES),
+    *("sparse_block_size", "attention_mode", "return_softmax_lse"),
+)
+_INDEXER = ("query", "key", "weights", *_LENGTHS, *_RULES, "sparse_count")
+_CAUSAL = 3  # sparse_mode: aligned bottom right
+
+
+def sparse_flash_attention(*given, **named):
+    """Compute `mindspore.ops.sparse_flash_attention`: each query sees the keys in `sparse_indices`.
+
+    A mask of all queries and keys says what is visible, so that it saves no work. Indices count inside their sequence.
+
+
+    Args:
+        query (Tensor): (B, S1, N1, D), or (T1, N1, D) in layout "TND"; float16, bfloat16 or float32.
+        key, value (Tensor): (B, S2, 1, D) or (T2, 1, D).
+        sparse_indices (Tensor): ints (B, S1, 1, count) or (T1, 1, count); numbers that are no key count for nothing.
+        scale_value (float): factor on the scores.
+        actual_seq_lengths_query, actual_seq_lengths_kv (Tensor): ints (B,), in "TND" the ends of the sequences.
+        query_rope, key_rope (Tensor): like query and key, further columns of both.
+        sparse_block_size (int): keys that an index stands for, one behind the other.
+        layout_query, layout_kv (str): "BSND" or "TND", both alike.
+        sparse_mode (int): 0, or 3: also causal, aligned bottom right.
+        attention_mode (int): 2 with query_rope and key_rope.
+        return_softmax_lse (bool): refused if True: maxima and sums are not computed.
+
+    Returns:
+        The output like query, as wide as value, and two Tensors of no use, ().
+
+    Raises:
+        TypeError, ValueError: an argument is not allowed.
+    """
+    found = arguments_of("sparse_flash_attention", _ATTENTION, given, named)
+    query, key, value, indices, lengths_q, lengths_k, query_rope, key_rope = found[:8]
+    tensors = spec(query), spec(key), spec(value), spec(indices), spec(lengths_q), spec(lengths_k)
+    run = _planned(found[8:], (*tensors, spec(query_rope), spec(key_rope)))
+    return run(query, key, value, indices, lengths_q, lengths_k, query_rope, key_rope)
+
+
+def lightning_indexer(*given, **named):
+    """Compute `mindspore.ops.lightning_indexer`: the keys with the highest scores for each query.
+
+    The score is the sum over heads of weight * relu(query @ key). It has no gradient through the indices.
+
+    Args:
+        query (Tensor): (B, S1, N1, D), or (T1, N1, D) in layout "TND"; float16, bfloat16 or float32.
+        key (Tensor): (B, S2, 1, D) or (T2, 1, D).
+        weights (Tensor): (B, S1, N1) or (T1, N1).
+        actual_seq_lengths_query, actual_seq_lengths_key (Tensor): as in `sparse_flash_attention`.
+        layout_query, layout_key (str): "BSND" or "TND", both alike.
+        sparse_count (int): indices of each query.
+        sparse_mode (int): 0, or 3: causal, aligned bottom right.
+        return_value (bool): without effect.
+
+    Returns:
+        The indices in their sequence, int32 (B, S1, 1, sparse_count) or (T1, 1, sparse_count), falling by score, -1
+        where there is no key; and the scores, dtype of query, -inf there.
+
+    Raises:
+        TypeError, ValueError: an argument is not allowed.
+    """
+    found = arguments_of("lightning_indexer", _INDEXER, given, named)
+    query, key, weights, lengths_q, lengths_k = found[:5]
+    tensors = spec(query), spec(key), spec(weights), spec(lengths_q), spec(lengths_k)
+    return _planned_index(found[5:], tensors)(query, key, weights, lengths_q, lengths_k)
+
+
+@ms.jit_class
+class SparseFlashAttention(Operator):
+    """The primitive of `sparse_flash_attention`."""
+
+    def __init__(self):
+        super().__init__("SparseFlashAttention")
+
+    def __call__(self, *given, **named):
+        return sparse_flash_attention(*given, **named)
+
+
+@ms.jit_class
+class LightningIndexer(Operator):
+    """The primitive of `lightning_indexer`."""
+
+    def __init__(self):
+        super().__init__("LightningIndexer")
+
+    def __call__(self, *given, **named):
+        return lightning_indexer(*given, **named)
+
+
+@compile_time
+def _planned(settings, specs):
+    required = tuple(map(tensor_spec, _ATTENTION[:4], specs[:4]))
+    return _cell(tuple(settings), (*required, *read_specs(_ATTENTION[4:8], specs[4:])))
+
+
+@compile_time
+def _planned_index(settings, specs):
+    required = tuple(map(tensor_spec, _INDEXER[:3], specs[:3]))
+    return _index_cell(tuple(settings), (*required, *read_specs(_LENGTHS, specs[3:])))
+
+
+@remembered
+def _cell(settings: tuple, specs: tuple) -> nn.Cell:
+    scale, *rules, block, mode, with_lse = settings
+    query, key, value, indices, *_, query_rope, key_rope = specs
+    _check(rules, (("query", query), ("key", key), ("value", value)), specs[4:6])
+    check_dtype("sparse_indices", indices.dtype, INTEGERS)
+    if indices.shape[:-1] != (*query.shape[:-2], 1):
+        allowed = (*query.shape[:-2], 1, "count")
+        raise ValueError(f"sparse_indices: got shape {indices.shape}, allowed is {allowed}".replace("'", ""))
+    check_int("sparse_block_size", block, 1)
+    if check_bool("return_softmax_lse", with_lse):
+        raise ValueError("return_softmax_lse: got True, allowed is False; maxima and sums are not computed")
+    if (mode == 2) != (query_rope is not None) or (mode == 2) != (key_rope is not None) or mode not in (0, 2):
+        raise ValueError(
+            f"attention_mode: got {mode!r}, allowed are 2 with query_rope and key_rope, and 0 without both of them"
+        )
+    for name, rope, like in (("query_rope", query_rope, query), ("key_rope", key_rope, key)):
+        if rope is not None and (rope.shape[:-1] != like.shape[:-1] or rope.dtype != query.dtype):
+            raise ValueError(f"{name}: got {rope.dtype} {rope.shape}, allowed is {query.dtype} {like.shape[:-1]} + D")
+    return fix_dtypes(_Sparse(check_real("scale_value", scale), block, _Tokens(rules, query, key), value))
+
+
+@remembered
+def _index_cell(settings: tuple, specs: tuple) -> nn.Cell:
+    *rules, count = settings
+    query, key, weights = specs[:3]
+    _check(rules, (("query", query), ("key", key)), specs[3:5])
+    check_dtype("weights", weights.dtype, DTYPES)
+    if weights.shape != query.shape[:-1]:
+        raise ValueError(f"weights: got shape {weights.shape}, allowed is {query.shape[:-1]}")
+    check_int("sparse_count", count, 1)
+    return fix_dtypes(_Index(count, _Tokens(rules, query, key), query))
+
+
+def _check(rules: list, tensors: tuple, lengths: tuple) -> None:
+    layout, of_keys, mode = rules
+    check_name("layout_query", layout, ("BSND", "TND"))
+    check_name("layout_kv", of_keys, (layout,))
+    if mode not in (0, _CAUSAL) or isinstance(mode, bool):
+        raise ValueError(f"sparse_mode: got {mode!r}, allowed are 0 and 3")
+    query, packed = tensors[0][1], layout == "TND"
+    for name, one in tensors:
+        check_dtype(name, one.dtype, DTYPES)
+        if one.dtype != query.dtype:
+            raise TypeError(f"{name}: got dtype {one.dtype}, but query is {query.dtype}; they must be equal")
+        if UNKNOWN in one.shape:
+            raise ValueError(f"{name}: got shape {one.shape} in a graph for dynamic shapes, allowed are known shapes")
+        rank, heads = (3, 4)[not packed], name == "query" or one.shape[-2:-1] == (1,)
+        if len(one.shape) != rank or not heads or not packed and one.shape[0] != query.shape[0]:
+            allowed = "(T, N, D)" if packed else "(B, S, N, D)"
+            raise ValueError(f"{name}: got shape {one.shape}, allowed is {allowed}, N = 1 but in query, and one batch")
+    for name, one in zip(_LENGTHS, lengths):
+        if one is None:
+            if packed:
+                raise ValueError(f"{name}: got None with layout 'TND', allowed are the ends of the sequences")
+            continue
+        check_dtype(name, one.dtype, INTEGERS)
+        if len(one.shape) != 1 or not packed and one.shape != query.shape[:1]:
+            raise ValueError(f"{name}: got shape {one.shape}, allowed is (B,)")
+
+
+class _Tokens(nn.Cell):
+    """Say where queries and keys stand, and which of them may see each other. Packed tokens are one batch item."""
+
+    def __init__(self, rules: list, query: TensorSpec, key: TensorSpec):
+        super().__init__()
+        self.packed, self.causal = rules[0] == "TND", rules[2] == _CAUSAL
+        self.seq_q, self.seq_k = query.shape[-3], key.shape[-3]
+
+    def construct(self, lengths_q, lengths_k):
+        """Return the first key of each query's sequence, and what is hidden: both (B or 1, S1, ...)."""
+        row, column = ops.reshape(numbered(self.seq_q), (1, -1, 1)), ops.reshape(numbered(self.seq_k), (1, 1, -1))
+        begin = row * 0
+        if self.packed:
+            begin_q, end_q = self.around(row, lengths_q)
+            begin, end_k = self.around(row, lengths_q, lengths_k)
+            hidden = ops.logical_or(column < begin, column >= end_k)
+            position = row - begin_q + begin + (end_k - begin) - (end_q - begin_q)
+        else:
+            end_q, end_k = row[:, :1] * 0 + self.seq_q, row[:, :1] * 0 + self.seq_k
+            if lengths_q is not None:
+                end_q = ops.reshape(as_int32(lengths_q), (-1, 1, 1))
+            if lengths_k is not None:
+                end_k = ops.reshape(as_int32(lengths_k), (-1, 1, 1))
+            hidden = ops.logical_or(column >= end_k, row >= end_q)
+            position = row + end_k - end_q
+        if self.causal:
+            hidden = ops.logical_or(hidden, column > position)
+        return begin, hidden
+
+    def around(self, row, ends, others=None):
+        """Return begin and end of each row's sequence, or of its `others`."""
+        ends = ops.reshape(ops.cast(ends, mstype.float32), (1, 1, -1))
+        begins = ops.concat((ends[..., :1] * 0, ends[..., :-1]), -1)
+        wide = ops.cast(row, mstype.float32)
+        mine = ops.cast(ops.logical_and(wide >= begins, wide < ends), mstype.float32)
+        if others is not None:
+            ends = ops.reshape(ops.cast(others, mstype.float32), (1, 1, -1))
+            begins = ops.concat((ends[..., :1] * 0, ends[..., :-1]), -1)
+        begin, end = (mine * begins).sum(-1), (mine * ends).sum(-1)
+        return ops.expand_dims(ops.cast(begin, mstype.int32), -1), ops.expand_dims(ops.cast(end, mstype.int32), -1)
+
+
+class _Sparse(EntryCell):
+    """Attention with a mask of what is in the indices."""
+
+    def __init__(self, scale: float, block: int, tokens: _Tokens, value: TensorSpec):
+        super().__init__()
+        self.block, self.tokens = block, tokens
+        self.rules: dict[str, Any] = {"scale": scale, "input_layout": "BSND"}
+        self.nothing = Tensor(float("nan"), getattr(mstype, value.dtype))
+
+    def construct(self, query, key, value, indices, lengths_q, lengths_k, query_rope, key_rope):
+        if query_rope is not None:
+            query, key = self.joined(query, query_rope), self.joined(key, key_rope)
+        begin, hidden = self.tokens(lengths_q, lengths_k)
+        rows = (query, key, value)
+        if self.tokens.packed:
+            rows = tuple([self.expanded(one) for one in rows])
+            indices = ops.expand_dims(indices, 0)
+        shown = self.shown(ops.squeeze(as_int32(indices), 2), begin)
+        hidden = ops.expand_dims(ops.logical_or(hidden, ops.logical_not(shown)), 1)
+        output = flash_attention(*rows, hidden, **self.rules)
+        if self.tokens.packed:
+            output = ops.cast(ops.squeeze(ops.cast(output, mstype.float32), 0), output.dtype)
+        return output, self.nothing, self.nothing
+
+    def shown(self, indices, begin):
+        """Return (B, S1, S2), True where a key is in the indices."""
+        keys = self.tokens.seq_k
+        blocks = -(-keys // self.block)
+        # The column behind the last key takes indices that are none. The first key of a packed sequence is begin.
+        wrong = ops.logical_or(indices < 0, indices >= blocks)
+        places = ops.select(wrong, indices * 0 + blocks, indices)
+        zeros = filled(indices.shape[:2] + (blocks + 1,), 0.0)
+        hits = ops.tensor_scatter_elements(zeros, places, ops.cast(places * 0 + 1, mstype.float32), 2)[..., :blocks]
+        column = ops.reshape(numbered(keys), (1, 1, -1)) - begin
+        inside = ops.maximum(column, 0) // self.block + filled(indices.shape[:2] + (keys,), 0.0).astype(mstype.int32)
+        return ops.gather_elements(hits, 2, inside) > 0
+
+    def joined(self, tensor, columns):
+        wide = ops.concat((ops.cast(tensor, mstype.float32), ops.cast(columns, mstype.float32)), -1)
+        return ops.cast(wide, tensor.dtype)
+
+    def expanded(self, tensor):
+        return ops.cast(ops.expand_dims(ops.cast(tensor, mstype.float32), 0), tensor.dtype)
+
+
+class _Index(EntryCell):
+    """Score all keys, one head after the other, and take the best."""
+
+    def __init__(self, count: int, tokens: _Tokens, query: TensorSpec):
+        super().__init__()
+        self.count, self.tokens, self.heads = count, tokens, query.shape[-2]
+        self.product = ops.BatchMatMul(transpose_b=True)
+
+    def construct(self, query, key, weights, lengths_q, lengths_k):
+        dtype = query.dtype
+        query, key, weights = (ops.cast(one, mstype.float32) for one in (query, key, weights))
+        if self.tokens.packed:
+            query, key, weights = (ops.expand_dims(one, 0) for one in (query, key, weights))
+        key, scores = key[:, :, 0], None
+        for head in range(self.heads):
+            one = ops.relu(self.product(query[:, :, head], key)) * weights[:, :, head : head + 1]
+            scores = one if scores is None else scores + one
+        begin, hidden = self.tokens(lengths_q, lengths_k)
+        scores = ops.masked_fill(scores, hidden, float("-inf"))
+        most = min(self.count, self.tokens.seq_k)
+        values, indices = ops.topk(scores, most)
+        absent = ops.equal(values, float("-inf"))
+        indices = ops.select(absent, indices * 0 - 1, indices - begin)
+        if most < self.count:
+            rest = filled(indices.shape[:2] + (self.count - most,), float("-inf"))
+            values = ops.concat((values, rest), -1)
+            indices = ops.concat((indices, ops.cast(rest * 0, mstype.int32) * 0 - 1), -1)
+        shape = indices.shape[1:2] if self.tokens.packed else indices.shape[:2]
+        shape = shape + (1, self.count)
+        return ops.reshape(indices, shape), ops.cast(ops.reshape(values, shape), dtype)
