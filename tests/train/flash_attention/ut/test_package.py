@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import json
 import re
 import subprocess
 import sys
@@ -79,7 +80,11 @@ flash_attention(x, x, x, causal_alignment="bottom")
 flash_attention(x, x, x, return_lse=True, is_causal=True)
 FlashAttention(32, input_layout="NBSD")
 flash_attention_varlen(x, x, x, (3,), (3,), backend="cuda")
+reveal_type(FlashAttention)
+reveal_type(FlashAttention(32).construct)
 """
+#: Lines of CALLS with an error.
+WRONG = [9, 10, 11, 12]
 
 
 @pytest.mark.system
@@ -92,7 +97,32 @@ def test_type_checkers_know_the_results_and_refuse_wrong_words(tmp_path: Path) -
     revealed = re.findall(r'Revealed type is "(tuple|Any)', done.stdout)
     assert revealed == ["Any", "tuple", "Any", "tuple"], done.stdout
     wrong = dict.fromkeys(re.findall(r":(\d+): error", done.stdout))
-    assert list(wrong) == ["9", "10", "11", "12"], done.stdout
+    assert list(map(int, wrong)) == WRONG, done.stdout
+
+
+@pytest.mark.builds
+def test_pyright_knows_the_results_and_the_layer(tmp_path: Path) -> None:
+    """Check what mypy does not see: a decorator may lose the class of the layer.
+
+    basedpyright is pyright with node in a wheel; pyright itself fetches node.
+    """
+    subprocess.run([sys.executable, "-m", "venv", tmp_path / "tools"], check=True)
+    python = tmp_path / "tools" / "bin" / "python"
+    install = "install", "--quiet", "--disable-pip-version-check", "basedpyright==1.40.2"
+    subprocess.run([python, "-m", "pip", *install], check=True)
+    (tmp_path / "calls.py").write_text(CALLS)
+    settings = {"extraPaths": [str(ROOT / "train")], "typeCheckingMode": "basic", "include": ["calls.py"]}
+    (tmp_path / "pyrightconfig.json").write_text(json.dumps(settings))
+    options = "--outputjson", "--project", tmp_path, "--pythonpath", sys.executable
+    done = subprocess.run([python, "-m", "basedpyright", *options], cwd=tmp_path, capture_output=True, text=True)
+    said = json.loads(done.stdout)["generalDiagnostics"]
+    revealed = [re.search(r' is "(.*)"', one["message"], re.DOTALL) for one in said if one["severity"] == "information"]
+    *results, layer, construct = [one[1] for one in revealed if one]
+    assert results == ["Tensor", "tuple[Tensor, Tensor]"] * 2
+    assert layer == "type[FlashAttention]"
+    assert construct.startswith("(query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None = None")
+    wrong = [one["range"]["start"]["line"] + 1 for one in said if one["severity"] == "error"]
+    assert wrong == WRONG, done.stdout
 
 
 def test_an_argument_by_the_name_of_another_library_is_python_s_error() -> None:
