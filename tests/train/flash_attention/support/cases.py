@@ -209,7 +209,7 @@ class Case:
         return _expected(self)
 
 
-#: Of arithmetic in float32 on tensors in the dtype, for normal inputs and 512 keys or more, all of which a row sees, or
+#: Of arithmetic in float32 on tensors in the dtype, for normal inputs and 128 keys or more, all of which a row sees, or
 #: those before it: multiples of the baseline's errors, and no floor.
 NORMAL = {
     "float16": reference.Limits(1.2, 0.5, 0.0, 0.0),

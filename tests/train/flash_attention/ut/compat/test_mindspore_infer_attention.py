@@ -128,7 +128,7 @@ class Prompts(nn.Cell):
         )
 
 
-@pytest.mark.spread
+@pytest.mark.daily("pynative-*-float32-*", "graph-BSH-float16-lengths, causal", "graph-BNSD-bfloat16-lengths")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("layout", ("BSH", "BNSD", "BSND", "BNSD_BSND"))
@@ -160,7 +160,7 @@ def test_prompts_see_what_their_rules_show(mode, layout, dtype, kind):
 STEPS = ("plain", "lengths", "one length", "mask", "shift", "all")
 
 
-@pytest.mark.spread
+@pytest.mark.daily("pynative-*-float32-*", "graph-BSH-float16-lengths", "graph-pages of BNSD-bfloat16-lengths")
 @pytest.mark.parametrize("kind", STEPS)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("layout", ("BSH", "BNSD", "BSND", "pages of BSH", "pages of BNSD"))

@@ -193,10 +193,10 @@ int run_backward(const Problem& p, const BackwardInputs& inputs, const BackwardO
   plan.factor_left = bias.wanted ? scale : 1.0f;
   (bias.by_row ? plan.d_bias : plan.d_bias_columns) = bias.sums;
 
-  const Buffer<float> row_values = allocate<float>((p.biased() ? 3 : 2) * rows);
+  const Buffer<float> row_values = allocate<float>(3 * rows);
   plan.shift = row_values.get();
   plan.delta = plan.shift + rows;
-  plan.rest = p.biased() ? plan.delta + rows : nullptr;
+  plan.rest = plan.delta + rows;
 
   // Sums of d_query: float32 in rows of whole cache lines, in the result itself where that is so.
   plan.d_query_width = (p.head_dim + 15) / 16 * 16;
@@ -229,7 +229,7 @@ int run_backward(const Problem& p, const BackwardInputs& inputs, const BackwardO
     return band.lo(first) >= band.hi(last);
   };
 
-  if (plan.rest && !find_rest(kernels, plan, failed)) return kNoMemory;
+  if (p.biased() && !find_rest(kernels, plan, failed)) return kNoMemory;
   int32_t care = 0;
   plan.care = &care;
   run_tasks(thread_count(work, heads * slices), heads * slices, scratch, failed, [&](int64_t task, char* memory, const auto&) {

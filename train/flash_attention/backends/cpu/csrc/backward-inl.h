@@ -289,8 +289,13 @@ struct BackwardCell {
         if (kBits) t = Simd::select(bits[m] >> (n * kLanes), t, Simd::set1(-kInfinity));
         Simd::store(waiting + m * Tile::kWaitingStride + n * kLanes, exp2<Math::kExpDegree>(t));
       }
-    tile.probability_gradients.template multiply_cell<Arithmetic, kCount>(
-        tile.d_output, tile.output_row_stride, tile.value, tile.value_units, strip, panel, acc);
+    if constexpr (std::is_same_v<Math, Float32Math>) {
+      tile.probability_gradients.template multiply_chains<Arithmetic, kCount>(
+          tile.d_output, tile.output_row_stride, tile.value, tile.value_units, strip, panel, acc);
+    } else {
+      tile.probability_gradients.template multiply_cell<Arithmetic, kCount>(
+          tile.d_output, tile.output_row_stride, tile.value, tile.value_units, strip, panel, acc);
+    }
     const F scale = Simd::set1(tile.plan.score_gradient_scale * tile.problem.dropout.scale);
     F p[kRows][kVectors], ds[kRows][kVectors];
 #pragma GCC unroll 16
@@ -468,7 +473,7 @@ bool backward_rows_of(BackwardTile<Math>& tile, const KeyTile& k, int64_t batch,
     tile.load_rows(queries, d_outputs);
     for (int64_t m = 0; m < q.padded; ++m) {
       tile.shift[m] = m < q.count ? plan.shift[row + m] : -kInfinity;
-      tile.rest[m] = m < q.count && plan.rest ? plan.rest[row + m] : 0.0f;
+      tile.rest[m] = m < q.count ? plan.rest[row + m] : 0.0f;
       tile.delta[m] = m < q.count ? plan.delta[row + m] : 0.0f;
     }
     tile.scores.start();
@@ -592,13 +597,18 @@ void backward_keys(const BackwardTask& whole, const NextTask<BackwardTask>& next
   if (!finite.all()) plan.ask_for_care();
 }
 
+// D is summed as float32 products of dO and V are: where one key has all the probability, dP - D is then exactly 0. Where
+// probabilities are rounded to bfloat16, the order does not matter.
 inline void backward_rows(const BackwardPlan& plan, int64_t batch_head, int64_t first, int64_t count, char* scratch) {
   const Problem& p = plan.problem;
-  const int64_t padded = round_up(p.value_dim, kLanes), row = batch_head * p.seq_q + first;
-  const int64_t lse_row = batch_head * p.lse_stride + first;
+  const int64_t row = batch_head * p.seq_q + first, lse_row = batch_head * p.lse_stride + first;
   Arena arena(scratch);
-  float* output = arena.take<float>(padded);
-  float* d_output = arena.take<float>(padded);
+  const int64_t stride = round_up(p.value_dim, kQuad * kChain);
+  float* const output = arena.take<float>(kQuad * stride);
+  float* const d_output = arena.take<float>(kQuad * stride);
+  std::memset(output, 0, kQuad * stride * sizeof(float));
+  std::memset(d_output, 0, kQuad * stride * sizeof(float));
+  float deltas[kQuad];
   const int64_t batch = batch_head / p.heads, head = batch_head % p.heads;
   const Rows outputs = output_rows(p, plan.inputs.output, batch, head, first);
   const Rows d_outputs = output_rows(p, plan.inputs.d_output, batch, head, first);
@@ -609,20 +619,27 @@ inline void backward_rows(const BackwardPlan& plan, int64_t batch_head, int64_t 
   Upcoming ahead;
   ahead.set(outputs.from(kAhead), d_outputs.from(kAhead), count - kAhead, count);
   for (int64_t m = 0; m < count; ++m) {
-    ahead.fetch();
-    load_row(p.dtype, outputs.row(m), p.value_dim, output);
-    load_row(p.dtype, d_outputs.row(m), p.value_dim, d_output);
-    F sum = Simd::zero();
-    for (int64_t d = 0; d < padded; d += kLanes) sum = Simd::fma(Simd::load(output + d), Simd::load(d_output + d), sum);
-    float delta = Simd::sum(sum);
+    if (m % kQuad == 0) {
+      const int64_t rows = Band::min(count - m, kQuad);
+      for (int64_t r = 0; r < rows; ++r) {
+        ahead.fetch();
+        load_row(p.dtype, outputs.row(m + r), p.value_dim, output + r * stride);
+        load_row(p.dtype, d_outputs.row(m + r), p.value_dim, d_output + r * stride);
+      }
+      multiply_rows(output, d_output, stride, p.value_dim, deltas);
+    }
+    float delta = deltas[m % kQuad];
     if (plan.inputs.d_logsumexp) delta -= plan.inputs.d_logsumexp[lse_row + m];
     const float logsumexp = plan.inputs.logsumexp[lse_row + m];
     const bool fully_masked = logsumexp == -kInfinity;
     // A row that sees nothing: its exponents are -inf and nothing it holds reaches the sums.
     // What a sink takes of a row is exp(sink - logsumexp).
-    const double rest = plan.rest ? plan.rest[row + m] * kLn2 : 0.0;
+    const double rest = p.biased() ? plan.rest[row + m] * kLn2 : 0.0;
     if (plan.d_sinks && !fully_masked) d_sink -= std::exp(static_cast<double>(p.sinks[head]) - logsumexp + rest) * delta;
-    plan.shift[row + m] = fully_masked ? -kInfinity : static_cast<float>(-logsumexp / to_natural);
+    const double shift = fully_masked ? -kInfinity : -logsumexp / to_natural;
+    plan.shift[row + m] = static_cast<float>(shift);
+    // Great scores are rounded by more than this corrects.
+    if (!p.biased()) plan.rest[row + m] = std::fabs(shift) < 4096 ? static_cast<float>(shift - plan.shift[row + m]) : 0.0f;
     plan.delta[row + m] = fully_masked ? 0.0f : delta * plan.score_gradient_scale;
   }
   const int64_t slices = (p.seq_q + kSliceRows - 1) / kSliceRows;

@@ -127,6 +127,34 @@ FA_INLINE void multiply(const typename Math::Unit* a, ptrdiff_t a_stride, const 
   }
 }
 
+// Sums of sums err less than one long sum: so many float32 products make a sum of their own.
+constexpr int64_t kChain = 32;
+constexpr int64_t kQuad = 4;
+
+// The products of a row of `a` and the same one of `b`, for kQuad rows, in the order of CellProducts::multiply_chains. Rows are
+// filled up with zeros to whole multiples of kQuad chains.
+FA_INLINE void multiply_rows(const float* a, const float* b, ptrdiff_t stride, int64_t columns, float* to) {
+  for (int64_t m = 0; m < kQuad; ++m) to[m] = 0.0f;
+  for (int64_t from = 0; from < columns; from += kLanes / kQuad * kChain) {
+    F sum = Simd::zero();
+    for (int64_t k = from; k < from + kChain; k += kQuad) {
+      F left[kQuad], right[kQuad];
+#pragma GCC unroll 4
+      for (int64_t m = 0; m < kQuad; ++m) {
+        left[m] = Simd::load_quads(a + m * stride + k, kChain);
+        right[m] = Simd::load_quads(b + m * stride + k, kChain);
+      }
+      Simd::transpose_quads(left);
+      Simd::transpose_quads(right);
+#pragma GCC unroll 4
+      for (int64_t j = 0; j < kQuad; ++j) sum = Simd::fma(left[j], right[j], sum);
+    }
+    float chains[kLanes];
+    Simd::store(chains, sum);
+    for (int64_t c = 0; c < kLanes; ++c) to[c % kQuad] += chains[c];
+  }
+}
+
 template <class Math, Left kLeft, int kCount>
 FA_NOINLINE void accumulate_block(const typename Math::Unit* a, ptrdiff_t a_stride, const typename Math::Unit* b,
                                   ptrdiff_t b_stride, int64_t steps, float* c, ptrdiff_t c_stride) {
@@ -176,6 +204,23 @@ struct CellProducts {
   FA_INLINE void multiply_cell(const typename Math::Unit* a, ptrdiff_t a_stride, const typename Math::Unit* b,
                                int64_t units, int64_t strip, int64_t panel, F (&acc)[kRows][kCount]) {
     multiply<Arithmetic, Left::kRowMajor, kCount>(a + strip * a_stride, a_stride, b + panel * units, kPanel, units, acc);
+  }
+  // The same as sums of chains.
+  template <class Arithmetic, int kCount>
+  FA_INLINE void multiply_chains(const typename Math::Unit* a, ptrdiff_t a_stride, const typename Math::Unit* b,
+                                 int64_t units, int64_t strip, int64_t panel, F (&acc)[kRows][kCount]) {
+    a += strip * a_stride;
+    b += panel * units;
+    multiply<Arithmetic, Left::kRowMajor, kCount>(a, a_stride, b, kPanel, units < kChain ? units : kChain, acc);
+    for (int64_t from = kChain; from < units; from += kChain) {
+      F sums[kRows][kCount];
+      multiply<Arithmetic, Left::kRowMajor, kCount>(a + from, a_stride, b + from * kPanel, kPanel,
+                                                    units - from < kChain ? units - from : kChain, sums);
+#pragma GCC unroll 16
+      for (int m = 0; m < kRows; ++m)
+#pragma GCC unroll 8
+        for (int n = 0; n < kCount; ++n) acc[m][n] = Simd::add(acc[m][n], sums[m][n]);
+    }
   }
 };
 

@@ -54,7 +54,7 @@ struct BackwardPlan {
   float score_gradient_scale;  // factor of the stored score gradients; d_key takes `factor_left` at the end
   float factor_left;
   float* shift;           // (batch, heads, seq_q): minus the logsumexp, in the domain of the scores
-  float* rest;            // (batch, heads, seq_q): what `shift` lacks, an exponent of 2; null without a bias
+  float* rest;            // (batch, heads, seq_q): what `shift` lacks, an exponent of 2
   float* delta;           // (batch, heads, seq_q): (rowsum(d_output * output) - d_logsumexp) * score_gradient_scale
   double* d_sinks;        // (batch, heads, slices of rows): shares of the gradient of a sink, or null
   float* d_query;         // float32 sums of the wave, in rows of d_query_width

@@ -358,9 +358,14 @@ FA_INLINE F score(F product, const ScoreRule& rule, const PairInputs& inputs, co
 
 // shift = -(reference): the running maximum forward, the logsumexp backward, of which `rest` is what float32 rounds off.
 template <Bias kBias>
-FA_INLINE F exponent(F score, F shift, float to_base2, F rest = Simd::zero()) {
+FA_INLINE F exponent(F score, F shift, float to_base2, F rest) {
   const F difference = Simd::add(score, shift);
-  return kBias == Bias::kNone ? difference : Simd::fma(difference, Simd::set1(to_base2), rest);
+  return kBias == Bias::kNone ? Simd::add(difference, rest) : Simd::fma(difference, Simd::set1(to_base2), rest);
+}
+template <Bias kBias>
+FA_INLINE F exponent(F score, F shift, float to_base2) {
+  const F difference = Simd::add(score, shift);
+  return kBias == Bias::kNone ? difference : Simd::fma(difference, Simd::set1(to_base2), Simd::zero());
 }
 
 }  // namespace

@@ -109,6 +109,18 @@ struct Simd {
     }
   }
 
+  static F load_quads(const float* p, ptrdiff_t apart) {
+    return _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(p)), _mm_loadu_ps(p + apart), 1);
+  }
+  static void transpose_quads(F (&rows)[4]) {
+    const F low01 = _mm256_unpacklo_ps(rows[0], rows[1]), high01 = _mm256_unpackhi_ps(rows[0], rows[1]);
+    const F low23 = _mm256_unpacklo_ps(rows[2], rows[3]), high23 = _mm256_unpackhi_ps(rows[2], rows[3]);
+    rows[0] = _mm256_shuffle_ps(low01, low23, 0x44);
+    rows[1] = _mm256_shuffle_ps(low01, low23, 0xEE);
+    rows[2] = _mm256_shuffle_ps(high01, high23, 0x44);
+    rows[3] = _mm256_shuffle_ps(high01, high23, 0xEE);
+  }
+
   static uint32_t nonzero_bits(const uint8_t* p) {
     const __m256i bytes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
     return ~static_cast<uint32_t>(_mm256_movemask_epi8(_mm256_cmpeq_epi8(bytes, _mm256_setzero_si256())));

@@ -84,6 +84,14 @@ struct Simd {
     vst1q_u32(dst + 3 * dst_stride, vreinterpretq_u32_u64(vtrn2q_u64(b, d)));
   }
 
+  static F load_quads(const float* p, ptrdiff_t) { return load(p); }
+  static FA_INLINE void transpose_quads(F (&rows)[4]) {
+    uint32_t bits[16];
+    for (int m = 0; m < 4; ++m) vst1q_u32(bits + 4 * m, vreinterpretq_u32_f32(rows[m]));
+    transpose(bits, 4, bits, 4);
+    for (int m = 0; m < 4; ++m) rows[m] = vreinterpretq_f32_u32(vld1q_u32(bits + 4 * m));
+  }
+
   static uint32_t nonzero_bits(const uint8_t* p) {
     const uint8_t weights[16] = {1, 2, 4, 8, 16, 32, 64, 128, 1, 2, 4, 8, 16, 32, 64, 128};
     uint32_t result = 0;

@@ -153,6 +153,15 @@ struct Simd {
       for (int j = 0; j < kLanes; ++j) dst[j * dst_stride + i] = src[i * src_stride + j];
   }
 
+  // Each four lanes from a place of their own.
+  static F load_quads(const float* p, ptrdiff_t apart) { return each([&](int i) { return p[i / 4 * apart + i % 4]; }); }
+  // 4 x 4 blocks of lanes: rows[j][4 q + i] = rows[i][4 q + j].
+  static void transpose_quads(F (&rows)[4]) {
+    F from[4];
+    for (int i = 0; i < 4; ++i) from[i] = rows[i];
+    for (int j = 0; j < 4; ++j) rows[j] = each([&](int lane) { return from[lane % 4].v[lane / 4 * 4 + j]; });
+  }
+
   // Bit i set when byte i of 32 is not zero.
   static uint32_t nonzero_bits(const uint8_t* p) {
     uint32_t result = 0;
