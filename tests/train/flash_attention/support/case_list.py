@@ -215,6 +215,7 @@ def _block_masks() -> list[Case]:
         Case(block_mask="shared", batch=2, seq_q=200, seq_k=150, mask="3d", alibi="given"),
         Case(block_mask="shared", batch=2, seq_q=150, seq_k=200, mask="causal", prefix=True),
         Case(block_mask="heads", **groups, seq_q=2, seq_k=400, sinks=True, draw=1),
+        Case(block_mask="shared", tile=256, batch=2, seq_q=300, seq_k=64, density=0.95, alibi="given"),
     ]
     return [replace(case, dtype=dtype) for case in cases for dtype in ("float16", "bfloat16", "float32")]
 

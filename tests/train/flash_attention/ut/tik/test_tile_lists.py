@@ -143,6 +143,18 @@ def test_tiles_that_nobody_visits_are_not_touched(tik, execute_nan, tile):
     assert (found["logsumexp"][:, :, rows] < -1e38).all()
 
 
+def test_steep_slopes_find_their_largest_scores_at_once(on_emulator):
+    """The sample of a row block is the nearest tile; else the row block would be computed twice."""
+    problem = replace(tik_kernels.problem_of(512, 64, causal=True, alibi=True), slopes=(0.5,))
+    listed = replace(problem, block_mask_shape=(1, 1, 4, 4), block_mask_tile=128)
+    work = operators.list_table(host_integers, listed, "forward")(np.ones((1, 1, 4, 4), np.uint8))
+    cycles = [
+        tik_kernels.simulate(tik_kernels.build(one), given={"work": work}, numerics=True).cycles
+        for one in (problem, listed)
+    ]
+    assert cycles[1] < 1.2 * cycles[0]
+
+
 @pytest.mark.parametrize("stage", ("forward", "backward"))
 def test_hidden_tiles_cost_no_time(on_emulator, stage):
     problem = replace(tik_kernels.problem_of(2048, 64), block_mask_shape=(1, 1, 16, 16), block_mask_tile=128)

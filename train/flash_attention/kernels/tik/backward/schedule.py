@@ -695,7 +695,7 @@ class _Lists(NamedTuple):
 def _of_lists(problem: KernelProblem, plan: BackwardPlan) -> _Lists:
     """Return the room for the work under a block mask. Its units count all tiles."""
     tiles, distances, count = Registry(), Registry(), _key_tiles(problem, plan)
-    codes = tile_lists.codes(problem, plan, tiles)
+    codes = tile_lists.codes(problem, plan, tiles, True)
     hidden = 1 + tiles.number(((0, 0),) * plan.rows)
     height = -(-problem.seq_q // plan.rows)
     if hidden >= CODES or height > MOST_TILES:

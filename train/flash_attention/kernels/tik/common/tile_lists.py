@@ -43,11 +43,14 @@ def parts(problem: KernelProblem, plan: BlockPlan) -> int:
     return -(-plan.keys // problem.block_mask_tile)
 
 
-def codes(problem: KernelProblem, plan: BlockPlan, tiles: Registry) -> np.ndarray:
+def codes(problem: KernelProblem, plan: BlockPlan, tiles: Registry, hides_rows: bool) -> np.ndarray:
     """Return int32 (patterns, row blocks, key tiles): the code of each tile.
 
     Pattern i shows the parts of a tile by the bits of i. Pattern 0 shows none, so that its codes are 0. The visibility
     tiles go to `tiles`.
+
+    Args:
+        hides_rows: whether rows behind the last query see nothing, or it does not matter.
     """
     band, rows, keys, size = problem.band, plan.rows, plan.keys, problem.block_mask_tile
     counts = -(-problem.seq_q // rows), -(-problem.seq_k // keys)
@@ -63,7 +66,8 @@ def codes(problem: KernelProblem, plan: BlockPlan, tiles: Registry) -> np.ndarra
                 begin, stop = first + shown[0] * size, min(first + (shown[-1] + 1) * size, last)
                 if max(begin, low) >= min(stop, high):
                     continue
-                if (begin, stop) == (first, last) and common[0] <= first and last <= common[1]:
+                whole = (begin, stop) == (first, last) and common[0] <= first and last <= common[1]
+                if whole and (start + rows <= problem.seq_q or not hides_rows):
                     result[pattern, index, tile] = 1
                     continue
                 seen = tuple(clip((max(a, begin), min(b, stop)), first, keys) for a, b in bounds)

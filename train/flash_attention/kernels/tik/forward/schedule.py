@@ -590,7 +590,7 @@ class _Lists(NamedTuple):
 
 def _of_lists(problem: KernelProblem, plan: ForwardPlan) -> _Lists:
     tiles, distances, count = Registry(), Registry(), -(-problem.seq_q // plan.rows)
-    codes = tile_lists.codes(problem, plan, tiles)
+    codes = tile_lists.codes(problem, plan, tiles, False)
     hidden = tiles.number(((0, 0),) * plan.rows)
     counts = score_bound.is_needed(problem, plan.half_scores)
     whole = tiles.number(((0, plan.keys),) * plan.rows) if counts else 0
@@ -658,6 +658,8 @@ def listed_table(xp: Any, problem: KernelProblem, plan: ForwardPlan) -> Callable
         tuple([known(one, field) for field in fields] + [known(one, "distance", index) for index in range(2)])
         for one in of
     ]
+    # A bias by distance makes the nearest tile of each row block its sample.
+    alone = 0 if problem.bias == "none" else width
     compact, names = tile_lists.compact_behind(xp, lines, width), tile_lists.Names(xp, problem, LISTED_ITEM, height)
     of_planes = names.values
     words = [LISTED_ITEM.word("row_blocks", 0, "list"), LISTED_ITEM.word("end"), *names.words]
@@ -682,12 +684,12 @@ def listed_table(xp: Any, problem: KernelProblem, plan: ForwardPlan) -> Callable
         for a in range(row_blocks):
             entries = entries * CODES + found[row_blocks - 1 - a]
         visited = xp.as_int(visited > 0)
-        # The tiles of the samples come first in a list. If both row blocks visit a tile, it is the sample of both.
+        # The tiles of the samples come first in a list. Without a bias both row blocks take a tile that both visit.
         mine = tuple([xp.as_int(code > 0) for code in found])
         first = second = xp.first_true(mine[0] * wanted[0])
         if row_blocks > 1:
             both = mine[0] * mine[1]
-            meet = xp.as_int(xp.count_true(both > 0) > 0)
+            meet = xp.as_int(xp.count_true(both > 0) > alone)
             shared = meet * xp.first_true(both * (wanted[0] + wanted[1]))
             first = shared + (1 - meet) * first
             second = shared + (1 - meet) * xp.first_true(mine[1] * wanted[1])
@@ -702,11 +704,14 @@ def listed_table(xp: Any, problem: KernelProblem, plan: ForwardPlan) -> Callable
             before, total = xp.cumsum(left, 1), xp.count_true(left > 0)
             earlier = xp.count_true(rest * xp.as_int(before < xp.reshape(total, (-1, 1))) > 0)
             place = apart if a > 0 else apart * 0
-            last = xp.where(total > 0, apart + 1 + earlier, place)
+            # A row block may visit the sample of the other one too.
+            begin = place * (1 - xp.take(xp.reshape(mine[a], (-1,)), rows + first, 0))
+            behind = apart * xp.take(xp.reshape(mine[a], (-1,)), rows + second, 0)
+            last = xp.where(total > 0, apart + 1 + earlier, behind)
             # Row blocks that do not exist visit nothing.
-            first, last = place * exists[a] + (1 - exists[a]), last * exists[a]
+            begin, last = begin * exists[a] + (1 - exists[a]), last * exists[a]
             sample_tile = xp.take(xp.reshape(found[a], (-1,)), rows + samples[a], 0) - 1
-            values = values + (first, last, samples[a], place, sample_tile * exists[a]) + constants[a]
+            values = values + (begin, last, samples[a], place, sample_tile * exists[a]) + constants[a]
             cost = cost + xp.count_true(found[a] > 0)
         ended = ()
         for value, ending in zip(values, endings):
