@@ -20,7 +20,7 @@ import numpy as np
 from flash_attention import reference
 from flash_attention.backends.cpu.library import Library, backward, forward
 from flash_attention.call import DTYPES, AttentionRules, Call
-from flash_attention.measuring.timing import rounds_in_turns
+from flash_attention.measuring.timing import PAUSE, rounds_in_turns
 from flash_attention.text_table import table
 
 CAUSAL = AttentionRules(causal=True)
@@ -127,6 +127,7 @@ def _torch_passes(call: Call, threads: int) -> tuple[Callable, Callable]:
 
 def _timed(run: Callable) -> Callable[[], float]:
     def seconds() -> float:
+        time.sleep(PAUSE)
         start = time.perf_counter()
         run()
         return time.perf_counter() - start

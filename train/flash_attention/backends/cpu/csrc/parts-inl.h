@@ -1,5 +1,6 @@
-// float16 and float32 as sums of bfloat16: two parts are all of a float16, three all of a float32. Each part is the nearest
-// bfloat16 of what those before it leave, so that products of parts, summed in float32, are products of the numbers.
+// float16 as sums of bfloat16: two parts are all of a number. Each part is the nearest bfloat16 of what those before it
+// leave, so that products of parts, summed in float32, are products of the numbers. float32 would take three parts and
+// six products, which take as long as multiply-adds do where two threads share the tiles of a core.
 #pragma once
 
 #include <cmath>

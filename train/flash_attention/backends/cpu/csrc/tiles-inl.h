@@ -90,8 +90,8 @@ struct TileProducts {
   }
 };
 
-// Numbers of kCount parts. Of the products of parts those are left out that are the smallest by far: of float32 whatever
-// is below 2^-24 of the whole, of float16 the second by the second part, unless the sums are scores (kAll).
+// Numbers of kCount parts. The product of second parts is the smallest by far, and only made where the sums are scores
+// (kAll).
 template <class S, class T, int kCount>
 struct TileMathOf : PartsMathOf<S, kCount>, TileProducts<TileMathOf<S, T, kCount>> {
   using Session = TileSession<T>;
@@ -134,14 +134,7 @@ struct TileMathOf : PartsMathOf<S, kCount>, TileProducts<TileMathOf<S, T, kCount
         if constexpr (kTwoRows && kTwoColumns) T::template dot_bf16<3, 5, 7>();
       };
       // In an order that loads few operands anew.
-      if constexpr (kCount == 3) {
-        left(2), right(0), multiply();
-        left(1), multiply();
-        right(1), multiply();
-        left(0), multiply();
-        right(2), multiply();
-        right(0), multiply();
-      } else if constexpr (kCount == 2) {
+      if constexpr (kCount == 2) {
         left(1);
         if constexpr (kAll) right(1), multiply();
         right(0), multiply();
@@ -179,7 +172,7 @@ struct TileMathOf : PartsMathOf<S, kCount>, TileProducts<TileMathOf<S, T, kCount
     T::template zero<2>();
     T::template zero<3>();
     // As few as products of that many parts take.
-    constexpr int64_t kTimes = kCount == 3 ? 6 : kCount == 2 ? 3 : 1;
+    constexpr int64_t kTimes = kCount == 2 ? 3 : 1;
     constexpr int64_t kRound = 4 * 2 * (2 * kTileSide) * kTileSide * kTileSide;
     for (int64_t left = kTimes * operations; left > 0; left -= kRound) {
       T::template dot_bf16<0, 4, 6>();
@@ -315,8 +308,6 @@ template <class S, class T>
 struct Pack<TileMathOf<S, T, 1>> : PackPairs<S, kTileSide> {};
 template <class S, class T>
 struct Pack<TileMathOf<S, T, 2>> : PackParts<S, 2, DType::kFloat16, kTileSide> {};
-template <class S, class T>
-struct Pack<TileMathOf<S, T, 3>> : PackParts<S, 3, DType::kFloat32, kTileSide> {};
 
 // dst[j][i] = src[i][j] for one side of a tile.
 inline void transpose_tile(const uint32_t* src, ptrdiff_t src_stride, uint32_t* dst, ptrdiff_t dst_stride) {
