@@ -5,6 +5,7 @@ import copy
 import mindspore as ms
 import numpy as np
 import pytest
+from flash_attention import attention_backend
 from flash_attention.bridge.versions import VERSION
 from flash_attention.compat.mindspore_ops import (
     FusedInferAttentionScore,
@@ -155,6 +156,18 @@ def test_prompts_see_what_their_rules_show(mode, layout, dtype, kind):
                 else:
                     assert found.shape == (1,) and found.asnumpy()[0] == 0
             assert_right(result, in_layout(truth, layout), dtype)
+
+
+@pytest.mark.parametrize("backend", ("cpu", "math", "emulator"))
+def test_no_backend_reads_what_is_behind_a_length(backend):
+    ms.set_context(mode=ms.PYNATIVE_MODE)
+    given, lengths = arrays(7, 12), np.array((12, 1, 5))
+    truth, _ = attention(*given, SCALE, hidden_where(np.arange(12) >= lengths.reshape(-1, 1, 1, 1)))
+    named = {"num_heads": HEADS, "scale_value": SCALE, "num_key_value_heads": KV_HEADS}
+    with attention_backend(backend):
+        made = tensors(given, "BSH", "float16", lengths)
+        output = prompt_flash_attention(*made, actual_seq_lengths_kv=tuple(lengths.tolist()), **named)
+    assert_right(output, in_layout(truth, "BSH"), "float16")
 
 
 STEPS = ("plain", "lengths", "one length", "mask", "shift", "all")
