@@ -267,7 +267,7 @@ def scaled_dot_product_attention(
         block_mask (BlockMask or Tensor): see `flash_attention`. Default: None.
 
     Returns:
-        Tensor (..., L, Ev). Unlike torch, a query that takes part in nothing gives 0, never NaN.
+        Tensor (..., L, Ev). A query that takes part in nothing gives 0, as in torch, never NaN.
 
     Raises:
         TypeError, ValueError: an input is not allowed.
