@@ -129,7 +129,7 @@ class Prompts(nn.Cell):
         )
 
 
-@pytest.mark.daily("pynative-*-float32-*", "graph-BSH-float16-lengths, causal", "graph-BNSD-bfloat16-lengths")
+@pytest.mark.spread
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("layout", ("BSH", "BNSD", "BSND", "BNSD_BSND"))
@@ -173,7 +173,7 @@ def test_no_backend_reads_what_is_behind_a_length(backend):
 STEPS = ("plain", "lengths", "one length", "mask", "shift", "all")
 
 
-@pytest.mark.daily("pynative-*-float32-*", "graph-BSH-float16-lengths", "graph-pages of BNSD-bfloat16-lengths")
+@pytest.mark.spread
 @pytest.mark.parametrize("kind", STEPS)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("layout", ("BSH", "BNSD", "BSND", "pages of BSH", "pages of BNSD"))

@@ -94,6 +94,7 @@ def test_speed_fusion_attention_has_gradients_and_stays_out_of_graphs():
 # Joining partial attention
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("layout", ("SBH", "TND"))
 def test_ring_attention_update_joins_two_parts(mode, layout, dtype):
@@ -143,6 +144,7 @@ class Writes(nn.Cell):
         return ops.depend(self.write(self.cache, second, updates, self.axis, "update"), one)
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize("dtype", ("float32", "float16"))
 @pytest.mark.parametrize("axis", (-1, -2))
 @pytest.mark.parametrize("count", (1, 3))
@@ -166,6 +168,7 @@ def test_kv_cache_scatter_update_writes_in_place(mode, dtype, axis, count):
 # Sparse attention
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("sparse_mode", (0, 3))
 @pytest.mark.parametrize("layout", ("BSND", "TND"))
