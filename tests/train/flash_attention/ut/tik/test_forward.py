@@ -122,3 +122,11 @@ def test_few_heads_are_spread_over_more_cores_with_the_same_bits(tik, execute):
     arrays = random_arrays(few)
     for a, b in zip(*(forward(tik, execute, problem, *arrays) for problem in (few, many))):
         assert np.array_equal(a, b)
+
+
+@pytest.mark.parametrize("keys", (1, 16, 17))
+def test_few_keys_with_computed_alibi(tik, execute, keys):
+    """A tile of one fractal column has no halves that Vector could work on in turns."""
+    problem = make_kernel_problem(1, 2, 200, keys, 64, causal=True, alibi=True, cores=1)
+    arrays = random_arrays(problem)
+    check_closely(problem, arrays, *forward(tik, execute, problem, *arrays), 3.0)

@@ -181,8 +181,10 @@ def cut(strategy: Strategy, problem: KernelProblem) -> ForwardPlan:
     # Every query that sees a key sees the first one, and neither bias nor mask says which keys matter.
     plain = not problem.sequences and problem.bias == "none" and problem.mask != "per_score"
     shared = problem.listed or (memory_bound and plain and problem.band.keys(problem.seq_q - 1)[0] == 0)
-    # Explicit masks and dropout take passes of their own, over short pieces.
-    long_pieces = half_scores and segment > 32 and problem.mask != "per_score" and not problem.dropout_threshold
+    # Explicit masks and dropout take passes of their own, over short pieces. One fractal column has no halves.
+    long_pieces = (
+        half_scores and segment > 32 and keys > 16 and problem.mask != "per_score" and not problem.dropout_threshold
+    )
     shape = strategy.name, rows, keys, row_blocks, segments, slots, *widths
     return ForwardPlan(*shape, half_scores, precise, memory_bound, shared, long_pieces)
 
