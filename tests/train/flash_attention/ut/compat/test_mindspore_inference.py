@@ -201,6 +201,7 @@ class Update(nn.Cell):
         return ops.depend(first, second)
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", ((6, 32), (2, 3, 32), (6, 2, 16), (1, 6, 32)))
 @pytest.mark.parametrize("latent", (False, True))
@@ -372,6 +373,7 @@ def test_what_paged_attention_refuses_is_named(case):
 # Rotary embedding
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("cos_format", (0, 1, 2, 3))
 @pytest.mark.parametrize("form", ("packed", "padded", "rows"))
@@ -413,6 +415,7 @@ def test_lengths_beside_a_table_that_do_not_add_up_are_an_error_or_nan(mode):
         assert np.isnan(Calls(ApplyRotaryPosEmb(2))(*given)[0][0].asnumpy()).all()
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("turn", (0, 1))
 @pytest.mark.parametrize("shape", ((1, 1, 5, DIM), (2, 5, 1, DIM), (1, 3, 1, DIM), (2, 3, 5, DIM)))
