@@ -157,6 +157,7 @@ def scaled(backend, scale, **inputs):
     return [one.asnumpy().astype(np.float64) for one in (*outputs, *gradients)]
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize("scale", [2.0**-10, -(2.0**-10), 0.0, 2.0**10])
 @pytest.mark.parametrize(
     "inputs", [{}, {"attention_mask": MASK, "bias": LOW}, {"alibi": True}], ids=["plain", "low", "alibi"]

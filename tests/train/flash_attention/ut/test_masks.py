@@ -47,6 +47,7 @@ def mask_of(hidden, dtype):
     return Tensor(mask)
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("mode", ["pynative", pytest.param("graph", marks=pytest.mark.slow)], indirect=True)
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("dtype", VALUES)

@@ -301,6 +301,7 @@ def test_tensors_of_int64_for_caches_and_positions(mode):
         np.testing.assert_array_equal(one.asnumpy(), other.asnumpy())
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize("backend", ["cpu", "math", "emulator"])
 def test_tensors_of_int64_for_rules(backend, mode):
     x, packed, layer = draw(2, 2, 8, 16, dtype=np.float16), draw(8, 2, 16), FlashAttention(16, causal=True)

@@ -88,6 +88,7 @@ CALLS = {
 }
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize("kind", CALLS)
 def test_calls_in_turns(kind, mode):
     """Parameters keep their numbers and each call computes with its own, also in calls from outside of a graph."""

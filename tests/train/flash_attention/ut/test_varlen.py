@@ -72,6 +72,7 @@ def test_cpu(case, mode):
     check(case, "cpu", data=True, exact=True)
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize("data", (True, False), ids=("data", "constants"))
 @pytest.mark.parametrize("case", varlen.params(costly=True))
 def test_math(case, data):
@@ -272,6 +273,7 @@ def test_lengths_are_data(case, mode):
     check(case, "emulator", data=True, exact=False)
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize(
     "case", varlen.params(lambda case: not taken_as_data(case) or case.dropout, costly=True, **SHORT)
 )

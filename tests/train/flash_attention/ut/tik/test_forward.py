@@ -24,6 +24,7 @@ def test_all_cases(tik, execute, case):
     cases.check(case, run_forward(tik, execute, case))
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize("head_dim", (64, 80, 128, 160, 192, 208))
 @pytest.mark.parametrize("sigma", (1.0, 2.0, 4.0))
 def test_scores_of_any_spread_against_composed_attention(tik, execute, head_dim, sigma):

@@ -26,6 +26,7 @@ def _usual_results(tik, execute, problem: KernelProblem) -> dict:
     return _results(tik, execute, problem)
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize("bias", ("per_key", "per_score", "alibi"))
 @pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(instruction_forms.InstructionForms)])
 def test_a_form_changes_no_bit(tik, execute, name: str, bias: str) -> None:
