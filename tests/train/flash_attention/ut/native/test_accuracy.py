@@ -61,12 +61,12 @@ def test_sums_of_parts_are_as_good_as_whole_numbers(dtype, size):
     tensors = [reference.round_to(tensor, dtype) for tensor in (query, key, value, d_output)]
     exact = reference.truth(case.call, *tensors[:3], d_output=tensors[3])
     errors = {}
-    for isa in (library.TILES_ISA, "avx512"):
+    for isa in (library.TILES_ISA, "scalar"):
         with instruction_set(isa):
             results = dict(zip(("output", "logsumexp", *TENSORS[1:]), map(values, run(case.call, *tensors))))
         errors[isa] = {name: np.abs(results[name] - getattr(exact, name)).mean() for name in TENSORS}
     for name in TENSORS:
-        assert errors[library.TILES_ISA][name] <= SPLIT[dtype] * errors["avx512"][name], name
+        assert errors[library.TILES_ISA][name] <= SPLIT[dtype] * errors["scalar"][name], name
 
 
 @pytest.mark.parametrize("head_dim", [8, 40, 64, 128, 160])

@@ -3,7 +3,6 @@
 // six products, which take as long as multiply-adds do where two threads share the tiles of a core.
 #pragma once
 
-#include <cmath>
 #include <cstdint>
 #include <cstring>
 
@@ -36,7 +35,7 @@ FA_INLINE F take_any_part(F& x) {
   S::store(parts, part);
   S::store(rests, x);
   for (int i = 0; i < kLanes; ++i) {
-    if (std::fabs(numbers[i]) < kMostSplit) continue;
+    if (numbers[i] < kMostSplit && numbers[i] > -kMostSplit) continue;
     const float small = numbers[i] * 0x1p-64f;
     float high = (small * (0x1p16f + 1) - small * 0x1p16f) * 0x1p64f;
     if (is_finite(numbers[i]) && !is_finite(high)) {
