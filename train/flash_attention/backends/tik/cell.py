@@ -195,18 +195,15 @@ class _Forward(nn.Cell):
         if self.listed:
             self.tables = (operators.list_table(graph_integers, problem, "forward"),)
 
-    def construct(
-        self, query, key, value, mask, bias, keep, sinks, slopes, ends_q=None, ends_k=None, prefix=None
-    ):  # fmt: skip
-        block_mask = ends_q  # under a block mask there are no sequences
+    def construct(self, query, key, value, mask, bias, keep, sinks, slopes, *data):
         features = self.features(mask, bias, keep)
         if self.has_sinks:
             features = features + (sinks,)
         if self.packed:
-            work, blocks = self.tables[0](ends_q, ends_k, prefix)
+            work, blocks = self.tables[0](*data)
             features = features + (blocks, work)
         if self.listed:
-            features = features + (self.tables[0](block_mask),)
+            features = features + (self.tables[0](*data),)
         return self.forward(query, key, value, *features, *self.constants(slopes))
 
 
@@ -232,9 +229,8 @@ class _Backward(nn.Cell):
 
     def construct(
         self, query, key, value, output, logsumexp, d_output, d_logsumexp,
-        mask, bias, keep, sinks, slopes, ends_q=None, ends_k=None, prefix=None,
+        mask, bias, keep, sinks, slopes, *data,
     ):  # fmt: skip
-        block_mask = ends_q  # under a block mask there are no sequences
         # A row without visible keys has no logsumexp, and its share of the gradient is zero.
         given = (output, d_output, logsumexp)
         if self.return_lse:
@@ -243,10 +239,10 @@ class _Backward(nn.Cell):
             given = given + (sinks,)
         features, blocks = self.features(mask, bias, keep), ()
         if self.packed:
-            work, table = self.tables[0](ends_q, ends_k, prefix)
+            work, table = self.tables[0](*data)
             blocks, features = (table,), features + (work,)
         if self.listed:
-            features = features + (self.tables[0](block_mask),)
+            features = features + (self.tables[0](*data),)
         rows = self.rows(*given, *blocks, *self.rows_constants(slopes))
         gradients = self.main(query, key, value, rows[1], rows[0], *features, *self.main_constants(slopes))
         if self.finish is None:
@@ -263,11 +259,7 @@ class _Backward(nn.Cell):
             by_head = ops.ReduceSum(keep_dims=True)(rows[2], 2)
             d_sinks = ops.concat((by_head, d_sinks[:, :, 1:]), 2)
         d_others = (ops.zeros_like(mask), d_bias, ops.zeros_like(keep), d_sinks, ops.zeros_like(slopes))
-        if self.packed:
-            d_others = d_others + zeros_like((ends_q, ends_k, prefix))
-        if self.listed:
-            d_others = d_others + zeros_like((block_mask,))
-        return (d_query, gradients[0], gradients[1]) + d_others
+        return (d_query, gradients[0], gradients[1]) + d_others + zeros_like(data)
 
 
 class _Redistributed(nn.Cell):

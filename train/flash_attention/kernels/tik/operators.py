@@ -11,11 +11,13 @@ from typing import Any, Callable, Protocol
 
 import flash_attention
 from flash_attention.kernels.tik import instruction_forms, signatures, varlen
+from flash_attention.kernels.tik.backward import data_tables as backward_tables
 from flash_attention.kernels.tik.backward import kernel as backward
 from flash_attention.kernels.tik.backward import postprocess, preprocess
 from flash_attention.kernels.tik.backward import schedule as backward_schedule
 from flash_attention.kernels.tik.decode import kernel as decode
 from flash_attention.kernels.tik.decode import merge
+from flash_attention.kernels.tik.forward import data_tables as forward_tables
 from flash_attention.kernels.tik.forward import kernel as forward
 from flash_attention.kernels.tik.forward import schedule as forward_schedule
 from flash_attention.kernels.tik.hardware import BYTES, Buffer, check_chip, usage
@@ -103,10 +105,10 @@ def work_tables(xp, problem: KernelProblem, stages: tuple[str, ...]):
     described, makers = varlen.sequences(xp, problem), []
     for stage in stages:
         if stage == "forward":
-            makers.append(forward_schedule.table(xp, problem, forward_schedule.choose(problem).plan))
+            makers.append(forward_tables.packed_table(xp, problem, forward_schedule.choose(problem).plan))
         elif stage == "grad":
             choice = backward_schedule.choose(problem)
-            makers.append(backward_schedule.table(xp, problem, choice.plan, choice.split.slots))
+            makers.append(backward_tables.packed_table(xp, problem, choice.plan, choice.split.slots))
         else:
             makers.append(varlen.blocks(xp, problem))
 
@@ -127,9 +129,9 @@ def list_table(xp, problem: KernelProblem, stage: str):
     `block_mask` is int32 of problem.block_mask_shape, not 0 = visible.
     """
     if stage == "forward":
-        return forward_schedule.listed_table(xp, problem, forward_schedule.choose(problem).plan)
+        return forward_tables.listed_table(xp, problem, forward_schedule.choose(problem).plan)
     choice = backward_schedule.choose(problem)
-    return backward_schedule.listed_table(xp, problem, choice.plan, choice.split.slots)
+    return backward_tables.listed_table(xp, problem, choice.plan, choice.split.slots)
 
 
 def build(

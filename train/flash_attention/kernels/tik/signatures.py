@@ -13,10 +13,12 @@ from typing import Any, Callable
 import numpy as np
 
 from flash_attention.kernels.tik import layout, varlen
+from flash_attention.kernels.tik.backward import data_tables as backward_tables
 from flash_attention.kernels.tik.backward import schedule as backward
 from flash_attention.kernels.tik.common import score_terms
 from flash_attention.kernels.tik.common.work_split import TableOfWork
 from flash_attention.kernels.tik.decode import schedule as decode
+from flash_attention.kernels.tik.forward import data_tables as forward_tables
 from flash_attention.kernels.tik.forward import schedule as forward
 from flash_attention.kernels.tik.layout import nz_shape
 from flash_attention.kernels.tik.problem import KernelProblem, padded
@@ -179,7 +181,7 @@ def _tables(problem: KernelProblem, plan: BlockPlan, split: TableOfWork, list_wo
 
 def _forward(problem: KernelProblem) -> dict:
     choice = forward.choose(problem)
-    words = forward.list_words(problem, choice.plan) if problem.listed else 0
+    words = forward_tables.list_words(problem, choice.plan) if problem.listed else 0
     return {**_shared(problem), **_tables(problem, choice.plan, choice.split, words)}
 
 
@@ -195,7 +197,7 @@ def _grad_rows(problem: KernelProblem) -> dict:
 def _grad(p: KernelProblem) -> dict:
     choice = backward.choose(p)
     plan, split = choice.plan, choice.split
-    words = backward.list_words(p, plan) if p.listed else 0
+    words = backward_tables.list_words(p, plan) if p.listed else 0
     result = {**_shared(p), **_tables(p, plan, split, words), "row_lanes": layout.row_terms_shape(p)}
     result["d_query_sums"] = layout.accumulator_shape(p, plan, split.slots)
     if not len(split.distances):

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 from flash_attention.kernels.tik import KernelProblem
+from flash_attention.kernels.tik.backward import data_tables
 from flash_attention.kernels.tik.backward import schedule as backward_work
-from flash_attention.kernels.tik.backward.schedule import DISTANCES, EDGE
+from flash_attention.kernels.tik.backward.items import DISTANCES, EDGE
 from flash_attention.kernels.tik.backward.tiling import plans
 
 from tests.train.flash_attention.support.calls import ALIBI_FIELDS, make_kernel_problem
@@ -152,7 +153,7 @@ def test_accumulators_stay_below_their_limit():
     plan = plans(problem)[0]
     split = backward_work.split(problem, plan)
     size = 4 * np.prod(backward_work.accumulator_shape(problem, plan, split.slots))
-    assert size <= max(backward_work.ACCUMULATOR_LIMIT, size // split.slots)
+    assert size <= max(data_tables.ACCUMULATOR_LIMIT, size // split.slots)
 
 
 def test_heads_that_share_a_bias_share_a_core():

@@ -5,7 +5,7 @@ import pytest
 from flash_attention.kernels.tik import KernelProblem
 from flash_attention.kernels.tik.common.work_split import clip, deal, neighbours, plane
 from flash_attention.kernels.tik.forward import schedule as forward_work
-from flash_attention.kernels.tik.forward.schedule import EDGE
+from flash_attention.kernels.tik.forward.items import EDGE
 from flash_attention.kernels.tik.forward.tiling import STRATEGIES, candidates
 from flash_attention.kernels.tik.problem import padded
 from hypothesis import given, settings

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from flash_attention.kernels.tik.backward import schedule as backward
-from flash_attention.kernels.tik.forward import schedule as forward
+from flash_attention.kernels.tik.backward import items as backward
+from flash_attention.kernels.tik.forward import items as forward
 from flash_attention.kernels.tik.layout import HIDDEN_BY_BIAS, from_nz, nz_shape, pack_keep_bits, to_nz
 from flash_attention.kernels.tik.row_layout import RowLayout
 from flash_attention.kernels.tik.varlen import Sequences

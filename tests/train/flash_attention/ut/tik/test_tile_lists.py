@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 from flash_attention.call.block_mask import dense
 from flash_attention.kernels.tik import KernelProblem, host_integers, operators
+from flash_attention.kernels.tik.backward import items as backward_items
 from flash_attention.kernels.tik.backward import schedule as backward
 from flash_attention.kernels.tik.common import tile_lists
+from flash_attention.kernels.tik.forward import items as forward_items
 from flash_attention.kernels.tik.forward import schedule as forward
 from flash_attention.measuring import tik_kernels
 
@@ -40,10 +42,10 @@ KINDS = {
 def visits(problem: KernelProblem, mask: np.ndarray, stage: str) -> list[tuple]:
     """Return (core, head, row block, key tile) of the visits of a stage. Heads count over all items."""
     words, result = operators.list_table(host_integers, problem, stage)(mask), []
-    schedule = forward if stage == "forward" else backward
+    schedule, rows = (forward, forward_items) if stage == "forward" else (backward, backward_items)
     plan, split = schedule.choose(problem).plan, schedule.choose(problem).split
     size = split.words.size
-    table = words[:size].view(schedule.LISTED_ITEM.dtype).reshape(split.table.shape)
+    table = words[:size].view(rows.LISTED_ITEM.dtype).reshape(split.table.shape)
     for core, items in enumerate(table):
         for item in items:
             if stage == "forward":
@@ -58,9 +60,9 @@ def visits(problem: KernelProblem, mask: np.ndarray, stage: str) -> list[tuple]:
                             assert block["first"] <= place <= block["last"]
                             result.append((core, item["head"], block["start"] // plan.rows, tile))
                 continue
-            own = backward.own_lists(problem)
+            own = backward_items.own_lists(problem)
             for entry in words[item["list"][0] :][: item["count"]]:
-                member, tile = divmod(entry // tile_lists.CODES, backward.MOST_TILES)
+                member, tile = divmod(entry // tile_lists.CODES, backward_items.MOST_TILES)
                 for other in [member] if own else range(problem.group):
                     result.append((core, item["head"] + other, tile, item["tile"]))
             assert item["steps"] == item["count"] * (1 if own else problem.group)
@@ -91,6 +93,18 @@ def test_every_visible_tile_is_visited_once_and_no_other(stage, kind, tile):
         lonely = {(place[0], place[side]) for place in more}
         assert not lonely & {(place[0], place[side]) for place in seen}
         assert all(place[3 - side] == 0 for place in more)
+
+
+def test_words_hold_the_numbers_of_very_many_tiles():
+    """With two row blocks a word of 32 bits has room for fewer than 2**18 keys. Other plans take the others."""
+    for seq_k, row_blocks in ((2**18, 2), (2**18 + 128, 1)):
+        problem, mask = problem_and_mask(seq=(256, seq_k), density=0.02, heads=1, cores=1)
+        assert forward.choose(problem).plan.row_blocks == row_blocks
+        found = {(block, tile) for _, _, block, tile in visits(problem, mask, "forward")}
+        assert found == set(zip(*np.nonzero(mask[0, 0])))
+    many = make_kernel_problem(1, 512, 64, 64, 16, kv_heads=1)
+    with pytest.raises(ValueError, match="512 heads in a list"):
+        backward.choose(replace(many, block_mask_shape=(1, 512, 1, 1), block_mask_tile=64))
 
 
 @pytest.mark.parametrize("stage", ("forward", "grad"))

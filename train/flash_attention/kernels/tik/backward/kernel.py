@@ -21,8 +21,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from flash_attention.kernels.tik.backward.items import KeyItem, Unit
 from flash_attention.kernels.tik.backward.load import Loads
-from flash_attention.kernels.tik.backward.schedule import KeyItem, Unit, choose
+from flash_attention.kernels.tik.backward.schedule import choose
 from flash_attention.kernels.tik.backward.softmax import VectorWork
 from flash_attention.kernels.tik.backward.store import QuerySums, Results
 from flash_attention.kernels.tik.backward.tiling import ITEMS_PER_CHUNK, PAIR, RING, BackwardPlan, in_turn

@@ -7,7 +7,7 @@ import contextlib
 import numpy as np
 
 from flash_attention.kernels.tik.backward import preprocess
-from flash_attention.kernels.tik.backward.schedule import KeyItem, Unit
+from flash_attention.kernels.tik.backward.items import KeyItem, Unit
 from flash_attention.kernels.tik.backward.tiling import BackwardPlan, lowers_on_cube
 from flash_attention.kernels.tik.common import alibi, dropout, mask, score_terms, softcap
 from flash_attention.kernels.tik.common.double_buffer import each_epoch

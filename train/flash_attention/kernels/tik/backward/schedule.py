@@ -7,9 +7,7 @@ gradients of a query tile when it adds their last part (BackwardSplit.writes_d_q
 leaves cores without work, the key tiles of a head are divided into slots. Each slot has an accumulator and a core of
 its own, so the same shapes and cores give the same bits.
 
-For packed sequences the table is data: `table` has the same formulas for lengths at run time. The key tiles of all
-sequences, longest first, are dealt to the slots of a head in turns that change direction. Without a limit to the left,
-later tiles of a sequence have no more query tiles than earlier ones, and so come later.
+For packed sequences and under a block mask the table is data, see `data_tables`.
 """
 
 from __future__ import annotations
@@ -18,14 +16,22 @@ import dataclasses
 import functools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, Callable, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from flash_attention.kernels.tik import instruction_forms, varlen
+from flash_attention.kernels.tik import instruction_forms
+from flash_attention.kernels.tik.backward.data_tables import most_slots, of_lists, of_sequences
+from flash_attention.kernels.tik.backward.items import (
+    EDGE,
+    ITEM,
+    ITEM_STEPS,
+    BackwardSplit,
+    PartialTilesError,
+    list_length,
+    set_signs,
+)
 from flash_attention.kernels.tik.backward.tiling import (
-    RING,
     WASTE,
     BackwardPlan,
     buffers,
@@ -33,14 +39,10 @@ from flash_attention.kernels.tik.backward.tiling import (
     lowers_on_cube,
     plans,
 )
-from flash_attention.kernels.tik.common import band, tile_lists
 from flash_attention.kernels.tik.common.mask import LOWEST
-from flash_attention.kernels.tik.common.table_row import Field, TableRow
-from flash_attention.kernels.tik.common.tile_lists import CODES
 from flash_attention.kernels.tik.common.work_split import (
     Choice,
     Registry,
-    TableOfWork,
     clip,
     deal,
     distance_tiles,
@@ -48,45 +50,11 @@ from flash_attention.kernels.tik.common.work_split import (
     visibility_tiles,
 )
 from flash_attention.kernels.tik.hardware import BYTES, Buffer, excess, usage
-from flash_attention.kernels.tik.layout import accumulator_shape, capacity
-from flash_attention.kernels.tik.problem import KernelProblem, padded
-from flash_attention.kernels.tik.recorder import Core
-from flash_attention.kernels.tik.row_layout import RowLayout, Words
-from flash_attention.kernels.tik.tik_types import BlockPlan, Number, Scalar
-from flash_attention.kernels.tik.varlen import FAR, SEQUENCE_ROW, Array, Limits, Sequences
-
-EDGE = 8  # query tiles at either end of a key tile's range that may be partly visible
-DISTANCES = 8  # query tiles with keys on both sides
-
-_FIELDS = (
-    *("head", "kv_head", "mask_plane", "bias_plane", "slope", "slot", "tile", "first", "count", "steps", "middle"),
-    *("cross", "before", "batch"),
-    # Query tiles final .. final_end - 1 are visited by no later item of the head, see BackwardSplit.writes_d_query.
-    *("final", "final_end"),
-)
-
-
-def _item(numbers: dict[str, Words]) -> RowLayout:
-    return RowLayout({**dict.fromkeys(_FIELDS, 1), **numbers, "right": EDGE, "distance": DISTANCES})
-
-
-# left, right: numbers of the visibility tiles of the first and, counted backwards, of the last EDGE query tiles.
-ITEM = _item({"left": EDGE})
-# The tiles of packed sequences have no numbers.
-VARLEN_ITEM = _item({"sequence": SEQUENCE_ROW})
-# Under a block mask count is the length of the item's list of query tiles; the steps go through it for each query head
-# of the group, or once if the heads have masks of their own. list is the first word of the list in the table.
-LISTED_ITEM = _item({"list": EDGE})
-
-
-def row_of(problem: KernelProblem) -> RowLayout:
-    """Return the row of an item of a problem."""
-    return VARLEN_ITEM if problem.sequences else LISTED_ITEM if problem.listed else ITEM
-
+from flash_attention.kernels.tik.layout import accumulator_shape
+from flash_attention.kernels.tik.problem import KernelProblem
 
 # A coarse cost of plans. The limit of a step is the Cube, Vector, loads of operands, the memory, or the way from pipe
 # to pipe. The estimate decides only if cores lack work.
-ITEM_STEPS = 3  # steps that an item costs beside its own
 LEAST_STEP = 500  # cycles: a step, however small, passes through all pipes
 START = 8000  # cycles of the first item's way on chip and the last one's way out
 FINISH_START = 1200  # cycles of the last pass beside what its traffic takes
@@ -119,36 +87,8 @@ def _finish(problem: KernelProblem, plan: BackwardPlan, slots: int) -> float:
     return FINISH_START + -(-heads * tiles // cores) * moved / _bandwidth(cores)
 
 
-ACCUMULATOR_LIMIT = 2**31  # bytes of accumulators beyond which no further slots are used
 GAIN = 0.95  # of the estimated time of the usual plan, from which on another one takes its place
-
-
-@dataclass(frozen=True)
-class BackwardSplit(TableOfWork):
-    """The work of the main kernel.
-
-    Attributes:
-        table: see ITEM; items with count 0 do not exist. As in forward.schedule.WorkSplit.
-        tiles, distances: as in forward.schedule.WorkSplit, of (rows, keys) of the plan; if the Cube lowers hidden
-            scores, tiles hold LOWEST for them and 0 elsewhere.
-        slots: accumulators per query head.
-        writes_d_query: the main kernel gives d_query itself: each accumulator has one core, which visits all of it.
-        kept: (first, end) of the query tiles of a head that stay in L1 while a core works on it.
-    """
-
-    slots: int
-    writes_d_query: bool
-    kept: tuple[int, int] = (0, 0)
-
-
 BackwardChoice = Choice[BackwardPlan, BackwardSplit]
-
-
-class PartialTilesError(ValueError):
-    """A range of visible tiles has more partly visible tiles than an item can number.
-
-    It is also raised if too many tiles have keys on both sides.
-    """
 
 
 def choose(problem: KernelProblem) -> BackwardChoice:
@@ -245,9 +185,9 @@ def _kept(problem: KernelProblem, plan: BackwardPlan, work: BackwardSplit, parts
 def split(problem: KernelProblem, plan: BackwardPlan) -> BackwardSplit:
     """Divide the key tiles of all key/value heads among the cores."""
     if problem.sequences:
-        return _of_sequences(problem, plan)
+        return of_sequences(problem, plan)
     if problem.listed:
-        return _of_lists(problem, plan).work
+        return of_lists(problem, plan).work
     tiles, distances = Registry(), Registry()
     count = -(-problem.seq_k // plan.keys)
     blocks = ITEM.zeros(count)
@@ -279,28 +219,6 @@ def split(problem: KernelProblem, plan: BackwardPlan) -> BackwardSplit:
         tuple(table["steps"].sum(axis=1).tolist()),
         hands.slots,
         finals is not None,
-    )
-
-
-def _balanced_slots(problem: KernelProblem, plan: BackwardPlan) -> int:
-    """Return the fewest slots within 5 % of the best balance. Tables are data."""
-    most = max(1, min(_most_slots(problem, plan), _key_tiles(problem, plan), problem.cores))
-    spans = [-(-problem.batch * problem.kv_heads * count // problem.cores) / count for count in range(1, most + 1)]
-    return next(count for count, span in enumerate(spans, 1) if span <= 1.05 * min(spans))
-
-
-def _of_sequences(problem: KernelProblem, plan: BackwardPlan) -> BackwardSplit:
-    """Return the work of packed sequences: room for the table, which is data; the units count key tiles."""
-    slots = _balanced_slots(problem, plan)
-    ranks, _, _ = _deal_items(problem, plan, slots)
-    signed = problem.bias == "alibi" and not problem.rules.causal
-    return BackwardSplit(
-        VARLEN_ITEM.zeros(*ranks.shape),
-        band.tiles(problem, plan),
-        band.distances(plan) if signed else np.zeros((0, 16), np.float16),
-        tuple(int(count) * problem.group for count in (ranks < _key_tiles(problem, plan)).sum(axis=1)),
-        slots,
-        slots == 1 and Limits.of(problem).left == FAR,
     )
 
 
@@ -391,7 +309,7 @@ def _shared(
     Args:
         writes_d_query: with one slot there is no last pass.
     """
-    most = min(len(costs), problem.cores, _most_slots(problem, plan))
+    most = min(len(costs), problem.cores, most_slots(problem, plan))
     found = []
     for slots in range(1, most + 1):
         # A core does a family's key tiles of one slot in one go: (cost, slot, items in order).
@@ -414,12 +332,6 @@ def _shared(
     found = [hands for hands in found if hands.slots <= most]
     least = min(map(cycles, found))
     return min((hands for hands in found if cycles(hands) < 1.05 * least), key=lambda hands: hands.slots)
-
-
-def _most_slots(problem: KernelProblem, plan: BackwardPlan) -> int:
-    """Return slots whose accumulators memory may be spent on."""
-    one = int(np.prod(accumulator_shape(problem, plan, 1))) * BYTES["float32"]
-    return max(1, ACCUMULATOR_LIMIT // one)
 
 
 def _key_tile(
@@ -459,401 +371,4 @@ def _key_tile(
                     f"reach further than {EDGE} tiles of {rows} queries into their range"
                 )
     if problem.bias == "alibi" and not problem.rules.causal:
-        _signs(problem, plan, words, start, distances)
-
-
-def _signs(problem: KernelProblem, plan: BackwardPlan, words: np.void, start: int, distances: Registry) -> None:
-    """Set `cross` and `before`: query tiles stand before all keys up to `cross`, after all keys from `before` on."""
-    rows = plan.rows
-
-    def position(index: int) -> int:
-        return index * rows + problem.offset
-
-    tiles = range(words["first"], words["first"] + words["count"])
-    cross = next((i for i in tiles if position(i) + rows - 1 > start), tiles.stop)
-    before = next((i for i in tiles if position(i) >= start + plan.keys - 1), tiles.stop)
-    words["cross"], words["before"] = cross, before
-    if before - cross > DISTANCES:
-        raise PartialTilesError(
-            f"alibi: keys {start}..{start + plan.keys - 1} stand on both sides of more than {DISTANCES} tiles "
-            f"of {rows} queries"
-        )
-    for index, tile in enumerate(range(cross, before)):
-        words["distance"][index] = distances.number(start - position(tile))
-
-
-_FINAL = ("final", "final_end")
-
-
-def words(problem: KernelProblem) -> dict[str, int]:
-    """Return places of the fields of an item and of its sequence."""
-    layout = row_of(problem)
-    more = layout.single("sequence") if problem.sequences else {"list": layout.word("list")} if problem.listed else {}
-    return {**layout.single(), **more}
-
-
-@dataclass(frozen=True)
-class Unit:
-    """A step's query tile: run-time scalars of one place in the ring.
-
-    Attributes:
-        position: place in the ring, known at build time.
-        member: query head of the group.
-        tile: number of the query tile.
-        rows: rows of the tile, see `Core.tail_rows`; 0 or less if a packed sequence has no queries.
-        kept: place among the tiles that stay in L1 if the tile is already there, else -1. See BackwardSplit;
-            None if no tiles are kept.
-        number: under a block mask the number of the visibility tile, else None.
-    """
-
-    position: int
-    member: Scalar
-    tile: Scalar
-    rows: Scalar
-    kept: Scalar | None
-    number: Scalar | None = None
-
-
-class KeyItem(TableRow):
-    """One work item and its current step.
-
-    Attributes:
-        kept: as in BackwardSplit.
-        fresh: run-time flag: the first item of a head, which loads the tiles that are kept.
-    """
-
-    def __init__(self, core: Core[BackwardPlan], name: str, writes_d_query: bool, kept: tuple[int, int]):
-        """Choose `writes_d_query` and `kept` as in BackwardSplit."""
-        fields: dict[Field, int] = {
-            field: word for field, word in words(core.problem).items() if writes_d_query or field not in _FINAL
-        }
-        super().__init__(core, name, row_of(core.problem), fields)
-        self._member, self._tile = core.scalar("int32", "next_member", 0), core.scalar("int32", "next_tile", 0)
-        self.units = [self._unit(place, kept[1] > 0) for place in range(RING)]
-        self.kept = kept
-        self.fresh = core.scalar("int32", "fresh", 1) if kept[1] else None
-        self._kept_head = core.scalar("int32", "kept_head", -1) if kept[1] else None
-
-    def _unit(self, place: int, keeps: bool) -> Unit:
-        scalar = self.core.scalar
-        member, tile, rows = (scalar("int32", f"{name}_{place}", 0) for name in ("member", "tile", "rows"))
-        number = scalar("int32", f"number_{place}", 0) if self.core.problem.listed else None
-        return Unit(place, member, tile, rows, scalar("int32", f"kept_{place}", -1) if keeps else None, number)
-
-    def rewind(self) -> None:
-        """Go to the first step."""
-        self._member.set_as(0)
-        self._tile.set_as(self["first"])  # under a block mask the place in the list: first is 0
-        if self.fresh is not None and self._kept_head is not None:
-            self.fresh.set_as(0)
-            with self.core.tik.if_scope(self["head"] != self._kept_head):
-                self.fresh.set_as(1)
-            self._kept_head.set_as(self["head"])
-
-    def keeps(self, unit: Unit) -> tuple[Number, Number]:
-        """Return run-time conditions: the tile of a step is one of those that are kept."""
-        return unit.tile >= self.kept[0], unit.tile < self.kept[1]
-
-    def advance(self, place: int) -> Unit:
-        """Put the next step of the item into a place of the ring."""
-        core, unit = self.core, self.units[place]
-        unit.member.set_as(self._member)
-        self._find(unit, self._tile)
-        self._count_rows(unit)
-        if unit.kept is not None:
-            unit.kept.set_as(-1)
-            with core.when(self.fresh == 0, *self.keeps(unit)):
-                unit.kept.set_as(unit.tile - self.kept[0])
-        self._tile.set_as(self._tile + 1)
-        with core.tik.if_scope(self._tile == self["first"] + self["count"]):
-            self._tile.set_as(self["first"])
-            self._member.set_as(self._member + 1)
-        return unit
-
-    def last(self) -> Unit:
-        """Return the last step of the item."""
-        unit = self.units[0]
-        unit.member.set_as(0 if own_lists(self.core.problem) else self.core.problem.group - 1)
-        self._find(unit, self["first"] + self["count"] - 1)
-        self._count_rows(unit)
-        return unit
-
-    def _find(self, unit: Unit, place: Number) -> None:
-        """Set a step to a query tile, or to an entry of the item's list."""
-        if unit.number is None:
-            unit.tile.set_as(place)
-            return
-        word = unit.tile
-        word.set_as(self.core.on.lists[0][self["list"] + place])
-        unit.number.set_as(word % CODES)
-        word.set_as(word // CODES)
-        if own_lists(self.core.problem):
-            unit.member.set_as(word // MOST_TILES)
-            word.set_as(word % MOST_TILES)
-
-    def load_list(self, side: Number) -> None:
-        """Bring the item's list on chip, to a run-time place 0 or 1. "list" is then its place there."""
-        core = self.core
-        length = list_length(core.problem, core.plan)
-        source, target = core.gm["work"][self["list"]], core.on.lists[0][side * length]
-        core.tik.data_move(target, source, 0, 1, length // tile_lists.BLOCK_WORDS, 0, 0)
-        self["list"].set_as(side * length)
-
-    def _count_rows(self, unit: Unit) -> None:
-        core = self.core
-        if core.problem.sequences:
-            unit.rows.set_as(self["queries"] - unit.tile * core.plan.rows)
-            with core.tik.if_scope(unit.rows > core.plan.rows):
-                unit.rows.set_as(core.plan.rows)
-        elif core.tail_rows:
-            unit.rows.set_as(core.plan.rows)
-            with core.tik.if_scope(unit.tile == core.place("query").rows // core.plan.rows):
-                unit.rows.set_as(core.tail_rows)
-        else:
-            unit.rows.set_as(core.plan.rows)
-
-    def position(self, tile: Number) -> Number:
-        """Return the position of the first row of a query tile among the keys."""
-        problem = self.core.problem
-        return tile * self.core.plan.rows + (self["offset"] if problem.sequences else problem.offset)
-
-    def tile_number(self, number: Scalar, unit: Unit) -> None:
-        """Set `number` to the visibility tile of a step, 0 if everything is visible."""
-        core, table, tile = self.core, self.core.on.table[0], unit.tile
-        if unit.number is not None:
-            number.set_as(unit.number)
-            return
-        if core.band:
-            core.band.number(number, self.position(tile), self["tile"], self["keys"], self.get("prefix"))
-            return
-        with core.tik.if_scope(tile - self["first"] < EDGE):
-            number.set_as(table[self.row + (tile - self["first"]) + self.layout.word("left")])
-        with core.tik.else_scope():
-            number.set_as(self["middle"])
-            with core.tik.if_scope(self["first"] + self["count"] - tile <= EDGE):
-                number.set_as(
-                    table[self.row + (self["first"] + self["count"] - tile) + (self.layout.word("right") - 1)]
-                )
-
-    def distance_number(self, number: Scalar, tile: Number) -> None:
-        """Set `number` to the distance tile of queries with keys on both sides, or 0."""
-        core, table = self.core, self.core.on.table[0]
-        if core.band:
-            crossing = self["cross"], self["before"]
-            core.band.distance_number(number, self.position(tile), self["tile"], tile, *crossing)
-            return
-        number.set_as(0)
-        with core.when(tile >= self["cross"], tile < self["before"]):
-            number.set_as(table[self.row + (tile - self["cross"]) + self.layout.word("distance")])
-
-    def plane(self, name: str, unit: Unit) -> Number:
-        """Return the plane of the mask or the bias for a step's query head."""
-        heads, plane = getattr(self.core.problem, f"{name}_planes")[1], self.get(f"{name}_plane")
-        return plane if heads == 1 else plane + unit.member
-
-
-# ---- lists of tiles under a block mask
-MOST_TILES = 8192  # of queries, that an entry of a list tells apart
-
-
-def own_lists(problem: KernelProblem) -> bool:
-    """Return if the query heads of a group have block masks of their own. Entries of a list then name the head."""
-    return problem.listed and problem.group > 1 and (problem.block_mask_shape or (1, 1))[1] > 1
-
-
-def list_length(problem: KernelProblem, plan: BlockPlan) -> int:
-    """Return words of a list of query tiles."""
-    tiles = -(-problem.seq_q // plan.rows) * (problem.group if own_lists(problem) else 1)
-    return padded(tiles, tile_lists.BLOCK_WORDS)
-
-
-def list_words(problem: KernelProblem, plan: BackwardPlan) -> int:
-    """Return words of all lists."""
-    return _list_planes(problem) * _key_tiles(problem, plan) * list_length(problem, plan)
-
-
-def _list_planes(problem: KernelProblem) -> int:
-    """Return how many key/value heads have lists of their own."""
-    return tile_lists.planes(problem) // (problem.group if own_lists(problem) else 1)
-
-
-class _Lists(NamedTuple):
-    """Room for the work under a block mask.
-
-    Attributes:
-        codes: see `tile_lists.codes`.
-        hidden: code of a tile with nothing visible.
-        blocks: record of each key tile, without the fields that are data.
-    """
-
-    work: BackwardSplit
-    codes: np.ndarray
-    hidden: int
-    blocks: np.ndarray
-
-
-def _of_lists(problem: KernelProblem, plan: BackwardPlan) -> _Lists:
-    """Return the room for the work under a block mask. Its units count all tiles."""
-    tiles, distances, count = Registry(), Registry(), _key_tiles(problem, plan)
-    codes = tile_lists.codes(problem, plan, tiles, True)
-    hidden = 1 + tiles.number(((0, 0),) * plan.rows)
-    height = -(-problem.seq_q // plan.rows)
-    if hidden >= CODES or height > MOST_TILES:
-        raise PartialTilesError(f"block_mask: needs {hidden} visibility tiles and {height} query tiles of a head")
-    blocks = LISTED_ITEM.zeros(count)
-    blocks["count"] = height
-    if problem.bias == "alibi" and not problem.rules.causal:
-        for tile, words in enumerate(blocks):
-            _signs(problem, plan, words, tile * plan.keys, distances)
-    slots = _balanced_slots(problem, plan)
-    ranks, _, _ = _deal_items(problem, plan, slots)
-    visible = visibility_tiles(plan, tiles)
-    if lowers_on_cube(problem):
-        visible = np.where(visible > 0, 0, LOWEST).astype(np.float16)
-    work = BackwardSplit(
-        LISTED_ITEM.zeros(*ranks.shape),
-        visible,
-        distance_tiles(plan, distances),
-        tuple(((ranks < count).sum(axis=1) * height * problem.group).tolist()),
-        slots,
-        False,
-    )
-    return _Lists(work, codes, hidden, blocks)
-
-
-def listed_table(xp: Any, problem: KernelProblem, plan: BackwardPlan, slots: int) -> Callable[[Array], Array]:
-    """Return make(block_mask) -> the table, int32 (words,): rows of items, LISTED_ITEM, and behind them the lists."""
-    work, codes, hidden, blocks = _of_lists(problem, plan)
-    height, count, planes = codes.shape[1], codes.shape[2], _list_planes(problem)
-    members = problem.group if own_lists(problem) else 1
-    lines, width, size = planes * count, members * height, list_length(problem, plan)
-    # Codes come by key tile: (masks, key tiles, query tiles). Heads of a group with own masks share a list.
-    row, column = np.meshgrid(np.arange(height), np.arange(count))
-    coded = tile_lists.coded(xp, problem, plan, codes, np.stack([row, column], -1))
-    plane, tile, member, query = np.ogrid[:planes, :count, :members, :height]
-    joined = ((plane * members + member) * count + tile) * height + query
-    joined = xp.array(joined.reshape(-1).tolist())
-    # One constant, see the forward schedule.
-    hides = xp.array(((np.arange(width) == 0) * hidden)[None].tolist())
-    name = (np.arange(members)[:, None] * MOST_TILES + np.arange(height)).reshape(1, -1) * CODES - 1
-    name = xp.array(name.tolist())
-    starts = xp.array((work.words.size + np.arange(lines) * size).tolist())
-    ordered = xp.array(
-        np.repeat((planes - 1 - np.arange(planes)) * (problem.group * height + ITEM_STEPS + 1), count).tolist()
-    )
-    constants = tuple(
-        [xp.array(np.tile(values, planes).tolist()) for values in (np.arange(count), blocks["cross"], blocks["before"])]
-    )
-    distances = tuple([xp.array(np.tile(values, planes).tolist()) for values in blocks["distance"].T])
-    fields = ["list", "count", "steps", "tile", "cross", "before"]
-    words = [LISTED_ITEM.word(field) for field in fields]
-    words += [LISTED_ITEM.word("distance") + index for index in range(DISTANCES)]
-    ranks, heads, of_slots = _deal_items(problem, plan, slots)
-    own = LISTED_ITEM.zeros(*ranks.shape)
-    own["slot"] = of_slots
-    batches, of_heads = (problem.block_mask_shape or (1, 1))[:2]
-    for item, head in zip(own.reshape(-1), heads.reshape(-1)):
-        name_head(item, problem, *(head // problem.kv_heads, head % problem.kv_heads * problem.group))
-    batch, kv_head = np.divmod(heads, problem.kv_heads)
-    of_plane = (batch if batches > 1 else 0) * (problem.kv_heads if of_heads > 1 else 1) + (
-        kv_head if of_heads > 1 else 0
-    )
-    places = np.where(ranks < count, of_plane * count + ranks, lines)
-    ranked = varlen.ranked(xp, lines + 1, words, places, LISTED_ITEM.words(own))
-    compact, none, repeats = tile_lists.compact(xp, lines, width), xp.array([0]), problem.group // members
-
-    def make(block_mask):  # type: ignore[no-untyped-def]
-        code = coded(block_mask)
-        code = xp.reshape(xp.take(xp.reshape(code, (-1,)), joined, 0), (-1, width))
-        # Keys that nobody sees have one tile, with everything hidden, which makes their gradients zero.
-        nothing = xp.as_int(xp.count_true(code > 0) == 0)
-        code = code + xp.reshape(nothing, (-1, 1)) * hides
-        visited, total = xp.as_int(code > 0), xp.count_true(code > 0)
-        lists = compact(visited, name + code)
-        values, ended = (starts, total, total * repeats) + constants + distances, ()
-        for value in values:
-            ended = ended + (xp.concatenate((value, none)),)
-        table = ranked(ended, xp.concatenate((ordered + total * repeats + ITEM_STEPS, none)))
-        return xp.concatenate((xp.reshape(table, (-1,)), xp.reshape(lists, (-1,))))
-
-    return make
-
-
-def _key_tiles(problem: KernelProblem, plan: BackwardPlan) -> int:
-    """Return the most key tiles of a key/value head, if tables are data. Every sequence with queries has one, so that
-    some item writes d_query.
-    """
-    if problem.listed:
-        return -(-problem.seq_k // plan.keys)
-    return capacity(problem.seq_k + problem.sequences, problem.sequences, plan.keys)
-
-
-def _deal_items(problem: KernelProblem, plan: BackwardPlan, slots: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return (rank, key/value head, slot) of every item of the table, (cores, items) each."""
-    count = _key_tiles(problem, plan)
-    units = problem.batch * problem.kv_heads * slots
-    cores = min(problem.cores, units)
-    turns = -(-count // slots)
-    place = np.arange(-(-units // cores) * turns)[None, :]
-    unit, turn = place // turns * cores + np.arange(cores)[:, None], place % turns
-    slot = unit % slots
-    rank = turn * slots + np.where(turn % 2 == 0, slot, slots - 1 - slot)
-    exists = (unit < units) & (rank < count)
-    rank = np.where(exists, rank, count)
-    order = np.argsort(rank, axis=1, kind="stable")  # items that do not exist come last on every core
-    parts = rank, np.where(exists, unit // slots, 0), np.where(exists, slot, 0)
-    rank, head, slot = (np.take_along_axis(part, order, 1) for part in parts)
-    return rank, head, slot
-
-
-def table(xp: Any, problem: KernelProblem, plan: BackwardPlan, slots: int) -> Callable[[tuple], Array]:
-    """Return make(sequences) -> the table, int32 (cores, items, VARLEN_ITEM.size)."""
-    items = _key_tiles(problem, plan) + 1  # one more than there can be: the last does not exist
-    ranks, heads, of_slots = _deal_items(problem, plan, slots)
-    own = VARLEN_ITEM.zeros(*ranks.shape)
-    own["head"] = own["slope"] = heads * problem.group
-    own["kv_head"], own["slot"] = heads, of_slots
-    of_sequence = len(Sequences._fields)
-    fields = ["tile", "first", "count", "steps", "cross", "before", "final", "final_end"]
-    if problem.slope_stride:
-        fields.append("slope")
-    words = [*(VARLEN_ITEM.word(field) for field in fields), *VARLEN_ITEM.single("sequence").values()]
-    ranked, tiles = varlen.ranked(xp, items, words, ranks, VARLEN_ITEM.words(own)), varlen.tiles(xp, problem, items)
-    left, right, prefixed = Limits.of(problem)
-    whole, rows, group = plan.keys, plan.rows, problem.group
-    signed, slope_stride = problem.bias == "alibi" and not problem.rules.causal, problem.slope_stride
-
-    def make(described):  # type: ignore[no-untyped-def]
-        _, _, _, keys, offset, prefix, queries, _ = described
-        owner, tile, active = tiles((xp.maximum(keys, xp.as_int(queries > 0)) + (whole - 1)) // whole)
-        nothing, zero, rows_of = tile * 0, xp.take(offset, owner, 0), xp.take(queries, owner, 0)
-        active, start = xp.as_int(active), tile * whole
-        stop = xp.minimum(start + whole, xp.take(keys, owner, 0))
-        top, following = nothing, nothing  # first query that sees a key of the tile, and of the next one
-        if right != FAR:
-            top, following = (xp.minimum(xp.maximum(at - right - zero, 0), rows_of) for at in (start, start + whole))
-        if prefixed:
-            top = top * xp.as_int(xp.take(prefix, owner, 0) <= start)
-            following = following * xp.as_int(xp.take(prefix, owner, 0) <= start + whole)
-        top = top * xp.as_int(tile > 0)  # every query tile has a visitor
-        end = rows_of if left == FAR else xp.minimum(xp.maximum(stop + left - zero, 0), rows_of)
-        seen = xp.as_int(end > top)
-        first = top // rows * seen
-        # Keys that nobody sees have one tile, with everything hidden, which makes their gradients zero.
-        count = (((end - 1) // rows - first) * seen + 1) * active
-        # Query tiles that the next key tile does not visit.
-        after = xp.as_int(xp.take(keys, owner, 0) > start + whole) * xp.as_int(rows_of > following)
-        final_end = (first + count - after * (first + count - following // rows)) * seen
-        cross = before = nothing + FAR
-        if signed:
-            cross = (start - zero - (rows - 1)) // rows + 1
-            before = (start + (whole - 1) - zero + (rows - 1)) // rows
-            cross, before = (xp.minimum(xp.maximum(one, first), first + count) for one in (cross, before))
-        values = (tile, first, count, count * group, cross, before, first, final_end)
-        if slope_stride > 0:
-            values = values + (owner * slope_stride,)
-        for index in range(of_sequence):
-            values = values + (xp.take(described[index], owner, 0),)
-        return ranked(values, (count * group + ITEM_STEPS) * active)
-
-    return make
+        set_signs(problem, plan, words, start, distances)

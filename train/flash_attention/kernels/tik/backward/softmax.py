@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
+from flash_attention.kernels.tik.backward.items import KeyItem, Unit
 from flash_attention.kernels.tik.backward.load import Loads
-from flash_attention.kernels.tik.backward.schedule import KeyItem, Unit
 from flash_attention.kernels.tik.backward.tiling import PAIR, BackwardPlan, lowers_on_cube
 from flash_attention.kernels.tik.common import alibi, dropout, mask, softcap
 from flash_attention.kernels.tik.common.tails import by_keys, by_rows

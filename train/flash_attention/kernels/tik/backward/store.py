@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Callable
 
-from flash_attention.kernels.tik.backward.schedule import BackwardSplit, KeyItem, Unit, row_of, words
+from flash_attention.kernels.tik.backward.items import BackwardSplit, KeyItem, Unit, row_of, words
 from flash_attention.kernels.tik.backward.tiling import RING, BackwardPlan
 from flash_attention.kernels.tik.common import softcap
 from flash_attention.kernels.tik.common.table_row import Field, TableRow

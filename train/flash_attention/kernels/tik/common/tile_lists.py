@@ -13,7 +13,7 @@ from typing import Any, Callable, NamedTuple
 
 import numpy as np
 
-from flash_attention.kernels.tik.common.work_split import Registry, clip, name_head
+from flash_attention.kernels.tik.common.work_split import Registry, clip, in_turns, name_head
 from flash_attention.kernels.tik.problem import KernelProblem, padded
 from flash_attention.kernels.tik.row_layout import RowLayout
 from flash_attention.kernels.tik.tik_types import BlockPlan
@@ -31,6 +31,11 @@ def fits(problem: KernelProblem, plan: BlockPlan) -> bool:
     tile, rows, keys = problem.block_mask_tile, plan.rows, plan.keys
     inside = tile % rows == 0 or rows == padded(problem.seq_q) <= tile
     return inside and -(-keys // tile) <= 2 and (tile % keys == 0 or keys % tile == 0 or keys == padded(problem.seq_k))
+
+
+def holds(tiles: int, row_blocks: int) -> bool:
+    """Return if a word has room for a tile's number and the codes of row blocks."""
+    return tiles * CODES**row_blocks <= 2**31
 
 
 def length(problem: KernelProblem, plan: BlockPlan) -> int:
@@ -181,11 +186,7 @@ def dealt(problem: KernelProblem, items: int) -> Dealt:
     """Deal the items of all heads, `items` each, to cores in turns that change direction."""
     count = items * planes(problem)
     sharing = problem.batch * problem.heads // planes(problem)
-    total = count * sharing
-    cores = min(problem.cores, total)
-    turn, core = np.arange(-(-total // cores))[None, :], np.arange(cores)[:, None]
-    number = turn * cores + np.where(turn % 2 == 0, core, cores - 1 - core)
-    exists = number < total
+    number, exists = in_turns(count * sharing, problem.cores)
     return Dealt(np.where(exists, number // sharing, count), np.where(exists, number % sharing, 0), exists)
 
 

@@ -80,6 +80,18 @@ def deal(costs: list[int], hands: int) -> tuple[list[list[int]], list[int]]:
     return shares, loads
 
 
+def in_turns(items: int, cores: int) -> tuple[np.ndarray, np.ndarray]:
+    """Deal items to cores in turns that change direction.
+
+    Returns:
+        The number of the item in every place, (cores, items of a core), and whether there is one.
+    """
+    cores = min(cores, items)
+    turn, core = np.arange(-(-items // cores))[None, :], np.arange(cores)[:, None]
+    number = turn * cores + np.where(turn % 2 == 0, core, cores - 1 - core)
+    return number, number < items
+
+
 def neighbours(shares: list[list[int]], costs: list[int]) -> list[list[int]]:
     """Exchange indices of equal cost, so that the indices of a hand are neighbours."""
     left: dict[int, list[int]] = {}

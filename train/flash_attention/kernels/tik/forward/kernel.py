@@ -26,7 +26,8 @@ from flash_attention.kernels.tik.common.band import BandAtRunTime
 from flash_attention.kernels.tik.common.double_buffer import each_epoch
 from flash_attention.kernels.tik.common.table_row import chunks, load_chunk
 from flash_attention.kernels.tik.forward import load, row_reference, score_bound, softmax, store
-from flash_attention.kernels.tik.forward.schedule import Item, choose
+from flash_attention.kernels.tik.forward.items import Item
+from flash_attention.kernels.tik.forward.schedule import choose
 from flash_attention.kernels.tik.forward.tiling import ITEMS_PER_CHUNK, RING, ForwardPlan
 from flash_attention.kernels.tik.hardware import FRACTAL, HALF_ROUND
 from flash_attention.kernels.tik.layout import BLOCK, SINK_LANES

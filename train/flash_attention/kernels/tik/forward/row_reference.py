@@ -16,7 +16,7 @@ from flash_attention.kernels.tik.common import alibi, mask, score_terms, softcap
 from flash_attention.kernels.tik.common.double_buffer import each_epoch
 from flash_attention.kernels.tik.common.mask import LOWEST
 from flash_attention.kernels.tik.forward import load
-from flash_attention.kernels.tik.forward.schedule import Item
+from flash_attention.kernels.tik.forward.items import Item
 from flash_attention.kernels.tik.forward.score_bound import ScoreBound
 from flash_attention.kernels.tik.forward.tiling import RING, ForwardPlan
 from flash_attention.kernels.tik.hardware import FRACTAL, HALF_ROUND

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 
 from flash_attention.kernels.tik.common.tails import by_rows, stored_rows
-from flash_attention.kernels.tik.forward.schedule import Item
+from flash_attention.kernels.tik.forward.items import Item
 from flash_attention.kernels.tik.forward.tiling import ForwardPlan
 from flash_attention.kernels.tik.hardware import FRACTAL, LARGEST_SINGLE
 from flash_attention.kernels.tik.recorder import Core

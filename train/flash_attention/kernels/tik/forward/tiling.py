@@ -350,5 +350,8 @@ def candidates(problem: KernelProblem) -> list[ForwardPlan]:
 
 
 def _listed(problem: KernelProblem, plans: list[ForwardPlan]) -> list[ForwardPlan]:
-    """Return the plans whose tiles a block mask does not cut."""
-    return [plan for plan in plans if not problem.listed or tile_lists.fits(problem, plan)]
+    """Return the plans whose tiles a list can name."""
+    if not problem.listed:
+        return plans
+    plans = [plan for plan in plans if tile_lists.holds(-(-problem.seq_k // plan.keys), plan.row_blocks)]
+    return [plan for plan in plans if tile_lists.fits(problem, plan)]

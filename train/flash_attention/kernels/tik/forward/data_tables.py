@@ -1,0 +1,343 @@
+"""Work tables of the forward operator that are data: packed sequences, lists of tiles.
+
+They are arithmetic on whole arrays, which NumPy or MindSpore does (`xp`, see `varlen`). Items are the row blocks of
+every sequence or block mask and head. They are dealt to the cores, longest first, in turns that change direction. So
+all cores have equally many items, and about as much to do.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, NamedTuple
+
+import numpy as np
+
+from flash_attention.kernels.tik import varlen
+from flash_attention.kernels.tik.common import band, tile_lists
+from flash_attention.kernels.tik.common.tile_lists import CODES
+from flash_attention.kernels.tik.common.work_split import (
+    Registry,
+    distance_tiles,
+    in_turns,
+    visibility_strip,
+)
+from flash_attention.kernels.tik.forward import score_bound, softmax
+from flash_attention.kernels.tik.forward.items import (
+    ITEM_COST,
+    LISTED_ITEM,
+    MOST_STRIDE,
+    NEVER,
+    ROW_BLOCK,
+    VARLEN_ITEM,
+    WorkSplit,
+    row_block_groups,
+    set_signs,
+)
+from flash_attention.kernels.tik.forward.tiling import ForwardPlan
+from flash_attention.kernels.tik.layout import capacity, placement
+from flash_attention.kernels.tik.problem import KernelProblem
+from flash_attention.kernels.tik.varlen import FAR, Array, Limits, Sequences
+
+
+def of_sequences(problem: KernelProblem, plan: ForwardPlan) -> WorkSplit:
+    """Return the work of packed sequences: room for the table, which is data. The units count row blocks."""
+    ranks, _ = _deal_items(problem, plan)
+    signed = problem.bias == "alibi" and not problem.rules.causal
+    visible = band.tiles(problem, plan)
+    return WorkSplit(
+        VARLEN_ITEM.zeros(*ranks.shape),
+        softmax.limits(problem, visible) if plan.half_scores else visible,
+        band.distances(plan) if signed else np.zeros((0, 16), np.float16),
+        tuple(int(count) * plan.row_blocks for count in (ranks < _groups(problem, plan)).sum(axis=1)),
+        Limits.of(problem).bounded,
+        0,
+    )
+
+
+_OF_ROW_BLOCK = ("start", "rows", "first", "last", "strided", "sample", "stride", "cross", "after")
+
+
+def _groups(problem: KernelProblem, plan: ForwardPlan) -> int:
+    """Return the most work items of a head."""
+    return capacity(problem.seq_q, problem.sequences, plan.rows * plan.row_blocks)
+
+
+def _deal_items(problem: KernelProblem, plan: ForwardPlan) -> tuple[np.ndarray, np.ndarray]:
+    """Return (rank, head) of the item in every place, (cores, items) each. The last rank is nothing."""
+    count = _groups(problem, plan)
+    number, exists = in_turns(count * problem.heads, problem.cores)
+    return np.where(exists, number // problem.heads, count), np.where(exists, number % problem.heads, 0)
+
+
+def packed_table(xp: Any, problem: KernelProblem, plan: ForwardPlan) -> Callable[[tuple], Array]:
+    """Return make(sequences) -> the table, int32 (cores, items, VARLEN_ITEM.size)."""
+    count = _groups(problem, plan) + 1  # one more than there can be: the last does not exist
+    rows, row_blocks = plan.rows, plan.row_blocks
+    ranks, heads = _deal_items(problem, plan)
+    own = VARLEN_ITEM.zeros(*ranks.shape)
+    own["head"] = own["slope"] = heads
+    own["kv_head"] = heads // problem.group
+    of_sequence = len(Sequences._fields)
+    words = [VARLEN_ITEM.word(name) for name in ("begin", "end", *(["slope"] if problem.slope_stride else []))]
+    words += VARLEN_ITEM.single("row_blocks", 0, "sequence").values()
+    for a in range(row_blocks):
+        words += [VARLEN_ITEM.word("row_blocks", a, name) for name in _OF_ROW_BLOCK]
+    ranked, tiles = varlen.ranked(xp, count, words, ranks, VARLEN_ITEM.words(own)), varlen.tiles(xp, problem, count)
+    row_block, unit = _row_blocks_at_run_time(xp, problem, plan), rows * row_blocks
+    # As in `split`: of two row blocks, the row block that sees more keys comes first.
+    swaps, slope_stride = problem.rules.causal and row_blocks == 2, problem.slope_stride
+
+    def make(described):  # type: ignore[no-untyped-def]
+        _, _, _, keys, offset, prefix, queries, _ = described
+        owner, inside, active = tiles((queries + (unit - 1)) // unit)
+        nothing = inside * 0
+        zero, length, before = xp.take(offset, owner, 0), xp.take(keys, owner, 0), xp.take(prefix, owner, 0)
+        begin, end, cost, of_blocks = nothing + FAR, nothing, nothing, ()
+        swapped = xp.as_int(xp.take(queries, owner, 0) - inside * unit > rows)
+        for a in range(row_blocks):
+            start = inside * unit + a * rows
+            if swaps:
+                start = inside * unit + rows * (swapped if a == 0 else 1 - swapped)
+            have = xp.minimum(xp.maximum(xp.take(queries, owner, 0) - start, 0), rows) * xp.as_int(active)
+            block = row_block(start, have, start + zero, length, before)
+            _, _, first, last, _, _, _, _, _ = block
+            exists = have > 0
+            begin = xp.where(exists, xp.minimum(begin, first), begin)
+            end = xp.where(exists, xp.maximum(end, last + 1), end)
+            cost = cost + (last - first + 1) * xp.as_int(exists)
+            of_blocks = of_blocks + block
+        active = xp.as_int(active)
+        values = (begin * active, end)
+        if slope_stride > 0:
+            values = values + (owner * slope_stride,)
+        for index in range(of_sequence):
+            values = values + (xp.take(described[index], owner, 0),)
+        return ranked(values + of_blocks, (cost + ITEM_COST) * active)
+
+    return make
+
+
+def _row_blocks_at_run_time(xp: Any, problem: KernelProblem, plan: ForwardPlan) -> Callable[..., tuple]:
+    """Return row_block(start, rows, position, keys, prefix) -> a row block's words, as in _OF_ROW_BLOCK.
+
+    The sample of the row maxima is spread over the keys that all rows see. If there are too few, the sample is the tile
+    that shows something to most rows.
+    """
+    left, right, prefixed = Limits.of(problem)
+    whole, columns, stride_at_most, gaps = plan.keys, plan.keys // 16, MOST_STRIDE, max(plan.keys // 16 - 1, 1)
+    spread, by_distance = problem.bias == "none" and columns > 1, problem.bias == "alibi"
+    signed, rows_of_tile = by_distance and not problem.rules.causal, plan.rows
+
+    def bounds(position: Array, keys: Array, prefix: Array) -> tuple:
+        """Return keys [low, high) that the query at a position sees."""
+        low = keys * 0 if left == FAR else xp.minimum(xp.maximum(position - left, 0), keys)
+        high = keys if right == FAR else xp.minimum(xp.maximum(position + (right + 1), 0), keys)
+        return low, xp.maximum(high, xp.minimum(prefix, keys)) if prefixed else high
+
+    def seen(tile: Array, rows: Array, position: Array, keys: Array, prefix: Array) -> Array:
+        """Return rows that see a key of a tile."""
+        stop = rows if left == FAR else xp.minimum((tile + 1) * whole + left - position, rows)
+        start = rows * 0 if right == FAR else xp.maximum(tile * whole - right - position, 0)
+        if prefixed:
+            start = start * xp.as_int(prefix <= tile * whole)
+        return xp.maximum(stop - start, 0) * xp.as_int(tile * whole < keys)
+
+    def make(start: Array, rows: Array, position: Array, keys: Array, prefix: Array) -> tuple:
+        exists, nothing = rows > 0, rows * 0
+        ending = position + rows - 1
+        first_low, first_high = bounds(position, keys, prefix)
+        last_low, last_high = bounds(ending, keys, prefix)
+        sees = last_high > first_low
+        sees = xp.as_int(sees)
+        first, last = first_low // whole * sees, (last_high - 1) // whole * sees
+        low, high = (last_low + 15) // 16, first_high // 16
+        strided = high - low >= columns if spread else rows < 0
+        stride = xp.minimum(xp.maximum((high - low - 1) // gaps, 1), stride_at_most)
+        diagonal, middle = position // whole, (position + rows // 2) // whole
+        tile, most = nothing, nothing - 1
+        for choice in (diagonal, diagonal + 1) if by_distance else (diagonal, diagonal + 1, last, first, middle):
+            clipped = xp.minimum(xp.maximum(choice, first), last)
+            count = seen(clipped, rows, position, keys, prefix)
+            tile, most = xp.where(count > most, clipped, tile), xp.maximum(count, most)
+        cross = after = nothing + FAR
+        if signed:
+            cross = xp.minimum(xp.maximum((position + 1) // whole, first), last + 1)
+            after = (position + (rows_of_tile - 1) + (whole - 1)) // whole
+            after = xp.minimum(xp.maximum(xp.maximum(after, (position + 1) // whole), first), last + 1)
+        exists = xp.as_int(exists)
+        sample = xp.as_int(strided), xp.where(strided, low, tile), stride
+        return (start, rows, first * exists + (1 - exists), last * exists) + sample + (cross, after)
+
+    return make
+
+
+# ---- lists of tiles under a block mask
+class _Lists(NamedTuple):
+    """Room for the work under a block mask, and what follows from the rules.
+
+    Attributes:
+        codes: see `tile_lists.codes`, with the numbers of the strip of visibility tiles.
+        hidden: code of a tile with nothing visible.
+        blocks: record of each row block, without the fields that are data.
+        groups: row blocks of each item of a head.
+    """
+
+    work: WorkSplit
+    codes: np.ndarray
+    hidden: int
+    blocks: np.ndarray
+    groups: list[tuple[int, ...]]
+
+
+def of_lists(problem: KernelProblem, plan: ForwardPlan) -> _Lists:
+    tiles, distances, count = Registry(), Registry(), -(-problem.seq_q // plan.rows)
+    codes = tile_lists.codes(problem, plan, tiles, False)
+    hidden = tiles.number(((0, 0),) * plan.rows)
+    counts = score_bound.is_needed(problem, plan.half_scores)
+    whole = tiles.number(((0, plan.keys),) * plan.rows) if counts else 0
+    visible, starts = visibility_strip(plan, tiles)
+    numbers = np.array([0, *(start + 1 for start in starts)], np.int32)
+    blocks = ROW_BLOCK.zeros(count)
+    for index, words in enumerate(blocks):
+        words["start"] = start = index * plan.rows
+        words["rows"] = min(placement(problem, "query").rows - start, plan.rows)
+        low, high = problem.band.union(start, min(start + plan.rows, problem.seq_q) - 1)
+        words["first"], words["last"] = low // plan.keys, max(low, high - 1) // plan.keys
+        words["cross"] = words["after"] = NEVER
+        if problem.bias == "alibi" and not problem.rules.causal:
+            set_signs(problem, plan, words, start, distances)
+    if 1 + int(numbers.max()) >= CODES:
+        raise ValueError(f"block_mask: needs {numbers.max()} visibility tiles, allowed are fewer than {CODES - 1}")
+    groups = row_block_groups(problem, plan)
+    items = tile_lists.dealt(problem, len(groups)).exists
+    misses = problem.mask == "per_score" or len(codes) > 2 or not problem.band.unlimited()
+    work = WorkSplit(
+        LISTED_ITEM.zeros(*items.shape),
+        softmax.limits(problem, visible) if plan.half_scores else visible,
+        distance_tiles(plan, distances),
+        tuple((items.sum(axis=1) * plan.row_blocks * codes.shape[2]).tolist()),
+        misses,
+        int(numbers[whole]),
+    )
+    return _Lists(work, np.where(codes > 0, 1 + numbers[codes - 1], 0), 1 + int(numbers[hidden]), blocks, groups)
+
+
+def list_words(problem: KernelProblem, plan: ForwardPlan) -> int:
+    """Return words of all lists."""
+    lists = tile_lists.planes(problem) * -(-problem.seq_q // (plan.rows * plan.row_blocks))
+    return lists * tile_lists.length(problem, plan)
+
+
+def listed_table(xp: Any, problem: KernelProblem, plan: ForwardPlan) -> Callable[[Array], Array]:
+    """Return make(block_mask) -> the table, int32 (words,): rows of items, LISTED_ITEM, and behind them the lists."""
+    work, codes, hidden, blocks, groups = of_lists(problem, plan)
+    height, width, row_blocks = len(groups), codes.shape[2], plan.row_blocks
+    planes, dealt = tile_lists.planes(problem), tile_lists.dealt(problem, height)
+    lines, size = planes * height, tile_lists.length(problem, plan)
+    of = np.array(
+        [(*group, *(-1,) * (row_blocks - len(group))) for group in groups]
+    ).T  # (row blocks of an item, items)
+    exists = [xp.array(np.tile(one >= 0, planes).astype(int).tolist()) for one in of]
+    column = np.arange(width)
+    coded = tuple(
+        [
+            tile_lists.coded(xp, problem, plan, codes, np.stack(np.broadcast_arrays(one[:, None], column), -1))
+            for one in of
+        ]
+    )
+    wanted = [xp.array(np.tile(_wanted(problem, plan)[one], (planes, 1)).tolist()) for one in of]
+    # One constant, because a graph may not multiply by two, see `bridge.constants.unfolded`.
+    hides, tiles = (xp.array(one[None].tolist()) for one in ((column == 0) * hidden, column))
+    rows = xp.array((np.arange(lines) * width).tolist())
+    starts = xp.array((work.words.size + np.arange(lines) * size).tolist())
+    fields = ("start", "rows", "cross", "after")
+
+    def known(of_block: np.ndarray, field: str, *index: int) -> Array:
+        """Return a field of all items' row blocks that no block mask changes."""
+        values = blocks[field][(of_block, *index)]
+        return xp.array(np.tile(np.where(of_block >= 0, values, 0), planes).tolist())
+
+    constants = [
+        tuple([known(one, field) for field in fields] + [known(one, "distance", index) for index in range(2)])
+        for one in of
+    ]
+    # A bias by distance makes the nearest tile of each row block its sample.
+    alone = 0 if problem.bias == "none" else width
+    compact, names = tile_lists.compact_behind(xp, lines, width), tile_lists.Names(xp, problem, LISTED_ITEM, height)
+    of_planes = names.values
+    words = [LISTED_ITEM.word("row_blocks", 0, "list"), LISTED_ITEM.word("end"), *names.words]
+    for a in range(row_blocks):
+        data = "first", "last", "sample", "stride", "sample_tile"
+        words += [LISTED_ITEM.word("row_blocks", a, field) for field in (*data, *fields)]
+        words += [LISTED_ITEM.word("row_blocks", a, "distance") + i for i in range(2)]
+    own = names.own(dealt)
+    ranked = varlen.ranked(xp, lines + 1, words, dealt.ranks, LISTED_ITEM.words(own))
+    inactive = [LISTED_ITEM.word("row_blocks", a, "first") for a in range(row_blocks)]
+    endings, nothing_more = [xp.array([int(word in inactive)]) for word in words], xp.array([0])
+
+    def make(block_mask):  # type: ignore[no-untyped-def]
+        found, entries, visited = (), tiles, 0
+        for a in range(row_blocks):
+            code = coded[a](block_mask)
+            # A row block that sees nothing visits a tile with everything hidden.
+            nothing = exists[a] * xp.as_int(xp.count_true(code > 0) == 0)
+            code = code + xp.reshape(nothing, (-1, 1)) * hides
+            found = found + (code,)
+            visited = visited + code
+        for a in range(row_blocks):
+            entries = entries * CODES + found[row_blocks - 1 - a]
+        visited = xp.as_int(visited > 0)
+        # The tiles of the samples come first in a list. Without a bias both row blocks take a tile that both visit.
+        mine = tuple([xp.as_int(code > 0) for code in found])
+        first = second = xp.first_true(mine[0] * wanted[0])
+        if row_blocks > 1:
+            both = mine[0] * mine[1]
+            meet = xp.as_int(xp.count_true(both > 0) > alone)
+            shared = meet * xp.first_true(both * (wanted[0] + wanted[1]))
+            first = shared + (1 - meet) * first
+            second = shared + (1 - meet) * xp.first_true(mine[1] * wanted[1])
+            second = second * exists[1] + first * (1 - exists[1])
+        samples, apart = (first, second), xp.as_int(first != second)
+        rest = visited * (1 - xp.as_int(tiles == xp.reshape(first, (-1, 1))))
+        rest = rest * (1 - xp.as_int(tiles == xp.reshape(second, (-1, 1))))
+        lists = compact(rest, entries, first, second)
+        values, cost = (starts, xp.count_true(visited > 0)) + of_planes, apart * 0
+        for a in range(row_blocks):
+            left = mine[a] * rest
+            before, total = xp.cumsum(left, 1), xp.count_true(left > 0)
+            earlier = xp.count_true(rest * xp.as_int(before < xp.reshape(total, (-1, 1))) > 0)
+            place = apart if a > 0 else apart * 0
+            # A row block may visit the sample of the other one too.
+            begin = place * (1 - xp.take(xp.reshape(mine[a], (-1,)), rows + first, 0))
+            behind = apart * xp.take(xp.reshape(mine[a], (-1,)), rows + second, 0)
+            last = xp.where(total > 0, apart + 1 + earlier, behind)
+            # Row blocks that do not exist visit nothing.
+            begin, last = begin * exists[a] + (1 - exists[a]), last * exists[a]
+            sample_tile = xp.take(xp.reshape(found[a], (-1,)), rows + samples[a], 0) - 1
+            values = values + (begin, last, samples[a], place, sample_tile * exists[a]) + constants[a]
+            cost = cost + xp.count_true(found[a] > 0)
+        ended = ()
+        for value, ending in zip(values, endings):
+            ended = ended + (xp.concatenate((value, ending)),)
+        table = ranked(ended, xp.concatenate((cost + ITEM_COST, nothing_more)))
+        return xp.concatenate((xp.reshape(table, (-1,)), xp.reshape(lists, (-1,))))
+
+    return make
+
+
+def _wanted(problem: KernelProblem, plan: ForwardPlan) -> np.ndarray:
+    """Return int (row blocks, key tiles): the larger, the better is the tile as a sample. 1 or more.
+
+    It shows something to most rows, and then most keys. With a bias by distance the nearest tiles come first.
+    """
+    count, keys = -(-problem.seq_q // plan.rows), plan.keys
+    starts = np.arange(0, problem.seq_k, keys)
+    result = np.ones((count, len(starts)), np.int64)
+    for index in range(count):
+        ends = [problem.band.keys(row) for row in range(index * plan.rows, min((index + 1) * plan.rows, problem.seq_q))]
+        low, high = np.array(ends).T[..., None]
+        seen = np.clip(np.minimum(high, starts + keys) - np.maximum(low, starts), 0, None)
+        near = seen.sum(0)
+        if problem.bias != "none":
+            near = 4096 - np.abs(starts // keys - (index * plan.rows + problem.offset) // keys)
+        result[index] += (seen > 0).sum(0) * 2 * 128 * 128 + np.maximum(near, 0)
+    return result
