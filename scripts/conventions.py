@@ -30,7 +30,11 @@ TABLE = re.compile(r"(<!-- columns: ([\w ]+) -->\n\n)(?:\|.*\n)*")
 def chinese(cell: str, words: dict) -> str:
     """Return a cell in Chinese: its parts between "; " and ": " are translated, and counts stay."""
     parts = re.split(r"(; |: | \(\d.*\))", cell)
-    return "".join(part if not re.search("[a-z]", re.sub("`.*?`", "", part)) else words[part] for part in parts)
+    plain = {part for part in parts if not re.search("[a-z]", re.sub("`.*?`", "", part))}
+    missing = sorted(set(parts) - plain - words.keys())
+    if missing:
+        raise SystemExit(f"{WORDS}: has no Chinese for {missing}")
+    return "".join(part if part in plain else words[part] for part in parts)
 
 
 def table(names: list[str], cells: dict, words: dict, language: int) -> str:

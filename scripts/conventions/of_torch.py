@@ -102,6 +102,6 @@ columns = {name: column(backend) for name, backend in BACKENDS[DEVICE].items()}
 if DEVICE == "cpu":
     columns["flex"] = questions.Column(flex, layout="BNSD")
 else:
-    columns["flash_attn"] = questions.Column(flash_attn, layout="BSND", window=(2, 0), dtype=np.float16)
+    columns["flash_attn"] = questions.Column(flash_attn, layout="BSND", window=(2, 0), dtype=np.float16, rest="not run")
 card = f", {torch.cuda.get_device_name()}" if DEVICE == "cuda" else ""
 questions.show(f"torch {torch.__version__.partition('+')[0]}{card}", **columns)

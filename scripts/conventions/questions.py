@@ -3,7 +3,8 @@
 The function takes query, key and value as NumPy arrays (batch, heads, seq, head_dim) and returns such an array. It has,
 by keyword, the ones of these arguments that its library has, and hands them on as they are: `mask` (bool), `bias`
 (added), `causal`, `window`, `cap`, `sinks`, `dropout`, `lengths` (of keys), `grouped` (the flag), `lse` (returns output
-and logsumexp). An answer is a few words. "refused" stands for any exception, no answer for an argument that is missing.
+and logsumexp). An answer is a few words. "refused" stands for an exception of the library, no answer for an argument
+that is missing: the function's NotImplementedError without a text.
 """
 
 from __future__ import annotations
@@ -23,8 +24,15 @@ def question(title):
     return lambda function: QUESTIONS.setdefault(title, function)
 
 
+class RefusedError(Exception):
+    """The library raised an exception."""
+
+
 class Column:
-    """Hold what a column's program says of its attention function."""
+    """Hold what a column's program says of its attention function.
+
+    `rest` is the cell of the questions that the program cannot ask although the library could answer.
+    """
 
     def __init__(
         self,
@@ -37,16 +45,17 @@ class Column:
         dtype=np.float32,
         tokens=513,
         always_causal=False,
+        rest=None,
     ):
         self.attend, self.gradients, self.rotary = attend, gradients, rotary
         self.layout, self.window, self.dtype, self.tokens = layout, window, dtype, tokens
-        self.always_causal = always_causal
+        self.always_causal, self.rest = always_causal, rest
 
     def __call__(self, query, key, value, **asked):
         """Run attention. Raise NotImplementedError if the function lacks an argument."""
         if not self.has(*asked):
             raise NotImplementedError
-        return self.attend(query, key, value, **asked)
+        return called(self.attend, query, key, value, **asked)
 
     def has(self, *arguments):
         """Return True if the function has these arguments."""
@@ -63,6 +72,18 @@ class Column:
         if words not in ("takes part", "hides"):
             raise NotImplementedError
         return visible if words == "takes part" else ~visible
+
+
+def called(function, *given, **asked):
+    """Call a function of the library. Raise RefusedError if it raises."""
+    if function is None:
+        raise NotImplementedError
+    try:
+        return function(*given, **asked)
+    except Exception as error:
+        if isinstance(error, NotImplementedError) and not error.args:
+            raise
+        raise RefusedError from error
 
 
 def normal(*shape):
@@ -210,9 +231,7 @@ def hidden_row(ask):
 
 @question("its gradient")
 def gradient_of_hidden_row(ask):
-    if ask.gradients is None:
-        raise NotImplementedError
-    of_query, of_key, of_value = map(np.asarray, ask.gradients(*inputs(), mask=mask_without_row(ask)))
+    of_query, of_key, of_value = map(np.asarray, called(ask.gradients, *inputs(), mask=mask_without_row(ask)))
     if not all(np.isfinite(one).all() for one in (of_query, of_key, of_value)):
         return "NaN"
     return "not 0" if of_query[0, 0, 1].any() else "0"
@@ -220,6 +239,8 @@ def gradient_of_hidden_row(ask):
 
 @question("its logsumexp")
 def logsumexp_of_hidden_row(ask):
+    if not ask.has("lse"):
+        raise NotImplementedError
     found = np.asarray(ask(*inputs(), mask=mask_without_row(ask), lse=True)[1]).reshape(-1)[1]
     return f"{found:.1e}" if np.isfinite(found) and found else str(found).replace("0.0", "0")
 
@@ -334,13 +355,16 @@ def heads(ask, kv_heads):
     """Return the words for 4 heads of query and fewer of key and value."""
     query, key, value = inputs(heads=4, kv_heads=kv_heads)
     expected = ask.truth(query, *(np.repeat(one, 4 // kv_heads, 1) for one in (key, value)))
+    answer = "refused"
     for words, flag in (("by itself", {}), ("with a flag", {"grouped": True})):
         try:
-            if ask.has(*flag) and alike(ask(query, key, value, **flag), expected):
-                return words
-        except Exception:  # another library's exception: the next form may run
-            continue
-    return "refused"
+            if ask.has(*flag):
+                answer = "other"
+                if alike(ask(query, key, value, **flag), expected):
+                    return words
+        except RefusedError:  # the next form may run
+            answer = "refused"
+    return answer
 
 
 @question("4 heads of query, 2 of key")
@@ -377,12 +401,10 @@ def bits(ask):
 
 @question("rotary pairs")
 def rotary_pairs(ask):
-    if ask.rotary is None:
-        raise NotImplementedError
     angles = np.arange(6)[:, None] * np.arange(1, HEAD_DIM // 2 + 1) / 10
     rows = np.zeros((1, 6, 1, HEAD_DIM), np.float32)
     rows[..., 0] = 1
-    turned = np.asarray(ask.rotary(rows, np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)))
+    turned = np.asarray(called(ask.rotary, rows, np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)))
     return "neighbours" if abs(turned[0, 1, 0, 1]) > 1e-3 else "halves"
 
 
@@ -394,15 +416,17 @@ def answers(column):
     for title, function in QUESTIONS.items():
         try:
             cells[title] = function(column)
-        except NotImplementedError as error:
-            if error.args:  # a library's own, not a missing argument
-                cells[title] = "refused"
-        except Exception:
+        except NotImplementedError:
+            continue
+        except RefusedError:
             cells[title] = "refused"
     return cells
 
 
 def show(versions, **columns):
     """Print the columns as JSON."""
-    found = {name: {"version": versions, "cells": answers(column)} for name, column in columns.items()}
+    found = {}
+    for name, column in columns.items():
+        rest = {} if column.rest is None else {"rest": column.rest}
+        found[name] = {"version": versions, **rest, "cells": answers(column)}
     print(json.dumps(found))

@@ -54,20 +54,8 @@ class RingAttentionUpdate(Operator):
     def __init__(self):
         super().__init__("RingAttentionUpdate")
 
-    def __call__(
-        self,
-        prev_attn_out,
-        prev_softmax_max,
-        prev_softmax_sum,
-        cur_attn_out,
-        cur_softmax_max,
-        cur_softmax_sum,
-        actual_seq_qlen=None,
-        layout="SBH",
-    ):
-        before = prev_attn_out, prev_softmax_max, prev_softmax_sum
-        after = cur_attn_out, cur_softmax_max, cur_softmax_sum
-        return ring_attention_update(*before, *after, actual_seq_qlen, layout)
+    def __call__(self, *given, **named):
+        return ring_attention_update(*given, **named)
 
 
 @compile_time

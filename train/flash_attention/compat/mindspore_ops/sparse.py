@@ -34,7 +34,6 @@ def sparse_flash_attention(*given, **named):
 
     A mask of all queries and keys says what is visible, so that it saves no work. Indices count inside their sequence.
 
-
     Args:
         query (Tensor): (B, S1, N1, D), or (T1, N1, D) in layout "TND"; float16, bfloat16 or float32.
         key, value (Tensor): (B, S2, 1, D) or (T2, 1, D).
