@@ -47,7 +47,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list) -> None:
     """Mark slow tests, deselect tests of other levels, and put asynchronous tests last."""
     mark_slow(items)
-    asked = set(re.findall(r"\w+", config.getoption("-m")))  # whoever names a mark wants its tests
+    asked = OPTIONAL_MARKS & set(re.findall(r"\w+", config.getoption("-m")))  # whoever names a mark wants its tests
+    if asked:
+        asked.add("system")  # the slow tests of all, for example
     if config.getoption("--all"):
         asked.update(OPTIONAL_MARKS - {"card"})
     if config.getoption("--card"):

@@ -297,7 +297,7 @@ def in_float16(select=None) -> list[Case]:
 _LEFT_OUT = frozenset(map(str, _products())) - frozenset(map(str, _products(pairwise)))
 
 
-def spread(case: Case) -> bool:
+def has_pairs_of_its_own(case: Case) -> bool:
     """Return False for a case of the products if other cases also have its pairs."""
     return str(replace(case, dtype="float16")) not in _LEFT_OUT
 

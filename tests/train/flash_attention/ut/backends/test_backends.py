@@ -25,7 +25,7 @@ def test_math(case):
     cases.check(case, run_case(case, "math"))
 
 
-@pytest.mark.parametrize("case", case_list.params(everyday=case_list.spread, asynchronous=4))
+@pytest.mark.parametrize("case", case_list.params(everyday=case_list.has_pairs_of_its_own, asynchronous=4))
 def test_cpu(case):
     cases.check(case, run_case(case, "cpu"))
 

@@ -34,7 +34,7 @@ def fits(problem: KernelProblem, plan: BlockPlan) -> bool:
 
 
 def holds(tiles: int, row_blocks: int) -> bool:
-    """Return if a word has room for a tile's number and the codes of row blocks."""
+    """Return if 32 bits hold a tile's number and the codes of row blocks."""
     return tiles * CODES**row_blocks <= 2**31
 
 
