@@ -23,6 +23,7 @@ from flash_attention.variables import check_variables
 if TYPE_CHECKING:
     from mindspore.nn import Cell
 
+    from flash_attention.call.block_mask import BlockMask
     from flash_attention.sharding.shard import Shard
 
 logger = logging.getLogger("flash_attention")
@@ -129,12 +130,17 @@ def available_backends() -> tuple[str, ...]:
     return tuple(name for name in _MODULES if get_backend(name).unavailable() is None)
 
 
-def explain(call: Call) -> dict[str, str]:
+def explain(call: Call, block_mask: BlockMask | None = None) -> dict[str, str]:
     """Return every backend's verdict on `call`: "ok", or the reason why it cannot run it. The choice comes first.
 
+    Args:
+        call: the call.
+        block_mask: of the call. Behind "ok" then stand the tiles that row blocks visit, and what becomes of the others.
+            Default: None.
+
     Raises:
-        TypeError: `call` is no Call.
-        ValueError: an environment variable of this package holds nonsense.
+        TypeError: `call` is no Call, or `block_mask` no BlockMask.
+        ValueError: the mask does not fit the call, or an environment variable of this package holds nonsense.
 
     Examples:
         >>> from flash_attention import Call, explain
@@ -145,13 +151,30 @@ def explain(call: Call) -> dict[str, str]:
     if not isinstance(call, Call):
         raise TypeError(f"call: got {type(call).__name__} {call!r}, allowed is a flash_attention.Call")
     check_variables()
+    remarks = {}
+    if block_mask is not None:
+        from flash_attention.call.visits import masked, visits
+
+        call = masked(call, block_mask)
+        remarks = {name: f": {visits(call, block_mask)}; {_fate_of_hidden(name, call)}" for name in _MODULES}
     verdicts = {name: refusal(name, call) or "ok" for name in _MODULES}
     order = _PREFERENCE.get(call.device, ("math",))
     forced = forced_backend()
     if forced is not None:
         order = (forced,)
     chosen = [name for name in order if verdicts[name] == "ok"][:1]
-    return {name: verdicts[name] for name in (*chosen, *(other for other in verdicts if other not in chosen))}
+    names = *chosen, *(other for other in verdicts if other not in chosen)
+    return {name: verdicts[name] + (remarks.get(name, "") if verdicts[name] == "ok" else "") for name in names}
+
+
+def _fate_of_hidden(name: str, call: Call) -> str:
+    """Return what becomes of the tiles that a block mask hides."""
+    from flash_attention.kernels.tik.describe import lists_tiles
+
+    if name == "cpu" or name in ("tik", "emulator") and lists_tiles(call):
+        pairs = name != "cpu" and call.block_mask_tile == 64
+        return "a hidden tile is skipped" + (" if its neighbour is hidden too" if pairs else "")
+    return "a hidden tile is computed and then hidden"
 
 
 def forced_backend(requested: str | None = None) -> str | None:

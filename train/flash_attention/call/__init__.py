@@ -11,6 +11,8 @@ layout.py       layouts of query, key and value, as Python values
 optional.py     the table of the other inputs
 checks.py       checks of plain arguments
 visibility.py   which keys a query sees, which key tiles a query tile visits
+block_mask.py   BlockMask: which tiles of queries see which tiles of keys
+visits.py       how many tiles a call visits
 tiling.py       tiling strategies by name
 torch_shapes.py the shapes of `scaled_dot_product_attention`
 """

@@ -14,6 +14,8 @@ STRATEGIES = {
 DEFAULT_STRATEGY = "sparse"
 # The tokens that a tile of a block mask may have.
 BLOCK_MASK_TILES = tuple(sorted(STRATEGIES.values()))
+# Constructors of BlockMask that take a length alone, with the other arguments that they need.
+PATTERNS: dict[str, dict] = {"local_global": {}, "strided": {"stride": 8}, "bigbird": {"seed": 0}, "sink_window": {}}
 
 
 def tile_of(name: str) -> int:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from flash_attention.call import ALL_BLOCKS, AttentionRules, Call
+from flash_attention.call.block_mask import BlockMask
+from flash_attention.call.visits import Visits, masked, pattern, visits
 
 PASSES = ("forward", "both")  # both = forward and backward
 DROPOUT = 0.1
@@ -16,7 +18,8 @@ class Case:
 
     window_blocks limits a query tile to that many key tiles of `tile` tokens, its own included; 0 = no limit.
     extra is "", "mask" (a tenth of all pairs hidden at random), "bias" (a bias for each score) or "dropout" (a tenth of
-    the weights dropped). layout is the layout of all tensors.
+    the weights dropped). layout is the layout of all tensors. pattern is "" or the constructor of a block mask, see
+    `call.visits.PATTERNS`.
     """
 
     seq: int
@@ -29,11 +32,17 @@ class Case:
     causal: bool = True
     extra: str = ""
     layout: str = "BNSD"
+    pattern: str = ""
+
+    @property
+    def block_mask(self) -> BlockMask | None:
+        """Return the block mask of the pattern."""
+        return pattern(self.pattern, self.seq, self.tile) if self.pattern else None
 
     @property
     def call(self) -> Call:
         """Return the call for the backends of this package."""
-        return Call(
+        call = Call(
             batch=self.batch,
             heads=self.heads,
             seq_q=self.seq,
@@ -54,6 +63,7 @@ class Case:
                 tile=self.tile,
             ),
         )
+        return masked(call, self.block_mask) if self.block_mask is not None else call
 
     @property
     def tensor_bytes(self) -> int:
@@ -62,10 +72,14 @@ class Case:
         return self.batch * self.heads * self.seq * self.head_dim * size
 
     @property
+    def visits(self) -> Visits:
+        """Return the tiles that row blocks visit."""
+        return visits(self.call, self.block_mask)
+
+    @property
     def visible(self) -> int:
         """Return how many pairs of query and key see each other, over all heads."""
-        band = self.call.band
-        return self.batch * self.heads * sum(hi - lo for lo, hi in band.rows())
+        return self.visits.pairs
 
     def flops(self, kind: str) -> float:
         """Return the products' floating-point operations on visible pairs: 2 products forward, 5 more backward."""
@@ -77,6 +91,7 @@ class Case:
         if self.window_blocks and self.tile != 128:
             window += f" of {self.tile}"
         heads = ("" if self.batch == 1 else f" B={self.batch}") + ("" if self.heads == 8 else f" H={self.heads}")
+        window += f" {self.pattern} of {self.tile}" if self.pattern else ""
         head_dim = "" if self.head_dim == 128 else f" D={self.head_dim}"
         rules = ("" if self.causal else " full") + (f" {self.extra}" if self.extra else "")
         layout = "" if self.layout == "BNSD" else f" {self.layout}"

@@ -144,14 +144,15 @@ class Flash(_MindSpore):
 
         from flash_attention.backends import registry
 
-        given: tuple = ()
+        mask = case.block_mask
+        given: tuple = () if mask is None else (Tensor(mask.tiles),)
         if case.extra:
             made = {
                 "mask": lambda: Tensor(hidden_pairs(case)),
                 "bias": lambda: Tensor(bias_of(case), getattr(mindspore, case.dtype)),
                 "dropout": lambda: Tensor(np.array([1, 2], np.int64)),
             }
-            given = (made[case.extra](),)
+            given = (made[case.extra](), *given)
 
         class Network(nn.Cell):
             def __init__(self):
@@ -172,8 +173,8 @@ class Composed(_MindSpore):
             return "MindSpore's BatchMatMul and Softmax take no bfloat16 on a CPU"
         # Measured: about six arrays of scores in float32, twice that with the gradient.
         needed = 12 * case.batch * case.heads * case.seq**2 * 4
-        if case.window_blocks:
-            return "composed attention gains nothing from a window"
+        if case.window_blocks or case.pattern:
+            return "composed attention gains nothing from a window or a block mask"
         if case.extra or case.layout != "BNSD":
             return "composed attention is measured plain"
         if needed > available_bytes() // 2:
@@ -213,7 +214,9 @@ class Torch(Implementation):
         import torch  # noqa: F401
 
     def refuse(self, case: Case) -> str | None:
-        return "it knows no window" if case.window_blocks else "it has one layout" if case.layout != "BNSD" else None
+        if case.window_blocks or case.pattern:
+            return "it knows no window and no block mask"
+        return "it has one layout" if case.layout != "BNSD" else None
 
     def prepare(self, case: Case) -> dict[str, Callable[[], None]]:
         import torch

@@ -80,10 +80,13 @@ def test_bench_of_packed_sequences_and_decoding(run_python, kind: str, figure: s
 
 def test_profile_as_a_whole(run_python) -> None:
     dtypes = ("float32", "float16", "bfloat16")
-    options = ("--seq", "1024", "--rounds", "3", "--threads", "1", "--dtype", *dtypes)
+    options = ("--seq", "1024", "--rounds", "3", "--threads", "1", "--block-mask", "sink_window", "--dtype", *dtypes)
     printed = run_python("-m", "flash_attention.cli", "profile", *options)
-    rows = [line for line in printed.splitlines() if line.startswith("S=1024")]
+    *rows, said, again, third = [line for line in printed.splitlines() if line.startswith("S=1024")]
     assert len(rows) == 6 and "GFLOP/s" in printed
+    # Eight row blocks a head see their own tile, the one before, and the first.
+    tiles = "64 row blocks visit 168 of 512 tiles of 128 x 128 (104 full, 64 partial), 32.8%"
+    assert [line.split(": ")[1] for line in (said, again, third)] == [tiles] * 3 and "32.8%" in rows[0]
     # The second share of a row is relative to the processor's peak.
     assert all(int(re.findall(r"(\d+)%", row)[1]) <= 110 for row in rows), printed
 

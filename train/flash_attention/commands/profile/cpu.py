@@ -15,7 +15,7 @@ def run(options: argparse.Namespace) -> int:
     from flash_attention.text_table import table
 
     sizes = {"batch": options.batch, "heads": options.heads, "head_dim": options.head_dim}
-    rows = []
+    rows, masks = [], []
     with working(("gemm", "multiply_adds", "flash"), options.threads) as workers:
         gemm, multiply_adds, flash = workers
         # Each process imports its modules as it starts. A peak measured meanwhile would be half of what it should be.
@@ -27,7 +27,10 @@ def run(options: argparse.Namespace) -> int:
             alone, _ = time_in_turns([flash], Case(1, dtype, **sizes), options.rounds)
             empty = {timing.kind: timing for timing in alone}
             for seq in options.seq:
-                case = Case(seq, dtype, options.window_blocks, **sizes)
+                case = Case(seq, dtype, options.window_blocks, options.tile, pattern=options.block_mask, **sizes)
+                seen = case.visits
+                if case.pattern:
+                    masks.append(f"{case}: {seen}")
                 # In turns with the peak, so that both meet the same load. The peak is the undisturbed round.
                 both, _ = time_in_turns([multiply_adds, flash], [Case(1, dtype), case], options.rounds)
                 timings = {timing.kind: timing for timing in both if timing.implementation == "flash"}
@@ -43,26 +46,18 @@ def run(options: argparse.Namespace) -> int:
                             f"{timing.gflops:.0f}",
                             f"{timing.gflops / of_product:.0%}",
                             f"{timing.gflops / most:.0%}",
-                            f"{visited(case):.1%}",
-                            f"{case.visible / (case.batch * case.heads * seq * seq):.1%}",
+                            f"{seen.density:.1%}",
+                            f"{seen.pairs / (case.batch * case.heads * seq * seq):.1%}",
                             f"{min(1.0, max(0.0, overhead / timing.median)):.1%}",
                         ]
                     )
     print(f"{processor()}, {options.threads} threads; NumPy's float32 matrix product: {of_product:.0f} GFLOP/s")
     print(f"B={options.batch} H={options.heads} D={options.head_dim} causal; medians of {options.rounds} rounds\n")
     header = ["call", "pass", "ms", "GFLOP/s", "of product", "of peak", "tiles visited", "pairs visible", "overhead"]
-    print(table(header, rows))
+    print("\n".join([table(header, rows), *masks]))
     print(
         "\nThe peak is what multiply-adds reach in registers alone, in the arithmetic that the kernel has for a dtype."
         "\nGFLOP/s count the products on visible pairs (2 forward, 5 backward); the rest of the time goes to softmax,"
         "\npacking and the hidden part of partly visible tiles. The overhead is the time of a call on one token."
     )
     return 0
-
-
-def visited(case) -> float:
-    """Return the share of pairs of tiles that have a visible pair of tokens."""
-    call = case.call
-    tiles = -(-case.seq // call.rules.tile)
-    count = sum(len(call.band.key_tiles(tile, call.rules.tile, call.rules.tile)) for tile in range(tiles))
-    return count / tiles**2
