@@ -28,9 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--head-dim", type=int, default=128, help="cpu: size of a head")
     parser.add_argument("--window-blocks", type=int, default=0, help="cpu: key tiles that a query tile sees; 0 = all")
     parser.add_argument("--block-mask", choices=PATTERNS, default="", help="cpu: which tiles see each other, BlockMask")
-    parser.add_argument(
-        "--tile", type=int, choices=BLOCK_MASK_TILES, default=128, help="cpu: tokens of a tile of windows and block masks"
-    )
+    parser.add_argument("--tile", type=int, choices=BLOCK_MASK_TILES, default=128, help="cpu: tokens of a tile of both")
     parser.add_argument("--threads", type=int, default=2, help="cpu: cores and OpenMP threads")
     parser.add_argument("--rounds", type=int, default=5, help="cpu: rounds for a median")
 
