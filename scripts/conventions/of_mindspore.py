@@ -33,6 +33,34 @@ def composed(query, key, value, mask=None, bias=None):
     return ops.matmul(ops.softmax(scores, -1), value).asnumpy()
 
 
+#: The cells of `ops.flash_attention_score` by the part of its docstring that says so. It has no kernel for a CPU.
+DOCUMENTED = {
+    "leftUpCausal": {"causal, 3 queries and 7 keys": "top left or bottom right"},
+    "rightDownCausal": {"causal, 5 queries and 3 keys": "top left or bottom right"},
+    "1/True indicates discard": {"True in a boolean mask": "hides"},
+    "`attn_mask` shape is not valid": {"a boolean mask of rank 3": "refused"},
+    "N2 must be a factor of N1": {"4 heads of query, 2 of key": "by itself", "4 heads of query, 1 of key": "by itself"},
+    "drop_mask (Tensor, optional)": {"dropout of one seed and other shapes": "the caller gives the decisions"},
+    '"BSH", "BNSD", "SBH", "BSND" or "TND"': {"layout": "`BSH`, `BNSD`, `SBH`, `BSND`, `TND`"},
+}
+
+
+def documented():
+    """Return the cells of DOCUMENTED. Raise AssertionError if the function runs, or if its docstring lacks a part."""
+    text = " ".join(ops.flash_attention_score.__doc__.split())
+    assert text.rpartition("Supported Platforms:")[2].split()[0] == "``Ascend``"
+    assert all(part in text for part in DOCUMENTED)
+    tokens = ops.ones((1, 1, 16, 16), ms.float16)
+    try:
+        ops.flash_attention_score(tokens, tokens, tokens, 1, input_layout="BNSD").asnumpy()
+    except RuntimeError as error:
+        assert "unregistered" in str(error)
+        stated = {title: f"documented: {words}" for cells in DOCUMENTED.values() for title, words in cells.items()}
+        absent = ("its logsumexp", "soft cap and bias", "a sink of logit 1 and a soft cap of 0.5", "rotary pairs")
+        return stated | dict.fromkeys(absent, "—")
+    raise AssertionError("flash_attention_score runs: ask it the questions")
+
+
 def layer(query, key, value, mask=None, bias=None):
     """Run mindspore.nn.MultiheadAttention whose weights are identities."""
     heads, head_dim = query.shape[1], query.shape[3]
@@ -103,6 +131,7 @@ def column(backend, tokens=513):
 def columns():
     """Return every column."""
     return {
+        "mindspore_score": questions.Column(None, layout=None, rest="not run", stated=documented()),
         "mindspore_composed": questions.Column(composed, layout="BNSD"),
         "mindspore_layer": questions.Column(layer, layout="BSH"),
         "ours_cpu": column("cpu"),

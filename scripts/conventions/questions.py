@@ -31,7 +31,8 @@ class RefusedError(Exception):
 class Column:
     """Hold what a column's program says of its attention function.
 
-    `rest` is the cell of the questions that the program cannot ask although the library could answer.
+    `rest` is the cell of the questions that the program cannot ask although the library could answer. `stated` are the
+    cells of a function that runs on no machine here, by the titles of their rows: it is asked nothing.
     """
 
     def __init__(
@@ -46,10 +47,11 @@ class Column:
         tokens=513,
         always_causal=False,
         rest=None,
+        stated=None,
     ):
         self.attend, self.gradients, self.rotary = attend, gradients, rotary
         self.layout, self.window, self.dtype, self.tokens = layout, window, dtype, tokens
-        self.always_causal, self.rest = always_causal, rest
+        self.always_causal, self.rest, self.stated = always_causal, rest, stated
 
     def __call__(self, query, key, value, **asked):
         """Run attention. Raise NotImplementedError if the function lacks an argument."""
@@ -410,6 +412,8 @@ def rotary_pairs(ask):
 
 def answers(column):
     """Return the cells of a column. Raise AssertionError if its plain attention is wrong."""
+    if column.stated:
+        return column.stated
     tensors = inputs()
     assert alike(column(*tensors), column.truth(*tensors)), "the column's program computes no attention"
     cells = {}
