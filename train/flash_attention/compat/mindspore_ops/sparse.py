@@ -8,6 +8,7 @@ import mindspore as ms
 from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 
+from flash_attention.backends import registry
 from flash_attention.bridge.constants import filled, numbered
 from flash_attention.bridge.parameters import EntryCell
 from flash_attention.bridge.precision import fix_dtypes
@@ -16,8 +17,10 @@ from flash_attention.call.checks import INTEGERS, check_bool, check_dtype, check
 from flash_attention.call.inputs import DTYPES, TensorSpec
 from flash_attention.call.layout import UNKNOWN
 from flash_attention.compat.ascend910 import Operator
+from flash_attention.compat.mindspore_ops.reshaped import reshaped
 from flash_attention.compat.mindspore_ops.signatures import arguments_of
 from flash_attention.functional import flash_attention
+from flash_attention.paged import paged_attention
 
 _LENGTHS = "actual_seq_lengths_query", "actual_seq_lengths_kv"
 _RULES = "layout_query", "layout_kv", "sparse_mode"
@@ -32,7 +35,8 @@ _CAUSAL = 3  # sparse_mode: aligned bottom right
 def sparse_flash_attention(*given, **named):
     """Compute `mindspore.ops.sparse_flash_attention`: each query sees the keys in `sparse_indices`.
 
-    A mask of all queries and keys says what is visible, so that it saves no work. Indices count inside their sequence.
+    Indices count inside their sequence; an index that comes twice counts once. Backend `cpu` reads the keys in the lists
+    alone, by `paged_attention` with pages of one key. Its gradient, and backend `math`, compute all scores under a mask.
 
     Args:
         query (Tensor): (B, S1, N1, D), or (T1, N1, D) in layout "TND"; float16, bfloat16 or float32.
@@ -113,7 +117,8 @@ class LightningIndexer(Operator):
 @compile_time
 def _planned(settings, specs):
     required = tuple(map(tensor_spec, _ATTENTION[:4], specs[:4]))
-    return _cell(tuple(settings), (*required, *read_specs(_ATTENTION[4:8], specs[4:])))
+    reads_lists = registry.serves_native() and registry.forced_backend() in (None, "cpu")
+    return _cell(tuple(settings), (*required, *read_specs(_ATTENTION[4:8], specs[4:])), reads_lists)
 
 
 @compile_time
@@ -123,7 +128,7 @@ def _planned_index(settings, specs):
 
 
 @remembered
-def _cell(settings: tuple, specs: tuple) -> nn.Cell:
+def _cell(settings: tuple, specs: tuple, reads_lists: bool) -> nn.Cell:
     scale, *rules, block, mode, with_lse = settings
     query, key, value, indices, *_, query_rope, key_rope = specs
     _check(rules, (("query", query), ("key", key), ("value", value)), specs[4:6])
@@ -141,7 +146,8 @@ def _cell(settings: tuple, specs: tuple) -> nn.Cell:
     for name, rope, like in (("query_rope", query_rope, query), ("key_rope", key_rope, key)):
         if rope is not None and (rope.shape[:-1] != like.shape[:-1] or rope.dtype != query.dtype):
             raise ValueError(f"{name}: got {rope.dtype} {rope.shape}, allowed is {query.dtype} {like.shape[:-1]} + D")
-    return fix_dtypes(_Sparse(check_real("scale_value", scale), block, _Tokens(rules, query, key), value))
+    attend = (_Listed if reads_lists else _Hidden)(check_real("scale_value", scale))
+    return fix_dtypes(_Sparse(attend, block, _Tokens(rules, query, key), value))
 
 
 @remembered
@@ -184,7 +190,7 @@ def _check(rules: list, tensors: tuple, lengths: tuple) -> None:
 
 
 class _Tokens(nn.Cell):
-    """Say where queries and keys stand, and which of them may see each other. Packed tokens are one batch item."""
+    """Say which keys each query may see. Packed tokens are one batch item."""
 
     def __init__(self, rules: list, query: TensorSpec, key: TensorSpec):
         super().__init__()
@@ -192,25 +198,23 @@ class _Tokens(nn.Cell):
         self.seq_q, self.seq_k = query.shape[-3], key.shape[-3]
 
     def construct(self, lengths_q, lengths_k):
-        """Return the first key of each query's sequence, and what is hidden: both (B or 1, S1, ...)."""
-        row, column = ops.reshape(numbered(self.seq_q), (1, -1, 1)), ops.reshape(numbered(self.seq_k), (1, 1, -1))
-        begin = row * 0
+        """Return the first key of each query's sequence, and the key behind the last visible one: (B or 1, S1, 1)."""
+        row = ops.reshape(numbered(self.seq_q), (1, -1, 1))
         if self.packed:
             begin_q, end_q = self.around(row, lengths_q)
-            begin, end_k = self.around(row, lengths_q, lengths_k)
-            hidden = ops.logical_or(column < begin, column >= end_k)
-            position = row - begin_q + begin + (end_k - begin) - (end_q - begin_q)
+            begin, end = self.around(row, lengths_q, lengths_k)
+            behind = row - begin_q + begin + (end - begin) - (end_q - begin_q) + 1
         else:
-            end_q, end_k = row[:, :1] * 0 + self.seq_q, row[:, :1] * 0 + self.seq_k
+            begin, end_q, end = row * 0, row * 0 + self.seq_q, row * 0 + self.seq_k
             if lengths_q is not None:
-                end_q = ops.reshape(as_int32(lengths_q), (-1, 1, 1))
+                end_q = row * 0 + ops.reshape(as_int32(lengths_q), (-1, 1, 1))
             if lengths_k is not None:
-                end_k = ops.reshape(as_int32(lengths_k), (-1, 1, 1))
-            hidden = ops.logical_or(column >= end_k, row >= end_q)
-            position = row + end_k - end_q
+                end = row * 0 + ops.reshape(as_int32(lengths_k), (-1, 1, 1))
+            behind = row + end - end_q + 1
+            end = ops.select(row < end_q, end + end_q * 0, (end + end_q) * 0)
         if self.causal:
-            hidden = ops.logical_or(hidden, column > position)
-        return begin, hidden
+            end = ops.minimum(end, behind)
+        return begin, end
 
     def around(self, row, ends, others=None):
         """Return begin and end of each row's sequence, or of its `others`."""
@@ -226,41 +230,42 @@ class _Tokens(nn.Cell):
 
 
 class _Sparse(EntryCell):
-    """Attention with a mask of what is in the indices."""
+    """List the keys of each query, and attend to these."""
 
-    def __init__(self, scale: float, block: int, tokens: _Tokens, value: TensorSpec):
+    def __init__(self, attend: nn.Cell, block: int, tokens: _Tokens, value: TensorSpec):
         super().__init__()
-        self.block, self.tokens = block, tokens
-        self.rules: dict[str, Any] = {"scale": scale, "input_layout": "BSND"}
+        self.attend, self.block, self.tokens = attend, block, tokens
         self.nothing = Tensor(float("nan"), getattr(mstype, value.dtype))
 
     def construct(self, query, key, value, indices, lengths_q, lengths_k, query_rope, key_rope):
         if query_rope is not None:
             query, key = self.joined(query, query_rope), self.joined(key, key_rope)
-        begin, hidden = self.tokens(lengths_q, lengths_k)
+        begin, end = self.tokens(lengths_q, lengths_k)
         rows = (query, key, value)
         if self.tokens.packed:
             rows = tuple([self.expanded(one) for one in rows])
             indices = ops.expand_dims(indices, 0)
-        shown = self.shown(ops.squeeze(as_int32(indices), 2), begin)
-        hidden = ops.expand_dims(ops.logical_or(hidden, ops.logical_not(shown)), 1)
-        output = flash_attention(*rows, hidden, **self.rules)
+        output = self.attend(*rows, *self.listed(ops.squeeze(as_int32(indices), 2), begin, end))
         if self.tokens.packed:
             output = ops.cast(ops.squeeze(ops.cast(output, mstype.float32), 0), output.dtype)
         return output, self.nothing, self.nothing
 
-    def shown(self, indices, begin):
-        """Return (B, S1, S2), True where a key is in the indices."""
-        keys = self.tokens.seq_k
-        blocks = -(-keys // self.block)
-        # The column behind the last key takes indices that are none. The first key of a packed sequence is begin.
-        wrong = ops.logical_or(indices < 0, indices >= blocks)
-        places = ops.select(wrong, indices * 0 + blocks, indices)
-        zeros = filled(indices.shape[:2] + (blocks + 1,), 0.0)
-        hits = ops.tensor_scatter_elements(zeros, places, ops.cast(places * 0 + 1, mstype.float32), 2)[..., :blocks]
-        column = ops.reshape(numbered(keys), (1, 1, -1)) - begin
-        inside = ops.maximum(column, 0) // self.block + filled(indices.shape[:2] + (keys,), 0.0).astype(mstype.int32)
-        return ops.gather_elements(hits, 2, inside) > 0
+    def listed(self, indices, begin, end):
+        """Return the keys of each query, each once, (B, S1, most), and how many they are, (B, S1)."""
+        keys, blocks = self.tokens.seq_k, -(-self.tokens.seq_k // self.block)
+        absent = ops.logical_or(indices < 0, indices >= blocks)
+        first = ops.select(absent, indices * 0 + keys, indices * self.block + begin)
+        key = ops.expand_dims(first, -1) + numbered(self.block)
+        key = ops.reshape(key, indices.shape[:2] + (indices.shape[2] * self.block,))
+        # The column behind the last key takes what is none.
+        key = ops.select(key < end, key, key * 0 + keys)
+        place = key * 0 + numbered(key.shape[2])
+        owner = scattered(key, place, keys)
+        kept = ops.logical_and(key < keys, ops.equal(ops.gather_elements(owner, 2, key), place))
+        counted = ops.cumsum(ops.cast(kept, mstype.float32), 2)
+        place = ops.select(kept, ops.cast(counted, mstype.int32) - 1, place * 0 + key.shape[2])
+        listed = scattered(place, key, key.shape[2])[..., : min(key.shape[2], keys)]
+        return listed, ops.cast(counted[..., -1], mstype.int32)
 
     def joined(self, tensor, columns):
         wide = ops.concat((ops.cast(tensor, mstype.float32), ops.cast(columns, mstype.float32)), -1)
@@ -268,6 +273,47 @@ class _Sparse(EntryCell):
 
     def expanded(self, tensor):
         return ops.cast(ops.expand_dims(ops.cast(tensor, mstype.float32), 0), tensor.dtype)
+
+
+def scattered(places, numbers, columns):
+    """Return int32 (B, S1, columns + 1), 0 where no number has its place."""
+    zeros = ops.cast(filled(places.shape[:2] + (columns + 1,), 0.0), mstype.int32)
+    return ops.tensor_scatter_elements(zeros, places, numbers, 2)
+
+
+class _Hidden(nn.Cell):
+    """Attention under a mask of what is in no list."""
+
+    def __init__(self, scale: float):
+        super().__init__()
+        self.rules: dict[str, Any] = {"scale": scale, "input_layout": "BSND"}
+
+    def construct(self, query, key, value, listed, counts):
+        keys = key.shape[1]
+        counts = ops.expand_dims(counts, -1)
+        places = ops.select(numbered(listed.shape[2]) < counts, listed, listed * 0 + keys)
+        hidden = ops.equal(scattered(places, places * 0 + 1, keys)[..., :keys], 0)
+        return flash_attention(query, key, value, ops.expand_dims(hidden, 1), **self.rules)
+
+
+class _Listed(nn.Cell):
+    """Attention that reads the keys in the lists alone. Its gradient is the gradient of `_Hidden`."""
+
+    def __init__(self, scale: float):
+        super().__init__()
+        self.scale, self.hidden = scale, _Hidden(scale)
+        self.gradient = ops.GradOperation(get_all=True, sens_param=True)
+
+    def construct(self, query, key, value, listed, counts):
+        sequence = ops.reshape(numbered(key.shape[0]), (-1, 1, 1)) * key.shape[1]
+        tables = ops.reshape(listed + sequence, (-1, listed.shape[2]))
+        caches = [reshaped(one, (-1, 1) + one.shape[2:]) for one in (key, value)]
+        rows = reshaped(query, (-1,) + query.shape[2:])
+        output = paged_attention(rows, *caches, tables, ops.reshape(counts, (-1,)), scale=self.scale, causal=False)
+        return reshaped(output, query.shape[:-1] + output.shape[-1:])
+
+    def bprop(self, query, key, value, listed, counts, out, dout):
+        return self.gradient(self.hidden)(query, key, value, listed, counts, dout)
 
 
 class _Index(EntryCell):
@@ -287,7 +333,9 @@ class _Index(EntryCell):
         for head in range(self.heads):
             one = ops.relu(self.product(query[:, :, head], key)) * weights[:, :, head : head + 1]
             scores = one if scores is None else scores + one
-        begin, hidden = self.tokens(lengths_q, lengths_k)
+        begin, end = self.tokens(lengths_q, lengths_k)
+        column = ops.reshape(numbered(self.tokens.seq_k), (1, 1, -1))
+        hidden = ops.logical_or(column < begin, column >= end)
         scores = ops.masked_fill(scores, hidden, float("-inf"))
         most = min(self.count, self.tokens.seq_k)
         values, indices = ops.topk(scores, most)

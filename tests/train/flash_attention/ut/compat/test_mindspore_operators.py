@@ -2,6 +2,7 @@
 
 import copy
 
+import flash_attention
 import mindspore as ms
 import numpy as np
 import pytest
@@ -254,19 +255,49 @@ def cell_of(function, primitive, mode, both=False):
     return call
 
 
-@pytest.mark.parametrize("block", (2, 4))
-def test_an_index_stands_for_a_block_of_keys(mode, block):
-    made = [given(1, size, heads, DIM, seed=heads + size)[0] for size, heads in ((3, HEADS), (7, 1), (7, 1))]
-    indices = np.array([[0, -1], [1, 0], [-1, -1]])
+@pytest.mark.parametrize("backend", ("cpu", "math"))
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("block", (1, 2, 4))
+def test_an_index_stands_for_a_block_of_keys_once(mode, block, dtype, backend):
+    made = [given(1, size, heads, DIM, seed=heads + size, dtype=dtype) for size, heads in ((3, HEADS), (7, 1), (7, 1))]
+    (query, _), (key, _), (value, _) = made
+    indices = np.array([[0, -1, 0, 2**31 - 1], [1, 0, -(2**31), 1], [-1, -1, 99, -1]])
     hidden = np.full((3, 7), -np.inf)
     for row, chosen in enumerate(indices):
-        for one in chosen[chosen >= 0]:
+        for one in chosen[(chosen >= 0) & (chosen < 7)]:
             hidden[row, one * block : (one + 1) * block] = 0
-    truth, _ = attention(*(one.swapaxes(1, 2) for one in made), SCALE, hidden)
+    truth, logsumexp = attention(*(one.swapaxes(1, 2) for one in (query, key, value)), SCALE, hidden)
+    # Keys and values that no list has may be anything.
+    unseen = np.isinf(hidden).all(0)
+    tensors = [tensor for _, tensor in made]
+    for place in (1, 2):
+        array = made[place][0].copy()
+        array[:, unseen] = np.nan
+        tensors[place] = Tensor(array).astype(dtype_named(dtype))
     named = {"sparse_block_size": block, "sparse_mode": 0}
-    tensors = *map(Tensor, made), numbers(indices.reshape(1, 3, 1, 2)), SCALE
-    for output in cell_of(sparse_flash_attention, SparseFlashAttention(), mode, both=True)(tensors, named):
-        assert_right(output, truth.swapaxes(1, 2))
+    tensors += [numbers(indices.reshape(1, 3, 1, -1)), SCALE]
+    with flash_attention.attention_backend(backend):
+        for output in cell_of(sparse_flash_attention, SparseFlashAttention(), mode, both=True)(tensors, named):
+            assert_right(output, truth.swapaxes(1, 2), dtype)
+        if dtype != "float32":
+            return
+        d_output = random(1, 3, HEADS, DIM, seed=5)
+        given_key, given_value = Tensor(key), Tensor(value)
+
+        def loss(query, key, value):
+            output = sparse_flash_attention(query, key, value, *tensors[3:], **named)[0]
+            return (output * Tensor(d_output)).sum()
+
+        gradient = ms.grad(loss, (0, 1, 2))
+        found = (ms.jit(gradient) if mode == "graph" else gradient)(tensors[0], given_key, given_value)
+    query, key, value, d_output = (one[0].swapaxes(0, 1).astype(np.float64) for one in (query, key, value, d_output))
+    scores = query @ key.swapaxes(1, 2) * SCALE + hidden
+    weights = np.exp(scores - np.where(np.isinf(logsumexp[0]), 0, logsumexp[0]))
+    d_scores = weights * (d_output @ value.swapaxes(1, 2) - (d_output * truth[0]).sum(-1, keepdims=True)) * SCALE
+    of_key = (d_scores.swapaxes(1, 2) @ query).sum(0, keepdims=True)
+    of_value = (weights.swapaxes(1, 2) @ d_output).sum(0, keepdims=True)
+    for one, right in zip(found, (d_scores @ key, of_key, of_value)):
+        assert_right(one, right.swapaxes(0, 1)[None])
 
 
 REFUSED = {
