@@ -198,7 +198,10 @@ class _Tokens(nn.Cell):
         self.seq_q, self.seq_k = query.shape[-3], key.shape[-3]
 
     def construct(self, lengths_q, lengths_k):
-        """Return the first key of each query's sequence, and the key behind the last visible one: (B or 1, S1, 1)."""
+        """Return the first key of each query's sequence, and the end of its visible keys.
+
+        Both are (B or 1, S1, 1).
+        """
         row = ops.reshape(numbered(self.seq_q), (1, -1, 1))
         if self.packed:
             begin_q, end_q = self.around(row, lengths_q)
@@ -251,7 +254,7 @@ class _Sparse(EntryCell):
         return output, self.nothing, self.nothing
 
     def listed(self, indices, begin, end):
-        """Return the keys of each query, each once, (B, S1, most), and how many they are, (B, S1)."""
+        """Return the keys of each query without repeats, (B, S1, most), and their number, (B, S1)."""
         keys, blocks = self.tokens.seq_k, -(-self.tokens.seq_k // self.block)
         absent = ops.logical_or(indices < 0, indices >= blocks)
         first = ops.select(absent, indices * 0 + keys, indices * self.block + begin)
