@@ -35,8 +35,8 @@ _CAUSAL = 3  # sparse_mode: aligned bottom right
 def sparse_flash_attention(*given, **named):
     """Compute `mindspore.ops.sparse_flash_attention`: each query sees the keys in `sparse_indices`.
 
-    Indices count inside their sequence; an index that comes twice counts once. Backend `cpu` reads the keys in the lists
-    alone, by `paged_attention` with pages of one key. Its gradient, and backend `math`, compute all scores under a mask.
+    Indices count inside their sequence, and one that comes twice counts once. Backend `cpu` reads the listed keys only:
+    `paged_attention` with pages of one key. Its gradient, and backend `math`, compute all scores under a mask.
 
     Args:
         query (Tensor): (B, S1, N1, D), or (T1, N1, D) in layout "TND"; float16, bfloat16 or float32.
@@ -254,7 +254,10 @@ class _Sparse(EntryCell):
         return output, self.nothing, self.nothing
 
     def listed(self, indices, begin, end):
-        """Return the keys of each query without repeats, (B, S1, most), and their number, (B, S1)."""
+        """Return the keys of each query without repeats, and their number.
+
+        The shapes are (B, S1, most) and (B, S1).
+        """
         keys, blocks = self.tokens.seq_k, -(-self.tokens.seq_k // self.block)
         absent = ops.logical_or(indices < 0, indices >= blocks)
         first = ops.select(absent, indices * 0 + keys, indices * self.block + begin)
