@@ -197,7 +197,7 @@ def flash_attention(
         ),
         rules,
         # In the order of the options of `prepare`: a graph passes constants in tuples.
-        (bias_grad, input_layout, head_dim, value_head_dim, batch, return_lse),
+        (bias_grad, input_layout, head_dim, value_head_dim, batch, return_lse, _tile_of(block_mask)),
         backend,
         argument_names,
         shards,
@@ -224,7 +224,7 @@ def attend(tensors, inputs, rules, others, backend, argument_names, shards):
     query, key, value = tensors
     of_tensors = spec(query), spec(key), spec(value)
     inputs, specs = filled(inputs, of_tensors, others)
-    _bias_grad, _layout, _head_dim, _value_head_dim, _batch, return_lse = others
+    _bias_grad, _layout, _head_dim, _value_head_dim, _batch, return_lse, _tile = others
     run = prepare(
         "dense", of_tensors, specs, argument_names, rules, others, backend, shards, return_lse and compiling()
     )
@@ -232,6 +232,13 @@ def attend(tensors, inputs, rules, others, backend, argument_names, shards):
     if return_lse:
         return output, logsumexp
     return output
+
+
+def _tile_of(block_mask):
+    """Return the tokens of a BlockMask's tile, 0 for data, of which the shape says it."""
+    if isinstance(block_mask, BlockMask):
+        return block_mask.tile
+    return 0
 
 
 def scaled_dot_product_attention(
@@ -332,7 +339,7 @@ def _reshapable(tensor):
 def _seq_k(specs, others):
     """Return the number of keys of a call's batch item, None if unknown."""
     tensors = map(tensor_spec, ("query", "key", "value"), specs)
-    _bias_grad, *sizes, _return_lse = others
+    _bias_grad, *sizes, _return_lse, _tile = others
     seq_k = read_tensors(*tensors, *sizes).seq_k
     return None if seq_k == UNKNOWN else seq_k
 

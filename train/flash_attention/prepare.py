@@ -39,7 +39,7 @@ _TENSORS = {
 }
 # The options of a kind, in the order in which a graph passes them on.
 _OPTIONS = {
-    "dense": ("bias_grad", "input_layout", "head_dim", "value_head_dim", "batch", "return_lse"),
+    "dense": ("bias_grad", "input_layout", "head_dim", "value_head_dim", "batch", "return_lse", "block_mask_tile"),
     "varlen": ("bias_grad", "head_dim", "value_head_dim", "return_lse"),
 }
 

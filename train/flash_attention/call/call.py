@@ -134,6 +134,7 @@ class Call:
         value_head_dim: int | None = None,
         batch: int | None = None,
         items: tuple[str, set[int]] | None = None,
+        block_mask_tile: int = 0,
         **others: Any,
     ) -> Call:
         """Describe a call from the specs of its inputs.
@@ -151,6 +152,7 @@ class Call:
             value_head_dim: head_dim of value; None = head_dim for BSH, SBH and TH, any in the other layouts.
             batch: number of batch items, for TH only.
             items: the unit that has a prefix of its own, and the allowed numbers of such units. None: the batch items.
+            block_mask_tile: tokens of the tiles of a block mask; 0: as its shape says.
             **others: specs of further optional inputs, see `OPTIONAL`, or fields of Call, by name.
 
         Raises:
@@ -160,7 +162,8 @@ class Call:
         named = {"mask": mask, "bias": bias, "keep_bits": keep_bits}
         named.update((name, others.pop(name)) for name in NAMES if name in others)
         given = {name: spec for name, spec in named.items() if spec is not None}
-        whole = Given(sizes, query.dtype, rules.tile, given, *(items or ("batch", {sizes.batch})))
+        units = items or ("batch", {sizes.batch})
+        whole = Given(sizes, query.dtype, rules.tile, given, *units, block_mask_tile)
         for one in OPTIONAL:
             if one.name in given:
                 name = "attention_mask" if one.name == "mask" else one.name

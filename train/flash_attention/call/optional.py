@@ -42,6 +42,7 @@ class Given(NamedTuple):
     given: dict[str, TensorSpec]
     items: str  # the unit that has a prefix, and may have slopes, of its own
     counts: set[int]  # how many such units there may be
+    block_mask_tile: int = 0  # tokens of the block mask's tiles; 0 = as the shape says
 
 
 @dataclass(frozen=True)
@@ -177,7 +178,8 @@ def _read_block_mask(name: str, tiles: TensorSpec, whole: Given) -> dict:
         raise ValueError(f"{name}: got a block mask beside packed sequences, allowed is one for dense calls")
     if UNKNOWN in (sizes.seq_q, sizes.seq_k):
         raise ValueError(f"{name}: got a block mask in a graph for unknown lengths, allowed are known lengths")
-    counts = {tile: (tiles_of(sizes.seq_q, tile), tiles_of(sizes.seq_k, tile)) for tile in BLOCK_MASK_TILES}
+    known = (whole.block_mask_tile,) if whole.block_mask_tile else BLOCK_MASK_TILES
+    counts = {tile: (tiles_of(sizes.seq_q, tile), tiles_of(sizes.seq_k, tile)) for tile in known}
     fitting = [tile for tile, sides in counts.items() if shape[2:] == sides]
     if len(shape) != 4 or not fitting or not all(n in (1, full) for n, full in zip(shape, sizes.scores[:2])):
         allowed = " or ".join(f"{sides} for tiles of {tile}" for tile, sides in counts.items())

@@ -8,14 +8,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 import mindspore as ms
+from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
-from mindspore import nn, ops
 from mindspore.ops import constexpr
 
 from flash_attention.backends import registry
 from flash_attention.bridge.parameters import results_in_graph_mode
 from flash_attention.bridge.tensors import compile_time, constant, read_specs, spec, tensor_spec
 from flash_attention.call import ALL_BLOCKS, AttentionRules, Call
+from flash_attention.call.block_mask import BlockMask
 from flash_attention.call.checks import check_int, check_name
 from flash_attention.call.inputs import MAX_HEAD_DIM, MAX_VALUE_DIM, TensorSpec, read_tensors
 from flash_attention.call.layout import LAYOUTS
@@ -44,6 +45,7 @@ class GatherAttention(nn.Cell):
         order (str): "zigzag" or "contiguous", see `SequenceSplit`. Default: "zigzag".
         rules: causal, window_size, prev_block_num, next_block_num, tiling_stgy_name, alibi, scale, softcap,
             input_layout and backend, as of FlashAttention. Positions are those in the whole sequence.
+        block_mask (BlockMask): of the whole sequence, as of FlashAttention. A chunk has whole tiles. Default: None.
         value_head_dim (int): size of a head of value and output. Default: None, head_dim for "BSH" and "SBH", else
             the width of the value.
 
@@ -55,6 +57,7 @@ class GatherAttention(nn.Cell):
           process's queries, like the gradient of any weight: the sum over processes is the whole.
         - **prefix** (Tensor or tuple), **segment_ids** (Tensor) - as of FlashAttention and of the whole sequence,
           ints (batch,) and (batch, seq), the same in every process.
+        - **block_mask** (Tensor) - likewise, in place of the layer's own.
 
     Outputs:
         Tensor, dtype and shape of query, but as wide as the value.
@@ -80,6 +83,7 @@ class GatherAttention(nn.Cell):
         softcap: float = 0.0,
         input_layout: str = "BNSD",
         value_head_dim: int | None = None,
+        block_mask: BlockMask | None = None,
         backend: str | None = None,
     ) -> None:
         rank, world = processes()
@@ -99,7 +103,12 @@ class GatherAttention(nn.Cell):
         if value_head_dim is not None:
             check_int("value_head_dim", value_head_dim, 1, MAX_VALUE_DIM)
         check_name("input_layout", input_layout, LAYOUTS)
+        if block_mask is not None and not isinstance(block_mask, BlockMask):
+            raise TypeError(
+                f"block_mask: got {type(block_mask).__name__}, allowed is a BlockMask; a Tensor is an input"
+            )
         registry.forced_backend(backend)
+        self.tiles, self.tile = (None, 0) if block_mask is None else (Tensor(block_mask.tiles), block_mask.tile)
         self.backend, self.head_dim, self.value_head_dim = backend, head_dim, value_head_dim
         self.axis, self.input_layout = LAYOUTS[input_layout].axes.index("seq"), input_layout
         self.join = ops.Concat(self.axis)
@@ -116,27 +125,42 @@ class GatherAttention(nn.Cell):
         return super().__call__(*arguments, **named)
 
     def construct(
-        self, query, key, value, attention_mask=None, alibi_mask=None, sinks=None, prefix=None, segment_ids=None
+        self,
+        query,
+        key,
+        value,
+        attention_mask=None,
+        alibi_mask=None,
+        sinks=None,
+        prefix=None,
+        segment_ids=None,
+        block_mask=None,
     ):
         if attention_mask is not None:
             _refuse_mask("attention_mask", "causal=True and windows are arguments of the layer")
         if alibi_mask is not None:
             _refuse_mask("alibi_mask", "alibi=True computes ALiBi from the distance")
         specs = spec(query), spec(key), spec(value)
-        optional = spec(sinks), _spec_of_prefix(prefix), spec(segment_ids)
-        tokens = _tokens_of_a_chunk(specs, optional, self.options)
+        tiles, tile = self.tiles, self.tile
+        if block_mask is not None:
+            tiles, tile = block_mask, 0
+        optional = spec(sinks), _spec_of_prefix(prefix), spec(segment_ids), spec(tiles)
+        sizes = _sizes_of_a_chunk(specs, optional, self.options, tile)
         dtype = query.dtype
         if self.on_cpu:  # in graphs it neither cuts up nor joins bfloat16
             query = ops.cast(query, mstype.float32)
         if sinks is not None:
             sinks = ops.cast(sinks, mstype.float32)
         key, value = self.gather_key(key), self.gather_value(value)
-        return self.attend_to_all(query, key, value, sinks, prefix, segment_ids, tokens, dtype)
+        return self.attend_to_all(query, key, value, sinks, prefix, segment_ids, tiles, sizes, dtype)
 
-    def attend_to_all(self, query, key, value, sinks, prefix, segment_ids, tokens, dtype):
-        """Return the outputs of this process's queries, from the keys and values of all."""
-        others = (False, self.input_layout, self.head_dim, self.value_head_dim, None, False)
-        ids = constant(segment_ids)
+    def attend_to_all(self, query, key, value, sinks, prefix, segment_ids, tiles, sizes, dtype):
+        """Return the outputs of this process's queries, from the keys and values of all. `sizes` are the tokens of a
+        chunk and of a tile.
+        """
+        tokens, tile = sizes
+        others = (False, self.input_layout, self.head_dim, self.value_head_dim, None, False, tile)
+        ids, tiles = constant(segment_ids), constant(tiles)
         outputs = ()
         for place, chunk in enumerate(self.chunks):
             first = chunk * tokens
@@ -146,7 +170,10 @@ class GatherAttention(nn.Cell):
             row_ids = None
             if ids is not None:
                 row_ids = ids[:, first : first + tokens]
-            inputs = in_order(None, None, None, None, sinks, prefix, row_ids, ids, None)
+            row_tiles = None
+            if tiles is not None:
+                row_tiles = tiles[:, :, first // tile : (first + tokens + tile - 1) // tile]
+            inputs = in_order(None, None, None, None, sinks, prefix, row_ids, ids, None, row_tiles)
             tensors = (ops.cast(rows, dtype), ops.cast(key, dtype), ops.cast(value, dtype))
             output = attend(tensors, inputs, _rules(self.constants, first), others, self.backend, (), None)
             outputs = outputs + (ops.cast(output, query.dtype),)
@@ -214,8 +241,8 @@ def _spec_of_prefix(prefix):
 
 
 @compile_time
-def _tokens_of_a_chunk(specs, optional, options):
-    """Return the tokens of a chunk, after a check of the inputs."""
+def _sizes_of_a_chunk(specs, optional, options, tile):
+    """Return the tokens of a chunk and of a block mask's tile, after a check of the inputs."""
     world, order, constants, layout, head_dim, value_head_dim = options
     specs = tuple(map(tensor_spec, ("query", "key", "value"), specs))
     found = read_tensors(*specs, layout, head_dim, value_head_dim)
@@ -230,17 +257,25 @@ def _tokens_of_a_chunk(specs, optional, options):
             f"{order} order: a whole sequence of a multiple of {split.chunks_per_process * world} tokens over {world} "
             "processes"
         )
-    sinks, prefix, ids = read_specs(("sinks", "prefix", "segment_ids"), optional)
+    sinks, prefix, ids, tiles = read_specs(("sinks", "prefix", "segment_ids", "block_mask"), optional)
     axis = LAYOUTS[layout].axes.index("seq")
     whole = (
         TensorSpec((*one.shape[:axis], world * one.shape[axis], *one.shape[axis + 1 :]), one.dtype) for one in specs
     )
-    Call.from_inputs(
+    call = Call.from_inputs(
         *whole,
         **{"sinks": sinks, "prefix": prefix, "segment_ids": ids, "rules": AttentionRules(*constants)},
         **{"input_layout": layout, "head_dim": head_dim, "value_head_dim": value_head_dim},
+        **{"block_mask": tiles, "block_mask_tile": tile},
     )
-    return found.seq_q // split.chunks_per_process
+    tokens, tile = found.seq_q // split.chunks_per_process, call.block_mask_tile
+    if tile and tokens < call.seq_q and tokens % tile:
+        chunks = call.seq_q // tokens
+        raise ValueError(
+            f"block_mask: got tiles of {tile} tokens for chunks of {tokens}, allowed are chunks of whole tiles: in {order} "
+            f"order a whole sequence of a multiple of {chunks * tile} tokens over {world} processes"
+        )
+    return tokens, tile
 
 
 @constexpr(reuse_result=False)

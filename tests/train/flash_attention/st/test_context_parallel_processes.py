@@ -82,11 +82,11 @@ def msrun(tmp_path, environment):
 # What each number of processes checks; see parallel_gather.py.
 CHECKS = {
     2: {
-        "gather": "causal-bfloat16-mqa,everything,math,prefix-documents",
-        "graph": "causal-float16-gqa,alibi,prefix-documents",
+        "gather": "causal-bfloat16-mqa,everything,math,prefix-documents,tiles",
+        "graph": "causal-float16-gqa,alibi,prefix-documents,tiles,tiles-data",
     },
     4: {
-        "gather": "causal,everything-contiguous,alibi-window",
+        "gather": "causal,everything-contiguous,alibi-window,tiles-data",
         "graph": "window-zigzag,causal-bfloat16-mqa,sinks-softcap-width",
     },
 }

@@ -1,6 +1,7 @@
 """Test block masks as arguments of the functions and the layer. The shared cases have their values."""
 
 import copy
+import functools
 
 import mindspore as ms
 import numpy as np
@@ -82,6 +83,15 @@ def test_the_shape_says_how_large_a_tile_is(tile):
     count = -(-300 // tile)
     mask = BlockMask(np.eye(count, dtype=int), tile)
     check(flash_attention(*tensors(), block_mask=mask), mask)
+
+
+@pytest.mark.parametrize("run", [flash_attention, scaled_dot_product_attention, None])
+def test_a_block_mask_keeps_its_tile(run):
+    """Five tiles of 128 would cover 600 tokens too, but the mask has tiles of 64."""
+    mask = BlockMask(np.eye(5, dtype=int), 64)
+    run = FlashAttention(16, block_mask=mask) if run is None else functools.partial(run, block_mask=mask)
+    with pytest.raises(ValueError, match=r"got shape \(1, 1, 5, 5\), allowed .* and \(10, 10\) for tiles of 64$"):
+        run(*tensors(600))
 
 
 @pytest.mark.parametrize(

@@ -200,7 +200,7 @@ class FlashAttention(EntryCell):
         self.alibi_grad = check_bool("alibi_grad", alibi_grad)
         self.seed = seed
         self.block_mask = block_mask
-        self.tiles = None if block_mask is None else Tensor(block_mask.tiles)
+        self.tiles, self.tile = (None, 0) if block_mask is None else (Tensor(block_mask.tiles), block_mask.tile)
         self.dropout_seed: Any = DropoutSeed(seed) if dropout_rate > 0 else None
         self.widths: tuple[int | None, int | None] = head_dim, value_head_dim  # of tensors; None is any
         self.cast = MixedPrecisionCast()
@@ -227,6 +227,9 @@ class FlashAttention(EntryCell):
             _refuse_alibi("alibi_mask")
         if alibi_slopes is not None and not self.alibi:
             _refuse_alibi("alibi_slopes")
+        tiles, tile = self.tiles, self.tile
+        if block_mask is not None:
+            tiles, tile = block_mask, 0
         output = attend(
             (self.cast(query), self.cast(key), self.cast(value)),
             in_order(
@@ -238,10 +241,10 @@ class FlashAttention(EntryCell):
                 segment_ids=segment_ids,
                 kv_segment_ids=kv_segment_ids,
                 alibi_slopes=alibi_slopes,
-                block_mask=self.tiles if block_mask is None else block_mask,
+                block_mask=tiles,
             ),
             rules_of(rules),
-            (self.alibi_grad, self.input_layout, self.widths[0], self.widths[1], self.batch, False),
+            (self.alibi_grad, self.input_layout, self.widths[0], self.widths[1], self.batch, False, tile),
             self.backend,
             self.argument_names,
             self.shards(),

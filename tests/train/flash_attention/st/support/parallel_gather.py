@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import mindspore as ms
 import numpy as np
-from flash_attention import FlashAttention, reference
+from flash_attention import BlockMask, FlashAttention, reference
 from flash_attention.call import ALL_BLOCKS
 from flash_attention.context_parallel import GatherAttention, SequenceSplit, finalize, initialize
 from mindspore import Tensor, nn, ops
@@ -30,7 +30,8 @@ def whole(seq: int = 128, batch: int = 1, heads: int = 2, **fields) -> Case:
 CAUSAL = {"mask": "causal"}
 DOCUMENTS = {"prefix": True, "segments": "documents", "sinks": True, "value_dim": 8}
 CONTIGUOUS = {"order": "contiguous"}
-#: By name: the case, and the layer's order, layout and backend if they are not zigzag, BNSD and cpu.
+#: By name: the case, and the layer's order, layout and backend if they are not zigzag, BNSD and cpu. With "data" the
+#: block mask is an input.
 CASES: dict[str, tuple] = {
     "causal": (whole(batch=2, **CAUSAL), {}),
     "causal-float16-gqa": (whole(256, heads=4, kv_heads=2, dtype="float16", head_dim=32, **CAUSAL), {}),
@@ -47,6 +48,8 @@ CASES: dict[str, tuple] = {
     "blocks-both-sides-alibi": (whole(1024, blocks=(1, 0), alibi="computed"), CONTIGUOUS),
     "sinks-softcap-width": (whole(sinks=True, softcap=2.0, value_dim=24, **CAUSAL), {"layout": "SBH"}),
     "prefix-documents": (whole(batch=2, **DOCUMENTS, **CAUSAL), {}),
+    "tiles": (whole(512, batch=2, block_mask="all", **CAUSAL), {}),
+    "tiles-data": (whole(512, heads=4, kv_heads=2, block_mask="heads", tile=128), {**CONTIGUOUS, "data": True}),
     "math": (whole(heads=4, kv_heads=2, **CAUSAL), {"backend": "math"}),
     "math-alibi-float16": (whole(dtype="float16", alibi="computed", draw=1, **CAUSAL), {"backend": "math"}),
 }
@@ -55,12 +58,12 @@ CASES: dict[str, tuple] = {
 class Attend(nn.Cell):
     """The layer with the inputs that have no gradient."""
 
-    def __init__(self, layer, prefix, segment_ids):
+    def __init__(self, layer, prefix, segment_ids, tiles):
         super().__init__()
-        self.layer, self.prefix, self.segment_ids = layer, prefix, segment_ids
+        self.layer, self.prefix, self.segment_ids, self.tiles = layer, prefix, segment_ids, tiles
 
     def construct(self, query, key, value, sinks=None):
-        return self.layer(query, key, value, None, None, sinks, self.prefix, self.segment_ids)
+        return self.layer(query, key, value, None, None, sinks, self.prefix, self.segment_ids, self.tiles)
 
 
 #: Rules of `flash_attention` that layers over several processes do not have.
@@ -73,17 +76,20 @@ def run(name: str, rank: int, world: int, **changes) -> list:
     case = replace(case, dtype=changes.pop("dtype", case.dtype))
     way = {"order": "zigzag", "layout": "BNSD", "backend": "cpu", **way, **changes}
     layout, inputs, optional = way.pop("layout"), case.inputs(), case.inputs().optional()
+    tiles, data = optional["block_mask"], way.pop("data", False)
     arrays = [inputs.query, inputs.key, inputs.value, inputs.d_output]
     split = SequenceSplit(world, way["order"])
     parts = (laid_out(split.split(array, rank, 2), layout) for array in arrays)
     tensors = [Tensor(part, getattr(ms, case.dtype)) for part in parts]
     rules = {rule: value for rule, value in case.options().items() if rule not in NOT_TAKEN}
     rules.update(alibi=case.alibi == "computed", value_head_dim=case.value_dim or None)
+    if tiles is not None and not data:
+        rules.update(block_mask=BlockMask(tiles, case.tile))
     attention = GatherAttention(case.head_dim, input_layout=layout, **way, **rules)
     sinks, prefix, ids = (
         None if optional[one] is None else Tensor(optional[one]) for one in ("sinks", "prefix", "segment_ids")
     )
-    attention = Attend(attention, prefix, ids)
+    attention = Attend(attention, prefix, ids, Tensor(tiles) if data else None)
     given = tensors[:3] if sinks is None else [*tensors[:3], sinks]
     found = with_gradients(attention, *given, tensors[3])
     d_sinks = [tensor.asnumpy() for tensor in found[4:]]

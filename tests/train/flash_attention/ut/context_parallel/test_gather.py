@@ -5,7 +5,7 @@ from dataclasses import replace
 import mindspore as ms
 import numpy as np
 import pytest
-from flash_attention import reference
+from flash_attention import BlockMask, FlashAttention, reference
 from flash_attention.context_parallel import GatherAttention, SequenceSplit, gather
 from mindspore import Tensor, nn, ops
 
@@ -35,6 +35,8 @@ CASES = {
     "blocks": whole(blocks=(0, 0), seq_q=200, seq_k=200),
     "prefix": whole(prefix=True, **CAUSAL),
     "documents": whole(segments="documents", prefix=True, sinks=True, **CAUSAL),
+    "tiles": whole(block_mask="all", seq_q=256, seq_k=256),
+    "tiles-documents": whole(block_mask="heads", segments="documents", seq_q=512, seq_k=512, tile=128, **CAUSAL),
     "short": whole(seq_q=24, seq_k=24, window=(9, 4)),
 }
 _NOT_TAKEN = "causal_alignment", "dropout_rate"
@@ -52,14 +54,15 @@ class OfAll(nn.Cell):
 
     def __init__(self, layer, case: Case, given: dict, tokens: int):
         super().__init__()
-        self.layer, self.tokens, self.dtype = layer, tokens, getattr(ms, case.dtype)
-        self.sinks, self.prefix, self.ids = (
-            None if given[name] is None else Tensor(given[name]) for name in ("sinks", "prefix", "segment_ids")
+        self.layer, self.sizes, self.dtype = layer, (tokens, case.tile), getattr(ms, case.dtype)
+        self.sinks, self.prefix, self.ids, self.tiles = (
+            None if given[name] is None else Tensor(given[name])
+            for name in ("sinks", "prefix", "segment_ids", "block_mask")
         )
 
     def construct(self, query, key, value):
-        given = self.sinks, self.prefix, self.ids
-        return self.layer.attend_to_all(query, key, value, *given, self.tokens, self.dtype)
+        given = self.sinks, self.prefix, self.ids, self.tiles
+        return self.layer.attend_to_all(query, key, value, *given, self.sizes, self.dtype)
 
 
 def found(case: Case, order: str, backend: str, monkeypatch) -> reference.Attention:
@@ -174,12 +177,44 @@ def test_a_graph_has_the_gradients_of_pynative(layout, way, monkeypatch):
         np.testing.assert_allclose(one.asnumpy(), other.asnumpy(), rtol=1e-5, atol=1e-5)
 
 
+class _WithTiles(nn.Cell):
+    """A layer with a block mask as data, or None."""
+
+    def __init__(self, layer, tiles):
+        super().__init__()
+        self.layer, self.tiles = layer, tiles
+
+    def construct(self, query, key, value):
+        return self.layer(query, key, value, block_mask=self.tiles)
+
+
+@pytest.mark.parametrize("order", ("zigzag", "contiguous"))
+def test_tiles_are_the_layers_or_those_of_a_call(order, mode, monkeypatch):
+    """One process holds all chunks, and so has what the whole sequence has."""
+    monkeypatch.setattr(gather, "processes", lambda: (0, 1))
+    monkeypatch.setattr(gather.ops, "AllReduce", nn.Identity)
+    own, other = (BlockMask(np.random.default_rng(seed).random((4, 4)) < 0.5, 64) for seed in range(2))
+    tensors = [Tensor(draw(1, 2, 256, 16, seed=seed)) for seed in range(3)]
+    layer, whole = GatherAttention(16, order=order, block_mask=own), FlashAttention(16, block_mask=own)
+    for given in (None, Tensor(other.tiles != 0)):
+        found, wanted = (ops.grad(_WithTiles(run, given), (0, 1, 2))(*tensors) for run in (layer, whole))
+        for one, right in zip(found, wanted):
+            np.testing.assert_allclose(one.asnumpy(), right.asnumpy(), atol=1e-6)
+            assert np.abs(right.asnumpy()).max() > 0.01
+
+
 REFUSED = {
     "odd": ((3, 3), {}, r"query: got 3 tokens per process.*multiples of 2 in zigzag.*of 4 tokens over 2"),
     "lengths": ((4, 8), {}, r"key: got 8 tokens, but query has 4"),
     "sinks": ((4, 4), {"sinks": (3,)}, r"sinks: got shape \(3,\), allowed is \(heads,\), here \(4,\)"),
     "prefix": ((4, 4), {"prefix": (2,)}, "prefix: given without causal=True"),
     "ids": ((4, 4), {"segment_ids": (2, 4)}, r"segment_ids: got shape \(2, 4\).*here \(2, 8\)"),
+    "tiles": ((4, 4), {"block_mask": (1, 1, 2, 1)}, r"block_mask: got shape \(1, 1, 2, 1\).*\(1, 1\) for tiles of 64"),
+    "cut": (
+        (4, 4),
+        {"block_mask": (1, 1, 1, 1)},
+        "block_mask: got tiles of 64 tokens for chunks of 2, .*zigzag order a whole sequence of a multiple of 256 tokens",
+    ),
     "mask": ((4, 4), {"attention_mask": (4, 4)}, "attention_mask: GatherAttention takes none"),
     "bias": ((4, 4), {"alibi_mask": (1, 1, 1, 4)}, "alibi_mask: GatherAttention takes none"),
 }
@@ -190,7 +225,7 @@ def test_inputs_belong_to_the_whole_sequence(name, monkeypatch):
     (tokens, keys), given, message = REFUSED[name]
     monkeypatch.setattr(gather, "processes", lambda: (1, 2))
     layer = GatherAttention(16)
-    dtypes = {"sinks": np.float32, "attention_mask": np.float32, "alibi_mask": np.float32}
+    dtypes = {"sinks": np.float32, "attention_mask": np.float32, "alibi_mask": np.float32, "block_mask": np.uint8}
     inputs = {one: Tensor(np.ones(shape, dtypes.get(one, np.int32))) for one, shape in given.items()}
     tensors = [Tensor(draw(2, 4, seq, 16)) for seq in (tokens, keys, keys)]
     with pytest.raises(ValueError, match=message):
