@@ -235,7 +235,7 @@ def attend(tensors, inputs, rules, others, backend, argument_names, shards):
 
 
 def _tile_of(block_mask):
-    """Return the tokens of a BlockMask's tile, 0 for data, of which the shape says it."""
+    """Return the tokens of a BlockMask's tile, 0 for other masks."""
     if isinstance(block_mask, BlockMask):
         return block_mask.tile
     return 0

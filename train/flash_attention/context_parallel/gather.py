@@ -242,7 +242,7 @@ def _spec_of_prefix(prefix):
 
 @compile_time
 def _sizes_of_a_chunk(specs, optional, options, tile):
-    """Return the tokens of a chunk and of a block mask's tile, after a check of the inputs."""
+    """Check the inputs, and return the tokens of a chunk and of a block mask's tile."""
     world, order, constants, layout, head_dim, value_head_dim = options
     specs = tuple(map(tensor_spec, ("query", "key", "value"), specs))
     found = read_tensors(*specs, layout, head_dim, value_head_dim)
@@ -272,8 +272,8 @@ def _sizes_of_a_chunk(specs, optional, options, tile):
     if tile and tokens < call.seq_q and tokens % tile:
         chunks = call.seq_q // tokens
         raise ValueError(
-            f"block_mask: got tiles of {tile} tokens for chunks of {tokens}, allowed are chunks of whole tiles: in {order} "
-            f"order a whole sequence of a multiple of {chunks * tile} tokens over {world} processes"
+            f"block_mask: got tiles of {tile} tokens for chunks of {tokens}, allowed are chunks of whole tiles: in "
+            f"{order} order a whole sequence of a multiple of {chunks * tile} tokens over {world} processes"
         )
     return tokens, tile
 
