@@ -108,7 +108,8 @@ class GatherAttention(nn.Cell):
                 f"block_mask: got {type(block_mask).__name__}, allowed is a BlockMask; a Tensor is an input"
             )
         registry.forced_backend(backend)
-        self.tiles, self.tile = (None, 0) if block_mask is None else (Tensor(block_mask.tiles), block_mask.tile)
+        self.tiles: Tensor | None = None if block_mask is None else Tensor(block_mask.tiles)
+        self.tile = 0 if block_mask is None else block_mask.tile
         self.backend, self.head_dim, self.value_head_dim = backend, head_dim, value_head_dim
         self.axis, self.input_layout = LAYOUTS[input_layout].axes.index("seq"), input_layout
         self.join = ops.Concat(self.axis)
@@ -242,7 +243,7 @@ def _spec_of_prefix(prefix):
 
 @compile_time
 def _sizes_of_a_chunk(specs, optional, options, tile):
-    """Check the inputs, and return the tokens of a chunk and of a block mask's tile."""
+    """Check the inputs, and return the tokens of a chunk and of a tile."""
     world, order, constants, layout, head_dim, value_head_dim = options
     specs = tuple(map(tensor_spec, ("query", "key", "value"), specs))
     found = read_tensors(*specs, layout, head_dim, value_head_dim)

@@ -200,7 +200,8 @@ class FlashAttention(EntryCell):
         self.alibi_grad = check_bool("alibi_grad", alibi_grad)
         self.seed = seed
         self.block_mask = block_mask
-        self.tiles, self.tile = (None, 0) if block_mask is None else (Tensor(block_mask.tiles), block_mask.tile)
+        self.tiles: Tensor | None = None if block_mask is None else Tensor(block_mask.tiles)
+        self.tile = 0 if block_mask is None else block_mask.tile
         self.dropout_seed: Any = DropoutSeed(seed) if dropout_rate > 0 else None
         self.widths: tuple[int | None, int | None] = head_dim, value_head_dim  # of tensors; None is any
         self.cast = MixedPrecisionCast()
