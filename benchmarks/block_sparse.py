@@ -17,7 +17,6 @@ import importlib.util
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 from flash_attention.backends.cpu import library
@@ -96,10 +95,10 @@ def tik_figures(quick: bool) -> list[Figure]:
 
 def _tik_cycles(seq: int, step: str, mask: BlockMask | None) -> float:
     """Return the cycles of a kernel on the modelled core, with or without a mask."""
-    problem = tik_kernels.problem_of(seq, DIM)
+    tiles = {} if mask is None else {"block_mask_shape": mask.tiles.shape, "block_mask_tile": mask.tile}
+    problem = tik_kernels.problem_of(seq, DIM, **tiles)
     if mask is None:
         return tik_kernels.simulate(tik_kernels.build(problem, step)).cycles
-    problem = replace(problem, block_mask_shape=mask.tiles.shape, block_mask_tile=mask.tile)
     work = operators.list_table(host_integers, problem, tik_kernels.OPERATORS[step][0])(mask.tiles)
     return tik_kernels.simulate(tik_kernels.build(problem, step), given={"work": work}).cycles
 

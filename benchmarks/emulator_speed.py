@@ -35,6 +35,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 
 import numpy as np
 import tikemu
+from flash_attention.call import Call
 from flash_attention.kernels.tik.problem import KernelProblem
 from flash_attention.measuring import tik_kernels
 from flash_attention.measuring.timing import elapsed, rounds_in_turns
@@ -117,7 +118,7 @@ def rate(
 
 def attention(operator: str, heads: int, length: int, head_dim: int) -> tuple[Any, dict[str, Any]]:
     """Return a built attention kernel, and its inputs."""
-    problem = KernelProblem(batch=1, heads=heads, seq_q=length, seq_k=length, head_dim=head_dim)
+    problem = KernelProblem(Call(1, heads, length, length, head_dim))
     built = tik_kernels.build(problem, operator)
     random = np.random.default_rng(0)
     given = [tensor for tensor in built.inputs if tensor.constant is None]

@@ -9,7 +9,7 @@ import dataclasses
 from dataclasses import dataclass
 
 import numpy as np
-from flash_attention.call.rules import AttentionRules
+from flash_attention.call import AttentionRules, Call, Paged
 from flash_attention.commands.bench import tik
 from flash_attention.kernels.tik.hardware import EVENTS
 from flash_attention.kernels.tik.problem import KernelProblem
@@ -44,8 +44,8 @@ class Decoding:
         """Return the problem that the kernels are built for."""
         rules = AttentionRules(causal=True, causal_alignment="bottom_right")
         sizes = self.batch, self.heads, self.seq_q, self.seq_k, self.head_dim, self.kv_heads
-        pages = (self.batch * self.seq_k // self.block_size, self.block_size) if self.block_size else None
-        return KernelProblem(*sizes, rules=rules, cores=cores, pages=pages)
+        pages = Paged(self.block_size, self.batch * self.seq_k // self.block_size) if self.block_size else None
+        return KernelProblem(Call(*sizes, rules=rules, layout="BSND" if pages else "BNSD", storage=pages), cores=cores)
 
 
 CASES = (

@@ -89,8 +89,10 @@ def table(measurements: list[Measurement], names: list[str] | None = None) -> st
     header = ["kernel", "sync", "cycles/tile", "of peak", "code", "events", "instr.", "GM/tile", "V", "M", "build"]
     header += [f"{name} KiB/{size / 1024:g}" for name, size in CAPACITY.items()]
     rows = []
-    for m, what in zip(measurements, names or ["causal" if m.problem.rules.causal else "full" for m in measurements]):
-        row = [f"{m.operator} D={m.problem.head_dim} S={m.problem.seq_q} {what}", m.sync]
+    for m, what in zip(
+        measurements, names or ["causal" if m.problem.call.rules.causal else "full" for m in measurements]
+    ):
+        row = [f"{m.operator} D={m.problem.call.head_dim} S={m.problem.call.seq_q} {what}", m.sync]
         row += [f"{m.cycles_per_tile:.0f}", f"{m.utilisation:.1%}", m.code_bytes, max(m.events.values())]
         row += [m.instructions, f"{m.gm_bytes_per_tile:.0f}", f"{m.pipes['V']:.0%}", f"{m.pipes['M']:.0%}"]
         row += [f"{m.build_seconds:.2f} s", *(f"{m.peak_bytes.get(name, 0) / 1024:.0f}" for name in CAPACITY)]
@@ -100,9 +102,10 @@ def table(measurements: list[Measurement], names: list[str] | None = None) -> st
 
 def budget_table(operator: str, problem: KernelProblem) -> str:
     """Return every buffer of a kernel with its copies and bytes, by memory."""
+    call = problem.call
     kernel = build(problem, operator)
-    what = "causal" if problem.rules.causal else "full"
-    lines = [f"{operator} D={problem.head_dim} S={problem.seq_q} {what}: strategy {kernel.plan.strategy}"]
+    what = "causal" if call.rules.causal else "full"
+    lines = [f"{operator} D={call.head_dim} S={call.seq_q} {what}: strategy {kernel.plan.strategy}"]
     for memory, (used, available) in kernel.memory().items():
         parts = [part for part in kernel.buffers if part.memory == memory]
         lines.append(f"  {memory}: {used} of {available} bytes")

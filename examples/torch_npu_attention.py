@@ -13,7 +13,7 @@ import sys
 
 import numpy as np
 from flash_attention.backends.tik.environment import chip, ignore_infer_errors
-from flash_attention.call import AttentionRules
+from flash_attention.call import AttentionRules, Call
 from flash_attention.kernels.tik import signatures
 from flash_attention.kernels.tik.layout import from_nz, to_nz
 from flash_attention.kernels.tik.problem import KernelProblem, padded
@@ -52,7 +52,7 @@ class Forward:
         import acl
 
         rules = AttentionRules(causal=causal)
-        problem = KernelProblem(batch, heads, seq, seq, head_dim, rules=rules, **chip()._asdict())
+        problem = KernelProblem(Call(batch, heads, seq, seq, head_dim, rules=rules), **chip()._asdict())
         self.operator, signature = signatures.arguments("forward", problem)
         filled = self.operator.fill(signature)
         self.sides = filled.inputs, filled.outputs

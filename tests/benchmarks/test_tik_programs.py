@@ -4,13 +4,13 @@ import dataclasses
 import re
 
 import pytest
-from flash_attention.kernels.tik import KernelProblem
 from flash_attention.kernels.tik.hardware import INSTRUCTION_CACHE
 from flash_attention.kernels.tik.instruction_forms import InstructionForms
 from flash_attention.measuring import tik_kernels
 from flash_attention.measuring.readings import READINGS, STALLS
 
 from benchmarks import tik_kernels as program
+from tests.train.flash_attention.support.calls import make_kernel_problem
 
 pytest.importorskip("tikemu")
 
@@ -49,7 +49,7 @@ def test_costs_of_every_form(shown, monkeypatch):
     ],
 )
 def test_what_is_too_much_is_named(change, said):
-    measured = tik_kernels.measure(KernelProblem(1, 1, 64, 64, 32, cores=1))
+    measured = tik_kernels.measure(make_kernel_problem(1, 1, 64, 64, 32, cores=1))
     measured = dataclasses.replace(measured, **change)
     assert program.excess(measured) == said
     assert program.table([measured]).count("over: ") == len(said)

@@ -156,7 +156,7 @@ def _bits_of_sequences(call: Call):
 
     if call.dropout_threshold == 0:
         return None
-    kernel_problem = describe.varlen_problem(call)
+    kernel_problem = describe.kernel_problem(call)
 
     def draw(seed, ends_q, ends_k):
         parts, before, before_k = [], 0, 0

@@ -8,11 +8,12 @@ from __future__ import annotations
 import importlib.util
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 
-from flash_attention.call.rules import AttentionRules
+from flash_attention.call import AttentionRules, Call
 from flash_attention.kernels.tik import operators
 from flash_attention.kernels.tik.backward import schedule as scheduler
 from flash_attention.kernels.tik.hardware import CUBE_FLOPS, EVENTS, INSTRUCTION_CACHE
@@ -21,6 +22,7 @@ from flash_attention.kernels.tik.problem import CAPACITY, KernelProblem
 TILE = 128 * 128
 # The stage of a kernel, and its matrix products over head_dim and over value_dim. "backward" is the main kernel; "rows"
 # and "finish" are the passes around it.
+_RULES = {field.name for field in fields(AttentionRules)}
 OPERATORS = {
     "forward": ("forward", 1, 1),
     "backward": ("grad", 3, 2),
@@ -68,34 +70,19 @@ def passes(problem: KernelProblem) -> tuple[str, ...]:
 
 
 def problem_of(
-    seq: int,
-    head_dim: int,
-    *,
-    heads: int = 1,
-    kv_heads: int = 0,
-    mask: str = "none",
-    bias: str = "none",
-    sinks: bool = False,
-    value_dim: int = 0,
-    **rules,
+    seq: int, head_dim: int, *, heads: int = 1, mask: str = "none", bias: str = "none", **given
 ) -> KernelProblem:
-    """Return one core's work of a square problem; `rules` are fields of AttentionRules."""
+    """Return one core's work of a square problem.
+
+    `given` are fields of AttentionRules and of Call.
+    """
     shapes = {"none": None, "per_key": (1, 1, 1, seq), "per_score": (1, 1, seq, seq)}
-    return KernelProblem(
-        1,
-        heads,
-        seq,
-        seq,
-        head_dim,
-        kv_heads,
-        rules=AttentionRules(**rules),
-        mask_shape=shapes[mask],
-        bias_shape=shapes[bias],
-        slopes=(0.5,) * heads if rules.get("alibi") else (),
-        value_dim=value_dim,
-        sinks=sinks,
-        cores=1,
-    )
+    rules = AttentionRules(**{name: given.pop(name) for name in _RULES & set(given)})
+    own: dict[str, Any] = {"bias_grad": False, "training": True, "keep_bits": rules.dropout_rate > 0, **given}
+    for name, kind in (("mask", mask), ("bias", bias)):
+        own.update({f"{name}_shape": shapes[kind], f"{name}_dtype": shapes[kind] and "float16"})
+    call = Call(1, heads, seq, seq, head_dim, rules=rules, **own)
+    return KernelProblem(call, (0.5,) * heads if rules.alibi else (), cores=1)
 
 
 @dataclass(frozen=True)
@@ -137,8 +124,8 @@ class Measurement:
     def of(kernel, result, operator: str, sync: str = "auto", build_seconds: float = 0.0) -> Measurement:
         """Return the measurement of a kernel's simulation."""
         problem, (_, products, value_products) = kernel.problem, OPERATORS[operator]
-        pairs = problem.band.pairs() * problem.batch * problem.heads
-        flops = 2 * (products * problem.head_dim + value_products * problem.value_dim) * pairs
+        pairs = problem.call.band.pairs() * problem.call.batch * problem.call.heads
+        flops = 2 * (products * problem.call.head_dim + value_products * problem.call.value_dim) * pairs
         tiles = kernel.units[1] * kernel.plan.rows * kernel.plan.keys / TILE
         if not products:  # a pass over rows: as if it were spread over the tiles of the main kernels
             tiles = pairs / TILE

@@ -1,12 +1,13 @@
 """Problems for tests that vary sizes and rules alike."""
 
 import inspect
-from dataclasses import fields
+from dataclasses import fields, replace
 
-from flash_attention.call import AttentionRules, Call
+from flash_attention.call import AttentionRules, Call, Paged
 from flash_attention.kernels.tik import KernelProblem
 
 _FIELDS = {field.name for field in fields(AttentionRules)}
+_OWN = {field.name for field in fields(KernelProblem)}
 _ARGUMENTS = (_FIELDS | set(inspect.signature(AttentionRules.from_arguments).parameters)) - {"others"}
 
 #: Kernels with key tiles before, around and after the queries, for ALiBi on both sides.
@@ -36,18 +37,33 @@ def read_call(*specs, **given) -> Call:
 def make_kernel_problem(
     batch, heads, seq_q, seq_k, head_dim, *, mask="none", bias="none", bias_planes=(1, 1), **given
 ) -> KernelProblem:
-    """Return a KernelProblem; mask and bias by kind, fields of its AttentionRules among the others."""
-    rules = {name: given.pop(name) for name in _FIELDS & set(given)}
+    """Return a KernelProblem.
+
+    Mask and bias are given by kind. Fields of its Call and its AttentionRules stand among the others.
+    """
+    rules = AttentionRules(**{name: given.pop(name) for name in _FIELDS & set(given)})
+    own = {name: given.pop(name) for name in _OWN & set(given)}
+    given = _with_pages(**given)
+    own.setdefault("slopes", tuple(2.0**-head for head in range(1, heads + 1)) if rules.alibi else ())
     rows = {"none": None, "per_key": 1, "per_score": seq_q}
-    given.setdefault("slopes", tuple(2.0**-head for head in range(1, heads + 1)) if rules.get("alibi") else ())
-    return KernelProblem(
-        batch,
-        heads,
-        seq_q,
-        seq_k,
-        head_dim,
-        rules=AttentionRules(**rules),
-        mask_shape=rows[mask] and (1, 1, rows[mask], seq_k),
-        bias_shape=rows[bias] and (*bias_planes, rows[bias], seq_k),
+    call = {
+        "mask_shape": rows[mask] and (1, 1, rows[mask], seq_k),
+        "bias_shape": rows[bias] and (*bias_planes, rows[bias], seq_k),
+        "bias_grad": False,
+        "keep_bits": rules.dropout_rate > 0,
+        "training": True,
         **given,
-    )
+    }
+    dtypes = {name + "_dtype": call[name + "_shape"] and "float16" for name in ("mask", "bias")}
+    return KernelProblem(Call(batch, heads, seq_q, seq_k, head_dim, rules=rules, **dtypes, **call), **own)
+
+
+def changed(problem: KernelProblem, **given) -> KernelProblem:
+    """Return a problem with other fields; fields of its Call may stand among them."""
+    own = {name: given.pop(name) for name in _OWN & set(given)}
+    return replace(problem, call=replace(problem.call, **_with_pages(**given)), **own)
+
+
+def _with_pages(pages=None, **given) -> dict:
+    """Return fields of a Call. `pages` is (blocks, keys of a block) of a paged cache."""
+    return given if pages is None else {**given, "layout": "BSND", "storage": Paged(pages[1], pages[0])}

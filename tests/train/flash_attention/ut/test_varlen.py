@@ -296,7 +296,7 @@ def packed_call(**given):
     ),
 )
 def test_tables_made_in_a_graph_are_those_of_the_host(rules):
-    call = describe.varlen_problem(packed_call(**rules), cores=5)
+    call = describe.kernel_problem(packed_call(**rules), cores=5)
     stages = ("forward", "grad", "blocks")
 
     class Tables(nn.Cell):

@@ -48,8 +48,7 @@ class TikBackend(OperatorBackend):
     def draw(self, call: Call, shard=None):
         from flash_attention.backends.tik.keep_bits import GeneratedKeepBits
 
-        described = describe.varlen_problem(call) if call.kind == "varlen" else describe.kernel_problem(call)
-        return GeneratedKeepBits(described, shard)
+        return GeneratedKeepBits(describe.kernel_problem(call), shard)
 
 
 BACKEND = TikBackend()

@@ -77,8 +77,8 @@ class OperatorAttention(nn.Cell):
             self.arriving = _Redistributed(shard, TENSOR)
             self.arriving_bias = None if shard.bias_axes is None else _Redistributed(shard, shard.bias_axes)
         if problem.mask == "per_key":
-            self.mask = _PerKey(problem.mask_shape, False, shard, None if shard is None else shard.mask_axes)
-        if problem.bias == "per_key":
+            self.mask = _PerKey(problem.call.mask_shape, False, shard, None if shard is None else shard.mask_axes)
+        if problem.call.bias == "per_key":
             self.bias = _PerKey(call.bias_shape, True, shard, None if shard is None else shard.bias_axes)
         if shard is not None and MORPH:
             self.core = Expanded(self.core, shard, problem)
@@ -137,7 +137,7 @@ def kernels(
     stored ones. If the kernels visit the tiles of a block mask, the mask follows, see operators.list_table.
     """
     shapes = {name: placement(problem, name).shape for name in TENSORS}
-    shapes["d_bias"] = (*problem.bias_planes, problem.seq_q, problem.seq_k)
+    shapes["d_bias"] = (*problem.bias_planes, problem.call.seq_q, problem.call.seq_k)
 
     def made(stage: str) -> tuple:
         operator, signature = signatures.arguments(stage, problem)
@@ -155,7 +155,7 @@ class _Decoding(nn.Cell):
     def __init__(self, problem: KernelProblem, make_primitive: MakePrimitive, given_slopes: bool):
         super().__init__()
         self.kernels = DecodeKernels(problem, make_primitive, given_slopes)
-        self.has_sinks = problem.sinks
+        self.has_sinks = problem.call.sinks
 
     def construct(self, query, key, value, mask, bias, keep, sinks, slopes):
         return self.kernels(query, key, value, sinks[0, :, 0] if self.has_sinks else sinks, slopes)
@@ -168,8 +168,8 @@ class _Features(nn.Cell):
         super().__init__()
         self.masked, self.biased, self.dropped = (
             problem.mask != "none",
-            problem.bias_shape is not None,
-            problem.dropout_threshold > 0,
+            problem.call.bias_shape is not None,
+            problem.call.dropout_threshold > 0,
         )
 
     def construct(self, mask, bias, keep):
@@ -188,7 +188,7 @@ class _Forward(nn.Cell):
         super().__init__()
         self.forward, self.constants = forward
         self.features = _Features(problem)
-        self.has_sinks, self.packed, self.listed = problem.sinks, problem.sequences > 0, problem.listed
+        self.has_sinks, self.packed, self.listed = problem.call.sinks, problem.sequences > 0, problem.listed
         # Wrapped: an attribute of a Cell that is a function counts as its method.
         if self.packed:
             self.tables = (operators.work_tables(graph_integers, problem, ("forward", "blocks")),)
@@ -213,19 +213,20 @@ class _Backward(nn.Cell):
     """
 
     def __init__(self, problem: KernelProblem, rows: tuple, main: tuple, *finish: tuple):
+        call = problem.call
         super().__init__()
         self.rows, self.rows_constants = rows
         self.main, self.main_constants = main
         self.finish = finish[0][0] if finish else None
         self.features = _Features(problem)
-        self.has_sinks, self.packed, self.listed = problem.sinks, problem.sequences > 0, problem.listed
+        self.has_sinks, self.packed, self.listed = call.sinks, problem.sequences > 0, problem.listed
         if self.packed:
             self.tables = (operators.work_tables(graph_integers, problem, ("grad", "blocks")),)
         if self.listed:
             self.tables = (operators.list_table(graph_integers, problem, "grad"),)
-        self.return_lse, self.bias_grad = problem.return_lse, problem.bias_grad
+        self.return_lse, self.bias_grad = call.return_lse, problem.bias_grad
         self.last = 4 if self.bias_grad else 3  # no negative index, see flash_attention.bridge
-        self.bias_sums = _BiasSums(problem) if self.bias_grad and problem.bias == "per_key" else None
+        self.bias_sums = _BiasSums(problem) if self.bias_grad and call.bias == "per_key" else None
 
     def construct(
         self, query, key, value, output, logsumexp, d_output, d_logsumexp,
@@ -336,12 +337,14 @@ class _KeepOrder(nn.Cell):
     def __init__(self, call: KernelProblem):
         super().__init__()
         p = call
-        self.rows = padded(p.seq_q) - p.seq_q
-        wide = padded(p.seq_k) // 8
-        self.bytes = wide - -(-p.seq_k // 8)
+        self.rows = padded(p.call.seq_q) - p.call.seq_q
+        wide = padded(p.call.seq_k) // 8
+        self.bytes = wide - -(-p.call.seq_k // 8)
         # Constants, see flash_attention.bridge.constants.
-        self.beside = Tensor(np.zeros((p.batch, p.heads, p.seq_q, self.bytes), np.uint8)) if self.bytes else None
-        self.below = Tensor(np.zeros((p.batch, p.heads, self.rows, wide), np.uint8)) if self.rows else None
+        self.beside = (
+            Tensor(np.zeros((p.call.batch, p.call.heads, p.call.seq_q, self.bytes), np.uint8)) if self.bytes else None
+        )
+        self.below = Tensor(np.zeros((p.call.batch, p.call.heads, self.rows, wide), np.uint8)) if self.rows else None
         self.end = Tensor(np.zeros(KEEP_PADDING, np.uint8))
 
     def construct(self, bits):
@@ -360,13 +363,15 @@ class _BiasSums(nn.Cell):
     def __init__(self, call: KernelProblem):
         super().__init__()
         p = call
-        self.shape = (p.batch, p.kv_heads, -1, padded(p.seq_k), 16)
-        self.heads = (p.batch, p.kv_heads, -1, padded(p.seq_k))
-        self.all = (p.batch, p.heads, padded(p.seq_k))
-        self.group = p.group
-        self.given = (2, *p.bias_planes, 1, padded(p.seq_k))
+        self.shape = (p.call.batch, p.call.kv_heads, -1, padded(p.call.seq_k), 16)
+        self.heads = (p.call.batch, p.call.kv_heads, -1, padded(p.call.seq_k))
+        self.all = (p.call.batch, p.call.heads, padded(p.call.seq_k))
+        self.group = p.call.group
+        self.given = (2, *p.bias_planes, 1, padded(p.call.seq_k))
         self.axes = tuple(
-            axis for axis, (size, full) in enumerate(zip(p.bias_planes, (p.batch, p.heads))) if size == 1 and full > 1
+            axis
+            for axis, (size, full) in enumerate(zip(p.bias_planes, (p.call.batch, p.call.heads)))
+            if size == 1 and full > 1
         )
 
     def construct(self, sums):

@@ -62,7 +62,7 @@ class SlopeTable(nn.Cell):
     def __init__(self, problem: KernelProblem):
         super().__init__()
         self.post_scale = float(problem.post_scale)
-        self.steepest = ALIBI_LARGEST / max(problem.seq_q, problem.seq_k)
+        self.steepest = ALIBI_LARGEST / max(problem.call.seq_q, problem.call.seq_k)
         self.nan = Tensor(np.full(len(problem.slopes), np.nan, np.float32))
 
     def allowed(self, slopes):

@@ -27,10 +27,11 @@ class DecodeKernels(nn.Cell):
     """
 
     def __init__(self, p: KernelProblem, make_primitive: MakePrimitive, given_slopes: bool):
+        call = p.call
         super().__init__()
         self.paged = p.pages is not None
         plan = scheduler.choose(p).plan
-        shapes = {"output": (p.batch, p.heads, p.seq_q, p.value_dim)}
+        shapes = {"output": (call.batch, call.heads, call.seq_q, call.value_dim)}
         head_rows = scheduler.head_rows(p, plan)
         slope_rows = scheduler.slope_rows(p, plan)
         made: list = []
@@ -39,14 +40,14 @@ class DecodeKernels(nn.Cell):
             made.append(make_primitive(operator, signature, p, shapes))
             made.append(Constants(p, signature, given_slopes, slope_rows))
         self.main, self.main_constants, self.merge, self.merge_constants = made
-        self.blocks = (p.batch * p.kv_heads, plan.row_blocks, plan.rows)
-        self.heads = (p.batch * p.kv_heads, plan.row_blocks * plan.group_heads * p.seq_q)
-        self.rows = (p.batch, p.heads, p.seq_q)
-        self.block_rows, self.group_rows = plan.group_heads * p.seq_q, p.group * p.seq_q
-        self.pads = padded(p.seq_q) > p.seq_q
-        more = p.batch, p.heads, padded(p.seq_q) - p.seq_q
+        self.blocks = (call.batch * call.kv_heads, plan.row_blocks, plan.rows)
+        self.heads = (call.batch * call.kv_heads, plan.row_blocks * plan.group_heads * call.seq_q)
+        self.rows = (call.batch, call.heads, call.seq_q)
+        self.block_rows, self.group_rows = plan.group_heads * call.seq_q, call.group * call.seq_q
+        self.pads = padded(call.seq_q) > call.seq_q
+        more = call.batch, call.heads, padded(call.seq_q) - call.seq_q
         self.padding = Tensor(np.zeros(more, np.float32)) if self.pads else None
-        self.sinks = p.sinks
+        self.sinks = call.sinks
         self.sink_heads = Tensor(head_rows)
 
     def construct(self, query, key, value, sinks, slopes, tables=None, lengths=None):
@@ -133,8 +134,7 @@ class _PagedKernels(nn.Cell):
 
 def paged_problem(call: Call, chip: Chip, queries: int) -> KernelProblem:
     """Return the problem of the decoding kernels, with so many queries at a time."""
-    pages = call.paged.blocks, call.paged.block_size
-    return describe.kernel_problem(replace(call, storage=None, seq_q=queries), **chip._asdict(), pages=pages)
+    return describe.kernel_problem(replace(call, seq_q=queries), **chip._asdict())
 
 
 def refuse_paged(call: Call) -> str | None:
@@ -143,7 +143,7 @@ def refuse_paged(call: Call) -> str | None:
     """
     if call.paged.block_size < 16:
         return f"got blocks of {call.paged.block_size} keys, the decoding kernels take 16 and more"
-    described = describe.kernel_problem(replace(call, storage=None, seq_q=1))
+    described = describe.kernel_problem(replace(call, seq_q=1))
     reason, rules = scheduler.refuse(described), call.rules
     if call.head_dim % 16 or call.value_dim % 16:
         return f"{reason}; paged_caches makes caches that are wide enough"

@@ -29,16 +29,17 @@ class Expanded(nn.Cell):
     """
 
     def __init__(self, kernels: nn.Cell, shard: Shard, problem: KernelProblem):
+        call = problem.call
         super().__init__()
         query, output = (placement(problem, name).shape for name in ("query", "output"))
-        rows = (problem.batch, problem.heads, padded(problem.seq_q))
-        bias = shard.bias_axes if problem.bias != "per_key" else (None, *(shard.bias_axes or ()))
+        rows = (call.batch, call.heads, padded(call.seq_q))
+        bias = shard.bias_axes if call.bias != "per_key" else (None, *(shard.bias_axes or ()))
         inputs = [
             *(TENSOR, TENSOR, TENSOR),
             shard.mask_axes if problem.mask != "none" else _WHOLE,
-            bias if problem.bias_shape is not None else _WHOLE,
+            bias if call.bias_shape is not None else _WHOLE,
             _WHOLE,
-            ("dp", "mp", None) if problem.sinks else _WHOLE,
+            ("dp", "mp", None) if call.sinks else _WHOLE,
             _WHOLE,
         ]
         # MindSpore compiles functions that are arguments of Morph. It calls the functions that are set here.

@@ -22,7 +22,7 @@ class GeneratedKeepBits(nn.Cell):
     def __init__(self, call: KernelProblem, shard: Shard | None = None):
         super().__init__()
         self.bits = (layout.keep_shape(call)[0] * 8,)  # a multiple of 128, which the generator wants
-        self.keep = Tensor(np.array(1.0 - call.dropout_threshold / 65536, np.float16))
+        self.keep = Tensor(np.array(1.0 - call.call.dropout_threshold / 65536, np.float16))
         seeds = (0, 0)
         if shard is not None:
             first, second = draw()

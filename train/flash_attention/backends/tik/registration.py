@@ -49,6 +49,7 @@ def primitive(
             shape.
         shard: whose part of a sharded call the kernel is for.
     """
+    call = problem.call
     signature = operator.fill(signature)
     dtypes = [_MSTYPES[tensor.dtype] for tensor in signature.outputs]
     of_nz = {"FRACTAL_NZ": (1, 1)}  # of stand-ins
@@ -60,8 +61,8 @@ def primitive(
     if shard is not None:
         inputs, outputs = ([_axes(tensor, shard) for tensor in side] for side in (signature.inputs, signature.outputs))
         first = signature.inputs[0]
-        width = problem.value_dim if first.name == "output" else problem.head_dim
-        of_first = (problem.batch, problem.heads, problem.seq_q, width) if inputs[0] == TENSOR else first.shape
+        width = call.value_dim if first.name == "output" else call.head_dim
+        of_first = (call.batch, call.heads, call.seq_q, width) if inputs[0] == TENSOR else first.shape
         shape = shard.infer_shapes(of_first, list(zip(seen, outputs)))
     result = Custom(
         entries.entry(operator), out_shape=shape, out_dtype=dtype, func_type="tbe", reg_info=_information(operator)

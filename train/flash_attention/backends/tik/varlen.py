@@ -43,7 +43,7 @@ class VarlenOperators(nn.Cell):
         check: nn.Cell | None = None,
     ):
         super().__init__()
-        described = describe.varlen_problem(call, **chip._asdict())
+        described = describe.kernel_problem(call, **chip._asdict())
         self.slopes = call.place("alibi_slopes")
         self.core = kernels(described, make_primitive, self.slopes is not None)
         given = not call.varlen.constant
@@ -58,7 +58,7 @@ class VarlenOperators(nn.Cell):
         )
         self.queries, self.keys = _Matrix(call.heads, call.head_dim), _Matrix(call.kv_heads, call.head_dim)
         self.values = _Matrix(call.kv_heads, call.value_dim)
-        self.heads, self.value_dim, self.padded_dim = call.heads, call.value_dim, described.value_dim
+        self.heads, self.value_dim, self.padded_dim = call.heads, call.value_dim, described.call.value_dim
         self.output_shape = call.laid_out(call.shape_output())
         self.return_lse = call.return_lse
         if call.return_lse:
@@ -165,7 +165,7 @@ def refuse_varlen(call: Call) -> str | None:
     if alone:
         reasons = (refuse_on_910(one) for one in sequences_alone(call) if one is not None)
         return next((reason for reason in reasons if reason is not None), None)
-    keep_bytes = layout.keep_shape(describe.varlen_problem(call))[0] if call.dropout_threshold else 0
+    keep_bytes = layout.keep_shape(describe.kernel_problem(call))[0] if call.dropout_threshold else 0
     if keep_bytes > MAX_KEEP_BYTES:
         return (
             f"dropout takes its keep decisions packed, up to {keep_bytes} bytes for these sequences, whose lengths are "

@@ -159,7 +159,7 @@ def table_of_lengths(points: list) -> str:
     """Return a table of the case's work per byte and speed at several lengths."""
     rows = [
         [
-            p.problem.seq_q,
+            p.problem.call.seq_q,
             f"{p.flops_per_byte:.0f}",
             f"{p.utilisation:.1%}",
             f"{p.pipes['V']:.0%}",

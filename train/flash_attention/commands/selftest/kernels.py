@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from flash_attention.call.rules import AttentionRules
+from flash_attention.call import AttentionRules, Call, Paged, Varlen
 from flash_attention.kernels.tik.problem import KernelProblem
 from flash_attention.measuring.tik_kernels import problem_of
 
-PACKED = KernelProblem(1, 8, 1024, 1024, 64, rules=AttentionRules(causal=True), layout="TH", sequences=4)
-DECODING = KernelProblem(4, 8, 1, 2048, 128, kv_heads=2)
+PACKED = KernelProblem(
+    Call(1, 8, 1024, 1024, 64, layout="BSH", rules=AttentionRules(causal=True), storage=Varlen(count=4))
+)
+DECODING = Call(4, 8, 1, 2048, 128, kv_heads=2, layout="BSND")
 _CAUSAL_128 = problem_of(1024, 128, heads=8, causal=True)
 _PLAIN_64 = problem_of(1024, 64, heads=8)
-_BIAS = replace(problem_of(512, 64, heads=2, bias="per_score"), bias_grad=True)
-_SINKS = replace(problem_of(512, 64, heads=4, kv_heads=2, sinks=True, window_left=300), return_lse=True)
+_BIAS = problem_of(512, 64, heads=2, bias="per_score", bias_grad=True)
+_SINKS = problem_of(512, 64, heads=4, kv_heads=2, sinks=True, return_lse=True, window_left=300)
 
 #: Stage and problem by name; the cores of a chip come later.
 KERNELS: dict[str, tuple[str, KernelProblem]] = {
@@ -36,9 +38,9 @@ KERNELS: dict[str, tuple[str, KernelProblem]] = {
     "backward, bias": ("grad", _BIAS),
     "backward, packed": ("grad", PACKED),
     "end of backward, D=64": ("grad_finish", _PLAIN_64),
-    "decode": ("decode", DECODING),
-    "decode, paged": ("decode", replace(DECODING, pages=(80, 128))),
-    "merge of decode": ("decode_merge", DECODING),
+    "decode": ("decode", KernelProblem(replace(DECODING, layout="BNSD"))),
+    "decode, paged": ("decode", KernelProblem(replace(DECODING, storage=Paged(128, 80)))),
+    "merge of decode": ("decode_merge", KernelProblem(replace(DECODING, layout="BNSD"))),
 }
 
 

@@ -262,11 +262,16 @@ class Acl:
     def attend(self, call: Call, given: dict, gradients: dict, times: int) -> list:
         """Return the results of a call without optional inputs, as reference.Attention of float32 arrays."""
         p = describe.kernel_problem(replace(call, return_lse=True), **environment.chip()._asdict())
-        rows = [(0, 0), (0, 0), (0, padded(p.seq_q) - p.seq_q)]
+        rows = [(0, 0), (0, 0), (0, padded(p.call.seq_q) - p.call.seq_q)]
         arrays = {name: to_nz(given[name].astype(np.float16)) for name in ("query", "key", "value")}
         arrays["d_output"] = to_nz(gradients["d_output"].astype(np.float16))
         arrays["d_logsumexp"] = np.pad(gradients["d_logsumexp"].astype(np.float32), rows)
-        shapes = {"output": p.shape_output(), "query": p.shape_query(), "key": p.shape_key(), "value": p.shape_value()}
+        shapes = {
+            "output": p.call.shape_output(),
+            "query": p.call.shape_query(),
+            "key": p.call.shape_key(),
+            "value": p.call.shape_value(),
+        }
         results = []
         for _ in range(times):
             for stage in operators.stages(p):
@@ -276,7 +281,7 @@ class Acl:
             found: dict = {
                 name: from_nz(arrays[name], *shapes[of][-2:]).astype(np.float32) for name, of in names.items()
             }
-            results.append(reference.Attention(logsumexp=arrays["logsumexp"][:, :, : p.seq_q], **found))
+            results.append(reference.Attention(logsumexp=arrays["logsumexp"][:, :, : p.call.seq_q], **found))
         return results
 
     def milliseconds(self, heads: int, seq: int, head_dim: int) -> float:

@@ -8,73 +8,80 @@ from typing import Any
 
 from flash_attention.call import Call, alibi_slopes
 from flash_attention.call.rules import PLAIN_RULES
+from flash_attention.call.storage import Paged, Varlen
 from flash_attention.kernels.tik import varlen
 from flash_attention.kernels.tik.backward import schedule as backward
 from flash_attention.kernels.tik.forward import schedule as forward
 from flash_attention.kernels.tik.problem import KernelProblem, padded
 
 
-def kernel_problem(call: Call, **chosen: Any) -> KernelProblem:
-    """Return the kernel problem of a call; `chosen` are cores, memories, tiling and layout.
+def kernel_problem(call: Call, layout: str = "BNSD", **chosen: Any) -> KernelProblem:
+    """Return the kernel problem of a call.
+
+    A field that makes no difference to a kernel has its default.
+
+    The head size of packed sequences is padded to 16, so that every head has columns of its own.
+
+    Args:
+        layout: of a dense call's tensors, as the kernels get them.
+        **chosen: cores, memories and tiling.
 
     Raises:
         TypeError: a dtype that this chip cannot multiply, or a float32 bias.
     """
-    if call.bias_dtype not in (None, "float16"):
-        raise TypeError(f"bias: got dtype {call.bias_dtype}, allowed is float16 on Ascend 910")
-    rules = call.rules
-    slopes: tuple[float, ...] = ()
-    if call.bias == "alibi":
-        # The slopes of the heads, once per item that has its own. If slopes are data, the kernels read them instead.
-        shape = call.slopes_shape
-        slopes = tuple(alibi_slopes(call)) * (shape[0] if shape is not None and len(shape) == 2 else 1)
-    same = "batch heads kv_heads seq_q seq_k head_dim value_dim dtype sinks bias_shape return_lse"
-    return KernelProblem(
+    packed, rules = call.kind == "varlen", call.rules
+    storage: Varlen | Paged | None = None
+    if packed:
+        layout, storage = "BSH", Varlen(count=call.varlen.count)
+        chosen["keep_blocks"] = _keep_blocks(call)
+    elif call.kind == "paged":
+        layout, storage = "BSND", Paged(call.paged.block_size, call.paged.blocks)
+    shape, dropped = mask_shape(call), call.dropped_share
+    same = "batch heads kv_heads seq_q seq_k dtype sinks bias_shape bias_dtype return_lse"
+    described = Call(
         **{name: getattr(call, name) for name in same.split()},
+        head_dim=padded(call.head_dim) if packed else call.head_dim,
+        value_dim=padded(call.value_dim) if packed else call.value_dim,
+        layout=layout,
         rules=replace(
             rules,
             # Which keys behind a query a prefix shows is data, so the mask hides the other keys.
-            causal=rules.causal and not call.prefix,
+            causal=rules.causal and (packed or not call.prefix),
             alibi=call.bias == "alibi",
-            dropout_rate=call.dropped_share,
+            dropout_rate=dropped,
             scale=call.scale,
             tile=rules.tile if rules.in_blocks else PLAIN_RULES.tile,
         ),
-        bias_grad=call.bias_grad and call.bias_shape is not None,
-        mask_shape=mask_shape(call),
-        slopes=slopes,
+        mask_shape=shape,
+        mask_dtype="float16" if shape else None,
+        bias_grad=call.bias_grad or call.bias_shape is None,
+        keep_bits=dropped > 0,
+        training=dropped > 0,
+        prefix=packed and call.prefix,
+        storage=storage,
         **_block_mask(call),
-        **{"layout": "BNSD", **chosen},
     )
+    return KernelProblem(described, _slopes(call), **chosen)
 
 
-def varlen_problem(call: Call, **chosen: Any) -> KernelProblem:
-    """Return the kernel problem of packed sequences; `chosen` are cores, memories and tiling.
+def _keep_blocks(call: Call) -> int:
+    """Return the room for the keep decisions of packed sequences, see varlen.keep_blocks."""
+    if not call.dropout_threshold:
+        return 0
+    lengths = None
+    if call.varlen.constant:
+        lengths = [(end - first, end_k - first_k) for first, end, first_k, end_k in call.varlen.bounds()]
+    return varlen.keep_blocks(call.seq_q, call.seq_k, call.varlen.count, lengths)
 
-    The head size is padded to 16, so that every head has columns of its own.
 
-    Raises:
-        TypeError: a dtype that this chip cannot multiply.
-    """
-    slopes = call.slopes_shape
-    rows = replace(call, storage=None, prefix=False, slopes_shape=slopes and slopes[-1:])
-    rules = replace(rows.rules, scale=rows.scale)
-    scaled = replace(rows, head_dim=padded(rows.head_dim), value_dim=padded(rows.value_dim), rules=rules)
-    described = kernel_problem(scaled, **chosen, layout="TH")
-    blocks = 0
-    if rows.dropout_threshold:
-        lengths = None
-        if call.varlen.constant:
-            lengths = [(end - first, end_k - first_k) for first, end, first_k, end_k in call.varlen.bounds()]
-        blocks = varlen.keep_blocks(rows.seq_q, rows.seq_k, call.varlen.count, lengths)
-    items = call.varlen.count if slopes is not None and len(slopes) == 2 else 1
-    return replace(
-        described,
-        sequences=call.varlen.count,
-        prefix=call.prefix,
-        keep_blocks=blocks,
-        slopes=described.slopes * items,
-    )
+def _slopes(call: Call) -> tuple[float, ...]:
+    """Return the slopes of the heads, once per item that has its own. If slopes are data, the kernels read them."""
+    if call.bias != "alibi":
+        return ()
+    items = 1
+    if call.slopes_shape is not None and len(call.slopes_shape) == 2:
+        items = call.varlen.count if call.kind == "varlen" else call.slopes_shape[0]
+    return tuple(alibi_slopes(call)) * items
 
 
 def mask_shape(call: Call) -> tuple | None:
@@ -89,9 +96,13 @@ def mask_shape(call: Call) -> tuple | None:
 
 def makes_mask(call: Call) -> bool:
     """Return True if inputs other than a mask become the kernels' explicit mask. A block mask does unless
-    `lists_tiles`.
+    `lists_tiles`. Kernels of packed sequences take prefixes.
     """
-    return call.prefix or call.segments or (call.block_mask_shape is not None and not lists_tiles(call))
+    return (
+        (call.prefix and call.kind != "varlen")
+        or call.segments
+        or (call.block_mask_shape is not None and not lists_tiles(call))
+    )
 
 
 @functools.lru_cache(maxsize=64)
@@ -105,7 +116,7 @@ def lists_tiles(call: Call) -> bool:
         return False
     try:
         problem = kernel_problem(replace(call, block_mask_shape=None, block_mask_tile=0))
-        problem = replace(problem, **_tiles(call))
+        problem = replace(problem, call=replace(problem.call, **_tiles(call)))
         forward.choose(problem)
         backward.choose(problem)
     except (TypeError, ValueError):

@@ -57,15 +57,15 @@ class Placement:
 def placement(problem: KernelProblem, name: str) -> Placement:
     """Return the placement of a tensor by its name in the signatures."""
     p, of_queries = problem, name in OF_QUERIES
-    heads, seq = (p.heads, p.seq_q) if of_queries else (p.kv_heads, p.seq_k)
-    dim = p.value_dim if name in OF_VALUES else p.head_dim
+    heads, seq = (p.call.heads, p.call.seq_q) if of_queries else (p.call.kv_heads, p.call.seq_k)
+    dim = p.call.value_dim if name in OF_VALUES else p.call.head_dim
     columns = padded(dim) // SIDE
     if p.layout == "BNSD":
         rows = padded(seq)
         matrix = columns * rows
-        return Placement((p.batch, heads, seq, dim), heads, heads * matrix, matrix, rows, columns, rows)
-    tokens = padded(p.batch * seq)
-    return Placement((p.batch * seq, heads * dim), heads, seq, columns * tokens, tokens, columns, seq)
+        return Placement((p.call.batch, heads, seq, dim), heads, heads * matrix, matrix, rows, columns, rows)
+    tokens = padded(p.call.batch * seq)
+    return Placement((p.call.batch * seq, heads * dim), heads, seq, columns * tokens, tokens, columns, seq)
 
 
 def nz_shape(*shape: int) -> tuple[int, ...]:
@@ -107,30 +107,34 @@ def row_term_kinds(problem: KernelProblem) -> int:
     """Return kinds of terms per query row in the backward operator: three if keys stand on both sides of the
     queries.
     """
-    return 3 if problem.bias == "alibi" and not problem.rules.causal else 2
+    return 3 if problem.call.bias == "alibi" and not problem.call.rules.causal else 2
 
 
 def row_terms(problem: KernelProblem) -> int:
     """Return how many of the 16 terms per query row may differ from zero: the first or all, see common.score_terms."""
-    more = problem.bias in ("per_key", "alibi") or problem.mask == "per_key" or problem.rules.softcap > 0
+    more = problem.call.bias in ("per_key", "alibi") or problem.mask == "per_key" or problem.call.rules.softcap > 0
     return 16 if more else 3
 
 
 def stored_rows(problem: KernelProblem) -> int:
     """Return rows of a head in what the kernels keep per row."""
-    return BLOCK * capacity(problem.seq_q, problem.sequences, BLOCK) if problem.sequences else padded(problem.seq_q)
+    return (
+        BLOCK * capacity(problem.call.seq_q, problem.sequences, BLOCK)
+        if problem.sequences
+        else padded(problem.call.seq_q)
+    )
 
 
 def zero_blocks(problem: KernelProblem, plan: BlockPlan) -> int:
     """Return blocks of 16 zeros behind the tiles of visibility: as many as a tile of queries, keys or values has."""
-    return max(plan.rows, plan.keys) * padded(max(problem.head_dim, problem.value_dim)) // 16
+    return max(plan.rows, plan.keys) * padded(max(problem.call.head_dim, problem.call.value_dim)) // 16
 
 
 def row_terms_shape(problem: KernelProblem) -> tuple[int, ...]:
     """Return row terms of the backward operator: (kinds, heads of all batches, query groups of 16, terms, 16
     queries).
     """
-    heads, groups = problem.batch * problem.heads, stored_rows(problem) // 16
+    heads, groups = problem.call.batch * problem.call.heads, stored_rows(problem) // 16
     return row_term_kinds(problem), heads, groups, row_terms(problem), 16
 
 
@@ -141,7 +145,7 @@ def accumulator_shape(problem: KernelProblem, plan: BlockPlan, slots: int) -> tu
         plan: the tile shapes of the backward operator.
     """
     tiles = -(-stored_rows(problem) // plan.rows)
-    return slots, problem.batch * problem.heads, tiles, plan.head_dim // 16, plan.rows, 16
+    return slots, problem.call.batch * problem.call.heads, tiles, plan.head_dim // 16, plan.rows, 16
 
 
 HIDDEN_BY_BIAS = 16.0  # more than any other term of the kernels can make up for, see score_terms.BIAS_HIDES
@@ -155,14 +159,15 @@ def keep_shape(problem: KernelProblem) -> tuple[int, ...]:
     Decisions of packed sequences are (heads, keep_blocks, 16, 2), one sequence behind the other. Each sequence is
     (seq_k / 16, seq_q, 2), with seq_k padded to 16 and seq_q to BLOCK.
     """
+    call = problem.call
     if problem.sequences:
-        return (problem.heads * problem.keep_blocks * 32 + KEEP_PADDING,)
-    return (problem.batch * problem.heads * padded(problem.seq_k) // 16 * padded(problem.seq_q) * 2 + KEEP_PADDING,)
+        return (call.heads * problem.keep_blocks * 32 + KEEP_PADDING,)
+    return (call.batch * call.heads * padded(call.seq_k) // 16 * padded(call.seq_q) * 2 + KEEP_PADDING,)
 
 
 def pack_keep_bits_of_sequences(parts: list[np.ndarray], problem: KernelProblem) -> np.ndarray:
     """Pack keep bits, uint8 (heads, queries, ceil(keys / 8)) per sequence, in the kernel's order."""
-    result = np.zeros((problem.heads, problem.keep_blocks * 32), np.uint8)
+    result = np.zeros((problem.call.heads, problem.keep_blocks * 32), np.uint8)
     start = 0
     for bits in parts:
         heads, queries, wide = bits.shape
@@ -179,11 +184,12 @@ def pack_keep_bits(bits: np.ndarray, problem: KernelProblem) -> np.ndarray:
     The order is (batch, heads, seq_k / 16, seq_q, 2), with lengths padded to 16 by zeros. The two bytes (16 keys) of a
     query stand beside the bytes of the next query, like the columns of a fractal. The bytes themselves do not change.
     """
+    call = problem.call
     bits = np.asarray(bits, dtype=np.uint8)
-    expected = (problem.batch, problem.heads, problem.seq_q, -(-problem.seq_k // 8))
+    expected = (call.batch, call.heads, call.seq_q, -(-call.seq_k // 8))
     if bits.shape != expected:
         raise ValueError(f"bits: got shape {bits.shape}, allowed is {expected}")
-    wide = np.zeros((*expected[:2], padded(problem.seq_q), padded(problem.seq_k) // 8), np.uint8)
+    wide = np.zeros((*expected[:2], padded(call.seq_q), padded(call.seq_k) // 8), np.uint8)
     wide[:, :, : expected[2], : expected[3]] = bits
     words = wide.reshape(*wide.shape[:3], -1, 2).transpose(0, 1, 3, 2, 4)
     return np.concatenate([words.reshape(-1), np.zeros(KEEP_PADDING, np.uint8)])

@@ -79,7 +79,7 @@ class Core(Generic[Plan]):
     @property
     def seq_k(self) -> int:
         """Return the key length as stored: a multiple of 16."""
-        return padded(self.problem.seq_k)
+        return padded(self.problem.call.seq_k)
 
     @property
     def depth_columns(self) -> int:
@@ -89,7 +89,7 @@ class Core(Generic[Plan]):
     @property
     def value_columns(self) -> int:
         """Return fractal columns of value and output."""
-        return padded(self.problem.value_dim) // 16
+        return padded(self.problem.call.value_dim) // 16
 
     @property
     def tail_rows(self) -> int:
@@ -113,7 +113,7 @@ class Core(Generic[Plan]):
         if self.problem.layout == "BNSD":
             return 0
         batch = self.scalar("int32", "batch")
-        batch.set_as(head // self.problem.heads)
+        batch.set_as(head // self.problem.call.heads)
         return batch
 
     def start(self, name: str, head: Number, origin: Number = 0) -> RunTime:

@@ -133,28 +133,29 @@ class _Nz:
 
 def _shared(p: KernelProblem) -> dict:
     """Return the tensors that several kernels share, by name: a constant array, a shape, or a shape in FRACTAL_NZ."""
+    call = p.call
     masks, biases = math.prod(p.mask_planes), math.prod(p.bias_planes)
-    keys, rows = padded(p.seq_k), layout.stored_rows(p)
+    keys, rows = padded(call.seq_k), layout.stored_rows(p)
     result: dict = {}
     for name in layout.TENSORS:
         result[name] = _Nz(layout.placement(p, name).shape)
-    result["logsumexp"] = p.batch, p.heads, rows
+    result["logsumexp"] = call.batch, call.heads, rows
     # One matrix per plane, or a row per plane if every query has the same.
     if p.mask == "per_score":
-        result["mask"] = _Nz((masks, p.seq_q, p.seq_k))
+        result["mask"] = _Nz((masks, call.seq_q, call.seq_k))
     if p.mask == "per_key":
         result["key_mask"] = masks, keys
-    if p.bias == "per_score":
-        result["bias"] = _Nz((biases, p.seq_q, p.seq_k))
-    if p.bias == "per_key":  # with which keys it hides, see layout.HIDDEN_BY_BIAS
+    if call.bias == "per_score":
+        result["bias"] = _Nz((biases, call.seq_q, call.seq_k))
+    if call.bias == "per_key":  # with which keys it hides, see layout.HIDDEN_BY_BIAS
         result["key_bias"] = 2 * biases, keys
-    if p.dropout_threshold:
+    if call.dropout_threshold:
         result["keep"] = layout.keep_shape(p)
-    if p.sinks:
-        result["sinks"] = p.batch, p.heads, layout.SINK_LANES
+    if call.sinks:
+        result["sinks"] = call.batch, call.heads, layout.SINK_LANES
     if p.sequences:
         result["blocks"] = rows // layout.BLOCK, varlen.BLOCK_ROW.size
-    if p.bias == "alibi":
+    if call.bias == "alibi":
         result.update(slopes=score_terms.slope_table(p), positions=score_terms.key_positions(p))
         result["row_numbers"] = np.arange(128, dtype=np.float32)
     return result
@@ -187,14 +188,15 @@ def _forward(problem: KernelProblem) -> dict:
 
 def _grad_rows(problem: KernelProblem) -> dict:
     result = {**_shared(problem), "row_lanes": layout.row_terms_shape(problem)}
-    if problem.return_lse:
+    if problem.call.return_lse:
         result["d_logsumexp"] = result["logsumexp"]
-    if problem.sinks:
+    if problem.call.sinks:
         result["d_sink_rows"] = result["logsumexp"]
     return result
 
 
 def _grad(p: KernelProblem) -> dict:
+    call = p.call
     choice = backward.choose(p)
     plan, split = choice.plan, choice.split
     words = backward_tables.list_words(p, plan) if p.listed else 0
@@ -207,7 +209,7 @@ def _grad(p: KernelProblem) -> dict:
     if plan.bias_kind == "per_key":
         # (16, 16, 16): the right operand that adds a row of the left one to one column of the result.
         result["one_hot"] = np.repeat(np.eye(16, dtype=np.float16)[:, :, None], 16, axis=2)
-        result["d_bias_sums"] = p.batch * p.kv_heads, plan.bias_chunks, padded(p.seq_k), 16
+        result["d_bias_sums"] = call.batch * call.kv_heads, plan.bias_chunks, padded(call.seq_k), 16
     if not split.writes_d_query:
         del result["d_query"]
     return result
@@ -220,21 +222,30 @@ def _grad_finish(p: KernelProblem) -> dict:
 
 def _decode(p: KernelProblem) -> dict:
     """Return the tensors of both decoding kernels: per slot and group of 16 rows, sums by column and statistics."""
+    call = p.call
     pages, choice = p.pages, decode.choose(p)
     plan, slots, groups = choice.plan, choice.split.slots, choice.plan.row_groups
-    cache, blocks = (p.batch, p.kv_heads, p.seq_k), p.kv_heads * plan.row_blocks
+    cache, blocks = (call.batch, call.kv_heads, call.seq_k), call.kv_heads * plan.row_blocks
     result: dict = {}
     if pages is not None:
-        cache = (*pages, p.kv_heads)
+        cache = (*pages, call.kv_heads)
         # Padded to whole blocks of memory.
-        result.update(block_tables=(padded(p.batch * (p.seq_k // pages[1]), 8),), context_lens=(padded(p.batch, 8),))
-    result.update(query=(p.batch, p.heads, p.seq_q, p.head_dim), key=(*cache, p.head_dim), value=(*cache, p.value_dim))
+        result.update(
+            block_tables=(padded(call.batch * (call.seq_k // pages[1]), 8),), context_lens=(padded(call.batch, 8),)
+        )
+    result.update(
+        query=(call.batch, call.heads, call.seq_q, call.head_dim),
+        key=(*cache, call.head_dim),
+        value=(*cache, call.value_dim),
+    )
     result.update(limits=choice.split.limits)
     result.update(sums=(slots, groups, plan.value_dim, 16), statistics=(slots, groups, 2, 64))
-    result.update(output=(p.batch, p.heads, p.seq_q, p.value_dim), logsumexp=(p.batch * blocks, plan.rows))
-    if p.rules.alibi:
+    result.update(
+        output=(call.batch, call.heads, call.seq_q, call.value_dim), logsumexp=(call.batch * blocks, plan.rows)
+    )
+    if call.rules.alibi:
         result["row_slopes"] = np.array(p.slopes, np.float32)[choice.split.slope_rows]
-    if p.sinks:
+    if call.sinks:
         result["row_sinks"] = blocks, groups, 64
     return result
 

@@ -71,8 +71,9 @@ def sequences(xp, problem: KernelProblem) -> Callable[[Array, Array, Array], tup
 
     Ends that are out of order or range give other lengths, but never an address outside the tensors.
     """
-    bottom, most_q, most_k = problem.rules.causal_alignment == "bottom_right", problem.seq_q, problem.seq_k
-    dropped = problem.dropout_threshold > 0
+    call = problem.call
+    bottom, most_q, most_k = call.rules.causal_alignment == "bottom_right", call.seq_q, call.seq_k
+    dropped = call.dropout_threshold > 0
 
     def make(ends_q, ends_k, prefix):
         ends_q, ends_k = xp.minimum(xp.maximum(ends_q, 0), most_q), xp.minimum(xp.maximum(ends_k, 0), most_k)
@@ -122,7 +123,7 @@ def blocks(xp, problem: KernelProblem) -> Callable[[tuple], Array]:
 
 def stored_rows_of_tokens(xp, problem: KernelProblem) -> Callable[[tuple], Array]:
     """Return make(sequences) -> int32 (tokens,): the stored row of every row of queries."""
-    token, last = xp.array(list(range(problem.seq_q))), problem.sequences - 1
+    token, last = xp.array(list(range(problem.call.seq_q))), problem.sequences - 1
 
     def make(described):
         query_row, _, stored_row, _, _, _, queries, _ = described
@@ -142,10 +143,10 @@ class Limits(NamedTuple):
 
     @staticmethod
     def of(problem: KernelProblem) -> Limits:
-        rules = problem.rules
+        rules = problem.call.rules
         left = FAR if rules.window_left < 0 else rules.window_left
         right = FAR if rules.window_right < 0 else rules.window_right
-        return Limits(left, 0 if rules.causal else right, problem.prefix)
+        return Limits(left, 0 if rules.causal else right, problem.call.prefix)
 
     @property
     def bounded(self) -> bool:

@@ -39,7 +39,12 @@ def test_a_case_is_operator_lengths_and_rules_in_any_order() -> None:
     case = KernelCase.parse("causal_alibi,D=64,backward,S=512")
     assert case == KernelCase("backward", 512, 64, "causal_alibi")
     problem = case.problem()
-    assert (problem.seq_q, problem.head_dim, problem.rules.causal, problem.bias) == (512, 64, True, "alibi")
+    assert (problem.call.seq_q, problem.call.head_dim, problem.call.rules.causal, problem.call.bias) == (
+        512,
+        64,
+        True,
+        "alibi",
+    )
 
 
 @pytest.mark.parametrize("part", ["sideways", "S=0", "D=", "causal window"])

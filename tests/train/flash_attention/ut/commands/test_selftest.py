@@ -17,6 +17,8 @@ from flash_attention.backends.tik import entries
 from flash_attention.commands.selftest import card, experiments, loops, programs
 from flash_attention.kernels.tik import describe
 
+from tests.train.flash_attention.support.calls import changed
+
 pytest.importorskip("tikemu")
 
 
@@ -170,8 +172,8 @@ def test_a_broken_kernel_is_found(emulator: card.Emulator, monkeypatch, name: st
 
     def wrong(problem, **options):
         described = right(problem, **options)
-        rules = dataclasses.replace(described.rules, scale=1.02 * described.scale)
-        return dataclasses.replace(described, rules=rules)
+        rules = dataclasses.replace(described.call.rules, scale=1.02 * described.call.scale)
+        return changed(described, rules=rules)
 
     monkeypatch.setattr(describe, "kernel_problem", wrong)
     registry._build.cache_clear()

@@ -10,13 +10,12 @@ from flash_attention.backends import registry
 from flash_attention.call import LAYOUTS, AttentionRules, Call
 from flash_attention.kernels.tik import signatures
 from flash_attention.kernels.tik.operators import check_tensors
-from flash_attention.kernels.tik.problem import KernelProblem
 from flash_attention.sharding.request import ShardRequest
 from flash_attention.sharding.shard import ROWS, TENSOR, Shard, Sharding, sharding
 from flash_attention.sharding.strategy import ShardPlan, axes_of
 from mindspore import Tensor, ops
 
-from tests.train.flash_attention.support.calls import make_call
+from tests.train.flash_attention.support.calls import make_call, make_kernel_problem
 from tests.train.flash_attention.support.versions import require
 
 Q = (4, 2, 1, 1)
@@ -300,7 +299,7 @@ def test_backends_without_strategies_say_so():
 
 
 def test_operators_take_masks_with_their_own_axes():
-    request = KernelProblem(2, 2, 16, 16, 16, mask_shape=(2, 1, 16, 16))
+    request = make_kernel_problem(2, 2, 16, 16, 16, mask_shape=(2, 1, 16, 16))
     _, signature = signatures.arguments("forward", request)
     tensors = {t.name: {"shape": t.shape, "dtype": t.dtype} for t in (*signature.inputs, *signature.outputs)}
     planes, *rest = tensors["mask"]["shape"]

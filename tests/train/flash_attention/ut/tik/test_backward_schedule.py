@@ -36,8 +36,9 @@ def _rows(split):
 
 def _seen(problem: KernelProblem, plan, split, row) -> np.ndarray:
     """Return the scores that the table gives an item: bool (queries, keys) of the whole problem."""
+    call = problem.call
     rows, keys = plan.rows, plan.keys
-    wide = np.zeros((-(-problem.seq_q // rows) * rows, -(-problem.seq_k // keys) * keys), bool)
+    wide = np.zeros((-(-call.seq_q // rows) * rows, -(-call.seq_k // keys) * keys), bool)
     for step in range(row["count"]):
         number = row["middle"]
         if step < EDGE:
@@ -49,20 +50,20 @@ def _seen(problem: KernelProblem, plan, split, row) -> np.ndarray:
             tile = split.tiles[number - 1].transpose(1, 0, 2).reshape(rows, keys) == 0
         at, to = (row["first"] + step) * rows, row["tile"] * keys
         wide[at : at + rows, to : to + keys] = tile
-    assert not wide[problem.seq_q :].any() and not wide[:, problem.seq_k :].any()
-    return wide[: problem.seq_q, : problem.seq_k]
+    assert not wide[call.seq_q :].any() and not wide[:, call.seq_k :].any()
+    return wide[: call.seq_q, : call.seq_k]
 
 
 @pytest.mark.parametrize("fields", PROBLEMS)
 def test_every_visible_pair_once(fields):
     problem, plan, split = _planned(2, 4, head_dim=64, cores=6, **fields)
-    total = np.zeros((2 * problem.kv_heads, problem.seq_q, problem.seq_k), int)
+    total = np.zeros((2 * problem.call.kv_heads, problem.call.seq_q, problem.call.seq_k), int)
     owners = {}
     for core, row in _rows(split):
         total[row["kv_head"]] += _seen(problem, plan, split, row)
         owners.setdefault((row["slot"], row["head"]), set()).add(core)
         assert row["slot"] < split.slots
-    assert np.array_equal(total, np.broadcast_to(problem.band.dense(), total.shape))
+    assert np.array_equal(total, np.broadcast_to(problem.call.band.dense(), total.shape))
     assert all(len(cores) == 1 for cores in owners.values())
 
 
@@ -70,8 +71,8 @@ def test_every_visible_pair_once(fields):
 @pytest.mark.parametrize("fields", PROBLEMS)
 def test_every_query_tile_has_one_last_visitor(fields, group):
     problem, plan, split = _planned(2, 2, head_dim=64, cores=1, **{**fields, "kv_heads": 2 // group})
-    tiles = -(-problem.seq_q // plan.rows)
-    seen = problem.band.dense().any(1)
+    tiles = -(-problem.call.seq_q // plan.rows)
+    seen = problem.call.band.dense().any(1)
     # If the first or last rows see nothing, some tiles may have no visitor at all.
     assert split.writes_d_query or not all(
         seen[tile * plan.rows : (tile + 1) * plan.rows].any() for tile in range(tiles)
@@ -149,7 +150,7 @@ def test_few_heads_have_smaller_key_tiles(head_dim, causal):
 
 
 def test_accumulators_stay_below_their_limit():
-    problem = KernelProblem(1, 16, 65536, 65536, 128, kv_heads=1)
+    problem = make_kernel_problem(1, 16, 65536, 65536, 128, kv_heads=1)
     plan = plans(problem)[0]
     split = backward_work.split(problem, plan)
     size = 4 * np.prod(backward_work.accumulator_shape(problem, plan, split.slots))
@@ -220,7 +221,7 @@ def test_kept_tiles_are_those_that_every_first_item_of_a_head_loads(fields, kept
 def test_words_of_an_item():
     """An item names the group's first query head, the planes of its mask and bias, and the steps of all its heads."""
     shapes = {"mask_shape": (3, 1, 1, 400), "bias_shape": (1, 6, 1, 400)}
-    problem = KernelProblem(3, 6, 500, 400, 64, kv_heads=2, cores=5, **shapes)
+    problem = make_kernel_problem(3, 6, 500, 400, 64, kv_heads=2, cores=5, **shapes)
     split = backward_work.split(problem, plans(problem)[0])
     items = split.table[split.table["count"] > 0]
     batch, head = np.divmod(items["kv_head"], 2)
@@ -246,7 +247,7 @@ def test_distances_count_tokens_after_the_query(fields):
         assert row["first"] <= row["cross"] <= row["before"] <= row["first"] + row["count"]
         assert row["before"] - row["cross"] <= DISTANCES
         for tile in range(row["first"], row["first"] + row["count"]):
-            queries = tile * plan.rows + problem.offset + np.arange(plan.rows)
+            queries = tile * plan.rows + problem.call.offset + np.arange(plan.rows)
             after = row["tile"] * plan.keys + np.arange(plan.keys)[None, :] - queries[:, None]
             if row["cross"] <= tile < row["before"]:
                 values = split.distances[row["distance"][tile - row["cross"]] - 1].transpose(1, 0, 2)
@@ -261,8 +262,6 @@ def test_no_distances_where_nothing_comes_after_its_query():
     assert not len(backward_work.split(problem, plans(problem)[0]).distances)
 
 
-def test_arguments_and_problems_that_fit_nothing_are_refused():
-    with pytest.raises(ValueError, match="bias_grad: got True with bias none, allowed with a bias"):
-        make_kernel_problem(1, 1, 100, 100, 32, bias_grad=True)
+def test_the_gradient_of_a_bias_per_key_has_sums_of_its_own():
     biased = make_kernel_problem(1, 1, 100, 100, 32, bias="per_key", bias_grad=True)
     assert backward_work.choose(biased).plan.bias_kind == "per_key"

@@ -1,23 +1,20 @@
 """The decoding kernels against float64, in strict mode: splits, row blocks, windows, pages, hostile numbers."""
 
-import dataclasses
-
 import numpy as np
 import pytest
-from flash_attention.kernels.tik import KernelProblem
 from flash_attention.kernels.tik.decode import schedule
 from flash_attention.kernels.tik.decode import tiling as tiling
 
-from tests.train.flash_attention.support.calls import make_kernel_problem
+from tests.train.flash_attention.support.calls import changed, make_kernel_problem
 from tests.train.flash_attention.ut.tik.support.decoding import CAUSAL, Paged, arrays, check, run
 
 CONTIGUOUS = {
-    "one short tile": KernelProblem(1, 1, 1, 40, 16, cores=1),
-    "several pairs a core": KernelProblem(2, 4, 1, 300, 64, kv_heads=2, cores=1),
-    "several cores a pair": KernelProblem(1, 2, 1, 300, 64, kv_heads=1, cores=3),
-    "pairs across cores": KernelProblem(2, 4, 1, 300, 64, kv_heads=2, cores=3),
-    "more cores than tiles": KernelProblem(1, 3, 1, 20, 48, kv_heads=3, cores=7),
-    "more cores than tiles of a pair": KernelProblem(1, 1, 1, 70, 32, cores=9),
+    "one short tile": make_kernel_problem(1, 1, 1, 40, 16, cores=1),
+    "several pairs a core": make_kernel_problem(2, 4, 1, 300, 64, kv_heads=2, cores=1),
+    "several cores a pair": make_kernel_problem(1, 2, 1, 300, 64, kv_heads=1, cores=3),
+    "pairs across cores": make_kernel_problem(2, 4, 1, 300, 64, kv_heads=2, cores=3),
+    "more cores than tiles": make_kernel_problem(1, 3, 1, 20, 48, kv_heads=3, cores=7),
+    "more cores than tiles of a pair": make_kernel_problem(1, 1, 1, 70, 32, cores=9),
     "window": make_kernel_problem(2, 8, 3, 300, 64, kv_heads=2, cores=5, window_left=50, **CAUSAL),
     "both windows": make_kernel_problem(1, 2, 2, 1100, 128, cores=2, window_left=20, window_right=10),
     "window without keys": make_kernel_problem(1, 2, 4, 16, 32, cores=2, window_left=0, **CAUSAL),
@@ -65,7 +62,7 @@ def test_paged_cache(tik, execute, name, monkeypatch):
         if not key.shape[1]:
             assert not output[own].any() and np.all(logsumexp[own] <= -3.4e38)
             continue
-        problem = dataclasses.replace(paged.problem, batch=1, seq_k=key.shape[1])
+        problem = changed(paged.problem, batch=1, seq_k=key.shape[1])
         check(problem, paged.query[own], key[None], value[None], output[own], logsumexp[own])
 
 
@@ -78,7 +75,7 @@ def test_lengths_and_tables_are_data(tik, execute):
     for target, source in zip(caches, second.caches):
         target[: len(source)] = source
     output, _, _ = run(tik, execute, first.problem, first.query, *caches, pages=(tables, second.pages[1]))
-    problem = dataclasses.replace(first.problem, batch=1, seq_k=33)
+    problem = changed(first.problem, batch=1, seq_k=33)
     key, value = second.keys[0][None], second.values[0][None]
     alone, _, _ = run(tik, execute, problem, first.query[:1], key, value)
     assert np.abs(output[:1] - alone).max() < 2e-3
@@ -120,10 +117,10 @@ def test_plans_fit_the_core(rows, dim):
 
 
 def test_what_the_kernels_lack_is_named():
-    assert schedule.refuse(KernelProblem(1, 1, 17, 40, 16)) == "got 17 queries, allowed are 16"
+    assert schedule.refuse(make_kernel_problem(1, 1, 17, 40, 16)) == "got 17 queries, allowed are 16"
     with pytest.raises(ValueError, match="got 129 queries, allowed are 128"):
-        schedule.choose(KernelProblem(1, 1, 129, 140, 16))
+        schedule.choose(make_kernel_problem(1, 1, 129, 140, 16))
     with pytest.raises(ValueError, match="got head_dim 24, allowed are multiples of 16"):
-        schedule.choose(KernelProblem(1, 1, 1, 40, 16, value_dim=24))
+        schedule.choose(make_kernel_problem(1, 1, 1, 40, 16, value_dim=24))
     with pytest.raises(ValueError, match="got head_dim 40, allowed are multiples of 16"):
-        schedule.choose(KernelProblem(1, 1, 1, 40, 40))
+        schedule.choose(make_kernel_problem(1, 1, 1, 40, 40))

@@ -15,7 +15,7 @@ from tests.train.flash_attention.ut.tik.support.programs import build_backward, 
 
 LENGTH, DEPTH, WINDOW = 2**17 + 40, 256, 100
 PROBLEM = make_kernel_problem(3, 22, LENGTH, LENGTH, DEPTH, causal=True, window_left=WINDOW, cores=65535)
-PLANE = PROBLEM.batch * PROBLEM.heads - 1  # the last head of the last batch
+PLANE = PROBLEM.call.batch * PROBLEM.call.heads - 1  # the last head of the last batch
 FIRST = 2**17 - 512  # tokens from here on hold data; a multiple of every tile of queries
 
 
@@ -62,7 +62,7 @@ def run_blocks(monkeypatch, on_emulator):
     return run
 
 
-LAST_TOKENS = PROBLEM.batch - 1, PROBLEM.heads - 1, slice(None), slice(FIRST // 16, None)  # in FRACTAL_NZ
+LAST_TOKENS = PROBLEM.call.batch - 1, PROBLEM.call.heads - 1, slice(None), slice(FIRST // 16, None)  # in FRACTAL_NZ
 
 
 def _last(stored: np.ndarray) -> np.ndarray:
@@ -105,7 +105,7 @@ def test_the_last_head_of_tensors_past_32_bits(tik, run_blocks, monkeypatch):
     mine = (items["head"] == PLANE) & (items["row_blocks"]["start"].max(2) >= FIRST)
     run(kernel, np.flatnonzero(mine.any(1)))
     parts["output"] = [(LAST_TOKENS, found["output"][LAST_TOKENS])]
-    far = PROBLEM.batch - 1, PROBLEM.heads - 1, slice(FIRST, None)
+    far = PROBLEM.call.batch - 1, PROBLEM.call.heads - 1, slice(FIRST, None)
     parts["logsumexp"] = [(far, found["logsumexp"][far])]
 
     rows, main, finish = build_backward(PROBLEM, tik).kernels
@@ -132,8 +132,8 @@ def _expected(query, key, value, d_output) -> dict:
     """Return the output and gradients for the tokens that hold data, in float64."""
     row = np.arange(LENGTH - FIRST)
     seen = (row[None, :] <= row[:, None]) & (row[None, :] >= row[:, None] - WINDOW)
-    weights = np.where(seen, np.exp(query @ key.T * PROBLEM.scale), 0)
+    weights = np.where(seen, np.exp(query @ key.T * PROBLEM.call.scale), 0)
     weights /= weights.sum(1, keepdims=True)
     output = weights @ value
-    d_scores = weights * (d_output @ value.T - (d_output * output).sum(1, keepdims=True)) * PROBLEM.scale
+    d_scores = weights * (d_output @ value.T - (d_output * output).sum(1, keepdims=True)) * PROBLEM.call.scale
     return {"output": output, "d_query": d_scores @ key, "d_key": d_scores.T @ query, "d_value": weights.T @ d_output}

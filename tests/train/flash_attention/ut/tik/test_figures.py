@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 from flash_attention.commands.bench import tik
-from flash_attention.kernels.tik import KernelProblem
 from flash_attention.kernels.tik.hardware import EVENTS, INSTRUCTION_CACHE
 from flash_attention.kernels.tik.problem import CAPACITY
 from flash_attention.measuring import tik_kernels
@@ -88,7 +87,7 @@ def test_every_feature_stays_within_the_core(name, head_dim, operator):
 @pytest.mark.parametrize("operator", ("rows", "finish"))
 def test_passes_around_the_main_kernel_cost_a_twenty_fifth_of_it_at_most(operator, head_dim):
     # "finish", the last pass, adds nothing up here: it adds only if several cores share a head.
-    problem = KernelProblem(1, 1, 4096, 4096, head_dim, cores=1)
+    problem = make_kernel_problem(1, 1, 4096, 4096, head_dim, cores=1)
     measured, main = (measure(problem, operator=name) for name in (operator, "backward"))
     assert measured.cycles < main.cycles / 25
     _within_limits(measured)
@@ -97,7 +96,7 @@ def test_passes_around_the_main_kernel_cost_a_twenty_fifth_of_it_at_most(operato
 @pytest.mark.parametrize("operator", ("forward", "backward"))
 @pytest.mark.parametrize("head_dim", (64, 128))
 def test_synchronisation_by_whole_tensors_costs_a_quarter_at_most(head_dim, operator):
-    problem = KernelProblem(1, 1, 2048, 2048, head_dim, cores=1)
+    problem = make_kernel_problem(1, 1, 2048, 2048, head_dim, cores=1)
     auto, conservative = (measure(problem, sync, operator=operator) for sync in ("auto", "conservative"))
     assert conservative.cycles < 1.33 * auto.cycles
 
@@ -156,7 +155,7 @@ def test_kernels_stay_fast_if_each_vector_instruction_costs_14_cycles_more(opera
 
 
 def test_table_names_the_kernel_and_its_memories():
-    measured = measure(KernelProblem(1, 1, 256, 256, 64, cores=1))
+    measured = measure(make_kernel_problem(1, 1, 256, 256, 64, cores=1))
     text = table([measured])
     assert "forward D=64 S=256 full" in text and "L0C" in text
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from flash_attention import reference
 from flash_attention.call import AttentionRules, Call
-from flash_attention.kernels.tik import KernelProblem, describe
+from flash_attention.kernels.tik import describe
 
 from tests.train.flash_attention.support import case_list, cases
 from tests.train.flash_attention.support.calls import make_call, make_kernel_problem
@@ -29,7 +29,7 @@ def test_all_cases(tik, execute, case):
 @pytest.mark.parametrize("sigma", (1.0, 2.0, 4.0))
 def test_scores_of_any_spread_against_composed_attention(tik, execute, head_dim, sigma):
     # Logits have this sigma, all from the queries. The lengths make scores leave L0C as float16.
-    problem = KernelProblem(1, 1, 256, 640, head_dim, cores=1)
+    problem = make_kernel_problem(1, 1, 256, 640, head_dim, cores=1)
     arrays = random_arrays(problem, seed=3)
     arrays[0] = (arrays[0].astype(np.float32) * sigma).astype(np.float16)
     actual = reference.Attention(*forward(tik, execute, problem, *arrays))
@@ -37,7 +37,7 @@ def test_scores_of_any_spread_against_composed_attention(tik, execute, head_dim,
 
 
 def test_sample_that_misses_the_largest_score_is_found_out(tik, execute):
-    problem = KernelProblem(1, 1, 200, 700, 64, cores=1)
+    problem = make_kernel_problem(1, 1, 200, 700, 64, cores=1)
     arrays = random_arrays(problem)
     arrays[1][0, 0, 37] = 12 * arrays[0][0, 0, 5]  # not in the sample; 90 above the rest for query 5
     arrays[1][0, 0, 38] = 11.9 * arrays[0][0, 0, 5]  # and the next one close behind
@@ -48,7 +48,7 @@ def test_sample_that_misses_the_largest_score_is_found_out(tik, execute):
 @pytest.mark.parametrize("largest", (10.5, 12.5, 13.5, 13.8, 14.5, 50.0))
 def test_exponents_at_the_bound_of_what_goes_uncut(tik, execute, largest):
     # The score of a key outside the sample is as large as lengths allow; the sampled references are about zero.
-    problem = KernelProblem(1, 1, 200, 700, 64, cores=1)
+    problem = make_kernel_problem(1, 1, 200, 700, 64, cores=1)
     query, key, value = random_arrays(problem)
     query[..., 1:] *= 1e-3
     key *= 1e-3
@@ -102,10 +102,10 @@ def test_sinks_of_any_size(tik, execute, causal):
 @pytest.mark.parametrize(
     "problem",
     (
-        pytest.param(KernelProblem(5, 14, 16, 16, 16, cores=1), id="more_items_than_a_chunk_of_the_work_table"),
-        pytest.param(KernelProblem(1, 1, 20, 40, 32, cores=32), id="fewer_items_than_cores"),
+        pytest.param(make_kernel_problem(5, 14, 16, 16, 16, cores=1), id="more_items_than_a_chunk_of_the_work_table"),
+        pytest.param(make_kernel_problem(1, 1, 20, 40, 32, cores=32), id="fewer_items_than_cores"),
         pytest.param(
-            KernelProblem(1, 1, 16, 66000, 48, cores=1), id="strides_beyond_the_field", marks=pytest.mark.slow
+            make_kernel_problem(1, 1, 16, 66000, 48, cores=1), id="strides_beyond_the_field", marks=pytest.mark.slow
         ),
     ),
 )
@@ -116,7 +116,7 @@ def test_sizes_out_of_the_ordinary(tik, execute, problem):
 
 
 def test_few_heads_are_spread_over_more_cores_with_the_same_bits(tik, execute):
-    few, many = (KernelProblem(1, 1, 400, 400, 32, cores=cores) for cores in (4, 2))
+    few, many = (make_kernel_problem(1, 1, 400, 400, 32, cores=cores) for cores in (4, 2))
     kernels = [build_forward(problem, tik) for problem in (few, many)]
     assert [kernel.plan.row_blocks for kernel in kernels] == [1, 2]
     assert [kernel.cores for kernel in kernels] == [4, 2]

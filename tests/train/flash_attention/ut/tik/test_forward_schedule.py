@@ -64,16 +64,17 @@ def test_table_and_tiles_give_the_visibility_of_the_problem(data):
 
 def check_visibility(problem: KernelProblem, plan) -> None:
     """Check that the tiles of a table show the problem's band and no more."""
+    call = problem.call
     work = forward_work.split(problem, plan)
-    expected = problem.band.dense()
-    seen = np.zeros((problem.seq_q, problem.seq_k), bool)
+    expected = call.band.dense()
+    seen = np.zeros((call.seq_q, call.seq_k), bool)
     for _, _, words in _row_blocks(work):
         start = words["start"]
-        rows = min(plan.rows, problem.seq_q - start)
+        rows = min(plan.rows, call.seq_q - start)
         assert words["first"] <= words["last"]  # or nobody writes the zeros of fully masked rows
         for tile in range(words["first"], words["last"] + 1):
             number = _number(words, tile)
-            keys = min(plan.keys, problem.seq_k - tile * plan.keys)
+            keys = min(plan.keys, call.seq_k - tile * plan.keys)
             block = np.ones((plan.rows, plan.keys), bool)
             if number:
                 columns = work.tiles[number - 1 :][: plan.columns]
@@ -133,7 +134,7 @@ def test_distances_count_tokens_after_the_query(fields):
         assert words["first"] <= words["cross"] and words["after"] <= words["last"] + 1
         for tile in range(words["first"], words["last"] + 1):
             keys = tile * plan.keys + np.arange(plan.keys)
-            after = keys[None, :] - (words["start"] + problem.offset + np.arange(plan.rows))[:, None]
+            after = keys[None, :] - (words["start"] + problem.call.offset + np.arange(plan.rows))[:, None]
             if words["cross"] <= tile < words["after"]:
                 number = words["distance"][tile - words["cross"]]
                 tile_values = work.distances[number - 1].transpose(1, 0, 2).reshape(plan.rows, plan.keys)
@@ -153,7 +154,7 @@ def test_no_distances_where_nothing_comes_after_its_query():
 def test_words_of_an_item():
     """An item names its planes of mask, bias and slope, its rows in whole fractals, and their cost."""
     shapes = {"mask_shape": (3, 1, 1, 900), "bias_shape": (1, 6, 1, 900)}
-    problem = KernelProblem(3, 6, 700, 900, 64, kv_heads=2, cores=7, **shapes)
+    problem = make_kernel_problem(3, 6, 700, 900, 64, kv_heads=2, cores=7, **shapes)
     plan = candidates(problem)[0]
     work = forward_work.split(problem, plan)
     units = [0] * work.cores
@@ -207,14 +208,14 @@ SAMPLED = (
 def test_first_references_come_from_keys_that_are_seen(fields):
     """The sample has keys that all rows see, spread over these keys; else keys of the tile that most rows see."""
     problem, plan, work = _planned(1, 1, head_dim=32, **fields)
-    groups, visible = plan.keys // 16, problem.band.dense()
+    groups, visible = plan.keys // 16, problem.call.band.dense()
     for _, _, words in _row_blocks(work):
         start, stride = words["sample"], words["stride"]
         first, last = words["first"], words["last"]
         rows = visible[words["start"] :][: plan.rows]
         common = rows.all(axis=0)
-        whole = [group for group in range(problem.seq_k // 16) if common[group * 16 : group * 16 + 16].all()]
-        assert words["strided"] == (problem.bias == "none" and len(whole) >= groups > 1)
+        whole = [group for group in range(problem.call.seq_k // 16) if common[group * 16 : group * 16 + 16].all()]
+        assert words["strided"] == (problem.call.bias == "none" and len(whole) >= groups > 1)
         if words["strided"]:
             sampled = start + stride * np.arange(groups)
             assert start == whole[0] and set(sampled) <= set(whole) and sampled[-1] + groups > whole[-1] + 1
@@ -222,9 +223,9 @@ def test_first_references_come_from_keys_that_are_seen(fields):
             tiles = [rows[:, tile * plan.keys : (tile + 1) * plan.keys] for tile in range(last + 1)]
             seen = [(tile.any(axis=1).sum(), tile.sum()) for tile in tiles]
             assert first <= start <= last and words["sample_tile"] == _number(words, start)
-            here = (words["start"] + problem.offset) // plan.keys
+            here = (words["start"] + problem.call.offset) // plan.keys
             near = [min(max(tile, first), last) for tile in (here, here + 1)]
-            assert seen[start] == (max(seen) if problem.bias == "none" else max(seen[tile] for tile in near))
+            assert seen[start] == (max(seen) if problem.call.bias == "none" else max(seen[tile] for tile in near))
 
 
 def test_samples_are_no_further_apart_than_an_instruction_reaches():

@@ -76,7 +76,7 @@ def test_terms_add_alibi_by_distance_precisely(tik, execute, tile):
         zero = core.scalar("int32", "zero", 0)
         slopes = row_reference.QuerySlopes(core)
         slopes.load(zero)
-        slopes.row_block(zero + problem.offset, 0, zero)
+        slopes.row_block(zero + problem.call.offset, 0, zero)
         core.fill(core.on.stage[0], 0.0, 2048)
         for slot in (core.on.query[0], *load.key_slot(core, 0)):
             core.tik.data_move(slot, core.on.stage[0], 0, 1, slot.shape[0] // 16, 0, 0)
@@ -136,6 +136,6 @@ def test_bias_and_mask_per_key_are_terms_of_the_scores(tik, execute):
         score_terms.load_key_terms(core, core.on.key_terms[0], score_terms.Planes(zero, zero), zero)
         _scores_out(core)
     scores = _unpack(program.run()["result"], 16, 48)[:, :40] * problem.post_scale
-    expected = query.astype(np.float64) @ key.T.astype(np.float64) * problem.scale + bias[0, 0]
+    expected = query.astype(np.float64) @ key.T.astype(np.float64) * problem.call.scale + bias[0, 0]
     assert np.allclose(scores[:, :20], expected[:, :20], rtol=1e-5, atol=1e-4)
     assert (scores[:, 20:] < -200000).all()

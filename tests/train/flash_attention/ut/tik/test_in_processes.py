@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 from flash_attention.kernels.tik import operators
-from flash_attention.kernels.tik.problem import KernelProblem
 
 from emulator.tests.support.process_runs import check_same, modes
+from tests.train.flash_attention.support.calls import make_kernel_problem
 
 pytestmark = [pytest.mark.system, pytest.mark.usefixtures("on_emulator")]
 
@@ -21,7 +21,7 @@ def test_same_in_two_processes(case, strict, tmp_path, monkeypatch):
     tikemu.install(soc="Ascend910A")
     from tbe import tik
 
-    problem = KernelProblem(batch=1, heads=2, seq_q=144, seq_k=176, head_dim=64)
+    problem = make_kernel_problem(batch=1, heads=2, seq_q=144, seq_k=176, head_dim=64)
     built = operators.build(CASES[case], problem, tik, "kernel", False)
     random = np.random.default_rng(0)
     given = [tensor for tensor in built.inputs if tensor.constant is None]

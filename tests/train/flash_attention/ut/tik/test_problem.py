@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 import pytest
-from flash_attention.call import AttentionRules, Call
-from flash_attention.kernels.tik import KernelProblem, describe
+from flash_attention.call import AttentionRules, Call, Varlen
+from flash_attention.kernels.tik import describe
 from flash_attention.kernels.tik.forward.schedule import split
 from flash_attention.kernels.tik.forward.tiling import buffers, candidates
 from flash_attention.kernels.tik.hardware import usage
@@ -15,8 +15,7 @@ from tests.train.flash_attention.ut.tik.support import stored_arrays
 from tests.train.flash_attention.ut.tik.support.programs import build_forward
 
 GOOD = {"batch": 1, "heads": 4, "seq_q": 64, "seq_k": 64, "head_dim": 64}
-ALIBI = AttentionRules(alibi=True)
-PACKED = {"layout": "TH", "sequences": 3}
+PACKED = {"layout": "BSH", "storage": Varlen(count=3)}
 
 
 @pytest.mark.parametrize(
@@ -32,41 +31,38 @@ PACKED = {"layout": "TH", "sequences": 3}
         ({"dtype": "bfloat16"}, "dtype"),
         ({"mask_shape": (2, 1, 64, 64)}, "mask_shape"),
         ({"bias_shape": (1, 3, 1, 64)}, "bias_shape"),
-        ({"rules": ALIBI, "slopes": (0.5,)}, "slopes"),
+        ({"alibi": True, "slopes": (0.5,)}, "slopes"),
         ({"slopes": (0.5, 0.5, 0.5, 0.5)}, "slopes"),
-        ({"rules": ALIBI, "slopes": (0.5,) * 4, "bias_shape": (1, 1, 1, 64)}, "bias_shape"),
-        ({"rules": ALIBI, "slopes": (0.5,) * 4, "seq_k": 262145}, "alibi: got 262145 tokens"),
-        ({"rules": ALIBI, "slopes": (-2.0,) * 4, "seq_q": 200000}, "slopes: got 2.0"),
+        ({"alibi": True, "slopes": (0.5,) * 4, "seq_k": 262145}, "alibi: got 262145 tokens"),
+        ({"alibi": True, "slopes": (-2.0,) * 4, "seq_q": 200000}, "slopes: got 2.0"),
         ({"cores": 0}, "cores"),
-        ({"rules": AttentionRules(softcap=1e5)}, "softcap: got 100000.0"),
-        ({"rules": AttentionRules(scale=-1e-10)}, "scale: got -1e-10"),
-        ({**PACKED, "batch": 2}, "sequences: got 3 with batch 2 and layout TH, allowed are packed sequences"),
-        ({"sequences": 3}, "sequences: got 3 with batch 1 and layout BNSD"),
+        ({"softcap": 1e5}, "softcap: got 100000.0"),
+        ({"scale": -1e-10}, "scale: got -1e-10"),
         ({**PACKED, "mask_shape": (1, 1, 64, 64)}, "mask_shape: got .* with packed sequences, allowed is None"),
         (
-            {**PACKED, "rules": AttentionRules(prev_blocks=1)},
+            {**PACKED, "prev_blocks": 1},
             "prev_blocks, next_blocks: got a window in blocks with pack",
         ),
-        ({"prefix": True}, "prefix: got True without packed sequences"),
-        ({**PACKED, "rules": AttentionRules(dropout_rate=0.1)}, "keep_blocks: got 0"),
+        ({"prefix": True, "causal": True}, "prefix: got True without packed sequences"),
+        ({**PACKED, "dropout_rate": 0.1}, "keep_blocks: got 0"),
     ),
 )
 def test_bad_description_names_the_field(change, name):
     with pytest.raises((TypeError, ValueError), match=f"^{name}"):
-        KernelProblem(**{**GOOD, **change})
+        make_kernel_problem(**{**GOOD, **change})
 
 
 def test_unknown_strategy_and_one_that_does_not_fit(tik):
     with pytest.raises(ValueError, match="tiling.*allowed are auto"):
-        build_forward(KernelProblem(**GOOD, tiling="huge"), tik)
+        build_forward(make_kernel_problem(**GOOD, tiling="huge"), tik)
     with pytest.raises(ValueError, match="tiling.*pair128 needs .*L0A .* of 65536 bytes"):
-        build_forward(KernelProblem(1, 1, 512, 512, 256, tiling="pair128"), tik)
+        build_forward(make_kernel_problem(1, 1, 512, 512, 256, tiling="pair128"), tik)
 
 
 def test_inputs_of_a_kernel_are_checked(tik):
     import numpy as np
 
-    problem = KernelProblem(1, 1, 20, 20, 16, cores=1)
+    problem = make_kernel_problem(1, 1, 20, 20, 16, cores=1)
     kernel = build_forward(problem, tik)
     array = np.zeros((1, 1, 20, 16), np.float16)
     good = stored_arrays.forward_inputs(problem, array, array, array)
@@ -83,12 +79,12 @@ def test_inputs_of_a_kernel_are_checked(tik):
 
 def test_scale_is_taken_apart_into_a_power_of_two_and_a_rest():
     for scale in (1 / 8, 128**-0.5, 0.3, -0.25, 1e-3, 7.0):
-        problem = KernelProblem(**GOOD, rules=AttentionRules(scale=scale))
+        problem = make_kernel_problem(**GOOD, scale=scale)
         assert problem.query_factor * problem.post_scale == pytest.approx(scale, rel=1e-15)
         assert abs(problem.query_factor).hex().startswith("0x1.0000000000000p")
         assert abs(problem.query_factor) <= min(abs(scale), 1.0)
-    assert KernelProblem(**GOOD).post_scale == 1.0
-    assert KernelProblem(**GOOD, rules=AttentionRules(scale=0.0)).query_factor == 0.0
+    assert make_kernel_problem(**GOOD).post_scale == 1.0
+    assert make_kernel_problem(**GOOD, scale=0.0).query_factor == 0.0
 
 
 @pytest.mark.parametrize("head_dim", (1, 16, 48, 64, 80, 128, 160, 256))
@@ -112,8 +108,8 @@ def test_describe_maps_an_attention_problem():
     attention = Call(2, 4, 50, 70, 32, kv_heads=2, **given, training=True, rules=rules)
     problem = describe.kernel_problem(attention, cores=3)
     assert (problem.mask, problem.mask_planes) == ("per_key", (2, 1))
-    assert (problem.bias, problem.bias_planes) == ("per_score", (1, 4))
-    assert (problem.dropout_threshold, problem.rules.window_left, problem.cores) == (16384, 5, 3)
+    assert (problem.call.bias, problem.bias_planes) == ("per_score", (1, 4))
+    assert (problem.call.dropout_threshold, problem.call.rules.window_left, problem.cores) == (16384, 5, 3)
     assert problem == describe.kernel_problem(
         replace(attention, rules=replace(attention.rules, tile=64, alibi=True)), cores=3
     )

@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+from flash_attention.call import Varlen
 from flash_attention.kernels.tik import describe
 from flash_attention.kernels.tik.common.work_split import overlapped
 from flash_attention.kernels.tik.forward import schedule
@@ -154,7 +155,7 @@ def test_which_row_blocks_are_chosen():
 
 
 def test_packed_sequences_have_row_blocks_that_divide_their_blocks():
-    problem = make_kernel_problem(1, 2, 2048, 2048, 256, causal=True, layout="TH", sequences=2)
+    problem = make_kernel_problem(1, 2, 2048, 2048, 256, causal=True, layout="BSH", storage=Varlen(count=2))
     assert all(BLOCK % plan.rows == 0 for plan in candidates(problem))
     assert schedule.choose(problem).plan.strategy == "pair64"
     with pytest.raises(ValueError, match="tiling: got 'pair96' with packed sequences, allowed are .*pair64"):
@@ -188,7 +189,7 @@ def test_row_blocks_of_an_item_share_their_sample(causal):
         if strided:  # keys that the row block with the shortest range sees
             last = (group + stride * (plan.columns // 2 - 1)) * 16 + 15
             assert plan.keys // 2 <= group * 16
-            assert last < min(problem.band.keys(int(start))[1] for start in pairs["start"])
+            assert last < min(problem.call.band.keys(int(start))[1] for start in pairs["start"])
 
 
 def test_strategies_whose_rows_divide_no_tile_are_those_of_these_tests():

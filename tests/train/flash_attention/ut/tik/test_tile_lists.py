@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from flash_attention.call.block_mask import dense
@@ -15,7 +13,7 @@ from flash_attention.kernels.tik.forward import items as forward_items
 from flash_attention.kernels.tik.forward import schedule as forward
 from flash_attention.measuring import tik_kernels
 
-from tests.train.flash_attention.support.calls import make_kernel_problem
+from tests.train.flash_attention.support.calls import changed, make_kernel_problem
 from tests.train.flash_attention.ut.tik.support.passes import both_passes, random_data
 
 
@@ -24,8 +22,8 @@ def problem_and_mask(tile=128, planes=(1, 1), density=0.3, seed=0, heads=2, batc
     seq_q, seq_k = seq
     shape = *planes, -(-seq_q // tile), -(-seq_k // tile)
     mask = (np.random.default_rng(seed).random(shape) < density).astype(np.uint8)
-    described = make_kernel_problem(batch, heads, seq_q, seq_k, 64, **{"cores": 5, **fields})
-    return replace(described, block_mask_shape=shape, block_mask_tile=tile), mask
+    tiles = {"block_mask_shape": shape, "block_mask_tile": tile}
+    return make_kernel_problem(batch, heads, seq_q, seq_k, 64, **{"cores": 5, **tiles, **fields}), mask
 
 
 KINDS = {
@@ -63,9 +61,9 @@ def visits(problem: KernelProblem, mask: np.ndarray, stage: str) -> list[tuple]:
             own = backward_items.own_lists(problem)
             for entry in words[item["list"][0] :][: item["count"]]:
                 member, tile = divmod(entry // tile_lists.CODES, backward_items.MOST_TILES)
-                for other in [member] if own else range(problem.group):
+                for other in [member] if own else range(problem.call.group):
                     result.append((core, item["head"] + other, tile, item["tile"]))
-            assert item["steps"] == item["count"] * (1 if own else problem.group)
+            assert item["steps"] == item["count"] * (1 if own else problem.call.group)
     return result
 
 
@@ -78,10 +76,10 @@ def test_every_visible_tile_is_visited_once_and_no_other(stage, kind, tile):
     for density in (0.05, 0.95):
         problem, mask = problem_and_mask(tile, density=density, **KINDS[kind])
         plan = (forward if stage == "forward" else backward).choose(problem).plan
-        shown = (dense(mask, tile, problem.seq_q, problem.seq_k) != 0) & problem.band.dense()
-        shown = np.broadcast_to(shown, (problem.batch, problem.heads, *shown.shape[2:]))
+        shown = (dense(mask, tile, problem.call.seq_q, problem.call.seq_k) != 0) & problem.call.band.dense()
+        shown = np.broadcast_to(shown, (problem.call.batch, problem.call.heads, *shown.shape[2:]))
         seen = {
-            (batch * problem.heads + head, row // plan.rows, key // plan.keys)
+            (batch * problem.call.heads + head, row // plan.rows, key // plan.keys)
             for batch, head, row, key in zip(*np.nonzero(shown))
         }
         found = [place for _, *place in visits(problem, mask, stage)]
@@ -102,9 +100,9 @@ def test_words_hold_the_numbers_of_very_many_tiles():
         assert forward.choose(problem).plan.row_blocks == row_blocks
         found = {(block, tile) for _, _, block, tile in visits(problem, mask, "forward")}
         assert found == set(zip(*np.nonzero(mask[0, 0])))
-    many = make_kernel_problem(1, 512, 64, 64, 16, kv_heads=1)
+    tiles = {"block_mask_shape": (1, 512, 1, 1), "block_mask_tile": 64}
     with pytest.raises(ValueError, match="512 heads in a list"):
-        backward.choose(replace(many, block_mask_shape=(1, 512, 1, 1), block_mask_tile=64))
+        backward.choose(make_kernel_problem(1, 512, 64, 64, 16, kv_heads=1, **tiles))
 
 
 @pytest.mark.parametrize("stage", ("forward", "grad"))
@@ -159,8 +157,8 @@ def test_tiles_that_nobody_visits_are_not_touched(tik, execute_nan, tile):
 
 def test_steep_slopes_find_their_largest_scores_at_once(on_emulator):
     """The sample of a row block is the nearest tile; else the row block would be computed twice."""
-    problem = replace(tik_kernels.problem_of(512, 64, causal=True, alibi=True), slopes=(0.5,))
-    listed = replace(problem, block_mask_shape=(1, 1, 4, 4), block_mask_tile=128)
+    problem = tik_kernels.problem_of(512, 64, causal=True, alibi=True)
+    listed = changed(problem, block_mask_shape=(1, 1, 4, 4), block_mask_tile=128)
     work = operators.list_table(host_integers, listed, "forward")(np.ones((1, 1, 4, 4), np.uint8))
     cycles = [
         tik_kernels.simulate(tik_kernels.build(one), given={"work": work}, numerics=True).cycles
@@ -171,7 +169,7 @@ def test_steep_slopes_find_their_largest_scores_at_once(on_emulator):
 
 @pytest.mark.parametrize("stage", ("forward", "backward"))
 def test_hidden_tiles_cost_no_time(on_emulator, stage):
-    problem = replace(tik_kernels.problem_of(2048, 64), block_mask_shape=(1, 1, 16, 16), block_mask_tile=128)
+    problem = tik_kernels.problem_of(2048, 64, block_mask_shape=(1, 1, 16, 16), block_mask_tile=128)
     cycles = []
     for density in (0.25, 1.0):
         mask = (np.random.default_rng(0).random((1, 1, 16, 16)) < density).astype(np.uint8)

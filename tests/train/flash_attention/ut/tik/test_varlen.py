@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from flash_attention import reference
-from flash_attention.call import ALL_BLOCKS, AttentionRules
+from flash_attention.call import ALL_BLOCKS
 from flash_attention.kernels.tik.backward import preprocess, row_block
-from flash_attention.kernels.tik.problem import KernelProblem
 
 from tests.train.flash_attention.support import varlen
+from tests.train.flash_attention.support.calls import make_kernel_problem
 from tests.train.flash_attention.support.cases import assert_same
 from tests.train.flash_attention.support.varlen import KEYS, QUERIES, VarlenCase
 from tests.train.flash_attention.ut.tik.support.programs import forward
@@ -122,7 +122,7 @@ def test_whole_tiles_have_the_bits_of_a_call(tik, execute, mask):
     lengths = (length, length)
     packing = Packing(VarlenCase(queries=lengths, keys=lengths, heads=heads, kv_heads=heads, head_dim=dim, mask=mask))
     found = packing.run(tik, execute, packing.problem(cores=1, tiling="pair128"), ("forward",))
-    problem = KernelProblem(1, heads, length, length, dim, rules=AttentionRules(**rules), cores=1, tiling="pair128")
+    problem = make_kernel_problem(1, heads, length, length, dim, **rules, cores=1, tiling="pair128")
     for _, rows, _ in packing.case.sequences():
         arrays = (packing.data[name][rows].swapaxes(0, 1)[None] for name in ("query", "key", "value"))
         output, logsumexp = forward(tik, execute, problem, *arrays)

@@ -54,7 +54,9 @@ def most_slots(problem: KernelProblem, plan: BackwardPlan) -> int:
 def _balanced_slots(problem: KernelProblem, plan: BackwardPlan) -> int:
     """Return the fewest slots within 5 % of the best balance. Tables are data."""
     most = max(1, min(most_slots(problem, plan), _key_tiles(problem, plan), problem.cores))
-    spans = [-(-problem.batch * problem.kv_heads * count // problem.cores) / count for count in range(1, most + 1)]
+    spans = [
+        -(-problem.call.batch * problem.call.kv_heads * count // problem.cores) / count for count in range(1, most + 1)
+    ]
     return next(count for count, span in enumerate(spans, 1) if span <= 1.05 * min(spans))
 
 
@@ -63,14 +65,14 @@ def _key_tiles(problem: KernelProblem, plan: BackwardPlan) -> int:
     some item writes d_query.
     """
     if problem.listed:
-        return -(-problem.seq_k // plan.keys)
-    return capacity(problem.seq_k + problem.sequences, problem.sequences, plan.keys)
+        return -(-problem.call.seq_k // plan.keys)
+    return capacity(problem.call.seq_k + problem.sequences, problem.sequences, plan.keys)
 
 
 def _deal_items(problem: KernelProblem, plan: BackwardPlan, slots: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return (rank, key/value head, slot) of every item of the table, (cores, items) each."""
     count = _key_tiles(problem, plan)
-    units = problem.batch * problem.kv_heads * slots
+    units = problem.call.batch * problem.call.kv_heads * slots
     cores = min(problem.cores, units)
     turns = -(-count // slots)
     place = np.arange(-(-units // cores) * turns)[None, :]
@@ -89,12 +91,12 @@ def of_sequences(problem: KernelProblem, plan: BackwardPlan) -> BackwardSplit:
     """Return the work of packed sequences: room for the table, which is data; the units count key tiles."""
     slots = _balanced_slots(problem, plan)
     ranks, _, _ = _deal_items(problem, plan, slots)
-    signed = problem.bias == "alibi" and not problem.rules.causal
+    signed = problem.call.bias == "alibi" and not problem.call.rules.causal
     return BackwardSplit(
         VARLEN_ITEM.zeros(*ranks.shape),
         band.tiles(problem, plan),
         band.distances(plan) if signed else np.zeros((0, 16), np.float16),
-        tuple(int(count) * problem.group for count in (ranks < _key_tiles(problem, plan)).sum(axis=1)),
+        tuple(int(count) * problem.call.group for count in (ranks < _key_tiles(problem, plan)).sum(axis=1)),
         slots,
         slots == 1 and Limits.of(problem).left == FAR,
     )
@@ -102,10 +104,11 @@ def of_sequences(problem: KernelProblem, plan: BackwardPlan) -> BackwardSplit:
 
 def packed_table(xp: Any, problem: KernelProblem, plan: BackwardPlan, slots: int) -> Callable[[tuple], Array]:
     """Return make(sequences) -> the table, int32 (cores, items, VARLEN_ITEM.size)."""
+    call = problem.call
     items = _key_tiles(problem, plan) + 1  # one more than there can be: the last does not exist
     ranks, heads, of_slots = _deal_items(problem, plan, slots)
     own = VARLEN_ITEM.zeros(*ranks.shape)
-    own["head"] = own["slope"] = heads * problem.group
+    own["head"] = own["slope"] = heads * call.group
     own["kv_head"], own["slot"] = heads, of_slots
     of_sequence = len(Sequences._fields)
     fields = ["tile", "first", "count", "steps", "cross", "before", "final", "final_end"]
@@ -114,8 +117,8 @@ def packed_table(xp: Any, problem: KernelProblem, plan: BackwardPlan, slots: int
     words = [*(VARLEN_ITEM.word(field) for field in fields), *VARLEN_ITEM.single("sequence").values()]
     ranked, tiles = varlen.ranked(xp, items, words, ranks, VARLEN_ITEM.words(own)), varlen.tiles(xp, problem, items)
     left, right, prefixed = Limits.of(problem)
-    whole, rows, group = plan.keys, plan.rows, problem.group
-    signed, slope_stride = problem.bias == "alibi" and not problem.rules.causal, problem.slope_stride
+    whole, rows, group = plan.keys, plan.rows, call.group
+    signed, slope_stride = call.bias == "alibi" and not call.rules.causal, problem.slope_stride
 
     def make(described):  # type: ignore[no-untyped-def]
         _, _, _, keys, offset, prefix, queries, _ = described
@@ -160,7 +163,7 @@ def list_words(problem: KernelProblem, plan: BackwardPlan) -> int:
 
 def _list_planes(problem: KernelProblem) -> int:
     """Return how many key/value heads have lists of their own."""
-    return tile_lists.planes(problem) // (problem.group if own_lists(problem) else 1)
+    return tile_lists.planes(problem) // (problem.call.group if own_lists(problem) else 1)
 
 
 class _Lists(NamedTuple):
@@ -180,18 +183,19 @@ class _Lists(NamedTuple):
 
 def of_lists(problem: KernelProblem, plan: BackwardPlan) -> _Lists:
     """Return the room for the work under a block mask. Its units count all tiles."""
+    call = problem.call
     tiles, distances, count = Registry(), Registry(), _key_tiles(problem, plan)
     codes = tile_lists.codes(problem, plan, tiles, True)
     hidden = 1 + tiles.number(((0, 0),) * plan.rows)
-    height = -(-problem.seq_q // plan.rows)
-    members = problem.group if own_lists(problem) else 1
+    height = -(-call.seq_q // plan.rows)
+    members = call.group if own_lists(problem) else 1
     if hidden >= CODES or height > MOST_TILES or not tile_lists.holds(members * MOST_TILES, 1):
         raise PartialTilesError(
             f"block_mask: needs {hidden} visibility tiles, {height} query tiles of a head, {members} heads in a list"
         )
     blocks = LISTED_ITEM.zeros(count)
     blocks["count"] = height
-    if problem.bias == "alibi" and not problem.rules.causal:
+    if call.bias == "alibi" and not call.rules.causal:
         for tile, words in enumerate(blocks):
             set_signs(problem, plan, words, tile * plan.keys, distances)
     slots = _balanced_slots(problem, plan)
@@ -203,7 +207,7 @@ def of_lists(problem: KernelProblem, plan: BackwardPlan) -> _Lists:
         LISTED_ITEM.zeros(*ranks.shape),
         visible,
         distance_tiles(plan, distances),
-        tuple(((ranks < count).sum(axis=1) * height * problem.group).tolist()),
+        tuple(((ranks < count).sum(axis=1) * height * call.group).tolist()),
         slots,
         False,
     )
@@ -212,9 +216,10 @@ def of_lists(problem: KernelProblem, plan: BackwardPlan) -> _Lists:
 
 def listed_table(xp: Any, problem: KernelProblem, plan: BackwardPlan, slots: int) -> Callable[[Array], Array]:
     """Return make(block_mask) -> the table, int32 (words,): rows of items, LISTED_ITEM, and behind them the lists."""
+    call = problem.call
     work, codes, hidden, blocks = of_lists(problem, plan)
     height, count, planes = codes.shape[1], codes.shape[2], _list_planes(problem)
-    members = problem.group if own_lists(problem) else 1
+    members = call.group if own_lists(problem) else 1
     lines, width, size = planes * count, members * height, list_length(problem, plan)
     # Codes come by key tile: (masks, key tiles, query tiles). Heads of a group with own masks share a list.
     row, column = np.meshgrid(np.arange(height), np.arange(count))
@@ -228,7 +233,7 @@ def listed_table(xp: Any, problem: KernelProblem, plan: BackwardPlan, slots: int
     name = xp.array(name.tolist())
     starts = xp.array((work.words.size + np.arange(lines) * size).tolist())
     ordered = xp.array(
-        np.repeat((planes - 1 - np.arange(planes)) * (problem.group * height + ITEM_STEPS + 1), count).tolist()
+        np.repeat((planes - 1 - np.arange(planes)) * (call.group * height + ITEM_STEPS + 1), count).tolist()
     )
     constants = tuple(
         [xp.array(np.tile(values, planes).tolist()) for values in (np.arange(count), blocks["cross"], blocks["before"])]
@@ -240,16 +245,14 @@ def listed_table(xp: Any, problem: KernelProblem, plan: BackwardPlan, slots: int
     ranks, heads, of_slots = _deal_items(problem, plan, slots)
     own = LISTED_ITEM.zeros(*ranks.shape)
     own["slot"] = of_slots
-    batches, of_heads = (problem.block_mask_shape or (1, 1))[:2]
+    batches, of_heads = (call.block_mask_shape or (1, 1))[:2]
     for item, head in zip(own.reshape(-1), heads.reshape(-1)):
-        name_head(item, problem, *(head // problem.kv_heads, head % problem.kv_heads * problem.group))
-    batch, kv_head = np.divmod(heads, problem.kv_heads)
-    of_plane = (batch if batches > 1 else 0) * (problem.kv_heads if of_heads > 1 else 1) + (
-        kv_head if of_heads > 1 else 0
-    )
+        name_head(item, problem, *(head // call.kv_heads, head % call.kv_heads * call.group))
+    batch, kv_head = np.divmod(heads, call.kv_heads)
+    of_plane = (batch if batches > 1 else 0) * (call.kv_heads if of_heads > 1 else 1) + (kv_head if of_heads > 1 else 0)
     places = np.where(ranks < count, of_plane * count + ranks, lines)
     ranked = varlen.ranked(xp, lines + 1, words, places, LISTED_ITEM.words(own))
-    compact, none, repeats = tile_lists.compact(xp, lines, width), xp.array([0]), problem.group // members
+    compact, none, repeats = tile_lists.compact(xp, lines, width), xp.array([0]), call.group // members
 
     def make(block_mask):  # type: ignore[no-untyped-def]
         code = coded(block_mask)

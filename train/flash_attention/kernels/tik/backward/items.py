@@ -84,7 +84,7 @@ def set_signs(problem: KernelProblem, plan: BackwardPlan, words: np.void, start:
     rows = plan.rows
 
     def position(index: int) -> int:
-        return index * rows + problem.offset
+        return index * rows + problem.call.offset
 
     tiles = range(words["first"], words["first"] + words["count"])
     cross = next((i for i in tiles if position(i) + rows - 1 > start), tiles.stop)
@@ -105,12 +105,12 @@ MOST_TILES = 8192  # of queries, that an entry of a list tells apart
 
 def own_lists(problem: KernelProblem) -> bool:
     """Return if the query heads of a group have block masks of their own. Entries of a list then name the head."""
-    return problem.listed and problem.group > 1 and (problem.block_mask_shape or (1, 1))[1] > 1
+    return problem.listed and problem.call.group > 1 and (problem.call.block_mask_shape or (1, 1))[1] > 1
 
 
 def list_length(problem: KernelProblem, plan: BlockPlan) -> int:
     """Return words of a list of query tiles."""
-    tiles = -(-problem.seq_q // plan.rows) * (problem.group if own_lists(problem) else 1)
+    tiles = -(-problem.call.seq_q // plan.rows) * (problem.call.group if own_lists(problem) else 1)
     return padded(tiles, tile_lists.BLOCK_WORDS)
 
 
@@ -205,7 +205,7 @@ class KeyItem(TableRow):
     def last(self) -> Unit:
         """Return the last step of the item."""
         unit = self.units[0]
-        unit.member.set_as(0 if own_lists(self.core.problem) else self.core.problem.group - 1)
+        unit.member.set_as(0 if own_lists(self.core.problem) else self.core.problem.call.group - 1)
         self._find(unit, self["first"] + self["count"] - 1)
         self._count_rows(unit)
         return unit
@@ -247,7 +247,7 @@ class KeyItem(TableRow):
     def position(self, tile: Number) -> Number:
         """Return the position of the first row of a query tile among the keys."""
         problem = self.core.problem
-        return tile * self.core.plan.rows + (self["offset"] if problem.sequences else problem.offset)
+        return tile * self.core.plan.rows + (self["offset"] if problem.sequences else problem.call.offset)
 
     def tile_number(self, number: Scalar, unit: Unit) -> None:
         """Set `number` to the visibility tile of a step, 0 if everything is visible."""

@@ -378,7 +378,7 @@ class Backward:
         if score_terms.is_dynamic(self.problem):
             l0_keys, keys = on.l0_key_terms[0], on.key_terms[ring]
         left, rows = self._rows_in_l1("query", unit), on.logsumexp_terms[ring]
-        linear = on.linear[0] if self.problem.rules.softcap else None
+        linear = on.linear[0] if self.problem.call.rules.softcap else None
         dim, l0_rows = self.plan.head_dim, on.l0_logsumexp_terms[0]
         number = self.loads.number if on.copies("lowering") else None
         before = number is not None and self.plan.pipeline.whole
@@ -420,7 +420,7 @@ class Backward:
         left, rows = self._rows_in_l1("scaled_d_output", unit), on.delta_terms[ring]
         target = on.copies("d_probability") or on.scores
         self._product(self.plan.value_dim, target, left, rows, on.l0_delta_terms[0], on.value, ones)
-        if self.problem.dropout_threshold:
+        if self.problem.call.dropout_threshold:
             self.tik.mmad(on.delta[0], on.l0_delta_terms[0], ones, self.plan.rows, 16, 16, 0)
 
     def _add_transposed_product(
@@ -458,7 +458,7 @@ class Backward:
         if not plan.bias_chunks:
             return
         # Sums per key, one column of 16 per query head of the group.
-        if self.problem.rules.softcap:
+        if self.problem.call.rules.softcap:
             self.tik.load2dv1(on.l0_turned[0], on.d_biased[unit.position % PAIR], 0, plan.area // FRACTAL, 1, 0, True)
         column = on.l0_one_hot[0]
         for chunk in range(plan.bias_chunks):

@@ -209,7 +209,7 @@ class Loads:
         start = unit.tile * core.plan.rows
         if problem.mask == "per_score":
             mask.fetch_plane(core, "mask", "hidden", item.plane("mask", unit), item["tile"], start, unit.rows)
-        if problem.bias == "per_score":
+        if problem.call.bias == "per_score":
             mask.fetch_plane(core, "bias", "bias", item.plane("bias", unit), item["tile"], start, unit.rows)
-        if problem.dropout_threshold:
+        if problem.call.dropout_threshold:
             dropout.fetch_keep(core, item, item["head"] + unit.member, item["tile"], start, unit.rows)

@@ -65,7 +65,7 @@ def _tile(core: Core[BackwardPlan], item: Number, total: int, place: Place, slot
         part = core.on.part[slot % len(core.on.part)]
         tik.data_move(part, core.gm["d_query_sums"][core.wide(item + slot * total, whole)], 0, 1, whole // 8, 0, 0)
         core.binary("vec_add", total_of[HALF_ROUND:], total_of[HALF_ROUND:], part, whole)
-    factor = softcap.gradient_sign(problem) * problem.post_scale * problem.dropout_scale
+    factor = softcap.gradient_sign(problem) * problem.post_scale * problem.call.dropout_scale
     core.with_scalar("vec_muls", total_of, total_of[HALF_ROUND:], factor, whole)
     core.to_half(half, total_of, whole)
 

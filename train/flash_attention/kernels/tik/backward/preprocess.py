@@ -52,9 +52,10 @@ class RowPlan:
     strategy, keys, row_blocks = "rows128", 16, 1
 
     def __init__(self, problem: KernelProblem):
-        self.head_dim, self.value_dim = padded(problem.head_dim), padded(problem.value_dim)
+        call = problem.call
+        self.head_dim, self.value_dim = padded(call.head_dim), padded(call.value_dim)
         for rows in ROWS:
-            self.rows = rows if problem.sequences else min(rows, padded(problem.seq_q))
+            self.rows = rows if problem.sequences else min(rows, padded(call.seq_q))
             self.buffers = buffers(problem, self)
             reason = excess(self.buffers, problem)
             if not reason:
@@ -82,7 +83,7 @@ def buffers(problem: KernelProblem, plan: RowPlan) -> list[Buffer]:
         Buffer("rounded_term", "UB", "float32", 128, 2),
         Buffer("passed", "UB", "float32", 128, len(LIMITS)),
         *(Buffer(name, "UB", "float32", 128) for name in (*VECTORS, *CONSTANTS)),
-        *(Buffer(name, "UB", "float32", 128, copies) for name, copies in SINK_VECTORS.items() if problem.sinks),
+        *(Buffer(name, "UB", "float32", 128, copies) for name, copies in SINK_VECTORS.items() if problem.call.sinks),
         Buffer("term", "UB", "float16", 128),
         Buffer("row_numbers", "UB", "float32", 128),
         Buffer("terms", "UB", "float16", plan.rows * 16, row_term_kinds(problem)),
@@ -110,16 +111,17 @@ class Preprocess:
     flags = 0
 
     def __init__(self, problem: KernelProblem):
-        self.plan, self.with_gradient = RowPlan(problem), problem.return_lse
+        call = problem.call
+        self.plan, self.with_gradient = RowPlan(problem), call.return_lse
         self.blocks, self.buffers = -(-stored_rows(problem) // self.plan.rows), self.plan.buffers
-        total = problem.batch * problem.heads * self.blocks
+        total = call.batch * call.heads * self.blocks
         self.cores = min(problem.cores, total)
         self.units = -(-total // self.cores), total
 
     def emit(self, core: Core[RowPlan], index: Number) -> None:
         """Emit the statements of one core."""
         self.core, cores, (_, total) = core, self.cores, self.units
-        self.slopes = _RowSlopes(core) if core.problem.bias == "alibi" else None
+        self.slopes = _RowSlopes(core) if core.problem.call.bias == "alibi" else None
         self._constants()
         core.clear_padding("scaled_d_output", core.on.extremes[0], index, cores)
         share, rest = divmod(total, cores)
@@ -185,7 +187,7 @@ class Preprocess:
             vector(logsumexp, "logsumexp", have)
             if self.with_gradient:
                 vector(d_logsumexp, "d_logsumexp", have)
-            if core.problem.sinks:
+            if core.problem.call.sinks:
                 source = core.gm["sinks"][place.head * SINK_LANES]
                 tik.data_move(core.on.sink[copy], source, 0, 1, SINK_LANES // 8, 0, 0)
             first = place.address("output")
@@ -221,9 +223,9 @@ class Preprocess:
         self._row_sums(delta)
         if self.with_gradient:
             core.binary("vec_sub", delta, delta, extra, 128)
-        if problem.sinks:
+        if problem.call.sinks:
             self._sink_rows(core.on.sink[copy], delta, lse)
-        core.with_scalar("vec_muls", delta, delta, -1.0 / problem.dropout_scale, 128)
+        core.with_scalar("vec_muls", delta, delta, -1.0 / problem.call.dropout_scale, 128)
         self._negate(lse)
         core.binary("vec_mul", delta, delta, core.on.shrink[0], 128)
         core.with_scalar("vec_axpy", lse, core.on.steps[0], math.log(STEP) / problem.post_scale, 128)
@@ -232,11 +234,11 @@ class Preprocess:
         if self.slopes:
             slope = core.scalar("int32", "slope_head")
             if place.sequence is not None:
-                slope.set_as(place.head + place.sequence * problem.heads)
+                slope.set_as(place.head + place.sequence * problem.call.heads)
             elif problem.slope_stride:
                 slope.set_as(place.head)
             else:
-                slope.set_as(place.head - place.head // problem.heads * problem.heads)
+                slope.set_as(place.head - place.head // problem.call.heads * problem.call.heads)
             self.slopes.load(slope)
             self.slopes.row_block(place.position, 0, 0)
 
@@ -246,7 +248,7 @@ class Preprocess:
                 target = core.wide(place.head + kind * heads, groups * terms * 16) + place.start * terms
                 gap = score_terms.TERMS - terms
                 tik.data_move(core.gm["row_lanes"][target], source, 0, have // 16, terms, gap, 0)
-            if problem.sinks:
+            if problem.call.sinks:
                 target = core.wide(place.head, core.seq_q) + place.start
                 tik.data_move(core.gm["d_sink_rows"][target], core.on.sink_rows[0], 0, 1, have // 8, 0, 0)
 

@@ -101,7 +101,7 @@ class Place:
 
     @property
     def position(self) -> RunTime:
-        return self.start + self.core.problem.offset if self._varlen is None else self._varlen[1]
+        return self.start + self.core.problem.call.offset if self._varlen is None else self._varlen[1]
 
     def address(self, name: str) -> RunTime:
         """Return first element of the rows in a tensor with one matrix per head."""

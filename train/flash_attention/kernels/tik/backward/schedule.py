@@ -167,10 +167,10 @@ def _kept(problem: KernelProblem, plan: BackwardPlan, work: BackwardSplit, parts
     None are kept if memory is not the limit, or if hardly any other items use the tiles. The first item of a core for a
     head loads them once more, so it must visit all. With causality the last tiles see most keys.
     """
-    if not plan.pipeline.tight or plan.widest <= 176 or problem.group > 1 or problem.listed:
+    if not plan.pipeline.tight or plan.widest <= 176 or problem.call.group > 1 or problem.listed:
         return 0, 0
     size = plan.rows * (plan.head_dim + plan.value_dim) * BYTES["float16"]
-    end = problem.seq_q // plan.rows
+    end = problem.call.seq_q // plan.rows
     first = max(0, end - (problem.capacity["L1"] - usage(parts)["L1"]) // size)
     total = loading = 0
     for items in work.table:
@@ -189,13 +189,13 @@ def split(problem: KernelProblem, plan: BackwardPlan) -> BackwardSplit:
     if problem.listed:
         return of_lists(problem, plan).work
     tiles, distances = Registry(), Registry()
-    count = -(-problem.seq_k // plan.keys)
+    count = -(-problem.call.seq_k // plan.keys)
     blocks = ITEM.zeros(count)
     for index in range(count):
         _key_tile(problem, plan, index, blocks[index], tiles, distances)
-    costs = (blocks["count"] * problem.group + ITEM_STEPS).tolist()
+    costs = (blocks["count"] * problem.call.group + ITEM_STEPS).tolist()
     families = _families(problem, plan.bias_kind == "per_score")
-    finals = _finals(blocks, -(-problem.seq_q // plan.rows))
+    finals = _finals(blocks, -(-problem.call.seq_q // plan.rows))
     hands = _shared(problem, plan, families, costs, finals is not None)
     finals = finals if hands.slots == 1 else None
     rows = [[(slot, *item) for slot, items in share for item in items] for share in hands.shares]
@@ -204,9 +204,9 @@ def split(problem: KernelProblem, plan: BackwardPlan) -> BackwardSplit:
         table[core, : len(items)] = blocks[[tile for _, _, tile in items]]
         for row, (slot, (batch, head), tile) in zip(table[core], items):
             row["slot"], row["tile"] = slot, tile
-            row["steps"] = row["count"] * problem.group
+            row["steps"] = row["count"] * problem.call.group
             # Planes of the first query head of the group. Planes of the others follow if the input varies by head.
-            name_head(row, problem, batch, head * problem.group)
+            name_head(row, problem, batch, head * problem.call.group)
             if finals:
                 row["final"], row["final_end"] = finals[tile]
     visible = visibility_tiles(plan, tiles)
@@ -241,7 +241,7 @@ def _finals(blocks: np.ndarray, count: int) -> list[tuple[int, int]] | None:
 
 def _families(problem: KernelProblem, shared_bias: bool) -> list[list[tuple[int, int]]]:
     """Group the key/value heads (batch, head) whose sums meet in one place, on one core."""
-    heads = [(b, h) for b in range(problem.batch) for h in range(problem.kv_heads)]
+    heads = [(b, h) for b in range(problem.call.batch) for h in range(problem.call.kv_heads)]
     if not shared_bias:
         return [[head] for head in heads]
     result: dict = {}
@@ -338,17 +338,18 @@ def _key_tile(
     problem: KernelProblem, plan: BackwardPlan, tile: int, words: np.void, tiles: Registry, distances: Registry
 ) -> None:
     """Fill the fields of a key tile that are the same for all heads: the query tiles that visit it."""
-    band, rows, keys = problem.band, plan.rows, plan.keys
+    call = problem.call
+    band, rows, keys = call.band, plan.rows, plan.keys
     start = tile * keys
-    stop = min(start + keys, problem.seq_k)
+    stop = min(start + keys, call.seq_k)
 
     def number(index: int) -> int:
         top, end = index * rows, (index + 1) * rows
-        if end <= problem.seq_q:
+        if end <= call.seq_q:
             common = band.common(top, end - 1)
             if common[0] <= start and start + keys <= common[1]:
                 return 0
-        bounds = [band.keys(row) if row < problem.seq_q else (0, 0) for row in range(top, end)]
+        bounds = [band.keys(row) if row < call.seq_q else (0, 0) for row in range(top, end)]
         return tiles.number(tuple(clip(pair, start, keys) for pair in bounds))
 
     first, end = band.rows_that_see(start, stop)
@@ -370,5 +371,5 @@ def _key_tile(
                     f"prev_blocks, next_blocks, tile: partly visible query tiles of keys {start}..{stop - 1} "
                     f"reach further than {EDGE} tiles of {rows} queries into their range"
                 )
-    if problem.bias == "alibi" and not problem.rules.causal:
+    if call.bias == "alibi" and not call.rules.causal:
         set_signs(problem, plan, words, start, distances)

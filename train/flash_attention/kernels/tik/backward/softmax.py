@@ -27,7 +27,7 @@ class VectorWork:
         self.core, self.item, self.loads, self.slopes = core, item, loads, slopes
         # Run-time flag: causality hides the second half of a tile from all of its rows. Its probabilities are zeros
         # without an exponential, which pays if Vector is the limit.
-        plan, asked = core.plan, core.problem.rules.causal and not core.problem.prefix
+        plan, asked = core.plan, core.problem.call.rules.causal and not core.problem.call.prefix
         possible = asked and not plan.pipeline.single and plan.columns > 1
         self._hidden = core.scalar("int32", "hidden_half", 0) if possible else None
 
@@ -75,7 +75,7 @@ class VectorWork:
     def take_scores(self) -> None:
         """Take the scores out of L0C. It is one move if Vector can do something else meanwhile."""
         core, shift, plan = self.core, self.core.operand_shift, self.core.plan
-        if core.problem.rules.softcap:
+        if core.problem.call.rules.softcap:
             return
         skew = HALF_ROUND if core.problem.post_scale != 1.0 else 0
         if not plan.pipeline.single and not plan.pipeline.apart:
@@ -91,12 +91,12 @@ class VectorWork:
         shift = core.operand_shift
         exponents = self._pieces("score", shift)
         skew = HALF_ROUND if problem.post_scale != 1.0 else 0
-        if problem.rules.softcap:
+        if problem.call.rules.softcap:
             self._cap()
-        if skew and not problem.rules.softcap:
+        if skew and not problem.call.rules.softcap:
             for (_, elements, exponent), (_, _, source) in zip(exponents, self._pieces("score", shift + skew)):
                 core.with_scalar("vec_muls", exponent, source, problem.post_scale, elements)
-        if problem.bias == "per_score":
+        if problem.call.bias == "per_score":
             for at, elements, exponent in exponents:
                 core.add_half(exponent, core.on.bias[0][at:], 1.0, elements)
         if self.loads.distance is not None and self.slopes is not None:
@@ -124,7 +124,7 @@ class VectorWork:
             with core.tik.if_scope(self._hidden > 0):
                 core.fill(halves[1][2], 0.0, halves[1][1])
         results = [half for _, _, half in halves]
-        if problem.dropout_threshold:
+        if problem.call.dropout_threshold:
             dropped, zeros = core.on.dropped[0], core.on.zeros[0]
             dropout.select(core, dropped, halves[0][2], lambda first: zeros, 0, core.plan.area)
             results = [dropped[at:] for at, _, _ in exponents]
@@ -159,13 +159,13 @@ class VectorWork:
                 core.to_half(result, score, elements)
         else:
             # float16 factors; what is hidden has probability zero already.
-            if problem.dropout_threshold:
+            if problem.call.dropout_threshold:
                 # Before the products.
                 delta, square = core.on.row_delta[0], plan.rows * 16
                 core.from_l0c(delta, core.on.delta[0], square // FRACTAL)
             taken = plan.pipeline.whole
             factors = self._pieces("d_score_half", 2 * core.operand_shift) if taken else self._take_factors()
-            if problem.dropout_threshold:
+            if problem.call.dropout_threshold:
                 # A dropped score keeps minus D, which the Cube put beside the products.
                 factor = factors[0][2]
                 dropout.select(core, factor, factor, lambda first: delta[first % square], 0, plan.area)
@@ -176,7 +176,7 @@ class VectorWork:
         position = unit.position % PAIR
         if plan.bias_kind == "per_score":
             self._store_bias(unit, results[0][2], scores[0][2])
-        if problem.rules.softcap:
+        if problem.call.rules.softcap:
             result = results[0][2]
             if plan.bias_chunks:
                 self._to_l1(core.on.d_biased[position], result, 0, plan.area)
@@ -203,7 +203,7 @@ class VectorWork:
             softcap.squash(core, part, 2 * HALF_ROUND, elements)
             softcap.slope(core, on.cap_slope[0][at:], on.probability_half[0][at:], squashed, elements)
             capped = part[core.operand_shift :]
-            core.with_scalar("vec_muls", capped, squashed, core.problem.rules.softcap, elements)
+            core.with_scalar("vec_muls", capped, squashed, core.problem.call.rules.softcap, elements)
             softcap.add_terms(core, part, at, elements)
 
     def _lower_hidden(self, exponents: list[Part], work: list[Tensor]) -> None:
@@ -235,7 +235,7 @@ class VectorWork:
         core, plan, tik, item = self.core, self.core.plan, self.core.tik, self.item
         square = plan.rows * 16
         core.to_single(score[HALF_ROUND:], half, plan.area)
-        core.with_scalar("vec_muls", score, score[HALF_ROUND:], core.problem.dropout_scale, plan.area)
+        core.with_scalar("vec_muls", score, score[HALF_ROUND:], core.problem.call.dropout_scale, plan.area)
 
         def emit(have: int) -> None:
             plane = item.plane("bias", unit)

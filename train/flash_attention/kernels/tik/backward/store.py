@@ -55,8 +55,8 @@ class Results:
 
     def __init__(self, core: Core[BackwardPlan]):
         self.core, problem = core, core.problem
-        self.values = Gradient("d_value", "value_sum", "value_gradient", problem.dropout_scale)
-        factor = softcap.gradient_sign(problem) * problem.scale * problem.dropout_scale
+        self.values = Gradient("d_value", "value_sum", "value_gradient", problem.call.dropout_scale)
+        factor = softcap.gradient_sign(problem) * problem.call.scale * problem.call.dropout_scale
         self.keys = Gradient("d_key", "key_sum", "key_stage" if core.plan.pipeline.single else "key_gradient", factor)
         if core.plan.pipeline.deferred:
             self.pending = core.scalar("int32", "pending", 0)
@@ -152,7 +152,7 @@ class Results:
         column = plan.keys * 16
         for chunk in range(plan.bias_chunks):
             core.from_l0c(score[HALF_ROUND], core.on.bias_sum[chunk], plan.columns)
-            core.with_scalar("vec_muls", score, score[HALF_ROUND:], core.problem.dropout_scale, column)
+            core.with_scalar("vec_muls", score, score[HALF_ROUND:], core.problem.call.dropout_scale, column)
 
             def emit(have: int, chunk: int = chunk) -> None:
                 line = core.wide(item["kv_head"] * plan.bias_chunks + chunk, core.seq_k * 16)
@@ -235,7 +235,7 @@ class QuerySums:
         parts = range(0, whole, size)
         for at in parts:
             core.binary("vec_add", total[at:], total[at + HALF_ROUND :], stage[at:], size)
-        factor = softcap.gradient_sign(problem) * problem.post_scale * problem.dropout_scale
+        factor = softcap.gradient_sign(problem) * problem.post_scale * problem.call.dropout_scale
         if factor != 1.0:
             for at in parts:
                 core.with_scalar("vec_muls", stage[at:], total[at:], factor, size)

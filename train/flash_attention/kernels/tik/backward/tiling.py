@@ -203,6 +203,7 @@ def plans(problem: KernelProblem) -> list[BackwardPlan]:
     Raises:
         ValueError: problem.tiling names no strategy of the backward operator.
     """
+    call = problem.call
     names = list(STRATEGIES)
     if problem.tiling in STRATEGIES:
         names = [problem.tiling]
@@ -213,33 +214,33 @@ def plans(problem: KernelProblem) -> list[BackwardPlan]:
         strategy = STRATEGIES[name]
         if problem.sequences and BLOCK % strategy.rows:
             continue  # a block of stored rows would end inside a tile
-        waste = NARROW_WASTE if max(problem.head_dim, problem.value_dim) <= NARROW else WASTE
-        computed = padded(problem.seq_k, strategy.keys)
-        if len(names) > 1 and computed > waste * padded(problem.seq_k, 128):
+        waste = NARROW_WASTE if max(call.head_dim, call.value_dim) <= NARROW else WASTE
+        computed = padded(call.seq_k, strategy.keys)
+        if len(names) > 1 and computed > waste * padded(call.seq_k, 128):
             continue
         if len(names) > 1 and name == WIDEST and _computed(problem, strategy) > _computed(problem, STRATEGIES[WIDE]):
             continue
-        bias = problem.bias if problem.bias_grad else "none"
-        head_dim, value_dim = padded(problem.head_dim), padded(problem.value_dim)
-        chunks = -(-problem.group // 16) if bias == "per_key" else 0
+        bias = call.bias if problem.bias_grad else "none"
+        head_dim, value_dim = padded(call.head_dim), padded(call.value_dim)
+        chunks = -(-call.group // 16) if bias == "per_key" else 0
         widest = max(head_dim, value_dim)
-        single = widest not in HALF_FACTORS and not problem.dropout_threshold and bias != "per_score"
+        single = widest not in HALF_FACTORS and not call.dropout_threshold and bias != "per_score"
         # If Vector is the bound, or dropout's selections fill the instruction cache, the first kind gains nothing.
-        kinds = [(True, False), (False, False)] if not problem.dropout_threshold and not chunks else [(False, False)]
+        kinds = [(True, False), (False, False)] if not call.dropout_threshold and not chunks else [(False, False)]
         # Plain problems: L0C and Vector have only scores to work on, and lengths are known.
-        plain = not problem.rules.softcap and not problem.sequences
+        plain = not call.rules.softcap and not problem.sequences
         if kinds[0][0] and single and widest > 128 and strategy.rows == 32 and plain:
             kinds.insert(1, (True, True))
         if strategy.tight and len(names) > 1:
             kinds = [kind for kind in kinds if kind[1]]
-        if len(names) > 1 and problem.seq_k < SHORT and computed > SHORT_WASTE * padded(problem.seq_k, 128):
+        if len(names) > 1 and call.seq_k < SHORT and computed > SHORT_WASTE * padded(call.seq_k, 128):
             kinds = [kind for kind in kinds if not kind[1]]
         for deferred, tight in kinds:
-            apart = deferred and widest <= (224 if tight else 128) and not problem.rules.softcap and bias != "per_score"
+            apart = deferred and widest <= (224 if tight else 128) and not call.rules.softcap and bias != "per_score"
             plan = BackwardPlan(
                 name,
-                _cut(strategy.rows, problem.seq_q if not problem.sequences else min(problem.seq_q, 64)),
-                _cut(strategy.keys, problem.seq_k),
+                _cut(strategy.rows, call.seq_q if not problem.sequences else min(call.seq_q, 64)),
+                _cut(strategy.keys, call.seq_k),
                 strategy.operand,
                 head_dim,
                 value_dim,
@@ -262,9 +263,10 @@ def plans(problem: KernelProblem) -> list[BackwardPlan]:
 
 def _computed(problem: KernelProblem, strategy: Strategy) -> int:
     """Return scores of all tiles that a head visits, hidden ones included."""
+    call = problem.call
     rows, keys, result = strategy.rows, strategy.keys, 0
-    for start in range(0, problem.seq_k, keys):
-        first, end = problem.band.rows_that_see(start, min(start + keys, problem.seq_k))
+    for start in range(0, call.seq_k, keys):
+        first, end = call.band.rows_that_see(start, min(start + keys, call.seq_k))
         result += (-(-end // rows) - first // rows) * rows * keys if first < end else 0
     return result
 
@@ -275,7 +277,7 @@ def _cut(most: int, length: int) -> int:
 
 def lowers_on_cube(problem: KernelProblem) -> bool:
     """Return if the Cube lowers hidden scores: its work comes last, and the tiles are in L1."""
-    return not problem.sequences and not problem.rules.softcap
+    return not problem.sequences and not problem.call.rules.softcap
 
 
 def buffers(
@@ -293,9 +295,10 @@ def buffers(
         kept: query tiles of a head that stay in L1.
         list_length: words of an item's list under a block mask.
     """
+    call = problem.call
     rows, keys, depth, value_dim, area = plan.rows, plan.keys, plan.head_dim, plan.value_dim, plan.area
     tiles, distances = work.tiles.size, work.distances.size
-    dropout, capped = problem.dropout_threshold > 0, problem.rules.softcap > 0
+    dropout, capped = call.dropout_threshold > 0, call.rules.softcap > 0
     dynamic = is_dynamic(problem)
     width = max(plan.segments)
     queries = rows * 16 * plan.query_parts[0][1] // plan.query_halves
@@ -359,7 +362,7 @@ def buffers(
         Buffer("visible", "UB", "float16", half if tiles and not lowering else 0),
         Buffer("visible_part", "UB", "float16", HALF_LANES if problem.sequences else 0),
         Buffer("hidden", "UB", "float16", half, 1 if problem.mask == "per_score" else 0),
-        Buffer("bias", "UB", "float16", half, 1 if problem.bias == "per_score" else 0),
+        Buffer("bias", "UB", "float16", half, 1 if call.bias == "per_score" else 0),
         Buffer("distance", "UB", "float16", half, 1 if distances else 0),
         Buffer("slope_value", "UB", "float32", 128, 1 if distances else 0),
         Buffer("value_gradient", "UB", "float16", keys * value_dim if deferred else 0),
@@ -393,7 +396,7 @@ def _vector_operands(problem: KernelProblem, plan: BackwardPlan) -> list[Buffer]
     copies = plan.copies
     largest = plan.area if copies == 1 else plan.pieces[0][1]
     area, half = padded(largest, 64), padded(largest, 128)
-    raw = softcap.RAW if problem.rules.softcap > 0 else 0
+    raw = softcap.RAW if problem.call.rules.softcap > 0 else 0
     score = Buffer("score", "UB", "float32", area + 128 + raw, copies)
     probability = Buffer("probability_half", "UB", "float16", half, copies)
     if plan.pipeline.whole and plan.half < plan.area:  # the first half leaves while Vector works on the second one

@@ -44,7 +44,7 @@ class Planes(NamedTuple):
 
 def is_dynamic(problem: KernelProblem) -> bool:
     """Return if the key side of the terms differs from tile to tile."""
-    return problem.bias in ("per_key", "alibi") or problem.mask == "per_key"
+    return problem.call.bias in ("per_key", "alibi") or problem.mask == "per_key"
 
 
 def terms(value: float, count: int) -> list[float]:
@@ -59,28 +59,29 @@ def terms(value: float, count: int) -> list[float]:
 
 def query_constants(problem: KernelProblem) -> dict[int, float]:
     """Query terms that are the same in all rows, by place."""
+    call = problem.call
     result: dict[int, float] = {}
-    if problem.bias == "per_key":
+    if call.bias == "per_key":
         result.update(zip(BIAS, terms(1 / problem.post_scale, len(BIAS))))
         result[BIAS_HIDES] = HIDING / 16
     if problem.mask == "per_key":
         result[KEY_MASK] = HIDING
-    if problem.rules.softcap:
-        result.update(zip(CAP, terms(problem.rules.softcap / problem.post_scale, len(CAP))))
+    if call.rules.softcap:
+        result.update(zip(CAP, terms(call.rules.softcap / problem.post_scale, len(CAP))))
     return result
 
 
 def fill_key_terms(core: Core[TilePlan], fractal: Tensor) -> None:
     """Write key terms of 16 keys in the Unified Buffer: ones for the row's terms, zeros for what differs by key."""
     core.fill(fractal, 0.0, FRACTAL)
-    for places in (REFERENCE, CAP) if core.problem.rules.softcap else (REFERENCE,):
+    for places in (REFERENCE, CAP) if core.problem.call.rules.softcap else (REFERENCE,):
         core.fill(fractal[16 * places[0] :], 1.0, 16 * len(places))
 
 
 def key_positions(problem: KernelProblem) -> np.ndarray:
     """Return key terms of computed ALiBi: float16 (seq_k / 16, 16 terms, 16 keys), seq_k padded."""
     # With packed sequences the kernel reads whole tiles of any size.
-    keys = np.arange(padded(problem.seq_k) + (256 if problem.sequences else 0)).reshape(-1, 16)
+    keys = np.arange(padded(problem.call.seq_k) + (256 if problem.sequences else 0)).reshape(-1, 16)
     result = np.zeros((keys.shape[0], 16, 16), np.float16)
     result[:, REFERENCE + POSITION + CAP, :] = 1
     result[:, KEY_BLOCK, :] = (keys // 128)[:, None]
@@ -143,10 +144,10 @@ def load_key_terms(core: Core[TilePlan], slot: Tensor, planes: Planes, tile: Num
 
 
 def load_groups(core: Core[TilePlan], slot: Tensor, planes: Planes, first: Number, stride: Number, count: int) -> None:
-    if core.problem.bias == "alibi":
+    if core.problem.call.bias == "alibi":
         core.tik.data_move(slot, core.gm["positions"][first * FRACTAL], 0, count, 16, (stride - 1) * 16, 0)
     sources: list[tuple[str, Number, int]] = []
-    if core.problem.bias == "per_key":
+    if core.problem.call.bias == "per_key":
         sources += [("key_bias", planes.bias, place) for place in BIAS]
         sources.append(("key_bias", planes.bias + math.prod(core.problem.bias_planes), BIAS_HIDES))
     if core.problem.mask == "per_key":

@@ -34,7 +34,7 @@ def buffers(problem: KernelProblem, rows: int, keys: int, width: int, copies: in
         width: keys of a matrix instruction, whose terms L0C holds in one tensor.
         copies: copies of that tensor, if it is as wide as the scores.
     """
-    if not problem.rules.softcap:
+    if not problem.call.rules.softcap:
         return []
     copies = copies if score_terms.is_dynamic(problem) else 1
     return [
@@ -73,7 +73,7 @@ def squash(core: Core[TilePlan], score: Tensor, place: int, elements: int) -> No
     """
     problem, (cap,) = core.problem, core.on.cap
     scaled, limited, result = (score[at:] for at in (4 * HALF_ROUND, 4 * HALF_ROUND - core.operand_shift, place))
-    core.with_scalar("vec_muls", scaled, score[RAW:], 2.0 * problem.post_scale / problem.rules.softcap, elements)
+    core.with_scalar("vec_muls", scaled, score[RAW:], 2.0 * problem.post_scale / problem.call.rules.softcap, elements)
     core.with_row("vec_min", limited, scaled, cap, elements)
     core.unary("vec_exp", limited, limited, elements)
     core.with_scalar("vec_adds", result, limited, 1.0, elements)
@@ -94,7 +94,7 @@ def add_terms(core: Core[TilePlan], score: Tensor, at: int, elements: int) -> No
 
 def gradient_sign(problem: KernelProblem) -> float:
     """Return the sign of the Cube's gradients of query and key, see `slope`."""
-    return -1.0 if problem.rules.softcap else 1.0
+    return -1.0 if problem.call.rules.softcap else 1.0
 
 
 def slope(core: Core[TilePlan], result: Tensor, work: Tensor, squashed: Tensor, elements: int) -> None:

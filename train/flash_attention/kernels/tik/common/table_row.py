@@ -17,18 +17,19 @@ ITEMS_PER_CHUNK = 48  # rows of the work table held in the Unified Buffer at a t
 
 def _absent(problem: KernelProblem) -> set[str]:
     """Return fields of inputs that the problem does not have."""
+    call = problem.call
     absent = set()
     if problem.layout == "BNSD" or problem.sequences:
         absent.add("batch")
-    if not problem.prefix:
+    if not call.prefix:
         absent.add("prefix")
-    if not problem.dropout_threshold:
+    if not call.dropout_threshold:
         absent.add("keep")
     if problem.mask == "none":
         absent.add("mask_plane")
-    if problem.bias_shape is None:
+    if call.bias_shape is None:
         absent.add("bias_plane")
-    if problem.bias != "alibi":
+    if call.bias != "alibi":
         absent.add("slope")
     return absent
 

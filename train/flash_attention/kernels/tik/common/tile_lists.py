@@ -28,9 +28,10 @@ def fits(problem: KernelProblem, plan: BlockPlan) -> bool:
 
     A tile lies in one tile of the block mask, or two of these share it.
     """
-    tile, rows, keys = problem.block_mask_tile, plan.rows, plan.keys
-    inside = tile % rows == 0 or rows == padded(problem.seq_q) <= tile
-    return inside and -(-keys // tile) <= 2 and (tile % keys == 0 or keys % tile == 0 or keys == padded(problem.seq_k))
+    call = problem.call
+    tile, rows, keys = call.block_mask_tile, plan.rows, plan.keys
+    inside = tile % rows == 0 or rows == padded(call.seq_q) <= tile
+    return inside and -(-keys // tile) <= 2 and (tile % keys == 0 or keys % tile == 0 or keys == padded(call.seq_k))
 
 
 def holds(tiles: int, row_blocks: int) -> bool:
@@ -40,12 +41,12 @@ def holds(tiles: int, row_blocks: int) -> bool:
 
 def length(problem: KernelProblem, plan: BlockPlan) -> int:
     """Return words of a list of key tiles."""
-    return padded(-(-problem.seq_k // plan.keys), BLOCK_WORDS)
+    return padded(-(-problem.call.seq_k // plan.keys), BLOCK_WORDS)
 
 
 def parts(problem: KernelProblem, plan: BlockPlan) -> int:
     """Return tiles of the block mask side by side in a tile of keys."""
-    return -(-plan.keys // problem.block_mask_tile)
+    return -(-plan.keys // problem.call.block_mask_tile)
 
 
 def codes(problem: KernelProblem, plan: BlockPlan, tiles: Registry, hides_rows: bool) -> np.ndarray:
@@ -57,13 +58,14 @@ def codes(problem: KernelProblem, plan: BlockPlan, tiles: Registry, hides_rows: 
     Args:
         hides_rows: whether rows behind the last query see nothing, or it does not matter.
     """
-    band, rows, keys, size = problem.band, plan.rows, plan.keys, problem.block_mask_tile
-    counts = -(-problem.seq_q // rows), -(-problem.seq_k // keys)
+    call = problem.call
+    band, rows, keys, size = call.band, plan.rows, plan.keys, call.block_mask_tile
+    counts = -(-call.seq_q // rows), -(-call.seq_k // keys)
     result = np.zeros((1 << parts(problem, plan), *counts), np.int32)
     for index in range(counts[0]):
-        start, end = index * rows, min((index + 1) * rows, problem.seq_q)
+        start, end = index * rows, min((index + 1) * rows, call.seq_q)
         (low, high), common = band.union(start, end - 1), band.common(start, end - 1)
-        bounds = [band.keys(row) if row < problem.seq_q else (0, 0) for row in range(start, start + rows)]
+        bounds = [band.keys(row) if row < call.seq_q else (0, 0) for row in range(start, start + rows)]
         for tile in range(counts[1] if low < high else 0):
             first, last = tile * keys, (tile + 1) * keys
             for pattern in range(1, len(result)):
@@ -72,7 +74,7 @@ def codes(problem: KernelProblem, plan: BlockPlan, tiles: Registry, hides_rows: 
                 if max(begin, low) >= min(stop, high):
                     continue
                 whole = (begin, stop) == (first, last) and common[0] <= first and last <= common[1]
-                if whole and (start + rows <= problem.seq_q or not hides_rows):
+                if whole and (start + rows <= call.seq_q or not hides_rows):
                     result[pattern, index, tile] = 1
                     continue
                 seen = tuple(clip((max(a, begin), min(b, stop)), first, keys) for a, b in bounds)
@@ -90,9 +92,9 @@ def coded(
         numbers: see `codes`.
         places: (lines, tiles of a line, 2): row block and key tile; a row block of -1 does not exist.
     """
-    _, _, height, width = problem.block_mask_shape or (0, 0, 0, 0)
+    _, _, height, width = problem.call.block_mask_shape or (0, 0, 0, 0)
     rows, columns = places[..., 0].reshape(-1), places[..., 1].reshape(-1)
-    line, size = places.shape[1], problem.block_mask_tile
+    line, size = places.shape[1], problem.call.block_mask_tile
     exists = rows >= 0
     row = np.minimum(np.maximum(rows, 0) * plan.rows // size, height - 1)
     tile = columns * plan.keys // size
@@ -164,7 +166,7 @@ def _places(xp: Any, lines: int, size: int) -> tuple[Array, Array, Array, Callab
 
 def planes(problem: KernelProblem) -> int:
     """Return block masks of a call."""
-    batches, heads, *_ = problem.block_mask_shape or (1, 1)
+    batches, heads, *_ = problem.call.block_mask_shape or (1, 1)
     return batches * heads
 
 
@@ -185,7 +187,7 @@ class Dealt(NamedTuple):
 def dealt(problem: KernelProblem, items: int) -> Dealt:
     """Deal the items of all heads, `items` each, to cores in turns that change direction."""
     count = items * planes(problem)
-    sharing = problem.batch * problem.heads // planes(problem)
+    sharing = problem.call.batch * problem.call.heads // planes(problem)
     number, exists = in_turns(count * sharing, problem.cores)
     return Dealt(np.where(exists, number // sharing, count), np.where(exists, number % sharing, 0), exists)
 
@@ -203,7 +205,7 @@ class Names:
 
     def __init__(self, xp: Any, problem: KernelProblem, layout: RowLayout, items: int):
         self._layout, count = layout, planes(problem)
-        of_planes, self._members = layout.zeros(count), layout.zeros(problem.batch * problem.heads // count)
+        of_planes, self._members = layout.zeros(count), layout.zeros(problem.call.batch * problem.call.heads // count)
         for plane, row in enumerate(of_planes):
             name_head(row, problem, *_head(problem, plane, 0))
         for member, row in enumerate(self._members):
@@ -219,7 +221,7 @@ class Names:
 
 def _head(problem: KernelProblem, plane: int, member: int) -> tuple[int, int]:
     """Return (batch item, head) of one of the heads that share a plane."""
-    batches, heads, *_ = problem.block_mask_shape or (1, 1)
+    batches, heads, *_ = problem.call.block_mask_shape or (1, 1)
     if heads > 1:
         return (plane // heads, plane % heads) if batches > 1 else (member, plane)
-    return (plane, member) if batches > 1 else divmod(member, problem.heads)
+    return (plane, member) if batches > 1 else divmod(member, problem.call.heads)

@@ -102,8 +102,9 @@ def neighbours(shares: list[list[int]], costs: list[int]) -> list[list[int]]:
 
 def name_head(item: np.void, problem: KernelProblem, batch: int, head: int) -> None:
     """Fill the fields of a row for its first query head and its planes."""
-    item["head"] = batch * problem.heads + head
-    item["kv_head"] = batch * problem.kv_heads + head // problem.group
+    call = problem.call
+    item["head"] = batch * call.heads + head
+    item["kv_head"] = batch * call.kv_heads + head // call.group
     item["mask_plane"] = plane(*problem.mask_planes, batch, head)
     item["bias_plane"] = plane(*problem.bias_planes, batch, head)
     item["slope"], item["batch"] = batch * problem.slope_stride + head, batch

@@ -38,10 +38,11 @@ class Decode:
     flags = 0
 
     def __init__(self, problem: KernelProblem):
+        call = problem.call
         self.problem, self.pages = problem, problem.pages
         choice = choose(problem)
         self.plan, self.buffers, self.cores = choice.plan, choice.buffers, problem.cores
-        most = problem.batch * problem.kv_heads * self.plan.row_blocks * tiles_of(problem, self.plan, problem.seq_k)[2]
+        most = call.batch * call.kv_heads * self.plan.row_blocks * tiles_of(problem, self.plan, call.seq_k)[2]
         self.units = -(-most // problem.cores), most
 
     def emit(self, core: Core[DecodePlan], index: Number) -> None:
@@ -66,7 +67,7 @@ class Decode:
             self.rows.next_tile()
             with tik.if_scope(stream.fresh > 0):
                 load.load_query(self.core, stream, self.core.on.query[parity])
-                if self.core.problem.rules.alibi:
+                if self.core.problem.call.rules.alibi:
                     core, size = self.core, self.plan.row_groups * LANES
                     block = stream.head * self.plan.row_blocks + stream.block
                     source = core.gm["row_slopes"][(stream.pair if core.problem.slope_stride else block) * size]

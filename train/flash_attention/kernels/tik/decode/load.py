@@ -49,7 +49,7 @@ class Rows:
     def _fetch(self, name: str, stage: Tensor, dim: int) -> None:
         """Load `count` rows from key `begin` on."""
         core, problem = self.core, self.core.problem
-        head = core.wide(self.stream.batch * problem.kv_heads + self.stream.head, problem.seq_k * dim)
+        head = core.wide(self.stream.batch * problem.call.kv_heads + self.stream.head, problem.call.seq_k * dim)
         source = core.gm[name][head + self.begin * dim]
         core.tik.data_move(stage, source, 0, 1, self.count * (dim // BLOCK_HALVES), 0, 0)
 
@@ -60,7 +60,7 @@ class PagedRows(Rows):
     def __init__(self, core: Core[DecodePlan], stream: Stream, block_size: int):
         super().__init__(core, stream)
         self.block_size = block_size
-        self.entries, self.most = core.gm["block_tables"].shape[0], core.problem.seq_k // block_size
+        self.entries, self.most = core.gm["block_tables"].shape[0], core.problem.call.seq_k // block_size
         names = ("window", "entry", "page", "offset", "rows", "done", "runs")
         self.window, self.entry, self.page, self.offset, self.rows, self.done, self.runs = (
             core.scalar("int32", f"pages_{name}", -FAR if name == "window" else 0) for name in names
@@ -122,7 +122,7 @@ class PagedRows(Rows):
         self.offset.set_as(0)
 
     def _move(self, name: str, target: Tensor, page: Number, offset: Number, rows: Number, dim: int) -> None:
-        core, kv_heads, blocks = self.core, self.core.problem.kv_heads, dim // BLOCK_HALVES
+        core, kv_heads, blocks = self.core, self.core.problem.call.kv_heads, dim // BLOCK_HALVES
         row = core.wide(page, self.block_size) + offset
         source = core.gm[name][(row * kv_heads + self.stream.head) * dim]
         core.tik.data_move(target, source, 0, rows, blocks, (kv_heads - 1) * blocks, 0)
@@ -132,11 +132,11 @@ def load_query(core: Core[DecodePlan], stream: Stream, slot: Tensor) -> None:
     """Load the rows of the stream's row block. Padding rows keep their zeros."""
     problem, plan, tik = core.problem, core.plan, core.tik
     dim, stage = plan.head_dim, core.on.query_stage[0]
-    heads = stream.batch * problem.heads + stream.head * problem.group + stream.block * plan.group_heads
-    source = core.gm["query"][core.wide(heads, problem.seq_q * dim)]
+    heads = stream.batch * problem.call.heads + stream.head * problem.call.group + stream.block * plan.group_heads
+    source = core.gm["query"][core.wide(heads, problem.call.seq_q * dim)]
 
     def emit(heads: int) -> None:
-        tik.data_move(stage, source, 0, 1, heads * problem.seq_q * dim // BLOCK_HALVES, 0, 0)
+        tik.data_move(stage, source, 0, 1, heads * problem.call.seq_q * dim // BLOCK_HALVES, 0, 0)
 
     by_block(core, stream.block, emit)
     scatter(core, slot, stage, plan.rows, dim)
@@ -145,7 +145,7 @@ def load_query(core: Core[DecodePlan], stream: Stream, slot: Tensor) -> None:
 def by_block(core: Core[DecodePlan], block: Number, emit: Callable[[int], None]) -> None:
     """Emit `emit(query heads)` for full row blocks, and for a shorter last one."""
     plan = core.plan
-    rest = core.problem.group - (plan.row_blocks - 1) * plan.group_heads
+    rest = core.problem.call.group - (plan.row_blocks - 1) * plan.group_heads
     if rest == plan.group_heads:
         emit(rest)
         return

@@ -26,8 +26,8 @@ class Merge:
         choice = schedule.choose(problem)
         self.plan, self.columns, self.buffers = choice.plan, choice.split.columns, choice.split.merge_buffers
         self.pieces = self.plan.row_groups * self.plan.value_dim // self.columns
-        self.share = problem.kv_heads * self.plan.row_blocks * self.pieces
-        self.cores, total = problem.cores, problem.batch * self.share
+        self.share = problem.call.kv_heads * self.plan.row_blocks * self.pieces
+        self.cores, total = problem.cores, problem.call.batch * self.share
         self.units = -(-total // problem.cores), total
 
     def emit(self, core: Core[DecodePlan], index: Number) -> None:
@@ -108,7 +108,7 @@ class _Unit:
     def __init__(self, core: Core[DecodePlan], number: int, columns: int):
         self.core, self.tik, self.plan, self.number, self.columns = core, core.tik, core.plan, number, columns
         self.slices, self.size = core.plan.value_dim // columns, columns * 16
-        self.sinks = int(core.problem.sinks)
+        self.sinks = int(core.problem.call.sinks)
         names = ("active", "pair", "piece", "count", "first_core", "known")
         self.active, self.pair, self.piece, self.count, self.first_core, self.known = (
             core.scalar("int32", f"unit_{name}_{number}", 0) for name in names
@@ -235,9 +235,9 @@ class _Unit:
         block = core.scalar("int32", "row_block")
 
         def emit(heads: int) -> None:
-            first_head = self.pair // plan.row_blocks * problem.group + block * plan.group_heads
-            target = core.gm["output"][core.wide(first_head * problem.seq_q + self.group * 16, dim) + self.first]
-            whole, rest = divmod(heads * problem.seq_q, 16)
+            first_head = self.pair // plan.row_blocks * problem.call.group + block * plan.group_heads
+            target = core.gm["output"][core.wide(first_head * problem.call.seq_q + self.group * 16, dim) + self.first]
+            whole, rest = divmod(heads * problem.call.seq_q, 16)
             if whole:
                 with tik.if_scope(self.group < whole):
                     tik.data_move(target, self._on("rows"), 0, 16, blocks, 0, dim // 16 - blocks)

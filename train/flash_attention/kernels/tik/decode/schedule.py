@@ -56,14 +56,15 @@ def choose(problem: KernelProblem) -> DecodeChoice:
     Raises:
         ValueError: the problem asks for what the kernels do not have, or does not fit the memories of a core.
     """
+    call = problem.call
     reason = refuse(problem, tiling.rows_at_once(problem))
     if reason:
         raise ValueError(f"decode: {reason}")
     plan = tiling.plan(problem)
-    pairs = problem.batch * problem.kv_heads * plan.row_blocks * plan.row_groups
+    pairs = call.batch * call.kv_heads * plan.row_blocks * plan.row_groups
     # Columns of the output in a unit of the merging kernel: as many as leave units for all cores.
-    divisors = [16 * size for size in range(8, 0, -1) if problem.value_dim // 16 % size == 0]
-    columns = next((size for size in divisors if pairs * (problem.value_dim // size) >= problem.cores), 16)
+    divisors = [16 * size for size in range(8, 0, -1) if call.value_dim // 16 % size == 0]
+    columns = next((size for size in divisors if pairs * (call.value_dim // size) >= problem.cores), 16)
     main, merge = tiling.buffers(problem, plan), tiling.merge_buffers(problem, columns)
     for parts in (main, merge):
         if excess(parts, problem):
@@ -75,16 +76,17 @@ def choose(problem: KernelProblem) -> DecodeChoice:
 
 def refuse(problem: KernelProblem, most_queries: int = MOST_QUERIES) -> str | None:
     """Return why the decoding kernels cannot compute a problem, or None. With more queries other kernels are faster."""
-    rules = problem.rules
-    if problem.seq_q > most_queries:
-        return f"got {problem.seq_q} queries, allowed are {most_queries}"
-    for dim in (problem.head_dim, problem.value_dim):
+    call = problem.call
+    rules = call.rules
+    if call.seq_q > most_queries:
+        return f"got {call.seq_q} queries, allowed are {most_queries}"
+    for dim in (call.head_dim, call.value_dim):
         if dim % 16:
             return f"got head_dim {dim}, allowed are multiples of 16"
     for name, given in (
         ("a mask", problem.mask != "none"),
-        ("a bias tensor", problem.bias_shape is not None),
-        ("dropout", problem.dropout_threshold > 0),
+        ("a bias tensor", call.bias_shape is not None),
+        ("dropout", call.dropout_threshold > 0),
         ("layout but BNSD", problem.layout != "BNSD"),
         ("block windows", rules.in_blocks),
         ("block masks", problem.listed),
@@ -111,14 +113,15 @@ class VisibleKeys:
 
     @staticmethod
     def of(problem: KernelProblem, plan: DecodePlan) -> VisibleKeys:
-        rules = problem.rules
-        queries = [row % problem.seq_q for row in range(plan.group_heads * problem.seq_q)]
+        call = problem.call
+        rules = call.rules
+        queries = [row % call.seq_q for row in range(plan.group_heads * call.seq_q)]
         ends = [0] if rules.causal else []
         ends += [rules.window_right] if rules.window_right >= 0 else []
         return VisibleKeys(
             tuple(query - rules.window_left if rules.window_left >= 0 else -OUT_OF_REACH for query in queries),
             tuple(query + min(ends) if ends else OUT_OF_REACH for query in queries),
-            problem.seq_q,
+            call.seq_q,
         )
 
     @property
@@ -139,7 +142,7 @@ class VisibleKeys:
 def tiles_of(problem: KernelProblem, plan: DecodePlan, length: int) -> tuple[int, int, int]:
     """Return (position of query 0, first key tile, tiles) of a sequence of `length` keys."""
     least, _, _, most = VisibleKeys.of(problem, plan).limits
-    base = problem.rules.offset(problem.seq_q, length)
+    base = problem.call.rules.offset(problem.call.seq_q, length)
     start, end = max(base + least, 0), min(base + most + 1, length)
     if end <= start:
         return base, 0, 0
@@ -149,7 +152,7 @@ def tiles_of(problem: KernelProblem, plan: DecodePlan, length: int) -> tuple[int
 
 def slots(problem: KernelProblem, plan: DecodePlan) -> int:
     """Return slots of sums, see the module."""
-    return problem.cores + problem.batch * problem.kv_heads * plan.row_blocks
+    return problem.cores + problem.call.batch * problem.call.kv_heads * plan.row_blocks
 
 
 def head_rows(problem: KernelProblem, plan: DecodePlan) -> np.ndarray:
@@ -157,13 +160,14 @@ def head_rows(problem: KernelProblem, plan: DecodePlan) -> np.ndarray:
 
     Rows of padding have the head of row 0.
     """
+    call = problem.call
     rows = np.arange(plan.rows)
-    heads = np.zeros((problem.kv_heads, plan.row_blocks, plan.rows), np.int32)
+    heads = np.zeros((call.kv_heads, plan.row_blocks, plan.rows), np.int32)
     for block in range(plan.row_blocks):
-        inside = rows // problem.seq_q + block * plan.group_heads
-        real = (rows < plan.group_heads * problem.seq_q) & (inside < problem.group)
+        inside = rows // call.seq_q + block * plan.group_heads
+        real = (rows < plan.group_heads * call.seq_q) & (inside < call.group)
         heads[:, block] = np.where(real, inside, block * plan.group_heads)
-    heads += np.arange(problem.kv_heads, dtype=np.int32)[:, None, None] * problem.group
+    heads += np.arange(call.kv_heads, dtype=np.int32)[:, None, None] * call.group
     return np.tile(heads.reshape(-1, plan.row_groups, 16), (1, 1, 4))
 
 
@@ -174,7 +178,7 @@ def slope_rows(problem: KernelProblem, plan: DecodePlan) -> np.ndarray:
     rows = head_rows(problem, plan)
     if not problem.slope_stride:
         return rows
-    return np.concatenate([rows + item * problem.slope_stride for item in range(problem.batch)])
+    return np.concatenate([rows + item * problem.slope_stride for item in range(problem.call.batch)])
 
 
 class Sequences:
@@ -191,9 +195,9 @@ class Sequences:
         self.visible = VisibleKeys.of(core.problem, core.plan)
         self.paged = "context_lens" in core.gm
         names = ("length", "base", "first", "tiles", "start", "end")
-        base, first, tiles = tiles_of(core.problem, core.plan, core.problem.seq_k)
+        base, first, tiles = tiles_of(core.problem, core.plan, core.problem.call.seq_k)
         self.constant_tiles = tiles  # of a contiguous cache
-        values = (0,) * len(names) if self.paged else (core.problem.seq_k, base, first, tiles, 0, 0)
+        values = (0,) * len(names) if self.paged else (core.problem.call.seq_k, base, first, tiles, 0, 0)
         self.length, self.base, self.first, self.tiles, self._start, self._end = (
             core.scalar("int32", f"{name}_{field}", value) for field, value in zip(names, values)
         )
@@ -208,8 +212,8 @@ class Sequences:
         tik, problem, keys = self.core.tik, self.core.problem, self.core.plan.keys
         least, _, _, most = self.visible.limits
         self.length.set_as(self.core.on.lengths[0][batch])
-        bottom = problem.rules.causal_alignment == "bottom_right"
-        self.base.set_as(self.length - problem.seq_q if bottom else 0)
+        bottom = problem.call.rules.causal_alignment == "bottom_right"
+        self.base.set_as(self.length - problem.call.seq_q if bottom else 0)
         self._start.set_as(self.base + least)
         with tik.if_scope(self._start < 0):
             self._start.set_as(0)
@@ -231,9 +235,9 @@ class Sequences:
         core = self.core
         total = core.scalar("int32", "total", 0)
         if not self.paged:
-            total.set_as(self.tiles * (core.problem.batch * per_sequence(core)))
+            total.set_as(self.tiles * (core.problem.call.batch * per_sequence(core)))
         if self.paged or self.constant_tiles == 0:
-            with core.tik.for_range(0, core.problem.batch, name="counted") as batch:
+            with core.tik.for_range(0, core.problem.call.batch, name="counted") as batch:
                 self.load(batch)
                 total.set_as(total + self.tiles * per_sequence(core))
                 if empty is not None:
@@ -255,7 +259,7 @@ class Sequences:
         found = core.scalar("int32", "found", 0)
         inside.set_as(tile)
         pair.set_as(0)
-        with tik.for_range(0, core.problem.batch, name="sought") as index, tik.if_scope(found == 0):
+        with tik.for_range(0, core.problem.call.batch, name="sought") as index, tik.if_scope(found == 0):
             self.load(index)
             with tik.if_scope(inside < self.tiles * per_sequence(core)):
                 found.set_as(1)
@@ -267,7 +271,7 @@ class Sequences:
 
 def per_sequence(core: Core[DecodePlan]) -> int:
     """Return pairs of a sequence: row blocks of its key/value heads."""
-    return core.problem.kv_heads * core.plan.row_blocks
+    return core.problem.call.kv_heads * core.plan.row_blocks
 
 
 class Stream:
@@ -337,13 +341,16 @@ class Stream:
             with tik.if_scope(self.block == core.plan.row_blocks):
                 self.block.set_as(0)
                 self.head.set_as(self.head + 1)
-                with tik.if_scope(self.head == core.problem.kv_heads):
+                with tik.if_scope(self.head == core.problem.call.kv_heads):
                     self.head.set_as(0)
                     # The next one that has tiles; there is one.
                     self.batch.set_as(self.batch + 1)
                     sequence.load(self.batch)
                     if sequence.paged:
-                        with tik.for_range(0, core.problem.batch, name="skipped"), tik.if_scope(sequence.tiles == 0):
+                        with (
+                            tik.for_range(0, core.problem.call.batch, name="skipped"),
+                            tik.if_scope(sequence.tiles == 0),
+                        ):
                             self.batch.set_as(self.batch + 1)
                             self.pair.set_as(self.pair + per_sequence(core))
                             sequence.load(self.batch)

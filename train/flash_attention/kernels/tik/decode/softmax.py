@@ -37,7 +37,7 @@ def initialise(core: Core[DecodePlan]) -> None:
     core.fill(core.on.zeros[0], 0.0, LANES)
     blocks = 3 * plan.row_groups * LANES // 8
     core.tik.data_move(core.on.limits[0], core.gm["limits"], 0, 1, blocks, 0, 0)
-    softcap.initialise(core, core.problem.rules.softcap)
+    softcap.initialise(core, core.problem.call.rules.softcap)
     # Number of the key of every score of 16 rows, doubled until it is full.
     number = core.on.key_number[0]
     for key in range(4):
@@ -69,11 +69,11 @@ def take(core: Core[DecodePlan], current: Current, scratch: Scratch) -> None:
     score, width = core.on.score[0], plan.segment * plan.rows
     for segment, source in enumerate(core.on.scores):
         core.from_l0c(score[segment * width :], source, width // FRACTAL)
-    if problem.rules.softcap:
+    if problem.call.rules.softcap:
         _cap(core, score, plan.keys * plan.rows)
-    elif problem.scale != 1.0:
-        core.with_scalar("vec_muls", score, score, problem.scale, plan.keys * plan.rows)
-    if problem.rules.alibi:
+    elif problem.call.scale != 1.0:
+        core.with_scalar("vec_muls", score, score, problem.call.scale, plan.keys * plan.rows)
+    if problem.call.rules.alibi:
         _add_alibi(core, current, scratch)
     _, largest_first, least_last, _ = VisibleKeys.of(problem, plan).limits
     last = scratch.last_key
@@ -126,8 +126,8 @@ def _distances(core: Core[DecodePlan], group: int, bound: Tensor, after: bool) -
 
 def _cap(core: Core[DecodePlan], score: Tensor, size: int) -> None:
     """Compute score = softcap * tanh(scale * score / softcap), as in common.softcap."""
-    cap, limits = core.problem.rules.softcap, core.on.cap[0]
-    core.with_scalar("vec_muls", score, score, 2.0 * core.problem.scale / cap, size)
+    cap, limits = core.problem.call.rules.softcap, core.on.cap[0]
+    core.with_scalar("vec_muls", score, score, 2.0 * core.problem.call.scale / cap, size)
     core.with_row("vec_min", score, score, limits, size)
     core.unary("vec_exp", score, score, size)
     core.with_scalar("vec_adds", score, score, 1.0, size)
@@ -143,7 +143,7 @@ def _add_alibi(core: Core[DecodePlan], current: Current, scratch: Scratch) -> No
         queries = core.on.limits[0][(3 * group + 2) * LANES :]
         bound = _from_base(core, current, scratch, group, queries)
         for score, size in _distances(core, group, bound, True):
-            if not core.problem.rules.causal:
+            if not core.problem.call.rules.causal:
                 core.unary("vec_abs", hiding, hiding, size)
             core.with_row("vec_mul", hiding, hiding, core.on.slopes[0][group * LANES :], size)
             core.binary("vec_sub", score, score, hiding, size)

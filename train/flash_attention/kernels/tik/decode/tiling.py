@@ -61,29 +61,30 @@ class DecodePlan:
 
 def rows_at_once(problem: KernelProblem) -> int:
     """Return most rows of a row block, and so most queries of a kernel."""
-    return min(128, OPERAND // max(problem.head_dim, problem.value_dim) // 16 * 16)
+    return min(128, OPERAND // max(problem.call.head_dim, problem.call.value_dim) // 16 * 16)
 
 
 def plan(problem: KernelProblem) -> DecodePlan:
     """Return the plan that takes the least time by the memory's rate: large tiles, but enough of them for all cores."""
-    dim, most_rows = max(problem.head_dim, problem.value_dim), rows_at_once(problem)
-    row_blocks = -(-problem.group // max(1, min(problem.group, most_rows // problem.seq_q)))
-    group_heads = -(-problem.group // row_blocks)
-    rows = padded(group_heads * problem.seq_q)
-    pairs = problem.batch * problem.kv_heads * row_blocks
-    largest = min(OPERAND // dim, SCORES // rows, 256, padded(problem.seq_k)) // 16 * 16
+    call = problem.call
+    dim, most_rows = max(call.head_dim, call.value_dim), rows_at_once(problem)
+    row_blocks = -(-call.group // max(1, min(call.group, most_rows // call.seq_q)))
+    group_heads = -(-call.group // row_blocks)
+    rows = padded(group_heads * call.seq_q)
+    pairs = call.batch * call.kv_heads * row_blocks
+    largest = min(OPERAND // dim, SCORES // rows, 256, padded(call.seq_k)) // 16 * 16
     choices = []
     for segment in sorted({largest, largest // 2, largest // 4, 64, 32, 16}):
         if segment % 16 or not 0 < segment <= largest:
             continue
         for segments in (1, 2) if rows == 16 else (1,):
             keys = segment * segments
-            if keys <= MOST_KEYS and keys - segment < problem.seq_k:
-                most = -(-pairs * -(-problem.seq_k // keys) // problem.cores)
-                choices.append((_cycles(most, keys, rows, problem.head_dim + problem.value_dim), -keys, segment))
+            if keys <= MOST_KEYS and keys - segment < call.seq_k:
+                most = -(-pairs * -(-call.seq_k // keys) // problem.cores)
+                choices.append((_cycles(most, keys, rows, call.head_dim + call.value_dim), -keys, segment))
     _, keys, segment = min(choices)
     ring = 4 if rows == 16 else 2
-    return DecodePlan(group_heads, row_blocks, rows, segment, -keys, ring, problem.head_dim, problem.value_dim)
+    return DecodePlan(group_heads, row_blocks, rows, segment, -keys, ring, call.head_dim, call.value_dim)
 
 
 def _cycles(tiles: int, keys: int, rows: int, width: int) -> float:
@@ -125,8 +126,8 @@ def buffers(problem: KernelProblem, plan: DecodePlan) -> list[Buffer]:
         *(Buffer(name, "UB", "float32", LANES * plan.row_groups) for name in ("peak", "factor", "bound")),
         Buffer("wheel", "UB", "float32", 2 * LANES * plan.row_groups, 2),
         Buffer("zeros", "UB", "float32", LANES),
-        *([Buffer("cap", "UB", "float32", 2 * LANES)] if problem.rules.softcap else []),
-        *(alibi if problem.rules.alibi else []),
+        *([Buffer("cap", "UB", "float32", 2 * LANES)] if problem.call.rules.softcap else []),
+        *(alibi if problem.call.rules.alibi else []),
         *_lengths(problem),
         *([Buffer("table", "UB", "int32", WINDOW)] if problem.pages else []),
     ]
@@ -137,7 +138,7 @@ MERGED = 4  # units that the merging kernel works on at a time
 
 def merge_buffers(problem: KernelProblem, columns: int) -> list[Buffer]:
     """Return the buffers of the merging kernel. `columns` of the output are a unit of its work."""
-    size, slots = columns * 16, problem.cores + problem.sinks
+    size, slots = columns * 16, problem.cores + problem.call.sinks
     rows = ("peak", "total", "seen", "inverse", "unseen", "row_lse")
     return [
         *_lengths(problem),
@@ -154,4 +155,4 @@ def merge_buffers(problem: KernelProblem, columns: int) -> list[Buffer]:
 
 
 def _lengths(problem: KernelProblem) -> list[Buffer]:
-    return [Buffer("lengths", "UB", "int32", padded(problem.batch, 8))] if problem.pages else []
+    return [Buffer("lengths", "UB", "int32", padded(problem.call.batch, 8))] if problem.pages else []

@@ -41,7 +41,7 @@ from flash_attention.kernels.tik.varlen import FAR, Array, Limits, Sequences
 def of_sequences(problem: KernelProblem, plan: ForwardPlan) -> WorkSplit:
     """Return the work of packed sequences: room for the table, which is data. The units count row blocks."""
     ranks, _ = _deal_items(problem, plan)
-    signed = problem.bias == "alibi" and not problem.rules.causal
+    signed = problem.call.bias == "alibi" and not problem.call.rules.causal
     visible = band.tiles(problem, plan)
     return WorkSplit(
         VARLEN_ITEM.zeros(*ranks.shape),
@@ -58,14 +58,15 @@ _OF_ROW_BLOCK = ("start", "rows", "first", "last", "strided", "sample", "stride"
 
 def _groups(problem: KernelProblem, plan: ForwardPlan) -> int:
     """Return the most work items of a head."""
-    return capacity(problem.seq_q, problem.sequences, plan.rows * plan.row_blocks)
+    return capacity(problem.call.seq_q, problem.sequences, plan.rows * plan.row_blocks)
 
 
 def _deal_items(problem: KernelProblem, plan: ForwardPlan) -> tuple[np.ndarray, np.ndarray]:
     """Return (rank, head) of the item in every place, (cores, items) each. The last rank is nothing."""
+    call = problem.call
     count = _groups(problem, plan)
-    number, exists = in_turns(count * problem.heads, problem.cores)
-    return np.where(exists, number // problem.heads, count), np.where(exists, number % problem.heads, 0)
+    number, exists = in_turns(count * call.heads, problem.cores)
+    return np.where(exists, number // call.heads, count), np.where(exists, number % call.heads, 0)
 
 
 def packed_table(xp: Any, problem: KernelProblem, plan: ForwardPlan) -> Callable[[tuple], Array]:
@@ -75,7 +76,7 @@ def packed_table(xp: Any, problem: KernelProblem, plan: ForwardPlan) -> Callable
     ranks, heads = _deal_items(problem, plan)
     own = VARLEN_ITEM.zeros(*ranks.shape)
     own["head"] = own["slope"] = heads
-    own["kv_head"] = heads // problem.group
+    own["kv_head"] = heads // problem.call.group
     of_sequence = len(Sequences._fields)
     words = [VARLEN_ITEM.word(name) for name in ("begin", "end", *(["slope"] if problem.slope_stride else []))]
     words += VARLEN_ITEM.single("row_blocks", 0, "sequence").values()
@@ -84,7 +85,7 @@ def packed_table(xp: Any, problem: KernelProblem, plan: ForwardPlan) -> Callable
     ranked, tiles = varlen.ranked(xp, count, words, ranks, VARLEN_ITEM.words(own)), varlen.tiles(xp, problem, count)
     row_block, unit = _row_blocks_at_run_time(xp, problem, plan), rows * row_blocks
     # As in `split`: of two row blocks, the row block that sees more keys comes first.
-    swaps, slope_stride = problem.rules.causal and row_blocks == 2, problem.slope_stride
+    swaps, slope_stride = problem.call.rules.causal and row_blocks == 2, problem.slope_stride
 
     def make(described):  # type: ignore[no-untyped-def]
         _, _, _, keys, offset, prefix, queries, _ = described
@@ -122,10 +123,11 @@ def _row_blocks_at_run_time(xp: Any, problem: KernelProblem, plan: ForwardPlan) 
     The sample of the row maxima is spread over the keys that all rows see. If there are too few, the sample is the tile
     that shows something to most rows.
     """
+    call = problem.call
     left, right, prefixed = Limits.of(problem)
     whole, columns, stride_at_most, gaps = plan.keys, plan.keys // 16, MOST_STRIDE, max(plan.keys // 16 - 1, 1)
-    spread, by_distance = problem.bias == "none" and columns > 1, problem.bias == "alibi"
-    signed, rows_of_tile = by_distance and not problem.rules.causal, plan.rows
+    spread, by_distance = call.bias == "none" and columns > 1, call.bias == "alibi"
+    signed, rows_of_tile = by_distance and not call.rules.causal, plan.rows
 
     def bounds(position: Array, keys: Array, prefix: Array) -> tuple:
         """Return keys [low, high) that the query at a position sees."""
@@ -189,7 +191,8 @@ class _Lists(NamedTuple):
 
 
 def of_lists(problem: KernelProblem, plan: ForwardPlan) -> _Lists:
-    tiles, distances, count = Registry(), Registry(), -(-problem.seq_q // plan.rows)
+    call = problem.call
+    tiles, distances, count = Registry(), Registry(), -(-call.seq_q // plan.rows)
     codes = tile_lists.codes(problem, plan, tiles, False)
     hidden = tiles.number(((0, 0),) * plan.rows)
     counts = score_bound.is_needed(problem, plan.half_scores)
@@ -200,16 +203,16 @@ def of_lists(problem: KernelProblem, plan: ForwardPlan) -> _Lists:
     for index, words in enumerate(blocks):
         words["start"] = start = index * plan.rows
         words["rows"] = min(placement(problem, "query").rows - start, plan.rows)
-        low, high = problem.band.union(start, min(start + plan.rows, problem.seq_q) - 1)
+        low, high = call.band.union(start, min(start + plan.rows, call.seq_q) - 1)
         words["first"], words["last"] = low // plan.keys, max(low, high - 1) // plan.keys
         words["cross"] = words["after"] = NEVER
-        if problem.bias == "alibi" and not problem.rules.causal:
+        if call.bias == "alibi" and not call.rules.causal:
             set_signs(problem, plan, words, start, distances)
     if 1 + int(numbers.max()) >= CODES:
         raise ValueError(f"block_mask: needs {numbers.max()} visibility tiles, allowed are fewer than {CODES - 1}")
     groups = row_block_groups(problem, plan)
     items = tile_lists.dealt(problem, len(groups)).exists
-    misses = problem.mask == "per_score" or len(codes) > 2 or not problem.band.unlimited()
+    misses = problem.mask == "per_score" or len(codes) > 2 or not call.band.unlimited()
     work = WorkSplit(
         LISTED_ITEM.zeros(*items.shape),
         softmax.limits(problem, visible) if plan.half_scores else visible,
@@ -223,7 +226,7 @@ def of_lists(problem: KernelProblem, plan: ForwardPlan) -> _Lists:
 
 def list_words(problem: KernelProblem, plan: ForwardPlan) -> int:
     """Return words of all lists."""
-    lists = tile_lists.planes(problem) * -(-problem.seq_q // (plan.rows * plan.row_blocks))
+    lists = tile_lists.planes(problem) * -(-problem.call.seq_q // (plan.rows * plan.row_blocks))
     return lists * tile_lists.length(problem, plan)
 
 
@@ -261,7 +264,7 @@ def listed_table(xp: Any, problem: KernelProblem, plan: ForwardPlan) -> Callable
         for one in of
     ]
     # A bias by distance makes the nearest tile of each row block its sample.
-    alone = 0 if problem.bias == "none" else width
+    alone = 0 if problem.call.bias == "none" else width
     compact, names = tile_lists.compact_behind(xp, lines, width), tile_lists.Names(xp, problem, LISTED_ITEM, height)
     of_planes = names.values
     words = [LISTED_ITEM.word("row_blocks", 0, "list"), LISTED_ITEM.word("end"), *names.words]
@@ -329,15 +332,16 @@ def _wanted(problem: KernelProblem, plan: ForwardPlan) -> np.ndarray:
 
     It shows something to most rows, and then most keys. With a bias by distance the nearest tiles come first.
     """
-    count, keys = -(-problem.seq_q // plan.rows), plan.keys
-    starts = np.arange(0, problem.seq_k, keys)
+    call = problem.call
+    count, keys = -(-call.seq_q // plan.rows), plan.keys
+    starts = np.arange(0, call.seq_k, keys)
     result = np.ones((count, len(starts)), np.int64)
     for index in range(count):
-        ends = [problem.band.keys(row) for row in range(index * plan.rows, min((index + 1) * plan.rows, problem.seq_q))]
+        ends = [call.band.keys(row) for row in range(index * plan.rows, min((index + 1) * plan.rows, call.seq_q))]
         low, high = np.array(ends).T[..., None]
         seen = np.clip(np.minimum(high, starts + keys) - np.maximum(low, starts), 0, None)
         near = seen.sum(0)
-        if problem.bias != "none":
-            near = 4096 - np.abs(starts // keys - (index * plan.rows + problem.offset) // keys)
+        if call.bias != "none":
+            near = 4096 - np.abs(starts // keys - (index * plan.rows + call.offset) // keys)
         result[index] += (seen > 0).sum(0) * 2 * 128 * 128 + np.maximum(near, 0)
     return result

@@ -76,16 +76,16 @@ class WorkSplit(TableOfWork):
 
 def row_block_groups(problem: KernelProblem, plan: ForwardPlan) -> list[tuple[int, ...]]:
     """Return the row blocks of each item of a head: neighbours share the key tiles that they both visit."""
-    count = -(-problem.seq_q // plan.rows)
+    count = -(-problem.call.seq_q // plan.rows)
     groups = [tuple(range(count))[i : i + plan.row_blocks] for i in range(0, count, plan.row_blocks)]
     # The row block that sees more keys comes first. Then no unit is missing among the last units of an item.
-    return [group[::-1] for group in groups] if problem.rules.causal else groups
+    return [group[::-1] for group in groups] if problem.call.rules.causal else groups
 
 
 def set_signs(problem: KernelProblem, plan: ForwardPlan, words: np.void, start: int, distances: Registry) -> None:
     """Set the tiles from which keys stand after a query: ALiBi takes the absolute distance."""
     keys = plan.keys
-    position, last = start + problem.offset, start + plan.rows - 1 + problem.offset
+    position, last = start + problem.call.offset, start + plan.rows - 1 + problem.call.offset
     cross, after = (position + 1) // keys, -(-last // keys)
     cross, after = (min(max(tile, int(words["first"])), int(words["last"]) + 1) for tile in (cross, max(after, cross)))
     words["cross"], words["after"] = cross, after
@@ -108,7 +108,7 @@ class Item(TableRow):
             words.update(layout.single("row_blocks", 0, "sequence"))
         if problem.listed:
             words["list"] = layout.word("row_blocks", 0, "list")
-        absent = (() if sample else _SAMPLE) + (() if problem.bias == "alibi" else _SIGNS)
+        absent = (() if sample else _SAMPLE) + (() if problem.call.bias == "alibi" else _SIGNS)
         for a in range(core.plan.row_blocks):
             per_block = layout.single("row_blocks", a)
             words.update({(field, a): word for field, word in per_block.items() if field not in absent})
@@ -153,7 +153,7 @@ class Item(TableRow):
 
     def position(self, a: int) -> RunTime:
         """Return the position of row block `a`'s first row among the keys of its sequence."""
-        offset = self._scalars.get("offset", self.core.problem.offset)
+        offset = self._scalars.get("offset", self.core.problem.call.offset)
         return self["start", a] + offset
 
     def sample_number(self, number: Scalar, a: int) -> None:

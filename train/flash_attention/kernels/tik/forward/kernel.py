@@ -56,7 +56,7 @@ class Forward:
         # If the memory is the limit, values are loaded as soon as the old content of their slot is used up. The first
         # values of an item are loaded before its loop. Otherwise this would only take more events, and loads for a
         # single tile of scores would have to wait behind the values.
-        per_tile = "per_score" in (self.problem.mask, self.problem.bias) or self.problem.dropout_threshold > 0
+        per_tile = "per_score" in (self.problem.mask, self.problem.call.bias) or self.problem.call.dropout_threshold > 0
         self.eager = self.plan.memory_bound and not per_tile
         self.value_ahead = RING - -(-LAG // self.plan.row_blocks) if self.eager else 0
 
@@ -75,7 +75,7 @@ class Forward:
         base = core.scalar("int64", "sample_base")
         same = core.value_columns == core.depth_columns
         value_base = base if same else core.scalar("int64", "next_value_base")
-        self.slopes = row_reference.QuerySlopes(core) if self.problem.bias == "alibi" else None
+        self.slopes = row_reference.QuerySlopes(core) if self.problem.call.bias == "alibi" else None
         self.current_slopes = row_reference.QuerySlopes(core) if len(self.split.distances) else None
         self.score_bound = (
             score_bound.ScoreBound(core) if score_bound.is_needed(self.problem, self.plan.half_scores) else None
@@ -163,7 +163,7 @@ class Forward:
         for name, tiles_of in (("tiles", self.split.tiles), ("distances", self.split.distances)):
             if len(tiles_of):
                 core.load_constant(name, tiles_of)
-        if self.problem.bias == "alibi":
+        if self.problem.call.bias == "alibi":
             alibi.initialise(core)
 
     def _clear_stored_rows(self) -> None:
@@ -177,7 +177,7 @@ class Forward:
                 tik.data_move(words, core.gm["blocks"][block * fields], 0, 1, fields // 8, 0, 0)
                 have.set_as(words[BLOCK_ROW.word("rows")])
                 have.set_as((have + (self.plan.rows - 1)) // self.plan.rows * self.plan.rows)
-                with tik.if_scope(have < BLOCK), tik.for_range(0, self.problem.heads, name="of_head") as head:
+                with tik.if_scope(have < BLOCK), tik.for_range(0, self.problem.call.heads, name="of_head") as head:
                     target = core.wide(head, core.seq_q) + (block * BLOCK + have)
                     tik.data_move(core.gm["logsumexp"][target], zeros, 0, 1, (BLOCK - have) // 8, 0, 0)
 
@@ -216,7 +216,7 @@ class Forward:
         # Row block 0 of an item always exists.
         samples = range(0 if self.problem.listed else self.plan.samples)[::-1]
         loads = [(next_query, a) for a in range(blocks)] + [(next_sample, a) for a in samples]
-        if self.problem.sinks:
+        if self.problem.call.sinks:
             with tik.if_scope(current["end"] > 0):
                 source = core.gm["sinks"][current["head"] * SINK_LANES]
                 tik.data_move(core.on.sink[0], source, 0, 1, SINK_LANES // 8, 0, 0)
@@ -241,7 +241,7 @@ class Forward:
         # One row block has its last unit first. Its end fills the time until the Cube has the scores of the sample.
         # Its stores wait, because they would delay the reference on their pipe. The end of the other row block covers
         # the first scores of the next item.
-        first, *others = range(blocks)[::-1] if self.problem.rules.causal else range(blocks)
+        first, *others = range(blocks)[::-1] if self.problem.call.rules.causal else range(blocks)
         self._finish(first)
         with tik.if_scope(nxt["end"] > 0):
             row_reference.references(core, nxt, self.epoch, search)
@@ -438,13 +438,14 @@ class Forward:
 
     def _fetch(self, a: int, tile: Number, position: int) -> None:
         """Load tiles that the probabilities of a unit will need on Vector, one unit ahead."""
+        call = self.problem.call
         core, item = self.core, self.current
         if not (
             self.numbered
             or self.current_slopes
             or self.problem.mask == "per_score"
-            or self.problem.bias == "per_score"
-            or self.problem.dropout_threshold
+            or call.bias == "per_score"
+            or call.dropout_threshold
         ):
             return
         ring = position // self.plan.row_blocks % RING
@@ -464,20 +465,20 @@ class Forward:
                 alibi.fetch_distance(core, self.crossings[a])
             if self.problem.mask == "per_score":
                 mask.fetch_plane(core, "mask", "hidden", item["mask_plane"], tile, item["start", a], item["rows", a])
-            if self.problem.bias == "per_score":
+            if call.bias == "per_score":
                 mask.fetch_plane(core, "bias", "bias", item["bias_plane"], tile, item["start", a], item["rows", a])
-            if self.problem.dropout_threshold:
+            if call.dropout_threshold:
                 dropout.fetch_keep(core, item, item["head"], tile, item["start", a], item["rows", a])
 
     def _probability_steps(self, a: int, tile: Number, position: int, count: int) -> list[list[Step]]:
         """Return the Vector work of a unit in shares around work for the Cube."""
-        dropped = self._ring("dropped", position) if self.problem.dropout_threshold else None
+        dropped = self._ring("dropped", position) if self.problem.call.dropout_threshold else None
         on, slots = self.core.on, [self._score_slot(position, segment) for segment in range(count)]
         unit = softmax.Unit(
             a=a,
             tile=tile,
             scores=[on.scores[slot] for slot in slots],
-            linear=[on.linear[slot % len(on.linear)] for slot in slots] if self.problem.rules.softcap else [],
+            linear=[on.linear[slot % len(on.linear)] for slot in slots] if self.problem.call.rules.softcap else [],
             probability=self._ring("probability", position),
             dropped=dropped,
             low=self._ring("low", position) if self.plan.precise_total else None,
@@ -517,14 +518,14 @@ class Forward:
                 part = values[group * wide * FRACTAL]
                 tik.load2dv1(part, slot, first_group + group, wide, plan.columns, 0, True)
             total, output = (core.on.total[a], ones, 16), (core.on.output[a], values, plan.value_dim)
-            if not plan.precise_total and not self.problem.dropout_threshold:
+            if not plan.precise_total and not self.problem.call.dropout_threshold:
                 accumulate(total, output)
                 return
             accumulate(total)
             if plan.precise_total:
                 load.probability_to_l0(core, self._ring("low", position), segment)
                 accumulate((core.on.low_total[a], ones, 16))
-            kept = "dropped" if self.problem.dropout_threshold else "probability"
+            kept = "dropped" if self.problem.call.dropout_threshold else "probability"
             if plan.precise_total or kept == "dropped":
                 load.probability_to_l0(core, self._ring(kept, position), segment)
             accumulate(output)

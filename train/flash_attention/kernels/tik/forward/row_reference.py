@@ -95,7 +95,7 @@ def references(core: Core[ForwardPlan], item: Item, epoch: Number, search: Searc
     core.fill(core.on.next_reference[0], 0.0, len(blocks) * 128)
     sweeps = search.sweeps
     with tik.if_scope(search.attempt == 0):
-        sweeps.set_as(CAPPED_SWEEPS if core.problem.rules.softcap else 1)
+        sweeps.set_as(CAPPED_SWEEPS if core.problem.call.rules.softcap else 1)
     with tik.else_scope():
         sweeps.set_as(EXACT_SWEEPS)
     with tik.for_range(0, sweeps, name="sweep") as sweep:
@@ -141,7 +141,7 @@ def _visited(core: Core[ForwardPlan], number: Number) -> Scope:
 
 def _is_bounded(core: Core[ForwardPlan]) -> bool:
     """Return if terms of the scores hide keys."""
-    return core.problem.mask == "per_key" or core.problem.bias == "per_key"
+    return core.problem.mask == "per_key" or core.problem.call.bias == "per_key"
 
 
 def clear(core: Core[ForwardPlan], a: int, epoch: Number) -> None:
@@ -215,9 +215,9 @@ def _tile_maximum(core: Core[ForwardPlan], item: Item, a: int, epoch: Number, ti
         alibi.fetch_distance(core, distance)
     if problem.mask == "per_score":
         _fetch_sampled(core, "mask", "hidden", item, "mask_plane", a, tile, search)
-    if problem.bias == "per_score":
+    if problem.call.bias == "per_score":
         _fetch_sampled(core, "bias", "bias", item, "bias_plane", a, tile, search)
-    if problem.rules.softcap or problem.bias == "per_score":
+    if problem.call.rules.softcap or problem.call.bias == "per_score":
         _single_maximum(core, item, a, search)
         return
     spans = []
@@ -282,7 +282,7 @@ def _single_maximum(core: Core[ForwardPlan], item: Item, a: int, search: Search)
     """Do the same in float32, with a soft cap or a bias per score. A great bias leaves float16 no digits for scores."""
     plan, problem, tik = core.plan, core.problem, core.tik
     score, largest, column = core.on.score[0], core.on.scratch[0], plan.rows * 16
-    half, capped = core.on.inverse[0].reinterpret_cast_to("float16"), problem.rules.softcap > 0
+    half, capped = core.on.inverse[0].reinterpret_cast_to("float16"), problem.call.rules.softcap > 0
     for segment in range(len(plan.segments)):
         slot = _sample_slot(core, a, segment)
         _sample_scores(core, item, a, segment, slot, search)
@@ -301,7 +301,7 @@ def _single_maximum(core: Core[ForwardPlan], item: Item, a: int, search: Search)
             softcap.add_terms(core, part, at, elements)
         else:
             core.with_scalar("vec_muls", part, part[HALF_ROUND:], problem.post_scale, elements)
-        if problem.bias == "per_score":
+        if problem.call.bias == "per_score":
             core.add_half(part, core.on.bias[0][at:], 1.0, elements)
         if search.slopes is not None:
             with tik.if_scope(search.distance > 0):
@@ -358,7 +358,7 @@ def scores(core: Core[ForwardPlan], slot: int, segment: int) -> None:
     plan, on = core.plan, core.on
     width, operand, terms = plan.segments[segment], load.key_operand(core, segment), on.l0_key_terms[0]
     core.tik.mmad(on.scores[slot], on.l0_query[0], operand, plan.rows, plan.head_dim, width, 0)
-    if not core.problem.rules.softcap:
+    if not core.problem.call.rules.softcap:
         core.tik.mmad(on.scores[slot], on.l0_query_terms[0], terms, plan.rows, 16, width, 1)
     elif score_terms.is_dynamic(core.problem) or segment == 0:
         columns = softcap.terms_width(core.problem, width)
@@ -428,8 +428,8 @@ def _take(core: Core[ForwardPlan], sweep: Number, epoch: Number, search: Search)
     core.with_row("vec_max", extra, extra, core.on.zeros[0], numbers)
     core.with_scalar("vec_muls", extra, extra, COARSE_SLACK, numbers)
     core.binary("vec_sub", value, value, extra, numbers)
-    if shift(problem.seq_k):
-        core.with_scalar("vec_adds", value, value, shift(problem.seq_k) / problem.post_scale, numbers)
+    if shift(problem.call.seq_k):
+        core.with_scalar("vec_adds", value, value, shift(problem.call.seq_k) / problem.post_scale, numbers)
     single = core.on.scratch[0]
     core.to_single(single, value, numbers)
     core.with_scalar("vec_axpy", core.on.next_reference[0], single, unit, numbers)

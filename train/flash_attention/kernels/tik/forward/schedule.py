@@ -81,12 +81,13 @@ def _choose(problem: KernelProblem, _: instruction_forms.InstructionForms) -> Fo
 
 def split(problem: KernelProblem, plan: ForwardPlan) -> WorkSplit:
     """Divide the row blocks of all heads among the cores, the longest items first."""
+    call = problem.call
     if problem.sequences:
         return of_sequences(problem, plan)
     if problem.listed:
         return of_lists(problem, plan).work
     tiles, distances = Registry(), Registry()
-    count = -(-problem.seq_q // plan.rows)
+    count = -(-call.seq_q // plan.rows)
     blocks = ROW_BLOCK.zeros(count)
     misses = [_row_block(problem, plan, index, blocks[index], tiles, distances) for index in range(count)]
     counts = len(tiles.numbers) > 0 and score_bound.is_needed(problem, plan.half_scores)
@@ -96,7 +97,7 @@ def split(problem: KernelProblem, plan: ForwardPlan) -> WorkSplit:
     for field in ("left", "right", "sample_tile"):
         blocks[field] = numbers[blocks[field]]
     groups = row_block_groups(problem, plan)
-    heads = [(b, h) for b in range(problem.batch) for h in range(problem.heads)]
+    heads = [(b, h) for b in range(call.batch) for h in range(call.heads)]
     units = (blocks["last"] - blocks["first"] + 1).tolist()
     shares = _shares(groups, units, len(heads), problem.cores, score_bound.is_needed(problem, plan.half_scores))
 
@@ -165,9 +166,10 @@ def _row_block(
     problem: KernelProblem, plan: ForwardPlan, index: int, words: np.void, tiles: Registry, distances: Registry
 ) -> bool:
     """Fill the record of a row block. Returns whether its sample may show a row nothing although it sees keys."""
-    band, keys = problem.band, plan.keys
+    call = problem.call
+    band, keys = call.band, plan.keys
     start = index * plan.rows
-    last_row = min(start + plan.rows, problem.seq_q) - 1
+    last_row = min(start + plan.rows, call.seq_q) - 1
     words["start"] = start
     words["rows"] = min(placement(problem, "query").rows - start, plan.rows)
     lo, hi = band.union(start, last_row)
@@ -197,7 +199,7 @@ def _row_block(
             _shared_sample(problem, plan, words, index - index % 2, number)
         else:
             misses = _sample(problem, plan, words, bounds[: last_row + 1 - start], common, number)
-    if problem.bias == "alibi" and not problem.rules.causal:
+    if call.bias == "alibi" and not call.rules.causal:
         set_signs(problem, plan, words, start, distances)
     else:
         words["cross"] = words["after"] = NEVER
@@ -213,7 +215,7 @@ def _shared_sample(
     part of the sample.
     """
     start = index * plan.rows
-    _, high = problem.band.common(start, min(start + plan.rows, problem.seq_q) - 1)
+    _, high = problem.call.band.common(start, min(start + plan.rows, problem.call.seq_q) - 1)
     low = plan.segment_start(plan.near_segments) // 16
     if high < plan.keys or not _spread(words, plan.columns - low, low, high // 16):
         words["sample_tile"] = number(0)
@@ -239,8 +241,9 @@ def _sample(
     Returns:
         Whether the sample may show nothing to a row that sees other keys.
     """
+    call = problem.call
     masked = problem.mask == "per_score"
-    if problem.bias == "none" and not masked and _spread(words, plan.columns, -(-common[0] // 16), common[1] // 16):
+    if call.bias == "none" and not masked and _spread(words, plan.columns, -(-common[0] // 16), common[1] // 16):
         return False
 
     def widths_in(tile: int) -> list[int]:
@@ -252,9 +255,9 @@ def _sample(
 
     first, last = int(words["first"]), int(words["last"])
     middle = (bounds[len(bounds) // 2][0] + bounds[len(bounds) // 2][1]) // 2 // plan.keys
-    diagonal = (int(words["start"]) + problem.offset) // plan.keys
+    diagonal = (int(words["start"]) + call.offset) // plan.keys
     choices = [min(max(tile, first), last) for tile in (diagonal, diagonal + 1, last, first, middle)]
-    if problem.bias != "none":  # a bias by distance: the nearest key has the largest
+    if call.bias != "none":  # a bias by distance: the nearest key has the largest
         choices = choices[:2]
     tile = max(choices, key=seen)
     words["sample"], words["sample_tile"] = tile, number(tile)

@@ -148,7 +148,7 @@ class ScoreBound:
                 core.from_l0c(other, squares, plan.columns)
                 core.binary("vec_max", largest, largest, other, plan.columns * FRACTAL)
         self._logarithm(on.key_norm[0], largest)
-        scale = math.log(max(abs(core.problem.scale), LEAST_SQUARE) * SLACK)
+        scale = math.log(max(abs(core.problem.call.scale), LEAST_SQUARE) * SLACK)
         core.with_scalar("vec_adds", on.key_norm[0], on.key_norm[0], scale, LANES)
 
     def _place(self, slot: Tensor, source: Tensor, first: Number, rows: int, height: int) -> None:

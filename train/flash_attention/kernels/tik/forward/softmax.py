@@ -69,7 +69,7 @@ def initialise(core: Core[ForwardPlan]) -> None:
         core.fill(core.on.ceiling_row[0], CEILING, 64)
     elif core.on.copies("ceiling"):
         _fill_limits(core, core.on.floor[0], core.on.ceiling[0])
-    softcap.initialise(core, core.problem.rules.softcap)
+    softcap.initialise(core, core.problem.call.rules.softcap)
 
 
 def begin_item(core: Core[ForwardPlan]) -> None:
@@ -219,7 +219,7 @@ class Piece:
             target = self.single[HALF_ROUND if core.problem.post_scale != 1.0 else 0 :]
         for segment, column, columns in plan.by_segment(self.column, self.columns):
             source, elements = column * plan.rows * 16, columns * plan.rows * 16
-            if core.problem.rules.softcap:
+            if core.problem.call.rules.softcap:
                 scores, linear = unit.scores[segment], unit.linear[segment]
                 softcap.take(core, core.on.score[0], scores, linear, self.at + done, source, elements)
             else:
@@ -229,13 +229,13 @@ class Piece:
     def limit_single(self) -> None:
         """Finish float32 scores: post-scale, bias, distances, and no exponent beyond a float16 probability."""
         core, problem, unit, score, result = self.core, self.core.problem, self.unit, self.single, self.single
-        if problem.rules.softcap:
+        if problem.call.rules.softcap:
             softcap.squash(core, result, 2 * core.operand_shift, self.elements)
             score = result[core.operand_shift :]
             softcap.add_terms(core, score, self.at, self.elements)
         elif problem.post_scale != 1.0:
             core.with_scalar("vec_muls", score, score[HALF_ROUND:], problem.post_scale, self.elements)
-        if problem.bias == "per_score":
+        if problem.call.bias == "per_score":
             core.add_half(score, core.on.bias[0][self.at :], 1.0, self.elements)
         if unit.distance is not None:
             with core.tik.if_scope(unit.distance > 0):

@@ -21,7 +21,7 @@ LARGEST_SINK = 40.0
 def initialise(core: Core[ForwardPlan]) -> None:
     """Write constants of the rows."""
     core.fill(core.on.least_total[0], LEAST_TOTAL, 128)
-    core.fill(core.on.kept_scale[0], core.problem.dropout_scale, 128)
+    core.fill(core.on.kept_scale[0], core.problem.call.dropout_scale, 128)
     core.fill(core.on.ones[0], 1.0, 128)
     core.fill(core.on.largest_half[0], LARGEST_FLAG, 128)
     core.fill(core.on.row_total[0], 0.0, 2048)
@@ -121,7 +121,7 @@ def _inverse_steps(core: Core[ForwardPlan], a: int) -> list[Step]:
         core.with_row("vec_min", share, share, core.on.largest_sink[0], 128)
         core.unary("vec_exp", share, share, 128)
 
-    if core.problem.sinks:
+    if core.problem.call.sinks:
         share = core.on.sink_share[0]
         limit = [
             add_sink,
@@ -154,9 +154,9 @@ def _small_steps(core: Core[ForwardPlan], a: int) -> list[Step]:
             *_compact_steps(core, compact),
             lambda: core.with_row("vec_max", lse, compact, core.on.least_total[0], 128),
         ]
-        if core.problem.sinks:
+        if core.problem.call.sinks:
             first += [lambda: core.binary("vec_add", lse, lse, core.on.sink_share[0], 128)]
-    if core.problem.sinks:
+    if core.problem.call.sinks:
         last = [lambda: core.binary("vec_max", lse, lse, core.on.sink[0], 128)]
     return [
         *first,

@@ -155,11 +155,12 @@ def cut(strategy: Strategy, problem: KernelProblem) -> ForwardPlan:
 
     With packed sequences the mean length counts, and the rows divide a block of stored rows.
     """
-    rows, length = min(strategy.rows, padded(problem.seq_q)), problem.seq_q
+    call = problem.call
+    rows, length = min(strategy.rows, padded(call.seq_q)), call.seq_q
     if problem.sequences:
-        length = -(-problem.seq_q // problem.sequences)
+        length = -(-call.seq_q // problem.sequences)
         rows = min(strategy.rows, next(size for size in (16, 32, 64, 128) if size >= min(length, 128)))
-    keys = min(strategy.keys, padded(problem.seq_k))
+    keys = min(strategy.keys, padded(call.seq_k))
     memory_bound = _is_memory_bound(problem)
     segment = min(strategy.segment, 32) if memory_bound else strategy.segment
     full, rest = divmod(keys, segment)
@@ -171,19 +172,19 @@ def cut(strategy: Strategy, problem: KernelProblem) -> ForwardPlan:
     slots = next(n for n in range(wanted, 0, -1) if per_body % n == 0)
     # Reasons for float32 scores: Vector adds a bias per score and distances in float32. A bias per key can lift scores
     # far above a sample. Short rows show the rounding of the post-scale. Large head_dims leave Vector the time.
-    plain = problem.bias == "none" or (problem.bias == "alibi" and problem.rules.causal)
-    plain = plain and not problem.rules.softcap
-    long = problem.post_scale in (1.0, 4.0, 16.0) or problem.seq_k >= LONG * max(1, problem.sequences)
+    plain = call.bias == "none" or (call.bias == "alibi" and call.rules.causal)
+    plain = plain and not call.rules.softcap
+    long = problem.post_scale in (1.0, 4.0, 16.0) or call.seq_k >= LONG * max(1, problem.sequences)
     half_scores = plain and long and rows > PRECISE_ROWS
-    half_scores = half_scores and problem.head_dim + problem.value_dim <= 2 * MOST_HALF
-    precise = rows <= PRECISE_ROWS or 0 < problem.rules.softcap <= LOW_CAP
-    widths = padded(problem.head_dim), padded(problem.value_dim)
+    half_scores = half_scores and call.head_dim + call.value_dim <= 2 * MOST_HALF
+    precise = rows <= PRECISE_ROWS or 0 < call.rules.softcap <= LOW_CAP
+    widths = padded(call.head_dim), padded(call.value_dim)
     # Every query that sees a key sees the first one, and neither bias nor mask says which keys matter.
-    plain = not problem.sequences and problem.bias == "none" and problem.mask != "per_score"
-    shared = problem.listed or (memory_bound and plain and problem.band.keys(problem.seq_q - 1)[0] == 0)
+    plain = not problem.sequences and call.bias == "none" and problem.mask != "per_score"
+    shared = problem.listed or (memory_bound and plain and call.band.keys(call.seq_q - 1)[0] == 0)
     # Explicit masks and dropout take passes of their own, over short pieces. One fractal column has no halves.
     long_pieces = (
-        half_scores and segment > 32 and keys > 16 and problem.mask != "per_score" and not problem.dropout_threshold
+        half_scores and segment > 32 and keys > 16 and problem.mask != "per_score" and not call.dropout_threshold
     )
     shape = strategy.name, rows, keys, row_blocks, segments, slots, *widths
     return ForwardPlan(*shape, half_scores, precise, memory_bound, shared, long_pieces)
@@ -191,19 +192,20 @@ def cut(strategy: Strategy, problem: KernelProblem) -> ForwardPlan:
 
 def _is_memory_bound(problem: KernelProblem) -> bool:
     """Return if the memory would be the limit with 128 queries per item."""
-    return problem.head_dim + problem.value_dim > 2 * WIDE
+    return problem.call.head_dim + problem.call.value_dim > 2 * WIDE
 
 
 def buffers(problem: KernelProblem, plan: ForwardPlan, work: TableOfWork) -> list[Buffer]:
     """Return every on-chip buffer of the forward kernel, in the order of allocation."""
+    call = problem.call
     tiles, distances = work.tiles.size, work.distances.size
     rows, keys, depth, value_dim = plan.rows, plan.keys, plan.head_dim, plan.value_dim
     width, area = max(plan.segments), plan.rows * plan.keys
     dynamic = is_dynamic(problem)
-    computed, dropout = problem.bias == "alibi", problem.dropout_threshold > 0
+    computed, dropout = call.bias == "alibi", call.dropout_threshold > 0
     variants = 2 if distances else 1
     # Core.add_half
-    added = problem.bias == "per_score" or distances or problem.rules.softcap
+    added = call.bias == "per_score" or distances or call.rules.softcap
     widens = added and not plan.half_scores and not instruction_forms.current().mixed_axpy
     near = score_bound.is_needed(problem, plan.half_scores)
     norm = max(rows, keys) * depth if near else 0
@@ -244,7 +246,7 @@ def buffers(problem: KernelProblem, plan: ForwardPlan, work: TableOfWork) -> lis
         Buffer("visible", "UB", "float16", area if tiles else 0),
         Buffer("visible_part", "UB", "float16", HALF_LANES if problem.sequences else 0),
         Buffer("hidden", "UB", "float16", area, 1 if problem.mask == "per_score" else 0),
-        Buffer("bias", "UB", "float16", area, 1 if problem.bias == "per_score" else 0),
+        Buffer("bias", "UB", "float16", area, 1 if call.bias == "per_score" else 0),
         Buffer("distance", "UB", "float16", area, 1 if distances else 0),
         Buffer("keep", "UB", "uint8", rows * keys // 8, 2 if dropout else 0),
         Buffer("widened", "UB", "float32", WIDENED if widens else 0),
@@ -255,7 +257,7 @@ def buffers(problem: KernelProblem, plan: ForwardPlan, work: TableOfWork) -> lis
         Buffer("reference_part", "UB", "float32", 128),
         *(Buffer(name, "UB", "float32", 128 if computed else 0) for name in ("slope_value", "slope_part")),
         Buffer("row_lse", "UB", "float32", 128, plan.row_blocks),
-        *(Buffer(name, "UB", "float32", SINK_LANES if problem.sinks else 0) for name in SINK_ROWS),
+        *(Buffer(name, "UB", "float32", SINK_LANES if call.sinks else 0) for name in SINK_ROWS),
         *(Buffer(name, "UB", "float16", 128) for name in ROW_HALVES),
         *(
             Buffer(name, "UB", "float16", 128 * plan.row_blocks)
@@ -299,7 +301,7 @@ def _score_buffers(problem: KernelProblem, plan: ForwardPlan, near: bool) -> lis
             *((ceiling, replace(floor, size=256)) if near else ()),
         ]
     scores = max(area // 2 if plan.half_scores else area, plan.staging_slots * plan.staging_slot, measured)
-    room = softcap.RAW if problem.rules.softcap else 0
+    room = softcap.RAW if problem.call.rules.softcap else 0
     return [
         # First, so that they lie in another layer of the banks than the probabilities.
         *((floor, ceiling) if plan.half_scores else ()),
@@ -317,14 +319,15 @@ def _takes_any_rows(problem: KernelProblem, strategy: Strategy) -> bool:
     positions of the queries. The sample is one tile. It shows every row something only if it has all positions of the
     row block; row blocks without such a sample would be computed twice.
     """
-    if not _is_memory_bound(problem) or problem.sequences or problem.bias != "none" or problem.listed:
+    call = problem.call
+    if not _is_memory_bound(problem) or problem.sequences or call.bias != "none" or problem.listed:
         return False
-    if -(-problem.seq_q // (2 * strategy.rows)) >= -(-problem.seq_q // strategy.keys):
+    if -(-call.seq_q // (2 * strategy.rows)) >= -(-call.seq_q // strategy.keys):
         return False
-    if problem.band.keys(problem.seq_q - 1)[0] == 0:
+    if call.band.keys(call.seq_q - 1)[0] == 0:
         return True
-    start = problem.seq_q // 2 // strategy.rows * strategy.rows
-    low, high = problem.band.common(start, min(start + strategy.rows, problem.seq_q) - 1)
+    start = call.seq_q // 2 // strategy.rows * strategy.rows
+    low, high = call.band.common(start, min(start + strategy.rows, call.seq_q) - 1)
     return high - low >= strategy.keys + 32
 
 
@@ -336,7 +339,7 @@ def candidates(problem: KernelProblem) -> list[ForwardPlan]:
     """
     if problem.tiling == "auto":
         # Unrolled for two row blocks, dropout's selections exceed the instruction cache, and Vector gains little.
-        alone = problem.dropout_threshold > 0 and (problem.head_dim <= 128 or problem.mask == "per_score")
+        alone = problem.call.dropout_threshold > 0 and (problem.call.head_dim <= 128 or problem.mask == "per_score")
         strategies = [s for s in STRATEGIES.values() if s.row_blocks == 1 or not alone]
         names = [s.name for s in strategies if s.keys % s.rows == 0 or _takes_any_rows(problem, s)]
         return _listed(problem, [cut(STRATEGIES[name], problem) for name in names])
@@ -353,5 +356,5 @@ def _listed(problem: KernelProblem, plans: list[ForwardPlan]) -> list[ForwardPla
     """Return the plans whose tiles a list can name."""
     if not problem.listed:
         return plans
-    plans = [plan for plan in plans if tile_lists.holds(-(-problem.seq_k // plan.keys), plan.row_blocks)]
+    plans = [plan for plan in plans if tile_lists.holds(-(-problem.call.seq_k // plan.keys), plan.row_blocks)]
     return [plan for plan in plans if tile_lists.fits(problem, plan)]

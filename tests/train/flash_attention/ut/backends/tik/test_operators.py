@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from types import ModuleType
 
 import numpy as np
@@ -16,7 +16,7 @@ from flash_attention.kernels.tik.operators import compile_entry
 from flash_attention.kernels.tik.problem import KernelProblem
 from flash_attention.kernels.tik.signatures import CONSTANTS, DECODE_STAGES, OPERATORS, STAGES
 
-from tests.train.flash_attention.support.calls import make_kernel_problem
+from tests.train.flash_attention.support.calls import changed, make_kernel_problem
 from tests.train.flash_attention.ut.backends.tik.support.problems import PACKED, PROBLEMS, described
 
 tikemu = pytest.importorskip("tikemu")
@@ -24,8 +24,8 @@ ir = pytest.importorskip("tikemu.program.ir")
 
 _FEW = make_kernel_problem(2, 4, 2, 96, 32, kv_heads=2, causal=True, causal_alignment="bottom_right")
 _EVERY = make_kernel_problem(2, 4, 2, 96, 32, kv_heads=2, alibi=True, sinks=True, softcap=9.0, value_dim=48)
-DECODING = {"contiguous": _FEW, "paged": replace(_FEW, pages=(10, 24))}
-DECODING.update({"contiguous-every": _EVERY, "paged-every": replace(_EVERY, pages=(10, 24))})
+DECODING = {"contiguous": _FEW, "paged": changed(_FEW, pages=(10, 24))}
+DECODING.update({"contiguous-every": _EVERY, "paged-every": changed(_EVERY, pages=(10, 24))})
 CHAINS = {name: (STAGES, problem) for name, problem in PROBLEMS.items()}
 CHAINS.update((name, (DECODE_STAGES, problem)) for name, problem in DECODING.items())
 CHAINS.update((name, (STAGES, problem)) for name, problem in PACKED.items())
@@ -114,8 +114,8 @@ sys.modules["tikemu"] = sys.modules["tbe"] = sys.modules["te"] = None
 from flash_attention.kernels.tik import signatures
 from flash_attention.kernels.tik.signatures import STAGES
 from flash_attention.kernels.tik.problem import KernelProblem
-from flash_attention.call import AttentionRules
-problem = KernelProblem(1, 2, 33, 50, 24, rules=AttentionRules(alibi=True), slopes=(0.5, 0.25))
+from flash_attention.call import AttentionRules, Call
+problem = KernelProblem(Call(1, 2, 33, 50, 24, rules=AttentionRules(alibi=True)), slopes=(0.5, 0.25))
 print(*(tensor.name for stage in STAGES for tensor in signatures.arguments(stage, problem)[1].inputs))
 """,
     )
@@ -135,8 +135,7 @@ def test_another_text_is_refused(text: str) -> None:
 
 def test_every_field_of_a_problem_is_in_the_text() -> None:
     problem = PROBLEMS["plain"]
-    changed = replace(problem, cores=7)
-    assert KernelProblem.from_text(changed.to_text()).cores == 7
+    assert KernelProblem.from_text(changed(problem, cores=7).to_text()).cores == 7
 
 
 def _compiled(problem: KernelProblem, text: str, stage: str = "forward") -> operators.BuiltKernel:
@@ -168,6 +167,15 @@ def test_a_graph_of_another_version_is_compiled_with_a_warning(tik: ModuleType) 
         _compiled(problem, json.dumps(older))
     assert len(warned) == 1
     assert json.loads(problem.to_text()) != json.loads(json.dumps({**older, "version": "25.1.0"}))
+
+
+@pytest.mark.parametrize("problem", (PACKED["packed-dropout-one_core"], DECODING["paged-every"]))
+def test_a_text_with_the_fields_of_the_call_among_the_others_is_read(problem: KernelProblem) -> None:
+    flat = asdict(problem)
+    call = flat.pop("call")
+    del call["storage"], call["keep_bits"]
+    flat.update(call, layout=problem.layout, sequences=problem.sequences, pages=problem.pages)
+    assert KernelProblem.from_text(json.dumps(flat)) == problem
 
 
 def test_global_tensors_are_defined_before_the_loop_over_the_cores(tik: ModuleType, monkeypatch) -> None:

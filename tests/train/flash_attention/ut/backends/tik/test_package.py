@@ -15,7 +15,6 @@ import pytest
 from flash_attention import cli
 from flash_attention.kernels.tik import signatures
 from flash_attention.kernels.tik.operators import build
-from flash_attention.kernels.tik.problem import KernelProblem
 from flash_attention.kernels.tik.signatures import DECODE_STAGES, OPERATORS, STAGES
 
 from tests.train.flash_attention.support.calls import make_kernel_problem
@@ -180,7 +179,7 @@ def test_prototypes_are_those_of_the_operators(tmp_path, monkeypatch, capsys):
 
 
 PROBLEMS = {
-    "plain": KernelProblem(1, 1, 32, 32, 16),
+    "plain": make_kernel_problem(1, 1, 32, 32, 16),
     "everything": make_kernel_problem(
         1,
         2,
@@ -199,7 +198,7 @@ PROBLEMS = {
 }
 
 
-DECODING = KernelProblem(1, 2, 1, 64, 32, kv_heads=1, cores=2, pages=(3, 16))
+DECODING = make_kernel_problem(1, 2, 1, 64, 32, kv_heads=1, cores=2, pages=(3, 16))
 ENTRIES_OF = [(name, stage) for name in PROBLEMS for stage in STAGES] + [("decoding", stage) for stage in DECODE_STAGES]
 PROBLEMS["decoding"] = DECODING
 

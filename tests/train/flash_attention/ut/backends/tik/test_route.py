@@ -250,7 +250,7 @@ def test_any_sequence_of_calls_in_one_process(no_tik, monkeypatch):
 
 
 def test_an_entry_is_written_once_and_again_when_it_differs(no_tik):
-    operator, _ = signatures.arguments("forward", KernelProblem(1, 1, 16, 16, 16))
+    operator, _ = signatures.arguments("forward", make_kernel_problem(1, 1, 16, 16, 16))
     entries.entry.cache_clear()
     function = entries.entry(operator)
     path = Path(function.__code__.co_filename)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 from flash_attention.kernels.tik import operators
 from flash_attention.kernels.tik.problem import KernelProblem
 from flash_attention.kernels.tik.signatures import DECODE_STAGES
 
 from tests.train.flash_attention.support.arrays import random
-from tests.train.flash_attention.support.calls import make_kernel_problem
+from tests.train.flash_attention.support.calls import changed, make_kernel_problem
 from tests.train.flash_attention.ut.tik.support import stored_arrays
 from tests.train.flash_attention.ut.tik.support.shared_cases import check_closely
 
@@ -19,8 +17,8 @@ CAUSAL = {"causal": True, "causal_alignment": "bottom_right"}
 
 def arrays(problem: KernelProblem, seed: int = 0) -> list:
     """Query, key and value of a contiguous cache."""
-    keys, query = (problem.batch, problem.kv_heads, problem.seq_k), (problem.batch, problem.heads, problem.seq_q)
-    shapes = (*query, problem.head_dim), (*keys, problem.head_dim), (*keys, problem.value_dim)
+    call = problem.call
+    shapes = call.shape_query(), call.shape_key(), call.shape_value()
     return [random(*shape, seed=seed + index, dtype=np.float16) for index, shape in enumerate(shapes)]
 
 
@@ -31,11 +29,15 @@ def run(tik, execute, problem: KernelProblem, query, key, value, pages=None, sat
     """Run both kernels and return (output, logsumexp, plan). `pages` are block tables and lengths, key and value
     then caches.
     """
-    problem = replace(problem, pages=None if pages is None else key.shape[:2])
+    problem = changed(problem, pages=None if pages is None else key.shape[:2])
     main, merge = (operators.build(stage, problem, tik, stage, True) for stage in DECODE_STAGES)
     more = {} if pages is None else stored_arrays.page_inputs(*pages)
     sums = execute(main.tik, main.feed(query=query, key=key, value=value, **more), ["sums", "statistics"], saturates)
-    sinks = {"row_sinks": stored_arrays.sink_rows(problem, main.plan, SINKS[: problem.heads])} if problem.sinks else {}
+    sinks = (
+        {"row_sinks": stored_arrays.sink_rows(problem, main.plan, SINKS[: query.shape[1]])}
+        if problem.call.sinks
+        else {}
+    )
     lengths = {name: array for name, array in more.items() if name == "context_lens"}
     stored = execute(merge.tik, merge.feed(**sums, **lengths, **sinks), ["output", "logsumexp"], saturates)
     return stored["output"], stored_arrays.decode_logsumexp(problem, main.plan, stored["logsumexp"]), main.plan
@@ -80,5 +82,5 @@ class Paged:
 
 def check(problem: KernelProblem, query, key, value, output, logsumexp, factor: float = 2.0) -> None:
     """Check as `check_closely` does, with the sinks of `run`, and a logsumexp of float32."""
-    sinks = SINKS[: problem.heads] if problem.sinks else None
+    sinks = SINKS[: problem.call.heads] if problem.call.sinks else None
     check_closely(problem, (query, key, value), output, logsumexp, factor, 2e-6, sinks)

@@ -12,17 +12,20 @@ from tests.train.flash_attention.ut.tik.support.programs import build_backward, 
 def random_data(problem: KernelProblem) -> dict:
     """Return query, key, value and d_output in BNSD, and the problem's other inputs."""
     random, p = np.random.default_rng(0), problem
-    of_queries, of_keys = (p.batch, p.heads, p.seq_q, p.head_dim), (p.batch, p.kv_heads, p.seq_k, p.head_dim)
+    of_queries, of_keys = (
+        (p.call.batch, p.call.heads, p.call.seq_q, p.call.head_dim),
+        (p.call.batch, p.call.kv_heads, p.call.seq_k, p.call.head_dim),
+    )
     shapes = {"query": of_queries, "key": of_keys, "value": of_keys, "d_output": of_queries}
     result = {name: random.standard_normal(shape).astype(np.float16) for name, shape in shapes.items()}
-    if p.mask_shape is not None:
-        result["mask"] = random.random(p.mask_shape) < 0.3
-    if p.bias_shape is not None:
-        result["bias"] = random.standard_normal(p.bias_shape).astype(np.float16)
-    if p.sinks:
-        result["sinks"] = random.standard_normal(p.heads).astype(np.float32)
-    if p.dropout_threshold:
-        result["keep_bits"] = random.integers(0, 256, (*of_queries[:3], -(-p.seq_k // 8))).astype(np.uint8)
+    if p.call.mask_shape is not None:
+        result["mask"] = random.random(p.call.mask_shape) < 0.3
+    if p.call.bias_shape is not None:
+        result["bias"] = random.standard_normal(p.call.bias_shape).astype(np.float16)
+    if p.call.sinks:
+        result["sinks"] = random.standard_normal(p.call.heads).astype(np.float32)
+    if p.call.dropout_threshold:
+        result["keep_bits"] = random.integers(0, 256, (*of_queries[:3], -(-p.call.seq_k // 8))).astype(np.uint8)
     return result
 
 
@@ -42,7 +45,7 @@ def both_passes(tik, execute, problem: KernelProblem, data: dict, spoil=lambda n
     feed = kernel.feed(**spoiled(stored_arrays.forward_inputs(problem, *given, **features)))
     stored = execute(kernel.tik, feed, [tensor.name for tensor in kernel.outputs])
     output, logsumexp = stored_arrays.forward_outputs(problem, stored)
-    operator = build_backward(problem, tik, bias_grad=problem.bias_shape is not None)
+    operator = build_backward(problem, tik, bias_grad=problem.call.bias_shape is not None)
     inputs = stored_arrays.backward_inputs(problem, *given, output, logsumexp, data["d_output"], **features)
     gradients = operator.run(execute, **spoiled(inputs))
     results = {"output": output, "logsumexp": logsumexp, **stored_arrays.backward_outputs(problem, gradients)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from flash_attention.kernels.tik import operators
@@ -11,6 +11,7 @@ from flash_attention.kernels.tik.forward import schedule
 from flash_attention.kernels.tik.forward.tiling import buffers, candidates
 from flash_attention.kernels.tik.recorder import Core
 
+from tests.train.flash_attention.support.calls import changed
 from tests.train.flash_attention.ut.tik.support import stored_arrays
 
 
@@ -77,7 +78,7 @@ def build_forward(problem, tik) -> operators.BuiltKernel:
 
 def build_backward(problem, tik, **asked) -> Backward:
     """Record and build the backward kernels; `asked` are the other fields of a KernelProblem."""
-    problem = replace(problem, **asked)
+    problem = changed(problem, **asked)
     _, *chain = operators.stages(problem)
     return Backward(tuple(operators.build(stage, problem, tik, f"flash_attention_{stage}", True) for stage in chain))
 

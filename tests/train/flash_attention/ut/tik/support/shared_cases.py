@@ -51,8 +51,8 @@ def run_forward(tik, execute, case: cases.Case, cores: int = 4, tiling: str = "a
 def random_arrays(problem: KernelProblem, seed: int = 0, sigma: float = 1.0) -> list:
     """Return random query, key and value."""
     random = np.random.default_rng(seed)
-    shape_k = problem.batch, problem.kv_heads, problem.seq_k, problem.head_dim
-    query = random.standard_normal((problem.batch, problem.heads, problem.seq_q, problem.head_dim)) * sigma
+    shape_k = problem.call.shape_key()
+    query = random.standard_normal(problem.call.shape_query()) * sigma
     return [
         query.astype(np.float16),
         (random.standard_normal(shape_k) * sigma).astype(np.float16),
@@ -74,15 +74,16 @@ def check_closely(
     problem: KernelProblem, arrays, output, logsumexp, factor: float = 2.0, slack: float = 2.0**-11, sinks=None
 ) -> None:
     """Compare the error with the strictest baseline: composed attention without rounded scores."""
+    call = problem.call
     query, key, value = (array.astype(np.float64) for array in arrays)
-    key, value = (np.repeat(array, problem.group, axis=1) for array in (key, value))
-    scores = query @ key.swapaxes(-1, -2) * problem.scale
-    if problem.rules.softcap:
-        scores = problem.rules.softcap * np.tanh(scores / problem.rules.softcap)
-    if problem.rules.alibi:
-        distance = np.arange(problem.seq_q)[:, None] + problem.offset - np.arange(problem.seq_k)
+    key, value = (np.repeat(array, call.group, axis=1) for array in (key, value))
+    scores = query @ key.swapaxes(-1, -2) * call.scale
+    if call.rules.softcap:
+        scores = call.rules.softcap * np.tanh(scores / call.rules.softcap)
+    if call.rules.alibi:
+        distance = np.arange(call.seq_q)[:, None] + call.offset - np.arange(call.seq_k)
         scores = scores - np.array(problem.slopes)[:, None, None] * np.abs(distance)
-    scores = np.where(problem.band.dense(), scores, -np.inf)
+    scores = np.where(call.band.dense(), scores, -np.inf)
     of_sinks = -1e300 if sinks is None else sinks[:, None, None].astype(np.float64)
     top = np.maximum(scores.max(-1, keepdims=True), of_sinks)
     weights = np.exp(scores - top)

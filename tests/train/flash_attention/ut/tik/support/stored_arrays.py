@@ -40,7 +40,7 @@ def from_stored(problem: KernelProblem, name: str, stored: np.ndarray) -> np.nda
     place = layout.placement(problem, name)
     array = layout.from_nz(stored, *place.shape[-2:])
     if problem.layout == "TH":
-        array = array.reshape(problem.batch, -1, place.heads, place.shape[1] // place.heads).transpose(0, 2, 1, 3)
+        array = array.reshape(problem.call.batch, -1, place.heads, place.shape[1] // place.heads).transpose(0, 2, 1, 3)
     return np.ascontiguousarray(array)
 
 
@@ -67,7 +67,7 @@ def pack_bias(bias: np.ndarray) -> np.ndarray:
 
 def pack_sinks(sinks: np.ndarray, problem: KernelProblem) -> np.ndarray:
     """Bring sinks (heads,) into float32 (batch, heads, layout.SINK_LANES): each repeated."""
-    shape = problem.batch, problem.heads, layout.SINK_LANES
+    shape = problem.call.batch, problem.call.heads, layout.SINK_LANES
     return np.ascontiguousarray(np.broadcast_to(np.asarray(sinks, np.float32)[:, None], shape))
 
 
@@ -87,13 +87,14 @@ def forward_inputs(
 
     Args:
         query, key, value: (B, H, Sq, D), (B, Hkv, Sk, D), (B, Hkv, Sk, Dv), float16.
-        mask: of problem.mask_shape, non-zero = hidden.
-        bias: of problem.bias_shape, float16.
+        mask: of problem.call.mask_shape, non-zero = hidden.
+        bias: of problem.call.bias_shape, float16.
         keep_bits: uint8 (B, H, Sq, ceil(Sk / 8)), least significant bit first.
         sinks: (H,).
-        block_mask: of problem.block_mask_shape, not 0 = visible.
+        block_mask: of problem.call.block_mask_shape, not 0 = visible.
         stage: the stage whose work table lists its tiles.
     """
+    call = problem.call
     arrays = {
         name: to_stored(problem, name, np.asarray(array, np.float16))
         for name, array in (("query", query), ("key", key), ("value", value))
@@ -101,12 +102,12 @@ def forward_inputs(
     if problem.mask != "none":
         hidden = (np.asarray(mask) != 0).astype(np.float16)
         arrays.update({"key_mask": pack_keys(hidden)} if problem.mask == "per_key" else {"mask": _planes(hidden)})
-    if problem.bias_shape is not None:
+    if call.bias_shape is not None:
         bias = np.asarray(bias, np.float16)
-        arrays.update({"key_bias": pack_bias(bias)} if problem.bias == "per_key" else {"bias": _planes(bias)})
-    if problem.dropout_threshold:
+        arrays.update({"key_bias": pack_bias(bias)} if call.bias == "per_key" else {"bias": _planes(bias)})
+    if call.dropout_threshold:
         arrays["keep"] = layout.pack_keep_bits(keep_bits, problem)
-    if problem.sinks:
+    if call.sinks:
         arrays["sinks"] = pack_sinks(sinks, problem)
     if problem.listed:
         arrays["work"] = operators.list_table(host_integers, problem, stage)(np.asarray(block_mask))
@@ -118,7 +119,7 @@ def forward_outputs(problem: KernelProblem, outputs: dict) -> tuple[np.ndarray, 
     logsumexp float32.
     """
     output = from_stored(problem, "output", outputs["output"])
-    return output, np.ascontiguousarray(outputs["logsumexp"][..., : problem.seq_q])
+    return output, np.ascontiguousarray(outputs["logsumexp"][..., : problem.call.seq_q])
 
 
 def _planes(array: np.ndarray) -> np.ndarray:
@@ -155,13 +156,13 @@ def backward_outputs(problem: KernelProblem, stored: dict) -> dict[str, np.ndarr
     if "d_sink_rows" in stored:
         result["d_sinks"] = stored["d_sink_rows"].sum(axis=(0, 2))
     if "d_bias" in stored:
-        planes = layout.from_nz(stored["d_bias"], p.seq_q, p.seq_k)
-        result["d_bias"] = planes.reshape(*p.bias_planes, p.seq_q, p.seq_k)
+        planes = layout.from_nz(stored["d_bias"], p.call.seq_q, p.call.seq_k)
+        result["d_bias"] = planes.reshape(*p.bias_planes, p.call.seq_q, p.call.seq_k)
     if "d_bias_sums" in stored:
         # (batch, key/value heads, chunks, keys, 16 query heads of the group)
-        sums = stored["d_bias_sums"].reshape(p.batch, p.kv_heads, -1, padded(p.seq_k), 16)
-        heads = np.moveaxis(sums, 4, 3).reshape(p.batch, p.kv_heads, -1, padded(p.seq_k))
-        rows = heads[:, :, : p.group, : p.seq_k].reshape(p.batch, p.heads, 1, p.seq_k)
+        sums = stored["d_bias_sums"].reshape(p.call.batch, p.call.kv_heads, -1, padded(p.call.seq_k), 16)
+        heads = np.moveaxis(sums, 4, 3).reshape(p.call.batch, p.call.kv_heads, -1, padded(p.call.seq_k))
+        rows = heads[:, :, : p.call.group, : p.call.seq_k].reshape(p.call.batch, p.call.heads, 1, p.call.seq_k)
         for axis, size in enumerate(p.bias_planes):
             if size == 1:
                 rows = rows.sum(axis=axis, keepdims=True)
@@ -171,8 +172,9 @@ def backward_outputs(problem: KernelProblem, stored: dict) -> dict[str, np.ndarr
 
 def _rows(problem: KernelProblem, values) -> np.ndarray:
     """Pad (B, H, Sq) to (B, H, seq_q padded) with zeros."""
-    wide = np.zeros((problem.batch, problem.heads, padded(problem.seq_q)), np.float32)
-    wide[..., : problem.seq_q] = values
+    call = problem.call
+    wide = np.zeros((call.batch, call.heads, padded(call.seq_q)), np.float32)
+    wide[..., : call.seq_q] = values
     return wide
 
 
@@ -191,10 +193,11 @@ def sink_rows(problem: KernelProblem, plan: DecodePlan, sinks) -> np.ndarray:
 
 def decode_logsumexp(problem: KernelProblem, plan: DecodePlan, stored: np.ndarray) -> np.ndarray:
     """Return the logsumexp (batch, heads, seq_q) that the merging kernel stores: a row block a row, padded."""
-    blocks = stored.reshape(problem.batch, problem.kv_heads, plan.row_blocks, plan.rows)
-    rows = blocks[..., : plan.group_heads * problem.seq_q].reshape(problem.batch, problem.kv_heads, -1)
-    rows = rows[..., : problem.group * problem.seq_q]
-    return np.ascontiguousarray(rows.reshape(problem.batch, problem.heads, problem.seq_q))
+    call = problem.call
+    blocks = stored.reshape(call.batch, call.kv_heads, plan.row_blocks, plan.rows)
+    rows = blocks[..., : plan.group_heads * call.seq_q].reshape(call.batch, call.kv_heads, -1)
+    rows = rows[..., : call.group * call.seq_q]
+    return np.ascontiguousarray(rows.reshape(call.batch, call.heads, call.seq_q))
 
 
 def _padded(array: np.ndarray) -> np.ndarray:

@@ -42,9 +42,8 @@ class Packing:
 
     def problem(self, cores: int = 3, tiling: str = "auto") -> KernelProblem:
         """Return the problem that kernels are built for."""
-        call = replace(self.rows, storage=Varlen(count=self.room))
-        described = describe.varlen_problem(call, cores=cores, tiling=tiling)
-        return replace(described, return_lse=self.return_lse)
+        call = replace(self.rows, storage=Varlen(count=self.room), return_lse=self.return_lse)
+        return describe.kernel_problem(call, cores=cores, tiling=tiling)
 
     def tables(self, problem: KernelProblem, *stages: str) -> tuple:
         """Return the work tables, see operators.work_tables."""
@@ -64,9 +63,9 @@ class Packing:
         inputs = self.case.inputs()
         arrays = {name: layout.to_nz(array.reshape(len(array), -1)) for name, array in self.data.items()}
         arrays.update(blocks=blocks, d_logsumexp=_stored(inputs.d_logsumexp[0], blocks))
-        if p.sinks:
+        if p.call.sinks:
             arrays["sinks"] = stored_arrays.pack_sinks(inputs.sinks, p)
-        if p.dropout_threshold:
+        if p.call.dropout_threshold:
             arrays["keep"] = layout.pack_keep_bits_of_sequences([bits[0] for bits in self.case.keep_bits()], p)
         self.kernels = []
         for stage in stages:
@@ -80,7 +79,7 @@ class Packing:
             if name in arrays:
                 rows = layout.from_nz(arrays[name], len(self.data[like]), self.data[like][0].size)
                 found[name] = rows.reshape(self.data[like].shape).swapaxes(0, 1)[None]
-        logsumexp = _unstored(arrays["logsumexp"][0], blocks, p.seq_q)[None]
+        logsumexp = _unstored(arrays["logsumexp"][0], blocks, p.call.seq_q)[None]
         d_sinks = arrays["d_sink_rows"].sum(axis=(0, 2)) if "d_sink_rows" in arrays else None
         return reference.Attention(logsumexp=np.where(logsumexp < -1e38, -np.inf, logsumexp), d_sinks=d_sinks, **found)
 

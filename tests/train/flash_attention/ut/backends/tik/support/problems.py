@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
 
+from flash_attention.call import Varlen
 from flash_attention.kernels.tik.problem import KernelProblem
 from flash_attention.kernels.tik.signatures import Signature
 
-from tests.train.flash_attention.support.calls import make_kernel_problem
+from tests.train.flash_attention.support.calls import changed, make_kernel_problem
 
 SIZES = {"batch": 1, "heads": 2, "seq_q": 33, "seq_k": 50, "head_dim": 24}
 POSITIONS = {
@@ -37,12 +37,12 @@ def all_problems() -> dict[str, KernelProblem]:
         tables = (POSITIONS, MASKS, BIASES, DROPOUTS, HEADS)
         features = {key: value for table, name in zip(tables, names) for key, value in table[name].items()}
         problem = make_kernel_problem(**{**SIZES, **features})
-        given = problem.bias_shape is not None
+        given = problem.call.bias_shape is not None
         name = "-".join(filter(None, names))
         dropout, sinks = (bool(names[index]) for index in (3, 4))
         gradients = [(False, sinks != dropout)] + [(True, dropout)] * given
         for bias_grad, return_lse in gradients:
-            problem = replace(problem, bias_grad=bias_grad, return_lse=return_lse)
+            problem = changed(problem, bias_grad=bias_grad, return_lse=return_lse)
             result[name + "-d_bias" * bias_grad + "-d_lse" * return_lse] = problem
     return result
 
@@ -55,12 +55,12 @@ def packed_problems() -> dict[str, KernelProblem]:
         alibi, dropout, heads, logsumexp, cores = names
         problem = make_kernel_problem(
             **{**SIZES, "head_dim": 32, **alibis[alibi], **DROPOUTS[dropout], **HEADS[heads]},
-            layout="TH",
-            sequences=3,
+            layout="BSH",
+            storage=Varlen(count=3),
             keep_blocks=16 if dropout else 0,
             cores=1 if cores else 32,
+            return_lse=bool(logsumexp),
         )
-        problem = replace(problem, return_lse=bool(logsumexp))
         result["-".join(filter(None, ("packed", *names)))] = problem
     return result
 
