@@ -41,7 +41,12 @@ def run(options: argparse.Namespace) -> int:
     rows += [["also on the path", line] for line in duplicate_installs(__version__)]
     rows += [["Python", f"{platform.python_version()} ({sys.executable})"]]
     rows += [[name, installed_version(name) or "not installed"] for name in DISTRIBUTIONS]
-    rows += [["CANN", cann_version() or "not found (ASCEND_HOME_PATH, ASCEND_TOOLKIT_HOME)"]]
+    cann = cann_version()
+    rows += [["CANN", cann or "not found (ASCEND_HOME_PATH, ASCEND_TOOLKIT_HOME)"]]
+    if cann is not None:  # the self-test needs its compiler, and no MindSpore
+        from flash_attention.backends.tik.environment import tbe_missing
+
+        rows += [["its compiler", tbe_missing() or "tbe.tik can be imported"]]
     rows += [["processor", f"{processor()}, {len(os.sched_getaffinity(0))} of {os.cpu_count()} cores usable"]]
     rows += [["CPU kernel", cpu_kernel()], ["its bfloat16", bfloat16_arithmetic()]]
     rows += [[f"its {dtype}", arithmetic(dtype)] for dtype in ("float16", "float32")]

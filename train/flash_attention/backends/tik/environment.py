@@ -67,7 +67,7 @@ def missing(version: str, target: str) -> str | None:
 
 
 # What CANN's tbe imports, and its toolkit does not bring along.
-TBE_PACKAGES = "decorator attrs sympy cffi scipy psutil protobuf pyyaml absl-py pathlib2 requests cython"
+TBE_PACKAGES = "decorator attrs sympy cffi scipy psutil protobuf==3.20.3 pyyaml absl-py pathlib2 requests cython"
 
 
 @functools.cache

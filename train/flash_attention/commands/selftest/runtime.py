@@ -46,14 +46,14 @@ def function_of(described: dict[str, Any], functions: Sequence[str]) -> str:
     """Return which of an object's functions to launch, by its description in JSON.
 
     Three spellings exist: the kernel's name, with "__kernel0" behind it, and with numbers that `kernelList` has. So
-    the name is looked up and never made.
+    the name is looked up and never made. Of an object without symbols the description alone decides.
 
     Raises:
-        RuntimeError: the description names no function, and the object has not exactly one.
+        RuntimeError: the description names none of the object's functions, and the object has not exactly one.
     """
     named = [described.get("kernelName"), *(one.get("kernelName") for one in described.get("kernelList", ()))]
     for name in (*named, *(functions if len(functions) == 1 else ())):
-        if name in functions:
+        if name and (name in functions or not functions):
             return name
     raise RuntimeError(f"the description names the functions {named}, the object has {list(functions)}")
 

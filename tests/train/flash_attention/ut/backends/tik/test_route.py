@@ -88,7 +88,7 @@ def test_what_is_missing_comes_in_the_order_to_mend_it(monkeypatch, tmp_path):
     assert environment.package_folder() == tmp_path / "vendors" / environment.VENDOR
 
 
-MODULES = {"attrs": "attr", "protobuf": "google", "pyyaml": "yaml", "absl-py": "absl", "cython": "Cython"}
+MODULES = {"attrs": "attr", "protobuf==3.20.3": "google", "pyyaml": "yaml", "absl-py": "absl", "cython": "Cython"}
 
 
 @pytest.mark.parametrize("lacks", (*environment.TBE_PACKAGES.split(), "nothing", "tbe"))
