@@ -40,7 +40,7 @@ _LARGER_IS_BETTER = ("x", "%")  # "x spread", "x the time", "ms" and "MB" are be
 
 
 @dataclass(frozen=True)
-class Plan:
+class Sizes:
     """Sizes to measure."""
 
     lengths: tuple = (2048, 8192)
@@ -55,7 +55,7 @@ class Plan:
     short_lengths: tuple = (128, 256, 512)
 
 
-QUICK = Plan(
+QUICK = Sizes(
     lengths=(256,),
     bench_lengths=speed.QUICK_LENGTHS,
     window_length=2048,
@@ -69,26 +69,26 @@ QUICK = Plan(
 )
 
 
-def bench_cases(plan: Plan) -> list[Case]:
+def bench_cases(sizes: Sizes) -> list[Case]:
     """Return what the bench measures."""
-    return [Case(seq, dtype) for dtype in DTYPES for seq in plan.bench_lengths]
+    return [Case(seq, dtype) for dtype in DTYPES for seq in sizes.bench_lengths]
 
 
-def speed_cases(plan: Plan) -> list[Case]:
+def speed_cases(sizes: Sizes) -> list[Case]:
     """Return other sizes than the bench has, the long ones with fewer heads."""
     return [
         Case(seq, dtype, head_dim=head_dim, causal=causal, heads=2 if seq > 4096 else 8)
-        for seq in plan.lengths
+        for seq in sizes.lengths
         for dtype in DTYPES
-        for head_dim, causal in plan.shapes
+        for head_dim, causal in sizes.shapes
     ]
 
 
-def short_cases(plan: Plan) -> list[Case]:
+def short_cases(sizes: Sizes) -> list[Case]:
     """Return short sequences of many heads, and masks, biases and dropout."""
-    cases = [Case(seq, batch=8, head_dim=head_dim) for seq in plan.short_lengths for head_dim in (32, 64, 96)]
-    cases += [Case(plan.short_lengths[0], dtype, batch=8, head_dim=64) for dtype in ("float16", "bfloat16")]
-    return cases + [Case(plan.short_lengths[-1], head_dim=64, extra=extra) for extra in ("mask", "bias", "dropout")]
+    cases = [Case(seq, batch=8, head_dim=head_dim) for seq in sizes.short_lengths for head_dim in (32, 64, 96)]
+    cases += [Case(sizes.short_lengths[0], dtype, batch=8, head_dim=64) for dtype in ("float16", "bfloat16")]
+    return cases + [Case(sizes.short_lengths[-1], head_dim=64, extra=extra) for extra in ("mask", "bias", "dropout")]
 
 
 def beside_torch(options: argparse.Namespace, cases: Sequence[Case]) -> list[Figure]:
@@ -105,14 +105,14 @@ def beside_torch(options: argparse.Namespace, cases: Sequence[Case]) -> list[Fig
     return found
 
 
-def measure_rate(options: argparse.Namespace, plan: Plan) -> list[Figure]:
+def measure_rate(options: argparse.Namespace, sizes: Sizes) -> list[Figure]:
     """Measure full attention in every dtype, beside NumPy's product of float32 matrices and beside float32."""
     from flash_attention.backends.cpu import library
 
     has_bfloat16 = library.instruction_sets()[0] in (library.TILES_ISA, library.DOT_PRODUCT_ISA)
     result = []
-    for seq, batch in plan.rates:
-        for head_dim in plan.rate_head_dims:
+    for seq, batch in sizes.rates:
+        for head_dim in sizes.rate_head_dims:
             cases = [Case(seq, dtype, batch=batch, head_dim=head_dim, causal=False) for dtype in DTYPES]
             timings = side_by_side(options, [("flash", case) for case in cases] + [("gemm", cases[0])])
             (product,) = (t.median for t in timings if (t.implementation, t.kind) == ("gemm", "forward"))
@@ -120,19 +120,19 @@ def measure_rate(options: argparse.Namespace, plan: Plan) -> list[Figure]:
     return result
 
 
-def measure_layouts(options: argparse.Namespace, plan: Plan) -> list[Figure]:
+def measure_layouts(options: argparse.Namespace, sizes: Sizes) -> list[Figure]:
     """Measure the other layouts beside BNSD."""
     result = []
-    for dtype in plan.layout_dtypes:
-        cases = [Case(plan.lengths[0], dtype, layout=layout) for layout in ("BNSD", "BSND", "BSH", "SBH")]
+    for dtype in sizes.layout_dtypes:
+        cases = [Case(sizes.lengths[0], dtype, layout=layout) for layout in ("BNSD", "BSND", "BSH", "SBH")]
         result += layouts(side_by_side(options, [("flash", case) for case in cases]), cases)
     return result
 
 
-def measure_first(options: argparse.Namespace, plan: Plan) -> list[Figure]:
+def measure_first(options: argparse.Namespace, sizes: Sizes) -> list[Figure]:
     """Measure the first call of a shape beyond MindSpore's compilation and a later call."""
     result = []
-    for case in (Case(plan.lengths[0]), Case(plan.lengths[0], "float16", causal=False)):
+    for case in (Case(sizes.lengths[0]), Case(sizes.lengths[0], "float16", causal=False)):
         with Worker("flash", options.threads) as worker:
             for size in (Case(128), case):  # the first shape pays for what is loaded once
                 worker.require(size)
@@ -146,25 +146,25 @@ def measure_first(options: argparse.Namespace, plan: Plan) -> list[Figure]:
     return result
 
 
-def measure_window(options: argparse.Namespace, plan: Plan) -> list[Figure]:
+def measure_window(options: argparse.Namespace, sizes: Sizes) -> list[Figure]:
     """Measure the windowed runs beside the full causal one."""
-    full = Case(plan.window_length)
-    windows = [Case(plan.window_length, window_blocks=WINDOW_BLOCKS, tile=tile) for tile in WINDOW_TILES]
+    full = Case(sizes.window_length)
+    windows = [Case(sizes.window_length, window_blocks=WINDOW_BLOCKS, tile=tile) for tile in WINDOW_TILES]
     timings, _ = speed.measure(options, ["flash"], [full, *windows])
     of = {case: [timing for timing in timings if timing.case == case] for case in (full, *windows)}
     return [figure for case in windows for figure in window(of[full], of[case])]
 
 
-def measure_flat(options: argparse.Namespace, plan: Plan) -> list[Figure]:
+def measure_flat(options: argparse.Namespace, sizes: Sizes) -> list[Figure]:
     """Time windowed forward and backward over lengths, in float16, whose tensors still fit."""
-    cases = [Case(seq, "float16", window_blocks=WINDOW_BLOCKS) for seq in plan.flat_lengths]
+    cases = [Case(seq, "float16", window_blocks=WINDOW_BLOCKS) for seq in sizes.flat_lengths]
     timings, _ = speed.measure(options, ["flash"], cases)
     return [flatness([timing for timing in timings if timing.kind == kind]) for kind in speed.KINDS]
 
 
-def measure_memory(options: argparse.Namespace, plan: Plan) -> list[Figure]:
+def measure_memory(options: argparse.Namespace, sizes: Sizes) -> list[Figure]:
     """Measure how a fresh process grows by its first call of this size, without results."""
-    case = Case(plan.memory_length, heads=1)
+    case = Case(sizes.memory_length, heads=1)
     extra = {kind: speed.extra_bytes("flash", case, options.threads, kind) for kind in _PASSES}
     return [Figure(f"{_PASSES[kind]}, {case}: extra memory", more / 2**20, "MB") for kind, more in extra.items()]
 
@@ -228,24 +228,24 @@ def flatness(timings: Sequence[Timing]) -> Figure:
     return Figure(name, max(per_token) / min(per_token), "x spread", note)
 
 
-#: By name what measures a part: a function of the options and the plan.
-PARTS: dict[str, Callable[[argparse.Namespace, Plan], list[Figure]]] = {
-    "bench": lambda options, plan: beside_torch(options, bench_cases(plan)),
-    "speed": lambda options, plan: beside_torch(options, speed_cases(plan)),
+#: By name what measures a part: a function of the options and the sizes.
+PARTS: dict[str, Callable[[argparse.Namespace, Sizes], list[Figure]]] = {
+    "bench": lambda options, sizes: beside_torch(options, bench_cases(sizes)),
+    "speed": lambda options, sizes: beside_torch(options, speed_cases(sizes)),
     "rate": measure_rate,
-    "short": lambda options, plan: beside_torch(options, short_cases(plan)),
+    "short": lambda options, sizes: beside_torch(options, short_cases(sizes)),
     "layouts": measure_layouts,
     "first": measure_first,
     "window": measure_window,
     "flat": measure_flat,
     "memory": measure_memory,
-    "packed": lambda options, plan: sequences.packed(options.rounds, options.threads, options.quick),
-    "decode": lambda options, plan: sequences.decode(options.rounds, options.threads, options.quick, DTYPES),
-    "masked_decode": lambda options, plan: masked_decode.figures(options.quick),
-    "block_sparse": lambda options, plan: block_sparse.figures(options.quick),
-    "block_sparse_tik": lambda options, plan: block_sparse.tik_figures(options.quick),
-    "tik": lambda options, plan: tik.figures(tik.SEQ // tik.QUICK if options.quick else tik.SEQ),
-    "tik_decode": lambda options, plan: tik_decode.figures(options.quick),
+    "packed": lambda options, sizes: sequences.packed(options.rounds, options.threads, options.quick),
+    "decode": lambda options, sizes: sequences.decode(options.rounds, options.threads, options.quick, DTYPES),
+    "masked_decode": lambda options, sizes: masked_decode.figures(options.quick),
+    "block_sparse": lambda options, sizes: block_sparse.figures(options.quick),
+    "block_sparse_tik": lambda options, sizes: block_sparse.tik_figures(options.quick),
+    "tik": lambda options, sizes: tik.figures(tik.SEQ // tik.QUICK if options.quick else tik.SEQ),
+    "tik_decode": lambda options, sizes: tik_decode.figures(options.quick),
 }
 
 
@@ -295,8 +295,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     unknown = [part for part in options.part if part not in PARTS]
     if unknown:
         parser.error(f"PART: got {', '.join(unknown)}, allowed are {', '.join(PARTS)}")
-    plan = QUICK if options.quick else Plan()
-    found = [figure for part in options.part or PARTS for figure in PARTS[part](options, plan)]
+    sizes = QUICK if options.quick else Sizes()
+    found = [figure for part in options.part or PARTS for figure in PARTS[part](options, sizes)]
     if options.required:
         return report(found)
     print(text(found))

@@ -77,7 +77,7 @@ def test_memory_is_beyond_the_results(monkeypatch: pytest.MonkeyPatch) -> None:
     grown["both"] = 3 * Case(65536, heads=1).tensor_bytes + (70 << 20)
     monkeypatch.setattr(Still, "extra_bytes", lambda _, kind: grown[kind])
     monkeypatch.setattr(speed, "Worker", Still)
-    found = figures.measure_memory(argparse.Namespace(threads=1), figures.Plan(memory_length=65536))
+    found = figures.measure_memory(argparse.Namespace(threads=1), figures.Sizes(memory_length=65536))
     assert [figure.reached for figure in found] == [10, 70]
 
 
@@ -101,7 +101,7 @@ def names(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     )
     options = argparse.Namespace(threads=1, rounds=1, budget=1.0)
     parts = [part for name, part in figures.PARTS.items() if name not in OTHERS]
-    found = [figure for part in parts for figure in part(options, figures.Plan())]
+    found = [figure for part in parts for figure in part(options, figures.Sizes())]
     decode = [f"decode {dtype}: {what}" for dtype in DTYPES for what in ("of the copy rate", "against torch")]
     packed = [
         f"packed {kind}: {what}" for kind in speed.KINDS for what in ("of the ideal share", "against torch looped")

@@ -24,7 +24,7 @@ from flash_attention.call.layout import UNKNOWN
 from flash_attention.call.literals import Alignment, BackendName, LayoutName
 from flash_attention.call.optional import in_order
 from flash_attention.call.tiling import DEFAULT_STRATEGY
-from flash_attention.call.torch_shapes import mask_plan, tensor_plans
+from flash_attention.call.torch_shapes import mask_steps, tensor_steps
 from flash_attention.paged import paged_attention as paged_attention
 from flash_attention.paged import reshape_and_cache as reshape_and_cache
 from flash_attention.prepare import lacks_operations, prepare
@@ -279,7 +279,7 @@ def scaled_dot_product_attention(
     Raises:
         TypeError, ValueError: an input is not allowed.
     """
-    lead, of_query, of_key, of_value = _torch_plans(spec(query), spec(key), spec(value), enable_gqa)
+    lead, of_query, of_key, of_value = _torch_steps(spec(query), spec(key), spec(value), enable_gqa)
     shape = lead + (query.shape[-2], value.shape[-1])
     mask, bias = None, None
     if attn_mask is not None:
@@ -315,9 +315,9 @@ def scaled_dot_product_attention(
     return output if len(shape) == 4 else ops.cast(ops.reshape(_reshapable(output), shape), query.dtype)
 
 
-def _broadcast(tensor, plan):
-    """Bring a tensor to rank 4, by a `TensorPlan`. Heads and items that repeat are views where MindSpore has views."""
-    apart, broadcast, merged = plan
+def _broadcast(tensor, steps):
+    """Bring a tensor to rank 4, by a `TensorSteps`. Heads and items that repeat are views where MindSpore has views."""
+    apart, broadcast, merged = steps
     if apart is None and broadcast is None and merged is None:
         return tensor
     wide = _reshapable(tensor)
@@ -350,16 +350,16 @@ def _needs_float32(described):
 
 
 @compile_time
-def _torch_plans(query, key, value, enable_gqa):
+def _torch_steps(query, key, value, enable_gqa):
     check_bool("enable_gqa", enable_gqa)
-    lead, *plans = tensor_plans(*map(tensor_spec, ("query", "key", "value"), (query, key, value)), enable_gqa)
-    return lead, *map(tuple, plans)
+    lead, *steps = tensor_steps(*map(tensor_spec, ("query", "key", "value"), (query, key, value)), enable_gqa)
+    return lead, *map(tuple, steps)
 
 
 @compile_time
 def _torch_mask(mask, lead, query, key, is_causal):
     specs = tensor_spec("attn_mask", mask), lead, tensor_spec("query", query), tensor_spec("key", key)
-    return tuple(mask_plan(*specs, is_causal))
+    return tuple(mask_steps(*specs, is_causal))
 
 
 @compile_time

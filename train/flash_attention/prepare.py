@@ -101,7 +101,7 @@ def _dense(tensors, inputs, names, rules, options, backend, device, shards) -> n
     )
     mask = inputs[MASK]
     shard = shards and shards.shard(call, mask and mask.shape)
-    local = call if shard is None else shard.plan.local(call, shard.rank)
+    local = call if shard is None else shard.grid.local(call, shard.rank)
     chosen = registry.choose(local, backend, shard is not None)
     layout = call.layout if call.empty else chosen.layout(local, shard is not None)
     run = registry.build(replace(local, layout=layout), chosen, shard)

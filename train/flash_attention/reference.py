@@ -127,8 +127,8 @@ def hidden(call: Call, mask=None, prefix=None, segment_ids=None, kv_segment_ids=
     return result
 
 
-def unpack_keep_bits(bits: np.ndarray, seq_k: int) -> np.ndarray:
-    """Unpack keep decisions (..., ceil(seq_k / 8)), least significant bit first, to boolean (..., seq_k)."""
+def keep_of_bits(bits: np.ndarray, seq_k: int) -> np.ndarray:
+    """Return keep decisions (..., ceil(seq_k / 8)), least significant bit first, as boolean (..., seq_k)."""
     return np.unpackbits(np.asarray(bits, dtype=np.uint8), axis=-1, count=seq_k, bitorder="little").astype(bool)
 
 
@@ -371,4 +371,4 @@ def keep_mask(call: Call, seed) -> np.ndarray:
     """Return dropout's keep decisions for a (seed, offset) pair: bool (batch, heads, seq_q, seq_k), True = kept."""
     from flash_attention.dropout import philox
 
-    return unpack_keep_bits(philox.keep_bits(call, seed), call.seq_k)
+    return keep_of_bits(philox.keep_bits(call, seed), call.seq_k)

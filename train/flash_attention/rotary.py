@@ -62,7 +62,7 @@ def rotary_embedding(
         >>> print(rotary_embedding(query, cos, sin, offsets=28).shape)
         (2, 100, 8, 64)
     """
-    run = _plan(spec(x), spec(cos), spec(sin), spec(offsets), interleaved, input_layout, argument_names)
+    run = _prepare(spec(x), spec(cos), spec(sin), spec(offsets), interleaved, input_layout, argument_names)
     # The Cell has a number.
     return run(x, cos, sin, constant(as_int32(offsets)) if isinstance(offsets, Tensor) else None)
 
@@ -116,18 +116,18 @@ class _Composed(EntryCell):
 
 
 @constexpr(reuse_result=False)
-def _plan(x, cos, sin, offsets, interleaved, input_layout, names):
+def _prepare(x, cos, sin, offsets, interleaved, input_layout, names):
     with called(names):
         specs = tuple(tensor_spec(name, given) for name, given in (("x", x), ("cos", cos), ("sin", sin)))
         if isinstance(offsets, tuple):
             offsets = tensor_spec("offsets", offsets)
         else:
             check_int("offsets", offsets, 0, other=" or a Tensor of integers (batch,)")
-        return _planned(*specs, offsets, interleaved, input_layout, serves_native())
+        return _prepared(*specs, offsets, interleaved, input_layout, serves_native())
 
 
 @remembered
-def _planned(x, cos, sin, offsets, interleaved, input_layout, native) -> nn.Cell:
+def _prepared(x, cos, sin, offsets, interleaved, input_layout, native) -> nn.Cell:
     offset = check_rotary(x, cos, sin, offsets, interleaved, input_layout)
     batch = x.shape[0]
     cell = _Composed(x, cos, offset, interleaved, input_layout)

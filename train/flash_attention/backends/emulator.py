@@ -102,11 +102,11 @@ def _emulated(operator, signature, problem, shapes):
         ]
 
     if len(seen) > 1:
-        return _Packed(run, count, seen, dtypes)
+        return _Joined(run, count, seen, dtypes)
     return _pyfunc(lambda *tensors: run(*tensors)[0], count, seen[0], dtypes[0])
 
 
-class _Packed(nn.Cell):
+class _Joined(nn.Cell):
     """Make a Python function with several results a primitive with one result. Each result has at most 32 bits.
 
     In PYNATIVE with `recompute()`, MindSpore 2.10 prepares a pyfunc primitive twice. It then expects twice the outputs
@@ -118,16 +118,16 @@ class _Packed(nn.Cell):
         self.shapes, self.dtypes = tuple(shapes), tuple(dtypes)
         self.ends = tuple(np.cumsum([math.prod(shape) for shape in shapes]).tolist())
 
-        def pack(*arrays):
+        def join(*arrays):
             return np.concatenate([np.ravel(result).astype(np.float32) for result in function(*arrays)])
 
-        self.packed = _pyfunc(pack, count, self.ends[-1:], mstype.float32)
+        self.joined = _pyfunc(join, count, self.ends[-1:], mstype.float32)
 
     def construct(self, *tensors):
-        packed = self.packed(*tensors)
+        joined = self.joined(*tensors)
         results, start = (), 0
         for end, shape, dtype in zip(self.ends, self.shapes, self.dtypes):
-            results = results + (ops.cast(ops.reshape(packed[start:end], shape), dtype),)
+            results = results + (ops.cast(ops.reshape(joined[start:end], shape), dtype),)
             start = end
         return results
 
@@ -143,7 +143,7 @@ def _philox_bits(call: Call):
     kernel_problem = describe.kernel_problem(call)
 
     def draw(seed):
-        return layout.pack_keep_bits(philox.keep_bits(call, seed), kernel_problem)
+        return layout.store_keep_bits(philox.keep_bits(call, seed), kernel_problem)
 
     return NotDifferentiated(_pyfunc(draw, 1, layout.keep_shape(kernel_problem), mstype.uint8))
 
@@ -166,7 +166,7 @@ def _bits_of_sequences(call: Call):
                 one = replace(call, seq_q=end - before, seq_k=end_k - before_k, batch_offset=offset, storage=None)
                 parts.append(philox.keep_bits(one, seed)[0])
             before, before_k = end, end_k
-        return layout.pack_keep_bits_of_sequences(parts, kernel_problem)
+        return layout.store_keep_bits_of_sequences(parts, kernel_problem)
 
     return NotDifferentiated(_pyfunc(draw, 3, layout.keep_shape(kernel_problem), mstype.uint8))
 

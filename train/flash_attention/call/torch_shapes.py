@@ -9,7 +9,7 @@ from flash_attention.call.inputs import TensorSpec, fits
 from flash_attention.call.layout import UNKNOWN
 
 
-class MaskPlan(NamedTuple):
+class MaskSteps(NamedTuple):
     """Steps that bring an attention mask to rank 4; None = nothing to do."""
 
     new_axes: int  # to put in front
@@ -17,7 +17,7 @@ class MaskPlan(NamedTuple):
     reshape: tuple | None
 
 
-class TensorPlan(NamedTuple):
+class TensorSteps(NamedTuple):
     """Steps that bring query, key or value to rank 4; None = nothing to do."""
 
     apart: tuple | None  # shape with all leading dimensions, and an axis behind the heads if they are repeated
@@ -25,8 +25,8 @@ class TensorPlan(NamedTuple):
     reshape: tuple | None
 
 
-def tensor_plans(query: TensorSpec, key: TensorSpec, value: TensorSpec, enable_gqa: bool) -> tuple:
-    """Return the leading dimensions of the output, and plans for query, key and value.
+def tensor_steps(query: TensorSpec, key: TensorSpec, value: TensorSpec, enable_gqa: bool) -> tuple:
+    """Return the leading dimensions of the output, and steps for query, key and value.
 
     Leading dimensions broadcast, heads too without `enable_gqa`. With it the heads of key and of value divide the
     heads of query, and the one with fewer heads repeats each.
@@ -42,7 +42,7 @@ def tensor_plans(query: TensorSpec, key: TensorSpec, value: TensorSpec, enable_g
     of_query, of_key, of_value = (lead[-1] for lead in leads)
     heads, wanted = _heads(of_query, of_key, of_value, enable_gqa, named)
     outer = tuple(_common(sizes, named) for sizes in zip(*(lead[:-1] for lead in leads)))
-    plans = []
+    steps = []
     for spec, lead, count in zip(named.values(), leads, wanted):
         end, times = spec.shape[-2:], count // lead[-1] if lead[-1] and UNKNOWN not in (count, lead[-1]) else 1
         apart, whole = (*lead, *end), (*outer, count, *end)
@@ -50,9 +50,9 @@ def tensor_plans(query: TensorSpec, key: TensorSpec, value: TensorSpec, enable_g
             apart, whole = (*lead, 1, *end), (*outer, lead[-1], times, *end)
         merged = None if rank == 2 and len(whole) == 4 else (math.prod(outer), count, *end)
         same = all(map(fits, apart, whole))
-        plans.append(TensorPlan(None if apart == spec.shape else apart, None if same else whole, merged))
+        steps.append(TensorSteps(None if apart == spec.shape else apart, None if same else whole, merged))
     inner = () if max(len(spec.shape) for spec in named.values()) == 2 else (heads,)
-    return (*outer, *inner), *plans
+    return (*outer, *inner), *steps
 
 
 def _heads(query: int, key: int, value: int, enable_gqa: bool, named: dict) -> tuple:
@@ -79,7 +79,7 @@ def _common(sizes: tuple, named: dict, otherwise: str = "") -> int:
     return known[0] if known else sizes[0]
 
 
-def mask_plan(mask: TensorSpec, lead: tuple, query: TensorSpec, key: TensorSpec, is_causal: bool) -> MaskPlan:
+def mask_steps(mask: TensorSpec, lead: tuple, query: TensorSpec, key: TensorSpec, is_causal: bool) -> MaskSteps:
     """Plan how a mask that broadcasts to (*lead, L, S) gets rank 4. Its last axis is full then."""
     if is_causal:
         raise ValueError("attn_mask: given together with is_causal=True; allowed is one of them")
@@ -99,4 +99,4 @@ def mask_plan(mask: TensorSpec, lead: tuple, query: TensorSpec, key: TensorSpec,
     if broadcast is not None and UNKNOWN in broadcast:
         raise ValueError(f"attn_mask: got shape {mask.shape}, allowed is a full last axis if sizes are unknown")
     target = (math.prod(outer), *shape[-3:-1], (broadcast or shape)[-1])
-    return MaskPlan(new_axes, broadcast, None if len(full) == 4 else target)
+    return MaskSteps(new_axes, broadcast, None if len(full) == 4 else target)

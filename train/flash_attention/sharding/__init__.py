@@ -4,6 +4,6 @@ strategy.py     how batch and heads of every tensor are split
 shard.py        how the split gets from the layer to the primitives
 """
 
-from flash_attention.sharding.strategy import ShardPlan
+from flash_attention.sharding.strategy import DeviceGrid
 
-__all__ = ["ShardPlan"]
+__all__ = ["DeviceGrid"]

@@ -15,7 +15,7 @@ from flash_attention.bridge.versions import LAYOUTS
 from flash_attention.call import LAYOUTS as CALL_LAYOUTS
 from flash_attention.call import Call
 from flash_attention.sharding.request import ShardRequest
-from flash_attention.sharding.strategy import ShardPlan, axes_of
+from flash_attention.sharding.strategy import DeviceGrid, axes_of
 
 TENSOR = CALL_LAYOUTS["BNSD"].sharding
 ROWS = ("dp", "mp", None)  # logsumexp and its gradient
@@ -30,19 +30,19 @@ class Shard:
             if there is none.
     """
 
-    plan: ShardPlan
+    grid: DeviceGrid
     rank: int
     mask_axes: tuple | None = None
     bias_axes: tuple | None = None
     block_axes: tuple | None = None
 
     def glue(self, primitive, *axes: tuple):
-        """Give one of MindSpore's own primitives the strategies of its inputs; `axes` as in `ShardPlan.strategy`."""
-        return primitive.shard(tuple(self.plan.strategy(one) for one in axes))
+        """Give one of MindSpore's own primitives the strategies of its inputs; `axes` as in `DeviceGrid.strategy`."""
+        return primitive.shard(tuple(self.grid.strategy(one) for one in axes))
 
     def whole(self, shape: tuple, axes: tuple) -> list:
         """Return the whole call's shape of a tensor with this shape on one device."""
-        return [size * parts for size, parts in zip(shape, self.plan.strategy(axes))]
+        return [size * parts for size, parts in zip(shape, self.grid.strategy(axes))]
 
     def infer_shapes(self, first: tuple, outputs: list[tuple]):
         """Return the `out_shape` of a Custom primitive.
@@ -64,10 +64,10 @@ class Shard:
         """Give a Custom primitive its strategies, in the form that this MindSpore takes."""
         if LAYOUTS:
             primitive.add_prim_attr("self_define_shard", True)
-            return primitive.shard(tuple(map(self.plan.layout, inputs)), tuple(map(self.plan.layout, outputs)))
-        for name, value in self.plan.primitive_attributes(inputs, outputs).items():
+            return primitive.shard(tuple(map(self.grid.layout, inputs)), tuple(map(self.grid.layout, outputs)))
+        for name, value in self.grid.primitive_attributes(inputs, outputs).items():
             primitive.add_prim_attr(name, value)
-        return primitive.shard(tuple(map(self.plan.strategy, inputs)))
+        return primitive.shard(tuple(map(self.grid.strategy, inputs)))
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class Sharding:
             ValueError: dp * mp is not the number of devices, or a mask is not split as it must be.
         """
         request = self.request
-        plan = ShardPlan(request.dp, request.mp, self.devices, call.layout)
+        grid = DeviceGrid(request.dp, request.mp, self.devices, call.layout)
         if self.devices == 1:
             return None
         if call.slopes_shape is not None:
@@ -105,12 +105,12 @@ class Sharding:
                     f"attention_mask: got shape {mask_shape} with have_attention_mask_batch=False and dp={request.dp}, "
                     "allowed is a mask without batch axis (or of batch 1); have_attention_mask_batch=True splits it"
                 )
-            _check("in_strategy[3] (attention_mask)", plan, mask_shape, request.mask)
+            _check("in_strategy[3] (attention_mask)", grid, mask_shape, request.mask)
         if call.bias_shape is not None:
             bias_axes = axes_of(call.bias_shape)
-            _check("in_strategy[4] (alibi_mask)", plan, call.bias_shape, request.alibi)
+            _check("in_strategy[4] (alibi_mask)", grid, call.bias_shape, request.alibi)
         block_axes = None if call.block_mask_shape is None else axes_of(call.block_mask_shape)
-        return Shard(plan, self.rank, mask_axes, bias_axes, block_axes)
+        return Shard(grid, self.rank, mask_axes, bias_axes, block_axes)
 
 
 def sharding(request: tuple | None) -> Sharding | None:
@@ -119,7 +119,7 @@ def sharding(request: tuple | None) -> Sharding | None:
     return place and Sharding(ShardRequest(*request), *place)
 
 
-def _check(name: str, plan: ShardPlan, shape: tuple, requested: tuple) -> None:
-    wanted = plan.strategy(axes_of(shape))
+def _check(name: str, grid: DeviceGrid, shape: tuple, requested: tuple) -> None:
+    wanted = grid.strategy(axes_of(shape))
     if requested and tuple(requested) != wanted:
         raise ValueError(f"{name}: got {tuple(requested)} for a tensor of shape {shape}, allowed is {wanted}")

@@ -1,8 +1,8 @@
 """Shard strategies of attention under semi-automatic parallelism: batch over `dp` devices, heads over `mp`.
 
-`ShardPlan` says how every tensor is split. MindSpore takes this in one of two forms for a Custom primitive: Layout
-objects (from 2.3), or tuples beside primitive attributes (2.0-2.2). The plan also gives the call of one shard, whose
-dropout and computed ALiBi are as in the whole call. shard.py takes the plan from the layer to the primitives.
+`DeviceGrid` says how every tensor is split. MindSpore takes this in one of two forms for a Custom primitive: Layout
+objects (from 2.3), or tuples beside primitive attributes (2.0-2.2). The grid also gives the call of one shard, whose
+dropout and computed ALiBi are as in the whole call. shard.py takes the grid from the layer to the primitives.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from flash_attention.call.layout import LAYOUTS
 
 
 @dataclass(frozen=True)
-class ShardPlan:
+class DeviceGrid:
     """Batch over `dp` devices and heads over `mp`, of `device_num` devices.
 
     Raises:
@@ -39,8 +39,8 @@ class ShardPlan:
             )
 
     @classmethod
-    def from_strategies(cls, in_strategy: tuple, out_strategy: tuple | None, input_layout: str = "BNSD") -> ShardPlan:
-        """Return the plan that MindSpore-style strategies ask for.
+    def from_strategies(cls, in_strategy: tuple, out_strategy: tuple | None, input_layout: str = "BNSD") -> DeviceGrid:
+        """Return the grid that MindSpore-style strategies ask for.
 
         Args:
             in_strategy: one tuple of integers per tensor, into how many parts each axis is split. The tensors are
@@ -58,7 +58,7 @@ class ShardPlan:
                 "alibi_mask"
             )
         dp, mp = _read("in_strategy[0] (query)", in_strategy[0], input_layout)
-        plan = cls(dp, mp, dp * mp, input_layout)
+        grid = cls(dp, mp, dp * mp, input_layout)
         for index, name in ((1, "key"), (2, "value")):
             if _read(f"in_strategy[{index}] ({name})", in_strategy[index], input_layout) != (dp, mp):
                 raise ValueError(
@@ -67,7 +67,7 @@ class ShardPlan:
                 )
         for index, name in ((3, "attention_mask"), (4, "alibi_mask")):
             if index < len(in_strategy):
-                plan._check_mask(f"in_strategy[{index}] ({name})", in_strategy[index])
+                grid._check_mask(f"in_strategy[{index}] ({name})", in_strategy[index])
         if out_strategy is not None:
             if not isinstance(out_strategy, (tuple, list)) or len(out_strategy) != 1:
                 raise ValueError(f"out_strategy: got {out_strategy!r}, allowed is one tuple for the output, in a tuple")
@@ -75,7 +75,7 @@ class ShardPlan:
                 raise ValueError(
                     f"out_strategy[0]: got {out_strategy[0]}, allowed is the strategy of query, {in_strategy[0]}"
                 )
-        return plan
+        return grid
 
     def strategy(self, axes: tuple) -> tuple:
         """Return the tuple strategy of a tensor whose axes "dp", "mp" or None split: into how many parts each is."""

@@ -130,10 +130,10 @@ def test_float16_overflows_and_bfloat16_does_not():
 
 def test_keep_bits_unpack_from_the_least_significant():
     bits = np.array([[0b00000101, 0b10000000]], np.uint8)
-    kept = reference.unpack_keep_bits(bits, 15)
+    kept = reference.keep_of_bits(bits, 15)
     assert kept.shape == (1, 15)
     assert np.flatnonzero(kept).tolist() == [0, 2]
-    assert reference.unpack_keep_bits(bits, 16)[0, 15]
+    assert reference.keep_of_bits(bits, 16)[0, 15]
 
 
 CASE = Case(batch=2, seq_q=33, seq_k=40, mask="rows", dropout=0.2)

@@ -32,7 +32,7 @@ class OperatorAttention(nn.Cell):
     Args:
         call: what to run.
         make_primitive: makes the primitive of a kernel.
-        draw: a Cell that draws keep bits, draw(seed) -> uint8 in the order of the kernels, `layout.pack_keep_bits`.
+        draw: a Cell that draws keep bits, draw(seed) -> uint8 in the order of the kernels, `layout.store_keep_bits`.
         chip: chip that the kernels are planned for.
         shard: see `Backend.build`.
     """
@@ -332,7 +332,7 @@ class _PerKey(nn.Cell):
 
 
 class _KeepOrder(nn.Cell):
-    """Bring keep bits into the order of the kernels. It is layout.pack_keep_bits in MindSpore operations."""
+    """Bring keep bits into the order of the kernels. It is layout.store_keep_bits in MindSpore operations."""
 
     def __init__(self, call: KernelProblem):
         super().__init__()

@@ -46,12 +46,12 @@ def compile_it(soc: str, name: str, level: str = "0") -> dict[str, Any]:
     """Compile, and return the outcome. Errors of the compiler are raised."""
     from tbe.common import platform
 
-    from flash_attention.commands.selftest.kernels import planned
+    from flash_attention.commands.selftest.kernels import kernel_of
     from flash_attention.kernels.tik import operators, signatures
 
     platform.set_current_compile_soc_info(soc)
     cores = int(platform.get_soc_spec("CORE_NUM"))
-    stage, problem = planned(name, cores)
+    stage, problem = kernel_of(name, cores)
     operator, signature = signatures.arguments(stage, problem)
     tensors = operator.fill(signature).as_entries_get()
     start = time.perf_counter()

@@ -44,7 +44,7 @@ KERNELS: dict[str, tuple[str, KernelProblem]] = {
 }
 
 
-def planned(name: str, cores: int) -> tuple[str, KernelProblem]:
+def kernel_of(name: str, cores: int) -> tuple[str, KernelProblem]:
     """Return a name's stage and problem, for a chip with so many cores."""
     stage, problem = KERNELS[name]
     return stage, replace(problem, cores=cores)

@@ -103,7 +103,7 @@ def flash_attn_with_kvcache(
     tensors, new = (spec(q), spec(k_cache), spec(v_cache)), (spec(k), spec(v), spec(rotary_cos), spec(rotary_sin))
     where = spec(cache_seqlens), spec(cache_batch_idx), spec(cache_leftpad), spec(block_table)
     rules = softmax_scale, causal, window_size, softcap, rotary_interleaved, num_splits, return_softmax_lse
-    run = _plan(tensors, new, where, spec(alibi_slopes), rules)
+    run = _prepare(tensors, new, where, spec(alibi_slopes), rules)
     lengths = tensor_or_none(cache_seqlens)  # the Cell has a number
     new = k, v, rotary_cos, rotary_sin
     return run(q, k_cache, v_cache, *new, lengths, cache_batch_idx, cache_leftpad, block_table, alibi_slopes)
@@ -220,7 +220,7 @@ def _refuse_length(length: int, new: int, capacity: int):
 
 
 @constexpr(reuse_result=False)
-def _plan(tensors, new, where, slopes, rules):
+def _prepare(tensors, new, where, slopes, rules):
     tensors = tuple(map(tensor_spec, ("q", "k_cache", "v_cache"), tensors))
     new = read_specs(("k", "v", "rotary_cos", "rotary_sin"), new)
     lengths, *others = where
@@ -235,7 +235,7 @@ def _plan(tensors, new, where, slopes, rules):
     check_int("num_splits", splits, 0)
     rules = scale, causal, check_window(window), softcap, interleaved, splits, return_lse
     with called(_NAMES):
-        return _planned(*tensors, new, where, *read_specs(("alibi_slopes",), (slopes,)), rules)
+        return _prepared(*tensors, new, where, *read_specs(("alibi_slopes",), (slopes,)), rules)
 
 
 def _check_calls(q, k_cache, v_cache, new, slopes, width: int, rules: tuple) -> None:
@@ -260,7 +260,7 @@ def _check_calls(q, k_cache, v_cache, new, slopes, width: int, rules: tuple) -> 
 
 
 @remembered
-def _planned(q, k_cache, v_cache, new, where, slopes, rules) -> nn.Cell:
+def _prepared(q, k_cache, v_cache, new, where, slopes, rules) -> nn.Cell:
     (k, v, cos, sin), (lengths, index, leftpad, table) = new, where
     for name, tensor in (("q", q), ("k_cache", k_cache), ("v_cache", v_cache)):
         if len(tensor.shape) != 4:

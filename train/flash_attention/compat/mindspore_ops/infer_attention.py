@@ -156,7 +156,7 @@ def _run(kind, inputs, settings):
     lengths_q = _tensor_of("actual_seq_lengths", inputs[5])
     lengths_k = _tensor_of("actual_seq_lengths_kv", inputs[6])
     tensors = spec(query), spec(key), spec(value), spec(mask), spec(shift)
-    run = _planned(kind, settings, (*tensors, spec(lengths_q), spec(lengths_k), spec(tables)))
+    run = _prepared(kind, settings, (*tensors, spec(lengths_q), spec(lengths_k), spec(tables)))
     return run(query, key, value, mask, shift, lengths_q, lengths_k, tables)
 
 
@@ -182,7 +182,7 @@ def _tensor_of(name, given):
 
 
 @compile_time
-def _planned(kind, settings, specs):
+def _prepared(kind, settings, specs):
     return _cell(kind, tuple(settings), (*map(tensor_spec, _INPUTS, specs[:3]), *read_specs(_INPUTS[3:], specs[3:])))
 
 

@@ -93,7 +93,7 @@ def run_score(result, settings, tensors, padding_mask, numbers, request):
     lengths_k = _ends("actual_seq_kvlen", numbers[2], key, settings[6])
     specs = (spec(query), spec(key), spec(value), spec(real_shift), spec(drop_mask), spec(attn_mask))
     rest = (spec(prefix), spec(padding_mask), spec(lengths_q), spec(lengths_k))
-    run = _planned(result, settings, specs, rest, request)
+    run = _prepared(result, settings, specs, rest, request)
     return run(query, key, value, real_shift, drop_mask, attn_mask, prefix, lengths_q, lengths_k)
 
 
@@ -192,7 +192,7 @@ def _scalar(query, number):
 
 
 @compile_time
-def _planned(result, settings, specs, rest, request):
+def _prepared(result, settings, specs, rest, request):
     """Return the Cell of a call, for its "output" or its queries' "statistics"."""
     tensors = map(tensor_spec, ("query", "key", "value"), specs[:3])
     specs = (*tensors, *read_specs(("real_shift", "drop_mask", "attn_mask"), specs[3:]))

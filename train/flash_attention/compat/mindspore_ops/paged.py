@@ -81,7 +81,7 @@ class PagedAttention(Operator):
     ):
         refused = spec(antiquant_scale), spec(antiquant_offset), spec(alibi_mask)
         tensors = spec(query), spec(key_cache), spec(value_cache), spec(block_tables), spec(context_lens)
-        run = _planned(self.settings, (*tensors, spec(attn_mask), spec(q_seq_lens)), refused, False)
+        run = _prepared(self.settings, (*tensors, spec(attn_mask), spec(q_seq_lens)), refused, False)
         return run(query, key_cache, value_cache, block_tables, context_lens, attn_mask, q_seq_lens)
 
 
@@ -113,7 +113,7 @@ class PagedAttentionMask(Operator):
             alibi_mask, antiquant_scale = antiquant_scale, None
         refused = spec(antiquant_scale), spec(antiquant_offset), None
         tensors = spec(query), spec(key_cache), spec(value_cache), spec(block_tables), spec(context_lens)
-        run = _planned(self.settings, (*tensors, spec(alibi_mask), None), refused, alibi_mask is not None)
+        run = _prepared(self.settings, (*tensors, spec(alibi_mask), None), refused, alibi_mask is not None)
         return run(query, key_cache, value_cache, block_tables, context_lens, alibi_mask, None)
 
 
@@ -133,7 +133,7 @@ class _Call(NamedTuple):
 
 
 @compile_time
-def _planned(settings, specs, refused, per_head):
+def _prepared(settings, specs, refused, per_head):
     for name, given in zip(("antiquant_scale", "antiquant_offset", "alibi_mask"), refused):
         if given is not None:
             raise ValueError(f"{name}: got a Tensor, allowed is None; quantised caches and this mask are out of scope")

@@ -42,7 +42,7 @@ def ring_attention_update(
         TypeError, ValueError: an argument is not allowed.
     """
     first = spec(prev_attn_out), spec(prev_softmax_max), spec(prev_softmax_sum)
-    run = _planned(layout, (*first, spec(cur_attn_out), spec(cur_softmax_max), spec(cur_softmax_sum)))
+    run = _prepared(layout, (*first, spec(cur_attn_out), spec(cur_softmax_max), spec(cur_softmax_sum)))
     before = prev_attn_out, prev_softmax_max, prev_softmax_sum
     return run(*before, cur_attn_out, cur_softmax_max, cur_softmax_sum)
 
@@ -59,7 +59,7 @@ class RingAttentionUpdate(Operator):
 
 
 @compile_time
-def _planned(layout, specs):
+def _prepared(layout, specs):
     return _cell(layout, tuple(map(tensor_spec, _NAMES, specs)))
 
 

@@ -44,17 +44,17 @@ class ApplyRotaryPosEmb(Operator):
 
     def __call__(self, query, key, cos, sin, position_ids):
         tensors = spec(query), spec(key), spec(cos), spec(sin), spec(position_ids)
-        return _planned(self.cos_format, tensors)(query, key, cos, sin, position_ids)
+        return _prepared(self.cos_format, tensors)(query, key, cos, sin, position_ids)
 
 
 def apply_rotary_pos_emb_(query, key, cos, sin, position_ids, cos_format=0):
     """Compute `ApplyRotaryPosEmb`. The results are new tensors."""
     tensors = spec(query), spec(key), spec(cos), spec(sin), spec(position_ids)
-    return _planned(cos_format, tensors)(query, key, cos, sin, position_ids)
+    return _prepared(cos_format, tensors)(query, key, cos, sin, position_ids)
 
 
 @compile_time
-def _planned(cos_format, specs):
+def _prepared(cos_format, specs):
     names = "query", "key", "cos", "sin", "position_ids"
     return _cell(cos_format, tuple(map(tensor_spec, names, specs)))
 

@@ -60,7 +60,7 @@ def sparse_flash_attention(*given, **named):
     found = arguments_of("sparse_flash_attention", _ATTENTION, given, named)
     query, key, value, indices, lengths_q, lengths_k, query_rope, key_rope = found[:8]
     tensors = spec(query), spec(key), spec(value), spec(indices), spec(lengths_q), spec(lengths_k)
-    run = _planned(found[8:], (*tensors, spec(query_rope), spec(key_rope)))
+    run = _prepared(found[8:], (*tensors, spec(query_rope), spec(key_rope)))
     return run(query, key, value, indices, lengths_q, lengths_k, query_rope, key_rope)
 
 
@@ -89,7 +89,7 @@ def lightning_indexer(*given, **named):
     found = arguments_of("lightning_indexer", _INDEXER, given, named)
     query, key, weights, lengths_q, lengths_k = found[:5]
     tensors = spec(query), spec(key), spec(weights), spec(lengths_q), spec(lengths_k)
-    return _planned_index(found[5:], tensors)(query, key, weights, lengths_q, lengths_k)
+    return _prepared_index(found[5:], tensors)(query, key, weights, lengths_q, lengths_k)
 
 
 @ms.jit_class
@@ -115,14 +115,14 @@ class LightningIndexer(Operator):
 
 
 @compile_time
-def _planned(settings, specs):
+def _prepared(settings, specs):
     required = tuple(map(tensor_spec, _ATTENTION[:4], specs[:4]))
     reads_lists = registry.serves_native() and registry.forced_backend() in (None, "cpu")
     return _cell(tuple(settings), (*required, *read_specs(_ATTENTION[4:8], specs[4:])), reads_lists)
 
 
 @compile_time
-def _planned_index(settings, specs):
+def _prepared_index(settings, specs):
     required = tuple(map(tensor_spec, _INDEXER[:3], specs[:3]))
     return _index_cell(tuple(settings), (*required, *read_specs(_LENGTHS, specs[3:])))
 

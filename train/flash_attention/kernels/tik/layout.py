@@ -1,4 +1,4 @@
-"""Layouts of kernel inputs and outputs in global memory, and NumPy to pack them.
+"""Layouts of kernel inputs and outputs in global memory, and NumPy to make them.
 
 FRACTAL_NZ of a matrix (R, C): element (r, c) of the padded matrix sits at (c // 16, r // 16, r % 16, c % 16). Padding
 is zero. The same matrix is `(C / 16, R, 16)` when its two middle axes are read as one.
@@ -154,7 +154,7 @@ KEEP_PADDING = 32  # bytes after the keep bits: the kernel reads them twice, 16 
 
 
 def keep_shape(problem: KernelProblem) -> tuple[int, ...]:
-    """Return the shape of the packed keep decisions, uint8: flat, see `pack_keep_bits`.
+    """Return the shape of the packed keep decisions, uint8: flat, see `store_keep_bits`.
 
     Decisions of packed sequences are (heads, keep_blocks, 16, 2), one sequence behind the other. Each sequence is
     (seq_k / 16, seq_q, 2), with seq_k padded to 16 and seq_q to BLOCK.
@@ -165,7 +165,7 @@ def keep_shape(problem: KernelProblem) -> tuple[int, ...]:
     return (call.batch * call.heads * padded(call.seq_k) // 16 * padded(call.seq_q) * 2 + KEEP_PADDING,)
 
 
-def pack_keep_bits_of_sequences(parts: list[np.ndarray], problem: KernelProblem) -> np.ndarray:
+def store_keep_bits_of_sequences(parts: list[np.ndarray], problem: KernelProblem) -> np.ndarray:
     """Pack keep bits, uint8 (heads, queries, ceil(keys / 8)) per sequence, in the kernel's order."""
     result = np.zeros((problem.call.heads, problem.keep_blocks * 32), np.uint8)
     start = 0
@@ -178,7 +178,7 @@ def pack_keep_bits_of_sequences(parts: list[np.ndarray], problem: KernelProblem)
     return np.concatenate([result.reshape(-1), np.zeros(KEEP_PADDING, np.uint8)])
 
 
-def pack_keep_bits(bits: np.ndarray, problem: KernelProblem) -> np.ndarray:
+def store_keep_bits(bits: np.ndarray, problem: KernelProblem) -> np.ndarray:
     """Keep bits uint8 (batch, heads, seq_q, ceil(seq_k / 8)) to the kernel's order.
 
     The order is (batch, heads, seq_k / 16, seq_q, 2), with lengths padded to 16 by zeros. The two bytes (16 keys) of a

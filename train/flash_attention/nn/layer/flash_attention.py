@@ -23,7 +23,7 @@ from flash_attention.call.tiling import DEFAULT_STRATEGY
 from flash_attention.dropout.seed import DropoutSeed
 from flash_attention.functional import attend
 from flash_attention.sharding.request import RequestedSharding, ShardRequest
-from flash_attention.sharding.strategy import ShardPlan
+from flash_attention.sharding.strategy import DeviceGrid
 
 # The arguments that `print(layer)` shows, beside the seed of its dropout.
 _SHOWN = (
@@ -279,10 +279,10 @@ class FlashAttention(EntryCell):
             >>> print(layer.dp, layer.mp)
             4 2
         """
-        plan = ShardPlan.from_strategies(in_strategy, out_strategy, input_layout=self.input_layout)
-        self.dp, self.mp = plan.dp, plan.mp
+        grid = DeviceGrid.from_strategies(in_strategy, out_strategy, input_layout=self.input_layout)
+        self.dp, self.mp = grid.dp, grid.mp
         masks = (*map(tuple, in_strategy[3:]), (), ())
-        self.shards.request = ShardRequest(plan.dp, plan.mp, True, *masks[:2])
+        self.shards.request = ShardRequest(grid.dp, grid.mp, True, *masks[:2])
         return self
 
     def extend_repr(self):

@@ -158,7 +158,7 @@ def operator(
     weights /= weights.sum(axis=-1, keepdims=True)
     if drop_mask is not None:
         assert drop_mask.shape == (*scores.shape[:3], -(-scores.shape[3] // 8))
-        weights = weights * reference.unpack_keep_bits(drop_mask.asnumpy(), scores.shape[3]) / keep_prob
+        weights = weights * reference.keep_of_bits(drop_mask.asnumpy(), scores.shape[3]) / keep_prob
     output = np.where(fully_masked, np.nan, weights @ value)
     return Tensor(output.astype(np.float16))
 

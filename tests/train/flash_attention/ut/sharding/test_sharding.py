@@ -12,7 +12,7 @@ from flash_attention.kernels.tik import signatures
 from flash_attention.kernels.tik.operators import check_tensors
 from flash_attention.sharding.request import ShardRequest
 from flash_attention.sharding.shard import ROWS, TENSOR, Shard, Sharding, sharding
-from flash_attention.sharding.strategy import ShardPlan, axes_of
+from flash_attention.sharding.strategy import DeviceGrid, axes_of
 from mindspore import Tensor, ops
 
 from tests.train.flash_attention.support.calls import make_call, make_kernel_problem
@@ -21,24 +21,24 @@ from tests.train.flash_attention.support.versions import require
 Q = (4, 2, 1, 1)
 
 
-def take(plan, array, axes: tuple, rank: int):
-    """Return device `rank`'s part of a NumPy array. For the axes see `ShardPlan.strategy`."""
+def take(grid, array, axes: tuple, rank: int):
+    """Return device `rank`'s part of a NumPy array. For the axes see `DeviceGrid.strategy`."""
     index = []
     for size, axis in zip(array.shape, axes):
-        parts, place = {"dp": (plan.dp, rank // plan.mp), "mp": (plan.mp, rank % plan.mp), None: (1, 0)}[axis]
+        parts, place = {"dp": (grid.dp, rank // grid.mp), "mp": (grid.mp, rank % grid.mp), None: (1, 0)}[axis]
         index.append(slice(place * size // parts, (place + 1) * size // parts))
     return array[tuple(index)]
 
 
 def test_tuples_and_attributes():
-    plan = ShardPlan(4, 2, 8)
+    grid = DeviceGrid(4, 2, 8)
     query, mask = TENSOR, axes_of((8, 16, 16))
-    assert plan.strategy(query) == (4, 2, 1, 1)
-    assert plan.strategy(mask) == (4, 1, 1)
-    assert plan.strategy(axes_of((1, 16, 16))) == (1, 1, 1)
-    assert plan.strategy(axes_of((16, 16))) == (1, 1)
-    assert plan.strategy(axes_of((1, 4, 1, 16))) == (1, 2, 1, 1)
-    attributes = plan.primitive_attributes([query, query, query, mask], [query, ROWS])
+    assert grid.strategy(query) == (4, 2, 1, 1)
+    assert grid.strategy(mask) == (4, 1, 1)
+    assert grid.strategy(axes_of((1, 16, 16))) == (1, 1, 1)
+    assert grid.strategy(axes_of((16, 16))) == (1, 1)
+    assert grid.strategy(axes_of((1, 4, 1, 16))) == (1, 2, 1, 1)
+    attributes = grid.primitive_attributes([query, query, query, mask], [query, ROWS])
     assert attributes == {
         "self_define_shard": True,
         "dev_matrix_shape": [4, 2],
@@ -53,12 +53,12 @@ def test_tuples_and_attributes():
     ("layout", "strategy"), [("BNSD", (2, 4, 1, 1)), ("BSND", (2, 1, 4, 1)), ("BSH", (2, 1, 4)), ("SBH", (1, 2, 4))]
 )
 def test_layouts_of_tensors(layout, strategy):
-    plan = ShardPlan(2, 4, 8, layout)
+    grid = DeviceGrid(2, 4, 8, layout)
     axes = LAYOUTS[layout].sharding
-    assert plan.strategy(axes) == strategy
+    assert grid.strategy(axes) == strategy
     require("Layout")
-    assert ShardPlan.from_strategies((strategy,) * 3, (strategy,), layout) == plan
-    described = plan.layout(axes).to_dict()
+    assert DeviceGrid.from_strategies((strategy,) * 3, (strategy,), layout) == grid
+    described = grid.layout(axes).to_dict()
     assert described["device_matrix"] == (2, 4)
     assert described["tensor_map"] == tuple({"dp": 1, "mp": 0, None: -1}[axis] for axis in axes)
 
@@ -81,25 +81,25 @@ def test_layouts_of_tensors(layout, strategy):
 )
 def test_wrong_strategies_say_so(arguments, message):
     with pytest.raises((TypeError, ValueError), match=message):
-        ShardPlan.from_strategies(*arguments)
+        DeviceGrid.from_strategies(*arguments)
 
 
 def test_devices_must_be_as_many_as_parts():
     with pytest.raises(ValueError, match=r"4 \* 2 = 8 for 4 devices"):
-        ShardPlan(4, 2, 4)
+        DeviceGrid(4, 2, 4)
 
 
 @pytest.mark.parametrize(
-    ("plan", "message"),
+    ("grid", "message"),
     [
-        (ShardPlan(4, 1, 4), "dp: got 4 for batch 2"),
-        (ShardPlan(1, 3, 3), "mp: got 3 for 8 heads"),
-        (ShardPlan(1, 8, 8), "mp: got 8 for 4 key/value heads"),
+        (DeviceGrid(4, 1, 4), "dp: got 4 for batch 2"),
+        (DeviceGrid(1, 3, 3), "mp: got 3 for 8 heads"),
+        (DeviceGrid(1, 8, 8), "mp: got 8 for 4 key/value heads"),
     ],
 )
-def test_shards_must_divide(plan, message):
+def test_shards_must_divide(grid, message):
     with pytest.raises(ValueError, match=message):
-        plan.local(Call(batch=2, heads=8, kv_heads=4, seq_q=8, seq_k=8, head_dim=8), 0)
+        grid.local(Call(batch=2, heads=8, kv_heads=4, seq_q=8, seq_k=8, head_dim=8), 0)
 
 
 def results(call, backend, query, key, value, d_output, mask, bias):
@@ -146,7 +146,7 @@ def test_shards_are_bit_equal_to_the_whole(mask, bias, backend):
     arrays = [random.standard_normal(shape).astype(dtype) for shape in of_tensors]
     arrays.append(None if mask == "none" else random.random(shapes[mask]) < 0.3)
     arrays.append(random.standard_normal(shapes[bias]).astype(dtype) if bias in shapes else None)
-    plan, expected = ShardPlan(2, 2, 4), results(whole, backend, *arrays)
+    grid, expected = DeviceGrid(2, 2, 4), results(whole, backend, *arrays)
     axes = [
         TENSOR,
         ROWS,
@@ -154,9 +154,9 @@ def test_shards_are_bit_equal_to_the_whole(mask, bias, backend):
         *[axes_of((4, 8, 1, 40))] * (bias == "per_key of all"),
     ]  # else batches share it
     for rank in range(4):
-        parts = [None if one is None else take(plan, one, axes_of(one.shape), rank) for one in arrays]
-        for one, right, own in zip(results(plan.local(whole, rank), backend, *parts), expected, axes):
-            np.testing.assert_array_equal(one, take(plan, right, own, rank))
+        parts = [None if one is None else take(grid, one, axes_of(one.shape), rank) for one in arrays]
+        for one, right, own in zip(results(grid.local(whole, rank), backend, *parts), expected, axes):
+            np.testing.assert_array_equal(one, take(grid, right, own, rank))
 
 
 SIZES = {"batch": 8, "heads": 4, "kv_heads": 2, "seq_q": 24, "seq_k": 24, "head_dim": 16, "dtype": "float32"}
@@ -247,7 +247,7 @@ def test_what_does_not_fit_the_call_is_refused(call, message):
 
 def test_dynamic_shapes_are_refused():
     with pytest.raises(ValueError, match="shapes that are known"):
-        ShardPlan(4, 2, 8).local(make_call(**{**SIZES, "batch": -1}), 0)
+        DeviceGrid(4, 2, 8).local(make_call(**{**SIZES, "batch": -1}), 0)
 
 
 @pytest.mark.parametrize("compact", [False, True])
@@ -267,7 +267,7 @@ def test_strategies_on_the_primitives_of_the_layer(layouts, monkeypatch):
     tiles = {"block_mask_shape": (1, SIZES["heads"], 1, 1), "block_mask_tile": 64}
     whole = make_call(**{**SIZES, **MASKED, **tiles, "head_dim": 16 if layouts else 8})
     shard = Sharding(ShardRequest(4, 2), 8, 3).shard(whole, (8, 24, 24))
-    cell = registry.build(shard.plan.local(whole, 3), "cpu", shard)
+    cell = registry.build(shard.grid.local(whole, 3), "cpu", shard)
     attributes = cell.forward.primitive.attrs
     assert attributes["self_define_shard"]
     if layouts:
@@ -287,7 +287,7 @@ def test_strategies_on_the_primitives_of_the_layer(layouts, monkeypatch):
 
 
 def test_shapes_of_the_whole_and_of_a_share():
-    shard = Shard(ShardPlan(4, 2, 8), 0)
+    shard = Shard(DeviceGrid(4, 2, 8), 0)
     infer = shard.infer_shapes((2, 2, 24, 16), [((2, 2, 24, 16), TENSOR), ((2, 2, 24), ROWS)])
     assert infer([2, 2, 24, 16], None) == ([2, 2, 24, 16], [2, 2, 24])
     assert infer([8, 4, 24, 16], None) == ([8, 4, 24, 16], [8, 4, 24])
@@ -311,5 +311,5 @@ def test_operators_take_masks_with_their_own_axes():
 
 
 def test_one_strategy_for_every_input_of_glue():
-    primitive = Shard(ShardPlan(4, 2, 8), 0).glue(ops.NotEqual(), ("dp", None, None), ())
+    primitive = Shard(DeviceGrid(4, 2, 8), 0).glue(ops.NotEqual(), ("dp", None, None), ())
     assert primitive.in_strategy == ((4, 1, 1), ())

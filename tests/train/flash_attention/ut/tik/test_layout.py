@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from flash_attention.kernels.tik.backward import items as backward
 from flash_attention.kernels.tik.forward import items as forward
-from flash_attention.kernels.tik.layout import HIDDEN_BY_BIAS, from_nz, nz_shape, pack_keep_bits, to_nz
+from flash_attention.kernels.tik.layout import HIDDEN_BY_BIAS, from_nz, nz_shape, store_keep_bits, to_nz
 from flash_attention.kernels.tik.row_layout import RowLayout
 from flash_attention.kernels.tik.varlen import Sequences
 
@@ -33,13 +33,13 @@ def test_from_nz_refuses_more_than_there_is():
 def test_keep_bits_of_one_query_stand_beside_those_of_the_next():
     problem = make_kernel_problem(2, 1, 18, 37, 16, dropout_rate=1 / 65536)
     bits = np.random.default_rng(0).integers(0, 256, (2, 1, 18, 5)).astype(np.uint8)
-    packed = pack_keep_bits(bits, problem)
+    packed = store_keep_bits(bits, problem)
     words = packed[:-32].reshape(2, 1, 3, 32, 2)
     for query in range(18):
         for byte in range(5):
             assert np.array_equal(words[:, :, byte // 2, query, byte % 2], bits[:, :, query, byte])
     with pytest.raises(ValueError, match="bits"):
-        pack_keep_bits(bits[:, :, :, :4], problem)
+        store_keep_bits(bits[:, :, :, :4], problem)
 
 
 def test_values_per_key_are_padded():

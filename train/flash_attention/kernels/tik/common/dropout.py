@@ -1,7 +1,7 @@
 """Dropout from packed keep decisions, one bit per score, expanded by vec_sel.
 
 One vec_sel covers 8 queries x 16 keys. Its 128 selection bits are 8 pairs of bytes, which stand side by side in the
-packed layout (layout.pack_keep_bits). 128 scores cost one instruction and 2 cycles on Vector, so a tile of 128 x 128
+packed layout (layout.store_keep_bits). 128 scores cost one instruction and 2 cycles on Vector, so a tile of 128 x 128
 takes 128 instructions. The row total is summed before dropout, so the tile goes to the Cube twice.
 """
 

@@ -270,4 +270,4 @@ def test_keep_bits_in_graph_are_those_packed_on_the_host(seq_q, seq_k):
     problem = make_kernel_problem(2, 3, seq_q, seq_k, 16, dropout_rate=100 / 65536)
     bits = np.random.default_rng(0).integers(0, 256, (2, 3, seq_q, -(-seq_k // 8))).astype(np.uint8)
     packed = _KeepOrder(problem)(Tensor(bits)).asnumpy()
-    np.testing.assert_array_equal(packed, layout.pack_keep_bits(bits, problem))
+    np.testing.assert_array_equal(packed, layout.store_keep_bits(bits, problem))

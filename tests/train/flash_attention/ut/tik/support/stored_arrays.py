@@ -106,7 +106,7 @@ def forward_inputs(
         bias = np.asarray(bias, np.float16)
         arrays.update({"key_bias": pack_bias(bias)} if call.bias == "per_key" else {"bias": _planes(bias)})
     if call.dropout_threshold:
-        arrays["keep"] = layout.pack_keep_bits(keep_bits, problem)
+        arrays["keep"] = layout.store_keep_bits(keep_bits, problem)
     if call.sinks:
         arrays["sinks"] = pack_sinks(sinks, problem)
     if problem.listed:

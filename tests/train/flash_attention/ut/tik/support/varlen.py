@@ -66,7 +66,7 @@ class Packing:
         if p.call.sinks:
             arrays["sinks"] = stored_arrays.pack_sinks(inputs.sinks, p)
         if p.call.dropout_threshold:
-            arrays["keep"] = layout.pack_keep_bits_of_sequences([bits[0] for bits in self.case.keep_bits()], p)
+            arrays["keep"] = layout.store_keep_bits_of_sequences([bits[0] for bits in self.case.keep_bits()], p)
         self.kernels = []
         for stage in stages:
             kernel = operators.build(stage, problem, tik, f"packed_{stage}", True)
