@@ -77,6 +77,17 @@ def test_beyond_composed(example: Callable[..., str], monkeypatch: pytest.Monkey
     assert (tmp_path / "steps.png").stat().st_size > 1000
 
 
+def test_long_text(example: Callable[..., str], tmp_path: Path) -> None:
+    """All kinds train from the same Parameters. If the window holds all tiles, they compute the same."""
+    options = ["--seq", "400", "--steps", "2", "--layers", "1", "--heads", "1", "--out", str(tmp_path), "--attention"]
+    kinds = "block-sparse", "window", "dense", "composed"
+    wide, narrow = (example("long_text", *options, *kinds, "--window", window) for window in ("3", "0"))
+    found = [[rows(printed, kind)[0] for kind in kinds] for printed in (wide, narrow)]
+    assert all(abs(one[place] - found[0][3][place]) <= 2e-4 for one in found[0] for place in (0, 1))
+    assert found[1][2][:2] == found[0][2][:2] and len({tuple(one[:1]) for one in found[1][:3]}) == 3
+    assert (tmp_path / "loss.png").stat().st_size > 1000
+
+
 def test_tik_softmax(example: Callable[..., str], tmp_path: Path) -> None:
     pytest.importorskip("tikemu")
     sizes = ["--rows", "8", "--columns", "256", "--cores", "4"]
