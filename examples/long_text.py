@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Train a GPT on long pieces of text with block-sparse attention, and compare it with other attention.
+"""Train a GPT on long pieces of text with block-sparse attention and with other attention.
 
     python examples/long_text.py
     python examples/long_text.py --seq 2048 --attention block-sparse dense composed
@@ -12,6 +12,7 @@ attention written in MindSpore operators. All train on the same pieces from the 
 from __future__ import annotations
 
 import argparse
+import functools
 from pathlib import Path
 
 import mindspore as ms
@@ -64,7 +65,7 @@ def main() -> None:
     for kind in arguments.attention:
         ms.set_seed(arguments.seed)
         np.random.seed(arguments.seed)
-        make = (lambda kind: lambda: attention_of(kind, arguments))(kind)
+        make = functools.partial(attention_of, kind, arguments)
         model = small_gpt.GPT(arguments.layers, arguments.heads, arguments.head_dim, make)
         source = small_gpt.batches(text, 1, arguments.seq, arguments.seed)
         losses, seconds = small_gpt.train(model, source, arguments.steps, label=kind)
