@@ -25,7 +25,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("isa", dict.fromkeys((ISAS[0], ISAS[-1])))
+@pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_any_number_of_threads(case, isa, threads):
     with instruction_set(isa):

@@ -185,8 +185,9 @@ int run_backward(const Problem& p, const BackwardInputs& inputs, const BackwardO
   plan.problem = p;
   plan.inputs = inputs;
   plan.outputs = outputs;
-  plan.query_tiles = (p.seq_q + kBackwardRows - 1) / kBackwardRows;
-  plan.key_tiles = (p.seq_k + 127) / 128;
+  plan.tile = kernels->tile;
+  plan.query_tiles = (p.seq_q + plan.tile - 1) / plan.tile;
+  plan.key_tiles = (p.seq_k + plan.tile - 1) / plan.tile;
   // The gradient of the scores is stored with the scale of the scores in it, unless the bias wants it plain.
   const float scale = static_cast<float>(p.scale);
   plan.score_gradient_scale = bias.wanted ? 1.0f : scale;
@@ -225,7 +226,7 @@ int run_backward(const Problem& p, const BackwardInputs& inputs, const BackwardO
   const auto slice_rows = [&](int64_t slice) { return std::min(kSliceRows, p.seq_q - slice * kSliceRows); };
   const auto fully_masked = [&](int64_t batch, int64_t tile) {
     const Band band = p.band_of(batch);
-    const int64_t first = tile * kBackwardRows, last = std::min(first + kBackwardRows, p.seq_q) - 1;
+    const int64_t first = tile * plan.tile, last = std::min(first + plan.tile, p.seq_q) - 1;
     return band.lo(first) >= band.hi(last);
   };
 
@@ -255,7 +256,7 @@ int run_backward(const Problem& p, const BackwardInputs& inputs, const BackwardO
       // Query tiles that no key tile visits are written by nobody else.
       for (int64_t head = first_head; head < first_head + wave_heads; ++head) {
         for (int64_t tile = 0; tile < plan.query_tiles; ++tile) {
-          const int64_t first = tile * kBackwardRows, count = std::min(kBackwardRows, p.seq_q - first);
+          const int64_t first = tile * plan.tile, count = std::min(plan.tile, p.seq_q - first);
           if (!fully_masked(head / p.heads, tile)) continue;
           plan.clear_d_query(head / p.heads, head % p.heads, first, count);
           kernels->finish_d_query(plan, head, first, count);

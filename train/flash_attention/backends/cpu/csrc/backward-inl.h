@@ -36,17 +36,17 @@ struct TaskKeys {
   Rows d_keys() const { return key_rows(problem, plan.outputs.d_key, batch, kv_head, tile.first); }
   Rows d_values() const { return value_rows(problem, plan.outputs.d_value, batch, kv_head, tile.first); }
   Rows queries(int64_t g, int64_t index) const {
-    return query_rows(problem, problem.query, batch, head(g), index * kBackwardRows);
+    return query_rows(problem, problem.query, batch, head(g), index * kQueryRows);
   }
   Rows d_outputs(int64_t g, int64_t index) const {
-    return output_rows(problem, plan.inputs.d_output, batch, head(g), index * kBackwardRows);
+    return output_rows(problem, plan.inputs.d_output, batch, head(g), index * kQueryRows);
   }
-  int64_t rows(int64_t index) const { return Band::min(problem.seq_q - index * kBackwardRows, kBackwardRows); }
+  int64_t rows(int64_t index) const { return Band::min(problem.seq_q - index * kQueryRows, kQueryRows); }
   // The first query tile from `index` on that sees some of the keys; plan.query_tiles where there is none.
   int64_t seeing(int64_t index) const {
     for (; index < plan.query_tiles; ++index) {
       // The tile's ends first: most tiles of a banded problem are out of sight.
-      const int64_t first = index * kBackwardRows, lo = band.lo(first), hi = band.hi(first + rows(index) - 1);
+      const int64_t first = index * kQueryRows, lo = band.lo(first), hi = band.hi(first + rows(index) - 1);
       if (lo >= tile.first + tile.count) break;
       if (hi > tile.first && lo < hi) return index;
     }
@@ -103,20 +103,20 @@ struct BackwardTileBase {
     key = arena.take<Unit>(Math::kParts * kKeyTile * units);
     value = arena.take<Unit>(Math::kParts * kKeyTile * value_units);
     key_stacked = arena.take<Unit>(kKeyTile / Math::kPerUnit * stacked_stride);
-    query = arena.take<Unit>(kBackwardRows * row_stride);
-    d_output = arena.take<Unit>(kBackwardRows * output_row_stride);
+    query = arena.take<Unit>(kQueryRows * row_stride);
+    d_output = arena.take<Unit>(kQueryRows * output_row_stride);
     pack = arena.take<Unit>(kLanes * (row_stride > output_row_stride ? row_stride : output_row_stride));
     d_key = arena.take<float>(kKeyTile * sum_stride);
     d_value = arena.take<float>(kKeyTile * value_sum_stride);
     edge = arena.take<float>(Math::kStrip * sum_stride);
     columns = arena.take<float>(kKeyTile);
-    shift = arena.take<float>(kBackwardRows);
-    rest = arena.take<float>(kBackwardRows);
-    delta = arena.take<float>(kBackwardRows);
-    inputs.allocate(arena, problem, kBackwardRows);
+    shift = arena.take<float>(kQueryRows);
+    rest = arena.take<float>(kQueryRows);
+    delta = arena.take<float>(kQueryRows);
+    inputs.allocate(arena, problem, kQueryRows);
     scores.allocate(arena, true);
     probability_gradients.allocate(arena, false);
-    if (problem.capped() && plan.outputs.d_bias) bias_gradient = arena.take<float>(kBackwardRows * kBiasStride);
+    if (problem.capped() && plan.outputs.d_bias) bias_gradient = arena.take<float>(kQueryRows * kBiasStride);
   }
   static constexpr int64_t kBiasStride = tile_stride(kKeyTile);
   FA_INLINE void fetch() {
@@ -142,8 +142,8 @@ struct BackwardTile<Float32Math> : BackwardTileBase<Float32Math> {
   BackwardTile(const BackwardPlan& all, Arena& arena) : BackwardTileBase(all, arena) {
     query_stacked = query;
     d_output_stacked = d_output;
-    probability = arena.take<float>(kBackwardRows * kStride);
-    score_gradient = arena.take<float>(kBackwardRows * kStride);
+    probability = arena.take<float>(kQueryRows * kStride);
+    score_gradient = arena.take<float>(kQueryRows * kStride);
   }
   void load_rows(const Rows& query_rows, const Rows& d_output_rows) {
     Pack<Float32Math>::rows(query_rows, q.count, q.padded, query);
@@ -189,9 +189,9 @@ struct PairedBackwardTile : BackwardTileBase<Math> {
   uint32_t* score_gradient_rows;  // [row][kByKeyStride]: two keys in a unit
 
   PairedBackwardTile(const BackwardPlan& all, Arena& arena) : BackwardTileBase<Math>(all, arena) {
-    query_stacked = arena.take<uint32_t>(kBackwardRows / 2 * this->stacked_stride);
-    d_output_stacked = arena.take<uint32_t>(kBackwardRows / 2 * this->output_stacked_stride);
-    score_gradient_rows = arena.take<uint32_t>(kBackwardRows * kByKeyStride);
+    query_stacked = arena.take<uint32_t>(kQueryRows / 2 * this->stacked_stride);
+    d_output_stacked = arena.take<uint32_t>(kQueryRows / 2 * this->output_stacked_stride);
+    score_gradient_rows = arena.take<uint32_t>(kQueryRows * kByKeyStride);
   }
   void load_rows(const Rows& query_rows, const Rows& d_output_rows) {
     Pack<Math>::both(query_rows, this->q.count, this->q.padded, this->query, query_stacked);
@@ -225,8 +225,8 @@ struct BackwardTile<Bf16MathOf<S>> : PairedBackwardTile<Bf16MathOf<S>> {
   uint32_t* score_gradient;  // likewise
 
   BackwardTile(const BackwardPlan& all, Arena& arena) : PairedBackwardTile<Math>(all, arena) {
-    probability = arena.take<uint32_t>(kBackwardRows / 2 * kByRowStride);
-    score_gradient = arena.take<uint32_t>(kBackwardRows / 2 * kByRowStride);
+    probability = arena.take<uint32_t>(kQueryRows / 2 * kByRowStride);
+    score_gradient = arena.take<uint32_t>(kQueryRows / 2 * kByRowStride);
   }
   static int64_t at(int64_t row, int64_t column) { return row / 2 * kByRowStride + column; }
 
@@ -339,7 +339,9 @@ void find_rows(BackwardTile<Math>& tile, const KeyTile& k) {
     const int64_t from = k.first + strip * Math::kStrip;
     const int64_t to = Band::min(from + Math::kStrip, k.first + k.count);
     int64_t first = 0, last = q.count;
-    const auto hidden = [&](int64_t row) { return !tile.inputs.may_see(row, from - k.first); };
+    const auto hidden = [&](int64_t row) {
+      return !tile.inputs.may_see(row, from - k.first) && !tile.inputs.may_see(row, to - 1 - k.first);
+    };
     while (first < last && (q.hi[first] <= from || hidden(first))) ++first;
     while (last > first && (q.lo[last - 1] >= to || hidden(last - 1))) --last;
     if (first == last) first = last = 0;
@@ -463,8 +465,9 @@ bool backward_rows_of(BackwardTile<Math>& tile, const KeyTile& k, int64_t batch,
   const Problem& p = tile.problem;
   const QueryTile& q = tile.q;
   const int64_t row = (batch * p.heads + head) * p.seq_q + q.first;
-  const int64_t first = (q.union_lo() <= k.first ? 0 : (q.union_lo() - k.first) / kPanel * kPanel);
-  const int64_t last = k.column(q.union_hi());
+  // A strip of keys may reach into the panels before and behind those that rows see.
+  const int64_t first = k.column(q.union_lo()) / Math::kStrip * Math::kStrip / kPanel * kPanel;
+  const int64_t last = round_up(k.column(q.union_hi()), Math::kStrip);
   const bool seen = tile.inputs.load_mask(p, batch, head, q, k);
   if (seen) {
     tile.inputs.load_rest(p, batch, head, q, k);
@@ -563,7 +566,7 @@ void backward_keys(const BackwardTask& whole, const NextTask<BackwardTask>& next
     const int64_t turn_base = ((whole.group - plan.first_group) * p.group() + g) * plan.query_tiles;
     std::memset(tile.columns, 0, kKeyTile * sizeof(float));
     for (int64_t index = task.seeing(0); index < plan.query_tiles; index = task.seeing(index + 1)) {
-      tile.q.set(task.band, index * kBackwardRows, task.rows(index), Math::kStrip);
+      tile.q.set(task.band, index * kQueryRows, task.rows(index), Math::kStrip);
       if (!packed) {
         Pack<Math>::transposed(keys, k.count, padded, tile.pack, tile.key);
         Pack<Math>::transposed(values, k.count, padded, tile.pack, tile.value);

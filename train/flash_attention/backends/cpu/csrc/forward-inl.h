@@ -61,7 +61,7 @@ struct ForwardTile {
   float* all_output;   // [row][output_stride], not normalised
   float* all_shift;    // [row]: minus the running maximum
   float* all_sums;     // [row][kLanes]: partial sums of the probabilities
-  QueryTile blocks[kForwardRows / kQueryRows];
+  QueryTile blocks[(kForwardRows + kQueryRows - 1) / kQueryRows];
   // The block of rows at work, at most kQueryRows.
   const QueryTile* q;
   PairInputs inputs;
@@ -89,7 +89,7 @@ struct ForwardTile {
     query_stride = Pack<Math>::row_stride(p.head_dim);
     value_stride = Pack<Math>::stacked_stride(p.value_dim);
     output_stride = tile_stride(p.value_dim);
-    const int64_t all = task.plan->rows, most = Band::min(all, kQueryRows);
+    const int64_t all = round_up(task.plan->rows, Math::kStrip), most = Band::min(all, kQueryRows);
     all_query = arena.take<Unit>(all * query_stride);
     all_output = arena.take<float>(all * output_stride);
     all_shift = arena.take<float>(all);

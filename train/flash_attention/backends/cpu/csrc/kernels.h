@@ -38,8 +38,7 @@ struct NextTask {
 // Rows of a head that backward_rows takes at a time.
 constexpr int64_t kSliceRows = 256;
 
-// Query rows per tile of the backward pass. Results depend on it (order of the sums), so it is the same everywhere.
-constexpr int64_t kBackwardRows = 128;
+constexpr int64_t kMostTile = 128;  // query rows, or keys, of the largest tile of any target
 
 // One task: one key tile of one key/value head, over all query tiles that see it. Tasks of the same head add to the same
 // rows of d_query: the turn of each query tile says how many key tiles have added to it, and they do so in order.
@@ -47,6 +46,7 @@ struct BackwardPlan {
   Problem problem;
   BackwardInputs inputs;
   BackwardOutputs outputs;
+  int64_t tile;  // Kernels::tile
   int64_t query_tiles;  // per head
   int64_t key_tiles;
   int64_t first_group;  // the current wave: key/value heads [first_group, first_group + groups) of batch * kv_heads
@@ -128,6 +128,8 @@ struct BackwardTask {
 
 struct Kernels {
   const char* isa;
+  // Query rows and keys per tile of the backward pass. Results depend on it (order of the sums), not on the number of threads.
+  int64_t tile;
   int64_t (*forward_scratch)(const ForwardPlan& plan);
   void (*forward_task)(const ForwardTask& task, const NextTask<ForwardTask>& next, char* scratch);
   int64_t (*backward_scratch)(const BackwardPlan& plan);

@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "gemm-inl.h"
+#include "kernels.h"
 #include "problem.h"
 
 namespace flash_attention {
@@ -75,8 +76,6 @@ inline void load_row(DType dtype, const void* src, int64_t count, float* dst) {
 inline void store_row(DType dtype, const float* src, float factor, int64_t count, void* dst) {
   with_type(dtype, [&](auto type) { store_row_as<type.value>(src, factor, count, static_cast<char*>(dst)); });
 }
-
-constexpr int64_t kNonFiniteRows = 128;  // of the largest tile
 
 // Rows of one head in user memory: `columns` values each, `stride` bytes from one to the next.
 struct Rows {
@@ -340,7 +339,7 @@ struct NonFinite {
   Rows source;
   int64_t count;
   float* row;  // scratch of one row
-  bool found[kNonFiniteRows];
+  bool found[kMostTile];
 
   template <class Math>
   void clear(const Rows& rows, int64_t rows_count, typename Math::Unit* tile, float* scratch) {

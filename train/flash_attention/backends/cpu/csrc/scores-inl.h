@@ -5,6 +5,7 @@
 #include <cfloat>
 #include <cstdint>
 #include <cstring>
+#include <numeric>
 
 #include "exp2-inl.h"
 #include "kernels.h"
@@ -15,12 +16,12 @@
 namespace flash_attention {
 namespace {
 
-constexpr int64_t kKeyTile = 128;            // keys of a tile; the grid starts at key 0
+// Keys of a tile: whole strips of the micro-kernel, and whole words of bits. The grid starts at key 0.
+constexpr int64_t kKeyTile = kMostTile / std::lcm(32, kRows) * std::lcm(32, kRows);
 constexpr int64_t kWords = kKeyTile / 32;    // words of bits per row of a tile
 constexpr int64_t kPanels = kKeyTile / kPanel;
-constexpr int64_t kQueryRows = kBackwardRows;  // query rows of the largest tile
+constexpr int64_t kQueryRows = kKeyTile;      // query rows of the largest tile
 constexpr float kInfinity = __builtin_inff();
-static_assert(kNonFiniteRows >= kKeyTile && kNonFiniteRows >= kQueryRows, "NonFinite holds a tile of either side");
 
 // Bump allocator; with base null it only measures.
 class Arena {
@@ -42,7 +43,7 @@ class Arena {
 // From one part of a row of probabilities or score gradients to the next, in units: as many as a tile has.
 template <class Math>
 constexpr int64_t kNextPart = kKeyTile / Math::kPerUnit;
-static_assert(kKeyTile == kBackwardRows, "they are summed over keys, or over query rows");
+static_assert(kKeyTile == kQueryRows, "they are summed over keys, or over query rows");
 
 // Clears a panel of such a row.
 template <class Math>

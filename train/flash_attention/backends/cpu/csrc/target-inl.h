@@ -176,6 +176,7 @@ struct Target<Float32Math> : Entry<Float32Math> {
 template <class Of = Target<TargetMath>>
 constexpr Kernels make_kernels(const char* isa) {
   return {isa,
+          kKeyTile,
           Of::forward_scratch,
           Of::forward,
           Of::backward_scratch,

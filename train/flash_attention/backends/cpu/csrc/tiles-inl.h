@@ -320,7 +320,7 @@ inline void transpose_tile(const uint32_t* src, ptrdiff_t src_stride, uint32_t* 
 template <class S, class T, int kCount>
 struct BackwardTile<TileMathOf<S, T, kCount>> : PairedBackwardTile<TileMathOf<S, T, kCount>> {
   using Math = TileMathOf<S, T, kCount>;
-  static constexpr int64_t kByRowStride = tile_stride(kCount * kBackwardRows / 2);
+  static constexpr int64_t kByRowStride = tile_stride(kCount * kQueryRows / 2);
   static constexpr int64_t kNextOfStrip = kTileSide * kPanel;  // from one part to the next
   static constexpr Left kByRow = Left::kRowMajor;
   uint32_t* probability;           // [key][kByRowStride]: two rows in a unit

@@ -15,7 +15,7 @@ struct Simd {
   using F = __m256;
   using U = __m256i;
   static constexpr int kLanes = 8;
-  static constexpr int kRows = 4;
+  static constexpr int kRows = 6;  // eight sums leave gaps in two multiply-add units of a latency of four
   static constexpr int kVectors = 2;
   static constexpr bool kBf16 = false;
 
