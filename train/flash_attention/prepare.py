@@ -121,7 +121,7 @@ def _varlen(tensors, inputs, names, rules, options, backend, device, _) -> nn.Ce
     )
     looks = device == "CPU" and (not call.varlen.constant or call.prefix)
     check = NumberCheck(functools.partial(check_ends, call), names) if looks else None
-    return fix_dtypes(WithSelectedInputs(registry.build(call, backend), call, check))
+    return fix_dtypes(WithSelectedInputs(registry.build(call, registry.choose(call, backend)), call, check))
 
 
 @remembered
@@ -156,8 +156,8 @@ def _paged(tensors, inputs, names, rules, options, backend, device, _) -> nn.Cel
         check = NumberCheck(lambda tables, lengths, _: check_pages(call, tables, lengths), names)
     if call.empty:  # its cell reads no tensor
         empty = replace(call, value_dim=value_head_dim or call.value_dim)
-        return fix_dtypes(WithSelectedInputs(registry.build(empty, backend), call, check))
-    run = WithSelectedInputs(registry.build(call, backend), call, check)
+        return fix_dtypes(WithSelectedInputs(registry.build(empty, registry.choose(empty, backend)), call, check))
+    run = WithSelectedInputs(registry.build(call, registry.choose(call, backend)), call, check)
     if wide is not query or value_head_dim is not None:
         run = Widened(run, query.shape[-1], wide.shape[-1], value_head_dim, return_lse)
     return fix_dtypes(run)

@@ -220,24 +220,16 @@ def choose(call: Call, requested: str | None = None, sharded: bool = False) -> B
     raise RuntimeError(f"no backend can run this call on {call.device}: " + "; ".join(reasons))
 
 
-def build(call: Call, requested: str | Backend | None = None, shard: Shard | None = None) -> Cell:
-    """Return the Cell for `call` (see `Backend.build`) of a backend. `requested` is the backend that `choose` gave,
-    or a name or None for `choose`.
-    """
-    chosen = requested if isinstance(requested, Backend) else choose(call, requested, shard is not None)
-    if not call.empty:
-        return _build(chosen.name, call, shard)
+@functools.lru_cache(maxsize=256)
+def build(call: Call, backend: Backend, shard: Shard | None = None) -> Cell:
+    """Return the Cell for a call, see `Backend.build`, of the backend that `choose` gave."""
     from flash_attention.backends.composed.empty import EmptyAttention
 
-    return EmptyAttention(call)
-
-
-@functools.lru_cache(maxsize=256)
-def _build(name: str, call: Call, shard: Shard | None) -> Cell:
+    if call.empty:
+        return EmptyAttention(call)
     _warn_of_duplicate_installs()
     if call.dropout_threshold and not call.keep_bits:
         _warn_of_rounding(call.rules.dropout_rate, call.dropped_share)
-    backend = get_backend(name)
     return backend.build(call) if shard is None else backend.build(call, shard)
 
 

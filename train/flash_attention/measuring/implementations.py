@@ -157,7 +157,7 @@ class Flash(_MindSpore):
         class Network(nn.Cell):
             def __init__(self):
                 super().__init__()
-                self.attend, self.given = registry.build(case.call, "cpu"), given
+                self.attend, self.given = registry.build(case.call, registry.choose(case.call, "cpu")), given
 
             def construct(self, query, key, value):
                 return self.attend(query, key, value, self.given)[0]

@@ -139,7 +139,7 @@ def test_recomputation_runs_the_attention_again(mode, monkeypatch):
             return self.double(query), None
 
     monkeypatch.setattr(math.BACKEND, "build", lambda call: Counting(), raising=False)
-    registry._build.cache_clear()
+    registry.build.cache_clear()
     prepare._dense.cache_clear()
     try:
         for recompute in (False, True):
@@ -152,5 +152,5 @@ def test_recomputation_runs_the_attention_again(mode, monkeypatch):
             step(hidden).asnumpy()
             assert len(runs) == 1 + recompute
     finally:
-        registry._build.cache_clear()
+        registry.build.cache_clear()
         prepare._dense.cache_clear()

@@ -176,9 +176,9 @@ def test_a_broken_kernel_is_found(emulator: card.Emulator, monkeypatch, name: st
         return changed(described, rules=rules)
 
     monkeypatch.setattr(describe, "kernel_problem", wrong)
-    registry._build.cache_clear()
+    registry.build.cache_clear()
     result = experiments.perform(BY_NAME[name], emulator)
-    registry._build.cache_clear()
+    registry.build.cache_clear()
     assert result["result"] == "FAILED" and "error over the baseline's" in result["found"]
 
 
