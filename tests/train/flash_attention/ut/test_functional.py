@@ -1,7 +1,5 @@
 """`scaled_dot_product_attention` with torch's meaning, and what `flash_attention` adds to the layer."""
 
-import re
-
 import mindspore as ms
 import numpy as np
 import pytest
@@ -227,20 +225,17 @@ def test_a_given_seed_decides_what_dropout_drops_in_a_graph_too(backend, mode):
     [
         ({"is_causal": True, "attn_mask": (9, 13)}, ValueError, "attn_mask: given together with is_causal=True"),
         ({"attn_mask": (9, 12)}, ValueError, r"attn_mask: got shape \(9, 12\), allowed is any that broadcasts to"),
-        ({"attn_mask": (1, 2, 3, 9, 13)}, ValueError, "attn_mask: got shape"),
         (
             {"query": (3, 9, 16), "key": (3, 13, 16), "value": (3, 13, 16), "attn_mask": (2, 9, 13)},
             *(ValueError, r"attn_mask: got shape \(2, 9, 13\), allowed is any that broadcasts to \(3, 9, 13\)"),
         ),
         ({"attn_mask": (9, 13), "mask_dtype": np.int32}, TypeError, "attn_mask: got dtype int32, allowed are bool"),
-        ({"attn_mask": (9, 13), "mask_dtype": np.float16}, TypeError, "attn_mask: got dtype float16"),
         ({"query": (9,)}, ValueError, r"query: got shape \(9,\)"),
         ({"key": (4, 3, 13, 16)}, ValueError, "query, key, value: got shapes"),
         ({"key": (2, 2, 13, 16), "enable_gqa": True}, ValueError, "key: got 2 heads, which do not divide the 3 heads"),
         ({"value": (2, 6, 13, 16), "enable_gqa": True}, ValueError, "value: got 6 heads, which do not divide the 3"),
         ({"key": (2, 3, 13, 8), "value": (2, 3, 13, 8)}, ValueError, "key: got head_dim 8"),
         ({"attn_mask": (9, 13), "mask_dtype": np.int16}, TypeError, r"and float32 \(added\)$"),
-        ({"dropout_p": 1.5}, ValueError, "dropout_p: got 1.5, allowed is 0 <= dropout_p < 1$"),
     ],
 )
 def test_bad_arguments(change, error, message, mode):
@@ -263,38 +258,6 @@ def test_1_is_no_true_after_a_call_with_true_either():
             flash_attention(query, query, query, **{"return_lse": True, **wrong})
     with pytest.raises(TypeError, match="bias_grad: got int 1, allowed is True or False"):
         flash_attention_varlen(packed, packed, packed, ends, ends, bias_grad=1)
-
-
-@pytest.mark.parametrize("place", range(3))
-@pytest.mark.parametrize("wrong", [None, 3, np.ones((2, 3, 9, 16), np.float32)], ids=["none", "int", "numpy"])
-def test_what_is_no_tensor_is_named(place, wrong):
-    tensors = [draw(2, 3, 9, 16)] * 3
-    tensors[place] = wrong
-    name = ("query", "key", "value")[place]
-    for function in (flash_attention, scaled_dot_product_attention):
-        with pytest.raises(TypeError, match=f"{name}: got {type(wrong).__name__}, allowed is a Tensor"):
-            function(*tensors)
-
-
-@pytest.mark.parametrize("wrong", [[1], {}], ids=["list", "dict"])
-def test_arguments_without_a_hash_are_named(wrong):
-    rows, ends = draw(8, 2, 16), (0, 8)
-    for name in ("backend", "head_dim", "scale"):
-        message = f"{name}: got .*{re.escape(repr(wrong))}"
-        with pytest.raises((TypeError, ValueError), match=message):
-            flash_attention(*[draw(2, 3, 9, 16)] * 3, **{name: wrong})
-        with pytest.raises((TypeError, ValueError), match=message):
-            flash_attention_varlen(rows, rows, rows, ends, ends, **{name: wrong})
-    with pytest.raises(TypeError, match="cu_seqlens_k: got"):
-        flash_attention_varlen(rows, rows, rows, ends, np.array(ends))
-
-
-def test_seeds_are_checked():
-    tensors = tensors_of(1, 2)
-    with pytest.raises(ValueError, match=r"seed: got int32 of shape \(2,\), allowed is int64 of shape \(2,\)"):
-        flash_attention(*tensors, dropout_rate=0.1, seed=Tensor([1, 2], ms.int32))
-    with pytest.raises(TypeError, match="seed: got int, allowed is a Tensor"):
-        flash_attention(*tensors, dropout_rate=0.1, seed=3)
 
 
 @pytest.mark.parametrize(("mode", "backend"), MODES_AND_BACKENDS, indirect=["mode"])

@@ -97,14 +97,8 @@ def test_bad_inputs_are_named():
     _, _, *caches, tables = pages(LENGTHS, 16, *OF_CACHE)
     query, lengths = Tensor(random(4, 1, HEADS, DIM)), numbers(*LENGTHS)
     keys, values, tables = *map(Tensor, caches), Tensor(tables)
-    with pytest.raises(
-        TypeError, match="key_cache: got dtype int8, allowed are float32; quantised caches are out of scope"
-    ):
-        paged_attention(query, keys.astype(ms.int8), values, tables, lengths)
     with pytest.raises(ValueError, match=r"context_lens: got shape \(3,\), allowed is \(batch,\) = \(4,\)"):
         paged_attention(query, keys, values, tables, lengths[:3])
-    with pytest.raises(TypeError, match="block_tables: got dtype float32, allowed are int32, int64"):
-        paged_attention(query, keys, values, tables.astype(ms.float32), lengths)
     with pytest.raises(NotImplementedError, match="paged_attention: it has no gradient"):
         ops.grad(lambda query: paged_attention(query, keys, values, tables, lengths))(query)
 

@@ -163,8 +163,6 @@ def test_lengths_are_checked():
         call((4, 8))
     with pytest.raises(TypeError, match=r"cu_seqlens_q: got \(4.0, 8\), allowed is a tuple or list of integers"):
         call((4.0, 8))
-    with pytest.raises(TypeError, match="cu_seqlens_q: got dtype float32, allowed are int32, int64"):
-        call(Tensor([8.0]))
     call((8,))  # the process is fine
 
 
@@ -175,26 +173,6 @@ def test_half_precision_sinks_are_taken_as_they_are(mode):
         for dtype in (np.float16, np.float32)
     ]
     np.testing.assert_array_equal(*outputs)
-
-
-@pytest.mark.parametrize(
-    ("given", "error", "message"),
-    [
-        ({"sinks": (3,)}, ValueError, r"sinks: got shape \(3,\), allowed is \(heads,\), here \(4,\)"),
-        ({"prefix": (4,)}, ValueError, r"prefix: got shape \(4,\), allowed is \(sequences\), here \(5\)"),
-        ({"prefix": (5,), "causal": False}, ValueError, "prefix: given without causal=True"),
-        ({"prefix": (5,), "window_size": (3, -1)}, ValueError, "prefix, window_size: got a prefix together with"),
-        ({"segment_ids": (1, 140)}, ValueError, "segment_ids, cu_seqlens_q, cu_seqlens_k: got segment ids beside"),
-        ({"kv_segment_ids": (1, 749)}, ValueError, "segment_ids, cu_seqlens_q, cu_seqlens_k: got segment ids beside"),
-    ],
-    ids=["sinks", "prefix", "causal", "window", "segments", "kv_segments"],
-)
-@pytest.mark.parametrize("backend", ["cpu", "math"])
-def test_what_is_not_allowed_is_named(given, error, message, backend):
-    dtypes = {"sinks": np.float32, "prefix": np.int32, "segment_ids": np.int32, "kv_segment_ids": np.int32}
-    rules = {name: Tensor(np.zeros(value, dtypes[name])) if name in dtypes else value for name, value in given.items()}
-    with pytest.raises(error, match=message):
-        flash_attention_varlen(*tensors_of(), *LENGTHS, **{"causal": True, **rules}, backend=backend)
 
 
 def test_prefixes_are_checked():
@@ -240,8 +218,6 @@ def test_bad_biases_and_bits_are_named():
         with pytest.raises(ValueError, match=re.escape(f"bias: got shape {shape}, allowed is (heads or 1, ")):
             flash_attention_varlen(*tensors, *LENGTHS, bias=Tensor(draw(*shape)))
     bias = Tensor(draw(4, keys))
-    with pytest.raises(TypeError, match="bias: got dtype int32"):
-        flash_attention_varlen(*tensors, *LENGTHS, bias=bias.astype(ms.int32))
     bits = Tensor(np.zeros(4 * (5 + 3 * 0 + 130 * 18 + 2 * 75), np.uint8))
     with pytest.raises(ValueError, match=r"keep_bits: got shape \(1, 4, 5, 1\), allowed is \(bytes,\)"):
         flash_attention_varlen(*tensors, *LENGTHS, dropout_rate=0.5, keep_bits=bits[:20].reshape(1, 4, 5, 1))

@@ -44,20 +44,8 @@ def test_the_positional_signature_is_the_one_users_have():
     ("arguments", "error", "message"),
     [
         ({"head_dim": 0}, ValueError, "head_dim: got 0, allowed is an integer from 1 to 576"),
-        ({"head_dim": "64"}, TypeError, "head_dim: got str"),
-        ({"dropout_rate": 1.0}, ValueError, "dropout_rate: got 1.0"),
-        ({"prev_block_num": -1}, ValueError, "prev_block_num: got -1"),
-        ({"tiling_stgy_name": "none"}, ValueError, "tiling_stgy_name: got 'none', allowed are sparse"),
-        ({"dp": 0}, ValueError, "dp: got 0"),
-        ({"mp": 1.0}, TypeError, "mp: got float"),
-        ({"have_attention_mask_batch": 1}, TypeError, "have_attention_mask_batch: got int"),
-        ({"backend": "gpu"}, ValueError, "backend: got 'gpu'"),
-        ({"input_layout": "BHSD"}, ValueError, "input_layout: got 'BHSD'"),
         ({"input_layout": "TH"}, ValueError, "batch: needed with input_layout TH"),
         ({"batch": 2}, ValueError, "batch: got 2 with input_layout BNSD, allowed only with TH"),
-        ({"causal_alignment": "bottom"}, ValueError, "causal_alignment: got 'bottom'"),
-        ({"alibi_grad": 0}, TypeError, "alibi_grad: got int"),
-        ({"seed": -1}, ValueError, "seed: got -1"),
     ],
 )
 def test_bad_rules_are_refused_when_the_layer_is_made(arguments, error, message):
@@ -168,11 +156,8 @@ def test_bad_inputs_are_refused_before_anything_runs(backend, mode):
         ((query[0], key, value), ValueError, "query: got rank 3"),
         ((query, key.astype(ms.float16), value), TypeError, "key: got dtype float16"),
         ((query, key, value, Tensor(np.ones((2, 56, 40), np.uint8))), ValueError, "attention_mask: got shape"),
-        ((query, key, value, Tensor(np.ones((2, 40, 56), np.int32))), TypeError, "attention_mask: got dtype int32"),
         ((query, key, value, None, alibi), ValueError, "alibi_mask: given to a layer with alibi=False"),
         (tuple(draw(2, 2, 8, 16) for _ in range(3)), ValueError, "query: got head_dim 16 .* layer's head_dim 32"),
-        ((query, key, value, True), TypeError, "attention_mask: got bool, allowed is a Tensor"),
-        ((query, key, None), TypeError, "value: got NoneType, allowed is a Tensor"),
     ):
         with pytest.raises(error, match=message):
             layer(*arguments)

@@ -1,4 +1,7 @@
-"""Errors name arguments as the caller of an adapter wrote them, in every adapter."""
+"""Check every argument of every public function.
+
+Errors name an argument as the caller wrote it.
+"""
 
 import inspect
 import re
@@ -6,7 +9,18 @@ import re
 import mindspore as ms
 import numpy as np
 import pytest
-from flash_attention import flash_attention, paged_attention, prepare, scaled_dot_product_attention
+from flash_attention import (
+    FlashAttention,
+    KVCache,
+    flash_attention,
+    flash_attention_varlen,
+    paged_attention,
+    paged_caches,
+    prepare,
+    reshape_and_cache,
+    rotary_embedding,
+    scaled_dot_product_attention,
+)
 from flash_attention.call.names import renamed
 from flash_attention.compat import ascend910, flash_attn, mindnlp, mindspore_ops, transformers
 from flash_attention.compat.flash_attn import bert_padding
@@ -29,6 +43,29 @@ def layer(query, key, value, attn_mask=None, alibi_mask=None):
     return ascend910.FlashAttention(16, alibi=True)(query, key, value, attn_mask, alibi_mask)
 
 
+def new_layer(
+    query,
+    key,
+    value,
+    attention_mask=None,
+    alibi_mask=None,
+    sinks=None,
+    prefix=None,
+    segment_ids=None,
+    kv_segment_ids=None,
+    alibi_slopes=None,
+    block_mask=None,
+):
+    """Call the layer of this package."""
+    given = attention_mask, alibi_mask, sinks, prefix, segment_ids, kv_segment_ids, alibi_slopes, block_mask
+    return FlashAttention(16, alibi=True, causal=True)(query, key, value, *given)
+
+
+def cache_call(query, key, value, tokens=None):
+    """Call a cache with room for eight tokens."""
+    return KVCache(2, 8, 4, 16, dtype="float32")(query, key, value, tokens)
+
+
 DENSE, TOKENS, SCORES = (2, 6, 4, 16), (6, 4, 16), (2, 4, 6, 6)
 ENDS = Tensor([0, 2, 6], ms.int32)
 PLAIN = {"q": tensor(*DENSE), "k": tensor(*DENSE), "v": tensor(*DENSE)}
@@ -42,8 +79,27 @@ MINDSPORE = {**HEADS_FIRST, "head_num": 4, "input_layout": "BNSD"}
 TND = {"query": tensor(*TOKENS), "key": tensor(*TOKENS), "value": tensor(*TOKENS), "head_num": 4, "input_layout": "TND"}
 MASK = {"attention_mask": None}
 
+PAGED = {"block_tables": Tensor([[0, 1], [1, 0]], ms.int32), "context_lens": Tensor([3, 9], ms.int32)}
+OF_CACHE = {"key_cache": CACHE["k_cache"], "value_cache": CACHE["v_cache"]}
+
 # Entry: function and arguments that it takes.
 ENTRIES = {
+    "flash_attention": (flash_attention, HEADS_FIRST),
+    "flash_attention_varlen": (
+        flash_attention_varlen,
+        {**dict(zip(HEADS_FIRST, ROWS.values())), "cu_seqlens_q": ENDS, "cu_seqlens_k": ENDS},
+    ),
+    "paged_attention": (paged_attention, {"query": tensor(2, 4, 16), **OF_CACHE, **PAGED}),
+    "paged_caches": (paged_caches, {"blocks": 2, "block_size": 16, "kv_heads": 2, "head_dim": 16}),
+    "reshape_and_cache": (
+        reshape_and_cache,
+        {"key": ROWS["k"][:2], "value": ROWS["v"][:2], **OF_CACHE, "slot_mapping": Tensor([0, 9], ms.int32)},
+    ),
+    "rotary_embedding": (rotary_embedding, {"x": tensor(*DENSE), "cos": tensor(9, 8), "sin": tensor(9, 8)}),
+    "layer": (new_layer, HEADS_FIRST),
+    "rules of the layer": (FlashAttention, {"head_dim": 16}),
+    "KVCache": (KVCache, {"batch": 2, "max_length": 8, "kv_heads": 2, "head_dim": 16}),
+    "call of a KVCache": (cache_call, dict.fromkeys(("query", "key", "value"), tensor(2, 1, 4, 16))),
     "scaled_dot_product_attention": (scaled_dot_product_attention, HEADS_FIRST),
     "flash_attn_func": (flash_attn.flash_attn_func, PLAIN),
     "flash_attn_varlen_func": (flash_attn.flash_attn_varlen_func, {**ROWS, **LENGTHS}),
@@ -80,7 +136,7 @@ ENTRIES = {
     "earlier layer": (layer, HEADS_FIRST),
 }
 
-NUMBER = "x", float("inf")
+NUMBER = "x", float("inf"), [1]
 FLAG = 1, None
 WINDOW = 3, (1, 2, 3), ("a", 1)
 TENSOR = 3, tensor(5, dtype="float32"), "float64"
@@ -88,13 +144,25 @@ OPTIONAL = 3, tensor(7), tensor(7, dtype="float64")
 INTEGERS = "x", tensor(2, dtype="float32"), tensor(2, 2, 2, dtype="int32")
 # Argument: what is wrong for it; a dtype stands for the given tensor in that dtype.
 WRONG = {
-    **dict.fromkeys(("q", "k", "v", "query", "key", "value", "k_cache", "v_cache", "x"), TENSOR),
+    **dict.fromkeys(("q", "k", "v", "query", "key", "value", "x"), (None, *TENSOR)),
+    **dict.fromkeys(("k_cache", "v_cache", "key_cache", "value_cache"), (None, *TENSOR, "int8")),
     **dict.fromkeys(("cos", "sin", "rotary_cos", "rotary_sin", "hidden_states"), TENSOR[:2]),
     **dict.fromkeys(("softmax_scale", "scale", "scaling", "scalar_value"), NUMBER),
-    **dict.fromkeys(("dropout_p", "dropout"), ("x", 1.5)),
+    **dict.fromkeys(("dropout_p", "dropout", "dropout_rate"), ("x", 1.5, [1])),
     **dict.fromkeys(("causal", "is_causal", "enable_gqa", "deterministic", "return_softmax_lse"), FLAG[:1]),
+    **dict.fromkeys(("alibi", "bias_grad", "return_lse", "alibi_grad", "paged", "have_attention_mask_batch"), FLAG),
+    **dict.fromkeys(("sinks", "bias", "kv_segment_ids", "keep_bits"), OPTIONAL),
+    **dict.fromkeys(("block_tables", "context_lens", "slot_mapping"), (None, *INTEGERS)),
+    **dict.fromkeys(("offsets", "tokens"), (*INTEGERS, -1)),
+    **dict.fromkeys(("causal_alignment", "tiling_stgy_name", "backend", "padding_side"), ("x", 3, [1])),
+    **dict.fromkeys(("dtype",), ("int8", "float64", 3)),
+    **dict.fromkeys(("prev_block_num", "next_block_num"), ("x", 1.5, -1)),
+    **dict.fromkeys(("dp", "mp", "blocks", "block_size", "kv_heads", "max_length", "head_dim"), ("x", 1.0, 0)),
+    **dict.fromkeys(("num_blocks", "value_head_dim"), ("x", 1.0, 700)),
     **dict.fromkeys(("return_attn_probs", "rotary_interleaved", "interleaved"), FLAG),
-    **dict.fromkeys(("alibi_slopes", "block_mask", "s_aux", "attn_mask", "attention_mask", "alibi_mask"), OPTIONAL),
+    **dict.fromkeys(
+        ("alibi_slopes", "block_mask", "s_aux", "attn_mask", "attention_mask", "alibi_mask", "segment_ids"), OPTIONAL
+    ),
     **dict.fromkeys(("cu_seqlens_q", "cu_seqlens_k", "cu_seqlens"), (*INTEGERS, Tensor([0, 4, 2]), [0, 4, 2], ())),
     **dict.fromkeys(("cache_seqlens", "seqlen_offsets"), (*INTEGERS, -1)),
     **dict.fromkeys(("cache_batch_idx", "cache_leftpad", "block_table"), INTEGERS),
@@ -117,9 +185,20 @@ WRONG = {
     "input": TENSOR[:1],
     "values": TENSOR[:2],
 }
+#: The same by entry.
+WRONG_HERE = {
+    ("rules of the layer", "seed"): ("x", -1),
+    ("rules of the layer", "batch"): (2,),
+    ("rules of the layer", "block_mask"): (3, tensor(1, 1, 3, 3)),
+    ("flash_attention", "batch"): (2,),
+    ("reshape_and_cache", "slot_mapping"): INTEGERS[:2],
+    ("paged_caches", "value_head_dim"): ("x", 1.0, 0),
+    ("KVCache", "num_blocks"): ("x", 1.0, 0),
+}
 # Arguments without effect, which take anything, or without a meaning of their own.
 NOT_LOOKED_AT = {
     *("max_seqlen_q", "max_seqlen_k", "max_seqlen", "module", "kwargs", "arguments", "keywords"),
+    *("argument_names", "shards"),
 }
 # Values that other arguments need before the argument is checked.
 NEEDS = {
@@ -128,10 +207,18 @@ NEEDS = {
     ("flash_attention_score, TND", "drop_mask"): {"keep_prob": 0.5},
     ("flash_attention_score, TND", "attn_mask"): {"sparse_mode": 2},
     ("scaled_dot_product_attention", "seed"): {"dropout_p": 0.5},
+    ("KVCache", "num_blocks"): {"paged": True},
+    ("flash_attention", "seed"): {"dropout_rate": 0.5},
+    ("flash_attention_varlen", "seed"): {"dropout_rate": 0.5},
+    ("flash_attention", "keep_bits"): {"dropout_rate": 0.5},
+    ("flash_attention_varlen", "keep_bits"): {"dropout_rate": 0.5},
+    ("flash_attention", "prefix"): {"causal": True},
+    ("flash_attention_varlen", "prefix"): {"causal": True},
 }
 # Arguments that come in pairs, or that are refused beside the arguments that the entry gets here.
 PAGES = "flash_attn_with_kvcache, pages"
 APART = {
+    ("flash_attention_varlen", "kv_segment_ids"),
     ("flash_attn_with_kvcache", "block_table"),
     *((PAGES, name) for name in ("cache_batch_idx", "k", "v", "rotary_cos", "rotary_sin")),
 }
@@ -144,11 +231,11 @@ def wrong_calls(entry):
         if name in NOT_LOOKED_AT or (entry, name) in APART:
             continue
         assert name in WRONG, f"{name} of {entry}: say what is wrong"
-        for wrong in WRONG[name]:
-            if wrong == "float64":
+        for wrong in WRONG_HERE.get((entry, name), WRONG[name]):
+            if wrong in ("float64", "int8") and name != "dtype":
                 if given.get(name) is None:
                     continue
-                wrong = given[name].astype(ms.float64)
+                wrong = given[name].astype(getattr(ms, wrong))
             yield name, wrong
 
 
@@ -228,6 +315,18 @@ TWO, ONE_SEQUENCE = Tensor([0, 2, 6], ms.int32), Tensor([0, 6], ms.int32)
 FEWER, TABLE = tensor(2, 8, 3, 16), Tensor([[0], [1]], ms.int32)
 #: Wrong calls by the beginnings of their messages, which name the second argument as the caller does.
 OTHERS = {
+    "segment_ids, cu_seqlens_q, cu_seqlens_k: got segment ids beside": lambda q: flash_attention_varlen(
+        q[0], q[0], q[0], ENDS, ENDS, kv_segment_ids=tensor(1, 6, dtype="int32")
+    ),
+    "key_cache: got dtype int8, allowed are float32; quantised caches are out of scope": lambda q: paged_attention(
+        q[:, 0], *[tensor(2, 8, 4, 16, dtype="int8")] * 2, *PAGED.values()
+    ),
+    "alibi_slopes: given together with a bias": lambda q: flash_attention(
+        q, q, q, bias=tensor(1, 6, 1, 4), alibi_slopes=tensor(6)
+    ),
+    "seed: got int32 of shape (2,), allowed is int64 of shape (2,)": lambda q: flash_attention(
+        q, q, q, dropout_rate=0.1, seed=Tensor([1, 2], ms.int32)
+    ),
     "k: got 3 heads, which do not divide the 4 heads of q;": lambda q: flash_attn.flash_attn_func(q, FEWER, FEWER),
     "k: got dtype float16, but q is float32;": lambda q: flash_attn.flash_attn_func(
         q, *[tensor(*DENSE, dtype="float16")] * 2
