@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import zlib
 from dataclasses import fields, replace
@@ -64,24 +65,8 @@ def _heads() -> list[Case]:
     ]
 
 
-def pairwise(*axes: tuple) -> list[tuple]:
-    """Return a part of the axes' product that has all pairs of values."""
-    columns = list(itertools.combinations(range(len(axes)), 2))
-
-    def pairs(chosen: tuple) -> set:
-        return {(one, other, chosen[one], chosen[other]) for one, other in columns}
-
-    left = list(itertools.product(*(range(len(axis)) for axis in axes)))
-    missing = set().union(*map(pairs, left))
-    found = []
-    while missing:
-        found.append(max(left, key=lambda chosen: len(missing & pairs(chosen))))
-        missing -= pairs(found[-1])
-    return [tuple(axis[index] for axis, index in zip(axes, chosen)) for chosen in sorted(found)]
-
-
-def _products(choose=itertools.product) -> list[Case]:
-    """Return the product of mask kind, window, ALiBi and dropout, or a choice of it."""
+def _products() -> list[Case]:
+    """Return the product of mask kind, window, ALiBi and dropout."""
     masks = ("none", "causal", "compact", "compact2d", "3d", "rows", "padding")
     windows = (
         {},
@@ -93,7 +78,7 @@ def _products(choose=itertools.product) -> list[Case]:
     alibis = ("none", "computed", "given", "bias")
     return [
         Case(batch=2, seq_q=140, seq_k=140, mask=mask, alibi=alibi, dropout=dropout, **window)
-        for mask, window, alibi, dropout in choose(masks, windows, alibis, (0.0, 0.2))
+        for mask, window, alibi, dropout in itertools.product(masks, windows, alibis, (0.0, 0.2))
     ]
 
 
@@ -276,14 +261,15 @@ def on_a_card(case: Case) -> bool:
 def covering(features, cases) -> list[Case]:
     """Return cases that together have every feature of all cases: the smallest one of those with most that is new.
 
-    A test in which a case takes seconds runs these every day. `features` is `rules_of` or `values_of`.
+    A test in which a case takes seconds runs these every day. `features` is `rules_of` or a function like it.
     """
     left = {case: features(case) for case in cases}
+    size = {case: case.batch * case.heads * case.seq_q * case.seq_k * case.head_dim for case in left}
     missing, chosen = set().union(*left.values()), []
     while missing:
-        size = {case: case.batch * case.heads * case.seq_q * case.seq_k * case.head_dim for case in left}
-        most = max(len(found & missing) for found in left.values())
-        chosen.append(min((case for case in left if len(left[case] & missing) == most), key=size.get))
+        new = {case: len(found & missing) for case, found in left.items()}
+        most = max(new.values())
+        chosen.append(min((case for case in left if new[case] == most), key=size.get))
         missing -= left.pop(chosen[-1])
     return chosen
 
@@ -294,12 +280,20 @@ def in_float16(select=None) -> list[Case]:
     return [case for case in cases if select is None or select(case)]
 
 
-_LEFT_OUT = frozenset(map(str, _products())) - frozenset(map(str, _products(pairwise)))
+def values_by_dtype(case: Case) -> set:
+    """Return the values of a case, and its rules with its dtype."""
+    return values_of(case) | {(case.dtype, rule) for rule in rules_of(case)}
 
 
-def has_pairs_of_its_own(case: Case) -> bool:
-    """Return False for a case of the products if other cases also have its pairs."""
-    return str(replace(case, dtype="float16")) not in _LEFT_OUT
+def pairs_of(case: Case) -> set:
+    """Return every pair of a case's values. Its dtype is one of them."""
+    return set(itertools.combinations(sorted(map(str, values_of(case) | {case.dtype})), 2))
+
+
+@functools.lru_cache
+def chosen_by(features) -> frozenset:
+    """Return cases that together have every feature of all cases but the slow ones."""
+    return frozenset(covering(features, (case for case in CASES if not case.slow)))
 
 
 def sample(case: Case, one_in: int) -> bool:

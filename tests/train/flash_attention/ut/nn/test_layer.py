@@ -81,6 +81,7 @@ def test_a_row_for_each_item_of_the_batch(backend, mode):
         near(Tensor(rank_3), truth(query, key, value, mask=padding[:, None]).output)
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize(("mode", "backend"), MODES_AND_BACKENDS, indirect=["mode"])
 @pytest.mark.parametrize("layout", ("BNSD", "BSND", "BSH", "SBH", "TH"))
 def test_every_layout(layout, backend, mode):
