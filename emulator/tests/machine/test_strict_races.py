@@ -161,10 +161,12 @@ def test_a_flag_for_another_event_orders_nothing(kernel: Any, source: Any, fault
 def test_flag_that_nothing_sets(kernel: Any, source: Any, fault: bool) -> None:
     a = ub(kernel, "a")
     kernel.data_move(a, source, 0, 1, 8, 0, 0)
-    if not fault:
-        kernel.set_flag("PIPE_MTE2", "PIPE_V", 0)
-    kernel.wait_flag("PIPE_MTE2", "PIPE_V", 0)
-    check(kernel, fault, TikParamError, "wait_flag.* has no set_flag before it", [source], result=a, source=DATA)
+    with kernel.for_range(0, 3, name="turn") as turn:
+        with kernel.if_scope(turn < (2 if fault else 3)):
+            kernel.set_flag("PIPE_MTE2", "PIPE_V", 0)
+        kernel.wait_flag("PIPE_MTE2", "PIPE_V", 0)
+    message = r"wait_flag.* has no set_flag before it(.|\n)*turn = 2"
+    check(kernel, fault, TikParamError, message, [source], result=a, source=DATA)
 
 
 @faulty

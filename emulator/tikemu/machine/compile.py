@@ -136,7 +136,7 @@ class Compiler(CallCompiler):
         if used:
             self.flush()
             is_call = isinstance(statement, ir.Instruction) and statement.spec.kind != "scalar"
-            self.emit(f"_await({is_call and all(is_float(leaf.dtype) for leaf in used)})")
+            self.emit(self.timed("_await", is_call and all(is_float(leaf.dtype) for leaf in used)))
             self.loaded.clear()
 
     def body(self, body: ir.Body) -> None:
@@ -303,8 +303,8 @@ class Compiler(CallCompiler):
         self.synced = False
         leave = []
         if self.runtime.timing:
-            self.emit("_enter()")
-            leave.append("_leave()")
+            self.emit(self.timed("_enter", None))
+            leave.append(self.timed("_leave", None))
         if self.runtime.pipe_races is not None:
             self.names["_races"] = self.runtime.pipe_races
             self.emit("_races.enter()")

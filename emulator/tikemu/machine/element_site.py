@@ -73,7 +73,7 @@ class ElementSite(Reusable):
         runtime, clock, footprints, whole = self.runtime, self.runtime.clock, self.footprints, self.whole
         checked = runtime.marks or not self.synced
         if clock is not None:
-            access = clock.scalar_write if write else clock.scalar_read
+            access, later = clock.scalar_write if write else clock.scalar_read, clock.later
 
         def locate(offset: int, copy: int) -> int:
             start = place.address + copy * place.stride
@@ -89,7 +89,10 @@ class ElementSite(Reusable):
                 footprint = footprints.get(start if whole else address)
                 if footprint is None:
                     footprint = self._footprint(address, start)
-                access(footprint)
+                if later is None:
+                    access(footprint)
+                else:
+                    later((access, footprint))
             return address
 
         return locate

@@ -100,8 +100,16 @@ class Runtime:
         self.marks = options.checks("undefined") and numerics
         self.core = CoreMemories(self.soc, plan.peak, self.marks)
         self.gm, self.journal = gm, journal
+        statements = ir.statements(program.body)
+        called = {statement.spec.name for statement in statements if isinstance(statement, ir.Instruction)}
         self.clock = (
-            CoreClock(self.soc, options.max_trace_events, self._flag_without_token, options.reuse and not options.l2)
+            CoreClock(
+                self.soc,
+                options.max_trace_events,
+                self._flag_without_token,
+                options.reuse and not options.l2,
+                not numerics or "wait_flag" in called,
+            )
             if timing
             else None
         )

@@ -30,6 +30,8 @@ TRIAL_STATES = 12
 ITERATION_ACTIONS, BLOCK_ACTIONS, ALL_ACTIONS = 3000, 20_000, 100_000
 #: Footprints above which no loop is watched: capturing a state looks at all of them.
 MOST_FOOTPRINTS = 1000
+#: Actions that wait at an iteration, after which they are done.
+MOST_PENDING = 1000
 #: After this many remembered blocks without a replay no more blocks are remembered.
 TRIAL_BLOCKS = 3
 
@@ -102,8 +104,14 @@ class CoreClock:
     Args:
         soc, trace_limit, warn: see :class:`PipeSimulator`.
         replay: replay repetitions; the times are the same without it.
+        prompt: a program calls the methods itself, instead of ``later``: it computes no results, or what an action
+            reports names the present iteration.
+
+    Between results of instructions, an action takes twice as long as among others. So a program that computes results
+    notes its actions, and they are done together. No time decides how it goes on.
 
     Attributes:
+        later: notes an action, as a pair of a method and its argument; None if ``prompt``.
         simulator: simulates actions that are not remembered. Its counts hold after :meth:`settle`.
         footprints: the footprints that operations refer to.
         place: the place in the tree while it is followed, else None. While it is followed, the simulator's records are
@@ -117,7 +125,10 @@ class CoreClock:
         trace_limit: int = 0,
         warn: Callable[[str, Any], None] = lambda message, location: None,
         replay: bool = True,
+        prompt: bool = True,
     ) -> None:
+        self._pending: list[tuple[Callable[[Any], None], Any]] = []
+        self.later = None if prompt else self._pending.append
         self.simulator = PipeSimulator(soc, trace_limit, warn)
         self.footprints = self.simulator.footprints
         self._issue, self._replay = soc.timing.issue_cycles, replay
@@ -136,12 +147,14 @@ class CoreClock:
     # -------------------------------------------------------------------------------------------- runs and blocks
     def restart(self) -> None:
         """Begin a new run: nothing has happened, nothing is counted."""
+        self._pending.clear()
         self.place = None
         self._events = {}
         self.simulator.restart()
 
     def begin_block(self, start: float, replay: bool = False) -> None:
         """Begin a block at ``start``: everything is complete. With ``replay`` it may be like an earlier one."""
+        self._do_pending()
         self.place = None
         self.simulator.reset(start)
         if replay and self._possible and self._fresh_blocks < TRIAL_BLOCKS:
@@ -151,6 +164,7 @@ class CoreClock:
 
     def end_block(self) -> float:
         """Time at which everything of the block is complete; its records are lost."""
+        self._do_pending()
         place, simulator = self.place, self.simulator
         if place is None:
             simulator.settle_idle()
@@ -182,6 +196,7 @@ class CoreClock:
     @property
     def events(self) -> dict[tuple[int, int], int]:
         """Return the most tokens that waited at one time, per (source, destination) pipe."""
+        self._do_pending()
         self.count()
         total = dict(self._events)
         keep_most(total, self.simulator.events)
@@ -199,6 +214,7 @@ class CoreClock:
 
     def settle(self) -> None:
         """Bring the simulator's records up to date and stop following."""
+        self._do_pending()
         place = self.place
         if place is not None:
             self._catch_up(place)
@@ -214,7 +230,19 @@ class CoreClock:
         self._clear()
         self.footprints.prune(self.simulator.now)
 
+    def _do_pending(self) -> None:
+        actions = self._pending[:]
+        self._pending.clear()
+        for method, argument in actions:
+            method(argument)
+
     # -------------------------------------------------------------------------------------------- actions
+    def note_iteration(self, loop: int) -> None:
+        """Note that an iteration of ``loop`` begins, and do what waits if it is much."""
+        self._pending.append((self.iteration, loop))
+        if len(self._pending) > MOST_PENDING:
+            self._do_pending()
+
     def step(self, ops: tuple[TimedOp, ...]) -> None:
         """Execute operations one after another, with automatic synchronisation."""
         place = self.place
@@ -260,7 +288,7 @@ class CoreClock:
         """Wait for the value that the scalar unit read last, see :meth:`PipeSimulator.await_value`."""
         self._act(("value", in_pipe), self.simulator.await_value, in_pipe)
 
-    def enter_unsynced(self) -> None:
+    def enter_unsynced(self, _: None = None) -> None:
         """Begin a scope without automatic synchronisation: only accesses before it are waited for."""
         self.settle()
         self.simulator.enter_unsynced()

@@ -545,7 +545,7 @@ class PipeSimulator:
         self.leave_unsynced()
         self._unsynced = {}
 
-    def leave_unsynced(self) -> None:
+    def leave_unsynced(self, _: None = None) -> None:
         """End the scope: its accesses become visible to the synchronisation."""
         pending, self._unsynced = self._unsynced, None
         # In the order of the times, as lanes keep their accesses.

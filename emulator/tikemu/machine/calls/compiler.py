@@ -41,12 +41,13 @@ class CallCompiler:
             clock = runtime.clock
             self.names.update(
                 _scalar=clock.scalar,
-                _iteration=clock.iteration,
+                _iteration=clock.iteration if clock.later is None else clock.note_iteration,
                 _step=clock.step,
                 _await=clock.await_value,
                 _step_unsynced=clock.simulator.step_unsynced,
                 _enter=clock.enter_unsynced,
                 _leave=clock.simulator.leave_unsynced,
+                _later=clock.later,
             )
         self.lines: list[str] = []
         self.locations: dict[int, tuple[ir.Location | None, tuple[ir.For, ...]]] = {}
@@ -68,6 +69,10 @@ class CallCompiler:
         self.lines.append(" " * self.depth + text)
         self.locations[len(self.lines)] = location, self.enclosing
 
+    def timed(self, action: str, argument: Any) -> str:
+        """Return the source of an action of the clock."""
+        return f"{action}({argument})" if self.runtime.clock.later is None else f"_later(({action}, {argument}))"
+
     def name(self, prefix: str, value: Any) -> str:
         """Return a fresh global name for ``value``."""
         name = f"{prefix}{len(self.names)}"
@@ -77,7 +82,7 @@ class CallCompiler:
     def scalar_cost(self, operations: int) -> None:
         """Charge the scalar unit for ``operations``."""
         if operations and self.runtime.timing:
-            self.emit(f"_scalar({operations * self.runtime.soc.timing.scalar_cycles!r})")
+            self.emit(self.timed("_scalar", operations * self.runtime.soc.timing.scalar_cycles))
 
     def place(self, view: ir.View) -> TensorPlace:
         tensor = view.tensor
@@ -163,9 +168,9 @@ class CallCompiler:
             self.names["_race"] = self.runtime.race
             self.emit("for x in p: _race(x)", location)
         if self.runtime.timing and self.synced:
-            self.emit("_step(p)", location)
+            self.emit(self.timed("_step", "p"), location)
         elif self.runtime.timing:
-            self.emit("for x in p: _step_unsynced(x)", location)
+            self.emit("for x in p: " + self.timed("_step_unsynced", "x"), location)
 
     def scalar_instruction(self, statement: ir.Instruction) -> None:
         """Compile a function of the scalar unit: its result is assigned to a Scalar."""
