@@ -155,11 +155,6 @@ def _by_form(in_graph, in_python):
     return primitive
 
 
-def wait_for_operators() -> None:
-    """Wait until PYNATIVE has run all operators. Their errors come out here."""
-    _pynative_executor.sync()
-
-
 def recording() -> bool:
     """Return True if PYNATIVE differentiates the operations that follow."""
     return _pynative_executor.grad_flag()

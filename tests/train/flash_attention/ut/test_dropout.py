@@ -212,6 +212,7 @@ CHANGES = {
 }
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("count", (0, 2**11, 2**32 - 3))
 @pytest.mark.parametrize("change", CHANGES)
 def test_casts_and_averages_of_all_parameters_leave_the_stream_alone(change, count, mode, tmp_path):

@@ -64,6 +64,7 @@ def check(net, inputs, rows, others=()):
         assert gradient.shape == tensor.shape and not gradient.asnumpy().any()
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize(("mode", "backend"), BACKENDS, indirect=["mode"])
@@ -73,6 +74,7 @@ def test_a_size_of_zero(mode, backend, size, layout):
     check(net, tensors(batch, heads, seq_q, seq_k, layout), (batch, heads, seq_q))
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize(
     "lengths", [((0, 0), (0, 0)), ((0,), (0,)), ((), ()), ((0, 0, 0), (0, 1, 4)), ((2, 3), (0, 0, 0))]
 )
@@ -147,6 +149,7 @@ def test_caches_take_no_token(mode):
     np.testing.assert_array_equal(cache.lengths.asnumpy(), [3, 3])
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("with_lse", [False, True])
 @pytest.mark.parametrize("batch, seq, new", [(0, 1, 1), (2, 0, 1), (2, 1, 0), (2, 0, 0)])
 def test_a_cache_of_flash_attn(mode, batch, seq, new, with_lse):

@@ -48,6 +48,7 @@ def tensors_of(*lead, width=16):
     return draw(*lead, 9, 16), draw(*lead, 13, 16, seed=1), draw(*lead, 13, width, seed=2)
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize(("mode", "backend"), MODES_AND_BACKENDS, indirect=["mode"])
 @pytest.mark.parametrize("lead", ((), (3,), (2, 3), (2, 2, 3)), ids=str)
 @pytest.mark.parametrize("width", (16, 5))
@@ -59,6 +60,7 @@ def test_leading_dimensions_and_values_of_another_width(width, lead, backend, mo
         check(tensors, backend, scale=0.3)
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("boolean", (True, False), ids=("boolean", "added"))
 @pytest.mark.parametrize(

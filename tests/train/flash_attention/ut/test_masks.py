@@ -112,6 +112,7 @@ def results(backend, query, key, value, **options) -> list:
     return [array.asnumpy() for array in (output[0] if isinstance(output, tuple) else output, *gradients)]
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 @pytest.mark.parametrize("rule", ["causal", "window", "padding"])
 @pytest.mark.parametrize("backend", ["cpu", "math"])

@@ -74,6 +74,7 @@ def test_sinks_are_an_input_of_a_compiled_graph(backend):
     assert len(net.compile_cache) == 1
 
 
+@pytest.mark.spread
 @pytest.mark.asynchronous
 @pytest.mark.parametrize("name, backend", (("window_softcap", "cpu"), ("plain", "emulator")))
 def test_a_cache_that_grows(name, backend, mode):

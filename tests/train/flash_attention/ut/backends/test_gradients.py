@@ -130,6 +130,7 @@ def test_gradients_in_a_graph(name):
 LAYERS = ("one layer", "two alike")
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize("backend", ("cpu", "math", "emulator"))
 @pytest.mark.parametrize("layers", LAYERS)
 def test_several_calls(backend, layers):

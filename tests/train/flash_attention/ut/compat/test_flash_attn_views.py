@@ -74,6 +74,7 @@ STEPS = (grown, with_logsumexp, by_two_calls, without_token)
 
 
 @has_views
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("kind", ["tensor", "parameter"])
 @pytest.mark.parametrize("view", VIEWS)
@@ -162,6 +163,7 @@ def test_graphs_read_what_they_wrote_into_lists_and_attributes():
         check(two_steps(Attributes(), *caches))
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize("rules", [{}, {"return_softmax_lse": True}, {"cache_leftpad": Tensor([0], ms.int32)}], ids=str)
 def test_gradients_are_refused(mode, rules):
     caches = [Parameter(Tensor(np.zeros((1, 4, 1, 16), np.float32)), name=name) for name in "kv"]

@@ -322,6 +322,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_is_refused_is_named(mode, case):
     function, named, message = REFUSED[case]

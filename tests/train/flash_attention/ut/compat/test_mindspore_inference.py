@@ -140,6 +140,7 @@ def test_keys_of_other_lengths_than_queries_are_refused_under_a_triangle(mode):
         assert np.isnan(Calls(score)(*given)[0][3].asnumpy()).any()
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("layout", ("BSH", "BNSD"))
 @pytest.mark.parametrize("by", ("argument", "patch", "jit config"))
 def test_next_tokens_0_without_a_mask_is_what_was_decided(mode, layout, by, monkeypatch):
@@ -231,6 +232,7 @@ def test_reshape_and_cache_writes_every_form_of_tokens(mode, dtype, shape, laten
 # Paged attention
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", ("TH", "B1H", "1TH"))
 def test_paged_attention_of_one_token_each(mode, dtype, shape):
@@ -314,6 +316,7 @@ def test_latent_attention_takes_the_first_columns_of_its_cache_as_values(mode, d
     assert_right(result, by_sequence((1, 1, 1), query, keys, [one[..., :12] for one in keys], lambda *_: 0), dtype)
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("place", ("alibi_mask", "antiquant_scale"))
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_paged_attention_mask_adds_a_bias_for_each_head(mode, place, dtype):

@@ -149,6 +149,7 @@ MODES = {
 }
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize("case", MODES)
 def test_every_sparse_mode_hides_what_it_says(case, mode):
     sparse_mode, (seq_q, seq_k), kind, tokens, outside = MODES[case]
@@ -187,6 +188,7 @@ def test_bits_decide_what_is_kept_and_keep_prob_scales_it(keep_prob, dtype, mode
     assert_right(found, exact(inputs, d_output, keep=keep, keep_prob=keep_prob))
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("batch", (1, BATCH))
 @pytest.mark.parametrize("primitive", (False, True))
 def test_real_shift_is_added_before_the_scale_and_has_a_gradient(batch, primitive, mode):
@@ -336,6 +338,7 @@ def one_by_one(tensors, attn_mask=None, **settings):
     return [ops.concat(one, 0).asnumpy() for one in zip(*results)]
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("case", PACKED_MODES)
 @pytest.mark.parametrize("layout", ("TND", "TH"))
 @pytest.mark.parametrize("lengths", (tuple, Tensor))

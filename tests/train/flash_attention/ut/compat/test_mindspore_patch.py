@@ -167,6 +167,7 @@ def test_unpatched_mindspore_has_no_kernel_on_a_cpu():
         ms.runtime.synchronize()
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_has_no_place_here_is_refused_by_name(mode, name):
     def call(query):

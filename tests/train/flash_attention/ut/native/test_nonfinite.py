@@ -48,6 +48,7 @@ def assert_clean(actual, expected, rows, keys):
         np.testing.assert_array_equal(result, other, err_msg=name)
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("rules", RULES)
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -108,6 +109,7 @@ def test_keys_that_a_bad_row_cannot_see(isa, dtype, rules):
             )
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("seq_q", [150, 21])
 @pytest.mark.parametrize("more", [{}, {"alibi": True}, {"bias_grad": True}])
 @pytest.mark.parametrize("dtype", DTYPES)

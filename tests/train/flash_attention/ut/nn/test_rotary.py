@@ -61,6 +61,7 @@ class Rotary(nn.Cell):
         return rotary_embedding(x, cos, sin, interleaved=self.interleaved, offsets=offsets) * upstream
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize("rotary_dim, interleaved, offsets", ((DIM, False, 4), (12, True, OFFSETS), (DIM, True, 0)))
 def test_forward_and_gradient(mode, rotary_dim, interleaved, offsets):
     x, upstream, (cos, sin) = random(BATCH, SEQ, HEADS, DIM), random(BATCH, SEQ, HEADS, DIM, seed=1), tables(rotary_dim)

@@ -24,6 +24,7 @@ def _first_query(row: np.void) -> int:
     return min(block["start"] for block in row["row_blocks"] if block["first"] <= block["last"])
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("cores", (30, 32))
 @pytest.mark.parametrize("causal", (False, True))
 @pytest.mark.parametrize("head_dim", (64, 128, 256))
