@@ -35,6 +35,7 @@ CHOSEN = (
     ("2.0.0", "card_calls.py", "pynative", ("paged.sinks", "cache.paged")),
     ("2.6.0", "card_calls.py", "graph", ("unlike", "packed.sinks_prefix", "cache.paged")),
     ("2.6.0", "card_calls.py", "pynative", ("paged.sinks", "packed.sinks_prefix")),
+    *(("2.6.0", "card_chain.py", mode, ("th", "bsh")) for mode in MODES),
     ("2.0.0", "card_training.py", "graph", (*TRAINED, "recompute", "recomputed dropout")),
     ("2.0.0", "card_training.py", "pynative", TRAINED),
     ("2.6.0", "card_training.py", "graph", (*TRAINED, "recompute")),

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import pytest
 
+from emulator.virtual_ascend.tests.card import said
 from emulator.virtual_ascend.tests.environments import environment, kept_environment, run
 from tests.train.flash_attention.st.support.card_runs import card_run, release_python, verdicts
 from tests.train.flash_attention.st.support.wheel_tools import ROOT
@@ -50,8 +51,8 @@ CALLS = [
     *(("mindformers 1.0.2", arguments) for arguments in ("llama graph", "llama pynative", "bloom graph", "gpt2 graph")),
     ("mindformers 1.0.2", "glm2 graph"),
     *(
-        ("mindformers 1.3.2", f"serving {layout} {mode}")
-        for layout in ("th", "bsh")
+        ("mindformers 1.3.2", f"serving {model} {mode}")
+        for model in ("llama th", "llama bsh", "glm2 bsh")
         for mode in ("pynative static", "graph static", "graph dynamic")
     ),
     *(("mindformers 1.3.2", arguments) for arguments in ("llama graph", "llama pynative", "bloom graph", "gpt2 graph")),
@@ -91,3 +92,19 @@ def test_attention_classes_of_mindformers_on_the_virtual_card(tmp_path: Path, mo
     pip = "-m", "pip", "install", "-q", "--no-deps", "--target", package, "mindformers==1.0.2"
     run(release_python("2.0.0"), *pip, cwd=tmp_path)
     assert tuple(verdicts(card_run("2.0.0", tmp_path, "card_mindformers.py", mode, package, *classes))) == classes
+
+
+@pytest.mark.card
+@pytest.mark.clients
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("release", ["2.6.0"])
+@pytest.mark.parametrize("arguments", ("llama th graph", "llama bsh pynative", "glm2 bsh graph"))
+def test_mindformers_serves_on_the_virtual_card(card, tmp_path: Path, arguments: str):
+    """All attention runs by the TIK operators, the model's own forward by MindSpore's."""
+    python, more = client_environment("mindformers 1.3.2"), tmp_path / "more"
+    site = run(python, "-c", "import sysconfig; print(sysconfig.get_paths()['purelib'])", cwd=tmp_path).strip()
+    pip = "-m", "pip", "install", "-q", "--no-deps", "--target", more, "pyyaml", "click"
+    run(release_python("2.6.0"), *pip, cwd=tmp_path)
+    words = (*arguments.split(), "static", site, more)
+    done = card("client_mindformers_serving.py", *words, FLASH_ATTENTION_BACKEND="tik")
+    assert said(done).splitlines()[-1] == "ok"
