@@ -46,7 +46,7 @@ CLIENTS = {
     },
 }
 CALLS = [
-    *(("mindone", model) for model in ("llama", "qwen2", "gemma2", "masks")),
+    *(("mindone", model) for model in ("llama", "qwen2", "gemma2", "masks", "paged")),
     *(("mindnlp", model) for model in ("llama", "qwen2", "gemma2")),
     *(("mindformers 1.0.2", arguments) for arguments in ("llama graph", "llama pynative", "bloom graph", "gpt2 graph")),
     ("mindformers 1.0.2", "glm2 graph"),

@@ -26,7 +26,7 @@ def half(*arrays):
 
 
 class Layer(nn.Cell):
-    """Turn queries and keys, write the cache and attend, to the prompt or to the cache."""
+    """Call the four operators as a layer does. Attention is to the prompt or to the cache."""
 
     def __init__(self, layout: str, caches: list):
         super().__init__()

@@ -1,11 +1,12 @@
 """Compare tiny models of mindone with our attention and with eager attention.
 
-The argument is "llama", "qwen2", "gemma2" or "masks". test_clients.py starts this program. On a CPU MindSpore lacks
-some operators that the library uses; `add_missing_operators` replaces them.
+The argument is "llama", "qwen2", "gemma2", "masks" or "paged". test_clients.py starts this program. On a CPU MindSpore
+lacks some operators that the library uses; `add_missing_operators` replaces them.
 """
 
 import sys
 
+import flash_attention
 import mindspore as ms
 import numpy as np
 from flash_attention.compat import transformers as compat
@@ -96,6 +97,44 @@ def generate(model: nn.Cell, ids: np.ndarray, mask: np.ndarray) -> np.ndarray:
     return tokens.asnumpy()
 
 
+def paged() -> None:
+    """Compare the logits of `flash_paged`, which generates in graphs, with eager attention without a cache."""
+    import transformers
+    from mindone.transformers import Qwen2ForCausalLM
+
+    class Served(Qwen2ForCausalLM):
+        """Compile every step by itself: the library's dynamic shapes leave the size of a head open."""
+
+        def enable_dynamic_shape(self):
+            pass
+
+        def prepare_inputs_for_generation(self, input_ids, **named):
+            inputs = super().prepare_inputs_for_generation(input_ids, **named)
+            self.phase = f"step {named['step']}"
+            return inputs
+
+    ids, found = np.random.default_rng(2).integers(1, client_models.VOCABULARY, (1, SEQ)), []
+    for implementation, kind in (("flash_paged", Served), ("eager", Qwen2ForCausalLM)):
+        ms.set_context(mode=ms.GRAPH_MODE if kind is Served else ms.PYNATIVE_MODE)
+        options = {**client_models.options("qwen2"), "attn_implementation": implementation, "dtype": "float32"}
+        model = kind(transformers.Qwen2Config(**options)).set_train(False)
+        weights = dict(model.parameters_and_names())
+        caches = [weights.pop(name) for name in list(weights) if "cache" in name]
+        assert len(caches) == (4 if kind is Served else 0)
+        client_models.fill(weights.items(), lambda one, values: one.set_data(Tensor(values)))
+        for cache in caches:
+            cache.set_data(Tensor(np.full(cache.shape, np.nan, np.float32)))
+        rules = {"max_new_tokens": 6, "do_sample": False, "use_cache": False}
+        results = model.generate(Tensor(ids, ms.int64), return_dict_in_generate=True, output_logits=True, **rules)
+        found.append([results.sequences.asnumpy(), *(one.asnumpy() for one in results.logits)])
+    np.testing.assert_array_equal(found[0][0], found[1][0])
+    for ours, theirs in zip(found[0][1:], found[1][1:]):
+        error = np.abs(ours - theirs).max() / np.abs(theirs).max()
+        print(f"relative error {error:.1e}")
+        assert error < 2e-5
+    assert len(found[0]) == 7
+
+
 def masks() -> None:
     """Check that only rules of our attention go without the library's mask of rank 4."""
     from mindone.transformers import masking_utils as masking
@@ -130,11 +169,13 @@ def masks() -> None:
 
 
 if __name__ == "__main__":
+    name = sys.argv[1]
+    if name == "paged":
+        flash_attention.patch_mindspore(inference=True)
     add_missing_operators()
     ranks = client_models.record_masks(compat)
-    name = sys.argv[1]
-    if name == "masks":
-        masks()
+    if name in ("masks", "paged"):
+        {"masks": masks, "paged": paged}[name]()
     else:
         pair = models(name)
         client_models.compare(name, pair, [one.name for one in pair[0].trainable_params()], run)
