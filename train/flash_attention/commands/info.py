@@ -44,9 +44,7 @@ def run(options: argparse.Namespace) -> int:
     cann = cann_version()
     rows += [["CANN", cann or "not found (ASCEND_HOME_PATH, ASCEND_TOOLKIT_HOME)"]]
     if cann is not None:  # the self-test needs its compiler, and no MindSpore
-        from flash_attention.backends.tik.environment import tbe_missing
-
-        rows += [["its compiler", tbe_missing() or "tbe.tik can be imported"]]
+        rows += [["its compiler", cann_compiler()]]
     rows += [["processor", f"{processor()}, {len(os.sched_getaffinity(0))} of {os.cpu_count()} cores usable"]]
     rows += [["CPU kernel", cpu_kernel()], ["its bfloat16", bfloat16_arithmetic()]]
     rows += [[f"its {dtype}", arithmetic(dtype)] for dtype in ("float16", "float32")]
@@ -83,12 +81,25 @@ def mindspore_fault() -> str | None:
         python = sys.version_info[:2]
         newest = f"; its wheels end at Python 3.{NEWEST_PYTHON[1]}, this is {python[0]}.{python[1]}"
         return f"MindSpore is not installed: pip install mindspore{newest if python > NEWEST_PYTHON else ''}"
-    if installed_version("numpy") is None:
-        return 'NumPy is not installed: pip install "numpy<2"'
+    missing = numpy_missing()
+    if missing is not None:
+        return missing
     pillow = installed_version("pillow") or ""
     if version.startswith("2.0.") and pillow.split(".")[0].isdigit() and int(pillow.split(".")[0]) >= 10:
         return f'MindSpore {version} does not work with Pillow {pillow}: pip install "pillow<10"'
     return None
+
+
+def numpy_missing() -> str | None:
+    """Return that NumPy is not installed, or None."""
+    return None if installed_version("numpy") else 'NumPy is not installed: pip install "numpy<2"'
+
+
+def require_numpy() -> None:
+    """Raise RuntimeError if NumPy is not installed, for commands that need no MindSpore."""
+    missing = numpy_missing()
+    if missing is not None:
+        raise RuntimeError(missing)
 
 
 def require_mindspore() -> None:
@@ -118,6 +129,16 @@ def cann_version() -> str | None:
                         return f"{line.partition('=')[2]} in {folder}"
             return f"unknown version in {folder}"
     return None
+
+
+def cann_compiler() -> str:
+    """Return if CANN's compiler can be imported, or why not."""
+    missing = numpy_missing()
+    if missing is None:
+        from flash_attention.backends.tik.environment import tbe_missing
+
+        missing = tbe_missing()
+    return missing or "tbe.tik can be imported"
 
 
 def processor() -> str:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from pathlib import Path
+
+from flash_attention.commands.info import require_numpy
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -17,9 +20,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    require_numpy()
     from flash_attention.backends.tik import opp_package
 
     opp_package.write(options.soc, options.out, prototypes=options.prototypes)
     print(f"operator package in {options.out}: {sum(path.is_file() for path in options.out.rglob('*'))} files")
-    print(f"install it where CANN is: bash {options.out / 'install.sh'}")
+    print(f"install it where CANN is: bash {shlex.quote(str(options.out / 'install.sh'))}")
     return 0

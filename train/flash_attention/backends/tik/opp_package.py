@@ -192,7 +192,7 @@ if [ -z "$custom" ]; then
   echo "installed in $target"
 else
   echo "installed in $target; now set"
-  echo "  export ASCEND_CUSTOM_OPP_PATH=$target:\\$ASCEND_CUSTOM_OPP_PATH"
+  printf '  export ASCEND_CUSTOM_OPP_PATH=%q:$ASCEND_CUSTOM_OPP_PATH\\n' "$target"
 fi
 """
 

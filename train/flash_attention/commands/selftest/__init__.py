@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from flash_attention.address import destination
+from flash_attention.commands.info import require_numpy
 from flash_attention.commands.selftest.report import write
 from flash_attention.files import require_writable
 
@@ -37,6 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    require_numpy()
     if options.device == "cann":
         from flash_attention.commands.selftest import compiling
 

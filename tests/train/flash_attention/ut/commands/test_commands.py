@@ -93,6 +93,16 @@ def test_what_keeps_mindspore_from_running_is_named(installed: dict, python: tup
     assert info.mindspore_fault() == fault
 
 
+@pytest.mark.parametrize("words", (["selftest", "--compile"], ["opp", "--out", "package"]), ids=" ".join)
+def test_a_command_that_needs_no_mindspore_asks_for_numpy_alone(words: list, tmp_path: Path) -> None:
+    program = f"import sys; sys.path[1:1] = [{str(Path(cli.__file__).parents[1])!r}]; "
+    program += f"from flash_attention import cli; sys.exit(cli.main({words}))"
+    started = [sys.executable, "-I", "-S", "-c", program]
+    done = subprocess.run(started, cwd=tmp_path, capture_output=True, text=True)
+    message = f'flash-attention {words[0]}: NumPy is not installed: pip install "numpy<2"\n'
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", message)
+
+
 @pytest.mark.parametrize("numpy", (False, True))
 def test_every_command_without_mindspore_says_so(numpy: bool, tmp_path: Path) -> None:
     """`info` still shows the rest. NumPy may be missing too."""

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from flash_attention.backends.tik import opp_package
 from flash_attention.commands.selftest import elf, runtime
-from flash_attention.commands.selftest.kernels import KERNELS, planned
+from flash_attention.commands.selftest.kernels import KERNELS, kernel_of
 from flash_attention.kernels.tik import signatures
 
 from emulator.virtual_ascend.tests.card import PACKAGES, ROOT
@@ -167,7 +167,7 @@ def wait(condition: Callable[[], bool]) -> None:
 
 def test_every_operator_type_is_among_the_kernels():
     for cores in (30, 32):
-        types = {signatures.arguments(*planned(name, cores))[0].type for name in KERNELS}
+        types = {signatures.arguments(*kernel_of(name, cores))[0].type for name in KERNELS}
         assert types == {operator.type for operator in signatures.OPERATORS}
 
 

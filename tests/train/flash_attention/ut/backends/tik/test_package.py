@@ -80,7 +80,9 @@ def test_install_keeps_other_vendors(package, tmp_path):
     assert (vendors / "config.ini").read_text() == "load_priority=flash_attention,customize\n"
     target = tmp_path / "elsewhere"
     done = install(package, f"--install-path={target}", **folders)
-    assert done.returncode == 0 and f"export ASCEND_CUSTOM_OPP_PATH={target}/vendors/flash_attention" in done.stdout
+    assert done.returncode == 0 and f"export ASCEND_CUSTOM_OPP_PATH={target}/vendors/flash_attention:$" in done.stdout
+    done = install(package, f"--install-path={tmp_path}/a folder", **folders)
+    assert f"export ASCEND_CUSTOM_OPP_PATH={tmp_path}/a\\ folder/vendors/flash_attention:$" in done.stdout
 
 
 @pytest.mark.parametrize(
