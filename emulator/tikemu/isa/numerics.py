@@ -198,10 +198,6 @@ def _rounded_once(function: Callable[[np.ndarray], np.ndarray]) -> Callable[...,
     return rounded
 
 
-def _relu(x: np.ndarray) -> np.ndarray:
-    return np.where((x >= 0) | np.isnan(x), x, np.float32(0))
-
-
 # name -> function on float32 arrays before saturation. Functions in ROUNDED_ONCE take the target dtype.
 ROUNDED_ONCE = {
     "exp": _rounded_once(np.exp),
@@ -213,7 +209,7 @@ ROUNDED_ONCE = {
 }
 UNARY: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "abs": np.abs,
-    "relu": _relu,
+    "relu": lambda x: np.where((x >= 0) | np.isnan(x), x, np.float32(0)),
     "sqrt": np.sqrt,
     "rec": reciprocal,
     "rsqrt": rsqrt,

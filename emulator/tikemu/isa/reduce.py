@@ -105,10 +105,6 @@ def _check_result_stride(call: Call, dst_rep_stride: Any, repeat_times: Any) -> 
             call.questionable("argument", "dst_rep_stride must be in [1, 255], got 0")
 
 
-def _check_reduce(call: Call) -> None:
-    _check_result_stride(call, call.args["dst_rep_stride"], call.args["repeat_times"])
-
-
 def parameters(align: int | Callable[[Any, Call], int]) -> tuple[Param, ...]:
     return (
         Mask(("src",)),
@@ -176,7 +172,7 @@ for _name, _kind, _cost, _align, _dtypes, _doc in (
         dtypes=_dtypes,
         pipe="V",
         cost=_cost,
-        checker=_check_reduce,
+        checker=lambda call: _check_result_stride(call, call.args["dst_rep_stride"], call.args["repeat_times"]),
         doc=_doc,
     )(partial(_reduce, kind=_kind))
 

@@ -106,7 +106,7 @@ class Runtime:
             CoreClock(
                 self.soc,
                 options.max_trace_events,
-                self._flag_without_token,
+                lambda message, location: self.report(location, "synchronisation", TikParamError, message),
                 options.reuse and not options.l2,
                 not numerics or "wait_flag" in called,
             )
@@ -186,9 +186,6 @@ class Runtime:
     def found(self, finding: Finding) -> None:
         """Keep a finding, unless its line already has a finding that differs in numbers only."""
         self.findings.setdefault((finding.kind, finding.location, _NUMBER.sub("", finding.message)), finding)
-
-    def _flag_without_token(self, message: str, location: ir.Location) -> None:
-        self.report(location, "synchronisation", TikParamError, message)
 
     def loop_range(self, begin: int, end: int, location: ir.Location) -> range:
         """Return the iterations of a loop with run-time bounds (core.md 3.1)."""

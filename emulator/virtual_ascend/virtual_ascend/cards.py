@@ -13,7 +13,6 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import FrameType
 
 from . import folders
 
@@ -35,7 +34,7 @@ def run(command: Sequence[str], count: int, variables: Mapping[str, str]) -> int
         OSError: the command cannot be started.
     """
     processes: list[subprocess.Popen[bytes]] = []
-    previous = signal.signal(signal.SIGTERM, _interrupt)
+    previous = signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
     folder = folders.make(exchange_place())
     try:
         table = folder / "rank_table.json"
@@ -116,10 +115,6 @@ def _watch(processes: Sequence[subprocess.Popen[bytes]], folder: Path) -> int:
     for card in going:
         print(f"virtual-ascend: card {card} went on for {GRACE:.0f} seconds and was ended", file=sys.stderr, flush=True)
     return 128 - failed if failed < 0 else failed
-
-
-def _interrupt(_number: int, _frame: FrameType | None) -> None:
-    sys.exit(128 + signal.SIGTERM)
 
 
 def _end_with_parent() -> None:

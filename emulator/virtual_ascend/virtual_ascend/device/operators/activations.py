@@ -35,10 +35,6 @@ def gelu_gradient(gradient: np.ndarray, x: np.ndarray, _y: np.ndarray) -> np.nda
     return gradient * (0.5 * (1 + bent) + 0.5 * x * (1 - bent**2) * slope)
 
 
-def fast_gelu(x: np.ndarray) -> np.ndarray:
-    return x * sigmoid(1.702 * x)
-
-
 def fast_gelu_gradient(gradient: np.ndarray, x: np.ndarray) -> np.ndarray:
     share = sigmoid(1.702 * x)
     return gradient * (share + 1.702 * x * share * (1 - share))
@@ -53,17 +49,9 @@ def elu(x: np.ndarray, alpha: float) -> np.ndarray:
     return np.where(x > 0, x, alpha * np.expm1(np.minimum(x, 0)))
 
 
-def celu(x: np.ndarray, alpha: float) -> np.ndarray:
-    return np.where(x > 0, x, alpha * np.expm1(np.minimum(x, 0) / alpha))
-
-
 def hard_sigmoid_gradient(gradient: np.ndarray, x: np.ndarray, alpha: float, beta: float) -> np.ndarray:
     line = alpha * x + beta
     return gradient * alpha * ((line > 0) & (line < 1))
-
-
-def hard_swish_gradient(gradient: np.ndarray, x: np.ndarray) -> np.ndarray:
-    return gradient * np.where(np.abs(x) < 3, (2 * x + 3) / 6, x >= 3)
 
 
 def shrink_gradient(gradient: np.ndarray, x: np.ndarray, lambd: float) -> np.ndarray:
@@ -96,12 +84,12 @@ def _prelu_gradients(
 
 _PLAIN: dict[str, Callable[..., Any]] = {
     "elu_grad": lambda gradient, y: gradient * np.where(y > 0, 1, y + 1),  # of the output
-    "fast_gelu": fast_gelu,
+    "fast_gelu": lambda x: x * sigmoid(1.702 * x),
     "fast_gelu_grad": fast_gelu_gradient,
     "gelu": gelu,
     "gelu_grad": gelu_gradient,
     "hard_swish": lambda x: x * np.clip(x + 3, 0, 6) / 6,
-    "hard_swish_grad": hard_swish_gradient,
+    "hard_swish_grad": lambda gradient, x: gradient * np.where(np.abs(x) < 3, (2 * x + 3) / 6, x >= 3),
     "mish": lambda x: x * np.tanh(softplus(x)),
     "relu": lambda x: np.maximum(x, 0),
     "relu6": lambda x: np.clip(x, 0, 6),
@@ -114,7 +102,7 @@ _PLAIN: dict[str, Callable[..., Any]] = {
 }
 TABLE: dict[str, Callable[..., Any]] = {
     **{name: of_arrays(function) for name, function in _PLAIN.items()},
-    "celu_v2": of_arrays(celu, alpha=1.0),
+    "celu_v2": of_arrays(lambda x, alpha: np.where(x > 0, x, alpha * np.expm1(np.minimum(x, 0) / alpha)), alpha=1.0),
     "elu": of_arrays(elu, alpha=1.0),
     "hard_shrink": of_arrays(lambda x, lambd: np.where(np.abs(x) > lambd, x, 0), lambd=0.5),
     "hard_shrink_grad": of_arrays(shrink_gradient, lambd=0.5),

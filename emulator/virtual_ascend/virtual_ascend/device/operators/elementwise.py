@@ -61,10 +61,6 @@ def _select(_kernel: OperatorCall, condition: np.ndarray, x: np.ndarray, y: np.n
     return np.where(condition, x, y)
 
 
-def _masked_fill(_kernel: OperatorCall, x: np.ndarray, mask: np.ndarray, value: np.ndarray) -> np.ndarray:
-    return np.where(mask, value.astype(x.dtype), x)
-
-
 def _converted(kernel: OperatorCall, x: np.ndarray) -> np.ndarray:
     """Convert elements. Floats become integers towards zero; the store converts."""
     wanted = kernel.outputs[0]["dtype"]
@@ -192,7 +188,7 @@ TABLE: dict[str, Callable[..., Any]] = {
     "addn": _sum,
     "assign": lambda _kernel, _target, value: value,
     "cast": _converted,
-    "masked_fill": _masked_fill,
+    "masked_fill": lambda _kernel, x, mask, value: np.where(mask, value.astype(x.dtype), x),
     "maximum_grad": _gradients_of_extreme(np.greater),
     "minimum_grad": _gradients_of_extreme(np.less),
     "select": _select,

@@ -18,10 +18,6 @@ def _range(kernel: OperatorCall, start: np.ndarray, limit: np.ndarray, delta: np
     return np.arange(*(one.reshape(-1)[0] for one in (start, limit, delta)), dtype=kernel.outputs[0]["dtype"])
 
 
-def _fill(kernel: OperatorCall, _sizes: np.ndarray, value: np.ndarray) -> np.ndarray:
-    return np.broadcast_to(value.reshape(-1)[0], kernel.outputs[0]["ori_shape"])
-
-
 def _embedding_gradient(kernel: OperatorCall, gradient: np.ndarray, index: np.ndarray) -> np.ndarray:
     result = np.zeros(kernel.outputs[0]["ori_shape"], np.float32)
     np.add.at(result, index.reshape(-1), wide(gradient).reshape(-1, result.shape[-1]))
@@ -30,10 +26,6 @@ def _embedding_gradient(kernel: OperatorCall, gradient: np.ndarray, index: np.nd
 
 def _cross_entropy_of_labels(_kernel: OperatorCall, x: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return losses.cross_entropy(wide(x), np.eye(x.shape[-1], dtype=np.float32)[labels])
-
-
-def _swish_gradient(gradient: np.ndarray, x: np.ndarray, _y: np.ndarray | None = None, *, scale: float) -> np.ndarray:
-    return silu_gradient(gradient, scale * x)
 
 
 def _softmax_gradient(kernel: OperatorCall, y: np.ndarray, gradient: np.ndarray) -> np.ndarray:
@@ -59,7 +51,7 @@ TABLE: dict[str, Callable[..., Any]] = {
     "DropOutGenMaskV3": random.AICPU["DropOutGenMask"],
     "EmbeddingDenseGrad": _embedding_gradient,
     "Expand": layout.TABLE["broadcast_to"],
-    "Fill": _fill,
+    "Fill": lambda kernel, _sizes, value: np.broadcast_to(value.reshape(-1)[0], kernel.outputs[0]["ori_shape"]),
     "Flatten": layout.TABLE["reshape"],
     "Gather": indexing.TABLE["gather_v2"],
     "GatherElements": lambda kernel, x, index: np.take_along_axis(x, index, kernel.attributes["dim"]),
@@ -75,7 +67,7 @@ TABLE: dict[str, Callable[..., Any]] = {
     "SplitV": _split_by_sizes,
     "SplitVD": _split_by_sizes,
     "Squeeze": layout.TABLE["reshape"],
-    "SwishGrad": of_arrays(_swish_gradient, scale=1.0),
+    "SwishGrad": of_arrays(lambda gradient, x, _y=None, *, scale: silu_gradient(gradient, scale * x), scale=1.0),
     "TensorScatterAdd": _scattered_sum,
     "TopKV2": indexing.TABLE["top_k"],
 }

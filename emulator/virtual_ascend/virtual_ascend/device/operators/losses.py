@@ -116,14 +116,6 @@ def _likelihood_gradient(
     return np.where(np.arange(x.shape[1]) == labels[:, None], slopes[:, None], 0)
 
 
-def soft_margin(x: np.ndarray, labels: np.ndarray, reduction: str) -> np.ndarray:
-    return _reduced(softplus(-labels * x), reduction)
-
-
-def soft_margin_gradient(x: np.ndarray, labels: np.ndarray, gradient: np.ndarray, reduction: str) -> np.ndarray:
-    return -labels * sigmoid(-labels * x) * gradient / _count(x, reduction)
-
-
 def _in_top(kernel: OperatorCall, x: np.ndarray, index: np.ndarray) -> np.ndarray:
     """Return whether fewer than k elements of a row exceed the named element."""
     chosen = np.take_along_axis(x, index[:, None], 1)
@@ -143,8 +135,13 @@ TABLE: dict[str, Callable[..., Any]] = {
     "sigmoid_cross_entropy_with_logits_v2": of_arrays(sigmoid_cross_entropy, reduction="mean"),
     "smooth_l1_loss_grad_v2": _smooth_l1_gradient,
     "smooth_l1_loss_v2": _smooth_l1,
-    "soft_margin_loss": of_arrays(soft_margin, reduction="mean"),
-    "soft_margin_loss_grad": of_arrays(soft_margin_gradient, reduction="mean"),
+    "soft_margin_loss": of_arrays(
+        lambda x, labels, reduction: _reduced(softplus(-labels * x), reduction), reduction="mean"
+    ),
+    "soft_margin_loss_grad": of_arrays(
+        lambda x, labels, gradient, reduction: -labels * sigmoid(-labels * x) * gradient / _count(x, reduction),
+        reduction="mean",
+    ),
     "softmax_cross_entropy_with_logits": of_arrays(cross_entropy),
 }
 AICPU: dict[str, Callable[..., Any]] = {

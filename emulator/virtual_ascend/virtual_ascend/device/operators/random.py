@@ -24,17 +24,9 @@ def _apply_dropout(_kernel: OperatorCall, x: np.ndarray, bits: np.ndarray, keep:
     return np.where(kept, wide(x) / float(keep), 0)
 
 
-def _uniform(kernel: OperatorCall, *_: Any) -> np.ndarray:
-    return _DRAWS.random(kernel.outputs[0]["shape"], np.float32)
-
-
-def _normal(kernel: OperatorCall, *_: Any) -> np.ndarray:
-    return _DRAWS.standard_normal(kernel.outputs[0]["shape"], np.float32)
-
-
 TABLE: dict[str, Callable[..., Any]] = dict.fromkeys(("drop_out_do_mask", "dropout_do_mask"), _apply_dropout)
 AICPU: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(("DropoutGenMask", "DropOutGenMask"), _dropout_bits),  # MindSpore's name and CANN's
-    "StandardNormal": _normal,
-    "UniformReal": _uniform,
+    "StandardNormal": lambda kernel, *_: _DRAWS.standard_normal(kernel.outputs[0]["shape"], np.float32),
+    "UniformReal": lambda kernel, *_: _DRAWS.random(kernel.outputs[0]["shape"], np.float32),
 }
