@@ -175,7 +175,7 @@ if [ -n "$kernels" ] && [ ! -d "$kernels" ]; then
   mindspore=$(python3 -c "from importlib import metadata; print(*(one.version for one in metadata.distributions()
     if one.metadata['Name'] in ('mindspore', 'mindspore-dev')))")
   case "$mindspore" in
-    2.[0-7].*)
+    2.[67].*)
       echo "install.sh: there is no $kernels, which MindSpore $mindspore wants: install CANN's kernels package" >&2
       ;;
   esac
