@@ -23,7 +23,7 @@ from flash_attention.compat.mindspore_ops.call import FusedCall, Settings
 from flash_attention.compat.mindspore_ops.cells import Attend, Prepared
 from flash_attention.compat.mindspore_ops.layouts import read_call
 from flash_attention.compat.mindspore_ops.paged import PagedCell, read_paged
-from flash_attention.compat.mindspore_ops.reshaped import filled_where, reshaped
+from flash_attention.compat.mindspore_ops.reshaped import filled_where, reads_hidden, reshaped
 from flash_attention.compat.mindspore_ops.signatures import arguments_of
 
 _INPUTS = (
@@ -183,11 +183,12 @@ def _tensor_of(name, given):
 
 @compile_time
 def _prepared(kind, settings, specs):
-    return _cell(kind, tuple(settings), (*map(tensor_spec, _INPUTS, specs[:3]), *read_specs(_INPUTS[3:], specs[3:])))
+    specs = (*map(tensor_spec, _INPUTS, specs[:3]), *read_specs(_INPUTS[3:], specs[3:]))
+    return _cell(kind, tuple(settings), specs, reads_hidden())
 
 
 @remembered
-def _cell(kind: str, settings: tuple, specs: tuple) -> nn.Cell:
+def _cell(kind: str, settings: tuple, specs: tuple, clears: bool) -> nn.Cell:
     heads, scale, before, after, layout, kv_heads, mode, precise, block_size, with_lse = settings
     check_name("input_layout", layout, _LAYOUTS[kind])
     check_int("num_heads", heads, 1)
@@ -207,7 +208,7 @@ def _cell(kind: str, settings: tuple, specs: tuple) -> nn.Cell:
     if kind == "incre" or kind == "fused" and _one_query(specs[0], layout, mode, mask):
         if not with_lse:
             return fix_dtypes(
-                _Incremental(heads, scale, kv_heads or heads, layout.partition("_")[0], block_size, specs)
+                _Incremental(heads, scale, kv_heads or heads, layout.partition("_")[0], block_size, specs, clears)
             )
         if mask is not None:
             mask = _mask_of_one(mask, specs)
@@ -216,7 +217,7 @@ def _cell(kind: str, settings: tuple, specs: tuple) -> nn.Cell:
         raise ValueError("block_table: got one, allowed is None with softmax_lse_flag or more queries than one")
     check_int("sparse_mode", mode, 0, PREFIX - 1)
     fused = Settings(heads, 1.0, scale, before, after, precise, layout.partition("_")[0], mode, False)
-    return fix_dtypes(_Prompt(fused, kv_heads or heads, specs, bool(with_lse), layout.endswith("_BSND")))
+    return fix_dtypes(_Prompt(fused, kv_heads or heads, specs, bool(with_lse), layout.endswith("_BSND"), clears))
 
 
 def _batch(query: TensorSpec) -> int:
@@ -264,8 +265,9 @@ class _Lengths(nn.Cell):
 class _Prompt(EntryCell):
     """Attention of whole prompts by `flash_attention`."""
 
-    def __init__(self, settings: Settings, kv_heads: int, specs: tuple, with_lse: bool, turns: bool):
+    def __init__(self, settings: Settings, kv_heads: int, specs: tuple, with_lse: bool, turns: bool, clears: bool):
         super().__init__()
+        self.clears = clears
         query, key, value, mask, shift, lengths_q, lengths_k, _ = specs
         layout, compressed = settings.input_layout, settings.sparse_mode in (LEFT_UP_CAUSAL, RIGHT_DOWN_CAUSAL, BAND)
         self.mask_shape: tuple = ()
@@ -316,10 +318,9 @@ class _Prompt(EntryCell):
             lengths = ops.reshape(self.lengths[1](lengths_k), (-1, 1))
             behind = columns >= lengths
             hidden = self.or_hidden(hidden, ops.expand_dims(ops.expand_dims(behind, 1), 1))
-            key, value = (
-                filled_where(key, self.of_tensor(behind), 0.0),
-                filled_where(value, self.of_tensor(behind), 0.0),
-            )
+            if self.clears:
+                places = self.of_tensor(behind)
+                key, value = filled_where(key, places, 0.0), filled_where(value, places, 0.0)
         output = self.attend(query, key, value, hidden, bias, None, None, None, None, self.scale, None)
         logsumexp = filled((1,), 0.0)
         if self.with_lse:
@@ -403,7 +404,9 @@ class _Incremental(EntryCell):
     Sequences of (B, T, H) are blocks of a cache. With the heads in front, each head is a sequence of its own.
     """
 
-    def __init__(self, heads: int, scale: float, kv_heads: int, layout: str, block_size: int, specs: tuple):
+    def __init__(
+        self, heads: int, scale: float, kv_heads: int, layout: str, block_size: int, specs: tuple, clears: bool
+    ):
         super().__init__()
         query, key, value, mask, shift, _, lengths, tables = specs
         batch, self.shape = _batch(query), query.shape
@@ -448,7 +451,8 @@ class _Incremental(EntryCell):
                     *(TensorSpec((rows, columns), "int32"), TensorSpec((rows,), "int32"), bias, None),
                 ),
                 self.biased,
-            )
+            ),
+            clears,
         )
         self.rows = (rows, inner, 1)
 

@@ -18,7 +18,7 @@ from flash_attention.call.layout import UNKNOWN
 from flash_attention.call.paged import product
 from flash_attention.call_cells import NumberCheck
 from flash_attention.compat.ascend910 import Operator
-from flash_attention.compat.mindspore_ops.reshaped import reshaped
+from flash_attention.compat.mindspore_ops.reshaped import reads_hidden, reshaped
 from flash_attention.functional import flash_attention
 from flash_attention.paged import paged_attention
 
@@ -143,12 +143,13 @@ def _prepared(settings, specs, refused, per_head):
     for name, given in zip(names, specs):
         if given is None and name not in ("value_cache", *names[5:]):
             raise ValueError(f"{name}: got None, allowed is a Tensor")
-    return _cell(settings, tuple(one and tensor_spec(name, one) for name, one in zip(names, specs)), per_head)
+    specs = tuple(one and tensor_spec(name, one) for name, one in zip(names, specs))
+    return _cell(settings, specs, per_head, reads_hidden())
 
 
 @remembered
-def _cell(settings, specs, per_head) -> nn.Cell:
-    return fix_dtypes(PagedCell(read_paged(settings, specs, per_head)))
+def _cell(settings, specs, per_head, clears) -> nn.Cell:
+    return fix_dtypes(PagedCell(read_paged(settings, specs, per_head), clears))
 
 
 def read_paged(settings: tuple, specs: tuple, per_head: bool) -> _Call:
@@ -224,9 +225,12 @@ def _check_mask(mask: TensorSpec, per_head: bool, sizes: tuple, causal: bool, sp
 
 
 class PagedCell(EntryCell):
-    """Compute a call by `paged_attention`, or with a mask by `flash_attention` to the gathered cache."""
+    """Compute a call by `paged_attention`, or with a mask by `flash_attention` to the gathered cache.
 
-    def __init__(self, call: _Call):
+    `clears`: 0 takes the place of keys and values behind a context.
+    """
+
+    def __init__(self, call: _Call, clears: bool):
         super().__init__()
         self.latent, self.value_dim = call.latent, call.value_dim
         self.apart = (call.heads, call.head_dim)
@@ -234,7 +238,7 @@ class PagedCell(EntryCell):
         self.several = call.each != 1 and call.each is not None
         self.rules = {"scale": call.scale, "causal": call.causal}
         self.split = None if call.each is not None else _Split(call.tokens, call.causal, call.mask is None)
-        self.masked = None if call.mask is None else _Masked(call)
+        self.masked = None if call.mask is None else _Masked(call, clears)
 
     def construct(self, query, key_cache, value_cache, block_tables, context_lens, mask, counts):
         if self.latent:
@@ -305,8 +309,9 @@ class _Masked(nn.Cell):
     Tokens of q_seq_lens see the keys of all sequences behind each other, of which all but their own are hidden.
     """
 
-    def __init__(self, call: _Call):
+    def __init__(self, call: _Call, clears: bool):
         super().__init__()
+        self.clears = clears
         self.each, self.tokens, self.per_head = call.each, call.tokens, call.per_head
         self.keys = call.mask.shape[-1] if call.mask is not None else 0
         looks = ms.get_context("device_target") == "CPU"
@@ -343,13 +348,14 @@ class _Masked(nn.Cell):
         return ops.cast(wide, output.dtype)
 
     def gathered(self, cache, tables, known):
-        """Return (batch, keys, N, width), 0 past the end of each context."""
+        """Return (batch, keys, N, width)."""
         dtype, rows = cache.dtype, cache
         if dtype != mstype.float32 and dtype != mstype.float16:
             rows = ops.cast(cache, mstype.float32)
         inside = ops.minimum(ops.maximum(tables, 0), cache.shape[0] - 1)
         rows = ops.reshape(ops.gather(rows, inside, 0), (tables.shape[0], -1) + cache.shape[2:])
-        rows = ops.masked_fill(rows, ops.reshape(ops.logical_not(known), known.shape + (1, 1)), 0.0)
+        if self.clears:
+            rows = ops.masked_fill(rows, ops.reshape(ops.logical_not(known), known.shape + (1, 1)), 0.0)
         return ops.cast(rows, dtype)
 
 
