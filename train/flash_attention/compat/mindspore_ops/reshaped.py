@@ -19,7 +19,7 @@ def reshaped(tensor, shape):
 
 
 def reads_hidden() -> bool:
-    """Return True if a NaN in a hidden key or value may reach the output, as in the TIK kernels."""
+    """Return True if NaN in hidden keys may reach the output: in the TIK kernels."""
     return ms.get_context("device_target") != "CPU" or forced_backend() == "emulator"
 
 
