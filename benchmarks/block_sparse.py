@@ -8,7 +8,8 @@ flex_attention, compiled, runs the forward pass with the tiles of one pattern; i
     PYTHONPATH=train:emulator python -m benchmarks.figures block_sparse_tik
 
 says the same of the TIK operators on the modelled core: which share of the Cube's peak the visible tiles reach, of the
-share that dense attention reaches. One head stands for one core's share of 32.
+share that dense attention reaches. One head stands for one core's share of 32. The masks are known before the kernels
+run, as the ones of a layer are.
 """
 
 from __future__ import annotations
@@ -17,12 +18,13 @@ import importlib.util
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 from flash_attention.backends.cpu import library
 from flash_attention.call import DTYPES, Call
 from flash_attention.call.block_mask import BlockMask
-from flash_attention.kernels.tik import host_integers, operators
+from flash_attention.kernels.tik import operators
 from flash_attention.measuring import tik_kernels
 from flash_attention.measuring.figures import Figure
 from flash_attention.measuring.timing import rounds_in_turns
@@ -99,7 +101,8 @@ def _tik_cycles(seq: int, step: str, mask: BlockMask | None) -> float:
     problem = tik_kernels.problem_of(seq, DIM, **tiles)
     if mask is None:
         return tik_kernels.simulate(tik_kernels.build(problem, step)).cycles
-    work = operators.list_table(host_integers, problem, tik_kernels.OPERATORS[step][0])(mask.tiles)
+    problem = replace(problem, keeps_tiles=True)
+    work = operators.known_table(problem, tik_kernels.OPERATORS[step][0], mask.tiles)
     return tik_kernels.simulate(tik_kernels.build(problem, step), given={"work": work}).cycles
 
 

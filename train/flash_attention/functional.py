@@ -197,7 +197,7 @@ def flash_attention(
         ),
         rules,
         # In the order of the options of `prepare`: a graph passes constants in tuples.
-        (bias_grad, input_layout, head_dim, value_head_dim, batch, return_lse, _tile_of(block_mask)),
+        (bias_grad, input_layout, head_dim, value_head_dim, batch, return_lse) + _known(block_mask),
         backend,
         argument_names,
         shards,
@@ -224,7 +224,7 @@ def attend(tensors, inputs, rules, others, backend, argument_names, shards):
     query, key, value = tensors
     of_tensors = spec(query), spec(key), spec(value)
     inputs, specs = filled(inputs, of_tensors, others)
-    _bias_grad, _layout, _head_dim, _value_head_dim, _batch, return_lse, _tile = others
+    _bias_grad, _layout, _head_dim, _value_head_dim, _batch, return_lse, _tile, _block_mask_key = others
     run = prepare(
         "dense", of_tensors, specs, argument_names, rules, others, backend, shards, return_lse and compiling()
     )
@@ -234,11 +234,11 @@ def attend(tensors, inputs, rules, others, backend, argument_names, shards):
     return output
 
 
-def _tile_of(block_mask):
-    """Return the tokens of a BlockMask's tile, 0 for other masks."""
+def _known(block_mask):
+    """Return tile and key of a BlockMask; 0 and "" for other masks."""
     if isinstance(block_mask, BlockMask):
-        return block_mask.tile
-    return 0
+        return block_mask.tile, block_mask.key
+    return 0, ""
 
 
 def scaled_dot_product_attention(

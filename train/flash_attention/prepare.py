@@ -37,9 +37,13 @@ _TENSORS = {
     "varlen": ("query", "key", "value", "cu_seqlens_q", "cu_seqlens_k"),
     "paged": ("query", "key_cache", "value_cache", "block_tables", "context_lens"),
 }
+_LISTS_TILES = ("tik", "emulator")  # backends that make other lists of a block mask that they know
 # The options of a kind, in the order in which a graph passes them on.
 _OPTIONS = {
-    "dense": ("bias_grad", "input_layout", "head_dim", "value_head_dim", "batch", "return_lse", "block_mask_tile"),
+    "dense": (
+        *("bias_grad", "input_layout", "head_dim", "value_head_dim", "batch", "return_lse"),
+        *("block_mask_tile", "block_mask_key"),
+    ),
     "varlen": ("bias_grad", "head_dim", "value_head_dim", "return_lse"),
 }
 
@@ -71,6 +75,8 @@ def prepare(kind, tensors, inputs, names, rules, options, backend, shards=None, 
         # of functions with other names share a Cell.
         looked_at = any(given[place] for place in (MASK, PREFIX, SEGMENT_IDS, KV_SEGMENT_IDS))
         kept = names if kind != "dense" or looked_at else ()
+        if kind == "dense" and not (forced in _LISTS_TILES or (forced is None and device == "Ascend")):
+            options = *options[:-1], ""  # the mask is data, so that calls with other masks share a Cell
         run = _KINDS[kind](described, given, kept, rules, options, forced, device, sharding(shards))
         # Both results of the kernel are parts of a pair. MindSpore then adds the gradients of its parts, even zeros.
         if compiled_lse and run.backend == "cpu" and lacks_operations(described[0]) and recording():

@@ -72,6 +72,7 @@ class Call:
             sequences (sequences, heads). They replace the standard slopes of rules.alibi and get no gradient.
         block_mask_shape: (batch or 1, heads or 1, query tiles, key tiles) of a block mask, not 0 = visible.
         block_mask_tile: tokens of its tiles.
+        block_mask_key: `BlockMask.key` of a mask that is known when the call is prepared; "" if it is data.
         storage: None for a dense call; `Varlen` for packed sequences, `Paged` for keys in a paged cache.
     """
 
@@ -103,6 +104,7 @@ class Call:
     slopes_shape: tuple | None = None
     block_mask_shape: tuple | None = None
     block_mask_tile: int = 0
+    block_mask_key: str = ""
     storage: Varlen | Paged | None = None
 
     def __post_init__(self):

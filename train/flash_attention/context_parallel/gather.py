@@ -160,7 +160,7 @@ class GatherAttention(nn.Cell):
         chunk and of a tile.
         """
         tokens, tile = sizes
-        others = (False, self.input_layout, self.head_dim, self.value_head_dim, None, False, tile)
+        others = (False, self.input_layout, self.head_dim, self.value_head_dim, None, False, tile, "")
         ids, tiles = constant(segment_ids), constant(tiles)
         outputs = ()
         for place, chunk in enumerate(self.chunks):

@@ -19,6 +19,7 @@ from flash_attention.bridge.gradients import Differentiable, zeros_like
 from flash_attention.bridge.parameters import Compiled
 from flash_attention.bridge.versions import MORPH
 from flash_attention.call import Call
+from flash_attention.call.block_mask import known
 from flash_attention.kernels.tik import describe, operators, signatures
 from flash_attention.kernels.tik.decode import schedule as decode_scheduler
 from flash_attention.kernels.tik.layout import HIDDEN_BY_BIAS, KEEP_PADDING, SINK_LANES, TENSORS, placement
@@ -64,7 +65,8 @@ class OperatorAttention(nn.Cell):
             raise ValueError(
                 "block_mask: given to the TIK operators with shards, allowed there are attention_mask and windows"
             )
-        self.core: nn.Cell = kernels(problem, make_primitive, self.slopes_place is not None, decodes)
+        tiles = known(call.block_mask_key).tiles if problem.keeps_tiles else None
+        self.core: nn.Cell = kernels(problem, make_primitive, self.slopes_place is not None, decodes, tiles)
         self.mask_place, self.bias_place, self.sinks_place = map(call.place, ("mask", "bias", "sinks"))
         self.mask = self.bias = None
         self.explicit_mask = ExplicitMask(call, shard) if describe.makes_mask(call) else None
@@ -85,7 +87,7 @@ class OperatorAttention(nn.Cell):
         self.decisions = call.place("keep_bits" if call.keep_bits else "seed")
         self.keep = _KeepOrder(problem) if call.keep_bits else draw
         self.sinks = SpreadSinks(call.batch, shard) if call.sinks else None
-        self.block_mask = call.place("block_mask") if problem.listed else None
+        self.block_mask = call.place("block_mask") if problem.listed and tiles is None else None
         self.seq_q = call.seq_q
         self.nothing = Tensor(np.zeros(1, np.float16))  # a graph's gradient function takes no None
 
@@ -122,7 +124,11 @@ class OperatorAttention(nn.Cell):
 
 
 def kernels(
-    problem: KernelProblem, make_primitive: MakePrimitive, given_slopes: bool, decodes: bool = False
+    problem: KernelProblem,
+    make_primitive: MakePrimitive,
+    given_slopes: bool,
+    decodes: bool = False,
+    tiles: np.ndarray | None = None,
 ) -> Differentiable:
     """Return the forward kernel with the backward kernels as its gradient. If it decodes, the two decoding kernels are
     the forward pass.
@@ -134,7 +140,8 @@ def kernels(
     anything if they are not data (given_slopes). logsumexp (B, H, Sq padded).
 
     With packed sequences ends_q, ends_k and prefix of operators.work_tables follow, and the rows of logsumexp are the
-    stored ones. If the kernels visit the tiles of a block mask, the mask follows, see operators.list_table.
+    stored ones. If the kernels visit the tiles of a block mask, the mask follows, see operators.list_table. It does not
+    if it is known: `tiles`.
     """
     shapes = {name: placement(problem, name).shape for name in TENSORS}
     shapes["d_bias"] = (*problem.bias_planes, problem.call.seq_q, problem.call.seq_k)
@@ -144,10 +151,10 @@ def kernels(
         return make_primitive(operator, signature, problem, shapes), Constants(problem, signature, given_slopes)
 
     def backward() -> nn.Cell:
-        return Compiled(_Backward(problem, *map(made, operators.stages(problem)[1:])))
+        return Compiled(_Backward(problem, tiles, *map(made, operators.stages(problem)[1:])))
 
-    forward = _Decoding(problem, make_primitive, given_slopes) if decodes else _Forward(problem, made("forward"))
-    count = 8 if problem.sequences else 6 if problem.listed else 5
+    forward = _Decoding(problem, make_primitive, given_slopes) if decodes else _Forward(problem, tiles, made("forward"))
+    count = 8 if problem.sequences else 6 if problem.listed and tiles is None else 5
     return Differentiable(Compiled(forward), backward, "tik and emulator", count=count)
 
 
@@ -183,8 +190,23 @@ class _Features(nn.Cell):
         return result
 
 
+class _ListTable(nn.Cell):
+    """Give the work table of a stage, see operators.list_table. It is a constant if the block mask is: `tiles`."""
+
+    def __init__(self, problem: KernelProblem, stage: str, tiles: np.ndarray | None):
+        super().__init__()
+        self.table = self.make = None
+        if tiles is None:
+            self.make = (operators.list_table(graph_integers, problem, stage),)
+        else:
+            self.table = Tensor(operators.known_table(problem, stage, tiles))
+
+    def construct(self, *data):
+        return self.make[0](*data) if self.table is None else self.table
+
+
 class _Forward(nn.Cell):
-    def __init__(self, problem: KernelProblem, forward: tuple):
+    def __init__(self, problem: KernelProblem, tiles: np.ndarray | None, forward: tuple):
         super().__init__()
         self.forward, self.constants = forward
         self.features = _Features(problem)
@@ -193,7 +215,7 @@ class _Forward(nn.Cell):
         if self.packed:
             self.tables = (operators.work_tables(graph_integers, problem, ("forward", "blocks")),)
         if self.listed:
-            self.tables = (operators.list_table(graph_integers, problem, "forward"),)
+            self.list_table = _ListTable(problem, "forward", tiles)
 
     def construct(self, query, key, value, mask, bias, keep, sinks, slopes, *data):
         features = self.features(mask, bias, keep)
@@ -203,7 +225,7 @@ class _Forward(nn.Cell):
             work, blocks = self.tables[0](*data)
             features = features + (blocks, work)
         if self.listed:
-            features = features + (self.tables[0](*data),)
+            features = features + (self.list_table(*data),)
         return self.forward(query, key, value, *features, *self.constants(slopes))
 
 
@@ -212,7 +234,7 @@ class _Backward(nn.Cell):
     d_query.
     """
 
-    def __init__(self, problem: KernelProblem, rows: tuple, main: tuple, *finish: tuple):
+    def __init__(self, problem: KernelProblem, tiles: np.ndarray | None, rows: tuple, main: tuple, *finish: tuple):
         call = problem.call
         super().__init__()
         self.rows, self.rows_constants = rows
@@ -223,7 +245,7 @@ class _Backward(nn.Cell):
         if self.packed:
             self.tables = (operators.work_tables(graph_integers, problem, ("grad", "blocks")),)
         if self.listed:
-            self.tables = (operators.list_table(graph_integers, problem, "grad"),)
+            self.list_table = _ListTable(problem, "grad", tiles)
         self.return_lse, self.bias_grad = call.return_lse, problem.bias_grad
         self.last = 4 if self.bias_grad else 3  # no negative index, see flash_attention.bridge
         self.bias_sums = _BiasSums(problem) if self.bias_grad and call.bias == "per_key" else None
@@ -243,7 +265,7 @@ class _Backward(nn.Cell):
             work, table = self.tables[0](*data)
             blocks, features = (table,), features + (work,)
         if self.listed:
-            features = features + (self.tables[0](*data),)
+            features = features + (self.list_table(*data),)
         rows = self.rows(*given, *blocks, *self.rows_constants(slopes))
         gradients = self.main(query, key, value, rows[1], rows[0], *features, *self.main_constants(slopes))
         if self.finish is None:

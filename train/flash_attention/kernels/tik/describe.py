@@ -61,7 +61,8 @@ def kernel_problem(call: Call, layout: str = "BNSD", **chosen: Any) -> KernelPro
         storage=storage,
         **_block_mask(call),
     )
-    return KernelProblem(described, _slopes(call), **chosen)
+    keeps_tiles = described.block_mask_shape is not None and call.block_mask_key != ""
+    return KernelProblem(described, _slopes(call), keeps_tiles=keeps_tiles, **chosen)
 
 
 def _keep_blocks(call: Call) -> int:

@@ -9,8 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Callable, Protocol
 
+import numpy as np
+
 import flash_attention
-from flash_attention.kernels.tik import instruction_forms, signatures, varlen
+from flash_attention.kernels.tik import host_integers, instruction_forms, signatures, varlen
 from flash_attention.kernels.tik.backward import data_tables as backward_tables
 from flash_attention.kernels.tik.backward import kernel as backward
 from flash_attention.kernels.tik.backward import postprocess, preprocess
@@ -132,6 +134,16 @@ def list_table(xp, problem: KernelProblem, stage: str):
         return forward_tables.listed_table(xp, problem, forward_schedule.choose(problem).plan)
     choice = backward_schedule.choose(problem)
     return backward_tables.listed_table(xp, problem, choice.plan, choice.split.slots)
+
+
+def known_table(problem: KernelProblem, stage: str, block_mask: np.ndarray) -> np.ndarray:
+    """Return the work table of a stage for a known block mask, see problem.keeps_tiles."""
+    table = list_table(host_integers, problem, stage)(block_mask.astype(np.int32))
+    if stage == "forward":
+        plan = forward_schedule.choose(problem).plan
+        return forward_tables.kept_table(problem, plan, table) if plan.ways > 1 else table
+    choice = backward_schedule.choose(problem)
+    return backward_tables.kept_table(problem, choice.plan, table) if choice.plan.ways > 1 else table
 
 
 def build(

@@ -61,6 +61,8 @@ class KernelProblem:
         memories: see Chip.
         tiling: name of a tiling strategy of `flash_attention.kernels.tik.forward.tiling`.
         keep_blocks: with packed sequences and dropout: room for the keep decisions of a head, see varlen.keep_blocks.
+        keeps_tiles: the block mask is known before the kernel runs. So its lists say which tiles stay on chip from
+            one item to the next, see common.kept_tiles.
 
     Raises:
         TypeError, ValueError: naming the field, what came and what is allowed.
@@ -72,6 +74,7 @@ class KernelProblem:
     memories: tuple[int, ...] = Chip().memories
     tiling: str = "auto"
     keep_blocks: int = 0
+    keeps_tiles: bool = False
 
     def __post_init__(self) -> None:
         call = self.call

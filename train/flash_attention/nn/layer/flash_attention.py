@@ -202,6 +202,7 @@ class FlashAttention(EntryCell):
         self.block_mask = block_mask
         self.tiles: Tensor | None = None if block_mask is None else Tensor(block_mask.tiles)
         self.tile = 0 if block_mask is None else block_mask.tile
+        self.block_mask_key = "" if block_mask is None else block_mask.key
         self.dropout_seed: Any = DropoutSeed(seed) if dropout_rate > 0 else None
         self.widths: tuple[int | None, int | None] = head_dim, value_head_dim  # of tensors; None is any
         self.cast = MixedPrecisionCast()
@@ -228,9 +229,9 @@ class FlashAttention(EntryCell):
             _refuse_alibi("alibi_mask")
         if alibi_slopes is not None and not self.alibi:
             _refuse_alibi("alibi_slopes")
-        tiles, tile = self.tiles, self.tile
+        tiles, tile, known = self.tiles, self.tile, self.block_mask_key
         if block_mask is not None:
-            tiles, tile = block_mask, 0
+            tiles, tile, known = block_mask, 0, ""
         output = attend(
             (self.cast(query), self.cast(key), self.cast(value)),
             in_order(
@@ -245,7 +246,7 @@ class FlashAttention(EntryCell):
                 block_mask=tiles,
             ),
             rules_of(rules),
-            (self.alibi_grad, self.input_layout, self.widths[0], self.widths[1], self.batch, False, tile),
+            (self.alibi_grad, self.input_layout, self.widths[0], self.widths[1], self.batch, False, tile, known),
             self.backend,
             self.argument_names,
             self.shards(),

@@ -29,9 +29,9 @@ def gradients(tik, execute, problem: KernelProblem, arrays: dict, **features) ->
     return stored_arrays.backward_outputs(problem, stored)
 
 
-def run_case(tik, execute, case) -> reference.Attention:
-    """Forward and backward kernels of a case."""
-    data, problem = case.inputs(), describe.kernel_problem(case.call, cores=4)
+def run_case(tik, execute, case, **chosen) -> reference.Attention:
+    """Run forward and backward kernels of a case. `chosen` are fields of its problem."""
+    data, problem = case.inputs(), replace(describe.kernel_problem(case.call), **{"cores": 4, **chosen})
     features = features_of(case)
     output, logsumexp = forward(tik, execute, problem, data.query, data.key, data.value, **features)
     arrays = {name: getattr(data, name) for name in ("query", "key", "value", "d_output", "d_logsumexp")}

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from flash_attention.call.block_mask import dense
-from flash_attention.kernels.tik import KernelProblem, host_integers, operators
+from flash_attention.kernels.tik import KernelProblem, describe, host_integers, operators
 from flash_attention.kernels.tik.backward import items as backward_items
 from flash_attention.kernels.tik.backward import schedule as backward
 from flash_attention.kernels.tik.common import tile_lists
@@ -13,8 +15,11 @@ from flash_attention.kernels.tik.forward import items as forward_items
 from flash_attention.kernels.tik.forward import schedule as forward
 from flash_attention.measuring import tik_kernels
 
+from tests.train.flash_attention.support import cases
 from tests.train.flash_attention.support.calls import changed, make_kernel_problem
+from tests.train.flash_attention.support.cases import Case
 from tests.train.flash_attention.ut.tik.support.passes import both_passes, random_data
+from tests.train.flash_attention.ut.tik.test_backward import run_case
 
 
 def problem_and_mask(tile=128, planes=(1, 1), density=0.3, seed=0, heads=2, batch=1, seq=(900, 700), **fields):
@@ -39,28 +44,28 @@ KINDS = {
 
 def visits(problem: KernelProblem, mask: np.ndarray, stage: str) -> list[tuple]:
     """Return (core, head, row block, key tile) of the visits of a stage. Heads count over all items."""
-    words, result = operators.list_table(host_integers, problem, stage)(mask), []
+    result: list[tuple] = []
+    if problem.keeps_tiles:
+        words = operators.known_table(problem, stage, mask)
+    else:
+        words = operators.list_table(host_integers, problem, stage)(mask)
     schedule, rows = (forward, forward_items) if stage == "forward" else (backward, backward_items)
     plan, split = schedule.choose(problem).plan, schedule.choose(problem).split
-    size = split.words.size
+    size, places = split.words.size, tile_lists.CODES * (2 * plan.ways if plan.ways > 1 else 1)
     table = words[:size].view(rows.LISTED_ITEM.dtype).reshape(split.table.shape)
     for core, items in enumerate(table):
         for item in items:
             if stage == "forward":
-                entries = words[item["row_blocks"][0]["list"][0] :][: item["end"]]
-                for place, entry in enumerate(entries):
-                    tile, *codes = (
-                        entry // 1024**plan.row_blocks,
-                        *(entry // 1024**a % 1024 for a in range(plan.row_blocks)),
-                    )
-                    for block, code in zip(item["row_blocks"], codes):
-                        if code:
-                            assert block["first"] <= place <= block["last"]
-                            result.append((core, item["head"], block["start"] // plan.rows, tile))
+                for block in item["row_blocks"][: plan.row_blocks]:
+                    entries = words[block["list"][0] :][: block["last"] + 1 - block["first"]]
+                    assert not len(entries) or entries[0] // places == block["sample"]
+                    assert (entries % tile_lists.CODES > 0).all()
+                    for entry in entries:
+                        result.append((core, item["head"], block["start"] // plan.rows, entry // places))
                 continue
             own = backward_items.own_lists(problem)
             for entry in words[item["list"][0] :][: item["count"]]:
-                member, tile = divmod(entry // tile_lists.CODES, backward_items.MOST_TILES)
+                member, tile = divmod(entry // places, backward_items.MOST_TILES)
                 for other in [member] if own else range(problem.call.group):
                     result.append((core, item["head"] + other, tile, item["tile"]))
             assert item["steps"] == item["count"] * (1 if own else problem.call.group)
@@ -73,9 +78,11 @@ def visits(problem: KernelProblem, mask: np.ndarray, stage: str) -> list[tuple]:
     "kind", [kind if kind != "items" else pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS]
 )
 @pytest.mark.parametrize("stage", ("forward", "grad"))
-def test_every_visible_tile_is_visited_once_and_no_other(stage, kind, tile):
+@pytest.mark.parametrize("keeps", (False, True), ids=("data", "known"))
+def test_every_visible_tile_is_visited_once_and_no_other(keeps, stage, kind, tile):
     for density in (0.05, 0.95):
         problem, mask = problem_and_mask(tile, density=density, **KINDS[kind])
+        problem = replace(problem, keeps_tiles=keeps)
         plan = (forward if stage == "forward" else backward).choose(problem).plan
         shown = (dense(mask, tile, problem.call.seq_q, problem.call.seq_k) != 0) & problem.call.band.dense()
         shown = np.broadcast_to(shown, (problem.call.batch, problem.call.heads, *shown.shape[2:]))
@@ -95,15 +102,39 @@ def test_every_visible_tile_is_visited_once_and_no_other(stage, kind, tile):
 
 
 def test_words_hold_the_numbers_of_very_many_tiles():
-    """With two row blocks a word of 32 bits has room for fewer than 2**18 keys. Other plans take the others."""
-    for seq_k, row_blocks in ((2**18, 2), (2**18 + 128, 1)):
-        problem, mask = problem_and_mask(seq=(256, seq_k), density=0.02, heads=1, cores=1)
-        assert forward.choose(problem).plan.row_blocks == row_blocks
+    for keeps in (False, True):
+        problem, mask = problem_and_mask(seq=(256, 2**18 + 128), density=0.02, heads=1, cores=1)
+        problem = replace(problem, keeps_tiles=keeps)
+        plan = forward.choose(problem).plan
+        assert plan.row_blocks == 2 and plan.ways > 2 * keeps
         found = {(block, tile) for _, _, block, tile in visits(problem, mask, "forward")}
         assert found == set(zip(*np.nonzero(mask[0, 0])))
     tiles = {"block_mask_shape": (1, 512, 1, 1), "block_mask_tile": 64}
     with pytest.raises(ValueError, match="512 heads in a list"):
         backward.choose(make_kernel_problem(1, 512, 64, 64, 16, kv_heads=1, **tiles))
+
+
+@pytest.mark.parametrize(
+    "case",
+    (
+        # The scores of some row blocks exceed their samples by far, so that these row blocks are computed once more.
+        Case(block_mask="heads", tile=128, seq_q=640, seq_k=500, head_dim=128, values="outlier"),
+        Case(block_mask="shared", heads=4, kv_heads=2, seq_q=400, seq_k=520, mask="causal", alibi="computed"),
+        pytest.param(
+            Case(block_mask="heads", tile=128, heads=4, kv_heads=2, seq_q=300, seq_k=640, mask="padding", dropout=0.2),
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            Case(block_mask="all", batch=2, tile=256, seq_q=600, seq_k=600, alibi="bias"), marks=pytest.mark.slow
+        ),
+    ),
+    ids=str,
+)
+def test_tiles_that_stay_on_chip_are_the_right_ones(tik, execute, case):
+    chosen = {"cores": 1, "keeps_tiles": True}
+    problem = replace(describe.kernel_problem(case.call), **chosen)
+    assert forward.choose(problem).plan.ways > 1 or backward.choose(problem).plan.ways > 1
+    cases.check(case, run_case(tik, execute, case, **chosen))
 
 
 @pytest.mark.parametrize("stage", ("forward", "grad"))

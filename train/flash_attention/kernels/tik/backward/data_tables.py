@@ -25,10 +25,11 @@ from flash_attention.kernels.tik.backward.items import (
     set_signs,
 )
 from flash_attention.kernels.tik.backward.tiling import (
+    RING,
     BackwardPlan,
     lowers_on_cube,
 )
-from flash_attention.kernels.tik.common import band, tile_lists
+from flash_attention.kernels.tik.common import band, kept_tiles, tile_lists
 from flash_attention.kernels.tik.common.mask import LOWEST
 from flash_attention.kernels.tik.common.tile_lists import CODES
 from flash_attention.kernels.tik.common.work_split import (
@@ -157,8 +158,43 @@ def packed_table(xp: Any, problem: KernelProblem, plan: BackwardPlan, slots: int
 
 
 def list_words(problem: KernelProblem, plan: BackwardPlan) -> int:
-    """Return words of all lists."""
-    return _list_planes(problem) * _key_tiles(problem, plan) * list_length(problem, plan)
+    """Return words of all lists. If tiles stay on chip each item has one."""
+    lists = _list_planes(problem) * _key_tiles(problem, plan)
+    if plan.ways > 1:
+        lists = _deal_items(problem, plan, _balanced_slots(problem, plan))[0].size
+    return lists * list_length(problem, plan)
+
+
+def most_ways(problem: KernelProblem) -> int:
+    """Return the most ways that lists can name.
+
+    The heads of a group that share a list have other tiles, so that none would stay.
+    """
+    if not problem.keeps_tiles or (problem.call.group > 1 and not own_lists(problem)):
+        return 1
+    return kept_tiles.most_ways((problem.call.group if own_lists(problem) else 1) * MOST_TILES * CODES)
+
+
+def kept_table(problem: KernelProblem, plan: BackwardPlan, table: np.ndarray) -> np.ndarray:
+    """Return a table of `listed_table` in an order in which many tiles stay on chip."""
+    work, length = of_lists(problem, plan).work, list_length(problem, plan)
+    count, rows = work.words.size, table[: work.words.size].view(LISTED_ITEM.dtype).reshape(work.table.shape)
+    lists = np.zeros((*rows.shape, length), np.int32)
+    for core, share in enumerate(rows):
+        share = share[share["count"] > 0]
+        share = share[np.lexsort((share["tile"], share["head"]))]
+        words = [
+            kept_tiles.bare(table[start:][:number], CODES, plan.ways)
+            for start, number in zip(share["list"][:, 0], share["count"])
+        ]
+        visited = [
+            [((int(head) << 32) + one.astype(np.int64) // CODES).tolist()] for head, one in zip(share["head"], words)
+        ]
+        for place, (visits,) in enumerate(kept_tiles.plan(visited, False, RING, plan.ways)):
+            lists[core, place, : len(visits)] = kept_tiles.joined(words[place], CODES, visits, plan.ways)
+            share[place]["list"][0] = count + (core * rows.shape[1] + place) * length
+        rows[core, : len(share)] = share
+    return np.concatenate([rows.reshape(-1).view(np.int32), lists.reshape(-1)])
 
 
 def _list_planes(problem: KernelProblem) -> int:
@@ -189,7 +225,7 @@ def of_lists(problem: KernelProblem, plan: BackwardPlan) -> _Lists:
     hidden = 1 + tiles.number(((0, 0),) * plan.rows)
     height = -(-call.seq_q // plan.rows)
     members = call.group if own_lists(problem) else 1
-    if hidden >= CODES or height > MOST_TILES or not tile_lists.holds(members * MOST_TILES, 1):
+    if hidden >= CODES or height > MOST_TILES or not tile_lists.holds(members * MOST_TILES):
         raise PartialTilesError(
             f"block_mask: needs {hidden} visibility tiles, {height} query tiles of a head, {members} heads in a list"
         )
@@ -229,7 +265,8 @@ def listed_table(xp: Any, problem: KernelProblem, plan: BackwardPlan, slots: int
     joined = xp.array(joined.reshape(-1).tolist())
     # One constant, see the forward schedule.
     hides = xp.array(((np.arange(width) == 0) * hidden)[None].tolist())
-    name = (np.arange(members)[:, None] * MOST_TILES + np.arange(height)).reshape(1, -1) * CODES - 1
+    name = (np.arange(members)[:, None] * MOST_TILES + np.arange(height)).reshape(1, -1)
+    name = name * ((2 * plan.ways if plan.ways > 1 else 1) * CODES) - 1
     name = xp.array(name.tolist())
     starts = xp.array((work.words.size + np.arange(lines) * size).tolist())
     ordered = xp.array(

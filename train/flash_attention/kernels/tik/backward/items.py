@@ -10,7 +10,8 @@ from flash_attention.kernels.tik.backward.tiling import (
     RING,
     BackwardPlan,
 )
-from flash_attention.kernels.tik.common import tile_lists
+from flash_attention.kernels.tik.common import kept_tiles, tile_lists
+from flash_attention.kernels.tik.common.double_buffer import each_epoch
 from flash_attention.kernels.tik.common.table_row import Field, TableRow
 from flash_attention.kernels.tik.common.tile_lists import CODES
 from flash_attention.kernels.tik.common.work_split import (
@@ -136,6 +137,7 @@ class Unit:
         kept: place among the tiles that stay in L1 if the tile is already there, else -1. See BackwardSplit;
             None if no tiles are kept.
         number: under a block mask the number of the visibility tile, else None.
+        place: place in its slot of the ring, if tiles stay on chip, else None.
     """
 
     position: int
@@ -144,6 +146,7 @@ class Unit:
     rows: Scalar
     kept: Scalar | None
     number: Scalar | None = None
+    place: kept_tiles.Place | None = None
 
 
 class KeyItem(TableRow):
@@ -161,6 +164,7 @@ class KeyItem(TableRow):
         }
         super().__init__(core, name, row_of(core.problem), fields)
         self._member, self._tile = core.scalar("int32", "next_member", 0), core.scalar("int32", "next_tile", 0)
+        self._ways = core.plan.ways
         self.units = [self._unit(place, kept[1] > 0) for place in range(RING)]
         self.kept = kept
         self.fresh = core.scalar("int32", "fresh", 1) if kept[1] else None
@@ -170,7 +174,9 @@ class KeyItem(TableRow):
         scalar = self.core.scalar
         member, tile, rows = (scalar("int32", f"{name}_{place}", 0) for name in ("member", "tile", "rows"))
         number = scalar("int32", f"number_{place}", 0) if self.core.problem.listed else None
-        return Unit(place, member, tile, rows, scalar("int32", f"kept_{place}", -1) if keeps else None, number)
+        kept = scalar("int32", f"kept_{place}", -1) if keeps else None
+        way = kept_tiles.Place.of(self.core, place) if self._ways > 1 else None
+        return Unit(place, member, tile, rows, kept, number, way)
 
     def rewind(self) -> None:
         """Go to the first step."""
@@ -216,20 +222,22 @@ class KeyItem(TableRow):
             unit.tile.set_as(place)
             return
         word = unit.tile
-        word.set_as(self.core.on.lists[0][self["list"] + place])
+        for lists in each_epoch(self.core, self.core.on.lists, self["list"]):
+            word.set_as(lists[place])
         unit.number.set_as(word % CODES)
         word.set_as(word // CODES)
+        kept_tiles.split(word, self._ways, unit.place)
         if own_lists(self.core.problem):
             unit.member.set_as(word // MOST_TILES)
             word.set_as(word % MOST_TILES)
 
     def load_list(self, side: Number) -> None:
-        """Bring the item's list on chip, to a run-time place 0 or 1. "list" is then its place there."""
+        """Bring the item's list on chip, to a run-time tensor 0 or 1. "list" is then its number."""
         core = self.core
         length = list_length(core.problem, core.plan)
-        source, target = core.gm["work"][self["list"]], core.on.lists[0][side * length]
-        core.tik.data_move(target, source, 0, 1, length // tile_lists.BLOCK_WORDS, 0, 0)
-        self["list"].set_as(side * length)
+        for lists in each_epoch(core, core.on.lists, side):
+            core.tik.data_move(lists, core.gm["work"][self["list"]], 0, 1, length // tile_lists.BLOCK_WORDS, 0, 0)
+        self["list"].set_as(side)
 
     def _count_rows(self, unit: Unit) -> None:
         core = self.core

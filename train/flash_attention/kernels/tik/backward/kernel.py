@@ -363,6 +363,8 @@ class Backward:
     def _rows_in_l1(self, name: str, unit: Unit) -> Iterator[Tensor]:
         """Yield the place of the query or output gradient of a step: in the ring or among the kept tiles."""
         slot = self.core.on.copies(name)[unit.position]
+        if unit.place is not None:
+            slot = slot[unit.place.way * (slot.shape[0] // self.plan.ways)]
         if unit.kept is None:
             yield slot
             return

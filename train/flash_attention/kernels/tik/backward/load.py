@@ -155,7 +155,9 @@ class Loads:
             starts = self._starts(("query", "scaled_d_output"), head, item, at)
 
             def tensor(name: str) -> None:
-                core.load_operand((on.copies(name)[place], 0), name, starts[name], have, plan.rows)
+                slot = on.copies(name)[place]
+                way = 0 if unit.place is None else unit.place.way * (slot.shape[0] // plan.ways)
+                core.load_operand((slot, way), name, starts[name], have, plan.rows)
 
             def keep(name: str) -> None:
                 kept = on.copies(f"kept_{name}")[0]
@@ -175,7 +177,9 @@ class Loads:
 
             # The query in the slots was read last, so waiting until it may be overwritten covers the other operands.
             # The Cube reads the terms of the scores first. They are loaded last, so waiting for them covers the rest.
-            with contextlib.nullcontext() if unit.kept is None else core.tik.if_scope(unit.kept < 0):
+            loaded = [unit.kept < 0] if unit.kept is not None else []
+            loaded += [unit.place.stays == 0] if unit.place is not None else []
+            with core.when(*loaded) if loaded else contextlib.nullcontext():
                 tensor("query")
                 tensor("scaled_d_output")
             if unit.kept is not None and item.fresh is not None:

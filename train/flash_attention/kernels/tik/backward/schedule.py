@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from flash_attention.kernels.tik import instruction_forms
-from flash_attention.kernels.tik.backward.data_tables import most_slots, of_lists, of_sequences
+from flash_attention.kernels.tik.backward.data_tables import most_slots, most_ways, of_lists, of_sequences
 from flash_attention.kernels.tik.backward.items import (
     EDGE,
     ITEM,
@@ -133,9 +133,23 @@ def _fitting(problem: KernelProblem, reasons: list[str]) -> Iterator[BackwardCho
             if kept[0] < kept[1]:
                 work = dataclasses.replace(work, kept=kept)
                 parts, _ = _parts(problem, plan, work)
+            if problem.listed:
+                plan, parts = _with_ways(problem, plan, work, parts)
             yield Choice(plan, work, tuple(parts))
         else:
             reasons.append(f"{plan.strategy} needs {reason}")
+
+
+def _with_ways(
+    problem: KernelProblem, plan: BackwardPlan, work: BackwardSplit, parts: list[Buffer]
+) -> tuple[BackwardPlan, list[Buffer]]:
+    """Return the plan with as many ways as fit, and its buffers."""
+    for ways in range(most_ways(problem), plan.ways, -1):
+        wider = dataclasses.replace(plan, ways=ways)
+        more, reason = _parts(problem, wider, work)
+        if not reason:
+            return wider, more
+    return plan, parts
 
 
 def _cost(problem: KernelProblem, choice: BackwardChoice) -> float:

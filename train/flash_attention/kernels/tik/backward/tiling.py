@@ -109,6 +109,7 @@ class BackwardPlan:
         head_dim, value_dim: padded to 16.
         bias_kind: kind of the bias whose gradient is wanted, or "none".
         bias_chunks: groups of 16 query heads whose sums per key are kept, for bias_kind "per_key".
+        ways: tiles of query and output gradient in each slot of the ring, see common.kept_tiles.
     """
 
     strategy: str
@@ -120,6 +121,7 @@ class BackwardPlan:
     pipeline: Pipeline
     bias_kind: str
     bias_chunks: int
+    ways: int = 1
 
     row_blocks = 1
 
@@ -316,8 +318,8 @@ def buffers(
     l0_other = rows * part_rows + keys * TERMS * (2 if dynamic else 1) + (rows * 16 if plan.bias_chunks else 0)
     l0_left = problem.capacity["L0B"] // BYTES["float16"] - l0_other
     result = [
-        Buffer("query", "L1", "float16", rows * depth, RING),
-        Buffer("scaled_d_output", "L1", "float16", rows * value_dim, RING),
+        Buffer("query", "L1", "float16", rows * depth * plan.ways, RING),
+        Buffer("scaled_d_output", "L1", "float16", rows * value_dim * plan.ways, RING),
         Buffer("kept_query", "L1", "float16", rows * depth * kept),
         Buffer("kept_scaled_d_output", "L1", "float16", rows * value_dim * kept),
         Buffer("logsumexp_terms", "L1", "float16", rows * TERMS, RING),
@@ -372,7 +374,7 @@ def buffers(
         Buffer("term", "UB", "float16", 128, 1 if distances else 0),
         Buffer("widened", "UB", "float32", 0 if instruction_forms.current().mixed_axpy else WIDENED),
         Buffer("table", "UB", "int32", ITEMS_PER_CHUNK * work.words.shape[-1]),
-        Buffer("lists", "UB", "int32", 2 * list_length),
+        Buffer("lists", "UB", "int32", list_length, 2),
         *softcap.buffers(problem, rows, keys, keys, 1),
     ]
     return [buffer for buffer in result if buffer.copies and buffer.size]

@@ -34,9 +34,9 @@ def fits(problem: KernelProblem, plan: BlockPlan) -> bool:
     return inside and -(-keys // tile) <= 2 and (tile % keys == 0 or keys % tile == 0 or keys == padded(call.seq_k))
 
 
-def holds(tiles: int, row_blocks: int) -> bool:
-    """Return if 32 bits hold a tile's number and the codes of row blocks."""
-    return tiles * CODES**row_blocks <= 2**31
+def holds(tiles: int) -> bool:
+    """Return if 32 bits hold a tile's number and a code."""
+    return tiles * CODES <= 2**31
 
 
 def length(problem: KernelProblem, plan: BlockPlan) -> int:
@@ -132,21 +132,15 @@ def compact(xp: Any, lines: int, size: int) -> Callable[[Array, Array], Array]:
     return make
 
 
-def compact_behind(xp: Any, lines: int, size: int) -> Callable[[Array, Array, Array, Array], Array]:
-    """Return make(rest, words, first, second) -> what `compact` does, with other tiles before the rest.
+def placed(xp: Any, lines: int, size: int) -> Callable[[Array, Array], Array]:
+    """Return make(places, words) -> int32 (lines, size padded to blocks): each word at its place.
 
-    First come the words of the tiles `first` and `second`, vectors of numbers. If they are the same it is one word.
+    `places` and `words` are (lines, size). A place of -1 is none.
     """
     of, place, start, taken = _places(xp, lines, size)
-    begins, follows = (xp.as_int(place == number) for number in range(2))
 
-    def make(rest: Array, words: Array, first: Array, second: Array) -> Array:
-        apart = xp.take(xp.as_int(first != second), of, 0)
-        behind = xp.reshape(place - 1 - apart, (-1, 1))
-        found = xp.minimum(xp.count_true(xp.take(xp.cumsum(rest, 1), of, 0) <= behind), size - 1)
-        other = follows * apart
-        found = found * (1 - begins) + xp.take(first, of, 0) * begins
-        found = found * (1 - other) + xp.take(second, of, 0) * other
+    def make(places: Array, words: Array) -> Array:
+        found = xp.first_true(xp.as_int(xp.take(places, of, 0) == xp.reshape(place, (-1, 1))))
         return taken(words, start + found)
 
     return make

@@ -12,7 +12,7 @@ from typing import Any, Callable, NamedTuple
 import numpy as np
 
 from flash_attention.kernels.tik import varlen
-from flash_attention.kernels.tik.common import band, tile_lists
+from flash_attention.kernels.tik.common import band, kept_tiles, tile_lists
 from flash_attention.kernels.tik.common.tile_lists import CODES
 from flash_attention.kernels.tik.common.work_split import (
     Registry,
@@ -32,7 +32,7 @@ from flash_attention.kernels.tik.forward.items import (
     row_block_groups,
     set_signs,
 )
-from flash_attention.kernels.tik.forward.tiling import ForwardPlan
+from flash_attention.kernels.tik.forward.tiling import RING, ForwardPlan
 from flash_attention.kernels.tik.layout import capacity, placement
 from flash_attention.kernels.tik.problem import KernelProblem
 from flash_attention.kernels.tik.varlen import FAR, Array, Limits, Sequences
@@ -225,9 +225,90 @@ def of_lists(problem: KernelProblem, plan: ForwardPlan) -> _Lists:
 
 
 def list_words(problem: KernelProblem, plan: ForwardPlan) -> int:
-    """Return words of all lists."""
-    lists = tile_lists.planes(problem) * -(-problem.call.seq_q // (plan.rows * plan.row_blocks))
-    return lists * tile_lists.length(problem, plan)
+    """Return words of all lists. Each row block has one, or one for each head if tiles stay on chip."""
+    groups = -(-problem.call.seq_q // (plan.rows * plan.row_blocks))
+    items = tile_lists.planes(problem) * groups
+    if problem.keeps_tiles and plan.ways > 1:
+        items = tile_lists.dealt(problem, groups).exists.size
+    return items * plan.row_blocks * tile_lists.length(problem, plan)
+
+
+def most_ways(problem: KernelProblem, plan: ForwardPlan) -> int:
+    """Return the most ways that lists can name."""
+    return kept_tiles.most_ways(-(-problem.call.seq_k // plan.keys) * CODES) if problem.keeps_tiles else plan.ways
+
+
+def kept_table(problem: KernelProblem, plan: ForwardPlan, table: np.ndarray) -> np.ndarray:
+    """Return a table of `listed_table` in an order in which many tiles stay on chip.
+
+    Row blocks of an item visit similar tiles, so that one load serves both.
+    """
+    work, length = of_lists(problem, plan).work, tile_lists.length(problem, plan)
+    count, wanted = work.words.size, _wanted(problem, plan)
+    rows = table[:count].view(LISTED_ITEM.dtype).reshape(work.table.shape)
+    lists = np.zeros((*rows.shape, plan.row_blocks, length), np.int32)
+    for core, share in enumerate(rows):
+        share = share[share["end"] > 0]
+        items, words = [], []
+        for head in sorted(set(share["head"].tolist())):
+            mine = share[share["head"] == head]
+            blocks = mine["row_blocks"][:, : plan.row_blocks].reshape(-1)
+            blocks = np.sort(blocks[blocks["rows"] > 0], order="start")
+            visited = [kept_tiles.bare(table[one["list"][0] :][: one["last"] + 1], CODES, plan.ways) for one in blocks]
+            groups: list[tuple[int, ...]] = [(a,) for a in range(len(blocks))]
+            if plan.row_blocks > 1:
+                groups = _alike([one // CODES for one in visited])
+            for item, group in zip(mine.copy(), groups):
+                group = group[::-1] if problem.call.rules.causal else group
+                item["row_blocks"] = np.zeros((), LISTED_ITEM.dtype)["row_blocks"]
+                item["row_blocks"]["first"] = 1
+                item["row_blocks"][: len(group)] = blocks[list(group)]
+                item["end"] = max(len(visited[a]) for a in group)
+                items.append(item)
+                words.append(_samples_first(problem, plan, item["row_blocks"], [visited[a] for a in group], wanted))
+        tiles = [
+            [(int(item["kv_head"]) * problem.call.seq_k + one // CODES).tolist() for one in of_item]
+            for item, of_item in zip(items, words)
+        ]
+        for place, visits in enumerate(kept_tiles.plan(tiles, True, RING, plan.ways)):
+            for a, of_block in enumerate(visits):
+                lists[core, place, a, : len(of_block)] = kept_tiles.joined(words[place][a], CODES, of_block, plan.ways)
+                start = (core * rows.shape[1] + place) * plan.row_blocks + a
+                items[place]["row_blocks"]["list"][a, 0] = count + start * length
+        rows[core, : len(items)] = items
+    return np.concatenate([rows.reshape(-1).view(np.int32), lists.reshape(-1)])
+
+
+def _alike(visited: list[np.ndarray]) -> list[tuple[int, ...]]:
+    """Return row blocks in pairs that visit many tiles in common, and about as many. One may be left alone."""
+    seen = np.zeros((len(visited), 1 + max(int(tiles.max()) for tiles in visited)), np.float32)
+    for row, tiles in zip(seen, visited):
+        row[tiles] = 1
+    counts, (first, second) = seen.sum(1), np.triu_indices(len(visited), 1)
+    alike = (seen @ seen.T)[first, second] - np.abs(counts[first] - counts[second]) / 4
+    left, pairs = set(range(len(visited))), []
+    for at in np.argsort(-alike, kind="stable"):
+        pair = int(first[at]), int(second[at])
+        if left.issuperset(pair):
+            left.difference_update(pair)
+            pairs.append(pair)
+    return sorted(pairs + [(one,) for one in left])
+
+
+def _samples_first(
+    problem: KernelProblem, plan: ForwardPlan, blocks: np.ndarray, words: list[np.ndarray], wanted: np.ndarray
+) -> list[np.ndarray]:
+    """Return the lists of an item with their samples first, chosen as in `listed_table`."""
+    tiles = [one // CODES for one in words]
+    values = [wanted[block["start"] // plan.rows] for block in blocks[: len(words)]]
+    shared = np.intersect1d(tiles[0], tiles[-1]) if len(words) > 1 and problem.call.bias == "none" else tiles[0][:0]
+    result = []
+    for block, one, numbers, value in zip(blocks, words, tiles, values):
+        best = max(shared, key=sum(values).__getitem__) if len(shared) else max(np.sort(numbers), key=value.__getitem__)
+        at = np.flatnonzero(numbers == best)
+        block["sample"], block["sample_tile"] = best, one[at[0]] % CODES - 1
+        result.append(np.concatenate([one[at], one[numbers != best]]))
+    return result
 
 
 def listed_table(xp: Any, problem: KernelProblem, plan: ForwardPlan) -> Callable[[Array], Array]:
@@ -250,8 +331,12 @@ def listed_table(xp: Any, problem: KernelProblem, plan: ForwardPlan) -> Callable
     wanted = [xp.array(np.tile(_wanted(problem, plan)[one], (planes, 1)).tolist()) for one in of]
     # One constant, because a graph may not multiply by two, see `bridge.constants.unfolded`.
     hides, tiles = (xp.array(one[None].tolist()) for one in ((column == 0) * hidden, column))
+    # A tile of both row blocks is loaded for the first one, to way 0. Others of the second one go to way 1.
+    places = plan.ways * 2 if plan.ways > 1 else 1
+    words_of = tuple([xp.array((column * places * CODES + a * CODES)[None].tolist()) for a in range(row_blocks)])
+    stays = (places // 2 - 1) * CODES
     rows = xp.array((np.arange(lines) * width).tolist())
-    starts = xp.array((work.words.size + np.arange(lines) * size).tolist())
+    starts = [xp.array((work.words.size + (np.arange(lines) + a * lines) * size).tolist()) for a in range(row_blocks)]
     fields = ("start", "rows", "cross", "after")
 
     def known(of_block: np.ndarray, field: str, *index: int) -> Array:
@@ -260,17 +345,21 @@ def listed_table(xp: Any, problem: KernelProblem, plan: ForwardPlan) -> Callable
         return xp.array(np.tile(np.where(of_block >= 0, values, 0), planes).tolist())
 
     constants = [
-        tuple([known(one, field) for field in fields] + [known(one, "distance", index) for index in range(2)])
-        for one in of
+        tuple(
+            [starts[a]]
+            + [known(one, field) for field in fields]
+            + [known(one, "distance", index) for index in range(2)]
+        )
+        for a, one in enumerate(of)
     ]
     # A bias by distance makes the nearest tile of each row block its sample.
     alone = 0 if problem.call.bias == "none" else width
-    compact, names = tile_lists.compact_behind(xp, lines, width), tile_lists.Names(xp, problem, LISTED_ITEM, height)
+    placed, names = tile_lists.placed(xp, lines, width), tile_lists.Names(xp, problem, LISTED_ITEM, height)
     of_planes = names.values
-    words = [LISTED_ITEM.word("row_blocks", 0, "list"), LISTED_ITEM.word("end"), *names.words]
+    words = [LISTED_ITEM.word("end"), *names.words]
     for a in range(row_blocks):
-        data = "first", "last", "sample", "stride", "sample_tile"
-        words += [LISTED_ITEM.word("row_blocks", a, field) for field in (*data, *fields)]
+        words += [LISTED_ITEM.word("row_blocks", a, field) for field in ("first", "last", "sample", "sample_tile")]
+        words += [LISTED_ITEM.word("row_blocks", a, field) for field in ("list", *fields)]
         words += [LISTED_ITEM.word("row_blocks", a, "distance") + i for i in range(2)]
     own = names.own(dealt)
     ranked = varlen.ranked(xp, lines + 1, words, dealt.ranks, LISTED_ITEM.words(own))
@@ -278,51 +367,50 @@ def listed_table(xp: Any, problem: KernelProblem, plan: ForwardPlan) -> Callable
     endings, nothing_more = [xp.array([int(word in inactive)]) for word in words], xp.array([0])
 
     def make(block_mask):  # type: ignore[no-untyped-def]
-        found, entries, visited = (), tiles, 0
+        found, mine = (), ()
         for a in range(row_blocks):
             code = coded[a](block_mask)
             # A row block that sees nothing visits a tile with everything hidden.
             nothing = exists[a] * xp.as_int(xp.count_true(code > 0) == 0)
             code = code + xp.reshape(nothing, (-1, 1)) * hides
-            found = found + (code,)
-            visited = visited + code
-        for a in range(row_blocks):
-            entries = entries * CODES + found[row_blocks - 1 - a]
-        visited = xp.as_int(visited > 0)
-        # The tiles of the samples come first in a list. Without a bias both row blocks take a tile that both visit.
-        mine = tuple([xp.as_int(code > 0) for code in found])
-        first = second = xp.first_true(mine[0] * wanted[0])
+            found, mine = found + (code,), mine + (xp.as_int(code > 0),)
+        # The samples come first in the lists. Without a bias both row blocks take a tile that both visit.
+        samples, both = (xp.first_true(mine[0] * wanted[0]),), mine[0] * 0
         if row_blocks > 1:
             both = mine[0] * mine[1]
             meet = xp.as_int(xp.count_true(both > 0) > alone)
             shared = meet * xp.first_true(both * (wanted[0] + wanted[1]))
-            first = shared + (1 - meet) * first
-            second = shared + (1 - meet) * xp.first_true(mine[1] * wanted[1])
-            second = second * exists[1] + first * (1 - exists[1])
-        samples, apart = (first, second), xp.as_int(first != second)
-        rest = visited * (1 - xp.as_int(tiles == xp.reshape(first, (-1, 1))))
-        rest = rest * (1 - xp.as_int(tiles == xp.reshape(second, (-1, 1))))
-        lists = compact(rest, entries, first, second)
-        values, cost = (starts, xp.count_true(visited > 0)) + of_planes, apart * 0
+            samples = (
+                shared + (1 - meet) * samples[0],
+                shared + (1 - meet) * xp.first_true(mine[1] * wanted[1]),
+            )
+        firsts = ()
         for a in range(row_blocks):
-            left = mine[a] * rest
-            before, total = xp.cumsum(left, 1), xp.count_true(left > 0)
-            earlier = xp.count_true(rest * xp.as_int(before < xp.reshape(total, (-1, 1))) > 0)
-            place = apart if a > 0 else apart * 0
-            # A row block may visit the sample of the other one too.
-            begin = place * (1 - xp.take(xp.reshape(mine[a], (-1,)), rows + first, 0))
-            behind = apart * xp.take(xp.reshape(mine[a], (-1,)), rows + second, 0)
-            last = xp.where(total > 0, apart + 1 + earlier, behind)
-            # Row blocks that do not exist visit nothing.
-            begin, last = begin * exists[a] + (1 - exists[a]), last * exists[a]
+            firsts = firsts + (xp.as_int(tiles == xp.reshape(samples[a], (-1, 1))),)
+            both = both * (1 - firsts[a])
+        # Then come the tiles of both, so that they have the same place in both lists.
+        begun, lists, values, cost = xp.cumsum(both, 1), (), of_planes, exists[0] * 0
+        shares, end = xp.reshape(xp.count_true(both > 0), (-1, 1)), exists[0] * 0
+        for a in range(row_blocks):
+            rest = mine[a] * (1 - firsts[a]) * (1 - both)
+            place = both * begun + rest * (xp.cumsum(rest, 1) + shares) + mine[a] - 1
+            word = words_of[a] + found[a]
+            if a > 0:
+                word = word + (both + firsts[0] * firsts[1]) * stays
+            lists = lists + (placed(place, word),)
+            total = xp.count_true(mine[a] > 0)
             sample_tile = xp.take(xp.reshape(found[a], (-1,)), rows + samples[a], 0) - 1
-            values = values + (begin, last, samples[a], place, sample_tile * exists[a]) + constants[a]
-            cost = cost + xp.count_true(found[a] > 0)
-        ended = ()
+            # Row blocks that do not exist visit nothing.
+            first, last = 1 - exists[a], (total - 1) * exists[a]
+            values = values + (first, last, samples[a], sample_tile * exists[a]) + constants[a]
+            cost, end = cost + total, xp.maximum(end, total)
+        values, ended = (end,) + values, ()
         for value, ending in zip(values, endings):
             ended = ended + (xp.concatenate((value, ending)),)
-        table = ranked(ended, xp.concatenate((cost + ITEM_COST, nothing_more)))
-        return xp.concatenate((xp.reshape(table, (-1,)), xp.reshape(lists, (-1,))))
+        result = (xp.reshape(ranked(ended, xp.concatenate((cost + ITEM_COST, nothing_more))), (-1,)),)
+        for a in range(row_blocks):
+            result = result + (xp.reshape(lists[a], (-1,)),)
+        return xp.concatenate(result)
 
     return make
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from flash_attention.kernels.tik.common import tile_lists
+from flash_attention.kernels.tik.common import kept_tiles, tile_lists
+from flash_attention.kernels.tik.common.double_buffer import each_epoch
 from flash_attention.kernels.tik.common.score_terms import Planes
 from flash_attention.kernels.tik.common.table_row import Field, TableRow
 from flash_attention.kernels.tik.common.work_split import (
@@ -51,8 +51,8 @@ def _rows(edges: dict[str, Words]) -> tuple[RowLayout, RowLayout]:
 ROW_BLOCK, ITEM = _rows({"left": EDGE, "right": EDGE})
 # With packed sequences, whose tiles have no numbers, the first row block holds the sequence of the item there.
 _, VARLEN_ITEM = _rows({"sequence": SEQUENCE_ROW})
-# Under a block mask first and last are places in the item's list of tiles, and stride is the place of the sample. The
-# first row block holds the first word of the list in the table.
+# Under a block mask every row block has a list of tiles, and holds its first word in the table. first and last are
+# places in the list. The sample is the first tile.
 _, LISTED_ITEM = _rows({"list": 4})
 
 
@@ -106,33 +106,33 @@ class Item(TableRow):
         words: dict[Field, int] = dict(layout.single().items())
         if problem.sequences:
             words.update(layout.single("row_blocks", 0, "sequence"))
-        if problem.listed:
-            words["list"] = layout.word("row_blocks", 0, "list")
         absent = (() if sample else _SAMPLE) + (() if problem.call.bias == "alibi" else _SIGNS)
         for a in range(core.plan.row_blocks):
             per_block = layout.single("row_blocks", a)
             words.update({(field, a): word for field, word in per_block.items() if field not in absent})
+            if problem.listed:
+                words["list", a] = layout.word("row_blocks", a, "list")
         super().__init__(core, name, layout, words)
-        self.index = core.scalar("int32", f"{name}_index", 0)
-        if problem.listed:
-            self._word = core.scalar("int32", f"{name}_word", 0)
+        self.index, self._ways = core.scalar("int32", f"{name}_index", 0), core.plan.ways
+        self.epoch = core.scalar("int32", f"{name}_epoch", 0) if problem.listed else self.index  # of its lists
 
-    def load_list(self, epoch: Number) -> None:
-        """Bring the item's list of tiles on chip, to the place of a run-time epoch. "list" is then its place there."""
+    def load_lists(self, epoch: Number) -> None:
+        """Bring the lists of tiles on chip, to the tensor of a run-time epoch."""
         core = self.core
         length = tile_lists.length(core.problem, core.plan)
-        source, target = core.gm["work"][self["list"]], core.on.lists[0][epoch * length]
-        core.tik.data_move(target, source, 0, 1, length // tile_lists.BLOCK_WORDS, 0, 0)
-        self["list"].set_as(epoch * length)
+        for lists in each_epoch(core, core.on.lists, epoch):
+            for a in range(core.plan.row_blocks):
+                source = core.gm["work"][self["list", a]]
+                core.tik.data_move(lists[a * length], source, 0, 1, length // tile_lists.BLOCK_WORDS, 0, 0)
+        self.epoch.set_as(epoch)
 
-    def entry(self, place: Number, tile: Scalar, codes: Sequence[Scalar]) -> None:
-        """Set tile and codes of the row blocks to an entry of the item's list."""
-        word = self._word
-        word.set_as(self.core.on.lists[0][self["list"] + place])
-        for code in codes:
-            code.set_as(word % tile_lists.CODES)
-            word.set_as(word // tile_lists.CODES)
-        tile.set_as(word)
+    def entry(self, a: int, place: Number, tile: Scalar, code: Scalar, kept: kept_tiles.Place | None = None) -> None:
+        """Set tile, code and place on chip to an entry of a list."""
+        for lists in each_epoch(self.core, self.core.on.lists, self.epoch):
+            tile.set_as(lists[a * tile_lists.length(self.core.problem, self.core.plan) + place])
+        code.set_as(tile % tile_lists.CODES)
+        tile.set_as(tile // tile_lists.CODES)
+        kept_tiles.split(tile, self._ways, kept)
 
     def skip(self, a: int) -> None:
         """Make row block `a` inactive."""

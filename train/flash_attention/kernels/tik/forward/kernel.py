@@ -17,11 +17,12 @@ So O never leaves the accumulator memory of the Cube. docs/kernels.md draws the 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Sequence
 from typing import Callable
 
-from flash_attention.kernels.tik.common import alibi, dropout, mask, score_terms, tails
+from flash_attention.kernels.tik.common import alibi, dropout, kept_tiles, mask, score_terms, tails
 from flash_attention.kernels.tik.common.band import BandAtRunTime
 from flash_attention.kernels.tik.common.double_buffer import each_epoch
 from flash_attention.kernels.tik.common.table_row import chunks, load_chunk
@@ -71,7 +72,7 @@ class Forward:
         self.epoch = core.scalar("int32", "epoch", 0)  # parity of the item in `next`
         names = ("sweeps", "sweep_tiles", "tile", "number", "distance")
         sweeps, sweep_tiles, tile, number, distance = (core.scalar("int32", name) for name in names)
-        codes = [core.scalar("int32", f"sweep_code_{a}") for a in range(self.plan.row_blocks * self.problem.listed)]
+        code = core.scalar("int32", "sweep_code") if self.problem.listed else None
         base = core.scalar("int64", "sample_base")
         same = core.value_columns == core.depth_columns
         value_base = base if same else core.scalar("int64", "next_value_base")
@@ -89,12 +90,16 @@ class Forward:
         # For each unit of the loop body: 1 if its row block visits its key tile, else 0. It is also 0 behind the last
         # tile of an item, and so before the first tile of the next item.
         self.visits = [core.scalar("int32", f"visits_{unit}", 0) for unit in range(RING * self.plan.row_blocks)]
-        # Under a block mask: tile and codes of the row blocks in each slot of the ring.
-        slots = range(RING if self.problem.listed else 0)
-        self.tiles = [core.scalar("int32", f"ring_tile_{slot}", 0) for slot in slots]
-        self.codes = [
-            [core.scalar("int32", f"ring_code_{slot}_{a}", 0) for a in range(self.plan.row_blocks)] for slot in slots
-        ]
+        # Under a block mask, of each unit of the loop body: its tile, the code, the place of the tile in its slot of
+        # the ring, and the place of the values that the Cube reads.
+        units = RING * self.plan.streams
+        listed = range(units if self.problem.listed else 0)
+        self.tiles = [core.scalar("int32", f"unit_tile_{unit}", 0) for unit in listed]
+        self.codes = [core.scalar("int32", f"unit_code_{unit}", 0) for unit in listed]
+        self.kept = [kept_tiles.Place.of(core, unit) for unit in listed if self.plan.ways > 1]
+        self.ways: list[Number] = [place.way for place in self.kept] or [0] * units
+        self.moved = [core.scalar("int32", f"value_way_{unit}", 0) for unit in range(len(self.kept))]
+        self.value_ways: list[Number] = [*self.moved] or [0] * units
         self.crossings = [core.scalar("int32", f"unit_distance_{a}") for a in range(self.plan.row_blocks)]
         failed = core.scalar("int32", "failed", 1)
         # Row blocks that do not exist have not failed.
@@ -104,7 +109,7 @@ class Forward:
             tik.data_move(target, core.on.flags[0], 0, 1, count * 2, 0, 0)
         with tik.for_range(0, 2, name="attempt") as attempt:
             self.search = row_reference.Search(
-                *(attempt, sweeps, sweep_tiles, tile, number, distance, codes, base, value_base),
+                *(attempt, sweeps, sweep_tiles, tile, number, distance, code, self.ways, base, value_base),
                 numbered=self.numbered,
                 sample_misses=self.split.sample_misses,
                 slopes=self.slopes if self.current_slopes else None,
@@ -228,9 +233,10 @@ class Forward:
         self._tiles(meanwhile)
         # The first tiles of an item are under way before its loop starts.
         for ahead in range(RING - 1):
-            self._load_key(nxt, search.base, nxt["begin"] + ahead, ahead)
-            if ahead < self.value_ahead:
-                self._load_value(nxt, search.value_base, nxt["begin"] + ahead, ahead)
+            for stream in range(self.plan.streams):
+                self._load_key(nxt, search.base, nxt["begin"] + ahead, ahead, stream)
+                if ahead < self.value_ahead:
+                    self._load_value(nxt, search.value_base, nxt["begin"] + ahead, ahead, stream)
         for a in range(blocks):
             with tik.if_scope(nxt["rows", a] > 0):
                 if self.score_bound:
@@ -254,6 +260,8 @@ class Forward:
             self._store(a)
         current.copy(nxt)
         current.index.set_as(nxt.index)
+        if self.problem.listed:
+            current.epoch.set_as(nxt.epoch)
         if self.score_bound and self.verdict:
             self.verdict.cut.set_as(self.score_bound.cut)
             self.verdict.far.set_as(self.score_bound.far)
@@ -268,7 +276,7 @@ class Forward:
             nxt.index.set_as(first + position)
             nxt.load(position)
             if self.problem.listed:
-                nxt.load_list(self.epoch)
+                nxt.load_lists(self.epoch)
             with tik.if_scope(self.search.attempt > 0):
                 flags = core.on.flags[0]
                 for a in range(self.plan.row_blocks):
@@ -319,29 +327,52 @@ class Forward:
         self.tik.data_move(self.core.on.flags[0], source, 0, 1, count * 2, 0, 0)
 
     # ---- the loop over the key tiles of an item: a unit is one row block against one key tile
-    def _key_tile(self, place: Number, slot: int) -> Number:
-        """Return the number of the key tile in a slot of the ring. `place` is its place in the item's list."""
-        return self.tiles[slot] if self.problem.listed else place
+    def _unit_of(self, slot: int, a: int) -> int:
+        """Return which unit of the loop body row block `a` has in a slot."""
+        return slot * self.plan.streams + a % self.plan.streams
 
-    def _load_value(self, item: Item, base: Number, place: Number, slot: int) -> None:
-        core, target, whole = self.core, (self.core.on.value[slot], 0), self.plan.keys
-        tile = self._key_tile(place, slot)
+    def _key_tile(self, place: Number, unit: int) -> Number:
+        """Return the number of the key tile of a unit. `place` is its place in the list of the row block."""
+        return self.tiles[unit] if self.problem.listed else place
+
+    def _has(self, item: Item, place: Number, stream: int) -> Scope:
+        """Return if_scope: is there such a place in the list of a row block, or among the tiles of the item?"""
+        if self.problem.listed:
+            return self.core.when(*item.visits(stream, place))
+        return self.tik.if_scope(place < item["end"])
+
+    def _load_value(self, item: Item, base: Number, place: Number, slot: int, stream: int) -> None:
+        core, tensor, whole, unit = self.core, self.core.on.value[slot], self.plan.keys, self._unit_of(slot, stream)
+        tile = self._key_tile(place, unit)
+        target = tensor, self.ways[unit] * (tensor.shape[0] // self.plan.ways)
 
         def emit(keys: Number) -> None:
             core.load_operand(target, "value", base + tile * (whole * 16), keys, whole)
 
-        with core.when(place < item["end"]):
-            tails.by_keys(core, tile, emit, item.keys)
+        with self._has(item, place, stream):
+            if self.kept:
+                self.moved[unit].set_as(self.ways[unit])
+            with self._unless_kept(unit):
+                tails.by_keys(core, tile, emit, item.keys)
 
-    def _load_key(self, item: Item, base: Number, place: Number, slot: int) -> None:
-        core, tile = self.core, self._key_tile(place, slot)
-        with core.when(place < item["end"]):
+    def _unless_kept(self, unit: int) -> Scope:
+        """Return a scope for what a unit loads unless its tile stays."""
+        return self.tik.if_scope(self.kept[unit].stays == 0) if self.kept else contextlib.nullcontext()
+
+    def _load_key(self, item: Item, base: Number, place: Number, slot: int, stream: int) -> None:
+        core, unit = self.core, self._unit_of(slot, stream)
+        tile = self._key_tile(place, unit)
+        with self._has(item, place, stream):
             if self.problem.listed:
-                item.entry(place, self.tiles[slot], self.codes[slot])
+                item.entry(stream, place, self.tiles[unit], self.codes[unit], self.kept[unit] if self.kept else None)
+            if self.kept:  # the second attempt leaves items out, and with them what they would have loaded
+                with self.tik.if_scope(self.search.attempt > 0):
+                    self.kept[unit].stays.set_as(0)
             if score_terms.is_dynamic(self.problem):
-                score_terms.load_key_terms(core, core.on.key_terms[slot], item.planes(), tile)
+                score_terms.load_key_terms(core, core.on.key_terms[unit], item.planes(), tile)
             # The Cube uses this first, so waiting for it covers the terms.
-            load.load_key(core, load.key_slot(core, slot), base, tile, item.keys)
+            with self._unless_kept(unit):
+                load.load_key(core, load.key_slot(core, slot, self.ways[unit]), base, tile, item.keys)
 
     def _tiles(self, meanwhile: Sequence[Step]) -> None:
         """Record the loop over the item's key tiles. Scores run two units ahead of the output, probabilities one.
@@ -377,10 +408,10 @@ class Forward:
         a = position % blocks
         ring = position // blocks
         tile = first + ring
-        if a == 0:
+        if a < self.plan.streams:
             if not self.eager:
-                self._load_value(item, self.value_base, tile, ring)
-            self._load_key(item, self.base, tile + 2, (ring + 2) % RING)
+                self._load_value(item, self.value_base, tile, ring, a)
+            self._load_key(item, self.base, tile + 2, (ring + 2) % RING, a)
         ahead = (*self._unit(first, position), position)
         behind = (*self._unit(first, position - LAG), position - LAG)
         middle = self._unit(first, position - 1)
@@ -388,21 +419,34 @@ class Forward:
         self.visits[position].set_as(0)
         with core.when(*item.visits(a, tile)):
             self.visits[position].set_as(1)
-            if self.problem.listed:
-                with self.tik.if_scope(self.codes[ring][a] == 0):
-                    self.visits[position].set_as(0)
         shares = self._probability_steps(*middle, position - 1, count)
         for segment, share in enumerate(shares):
             with self._visited(position - 1):
                 for emit in share:
                     emit()
             if segment < count:
-                self._scores(*ahead, segment)
+                self._interleaved(ahead, segment, count)
                 # Backwards, so that when a later unit may overwrite the first probabilities here, all have been read.
                 self._output(*behind, count - 1 - segment)
         self._fetch(a, tile, position)
         if self.eager and a == blocks - 1:
-            self._load_value(item, self.value_base, tile + self.value_ahead, (ring + self.value_ahead) % RING)
+            for stream in range(self.plan.streams):
+                slot = (ring + self.value_ahead) % RING
+                self._load_value(item, self.value_base, tile + self.value_ahead, slot, stream)
+
+    def _interleaved(self, unit: tuple[int, Number, int], segment: int, count: int) -> None:
+        """Emit the scores of a segment. If the unit before is missing, the first segment brings the second one along.
+
+        No output of an earlier unit then stands before it on the Cube, for which Vector would have to wait.
+        """
+        if not self.problem.listed or count != 2:
+            self._scores(*unit, segment)
+            return
+        before = self.visits[(unit[2] - 1) % len(self.visits)]
+        if segment == 0:
+            self._scores(*unit, 0)
+        with self.tik.if_scope(before == 0 if segment == 0 else before > 0):
+            self._scores(*unit, 1)
 
     def _visited(self, position: int) -> Scope:
         """Return if_scope: is the unit at a position of the body one of the item's?"""
@@ -424,15 +468,16 @@ class Forward:
 
     def _scores(self, a: int, tile: Number, position: int, segment: int) -> None:
         core, item, ring = self.core, self.current, position // self.plan.row_blocks % RING
+        unit = self._unit_of(ring, a)
         with self._visited(position):
             if segment == 0:
                 # `epoch` is the parity of the next item, so the current item has the other slots.
                 pairs = list(zip(row_reference.query_slots(core, a), row_reference.query_terms(core, a)))[::-1]
                 for query, variants in each_epoch(core, pairs, self.epoch):
-                    row_reference.query_operand(core, item, a, self._key_tile(tile, ring), query, variants)
+                    row_reference.query_operand(core, item, a, self._key_tile(tile, unit), query, variants)
             by_key = core.on.key_terms
-            slot = ring if score_terms.is_dynamic(self.problem) else 0
-            load.key_to_l0(core, load.key_slot(core, ring), segment)
+            slot = unit if score_terms.is_dynamic(self.problem) else 0
+            load.key_to_l0(core, load.key_slot(core, ring, self.ways[unit]), segment)
             score_terms.key_terms_to_l0(core, by_key[slot], segment)
             row_reference.scores(core, self._score_slot(position, segment), segment)
 
@@ -448,12 +493,12 @@ class Forward:
             or call.dropout_threshold
         ):
             return
-        ring = position // self.plan.row_blocks % RING
-        place, tile = tile, self._key_tile(tile, ring)
+        unit = self._unit_of(position // self.plan.row_blocks % RING, a)
+        place, tile = tile, self._key_tile(tile, unit)
         with self._visited(position):
             if self.numbered:
                 if self.problem.listed:
-                    self.numbers[a].set_as(self.codes[ring][a] - 1)
+                    self.numbers[a].set_as(self.codes[unit] - 1)
                 else:
                     item.tile_number(self.numbers[a], a, place)
                 if self.whole and self.verdict is not None:
@@ -513,6 +558,8 @@ class Forward:
             load.probability_to_l0(core, self._ring("probability", position), segment)
             ones = core.on.l0_ones[0]
             values, slot, wide = core.on.l0_value[0], self._ring("value", position), core.value_columns
+            way = self.value_ways[self._unit_of(position // plan.row_blocks % RING, a)]
+            slot = slot[way * (slot.shape[0] // plan.ways)]
             first_group = plan.segment_start(segment) // 16
             for group in range(width // 16):
                 part = values[group * wide * FRACTAL]

@@ -10,11 +10,11 @@ from flash_attention.kernels.tik.common.double_buffer import each_epoch
 from flash_attention.kernels.tik.common.tails import by_keys, by_rows, segment_keys
 from flash_attention.kernels.tik.forward.tiling import ForwardPlan
 from flash_attention.kernels.tik.hardware import FRACTAL, HALF_ROUND
-from flash_attention.kernels.tik.recorder import Core
+from flash_attention.kernels.tik.recorder import Address, Core
 from flash_attention.kernels.tik.tik_types import Number, Tensor
 
 
-def load_key(core: Core[ForwardPlan], slot: list[Tensor], base: Number, tile: Number, length: Number | None) -> None:
+def load_key(core: Core[ForwardPlan], slot: list[Address], base: Number, tile: Number, length: Number | None) -> None:
     """Load key tile number `tile` of the head that starts at element `base`: per segment (head_dim / 16, keys, 16).
 
     Each tensor has one move, so that synchronisation by whole tensors has nothing to wait for in between. `length` is
@@ -26,19 +26,20 @@ def load_key(core: Core[ForwardPlan], slot: list[Tensor], base: Number, tile: Nu
         for segment, width in reversed(list(enumerate(core.plan.segments))):
             start = core.plan.segment_start(segment)
             have = segment_keys(core, keys, start, width)
-            core.load_operand((slot[segment], 0), "key", base + tile * (core.plan.keys * 16) + start * 16, have, width)
+            core.load_operand(slot[segment], "key", base + tile * (core.plan.keys * 16) + start * 16, have, width)
 
     by_keys(core, tile, emit, length)
 
 
-def key_slot(core: Core[ForwardPlan], ring: int) -> list[Tensor]:
-    """Return Tensors of the segments of a key tile in L1."""
-    count = len(core.plan.segments)
-    return core.on.key[ring * count : (ring + 1) * count]
+def key_slot(core: Core[ForwardPlan], ring: int, way: Number = 0) -> list[Address]:
+    """Return places of the segments of a key tile in L1. A slot of the ring has plan.ways of them."""
+    count, plan = len(core.plan.segments), core.plan
+    tensors = core.on.key[ring * count : (ring + 1) * count]
+    return [(tensor, way * (tensor.shape[0] // plan.ways)) for tensor in tensors]
 
 
 def load_sample(
-    core: Core[ForwardPlan], slot: list[Tensor], base: Number, first_group: Number, stride: Number, segments: range
+    core: Core[ForwardPlan], slot: list[Address], base: Number, first_group: Number, stride: Number, segments: range
 ) -> None:
     """Load segments from groups of 16 keys. They stand `stride` groups apart, one move each."""
     place, widths = core.place("key"), core.plan.segments
@@ -49,8 +50,10 @@ def load_sample(
         for segment in reversed([segment for segment in segments if group < widths[segment] // 16]):
             done = (core.plan.segment_start(segment) - start) // 16
             source = core.gm["key"], base + (first_group + stride * (done + group)) * FRACTAL
-            target = slot[segment], group * FRACTAL
-            core.move(target, source, place.columns, 16, place.column - 16, widths[segment] - 16)
+            tensor, at = slot[segment]
+            core.move(
+                (tensor, at + group * FRACTAL), source, place.columns, 16, place.column - 16, widths[segment] - 16
+            )
 
 
 def fetch_query(core: Core[ForwardPlan], stage: Tensor, base: Number, start: Number, rows: Number) -> None:
@@ -87,10 +90,11 @@ def key_operand(core: Core[ForwardPlan], segment: int) -> Tensor:
     return core.on.l0_key[segment % 2]
 
 
-def key_to_l0(core: Core[ForwardPlan], slot: list[Tensor], segment: int) -> None:
+def key_to_l0(core: Core[ForwardPlan], slot: list[Address], segment: int) -> None:
     """Load the right operand of the scores: one segment of a key tile."""
     size = core.plan.segments[segment] * core.plan.head_dim // FRACTAL
-    core.tik.load2dv1(key_operand(core, segment), slot[segment], 0, size, 1, 0, False)
+    tensor, at = slot[segment]
+    core.tik.load2dv1(key_operand(core, segment), tensor[at], 0, size, 1, 0, False)
 
 
 def probability_to_l0(core: Core[ForwardPlan], slot: Tensor, segment: int) -> Tensor:

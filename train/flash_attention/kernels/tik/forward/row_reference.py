@@ -7,7 +7,6 @@ so, the row block is computed again with the maximum over all keys, swept until 
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,8 +20,8 @@ from flash_attention.kernels.tik.forward.score_bound import ScoreBound
 from flash_attention.kernels.tik.forward.tiling import RING, ForwardPlan
 from flash_attention.kernels.tik.hardware import FRACTAL, HALF_ROUND
 from flash_attention.kernels.tik.problem import padded
-from flash_attention.kernels.tik.recorder import Core
-from flash_attention.kernels.tik.tik_types import Factor, Number, RunTime, Scalar, Scope, Tensor
+from flash_attention.kernels.tik.recorder import Address, Core
+from flash_attention.kernels.tik.tik_types import Factor, Number, RunTime, Scalar, Tensor
 
 EXACT_SWEEPS = len(score_terms.REFERENCE)
 CAPPED_SWEEPS = 2  # over the sample: many scores may equal the cap, and float16 then holds their probabilities exactly
@@ -45,7 +44,8 @@ class Search:
     Attributes:
         attempt: run-time 0 = sample (loaded before, see load_sample), 1 = all keys.
         sweeps, sweep_tiles, tile, number, distance: run-time variables of the search.
-        codes: codes of the row blocks, under a block mask.
+        code: of a tile, under a block mask.
+        ways: there, of the first tiles of the row blocks, see common.kept_tiles.
         base, value_base: run-time first elements of the keys and values of the item in global memory; one variable
             if they are the same.
         numbered: whether there are visibility tiles.
@@ -60,7 +60,8 @@ class Search:
     tile: Scalar
     number: Scalar
     distance: Scalar
-    codes: Sequence[Scalar]
+    code: Scalar | None
+    ways: Sequence[Number]
     base: Scalar
     value_base: Scalar
     numbered: bool
@@ -121,22 +122,15 @@ def _maximum(core: Core[ForwardPlan], item: Item, a: int, epoch: Number, search:
                 item.sample_number(number, a)
         with tik.else_scope():
             place = item["first", a] + step
-            if core.problem.listed:
-                item.entry(place, tile, search.codes)
-                number.set_as(search.codes[a] - 1)
+            if search.code is not None:
+                item.entry(a, place, tile, search.code)
+                number.set_as(search.code - 1)
             else:
                 tile.set_as(place)
                 if search.numbered:
                     item.tile_number(number, a, tile)
-            with _visited(core, number):
-                load_tile(core, item, a, tile, search)  # at attempt 0 the sample is there already
-        with _visited(core, number):
-            _tile_maximum(core, item, a, epoch, tile, search)
-
-
-def _visited(core: Core[ForwardPlan], number: Number) -> Scope:
-    """Return if_scope: does a row block visit a tile? Without lists it visits every tile of its range."""
-    return core.tik.if_scope(number >= 0) if core.problem.listed else contextlib.nullcontext()
+            load_tile(core, item, a, tile, search)  # at attempt 0 the sample is there already
+        _tile_maximum(core, item, a, epoch, tile, search)
 
 
 def _is_bounded(core: Core[ForwardPlan]) -> bool:
@@ -186,14 +180,15 @@ def load_tile(core: Core[ForwardPlan], item: Item, a: int, tile: Number, search:
     score_terms.load_key_terms(core, _sample_terms(core, a), item.planes(), tile)
 
 
-def _sample_keys(core: Core[ForwardPlan], a: int) -> list[Tensor]:
-    """Return Tensors of the segments of the sample of row block `a`."""
+def _sample_keys(core: Core[ForwardPlan], a: int) -> list[Address]:
+    """Return places of the segments of the sample of row block `a`."""
     count, place = len(core.plan.segments), _place(core, a)
-    return core.on.sample_key[place * count : (place + 1) * count]
+    return [(tensor, 0) for tensor in core.on.sample_key[place * count : (place + 1) * count]]
 
 
 def _sample_terms(core: Core[ForwardPlan], a: int) -> Tensor:
-    return core.on.key_terms[RING + _place(core, a) if score_terms.is_dynamic(core.problem) else 0]
+    ring = RING * core.plan.streams
+    return core.on.key_terms[ring + _place(core, a) if score_terms.is_dynamic(core.problem) else 0]
 
 
 def _place(core: Core[ForwardPlan], a: int) -> int:
@@ -255,7 +250,7 @@ def _sample_slot(core: Core[ForwardPlan], a: int, segment: int) -> int:
 def _sample_scores(core: Core[ForwardPlan], item: Item, a: int, segment: int, slot: int, search: Search) -> None:
     """Compute scores of a segment of the sample, or at attempt 1 of a tile."""
 
-    def place(keys: list[Tensor], terms: Tensor) -> None:
+    def place(keys: list[Address], terms: Tensor) -> None:
         load.key_to_l0(core, keys, segment)
         score_terms.key_terms_to_l0(core, terms, segment)
 
@@ -265,14 +260,9 @@ def _sample_scores(core: Core[ForwardPlan], item: Item, a: int, segment: int, sl
         # The first tile of the item is on its way for the loop anyway.
         listed, dynamic = core.problem.listed, score_terms.is_dynamic(core.problem)
         spread = [] if listed or segment < core.plan.near_segments else [item["strided", a] == 0]
+        stream = a if listed else 0
         with core.when(search.attempt == 0, *spread):
-            if not listed or a == 0:
-                place(load.key_slot(core, 0), core.on.key_terms[0])
-            else:
-                # The second row block may have the second tile of the item.
-                for ring in range(2):
-                    with core.tik.if_scope(item["stride", a] == ring):
-                        place(load.key_slot(core, ring), core.on.key_terms[ring if dynamic else 0])
+            place(load.key_slot(core, 0, search.ways[stream]), core.on.key_terms[stream if dynamic else 0])
         with core.tik.else_scope():
             place(_sample_keys(core, a), _sample_terms(core, a))
     scores(core, slot, segment)

@@ -9,6 +9,7 @@ For packed sequences and under a block mask the table is data, see `data_tables`
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 from typing import Callable
 
 import numpy as np
@@ -25,7 +26,7 @@ from flash_attention.kernels.tik.common.work_split import (
     visibility_strip,
 )
 from flash_attention.kernels.tik.forward import score_bound, softmax
-from flash_attention.kernels.tik.forward.data_tables import of_lists, of_sequences
+from flash_attention.kernels.tik.forward.data_tables import most_ways, of_lists, of_sequences
 from flash_attention.kernels.tik.forward.items import (
     EDGE,
     ITEM,
@@ -76,6 +77,11 @@ def _choose(problem: KernelProblem, _: instruction_forms.InstructionForms) -> Fo
             break
     if chosen is None:
         raise ValueError(f"tiling: no strategy fits this call: {'; '.join(reasons)}")
+    for ways in range(most_ways(problem, chosen.plan) if problem.listed else 1, chosen.plan.ways, -1):
+        plan = replace(chosen.plan, ways=ways)
+        parts = buffers(problem, plan, chosen.split)
+        if not excess(parts, problem):
+            return Choice(plan, chosen.split, tuple(parts))
     return chosen
 
 

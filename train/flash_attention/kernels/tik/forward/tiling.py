@@ -79,6 +79,9 @@ class ForwardPlan:
             under a block mask from the first tiles of their list. Spares the memory.
         long_pieces: Vector works on halves of a tile, with instructions as long as a half, in tensors beside the
             probabilities. Otherwise it works on 32 keys at a time, in the tensors of the probabilities.
+        streams: tiles of key and value that a work item visits at a time: one of each row block under a block mask.
+            Otherwise row blocks visit the same tile.
+        ways: tiles in each slot of the ring, see common.kept_tiles.
     """
 
     strategy: str
@@ -94,6 +97,8 @@ class ForwardPlan:
     memory_bound: bool
     shared_sample: bool
     long_pieces: bool
+    streams: int = 1
+    ways: int = 1
 
     @property
     def samples(self) -> int:
@@ -212,13 +217,13 @@ def buffers(problem: KernelProblem, plan: ForwardPlan, work: TableOfWork) -> lis
     result = [
         Buffer("query", "L1", "float16", rows * depth, 2 * plan.row_blocks),
         Buffer("query_terms", "L1", "float16", rows * TERMS, 2 * plan.row_blocks * variants),
-        Buffer("key", "L1", "float16", width * depth, RING * len(plan.segments)),
-        Buffer("value", "L1", "float16", keys * value_dim, RING),
+        Buffer("key", "L1", "float16", width * depth * plan.ways, RING * len(plan.segments)),
+        Buffer("value", "L1", "float16", keys * value_dim * plan.ways, RING),
         Buffer("probability", "L1", "float16", area, RING),
         Buffer("dropped", "L1", "float16", area, RING if dropout else 0),
         Buffer("low", "L1", "float16", area, RING if plan.precise_total else 0),
         Buffer("sample_key", "L1", "float16", width * depth, plan.samples * len(plan.segments)),
-        Buffer("key_terms", "L1", "float16", keys * TERMS, RING + plan.samples if dynamic else 1),
+        Buffer("key_terms", "L1", "float16", keys * TERMS, RING * plan.streams + plan.samples if dynamic else 1),
         Buffer("fractals", "L1", "float16", FRACTAL),
         Buffer("tiles", "L1", "float16", tiles),
         Buffer("distances", "L1", "float16", distances),
@@ -266,7 +271,7 @@ def buffers(problem: KernelProblem, plan: ForwardPlan, work: TableOfWork) -> lis
         Buffer("negated_term", "UB", "float16", 128 if distances else 0),
         Buffer("row_numbers", "UB", "float32", 128 if computed else 0),
         Buffer("table", "UB", "int32", ITEMS_PER_CHUNK * work.words.shape[-1]),
-        Buffer("lists", "UB", "int32", 2 * tile_lists.length(problem, plan) if problem.listed else 0),
+        Buffer("lists", "UB", "int32", plan.streams * tile_lists.length(problem, plan) if problem.listed else 0, 2),
         Buffer("flags", "UB", "int32", ITEMS_PER_CHUNK * 16),
         Buffer("flag", "UB", "int32", 8, plan.row_blocks),
         *(Buffer(name, "UB", "float32", LANES if near else 0) for name in ("query_norm", "key_norm")),
@@ -356,5 +361,9 @@ def _listed(problem: KernelProblem, plans: list[ForwardPlan]) -> list[ForwardPla
     """Return the plans whose tiles a list can name."""
     if not problem.listed:
         return plans
-    plans = [plan for plan in plans if tile_lists.holds(-(-problem.call.seq_k // plan.keys), plan.row_blocks)]
-    return [plan for plan in plans if tile_lists.fits(problem, plan)]
+    tiles = [-(-problem.call.seq_k // plan.keys) for plan in plans]
+    return [
+        replace(plan, streams=plan.row_blocks, ways=plan.row_blocks)
+        for plan, count in zip(plans, tiles)
+        if tile_lists.holds(count * 2 * plan.row_blocks) and tile_lists.fits(problem, plan)
+    ]

@@ -110,7 +110,10 @@ def forward_inputs(
     if call.sinks:
         arrays["sinks"] = pack_sinks(sinks, problem)
     if problem.listed:
-        arrays["work"] = operators.list_table(host_integers, problem, stage)(np.asarray(block_mask))
+        if problem.keeps_tiles:
+            arrays["work"] = operators.known_table(problem, stage, np.asarray(block_mask))
+        else:
+            arrays["work"] = operators.list_table(host_integers, problem, stage)(np.asarray(block_mask))
     return arrays
 
 

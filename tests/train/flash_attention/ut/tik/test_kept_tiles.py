@@ -1,0 +1,59 @@
+"""Tiles that stay on chip: the order of visits, and where each tile is."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from flash_attention.kernels.tik.common import kept_tiles
+
+
+def random_items(seed: int) -> list:
+    """Return items whose row blocks, one or two, visit some of a few tiles."""
+    random = np.random.default_rng(seed)
+    row_blocks, tiles, share = random.integers(1, 3), random.integers(1, 20), random.random()
+
+    def visited() -> list:
+        return random.permutation(np.flatnonzero(random.random(tiles) < share)).tolist()
+
+    return [[visited() or [0], *(visited() for _ in range(row_blocks - 1))] for _ in range(random.integers(1, 25))]
+
+
+def loads(items: list, plans: list, slots: int) -> int:
+    """Return the loads of a replay in which every visit has to find its tile."""
+    held, count = {}, 0
+    for item, plan in zip(items, plans):
+        for tiles, visits in zip(item, plan):
+            assert sorted(visit.entry for visit in visits) == list(range(len(tiles)))
+        for place in range(max(map(len, plan))):
+            now = []
+            for tiles, visits in zip(item, plan):
+                for visit in visits[place : place + 1]:
+                    now.append(((place % slots, visit.way), tiles[visit.entry]))
+                    if not visit.stays:
+                        held[now[-1][0]] = tiles[visit.entry]
+                        count += 1
+            # All tiles of a place are in use at a time.
+            assert all(held[at] == tile for at, tile in now)
+    return count
+
+
+@pytest.mark.parametrize("pinned", (False, True))
+def test_every_visit_finds_its_tile(pinned):
+    for seed in range(300):
+        items, random = random_items(seed), np.random.default_rng(seed)
+        slots, ways = int(random.integers(2, 5)), int(random.integers(len(items[0]), 6))
+        plans = kept_tiles.plan(items, pinned, slots, ways)
+        loads(items, plans, slots)
+        assert all(visit.way < ways for plan in plans for visits in plan for visit in visits)
+        if pinned:
+            assert all(visits[0].entry == 0 for plan in plans for visits in plan if visits)
+
+
+def test_more_ways_load_less():
+    """An eighth of 64 tiles each, as in the benchmark."""
+    random = np.random.default_rng(0)
+    items = [[np.flatnonzero(row).tolist() or [0]] for row in random.random((64, 64)) < 0.125]
+    counts = [loads(items, kept_tiles.plan(items, False, 4, ways), 4) for ways in range(1, 6)]
+    assert counts == sorted(counts, reverse=True) and counts[-1] < 0.66 * counts[0]
+    again = [items[0]] * 9  # fits
+    assert loads(again, kept_tiles.plan(again, False, 4, 6), 4) == len(items[0][0])

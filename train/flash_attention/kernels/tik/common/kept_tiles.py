@@ -1,0 +1,192 @@
+"""Tiles that stay on chip between items, under a known block mask.
+
+Global memory is the limit of a kernel that visits few tiles: neighbouring items load tiles of which many are the same.
+A slot of the ring of tiles in L1 has room for several tiles, its ways. An entry of a list names the way of its tile,
+and says whether the tile is there already. Its slot is its place in the list modulo the slots, so that the loop over
+tiles knows the slots when it is recorded.
+
+Of the tiles in a slot the one goes whose next visit is furthest away (Belady, "A study of replacement algorithms for a
+virtual-storage computer", 1966).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from flash_attention.kernels.tik.recorder import Core
+from flash_attention.kernels.tik.tik_types import Scalar
+
+MOST_WAYS = 6
+NEVER = 1 << 30
+
+
+class Place(NamedTuple):
+    """Run-time place of a tile: its way, and whether it is there already."""
+
+    way: Scalar
+    stays: Scalar
+
+    @staticmethod
+    def of(core: Core, slot: int) -> Place:
+        """Return new scalars."""
+        return Place(core.scalar("int32", f"way_{slot}", 0), core.scalar("int32", f"stays_{slot}", 0))
+
+
+def split(word: Scalar, ways: int, place: Place | None) -> None:
+    """Take the place of a tile, if entries have one, off the scalar `word`."""
+    if ways == 1:
+        return
+    if place is not None:
+        place.way.set_as(word % ways)
+        place.stays.set_as(word // ways % 2)
+    word.set_as(word // (2 * ways))
+
+
+def most_ways(entries: int) -> int:
+    """Return the most ways that lists can name. Without ways so many of their words differ."""
+    return max(1, min(MOST_WAYS, 2**30 // entries))
+
+
+def bare(words: np.ndarray, codes: int, ways: int) -> np.ndarray:
+    """Return entries without the places of their tiles. Codes are below `codes`."""
+    return words // codes // (2 * ways) * codes + words % codes
+
+
+def joined(words: np.ndarray, codes: int, visits: Sequence[Visit], ways: int) -> np.ndarray:
+    """Return bare entries in the order of visits, with places as `split` takes them off."""
+    words = words[[visit.entry for visit in visits]]
+    places = np.array([visit.stays * ways + visit.way for visit in visits])
+    return (words // codes * (2 * ways) + places) * codes + words % codes
+
+
+class Visit(NamedTuple):
+    """One visit: number of the entry in the list before, way of the tile, whether the tile is there already."""
+
+    entry: int
+    way: int
+    stays: bool
+
+
+Item = Sequence[Sequence[int]]  # tiles that each row block of an item visits
+
+
+def plan(items: Sequence[Item], pinned: bool, slots: int, ways: int) -> list[list[list[Visit]]]:
+    """Return the visits of each item and row block in their new order.
+
+    Tiles that both row blocks of an item visit have the same place in both lists, so that they are loaded once.
+
+    Args:
+        items: one item after another. Equal numbers are one tile.
+        pinned: the first tiles of an item keep their places.
+        slots: of the ring.
+        ways: of a slot, no fewer than an item has row blocks.
+    """
+    following, ring = _next_visits(items, pinned), _Ring(slots, ways)
+    return [_ordered(item, number, following[number], pinned, ring) for number, item in enumerate(items)]
+
+
+def _next_visits(items: Sequence[Item], pinned: bool) -> list[dict[int, tuple[int, bool]]]:
+    """Return the next visit of each tile of each item: (its item, whether it comes first there)."""
+    upcoming: dict[int, tuple[int, bool]] = {}
+    result = []
+    for number in reversed(range(len(items))):
+        tiles = {tile for stream in items[number] for tile in stream}
+        result.append({tile: upcoming.get(tile, (NEVER, False)) for tile in tiles})
+        first = {stream[0] for stream in items[number] if pinned and stream}
+        upcoming.update({tile: (number, tile in first) for tile in tiles})
+    return result[::-1]
+
+
+class _Ring:
+    """Tiles on chip.
+
+    Attributes:
+        slots: number of slots.
+        due: of each slot and way, the item that visits its tile next.
+        places: slot and way of each tile.
+    """
+
+    def __init__(self, slots: int, ways: int) -> None:
+        self.slots, self._held = slots, [[-1] * ways for _ in range(slots)]
+        self.due = [[NEVER] * ways for _ in range(slots)]
+        self.places: dict[int, tuple[int, int]] = {}
+
+    def take(self, tile: int, slot: int, way: int, due: int) -> bool:
+        """Put a tile into a way, and return whether it was there."""
+        stays = self.places.get(tile) == (slot, way)
+        if not stays:
+            self._drop(*self.places.get(tile, (slot, way)))
+            self._drop(slot, way)
+        self._held[slot][way], self.places[tile] = tile, (slot, way)
+        self.due[slot][way] = due
+        return stays
+
+    def _drop(self, slot: int, way: int) -> None:
+        self.places.pop(self._held[slot][way], None)
+        self._held[slot][way], self.due[slot][way] = -1, NEVER
+
+
+def _ordered(
+    item: Item, number: int, following: dict[int, tuple[int, bool]], pinned: bool, ring: _Ring
+) -> list[list[Visit]]:
+    """Return the visits of an item, by row block."""
+    entries = [{tile: entry for entry, tile in enumerate(stream)} for stream in item]
+    shared = [tile for tile in item[0] if len(item) > 1 and tile in entries[1]]
+    if pinned and shared and item[0][0] != item[1][0]:  # a tile that stands first in one list only is not shared
+        shared = [tile for tile in shared if tile not in (item[0][0], item[1][0])]
+    alone = [[tile for tile in stream if tile not in shared] for stream in item]
+    result: list[list[Visit]] = [[] for _ in item]
+    for place in range(max(map(len, item))):
+        slot, active = place % ring.slots, [a for a, stream in enumerate(item) if place < len(stream)]
+        taken: dict[int, int] = {}  # ways of tiles at this place
+
+        def due(tile: int, slot: int = slot) -> int:
+            then, first = following[tile]
+            return NEVER if first and slot else then
+
+        def hit(tiles: list[int], slot: int = slot) -> int | None:
+            return next((tile for tile in tiles if ring.places.get(tile, (-1,))[0] == slot), None)
+
+        def chosen(tiles: list[int], slot: int = slot, taken: dict[int, int] = taken) -> int:
+            """Return the tile to load: if a way becomes free for long, the one that is visited again soonest."""
+            loaded = [tile for tile in tiles if tile not in ring.places] or tiles
+            room = max(due for way, due in enumerate(ring.due[slot]) if way not in taken.values())
+            soonest = min(loaded, key=due)
+            return soonest if due(soonest) < room else max(loaded, key=due)
+
+        def visit(tile: int, slot: int = slot, taken: dict[int, int] = taken) -> tuple[int, bool]:
+            at, way = ring.places.get(tile, (-1, 0))
+            if at != slot:  # rather not in place of a tile that this item visits later
+                free = [way for way in range(len(ring.due[slot])) if way not in taken.values()]
+                way = max(free, key=lambda way: -1 if ring.due[slot][way] == number else ring.due[slot][way])
+            taken[tile] = way
+            return way, ring.take(tile, slot, way, due(tile))
+
+        tiles: dict[int, int] = {}  # by row block
+        if pinned and place == 0:
+            tiles = {a: item[a][0] for a in active}
+        elif shared and len(active) == len(item):
+            both, waits = hit(shared), min(map(len, item)) - place > len(shared)
+            if both is None and not (waits and any(hit(tiles_of) is not None for tiles_of in alone)):
+                both = chosen(shared)
+            tiles = {} if both is None else dict.fromkeys(active, both)
+        if not tiles:
+            found = {a: hit(alone[a]) for a in active}
+            tiles = {a: tile for a, tile in found.items() if tile is not None}
+        for tile in dict.fromkeys(sorted(tiles.values(), key=lambda tile: tile not in ring.places)):
+            stays = {tile: visit(tile)}
+            for a in active:
+                if tiles.get(a) == tile:
+                    result[a].append(Visit(entries[a][tile], *stays[tile]))
+                    stays[tile] = stays[tile][0], True
+        for a in active:
+            if a not in tiles:
+                tiles[a] = chosen(alone[a])
+                result[a].append(Visit(entries[a][tiles[a]], *visit(tiles[a])))
+            for left in (shared, alone[a]):
+                if tiles[a] in left:
+                    left.remove(tiles[a])
+    return result
