@@ -2,8 +2,10 @@
 
     PYTHONPATH=train python -m benchmarks.native_builds before.so after.so
 
-It needs NumPy and no MindSpore. If torch is installed, its attention takes its turn. The errors are measured on one
-head beside float64: largest and mean errors of the second build, divided by errors of the first.
+It needs NumPy and no MindSpore. If torch is installed, its attention takes its turn. One thread is timed by the
+processor's time, so that other programs count little. "of peak" is the second build's share of multiply-adds in
+registers. The errors are measured on one head beside float64: largest and mean errors of the second build, divided by
+errors of the first.
 """
 
 from __future__ import annotations
@@ -25,6 +27,8 @@ from flash_attention.text_table import table
 
 CAUSAL = AttentionRules(causal=True)
 PASSES = ("forward", "backward")
+PRODUCTS = (2, 5)  # of each pass
+OPERATIONS = 1e10  # of the peak
 TENSORS = ("output", "d_query", "d_key", "d_value")
 
 
@@ -47,24 +51,28 @@ def main() -> None:
             if not options.no_errors:
                 print(f"{dtype} of {head_dim}, errors: {', '.join(errors(builds, call))}", flush=True)
             for threads in options.threads:
-                times = measure(builds, call, threads, options.rounds)
-                for name, (before, after, *others) in zip(PASSES, times):
+                peak, *times = measure(builds, call, threads, options.rounds)
+                for name, products, (before, after, *others) in zip(PASSES, PRODUCTS, times):
                     theirs = [f"{other / after:.2f}" for other in others] or ["-"]
-                    numbers = f"{1e3 * before:.1f}", f"{1e3 * after:.1f}", f"{before / after:.2f}", *theirs
+                    operations = products * options.heads * options.seq * (options.seq + 1) * head_dim
+                    share = f"{100 * operations / OPERATIONS * peak / after:.0f} %"
+                    numbers = f"{1e3 * before:.1f}", f"{1e3 * after:.1f}", share, f"{before / after:.2f}", *theirs
                     rows.append([name, dtype, head_dim, threads, *numbers])
-    print(table(["pass", "dtype", "head_dim", "threads", "ms before", "ms after", "times", "times torch"], rows))
+    header = ["pass", "dtype", "head_dim", "threads", "ms before", "ms after", "of peak", "times", "times torch"]
+    print(table(header, rows))
 
 
-def measure(builds: list[Library], call: Call, threads: int, rounds: int) -> list[list[float]]:
-    """Return the median seconds of each build and of torch, by pass."""
+def measure(builds: list[Library], call: Call, threads: int, rounds: int) -> list:
+    """Return the median seconds of the peak, then builds and torch by pass."""
     ctypes.CDLL("libgomp.so.1").omp_set_num_threads(threads)
     tensors = inputs(call)
     runs = [_passes(build, call, tensors) for build in builds]
     if importlib.util.find_spec("torch"):
         runs.append(_torch_passes(call, threads))
-    seconds = rounds_in_turns([_timed(step) for run in runs for step in run], rounds)
-    found = list(map(statistics.median, seconds))
-    return [found[index :: len(PASSES)] for index in range(len(PASSES))]
+    steps = [lambda: builds[-1].multiply_adds(call.dtype, int(OPERATIONS)), *(step for run in runs for step in run)]
+    clock = time.process_time if threads == 1 else time.perf_counter
+    peak, *found = map(statistics.median, rounds_in_turns([_timed(step, clock) for step in steps], rounds))
+    return [peak, *(found[index :: len(PASSES)] for index in range(len(PASSES)))]
 
 
 def errors(builds: list[Library], call: Call) -> list[str]:
@@ -125,12 +133,12 @@ def _torch_passes(call: Call, threads: int) -> tuple[Callable, Callable]:
     return run, lambda: torch.autograd.grad(output, leaves, d_output, retain_graph=True)
 
 
-def _timed(run: Callable) -> Callable[[], float]:
+def _timed(run: Callable, clock: Callable[[], float]) -> Callable[[], float]:
     def seconds() -> float:
         time.sleep(PAUSE)
-        start = time.perf_counter()
+        start = clock()
         run()
-        return time.perf_counter() - start
+        return clock() - start
 
     return seconds
 
