@@ -116,11 +116,11 @@ def test_blocks_are_handed_out_when_they_are_needed(update):
 )
 def test_a_graph_gives_nan_past_the_end(backend, update, kind):
     """In a step that passes max_length the rows before it are right. Later rows are NaN, in this sequence alone."""
-    most, starts = 21, (0, 7)
+    most, starts = 23, (0, 7)
     dtype, error = BACKENDS[backend]
     cache = garbage(KVCache(BATCH, most, KV_HEADS, DIM, VALUE_DIM, dtype, **OPTIONS[kind]), 9.0)
     expected = truth(KEY, VALUE, starts)
-    steps = [(7, 14), (14, 17), (17, 20), (20, 23), (23, 24), (24, 27), (27, 28), (28, 31)]
+    steps = [(7, 14), (14, 21), (21, 28), (28, 35), (35, 36)]
     ms.set_context(mode=ms.GRAPH_MODE)
     with attention_backend(backend):
         # The second sequence begins 7 tokens later: by then the first has 7 tokens.
@@ -128,7 +128,7 @@ def test_a_graph_gives_nan_past_the_end(backend, update, kind):
         cache.lengths.set_data(Tensor(np.array([7, 0], np.int32)))
         (output,) = decoded(cache, QUERY, KEY, VALUE, steps=steps, dtype=dtype)
     ms.set_context(mode=ms.PYNATIVE_MODE)
-    assert cache.lengths.asnumpy().tolist() == [31, 24]
+    assert cache.lengths.asnumpy().tolist() == [36, 29]
     for sequence, start in enumerate(starts):
         end = start + most - 7
         np.testing.assert_allclose(output[sequence, :end], expected[sequence, 7 : 7 + end], atol=error)
