@@ -204,5 +204,9 @@ def params(select=None, costly: bool = False, **changes) -> list:
     import pytest
 
     chosen = dict.fromkeys(replace(case, **changes) for case in CASES if select is None or select(case))
-    everyday = covering(lambda case: {*rules_of(case), case.per_sequence}, chosen) if costly else chosen
+    everyday = (
+        covering(lambda case: {*rules_of(case), case.per_sequence, (case.dtype, case.bias is None)}, chosen)
+        if costly
+        else chosen
+    )
     return [pytest.param(case, id=str(case), marks=[pytest.mark.slow] * (case not in everyday)) for case in chosen]

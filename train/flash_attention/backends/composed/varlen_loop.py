@@ -58,9 +58,12 @@ class VarlenLoop(nn.Cell):
         self.of_sequences = tuple(name in of_sequences for name in call.inputs)
         self.bias, self.keep_bits, self.prefix = map(call.place, ("bias", "keep_bits", "prefix"))
         self.run_dtype = getattr(mstype, dtype or call.dtype)
-        self.bias_dtype = mstype.float32 if call.bias_dtype is None else getattr(mstype, call.bias_dtype)
+        bias = call.bias_dtype and (dtype or call.bias_dtype)
+        self.bias_dtype = getattr(mstype, bias or "float32")
         alone = [one for one in sequences_alone(call) if one is not None]
-        self.attention = nn.CellList([backend.build(replace(one, dtype=dtype or call.dtype)) for one in alone])
+        self.attention = nn.CellList(
+            [backend.build(replace(one, dtype=dtype or call.dtype, bias_dtype=bias)) for one in alone]
+        )
         keep, places = 0, []
         for query, query_end, key, key_end, _ in self.bounds:
             bytes_of_row = -(-(key_end - key) // 8)

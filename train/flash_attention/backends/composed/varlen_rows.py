@@ -46,6 +46,7 @@ class VarlenRows(nn.Cell):
             dtype="float32",
             mask_shape=(1, 1, call.seq_q, call.seq_k),
             mask_dtype="bool",
+            bias_dtype=call.bias_dtype and "float32",
             prefix=False,
             training=False,
             keep_bits=False,
@@ -86,7 +87,7 @@ class VarlenRows(nn.Cell):
             distance = ops.cast(ops.abs(position - column), mstype.float32)
             given = given + (-ops.reshape(ops.swapaxes(of_rows, 0, 1), (1, self.heads, -1, 1)) * distance,)
         elif bias is not None:
-            given = given + (inputs[bias],)
+            given = given + (ops.cast(inputs[bias], mstype.float32),)
         if sinks is not None:
             given = given + (inputs[sinks],)
         output, logsumexp = self.attention(
