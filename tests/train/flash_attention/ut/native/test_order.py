@@ -20,6 +20,8 @@ CASES = [
     Case(heads=1, kv_heads=1, seq_q=900, seq_k=900, head_dim=48, dtype="float32", mask="causal"),
     Case(heads=1, kv_heads=1, seq_q=700, seq_k=500, head_dim=64, dtype="bfloat16", mask="3d", dropout=0.1),
     Case(heads=4, kv_heads=2, seq_q=400, seq_k=600, head_dim=40, dtype="float16", alibi="given", window=(200, 100)),
+    # Key tiles take turns at the query tiles that they visit.
+    Case(heads=2, kv_heads=1, seq_q=900, seq_k=800, head_dim=32, dtype="float32", block_mask="heads", density=0.2),
     # One bias for all batch elements: heads take turns.
     Case(batch=2, heads=2, seq_q=300, seq_k=300, head_dim=32, dtype="float32", alibi="bias"),
 ]

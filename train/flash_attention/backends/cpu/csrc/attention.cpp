@@ -224,10 +224,11 @@ int run_backward(const Problem& p, const BackwardInputs& inputs, const BackwardO
   const Buffer<double> d_sinks = allocate<double>(outputs.d_sinks ? heads * slices : 0);
   plan.d_sinks = outputs.d_sinks ? d_sinks.get() : nullptr;
   const auto slice_rows = [&](int64_t slice) { return std::min(kSliceRows, p.seq_q - slice * kSliceRows); };
-  const auto fully_masked = [&](int64_t batch, int64_t tile) {
+  const auto unvisited = [&](int64_t batch, int64_t head, int64_t tile) {
     const Band band = p.band_of(batch);
     const int64_t first = tile * plan.tile, last = std::min(first + plan.tile, p.seq_q) - 1;
-    return band.lo(first) >= band.hi(last);
+    const int64_t lo = band.lo(first), hi = band.hi(last);
+    return lo >= hi || plan.count_visits(batch, head, tile, lo / plan.tile, (hi - 1) / plan.tile + 1) == 0;
   };
 
   if (p.biased() && !find_rest(kernels, plan, failed)) return kNoMemory;
@@ -257,7 +258,7 @@ int run_backward(const Problem& p, const BackwardInputs& inputs, const BackwardO
       for (int64_t head = first_head; head < first_head + wave_heads; ++head) {
         for (int64_t tile = 0; tile < plan.query_tiles; ++tile) {
           const int64_t first = tile * plan.tile, count = std::min(plan.tile, p.seq_q - first);
-          if (!fully_masked(head / p.heads, tile)) continue;
+          if (!unvisited(head / p.heads, head % p.heads, tile)) continue;
           plan.clear_d_query(head / p.heads, head % p.heads, first, count);
           kernels->finish_d_query(plan, head, first, count);
         }

@@ -42,13 +42,13 @@ struct TaskKeys {
     return output_rows(problem, plan.inputs.d_output, batch, head(g), index * kQueryRows);
   }
   int64_t rows(int64_t index) const { return Band::min(problem.seq_q - index * kQueryRows, kQueryRows); }
-  // The first query tile from `index` on that sees some of the keys; plan.query_tiles where there is none.
-  int64_t seeing(int64_t index) const {
+  // The first query tile of head g from `index` on that sees some of the keys; plan.query_tiles where there is none.
+  int64_t seeing(int64_t g, int64_t index) const {
     for (; index < plan.query_tiles; ++index) {
       // The tile's ends first: most tiles of a banded problem are out of sight.
       const int64_t first = index * kQueryRows, lo = band.lo(first), hi = band.hi(first + rows(index) - 1);
       if (lo >= tile.first + tile.count) break;
-      if (hi > tile.first && lo < hi) return index;
+      if (hi > tile.first && lo < hi && plan.visits(batch, head(g), index, tile.index)) return index;
     }
     return plan.query_tiles;
   }
@@ -145,9 +145,10 @@ struct BackwardTile<Float32Math> : BackwardTileBase<Float32Math> {
     probability = arena.take<float>(kQueryRows * kStride);
     score_gradient = arena.take<float>(kQueryRows * kStride);
   }
-  void load_rows(const Rows& query_rows, const Rows& d_output_rows) {
-    Pack<Float32Math>::rows(query_rows, q.count, q.padded, query);
-    Pack<Float32Math>::rows(d_output_rows, q.count, q.padded, d_output);
+  // Rows from `first` on; the end is padded.
+  void load_rows(const Rows& query_rows, const Rows& d_output_rows, int64_t first, int64_t count, int64_t padded) {
+    Pack<Float32Math>::rows(query_rows.from(first), count, padded, query + first * row_stride);
+    Pack<Float32Math>::rows(d_output_rows.from(first), count, padded, d_output + first * output_row_stride);
   }
   // Left operands: summed over rows (for d_key, d_value; `at` is the unit of a probability or score gradient) and over
   // keys (for d_query).
@@ -193,9 +194,11 @@ struct PairedBackwardTile : BackwardTileBase<Math> {
     d_output_stacked = arena.take<uint32_t>(kQueryRows / 2 * this->output_stacked_stride);
     score_gradient_rows = arena.take<uint32_t>(kQueryRows * kByKeyStride);
   }
-  void load_rows(const Rows& query_rows, const Rows& d_output_rows) {
-    Pack<Math>::both(query_rows, this->q.count, this->q.padded, this->query, query_stacked);
-    Pack<Math>::both(d_output_rows, this->q.count, this->q.padded, this->d_output, d_output_stacked);
+  void load_rows(const Rows& query_rows, const Rows& d_output_rows, int64_t first, int64_t count, int64_t padded) {
+    Pack<Math>::both(query_rows.from(first), count, padded, this->query + first * this->row_stride,
+                     query_stacked + first / 2 * this->stacked_stride);
+    Pack<Math>::both(d_output_rows.from(first), count, padded, this->d_output + first * this->output_row_stride,
+                     d_output_stacked + first / 2 * this->output_stacked_stride);
   }
   const uint32_t* gradient_by_key(int64_t row, int64_t column) const {
     return score_gradient_rows + row * kByKeyStride + column / 2;
@@ -338,13 +341,14 @@ void find_rows(BackwardTile<Math>& tile, const KeyTile& k) {
   for (int64_t strip = 0; strip * Math::kStrip < k.count; ++strip) {
     const int64_t from = k.first + strip * Math::kStrip;
     const int64_t to = Band::min(from + Math::kStrip, k.first + k.count);
-    int64_t first = 0, last = q.count;
-    const auto hidden = [&](int64_t row) {
-      return !tile.inputs.may_see(row, from - k.first) && !tile.inputs.may_see(row, to - 1 - k.first);
+    const auto side = [&](int64_t row) {
+      return tile.inputs.may_see(row, from - k.first) || tile.inputs.may_see(row, to - 1 - k.first);
     };
-    while (first < last && (q.hi[first] <= from || hidden(first))) ++first;
-    while (last > first && (q.lo[last - 1] >= to || hidden(last - 1))) --last;
-    if (first == last) first = last = 0;
+    const int64_t second = Band::min(q.count, tile.inputs.second_block);
+    int64_t first = side(0) ? 0 : second, last = side(q.count - 1) ? q.count : second;
+    while (first < last && q.hi[first] <= from) ++first;
+    while (last > first && q.lo[last - 1] >= to) --last;
+    if (first >= last) first = last = 0;
     tile.first_row[strip] = first / kStep * kStep;
     tile.last_row[strip] = round_up(last, kStep);
   }
@@ -457,10 +461,10 @@ inline void finish_d_query(const BackwardPlan& plan, int64_t batch_head, int64_t
   if (!finite.all()) plan.ask_for_care();
 }
 
-// One query tile of one head against the key tile; false when another thread failed.
+// One query tile of one head against the key tile, of which it has `seen` some; false when another thread failed.
 template <class Math, class Arithmetic, Bias kBias, bool kKeep>
 bool backward_rows_of(BackwardTile<Math>& tile, const KeyTile& k, int64_t batch, int64_t head, int64_t turn_base,
-                      int64_t index) {
+                      int64_t index, bool seen) {
   const BackwardPlan& plan = tile.plan;
   const Problem& p = tile.problem;
   const QueryTile& q = tile.q;
@@ -468,12 +472,14 @@ bool backward_rows_of(BackwardTile<Math>& tile, const KeyTile& k, int64_t batch,
   // A strip of keys may reach into the panels before and behind those that rows see.
   const int64_t first = k.column(q.union_lo()) / Math::kStrip * Math::kStrip / kPanel * kPanel;
   const int64_t last = round_up(k.column(q.union_hi()), Math::kStrip);
-  const bool seen = tile.inputs.load_mask(p, batch, head, q, k);
   if (seen) {
     tile.inputs.load_rest(p, batch, head, q, k);
     const Rows queries = query_rows(p, p.query, batch, head, q.first);
     const Rows d_outputs = output_rows(p, plan.inputs.d_output, batch, head, q.first);
-    tile.load_rows(queries, d_outputs);
+    // A careful pass clears numbers of all rows.
+    const int64_t begin = plan.careful ? 0 : tile.inputs.first_row() / kRows * kRows;
+    const int64_t end = plan.careful ? q.count : Band::min(q.count, round_up(tile.inputs.rows_end(q.count), kRows));
+    tile.load_rows(queries, d_outputs, begin, end - begin, (end == q.count ? q.padded : end) - begin);
     for (int64_t m = 0; m < q.padded; ++m) {
       tile.shift[m] = m < q.count ? plan.shift[row + m] : -kInfinity;
       tile.rest[m] = m < q.count ? plan.rest[row + m] : 0.0f;
@@ -483,6 +489,10 @@ bool backward_rows_of(BackwardTile<Math>& tile, const KeyTile& k, int64_t batch,
     tile.probability_gradients.start();
     for (int64_t panel = first; panel < last; panel += kPanel) {
       for (int64_t strip = 0; strip < q.padded; strip += kRows) {
+        if (!tile.inputs.may_see_strip(strip, panel)) {
+          if (!fills_words(Math::kStrip) || plan.outputs.d_bias) tile.clear(strip, panel);  // nobody else reads such a cell
+          continue;
+        }
         const BackwardCell<Math, Arithmetic, kBias, kKeep> cell(tile, k, strip, panel);
         uint32_t bits[kRows];
         const Visibility visibility = visibility_of(q, k, tile.inputs, strip, panel, bits);
@@ -507,15 +517,16 @@ bool backward_rows_of(BackwardTile<Math>& tile, const KeyTile& k, int64_t batch,
     }
     add_key_gradients<Math, Arithmetic>(tile, k);
   }
-  // Key tiles add to a query tile in ascending order, whichever thread has them.
-  const int32_t turn = static_cast<int32_t>(k.index - q.union_lo() / kKeyTile);
+  // The key tiles that a query tile visits add to it in ascending order, whichever thread has them.
+  const int64_t first_key_tile = q.union_lo() / kKeyTile, last_key_tile = (q.union_hi() - 1) / kKeyTile;
+  const int32_t turn = plan.count_visits(batch, head, index, first_key_tile, k.index);
   if (!plan.wait(plan, turn_base + index, turn)) return false;
   if (turn == 0) plan.clear_d_query(batch, head, q.first, q.count);
   if (seen) {
     add_query_gradients<Math, Arithmetic>(tile, k, plan.d_query_row(batch, head, q.first));
     if (plan.outputs.d_bias) add_bias_gradient(tile, k, batch, head);
   }
-  const bool last_turn = k.index == (q.union_hi() - 1) / kKeyTile;
+  const bool last_turn = plan.count_visits(batch, head, index, k.index + 1, last_key_tile + 1) == 0;
   if (last_turn) finish_d_query(plan, batch * p.heads + head, q.first, q.count);
   plan.advance(plan, turn_base + index);
   return true;
@@ -525,9 +536,10 @@ bool backward_rows_of(BackwardTile<Math>& tile, const KeyTile& k, int64_t batch,
 template <class Math>
 void look_ahead(BackwardTile<Math>& tile, const TaskKeys& task, const NextTask<BackwardTask>& next, int64_t g,
                 int64_t index) {
-  int64_t cells = 0;
+  int64_t cells = 1;  // where block mask and position leave nothing together, none is counted
   for (int64_t strip = 0; strip < tile.q.padded; strip += kRows)
-    if (const int64_t panels = panels_of(tile.q, task.tile, strip)) cells += panels + (task.problem.head_dim + kPanel - 1) / kPanel;
+    if (const int64_t panels = panels_of(tile.q, task.tile, tile.inputs, strip))
+      cells += panels + (task.problem.head_dim + kPanel - 1) / kPanel;
   const BackwardPlan& plan = task.plan;
   const Rows sums{DType::kFloat32, reinterpret_cast<const char*>(plan.d_query_row(task.batch, task.head(g), tile.q.first)),
                   plan.d_query_layout.row_stride * 4, plan.d_query_width};
@@ -537,13 +549,13 @@ void look_ahead(BackwardTile<Math>& tile, const TaskKeys& task, const NextTask<B
     tile.next_rows.set(of.queries(head, tile_index), of.d_outputs(head, tile_index), of.rows(tile_index), cells);
     return true;
   };
-  if (fetch_rows(task, g, task.seeing(index + 1))) return;
-  if (g + 1 < task.problem.group() && fetch_rows(task, g + 1, task.seeing(0))) return;
+  if (fetch_rows(task, g, task.seeing(g, index + 1))) return;
+  if (g + 1 < task.problem.group() && fetch_rows(task, g + 1, task.seeing(g + 1, 0))) return;
   tile.results.set(task.d_keys(), task.d_values(), task.tile.count, cells);
   BackwardTask following;
   if (!next.find(next.state, following)) return;
   const TaskKeys keys(following);
-  if (fetch_rows(keys, 0, keys.seeing(0))) tile.next_keys.set(keys.keys(), keys.values(), keys.tile.count, cells);
+  if (fetch_rows(keys, 0, keys.seeing(0, 0))) tile.next_keys.set(keys.keys(), keys.values(), keys.tile.count, cells);
 }
 
 template <class Math, Bias kBias, bool kKeep>
@@ -565,7 +577,7 @@ void backward_keys(const BackwardTask& whole, const NextTask<BackwardTask>& next
     const int64_t head = task.head(g);
     const int64_t turn_base = ((whole.group - plan.first_group) * p.group() + g) * plan.query_tiles;
     std::memset(tile.columns, 0, kKeyTile * sizeof(float));
-    for (int64_t index = task.seeing(0); index < plan.query_tiles; index = task.seeing(index + 1)) {
+    for (int64_t index = task.seeing(g, 0); index < plan.query_tiles; index = task.seeing(g, index + 1)) {
       tile.q.set(task.band, index * kQueryRows, task.rows(index), Math::kStrip);
       if (!packed) {
         Pack<Math>::transposed(keys, k.count, padded, tile.pack, tile.key);
@@ -577,10 +589,11 @@ void backward_keys(const BackwardTask& whole, const NextTask<BackwardTask>& next
         else if (Tiny<Simd>::any(keys, k.count) || Tiny<Simd>::any(values, k.count))
           plan.ask_for_care();
       }
+      const bool seen = tile.inputs.load_mask(p, batch, head, tile.q, k);
       look_ahead(tile, task, next, g, index);
       const auto rows_of = plan.careful ? backward_rows_of<Math, typename CarefulOf<Math>::Type, kBias, kKeep>
                                         : backward_rows_of<Math, Math, kBias, kKeep>;
-      if (!rows_of(tile, k, batch, head, turn_base, index)) return;
+      if (!rows_of(tile, k, batch, head, turn_base, index, seen)) return;
     }
     if (plan.d_bias_columns) {
       float* sums = plan.d_bias_columns + (batch * p.heads + head) * p.seq_k + k.first;

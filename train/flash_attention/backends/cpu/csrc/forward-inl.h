@@ -45,6 +45,17 @@ struct TaskRows {
   Rows keys(const KeyTile& k) const { return key_rows(problem, problem.key, batch, kv_head, k.first + column(k)); }
   Rows values(const KeyTile& k) const { return value_rows(problem, problem.value, batch, kv_head, k.first + column(k)); }
   Rows queries(int64_t row) const { return query_rows(problem, problem.query, batch, head, row); }
+  // Whether the block mask leaves keys of the tile `index` to rows from `from` on.
+  bool visits(int64_t from, int64_t index) const {
+    const int64_t key = index * kKeyTile;
+    return from < first + count && problem.blocks.sees_some(batch, head, from, first + count, key,
+                                                            Band::min(problem.seq_k, key + kKeyTile));
+  }
+  // The first key tile from `index` on that is visited.
+  int64_t next_tile(int64_t index) const {
+    while (index < tiles_end && !visits(first, index)) ++index;
+    return index;
+  }
 };
 
 // A task at work. It goes over its rows in blocks; its key tiles come one after the other, each packed once for all blocks.
@@ -266,6 +277,10 @@ void forward_block(ForwardTile<Math>& tile, const KeyTile& k) {
   for (int64_t panel = k.column(tile.q->union_lo()) / kPanel * kPanel; panel < last; panel += kPanel) {
     for (int64_t strip = 0; strip < tile.q->padded; strip += kRows) {
       const ForwardCell<Math, Arithmetic, kBias, kKeep> cell(tile, k, strip, panel);
+      if (!tile.inputs.may_see_strip(strip, panel)) {
+        if (!fills_words(Math::kStrip)) cell.clear();  // nobody else reads such a cell
+        continue;
+      }
       uint32_t bits[kRows];
       const Visibility visibility = visibility_of(*tile.q, k, tile.inputs, strip, panel, bits);
       if (visibility != Visibility::kHidden) tile.fetch();
@@ -322,9 +337,10 @@ bool pack_keys(ForwardTile<Math>& tile, const KeyTile& k) {
 template <class Math>
 void look_ahead(ForwardTile<Math>& tile, int64_t block, int64_t index) {
   const KeyTile k(index, tile.problem.seq_k);
-  int64_t cells = 0;
+  int64_t cells = 1;  // where block mask and position leave nothing together, none is counted
   for (int64_t strip = 0; strip < tile.q->padded; strip += kRows)
-    if (const int64_t panels = panels_of(*tile.q, k, strip)) cells += panels + (tile.problem.value_dim + kPanel - 1) / kPanel;
+    if (const int64_t panels = panels_of(*tile.q, k, tile.inputs, strip))
+      cells += panels + (tile.problem.value_dim + kPanel - 1) / kPanel;
   const auto fetch_keys = [&](const TaskRows& rows, int64_t key_tile) {
     const KeyTile next(key_tile, rows.problem.seq_k);
     tile.next_keys.set(rows.keys(next), rows.columns(next), cells);
@@ -337,14 +353,16 @@ void look_ahead(ForwardTile<Math>& tile, int64_t block, int64_t index) {
   if (block + 1 < tile.blocks_end()) {
     const QueryTile& next = tile.blocks[block + 1];
     if (index == rows.first_tile) tile.next_queries.set(rows.queries(next.first), next.count, cells);
-    return;
+    if (rows.visits(next.first, index)) return;
   }
-  if (index + 1 < rows.tiles_end) return fetch_keys(rows, index + 1);
+  const int64_t next_tile = rows.next_tile(index + 1);
+  if (next_tile < rows.tiles_end) return fetch_keys(rows, next_tile);
   ForwardTask following;
   if (!tile.next.find(tile.next.state, following)) return;
   const TaskRows next(following);
   tile.next_queries.set(next.queries(next.first), Band::min(next.count, kQueryRows), cells);
-  if (next.first_tile < next.tiles_end) fetch_keys(next, next.first_tile);
+  const int64_t start = next.next_tile(next.first_tile);
+  if (start < next.tiles_end) fetch_keys(next, start);
 }
 
 // Adds key tile `index` to the sums of a block of rows. False when the task has to be done again with care.

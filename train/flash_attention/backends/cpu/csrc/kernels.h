@@ -73,6 +73,19 @@ struct BackwardPlan {
   bool careful;
   int32_t* care;  // set by ask_for_care
 
+  // Whether the block mask leaves something to a pair of a query tile and a key tile, which has as many keys as that rows.
+  FA_INLINE bool visits(int64_t batch, int64_t head, int64_t query_tile, int64_t key_tile) const {
+    return count_visits(batch, head, query_tile, key_tile, key_tile + 1) != 0;
+  }
+  // How many of the key tiles [first, end) it leaves to a query tile.
+  FA_INLINE int32_t count_visits(int64_t batch, int64_t head, int64_t query_tile, int64_t first, int64_t end) const {
+    if (problem.blocks.data == nullptr) return static_cast<int32_t>(end - first);
+    const int64_t row = query_tile * tile, rows_end = Band::min(row + tile, problem.seq_q);
+    int32_t count = 0;
+    for (int64_t key = first * tile; key < end * tile; key += tile)
+      count += problem.blocks.sees_some(batch, head, row, rows_end, key, Band::min(key + tile, problem.seq_k));
+    return count;
+  }
   FA_INLINE void ask_for_care() const { __atomic_store_n(care, 1, __ATOMIC_RELAXED); }
   // Sums of a row of query head `head`.
   FA_INLINE float* d_query_row(int64_t batch, int64_t head, int64_t row) const {

@@ -82,6 +82,14 @@ struct BlockMask : Layout {
   FA_INLINE bool sees(int64_t batch, int64_t head, int64_t row, int64_t key) const {
     return data[at(batch, head, row / tile) + key / tile] != 0;
   }
+  // Whether some row of [row, rows_end) may see some key of [key, keys_end).
+  FA_INLINE bool sees_some(int64_t batch, int64_t head, int64_t row, int64_t rows_end, int64_t key, int64_t keys_end) const {
+    if (data == nullptr) return true;
+    for (int64_t r = row / tile; r * tile < rows_end; ++r)
+      for (int64_t k = key / tile; k * tile < keys_end; ++k)
+        if (data[at(batch, head, r) + k]) return true;
+    return false;
+  }
 };
 
 struct Dropout {

@@ -19,6 +19,8 @@ namespace {
 // Keys of a tile: whole strips of the micro-kernel, and whole words of bits. The grid starts at key 0.
 constexpr int64_t kKeyTile = kMostTile / std::lcm(32, kRows) * std::lcm(32, kRows);
 constexpr int64_t kWords = kKeyTile / 32;    // words of bits per row of a tile
+// Whether strips of `strip` rows or keys lie in one tile of a block mask each.
+constexpr bool fills_words(int64_t strip) { return 32 % strip == 0; }
 constexpr int64_t kPanels = kKeyTile / kPanel;
 constexpr int64_t kQueryRows = kKeyTile;      // query rows of the largest tile
 constexpr float kInfinity = __builtin_inff();
@@ -118,7 +120,7 @@ struct PairInputs {
   static constexpr uint32_t kAllWords = (1u << kWords) - 1;
 
   void allocate(Arena& arena, const Problem& p, int64_t rows) {
-    visible = p.mask.data || p.segments || p.blocks.data ? arena.take<uint32_t>(rows * kWords) : nullptr;
+    visible = p.mask.data || p.segments ? arena.take<uint32_t>(rows * kWords) : nullptr;
     keep = p.dropout.kind != Dropout::kNone ? arena.take<uint32_t>(rows * kWords) : nullptr;
     bias = p.bias.data ? arena.take<float>(rows * kBiasStride) : p.capped() ? arena.take<float>(kBiasStride) : nullptr;
   }
@@ -128,10 +130,8 @@ struct PairInputs {
     masked = false;
     block_words[0] = block_words[1] = kAllWords;
     second_block = kQueryRows;
-    bool hides = false;
-    if (p.blocks.data && !load_blocks(p, batch, head, q, k, hides)) return false;
+    if (p.blocks.data && !load_blocks(p, batch, head, q, k)) return false;
     if (p.segments && !load_segments(p, batch, q, k)) return false;
-    if (hides) hide_blocks(q);
     if (!p.mask.data) return true;
     uint32_t any = 0;
     const uint8_t* base = static_cast<const uint8_t*>(p.mask.data);
@@ -154,8 +154,15 @@ struct PairInputs {
     from = words == 0 ? 0 : Band::max(from, 32 * __builtin_ctz(words));
     to = words == 0 ? 0 : Band::min(to, 32 * (32 - __builtin_clz(words)));
   }
-  // Whether the block mask leaves a column to a row.
+  // Whether the block mask leaves a column to a row. It says the same of 32 rows and 32 columns.
   bool may_see(int64_t row, int64_t column) const { return block_words[row >= second_block] >> (column / 32) & 1; }
+  // Whether it leaves a column to a row of the strip of kRows rows from `strip` on.
+  bool may_see_strip(int64_t strip, int64_t column) const {
+    return may_see(strip, column) || (!fills_words(kRows) && may_see(strip + kRows - 1, column));
+  }
+  // The rows of `count` to which the block mask leaves some column: from the first on, and to the one behind the last.
+  int64_t first_row() const { return block_words[0] ? 0 : second_block; }
+  int64_t rows_end(int64_t count) const { return block_words[1] ? count : Band::min(count, second_block); }
 
   void load_rest(const Problem& p, int64_t batch, int64_t head, const QueryTile& q, const KeyTile& k) {
     if (keep) load_keep(p, batch, head, q, k);
@@ -179,8 +186,8 @@ struct PairInputs {
     }
   };
 
-  // False when the block mask hides the whole pair; `hides` says whether it hides some of it. The rows are in one block or two.
-  bool load_blocks(const Problem& p, int64_t batch, int64_t head, const QueryTile& q, const KeyTile& k, bool& hides) {
+  // False when the block mask hides the whole pair. The rows are in one block or two.
+  bool load_blocks(const Problem& p, int64_t batch, int64_t head, const QueryTile& q, const KeyTile& k) {
     const BlockMask& blocks = p.blocks;
     second_block = Band::min(q.count, blocks.tile - q.first % blocks.tile);
     for (int side = 0; side < 2; ++side) {
@@ -191,18 +198,7 @@ struct PairInputs {
     }
     const uint32_t any = block_words[0] | block_words[1];
     if (second_block == q.count) block_words[1] = block_words[0];
-    hides = (block_words[0] & block_words[1]) != kAllWords >> (kWords - (k.count + 31) / 32);
     return any != 0;
-  }
-
-  void hide_blocks(const QueryTile& q) {
-    for (int64_t m = 0; m < q.count; ++m)
-      for (int64_t w = 0; w < kWords; ++w) {
-        const uint32_t shown = may_see(m, 32 * w) ? ~uint32_t{0} : 0;
-        uint32_t& word = visible[m * kWords + w];
-        word = masked ? word & shown : shown;
-      }
-    masked = true;
   }
 
   // False when no id is of both. Sets `masked` and the words of the rows, unless all ids are the same.
@@ -273,7 +269,7 @@ struct PairInputs {
 // Whether row m of the tile sees column `column` of the key tile.
 inline bool sees(const QueryTile& q, const KeyTile& k, const PairInputs& inputs, int64_t m, int64_t column) {
   const int64_t key = k.first + column;
-  if (key < q.lo[m] || key >= q.hi[m]) return false;
+  if (key < q.lo[m] || key >= q.hi[m] || !inputs.may_see(m, column)) return false;
   return !inputs.masked || (inputs.visible[m * kWords + column / 32] >> (column % 32) & 1);
 }
 
@@ -287,7 +283,8 @@ inline Visibility visibility_of(const QueryTile& q, const KeyTile& k, const Pair
   const int64_t end = strip + kRows - 1;
   if (first >= q.hi[end] || last <= q.lo[strip]) return Visibility::kHidden;
   // Rows that do not exist see nothing, or what a key holds would reach the sums through them.
-  const bool inside = end < q.count && first >= q.lo[end] && last <= q.hi[strip];
+  const bool apart = !fills_words(kRows) && inputs.may_see(strip, panel) != inputs.may_see(end, panel);
+  const bool inside = !apart && end < q.count && first >= q.lo[end] && last <= q.hi[strip];
   if (inside && !inputs.masked) return Visibility::kFull;
   constexpr uint32_t kAll = static_cast<uint32_t>((uint64_t{1} << kPanel) - 1);
   uint32_t any = 0, all = kAll;
@@ -302,6 +299,7 @@ inline Visibility visibility_of(const QueryTile& q, const KeyTile& k, const Pair
     bits[m] = kAll;
     if (lo > 0) bits[m] &= kAll << lo;
     if (hi < kPanel) bits[m] &= ~(~uint32_t{0} << hi);
+    if (apart && !inputs.may_see(strip + m, panel)) bits[m] = 0;
     if (inputs.masked) bits[m] &= inputs.visible[(strip + m) * kWords + panel / 32] >> (panel % 32);
     any |= bits[m];
     all &= bits[m];
@@ -310,8 +308,9 @@ inline Visibility visibility_of(const QueryTile& q, const KeyTile& k, const Pair
 }
 
 // Panels of the key tile that a strip of rows sees some of.
-inline int64_t panels_of(const QueryTile& q, const KeyTile& k, int64_t strip) {
-  const int64_t from = k.column(q.lo[strip]), to = k.column(q.hi[strip + kRows - 1]);
+inline int64_t panels_of(const QueryTile& q, const KeyTile& k, const PairInputs& inputs, int64_t strip) {
+  int64_t from = k.column(q.lo[strip]), to = k.column(q.hi[strip + kRows - 1]);
+  inputs.narrow(strip, strip + kRows - 1, from, to);
   return from < to ? (to + kPanel - 1) / kPanel - from / kPanel : 0;
 }
 
