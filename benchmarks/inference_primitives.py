@@ -139,9 +139,7 @@ def llama() -> None:
         {"step": lambda: network(tokens, **given), "attention": lambda: attention(*wide, *numbers, table)}
     )
     step, one = medians["step"], medians["attention"]
-    print(
-        f"MindFormers' Llama, {layers} layers, float32  step {step * 1e3:.0f} ms  attention of a layer {one * 1e3:.0f} ms"
-    )
+    print(f"MindFormers' Llama, {layers} layers  step {step * 1e3:.0f} ms  attention of a layer {one * 1e3:.0f} ms")
     print(f"  share of attention {layers * one / step:.2f}")
 
 
