@@ -97,20 +97,16 @@ def test_run_time_zero_moves_nothing(bench):
 
 
 @pytest.mark.parametrize(
-    "argument,value",
+    "argument,allowed,wrong",
     [
-        ("nburst", 0),
-        ("nburst", 4096),
-        ("burst", 0),
-        ("burst", 65536),
-        ("src_stride", -1),
-        ("src_stride", 65536),
-        ("dst_stride", 65536),
-        ("sid", 16),
-        ("burst", 1.5),
+        ("nburst", (1, 4095), (0, 4096)),
+        ("burst", (1, 65535), (0, 65536, 1.5)),
+        ("src_stride", (0, 65535), (-1, 65536)),
+        ("dst_stride", (0, 65535), (-1, 65536)),
+        ("sid", (0, 15), (-1, 16)),
     ],
 )
-def test_immediates_of_data_move_are_checked_at_the_call(argument, value):
+def test_immediates_of_data_move_are_checked_at_the_call(argument, allowed, wrong):
     args = dict(
         zip(("dst", "src"), call_views("float16", "float16", "UB", "GM")),
         sid=0,
@@ -119,8 +115,10 @@ def test_immediates_of_data_move_are_checked_at_the_call(argument, value):
         src_stride=0,
         dst_stride=0,
     )
-    check("data_move", **args)
-    refuses(TikParamError, argument, "data_move", **{**args, argument: value})
+    for value in allowed:
+        check("data_move", **{**args, argument: value})
+    for value in wrong:
+        refuses(TikParamError, argument, "data_move", **{**args, argument: value})
 
 
 def test_plain_moves_keep_the_dtype():

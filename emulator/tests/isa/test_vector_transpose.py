@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tikemu.errors import TikAlignError, TikError, TikParamError, TikUnsupportedArgumentError, TikWarning
+from tikemu.errors import (
+    TikAlignError,
+    TikBoundsError,
+    TikError,
+    TikParamError,
+    TikUnsupportedArgumentError,
+    TikWarning,
+)
 
 from emulator.tests.support.bench import Bench, Runtime, Tensor
 
@@ -195,3 +202,6 @@ def test_merge_checks(bench: Bench) -> None:
     with pytest.raises(TikParamError, match="element_lengths must be one number or a list of 4, got 3"):
         bench.call("vmrgsort4", y, queues, [16] * 3, False, 15, 1)
     bench.refuses(TikParamError, "src_list must hold exactly 4", "vmrgsort4", y, queues[:2], 16, False, 3, 1)
+    bench.refuses(TikBoundsError, "src_list", "vmrgsort4", y, queues, 16, False, 15, 255)
+    for repeats in (-1, 256):
+        bench.refuses(TikParamError, "repeat_times", "vmrgsort4", y, queues, 16, False, 15, repeats)
