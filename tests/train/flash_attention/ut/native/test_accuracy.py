@@ -47,7 +47,7 @@ def test_normal_inputs(dtype, keys, head_dim, mask):
 
 
 @pytest.mark.skipif(library.TILES_ISA not in ISAS, reason="the processor has no tiles")
-@pytest.mark.parametrize("size", [1, 2, 4])
+@pytest.mark.parametrize("size", [1, 2, 4, 16, 40])
 @pytest.mark.parametrize("dtype", SPLIT)
 def test_sums_of_parts_are_as_good_as_whole_numbers(dtype, size):
     """Mean errors on tiles stay near the errors of float32 arithmetic, with large scores too."""
