@@ -34,6 +34,7 @@ CLIENTS = {
         ),
         own_mindspore=True,
     ),
+    "mindformers 1.9.0": Client(("mindformers==1.9.0",), ("numpy<2",)),  # not imported as a whole
     **{
         f"mindformers {version}": Client(
             (f"mindformers=={version}", f"mindpet=={mindpet}"),
@@ -55,6 +56,7 @@ CALLS = [
         for model in ("llama th", "llama bsh", "glm2 bsh")
         for mode in ("pynative static", "graph static", "graph dynamic")
     ),
+    *(("mindformers 1.9.0", f"rope {mode}") for mode in ("graph", "pynative")),
     *(("mindformers 1.3.2", arguments) for arguments in ("llama graph", "llama pynative", "bloom graph", "gpt2 graph")),
 ]
 
@@ -75,11 +77,12 @@ def client_environment(name: str) -> Path:
 @pytest.mark.timeout(3600)  # the first call of a library installs it
 @pytest.mark.parametrize("name, arguments", CALLS, ids=[" ".join(call) for call in CALLS])
 def test_models_of_a_library_agree_with_their_own_attention(name: str, arguments: str, tmp_path: Path):
-    library, serving = name.partition(" ")[0], arguments.removeprefix("serving ")
-    program = f"client_{library}.py" if serving == arguments else f"client_{library}_serving.py"
+    library, kind = name.partition(" ")[0], arguments.partition(" ")[0]
+    of_its_own = kind in ("serving", "rope")
+    program = f"client_{library}_{kind}.py" if of_its_own else f"client_{library}.py"
     program = Path(__file__).parent / "support" / program
     path = os.pathsep.join(str(ROOT / part) for part in ("train", "."))
-    printed = run(client_environment(name), program, *serving.split(), cwd=tmp_path, PYTHONPATH=path)
+    printed = run(client_environment(name), program, *arguments.split()[of_its_own:], cwd=tmp_path, PYTHONPATH=path)
     assert printed.splitlines()[-1] == "ok", printed
 
 
