@@ -27,8 +27,8 @@ class KVCache(EntryCell):
         paged (bool): store blocks of block_size tokens, handed out one by one as sequences grow, instead of a row of
             max_length tokens for each sequence. Default: False.
         block_size (int): tokens of a block. Default: 16.
-        num_blocks (int): blocks of all sequences together; a sequence that finds no block left fails. Default: None,
-            enough for max_length tokens of each.
+        num_blocks (int): blocks of all sequences together, with `paged`; a sequence that finds no block left fails.
+            Default: None, enough for max_length tokens of each.
         padding_side (str): side of the padding in a call that gives `tokens`: "right" (behind the tokens that count) or
             "left" (before them). Default: "right".
 
@@ -95,8 +95,12 @@ class KVCache(EntryCell):
         # A contiguous cache is one block for each sequence.
         self.block_size = block_size if paged else max_length
         width = -(-max_length // self.block_size)
-        if num_blocks is None or not paged:
+        if num_blocks is None:
             num_blocks = batch * width
+        elif not paged:
+            raise ValueError(
+                f"num_blocks: got {num_blocks} without paged=True, allowed is None: each sequence has one block"
+            )
         check_int("num_blocks", num_blocks, 1)
         check_name("padding_side", padding_side, ("left", "right"))
         self.num_blocks, self.padding_side = num_blocks, padding_side

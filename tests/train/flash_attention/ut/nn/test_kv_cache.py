@@ -206,6 +206,8 @@ def test_bad_inputs_are_named(mode):
         assert cache.lengths.asnumpy().tolist() == [0, 0]  # refused tokens are not stored either
     for dtype in ("float32", ms.float32):
         assert KVCache(2, 8, 2, 64, dtype=dtype).key_cache.dtype == ms.float32
+    with pytest.raises(ValueError, match="num_blocks: got 6 without paged=True, allowed is None"):
+        KVCache(2, 8, 2, 64, num_blocks=6)
 
 
 def test_print_shows_the_sizes():
