@@ -339,8 +339,8 @@ def _reshapable(tensor):
 def _seq_k(specs, others):
     """Return the number of keys of a call's batch item, None if unknown."""
     tensors = map(tensor_spec, ("query", "key", "value"), specs)
-    _bias_grad, *sizes, _return_lse, _tile = others
-    seq_k = read_tensors(*tensors, *sizes).seq_k
+    _bias_grad, layout, head_dim, value_head_dim, batch, *_ = others
+    seq_k = read_tensors(*tensors, layout, head_dim, value_head_dim, batch).seq_k
     return None if seq_k == UNKNOWN else seq_k
 
 
