@@ -78,7 +78,7 @@ def test_terms_add_alibi_by_distance_precisely(tik, execute, tile):
         slopes.load(zero)
         slopes.row_block(zero + problem.call.offset, 0, zero)
         core.fill(core.on.stage[0], 0.0, 2048)
-        for slot in (core.on.query[0], *load.key_slot(core, 0)):
+        for slot in (core.on.query[0], *(tensor for tensor, _ in load.key_slot(core, 0))):
             core.tik.data_move(slot, core.on.stage[0], 0, 1, slot.shape[0] // 16, 0, 0)
         core.tik.data_move(core.on.key_terms[0], core.gm["positions"], 0, 1, 128, 0, 0)
         _scores_out(core)
