@@ -120,6 +120,12 @@ def test_named_paths_exist(page: Path) -> None:
             assert (ROOT / path).exists(), f"{page.name}: {path}"
 
 
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_a_blank_line_ends_a_table(page: Path) -> None:
+    """Without it, text is shown as a row."""
+    assert re.findall(r"^\|.*\n([^|\n].*)", page.read_text(encoding="utf-8"), re.MULTILINE) == []
+
+
 def absent(text: str) -> list[str]:
     """Return the names in "`name` in `path`" that the files do not have."""
     named = re.findall(r"`(\w+)` in `([^`]+)`", text)
