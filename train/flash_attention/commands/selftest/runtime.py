@@ -58,6 +58,21 @@ def function_of(described: dict[str, Any], functions: Sequence[str]) -> str:
     raise RuntimeError(f"the description names the functions {named}, the object has {list(functions)}")
 
 
+def read_compiled(folder: Path) -> tuple[dict[str, Any], bytes]:
+    """Return description and object of the kernel that was compiled in a folder.
+
+    Raises:
+        RuntimeError: there is not one object with a description.
+    """
+    objects = sorted(folder.rglob("*.o"))
+    described = [path for path in objects if path.with_suffix(".json").exists()]
+    if len(described) != 1:
+        names = ", ".join(path.name for path in objects) or "no object"
+        raise RuntimeError(f"CANN wrote {names}, expected is one object with a description (.json) of its name")
+    (path,) = described
+    return json.loads(path.with_suffix(".json").read_text(encoding="utf-8")), path.read_bytes()
+
+
 class KernelCall(DeviceCall):
     """Compile a kernel by TIK alone, and launch it by the runtime."""
 
@@ -99,8 +114,7 @@ class KernelCall(DeviceCall):
             done = subprocess.run(command, cwd=folder, env=environment(), capture_output=True, text=True)
             if done.returncode:
                 raise RuntimeError(f"{self.kind} was not compiled, status {done.returncode}: {done.stderr[-4000:]}")
-            (path,) = Path(folder).rglob("*.o")
-            return json.loads(path.with_suffix(".json").read_text(encoding="utf-8")), path.read_bytes()
+            return read_compiled(Path(folder))
 
     def launch(self) -> None:
         blocks, size = int(self.described["blockDim"]), ctypes.sizeof(self.arguments)

@@ -341,6 +341,16 @@ def test_the_function_to_launch_is_looked_up(described: dict, functions: tuple, 
         assert runtime.function_of(described, functions) == launched
 
 
+def test_the_described_object_is_launched(tmp_path: Path):
+    for names, message in (((), "no object"), (("a.o", "b.o"), "a.o, b.o"), (("a.json", "b.json"), "a.o, b.o")):
+        for name in names:
+            (tmp_path / name).write_text("{}")
+        with pytest.raises(RuntimeError, match=f"CANN wrote {message}, expected is one object with a description"):
+            runtime.read_compiled(tmp_path)
+    (tmp_path / "a.json").unlink()
+    assert runtime.read_compiled(tmp_path) == ({}, b"{}")
+
+
 def test_the_runtime_says_what_did_not_compile(card: Path):
     status, told, _ = finish(through_runtime(card, "--only", "exponential", VIRTUAL_ASCEND_SPELLING="other"))
     assert status == 1 and "selftest_exponential was not compiled, status 1: " in told
