@@ -11,7 +11,7 @@ from flash_attention import (
     scaled_dot_product_attention,
 )
 from flash_attention.call import AttentionRules, Call
-from mindspore import Tensor, ops
+from mindspore import Tensor, nn, ops
 
 from tests.train.flash_attention.support.layer_inputs import draw
 from tests.train.flash_attention.support.modes import MODES_AND_BACKENDS
@@ -248,6 +248,18 @@ def test_bad_arguments(change, error, message, mode):
     mask = None if mask_shape is None else Tensor(np.ones(mask_shape, mask_dtype))
     with pytest.raises(error, match=message):
         scaled_dot_product_attention(*tensors, attn_mask=mask, **change)
+
+
+class Summed(nn.Cell):
+    """The sum of attention, as a Cell: MindSpore 2.0 fails after an exception in a function (mindspore_faults)."""
+
+    def construct(self, x):
+        return flash_attention(x, x, x).sum()
+
+
+def test_float64_has_no_gradient_either(mode):
+    with pytest.raises(TypeError, match="query: got dtype float64, allowed are float16, bfloat16, float32"):
+        ops.grad(Summed())(Tensor(np.ones((2, 4, 16, 8))))
 
 
 def test_1_is_no_true_after_a_call_with_true_either():
