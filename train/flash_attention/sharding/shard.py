@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from flash_attention.bridge.parallel import place_in_stage
 from flash_attention.bridge.versions import LAYOUTS
 from flash_attention.call import LAYOUTS as CALL_LAYOUTS
@@ -43,6 +45,14 @@ class Shard:
     def whole(self, shape: tuple, axes: tuple) -> list:
         """Return the whole call's shape of a tensor with this shape on one device."""
         return [size * parts for size, parts in zip(shape, self.grid.strategy(axes))]
+
+    def part(self, array: np.ndarray, axes: tuple) -> np.ndarray:
+        """Return this device's part of an array of the whole call."""
+        place = dict(zip(("dp", "mp"), divmod(self.rank, self.grid.mp)))
+        for number, (axis, parts) in enumerate(zip(axes, self.grid.strategy(axes))):
+            if parts > 1:
+                array = np.split(array, parts, number)[place[axis]]
+        return array
 
     def infer_shapes(self, first: tuple, outputs: list[tuple]):
         """Return the `out_shape` of a Custom primitive.

@@ -61,11 +61,14 @@ class OperatorAttention(nn.Cell):
             raise ValueError(
                 "keep_bits: given to the TIK operators with shards, allowed there is dropout that every card draws"
             )
-        if shard is not None and call.block_mask_shape is not None:
+        if shard is not None and call.block_mask_shape is not None and not problem.keeps_tiles:
             raise ValueError(
-                "block_mask: given to the TIK operators with shards, allowed there are attention_mask and windows"
+                "block_mask: given to the TIK operators with shards as data, allowed there are a BlockMask whose tiles "
+                "the kernels list, attention_mask and windows"
             )
         tiles = known(call.block_mask_key).tiles if problem.keeps_tiles else None
+        if shard is not None and tiles is not None:
+            tiles = shard.part(tiles, shard.block_axes)
         self.core: nn.Cell = kernels(problem, make_primitive, self.slopes_place is not None, decodes, tiles)
         self.mask_place, self.bias_place, self.sinks_place = map(call.place, ("mask", "bias", "sinks"))
         self.mask = self.bias = None

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 import mindspore as ms
 import numpy as np
-from flash_attention import FlashAttention, reference
+from flash_attention import BlockMask, FlashAttention, reference
 from flash_attention.call import AttentionRules, Call
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 from mindspore.communication import get_rank, init
@@ -21,6 +21,8 @@ SHAPE = BATCH, HEADS, SEQ, WIDTH
 SHAPES = {"query": SHAPE, "key": SHAPE, "value": SHAPE, "bias": (BATCH, HEADS, 1, SEQ), "sinks": (HEADS,)}
 DP, MP = map(int, sys.argv[1:3])
 CARDS = DP * MP
+# By batch item and head: whether it sees anything.
+TILES = (np.arange(BATCH * HEADS).reshape(BATCH, HEADS, 1, 1) % 3 > 0).astype(np.uint8)
 
 
 def split(layout, name, shape):
@@ -49,6 +51,7 @@ class Case:
     Attributes:
         mask: dtype and rank; None: no mask.
         prefix: a causal layer with prefixes, which the network gets in place of segments.
+        tiles: the layer has a block mask.
     """
 
     layouts: dict = field(default_factory=dict)
@@ -56,6 +59,7 @@ class Case:
     inputs: tuple = ("query", "key", "value")
     segments: bool = False
     prefix: bool = False
+    tiles: bool = False
     layers: int = 1
     input_layout: str = "BNSD"
     recompute: bool = False
@@ -78,6 +82,7 @@ CASES = {
     "bias-last": Case({"bias": "last", "sinks": "whole"}, MASK, EVERY),
     "segments": Case({"segments": "none", "query": "none"}, MASK, segments=True, layers=2),
     "BSH": Case({"query": "none", "key": "none", "value": "none", "output": "none"}, MASK, input_layout="BSH"),
+    "block-mask": Case({"query": "none"}, tiles=True),
     "prefix": Case({"prefix": "none", "query": "none"}, prefix=True, layers=2),
     "prefix-whole": Case({"prefix": "whole"}, MASK, prefix=True),
     "casts": Case(dict.fromkeys((*EVERY, "mask"), "cast"), MASK, EVERY, layers=2),
@@ -142,6 +147,8 @@ class Network(nn.Cell):
         self.arrive_segments = Arrives(case, "segments", (BATCH, SEQ))
         self.arrive_prefix = Arrives(case, "prefix", (BATCH,))
         options = {"alibi": self.more, "causal": case.prefix, "input_layout": case.input_layout, "backend": "tik"}
+        if case.tiles:
+            options["block_mask"] = BlockMask(TILES, tile=64)
         self.layers = nn.CellList([FlashAttention(WIDTH, dp=DP, mp=MP, **options) for _ in range(case.layers)])
         if case.recompute:
             for layer in self.layers:
@@ -208,6 +215,7 @@ def expected(case, data, weights, mask, segments):
         *SHAPE[:2], SEQ, SEQ, WIDTH, mask_shape=mask_shape(replace(case, mask=("", 4))) if case.mask else None,
         bias_shape=SHAPES["bias"] if biased else None, bias_dtype="float16" if biased else None,
         mask_dtype="uint8" if case.mask else None, sinks=biased, segments=case.segments, prefix=case.prefix,
+        block_mask_shape=TILES.shape if case.tiles else None, block_mask_tile=64 if case.tiles else 0,
         rules=AttentionRules(causal=case.prefix),
     )  # fmt: skip
     more = {name: given[name] for name in case.inputs[3:]} | ({"mask": mask} if case.mask else {})
@@ -215,6 +223,8 @@ def expected(case, data, weights, mask, segments):
         more |= {"segment_ids": segments, "kv_segment_ids": segments}
     if case.prefix:
         more["prefix"] = segments
+    if case.tiles:
+        more["block_mask"] = TILES
     queries = [given["query"]]
     for _ in range(case.layers):
         queries.append(reference.truth(call, queries[-1], given["key"], given["value"], **more).output)

@@ -298,6 +298,24 @@ def test_backends_without_strategies_say_so():
     assert registry.refusal("cpu", make_call(**SIZES), sharded=True) is None
 
 
+@pytest.mark.parametrize("shape", [(8, 4, 1, 1), (8, 1, 1, 1), (1, 4, 1, 1), (1, 1, 1, 1)])
+def test_operators_list_the_tiles_of_their_share(shape):
+    """The lists of tiles are made for the part of the mask that a device computes."""
+    tiles = np.arange(np.prod(shape)).reshape(shape)
+    for rank in range(8):
+        shard = of_device(ShardRequest(4, 2), rank=rank, block_mask_shape=shape, block_mask_tile=64)
+        np.testing.assert_array_equal(
+            shard.part(tiles, shard.block_axes), take(shard.grid, tiles, shard.block_axes, rank)
+        )
+
+
+def test_operators_take_no_data_as_the_tiles_of_a_share():
+    call = make_call(**{**SIZES, "dtype": "float16", "block_mask_shape": (8, 4, 1, 1), "block_mask_tile": 64})
+    shard = Sharding(ShardRequest(4, 2), 8, 3).shard(call, None)
+    with pytest.raises(ValueError, match="block_mask: given to the TIK operators with shards as data, allowed there"):
+        registry.build(shard.grid.local(call, 3), registry.get_backend("emulator"), shard)
+
+
 def test_operators_take_masks_with_their_own_axes():
     request = make_kernel_problem(2, 2, 16, 16, 16, mask_shape=(2, 1, 16, 16))
     _, signature = signatures.arguments("forward", request)
