@@ -21,7 +21,9 @@ _ALIVE: weakref.WeakValueDictionary[int, BlockMask] = weakref.WeakValueDictionar
 
 def known(key: str) -> BlockMask:
     """Return a mask by its `BlockMask.key`. Some mask that is equal must be alive."""
-    return next(mask for mask in list(_ALIVE.values()) if mask.key == key)
+    # Not values(): it iterates, and another thread may make a mask meanwhile.
+    alive = (reference() for reference in _ALIVE.valuerefs())
+    return next(mask for mask in alive if mask is not None and mask.key == key)
 
 
 class BlockMask:

@@ -2,10 +2,13 @@
 
 import copy
 import pickle
+import sys
+import threading
 
 import numpy as np
 import pytest
 from flash_attention import BlockMask
+from flash_attention.call.block_mask import known
 
 S = BlockMask.strided(512, stride=2, window=0)
 
@@ -121,3 +124,24 @@ def test_plot_draws_the_tiles_of_a_head():
 def test_refusals(make, message):
     with pytest.raises((TypeError, ValueError), match=message):
         make()
+
+
+def test_a_mask_is_found_while_another_thread_makes_masks():
+    masks = [BlockMask(np.ones((1, keys + 1), np.uint8)) for keys in range(300)]
+    over = threading.Event()
+
+    def make():
+        while not over.is_set():
+            _ = [BlockMask(np.ones((1, 1), np.uint8)) for _ in range(500)]
+
+    interval = sys.getswitchinterval()
+    thread = threading.Thread(target=make)
+    try:
+        sys.setswitchinterval(1e-6)
+        thread.start()
+        for _ in range(10_000):
+            assert known(masks[-1].key) is masks[-1]
+    finally:
+        over.set()
+        thread.join()
+        sys.setswitchinterval(interval)
