@@ -341,7 +341,8 @@ _shared: weakref.WeakKeyDictionary[Session, _Shared] = weakref.WeakKeyDictionary
 def _take(count: int) -> ProcessPoolExecutor:
     """Return the pool, whose processes are kept for the next run."""
     global _pool
-    if _pool is None or _pool[0] != count or not all(process.is_alive() for process in _processes):
+    # Not is_alive(): a process that a thread of the pool is waiting for counts as alive there.
+    if _pool is None or _pool[0] != count or wait_for_end([process.sentinel for process in _processes], 0):
         end_processes()
         context = _Context()
         _pool = count, ProcessPoolExecutor(count, context, _prepare, (context.Barrier(count),))

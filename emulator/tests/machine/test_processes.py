@@ -414,7 +414,7 @@ def test_a_process_that_is_killed(kernel: Any, moment: str, monkeypatch: pytest.
     first = pids()
     if moment == "before":
         os.kill(first[0], signal.SIGKILL)
-        processes._processes[0].join()
+        processes.wait_for_end([processes._processes[0].sentinel])
     else:
         submit = processes.ProcessPoolExecutor.submit
 
