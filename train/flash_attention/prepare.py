@@ -37,7 +37,6 @@ _TENSORS = {
     "varlen": ("query", "key", "value", "cu_seqlens_q", "cu_seqlens_k"),
     "paged": ("query", "key_cache", "value_cache", "block_tables", "context_lens"),
 }
-_LISTS_TILES = ("tik", "emulator")  # backends that make other lists of a block mask that they know
 # The options of a kind, in the order in which a graph passes them on.
 _OPTIONS = {
     "dense": (
@@ -75,7 +74,7 @@ def prepare(kind, tensors, inputs, names, rules, options, backend, shards=None, 
         # of functions with other names share a Cell.
         looked_at = any(given[place] for place in (MASK, PREFIX, SEGMENT_IDS, KV_SEGMENT_IDS))
         kept = names if kind != "dense" or looked_at else ()
-        if kind == "dense" and not (forced in _LISTS_TILES or (forced is None and device == "Ascend")):
+        if kind == "dense" and options[-1] and not registry.prepares_block_masks(forced, device):
             options = *options[:-1], ""  # the mask is data, so that calls with other masks share a Cell
         run = _KINDS[kind](described, given, kept, rules, options, forced, device, sharding(shards))
         # Both results of the kernel are parts of a pair. MindSpore then adds the gradients of its parts, even zeros.

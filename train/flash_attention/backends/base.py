@@ -40,6 +40,8 @@ class Backend(ABC):
     # The kinds of calls for which `build` takes unknown sizes (call.dynamic), as graphs for dynamic shapes have them.
     # The cell then reads the sizes from its tensors at run time.
     dynamic: tuple[str, ...] = ()
+    # Whether it prepares a block mask that is known, see `Call.block_mask_key`. For other backends every mask is data.
+    prepares_block_masks = False
 
     def unavailable(self) -> str | None:
         """Return why this backend cannot run any call on this machine and device, or None."""
@@ -54,6 +56,10 @@ class Backend(ABC):
         """Return why this backend cannot run `call`, or None. Not called when `unavailable` gives a reason, or when the
         backend does not know the call's kind, one of its inputs or one of its rules.
         """
+
+    def fate_of_hidden_tiles(self, call: Call) -> str:
+        """Say what becomes of the tiles that a block mask hides, for `explain`."""
+        return "a hidden tile is computed and then hidden"
 
     def layout(self, call: Call, sharded: bool = False) -> str:
         """Return the layout in which `build` takes a dense call. Callers bring the tensors into it, and name it there.

@@ -156,7 +156,8 @@ def explain(call: Call, block_mask: BlockMask | None = None) -> dict[str, str]:
         from flash_attention.call.visits import masked, visits
 
         call = masked(call, block_mask)
-        remarks = {name: f": {visits(call, block_mask)}; {_fate_of_hidden(name, call)}" for name in _MODULES}
+        counted = f": {visits(call, block_mask)}; "
+        remarks = {name: counted + get_backend(name).fate_of_hidden_tiles(call) for name in _MODULES}
     verdicts = {name: refusal(name, call) or "ok" for name in _MODULES}
     order = _PREFERENCE.get(call.device, ("math",))
     forced = forced_backend()
@@ -165,16 +166,6 @@ def explain(call: Call, block_mask: BlockMask | None = None) -> dict[str, str]:
     chosen = [name for name in order if verdicts[name] == "ok"][:1]
     names = *chosen, *(other for other in verdicts if other not in chosen)
     return {name: verdicts[name] + (remarks.get(name, "") if verdicts[name] == "ok" else "") for name in names}
-
-
-def _fate_of_hidden(name: str, call: Call) -> str:
-    """Return what becomes of the tiles that a block mask hides."""
-    from flash_attention.kernels.tik.describe import lists_tiles
-
-    if name == "cpu" or name in ("tik", "emulator") and lists_tiles(call):
-        pairs = name != "cpu" and call.block_mask_tile == 64
-        return "a hidden tile is skipped" + (" if its neighbour is hidden too" if pairs else "")
-    return "a hidden tile is computed and then hidden"
 
 
 def forced_backend(requested: str | None = None) -> str | None:
@@ -192,6 +183,12 @@ def forced_backend(requested: str | None = None) -> str | None:
         return None
     _check_name(ENVIRONMENT_VARIABLE, name)
     return name
+
+
+def prepares_block_masks(requested: str | None, device: str) -> bool:
+    """Return if a backend that may run a call prepares block masks."""
+    names = _PREFERENCE.get(device, ("math",)) if requested is None else (requested,)
+    return any(get_backend(name).prepares_block_masks for name in names)
 
 
 def choose(call: Call, requested: str | None = None, sharded: bool = False) -> Backend:

@@ -43,27 +43,14 @@ def layer(query, key, value, attn_mask=None, alibi_mask=None):
     return ascend910.FlashAttention(16, alibi=True)(query, key, value, attn_mask, alibi_mask)
 
 
-def new_layer(
-    query,
-    key,
-    value,
-    attention_mask=None,
-    alibi_mask=None,
-    sinks=None,
-    prefix=None,
-    segment_ids=None,
-    kv_segment_ids=None,
-    alibi_slopes=None,
-    block_mask=None,
-):
-    """Call the layer of this package."""
-    given = attention_mask, alibi_mask, sinks, prefix, segment_ids, kv_segment_ids, alibi_slopes, block_mask
-    return FlashAttention(16, alibi=True, causal=True)(query, key, value, *given)
+def of_layer(make):
+    """Return a function with the inputs of a layer, which calls a new one."""
 
+    def call(*given, **named):
+        return make()(*given, **named)
 
-def cache_call(query, key, value, tokens=None):
-    """Call a cache with room for eight tokens."""
-    return KVCache(2, 8, 4, 16, dtype="float32")(query, key, value, tokens)
+    call.__signature__ = inspect.signature(make().construct)
+    return call
 
 
 DENSE, TOKENS, SCORES = (2, 6, 4, 16), (6, 4, 16), (2, 4, 6, 6)
@@ -96,10 +83,13 @@ ENTRIES = {
         {"key": ROWS["k"][:2], "value": ROWS["v"][:2], **OF_CACHE, "slot_mapping": Tensor([0, 9], ms.int32)},
     ),
     "rotary_embedding": (rotary_embedding, {"x": tensor(*DENSE), "cos": tensor(9, 8), "sin": tensor(9, 8)}),
-    "layer": (new_layer, HEADS_FIRST),
+    "layer": (of_layer(lambda: FlashAttention(16, alibi=True, causal=True)), HEADS_FIRST),
     "rules of the layer": (FlashAttention, {"head_dim": 16}),
     "KVCache": (KVCache, {"batch": 2, "max_length": 8, "kv_heads": 2, "head_dim": 16}),
-    "call of a KVCache": (cache_call, dict.fromkeys(("query", "key", "value"), tensor(2, 1, 4, 16))),
+    "call of a KVCache": (
+        of_layer(lambda: KVCache(2, 8, 4, 16, dtype="float32")),
+        dict.fromkeys(("query", "key", "value"), tensor(2, 1, 4, 16)),
+    ),
     "scaled_dot_product_attention": (scaled_dot_product_attention, HEADS_FIRST),
     "flash_attn_func": (flash_attn.flash_attn_func, PLAIN),
     "flash_attn_varlen_func": (flash_attn.flash_attn_varlen_func, {**ROWS, **LENGTHS}),

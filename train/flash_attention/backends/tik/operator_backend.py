@@ -9,6 +9,7 @@ from flash_attention.backends.tik.limits import layout_on_910, refuse_on_910
 from flash_attention.call import Call
 from flash_attention.call.paged import gathered_call
 from flash_attention.call.varlen import without_sequences
+from flash_attention.kernels.tik.describe import lists_tiles
 from flash_attention.kernels.tik.problem import Chip
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ class OperatorBackend(Backend):
     takes = KERNEL_INPUTS
     rules = KERNEL_RULES
     kinds = ("dense", "varlen", "paged")
+    prepares_block_masks = True
 
     def chip(self) -> Chip:
         """Return the chip that kernels are planned for."""
@@ -50,6 +52,11 @@ class OperatorBackend(Backend):
         if call.kind == "varlen":
             return refuse_on_910(without_sequences(call)) or refuse_varlen(call)
         return refuse_on_910(call) or (refuse_paged(call) if call.kind == "paged" else None)
+
+    def fate_of_hidden_tiles(self, call: Call) -> str:
+        if not lists_tiles(call):
+            return super().fate_of_hidden_tiles(call)
+        return "a hidden tile is skipped" + (" if its neighbour is hidden too" if call.block_mask_tile == 64 else "")
 
     def layout(self, call: Call, sharded: bool = False) -> str:
         return layout_on_910(call, sharded)

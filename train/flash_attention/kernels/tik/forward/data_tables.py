@@ -191,6 +191,7 @@ class _Lists(NamedTuple):
 
 
 def of_lists(problem: KernelProblem, plan: ForwardPlan) -> _Lists:
+    """Return the room for the work under a block mask. Its units count all tiles."""
     call = problem.call
     tiles, distances, count = Registry(), Registry(), -(-call.seq_q // plan.rows)
     codes = tile_lists.codes(problem, plan, tiles, False)
