@@ -2,9 +2,9 @@
 
     python scripts/conventions.py [NAME ...]
 
-A NAME is a column of `scripts/conventions/cells.json`, or a program `of_NAME.py` beside it; without one all programs
-run. Each runs in a throwaway environment with the Python and the packages that its head pins. `--here` runs it with
-this Python instead, for the torch of a machine with a GPU. `--page` runs none.
+A NAME is a program `scripts/conventions/of_NAME.py`; without one all programs run. Each runs in a throwaway environment
+with the Python and the packages that its head pins. `--here` runs it with this Python instead, for the torch of a
+machine with a GPU. `--page` runs none: it translates the tables of the English page.
 """
 
 from __future__ import annotations
@@ -18,13 +18,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "scripts/conventions"
-CELLS = FOLDER / "cells.json"
 WORDS = FOLDER / "words.json"
-PAGES = {
-    0: ROOT / "docs/conventions.md",
-    1: ROOT / "docs/zh/conventions.md",
-}  # by the place of a language in words.json
-TABLE = re.compile(r"(<!-- columns: ([\w ]+) -->\n\n)(?:\|.*\n)*")
+PAGES = ROOT / "docs/conventions.md", ROOT / "docs/zh/conventions.md"  # in the order of words.json
+UNKNOWN = "—", "not run"  # a row that has no other cell is left out
+TABLE = re.compile(r"(<!-- columns: ([\w ]+) -->\n\n)((?:\|.*\n)*)")
 
 
 def chinese(cell: str, words: dict) -> str:
@@ -37,23 +34,34 @@ def chinese(cell: str, words: dict) -> str:
     return "".join(part if part in plain else words[part] for part in parts)
 
 
-def table(names: list[str], cells: dict, words: dict, language: int) -> str:
-    """Return the table of some columns. It has the rows that one of them answers."""
-    heads = [f"{words['heads'][name][language]}<br>{cells[name]['version']}" for name in names]
+def columns(text: str) -> dict:
+    """Return the columns of the English page, {name: {"version": ..., "cells": {row: cell}}}."""
+    found = {}
+    for match in TABLE.finditer(text):
+        heads, _, *rows = ([cell.strip() for cell in line[2:-2].split(" | ")] for line in match[3].splitlines())
+        for place, name in enumerate(match[2].split(), 1):
+            cells = {row[0]: row[place] for row in rows}
+            found[name] = {"version": heads[place].partition("<br>")[2], "cells": cells}
+    return found
+
+
+def table(names: list[str], found: dict, words: dict, language: int) -> str:
+    """Return the table of some columns in a language. 0 is English, 1 Chinese."""
+    heads = [f"{words['heads'][name][language]}<br>{found[name]['version']}" for name in names]
     lines = [["", *heads], ["---"] * (len(names) + 1)]
     for title, translated in words["rows"].items():
-        row = [cells[name]["cells"].get(title, cells[name].get("rest", "—")) for name in names]
-        if any(title in cells[name]["cells"] for name in names):
+        row = [found[name]["cells"].get(title, "—") for name in names]
+        if set(row) - set(UNKNOWN):
             row = [chinese(cell, words["cells"]) for cell in row] if language else row
             lines.append([translated if language else title, *row])
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-def page(language: int) -> str:
-    """Return the page of a language with its tables made anew. 0 is English, 1 Chinese."""
-    cells, words = (json.loads(path.read_text(encoding="utf-8")) for path in (CELLS, WORDS))
+def page(language: int, found: dict) -> str:
+    """Return the page of a language with its tables made anew."""
+    words = json.loads(WORDS.read_text(encoding="utf-8"))
     return TABLE.sub(
-        lambda found: found[1] + table(found[2].split(), cells, words, language),
+        lambda match: match[1] + table(match[2].split(), found, words, language),
         PAGES[language].read_text(encoding="utf-8"),
     )
 
@@ -86,7 +94,7 @@ def answers(program: Path, here: bool) -> dict:
     found: dict = {}
     for line in done.stdout.splitlines():
         found.update(json.loads(line) if line.startswith("{") else {})
-    return {name: {"program": program.stem[3:], **column} for name, column in found.items()}
+    return found
 
 
 def changes(old: dict, new: dict) -> list[str]:
@@ -105,20 +113,18 @@ def changes(old: dict, new: dict) -> list[str]:
 
 
 def main(arguments: list[str]) -> None:
-    """Run the programs, write the cells and the pages, and print what changed."""
-    names = [one for one in arguments if not one.startswith("--")]
-    cells = json.loads(CELLS.read_text(encoding="utf-8"))
-    programs = {cells[name]["program"] if name in cells else name for name in names}
-    if not names and "--page" not in arguments:
-        programs = {path.stem[3:] for path in FOLDER.glob("of_*.py")}
-    for name in sorted(programs):
+    """Run the programs, write the pages, and print what changed."""
+    programs = [one for one in arguments if not one.startswith("--")]
+    if not programs and "--page" not in arguments:
+        programs = sorted(path.stem[3:] for path in FOLDER.glob("of_*.py"))
+    cells = columns(PAGES[0].read_text(encoding="utf-8"))
+    for name in programs:
         found = answers(FOLDER / f"of_{name}.py", "--here" in arguments)
         lines = changes(cells, found)
         print(f"{name} ({', '.join(found)}):", *(lines or ["no cell changed"]), sep="\n  ")
         cells.update(found)
-        CELLS.write_text(json.dumps(cells, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    for language, path in PAGES.items():
-        path.write_text(page(language), encoding="utf-8")
+        PAGES[0].write_text(page(0, cells), encoding="utf-8")
+    PAGES[1].write_text(page(1, cells), encoding="utf-8")
 
 
 if __name__ == "__main__":
